@@ -26,8 +26,11 @@ var built = sync.OnceValue(func() time.Time {
 // lastKnown.
 func Clock(lastKnown time.Time) func() time.Time {
 	floor := later(built(), lastKnown)
-	return func() time.Time { return later(time.Now(), floor) }
+	return func() time.Time { return later(wall(), floor) }
 }
+
+// wall is the device's clock as it stands, which may be set at any time.
+var wall = time.Now
 
 // kept tells whether a time service keeps the clock right, as the kernel knows it.
 var kept = func() bool {

@@ -1,8 +1,15 @@
 package join
 
 import (
+	"context"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -88,4 +95,44 @@ func TestACertificateIsRenewedOnceByAClockThatIsAdrift(t *testing.T) {
 			t.Errorf("%s: tried again after %s in the end", c.name, last)
 		}
 	}
+}
+
+// A board that was switched off for months begins with the day on which it was, and its clock is set as soon as it has a
+// network. What it reckoned before that was by the wrong day.
+func TestARenewalGoesByTheClockAsItIsSet(t *testing.T) {
+	keep(t, true)
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		was := wall
+		set := time.Duration(0)
+		wall = func() time.Time { return time.Now().Add(set) }
+		t.Cleanup(func() { wall = was })
+
+		key := newKey(t)
+		from := built()
+		leaf := sign(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pi-1"}, NotBefore: from, NotAfter: from.AddDate(1, 0, 0)}, nil, &key.PublicKey, key)
+		der, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := Identity{Node: "pi-1", HubURL: "https://hub:8443", CA: string(encodeCert(leaf)), Certificate: string(encodeCert(leaf)), Key: string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))}
+		asked := make(chan time.Duration, 100)
+		o := Options{Dial: func(context.Context, string, string) (net.Conn, error) {
+			asked <- time.Since(start)
+			return nil, errors.New("no hub is here")
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		set = from.Add(24 * time.Hour).Sub(start)
+		go func() { _ = Run(ctx, id, o, func(Identity) {}) }()
+		time.Sleep(10 * time.Minute)
+		if len(asked) > 0 {
+			t.Fatal("a certificate that is a day old was renewed")
+		}
+		set += 10 * 30 * 24 * time.Hour
+		time.Sleep(2 * time.Minute)
+		if len(asked) != 1 {
+			t.Errorf("it was asked for %d times in the minutes after the clock was set beyond the half of its life", len(asked))
+		}
+	})
 }

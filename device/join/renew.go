@@ -92,6 +92,7 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 const (
 	retryRenewal = time.Hour
 	retryEnded   = 30 * time.Second
+	lookAgain    = time.Minute // at the clock, which may be set at any time, by months
 )
 
 // adrift tells whether a certificate has ended by a clock that nobody keeps: then it may be
@@ -125,7 +126,8 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 
 // Run renews the identity at half of the life of its certificate, ±10 %, so
 // that a fleet that joined together does not renew together, and whenever somebody asks for
-// it, and tells changed of each new one. A failure is logged and tried again in an hour or when
+// it, and tells changed of each new one. It looks at the clock each minute: a board that was off for
+// months begins with an old day, and has the right one later. A failure is logged and tried again in an hour or when
 // the certificate ends, every half minute once it has, or when the hub says: it stops nothing. By
 // a clock that is adrift it is renewed at the start, which is tried again ever later. One that
 // cannot be kept is used, and another one asked for in an hour. It returns when ctx ends, or when
@@ -143,13 +145,23 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 		if !kept {
 			wait = min(wait, retryRenewal)
 		}
-		next := time.NewTimer(wait)
+		first := wait
+		if !renewed {
+			first = min(wait, lookAgain)
+		}
+		next := time.NewTimer(first)
 		for failures := 0; ; {
 			asked := false
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-next.C:
+				if failures == 0 && !renewed && wait > lookAgain {
+					if wait = due(leaf, now(), fraction, false); wait > 0 {
+						next.Reset(min(wait, lookAgain))
+						continue
+					}
+				}
 			case <-o.Asked:
 				asked = true
 			}
