@@ -265,6 +265,51 @@ func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
 	}
 }
 
+// A tab in the background is for nobody to read: it gives its seat to somebody who looks, and goes on where it was.
+func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, toolObjects()...)
+	k.device.lines = []string{"first line"}
+	k.open("/pods/default/two-7d9f/logs?container=web")
+	k.awaits("1 line")
+	k.device.followed(t)
+	taken := func(want int64) {
+		t.Helper()
+		for end := time.Now().Add(generous); k.server.page.tools.logs.taken.Load() != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d logs are followed, want %d", k.server.page.tools.logs.taken.Load(), want)
+			}
+		}
+	}
+	see := func(hidden bool) {
+		k.eval(fmt.Sprintf(`Object.defineProperty(document, "hidden", {configurable: true, value: %v}), document.dispatchEvent(new Event("visibilitychange"))`, hidden))
+	}
+	taken(1)
+	see(true)
+	taken(0)
+	k.device.log("while nobody looks")
+	k.eval(`document.getElementById("pause").click(), true`) // as by a script: who is not seen follows nothing
+	k.eval(`document.getElementById("pause").click(), true`)
+	see(false)
+	k.awaits("2 lines")
+	k.awaits("while nobody looks")
+	taken(1)
+
+	k.eval(`document.getElementById("pause").click(), true`)
+	taken(0)
+	see(true)
+	see(false)
+	k.device.log("while paused")
+	k.eval(`document.getElementById("pause").click(), true`)
+	k.awaits("3 lines")
+	k.device.fail(fmt.Errorf("x: %w", ask.ErrTooOld)) // it is over for good
+	k.await(`document.getElementById("pause").hidden`)
+	k.device.fail(nil)
+	see(true)
+	see(false)
+	taken(0)
+}
+
 func TestALogIsBoundedInTheBrowser(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)

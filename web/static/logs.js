@@ -98,7 +98,7 @@ function add(lines) {
 // ---- following
 
 const silence = 25_000; // ms without a word, after which the connection counts as lost
-let source, watchdog, delay = 1000, from = log.dataset.from, paused = false;
+let source, watchdog, delay = 1000, from = log.dataset.from, paused = false, over = false;
 
 function tell(text) {
   trouble.hidden = !text;
@@ -132,11 +132,13 @@ async function later(isLost) {
       if (!(await (await fetch('/session')).json()).in) { location.reload(); return; }
     } catch { /* not there yet */ }
   }
-  if (!paused && !source) follow();
+  if (!source) follow();
 }
 
+// follow asks for what comes, if somebody looks: there are not many such streams for all.
 function follow() {
   stop();
+  if (paused || over || document.hidden) return;
   source = new EventSource(log.dataset.stream + (from ? '&from=' + encodeURIComponent(from) : ''));
   source.addEventListener('hello', heard);
   source.addEventListener('beat', () => { heard(); delay = 1000; });
@@ -151,6 +153,7 @@ function follow() {
     const { text, again } = JSON.parse(event.data);
     heard();
     tell(text);
+    over = !again;
     if (again) later(false); else { stop(); document.getElementById('pause').hidden = true; }
   });
   source.onerror = () => later(true);
@@ -194,6 +197,7 @@ match();
 log.scrollTop = log.scrollHeight;
 if (log.dataset.stream) {
   follow();
+  document.addEventListener('visibilitychange', () => { lost(false); delay = 1000; follow(); });
   addEventListener('pagehide', stop);
-  addEventListener('pageshow', (event) => { if (event.persisted && !paused) follow(); });
+  addEventListener('pageshow', (event) => { if (event.persisted) follow(); });
 }
