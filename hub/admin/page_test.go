@@ -245,3 +245,42 @@ func TestThePageIsReadableWithoutScript(t *testing.T) {
 		t.Error("the browser still runs scripts")
 	}
 }
+
+// A tab that is open while the hub is upgraded is sent what the new one shows: with the scripts and the style sheet of
+// the old one that would be neither the one nor the other.
+func TestAnOpenPageOfAHubBeforeIsLoadedAnew(t *testing.T) {
+	t.Parallel()
+	k := newKit(t)
+	k.open("/nodes?site=oslo")
+	heard := func() { // what is shown follows what it is of
+		t.Helper()
+		name := fmt.Sprintf("pi-new-%d", time.Now().UnixNano())
+		k.fleet.put(t, testNode(name, "oslo", nil))
+		k.awaits(name)
+	}
+	heard()
+	k.eval(`window.first = true`)
+	k.excuse("net::ERR_")
+	again := func() {
+		t.Helper()
+		k.server.down.Store(true)
+		k.server.CloseClientConnections()
+		k.awaits("Connection to the hub lost")
+		k.server.down.Store(false)
+		k.await(`!document.body.classList.contains("is-lost")`)
+	}
+	again() // the same hub, started anew
+	heard()
+	if !k.eval(`window.first === true`) {
+		t.Fatal("a page of the same hub is loaded anew")
+	}
+	k.eval(`document.getElementById("main").dataset.look = "of the hub before", document.querySelector("input[type=search]").focus(), true`)
+	again()
+	heard()
+	if !k.eval(`window.first === true`) {
+		t.Fatal("it is loaded anew while somebody types")
+	}
+	k.eval(`document.activeElement.blur(), true`)
+	k.await(`window.first === undefined && location.search === "?site=oslo"`)
+	heard()
+}

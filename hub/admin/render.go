@@ -42,6 +42,8 @@ type look struct {
 	whole  templates             // for documents
 	live   templates             // for what an open page is sent; see timeFuncs
 	static map[string]staticFile // by path below static
+	name   string                // of all of it: an open page that is another one's is to be loaded anew
+	named  *event                // says it
 	rows   rows
 }
 
@@ -64,7 +66,8 @@ func newStaticFile(ext string, body []byte) staticFile {
 
 func newLook() *look {
 	l := &look{static: map[string]staticFile{}}
-	if err := fs.WalkDir(web.Files, "static", func(name string, d fs.DirEntry, err error) error {
+	all := sha256.New()
+	if err := fs.WalkDir(web.Files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -72,11 +75,16 @@ func newLook() *look {
 		if err != nil {
 			return err
 		}
-		l.static[strings.TrimPrefix(name, "static/")] = newStaticFile(path.Ext(name), body)
+		_, _ = all.Write(body) // a hash takes everything
+		if below, ok := strings.CutPrefix(name, "static/"); ok {
+			l.static[below] = newStaticFile(path.Ext(name), body)
+		}
 		return nil
 	}); err != nil {
 		panic(err)
 	}
+	l.name = hex.EncodeToString(all.Sum(nil)[:6])
+	l.named = newEvent("look", "", []byte(l.name))
 	l.live = l.parse(timeFuncs(false), template.FuncMap{"row": l.rows.row})
 	l.rows.template = l.live.set
 	l.whole = l.parse(timeFuncs(true), template.FuncMap{"row": func(name string, of row) (template.HTML, error) {
@@ -166,6 +174,7 @@ type frame struct {
 	Head    template.HTML
 	Main    template.HTML
 	Tag     string
+	Look    string
 	Now     time.Time
 	User    access.User
 	Version string
@@ -197,7 +206,7 @@ func (f frame) Here(prefix string) bool {
 func (c *call) wrap(code int, r rendered) error {
 	c.Response().Header().Set("Vary", "Accept, Accept-Encoding")
 	f := frame{
-		page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Now: r.at, //nolint:gosec // rendered by html/template
+		page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Look: c.look.name, Now: r.at, //nolint:gosec // rendered by html/template
 		User: c.user, Version: c.Version, Path: c.Request().URL.Path,
 		MayAdd: c.user.Name != "" && c.Allow(c.user.Role, "create", "jointokens"),
 	}

@@ -45,7 +45,7 @@ func (c *call) stream(key string, look func() rendered) error {
 		h.Set("Content-Encoding", "gzip")
 	}
 	c.Response().WriteHeader(http.StatusOK)
-	if out.begin() != nil {
+	if out.begin() != nil || out.send(c.look.named) != nil {
 		return nil
 	}
 	shown := cmp.Or(c.Request().Header.Get("Last-Event-ID"), c.Request().URL.Query().Get(shownQuery))

@@ -107,6 +107,7 @@ function skipText(at) {
 const silence = 25_000; // ms without a word, after which the connection counts as lost
 let source, watchdog, losing, delay = 1000;
 let shown = root ? root.dataset.live : ''; // names what is shown
+let ours = false, stale = false; // the hub had this page's style sheet and scripts, and has others now
 
 function lost(is) {
   document.body.classList.toggle('is-lost', is);
@@ -120,6 +121,7 @@ function heard() {
   known = new Date();
   clearTimeout(watchdog);
   watchdog = setTimeout(reconnect, silence);
+  if (stale && !document.activeElement?.matches('input, select, textarea')) location.reload(); // whoever types ends first
 }
 
 function deaf() {
@@ -150,6 +152,12 @@ function listen() {
   watchdog = setTimeout(reconnect, silence);
   source.addEventListener('beat', (event) => {
     offset = Date.parse(event.data) - Date.now();
+    heard();
+  });
+  source.addEventListener('look', (event) => {
+    const same = event.data === root.dataset.look;
+    stale = ours && !same; // not where two hubs of two versions answer in turn
+    ours ||= same;
     heard();
   });
   source.addEventListener('show', (event) => {
