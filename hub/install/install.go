@@ -132,6 +132,9 @@ func builtBy(file string) *debug.BuildInfo {
 		return nil
 	}
 	defer f.Close()
+	if !whole(f) {
+		return nil
+	}
 	const align, head, inline, mark, window, longest = 16, 32, 2, 16, 1 << 20, 256 << 10
 	piece := make([]byte, window+head) // a window, and the head of what begins at its end
 	said := make([]byte, longest)
@@ -161,6 +164,45 @@ func builtBy(file string) *debug.BuildInfo {
 			return nil
 		}
 	}
+}
+
+// whole tells whether a program is not cut off, as by a disk that was full, or a copy that goes on: whether what it
+// says of its segments and sections is in the file (elf(5)).
+func whole(f *os.File) bool {
+	const narrow, little, noBits = 1, 1, 8
+	info, err := f.Stat()
+	var head [64]byte
+	if _, e := f.ReadAt(head[:], 0); err != nil || e != nil || string(head[:4]) != "\x7fELF" || head[5] != little {
+		return false
+	}
+	size, short := uint64(info.Size()), binary.LittleEndian.Uint16
+	number := func(b []byte, of32, of64 int) uint64 {
+		if head[4] == narrow {
+			return uint64(binary.LittleEndian.Uint32(b[of32:]))
+		}
+		return binary.LittleEndian.Uint64(b[of64:])
+	}
+	sizes := head[54:] // of an entry of the segments, their number, and the same of the sections
+	if head[4] == narrow {
+		sizes = head[42:]
+	}
+	in := func(table uint64, sizes []byte, begin32, begin64, size32, size64 int) bool {
+		var entry [64]byte
+		for i := range short(sizes[2:]) {
+			at := table + uint64(i)*uint64(short(sizes))
+			if n, _ := f.ReadAt(entry[:], int64(min(at, size))); n < int(short(sizes)) {
+				return false
+			}
+			if begin64 == 24 && entry[4] == noBits { // a section of zeros, which has nothing in the file
+				continue
+			}
+			if begin := number(entry[:], begin32, begin64); begin > size || number(entry[:], size32, size64) > size-begin {
+				return false
+			}
+		}
+		return true
+	}
+	return in(number(head[:], 28, 32), sizes, 4, 8, 16, 32) && in(number(head[:], 32, 40), sizes[4:], 16, 24, 20, 32)
 }
 
 // counted takes bytes that have their number before them.

@@ -79,9 +79,11 @@ func TestOnlyAgentsAreHandedOut(t *testing.T) {
 		}
 	}
 	for name, make := range map[string]func(name string){
-		"a text":        func(name string) { put(name, []byte("no program")) },
-		"half an agent": func(name string) { put(name, program[:len(program)/1000]) },
-		"an empty file": func(name string) { put(name, nil) },
+		"a text":                                func(name string) { put(name, []byte("no program")) },
+		"half an agent":                         func(name string) { put(name, program[:len(program)/1000]) },
+		"an agent that a full disk has cut off": func(name string) { put(name, program[:len(program)-64<<10]) },
+		"an agent without its last byte":        func(name string) { put(name, program[:len(program)-1]) },
+		"an empty file":                         func(name string) { put(name, nil) },
 		"another Go program": func(name string) {
 			b, err := os.ReadFile(self)
 			if err != nil {
