@@ -40,21 +40,29 @@ main() { # nothing is done before all of this has arrived
 	*) fail "the hub has no agent for $arch ($(uname -m)): put it into its --agents-dir" ;;
 	esac
 
+	# All of it is here, and on the disk, before any of it takes its place: with half of a unit
+	# the agent would not start any more.
 	bin=/usr/local/bin/flotilla-device
+	units=/etc/systemd/system
 	new=$bin.new
-	trap 'rm -f "$new"' EXIT
+	trap 'rm -f "$new" $units/flotilla-*.new' EXIT
 	mkdir -p /usr/local/bin
 	fetch "/install/flotilla-device-$arch" "$new"
 	chmod 0755 "$new"
 	version=$("$new" version) || fail "the agent for $arch does not run on this machine ($(uname -m)); nothing is changed"
-	mv -f "$new" "$bin"
-	echo "flotilla: $bin is $version"
-
 	systemd=
 	if [ -d /run/systemd/system ]; then
 		systemd=yes
 		for unit in @UNITS@; do
-			fetch "/install/$unit" "/etc/systemd/system/$unit"
+			fetch "/install/$unit" "$units/$unit.new"
+		done
+	fi
+	sync
+	mv -f "$new" "$bin"
+	echo "flotilla: $bin is $version"
+	if [ -n "$systemd" ]; then
+		for unit in @UNITS@; do
+			mv -f "$units/$unit.new" "$units/$unit"
 		done
 		systemctl daemon-reload
 	fi

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -348,7 +349,17 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	asked := make(chan string, 10)
 	mux := http.NewServeMux()
 	mux.Handle("/install", d.Handler())
-	mux.Handle("/install/", d.Handler())
+	var cut atomic.Value // name of the file that breaks off
+	cut.Store("")
+	mux.HandleFunc("/install/", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/install/"+cut.Load().(string) {
+			w.Header().Set("Content-Length", "200")
+			_, _ = io.WriteString(w, "[Unit]\n")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		d.Handler().ServeHTTP(w, r)
+	})
 	mux.HandleFunc("GET /join/ca", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(ca) })
 	mux.HandleFunc("POST /join", func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -414,6 +425,38 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		t.Errorf("an upgrade did: %s", calls)
 	}
 
+	// A hub that goes away in the middle of it, or a disk that is full, leaves what was there: without its unit the agent
+	// would not start any more.
+	old := map[string]string{filepath.Join(box, "bin", "flotilla-device"): "the agent before"}
+	for _, name := range firmwareconfigs.Units() {
+		old[filepath.Join(box, "unit", name)] = "the unit before"
+	}
+	for file, text := range old {
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"flotilla-device-" + d.Arches()[0], firmwareconfigs.Units()[0], "flotilla-device.service"} {
+		cut.Store(name)
+		if out, err := run(line); err == nil {
+			t.Errorf("half of %s will do: %s", name, out)
+		}
+		for file, text := range old {
+			if now, err := os.ReadFile(file); err != nil || string(now) != text {
+				t.Errorf("with half of %s, %s is another one (%v)", name, file, err)
+			}
+		}
+	}
+	cut.Store("")
+	if out, err := run(line); err != nil {
+		t.Errorf("after that: %v: %s", err, out)
+	}
+	for file, text := range old {
+		if now, err := os.ReadFile(file); err != nil || string(now) == text {
+			t.Errorf("after that, %s is the one before (%v)", file, err)
+		}
+	}
+
 	// Another authority than the line's is not believed, whatever it gives.
 	if err := os.Remove(filepath.Join(box, "bin", "flotilla-device")); err != nil {
 		t.Fatal(err)
@@ -424,9 +467,9 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(box, "bin", "flotilla-device")); err == nil {
 		t.Error("something was installed from a stranger")
 	}
-	for _, left := range []string{"bin/flotilla-device.new"} {
-		if _, err := os.Stat(filepath.Join(box, left)); err == nil {
-			t.Errorf("%s is left over", left)
+	for _, dir := range []string{"bin", "unit"} {
+		if left, err := filepath.Glob(filepath.Join(box, dir, "*.new")); err != nil || len(left) > 0 {
+			t.Errorf("left over are %v (%v)", left, err)
 		}
 	}
 }
