@@ -85,7 +85,9 @@ func eventRowOf(a *request, e *corev1.Event) eventRow {
 			r.Href = workloadHref(kind, about.Namespace, about.Name)
 		}
 	case "Job":
-		r.Href = ownerHref(about.Namespace, strings.ToLower(about.Kind), about.Name)
+		if a.Get(state.Key{Kind: state.Jobs, Namespace: about.Namespace, Name: about.Name}) != nil {
+			r.Href = ownerHref(about.Namespace, strings.ToLower(about.Kind), about.Name)
+		}
 	case "Site":
 		r.Href = siteHref(about.Name)
 	}

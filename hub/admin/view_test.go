@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -279,6 +280,18 @@ func TestAnEventSaysHowOften(t *testing.T) {
 		}
 		if strings.Contains(body, "×1</small>") {
 			t.Errorf("%s says of what happened once that it did", path)
+		}
+	}
+}
+
+// A CronJob's Jobs are gone soon; the events of them stay for an hour.
+func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
+	m := newMemory(append(sample(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "night-2", Namespace: "default"}})...)
+	a := pictureRequest(m)
+	for name, want := range map[string]string{"night-1": "", "night-2": ownerHref("default", "job", "night-2")} {
+		e := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Job", Namespace: "default", Name: name}, Reason: "Completed"}
+		if r := eventRowOf(a, e); r.Href != want || r.About != "job "+name {
+			t.Errorf("an event of %s leads to %q, want %q", r.About, r.Href, want)
 		}
 	}
 }
