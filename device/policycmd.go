@@ -27,7 +27,7 @@ func policyCommand() *cobra.Command {
 		Use:   "check FILE [MANIFEST...]",
 		Short: "Tell whether a policy file is valid, and which of the pods in manifests it forbids",
 		Long: "Tell whether a policy file is valid, and which of the pods in manifests it forbids.\n\n" +
-			"A MANIFEST is YAML or JSON of Pods, Deployments, ReplicaSets and DaemonSets; - is stdin. Exit code 1: it forbids one; 2: a file is not valid.",
+			"A MANIFEST is YAML or JSON of Pods and of what makes them, or of a List of those; - is stdin. Exit code 1: it forbids one; 2: a file is not valid.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("%s needs the policy's file; see %s --help", cmd.CommandPath(), cmd.CommandPath())
@@ -89,38 +89,63 @@ func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 		if errors.Is(err, io.EOF) {
 			return pods, nil
 		}
-		var object map[string]any
+		var list struct {
+			Kind  string            `json:"kind"`
+			Items []json.RawMessage `json:"items"`
+		}
 		if err == nil {
-			err = json.Unmarshal(body, &object)
+			err = json.Unmarshal(body, &list)
 		}
-		if err != nil {
-			return nil, err
+		if list.Kind != "List" {
+			list.Items = []json.RawMessage{body}
 		}
-		var pod corev1.Pod
-		switch kind := object["kind"]; kind {
-		case nil:
-			continue
-		case "Pod":
-			strict := json.NewDecoder(bytes.NewReader(body))
-			strict.DisallowUnknownFields()
-			err = strict.Decode(&pod)
-		case "Deployment", "ReplicaSet", "DaemonSet": // what we want of them stands at one place
-			var d struct {
-				metav1.ObjectMeta `json:"metadata"`
-				Spec              struct {
-					Template corev1.PodTemplateSpec `json:"template"`
-				} `json:"spec"`
+		for _, item := range list.Items {
+			if err == nil {
+				pods, err = podOf(pods, item)
 			}
-			err = json.Unmarshal(body, &d)
-			pod.ObjectMeta, pod.Spec = d.ObjectMeta, d.Spec.Template.Spec
-		default:
-			return nil, fmt.Errorf("%v is neither a Pod, a Deployment, a ReplicaSet nor a DaemonSet", kind)
 		}
 		if err != nil {
 			return nil, err
 		}
-		pods = append(pods, pod)
 	}
+}
+
+// podOf adds the pod that a document is, or that it would make.
+func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
+	var object map[string]any
+	if err := json.Unmarshal(body, &object); err != nil {
+		return nil, err
+	}
+	type maker struct {
+		Template corev1.PodTemplateSpec `json:"template"`
+	}
+	var pod corev1.Pod
+	var err error
+	switch kind := object["kind"]; kind {
+	case nil:
+		return pods, nil
+	case "Pod":
+		strict := json.NewDecoder(bytes.NewReader(body))
+		strict.DisallowUnknownFields()
+		err = strict.Decode(&pod)
+	case "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "ReplicationController", "Job", "CronJob": // what we want of them stands at one place, or at another
+		var d struct {
+			metav1.ObjectMeta `json:"metadata"`
+			Spec              struct {
+				maker
+				JobTemplate struct {
+					Spec maker `json:"spec"`
+				} `json:"jobTemplate"`
+			} `json:"spec"`
+		}
+		err = json.Unmarshal(body, &d)
+		if pod.ObjectMeta, pod.Spec = d.ObjectMeta, d.Spec.Template.Spec; kind == "CronJob" {
+			pod.Spec = d.Spec.JobTemplate.Spec.Template.Spec
+		}
+	default:
+		return nil, fmt.Errorf("%v is none of Pod, Deployment, ReplicaSet, DaemonSet, StatefulSet, ReplicationController, Job and CronJob, nor a List of them", kind)
+	}
+	return append(pods, pod), err
 }
 
 // documents returns one document after the other, in JSON.

@@ -48,6 +48,29 @@ spec: {template: {spec: {initContainers: [{name: i, image: i, securityContext: {
 		{"a misspelt field", []string{good, write("misspelt.yaml", "kind: Pod\nspec: {hostPid2: true}\n")}, exitUsage, ""},
 		{"a field twice", []string{good, write("twice.yaml", "kind: Pod\nspec: {hostPID: true, hostPID: false}\n")}, exitUsage, ""},
 		{"an empty document", []string{good, write("empty.yaml", "---\n---\nkind: Pod\nmetadata: {name: a}\n")}, 0, "a may run"},
+		{"each kind that makes pods", []string{good, write("kinds.yaml", `kind: StatefulSet
+metadata: {name: set}
+spec: {template: {spec: {hostPID: true, containers: []}}}
+---
+kind: Job
+metadata: {name: once}
+spec: {template: {spec: {hostPID: true, containers: []}}}
+---
+kind: CronJob
+metadata: {name: night}
+spec: {schedule: "@daily", jobTemplate: {spec: {template: {spec: {hostPID: true, containers: []}}}}}
+`)}, exitFailed, "set is forbidden: spec.hostPID"},
+		{"the second of the kinds", []string{good, filepath.Join(dir, "kinds.yaml")}, exitFailed, "once is forbidden: spec.hostPID"},
+		{"the last", []string{good, filepath.Join(dir, "kinds.yaml")}, exitFailed, "night is forbidden: spec.hostPID"},
+		{"a list, as kubectl get -o yaml writes it", []string{good, write("list.yaml", `apiVersion: v1
+kind: List
+items:
+- {kind: Pod, metadata: {name: a}, spec: {containers: []}}
+- {kind: Job, metadata: {name: b}, spec: {template: {spec: {hostPID: true}}}}
+`)}, exitFailed, "a may run\n"},
+		{"the second of a list", []string{good, filepath.Join(dir, "list.yaml")}, exitFailed, "b is forbidden: spec.hostPID"},
+		{"lists in lists without end", []string{good, write("deep.yaml", strings.Repeat("{kind: List, items: [", 5000)+strings.Repeat("]}", 5000))}, exitUsage, ""},
+		{"something else in a list", []string{good, write("other.yaml", "{kind: List, items: [{kind: Service}]}")}, exitUsage, ""},
 		{"something else", []string{good, write("service.yaml", "kind: Service\n")}, exitUsage, ""},
 	} {
 		if code := run(append([]string{"policy", "check"}, c.args...)); code != c.code {
