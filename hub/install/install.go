@@ -224,9 +224,10 @@ func (d *Depot) Script(hub string) string {
 }
 
 // Line is what to type on a device to install the agent and join with a token: the
-// authority is fetched, compared with its hash, and nothing else is trusted.
+// authority is fetched, compared with its hash, and nothing else is trusted. The token goes to
+// the script as a line more of it: an argument would stand in sudo's log, and in the list of processes.
 func Line(hub string, ca []byte, token string) string {
 	hash := sha256.Sum256(ca)
-	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && echo "%[2]s  $c" | sha256sum -c && curl -sSf --cacert $c %[1]s/install | sudo sh -s -- $c %[3]s`,
+	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && echo "%[2]s  $c" | sha256sum -c && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,
 		hub, hex.EncodeToString(hash[:]), token)
 }

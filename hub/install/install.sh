@@ -5,6 +5,8 @@
 #
 # CA-FILE is the hub's certificate authority, which the line on the hub's page has compared
 # with its hash. Without a token the agent is only installed, or brought to the hub's version.
+# What is an argument stands in sudo's log: with - as the token, a line "join TOKEN
+# [JOIN-OPTION...]" comes after this script.
 set -eu
 
 hub='@HUB@'
@@ -69,21 +71,27 @@ main() { # nothing is done before all of this has arrived
 	command -v docker >/dev/null || command -v podman >/dev/null || command -v balena-engine >/dev/null ||
 		echo "flotilla: there is no container engine here yet: apt install docker.io, or podman" >&2
 
-	if [ $# -gt 0 ]; then
-		token=$1
-		shift
-		"$bin" join "$hub" "$@" --token - <<-EOF
-			$token
-		EOF
-	fi
-	if [ -z "$systemd" ]; then
-		echo "flotilla: no systemd runs here: have your init run $bin run"
-	elif [ -n "${token-}" ]; then
-		systemctl enable flotilla-device
-		systemctl restart flotilla-device
-	else
+	if [ "${1-}" = - ]; then
+		: # it joins then
+	elif [ $# -gt 0 ]; then
+		join "$@"
+	elif [ -n "$systemd" ]; then
 		systemctl try-restart flotilla-device
 	fi
 }
 
-main "$@"
+join() { # TOKEN [JOIN-OPTION...]
+	token=$1
+	shift
+	"$bin" join "$hub" "$@" --token - <<-EOF
+		$token
+	EOF
+	if [ -z "$systemd" ]; then
+		echo "flotilla: no systemd runs here: have your init run $bin run"
+		return
+	fi
+	systemctl enable flotilla-device
+	systemctl restart flotilla-device
+}
+
+main "$@" </dev/null # what follows is for this shell to read

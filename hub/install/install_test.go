@@ -385,7 +385,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	script("sudo", "#!/bin/sh\nexec \"$@\"\n")
+	script("sudo", "#!/bin/sh\necho \"$@\" >>"+box+"/sudo\nexec \"$@\"\n")
 	script("systemctl", "#!/bin/sh\necho \"$@\" >>"+box+"/systemctl\n")
 	run := func(line string) (string, error) {
 		t.Helper()
@@ -409,16 +409,31 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		}
 	}
 	// It joins with the token, and says what the hub says. A token of another hub's pin never leaves the device.
-	if !strings.Contains(out, "join") {
+	if !strings.Contains(out, "wrong hub") {
 		t.Errorf("it says nothing of joining: %s", out)
+	}
+	// What sudo is asked to do stands in the log of the machine, for years.
+	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 || strings.Contains(string(asked), "FLT1") {
+		t.Errorf("sudo notes %q (%v)", asked, err)
 	}
 	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); string(calls) != "daemon-reload\n" {
 		t.Errorf("what did not join was started: %s", calls)
 	}
 
+	// With what lines had before, and with options of join.
+	upgrade := strings.NewReplacer("{ ", "", "&& echo join "+token+"; }", "", "$c -", "$c").Replace(Line(hub.URL, ca, token))
+	if out, err := run(upgrade + " " + token + " --node-name Pi_7"); err == nil || !strings.Contains(out, `"Pi_7" must be`) {
+		t.Errorf("a line with the token at its end: %v: %s", err, out)
+	}
+	if out, err := run(strings.Replace(Line(hub.URL, ca, token), token, token+" --node-name Pi_8", 1)); err == nil || !strings.Contains(out, `"Pi_8" must be`) {
+		t.Errorf("a line with options: %v: %s", err, out)
+	}
+	if err := os.Remove(filepath.Join(box, "systemctl")); err != nil {
+		t.Fatal(err)
+	}
+
 	// Without a token it brings the agent to the hub's version, and starts nothing that does not run.
-	line := strings.TrimSuffix(Line(hub.URL, ca, ""), " ")
-	if out, err := run(line); err != nil {
+	if out, err := run(upgrade); err != nil {
 		t.Errorf("an upgrade: %v: %s", err, out)
 	}
 	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); !strings.HasSuffix(string(calls), "daemon-reload\ntry-restart flotilla-device\n") {
@@ -438,7 +453,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	}
 	for _, name := range []string{"flotilla-device-" + d.Arches()[0], firmwareconfigs.Units()[0], "flotilla-device.service"} {
 		cut.Store(name)
-		if out, err := run(line); err == nil {
+		if out, err := run(upgrade); err == nil {
 			t.Errorf("half of %s will do: %s", name, out)
 		}
 		for file, text := range old {
@@ -448,7 +463,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		}
 	}
 	cut.Store("")
-	if out, err := run(line); err != nil {
+	if out, err := run(upgrade); err != nil {
 		t.Errorf("after that: %v: %s", err, out)
 	}
 	for file, text := range old {
