@@ -129,13 +129,20 @@ func merged[T any](a, b map[string]T) map[string]T {
 	return out
 }
 
-// lists is a with b over it: an entry of b takes the place of the one in a that is about the same.
-func lists[T any](a, b []T, about func(T) string) []T {
-	out := slices.Clone(a)
-	for _, x := range b {
-		if i := slices.IndexFunc(out, func(y T) bool { return about(x) == about(y) }); i >= 0 && i < len(a) {
-			out[i] = x
-		} else {
+// lists is a with b over it: the first entry of b takes the place of those in a that are about the same.
+func lists[T any](a, b []T, about func(T) string) (out []T) {
+	placed := make([]bool, len(b))
+	for _, x := range a {
+		i := slices.IndexFunc(b, func(y T) bool { return about(x) == about(y) })
+		switch {
+		case i < 0:
+			out = append(out, x)
+		case !placed[i]:
+			out, placed[i] = append(out, b[i]), true
+		}
+	}
+	for i, x := range b {
+		if !placed[i] {
 			out = append(out, x)
 		}
 	}

@@ -43,6 +43,28 @@ func TestOverlaysAreMixedIn(t *testing.T) {
 	}
 }
 
+// Some overlays are loaded more than once, each with pins of its own: a bus of 1-Wire on each of two.
+func TestAProfileHasAllOverlaysOfAName(t *testing.T) {
+	p, err := Parse([]byte(pi + `  extends: [onewire, can-hat]
+  boot:
+    backend: rpi-config-txt
+    config: {dtparam: [i2c_arm=on, spi=off], dtoverlay: ["w1-gpio,gpiopin=17", "i2c-gpio", "w1-gpio,gpiopin=27"]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, c, err := Render(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(c.Config.DTOverlay, " "); got != "w1-gpio,gpiopin=17 mcp2515-can0,oscillator=16000000,interrupt=25 i2c-gpio w1-gpio,gpiopin=27" {
+		t.Errorf("the overlays are %s", got)
+	}
+	if got := lists([]string{"a=1", "a=2", "b=1"}, []string{"a=3"}, parameter); strings.Join(got, " ") != "a=3 b=1" {
+		t.Errorf("of two one is replaced: %v", got)
+	}
+}
+
 // A label is no boot configuration: whoever changes one reboots nobody.
 func TestOnlyWhatIsBootedIsInTheDigest(t *testing.T) {
 	const boot = "  boot: {backend: rpi-config-txt, config: {dtparam: [spi=on]}}\n"
