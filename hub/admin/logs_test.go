@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html"
@@ -240,6 +241,45 @@ func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 		case <-timeout:
 			t.Fatal("the page is sent no line")
 		}
+	}
+}
+
+// A page that comes back after a night asks a device, over its uplink, for no more lines than it holds.
+func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
+	c := configOf(newMemory(append(sample(), toolObjects()...)...))
+	d, _ := equip(&c)
+	srv := start(t, c)
+	d.log("a")
+	_, body := srv.ask(t, "viewer", http.MethodGet, "/pods/default/kiosk-7d9f-abcde/logs", nil)
+	_, from, _ := strings.Cut(body, `data-from="`)
+	from, _, _ = strings.Cut(from, `"`)
+	var night []string
+	for i := range 9000 {
+		night = append(night, fmt.Sprintf("line %d of the night", i))
+	}
+	d.log(night...)
+	l := srv.listen(t, "viewer", "/pods/default/kiosk-7d9f-abcde/logs/stream?from="+url.QueryEscape(html.UnescapeString(from)))
+	var lines [][2]string
+	timeout := time.After(generous)
+	for len(lines) == 0 || lines[len(lines)-1][1] != "line 8999 of the night" {
+		select {
+		case e := <-l.events:
+			var more [][2]string
+			if e[0] == "lines" && json.Unmarshal([]byte(e[2]), &more) != nil {
+				t.Fatalf("the page is sent %.300s", e[2])
+			}
+			lines = append(lines, more...)
+		case <-timeout:
+			t.Fatal("the page is not sent the last line")
+		}
+	}
+	if n := len(lines); n > 5000 || n < 4900 {
+		t.Errorf("the page is sent %d lines, and holds 5,000", n)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if last := d.asked[len(d.asked)-1]; last.TailLines == nil || *last.TailLines != 5000 || last.SinceTime == nil {
+		t.Errorf("the device is asked for %+v", last)
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	maxLogs     = 32 // logs that are followed or downloaded at one time
+	maxLogs     = 32   // logs that are followed or downloaded at one time
+	heldLines   = 5000 // lines that a page holds at most, as logs.js says
 	crowdedLogs = "Too many logs are open on this hub. Close some, and try again."
 )
 
@@ -57,7 +58,7 @@ func (c *call) logStream() error {
 	o := q.options()
 	o.Follow = true
 	if !s.from.at.IsZero() {
-		o.TailLines, o.SinceSeconds, o.SinceTime = nil, nil, c.sinceTime(q.node, s.from.at)
+		o.TailLines, o.SinceSeconds, o.SinceTime = new(int64(heldLines)), nil, c.sinceTime(q.node, s.from.at)
 	}
 	cut := &cutter{take: s.lines}
 	err = c.copyLog(ctx, q, o, cut)
