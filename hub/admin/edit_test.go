@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
@@ -390,6 +391,64 @@ func TestTheYAMLLeadsBackToTheObjectsPage(t *testing.T) {
 	} {
 		if o, _ := parseObjectPath(path); o.page() != want {
 			t.Errorf("%s leads back to %q, want %q", path, o.page(), want)
+		}
+	}
+}
+
+// Characters that cannot be seen are marked where people read; a form gives back what it was given: they join emojis and
+// the letters of half of the world.
+func TestAFormGivesBackWhatCannotBeSeen(t *testing.T) {
+	t.Parallel()
+	const family, persian = "\U0001F469\u200d\U0001F527", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 co\u00adop \u202eback"
+	k := newKit(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "words", Namespace: "default", UID: "w1"}, Data: map[string]string{"a": persian, "b": "one"}})
+	k.open("/yaml/api/v1/namespaces/default/configmaps/words")
+	k.await(`document.getElementById("text").value.includes("\u200c")`)
+	if !k.eval(`!document.querySelector("pre.yaml").textContent.includes("\u202e")`) {
+		t.Error("what is to be read turns around")
+	}
+	k.eval(`(t => { t.value = t.value.replace("b: one", "b: two"); return true })(document.getElementById("text"))`)
+	k.press(`button[value=check]`)
+	k.awaits("Nothing has been applied yet")
+	k.press(`button[value=apply]`)
+	k.awaits("This is what the hub has now")
+	words := func(name string) map[string]string {
+		t.Helper()
+		m, ok := k.fleet.Snapshot().Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}).(*corev1.ConfigMap)
+		if !ok {
+			t.Fatalf("there is no %s", name)
+		}
+		return m.Data
+	}
+	if d := words("words"); d["a"] != persian || d["b"] != "two" {
+		t.Errorf("applied is %+q", d)
+	}
+
+	k.open("/yaml")
+	text, err := json.Marshal("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more}\ndata:\n  a: |-\n    " + family + "\n    " + persian + "\n  b: '\"><b>&amp;' # " + persian + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.eval(`document.getElementById("text").value = ` + string(text) + `, true`)
+	k.press(`button[value=check]`)
+	k.await(`document.querySelector("button[value=apply]") !== null`)
+	k.press(`button[value=apply]`)
+	k.awaits("Created")
+	if d := words("more"); d["a"] != family+"\n"+persian || d["b"] != "\"><b>&amp;" {
+		t.Errorf("applied is %+q", d)
+	}
+}
+
+func TestWhereWhatCannotBeSeenIsMarked(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain\r\n": "plain \n",
+		"<p>a\u202eb</p><input name=\"x\" value=\"\u202e\u00e9\"> \u200d": "<p>a\ufffdb</p><input name=\"x\" value=\"&#8238;\u00e9\"> \ufffd",
+		"<textarea id=\"t\">\n\u200d\r</textarea>\u200d":                  "<textarea id=\"t\">\n&#8205; </textarea>\ufffd",
+		"\u200d<option value=\"\u200d\">\u200d<textarea>\u200d":           "\ufffd<option value=\"&#8205;\">\ufffd<textarea>&#8205;",
+		"title=\"\u202e\" value=\"\u202e":                                 "title=\"\ufffd\" value=\"&#8238;",
+		"\u202e\xff":                                                      "\ufffd\ufffd",
+	} {
+		if got := string(visibly([]byte(text))); got != want {
+			t.Errorf("%+q is %+q, want %+q", text, got, want)
 		}
 	}
 }

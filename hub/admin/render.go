@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/web"
@@ -138,7 +139,7 @@ func (t templates) main(p page) ([]byte, error) {
 	if err := t.set.ExecuteTemplate(&b, p.Template, p.Data); err != nil {
 		return nil, fmt.Errorf("render %s: %w", p.Template, err)
 	}
-	return bytes.Map(visible, b.Bytes()), nil
+	return visibly(b.Bytes()), nil
 }
 
 // frame renders a page's frame with what is in it.
@@ -155,17 +156,54 @@ func (t templates) frame(f frame) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// visible replaces characters that show other text than there is: they turn the
-// direction of writing around, or have no width. To HTML a carriage return is a
-// line's end, to an event stream it is one, too.
+// hides tells whether a character shows other text than there is: those turn the direction of
+// writing around, or have no width.
+func hides(r rune) bool {
+	return r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
+}
+
+// visible replaces characters that hide something. To HTML a carriage return is a line's end, to an
+// event stream it is one, too.
 func visible(r rune) rune {
 	switch {
 	case r == '\r':
 		return ' '
-	case r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'):
+	case hides(r):
 		return '\ufffd'
 	}
 	return r
+}
+
+// fields are between what a form gives back when it is sent. Nothing that is filled in has a quotation mark or a <.
+var fields = [][2][]byte{{[]byte(` value="`), []byte(`"`)}, {[]byte("<textarea"), []byte("</textarea>")}}
+
+// visibly is a page to be read: what hides something is marked, but in a form, which gives back what it was given: those
+// characters join emojis, and the letters of half of the world.
+func visibly(b []byte) (out []byte) {
+	if !bytes.ContainsFunc(b, hides) {
+		return bytes.Map(visible, b)
+	}
+	for len(b) > 0 {
+		from, to := len(b), len(b)
+		for _, f := range fields {
+			if i := bytes.Index(b[:from], f[0]); i >= 0 {
+				from, to = i, len(b)
+				if n := bytes.Index(b[i+len(f[0]):], f[1]); n >= 0 {
+					to = i + len(f[0]) + n
+				}
+			}
+		}
+		out = append(out, bytes.Map(visible, b[:from])...)
+		for _, r := range string(b[from:to]) {
+			if hides(r) {
+				out = fmt.Appendf(out, "&#%d;", r)
+			} else {
+				out = utf8.AppendRune(out, visible(r))
+			}
+		}
+		b = b[to:]
+	}
+	return out
 }
 
 // A frame is what stands around a fragment.
