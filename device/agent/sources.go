@@ -336,9 +336,34 @@ const (
 
 var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB together: no program can be given more, use a file")
 
-// expand replaces $(NAME) by the value of a variable that is known, leaves unknown
-// ones as they are, and takes $$ for $. What is longer than maxText has no end.
+// expandSubPath expands a subPathExpr. As with the kubelet each variable in it must have a value: without it the path would
+// lead to the whole volume, or to where those of all pods lead that lack it.
+func expandSubPath(s string, values map[string]string) (string, error) {
+	missing := ""
+	out := replace(s, func(name string) string {
+		if values[name] == "" {
+			missing = name
+		}
+		return values[name]
+	})
+	if missing != "" {
+		return "", fmt.Errorf("missing value for %s: the container has no such environment variable, or it is empty", missing)
+	}
+	return out, nil
+}
+
+// expand replaces $(NAME) by the value of a variable that is known, and leaves unknown ones as they are.
 func expand(s string, values map[string]string) string {
+	return replace(s, func(name string) string {
+		if v, ok := values[name]; ok {
+			return v
+		}
+		return "$(" + name + ")"
+	})
+}
+
+// replace replaces each $(NAME), and takes $$ for $. What is longer than maxText has no end.
+func replace(s string, value func(name string) string) string {
 	if !strings.Contains(s, "$") {
 		return s
 	}
@@ -359,12 +384,7 @@ func expand(s string, values map[string]string) string {
 				i++
 				continue
 			}
-			name := s[i+2 : i+2+end]
-			if v, ok := values[name]; ok {
-				b.WriteString(v)
-			} else {
-				b.WriteString("$(" + name + ")")
-			}
+			b.WriteString(value(s[i+2 : i+2+end]))
 			i += 2 + end
 		default:
 			b.WriteByte('$')

@@ -257,3 +257,28 @@ func TestABadSubPathIsTheContainersFault(t *testing.T) {
 		}
 	})
 }
+
+// A variable that is missing or empty leaves nothing of a subPathExpr but the volume itself, or a directory that all pods
+// share whose variable is missing: as at a kubelet the container waits.
+func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		for i, expr := range []string{"$(EMPTY)", "$(MISSING)", "logs/$(EMPTY)", "$(WHERE)/$(MISSING)", "$(OPTIONAL)"} {
+			p := makePod(fmt.Sprintf("lost%d", i), "wait")
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			c := &p.Spec.Containers[0]
+			optional := &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}, Key: "k", Optional: new(true)}
+			c.Env = []corev1.EnvVar{{Name: "EMPTY"}, {Name: "WHERE", Value: "a"}, {Name: "OPTIONAL", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: optional}}}
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: expr}}
+			d.desire(int64(i+1), p)
+			time.Sleep(time.Second)
+			st := d.wantPhase(p.Name, corev1.PodPending, "")
+			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "subPath") {
+				t.Errorf("with the subPathExpr %q it waits with %+v", expr, w)
+			}
+		}
+	})
+	values := map[string]string{"WHERE": "a", "EMPTY": ""}
+	if sub, err := expandSubPath("$(WHERE)/$$(MISSING)/$WHERE", values); sub != "a/$(MISSING)/$WHERE" || err != nil {
+		t.Errorf("what names no other variable becomes %q, %v", sub, err)
+	}
+}

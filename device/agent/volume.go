@@ -200,7 +200,9 @@ func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*
 			if err != nil {
 				return out, err
 			}
-			sub = expand(m.SubPathExpr, values)
+			if sub, err = expandSubPath(m.SubPathExpr, values); err != nil {
+				return out, fmt.Errorf("%w of volume %q: %w", errSubPath, v.Name, err)
+			}
 		}
 		if sub != "" {
 			p.file, err = within(p.file, sub, p.readOnly)
