@@ -20,6 +20,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/policy"
+	"flotilla.dev/shared/policy/policytest"
 	"flotilla.dev/shared/wire"
 )
 
@@ -200,6 +202,53 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 		}
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
+}
+
+// An image that is known by its digest has no name by which an engine lists it, be it that its pod names it so or that a
+// signature was verified. What shows its files, or is about to run it, needs it all the same: without network nobody
+// brings it back.
+func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
+	const repository = "registry.example.org/"
+	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"), repository+"old@"+digestOf("b")
+	for name, tag := range map[string]string{"as its pod names it": "@" + digestOf("b"), "as its signature was verified": ":1"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.end()
+				if tag == ":1" {
+					doc := policy.Default()
+					doc.Signatures = []policy.Signature{{Keys: []string{policytest.Ed25519}}}
+					keys, err := policy.ParseKeys(policytest.Ed25519)
+					if err != nil {
+						t.Fatal(err)
+					}
+					d.config.Policy, d.config.Verify = Policy{doc}, (&notary{digest: digestOf("b"), key: keys[0].ID}).verify
+				}
+				d.start()
+				d.twin.OfferImage(model, enginetest.Offer{Size: 5000, Tree: modelTree})
+				d.twin.OfferImage(web, enginetest.Offer{Program: toolOrPause})
+				d.twin.OfferImage(old, enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
+				needs := imagePod("needs", func(p *corev1.Pod) {
+					p.Spec.Volumes[0].Image.Reference, p.Spec.Containers[0].Image = repository+"model"+tag, repository+"web"+tag
+				})
+				gone := makePod("gone", "exit 0")
+				gone.Spec.Containers[0].Image = repository + "old" + tag
+				d.desire(1, needs, gone)
+				time.Sleep(15 * time.Second)
+				wrong := makePod("wrong", "wait") // whose image has no name that an engine could be asked for
+				wrong.Spec.Containers[0].Image = "../../containers/json"
+				d.desire(2, needs, wrong)
+				time.Sleep(time.Minute)
+				d.wantPhase("needs", corev1.PodRunning, "")
+				d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
+				time.Sleep(15 * time.Second)
+				for image, stays := range map[string]bool{model: true, web: true, old: false} {
+					if _, ok, _ := d.twin.HasImage(context.Background(), image); ok != stays {
+						t.Errorf("%s is there: %v, want %v", image, ok, stays)
+					}
+				}
+			})
+		})
+	}
 }
 
 // What is short, and stays so whatever goes, is told now and then: each word wears the flash, here and at the hub.

@@ -262,10 +262,12 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			dead = append(dead, in.ID)
 		}
 	}
-	keep := map[string]bool{}
+	needed := map[string]bool{}
 	for i := range l.desired.Pods {
 		for _, ref := range imageRefs(&l.desired.Pods[i]) {
-			keep[fullName(ref)] = true
+			if _, err := reference.ParseDockerRef(ref); err == nil { // else there is none, see bring
+				needed[a.c.Policy.imageOf(ref)] = true
+			}
 		}
 	}
 	e, pods, pulled := l.engine, l.living(), a.c.Memory.Pulled()
@@ -277,11 +279,15 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 				removed++
 			}
 		}
-		images, err := e.Images(ctx)
+		keep, err := a.idsOf(ctx, e, needed)
+		var images []engine.Image
+		if err == nil {
+			images, err = e.Images(ctx)
+		}
 		gone := 0
 		if err == nil {
 			for _, im := range images {
-				if im.InUse || !pulledByUs(im, pulled) || slices.ContainsFunc(im.Tags, func(t string) bool { return keep[fullName(t)] }) {
+				if im.InUse || keep[im.ID] || !pulledByUs(im, pulled) {
 					continue
 				}
 				if e.RemoveImage(ctx, im.ID) == nil {
@@ -322,6 +328,22 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			done(true)
 		}
 	})
+}
+
+// idsOf are the ids of those of the images that are there: what is known by its digest has no other name in an engine's list.
+func (a *Agent) idsOf(ctx context.Context, e engine.Engine, images map[string]bool) (map[string]bool, error) {
+	ids := map[string]bool{}
+	for image := range images {
+		if v, signed := a.c.Memory.Verified(image); signed {
+			image = v.Image
+		}
+		id, _, err := e.HasImage(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+		ids[id] = true
+	}
+	return ids, nil
 }
 
 // forgetPulled forgets an image that was removed: whoever brings it back is its owner.

@@ -227,7 +227,11 @@ func (t *Twin) Images(ctx context.Context) ([]engine.Image, error) {
 	defer t.mu.Unlock()
 	list := make([]engine.Image, 0, len(t.images))
 	for _, i := range t.images {
-		list = append(list, engine.Image{ID: i.id, Tags: []string{i.ref}, Size: i.size, InUse: t.inUse(i)})
+		each := engine.Image{ID: i.id, Size: i.size, InUse: t.inUse(i)}
+		if !strings.Contains(i.ref, "@") { // what is known by its digest has no tag
+			each.Tags = []string{i.ref}
+		}
+		list = append(list, each)
 	}
 	slices.SortFunc(list, func(x, y engine.Image) int { return strings.Compare(x.ID, y.ID) })
 	return list, nil
