@@ -56,6 +56,7 @@ func (a *Agent) do(ctx context.Context, j job) error {
 			return err
 		}
 		a.disk.forgetMessage(s)
+		a.disk.forgetHooks(s)
 		return nil
 	case Refresh:
 		return a.disk.refresh(j.src)

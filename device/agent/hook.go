@@ -181,7 +181,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		out := &limited{max: 1 << 10}
 		id := ""
 		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out, Began: func(exec string) { id = exec; a.noteExec(exec) }})
-		if id != "" && ctx.Err() == nil {
+		if id != "" && !errors.Is(ctx.Err(), context.Canceled) { // one that takes longer than the grace goes with its container, which is stopped now
 			a.strikeExec(id)
 		}
 		if err != nil {
@@ -222,6 +222,16 @@ func (d *disk) noteHook(s Step, kind string) {
 		return
 	}
 	_ = os.WriteFile(path, nil, 0o600)
+}
+
+// forgetHooks removes the notes of an instance that is being removed.
+func (d *disk) forgetHooks(s Step) {
+	if d.root == "" || !isUID(s.Place.Pod) || s.Place.Container == "" {
+		return
+	}
+	for _, kind := range []string{postStart, preStop} {
+		_ = os.Remove(d.hookNote(s.Place.Pod, kind, s.ID)) // what is left goes with the pod
+	}
 }
 
 func (d *disk) hookEnded(s Step, kind string) bool {

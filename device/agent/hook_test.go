@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -102,6 +103,36 @@ func TestAPostStartHookHoldsUpProbesReadinessAndTheNextContainer(t *testing.T) {
 			t.Errorf("under another agent: %+v", st.ContainerStatuses[0].State)
 		}
 		y.want(t, "0s start c0/0", "0s hook in c0", "20s start c1/0", "21s check in c0", "25s check in c0")
+	})
+}
+
+// A pod that restarts every five minutes for years has a note of the hooks of those of its containers that are there.
+func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.hooking()
+		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "0", "0"), PreStop: execHook("bye", "0", "0")}, 1)
+		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
+		p.Spec.Containers[0].LivenessProbe.Exec.Command = []string{"check", "0", "1"}
+		d.desire(1, p)
+		time.Sleep(6 * time.Hour)
+		st, _ := d.pod("app")
+		notes := entries(filepath.Join(d.dir, "volatile", podsDir, string(p.UID)))
+		notes = slices.DeleteFunc(notes, func(name string) bool {
+			return !strings.HasPrefix(name, "."+postStart) && !strings.HasPrefix(name, "."+preStop)
+		})
+		if restarts := st.ContainerStatuses[0].RestartCount; restarts < 20 || len(notes) == 0 || len(notes) > 4 {
+			t.Errorf("after %d restarts there are %d notes", restarts, len(notes))
+		}
+		p = hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "1000", "0")}, 1) // longer than its grace
+		p.UID, p.Name = "uid-slow", "slow"
+		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1})
+		p.Spec.Containers[0].LivenessProbe.Exec.Command = []string{"check", "0", "1"}
+		d.desire(2, p)
+		time.Sleep(6 * time.Hour)
+		st, _ = d.pod("slow")
+		if restarts, execs := st.ContainerStatuses[0].RestartCount, entries(filepath.Join(d.dir, "volatile", "execs")); restarts < 20 || len(execs) > 1 {
+			t.Errorf("after %d restarts there are %d notes of commands", restarts, len(execs))
+		}
 	})
 }
 
