@@ -22,29 +22,39 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		return nil, explain(err, "list the containers with label", label)
 	}
 	found := make([]Container, 0, len(list.Items))
+	before, now, silent := a.seen.of(label), make(map[string]sight, len(list.Items)), 0
 	for _, item := range list.Items {
 		// The list tells neither exit codes nor times.
-		asking, cancel := context.WithTimeout(ctx, a.patience)
+		was, known := before[item.ID]
+		asking, cancel := context.WithTimeout(ctx, a.patienceFor(was))
 		c, err := a.look(asking, item.ID)
 		cancel()
+		hangs := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 		switch {
 		case errdefs.IsNotFound(err):
 			continue // gone since the list was made
-		case err != nil && (lost(err) || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
+		case hangs && a.answers(ctx):
+			if !known {
+				was.Container = listed(item)
+			}
+			was.silent, silent = true, silent+1
+		case err != nil && (hangs || lost(err) || ctx.Err() != nil):
 			return nil, explain(err, "look at container", item.ID)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
 			// A broken container can be listed but not looked at. Hiding it would leave it there for ever, and failing
 			// for its sake would hide all others.
-			broken := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[askedLabel], ImageID: digest(item.ImageID),
-				Labels: item.Labels, State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
+			was = sight{Container: listed(item)}
 			if err != nil {
-				broken.Error = cause(err)
+				was.Error = cause(err)
 			}
-			delete(broken.Labels, askedLabel)
-			found = append(found, broken)
 		default:
-			found = append(found, view(c.Container))
+			was = sight{Container: view(c.Container)}
 		}
+		now[item.ID], found = was, append(found, was.Container)
+	}
+	a.seen.set(label, now)
+	if silent > len(found)-silent {
+		return nil, fmt.Errorf("list the containers with label %s: the engine does not answer for %d of %d: %w", label, silent, len(found), context.DeadlineExceeded)
 	}
 	a.killed.settle(found, kernelLog)
 	sort.Slice(found, func(i, j int) bool { return found[i].Name+"\x00"+found[i].ID < found[j].Name+"\x00"+found[j].ID })

@@ -24,6 +24,7 @@ type api struct {
 	current  atomic.Pointer[session]
 	making   sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
 	killed   killed     // see there
+	seen     seen       // see there
 	stall    time.Duration
 	silence  time.Duration // of a log
 	patience time.Duration // for one answer about containers

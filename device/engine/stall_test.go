@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -39,27 +40,49 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 }
 
 // The list asks for one container after the other, for as long as that takes; for one that is never answered nobody waits.
+// An engine does not answer for a container that hangs in its start, such as at a mount whose server is gone, and all
+// others go on: that one is as it was, or as the list has it. Where most are so, or nothing is answered, it is the engine.
 func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
-	var hangs atomic.Value // the end of a path
+	var hangs atomic.Value // what is in a path
 	hangs.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
-		case strings.HasSuffix(path, hangs.Load().(string)):
+		case slices.ContainsFunc(strings.Fields(hangs.Load().(string)), func(part string) bool { return strings.Contains(path, part) }):
 			<-r.Context().Done()
 		case strings.HasSuffix(path, "/containers/json"):
-			fmt.Fprint(w, `[{"Id":"c0"},{"Id":"c1"},{"Id":"c2"},{"Id":"c3"},{"Id":"c4"}]`)
+			fmt.Fprint(w, `[{"Id":"c0","State":"running"},{"Id":"c1","State":"running"},{"Id":"c2","State":"running"},{"Id":"c3","State":"exited","Status":"Exited (3) 2 seconds ago","Names":["/name"],"Labels":{"x":"y"}},{"Id":"c4","State":"created"}]`)
 		default:
-			fmt.Fprint(w, `{"Id":"c","State":{"Status":"running"},"Config":{}}`)
+			fmt.Fprint(w, `{"Id":"c","Name":"seen","State":{"Status":"running"},"Config":{}}`)
 		}
 	})
+	a.patience = 50 * time.Millisecond
+	find := func(list []Container, name string) Container {
+		i := slices.IndexFunc(list, func(c Container) bool { return c.Name == name })
+		if i < 0 {
+			t.Fatalf("%s is not among %+v", name, list)
+		}
+		return list[i]
+	}
+	hangs.Store("/c3/json")
+	list, err := a.Containers(t.Context(), "x")
+	if err != nil || len(list) != 5 {
+		t.Fatalf("with one that is not answered for it lists %d, %v", len(list), err)
+	}
+	if c := find(list, "name"); c.ID != "c3" || c.State != Exited || c.ExitCode != 3 || c.Labels["x"] != "y" {
+		t.Errorf("what nobody has seen is %+v", c)
+	}
+	hangs.Store("none")
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 {
 		t.Fatalf("it lists %d, %v", len(list), err)
 	}
-	a.patience = 50 * time.Millisecond
-	for _, path := range []string{"/c3/json", "/containers/json"} {
-		hangs.Store(path)
+	hangs.Store("/c3/json /c4/json")
+	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 || find(list, "seen").State != Running || slices.ContainsFunc(list, func(c Container) bool { return c.State != Running }) {
+		t.Errorf("what was seen before is not as it was: %+v, %v", list, err)
+	}
+	for _, paths := range []string{"/containers/json", "/c3/json /_ping", "/c1/json /c3/json /c4/json"} {
+		hangs.Store(paths)
 		if _, err := a.Containers(t.Context(), "x"); !errors.Is(err, context.DeadlineExceeded) || t.Context().Err() != nil {
-			t.Errorf("%s is not answered: %v", path, err)
+			t.Errorf("%s is not answered: %v", paths, err)
 		}
 	}
 }
