@@ -17,6 +17,8 @@ import (
 const (
 	failedMount       = "FailedMount"
 	deviceUnavailable = "DeviceUnavailable" // of this program: Kubernetes' device plugins fail the pod instead
+
+	makeTime = 10 * time.Minute // for the engine to make and start a container: an engine that copies images does that on a slow card
 )
 
 // A job is a step with what it takes to do it.
@@ -140,14 +142,16 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if err := a.join(ctx, j, &spec); err != nil {
 		return fail("CreatePodSandboxError", err)
 	}
-	id, err := j.engine.Create(ctx, spec)
+	making, cancel := context.WithTimeout(ctx, makeTime) // who waits for it is to know that it hangs
+	defer cancel()
+	id, err := j.engine.Create(making, spec)
 	if err != nil {
 		return fail("CreateContainerError", err)
 	}
 	if s.Spec != nil {
 		a.event(corev1.EventTypeNormal, "Created", s.Pod, s.Place.Container, "Created container: %s", s.Place.Container)
 	}
-	if err := j.engine.Start(ctx, id); err != nil {
+	if err := j.engine.Start(making, id); err != nil {
 		return fail("RunContainerError", err)
 	}
 	if s.Spec != nil {

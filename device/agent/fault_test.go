@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -137,4 +139,35 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	}
 	d.end()
 	return reached
+}
+
+// A mute engine never answers when it is told to start a container.
+type mute struct{ engine.Engine }
+
+func (m mute) Start(ctx context.Context, id string) error {
+	<-ctx.Done()
+	return fmt.Errorf("start container %s: %w", id, ctx.Err())
+}
+
+// A start that hangs, such as at a host path on a server that is gone, is told to those who wait for it, and tried again.
+func TestAStartThatHangsIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		d.engine = mute{d.twin}
+		d.start()
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(makeTime + time.Second)
+		st := d.wantPhase("web", corev1.PodPending, "")
+		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "RunContainerError" || !strings.Contains(w.Message, "deadline exceeded") {
+			t.Errorf("it waits with %+v", w)
+		}
+		if !slices.Contains(d.reasons(), "Failed") {
+			t.Errorf("the events are %q", d.reasons())
+		}
+		d.end()
+		d.engine = d.twin // the server is back
+		d.start()
+		time.Sleep(time.Minute)
+		d.wantPhase("web", corev1.PodRunning, "")
+	})
 }
