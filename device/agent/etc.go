@@ -99,8 +99,7 @@ func (d *disk) etc(s Step, podIP string) (mounts []engine.Mount, err error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
-	d.making.Lock()
-	defer d.making.Unlock()
+	defer d.making.take(s.Place.Pod)()
 	dir := filepath.Join(d.memory, podsDir, string(s.Place.Pod), etcDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

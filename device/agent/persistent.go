@@ -26,8 +26,27 @@ const PersistentDir = "persistent"
 
 // A claimed is which pod's group persistent volumes have been given to, by uid.
 type claimed struct {
-	sync.Mutex
-	by map[types.UID]types.UID
+	turns // by volume
+	given struct {
+		sync.Mutex
+		to map[types.UID]types.UID
+	}
+}
+
+// has tells whether a volume was given to a pod's group last.
+func (c *claimed) has(volume, pod types.UID) bool {
+	c.given.Lock()
+	defer c.given.Unlock()
+	return c.given.to[volume] == pod
+}
+
+func (c *claimed) give(volume, pod types.UID) {
+	c.given.Lock()
+	defer c.given.Unlock()
+	if c.given.to == nil {
+		c.given.to = map[types.UID]types.UID{}
+	}
+	c.given.to[volume] = pod
 }
 
 // persistent opens the volume that a pod claims, and makes its directory at its first use.
@@ -43,8 +62,7 @@ func (d *disk) persistent(src sources, v *corev1.Volume) (p volumePlace, err err
 	if !isUID(want.UID) {
 		return p, fmt.Errorf("no directory is made for volume %q: such names lead elsewhere", want.UID)
 	}
-	d.claims.Lock()
-	defer d.claims.Unlock()
+	defer d.claims.take(want.UID)()
 	parent, name := filepath.Join(d.root, PersistentDir), string(want.UID)
 	if err := private(parent); err != nil {
 		return p, err
@@ -88,7 +106,7 @@ const deepest = 256
 // pod, or (fsGroupChangePolicy: OnRootMismatch) where the volume itself is not the group's.
 func (d *disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
 	group := groupOf(pod)
-	if group < 0 || d.claims.by[volume] == pod.UID {
+	if group < 0 || d.claims.has(volume, pod.UID) {
 		return nil
 	}
 	const dirMode = fs.ModeSetgid | 0o770
@@ -132,10 +150,7 @@ func (d *disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *co
 		err = give(".", top)
 	}
 	if err == nil {
-		if d.claims.by == nil {
-			d.claims.by = map[types.UID]types.UID{}
-		}
-		d.claims.by[volume] = pod.UID
+		d.claims.give(volume, pod.UID)
 	}
 	return err
 }

@@ -31,8 +31,44 @@ type disk struct {
 	memory string // does not: emptyDir of medium Memory, secrets, config maps
 	mounts mounting
 
-	making sync.Mutex // of volumes: containers of a pod start at the same time
+	making turns // of volumes, by pod: its containers start at the same time
 	claims claimed
+}
+
+// turns lets one at a time do something with what has a uid, and nobody wait for what is done with anything else: that
+// may be a million files.
+type turns struct {
+	mu sync.Mutex
+	by map[types.UID]*queue
+}
+
+type queue struct {
+	sync.Mutex
+	there int // in it, and before it; turns.mu guards it
+}
+
+// take waits for its turn, and gives it to the next with leave.
+func (t *turns) take(uid types.UID) (leave func()) {
+	t.mu.Lock()
+	if t.by == nil {
+		t.by = map[types.UID]*queue{}
+	}
+	q := t.by[uid]
+	if q == nil {
+		q = &queue{}
+		t.by[uid] = q
+	}
+	q.there++
+	t.mu.Unlock()
+	q.Lock()
+	return func() {
+		q.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if q.there--; q.there == 0 {
+			delete(t.by, uid)
+		}
+	}
 }
 
 const podsDir = "pods"
@@ -70,8 +106,7 @@ func (d *disk) clean(pod types.UID) error {
 	if !isUID(pod) {
 		return nil
 	}
-	d.making.Lock()
-	defer d.making.Unlock()
+	defer d.making.take(pod)()
 	of := filepath.Join(d.memory, podsDir, string(pod))
 	if info, err := os.Lstat(of); err == nil && info.IsDir() {
 		for _, name := range entries(of) {
@@ -259,8 +294,7 @@ func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePla
 	case v.Image != nil:
 		return d.imageVolume(src, v)
 	}
-	d.making.Lock()
-	defer d.making.Unlock()
+	defer d.making.take(src.pod.UID)()
 	root, err := os.OpenRoot(d.rootOf(v))
 	if err != nil {
 		return p, err

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
 )
 
 func umask(mask int) int { return syscall.Umask(mask) }
@@ -377,4 +379,41 @@ func allowing(paths ...string) Policy {
 	p := DefaultPolicy()
 	p.HostPaths = paths
 	return p
+}
+
+// Removing a million files of one pod, or giving them to another group, takes minutes on a card. Nobody else waits for that.
+func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
+	d := &disk{root: t.TempDir(), memory: t.TempDir()}
+	d.mounts.dir, d.mounts.why = d.memory, "not here"
+	files := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}}
+	pod := makePod("web", "wait")
+	src := sources{pod: &pod, volumes: []wire.Volume{{UID: "volume", Namespace: pod.Namespace, Claim: "mine"}}}
+	defer d.making.take("uid-of-another")() // who removes, or makes
+	defer d.claims.take("volume-of-another")()
+	for _, v := range []*corev1.Volume{&files, &claim} {
+		p, err := d.volume(src, v, Policy{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.file.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := d.etc(Step{Place: Place{Pod: pod.UID}, Pod: &pod, Network: "box", Spec: &pod.Spec.Containers[0]}, "192.0.2.9"); err != nil {
+		t.Error(err)
+	}
+	if err := d.clean(pod.UID); err != nil {
+		t.Error(err)
+	}
+	leave := d.making.take(pod.UID)
+	came := make(chan error)
+	go func() { came <- d.clean(pod.UID) }()
+	leave()
+	if err := <-came; err != nil { // its own turn comes
+		t.Error(err)
+	}
+	if n := len(d.making.by); n != 1 {
+		t.Errorf("%d pods are remembered", n)
+	}
 }
