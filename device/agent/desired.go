@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Desired takes what the hub wants; see Store. What goes wrong is logged, and the
-// hub sees it by the generation that stays behind.
+// Desired takes what the hub wants; see Store. What goes wrong is logged, now and then as long as
+// the hub sends it again, and the hub sees it by the generation that stays behind.
 func (a *Agent) Desired(d wire.Desired) {
-	switch err := a.Store(d); {
-	case errors.Is(err, memory.ErrOlder):
+	err := a.Store(d)
+	if errors.Is(err, memory.ErrOlder) {
 		a.log.Info("the hub sent an older desired state than the device has; it is left aside", "err", err)
-	case err != nil:
-		a.log.Error("the desired state is not acted on", "generation", d.Generation, "err", err)
+		return
 	}
+	a.post(func() { a.trouble("the desired state is not acted on", err, "generation", d.Generation) })
 }
 
 // Store stores a desired state durably, acts on it, and says so to the hub.

@@ -75,6 +75,18 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 			time.Sleep(time.Second)
 			want.Pods[1] = leaving(want.Pods[1], 1)
 		},
+		"the desired state is not acted on": func(t *testing.T, d *device, _ *wire.Desired) {
+			go func() { // the hub sends it again for as long as the device does not have it
+				time.Sleep(time.Minute)
+				for _, slot := range []string{"desired.0.state", "desired.1.state"} {
+					made(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)), os.Mkdir(filepath.Join(d.dir, slot), 0o700)))
+				}
+				for range 170 {
+					time.Sleep(time.Minute)
+					d.agent.Desired(wire.Desired{Generation: 9, Hub: "hub-1"})
+				}
+			}()
+		},
 		"the engine's events ended": func(_ *testing.T, d *device, _ *wire.Desired) {
 			d.end()
 			d.engine = silentEngine{d.twin}
