@@ -251,6 +251,57 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 	}
 }
 
+// A stuck engine does not come back from removing a container, such as at a mount that is busy.
+type stuck struct{ engine.Engine }
+
+func (stuck) Remove(ctx context.Context, id string) error {
+	<-ctx.Done()
+	return fmt.Errorf("remove container %s: %w", id, ctx.Err())
+}
+
+// An engine that goes away while room is made, as it does when it is upgraded, or that hangs over one container, is no
+// reason for a pod to go as long as there is what nobody needs.
+func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(d *device)
+		until time.Duration
+	}{
+		"it goes away before it has told of the images":   {func(d *device) { d.twin.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it goes away before it has told of what is kept": {func(d *device) { d.twin.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it goes away while it removes an image":          {func(d *device) { d.twin.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it hangs over a container that has ended":        {func(d *device) { d.end(); d.engine = stuck{d.twin}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.twin.OfferImage("old:1", enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
+				old, ended := makePod("old", "exit 0"), makePod("ended", "exit 0")
+				old.Spec.Containers[0].Image = "old:1"
+				ended.Spec.RestartPolicy = corev1.RestartPolicyNever
+				d.desire(1, old)
+				time.Sleep(15 * time.Second)
+				d.desire(2, makePod("web", "wait"))
+				time.Sleep(10 * time.Second)
+				if strings.Contains(name, "hangs") {
+					d.desire(3, makePod("web", "wait"), ended)
+					time.Sleep(10 * time.Second)
+				}
+				c.fault(d)
+				d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
+				for range int(c.until / time.Second) {
+					time.Sleep(time.Second)
+					if slices.Contains(d.reasons(), "DiskFreed") {
+						break
+					}
+				}
+				d.wantPhase("web", corev1.PodRunning, "")
+				if _, there, _ := d.twin.HasImage(t.Context(), "old:1"); there {
+					t.Error("the image that nobody needs is still there")
+				}
+			})
+		})
+	}
+}
+
 // What is short, and stays so whatever goes, is told now and then: each word wears the flash, here and at the hub.
 func TestWhatNothingHereCanRelieveIsToldOnceAnHour(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {

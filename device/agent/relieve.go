@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,9 @@ import (
 
 // evictPause is how long the device waits for an eviction to show before the next.
 const evictPause = 30 * time.Second
+
+// freeTime is for the engine to remove one thing: at a mount that is busy it never comes back.
+const freeTime = time.Minute
 
 // systemCritical is the priority from which a pod is never evicted by its device.
 const systemCritical = 2_000_000_000
@@ -273,24 +277,35 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	e, pods, pulled := l.engine, l.living(), a.c.Memory.Pulled()
 	running := l.instancesOf(pods)
 	a.async(5*time.Minute, func(ctx context.Context) func() {
-		removed := 0
+		var down error
+		// try gives one thing its time, and tells whether it went well. An engine that has gone says nothing of what it has.
+		try := func(do func(context.Context) error) bool {
+			if down != nil {
+				return false
+			}
+			ctx, cancel := context.WithTimeout(ctx, freeTime)
+			defer cancel()
+			err := do(ctx)
+			if errors.Is(err, engine.ErrUnavailable) {
+				down = err
+			}
+			return err == nil
+		}
+		removed, gone := 0, 0
 		for _, id := range dead {
-			if e.Remove(ctx, id) == nil {
+			if try(func(ctx context.Context) error { return e.Remove(ctx, id) }) {
 				removed++
 			}
 		}
-		keep, err := a.idsOf(ctx, e, needed)
+		var keep map[string]bool
 		var images []engine.Image
-		if err == nil {
-			images, err = e.Images(ctx)
-		}
-		gone := 0
-		if err == nil {
+		if try(func(ctx context.Context) (err error) { keep, err = a.idsOf(ctx, e, needed); return err }) &&
+			try(func(ctx context.Context) (err error) { images, err = e.Images(ctx); return err }) {
 			for _, im := range images {
 				if im.InUse || keep[im.ID] || !pulledByUs(im, pulled) {
 					continue
 				}
-				if e.RemoveImage(ctx, im.ID) == nil {
+				if try(func(ctx context.Context) error { return e.RemoveImage(ctx, im.ID) }) {
 					gone++
 					a.forgetPulled(im)
 				}
@@ -298,7 +313,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 		}
 		var all []Candidate
 		for i, p := range pods {
-			if removed+gone == 0 { // what cannot be measured in time counts as far as it was
+			if removed+gone == 0 && down == nil { // what cannot be measured in time counts as far as it was
 				ctx, cancel := context.WithTimeout(ctx, storageMost/time.Duration(len(pods)))
 				usage := int64(0)
 				if name == inodes {
@@ -316,6 +331,10 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			if removed+gone > 0 {
 				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "", "The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
 				done(true)
+				return
+			}
+			if down != nil { // it is known when it is back whether there is nothing else
+				done(false)
 				return
 			}
 			v, ok := Victim(all)
