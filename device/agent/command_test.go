@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -418,6 +419,39 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 		d.twin.SetDown(true)
 		if u := ask(); len(u.Pods) != 0 || u.Node.Cpu().MilliValue() != 1500 {
 			t.Errorf("without an engine: %+v", u)
+		}
+	})
+}
+
+// An unmeasured engine never says what one of its containers uses.
+type unmeasured struct {
+	engine.Engine
+	name string
+}
+
+func (u unmeasured) Usage(ctx context.Context, id string) (engine.Usage, error) {
+	list, err := u.Containers(ctx, LabelAgent+"=pi-1")
+	if err != nil || slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.Labels[LabelPodName] == u.name }) {
+		<-ctx.Done()
+		return engine.Usage{}, ctx.Err()
+	}
+	return u.Engine.Usage(ctx, id)
+}
+
+// A container that the engine does not answer for, as it hangs in its removal, is no reason to know nothing of the others:
+// the hub waits 15 s.
+func TestUsageIsMeasuredWithoutWhatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		d.engine = unmeasured{d.twin, "hangs"}
+		d.start()
+		d.desire(1, makePod("web", "wait"), makePod("hangs", "wait"))
+		time.Sleep(5 * time.Second)
+		a, began := d.asks("r1", wire.Request{Type: wire.RequestUsage}), time.Now()
+		end := <-a.end
+		u, err := wire.ParseUsage(a.out.Bytes())
+		if took := time.Since(began); end.Error != "" || err != nil || len(u.Pods) != 1 || u.Pods[0].Name != "web" || took >= 15*time.Second {
+			t.Errorf("after %s: %+v, %v %s", took, u, err, end.Error)
 		}
 	})
 }

@@ -181,7 +181,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		out := &limited{max: 1 << 10}
 		id := ""
 		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out, Began: func(exec string) { id = exec; a.noteExec(exec) }})
-		if id != "" && !errors.Is(ctx.Err(), context.Canceled) { // one that takes longer than the grace goes with its container, which is stopped now
+		if id != "" && !errors.Is(ctx.Err(), context.Canceled) { // what outlasts the grace goes with its container
 			a.strikeExec(id)
 		}
 		if err != nil {

@@ -21,7 +21,8 @@ import (
 const (
 	leastWindow = 2 * time.Second // of a measurement of processor time
 	mostWindow  = 2 * time.Minute
-	atOnce      = 16 // containers measured at once
+	atOnce      = 16              // containers measured at once
+	countTime   = 5 * time.Second // for one of them: the hub waits 15 s for two measurements with leastWindow between them
 )
 
 // usages keeps the counters of the last measurement: the next one, if it comes soon,
@@ -99,7 +100,8 @@ func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
 	return answer.Send(ctx, wire.Reply{Data: payload})
 }
 
-// countersOf asks for those of many containers. What cannot be measured, such as one that has ended by now, is not among them.
+// countersOf asks for those of many containers. What cannot be measured, such as one that has ended by now or that the
+// engine does not answer for, is not among them.
 func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]counted {
 	out := make(map[string]counted, len(ids))
 	var (
@@ -109,6 +111,8 @@ func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]c
 	g.SetLimit(atOnce)
 	for _, id := range ids {
 		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, countTime)
+			defer cancel()
 			if u, err := e.Usage(ctx, id); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
