@@ -142,6 +142,15 @@ func (g *Guard) DeleteUser(ctx context.Context, name string) error {
 	return g.known.taken(g.Store.DeleteUser(ctx, name, g.Now()))
 }
 
+// RevokeKubeconfigs ends all client certificates of a name that were issued until now. The name need be
+// no user's: kubeconfigs are made for anybody.
+func (g *Guard) RevokeKubeconfigs(ctx context.Context, name string) error {
+	if name == "" {
+		return fmt.Errorf("%w: say whose kubeconfigs end: the name that they were made for with --user", ErrInvalid)
+	}
+	return g.known.taken(g.Store.RevokeClients(ctx, name, g.Now()))
+}
+
 // RoleOf is the role of the person of a name, "" for nobody.
 func (g *Guard) RoleOf(ctx context.Context, name string) (Role, error) {
 	u, err := g.Store.User(ctx, name)

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -341,6 +342,32 @@ func TestPeopleComeWithCertificatesUntilTheyAreDeleted(t *testing.T) {
 	must(t, err)
 	if _, err := g.Authenticate(from(certificates(t, string(chain)))); err != nil {
 		t.Fatal("issued later:", err)
+	}
+}
+
+// A kubeconfig may be of a name that no user has, and is lost as easily. An observer of that name is another.
+func TestAKubeconfigIsRevokedWhoeverHasItsName(t *testing.T) {
+	g := guard(t, t.TempDir())
+	issue := func(role pki.Role) []*x509.Certificate {
+		chain, _, err := g.Authority.IssueClient(role, "kari", time.Hour)
+		must(t, err)
+		return certificates(t, string(chain))
+	}
+	lost, observer := issue(pki.Admin), issue(pki.Observer)
+	if _, err := g.Authenticate(from(lost)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, g.RevokeKubeconfigs(t.Context(), "kari"))
+	if _, err := g.Authenticate(from(lost)); !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), "were revoked") {
+		t.Error("revoked:", err)
+	}
+	must(t, g.MayObserve(t.Context(), observer))
+	time.Sleep(2 * time.Millisecond) // issue times have milliseconds
+	if _, err := g.Authenticate(from(issue(pki.Admin))); err != nil {
+		t.Error("issued later:", err)
+	}
+	if err := g.RevokeKubeconfigs(t.Context(), ""); !errors.Is(err, ErrInvalid) {
+		t.Error("of nobody:", err)
 	}
 }
 

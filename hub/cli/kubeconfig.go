@@ -54,5 +54,13 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 			return err
 		})
 	}
+	revoke := &cobra.Command{Use: "revoke NAME", Short: "End all kubeconfigs of a name (--user) that were made until now, within 5 s, whether it is a user's or not", Args: exactly(1)}
+	revokeDir := dataDir(revoke)
+	revoke.RunE = func(c *cobra.Command, args []string) error {
+		return p.inside(c, *revokeDir, func(ctx context.Context, d directory) error {
+			return d.did(ctx, "revoke", "kubeconfigs", args[0], d.guard.RevokeKubeconfigs(ctx, args[0]))
+		})
+	}
+	c.AddCommand(revoke)
 	return c
 }
