@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,17 +75,12 @@ func (p *pass) try(pod *corev1.Pod) try {
 
 func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
 	k := &class{pass: p, pod: pod, priority: schedcorev1.PodPriority(pod), ports: state.HostPorts(pod), fits: nodeaffinity.GetRequiredNodeAffinity(pod), only: only, upTo: len(p.placed)}
-	for name, amount := range state.Requests(pod) {
-		if !amount.IsZero() {
+	requests := state.Requests(pod)
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		if amount := requests[name]; !amount.IsZero() {
 			k.needs = append(k.needs, need{name, amount})
 		}
 	}
-	slices.SortFunc(k.needs, func(a, b need) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
 	k.claims = claimsOf(k.s, pod)
 	k.link()
 	for _, c := range pod.Spec.TopologySpreadConstraints {

@@ -2,7 +2,7 @@ package workload
 
 import (
 	"cmp"
-	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,9 +38,10 @@ func spare(all []*corev1.Event, limit int, now time.Time) (gone []*corev1.Event)
 	for c := range crowds {
 		keys = append(keys, c)
 	}
-	slices.SortFunc(keys, func(a, b crowd) int { // the smallest first; of those alike the newest
+	sort.Slice(keys, func(i, j int) bool { // the smallest first; of those alike the newest
+		a, b := keys[i], keys[j]
 		return cmp.Or(cmp.Compare(len(crowds[a]), len(crowds[b])), cmp.Compare(b.hour, a.hour),
-			cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.reason, b.reason))
+			cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.reason, b.reason)) < 0
 	})
 	room := limit
 	for i, c := range keys {
