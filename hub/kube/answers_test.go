@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -270,5 +271,23 @@ func TestWhatOneDoesNotReadIsHeldAgainstNobodyElse(t *testing.T) {
 	busy()
 	if a.all != 0 || len(a.by) != 0 || len(a.made) != 0 {
 		t.Errorf("what was read is held: %d bytes, %v, %d lists", a.all, a.by, len(a.made))
+	}
+}
+
+// A client sends again what is answered with Retry-After: of something that may have been done, it would
+// hear that it exists already, or has changed, and take its own success for a failure.
+func TestWhatMayHaveBeenDoneIsNotToBeSentAgain(t *testing.T) {
+	fake := seeded()
+	s := newServer(fake)
+	fake.fail = context.DeadlineExceeded
+	for _, r := range []request{
+		{method: "POST", path: ns + "/configmaps", body: configMap},
+		{method: "DELETE", path: ns + "/pods/kiosk-2"},
+		{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: "application/merge-patch+json", body: `{"metadata":{"labels":{"a":"b"}}}`},
+	} {
+		w := r.do(s)
+		if w.Code != http.StatusGatewayTimeout || w.Header().Get("Retry-After") != "" || strings.Contains(w.Body.String(), "retryAfterSeconds") {
+			t.Errorf("%s %s: %d, Retry-After %q: %s", r.method, r.path, w.Code, w.Header().Get("Retry-After"), w.Body)
+		}
 	}
 }

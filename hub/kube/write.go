@@ -204,7 +204,7 @@ func (c *call) writeError(err error) error {
 	case errors.Is(err, control.ErrUnavailable):
 		return c.unavailable()
 	case c.r.Context().Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 1)
+		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 0) // sent again, it would hear of its own success
 	}
 	c.Log.Error("carry out a request", "err", err)
 	return apierrors.NewInternalError(err)
