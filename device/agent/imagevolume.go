@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,9 +28,10 @@ import (
 //	images/<digest>       a copy; a name that it gets when it is whole, and on the disk
 //	images/.new-<digest>  one that is being made, or was when the agent was killed
 //	images/.old-<digest>  one that is being removed
-//	pods/<uid>/.image-<digest>  an empty file: the pod uses it. It comes before the copy, and goes with the pod
+//	pods/<uid>/.image-<digest>.<container>  an empty file: a container of the pod uses it. It comes before the copy,
+//	                            and goes with the pod, or when the container starts with another image
 //
-// A copy that no pod uses is removed.
+// A copy that no container uses is removed.
 const (
 	imagesDir = "images"
 	usesImage = ".image-"
@@ -92,6 +94,9 @@ func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, erro
 			return nil, &runError{"CreateContainerError", err}
 		}
 	}
+	if a.disk.usesOnly(s.Pod.UID, s.Spec.Name, copies) {
+		a.tidyImages()
+	}
 	return copies, nil
 }
 
@@ -119,7 +124,7 @@ func (a *Agent) copyImage(ctx context.Context, j job, image string) (string, err
 	if err != nil {
 		return "", err
 	}
-	if err := a.disk.useImage(j.step.Pod.UID, name); err != nil {
+	if err := a.disk.useImage(j.step.Pod.UID, j.step.Spec.Name, name); err != nil {
 		return "", err
 	}
 	dir := filepath.Join(a.disk.root, imagesDir)
@@ -209,8 +214,8 @@ func settleDisk(in *os.Root) error {
 	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd()))), dir.Close())
 }
 
-// useImage notes that a pod uses a copy.
-func (d *disk) useImage(pod types.UID, name string) error {
+// useImage notes that a container of a pod uses a copy.
+func (d *disk) useImage(pod types.UID, container, name string) error {
 	if !isUID(pod) {
 		return fmt.Errorf("no directory is made for pod %q: such names lead elsewhere", pod)
 	}
@@ -218,7 +223,24 @@ func (d *disk) useImage(pod types.UID, name string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, usesImage+name), nil, 0o600)
+	return os.WriteFile(filepath.Join(dir, usesImage+name+"."+container), nil, 0o600)
+}
+
+// usesOnly notes that a container, which is about to start, uses these copies and no more: with a tag that moves, each of
+// its starts may have had another. It tells whether it used any.
+func (d *disk) usesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
+	if !isUID(pod) || len(copies) == 0 {
+		return false
+	}
+	dir := filepath.Join(d.root, podsDir, string(pod))
+	for _, file := range entries(dir) {
+		mark, ours := strings.CutPrefix(file, usesImage)
+		name, by, _ := strings.Cut(mark, ".")
+		if ours && by == container && !slices.Contains(slices.Collect(maps.Values(copies)), name) && os.Remove(filepath.Join(dir, file)) == nil {
+			let = true
+		}
+	}
+	return let
 }
 
 // imageVolume opens the copy that a volume shows.
@@ -242,7 +264,8 @@ func (d *disk) dropImages() error {
 	used := map[string]bool{}
 	for _, pod := range d.pods() {
 		for _, name := range entries(filepath.Join(d.root, podsDir, string(pod))) {
-			if name, ok := strings.CutPrefix(name, usesImage); ok {
+			if mark, ok := strings.CutPrefix(name, usesImage); ok {
+				name, _, _ := strings.Cut(mark, ".")
 				used[name] = true
 			}
 		}

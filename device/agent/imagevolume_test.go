@@ -95,6 +95,41 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 	})
 }
 
+// Where a tag moves, each start of a container may have another image. What no container shows any more goes, and does
+// not wait for the pod, which may never go.
+func TestACopyGoesWithTheLastContainerThatShowsIt(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		d.withModels()
+		d.start()
+		always := func(p *corev1.Pod) { p.Spec.Volumes[0].Image.PullPolicy = corev1.PullAlways }
+		move := func(to string) {
+			d.twin.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000, Tree: modelTree, Delay: time.Second})
+		}
+		restart := func(pod string, want int, which string) {
+			t.Helper()
+			d.twin.Exit(d.newest(t, pod), 1)
+			time.Sleep(time.Minute)
+			d.wantPhase(pod, corev1.PodRunning, "")
+			if got := d.copies(); len(got) != want || !slices.Contains(got, strings.Repeat(which, 64)) {
+				t.Errorf("after the start of %s there are the copies %.8q", pod, got)
+			}
+		}
+		move("a")
+		d.desire(1, imagePod("a", always), imagePod("b", always))
+		time.Sleep(5 * time.Second)
+		if got := d.copies(); len(got) != 1 {
+			t.Fatalf("there are the copies %q", got)
+		}
+		restart("a", 1, "a")
+		move("b")
+		restart("a", 2, "a") // b shows it
+		move("c")
+		restart("a", 2, "c")
+		restart("b", 1, "c")
+	})
+}
+
 // A container whose volume's image is not there waits as for its own.
 func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 	sign := policy.Default()
@@ -203,7 +238,7 @@ func TestAnAgentThatIsKilledWhileItCopiesAnImage(t *testing.T) {
 		made(t, os.CopyFS(filepath.Join(moments, string(rune('a'+n))), os.DirFS(root)))
 	}
 	work := func(e engine.Engine) job {
-		return job{step: Step{Pod: &pod}, engine: e, src: sources{node: Facts{StateDir: "abc"}}, hard: anyDisk(t).Hard}
+		return job{step: Step{Pod: &pod, Spec: &pod.Spec.Containers[0]}, engine: e, src: sources{node: Facts{StateDir: "abc"}}, hard: anyDisk(t).Hard}
 	}
 	whole := func(a *Agent, name string) {
 		t.Helper()

@@ -341,7 +341,7 @@ func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, 
 		return fmt.Errorf("pull image %s: %w", ref, offer.Err)
 	}
 	t.do(func() {
-		if t.images[ref] == nil {
+		if have := t.images[ref]; have == nil || offer.ID != "" && offer.ID != have.id {
 			t.addImage(ref, offer)
 		}
 	})

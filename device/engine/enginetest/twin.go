@@ -8,6 +8,7 @@ package enginetest
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -64,6 +65,7 @@ type ExecResult struct {
 
 // An Offer is an image in a registry.
 type Offer struct {
+	ID      string // of the image, where a tag moves; "": always the same
 	Size    int64
 	Delay   time.Duration        // how long pulling takes
 	Tells   time.Duration        // how often its progress is told; 0: never
@@ -142,7 +144,8 @@ func (t *Twin) SetImageTree(ref string, tree ...Entry) { t.do(func() { t.images[
 func (t *Twin) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }
 
 func (t *Twin) addImage(ref string, o Offer) {
-	t.images[ref] = &image{ref: ref, id: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))), size: o.Size, program: o.Program, tree: o.Tree}
+	id := cmp.Or(o.ID, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))))
+	t.images[ref] = &image{ref: ref, id: id, size: o.Size, program: o.Program, tree: o.Tree}
 }
 
 // OfferImage makes an image pullable.
