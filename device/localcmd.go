@@ -326,6 +326,7 @@ func resetCommand() *cobra.Command {
 type oldWorkloads struct {
 	engine engine.Engine // nil: they are left
 	id     string        // of the state directory
+	node   string        // who the device is; "": nobody
 }
 
 // findWorkloads finds the engine that has them: where there is none, nothing has
@@ -338,7 +339,8 @@ func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error
 	if err != nil {
 		return oldWorkloads{}, fmt.Errorf("%w; to leave the containers as they are: --engine none", err)
 	}
-	return oldWorkloads{e, agent.StateDirID(dir)}, nil
+	identity, _ := join.Load(dir) // without one there are the names on the containers
+	return oldWorkloads{e, agent.StateDirID(dir), identity.Node}, nil
 }
 
 func (o oldWorkloads) close() {
@@ -376,12 +378,13 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 		fmt.Println("removed", c.Name)
 	}
 	errs = append(errs, agent.RemoveReaders(ctx, o.engine, o.id))
-	nodes := map[string]bool{}
+	nodes := map[string]bool{o.node: true} // its network may be there without a container
 	for _, c := range list {
-		if node := c.Labels[agent.LabelAgent]; !nodes[node] {
-			nodes[node] = true
-			errs = append(errs, o.engine.RemoveNetwork(ctx, agent.Network(node, o.id, "")))
-		}
+		nodes[c.Labels[agent.LabelAgent]] = true
+	}
+	delete(nodes, "")
+	for node := range nodes {
+		errs = append(errs, o.engine.RemoveNetwork(ctx, agent.Network(node, o.id, "")))
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"flotilla.dev/device/agent"
@@ -37,8 +38,19 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 		}
 		ids[c.pod+" "+c.name] = id
 	}
-	if err := (oldWorkloads{twin, "here"}).remove(t.Context()); err != nil {
+	for node, block := range map[string]string{"pi-1": "10.9.0.0/24", "pi-2": "10.9.1.0/24"} { // whose containers there are, and who it is with none yet
+		if err := twin.EnsureNetwork(t.Context(), agent.Network(node, "here", block)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	twin.Record()
+	if err := (oldWorkloads{twin, "here", "pi-2"}).remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+	for _, node := range []string{"pi-1", "pi-2"} {
+		if !slices.ContainsFunc(twin.Calls(), func(call string) bool { return call == "RemoveNetwork "+agent.Network(node, "here", "").Name }) {
+			t.Errorf("the network of %s is still there: %q", node, twin.Calls())
+		}
 	}
 	list, err := twin.Containers(t.Context(), agent.LabelStateDir+"=here")
 	if err != nil || len(list) != 0 {
