@@ -120,6 +120,10 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 
 		{"somebody's tryboot.txt", oldPi, map[string]string{"boot/firmware/tryboot.txt": "kernel=x\n"}, "tryboot.txt is there already"},
 		{"A/B by autoboot.txt", oldPi, map[string]string{"boot/firmware/autoboot.txt": "[all]\ntryboot_a_b=1\n"}, "autoboot.txt chooses"},
+		{"another command line", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\ncmdline=other.txt\n"}, "chooses what is booted"},
+		{"another command line for some boards", oldPi, map[string]string{"boot/firmware/config.txt": "cmdline=cmdline.txt\n[pi4]\ncmdline=cmdline.txt2\n"}, "chooses what is booted"},
+		{"Ubuntu Server's A/B", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\nos_prefix=current/\n"}, "chooses what is booted"},
+		{"Ubuntu Server", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\nkernel=vmlinuz\ncmdline=cmdline.txt\ninitramfs initrd.img followkernel\n\n[pi4]\nmax_framebuffers=2\narm_boost=1\n\n[all]\ndtparam=audio=on\n"}, ""},
 		{"RAUC", pc, map[string]string{"etc/rauc/system.conf": "x"}, "RAUC owns"},
 		{"Mender", bone, map[string]string{"etc/mender/mender.conf": "x"}, "Mender owns"},
 		{"Mender's data", bone, map[string]string{"var/lib/mender/x": "x"}, "Mender owns"},

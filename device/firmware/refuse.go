@@ -77,7 +77,10 @@ func (h *Helper) refusesPi(dir string) error {
 	if h.state.Phase == PhaseIdle || h.state.Phase == PhaseArmed {
 		for l := range strings.Lines(string(c.before) + "\n" + string(c.after)) {
 			l = strings.TrimSpace(l)
-			key, _, _ := strings.Cut(strings.ReplaceAll(l, " ", "="), "=")
+			key, value, _ := strings.Cut(strings.ReplaceAll(l, " ", "="), "=")
+			if strings.EqualFold(key, "cmdline") && value == cmdlineTxt { // as Ubuntu writes what is so anyway
+				continue
+			}
 			for _, k := range chooses {
 				if strings.EqualFold(key, k) {
 					return fmt.Errorf("config.txt has %.40q, which chooses what is booted: whatever wrote it owns the boot of this board", l)
