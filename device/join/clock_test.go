@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,9 +105,9 @@ func TestARenewalGoesByTheClockAsItIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		was := wall
-		set := time.Duration(0)
-		wall = func() time.Time { return time.Now().Add(set) }
-		t.Cleanup(func() { wall = was })
+		var set atomic.Int64 // so far
+		wall = func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
+		over := make(chan error, 1)
 
 		key := newKey(t)
 		from := built()
@@ -122,14 +123,18 @@ func TestARenewalGoesByTheClockAsItIsSet(t *testing.T) {
 			return nil, errors.New("no hub is here")
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		set = from.Add(24 * time.Hour).Sub(start)
-		go func() { _ = Run(ctx, id, o, func(Identity) {}) }()
+		defer func() {
+			cancel()
+			<-over
+			wall = was
+		}()
+		set.Store(int64(from.Add(24 * time.Hour).Sub(start)))
+		go func() { over <- Run(ctx, id, o, func(Identity) {}) }()
 		time.Sleep(10 * time.Minute)
 		if len(asked) > 0 {
 			t.Fatal("a certificate that is a day old was renewed")
 		}
-		set += 10 * 30 * 24 * time.Hour
+		set.Add(int64(10 * 30 * 24 * time.Hour))
 		time.Sleep(2 * time.Minute)
 		if len(asked) != 1 {
 			t.Errorf("it was asked for %d times in the minutes after the clock was set beyond the half of its life", len(asked))
