@@ -44,7 +44,7 @@ func TestWhatAJoinKeepsSurvivesAPowerCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := string(calls)
-	for _, step := range []string{`rename.*/` + pendingFile + `"`, `fsync\(.*<` + dir + `>\)`, `rename.*/` + IdentityFile + `"`, `fsync\(.*<` + dir + `>\)`, `unlink.*/` + pendingFile + `"`} {
+	for _, step := range []string{`rename.*/` + pendingFile + `"`, `fsync\(.*<` + dir + `>[ )]`, `rename.*/` + IdentityFile + `"`, `fsync\(.*<` + dir + `>[ )]`, `unlink.*/` + pendingFile + `"`} {
 		at := regexp.MustCompile(step).FindStringIndex(rest)
 		if at == nil {
 			t.Fatalf("then there is no %s; all of it:\n%s", step, strings.ReplaceAll(string(calls), dir, "…"))
