@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -46,9 +48,10 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 		k.options = json.JoinOptions(quick, json.WithUnmarshalers(json.JoinUnmarshalers(
 			json.UnmarshalFromFunc(k.list), json.UnmarshalFromFunc(k.conditionsOf), plain)))
 	}
-	text, places := k.mender.Mend(r.Object, o)
-	if json.Unmarshal(text, o, k.options) != nil {
+	if json.Unmarshal(r.Object, o, k.options) != nil {
 		o, _ = state.New(kind) // without what has been read already
+		var text []byte
+		text, places = k.mender.Mend(r.Object, o)
 		err = stdjson.Unmarshal(text, o)
 	}
 	if err != nil {
@@ -103,7 +106,7 @@ func (k *reader) conditionsOf(d *jsontext.Decoder, l *[]corev1.NodeCondition) er
 }
 
 // quick is how rows are decoded in half the time of encoding/json, and as it does it. What is not
-// accepted so, encoding/json has the last word on, so that nothing is checked first.
+// accepted so, encoding/json has the last word on, when it is mended: nothing is checked first.
 var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), json.WithUnmarshalers(plain))
 
 // plain are the types of Kubernetes' that decode themselves.
@@ -118,10 +121,28 @@ var plain = json.JoinUnmarshalers(
 	}),
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, q *resource.Quantity) error {
 		text, err := d.ReadValue()
+		switch n := len(text); {
+		case err != nil:
+			return err
+		case string(text) == "null":
+			return q.UnmarshalJSON(text)
+		case bytes.IndexByte(text, '\\') >= 0:
+			return errUnusual
+		case text[0] == '"':
+			text = text[1 : n-1]
+		}
+		*q, err = bound.ParseQuantity(string(bytes.TrimSpace(text)))
+		return err
+	}),
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, r *runtime.RawExtension) error {
+		text, err := d.ReadValue()
 		if err != nil {
 			return err
 		}
-		return q.UnmarshalJSON(text)
+		if _, places := new(bound.Mender).Mend(text, r); len(places) > 0 {
+			return errUnusual
+		}
+		return r.UnmarshalJSON(text)
 	}),
 )
 
@@ -135,8 +156,12 @@ func moment(d *jsontext.Decoder, layout string) (t time.Time, err error) {
 		return t, err
 	case string(text) == "null":
 		return t, nil
-	case n < 2 || text[0] != '"' || strings.IndexByte(string(text), '\\') >= 0:
+	case n < 2 || text[0] != '"' || bytes.IndexByte(text, '\\') >= 0:
 		return t, errUnusual
+	}
+	const micro = len(`"2006-01-02T15:04:05.000000Z"`)
+	if n := len(text); layout == metav1.RFC3339Micro && n == micro && text[n-2] == 'Z' && text[n-9] == '.' {
+		layout = time.RFC3339 // which reads what is written so just as well, and at once
 	}
 	t, err = time.Parse(layout, string(text[1:len(text)-1]))
 	return t.Local(), err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,10 +13,11 @@ import (
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/bound"
 )
 
-// FuzzRows: what is read of a row is what encoding/json reads of it, and what that refuses is
-// refused.
+// FuzzRows: what is read of a row is what encoding/json reads of it when it is mended, and what
+// that refuses is refused.
 func FuzzRows(f *testing.F) {
 	for _, row := range []string{
 		`nodes {"metadata":{"name":"a","creationTimestamp":"2026-11-24T06:45:49Z","labels":{"a":"b","c":"a"},"managedFields":[{"time":null,"fieldsV1":{"f:a":{}}}]},"spec":{"podCIDRs":["10.0.0.0/26"],"taints":[{"key":"k","effect":"NoExecute","timeAdded":"2026-11-24T06:45:49+01:00"}]},"status":{"capacity":{"cpu":"4","memory":"3884Mi","pods":110,"x":null,"y":0.5},"allocatable":{"cpu":"1500m"},"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":null,"lastTransitionTime":"2026-11-24T06:45:49.123456789Z"}],"images":[{"names":["x"],"sizeBytes":12}]}}`,
@@ -43,6 +45,12 @@ func FuzzRows(f *testing.F) {
 		`sites {"metadata":{"name":"a"},"spec":{"nodeMonitorGracePeriod":"40s"}}`,
 		`boardprofiles {"metadata":{"name":"a"},"spec":{"labels":{"a":"b"},"title":"x"}}`,
 		`devicereports {"metadata":{"name":"a"},"reported":"2026-11-24T06:45:49Z","hardware":{"board": {"model":"x"}}}`,
+		`nodes {"metadata":{"name":"a"},"status":{"capacity":{"cpu":"1e999999999","memory":" 1Gi ","x":"","y":"0x1"}}}`,
+		`nodes {"metadata":{"name":"a"},"status":{"capacity":{"cpu":"1e40"}}}`,
+		`pods {"metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"cpu":1e999}}}],"overhead":{"cpu":"` + strings.Repeat("9", 400) + `"}}}`,
+		`controllerrevisions {"metadata":{"name":"a"},"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1e99"}}}}},"revision":1}`,
+		`controllerrevisions {"metadata":{"name":"a"},"data":{"x":"1e99"},"revision":1}`,
+		`records {"metadata":{"name":"a"},"transitions":["2026-11-24T06:45:49.00001+Z"],"history":[{"at":"2026-11-24T24:45:49.000000Z"}]}`,
 		`deployments {"metadata":{"name":"a"},"spec":{"replicas":3,"strategy":{"rollingUpdate":{"maxSurge":"25%","maxUnavailable":1}}}}`,
 	} {
 		f.Add(row)
@@ -54,20 +62,21 @@ func FuzzRows(f *testing.F) {
 			return
 		}
 		got, _ := state.New(state.Kind(kind))
-		std, quickly := json.Unmarshal([]byte(text), want), jsonquick.Unmarshal([]byte(text), got, quick)
-		if quickly == nil && std != nil {
+		mended, broken := new(bound.Mender).Mend([]byte(text), want)
+		std, quickly := json.Unmarshal(mended, want), jsonquick.Unmarshal([]byte(text), got, quick)
+		if quickly == nil && (std != nil || len(broken) > 0) {
 			t.Fatalf("%s is read, want %v", text, std)
 		}
 		if quickly == nil && !reflect.DeepEqual(got, want) {
 			t.Fatalf("%s is\n%#v, want\n%#v", text, got, want)
 		}
 		lent := []byte(text)
-		read, _, err := new(reader).object(store.Row{Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent})
+		read, places, err := new(reader).object(store.Row{Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent})
 		for i := range lent {
 			lent[i] = 'x' // the text of the next row
 		}
-		if (err == nil) != (std == nil) {
-			t.Fatalf("%s: %v, want %v", text, err, std)
+		if (err == nil) != (std == nil) || err == nil && !slices.Equal(places, broken) {
+			t.Fatalf("%s: %v, mended in %q, want %v, in %q", text, err, places, std, broken)
 		}
 		if a, _ := json.Marshal(read); err == nil {
 			if b, _ := json.Marshal(want); string(a) != string(b) {
