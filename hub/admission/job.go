@@ -111,13 +111,16 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 	l.all(metavalidation.ValidateLabels(s.Template.Labels, p.Child("metadata", "labels")))
 	l.all(apivalidation.ValidateAnnotations(s.Template.Annotations, p.Child("metadata", "annotations")))
 	l.podSpec(&s.Template.Spec, p.Child("spec"), ofTemplate)
-	switch r := s.Template.Spec.RestartPolicy; {
-	case r != corev1.RestartPolicyOnFailure && r != corev1.RestartPolicyNever:
+	if r := s.Template.Spec.RestartPolicy; r != corev1.RestartPolicyOnFailure && r != corev1.RestartPolicyNever {
 		l.errs = append(l.errs, field.NotSupported(p.Child("spec", "restartPolicy"), r, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}))
-	case r != corev1.RestartPolicyNever && s.PodFailurePolicy != nil:
-		l.invalid(p.Child("spec", "restartPolicy"), r, "only \"Never\" is supported when podFailurePolicy is specified")
-	case r != corev1.RestartPolicyNever && s.BackoffLimitPerIndex != nil:
-		l.invalid(p.Child("spec", "restartPolicy"), r, "only \"Never\" is supported when backoffLimitPerIndex is specified")
+	}
+}
+
+// neverRestarts refuses a rule that counts pods where their containers are started again. It is said by the rule's
+// field: the pod spec may have stood before.
+func (l *list) neverRestarts(s *batchv1.JobSpec, p *field.Path) {
+	if r := s.Template.Spec.RestartPolicy; r == corev1.RestartPolicyOnFailure {
+		l.forbidden(p, fmt.Sprintf("only \"Never\" is supported as the template's restartPolicy when it is specified, not %q", r))
 	}
 }
 
@@ -145,6 +148,9 @@ func (l *list) indexed(s *batchv1.JobSpec, p *field.Path) {
 	}
 	l.count(s.BackoffLimitPerIndex, p.Child("backoffLimitPerIndex"))
 	l.count(s.MaxFailedIndexes, p.Child("maxFailedIndexes"))
+	if s.BackoffLimitPerIndex != nil {
+		l.neverRestarts(s, p.Child("backoffLimitPerIndex"))
+	}
 	if s.BackoffLimitPerIndex != nil && !indexed {
 		l.invalid(p.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, "requires indexed completion mode")
 	}
@@ -162,6 +168,7 @@ func (l *list) failurePolicy(s *batchv1.JobSpec, p *field.Path) {
 	if s.PodFailurePolicy == nil {
 		return
 	}
+	l.neverRestarts(s, p)
 	p = p.Child("rules")
 	if len(s.PodFailurePolicy.Rules) > mostRules {
 		l.errs = append(l.errs, field.TooMany(p, len(s.PodFailurePolicy.Rules), mostRules))

@@ -67,3 +67,34 @@ func TestWhatDependsOnAPodSpecIsStillAsked(t *testing.T) {
 		t.Error(errs.ToAggregate())
 	}
 }
+
+// TestARuleThatAPodSpecIsAgainstIsNotAddedToIt though the spec stands: a CronJob's rules may change, and its Jobs
+// would be none.
+func TestARuleThatAPodSpecIsAgainstIsNotAddedToIt(t *testing.T) {
+	was := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "@daily"}}
+	was.Name, was.Namespace, was.ResourceVersion = "c", "shop", "7"
+	was.Spec.JobTemplate.Spec = parse[*batchv1.Job](t, strings.Replace(aJob, "Never", "OnFailure", 1)).Spec
+	Default(was, normal)
+	for name, add := range map[string]func(*batchv1.JobSpec){
+		"podFailurePolicy": func(s *batchv1.JobSpec) {
+			s.PodReplacementPolicy = new(batchv1.Failed)
+			s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+				Action: batchv1.PodFailurePolicyActionIgnore, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{3}},
+			}}}
+		},
+		"backoffLimitPerIndex": func(s *batchv1.JobSpec) {
+			s.CompletionMode, s.Completions, s.BackoffLimitPerIndex = new(batchv1.IndexedCompletion), new(int32(2)), new(int32(1))
+		},
+	} {
+		is := was.DeepCopy()
+		add(&is.Spec.JobTemplate.Spec)
+		_, errs := Admit(is, was, normal)
+		if got := errs.ToAggregate(); got == nil || !strings.Contains(got.Error(), "spec.jobTemplate.spec."+name) || !strings.Contains(got.Error(), `"Never"`) {
+			t.Errorf("%s beside restartPolicy OnFailure: %v", name, got)
+		}
+		is.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		if _, errs := Admit(is, was, normal); len(errs) > 0 {
+			t.Errorf("%s beside restartPolicy Never: %v", name, errs.ToAggregate())
+		}
+	}
+}
