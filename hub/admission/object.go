@@ -28,7 +28,11 @@ const maxData = corev1.MaxSecretSize
 func (l *list) meta(o state.Object) {
 	kind := state.KindOf(o)
 	l.all(apivalidation.ValidateObjectMetaAccessor(o, kind.Namespaced(), nameRule(kind), field.NewPath("metadata")))
-	for i, f := range o.GetFinalizers() {
+	l.finalizers(o.GetFinalizers())
+}
+
+func (l *list) finalizers(of []string) {
+	for i, f := range of {
 		l.finalizer(f, field.NewPath("metadata", "finalizers").Index(i))
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -135,12 +136,14 @@ func otherImages(pod, was *corev1.Pod) bool {
 
 // MayCreate says why a workload's pod may not be created, in the words of the event
 // FailedCreate; empty: it may. Settings and labels may have changed since the
-// workload was admitted.
+// workload was admitted; the finalizers of its template were not looked at.
 func MayCreate(pod *corev1.Pod, ns *corev1.Namespace, s Settings) string {
 	if why := PodSecurity(pod, nil, ns, s).Refused; why != "" {
 		return why
 	}
 	var l list
+	l.all(apivalidation.ValidateFinalizers(pod.Finalizers, field.NewPath("metadata", "finalizers")))
+	l.finalizers(pod.Finalizers)
 	for _, r := range s.Policy.Judge(&pod.Spec, field.NewPath("spec")) {
 		l.forbidden(r.Field, refusal(r))
 	}

@@ -114,6 +114,26 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
+// What a template gives its pods beside their spec is not looked at when the template is admitted, as with Kubernetes:
+// a pod with a finalizer that is none could not be changed by anybody.
+func TestAWorkloadsPodHasFinalizersThatSomebodyTakesAway(t *testing.T) {
+	for finalizers, want := range map[string]string{
+		"":                                   "",
+		"example.org/a orphan":               "",
+		"foo":                                `metadata.finalizers[0]: Invalid value: "foo": name is neither a standard finalizer name nor is it fully qualified`,
+		"example.org/a example_org/b":        `metadata.finalizers: Invalid value: "example_org/b"`,
+		"orphan foregroundDeletion":          "metadata.finalizers: Invalid value",
+		"batch.kubernetes.io/job-tracking a": `metadata.finalizers[1]: Invalid value: "a"`,
+	} {
+		pod := aContainer(t, "")
+		pod.Finalizers = strings.Fields(finalizers)
+		switch why := MayCreate(pod, shop(), normal); {
+		case want == "" && why != "", want != "" && !strings.Contains(why, want):
+			t.Errorf("%q: %q, wants %q", finalizers, why, want)
+		}
+	}
+}
+
 func TestTheLabelsOfANamespaceMustMeanSomething(t *testing.T) {
 	expect(t, Validate(shop("enforce=strict"), normal), `metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: "strict": must be one of privileged, baseline, restricted`)
 	expect(t, Validate(shop("warn-version=1.24"), normal), `metadata.labels[pod-security.kubernetes.io/warn-version]: Invalid value: "1.24": must be "latest" or "v1.x"`)

@@ -63,7 +63,7 @@ func (p *pass) admit(pod *corev1.Pod) error {
 // each of them is seen. What the fleet says can change with other objects: it is tried again by the clock (see tryAgain).
 func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels, Annotations: maps.Clone(t.Annotations),
+		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels, Annotations: maps.Clone(t.Annotations), Finalizers: t.Finalizers,
 			OwnerReferences: []metav1.OwnerReference{{UID: owner.GetUID(), Name: owner.GetName()}}},
 		Spec: *t.Spec.DeepCopy(),
 	}

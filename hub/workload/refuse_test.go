@@ -74,6 +74,18 @@ func TestRefusedPodsAreToldAndComeWhenTheirNamespaceAllowsThem(t *testing.T) {
 	}
 }
 
+// What a template gives its pods beside their spec is asked of, too: it may be what nobody could take off them again.
+func TestOfAWorkloadsPodTheFinalizersAreAskedOf(t *testing.T) {
+	f := newFleet(t)
+	f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string { return strings.Join(pod.Finalizers, " ") }
+	d, ds := deployment(1), daemonSet()
+	d.Spec.Template.Finalizers, ds.Spec.Template.Finalizers = []string{"foo"}, []string{"foo"}
+	f.put(node("pi-1"), d, ds).settle().quiet()
+	if got := f.pods(); len(got) != 0 {
+		t.Errorf("pods %v, want none", got)
+	}
+}
+
 // Of two templates that may not run a Deployment tells why the one does not that it is to have.
 func TestADeploymentTellsOfItsNewTemplateFirst(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), deployment(4)).settle().run("pi-1").settle()
