@@ -106,8 +106,7 @@ func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Tim
 		if next.DeletionTimestamp != nil {
 			return change, false, nil
 		}
-		switch next.Name {
-		case metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
+		if state.Immortal(next.Name) {
 			return change, false, apierrors.NewForbidden(c.res.groupResource(), next.Name, errors.New("this namespace may not be deleted"))
 		}
 		mark(next, now)

@@ -53,6 +53,15 @@ func Evict(p *corev1.Pod, now time.Time, reason, why string) (Change, bool) {
 	return c, true
 }
 
+// Immortal tells whether a namespace is one that is always there: nobody deletes it, and it goes with no owner.
+func Immortal(namespace string) bool {
+	switch namespace {
+	case metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
+		return true
+	}
+	return false
+}
+
 // Display names a pod for people: without the namespace where that is default.
 func Display(o metav1.Object) string {
 	if ns := o.GetNamespace(); ns != "" && ns != metav1.NamespaceDefault {

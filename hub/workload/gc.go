@@ -186,10 +186,17 @@ func (p *pass) deleteForeground(o state.Object, why string) {
 	p.removeObject(o, why)
 }
 
-// removeObject deletes an object as the API would: a pod gets its grace, and one
-// with finalizers waits for them. It says whether it did anything.
+// removeObject deletes an object as the API would: a pod gets its grace, a namespace is emptied,
+// and one with finalizers waits for them. It says whether it did anything.
 func (p *pass) removeObject(o state.Object, why string) bool {
+	ns, isNamespace := o.(*corev1.Namespace)
 	switch pod, isPod := o.(*corev1.Pod); {
+	case isNamespace && (o.GetDeletionTimestamp() != nil || state.Immortal(o.GetName())):
+		return false
+	case isNamespace:
+		ns, at := ns.DeepCopy(), p.stamp()
+		ns.DeletionTimestamp, ns.Status.Phase = &at, corev1.NamespaceTerminating
+		p.do(state.Put(ns, why)) // see emptyNamespace
 	case isPod:
 		if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) > 0 {
 			return false
@@ -216,10 +223,10 @@ func (p *pass) removeObject(o state.Object, why string) bool {
 }
 
 // dropFinalizer takes a finalizer off; an object that is being deleted and has no
-// other goes with it.
+// other goes with it, but for a pod that runs and a namespace: see emptyNamespace.
 func (p *pass) dropFinalizer(o state.Object, name string) {
 	left := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == name })
-	if len(left) > 0 || state.KindOf(o) == state.Pods && o.(*corev1.Pod).Spec.NodeName != "" && !state.Terminated(o.(*corev1.Pod)) {
+	if len(left) > 0 || state.KindOf(o) == state.Namespaces || state.KindOf(o) == state.Pods && o.(*corev1.Pod).Spec.NodeName != "" && !state.Terminated(o.(*corev1.Pod)) {
 		o = o.DeepCopyObject().(state.Object)
 		o.SetFinalizers(left)
 		p.do(state.Put(o, ""))

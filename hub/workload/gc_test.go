@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -340,6 +341,82 @@ func TestNamespace(t *testing.T) {
 	f.edit(secret, func(o state.Object) { o.SetFinalizers(nil) }).settle().quiet()
 	if f.s.Get(state.KeyOf(ns)) != nil || f.s.Len(state.Pods)+f.s.Len(state.Events)+f.s.Len(state.ControllerRevisions) != 0 {
 		t.Error("not removed when it is empty")
+	}
+}
+
+// However a namespace comes to go, it is there until it is empty: nothing that runs is left behind in a namespace that
+// is none.
+func TestANamespaceIsEmptiedWhateverMakesItGo(t *testing.T) {
+	const owner = "of-it"
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: owner}}
+	leave := func(finalizers ...string) func(*fleet, state.Key) {
+		return func(f *fleet, k state.Key) {
+			f.edit(k, func(o state.Object) {
+				at := metav1.NewTime(f.now)
+				o.SetDeletionTimestamp(&at)
+				o.SetFinalizers(append(o.GetFinalizers(), finalizers...))
+				o.(*corev1.Namespace).Status.Phase = corev1.NamespaceTerminating
+			})
+		}
+	}
+	for name, end := range map[string]func(*fleet, state.Key){
+		"it is deleted":                    leave(),
+		"in the foreground":                leave(metav1.FinalizerDeleteDependents),
+		"without what it owns":             leave(metav1.FinalizerOrphanDependents),
+		"its owner is gone":                func(f *fleet, _ state.Key) { f.remove(state.KeyOf(class)) },
+		"its owner goes in the foreground": func(f *fleet, _ state.Key) { leaveForeground(f, state.KeyOf(class)) },
+		"its owner is gone, and it is held, too": func(f *fleet, k state.Key) {
+			f.edit(k, func(o state.Object) { o.SetFinalizers([]string{metav1.FinalizerDeleteDependents}) })
+			f.remove(state.KeyOf(class))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t).put(node("pi-1"), class.DeepCopy())
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+			ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass", Name: owner, UID: f.s.Get(state.KeyOf(class)).GetUID(), BlockOwnerDeletion: new(true)}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "till", Namespace: "shop"}, Spec: corev1.PodSpec{NodeName: "pi-1"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			f.put(ns, pod, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"}}).settle().quiet()
+			end(f, state.KeyOf(ns))
+			f.settle().quiet()
+			left, _ := f.s.Get(state.KeyOf(ns)).(*corev1.Namespace)
+			if left == nil || left.DeletionTimestamp == nil || left.Status.Phase != corev1.NamespaceTerminating {
+				t.Fatalf("while its pod runs the namespace is %+v", left)
+			}
+			if p := f.s.Pod("shop", "till"); p == nil || p.DeletionTimestamp == nil || f.s.Len(state.Secrets) != 1 {
+				t.Fatalf("its pod is not asked to leave: %+v", p)
+			}
+			f.run("pi-1").settle().quiet()
+			if f.s.Get(state.KeyOf(ns)) != nil || f.s.Len(state.Pods)+f.s.Len(state.Secrets) != 0 {
+				t.Errorf("it is empty, and stays: %+v", f.s.Get(state.KeyOf(ns)))
+			}
+		})
+	}
+}
+
+func leaveForeground(f *fleet, k state.Key) {
+	f.edit(k, func(o state.Object) {
+		at := metav1.NewTime(f.now)
+		o.SetDeletionTimestamp(&at)
+		o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+	})
+}
+
+// The namespaces that nobody may delete do not go with an owner either.
+func TestWhatIsAlwaysThereGoesWithNoOwner(t *testing.T) {
+	f := newFleet(t)
+	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}}
+		ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "scheduling.k8s.io/v1", Kind: "PriorityClass", Name: "gone", UID: "gone"}}
+		f.put(ns)
+	}
+	f.settle().quiet()
+	for o := range f.s.All(state.Namespaces, "") {
+		if o.GetDeletionTimestamp() != nil {
+			t.Errorf("%s goes", o.GetName())
+		}
+	}
+	if n := f.s.Len(state.Namespaces); n != 4 {
+		t.Errorf("%d are left", n)
 	}
 }
 
