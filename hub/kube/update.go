@@ -188,25 +188,10 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		st.changes = charges
 	}
 	st.result, st.from, st.consulted = next, s, admission.Consulted
-	if released(next) {
+	if state.Released(next) {
 		st.changes = append(st.changes, state.Remove(next, c.why("delete", next)+", and the last finalizer has gone"))
 	} else {
 		st.changes = append(st.changes, state.Put(next, c.why("change", next)))
 	}
 	return st, nil
-}
-
-// released tells whether nothing holds an object any more that is to go.
-func released(o state.Object) bool {
-	if o.GetDeletionTimestamp() == nil || len(o.GetFinalizers()) > 0 {
-		return false
-	}
-	switch o := o.(type) {
-	case *corev1.Pod:
-		// The device still has to stop it.
-		return o.Spec.NodeName == "" || state.Terminated(o) || o.DeletionGracePeriodSeconds != nil && *o.DeletionGracePeriodSeconds == 0
-	case *corev1.Namespace:
-		return len(o.Spec.Finalizers) == 0
-	}
-	return true
 }

@@ -53,6 +53,21 @@ func Evict(p *corev1.Pod, now time.Time, reason, why string) (Change, bool) {
 	return c, true
 }
 
+// Released tells whether nothing holds an object any more that is to go.
+func Released(o Object) bool {
+	if o.GetDeletionTimestamp() == nil || len(o.GetFinalizers()) > 0 {
+		return false
+	}
+	switch o := o.(type) {
+	case *corev1.Pod:
+		// The device still has to stop it, unless it is to be forgotten whatever its device does.
+		return o.Spec.NodeName == "" || Terminated(o) || o.DeletionGracePeriodSeconds != nil && *o.DeletionGracePeriodSeconds == 0
+	case *corev1.Namespace:
+		return len(o.Spec.Finalizers) == 0
+	}
+	return true
+}
+
 // Immortal tells whether a namespace is one that is always there: nobody deletes it, and it goes with no owner.
 func Immortal(namespace string) bool {
 	switch namespace {

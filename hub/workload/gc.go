@@ -66,7 +66,7 @@ func (p *pass) inspect(o state.Object) {
 	switch o := o.(type) {
 	case *corev1.Namespace: // see emptyNamespace
 	case *corev1.Pod:
-		if o.Spec.NodeName == "" || state.Terminated(o) {
+		if state.Released(o) {
 			p.do(state.Remove(o, fmt.Sprintf("remove %s: it was deleted and runs nowhere", state.Display(o))))
 		}
 	default:
@@ -225,11 +225,10 @@ func (p *pass) removeObject(o state.Object, why string) bool {
 // dropFinalizer takes a finalizer off; an object that is being deleted and has no
 // other goes with it, but for a pod that runs and a namespace: see emptyNamespace.
 func (p *pass) dropFinalizer(o state.Object, name string) {
-	left := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == name })
-	if len(left) > 0 || state.KindOf(o) == state.Namespaces || state.KindOf(o) == state.Pods && o.(*corev1.Pod).Spec.NodeName != "" && !state.Terminated(o.(*corev1.Pod)) {
-		o = o.DeepCopyObject().(state.Object)
-		o.SetFinalizers(left)
-		p.do(state.Put(o, ""))
+	left := o.DeepCopyObject().(state.Object)
+	left.SetFinalizers(slices.DeleteFunc(left.GetFinalizers(), func(f string) bool { return f == name }))
+	if !state.Released(left) || state.KindOf(o) == state.Namespaces {
+		p.do(state.Put(left, ""))
 		return
 	}
 	p.do(state.Remove(o, fmt.Sprintf("remove %s %s: its dependents are gone", state.KindOf(o), state.Display(o))))

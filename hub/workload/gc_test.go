@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,13 @@ func running(node string) func(*corev1.Pod) {
 }
 
 func leaving(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: start} }
+
+// forced is a pod that is to be forgotten whatever its device does, as soon as nothing holds it.
+func forced(finalizers ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &metav1.Time{Time: start}, new(int64(0)), finalizers
+	}
+}
 
 func in(phase corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = phase }
@@ -101,6 +109,12 @@ func TestTerminatingPods(t *testing.T) {
 		{"S10 unscheduled and terminating, running: delete", node("pi-1"), bare("p", leaving, in(corev1.PodRunning)), false},
 		{"unscheduled and not terminating: keep", node("pi-1"), bare("p"), true},
 		{"finished and terminating: delete", node("pi-1"), bare("p", running("pi-1"), in(corev1.PodFailed), leaving), false},
+		{"forced, and held by what it owned nothing for: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerDeleteDependents)), false},
+		{"forced, and what it owns is to stay: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(metav1.FinalizerOrphanDependents)), false},
+		{"forced, and held by nobody any more: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced()), false},
+		{"forced, and held by a Job that is not: delete", notReady(node("pi-1")), bare("p", running("pi-1"), forced(batchv1.JobTrackingFinalizer)), false},
+		{"forced, and held by somebody: keep", notReady(node("pi-1")), bare("p", running("pi-1"), forced("example.com/wait", metav1.FinalizerDeleteDependents)), true},
+		{"not forced, and held by what it owned nothing for: keep", notReady(node("pi-1")), bare("p", running("pi-1"), leaving, func(p *corev1.Pod) { p.Finalizers = []string{metav1.FinalizerDeleteDependents} }), true},
 		{"a finalizer blocks", node("pi-1"), bare("p", leaving, func(p *corev1.Pod) { p.Finalizers = []string{"example.com/wait"} }), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

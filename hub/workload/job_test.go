@@ -515,6 +515,27 @@ func (f *fleet) deleteJob() *fleet {
 	return f.settle()
 }
 
+// A pod that somebody says will never be heard of again is counted, and gone: its Job's hold is no reason to keep it.
+func TestAPodOfAJobThatIsForcedToGoIsGone(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob()).settle().run("pi-1").settle()
+	pod := f.livePods()[0]
+	c, _ := state.Delete(pod, f.now, new(int64(0)), "")
+	f.apply(c)
+	f.settle().quiet()
+	if f.s.Pod(pod.Namespace, pod.Name) != nil {
+		t.Error("it is kept, for a device that may never say that it has stopped")
+	}
+	f.is("0 active, 0 succeeded, 1 failed").pass(time.Minute).is("1 active, 0 succeeded, 1 failed")
+	f.run("pi-1").settle()
+	pod = f.livePods()[0] // by its Job, which goes at the same time
+	f.edit(taskKey, func(o state.Object) { o.(*batchv1.Job).Spec.Suspend = new(true) }).settle()
+	c, _ = state.Delete(f.s.Pod(pod.Namespace, pod.Name), f.now, new(int64(0)), "")
+	f.apply(c)
+	if f.settle().quiet(); len(f.pods()) != 0 {
+		t.Errorf("pods %v are left", f.pods())
+	}
+}
+
 // stopped has the devices say that the pods that are to leave have stopped.
 func (f *fleet) stopped() *fleet {
 	for p := range f.s.Pods("") {

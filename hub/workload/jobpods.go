@@ -26,14 +26,12 @@ func without(finalizers []string) []string {
 
 // untrack lets a pod go, as its Job needs it no more.
 func (p *pass) untrack(pod *corev1.Pod) {
-	left := without(pod.Finalizers)
-	if len(left) == 0 && pod.DeletionTimestamp != nil && (pod.Spec.NodeName == "" || state.Terminated(pod)) {
+	left := pod.DeepCopy()
+	if left.Finalizers = without(pod.Finalizers); state.Released(left) {
 		p.do(state.Remove(pod, fmt.Sprintf("remove %s: its job has counted it", state.Display(pod))))
 		return
 	}
-	pod = pod.DeepCopy()
-	pod.Finalizers = left
-	p.do(state.Put(pod, ""))
+	p.do(state.Put(left, ""))
 }
 
 // untracked lets go a pod that was tracked for a Job that is no more, and returns it as it
