@@ -61,6 +61,20 @@ func TestADeletionMayBeAskedForAnew(t *testing.T) {
 	}
 }
 
+// The options of a deletion may say of which group they are: any that is served, as clients of it send them, and that
+// of all, as with Kubernetes.
+func TestTheOptionsOfADeletionAreOfAnyGroup(t *testing.T) {
+	for version, code := range map[string]int{"v1": 200, "apps/v1": 200, "policy/v1": 200, "flotilla.dev/v1alpha1": 200, "meta.k8s.io/v1": 200, "example.org/v1": 400} {
+		f := seeded()
+		body := `{"kind":"DeleteOptions","apiVersion":"` + version + `","propagationPolicy":"Orphan"}`
+		send(t, newServer(f), "DELETE", apps+"/deployments/web", "application/json", body, code, nil)
+		left := f.Snapshot().Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "web"})
+		if marked := left.GetDeletionTimestamp() != nil && slices.Contains(left.GetFinalizers(), metav1.FinalizerOrphanDependents); marked != (code == 200) {
+			t.Errorf("%s: held by %q, going since %v", version, left.GetFinalizers(), left.GetDeletionTimestamp())
+		}
+	}
+}
+
 // Two who empty the same collection at once are both told that it is empty.
 func TestACollectionThatSomebodyElseHasEmptied(t *testing.T) {
 	f := seeded()

@@ -37,5 +37,6 @@ func newScheme() *runtime.Scheme {
 		}
 	}
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	s.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.DeleteOptions{}) // which each group has, too
 	return s
 }
