@@ -55,10 +55,12 @@ var rules = map[state.Kind]rule{
 		same:  keeps(func(l *list, d, old *appsv1.DaemonSet) { l.selectorUnchanged(d.Spec.Selector, old.Spec.Selector) }),
 	},
 	state.StatefulSets: {
-		name:  statefulSetName,
-		fill:  fills(func(o *appsv1.StatefulSet, _ Settings) { defaultStatefulSet(&o.Spec) }),
-		check: checks(func(l *list, o *appsv1.StatefulSet) { l.statefulSet(&o.Spec, spec) }),
-		same:  keeps((*list).statefulSetUnchanged),
+		name: statefulSetName,
+		fill: fills(func(o *appsv1.StatefulSet, _ Settings) { defaultStatefulSet(&o.Spec) }),
+		check: func(l *list, o state.Object, x given) {
+			l.statefulSet(&o.(*appsv1.StatefulSet).Spec, spec, x.old == nil)
+		},
+		same: keeps((*list).statefulSetUnchanged),
 	},
 	state.Controllers: {
 		fill:  fills(func(c *corev1.ReplicationController, _ Settings) { defaultController(c) }),

@@ -28,12 +28,16 @@ const maxData = corev1.MaxSecretSize
 func (l *list) meta(o state.Object) {
 	kind := state.KindOf(o)
 	l.all(apivalidation.ValidateObjectMetaAccessor(o, kind.Namespaced(), nameRule(kind), field.NewPath("metadata")))
-	l.finalizers(o.GetFinalizers())
+	for i, f := range o.GetFinalizers() {
+		l.finalizer(f, field.NewPath("metadata", "finalizers").Index(i))
+	}
 }
 
-func (l *list) finalizers(of []string) {
+// finalizers checks what a template gives to what is made of it.
+func (l *list) finalizers(of []string, at *field.Path) {
+	l.all(apivalidation.ValidateFinalizers(of, at))
 	for i, f := range of {
-		l.finalizer(f, field.NewPath("metadata", "finalizers").Index(i))
+		l.finalizer(f, at.Index(i))
 	}
 }
 

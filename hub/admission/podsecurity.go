@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -142,8 +141,7 @@ func MayCreate(pod *corev1.Pod, ns *corev1.Namespace, s Settings) string {
 		return why
 	}
 	var l list
-	l.all(apivalidation.ValidateFinalizers(pod.Finalizers, field.NewPath("metadata", "finalizers")))
-	l.finalizers(pod.Finalizers)
+	l.finalizers(pod.Finalizers, field.NewPath("metadata", "finalizers"))
 	for _, r := range s.Policy.Judge(&pod.Spec, field.NewPath("spec")) {
 		l.forbidden(r.Field, refusal(r))
 	}

@@ -48,7 +48,7 @@ func statefulSetName(name string, prefix bool) []string {
 	return wrong
 }
 
-func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path) {
+func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool) {
 	l.count(s.Replicas, p.Child("replicas"))
 	l.atLeast(p.Child("minReadySeconds"), int64(s.MinReadySeconds), 0)
 	if o := s.Ordinals; o != nil {
@@ -81,6 +81,9 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path) {
 		names[c.Name] = true
 		l.all(metavalidation.ValidateLabels(c.Labels, at.Child("metadata", "labels")))
 		l.all(apivalidation.ValidateAnnotations(c.Annotations, at.Child("metadata", "annotations")))
+		if fresh { // older ones stand, and cannot be mended
+			l.finalizers(c.Finalizers, at.Child("metadata", "finalizers"))
+		}
 		l.claimSpec(&c.Spec, at.Child("spec"))
 		l.unsupported(&c.Spec, at.Child("spec"))
 	}

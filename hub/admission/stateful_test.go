@@ -51,16 +51,19 @@ func TestAStatefulSetIsRefusedByItsField(t *testing.T) {
 		claim + "\n" + mounting:              "",
 		mounting:                             "spec.template.spec.containers[0].volumeMounts[0].name: Not found",
 		"volumeClaimTemplates: [{spec: {}}]": "spec.volumeClaimTemplates[0].metadata.name: Required value",
-		strings.Replace(claim, "name: data", "name: Data", 1):                           "spec.volumeClaimTemplates[0].metadata.name: Invalid value",
-		strings.Replace(claim, "Once", "Many", 1):                                       "spec.volumeClaimTemplates[0].spec.accessModes[0]: Forbidden",
-		strings.Replace(claim, "1Gi", "-1", 1):                                          "spec.volumeClaimTemplates[0].spec.resources.requests[storage]: Invalid value",
-		strings.Replace(claim, "spec: {", "spec: {dataSource: {kind: A, name: b}, ", 1): "spec.volumeClaimTemplates[0].spec.dataSource: Forbidden: is not supported",
+		strings.Replace(claim, "name: data", "name: Data", 1):                                                                                              "spec.volumeClaimTemplates[0].metadata.name: Invalid value",
+		strings.Replace(claim, "name: data", "name: data, finalizers: [foo]", 1):                                                                           "spec.volumeClaimTemplates[0].metadata.finalizers[0]: Invalid value",
+		strings.Replace(claim, "name: data", "name: data, finalizers: [a_b/c]", 1):                                                                         "spec.volumeClaimTemplates[0].metadata.finalizers: Invalid value",
+		strings.Replace(claim, "name: data", "name: data, finalizers: [example.org/c]", 1):                                                                 "",
+		strings.Replace(claim, "Once", "Many", 1):                                                                                                          "spec.volumeClaimTemplates[0].spec.accessModes[0]: Forbidden",
+		strings.Replace(claim, "1Gi", "-1", 1):                                                                                                             "spec.volumeClaimTemplates[0].spec.resources.requests[storage]: Invalid value",
+		strings.Replace(claim, "spec: {", "spec: {dataSource: {kind: A, name: b}, ", 1):                                                                    "spec.volumeClaimTemplates[0].spec.dataSource: Forbidden: is not supported",
 		strings.Replace(claim, "}}}}]", "}}}}, {metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]", 1): "Duplicate value",
-		"selector: {matchLabels: {app: x}}": "`selector` does not match template `labels`",
-		"selector: {}":                      "empty selector is invalid for statefulset",
-		strings.Replace(mounting, "volumeMounts: [{name: data, mountPath: /data}]", "volumeMounts: []", 1) + "\n":         "",
-		"template: {metadata: {labels: {app: db}}, spec: {restartPolicy: Never, containers: [{name: c, image: 'db:1'}]}}": "spec.template.spec.restartPolicy: Unsupported value",
-		"template: {metadata: {labels: {app: db}}, spec: {hostNetwork: true, containers: [{name: c, image: 'db:1'}]}}":    "spec.template.spec.hostNetwork",
+		"selector: {matchLabels: {app: x}}":                                                                                                                "`selector` does not match template `labels`",
+		"selector: {}":                                                                                                                                     "empty selector is invalid for statefulset",
+		strings.Replace(mounting, "volumeMounts: [{name: data, mountPath: /data}]", "volumeMounts: []", 1) + "\n":                                          "",
+		"template: {metadata: {labels: {app: db}}, spec: {restartPolicy: Never, containers: [{name: c, image: 'db:1'}]}}":                                  "spec.template.spec.restartPolicy: Unsupported value",
+		"template: {metadata: {labels: {app: db}}, spec: {hostNetwork: true, containers: [{name: c, image: 'db:1'}]}}":                                     "spec.template.spec.hostNetwork",
 	} {
 		_, errs := Admit(aStatefulSet(t, lines), nil, normal)
 		switch got := errs.ToAggregate(); {
@@ -88,6 +91,17 @@ func TestAStatefulSetIsFilledIn(t *testing.T) {
 	if *x.Replicas != 1 || *x.RevisionHistoryLimit != 10 || x.PodManagementPolicy != "OrderedReady" || x.UpdateStrategy.Type != "RollingUpdate" || *x.UpdateStrategy.RollingUpdate.Partition != 0 ||
 		x.PersistentVolumeClaimRetentionPolicy.WhenDeleted != "Retain" || x.PersistentVolumeClaimRetentionPolicy.WhenScaled != "Retain" || *x.VolumeClaimTemplates[0].Spec.VolumeMode != "Filesystem" {
 		t.Errorf("%+v", x)
+	}
+}
+
+func TestAClaimTemplateThatStandsIsInNobodysWay(t *testing.T) {
+	was := aStatefulSet(t, "volumeClaimTemplates: [{metadata: {name: data, finalizers: [foo]}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]")
+	Default(was, normal)
+	was.ResourceVersion = "7"
+	is := was.DeepCopy()
+	is.Spec.Replicas = new(int32(3))
+	if _, errs := Admit(is, was, normal); len(errs) > 0 {
+		t.Error(errs.ToAggregate())
 	}
 }
 
