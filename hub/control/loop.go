@@ -59,7 +59,8 @@ type Loop struct {
 	started   time.Time // the hub's time then
 	began     time.Time // the machine's
 	jobs      chan *job
-	stopped   chan struct{} // closed when Run has ended
+	stopped   chan struct{}                   // closed when Run has ended
+	running   atomic.Pointer[context.Context] // Run's
 	soon      chan func(state.Snapshot)
 	current   atomic.Pointer[state.Snapshot]
 	feed      *Feed
@@ -148,7 +149,7 @@ var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again
 func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	j := &job{news: news, from: senderOf(ctx), over: make(chan struct{})}
 	if err := l.pace.wait(ctx, j.from.name); err != nil {
-		return nil, err
+		return nil, l.untaken(err)
 	}
 	if since := l.inCommit.Load(); since != 0 && l.Age()-time.Duration(since) > slowCommit {
 		return nil, ErrUnavailable // nothing is remembered for now: nobody has to wait for that
@@ -156,14 +157,22 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	select {
 	case l.jobs <- j:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, l.untaken(ctx.Err())
 	}
 	select {
 	case <-j.over:
 		return j.done, j.err
 	case <-l.stopped:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		if !l.ending() {
+			return nil, ctx.Err()
+		}
+		select { // what is under way is carried out: what became of it is known soon
+		case <-j.over:
+		case <-l.stopped:
+		case <-time.After(lastAnswers):
+			return nil, ctx.Err()
+		}
 	}
 	select {
 	case <-j.over: // in the last pass
@@ -173,10 +182,26 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	}
 }
 
+// ending tells whether the hub has been told to stop: the contexts of requests end with it.
+func (l *Loop) ending() bool {
+	ctx := l.running.Load()
+	return ctx != nil && (*ctx).Err() != nil
+}
+
+// untaken is what becomes of news that the loop has not been handed.
+func (l *Loop) untaken(err error) error {
+	if l.ending() {
+		return ErrStopped
+	}
+	return err
+}
+
 const (
 	// slowCommit is how long a commit may take before whoever comes is told at once that
 	// the database does not answer.
 	slowCommit = 5 * time.Second
+	// lastAnswers is how long a hub that stops lets its clients wait: the server cuts them off then.
+	lastAnswers = 5 * time.Second
 	// leastWait is the least time between two passes that only the clock asked for,
 	// so that ten thousand deadlines cost a hundred passes a second, not ten thousand.
 	leastWait = 10 * time.Millisecond
@@ -188,6 +213,7 @@ const (
 // whoever waits then, or comes later, is told ErrStopped.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.stopped)
+	l.running.Store(&ctx)
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	tidy := time.NewTicker(time.Minute)

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
 )
 
 func TestPatternsThatCostTooMuchAreRefused(t *testing.T) {
@@ -290,4 +293,32 @@ func TestWhatMayHaveBeenDoneIsNotToBeSentAgain(t *testing.T) {
 			t.Errorf("%s %s: %d, Retry-After %q: %s", r.method, r.path, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 	}
+}
+
+// What was surely not done because the hub stops is sent again, to it when it is back or to another hub.
+func TestWhatAHubThatStopsHasNotDoneIsToBeSentAgain(t *testing.T) {
+	fake := seeded()
+	s := newServer(fake)
+	fake.fail = control.ErrStopped
+	put := request{method: "POST", path: ns + "/configmaps", body: configMap}
+	again := func(when string, w *httptest.ResponseRecorder) {
+		t.Helper()
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), "the hub is stopping") {
+			t.Errorf("%s: %d, Retry-After %q: %s", when, w.Code, w.Header().Get("Retry-After"), w.Body)
+		}
+	}
+	again("its loop has ended", put.do(s))
+	s.Access = stopped{}
+	again("who asks could not be found out any more", put.do(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		cancel()
+		s.ServeHTTP(w, r.WithContext(ctx))
+	})))
+}
+
+// stopped is access whose questions end with the hub.
+type stopped struct{ fakeAccess }
+
+func (stopped) Authenticate(r *http.Request) (access.User, error) {
+	return access.User{}, r.Context().Err()
 }

@@ -98,6 +98,8 @@ func (c *call) authenticate() error {
 		return apierrors.NewTooManyRequests(err.Error(), 1)
 	case errors.Is(err, store.ErrUnavailable):
 		return c.unavailable()
+	case err != nil && c.r.Context().Err() != nil: // it ended with the hub, before anything began
+		return c.stopping()
 	case err != nil:
 		return apierrors.NewInternalError(err)
 	}
@@ -114,6 +116,12 @@ func (c *call) authenticate() error {
 func (c *call) unavailable() error {
 	c.w.Header().Set("Retry-After", "1")
 	return apierrors.NewServiceUnavailable("the hub's database does not answer: nothing was changed as far as is known; try again in a moment, and see the hub's log")
+}
+
+// stopping answers what was surely not done while the hub stops: it is to be sent again.
+func (c *call) stopping() error {
+	c.w.Header().Set("Retry-After", "1")
+	return apierrors.NewServiceUnavailable(control.ErrStopped.Error())
 }
 
 // groups are those of a person in Kubernetes' words.

@@ -203,6 +203,8 @@ func (c *call) writeError(err error) error {
 		}}
 	case errors.Is(err, control.ErrUnavailable):
 		return c.unavailable()
+	case errors.Is(err, control.ErrStopped):
+		return c.stopping()
 	case c.r.Context().Err() != nil, errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 0) // sent again, it would hear of its own success
 	}

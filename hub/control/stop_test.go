@@ -1,0 +1,86 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A slowCard takes as long as that to remember something.
+type slowCard struct{ long time.Duration }
+
+func (c slowCard) Commit(context.Context, []Row, uint64) error {
+	time.Sleep(c.long)
+	return nil
+}
+
+// Whoever is asking while the hub is told to end, with a context that ends with it, hears what became of it: it was
+// carried out, or surely not.
+func TestWhoAsksWhileTheHubStopsHearsWhatBecameOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		l := New(Config{Store: slowCard{time.Second}, Start: state.Empty("x", time.Now())})
+		put := func(ctx context.Context, name string) <-chan error {
+			said := make(chan error, 1)
+			go func() {
+				_, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
+					return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}, "")}, nil
+				})
+				said <- err
+			}()
+			synctest.Wait()
+			return said
+		}
+		over := make(chan error, 1)
+		go func() { over <- l.Run(ctx) }()
+		synctest.Wait()
+		request, gone := context.WithCancel(ctx)
+		underWay, waiting, left := put(ctx, "under-way"), put(ctx, "waiting"), put(request, "left")
+		gone()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("who went away while the hub goes on is told %v", err)
+		}
+		stop()
+		synctest.Wait()
+		late := put(ctx, "late")
+		if err := <-underWay; err != nil {
+			t.Errorf("of what was under way is told: %v", err)
+		}
+		told := map[string]error{"waiting": <-waiting, "late": <-late}
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+		for name, err := range told {
+			kept := l.Snapshot().Get(state.Key{Kind: state.ConfigMaps, Namespace: "default", Name: name}) != nil
+			if kept != (err == nil) || err != nil && !errors.Is(err, ErrStopped) {
+				t.Errorf("%s is told %v, kept is %v", name, err, kept)
+			}
+		}
+	})
+}
+
+// A store that does not come back keeps nobody longer than the hub answers when it ends.
+func TestWhoAsksWhileAHubStopsThatHangsIsLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		l := New(Config{Store: slowCard{time.Hour}, Start: state.Empty("x", time.Now())})
+		over := make(chan error, 1)
+		go func() { over <- l.Run(ctx) }()
+		time.AfterFunc(time.Second, stop)
+		began := time.Now()
+		_, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) {
+			return []state.Change{state.Put(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}, "")}, nil
+		})
+		if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 10*time.Second {
+			t.Errorf("after %s: %v", took, err)
+		}
+		<-over
+	})
+}
