@@ -109,7 +109,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
 	owes := d.owes(old) // a site that comes back under its name has its rate already
-	if c.Nodes == 0 && (old == nil || old.Spec == (fleet.SiteSpec{})) && !owes.After(now) {
+	if c.Nodes == 0 && !written(old) && !owes.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
 			plan.Do(state.Remove(old, ""))
@@ -196,6 +196,12 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 		}
 		plan.Do(ch)
 	}
+}
+
+// written tells whether somebody has written anything of a site, which may be nil: that is kept without
+// nodes, too. The hub writes of it nothing but its status.
+func written(site *fleet.Site) bool {
+	return site != nil && (site.Spec != (fleet.SiteSpec{}) || len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
 }
 
 // gap is the time from one node to the next at a rate; 100 years are as good as never, and more

@@ -5,9 +5,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 )
 
 // A site whose last node is deleted and comes back has its rate as if it had never
@@ -40,6 +43,39 @@ func TestASiteThatIsEmptiedAndFilledAgainKeepsItsRate(t *testing.T) {
 	w.wait(10*time.Second, "other")
 	if w.s.Site("oslo") != nil {
 		t.Error("the empty site stays")
+	}
+}
+
+// What somebody has written of a site is kept without nodes, too: its time zone is an annotation, and
+// a device that is replaced is the last of its site for a moment.
+func TestASiteThatIsEmptyKeepsWhatSomebodyHasWritten(t *testing.T) {
+	for what, write := range map[string]func(*fleet.Site){
+		"an annotation": func(s *fleet.Site) { s.Annotations = map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"} },
+		"a label":       func(s *fleet.Site) { s.Labels = map[string]string{"country": "no"} },
+		"a spec":        func(s *fleet.Site) { s.Spec.Description = "the lighthouse" },
+		"a finalizer":   func(s *fleet.Site) { s.Finalizers = []string{"example.com/kept"} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, lifecycle.Defaults)
+			w.put(node("other", "bergen", up), node("pi", "oslo", up))
+			site := w.s.Site("oslo").DeepCopy()
+			write(site)
+			w.put(site)
+			w.apply([]state.Change{state.Remove(w.s.Node("pi"), "")})
+			w.wait(time.Minute, "other")
+			w.put(node("pi", "oslo", up))
+			have := w.s.Site("oslo").DeepCopy()
+			have.ResourceVersion = site.ResourceVersion
+			if have.Spec != site.Spec || !equality.Semantic.DeepEqual(have.ObjectMeta, site.ObjectMeta) {
+				t.Errorf("the site that is filled again is %+v, want %+v", have.ObjectMeta, site.ObjectMeta)
+			}
+		})
+	}
+	w := newWorld(t, lifecycle.Defaults)
+	early := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo", Annotations: map[string]string{fleet.AnnotationTimeZone: "Europe/Oslo"}}}
+	w.put(early)
+	if w.s.Site("oslo") == nil {
+		t.Error("a site that is written before its first node is gone at once")
 	}
 }
 
