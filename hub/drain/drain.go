@@ -133,6 +133,7 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		st = &state.DrainStatus{State: state.Draining, By: order.By, Began: now.UTC()}
 		why = fmt.Sprintf("drain %s%s", n.Name, by(order.By))
 	}
+	st.By = order.By // whoever has asked last
 	st.Until = d.until(s, n, st.Began, order)
 	ask := &changes
 	if !now.Before(st.Until) {

@@ -29,8 +29,8 @@ func (p *pass) start(r *fleet.FirmwareRollout, node string) {
 	})
 }
 
-// release ends a node's turn, whatever of it there is, and puts the node into use again. A
-// moment says that it ended before the device began, and when the next may come.
+// release ends a node's turn, whatever of it there is, and puts the node into use again, if
+// it is for the turn that it is cordoned: whose cordon it is, its drain says. A moment says that it ended before the device began, and when the next may come.
 func (p *pass) release(node, why string, notBefore time.Time) {
 	turn := p.turn(node)
 	if turn.Step == "" {
@@ -38,10 +38,13 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 	}
 	if n := p.s.Node(node); n != nil {
 		n = n.DeepCopy()
+		st := state.DrainStatusOf(n)
+		own := st != nil && st.By == by(turn.Rollout) // one that has been uncordoned says nothing of it any more
 		if o, err := state.ParseDrainOrder(n.Annotations[state.DrainAnnotation]); err == nil && o.By == by(turn.Rollout) {
 			delete(n.Annotations, state.DrainAnnotation)
+			own = true
 		}
-		if _, others := n.Annotations[state.DrainAnnotation]; !others { // else somebody drains it now
+		if _, others := n.Annotations[state.DrainAnnotation]; own && !others { // else somebody else wants it empty
 			n.Spec.Unschedulable = false
 			delete(n.Annotations, state.DrainStatusAnnotation)
 		}
