@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/state"
@@ -130,6 +132,39 @@ func TestADeviceLeavesRoomInItsNode(t *testing.T) {
 	d.report(n, st, nil, now)
 	d.refreshLabels(s, n, rec, st)
 	room("with what it has measured:")
+}
+
+// A Node that was made by hand may be as full as it may be; the device that takes it over does not make it one that nobody
+// could change. What the hub finds its way by comes first.
+func TestADeviceDoesNotOverfillANodeMadeByHand(t *testing.T) {
+	profile := func(state.Snapshot, corev1.NodeStatus, json.RawMessage) string { return "rpi-4" }
+	d := Devices{Config: Config{Profile: profile}}
+	st := wire.Status{Boot: "b", Seq: 1, Registration: wire.Registration{Labels: map[string]string{fleet.LabelBoard: "rpi", fleet.LabelHardwarePrefix + "i2c": "1"}}}
+	st.Status.NodeInfo.OperatingSystem, st.Status.NodeInfo.Architecture = "linux", "arm64"
+	rec := &state.Record{Site: "oslo"}
+	for own := range bound.MaxLabels + 1 {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}
+		for i := range own {
+			metav1.SetMetaDataLabel(&n.ObjectMeta, fmt.Sprintf("example.org/l-%02d", i), "")
+		}
+		s := state.Empty("test", time.Now())
+		d.refreshLabels(s, n, rec, st)
+		s, _ = state.Apply(s, []state.Change{state.Put(n, ""), state.Put(&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Hardware: runtime.RawExtension{Raw: []byte("{}")}}, "")})
+		for _, c := range (Rematch{profile}).Decide(s, []state.Subject{{Key: state.Key{Kind: state.BoardProfiles, Name: "rpi-4"}}}, time.Now()).Changes {
+			n = c.Object.(*corev1.Node)
+		}
+		if err := bound.Object(n); err != nil {
+			t.Fatalf("with %d labels of an administrator's: %v", own, err)
+		}
+		for i, k := range []string{corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelArchStable, corev1.LabelOSStable} {
+			if _, has := n.Labels[k]; has != (i < bound.MaxLabels-own) {
+				t.Errorf("with %d labels of an administrator's it has %s: %v", own, k, has)
+			}
+		}
+		if _, has := n.Labels[fleet.LabelProfile]; own <= bound.MaxLabels-hubsLabels && !has {
+			t.Errorf("with %d labels of an administrator's it has no profile", own)
+		}
+	}
 }
 
 // Nor does the token that it joined with.

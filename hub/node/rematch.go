@@ -53,11 +53,8 @@ func (r Rematch) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time)
 		if name == "" {
 			delete(n.Labels, fleet.LabelProfile)
 			why = fmt.Sprintf("node %s has no board profile any more", have.Name)
-		} else {
-			if n.Labels == nil {
-				n.Labels = map[string]string{}
-			}
-			n.Labels[fleet.LabelProfile] = name
+		} else if label(n, fleet.LabelProfile, name); n.Labels[fleet.LabelProfile] != name {
+			continue // the node is full
 		}
 		plan.Do(state.Put(n, why))
 	}

@@ -12,37 +12,38 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
-// refreshLabels sets the default labels: they follow the device, all others belong
-// to the administrator.
+// refreshLabels sets the default labels, the most important first: they follow the device, all
+// others belong to the administrator.
 func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Record, st wire.Status) {
 	if n.Labels == nil {
 		n.Labels = map[string]string{}
 	}
 	set := func(key, value string) {
 		if value != "" && n.Labels[key] != value && valid(key, value) {
-			n.Labels[key] = value
+			label(n, key, value)
 		}
 	}
 	set(corev1.LabelHostname, n.Name) // unique, and nobody else's to say
-	set(corev1.LabelOSStable, st.Status.NodeInfo.OperatingSystem)
-	set("beta.kubernetes.io/os", st.Status.NodeInfo.OperatingSystem)
-	set(corev1.LabelArchStable, st.Status.NodeInfo.Architecture)
-	set("beta.kubernetes.io/arch", st.Status.NodeInfo.Architecture)
-	set(fleet.LabelBoard, st.Registration.Labels[fleet.LabelBoard])
 	if rec.Site != "" {
-		n.Labels[corev1.LabelTopologyZone] = rec.Site
+		label(n, corev1.LabelTopologyZone, rec.Site)
 	}
+	set(corev1.LabelArchStable, st.Status.NodeInfo.Architecture)
+	set(corev1.LabelOSStable, st.Status.NodeInfo.OperatingSystem)
+	set(fleet.LabelBoard, st.Registration.Labels[fleet.LabelBoard])
+	set("beta.kubernetes.io/arch", st.Status.NodeInfo.Architecture)
+	set("beta.kubernetes.io/os", st.Status.NodeInfo.OperatingSystem)
 	if d.Profile != nil {
 		hardware := st.Hardware
 		if hardware == nil {
 			hardware = s.Report(n.Name).Text()
 		}
 		if name := d.Profile(s, n.Status, hardware); name != "" {
-			n.Labels[fleet.LabelProfile] = name
+			label(n, fleet.LabelProfile, name)
 		} else if len(hardware) > 0 { // none fits it any more
 			delete(n.Labels, fleet.LabelProfile)
 		}
@@ -52,6 +53,13 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		if _, has := n.Labels[k]; measured(k) && (has || len(n.Labels) < mostLabels) {
 			set(k, st.Registration.Labels[k])
 		}
+	}
+}
+
+// label sets a label of a node, unless the node, made by hand, is full: nobody could change it any more.
+func label(n *corev1.Node, key, value string) {
+	if _, has := n.Labels[key]; has || len(n.Labels) < bound.MaxLabels {
+		metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
 	}
 }
 
