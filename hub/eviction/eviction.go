@@ -24,7 +24,7 @@ type Decider struct {
 }
 
 // Touches says that a change concerns its pod, or its node if that has other NoExecute
-// taints than before. A deleted node is handed over as it was: deadlines that ran then go on.
+// taints than before, or is listened to for another time. A deleted node is handed over as it was: deadlines that ran then go on.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -35,11 +35,11 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		switch {
 		case old != nil && next == nil:
 			return []state.Subject{{Key: c.Key, Was: old}}
-		case old == nil || !sameNoExecute(old, next):
+		case old == nil || !sameNoExecute(old, next) || state.SiteOf(old) != state.SiteOf(next):
 			return []state.Subject{{Key: c.Key}}
 		}
 	}
-	return nil
+	return state.OtherGrace(c)
 }
 
 // Subjects returns the pods that have a node.
@@ -133,7 +133,7 @@ func remembered(p *corev1.Pod) Leave {
 }
 
 // pods returns the pods that the subjects are about, each once: a node is about all of
-// its pods; and the nodes that have been deleted, as they were.
+// its pods, and a site about those of its nodes; and the nodes that have been deleted, as they were.
 func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted map[string]*corev1.Node) {
 	seen := make(map[state.Key]bool, len(subjects))
 	add := func(k state.Key) {
@@ -142,9 +142,20 @@ func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted
 			keys = append(keys, k)
 		}
 	}
+	on := func(node string) {
+		for p := range s.PodsOn(node) {
+			add(state.KeyOf(p))
+		}
+	}
 	for _, q := range subjects {
-		if q.Kind == state.Pods {
+		switch q.Kind {
+		case state.Pods:
 			add(q.Key)
+			continue
+		case state.Sites:
+			for n := range s.NodesIn(q.Name) {
+				on(n.Name)
+			}
 			continue
 		}
 		if old, ok := q.Was.(*corev1.Node); ok {
@@ -153,9 +164,7 @@ func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted
 			}
 			deleted[q.Name] = old
 		}
-		for p := range s.PodsOn(q.Name) {
-			add(state.KeyOf(p))
-		}
+		on(q.Name)
 	}
 	return keys, deleted
 }

@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/state"
+	sites "flotilla.dev/shared/fleet"
 )
 
 // A yard is a fleet that only eviction decides about, and a clock.
@@ -135,4 +136,35 @@ func calling(name string, tolerations ...corev1.Toleration) *corev1.Pod {
 	p := pod("pi-1", tolerations...)
 	p.Name = name
 	return p
+}
+
+// A hub that has just started listens for as long as a node may be silent. Where that becomes shorter
+// meanwhile, nobody is kept on a dead node for as long as it was before.
+func TestAGraceThatIsShortenedCountsAtOnce(t *testing.T) {
+	const shop, ship = "shop", "ship"
+	in := func(site string, n *corev1.Node) *corev1.Node {
+		n.Labels = map[string]string{corev1.LabelTopologyZone: site}
+		return n
+	}
+	grace := func(name string, d time.Duration) *sites.Site {
+		return &sites.Site{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: sites.SiteSpec{NodeMonitorGracePeriod: &metav1.Duration{Duration: d}}}
+	}
+	lives := func(seconds int32) *state.Record {
+		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, Boot: "b", LeaseSeconds: seconds}
+	}
+	for what, change := range map[string]state.Object{
+		"the grace of its site":      grace(ship, time.Minute),
+		"its site":                   in(shop, newYard(t).pi(corev1.TaintNodeUnreachable)),
+		"the interval of its leases": lives(10),
+	} {
+		t.Run(what, func(t *testing.T) {
+			y := newYard(t)
+			y.s.Started = noon // as after a restart
+			y.put(grace(shop, time.Minute), grace(ship, time.Hour), lives(10), in(ship, y.pi(corev1.TaintNodeUnreachable)), calling("web"))
+			if _, is := change.(*state.Record); is {
+				y.put(grace(ship, time.Minute), lives(1000))
+			}
+			y.wait(30 * time.Second).put(change).wait(time.Hour).want("web@1m0s")
+		})
+	}
 }

@@ -18,15 +18,10 @@ type Health struct{ Settings Settings }
 // Touches says that a change concerns its node, or all nodes of a site that has other
 // graces than before, or the node whose device lives by another lease interval.
 func (Health) Touches(c state.Applied) []state.Subject {
-	if c.Key.Kind == state.Nodes || c.Key.Kind == state.Sites && !sameGraces(c) {
+	if c.Key.Kind == state.Nodes {
 		return []state.Subject{{Key: c.Key}}
 	}
-	if old, _ := c.Old.(*state.Record); old != nil {
-		if next, _ := c.New.(*state.Record); next != nil && old.LeaseSeconds != next.LeaseSeconds {
-			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
-		}
-	}
-	return nil
+	return state.OtherGrace(c)
 }
 
 // Subjects returns all nodes.
@@ -90,22 +85,6 @@ func (d Health) lives(s state.Snapshot, q state.Subject, now time.Time, plan *st
 // Deadline returns the moment after which a silent node is not alive any more.
 func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
 	return d.Settings.silence().Deadline(s, n, s.Seen(n.Name))
-}
-
-// sameGraces tells whether a change of a site leaves its nodes' deadlines as they were.
-func sameGraces(c state.Applied) bool {
-	old, _ := c.Old.(*fleet.Site)
-	next, _ := c.New.(*fleet.Site)
-	return old != nil && next != nil &&
-		sameDuration(old.Spec.NodeMonitorGracePeriod, next.Spec.NodeMonitorGracePeriod) &&
-		sameDuration(old.Spec.NodeStartupGracePeriod, next.Spec.NodeStartupGracePeriod)
-}
-
-func sameDuration(a, b *metav1.Duration) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Duration == b.Duration
 }
 
 // watched are the conditions that a silent node does not keep. OutOfDisk, of older

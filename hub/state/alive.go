@@ -4,6 +4,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/shared/fleet"
 )
@@ -89,6 +90,34 @@ func (q Silence) grace(site *fleet.Site, rec *Record) time.Duration {
 		return max(q.Grace, LeasesPerGrace*lease)
 	}
 	return q.Grace
+}
+
+// OtherGrace returns the site of whose nodes, or the node of which, a change says that it may be silent
+// for another time than before; a node that moves to another site aside.
+func OtherGrace(c Applied) []Subject {
+	switch c.Key.Kind {
+	case Sites:
+		old, _ := c.Old.(*fleet.Site)
+		next, _ := c.New.(*fleet.Site)
+		if old == nil || next == nil || !sameDuration(old.Spec.NodeMonitorGracePeriod, next.Spec.NodeMonitorGracePeriod) ||
+			!sameDuration(old.Spec.NodeStartupGracePeriod, next.Spec.NodeStartupGracePeriod) {
+			return []Subject{{Key: c.Key}}
+		}
+	case Records:
+		old, _ := c.Old.(*Record)
+		next, _ := c.New.(*Record)
+		if old != nil && next != nil && old.LeaseSeconds != next.LeaseSeconds {
+			return []Subject{About(Key{Kind: Nodes, Name: c.Key.Name})}
+		}
+	}
+	return nil
+}
+
+func sameDuration(a, b *metav1.Duration) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Duration == b.Duration
 }
 
 // Unheard returns until when a hub that has just started, or stood still, may not have heard a
