@@ -153,7 +153,8 @@ func highIsGood(weights []int64) []int64 {
 	return weights
 }
 
-// assumed returns what a pod counts for in the scores.
+// assumed returns what a pod counts for in the scores: as state.Requests has it, but for what is
+// assumed. It is asked for each placed pod, and so makes no lists.
 func assumed(pod *corev1.Pod) (milliCPU, memory int64) {
 	one := func(c *corev1.Container) (int64, int64) {
 		cpu, mem := int64(assumedMilliCPU), int64(assumedMemory)
@@ -169,11 +170,17 @@ func assumed(pod *corev1.Pod) (milliCPU, memory int64) {
 		cpu, mem := one(&pod.Spec.Containers[i])
 		milliCPU, memory = milliCPU+cpu, memory+mem
 	}
+	var sideCPU, sideMemory, mostCPU, mostMemory int64 // of the sidecars so far, and beside them
 	for i := range pod.Spec.InitContainers {
-		cpu, mem := one(&pod.Spec.InitContainers[i])
-		milliCPU, memory = max(milliCPU, cpu), max(memory, mem)
+		c := &pod.Spec.InitContainers[i]
+		cpu, mem := one(c)
+		mostCPU, mostMemory = max(mostCPU, sideCPU+cpu), max(mostMemory, sideMemory+mem)
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			sideCPU, sideMemory = sideCPU+cpu, sideMemory+mem
+		}
 	}
-	return milliCPU, memory
+	over := pod.Spec.Overhead
+	return max(milliCPU+sideCPU, mostCPU) + over.Cpu().MilliValue(), max(memory+sideMemory, mostMemory) + over.Memory().Value()
 }
 
 // room scores a node by how much of it is left with a pod on it that counts for so

@@ -48,6 +48,13 @@ func TestBestNode(t *testing.T) {
 	image := func(n *corev1.Node) {
 		n.Status.Images = []corev1.ContainerImage{{Names: []string{"kiosk:1"}, SizeBytes: 800 << 20}}
 	}
+	first := func(cpu, memory string, always bool) func(*corev1.Pod) {
+		c := corev1.Container{Resources: corev1.ResourceRequirements{Requests: list(cpu, memory)}}
+		if always {
+			c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		}
+		return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, c) }
+	}
 	for _, c := range []struct {
 		name  string
 		nodes []*corev1.Node
@@ -57,6 +64,14 @@ func TestBestNode(t *testing.T) {
 	}{
 		{"of equals, the first by name", []*corev1.Node{node("b", "x"), node("a", "x")}, nil, pod("p"), "a"},
 		{"of equals, the site with the fewest pods", []*corev1.Node{node("a1", "a"), node("a2", "a"), node("b1", "b")}, []*corev1.Pod{pod("o", onNode("a1"))}, pod("p"), "b1"},
+		{"a sidecar runs as long as its pod, and takes as much as a container", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("o", asks("1", "1Gi"), first("1", "1Gi", true), onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
+		{"a container that goes first does so beside the sidecars before it", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("o", asks("100m", "100Mi"), first("1", "1Gi", true), first("1", "1Gi", false), onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
+		{"and not beside those that come after it", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("o", asks("100m", "100Mi"), first("1", "1Gi", false), first("1", "1Gi", true), onNode("b")), pod("q", asks("1500m", "1536Mi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
+		{"what its runtime takes counts", []*corev1.Node{node("a", "x"), node("b", "x")},
+			[]*corev1.Pod{pod("o", asks("1", "1Gi"), func(p *corev1.Pod) { p.Spec.Overhead = list("1", "1Gi") }, onNode("a")), pod("q", asks("1500m", "1536Mi"), onNode("b"))}, pod("p", asks("1", "1Gi")), "b"},
 		{"the one with the most room", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", asks("2", "2Gi"), onNode("a"))}, pod("p", asks("1", "1Gi")), "b"},
 		{"pods that ask for nothing take room all the same", []*corev1.Node{node("a", "x"), node("b", "x")}, []*corev1.Pod{pod("o", onNode("a"))}, pod("p"), "b"},
 		{"the one whose processor and memory stay in balance", []*corev1.Node{
