@@ -426,3 +426,61 @@ func TestScenarioPodsAreMarkedAgain(t *testing.T) {
 		}
 	})
 }
+
+// What somebody writes into the status of a node stands until its device says otherwise, as a kubelet does in ten
+// seconds: by a Ready=False that nobody but a person says a node loses its pods.
+func TestADeviceIsAskedForWhatSomebodyHasWrittenOverIt(t *testing.T) {
+	ready := func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }
+	for _, c := range []struct {
+		what  string
+		by    string
+		write func(*corev1.Node)
+		asked bool
+	}{
+		{"a status by a person", "anna", ready, true},
+		{"what it has by a person", "anna", func(n *corev1.Node) { n.Status.NodeInfo.KernelVersion = "6.1" }, true},
+		{"a taint by a person", "anna", func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, mine) }, false},
+		{"a status by the hub", "", ready, false},
+	} {
+		listening(t, c.what, func(h *listener) {
+			lease := func(seq uint64) (asked int) {
+				time.Sleep(10 * time.Second)
+				h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: 1})
+				synctest.Wait()
+				for _, r := range h.book.Requests() {
+					if r.Type == wire.RequestRefresh {
+						asked++
+					}
+				}
+				return asked
+			}
+			list := func(seq uint64) {
+				if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq}); err != nil {
+					h.t.Fatal(err)
+				}
+			}
+			h.hear()
+			list(1)
+			before := lease(1)
+			n := h.node().DeepCopy()
+			c.write(n)
+			put := state.Put(n, "")
+			put.By = c.by
+			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
+				h.t.Fatal(err)
+			}
+			asked := lease(2)
+			if (asked > before) != c.asked {
+				h.t.Fatalf("its device is asked %d times, before %d", asked, before)
+			}
+			if !c.asked {
+				return
+			}
+			h.hear()
+			list(2)
+			if again := lease(3); state.ReadyOf(h.node()) != corev1.ConditionTrue || again != asked {
+				h.t.Errorf("the node is Ready=%s, and its device was asked %d times, at first %d", state.ReadyOf(h.node()), again, asked)
+			}
+		})
+	}
+}
