@@ -4,8 +4,11 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/node/nodetest"
@@ -62,6 +65,85 @@ func TestHowADeletedPodEndedIsSeen(t *testing.T) {
 		}
 		if n := left(); n != 2 {
 			h.t.Errorf("%d pods are left, want the one that runs and the one that somebody keeps", n)
+		}
+	})
+}
+
+// A device that does not hold a pod any more which is to go, as one that has never started it, says no phase of it. Where
+// somebody holds the pod until it has one, as a Job that replaces what has ended, it has failed: nobody else would say so.
+func TestAPodThatIsHeldHasFailedWhenItsDeviceHasItNoMore(t *testing.T) {
+	listening(t, "it fails once", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		tell := func(seq uint64, pods ...wire.PodStatus) {
+			h.t.Helper()
+			synctest.Wait()
+			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: pods}); err != nil {
+				h.t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		phase := func(name string) corev1.PodPhase {
+			if p := h.l.Snapshot().Pod("default", name); p != nil {
+				return p.Status.Phase
+			}
+			return "gone"
+		}
+		h.leaving("free", "held", "done", "holding")
+		for _, name := range []string{"held", "done", "holding"} {
+			p := h.l.Snapshot().Pod("default", name).DeepCopy()
+			p.Finalizers = []string{"batch.kubernetes.io/job-tracking.example.org"}
+			h.write(p)
+		}
+		tell(2, said("done", corev1.PodSucceeded), said("holding", corev1.PodRunning), said("held", corev1.PodPending), said("free", corev1.PodPending))
+		tell(3, said("holding", corev1.PodRunning))
+		since := h.l.Snapshot().Revision
+		tell(4, said("holding", corev1.PodRunning))
+		for name, want := range map[string]corev1.PodPhase{"free": "gone", "held": corev1.PodFailed, "done": corev1.PodSucceeded, "holding": corev1.PodRunning} {
+			if got := phase(name); got != want {
+				h.t.Errorf("%s is %s, want %s", name, got, want)
+			}
+		}
+		if is := h.l.Snapshot().Revision; is != since {
+			h.t.Errorf("the same list again has changed something: %d, %d", since, is)
+		}
+	})
+	listening(t, "and the Job that waited for that makes another", func(h *listener) {
+		nodetest.Greet(h.t, h.l, "pi-1")
+		failed := batchv1.Failed
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "copy"}, Spec: batchv1.JobSpec{
+			Parallelism: new(int32(1)), Completions: new(int32(1)), BackoffLimit: new(int32(6)), PodReplacementPolicy: &failed, CompletionMode: new(batchv1.NonIndexedCompletion),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"job": "copy"}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"job": "copy"}}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "a"}}}},
+		}}
+		h.write(job)
+		synctest.Wait()
+		pods := func() (all []*corev1.Pod) {
+			for p := range h.l.Snapshot().Pods("default") {
+				all = append(all, p)
+			}
+			return all
+		}
+		made := pods()
+		if len(made) != 1 {
+			h.t.Fatalf("the Job has made %d pods", len(made))
+		}
+		was := made[0].DeepCopy()
+		was.Spec.NodeName = "pi-1"
+		h.write(was)
+		if _, err := h.l.Do(h.t.Context(), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
+			c, _ := state.Delete(s.Pod("default", was.Name), now, nil, "")
+			return []state.Change{c}, nil
+		}); err != nil {
+			h.t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: 2, Generation: h.l.Snapshot().Record("pi-1").Generation}); err != nil {
+			h.t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if now := pods(); len(now) != 1 || now[0].UID == was.UID {
+			h.t.Errorf("a minute later the Job has %d pods, the first %s, %s, asked to leave %v", len(now), now[0].Name, now[0].Status.Phase, now[0].DeletionTimestamp)
 		}
 	})
 }

@@ -138,14 +138,21 @@ func heardPods(s state.Snapshot, node string, pods wire.Pods, now time.Time) (ch
 }
 
 // stopped returns the end of the pods that were to stop and that a device, which knows
-// the desired state of that generation, does not hold any more.
+// the desired state of that generation, does not hold any more. One that something holds, as a
+// Job holds its pods, has failed: nobody else would say so.
 func stopped(s state.Snapshot, node string, generation int64, holds map[types.UID]bool) (changes []state.Change) {
 	if rec := s.Record(node); rec == nil || generation < rec.Generation {
 		return nil // it may not know yet what is wanted of it
 	}
 	for p := range s.PodsOn(node) {
-		if p.DeletionTimestamp != nil && !holds[p.UID] && len(p.Finalizers) == 0 {
-			changes = append(changes, state.Remove(p, fmt.Sprintf("pod %s on %s has stopped", state.Display(p), node)))
+		switch why := fmt.Sprintf("pod %s on %s has stopped", state.Display(p), node); {
+		case p.DeletionTimestamp == nil || holds[p.UID]:
+		case len(p.Finalizers) == 0:
+			changes = append(changes, state.Remove(p, why))
+		case !state.Terminated(p):
+			p = state.ForkPod(p)
+			p.Status.Phase = corev1.PodFailed
+			changes = append(changes, state.Put(p, why))
 		}
 	}
 	return changes
