@@ -1,0 +1,187 @@
+package schedule
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// without is the fleet when some pods have gone.
+func without(s state.Snapshot, pods ...*corev1.Pod) state.Snapshot {
+	var gone []state.Change
+	for _, p := range pods {
+		gone = append(gone, state.Remove(p, ""))
+	}
+	s, _ = state.Apply(s, gone)
+	return s
+}
+
+// FuzzRoomIsMadeByTheRules fills a small fleet at random, and holds for whom one more pod makes those leave
+// that are less important, and which, against everything that could be tried.
+func FuzzRoomIsMadeByTheRules(f *testing.F) {
+	for seed := range uint64(200) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		fl := newFleet(t)
+		one := func(of ...string) string { return of[r.IntN(len(of))] }
+		for i := range 3 {
+			n := node(fmt.Sprint("n", i), one("x", "y"))
+			n.Status.Allocatable[corev1.ResourceCPU] = list(fmt.Sprint(2+r.IntN(3)), "")[corev1.ResourceCPU]
+			if r.IntN(6) == 0 {
+				taint("k", "v", corev1.TaintEffectNoSchedule)(n)
+			}
+			n.Status.Allocatable[corev1.ResourcePods] = list(fmt.Sprint(2+r.IntN(4)), "")[corev1.ResourceCPU]
+			fl.put(n)
+		}
+		newPod := func(name string, prio int32) *corev1.Pod {
+			p := pod(name, asks(one("500m", "1", "1500m", "2"), ""), priority(prio), app(one("a", "b", "c")))
+			switch r.IntN(8) {
+			case 0:
+				hostPort("", "TCP", int32(80+r.IntN(2)))(p)
+			case 1:
+				awayFrom(one("a", "b", "c"), one(corev1.LabelHostname, corev1.LabelTopologyZone))(p)
+			case 2:
+				nearTo(one("a", "b", "c"), one(corev1.LabelHostname, corev1.LabelTopologyZone))(p)
+			case 3:
+				p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: one(corev1.LabelHostname, corev1.LabelTopologyZone), WhenUnsatisfiable: corev1.DoNotSchedule,
+					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": one("a", "b", "c")}}}}
+			}
+			return p
+		}
+		for i := range 12 {
+			fl.now = fl.now.Add(time.Second)
+			fl.put(newPod(fmt.Sprintf("p%02d", i), int32(r.IntN(4))))
+			fl.settle()
+			// those that make room leave at once
+			var leave []*corev1.Pod
+			for p := range fl.s.Pods("") {
+				if p.DeletionTimestamp != nil || p.Spec.NodeName == "" {
+					leave = append(leave, p)
+				}
+			}
+			for _, p := range leave {
+				fl.apply(state.Remove(p, ""))
+			}
+			fl.settle()
+		}
+		fl.now = fl.now.Add(time.Minute)
+		fl.settle()
+		before := fl.s
+		x := newPod("x", int32(1+r.IntN(4)))
+		fl.put(x)
+		x = fl.s.Pod("default", "x")
+		with := fl.s
+		fl.settle()
+		var victims []*corev1.Pod
+		for p := range fl.s.Pods("") {
+			if p.DeletionTimestamp != nil {
+				victims = append(victims, before.Pod("default", p.Name))
+			}
+		}
+		is := fl.s.Pod("default", "x")
+		fits := func(s state.Snapshot, n *corev1.Node) bool {
+			return mayBeOn(s, x, n) == "" && int64(len(on(s, n.Name))) < n.Status.Allocatable.Pods().Value()
+		}
+		// what could be, by trying everything
+		best := int32(99)
+		free := false
+		for n := range with.Nodes() {
+			free = free || fits(with, n)
+			var lower []*corev1.Pod
+			for _, p := range on(with, n.Name) {
+				if *p.Spec.Priority < *x.Spec.Priority {
+					lower = append(lower, p)
+				}
+			}
+			if !fits(without(with, lower...), n) {
+				continue
+			}
+			for set := range 1 << len(lower) {
+				var some []*corev1.Pod
+				most := int32(-1)
+				for i, p := range lower {
+					if set>>i&1 == 1 {
+						some = append(some, p)
+						most = max(most, *p.Spec.Priority)
+					}
+				}
+				if len(some) > 0 && most < best && fits(without(with, some...), n) {
+					best = most
+				}
+			}
+		}
+		switch {
+		case free:
+			if is.Spec.NodeName == "" || len(victims) > 0 {
+				t.Fatalf("seed %d: there is room, and it is on %q with %d victims", seed, is.Spec.NodeName, len(victims))
+			}
+			return
+		case best == 99:
+			if len(victims) > 0 || is.Spec.NodeName != "" || is.Status.NominatedNodeName != "" {
+				t.Fatalf("seed %d: nothing would help, and %d are evicted; on %q", seed, len(victims), is.Spec.NodeName)
+			}
+			return
+		case len(victims) == 0:
+			t.Fatalf("seed %d: nobody is evicted, and priority %d would do: %s", seed, best, fl.why("x"))
+		}
+		where := victims[0].Spec.NodeName
+		most := int32(-1)
+		for i, v := range victims {
+			if v.Spec.NodeName != where || *v.Spec.Priority >= *x.Spec.Priority {
+				t.Fatalf("seed %d: %s on %s with %d is evicted", seed, v.Name, v.Spec.NodeName, *v.Spec.Priority)
+			}
+			most = max(most, *v.Spec.Priority)
+			var fewer []*corev1.Pod
+			for j, o := range victims {
+				if i != j {
+					fewer = append(fewer, o)
+				}
+			}
+			if fits(without(with, fewer...), with.Node(where)) {
+				t.Fatalf("seed %d: %s is evicted for nothing", seed, v.Name)
+			}
+		}
+		if is.Spec.NodeName == where {
+			return
+		}
+		if len(x.Spec.TopologySpreadConstraints) > 0 && is.Spec.NodeName != "" {
+			return // those that leave do not count any more
+		}
+		if is.Status.NominatedNodeName != where || most != best || !fits(without(with, victims...), with.Node(where)) {
+			t.Fatalf("seed %d: nominated %q, victims on %s, at most %d, best %d", seed, is.Status.NominatedNodeName, where, most, best)
+		}
+		evicted := len(fl.told)
+		for _, v := range victims {
+			fl.apply(state.Remove(fl.s.Pod("default", v.Name), ""))
+			fl.now = fl.now.Add(time.Second)
+			fl.settle()
+		}
+		fl.now = fl.now.Add(time.Minute)
+		fl.settle()
+		linked := func(p *corev1.Pod) bool { return p.Spec.Affinity != nil || len(p.Spec.TopologySpreadConstraints) > 0 }
+		if at := fl.s.Pod("default", "x").Spec.NodeName; at != where && !linked(x) && !slices.ContainsFunc(victims, linked) { // else the first that leaves may let it in elsewhere
+			t.Fatalf("seed %d: it goes to %q, and room was made on %s", seed, at, where)
+		}
+		for _, c := range fl.told[evicted:] {
+			if c.Reason == "Preempted" {
+				t.Fatalf("seed %d: more are evicted: %s", seed, c.Why)
+			}
+		}
+	})
+}
+
+func on(s state.Snapshot, node string) (pods []*corev1.Pod) {
+	for p := range s.PodsOn(node) {
+		pods = append(pods, p)
+	}
+	return pods
+}
