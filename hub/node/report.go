@@ -68,8 +68,12 @@ func measured(label string) bool { return strings.HasPrefix(label, fleet.LabelHa
 
 // report puts what a device reports of itself into its Node. The device's clock
 // decides nothing: a condition that changed, changed now. Nor does what it says of
-// conditions that are the hub's. One that says nothing of Ready is not ready.
-func (d *Devices) report(n *corev1.Node, st wire.Status, own []string, now time.Time) {
+// conditions that are the hub's. Those of others stay, as a kubelet leaves them. One that says
+// nothing of Ready is not ready. old is what was remembered of it before; nil: nothing.
+func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now time.Time) {
+	if old == nil {
+		old = &state.Record{}
+	}
 	next := *st.Status.DeepCopy()
 	intern(&next)
 	kept := 0
@@ -92,8 +96,9 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, own []string, now time.
 			c.LastTransitionTime = have.LastTransitionTime
 		}
 	}
-	for _, c := range n.Status.Conditions { // the hub's own stay
-		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool { return d.Type == c.Type }) && hubs(c.Type) {
+	for _, c := range n.Status.Conditions { // the hub's own stay, and those of others as far as there is room
+		others := odd(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) && len(next.Conditions) < mostConditions
+		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool { return d.Type == c.Type }) && (hubs(c.Type) || others) {
 			next.Conditions = append(next.Conditions, c)
 		}
 	}
@@ -107,7 +112,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, own []string, now time.
 		}
 		return last(a) - last(b)
 	})
-	keepExtended(&next, n.Status, own)
+	keepExtended(&next, n.Status, old.Extended)
 	n.Status = next
 }
 
@@ -143,6 +148,19 @@ func extendedIn(list corev1.ResourceList) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// odd tells whether a condition is none that an agent or the hub is known to say: a device may say it, or somebody else.
+func odd(t corev1.NodeConditionType) bool { return fleet.MeaningOf(t) == fleet.Unjudged }
+
+// oddIn returns the odd ones of the conditions that a device says.
+func oddIn(list []corev1.NodeCondition) (types []string) {
+	for i := range list {
+		if odd(list[i].Type) {
+			types = append(types, string(list[i].Type))
+		}
+	}
+	return types
 }
 
 func hubs(t corev1.NodeConditionType) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,8 @@ import (
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -484,3 +487,58 @@ func TestADeviceIsAskedForWhatSomebodyHasWrittenOverIt(t *testing.T) {
 		})
 	}
 }
+
+// Of a node's conditions a device says its own, as a kubelet: those of others, such as of a program that watches the
+// kernel, stay. What it has said itself and says no more goes.
+func TestTheConditionsOfOthersStayOnANode(t *testing.T) {
+	listening(t, "", func(h *listener) {
+		of := func(n *corev1.Node) (out []string) {
+			for _, c := range n.Status.Conditions {
+				out = append(out, fmt.Sprint(c.Type, "=", c.Status))
+			}
+			slices.Sort(out)
+			return out
+		}
+		want := func(when, conditions string) {
+			h.t.Helper()
+			if got := strings.Join(of(h.node()), " "); got != conditions {
+				h.t.Errorf("%s it has %s, want %s", when, got, conditions)
+			}
+		}
+		says := func(types ...corev1.NodeConditionType) func(*wire.Status) {
+			return func(st *wire.Status) {
+				for _, t := range types {
+					st.Status.Conditions = append(st.Status.Conditions, corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse})
+				}
+			}
+		}
+		h.hear(says("Odd", fleet.ConditionPowerOK))
+		n := h.node().DeepCopy()
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue}, corev1.NodeCondition{Type: fleet.ConditionStorageHealthy, Status: corev1.ConditionFalse})
+		h.write(n)
+		h.hear(says("Odd", fleet.ConditionPowerOK))
+		want("as before,", "KernelDeadlock=True Odd=False PowerOK=False Ready=True")
+		h.hear()
+		want("when its device says less,", "KernelDeadlock=True Ready=True")
+		h.hear(says("KernelDeadlock"))
+		want("when its device says the same,", "KernelDeadlock=False Ready=True")
+		h.hear()
+		want("when its device does not any more,", "Ready=True")
+
+		n = h.node().DeepCopy()
+		for i := range bound.MaxConditions - len(n.Status.Conditions) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(fmt.Sprint("X", i)), Status: corev1.ConditionTrue})
+		}
+		h.write(n)
+		var many []corev1.NodeConditionType
+		for i := range 20 {
+			many = append(many, corev1.NodeConditionType(fmt.Sprint("Y", i)))
+		}
+		h.hear(says(many...))
+		if n := h.node(); len(n.Status.Conditions) != mostConditions || state.ReadyOf(n) != corev1.ConditionTrue {
+			h.t.Errorf("it has %d conditions, want %d at most", len(n.Status.Conditions), mostConditions)
+		}
+	})
+}
+
+const mostConditions = bound.MaxConditions - 8 // of a status

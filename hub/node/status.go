@@ -123,7 +123,9 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 		}
 	}
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
-	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady || odd(c.Type) && !slices.Contains(rec.Conditions, string(c.Type)) // somebody else's
+	})
 	if ready >= 0 {
 		least.Status.Conditions = append(least.Status.Conditions, st.Status.Conditions[ready])
 	}
@@ -160,12 +162,9 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 		Replaced(rec)
 	}
 	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
-	var own []string
-	if old != nil {
-		own = old.Extended
-	}
 	rec.Extended = extendedIn(st.Status.Capacity)
 	heardFirmware(rec, &st)
+	rec.Conditions = oddIn(st.Status.Conditions)
 	have := s.Node(node)
 	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
 		changes = append(changes, introduce(state.Put(rec, ""), have, old, st))
@@ -186,7 +185,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	}
 	changes = append(changes, d.doubt(s, have, unbelieved(node, wrong, st.TooMuch), now)...)
 	n := state.Fork(have)
-	d.report(n, st, own, now)
+	d.report(n, st, old, now)
 	d.refreshLabels(s, n, rec, st)
 	if rec.Conflict == "" {
 		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionIdentityConflict })

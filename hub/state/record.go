@@ -36,6 +36,9 @@ type Record struct {
 	// Extended are the extended resources that the device reports itself: all others in the
 	// Node's status are an administrator's.
 	Extended []string `json:"extended,omitempty"`
+	// Conditions are the types of the conditions that the device reports beside those that are known: all others of
+	// the Node that are not known are somebody else's.
+	Conditions []string `json:"conditions,omitempty"`
 
 	// Labels and taints that the board profile has given the node, and may take again: all others are an
 	// administrator's. Nil: not known, as of a node from before they were noted.
@@ -151,7 +154,7 @@ func (r *Record) DeepCopy() *Record {
 	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.PastBoots = slices.Clone(r.PastBoots)
 	out.Labels = maps.Clone(r.Labels)
-	out.Extended = slices.Clone(r.Extended)
+	out.Extended, out.Conditions = slices.Clone(r.Extended), slices.Clone(r.Conditions)
 	out.Transitions = slices.Clone(r.Transitions)
 	out.History = slices.Clone(r.History)
 	out.Evicted = slices.Clone(r.Evicted)
