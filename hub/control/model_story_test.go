@@ -255,7 +255,7 @@ func (w *modelWorld) something(sites int) {
 	case 22:
 		w.override(site)
 	case 23:
-		switch w.rand.IntN(4) {
+		switch w.rand.IntN(6) {
 		case 0:
 			w.drain(r.name)
 		case 1:
@@ -269,6 +269,10 @@ func (w *modelWorld) something(sites int) {
 				if out {
 					n.Labels["node.kubernetes.io/exclude-disruption"] = ""
 				}
+			})
+		default:
+			w.edit(r.name, "moves to "+site, func(n *corev1.Node) {
+				n.Labels["topology.kubernetes.io/zone"], r.site = site, site
 			})
 		}
 	}

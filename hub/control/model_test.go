@@ -149,10 +149,11 @@ func (m *model) saw(rows []control.Row, rev uint64, now time.Time) {
 	}
 	m.settle(now)
 	m.gave(given, now)
-	for _, r := range rows {
-		if r.Key.Kind == state.Pods {
-			o, _ := r.State.(*corev1.Pod)
-			m.pod(types.NamespacedName{Namespace: r.Key.Namespace, Name: r.Key.Name}, o, now)
+	for _, gone := range []bool{true, false} { // whose room others are bound into
+		for _, r := range rows {
+			if o, _ := r.State.(*corev1.Pod); r.Key.Kind == state.Pods && (o == nil) == gone {
+				m.pod(types.NamespacedName{Namespace: r.Key.Namespace, Name: r.Key.Name}, o, now)
+			}
 		}
 	}
 	m.look(now, false)
