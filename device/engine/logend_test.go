@@ -58,3 +58,27 @@ func (s *slowly) Write(b []byte) (int, error) {
 	s.n += len(b)
 	return len(b), nil
 }
+
+// Before a device without a clock has heard what time it is, an hour ago is before 1970; and nobody forbids to ask for it.
+func TestALogSinceLongAgoIsAllOfIt(t *testing.T) {
+	for since, want := range map[time.Time]string{
+		{}:                          "",
+		time.Unix(-3600, 0):         "",
+		time.Unix(-9223372036, 0):   "",
+		time.Unix(0, 5):             "0.000000005",
+		time.Unix(1800000000, 1000): "1800000000.000001000",
+	} {
+		var asked string
+		a := served(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/logs") {
+				asked = r.URL.Query().Get("since")
+				return
+			}
+			fmt.Fprint(w, `{"Id":"x","State":{"Status":"exited"},"Config":{"Tty":true}}`)
+		})
+		var out strings.Builder
+		if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Since: since}, &out, &out); err != nil || asked != want {
+			t.Errorf("since %s: asked for %q, want %q: %v", since, asked, want, err)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	} else if o.Tail >= 0 {
 		options.Tail = fmt.Sprint(o.Tail)
 	}
-	if !o.Since.IsZero() {
+	if o.Since.After(time.Unix(0, 0)) { // the API knows no time before that
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
 	tty := found.Container.Config != nil && found.Container.Config.Tty
