@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/shared/wire"
 )
 
@@ -63,4 +64,78 @@ func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
 		}
 		d.wantPhase("app", corev1.PodRunning, "")
 	})
+}
+
+// As with the kubelet a container starts again with the files that its pod has, also when what they are made of is gone:
+// only what is mounted for the first time needs that.
+func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
+	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+	for name, source := range map[string]corev1.VolumeSource{
+		"a config map": {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("m")}},
+		"a secret":     {Secret: &corev1.SecretVolumeSource{SecretName: "m"}},
+		"a projected volume": {Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{Secret: &corev1.SecretProjection{LocalObjectReference: local("m")}}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				p := makePod("app", "wait", "wait")
+				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
+				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+				p.Spec.Containers[1].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v/a", SubPath: "a"}}
+				late := makePod("late", "wait")
+				late.Spec.Volumes, late.Spec.Containers[0].VolumeMounts = p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts
+				desire := func(generation int64, data map[string][]byte, pods ...corev1.Pod) {
+					want := wire.Desired{Generation: generation, Hub: "hub-1", Pods: pods}
+					if data != nil {
+						want.Secrets, want.ConfigMaps = make([]corev1.Secret, 1), make([]corev1.ConfigMap, 1)
+						want.Secrets[0].Data, want.ConfigMaps[0].BinaryData = data, data
+						want.Secrets[0].Name, want.Secrets[0].Namespace = "m", p.Namespace
+						want.ConfigMaps[0].Name, want.ConfigMaps[0].Namespace = "m", p.Namespace
+					}
+					if err := d.agent.Store(want); err != nil {
+						t.Fatal(err)
+					}
+				}
+				restarted := func(after string, want int32) {
+					t.Helper()
+					time.Sleep(30 * time.Second)
+					for _, cs := range d.wantPhase("app", corev1.PodRunning, "").ContainerStatuses {
+						if cs.RestartCount != want || cs.State.Running == nil {
+							t.Errorf("%s container %s is %+v, restarted %d times", after, cs.Name, cs.State, cs.RestartCount)
+						}
+					}
+					file := filepath.Join(d.agent.disk.dir(&p.Spec.Volumes[0], p.UID), "a")
+					if b, err := os.ReadFile(file); string(b) != "1" {
+						t.Errorf("%s the file is %q (%v)", after, b, err)
+					}
+				}
+				crash := func() {
+					for _, c := range []string{"c0", "c1"} {
+						list, err := d.twin.Containers(t.Context(), LabelContainer+"="+c)
+						if err != nil {
+							t.Fatal(err)
+						}
+						for _, x := range list {
+							if x.Labels[LabelPodName] == "app" && x.State == engine.Running {
+								d.twin.Exit(x.Name, 1)
+							}
+						}
+					}
+				}
+				desire(1, map[string][]byte{"a": []byte("1")}, p)
+				restarted("at first", 0)
+				desire(2, nil, p, late)
+				crash()
+				restarted("after a crash", 1)
+				d.end()
+				crash()
+				d.start()
+				restarted("after a crash without an agent", 2)
+				d.wantPhase("late", corev1.PodPending, "")
+				desire(3, map[string][]byte{"b": []byte("2")}, p, late) // it is another one now, of which one container cannot have its part
+				time.Sleep(time.Minute)
+				d.wantPhase("late", corev1.PodRunning, "")
+			})
+		})
+	}
 }

@@ -185,9 +185,21 @@ func mountedBy(src sources, c *corev1.Container, m corev1.VolumeMount) (*corev1.
 	return &src.pod.Spec.Volumes[i], nil
 }
 
-// mount prepares one volume for a container.
+// notWritten is why a volume of files is not up to date.
+type notWritten struct{ error }
+
+func (e notWritten) Unwrap() error { return e.error }
+
+// mount prepares one volume for a container. As with the kubelet the files that the pod has had do where it cannot have
+// others now: a secret that was deleted does not end what runs with it. Why they are old, refresh tells.
 func (d *disk) mount(src sources, v *corev1.Volume, policy Policy) (volumePlace, error) {
 	p, err := d.volume(src, v, policy)
+	if errors.As(err, &notWritten{}) {
+		dir := d.dir(v, src.pod.UID)
+		if _, e := os.Stat(filepath.Join(dir, dataLink)); e == nil {
+			p.file, err = hold(dir)
+		}
+	}
 	if err != nil {
 		return p, fmt.Errorf("MountVolume.SetUp failed for volume %q: %w", v.Name, err)
 	}
@@ -308,7 +320,9 @@ func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePla
 		err = d.emptyDir(root, src, v)
 	} else {
 		p.readOnly = true
-		err = writeVolume(root, src, v)
+		if err = writeVolume(root, src, v); err != nil {
+			err = notWritten{err}
+		}
 	}
 	if err != nil {
 		return p, err
