@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
@@ -251,6 +252,14 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 	}
 }
 
+// A stopped engine takes the question for its images and never answers.
+type stopped struct{ engine.Engine }
+
+func (stopped) Images(ctx context.Context) ([]engine.Image, error) {
+	<-ctx.Done()
+	return nil, fmt.Errorf("list the images: %w", ctx.Err())
+}
+
 // A stuck engine does not come back from removing a container, such as at a mount that is busy.
 type stuck struct{ engine.Engine }
 
@@ -270,6 +279,14 @@ func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
 		"it goes away before it has told of what is kept": {func(d *device) { d.twin.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
 		"it goes away while it removes an image":          {func(d *device) { d.twin.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
 		"it hangs over a container that has ended":        {func(d *device) { d.end(); d.engine = stuck{d.twin}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
+		"it hangs over nine containers that have ended":   {func(d *device) { d.end(); d.engine = stuck{d.twin}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
+		"it is stopped before it has told of the images": {func(d *device) {
+			d.end()
+			d.engine = stopped{d.twin}
+			d.start()
+			time.AfterFunc(8*time.Minute, func() { d.end(); d.engine = d.twin; d.start() })
+			time.Sleep(time.Second)
+		}, 15 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -282,7 +299,13 @@ func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
 				d.desire(2, makePod("web", "wait"))
 				time.Sleep(10 * time.Second)
 				if strings.Contains(name, "hangs") {
-					d.desire(3, makePod("web", "wait"), ended)
+					pods := []corev1.Pod{makePod("web", "wait"), ended}
+					for i := 0; i < 8 && strings.Contains(name, "nine"); i++ {
+						p := *ended.DeepCopy()
+						p.Name, p.UID = fmt.Sprint("ended-", i), types.UID(fmt.Sprint("uid-ended-", i))
+						pods = append(pods, p)
+					}
+					d.desire(3, pods...)
 					time.Sleep(10 * time.Second)
 				}
 				c.fault(d)

@@ -278,10 +278,10 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	running := l.instancesOf(pods)
 	a.async(5*time.Minute, func(ctx context.Context) func() {
 		var down error
-		// try gives one thing its time, and tells whether it went well. An engine that has gone says nothing of what it has.
-		try := func(do func(context.Context) error) bool {
+		// try gives one thing its time. An engine that has gone says nothing of what it has.
+		try := func(ctx context.Context, do func(context.Context) error) error {
 			if down != nil {
-				return false
+				return down
 			}
 			ctx, cancel := context.WithTimeout(ctx, freeTime)
 			defer cancel()
@@ -289,28 +289,36 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			if errors.Is(err, engine.ErrUnavailable) {
 				down = err
 			}
-			return err == nil
+			return err
 		}
 		removed, gone := 0, 0
+		clearing, cleared := context.WithTimeout(ctx, 2*freeTime) // the images have their time, however many hang
 		for _, id := range dead {
-			if try(func(ctx context.Context) error { return e.Remove(ctx, id) }) {
+			if try(clearing, func(ctx context.Context) error { return e.Remove(ctx, id) }) == nil {
 				removed++
 			}
 		}
+		cleared()
 		var keep map[string]bool
 		var images []engine.Image
-		if try(func(ctx context.Context) (err error) { keep, err = a.idsOf(ctx, e, needed); return err }) &&
-			try(func(ctx context.Context) (err error) { images, err = e.Images(ctx); return err }) {
-			for _, im := range images {
-				if im.InUse || keep[im.ID] || !pulledByUs(im, pulled) {
-					continue
-				}
-				if try(func(ctx context.Context) error { return e.RemoveImage(ctx, im.ID) }) {
-					gone++
-					a.forgetPulled(im)
-				}
+		tidying, tidied := context.WithTimeout(ctx, 2*freeTime)
+		err := try(tidying, func(ctx context.Context) (err error) { keep, err = a.idsOf(ctx, e, needed); return err })
+		if err == nil {
+			err = try(tidying, func(ctx context.Context) (err error) { images, err = e.Images(ctx); return err })
+		}
+		if errors.Is(err, context.DeadlineExceeded) { // nor does one that hangs
+			down = err
+		}
+		for _, im := range images {
+			if im.InUse || keep[im.ID] || !pulledByUs(im, pulled) {
+				continue
+			}
+			if try(tidying, func(ctx context.Context) error { return e.RemoveImage(ctx, im.ID) }) == nil {
+				gone++
+				a.forgetPulled(im)
 			}
 		}
+		tidied()
 		var all []Candidate
 		for i, p := range pods {
 			if removed+gone == 0 && down == nil { // what cannot be measured in time counts as far as it was
