@@ -176,7 +176,7 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Node.AppArmor = enforcesAppArmor(c.SysDir)
 	a.loop.o.Node.SwapUse, a.loop.o.Node.Topology = c.Swap, c.Topology
 	a.loop.o.Pods = map[types.UID]*Record{}
-	a.loop.cancels = map[Place]context.CancelFunc{}
+	a.loop.cancels = map[flight]context.CancelFunc{}
 	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
 	d, known := c.Memory.Desired()
 	a.loop.known = known

@@ -91,6 +91,22 @@ func (a *Agent) hooked(s Step, err error) {
 	}
 }
 
+// endHooks ends the postStart hooks whose containers have ended and that ask somebody else, who may never answer. A
+// command has ended with its container.
+func (a *Agent) endHooks() {
+	l := &a.loop
+	for _, b := range l.o.Busy {
+		s := b.Step
+		if s.Action != Hook || hookOf(s.Spec, postStart).Exec != nil {
+			continue
+		}
+		cancel := l.cancels[flightOf(s)]
+		if c := l.o.Pods[s.Place.Pod].peek(s.Place.Container); cancel != nil && (c.ID != s.ID || !c.Running()) {
+			cancel()
+		}
+	}
+}
+
 // postStart runs the hook of a container that has started.
 func (a *Agent) postStart(ctx context.Context, j job) error {
 	err := a.hook(ctx, j, hookOf(j.step.Spec, postStart))

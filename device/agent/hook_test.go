@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +134,46 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 		st, _ = d.pod("slow")
 		if restarts, execs := st.ContainerStatuses[0].RestartCount, entries(filepath.Join(d.dir, "volatile", "execs")); restarts < 20 || len(execs) > 1 {
 			t.Errorf("after %d restarts there are %d notes of commands", restarts, len(execs))
+		}
+	})
+}
+
+// A hook that asks somebody who never answers ends with its container, however that ended, and nothing is kept of it.
+func TestAPostStartHookWithoutAnAnswerEndsWithItsContainer(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		var asking atomic.Int32
+		d.config.Dial = func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			asking.Add(1)
+			go func() {
+				_, _ = io.Copy(io.Discard, theirs)
+				asking.Add(-1)
+			}()
+			return ours, nil
+		}
+		d.start()
+		d.hooking()
+		p := hookPod(&corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(80)}}}, 1)
+		d.desire(1, p)
+		time.Sleep(20 * time.Second)
+		for range 3 {
+			d.twin.Exit(d.newest(t, "app"), 1)
+			time.Sleep(time.Minute)
+			if n := asking.Load(); n != 1 {
+				t.Fatalf("%d hooks ask", n)
+			}
+		}
+		d.desire(2)
+		time.Sleep(time.Minute)
+		if n := asking.Load(); n != 0 {
+			t.Errorf("%d hooks of no pod ask", n)
+		}
+		a := d.agent
+		d.end()
+		d.start()
+		if n := len(a.loop.cancels); n != 0 {
+			t.Errorf("%d ways to cancel what has ended are kept", n)
 		}
 	})
 }

@@ -36,8 +36,8 @@ type loop struct {
 	desired wire.Desired
 	known   bool // desired is: without it nothing is removed
 	o       Observed
-	cancels map[Place]context.CancelFunc // of runs in flight
-	vital   vital                        // of the newest vitals
+	cancels map[flight]context.CancelFunc
+	vital   vital // of the newest vitals
 
 	engine     engine.Engine
 	info       engine.Info
@@ -85,6 +85,20 @@ type loop struct {
 	storageAt   map[types.UID]time.Time // when each is next
 	dropping    bool                    // volumes are being removed, see dropVolumes
 	dropAt      time.Time
+}
+
+// A flight is a run, or a postStart hook, that can be cancelled.
+type flight struct {
+	Place
+	hook string // the container whose hook it is; "": a run
+}
+
+// flightOf is that of a step which is one.
+func flightOf(s Step) flight {
+	if s.Action == Hook {
+		return flight{s.Place, s.ID}
+	}
+	return flight{Place: s.Place}
 }
 
 type heldStep struct {
@@ -239,8 +253,10 @@ func (a *Agent) settle(now time.Time) time.Time {
 				}
 				r.Pending, again = &s.Verdict, true
 			case Cancel:
-				if cancel := l.cancels[s.Place]; cancel != nil {
-					cancel()
+				for f, cancel := range l.cancels {
+					if f.Place == s.Place {
+						cancel()
+					}
 				}
 			case Run, Stop, Remove, Clean, Refresh, Probe, Hook, Update:
 				if !again { // what was decided before is asked again with the new state

@@ -175,6 +175,7 @@ func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	l.pingAt = now.Add(pingTime)
 	l.o.See(list, now)
 	a.stops.see(l.o.Containers)
+	a.endHooks()
 	if first {
 		a.recall()
 		l.o.doubt()

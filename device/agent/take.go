@@ -34,7 +34,7 @@ func (a *Agent) take(s Step, now time.Time) {
 		ctx, cancel = context.WithTimeout(l.ctx, timeout)
 	}
 	if s.Action == Run || s.Action == Hook {
-		l.cancels[s.Place] = cancel
+		l.cancels[flightOf(s)] = cancel
 	}
 	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), block: l.desired.PodCIDR}
 	if s.Action == Run {
@@ -75,6 +75,7 @@ func (a *Agent) done(d Doing, err error) {
 		return
 	}
 	if s.Action == Hook {
+		delete(l.cancels, flightOf(s))
 		if errors.Is(err, engine.ErrUnavailable) { // its fault is not the container's
 			l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
 			return
@@ -85,7 +86,7 @@ func (a *Agent) done(d Doing, err error) {
 	}
 	l.changed()
 	if s.Action == Run {
-		delete(l.cancels, s.Place)
+		delete(l.cancels, flightOf(s))
 		c := r.container(s.Place.Container)
 		switch {
 		case err == nil:
