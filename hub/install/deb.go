@@ -21,18 +21,45 @@ const (
 )
 
 // What dpkg runs. An agent that was not told to run does not begin to, nor does the boot helper.
+// The install line has its files where they go before those of packages, so of line and package
+// the one that came last counts: what the line has put there gives way, and what it puts there
+// later stays when the package goes. A unit whose owner has changed what it runs is his.
 const (
-	postinst = `#!/bin/sh
+	preamble = `#!/bin/sh
 set -e
+units=/etc/systemd/system
+program=/usr/local/bin/flotilla-device
+byline() { # UNIT
+	grep -Eqs "^ExecStart=$program (run|boot-helper( --[a-z]+)?)\$" "$units/${1%.*}.service"
+}
+all="flotilla-device.service flotilla-boot-helper.socket flotilla-boot-helper.service flotilla-boot-deadman.service flotilla-boot-restore.service"
+`
+	postinst = preamble + `for unit in $all; do
+	if [ -f $units/$unit ] && byline $unit; then
+		mv -f $units/$unit $units/$unit.replaced
+		echo "flotilla: the package's $unit takes the place of $units/$unit, which is kept as $unit.replaced" >&2
+		if [ "$(systemctl is-enabled $unit)" = enabled ]; then
+			systemctl reenable $unit
+		fi
+	fi
+done
+if [ -f $program ]; then
+	ln -sfn /usr/bin/flotilla-device $program
+fi
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
 	systemctl try-restart flotilla-device.service
 fi
 `
-	prerm = `#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-	systemctl disable --now flotilla-device.service flotilla-boot-helper.socket flotilla-boot-helper.service flotilla-boot-deadman.service flotilla-boot-restore.service
+	prerm = preamble + `if [ "$1" = remove ]; then
+	[ "$(readlink $program)" != /usr/bin/flotilla-device ] || rm -f $program
+	ours=
+	for unit in $all; do
+		byline $unit || ours="$ours $unit"
+	done
+	if [ -n "$ours" ] && [ -d /run/systemd/system ]; then
+		systemctl disable --now $ours
+	fi
 fi
 `
 )

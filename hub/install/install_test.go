@@ -230,6 +230,129 @@ func TestThePackageIsOneToDebian(t *testing.T) {
 	}
 }
 
+// What the line has put on a device runs no more where a package has come, and what it has put there after a package
+// stays when that goes: the last that was installed counts.
+func TestThePackageTakesThePlaceOfTheLine(t *testing.T) {
+	for _, tool := range []string{"dpkg-deb", "unshare", "systemctl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("no %s here", tool)
+		}
+	}
+	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
+		t.Skip("folders of its own need root")
+	}
+	w := httptest.NewRecorder()
+	depot(t).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/install/flotilla-device-armv6.deb", nil))
+	dir := t.TempDir()
+	deb := filepath.Join(dir, "x.deb")
+	if err := os.WriteFile(deb, w.Body.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("dpkg-deb", "--raw-extract", deb, filepath.Join(dir, "deb")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	const mine, other = "/usr/bin/flotilla-device", "/usr/local/bin/flotilla-device"
+	byLine := map[string]string{"local/flotilla-device": "the line's program"}
+	for _, name := range firmwareconfigs.Units() {
+		unit, _ := firmwareconfigs.Unit(name)
+		byLine["etc/"+name] = unit
+	}
+	edited := strings.Replace(byLine["etc/flotilla-device.service"], other, mine, 1) + "# by the owner\n"
+	for _, test := range []struct {
+		name    string
+		there   map[string]string // when the package comes
+		enabled []string
+		away    []string // of /etc/systemd/system, when it has come
+		program string   // that is typed as flotilla-device
+		stopped string   // when it goes
+	}{
+		{"on a new device", nil, nil, nil, "", "flotilla-device.service"},
+		{"after the line", byLine, []string{"flotilla-device.service", "flotilla-boot-helper.socket"}, firmwareconfigs.Units(), mine, "flotilla-device.service"},
+		{"after one by hand without the boot helper", map[string]string{"local/flotilla-device": "x", "etc/flotilla-device.service": byLine["etc/flotilla-device.service"]},
+			[]string{"flotilla-device.service"}, []string{"flotilla-device.service"}, mine, "flotilla-device.service"},
+		{"where its owner has edited its unit", map[string]string{"etc/flotilla-device.service": edited}, []string{"flotilla-device.service"}, nil, "", "flotilla-device.service"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			box := t.TempDir()
+			put := func(name, text string) {
+				t.Helper()
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(box, name)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(box, name), []byte(text), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run := func(line string) string {
+				t.Helper()
+				inside := fmt.Sprintf("set -e; mkdir -p /usr/local/bin /etc/systemd/system /run/systemd; mount --bind %[1]s/local /usr/local/bin; mount --bind %[1]s/etc /etc/systemd/system; mount --bind %[1]s/run /run/systemd; export PATH=%[1]s/sbin:$PATH; %[2]s", box, line)
+				out, err := exec.Command("unshare", "-m", "sh", "-c", inside).CombinedOutput()
+				if err != nil {
+					t.Fatalf("%s: %v: %s", line, err, out)
+				}
+				return string(out)
+			}
+			calls := func() string {
+				text, _ := os.ReadFile(filepath.Join(box, "calls"))
+				_ = os.Remove(filepath.Join(box, "calls"))
+				return string(text)
+			}
+			put("run/system/x", "")
+			put("local/x", "")
+			put("etc/x", "")
+			put("sbin/systemctl", "#!/bin/sh\necho \"$@\" >>"+box+"/calls\ncase \"$*\" in is-enabled*) grep -qsx \"$2\" "+box+"/enabled && echo enabled || { echo disabled; exit 1; };; esac\n")
+			put("enabled", strings.Join(test.enabled, "\n")+"\n")
+			for name, text := range test.there {
+				put(name, text)
+			}
+
+			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure")
+			did := calls()
+			for name, text := range test.there {
+				unit, isUnit := strings.CutPrefix(name, "etc/")
+				now, err := os.ReadFile(filepath.Join(box, name))
+				if away := slices.Contains(test.away, unit); isUnit && away != os.IsNotExist(err) {
+					t.Errorf("%s hides the package's, or is gone (%v)", name, err)
+				} else if isUnit && !away && string(now) != text {
+					t.Errorf("%s is changed", name)
+				} else if kept, _ := os.ReadFile(filepath.Join(box, name+".replaced")); isUnit && away && string(kept) != text {
+					t.Errorf("%s is not kept", name)
+				}
+				if want := "reenable " + unit + "\n"; isUnit && strings.Contains(did, want) != (slices.Contains(test.away, unit) && slices.Contains(test.enabled, unit)) {
+					t.Errorf("whether %s is enabled: %s", unit, did)
+				}
+			}
+			if got, _ := os.Readlink(filepath.Join(box, "local/flotilla-device")); got != test.program {
+				t.Errorf("who types flotilla-device runs %q, want %q", got, test.program)
+			}
+			if !strings.HasSuffix(did, "daemon-reload\ntry-restart flotilla-device.service\n") {
+				t.Errorf("the agent is not the new one: %s", did)
+			}
+			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure") // as by each upgrade
+			if did := calls(); strings.Contains(did, "reenable") {
+				t.Errorf("once more: %s", did)
+			}
+			for name, text := range byLine { // the line comes after it
+				if test.there != nil && test.program != "" && test.there[name] != "" {
+					_ = os.Remove(filepath.Join(box, name))
+					put(name, text)
+				}
+			}
+			run(filepath.Join(dir, "deb/DEBIAN/prerm") + " remove")
+			did = calls()
+			if _, there := test.there["local/flotilla-device"]; there && strings.Contains(did, "flotilla-device.service") {
+				t.Errorf("the line's agent is stopped when the package goes: %s", did)
+			} else if !there && !strings.Contains(did, "disable --now "+test.stopped) {
+				t.Errorf("the package's agent runs on: %s", did)
+			}
+			if now, err := os.ReadFile(filepath.Join(box, "local/flotilla-device")); test.program != "" && (err != nil || string(now) != byLine["local/flotilla-device"]) {
+				t.Errorf("the line's program is gone (%v)", err)
+			}
+		})
+	}
+}
+
 // reads counts what is read of a program.
 type reads struct {
 	io.Reader
