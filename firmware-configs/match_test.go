@@ -78,6 +78,35 @@ func TestEveryFakeRootIsMatchedToItsProfile(t *testing.T) {
 	}
 }
 
+// Every Raspberry Pi that there is has the profile of its chip, by the names that the vendor's and the kernel's device
+// trees give it.
+func TestEveryRaspberryPiHasAProfile(t *testing.T) {
+	profiles, err := Defaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Match: fleet.BoardMatch{Compatible: []string{"raspberrypi,2-model-b"}}}}
+	own.Name = "of-somebodys-own"
+	if p, err := Match(append(profiles, own), Board{Compatible: []string{"raspberrypi,2-model-b", "brcm,bcm2836"}, Arch: "arm"}); err != nil || p != own {
+		t.Errorf("a profile that somebody has written for a Pi 2 gives way: %v (%v)", p, err)
+	}
+	for chip, boards := range map[string]struct{ profile, names, arch string }{
+		"brcm,bcm2835": {"raspberrypi-armv6", "model-a model-a-plus model-b model-b-rev2 model-b-plus compute-module model-zero model-zero-w", "arm"},
+		"brcm,bcm2836": {"raspberrypi-3", "2-model-b", "arm"},
+		"brcm,bcm2837": {"raspberrypi-3", "2-model-b-rev2 3-model-b 3-model-a-plus 3-model-b-plus 3-compute-module", "arm arm64"},
+		"brcm,bcm2711": {"raspberrypi-4", "4-model-b 400 4-compute-module 4-compute-module-s", "arm arm64"},
+		"brcm,bcm2712": {"raspberrypi-5", "5-model-b 500 5-compute-module", "arm64"},
+	} {
+		for _, name := range strings.Fields(boards.names) {
+			for _, arch := range strings.Fields(boards.arch) {
+				if p, err := Match(profiles, Board{Compatible: []string{"raspberrypi," + name, chip}, Arch: arch, MemoryMiB: 500}); err != nil || p == nil || p.Name != boards.profile {
+					t.Errorf("raspberrypi,%s with an agent of %s has the profile %v (%v), want %s", name, arch, p, err, boards.profile)
+				}
+			}
+		}
+	}
+}
+
 func TestMatch(t *testing.T) {
 	profile := func(name string, m fleet.BoardMatch) *fleet.BoardProfile {
 		p := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Match: m}}
