@@ -278,7 +278,7 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, serve: (*call).edit},
 		get("/boards", "list", "boardprofiles", boards),
 		get(rolloutsPath, "list", "firmwarerollouts", rollouts),
-		get(rolloutsPath+"/new", "create", "firmwarerollouts", startRollout),
+		get(rolloutsPath+"/_new", "create", "firmwarerollouts", startRollout), // no rollout can have that name
 		get(rolloutsPath+"/:name", "get", "firmwarerollouts", rollout),
 		{Method: http.MethodGet, Path: manual.Root, serve: (*call).help},
 		{Method: http.MethodGet, Path: manual.Root + "/:page", serve: (*call).help},

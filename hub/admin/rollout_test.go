@@ -93,8 +93,8 @@ var rolloutViews = []struct {
 	{"rollout-stopped", "/rollouts/cgroup-stopped", []string{"pi-2 (network: the hub was not heard after 10m0s", "Went back", "Cannot do it", "Try again", "What it means, and what to do"}},
 	{"rollout-undone", "/rollouts/cgroup-undone", []string{"undone: 2 of 2 nodes have what they had before", "Roll out again"}},
 	{"rollout-waiting", "/rollouts/cgroup-waiting", []string{"The next window opens on site oslo in", "Left"}},
-	{"rollout-start", "/rollouts/new", []string{"Roll out a boot configuration", "Leave it paused"}},
-	{"rollout-yaml", "/rollouts/new?name=cgroup&profile=raspberrypi-4&site=oslo&canary=pi-1&from=01:00&to=04:30&batch=5&unavailable=1&paused=yes&condition=MemoryLimits", []string{"As YAML", "Check"}},
+	{"rollout-start", "/rollouts/_new", []string{"Roll out a boot configuration", "Leave it paused"}},
+	{"rollout-yaml", "/rollouts/_new?name=cgroup&profile=raspberrypi-4&site=oslo&canary=pi-1&from=01:00&to=04:30&batch=5&unavailable=1&paused=yes&condition=MemoryLimits", []string{"As YAML", "Check"}},
 	{"rollout-undo", "/actions/firmwarerollouts/undo?item=%2Fcgroup-going", []string{"which reboot into what they had before: 2."}},
 	{"rollout-node", "/nodes/pi-2", []string{"Boot configuration", "RolledBack", "it may be tried again when the rollout's retry is raised", "it is not tried again by itself"}},
 	{"rollout-incident", "/", []string{"Rollout cgroup-stopped of a boot configuration has stopped"}},
@@ -202,12 +202,26 @@ func TestARolloutIsTriedAgainAsItWasSeen(t *testing.T) {
 func TestWithoutARolloutThePageSaysWhatToDo(t *testing.T) {
 	srv := start(t, configOf(newMemory(sample()...)))
 	for role, want := range map[string]string{"admin": "Roll out a boot configuration", "viewer": "kubectl apply -f rollout.yaml"} {
-		if _, body := srv.ask(t, role, "GET", "/rollouts", nil); !strings.Contains(body, want) || role == "viewer" && strings.Contains(body, "/rollouts/new") {
+		if _, body := srv.ask(t, role, "GET", "/rollouts", nil); !strings.Contains(body, want) || role == "viewer" && strings.Contains(body, "/rollouts/_new") {
 			t.Errorf("%s reads: %.900s", role, mainOf(body))
 		}
 	}
-	if resp, _ := srv.ask(t, "viewer", "GET", "/rollouts/new", nil); resp.StatusCode != 403 {
+	if resp, _ := srv.ask(t, "viewer", "GET", "/rollouts/_new", nil); resp.StatusCode != 403 {
 		t.Errorf("a viewer is shown the form: %d", resp.StatusCode)
+	}
+}
+
+// A rollout of any name has a page.
+func TestARolloutCalledNewHasAPage(t *testing.T) {
+	m := newMemory(rolloutSample()...)
+	r := m.Snapshot().Rollout("cgroup-going").DeepCopy()
+	r.Name, r.UID = "new", "uid-of-new"
+	m.put(t, r)
+	srv := start(t, configOf(m))
+	for _, role := range []string{"admin", "viewer"} {
+		if resp, body := srv.ask(t, role, "GET", rolloutHref("new"), nil); resp.StatusCode != 200 || !strings.Contains(body, "1 node has its turn on site oslo") {
+			t.Errorf("%s reads: %d %.300s", role, resp.StatusCode, mainOf(body))
+		}
 	}
 }
 
