@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -158,8 +159,16 @@ func (p *page) read(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, cause(err)
 	}
+	if endless(answer) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
+		return nil, errors.New("the answer does not say where it ends, so one that is cut off cannot be told from all of it, and would call the rest gone: have the server send a Content-Length, or JSON")
+	}
 	p.tag = answer.Header.Get("ETag")
 	return text, nil
+}
+
+// endless tells whether an answer goes on until the connection ends, however that ends.
+func endless(answer *http.Response) bool {
+	return answer.ProtoMajor == 1 && answer.ContentLength < 0 && len(answer.TransferEncoding) == 0 && !answer.Uncompressed
 }
 
 // cause is an error without the place, which the sentence around it names already, and

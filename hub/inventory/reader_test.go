@@ -266,6 +266,18 @@ func TestAPageIsFollowedByItsTag(t *testing.T) {
 	})
 }
 
+// ends answers with these bytes, after which the connection is closed.
+func ends(with string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_, _ = io.WriteString(c, with)
+		_ = c.Close()
+	}
+}
+
 func TestAListComesOnlyByTLS(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "- name: a") }))
 	defer plain.Close()
@@ -285,6 +297,15 @@ func TestAListComesOnlyByTLS(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			fmt.Fprintln(w, "- name: a")
 		}, "unexpected EOF"},
+		{"one that would not say that it breaks off", ends("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n- name: a\n"), "does not say where it ends"},
+		{"the same by an old server", ends("HTTP/1.0 200 OK\r\n\r\n- name: a\n"), "does not say where it ends"},
+		{"JSON, whose end can be seen", ends("HTTP/1.0 200 OK\r\n\r\n [{\"name\": \"a\"}]"), ""},
+		{"one of known length by an old server", ends("HTTP/1.0 200 OK\r\nContent-Length: 10\r\n\r\n- name: a\n"), ""},
+		{"one in pieces", func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, "- name: a")
+			_ = http.NewResponseController(w).Flush()
+			fmt.Fprintln(w, "- name: b")
+		}, ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			secure := httptest.NewUnstartedServer(c.page)
