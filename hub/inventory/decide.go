@@ -17,11 +17,9 @@ const TaintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
 // Decide returns what follows from a list. startup is the hub's startup grace (a
 // site's own comes first): before it has passed since a node was created, or since
-// the hub began to listen, its silence says nothing yet.
+// the hub began to listen, its silence says nothing yet. Without a list nothing follows but
+// what does not depend on it: a node that is ready has not been shut down.
 func Decide(s state.Snapshot, l List, startup time.Duration, now time.Time) (changes []state.Change) {
-	if l.Len() == 0 {
-		return nil
-	}
 	for n := range s.Nodes() {
 		if c, ok := decide(s, n, l, startup, now); ok {
 			changes = append(changes, c)
@@ -40,7 +38,7 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 	switch {
 	case ready:
 		// Whatever the list says, it lives; the list is late.
-	case early(s, n, startup, now):
+	case l.Len() == 0 || early(s, n, startup, now):
 		return state.Change{}, false
 	case !listed || m.State == Gone:
 		why := fmt.Sprintf("delete node %s: it is not ready, and the inventory says that its machine is gone", n.Name)

@@ -107,6 +107,8 @@ func TestWhatFollowsFromTheList(t *testing.T) {
 		{"and no more", "- name: another", node("pi-1", "", made(startup+time.Second)), "delete node pi-1"},
 		{"a site's own startup grace comes first", "- name: another", node("pi-1", "", at("slow"), made(10*time.Minute)), ""},
 		{"a list that was not read says nothing", "", node("pi-1", "Unknown"), ""},
+		{"nor that a node is shut down which is not", "", node("pi-1", "Unknown", off), ""},
+		{"but one that is ready again loses the taint, whatever can be read", "", node("pi-1", "True", off), "untaint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule: it is ready"},
 		{"a finalizer holds a deletion", "- {name: pi-1, state: gone}", node("pi-1", "Unknown", held), "delete node pi-1"},
 		{"a silent node whose machine has been shut down is tainted", "- {name: pi-1, state: shutdown}", node("pi-1", "Unknown"), "taint pi-1 node.cloudprovider.kubernetes.io/shutdown:NoSchedule"},
 		{"once", "- {name: pi-1, state: shutdown}", node("pi-1", "Unknown", off), ""},
