@@ -241,6 +241,54 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 	}
 }
 
+// A realBoard is a board whose boot partition is a directory.
+type realBoard struct {
+	*world
+	at      string
+	reboots int
+}
+
+func (b *realBoard) Boots() (string, string, error) { return b.backend(), b.at, nil }
+func (b *realBoard) Reboot(string) error            { b.reboots++; return nil }
+
+// A boot partition that a new kernel has filled to its last byte during the trial takes the old files back.
+func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: no disk was filled: only root can mount a tmpfs")
+	}
+	w, f := newWorldOf(t, byDeadman, profileOf(byDeadman))
+	b := &realBoard{world: w, at: t.TempDir()}
+	if err := unix.Mount("tmpfs", b.at, "tmpfs", 0, "size=2m"); err != nil {
+		t.Skipf("SKIPPED: no disk was filled: mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(b.at, unix.MNT_DETACH) })
+	for name, text := range map[string][]byte{configTxt: w.old.Config, cmdlineTxt: w.old.Cmdline} {
+		if err := os.WriteFile(filepath.Join(b.at, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := NewHelper(Kernel{}, b, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(h.Pin("pi-1", hubsKey), h.Arm(f)); err != nil {
+		t.Fatal(err)
+	}
+	w.boot++
+	if err := h.Settle(); err != nil || !h.Status().Tryboot {
+		t.Fatalf("the trial does not run: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(b.at, "initrd.img"), make([]byte, 4<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("it is not full: %v", err)
+	}
+	if err := h.Restore(); err != nil {
+		t.Error(err)
+	}
+	if live, err := h.live(); err != nil || !live.equal(w.old) || b.reboots != 2 {
+		t.Errorf("the old files are not there (%v), or the board was not rebooted (%d): %q", err, b.reboots, live.Cmdline)
+	}
+}
+
 // The wall clock of a board says what it likes: 1970 until it is set, 2100 by a bad server. Nothing of a trial goes by it.
 func TestATrialDoesNotGoByTheWallClock(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {

@@ -46,10 +46,11 @@ func (h *Helper) giveBack() error {
 	if err := h.save(s); err != nil {
 		return err
 	}
-	if err := h.finishReturn(); err != nil || h.state.Phase != PhaseLeaving {
+	err := h.finishReturn()
+	if s.Trial == "" || err == nil && h.state.Phase != PhaseLeaving {
 		return err
 	}
-	return h.Board.Reboot("")
+	return errors.Join(err, h.Board.Reboot("")) // what could not be given back may be so in the next boot, as on a partition that has become read-only
 }
 
 func (h *Helper) finishReturn() error {
@@ -150,7 +151,7 @@ func (h *Helper) swapOne(backend, dir string, from, to Files) error {
 	}
 	live, err := h.live()
 	if err == nil && !live.equal(to) {
-		if err = h.one(name+".prev", from.Config); err == nil {
+		if err = h.spare(h.one(name+".prev", from.Config), name+".prev"); err == nil {
 			err = h.one(name, to.Config)
 		}
 	}

@@ -147,7 +147,7 @@ func (w *world) Sync(name string) error {
 }
 
 func (w *world) SyncDir(dir string) error {
-	err := w.fault(dir, false)
+	err := w.fault(dir, true) // it needs no room
 	if err == nil {
 		err = w.call()
 	}
@@ -709,6 +709,63 @@ func TestWhereverTheDiskFails(t *testing.T) {
 		}
 	})
 	t.Logf("%d runs", runs)
+}
+
+// TestATrialEndsOnAFullOrReadOnlyBootPartition: while something is tried that takes the network away, the boot partition
+// becomes read-only, as after an error of its file system and until the next boot; or full, as by a new kernel, and for good.
+func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
+	for _, way := range ways {
+		for _, kind := range []struct {
+			name string
+			err  error
+		}{{"read-only", unix.EROFS}, {"full", unix.ENOSPC}} {
+			for undo := range 2 {
+				t.Run(fmt.Sprintf("%s: %s, undo %d", way, kind.name, undo), func(t *testing.T) {
+					var w *world
+					var f *wire.Firmware
+					if undo > 0 {
+						w, f = undoing(t, way, outcomes[1])
+					} else {
+						w, f = newWorldOf(t, way, profileOf(way))
+					}
+					prev := func() (n int) {
+						for name := range w.names {
+							if path.Dir(name) == w.dir() && strings.HasSuffix(name, ".prev") {
+								n += len(w.names[name].text)
+							}
+						}
+						return n
+					}
+					boot, before := 0, 0
+					w.fails = func(_ int, dir string, frees bool) error {
+						if boot == 0 && w.tried(w.runs) && !w.early {
+							boot, before = w.boot, prev()
+						}
+						switch {
+						case boot == 0 || dir != w.dir():
+							return nil
+						case kind.err == unix.EROFS && w.boot != boot:
+							return nil
+						case kind.err == unix.ENOSPC && (frees || prev() < before):
+							return nil // what was removed has made room
+						case kind.err == unix.ENOSPC && w.boot != boot && (way == byTryboot || way == byGrub):
+							return nil // it was somebody
+						}
+						return kind.err
+					}
+					st, j, h := w.live(f, worse)
+					if boot == 0 {
+						t.Fatal("nothing was tried")
+					}
+					if undo > 0 {
+						w.goneBack(st, j, h, wire.FirmwareFailed)
+					} else {
+						w.check(st, j, h, wire.FirmwareRolledBack)
+					}
+				})
+			}
+		}
+	}
 }
 
 func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {

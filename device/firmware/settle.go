@@ -112,10 +112,8 @@ func (h *Helper) Restore() error {
 	default: // config.txt may name a file that clean removes
 		return fmt.Errorf("the helper is %s %s: that is to end first", s.Phase, s.Candidate)
 	}
-	if err := h.clean(); err != nil {
-		return err
-	}
-	return h.Board.Reboot("")
+	// What is left of the trial is in nobody's way: a boot partition that takes nothing any more does not keep the board in it.
+	return errors.Join(h.clean(), h.Board.Reboot(""))
 }
 
 // idle takes the files of a trial away and forgets it.
@@ -175,9 +173,17 @@ func (h *Helper) swap(from, to Files) error {
 			name string
 			text []byte
 		}
-		list := []file{{configTxt + ".prev", from.Config}, {cmdlineTxt + ".prev", from.Cmdline}}
+		config, cmdline := h.path(dir, configTxt)+".prev", h.path(dir, cmdlineTxt)+".prev"
+		err := replace(h.Disk, config, from.Config)
+		if err == nil {
+			err = replace(h.Disk, cmdline, from.Cmdline)
+		}
+		if err := h.spare(err, config, cmdline); err != nil {
+			return err
+		}
+		var list []file
 		if !bytes.Equal(live.Cmdline, to.Cmdline) {
-			list = append(list, file{tryCmdline, to.Cmdline}, file{configTxt, via(to.Config)}, file{cmdlineTxt, to.Cmdline})
+			list = []file{{tryCmdline, to.Cmdline}, {configTxt, via(to.Config)}, {cmdlineTxt, to.Cmdline}}
 		}
 		for _, f := range append(list, file{configTxt, to.Config}) {
 			if err := replace(h.Disk, h.path(dir, f.name), f.text); err != nil {
@@ -186,6 +192,19 @@ func (h *Helper) swap(from, to Files) error {
 		}
 	}
 	return h.clean()
+}
+
+// spare is what becomes of an error of keeping what was there before in other files. What is given back is bad, and nobody
+// needs it again: where there is no room for it, it makes room for what was good.
+func (h *Helper) spare(err error, prev ...string) error {
+	if err == nil || h.state.Phase != PhaseReturning {
+		return err
+	}
+	var errs []error
+	for _, name := range prev {
+		errs = append(errs, h.Disk.Remove(name))
+	}
+	return errors.Join(errs...)
 }
 
 // Overdue tells whether a trial runs that nobody has judged, though its deadline is over:
