@@ -289,6 +289,71 @@ func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
 	}
 }
 
+// The root of a Debian becomes read-only when its file system has an error: neither agent nor helper can remember anything
+// then, and the deadman ends the trial all the same.
+func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can mount a tmpfs")
+	}
+	for _, way := range ways {
+		t.Run(way, func(t *testing.T) {
+			w, f := newWorldOf(t, way, profileOf(way))
+			b := &realBoard{world: w, at: t.TempDir()}
+			for name, i := range w.names {
+				if err := os.WriteFile(filepath.Join(b.at, filepath.Base(name)), i.text, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+				t.Skipf("SKIPPED: mount a tmpfs: %v", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			s := &Server{Disk: Kernel{}, Board: b, StateDir: dir, Log: slog.New(slog.DiscardHandler)}
+			if err := s.with(func(h *Helper) error { return errors.Join(h.Pin("pi-1", hubsKey), h.Arm(f)) }); err != nil {
+				t.Fatal(err)
+			}
+			w.boot, b.reboots, w.trying, w.args = w.boot+1, 0, way == byTryboot, ""
+			if way == byGrub {
+				w.args = "ro " + grubTrialOf + trialName(f.Digest)
+			}
+			if err := s.Restore(); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // it looks once
+			w.uptime = 5 * time.Minute
+			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
+				t.Fatalf("before the deadline: %v, %d reboots", err, b.reboots)
+			}
+			w.uptime = 13 * time.Minute
+			if err := s.Deadman(ctx); err != nil || b.reboots == 0 {
+				t.Errorf("after the deadline: %v, %d reboots", err, b.reboots)
+			}
+			if way == byTryboot || way == byGrub { // the boot loader tells of a trial, too
+				*s = Server{Disk: Kernel{}, Board: b, StateDir: t.TempDir(), Log: s.Log}
+				for i := range 2 {
+					if err := os.WriteFile(filepath.Join(s.StateDir, fmt.Sprintf("boot-helper.%d.state", i)), []byte("damaged"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.reboots, w.uptime = 0, 62*time.Minute
+				if err := s.Deadman(ctx); err != nil || b.reboots != 1 {
+					t.Errorf("where what is remembered is lost: %v, %d reboots", err, b.reboots)
+				}
+				s.StateDir = dir
+			}
+			w.boot, b.reboots, w.trying, w.args = w.boot+1, 0, false, ""
+			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
+				t.Errorf("in the next boot, still read-only: %v, %d reboots", err, b.reboots)
+			}
+		})
+	}
+}
+
 // The wall clock of a board says what it likes: 1970 until it is set, 2100 by a bad server. Nothing of a trial goes by it.
 func TestATrialDoesNotGoByTheWallClock(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {

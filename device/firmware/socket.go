@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,11 @@ type Server struct {
 
 // with loads the helper, alone: another process may be the deadman.
 func (s *Server) with(do func(*Helper) error) error {
-	lock, err := os.OpenFile(filepath.Join(s.StateDir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	name := filepath.Join(s.StateDir, "lock")
+	lock, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) // a root that has become read-only is no reason to end nothing
+	if errors.Is(err, os.ErrNotExist) {
+		lock, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	}
 	if err != nil {
 		return err
 	}
@@ -195,18 +200,16 @@ func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 	return a, a.Err()
 }
 
-// Deadman reboots a board out of a trial that nobody has judged. It returns at once where
-// there is none.
+// Deadman reboots a board out of a trial that nobody has judged, also where nothing can be remembered any more, as on a root
+// that has become read-only. It returns at once where there is none.
 func (s *Server) Deadman(ctx context.Context) error {
 	for {
 		var trial bool
 		var left time.Duration
 		err := s.with(func(h *Helper) error {
-			if err := h.Settle(); err != nil {
-				return err
-			}
+			err := h.Settle()
 			if trial, left = h.Overdue(); !trial || left > 0 {
-				return nil
+				return err
 			}
 			s.Log.Warn("a boot configuration is tried here and nothing has judged it in time: back to the old one")
 			if err := h.Restore(); err != nil { // the old files are there, whatever goes wrong here
@@ -214,7 +217,9 @@ func (s *Server) Deadman(ctx context.Context) error {
 			}
 			return nil
 		})
-		if now, _ := s.Board.Tryboot(); err != nil && (now || trial) && s.Board.Uptime() > time.Hour+deadmanTime {
+		now, _ := s.Board.Tryboot()
+		now = now || strings.Contains(s.Board.Cmdline(), grubTrialOf)
+		if err != nil && (now || trial) && s.Board.Uptime() > time.Hour+deadmanTime {
 			err = errors.Join(err, s.Board.Reboot("")) // no deadline is longer, and what is kept is booted again
 		}
 		if err == nil && (!trial || left <= 0) {
