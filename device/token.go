@@ -37,9 +37,9 @@ func readToken(word, file string, stdin io.Reader) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the join token from %s: %w", name, err)
 	}
-	token := strings.TrimSpace(string(text))
-	if len(text) > maxTokenText || token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", usagef("%s must hold the join token, which begins with FLT1, and nothing else", name)
+	token := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")) // with which editors of Windows begin a text
+	if len(text) > maxTokenText || token == "" || strings.ContainsAny(token, " \t\r\n\x00") {
+		return "", usagef("%s must hold the join token, which begins with FLT1, and nothing else, as a text in UTF-8", name)
 	}
 	return token, nil
 }

@@ -17,6 +17,8 @@ func TestATokenNeedNotStandInTheListOfProcesses(t *testing.T) {
 		{"a file", "", file, "", "FLT1.file", ""},
 		{"the standard input", "-", "", " FLT1.stdin\r\n", "FLT1.stdin", ""},
 		{"the same as a file", "", "-", "FLT1.stdin", "FLT1.stdin", ""},
+		{"as Windows writes a text", "", "-", "\ufeffFLT1.stdin\r\n", "FLT1.stdin", ""},
+		{"as PowerShell writes one", "", "-", "\xff\xfeF\x00L\x00T\x001\x00.\x00x\x00\r\x00\n\x00", "", "must hold the join token"},
 		{"both", "FLT1.word", file, "", "", "leave one out"},
 		{"none", "", "", "", "", "--token is missing"},
 		{"no such file", "", file + "x", "", "", "no such file"},
