@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -165,6 +166,40 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	}
 	must(t, quickCheck(t.Context(), s.conn))
 	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
+}
+
+// What lies in the place of the ballast says nothing of the space that there is, and what copies it without
+// its holes, as `cp --sparse` and `tar -S`, takes its space away.
+func TestABallastIsTheSpaceThatItHolds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(file string) error
+		made bool
+	}{
+		{"a directory in its place is no full disk", func(file string) error { return os.MkdirAll(filepath.Join(file, "x"), 0o700) }, false},
+		{"a copy of it that takes no space is filled", func(file string) error {
+			return errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, ballastBytes))
+		}, true},
+		{"one of another size is made anew", func(file string) error { return os.WriteFile(file, make([]byte, ballastBytes+1), 0o600) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, tt.do(filepath.Join(dir, "ballast")))
+			s := openIn(t, dir)
+			if s.Full() {
+				t.Error("it takes the disk for full")
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(s.ballast(), &st); err != nil || tt.made && (st.Size != ballastBytes || st.Blocks*512 < ballastBytes) {
+				t.Errorf("the ballast is of %d bytes and takes %d: %v", st.Size, st.Blocks*512, err)
+			}
+			s.full.Store(true) // as it was on a bad day
+			mustCommit(t, s, 1, pod("new", 1))
+			if s.Full() {
+				t.Error("it goes on to take the disk for full")
+			}
+		})
+	}
 }
 
 // engines runs a benchmark with each database, as durable as it is for a hub.
