@@ -95,6 +95,9 @@ func unmixed(dir string, hub int) error {
 		if uid := owner.Of(info); uid != hub && uid != 0 {
 			return fmt.Errorf("%s belongs to user %d: the hub keeps only what is its own; move it away, or run `chown %d %s` if you trust what is in it", file, uid, hub, file)
 		}
+		if info.Mode()&(fs.ModeNamedPipe|fs.ModeDevice) != 0 {
+			return fmt.Errorf("%s is a pipe or a device, for which the hub would wait for ever: put the file itself in its place, or remove it", file)
+		}
 		if info.Mode()&fs.ModeSymlink != 0 {
 			if to, err := os.Stat(file); err != nil || !to.IsDir() {
 				return fmt.Errorf("%s leads elsewhere, and the hub would write there: put the file itself in its place, or remove it", file)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"flotilla.dev/hub/owner"
 	"flotilla.dev/hub/store/postgrestest"
 )
@@ -44,6 +46,12 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		{"a file that leads elsewhere", false, func(parent, dir string) error {
 			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "ballast"))
 		}, "ballast leads elsewhere"},
+		{"a pipe in the place of a file, for which the hub would wait for ever", false, func(_, dir string) error {
+			return unix.Mkfifo(filepath.Join(dir, witnessFile), 0o600)
+		}, "hub.rev is a pipe"},
+		{"a socket, as the hub's own, is fine", false, func(_, dir string) error {
+			return unix.Mknod(filepath.Join(dir, "hub.sock"), unix.S_IFSOCK|0o600, 0)
+		}, ""},
 		{"backups on another disk are fine", false, func(parent, dir string) error {
 			return os.Symlink(parent, filepath.Join(dir, "backups"))
 		}, ""},
