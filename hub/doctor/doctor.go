@@ -24,6 +24,7 @@ import (
 
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/leader"
+	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
 )
 
@@ -146,7 +147,7 @@ func directory(dir string, running bool) (all []Finding) {
 	if err := unix.Access(dir, unix.W_OK); err != nil {
 		all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s cannot be written: %v", dir, err), "run this as the user of the hub; if that is who you are, chown it, and see `dmesg` for a file system that has become read-only"})
 	}
-	files := 0
+	files, foreign := 0, false
 	err = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it has just gone
@@ -164,12 +165,16 @@ func directory(dir string, running bool) (all []Finding) {
 			all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s is open to others (mode %04o)", name, in.Mode().Perm()), "chmod 600 " + file + "; who may have read it has the hub's secrets"})
 		}
 		if ownerOf(in) != ownerOf(info) {
+			foreign = true
 			all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s belongs to another user than %s", name, dir), fmt.Sprintf("chown %d %s: a command was run as another user", ownerOf(info), file)})
 		}
 		return nil
 	})
 	if err != nil {
 		all = append(all, Finding{Fail, "directory", err.Error(), "run this as the user of the hub, or as root"})
+	}
+	if err := store.Refuses(dir); err != nil && !foreign { // else it is said
+		all = append(all, Finding{Fail, "directory", err.Error(), startsNot})
 	}
 	if len(all) == 0 {
 		state := "the hub is down"
@@ -220,7 +225,7 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 	default:
 		all = append(all, Finding{OK, "database", fmt.Sprintf("hub.db is whole, %.1f MB, schema %d", float64(e.Bytes)/(1<<20), e.Schema), ""})
 	}
-	all = append(all, p.paused(e)...)
+	all = append(append(all, p.paused(e)...), secretsOfDatabase(e)...)
 	lost, _ := fs.Glob(os.DirFS(p.Config.DataDir), "hub.db.corrupt-*")
 	lost = slices.DeleteFunc(lost, func(file string) bool { return strings.HasSuffix(file, "-wal") || strings.HasSuffix(file, "-shm") }) // of one of them
 	if len(lost) > 0 {
@@ -249,7 +254,20 @@ func (p Patient) server(e *store.Examination, err error) (all []Finding) {
 	if len(e.Unsafe) > 0 {
 		all = append(all, Finding{Fail, "database", "a power cut of the server loses what was acknowledged: " + strings.Join(e.Unsafe, ", "), "set fsync and full_page_writes to on in postgresql.conf, and restart PostgreSQL"})
 	}
-	return append(all, p.paused(e)...)
+	return append(append(all, p.paused(e)...), secretsOfDatabase(e)...)
+}
+
+const startsNot = "the hub does not start like this: mend it before you stop it, or start it again"
+
+// secretsOfDatabase says that the key of the secrets is not the database's.
+func secretsOfDatabase(e *store.Examination) []Finding {
+	switch {
+	case e.Key == nil:
+		return nil
+	case errors.Is(e.Key, fs.ErrNotExist):
+		return []Finding{{Warn, "secrets", e.Key.Error(), "put secrets.key back from where you keep it, for the hub does not start without; where systemd gives the key to the hub all is well"}}
+	}
+	return []Finding{{Fail, "secrets", e.Key.Error(), "put secrets.key back from where you keep it: the hub does not start without"}}
 }
 
 // paused says that nobody has looked yet at a database that was replaced.
@@ -300,6 +318,12 @@ func (p Patient) certificates() (all []Finding) {
 			continue
 		}
 		all = append(all, p.certificate(name, text))
+	}
+	if Worst(all) == Fail { // keys are good for nothing without
+		return all
+	}
+	for _, err := range pki.Look(p.Config.DataDir) {
+		all = append(all, Finding{Fail, "certificates", err.Error(), startsNot})
 	}
 	return all
 }

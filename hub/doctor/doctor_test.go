@@ -34,6 +34,9 @@ func made(t *testing.T) (p Patient, open func() *store.Store) {
 	if _, err := pki.OpenWith(dir, ""); err != nil {
 		t.Fatal(err)
 	}
+	if err := st.Commit(t.Context(), store.Commit{Rev: 1, Rows: []store.Row{{Kind: "secrets", Namespace: "default", Name: "s", UID: "u", Rev: 1, Object: []byte("{}")}}}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := st.BackUpNow(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +130,25 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
 		{"no backup", Warn, "backups", "none yet", func(p *Patient, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
+		{"a root without its key", Fail, "certificates", "root.key: certificate authority unusable: it is missing", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.key"))) }},
+		{"an intermediate with a key of zeros", Fail, "certificates", "intermediate.key: certificate authority unusable: it holds no PEM key", func(p *Patient, in func(string) string) {
+			do(os.WriteFile(in("pki/intermediate.key"), make([]byte, 241), 0o600))
+		}},
+		{"an intermediate with the key of the root", Fail, "certificates", "it is not the key of intermediate.crt", func(p *Patient, in func(string) string) {
+			text, err := os.ReadFile(in("pki/root.key"))
+			do(err)
+			do(os.WriteFile(in("pki/intermediate.key"), text, 0o600))
+		}},
+		{"a key of boot configurations that is empty", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
+		{"a key of secrets that is damaged", Fail, "secrets", "it must hold 64 hex digits", func(p *Patient, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
+		{"a key of secrets that is another one", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Patient, in func(string) string) {
+			do(os.WriteFile(in("secrets.key"), []byte(strings.Repeat("7", 64)), 0o600))
+		}},
+		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Patient, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
+		{"a file that leads elsewhere", Fail, "directory", "hub.rev leads elsewhere", func(p *Patient, in func(string) string) {
+			do(os.Rename(in("hub.rev"), in("there")))
+			do(os.Symlink(in("there"), in("hub.rev")))
+		}},
 		{"no root", Fail, "certificates", "pki/root.crt is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
 		{"an empty certificate", Fail, "certificates", "pki/root.crt holds none", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
 		{"a root that has ended", Fail, "certificates", "pki/root.crt ended", func(p *Patient, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},

@@ -26,6 +26,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"flotilla.dev/hub/owner"
 	"flotilla.dev/shared/clock"
 )
@@ -122,8 +124,8 @@ func (a *Authority) open() (err error) {
 		return err
 	}
 	if a.middle.cert != nil {
-		if err := a.middle.cert.CheckSignatureFrom(a.root.cert); err != nil {
-			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
+		if err := signedBy(a.middle.cert, a.root.cert, a.path("intermediate.crt")); err != nil {
+			return err
 		}
 	}
 	if a.sealed() {
@@ -303,6 +305,45 @@ func (a *Authority) read(name string) (pair, error) {
 		return pair{}, fmt.Errorf("read %s: %w: it is not the key of %s.crt; %s", keyFile, ErrKey, name, restore)
 	}
 	return p, nil
+}
+
+// Look is what the next start would refuse of the authority of a data directory, and changes nothing. What is
+// being changed at this moment, or is finished by that start, says nothing.
+func Look(dataDir string) (wrong []error) {
+	a := &Authority{dir: filepath.Join(dataDir, "pki")}
+	if lock, err := os.Open(a.path(lockFile)); err == nil {
+		defer lock.Close()
+		if unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+			return nil
+		}
+	}
+	if _, err := os.Lstat(a.path(nextDir)); err == nil {
+		return nil
+	}
+	var is [3]pair
+	for i, name := range keyNames {
+		p, err := a.read(name)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			wrong = append(wrong, err)
+		}
+		is[i] = p
+	}
+	if root, middle := is[0].cert, is[1].cert; root != nil && middle != nil {
+		if err := signedBy(middle, root, a.path("intermediate.crt")); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	if _, err := a.readFirmwareKey(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		wrong = append(wrong, err)
+	}
+	return wrong
+}
+
+func signedBy(middle, root *x509.Certificate, file string) error {
+	if err := middle.CheckSignatureFrom(root); err != nil {
+		return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", file, ErrKey, err)
+	}
+	return nil
 }
 
 func decodeKey(text []byte) (*ecdsa.PrivateKey, error) {

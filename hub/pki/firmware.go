@@ -28,21 +28,14 @@ func (a *Authority) HasFirmwareKey() bool {
 // made anew in the place of one that cannot be read.
 func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 	err = a.locked(func() error {
-		text, err := os.ReadFile(a.path(firmwareKey))
-		if err == nil {
-			key, err = parseFirmwareKey(text)
-			if err != nil {
-				return fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki, for devices take no boot configuration that another key has signed", a.path(firmwareKey), ErrKey, err)
-			}
-			return nil
-		}
-		if !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("read the key that signs boot configurations: %w", err)
+		if key, err = a.readFirmwareKey(); !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
 		if _, key, err = ed25519.GenerateKey(rand.Reader); err != nil {
 			return err
 		}
-		if text, err = encodeKey(key); err == nil {
+		text, err := encodeKey(key)
+		if err == nil {
 			err = owner.WriteFile(a.path(firmwareKey), text)
 		}
 		if err == nil {
@@ -54,6 +47,18 @@ func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 		return nil
 	})
 	return key, err
+}
+
+// readFirmwareKey is os.ErrNotExist where there is none.
+func (a *Authority) readFirmwareKey() (key ed25519.PrivateKey, err error) {
+	text, err := os.ReadFile(a.path(firmwareKey))
+	if err != nil {
+		return nil, fmt.Errorf("read the key that signs boot configurations: %w", err)
+	}
+	if key, err = parseFirmwareKey(text); err != nil {
+		return nil, fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki, for devices take no boot configuration that another key has signed", a.path(firmwareKey), ErrKey, err)
+	}
+	return key, nil
 }
 
 func parseFirmwareKey(text []byte) (ed25519.PrivateKey, error) {

@@ -27,6 +27,7 @@ type Examination struct {
 	Damage  string
 	Changed time.Time // the database or its log
 	Paused  *Recovery // that nobody has resumed yet
+	Key     error     // why the hub could not open its secrets; fs.ErrNotExist: no file has the key
 	URL     string    // of the hub, as it last said
 	Server  string    // PostgreSQL's, as people see it; "": the database is a file in the directory
 	Release string    // of that server
@@ -102,6 +103,9 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	if e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaRecovered).Scan(&paused) == nil {
 		e.Paused = new(Recovery)
 		_ = json.Unmarshal([]byte(paused), e.Paused)
+	}
+	if e.Damage == "" {
+		e.Key = (&Store{dir: dir, file: file, read: &pool{e.db, false}}).keyOf(ctx)
 	}
 	return e, nil
 }

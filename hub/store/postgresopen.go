@@ -328,5 +328,7 @@ func examinePostgres(ctx context.Context, o Options, url string) (e *Examination
 		e.Paused = new(Recovery)
 		_ = json.Unmarshal([]byte(paused), e.Paused)
 	}
+	s.dir, s.read = o.Dir, q
+	e.Key = s.keyOf(ctx)
 	return e, nil
 }

@@ -41,13 +41,8 @@ func private(o Options, log *slog.Logger) error {
 	case uid != hub:
 		return fmt.Errorf("data directory %s belongs to user %d, who can read and replace everything that the hub (user %d) remembers: run `chown -R %d %s`, or run the hub as its owner", dir, uid, hub, hub, dir)
 	}
-	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
-		if err := holds(parent, dir, hub, of); err != nil {
-			return err
-		}
-		if parent == filepath.Dir(parent) {
-			break
-		}
+	if err := above(dir, hub, of); err != nil {
+		return err
 	}
 	if open := info.Mode().Perm() &^ 0o700; open != 0 {
 		if err := os.Chmod(dir, 0o700); err != nil {
@@ -56,6 +51,34 @@ func private(o Options, log *slog.Logger) error {
 		log.Warn("the data directory was open to others and is not any more: if somebody else uses this machine, make new tokens and passwords", "dir", dir, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 	}
 	return unmixed(dir, hub)
+}
+
+// Refuses is why a hub would not start in a data directory that is its own, nil: it would. It mends nothing.
+func Refuses(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if err := above(dir, owner.Of(info), owner.Group(info)); err != nil {
+		return err
+	}
+	return unmixed(dir, owner.Of(info))
+}
+
+// above asks holds of each directory above.
+func above(dir string, hub, of int) error {
+	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
+		if err := holds(parent, dir, hub, of); err != nil || parent == filepath.Dir(parent) {
+			return err
+		}
+	}
 }
 
 // holds tells whether nobody but the hub, a user with a group, can put something in the place of a

@@ -111,6 +111,28 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	return newSealer(key)
 }
 
+// keyOf is why the key is not the one of the database, nil: it is, or there is nothing that it opens. It makes
+// none; that no file has it is fs.ErrNotExist, for systemd may give it to the hub alone.
+func (s *Store) keyOf(ctx context.Context) error {
+	file := filepath.Join(s.dir, secretsKey)
+	key, err := readKey(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	known, kerr := valueOf(ctx, s.read, metaKeyID)
+	if err == nil && known == keyID(key) || kerr != nil || known == "" {
+		return nil
+	}
+	switch what, _, serr := s.sealed(ctx); {
+	case serr != nil || what == "": // a new one is made
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w, and %s in the database are sealed with it", err, what)
+	default:
+		return fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s", file, ErrKey, keyID(key), what, known)
+	}
+}
+
 func readKey(file string) ([]byte, error) {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
 		if text, err := os.ReadFile(filepath.Join(dir, credential)); err == nil {
