@@ -15,12 +15,13 @@ import (
 // look at the page. So callers who were found good lately stay who they were: for
 // rememberFor after that, never beyond the end of what they show. Nothing that they want
 // changed is carried out then, for that has to be remembered first; and nothing is
-// revoked either, for that has to be, too. With each right that is taken here before, all have
-// to be found good once more.
+// revoked either, for that has to be, too. With each right that is taken before, here or by
+// another hub or a command, all have to be found good once more.
 const (
 	rememberFor = time.Hour
 	mostKnown   = 4096
 	askAgain    = 2 * time.Second // while the database does not answer
+	askTaken    = 2 * time.Second // whether a right was taken elsewhere
 )
 
 // known are the callers who were found good lately.
@@ -28,6 +29,7 @@ type known struct {
 	mu     sync.Mutex
 	of     map[[sha256.Size]byte]caller
 	turn   int       // how often a right was taken
+	seen   string    // what the database has said of that
 	silent bool      // the database did not answer
 	asked  time.Time // when it was asked last, since then
 }
@@ -96,6 +98,46 @@ func (k *known) taken(err error) error {
 		k.turn++
 	}
 	return err
+}
+
+// takenBy is how often the database says that rights were taken, as seen now. Those who were looked up
+// before it was known to be another one are forgotten.
+func (k *known) takenBy(seen string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.seen != seen {
+		k.seen, k.of = seen, nil
+		k.turn++
+	}
+}
+
+// remembers tells whether anybody is known.
+func (k *known) remembers() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.of) > 0
+}
+
+// RunRights forgets who was known when a right is taken elsewhere, for the database may be away when they
+// come. It returns when ctx ends.
+func (g *Guard) RunRights(ctx context.Context) error {
+	for {
+		g.lookForTaken(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(askTaken):
+		}
+	}
+}
+
+func (g *Guard) lookForTaken(ctx context.Context) {
+	if !g.known.remembers() {
+		return
+	}
+	if seen, err := g.Store.RightsTaken(ctx); err == nil { // else nobody knows
+		g.known.takenBy(seen)
+	}
 }
 
 // heard notes whether the database has answered.

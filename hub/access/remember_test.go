@@ -140,34 +140,40 @@ func TestTheKnownAreBounded(t *testing.T) {
 	}
 }
 
+// takes are the ways in which a right of anna's ends, by the guard that is asked for it.
+var takes = map[string]func(context.Context, fixture, *http.Cookie, string) error{
+	"the password is set": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+		return g.SetPassword(ctx, "anna", "another horse battery")
+	},
+	"the password is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+		_, err := g.ChangePassword(ctx, PasswordChange{"anna", goodPassword, "another horse battery", "10.0.0.1"})
+		return err
+	},
+	"the role is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+		return g.SetRole(ctx, "anna", Viewer)
+	},
+	"the person is deleted": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error { return g.DeleteUser(ctx, "anna") },
+	"the kubeconfigs are revoked": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
+		return g.RevokeKubeconfigs(ctx, "anna")
+	},
+	"the token is revoked": func(ctx context.Context, g fixture, _ *http.Cookie, id string) error {
+		return g.RevokeAPIToken(ctx, id)
+	},
+	"the token is revoked by its owner": func(ctx context.Context, g fixture, _ *http.Cookie, id string) error {
+		return g.RevokeAPITokenOf(ctx, "anna", id)
+	},
+	"the session is logged out": func(ctx context.Context, g fixture, c *http.Cookie, _ string) error {
+		r := httptest.NewRequest(http.MethodPost, "https://hub/logout", nil)
+		r.AddCookie(c)
+		_, err := g.Logout(ctx, r)
+		return err
+	},
+}
+
 // Whose right was taken here is not known any more, also where that was not asked for since: a
 // database that goes away later gives nobody back what they had.
 func TestWhoseRightWasTakenIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
-	for what, take := range map[string]func(context.Context, fixture, *http.Cookie, string) error{
-		"the password is set": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
-			return g.SetPassword(ctx, "anna", "another horse battery")
-		},
-		"the password is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
-			_, err := g.ChangePassword(ctx, PasswordChange{"anna", goodPassword, "another horse battery", "10.0.0.1"})
-			return err
-		},
-		"the role is changed": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
-			return g.SetRole(ctx, "anna", Viewer)
-		},
-		"the person is deleted": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error { return g.DeleteUser(ctx, "anna") },
-		"the token is revoked": func(ctx context.Context, g fixture, _ *http.Cookie, id string) error {
-			return g.RevokeAPIToken(ctx, id)
-		},
-		"the token is revoked by its owner": func(ctx context.Context, g fixture, _ *http.Cookie, id string) error {
-			return g.RevokeAPITokenOf(ctx, "anna", id)
-		},
-		"the session is logged out": func(ctx context.Context, g fixture, c *http.Cookie, _ string) error {
-			r := httptest.NewRequest(http.MethodPost, "https://hub/logout", nil)
-			r.AddCookie(c)
-			_, err := g.Logout(ctx, r)
-			return err
-		},
-	} {
+	for what, take := range takes {
 		t.Run(what, func(t *testing.T) {
 			g, b := guard(t, t.TempDir()), &books{}
 			session := anna(t, g)
@@ -187,6 +193,41 @@ func TestWhoseRightWasTakenIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
 				if err := look(c); !errors.Is(err, store.ErrUnavailable) {
 					t.Errorf("%s: %v", c.secret, err)
 				}
+			}
+		})
+	}
+}
+
+// Nor is one whose right was taken by a command beside the hub, or at another hub of the database.
+func TestWhoseRightWasTakenElsewhereIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
+	for what, take := range takes {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			g, b := guard(t, dir), &books{}
+			session := anna(t, g)
+			token, err := g.CreateAPIToken(t.Context(), NewAPIToken{"anna", "laptop", time.Hour})
+			must(t, err)
+			other, err := store.OpenShared(t.Context(), store.Options{Dir: dir})
+			must(t, err)
+			defer other.Close()
+			elsewhere := g
+			elsewhere.Guard = New(Options{Store: other, Authority: g.Authority})
+			c := credential{kind: "token", secret: token}
+			look := func() error { _, err := g.lookUp(t.Context(), c, b.ask); return err }
+			for range 2 { // there may be no first time
+				must(t, look())
+				g.lookForTaken(t.Context())
+			}
+			must(t, look())
+			g.lookForTaken(t.Context())
+			if !g.known.remembers() {
+				t.Fatal("nobody is known although no right was taken")
+			}
+			must(t, take(t.Context(), elsewhere, session, strings.Split(token, ".")[1]))
+			g.lookForTaken(t.Context())
+			b.say(errAway)
+			if err := look(); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("known still: %v", err)
 			}
 		})
 	}

@@ -297,7 +297,7 @@ func (h *Hub) parts() []func(context.Context) error {
 	kept := func(what string, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
 	}
-	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), h.Store.Ended, kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
+	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("rights", h.Guard.RunRights), h.Store.Ended, kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
 	if h.o.HTTPS != nil {
 		w := h.web()
 		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, &h.answering, w.server, h.o.HTTPS) })

@@ -84,8 +84,16 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 	sub, end := context.WithCancel(ctx)
 	defer end()
 	go m.watchAuthority(sub, s, files, end)
+	reads, over := m.reads(s, authority, f), make(chan struct{})
+	defer func() { <-over }() // it asks the database
+	defer end()
+	go func() {
+		defer close(over)
+		defer panics.Catch("rights")
+		_ = reads.guard.RunRights(sub)
+	}()
 	return runWeb(sub, &m.answering, &http.Server{
-		Handler: m.handler(server, m.reads(s, authority, f)), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
+		Handler: m.handler(server, reads), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}, m.https.open())
 }
 

@@ -221,7 +221,12 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		if v, err := s.Views(ctx, "anna"); err != nil || len(v) != 1 || v[0].Href != "/x?y=1" {
 			t.Fatal(v, err)
 		}
+		before, err := s.RightsTaken(ctx)
+		must(err)
 		must(s.SetRole(ctx, "anna", "viewer", now))
+		if after, err := s.RightsTaken(ctx); err != nil || after == before {
+			t.Errorf("rights were taken: %s before, %s after: %v", before, after, err)
+		}
 		if at, err := s.ClientsRevokedBefore(ctx, "anna"); err != nil || !at.Equal(now) {
 			t.Fatal(at, err)
 		}

@@ -38,6 +38,29 @@ type APIToken struct {
 	Expires time.Time
 }
 
+// metaTaken is how often a right was taken, by whichever hub or command.
+const metaTaken = "rights-taken"
+
+// taking is tx for what takes a right from somebody: whoever remembers rights sees that in RightsTaken.
+func (s *Store) taking(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
+		if err := fn(ctx, c); err != nil {
+			return err
+		}
+		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
+		return err
+	})
+}
+
+// RightsTaken is another text after each right that was taken from somebody.
+func (s *Store) RightsTaken(ctx context.Context) (string, error) {
+	v, err := s.Meta(ctx, metaTaken)
+	if errors.Is(err, ErrNotFound) {
+		return "0", nil
+	}
+	return v, err
+}
+
 // AddUser stores a new user; ErrExists when the name is taken.
 func (s *Store) AddUser(ctx context.Context, u User) error {
 	n, err := s.exec(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", u.Name, u.Role, u.Password, stamp(u.Created))
@@ -104,7 +127,7 @@ func (s *Store) ReplacePassword(ctx context.Context, name, before, password stri
 }
 
 func (s *Store) setPassword(ctx context.Context, name, update string, args ...any) error {
-	return s.tx(ctx, func(ctx context.Context, c *conn) error {
+	return s.taking(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, update, args...)
 		if err != nil {
 			return err
@@ -120,7 +143,7 @@ func (s *Store) setPassword(ctx context.Context, name, update string, args ...an
 // SetRole changes what a user may do, from their next request on; certificates
 // issued until now, in which the role stands, are no longer good.
 func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) error {
-	return s.tx(ctx, func(ctx context.Context, c *conn) error {
+	return s.taking(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "UPDATE users SET role = ? WHERE name = ?", role, name)
 		if err != nil {
 			return err
@@ -139,7 +162,7 @@ func revokeClients(ctx context.Context, c *conn, name string, now time.Time) err
 
 // DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
-	return s.tx(ctx, func(ctx context.Context, c *conn) error {
+	return s.taking(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
 		if err != nil {
 			return err
@@ -156,7 +179,7 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 
 // RevokeClients ends the certificates of a name that were issued until now.
 func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) error {
-	return s.tx(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
+	return s.taking(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
 }
 
 // ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
@@ -201,8 +224,10 @@ func (s *Store) Session(ctx context.Context, hash []byte) (Session, error) {
 
 // DeleteSession ends a login.
 func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
-	_, err := s.exec(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
-	return err
+	return s.taking(ctx, func(ctx context.Context, c *conn) error {
+		_, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
+		return err
+	})
 }
 
 // AddAPIToken stores a token of an existing user, and forgets those that ended a month ago.
@@ -247,9 +272,14 @@ func (s *Store) apiTokens(ctx context.Context, query string, args ...any) ([]API
 
 // DeleteAPIToken ends a token; ErrNotFound when there is none.
 func (s *Store) DeleteAPIToken(ctx context.Context, id string) error {
-	n, err := s.exec(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
-	if err == nil && n == 0 {
-		err = fmt.Errorf("API token %s: %w", id, ErrNotFound)
-	}
-	return err
+	return s.taking(ctx, func(ctx context.Context, c *conn) error {
+		r, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("API token %s: %w", id, ErrNotFound))
+		}
+		return nil
+	})
 }
