@@ -14,12 +14,15 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
+// How long whoever else writes is waited for, in milliseconds, and how long while they go on.
+const busyWait, busyHeld = "5000", "100"
+
 // dsn says how every connection is made: durable commits, enforced references, and a bounded log.
 // That space which deletes free goes back to the disk is said to a database once, while it is
 // empty: SQLite writes for it each time, for which a command that only reads would have to wait.
 // It makes no file: an empty one in the place of one that was moved would cost the log its life.
 func dsn(file string, pragmas ...string) string {
-	all := []string{"busy_timeout(5000)"}
+	all := []string{"busy_timeout(" + busyWait + ")"}
 	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
 		all = append(all, "auto_vacuum(2)")
 	}
@@ -59,7 +62,7 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.conn = &conn{c, false}
+	s.conn, s.held = &conn{c, false}, false
 	read, err := sql.Open("sqlite", dsn(s.file, "query_only(1)"))
 	if err != nil {
 		return err

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"modernc.org/sqlite"
 )
 
 // Sentinels, by what the caller has to do about them.
@@ -80,6 +82,7 @@ type Store struct {
 
 	ahead     *dirLock // the database's file, where a hub reads it ahead: no other hub has it, whatever becomes of hub.lock
 	displaced bool     // somebody has moved or removed it; changed under mu
+	held      bool     // somebody else is writing to it, and was waited for; changed under mu
 	readAhead sync.WaitGroup
 
 	audits                auditor
@@ -209,7 +212,7 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	if err := s.inPlace(ctx); err != nil {
 		return err
 	}
-	if _, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+	if err := s.beginWriting(ctx); err != nil {
 		return s.explain(err)
 	}
 	err := fn(ctx, s.conn)
@@ -234,6 +237,25 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	}
 	s.wrote(writes)
 	return nil
+}
+
+// beginWriting begins a transaction of SQLite's. Whoever else is writing is waited for, but one who goes on
+// by one transaction of the hub's alone: each of those behind it would wait as long, and the control loop with them.
+func (s *Store) beginWriting(ctx context.Context) error {
+	_, err := s.conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+	var e *sqlite.Error
+	held := errors.As(err, &e) && e.Code()&0xff == sqliteBusy
+	if s.shared || held == s.held {
+		return err
+	}
+	wait := busyWait
+	if held {
+		wait = busyHeld
+	}
+	if _, werr := s.conn.ExecContext(ctx, "PRAGMA busy_timeout("+wait+")"); werr == nil {
+		s.held = held
+	}
+	return err
 }
 
 // exec runs one writing statement in a transaction of its own and tells how many rows it touched.

@@ -404,6 +404,14 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	hub := openIn(t, dir)
+	patience := func(s *Store, want int) {
+		t.Helper()
+		var is int
+		if must(t, s.conn.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&is)); is != want {
+			t.Errorf("whoever writes is waited for by %d ms, want %d", is, want)
+		}
+	}
+	patience(hub, 5000)
 	log := filepath.Join(dir, database+"-wal")
 	before, err := os.Stat(log)
 	must(t, err)
@@ -431,9 +439,12 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 		if err := hub.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{pod("a", 1)}}); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), "somebody else has been writing") != 1 {
 			t.Errorf("while another one writes the hub is told %v", err)
 		}
+		patience(hub, 100) // one transaction has waited: those behind it do not, too
+		patience(second, 5000)
 		return nil
 	}))
 	mustCommit(t, hub, 1, pod("a", 1))
+	patience(hub, 5000)
 	must(t, hub.Close())
 }
 
