@@ -42,22 +42,23 @@ func (d directory) did(ctx context.Context, verb, resource, name string, err err
 	return err
 }
 
-// ended says what a revocation by name was of. Any name may be revoked, for the audit does not go back as far as
+// ended says what a revocation by name was of, unless it was none. Any name may be revoked, for the audit does not go back as far as
 // what was made; a mistyped one would end nothing, and nobody would see that.
-func (d directory) ended(ctx context.Context, out io.Writer, what, name string, resources ...string) error {
+func (d directory) ended(ctx context.Context, out io.Writer, err error, what, name string, resources ...string) error {
+	if err != nil {
+		return err
+	}
 	made, err := d.store.FindAudits(ctx, store.AuditQuery{Words: []string{name}, Verbs: []string{"create"}, Resources: resources, Limit: 1000})
 	if err != nil {
 		return err
 	}
-	text := "All " + what + " of " + name + " that were made until now have ended.\n"
-	told := false
+	none := " The audit tells of none for that name: if one was lost, look whether its name is written like this."
 	for _, a := range made {
-		told = told || a.Name == name && a.Code < http.StatusBadRequest
+		if a.Name == name && a.Code < http.StatusBadRequest {
+			none = ""
+		}
 	}
-	if !told {
-		text += "The audit tells of none for that name: if one was lost, look whether its name is written like this.\n"
-	}
-	_, err = io.WriteString(out, text)
+	_, err = fmt.Fprintf(out, "All %s of %s that were made until now have ended.%s\n", what, name, none)
 	return err
 }
 

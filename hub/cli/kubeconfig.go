@@ -58,10 +58,8 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 	revokeDir := dataDir(revoke)
 	revoke.RunE = func(c *cobra.Command, args []string) error {
 		return p.inside(c, *revokeDir, func(ctx context.Context, d directory) error {
-			if err := d.did(ctx, "revoke", "kubeconfigs", args[0], d.guard.RevokeKubeconfigs(ctx, args[0])); err != nil {
-				return err
-			}
-			return d.ended(ctx, c.OutOrStdout(), "kubeconfigs", args[0], "kubeconfigs", "clientcertificates")
+			err := d.did(ctx, "revoke", "kubeconfigs", args[0], d.guard.RevokeKubeconfigs(ctx, args[0]))
+			return d.ended(ctx, c.OutOrStdout(), err, "kubeconfigs", args[0], "kubeconfigs", "clientcertificates")
 		})
 	}
 	c.AddCommand(revoke)

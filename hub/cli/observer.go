@@ -56,10 +56,8 @@ func (p Program) observerCommand() *cobra.Command {
 	revokeDir := dataDir(revoke)
 	revoke.RunE = func(c *cobra.Command, args []string) error {
 		return p.inside(c, *revokeDir, func(ctx context.Context, d directory) error {
-			if err := d.did(ctx, "revoke", "mqttobservers", args[0], d.guard.RevokeObserver(ctx, args[0])); err != nil {
-				return err
-			}
-			return d.ended(ctx, c.OutOrStdout(), "certificates", args[0], "mqttobservers")
+			err := d.did(ctx, "revoke", "mqttobservers", args[0], d.guard.RevokeObserver(ctx, args[0]))
+			return d.ended(ctx, c.OutOrStdout(), err, "certificates", args[0], "mqttobservers")
 		})
 	}
 	c.AddCommand(revoke)

@@ -257,7 +257,7 @@ func (p Patient) server(e *store.Examination, err error) (all []Finding) {
 	return append(append(all, p.paused(e)...), secretsOfDatabase(e)...)
 }
 
-const startsNot = "the hub does not start like this: mend it before you stop it, or start it again"
+const startsNot = "the hub does not start like this: mend it first"
 
 // secretsOfDatabase says that the key of the secrets is not the database's.
 func secretsOfDatabase(e *store.Examination) []Finding {
@@ -265,9 +265,9 @@ func secretsOfDatabase(e *store.Examination) []Finding {
 	case e.Key == nil:
 		return nil
 	case errors.Is(e.Key, fs.ErrNotExist):
-		return []Finding{{Warn, "secrets", e.Key.Error(), "put secrets.key back from where you keep it, for the hub does not start without; where systemd gives the key to the hub all is well"}}
+		return []Finding{{Warn, "secrets", e.Key.Error(), "where systemd gives the key to the hub all is well; " + startsNot}}
 	}
-	return []Finding{{Fail, "secrets", e.Key.Error(), "put secrets.key back from where you keep it: the hub does not start without"}}
+	return []Finding{{Fail, "secrets", e.Key.Error(), startsNot}}
 }
 
 // paused says that nobody has looked yet at a database that was replaced.
@@ -322,7 +322,7 @@ func (p Patient) certificates() (all []Finding) {
 	if Worst(all) == Fail { // keys are good for nothing without
 		return all
 	}
-	for _, err := range pki.Look(p.Config.DataDir) {
+	if err := pki.Look(p.Config.DataDir); err != nil {
 		all = append(all, Finding{Fail, "certificates", err.Error(), startsNot})
 	}
 	return all

@@ -117,16 +117,8 @@ func (a *Authority) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := a.readRotation(); err != nil {
+	if err := a.readRest(); err != nil {
 		return err
-	}
-	if a.middle, err = a.read("intermediate"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if a.middle.cert != nil {
-		if err := signedBy(a.middle.cert, a.root.cert, a.path("intermediate.crt")); err != nil {
-			return err
-		}
 	}
 	if a.sealed() {
 		return nil // Unlock goes on
@@ -309,7 +301,7 @@ func (a *Authority) read(name string) (pair, error) {
 
 // Look is what the next start would refuse of the authority of a data directory, and changes nothing. What is
 // being changed at this moment, or is finished by that start, says nothing.
-func Look(dataDir string) (wrong []error) {
+func Look(dataDir string) error {
 	a := &Authority{dir: filepath.Join(dataDir, "pki")}
 	if lock, err := os.Open(a.path(lockFile)); err == nil {
 		defer lock.Close()
@@ -320,28 +312,31 @@ func Look(dataDir string) (wrong []error) {
 	if _, err := os.Lstat(a.path(nextDir)); err == nil {
 		return nil
 	}
-	var is [3]pair
-	for i, name := range keyNames {
-		p, err := a.read(name)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			wrong = append(wrong, err)
-		}
-		is[i] = p
+	var err error
+	if a.root, err = a.read("root"); err == nil {
+		err = a.readRest()
 	}
-	if root, middle := is[0].cert, is[1].cert; root != nil && middle != nil {
-		if err := signedBy(middle, root, a.path("intermediate.crt")); err != nil {
-			wrong = append(wrong, err)
-		}
+	if err == nil {
+		_, err = a.readFirmwareKey()
 	}
-	if _, err := a.readFirmwareKey(); err != nil && !errors.Is(err, os.ErrNotExist) {
-		wrong = append(wrong, err)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return wrong
+	return err
 }
 
-func signedBy(middle, root *x509.Certificate, file string) error {
-	if err := middle.CheckSignatureFrom(root); err != nil {
-		return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", file, ErrKey, err)
+// readRest reads what there is beside the root.
+func (a *Authority) readRest() (err error) {
+	if err := a.readRotation(); err != nil {
+		return err
+	}
+	if a.middle, err = a.read("intermediate"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if a.middle.cert != nil {
+		if err := a.middle.cert.CheckSignatureFrom(a.root.cert); err != nil {
+			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
+		}
 	}
 	return nil
 }

@@ -105,9 +105,15 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		_ = json.Unmarshal([]byte(paused), e.Paused)
 	}
 	if e.Damage == "" {
-		e.Key = (&Store{dir: dir, file: file, read: &pool{e.db, false}}).keyOf(ctx)
+		e.lookAtKey(ctx, &Store{dir: dir, file: file, read: &pool{e.db, false}})
 	}
 	return e, nil
+}
+
+func (e *Examination) lookAtKey(ctx context.Context, s *Store) {
+	if _, _, err := s.keyOf(ctx); errors.Is(err, ErrKey) { // others are the database's
+		e.Key = err
+	}
 }
 
 // Each hands over the objects of a kind as they are stored, as Load does. Of a kind whose

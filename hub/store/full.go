@@ -25,39 +25,34 @@ func (s *Store) Full() bool {
 // its place says nothing about that, and a copy of it that was made without its holes holds no space.
 func (s *Store) makeBallast() (room bool) {
 	var st unix.Stat_t
-	err := unix.Lstat(s.ballast(), &st)
-	whole := err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == ballastBytes
-	if whole && st.Blocks*512 >= ballastBytes {
+	if err := unix.Lstat(s.ballast(), &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == ballastBytes && st.Blocks*512 >= ballastBytes {
 		return true
 	}
 	if free, err := freeBytes(s.dir); err != nil || free < 2*ballastBytes {
 		return false
 	}
-	if err := s.fillBallast(whole); err != nil {
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			return false
-		}
+	err := s.fillBallast()
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return false
+	}
+	if err != nil {
 		s.log.Warn("no space is held back for the day when the disk is full: remove what is in the place of that file, or make the data directory writable", "file", s.ballast(), "err", err)
 	}
 	return true
 }
 
-// fillBallast writes the file, or fills the holes of one that is whole.
-func (s *Store) fillBallast(whole bool) error {
-	flags := os.O_CREATE | os.O_WRONLY | unix.O_NOFOLLOW
-	if !whole {
-		flags |= os.O_TRUNC
-	}
-	f, err := os.OpenFile(s.ballast(), flags, 0o600)
+func (s *Store) fillBallast() error {
+	f, err := os.OpenFile(s.ballast(), os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := s.belong(f); err != nil {
-		_ = f.Close()
-		return err
+	if err = s.belong(f); err == nil {
+		err = f.Truncate(ballastBytes)
 	}
-	if err = unix.Fallocate(int(f.Fd()), 0, 0, ballastBytes); errors.Is(err, unix.EOPNOTSUPP) {
-		_, err = f.Write(make([]byte, ballastBytes))
+	if err == nil {
+		if err = unix.Fallocate(int(f.Fd()), 0, 0, ballastBytes); errors.Is(err, unix.EOPNOTSUPP) {
+			_, err = f.Write(make([]byte, ballastBytes))
+		}
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		_ = os.Remove(s.ballast())

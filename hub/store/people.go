@@ -41,15 +41,26 @@ type APIToken struct {
 // metaTaken is how often a right was taken, by whichever hub or command.
 const metaTaken = "rights-taken"
 
-// taking is tx for what takes a right from somebody: whoever remembers rights sees that in RightsTaken.
-func (s *Store) taking(ctx context.Context, fn func(ctx context.Context, c *conn) error) error {
-	return s.tx(ctx, func(ctx context.Context, c *conn) error {
-		if err := fn(ctx, c); err != nil {
+// countTaken counts a right that is taken from somebody, in the transaction that does it: whoever remembers rights
+// sees that in RightsTaken.
+func countTaken(ctx context.Context, c *conn) error {
+	_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
+	return err
+}
+
+// end deletes what lets somebody in, and tells how many rows that was.
+func (s *Store) end(ctx context.Context, query string, arg any) (n int64, err error) {
+	err = s.tx(ctx, func(ctx context.Context, c *conn) error {
+		r, err := c.ExecContext(ctx, query, arg)
+		if err == nil {
+			n, err = r.RowsAffected()
+		}
+		if err != nil {
 			return err
 		}
-		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
-		return err
+		return countTaken(ctx, c)
 	})
+	return n, err
 }
 
 // RightsTaken is another text after each right that was taken from somebody.
@@ -127,7 +138,7 @@ func (s *Store) ReplacePassword(ctx context.Context, name, before, password stri
 }
 
 func (s *Store) setPassword(ctx context.Context, name, update string, args ...any) error {
-	return s.taking(ctx, func(ctx context.Context, c *conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, update, args...)
 		if err != nil {
 			return err
@@ -135,15 +146,17 @@ func (s *Store) setPassword(ctx context.Context, name, update string, args ...an
 		if n, err := r.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, fmt.Errorf("user %s: %w", name, ErrNotFound))
 		}
-		_, err = c.ExecContext(ctx, "DELETE FROM sessions WHERE \"user\" = ?", name)
-		return err
+		if _, err = c.ExecContext(ctx, "DELETE FROM sessions WHERE \"user\" = ?", name); err != nil {
+			return err
+		}
+		return countTaken(ctx, c)
 	})
 }
 
 // SetRole changes what a user may do, from their next request on; certificates
 // issued until now, in which the role stands, are no longer good.
 func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) error {
-	return s.taking(ctx, func(ctx context.Context, c *conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "UPDATE users SET role = ? WHERE name = ?", role, name)
 		if err != nil {
 			return err
@@ -156,13 +169,15 @@ func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) e
 }
 
 func revokeClients(ctx context.Context, c *conn, name string, now time.Time) error {
-	_, err := c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now))
-	return err
+	if _, err := c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now)); err != nil {
+		return err
+	}
+	return countTaken(ctx, c)
 }
 
 // DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
-	return s.taking(ctx, func(ctx context.Context, c *conn) error {
+	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
 		if err != nil {
 			return err
@@ -179,7 +194,7 @@ func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) erro
 
 // RevokeClients ends the certificates of a name that were issued until now.
 func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) error {
-	return s.taking(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
+	return s.tx(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
 }
 
 // ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
@@ -224,10 +239,8 @@ func (s *Store) Session(ctx context.Context, hash []byte) (Session, error) {
 
 // DeleteSession ends a login.
 func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
-	return s.taking(ctx, func(ctx context.Context, c *conn) error {
-		_, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
-		return err
-	})
+	_, err := s.end(ctx, "DELETE FROM sessions WHERE hash = ?", hash)
+	return err
 }
 
 // AddAPIToken stores a token of an existing user, and forgets those that ended a month ago.
@@ -272,14 +285,9 @@ func (s *Store) apiTokens(ctx context.Context, query string, args ...any) ([]API
 
 // DeleteAPIToken ends a token; ErrNotFound when there is none.
 func (s *Store) DeleteAPIToken(ctx context.Context, id string) error {
-	return s.taking(ctx, func(ctx context.Context, c *conn) error {
-		r, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
-		if err != nil {
-			return err
-		}
-		if n, err := r.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, fmt.Errorf("API token %s: %w", id, ErrNotFound))
-		}
-		return nil
-	})
+	n, err := s.end(ctx, "DELETE FROM api_tokens WHERE id = ?", id)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("API token %s: %w", id, ErrNotFound)
+	}
+	return err
 }

@@ -329,6 +329,6 @@ func examinePostgres(ctx context.Context, o Options, url string) (e *Examination
 		_ = json.Unmarshal([]byte(paused), e.Paused)
 	}
 	s.dir, s.read = o.Dir, q
-	e.Key = s.keyOf(ctx)
+	e.lookAtKey(ctx, s)
 	return e, nil
 }

@@ -72,38 +72,18 @@ func (s *sealer) open(blob, belongs []byte) ([]byte, error) {
 // makes one where no secret has been sealed yet. The database remembers the
 // key's id, so a wrong key is noticed here and not at the first secret.
 func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
-	file := filepath.Join(s.dir, secretsKey)
-	key, err := readKey(file)
-	if errors.Is(err, os.ErrNotExist) {
-		var what, giveUp string
-		if what, giveUp, err = s.sealed(ctx); err != nil {
-			return nil, err
-		}
-		if what != "" {
-			return nil, fmt.Errorf("open %s: %w: it is missing, and %s in the database are sealed with it; put it back from where you keep it, or give them up with `%s`", file, ErrKey, what, giveUp)
-		}
+	key, known, err := s.keyOf(ctx)
+	if err == nil && key == nil {
 		key = make([]byte, keyBytes)
 		_, _ = rand.Read(key)
-		if err = owner.WriteFile(file, []byte(hex.EncodeToString(key)+"\n")); err == nil {
+		if err = owner.WriteFile(s.keyFile(), []byte(hex.EncodeToString(key)+"\n")); err == nil {
 			err = syncDir(s.dir)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	id := keyID(key)
-	known, err := s.Meta(ctx, metaKeyID)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return nil, err
-	}
-	if known != id {
-		what, giveUp, err := s.sealed(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if known != "" && what != "" {
-			return nil, fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key back, or give them up with `%s`", file, ErrKey, id, what, known, giveUp)
-		}
+	if id := keyID(key); known != id {
 		if err := s.SetMeta(ctx, metaKeyID, id); err != nil {
 			return nil, err
 		}
@@ -111,26 +91,30 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 	return newSealer(key)
 }
 
-// keyOf is why the key is not the one of the database, nil: it is, or there is nothing that it opens. It makes
-// none; that no file has it is fs.ErrNotExist, for systemd may give it to the hub alone.
-func (s *Store) keyOf(ctx context.Context) error {
-	file := filepath.Join(s.dir, secretsKey)
-	key, err := readKey(file)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+func (s *Store) keyFile() string { return filepath.Join(s.dir, secretsKey) }
+
+// keyOf is the key, and the id of the one that the database knows. It is refused where it does not open what is
+// sealed; nil: there is none, and nothing is.
+func (s *Store) keyOf(ctx context.Context) (key []byte, known string, err error) {
+	key, err = readKey(s.keyFile())
+	missing := errors.Is(err, os.ErrNotExist)
+	if err != nil && !missing {
+		return nil, "", err
 	}
-	known, kerr := valueOf(ctx, s.read, metaKeyID)
-	if err == nil && known == keyID(key) || kerr != nil || known == "" {
-		return nil
+	if known, err = s.Meta(ctx, metaKeyID); err != nil && !errors.Is(err, ErrNotFound) {
+		return nil, "", err
 	}
-	switch what, _, serr := s.sealed(ctx); {
-	case serr != nil || what == "": // a new one is made
-		return nil
-	case err != nil:
-		return fmt.Errorf("%w, and %s in the database are sealed with it", err, what)
-	default:
-		return fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s", file, ErrKey, keyID(key), what, known)
+	if !missing && (known == "" || known == keyID(key)) {
+		return key, known, nil
 	}
+	what, giveUp, err := s.sealed(ctx)
+	switch {
+	case err != nil || what == "":
+		return key, known, err
+	case missing:
+		return nil, "", fmt.Errorf("open %s: %w: it is missing (%w), and %s in the database are sealed with it; put it back from where you keep it, or give them up with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
+	}
+	return nil, "", fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key back, or give them up with `%s`", s.keyFile(), ErrKey, keyID(key), what, known, giveUp)
 }
 
 func readKey(file string) ([]byte, error) {
