@@ -681,6 +681,46 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 	}
 }
 
+// The note where the database is may be damaged as any file. A hub that took that for no note would go on with a
+// backup, or with nothing, beside its database.
+func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
+	t.Parallel()
+	o := onPostgres(t, postgrestest.Start(t))
+	address, note := o.Database, o.Dir+"/"+placeFile
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	if _, err := s.BackUpNow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	for _, text := range []string{"", "\n", " \t\n" + address, strings.Repeat("\x00", 60), "postgres://\x00\x01"} {
+		if err := os.WriteFile(note, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, said := range []string{"", SQLite} {
+			o.Database = said
+			for what, open := range map[string]func(context.Context, Options) (*Store, error){"hub": Open, "command": OpenShared} {
+				s, err := open(t.Context(), o)
+				if err == nil || !strings.Contains(err.Error(), "is damaged") {
+					t.Errorf("%q, --database %q: a %s goes on: %v", text, said, what, err)
+				}
+				if err == nil {
+					_ = s.Close()
+				}
+			}
+		}
+		if _, err := os.Stat(o.Dir + "/" + database); err == nil {
+			t.Fatalf("%q: there is another database", text)
+		}
+		o.Database = address // who says it needs no note, and has a new one
+		s := opened(t, o)
+		expect(t, names(t, s), "a")
+		must(t, s.Close())
+		o.Database = ""
+		must(t, opened(t, o).Close())
+	}
+}
+
 func TestAPasswordIsReadFromAFile(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)

@@ -35,6 +35,11 @@ func place(o Options) (url string, err error) {
 	if url = o.Database; url == "" {
 		url = kept
 	}
+	// A file that was emptied is not one that is not there: the hub would begin anew beside its database, or with a backup.
+	damaged := err == nil && (kept == "" || strings.ContainsFunc(kept, func(r rune) bool { return r < ' ' }))
+	if damaged && (o.Database == "" || o.Database == SQLite) {
+		return "", fmt.Errorf("read where the database is: %s is damaged: write its address there, as postgres://USER@HOST:5432/NAME, or remove it if the database is %s beside it", filepath.Join(o.Dir, placeFile), database)
+	}
 	if url == SQLite && kept != "" {
 		return "", fmt.Errorf("the database of %s is not SQLite's hub.db any more: bring it back with `flotilla-hub migrate --to sqlite`, or, to give up what is in PostgreSQL, remove %s", o.Dir, filepath.Join(o.Dir, placeFile))
 	}
