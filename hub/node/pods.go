@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -195,7 +196,7 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 		}
 	}
 	// The order of conditions says nothing: keep one, so that it makes no difference.
-	slices.SortStableFunc(have.Conditions, func(a, b corev1.PodCondition) int { return order(a.Type) - order(b.Type) })
+	sort.SliceStable(have.Conditions, func(i, j int) bool { return order(have.Conditions[i].Type) < order(have.Conditions[j].Type) })
 }
 
 // ofPod keeps of what a device says of a pod what is of that pod: its status is not longer than it is, and everybody who

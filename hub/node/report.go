@@ -3,6 +3,7 @@ package node
 import (
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -103,14 +104,8 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 		}
 	}
 	// Ready stands last, where people look for it.
-	slices.SortStableFunc(next.Conditions, func(a, b corev1.NodeCondition) int {
-		last := func(c corev1.NodeCondition) int {
-			if c.Type == corev1.NodeReady {
-				return 1
-			}
-			return 0
-		}
-		return last(a) - last(b)
+	sort.SliceStable(next.Conditions, func(i, j int) bool {
+		return next.Conditions[i].Type != corev1.NodeReady && next.Conditions[j].Type == corev1.NodeReady
 	})
 	keepExtended(&next, n.Status, old.Extended)
 	n.Status = next
