@@ -69,13 +69,17 @@ func joinCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			have, err := join.Load(dir)
+			if err == nil && !keeping && !forgetting && readDismissed(dir, have) == nil {
+				return belongs(have, secret) // also while its agent runs, which has the directory
+			}
 			m, err := memory.Open(dir, log)
 			if err != nil {
 				return usageError{err}
 			}
 			defer func() { _ = m.Close() }() // the process ends anyway
 			key, hub := "", ""
-			have, err := join.Load(dir)
+			have, err = join.Load(dir)
 			joined := err == nil
 			switch {
 			case keeping && forgetting:

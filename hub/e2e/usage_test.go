@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -244,6 +245,15 @@ func TestJoining(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	refused(t, c, 2, "this device is node kiosk-1 of this hub already ("+here+")", "--forget-workloads", "reset --yes")
+	lock, err := os.Open(filepath.Join(c.args[5], "lock")) // as an agent that runs has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, c, 2, "this device is node kiosk-1 of this hub already ("+here+")", "reset --yes")
 	refused(t, join(here, used, "--node-name", "kiosk-2"), 1, "is used up", "flotilla-hub token create")
 
 	revoked := token()

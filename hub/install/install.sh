@@ -83,9 +83,15 @@ main() { # nothing is done before all of this has arrived
 join() { # TOKEN [JOIN-OPTION...]
 	token=$1
 	shift
-	"$bin" join "$hub" "$@" --token - <<-EOF
+	code=0
+	"$bin" join "$hub" "$@" --token - <<-EOF || code=$?
 		$token
 	EOF
+	if [ $code != 0 ]; then
+		# One that has joined before runs on, as the program that is here now.
+		[ -z "$systemd" ] || systemctl try-restart flotilla-device
+		exit $code
+	fi
 	if [ -z "$systemd" ]; then
 		echo "flotilla: no systemd runs here: have your init run $bin run"
 		return

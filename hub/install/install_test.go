@@ -539,7 +539,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 || strings.Contains(string(asked), "FLT1") {
 		t.Errorf("sudo notes %q (%v)", asked, err)
 	}
-	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); string(calls) != "daemon-reload\n" {
+	// One that runs, as it has joined before, is the new program from now on; one that does not is not started.
+	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); string(calls) != "daemon-reload\ntry-restart flotilla-device\n" {
 		t.Errorf("what did not join was started: %s", calls)
 	}
 
