@@ -252,10 +252,16 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 	}
 }
 
-// A stopped engine takes the question for its images and never answers.
-type stopped struct{ engine.Engine }
+// A stopped engine takes the question for its images and does not answer, until it goes on.
+type stopped struct {
+	engine.Engine
+	until time.Time
+}
 
-func (stopped) Images(ctx context.Context) ([]engine.Image, error) {
+func (s stopped) Images(ctx context.Context) ([]engine.Image, error) {
+	if time.Now().After(s.until) {
+		return s.Engine.Images(ctx)
+	}
 	<-ctx.Done()
 	return nil, fmt.Errorf("list the images: %w", ctx.Err())
 }
@@ -282,9 +288,8 @@ func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
 		"it hangs over nine containers that have ended":   {func(d *device) { d.end(); d.engine = stuck{d.twin}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
 		"it is stopped before it has told of the images": {func(d *device) {
 			d.end()
-			d.engine = stopped{d.twin}
+			d.engine = stopped{d.twin, time.Now().Add(8 * time.Minute)}
 			d.start()
-			time.AfterFunc(8*time.Minute, func() { d.end(); d.engine = d.twin; d.start() })
 			time.Sleep(time.Second)
 		}, 15 * time.Minute},
 	} {
