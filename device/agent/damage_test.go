@@ -309,11 +309,13 @@ func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		d.twin.SetDown(true) // else it may run once more before the hub has said anything
 		d.start()
 		job.Status = corev1.PodStatus{Phase: corev1.PodSucceeded}
 		late := makePod("late", "wait")
 		late.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeLost"}
 		d.desire(2, job, late)
+		d.twin.SetDown(false)
 		time.Sleep(time.Minute)
 		d.wantPhase("job", corev1.PodSucceeded, "")
 		d.wantPhase("late", corev1.PodFailed, "NodeLost")
