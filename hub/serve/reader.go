@@ -28,6 +28,13 @@ type reader struct {
 	options    json.Options
 	lists      map[string]corev1.ResourceList // by their text
 	conditions conditions                     // decoded into, to make lists of what they hold and no more
+	moments    [4]moment                      // read last: most of a node's conditions name the same ones
+	oldest     int                            // of them
+}
+
+type moment struct {
+	text string // "": none
+	at   metav1.Time
 }
 
 type conditions []corev1.NodeCondition
@@ -46,7 +53,7 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 	}
 	if k.options == nil {
 		k.options = json.JoinOptions(quick, json.WithUnmarshalers(json.JoinUnmarshalers(
-			json.UnmarshalFromFunc(k.list), json.UnmarshalFromFunc(k.conditionsOf), plain)))
+			json.UnmarshalFromFunc(k.list), json.UnmarshalFromFunc(k.conditionsOf), json.UnmarshalFromFunc(k.time), plain)))
 	}
 	if json.Unmarshal(r.Object, o, k.options) != nil {
 		o, _ = state.New(kind) // without what has been read already
@@ -105,18 +112,43 @@ func (k *reader) conditionsOf(d *jsontext.Decoder, l *[]corev1.NodeCondition) er
 	return nil
 }
 
+// time reads a moment, as plain does.
+func (k *reader) time(d *jsontext.Decoder, t *metav1.Time) error {
+	text, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	for i := range k.moments {
+		if k.moments[i].text == string(text) {
+			*t = k.moments[i].at
+			return nil
+		}
+	}
+	if t.Time, err = momentOf(text, time.RFC3339); err == nil {
+		k.moments[k.oldest] = moment{string(text), *t}
+		k.oldest = (k.oldest + 1) % len(k.moments)
+	}
+	return err
+}
+
 // quick is how rows are decoded in half the time of encoding/json, and as it does it. What is not
 // accepted so, encoding/json has the last word on, when it is mended: nothing is checked first.
 var quick = json.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false), json.WithUnmarshalers(plain))
 
 // plain are the types of Kubernetes' that decode themselves.
 var plain = json.JoinUnmarshalers(
-	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) (err error) {
-		t.Time, err = moment(d, time.RFC3339)
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.Time) error {
+		text, err := d.ReadValue()
+		if err == nil {
+			t.Time, err = momentOf(text, time.RFC3339)
+		}
 		return err
 	}),
-	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.MicroTime) (err error) {
-		t.Time, err = moment(d, metav1.RFC3339Micro)
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, t *metav1.MicroTime) error {
+		text, err := d.ReadValue()
+		if err == nil {
+			t.Time, err = momentOf(text, metav1.RFC3339Micro)
+		}
 		return err
 	}),
 	json.UnmarshalFromFunc(func(d *jsontext.Decoder, q *resource.Quantity) error {
@@ -148,12 +180,9 @@ var plain = json.JoinUnmarshalers(
 
 var errUnusual = errors.New("it is written in an unusual way")
 
-// moment reads a time as Kubernetes' types do: null is none.
-func moment(d *jsontext.Decoder, layout string) (t time.Time, err error) {
-	text, err := d.ReadValue()
+// momentOf reads a time as Kubernetes' types do: null is none.
+func momentOf(text []byte, layout string) (t time.Time, err error) {
 	switch n := len(text); {
-	case err != nil:
-		return t, err
 	case string(text) == "null":
 		return t, nil
 	case n < 2 || text[0] != '"' || bytes.IndexByte(text, '\\') >= 0:
