@@ -50,7 +50,7 @@ func (s Snapshot) RuntimeClass(name string) *nodev1.RuntimeClass {
 // Claimants walks the pods that use a claim.
 func (s Snapshot) Claimants(namespace, claim string) iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
-		for name := range under(s.claimants, namespace+"\x00"+claim) {
+		for name := range namesUnder(s.claimants, namespace+"\x00"+claim) {
 			if p := s.Pod(namespace, name); p != nil && !yield(p) {
 				return
 			}
@@ -62,7 +62,7 @@ func (s Snapshot) Claimants(namespace, claim string) iter.Seq[*corev1.Pod] {
 func (s Snapshot) VolumesOn(node string) iter.Seq[*corev1.PersistentVolume] {
 	on, volumes := s.volumesOn, s.tables[Volumes.index()] // and not all of s
 	return func(yield func(*corev1.PersistentVolume) bool) {
-		for name := range under(on, node) {
+		for name := range namesUnder(on, node) {
 			o, _ := volumes.Get(path("", name))
 			if v, _ := o.(*corev1.PersistentVolume); v != nil && !yield(v) {
 				return
@@ -163,7 +163,7 @@ func (t *txn) swapClaimant(old, next *corev1.Pod) {
 		for claim := range ClaimsOf(p) {
 			key := p.Namespace + "\x00" + claim + "\x00" + p.Name
 			if claimants := writable(&t.claimants, &t.own.claimants); i == 1 {
-				claimants.Set(key, p.Name)
+				claimants.Set(key, struct{}{})
 			} else {
 				claimants.Delete(key)
 			}
@@ -181,6 +181,6 @@ func (t *txn) swapVolume(old, next *corev1.PersistentVolume) {
 		volumesOn.Delete(from + "\x00" + old.Name)
 	}
 	if next != nil {
-		volumesOn.Set(to+"\x00"+next.Name, next.Name)
+		volumesOn.Set(to+"\x00"+next.Name, struct{}{})
 	}
 }

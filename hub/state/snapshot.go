@@ -49,8 +49,8 @@ type Snapshot struct {
 	bare      *table[struct{}]       // creation, node: has no block
 	said      *table[*corev1.Event]  // host that says it, moment, namespace, name
 	drains    *table[struct{}]       // node: carries something of a drain
-	claimants *table[string]         // namespace, claim, pod: the pod's name
-	volumesOn *table[string]         // node, persistent volume: the volume's name
+	claimants *table[struct{}]       // namespace, claim, pod
+	volumesOn *table[struct{}]       // node, persistent volume
 	seen      *table[time.Time]      // node
 	all       SiteTally              // all sites together
 	forgiven  time.Time              // every node counts as seen at least then
@@ -71,7 +71,7 @@ func Empty(salt string, started time.Time) Snapshot {
 	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
 	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
 	s.drains = btree.NewMap[string, struct{}](degree)
-	s.claimants, s.volumesOn = btree.NewMap[string, string](degree), btree.NewMap[string, string](degree)
+	s.claimants, s.volumesOn = btree.NewMap[string, struct{}](degree), btree.NewMap[string, struct{}](degree)
 	return s
 }
 
@@ -316,6 +316,14 @@ func under[V any](t *table[V], first string) iter.Seq[V] {
 		}
 		prefix := first + "\x00"
 		t.Ascend(prefix, func(key string, v V) bool { return strings.HasPrefix(key, prefix) && yield(v) })
+	}
+}
+
+// namesUnder walks the names that end the entries of an index under what comes first.
+func namesUnder(t *table[struct{}], first string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		prefix := first + "\x00"
+		t.Ascend(prefix, func(key string, _ struct{}) bool { return strings.HasPrefix(key, prefix) && yield(key[len(prefix):]) })
 	}
 }
 
