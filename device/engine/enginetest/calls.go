@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -46,7 +47,7 @@ func (t *Twin) Containers(ctx context.Context, label string) ([]engine.Container
 			list = append(list, v)
 		}
 	}
-	slices.SortFunc(list, func(x, y engine.Container) int { return strings.Compare(x.Name, y.Name) })
+	sort.Slice(list, func(i, j int) bool { return list[i].Name < list[j].Name })
 	return list, nil
 }
 
@@ -233,7 +234,7 @@ func (t *Twin) Images(ctx context.Context) ([]engine.Image, error) {
 		}
 		list = append(list, each)
 	}
-	slices.SortFunc(list, func(x, y engine.Image) int { return strings.Compare(x.ID, y.ID) })
+	sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
 	return list, nil
 }
 
