@@ -18,17 +18,24 @@ import (
 const busyWait, busyHeld = "5000", "100"
 
 // dsn says how every connection is made: durable commits, enforced references, and a bounded log.
-// That space which deletes free goes back to the disk is said to a database once, while it is
-// empty: SQLite writes for it each time, for which a command that only reads would have to wait.
 // It makes no file: an empty one in the place of one that was moved would cost the log its life.
 func dsn(file string, pragmas ...string) string {
-	all := []string{"busy_timeout(" + busyWait + ")"}
-	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
-		all = append(all, "auto_vacuum(2)")
-	}
-	all = append(all, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)")
+	all := []string{"busy_timeout(" + busyWait + ")", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)"}
 	q := url.Values{"mode": {"rw"}, "_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
+}
+
+// makes is what a database is told by the hub alone, whose it is: that it has a log, and, once, while
+// it is empty, that space which deletes free goes back to the disk. SQLite writes for either, and of
+// two that do so at the same moment, a hub and a command beside its first start, it refuses one at once.
+func (s *Store) makes() (pragmas []string) {
+	if s.shared {
+		return nil
+	}
+	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
+		pragmas = append(pragmas, "auto_vacuum(2)")
+	}
+	return append(pragmas, "journal_mode(WAL)")
 }
 
 // connect makes the writer's connection and the readers' pool. SQLite gives its
@@ -54,7 +61,7 @@ func (s *Store) connect(ctx context.Context) error {
 	} else if err := f.Close(); err != nil {
 		return err
 	}
-	if s.db, err = sql.Open("sqlite", dsn(s.file)); err != nil {
+	if s.db, err = sql.Open("sqlite", dsn(s.file, s.makes()...)); err != nil {
 		return err
 	}
 	s.db.SetMaxOpenConns(1)

@@ -34,7 +34,7 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	if url != "" {
 		return s.sharePostgres(ctx, o, url)
 	}
-	if _, err := os.Stat(s.file); errors.Is(err, fs.ErrNotExist) {
+	if info, err := os.Stat(s.file); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 { // there is none, or a hub is about to make it
 		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", s.file, ErrNotFound, o.Dir)
 	} else if err != nil {
 		return fmt.Errorf("open %s: %w; run this as the user of the hub", s.file, err)
@@ -49,6 +49,8 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	switch {
 	case err != nil:
 		return err
+	case have == 0: // in this moment one begins
+		return fmt.Errorf("open %s: %w: the hub here has not finished its first start; run this again", s.file, ErrNotFound)
 	case have > latest(): // since a moment ago
 		return fmt.Errorf("open %s: %w", s.file, ErrNewer)
 	case have < latest():
