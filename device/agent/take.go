@@ -29,9 +29,12 @@ func (a *Agent) take(s Step, now time.Time) {
 	case Stop:
 		timeout = s.Grace + time.Minute
 	}
-	ctx, cancel := context.WithCancel(l.ctx)
+	var ctx context.Context
+	var cancel context.CancelFunc // whichever: the agent's context keeps what is not cancelled
 	if timeout > 0 {
 		ctx, cancel = context.WithTimeout(l.ctx, timeout)
+	} else {
+		ctx, cancel = context.WithCancel(l.ctx)
 	}
 	if s.Action == Run || s.Action == Hook {
 		l.cancels[flightOf(s)] = cancel
