@@ -77,6 +77,7 @@ func secretData(c *corev1.Secret) map[string][]byte {
 	return out
 }
 
+// configData is what a config map has for files. As with the kubelet variables have its data alone, which is text.
 func configData(c *corev1.ConfigMap) map[string][]byte {
 	out := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
 	for k, v := range c.BinaryData {
@@ -120,7 +121,10 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 				}
 				return nil, nil, fmt.Errorf("configmap %q not found", from.ConfigMapRef.Name)
 			}
-			data = configData(m)
+			data = make(map[string][]byte, len(m.Data))
+			for k, v := range m.Data {
+				data[k] = []byte(v)
+			}
 		case from.SecretRef != nil:
 			m, err := s.secret(from.SecretRef.Name)
 			if err != nil {
@@ -191,11 +195,11 @@ func (s sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (stri
 		if m == nil {
 			return "", false, missing(isTrue(r.Optional), "configmap %q not found", r.Name)
 		}
-		v, has := configData(m)[r.Key]
+		v, has := m.Data[r.Key]
 		if !has {
 			return "", false, missing(isTrue(r.Optional), "couldn't find key %v in ConfigMap %v/%v", r.Key, s.pod.Namespace, r.Name)
 		}
-		return string(v), true, nil
+		return v, true, nil
 	case from.SecretKeyRef != nil:
 		r := from.SecretKeyRef
 		m, err := s.secret(r.Name)

@@ -23,7 +23,7 @@ func testSources() sources {
 	p.Labels, p.Annotations = map[string]string{"app": "web", "tier": "front"}, map[string]string{"note": `a "b"`}
 	w := newWorld()
 	s := sourcesOf(w.d, &p, w.o.Node, "10.0.0.9")
-	s.configMaps = []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "1", "b": "2"}}}
+	s.configMaps = []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"logo": {0, 1}}}}
 	s.secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "sec", Namespace: "default"}, Data: map[string][]byte{"k": []byte("s3")}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "other"}}}
 	return s
@@ -49,6 +49,7 @@ func TestEnvironment(t *testing.T) {
 		{name: "a key of a secret", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref("sec"), Key: "k"}}}}, want: []string{"K=s3"}},
 		{name: "a key that is not there", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z"}}}}, err: "couldn't find key z in ConfigMap default/conf"},
 		{name: "an optional key that is not there", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z", Optional: &yes}}}}, want: []string{}},
+		{name: "what is no text is a file, and no variable", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "logo"}}}}, err: "couldn't find key logo in ConfigMap default/conf"},
 		{name: "a secret of another namespace is not found", all: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("conf")}}}, err: `secret "conf" not found`},
 		{name: "facts about the pod", env: []corev1.EnvVar{{Name: "N", ValueFrom: field("metadata.name")}, {Name: "IP", ValueFrom: field("status.podIP")}, {Name: "H", ValueFrom: field("status.hostIP")},
 			{Name: "L", ValueFrom: field("metadata.labels['tier']")}, {Name: "NODE", ValueFrom: field("spec.nodeName")}}, want: []string{"N=web", "IP=10.0.0.9", "H=192.0.2.7", "L=front", "NODE=pi-1"}},
