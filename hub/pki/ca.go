@@ -48,6 +48,9 @@ const (
 // ErrKey: a key or certificate of the authority cannot be used as it is.
 var ErrKey = errors.New("certificate authority unusable")
 
+// fromCopy is what to do about a file of it that is damaged.
+const fromCopy = "restore the directory pki from a copy"
+
 // An Authority is the hub's CA. Its methods may be called from any goroutine.
 type Authority struct {
 	// Now is the hub's time; nil: the machine's. Set it before others use the authority.
@@ -264,18 +267,17 @@ func (a *Authority) read(name string) (pair, error) {
 	if err != nil {
 		return pair{}, fmt.Errorf("read %s: %w: %w; run the hub as the owner of its data directory", certFile, ErrKey, err)
 	}
-	const restore = "restore the directory pki from a copy"
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return pair{}, fmt.Errorf("read %s: %w: it holds no PEM certificate; %s", certFile, ErrKey, restore)
+		return pair{}, fmt.Errorf("read %s: %w: it holds no PEM certificate; %s", certFile, ErrKey, fromCopy)
 	}
 	p := pair{}
 	if p.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
-		return pair{}, fmt.Errorf("read %s: %w: %w; %s", certFile, ErrKey, err, restore)
+		return pair{}, fmt.Errorf("read %s: %w: %w; %s", certFile, ErrKey, err, fromCopy)
 	}
 	info, err := os.Stat(keyFile)
 	if errors.Is(err, os.ErrNotExist) {
-		return pair{}, fmt.Errorf("read %s: %w: it is missing although %s.crt is there; %s", keyFile, ErrKey, name, restore)
+		return pair{}, fmt.Errorf("read %s: %w: it is missing although %s.crt is there; %s", keyFile, ErrKey, name, fromCopy)
 	}
 	if err != nil {
 		return pair{}, fmt.Errorf("read %s: %w: %w; run the hub as the owner of its data directory", keyFile, ErrKey, err)
@@ -291,10 +293,10 @@ func (a *Authority) read(name string) (pair, error) {
 		return p, nil
 	}
 	if p.key, err = decodeKey(text); err != nil {
-		return pair{}, fmt.Errorf("read %s: %w: %w; %s", keyFile, ErrKey, err, restore)
+		return pair{}, fmt.Errorf("read %s: %w: %w; %s", keyFile, ErrKey, err, fromCopy)
 	}
 	if !p.key.PublicKey.Equal(p.cert.PublicKey) {
-		return pair{}, fmt.Errorf("read %s: %w: it is not the key of %s.crt; %s", keyFile, ErrKey, name, restore)
+		return pair{}, fmt.Errorf("read %s: %w: it is not the key of %s.crt; %s", keyFile, ErrKey, name, fromCopy)
 	}
 	return p, nil
 }

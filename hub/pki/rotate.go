@@ -3,7 +3,9 @@ package pki
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -163,6 +165,10 @@ func (a *Authority) readRotation() (err error) {
 		return errors.Join(err, fmt.Errorf("read %s: %w: %w", a.path(revokedFile), ErrKey, rerr))
 	}
 	a.revoked = strings.Fields(string(text))
+	// Nobody writes an empty one, and what is missing in it would be trusted again.
+	if rerr == nil && err == nil && (len(a.revoked) == 0 || slices.ContainsFunc(a.revoked, func(h string) bool { b, herr := hex.DecodeString(h); return herr != nil || len(b) != sha256.Size })) {
+		err = fmt.Errorf("read %s: %w: it is damaged, and what was revoked would be trusted again; %s", a.path(revokedFile), ErrKey, fromCopy)
+	}
 	return err
 }
 
@@ -171,14 +177,18 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	for block, rest := pem.Decode(text); err == nil && block != nil; block, rest = pem.Decode(rest) {
+	rest := text
+	for block, after := pem.Decode(rest); err == nil && block != nil; block, after = pem.Decode(rest) {
 		var c *x509.Certificate
 		if c, err = x509.ParseCertificate(block.Bytes); err == nil {
-			all = append(all, c)
+			all, rest = append(all, c), after
 		}
 	}
+	if err == nil && (len(all) == 0 || len(bytes.TrimSpace(rest)) > 0) { // of what is not known here `ca revoke` would not end the trust
+		err = errors.New("it is cut off, or empty")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w: %w; restore the directory pki from a copy", a.path(name), ErrKey, err)
+		return nil, fmt.Errorf("read %s: %w: %w; %s", a.path(name), ErrKey, err, fromCopy)
 	}
 	return all, nil
 }

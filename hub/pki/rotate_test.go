@@ -269,3 +269,32 @@ func TestAProtectedKeyThatWasChangedIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestDamageNeverBringsTrustBack: what is revoked stands in one file, and what `ca revoke` ends the trust in, in
+// others. One that was cut off or emptied says less, and nobody would see that.
+func TestDamageNeverBringsTrustBack(t *testing.T) {
+	dir := t.TempDir()
+	a := open(t, dir)
+	for _, do := range []func() error{a.RotateRoot, a.Revoke, a.RotateIntermediate, a.RotateRoot} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(t, dir)
+	for _, name := range []string{revokedFile, formerMiddle, crossFile} {
+		file := filepath.Join(dir, name)
+		whole := must(os.ReadFile(file))(t)
+		for what, text := range map[string][]byte{"empty": nil, "blank": []byte("\n"), "cut off": whole[:len(whole)-len(whole)/3], "zeros": make([]byte, len(whole))} {
+			if err := os.WriteFile(file, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(dir); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), file) {
+				t.Errorf("%s %s: %v", name, what, err)
+			}
+		}
+		if err := os.WriteFile(file, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(t, dir)
+}
