@@ -223,14 +223,17 @@ func (d *stateful) grow() bool {
 			d.missing, d.refuse = true, fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
 			return !d.ordered
 		default:
-			made, all := d.create(n)
+			made, forbidden := d.create(n)
 			if made {
 				room, bare = room-1, bare-1
 			} else {
 				d.missing = true
 			}
-			if d.ordered || all {
+			switch {
+			case d.ordered || forbidden == d.update.Name:
 				return !d.ordered
+			case forbidden != "": // as every other of the older revision: those of the newer come after them
+				n = d.first + d.older() - 1
 			}
 		}
 	}
@@ -250,28 +253,28 @@ func (d *stateful) clear(pod *corev1.Pod) {
 	d.drop(pod, "it has ended")
 }
 
-// create makes the pod of an ordinal, and its claims before it. all says that what forbids
-// one forbids every other, too: not so of claims, which another ordinal may have from before.
-func (d *stateful) create(n int64) (made, all bool) {
+// create makes the pod of an ordinal, and its claims before it. forbidden is the revision of which
+// no pod may be made: not so of claims, which another ordinal may have from before.
+func (d *stateful) create(n int64) (made bool, forbidden string) {
 	name := d.name(n)
 	many, again := d.allowance(d.set, name, 1, nil)
 	if many == 0 {
 		sooner(&d.next, again)
-		return false, false
+		return false, ""
 	}
-	if why := d.refused(d.set, &d.set.Spec.Template); why != "" {
+	revision, template := d.revisionFor(n)
+	if why := d.refused(d.set, template); why != "" {
 		d.refuse = why
-		return false, true
+		return false, revision
 	}
 	if d.s.Pod(d.set.Namespace, name) != nil {
 		d.refuse = cmp.Or(d.refuse, fmt.Sprintf("pods %q already exists, and is not of this StatefulSet", name))
-		return false, false
+		return false, ""
 	}
 	if why := d.claims(n, true); why != "" {
 		d.refuse = cmp.Or(d.refuse, why)
-		return false, false
+		return false, ""
 	}
-	revision, template := d.revisionFor(n)
 	pod := d.newPod(d.set, statefulSetKind, template)
 	pod.Name = name
 	pod.Spec.Hostname, pod.Spec.Subdomain = name, d.set.Spec.ServiceName
@@ -283,7 +286,7 @@ func (d *stateful) create(n int64) (made, all bool) {
 	d.mount(pod, n)
 	d.tell(state.Put(d.admitted(pod), fmt.Sprintf("create %s for %s", state.Display(pod), d.set.Name)), "SuccessfulCreate")
 	d.pods[n] = pod
-	return true, false
+	return true, ""
 }
 
 func (d *stateful) tell(c state.Change, reason string) {
@@ -292,14 +295,22 @@ func (d *stateful) tell(c state.Change, reason string) {
 	d.do(c)
 }
 
-// revisionFor returns of which revision a new pod of an ordinal is, and that one's template:
-// of the older one below the partition, and where no partition is said as many as there are.
-func (d *stateful) revisionFor(n int64) (string, *corev1.PodTemplateSpec) {
-	old := int64(d.set.Status.CurrentReplicas)
-	if u := d.set.Spec.UpdateStrategy.RollingUpdate; u != nil {
-		old = int64(ptr.Deref(u.Partition, 0))
+// older is how many pods from the first on are of the older revision: those below the partition,
+// and where no partition is said as many as there are.
+func (d *stateful) older() int64 {
+	s := d.set.Spec.UpdateStrategy
+	switch {
+	case s.Type == appsv1.OnDeleteStatefulSetStrategyType:
+		return 0
+	case s.RollingUpdate != nil:
+		return int64(ptr.Deref(s.RollingUpdate.Partition, 0))
 	}
-	if d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && n-d.first < old {
+	return int64(d.set.Status.CurrentReplicas)
+}
+
+// revisionFor returns of which revision a new pod of an ordinal is, and that one's template.
+func (d *stateful) revisionFor(n int64) (string, *corev1.PodTemplateSpec) {
+	if n-d.first < d.older() {
 		if t := templateOf(d.current); t != nil {
 			return d.current.Name, t
 		}

@@ -515,6 +515,50 @@ func TestAForbiddenSetTellsWhy(t *testing.T) {
 	}
 }
 
+// Whether the pod of an ordinal may be made is asked of the template that it is made of: of the older one below the partition.
+func TestAForbiddenTemplateHoldsThePodsOfItsOwnRevisionAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		change    func(*appsv1.StatefulSetSpec)
+		forbidden string
+		want      []string
+	}{
+		"the newer one, one after the other": {func(*appsv1.StatefulSetSpec) {}, "db:2", []string{"db-0", "db-1"}},
+		"the newer one, all at once":         {parallel, "db:2", []string{"db-0", "db-1"}},
+		"the older one, one after the other": {func(*appsv1.StatefulSetSpec) {}, "db:1", nil},
+		"the older one, all at once":         {parallel, "db:1", []string{"db-2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t).put(node("pi-1"), aSet(3, c.change))
+			f.up("pi-1")
+			f.setSpec(func(s *appsv1.StatefulSetSpec) {
+				s.UpdateStrategy.RollingUpdate.Partition, s.Template = new(int32(2)), template("db:2")
+			})
+			f.up("pi-1")
+			f.d.Refuse = func(pod *corev1.Pod, _ *corev1.Namespace) string {
+				if pod.Spec.Containers[0].Image == c.forbidden {
+					return "too much of " + c.forbidden
+				}
+				return ""
+			}
+			for _, name := range f.pods() {
+				f.remove(podKey(name))
+			}
+			f.up("pi-1")
+			if got := f.pods(); !slices.Equal(got, c.want) {
+				t.Errorf("pods %v, want %v", got, c.want)
+			}
+			for _, name := range f.pods() {
+				if image := f.s.Pod("default", name).Spec.Containers[0].Image; image == c.forbidden || image == "db:2" != (name == "db-2") {
+					t.Errorf("%s is of %s", name, image)
+				}
+			}
+			if got := f.set().Status.Conditions; len(got) != 1 || got[0].Reason != failedCreate || !strings.HasSuffix(got[0].Message, "too much of "+c.forbidden) {
+				t.Errorf("conditions %+v", got)
+			}
+		})
+	}
+}
+
 func TestABudgetCountsAStatefulSetAndAController(t *testing.T) {
 	f := newFleet(t).put(node("pi-1"), aSet(3), &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "two", Namespace: "default"},
