@@ -185,8 +185,9 @@ func (a *Agent) turn(now time.Time) time.Time {
 	at(a.reach(now))
 	at(a.look(now))
 	at(a.lookForPeripherals(now))
-	if l.report != nil {
+	if l.report != nil { // before the first step, as containers are told of it
 		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile, l.peripherals.connected()...)
+		l.o.Node.Allocatable = hardware.NodeStatus(*l.report, a.limits(), hardware.Software{}, l.o.Node.Offers...).Allocatable
 	}
 	l.o.Stale = l.stale(now)
 	if l.seen && l.known && l.looked && !l.o.Stale && l.engineErr == nil {

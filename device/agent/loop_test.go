@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -881,6 +882,38 @@ func TestAnImageThatIsThereWillDoWhenTheRegistryIsAway(t *testing.T) {
 		d.wantPhase("web", corev1.PodRunning, "")
 		if !slices.Contains(d.reasons(), "PullFailedUsingPresent") {
 			t.Errorf("events %q do not tell that the image could not be pulled", d.reasons())
+		}
+	})
+}
+
+// After a reboot the first look at slow hardware comes after the first list of containers. What they are started with again,
+// such as how many processors there are for a program that asks, is the device's all the same.
+func TestWhatStartsAgainAfterARebootKnowsWhatTheDeviceHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		d.board.slow = 3 * time.Second
+		var told []string
+		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+			told = append(told, fmt.Sprint(s.Env, s.OOMScoreAdj))
+			return enginetest.Play{}
+		})
+		d.start()
+		defer func() { d.end() }()
+		p := makePod("one", "wait")
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		for _, name := range []string{"limits.cpu", "limits.memory"} {
+			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: name}}})
+		}
+		d.desire(1, p)
+		time.Sleep(10 * time.Second)
+		d.end()
+		d.twin.PowerCut()
+		d.board.set(func(b *board) { b.boot = "boot-2" })
+		d.start()
+		time.Sleep(10 * time.Second)
+		if len(told) != 2 || told[0] != told[1] || strings.Contains(told[0], "=0") {
+			t.Errorf("the container was started with %q", told)
 		}
 	})
 }

@@ -215,9 +215,6 @@ func imagesOf(images []engine.Image) []corev1.ContainerImage {
 func (a *Agent) publish(now time.Time) {
 	l := &a.loop
 	st, ok := a.nodeStatus(now)
-	if ok {
-		l.o.Node.Allocatable = st.Allocatable
-	}
 	var pods = a.told.pods
 	if l.seen && l.known {
 		pods = Statuses(l.desired, &l.o, cmp.Or(l.info.Name, "docker"), now)
