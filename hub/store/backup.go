@@ -60,10 +60,10 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 		}
 	}
 	part := file + ".part"
-	if err := remove(part); err != nil {
+	if err := removeDatabase(part); err != nil {
 		return err
 	}
-	defer func() { _ = remove(part) }()
+	defer func() { _ = removeDatabase(part) }()
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // SQLite fills an empty file and keeps its mode
 	if err != nil {
 		return err
@@ -105,9 +105,9 @@ func matching(dir, form string) ([]string, error) {
 	return list, err
 }
 
-// halves are what is left of a backup, and of a restore of PostgreSQL, that was killed: each has a name of
-// its own, and nobody else would remove it.
-var halves = []string{"backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*", database + ".before-restore-*.part*", database + ".before-restore-*.restore*"}
+// halves are what is left of a backup, and of a restore, that was killed: most have a name of
+// their own, and nobody else would remove them.
+var halves = []string{database + ".restore*", "backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*", database + ".before-restore-*.part*", database + ".before-restore-*.restore*"}
 
 // forgetHalves removes them. Whoever calls it has the lock of the data directory.
 func (s *Store) forgetHalves() {

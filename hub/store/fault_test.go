@@ -168,6 +168,67 @@ func TestAFullDiskLeavesReadingAndDeletingAndHealsItself(t *testing.T) {
 	expect(t, contents(t, s), fmt.Sprintf(`pods default/new u-new %d pi-1 Running {"kind":"Pod","metadata":{"name":"new"}}`, rev+3))
 }
 
+// A backup, a copy from another database and a restore for which there is no room leave nothing of themselves, neither
+// halves nor what SQLite has beside them: the disk would be full of them, and the next one would not fit either.
+func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
+	dir := smallDisk(t)
+	s := openIn(t, dir)
+	big := pod("big", 1)
+	big.Object = []byte(`{"pad":"` + strings.Repeat("x", 4<<20) + `"}`)
+	mustCommit(t, s, 1, big)
+	elsewhere := filepath.Join(t.TempDir(), "backup.db")
+	must(t, s.Backup(t.Context(), elsewhere))
+	free, err := freeBytes(dir)
+	must(t, err)
+	fill := filepath.Join(dir, "other")
+	must(t, os.WriteFile(fill, make([]byte, free-2<<20), 0o600))
+	there := func() string {
+		t.Helper()
+		var names []string
+		must(t, filepath.WalkDir(dir, func(file string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && !strings.HasSuffix(file, "-wal") && !strings.HasSuffix(file, "-shm") || strings.Contains(file, ".part") || strings.Contains(file, ".restore") {
+				names = append(names, strings.TrimPrefix(file, dir))
+			}
+			return err
+		}))
+		return strings.Join(names, " ")
+	}
+	before := there()
+	for what, do := range map[string]func() error{
+		"a backup":      func() error { return s.backupNow(t.Context(), time.Now()) },
+		"another place": func() error { return s.Backup(t.Context(), filepath.Join(dir, "mine.db")) },
+		"from PostgreSQL": func() error {
+			return s.backup(filepath.Join(dir, "copied.db"), func(part string) error { return s.fill(t.Context(), part, s.conn, nil) })
+		},
+	} {
+		if err := do(); !errors.Is(err, ErrFull) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got := there(); got != before {
+			t.Errorf("%s left more than %s: %s", what, before, got)
+		}
+	}
+	must(t, s.Close())
+	free, err = freeBytes(dir)
+	must(t, err)
+	must(t, os.WriteFile(fill+"wise", make([]byte, free-2<<20), 0o600))
+	before = there()
+	if err := Restore(t.Context(), options(t, dir), elsewhere); !errors.Is(err, unix.ENOSPC) {
+		t.Error("a restore:", err)
+	}
+	if got := there(); got != before {
+		t.Errorf("a restore left more than %s: %s", before, got)
+	}
+	must(t, os.Remove(fill))
+	before = there()
+	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore"), make([]byte, 1<<10), 0o600)) // one that was killed
+	must(t, os.WriteFile(filepath.Join(dir, "hub.db.restore-wal"), nil, 0o600))
+	must(t, openIn(t, dir).Close())
+	if got := there(); got != before {
+		t.Errorf("a start left more than %s: %s", before, got)
+	}
+}
+
 // What lies in the place of the ballast says nothing of the space that there is, and what copies it without
 // its holes, as `cp --sparse` and `tar -S`, takes its space away.
 func TestABallastIsTheSpaceThatItHolds(t *testing.T) {

@@ -263,7 +263,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 			err = fmt.Errorf("%w; run this again when the server answers: nothing is lost", err)
 		}
 		if !ready { // else it may be the hub's already
-			_ = remove(part)
+			_ = removeDatabase(part)
 		}
 	}()
 	host, _ := os.Hostname()
@@ -274,10 +274,8 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 	to := fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now()))
 	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) { // nobody writes meanwhile, no command either
 		ready = false
-		for _, end := range []string{"", "-wal", "-shm"} {
-			if err := remove(part + end); err != nil {
-				return err
-			}
+		if err := removeDatabase(part); err != nil {
+			return err
 		}
 		if m.Objects, err = objects(ctx, from); err != nil {
 			return err
@@ -417,11 +415,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	}
 	beside := newStore(o, r.Aside)
 	ready := r.Aside + ".restore"
-	defer func() {
-		for _, end := range []string{"", "-wal", "-shm"} {
-			_ = remove(ready + end)
-		}
-	}()
+	defer func() { _ = removeDatabase(ready) }()
 	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir).rev), r); err != nil {
 		return err
 	}

@@ -274,6 +274,16 @@ func remove(file string) error {
 	return nil
 }
 
+// removeDatabase removes one of SQLite's with all that lies beside it: what fails in the middle, as on a full disk,
+// leaves its log or its journal.
+func removeDatabase(file string) error {
+	var errs []error
+	for _, end := range []string{"", "-wal", "-shm", "-journal"} {
+		errs = append(errs, remove(file+end))
+	}
+	return errors.Join(errs...)
+}
+
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -141,13 +141,16 @@ func Restore(ctx context.Context, o Options, file string) error {
 
 // prepare makes hub.db.restore: a checked and migrated copy of r.From, or an
 // empty database, whose revision is beyond every one that was ever given out.
-func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recovery) error {
+func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recovery) (err error) {
 	t := newStore(o, s.file+".restore")
-	for _, end := range []string{"", "-wal", "-shm"} {
-		if err := remove(t.file + end); err != nil {
-			return err
-		}
+	if err := removeDatabase(t.file); err != nil {
+		return err
 	}
+	defer func() {
+		if err != nil { // it may have filled the disk
+			err = errors.Join(err, t.disconnect(), removeDatabase(t.file))
+		}
+	}()
 	if r.From != "" {
 		if err := copyFile(r.From, t.file); err != nil {
 			return err
