@@ -60,6 +60,22 @@ func TestEachBoundOfAPatch(t *testing.T) {
 	}
 }
 
+// What the libraries that apply patches panic at is a mistake of the patch, and not of the hub.
+func TestAPatchThatNobodyExpectsIsRefused(t *testing.T) {
+	s := newServer(seeded())
+	for _, tt := range []struct{ name, path, media, body string }{
+		{"a list as a merge key", apps + "/deployments/web", smp, `{"spec":{"template":{"spec":{"containers":[{"name":["c"],"image":"a"}]}}}}`},
+		{"an object as a merge key", "/api/v1/nodes/pi-1", smp, `{"status":{"conditions":[{"type":{},"status":"True"}]}}`},
+		{"a test of a list that has nothing in it", "/api/v1/nodes/pi-1", jp, `[{"op":"test","path":"/metadata/managedFields","value":[null]},{"op":"test","path":"/status/conditions","value":[null]}]`},
+		{"a merge key of a scale's", apps + "/deployments/web/scale", jp, `[{"op":"add","path":"/status","value":{"a":[1]}},{"op":"test","path":"/status/a","value":[null]}]`},
+	} {
+		w := request{method: "PATCH", path: tt.path, contentType: tt.media, body: tt.body}.do(s)
+		if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "the patch cannot be applied") {
+			t.Errorf("%s: %d %.300s", tt.name, w.Code, w.Body)
+		}
+	}
+}
+
 // A body is read up to its bound and no further.
 func TestABodyHasABound(t *testing.T) {
 	s := newServer(seeded())

@@ -120,7 +120,12 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 
 // patchJSON applies a patch to an encoded object. like is the object itself: its
 // type says how lists are merged.
-func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]byte, error) {
+func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is []byte, err error) {
+	defer func() { // the libraries panic at what they do not expect, such as a list as the key of an entry
+		if p := recover(); p != nil {
+			is, err = nil, unprocessable(fmt.Sprintf("it has a list, an object or nothing where a plain value is expected (%v)", p))
+		}
+	}()
 	bounds := bound.YAML // is read too, as by Kubernetes, for all but JSON patches
 	if kind == types.JSONPatchType {
 		bounds = bound.JSON
@@ -148,7 +153,7 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]
 			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
 				"%d operations on an object of %d bytes, with a patch of %d bytes, are too much work: send fewer operations, or the whole object", len(p), len(was), len(patch)))
 		}
-		is, err := p.Apply(was)
+		is, err = p.Apply(was)
 		var tooBig *jsonpatch.AccumulatedCopySizeError
 		if errors.As(err, &tooBig) {
 			return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
@@ -161,7 +166,7 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]
 		if err := isObject(patch); err != nil {
 			return nil, err
 		}
-		is, err := jsonpatch.MergePatch(was, patch)
+		is, err = jsonpatch.MergePatch(was, patch)
 		if err != nil {
 			return nil, apierrors.NewBadRequest("error applying patch: " + err.Error())
 		}
@@ -174,7 +179,7 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) ([]
 	if err := json.Unmarshal(patch, &tree); err == nil && entries(tree) > maxPatchEntries {
 		return nil, apierrors.NewRequestEntityTooLargeError("the lists of the patch have too many entries to be merged: send a JSON merge patch, which replaces lists, or the whole object")
 	}
-	is, err := strategicpatch.StrategicMergePatch(was, patch, like)
+	is, err = strategicpatch.StrategicMergePatch(was, patch, like)
 	switch {
 	case err == nil:
 		return is, nil
