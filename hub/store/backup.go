@@ -72,7 +72,11 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 	if err := s.belong(f); err != nil {
 		return err
 	}
-	if err := write(part); err != nil {
+	full, err := filepath.Abs(part) // a name that begins with file: is an address for SQLite
+	if err == nil {
+		err = write(full)
+	}
+	if err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {

@@ -241,6 +241,27 @@ func TestABackupDoesNotOverwrite(t *testing.T) {
 	}
 }
 
+// Whatever a name looks like to SQLite, it is that of a file.
+func TestABackupIsInTheFileOfItsName(t *testing.T) {
+	s := openIn(t, t.TempDir())
+	mustCommit(t, s, 1, pod("a", 1))
+	t.Chdir(t.TempDir())
+	names := []string{"file:x.db", "file:x.db?mode=memory", ":memory:", "a?b=c#d%20e", "-", " "}
+	for _, name := range names {
+		must(t, s.Backup(t.Context(), name))
+		must(t, os.Chmod(name, 0o600))
+	}
+	entries, err := os.ReadDir(".")
+	must(t, err)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !slices.Contains(names, e.Name()) || info.Size() == 0 {
+			t.Errorf("%q is there, %v", e.Name(), info)
+		}
+	}
+	must(t, Restore(t.Context(), options(t, t.TempDir()), names[0]))
+}
+
 // TestWhatAKilledHubWasBackingUpGoes: one that is killed again and again in the middle of it, as by a bad
 // supply, must not fill its disk with halves.
 func TestWhatAKilledHubWasBackingUpGoes(t *testing.T) {
