@@ -96,7 +96,7 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := s.witness.open(s.dir); err != nil {
+	if err := s.openWitness(); err != nil {
 		s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 	}
 	s.witness.saw(s.progress())
@@ -189,6 +189,9 @@ func (s *Store) notLost() error {
 	}
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
 		return nil
+	}
+	if wasInPostgres(s.dir) { // a backup, or an empty database, would be a second one
+		return fmt.Errorf("open %s: there is none, and the database of this hub was in PostgreSQL, but the file %s, which says where, is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up what is there, `flotilla-hub restore` the newest of %s", s.file, filepath.Join(s.dir, placeFile), filepath.Join(s.dir, "backups"))
 	}
 	if list, _ := backups(s.dir); len(list) > 0 {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)

@@ -721,6 +721,78 @@ func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 	}
 }
 
+// So may it be gone, as after a copy of the directory that left it out. The directory then looks as one whose hub.db was
+// lost, and a hub that took it for that would go on with yesterday's backup, or with nothing, beside its database.
+func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	for _, backup := range []bool{false, true} {
+		o := onPostgres(t, server)
+		address := o.Database
+		s := opened(t, o)
+		mustCommit(t, s, 1, pod("a", 1))
+		if backup {
+			if _, err := s.BackUpNow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(t, s.Close())
+		c, err := OpenShared(t.Context(), o) // a command raises the count there, too
+		must(t, err)
+		must(t, c.AddUser(t.Context(), User{Name: "anna", Role: "admin"}))
+		must(t, c.Close())
+		must(t, os.Remove(o.Dir+"/"+placeFile))
+		for _, said := range []string{"", SQLite} {
+			o.Database = said
+			s, err := Open(t.Context(), o)
+			if err == nil || errors.Is(err, errCorrupt) || !strings.Contains(err.Error(), "was in PostgreSQL") {
+				t.Errorf("backup %v, --database %q: %v", backup, said, err)
+			}
+			if err == nil {
+				_ = s.Close()
+			}
+			if _, err := os.Stat(o.Dir + "/" + database); err == nil {
+				t.Fatalf("backup %v, --database %q: there is another database", backup, said)
+			}
+		}
+		if files, _ := backups(o.Dir); backup { // who gives up what is there holds still
+			given := options(t, t.TempDir())
+			must(t, copyFile(o.Dir+"/"+witnessFile, given.Dir+"/"+witnessFile))
+			must(t, copyFile(o.Dir+"/"+secretsKey, given.Dir+"/"+secretsKey))
+			must(t, Restore(t.Context(), given, files[0]))
+			s := opened(t, given)
+			if r, err := s.Recovered(t.Context()); r == nil || err != nil {
+				t.Errorf("a backup in its place: %+v, %v", r, err)
+			}
+			must(t, s.Close())
+		}
+		o.Database = address // who says it has a new note
+		s = opened(t, o)
+		expect(t, names(t, s), "a")
+		must(t, s.Close())
+		o.Database = ""
+		must(t, opened(t, o).Close())
+		// And what was brought back is a directory's own again, whose loss is one.
+		if _, err := Move(t.Context(), o, SQLite); err != nil {
+			t.Fatal(err)
+		}
+		s = opened(t, o)
+		expect(t, names(t, s), "a")
+		rev, err := s.Revision(t.Context())
+		must(t, err)
+		must(t, s.Close())
+		if saw := witnessed(o.Dir); saw.rev != rev || wasInPostgres(o.Dir) {
+			t.Errorf("backup %v: the witness of the file is of %+v, PostgreSQL: %v", backup, saw, wasInPostgres(o.Dir))
+		}
+		must(t, os.Remove(o.Dir+"/"+database))
+		s = opened(t, o)
+		if r, err := s.Recovered(t.Context()); r == nil || err != nil {
+			t.Errorf("backup %v: a hub.db that is lost: %+v, %v", backup, r, err)
+		}
+		must(t, s.Close())
+	}
+}
+
 func TestAPasswordIsReadFromAFile(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t)

@@ -140,7 +140,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 		}
 	}
 	if !o.restoring { // then it still counts how far the one was that is lost
-		if err := s.witness.open(s.dir); err != nil {
+		if err := s.openWitness(); err != nil {
 			s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 		}
 		s.witness.saw(s.progress())

@@ -113,7 +113,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		return nil, err
 	}
 	saw := witnessed(o.Dir)
-	if err := s.witness.open(o.Dir); err != nil {
+	if err := s.openWitness(); err != nil {
 		log.Warn("how far the database is cannot be noted beside it", "err", err)
 	}
 	return &Standby{store: s, lock: lock, saw: saw}, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +24,10 @@ import (
 // what is on the disk, costs no write of its own worth naming, and after a power cut it may
 // be some seconds behind, which is nobody's loss. Two that write it at once, a hub and a
 // command, may leave it one transaction behind.
-type witness struct{ f *os.File }
+type witness struct {
+	f     *os.File
+	where string // witnessPostgres, or "" for a database in the directory
+}
 
 // A progress is how far a database is: the revision of its objects, and, because who may do
 // what is no object, how many transactions there were.
@@ -67,6 +71,9 @@ const (
 	witnessFile = "hub.rev"
 	witnessForm = "%020d %020d %08x\n"
 	witnessOld  = "%020d %08x\n" // of versions that counted revisions only
+	// witnessPostgres follows where the database is in PostgreSQL: were the note of where lost, the directory would
+	// look as one whose hub.db was.
+	witnessPostgres = "in PostgreSQL\n"
 )
 
 func (p progress) text() string {
@@ -81,7 +88,7 @@ func witnessed(dir string) (p progress) {
 		return progress{}
 	}
 	var sum uint32
-	if _, err := fmt.Sscanf(string(text), witnessForm, &p.rev, &p.writes, &sum); err == nil && string(text) == p.text() {
+	if _, err := fmt.Sscanf(string(text), witnessForm, &p.rev, &p.writes, &sum); err == nil && strings.HasPrefix(string(text), p.text()) {
 		return p
 	}
 	if _, err := fmt.Sscanf(string(text), witnessOld, &p.rev, &sum); err == nil && string(text) == fmt.Sprintf(witnessOld, p.rev, crc32.ChecksumIEEE(strconv.AppendUint(nil, p.rev, 10))) {
@@ -90,18 +97,31 @@ func witnessed(dir string) (p progress) {
 	return progress{}
 }
 
-func (w *witness) open(dir string) (err error) {
-	w.f, err = os.OpenFile(filepath.Join(dir, witnessFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+func (s *Store) openWitness() (err error) {
+	w := &s.witness
+	if s.pg != nil {
+		w.where = witnessPostgres
+	}
+	w.f, err = os.OpenFile(filepath.Join(s.dir, witnessFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
-		err = owner.Give(w.f, dir)
+		err = owner.Give(w.f, s.dir)
+	}
+	if err == nil && w.where == "" { // of a database that was brought back from there
+		err = w.f.Truncate(int64(len(progress{}.text())))
 	}
 	return err
+}
+
+// wasInPostgres tells whether the database of a directory was in PostgreSQL when its hub ran last.
+func wasInPostgres(dir string) bool {
+	text, err := os.ReadFile(filepath.Join(dir, witnessFile))
+	return err == nil && strings.HasSuffix(string(text), witnessPostgres)
 }
 
 // saw notes how far the database is. Where that fails nothing is lost but the witness.
 func (w *witness) saw(p progress) {
 	if w.f != nil {
-		_, _ = w.f.WriteAt([]byte(p.text()), 0)
+		_, _ = w.f.WriteAt([]byte(p.text()+w.where), 0)
 	}
 }
 
