@@ -41,7 +41,12 @@ func (p Program) Command() *cobra.Command {
 	}
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ErrUsage{config.FlagError(err)} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c.Name() == "serve" { // whose flags are settings
+			return ErrUsage{config.FlagError(err)}
+		}
+		return ErrUsage{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
+	})
 	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.observerCommand(), p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(), p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: exactly(0),
 		RunE: func(c *cobra.Command, _ []string) error {

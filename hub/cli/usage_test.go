@@ -25,3 +25,24 @@ func TestWhatIsTypedWrongIsAMistakeOfUsage(t *testing.T) {
 		}
 	}
 }
+
+// A flag that a command does not have is looked for among its own: those of serve are settings, and no other command takes them.
+func TestAFlagThatACommandDoesNotHave(t *testing.T) {
+	for args, want := range map[string]string{
+		"token create --sites oslo":                "unknown flag: --sites: see `flotilla-hub token create --help`",
+		"token create --ttl soon":                  "see `flotilla-hub token create --help`",
+		"doctor --https-listen :443":               "unknown flag: --https-listen: see `flotilla-hub doctor --help`",
+		"monitoring --data-dir x":                  "unknown flag: --data-dir: see `flotilla-hub monitoring --help`",
+		"user list -q":                             "see `flotilla-hub user list --help`",
+		"serve --leese-interval 3s":                "did you mean lease-interval?",
+		"doctor -- --leese-interval 3s":            "did you mean lease-interval?",
+		"support-bundle x.tar.gz -- --https-liste": "did you mean https-listen?",
+	} {
+		var out bytes.Buffer
+		root := Program{Stdout: &out, Stderr: &out}.Command()
+		root.SetArgs(strings.Fields(args))
+		if err := root.Execute(); !errors.As(err, new(ErrUsage)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
