@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 )
 
@@ -110,4 +111,62 @@ func TestAForbiddenEphemeralContainer(t *testing.T) {
 		})
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
+}
+
+// sandbox is the name of the sandbox that runs.
+func (d *device) sandbox() string {
+	list, _ := d.twin.Containers(d.t.Context(), LabelAgent+"=pi-1")
+	for _, c := range list {
+		if c.Labels[LabelContainer] == "" && c.State == "running" {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// Somebody has looked at a pod once. The network of the pod goes with a power cut, or with its owner; nobody looks again.
+func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
+	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} { // at whose processes, and what
+		for what, ends := range map[string]func(d *device){
+			"a power cut": func(d *device) {
+				d.end()
+				d.twin.PowerCut()
+				d.board.set(func(b *board) { b.boot += "+" })
+				d.start()
+			},
+			"the end of the sandbox":     func(d *device) { d.twin.Exit(d.sandbox(), 137) },
+			"the removal of the sandbox": func(d *device) { d.twin.Lose(d.sandbox()) },
+		} {
+			t.Run(look[1]+" at "+look[0]+" and "+what, func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *device) {
+					looks := 0
+					d.twin.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
+						if s.Labels[LabelContainer] == "look" {
+							looks++
+						}
+						return toolOrPause(s, run)
+					})
+					d.desire(1, debugged(makePod("pair", "wait", "wait"), "look", look[0], look[1]))
+					time.Sleep(time.Minute)
+					for range 3 {
+						ends(d)
+						time.Sleep(10 * time.Minute)
+						d.end() // as for an upgrade
+						d.start()
+						time.Sleep(10 * time.Minute)
+						if looks != 1 {
+							t.Fatalf("it has run %d times: %q", looks, d.containers())
+						}
+						d.wantEphemeral("pair", "look", func(cs corev1.ContainerStatus) bool { return cs.State.Terminated != nil })
+						if st := d.wantPhase("pair", corev1.PodRunning, ""); !ready(&st) || len(d.containers()) > 9 {
+							t.Fatalf("the pod is %+v of %q", st.Conditions, d.containers())
+						}
+					}
+					d.desire(2)
+					time.Sleep(time.Minute)
+					d.wantContainers()
+				})
+			})
+		}
+	}
 }

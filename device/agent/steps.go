@@ -230,7 +230,7 @@ func (p *pass) started(r *Record) bool {
 // sandbox sees to it that the pod's network is there where something needs it, and
 // tells whether it is. When it has died, everything that shared it goes first: a
 // container cannot move to another network. What has ended for good stays, with the
-// network that it had: nothing else would tell that it is not to run again.
+// network that it had, and whose processes it saw: nothing else would tell that it is not to run again.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	box := r.peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
@@ -244,7 +244,8 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	}
 	others, spent := 0, spent(pod, r)
 	for _, in := range p.instances[pod.UID] {
-		if in.Place.Container == "" || in.State == engine.Exited && slices.Contains(spent, in.ID) {
+		if in.Place.Container == "" || in.State == engine.Exited && slices.Contains(spent, in.ID) ||
+			(in.State == engine.Exited || in.State == engine.Dead) && sharedBy(p.instances[pod.UID], in) {
 			continue
 		}
 		others++
@@ -263,10 +264,10 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	return false
 }
 
-// spent lists the ids of the app containers of a pod that have ended and are not started again.
+// spent lists the ids of the app containers of a pod that have ended and are not started again, and of the ephemeral ones.
 func spent(pod *corev1.Pod, r *Record) (ids []string) {
-	for _, w := range everyContainer(pod) {
-		if c := r.peek(w.spec.Name); w.kind == KindApp && c.ID != "" && c.Ended != nil && !restarts(pod, w, c) {
+	for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
+		if c := r.peek(w.spec.Name); c.ID != "" && c.Ended != nil && (w.kind == KindEphemeral || w.kind == KindApp && !restarts(pod, w, c)) {
 			ids = append(ids, c.ID)
 		}
 	}
