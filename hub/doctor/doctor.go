@@ -216,6 +216,8 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 		return []Finding{{Fail, "database", "hub.db is not there", "name the hub's directory with --data-dir; if this is it, `flotilla-hub restore` the newest of backups/"}}
 	case err != nil:
 		return []Finding{{Fail, "database", err.Error(), "run this as the user of the hub, or as root"}}
+	case e.Refused != nil:
+		return []Finding{{Fail, "database", e.Refused.Error(), startsNot}}
 	case e.Damage != "":
 		return []Finding{{Fail, "database", "hub.db is damaged: " + e.Damage, restore}}
 	case e.Schema > e.Newest:

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -112,6 +113,25 @@ func TestEveryDamageIsFound(t *testing.T) {
 			_, err = f.WriteAt([]byte{0, 0, 0, 99}, 60) // user_version, https://www.sqlite.org/fileformat.html
 			do(err)
 			do(f.Close())
+		}},
+		{"an object that is cut off", Fail, "database", "decode pods default/a: it is damaged", func(p *Patient, in func(string) string) {
+			st, err := store.Open(t.Context(), store.Options{Dir: in("")})
+			do(err)
+			do(st.Commit(t.Context(), store.Commit{Rev: 2, Rows: []store.Row{{Kind: "nodes", Name: "a", Rev: 2, Object: []byte("{}")}, {Kind: "pods", Namespace: "default", Name: "a", Rev: 2, Object: []byte(`{"kind":"P`)}}}))
+			do(st.Close())
+		}},
+		{"a revision with a letter in it", Fail, "database", "read its revision", func(p *Patient, in func(string) string) {
+			st, err := store.Open(t.Context(), store.Options{Dir: in("")})
+			do(err)
+			do(st.SetMeta(t.Context(), "revision", "1o7"))
+			do(st.Close())
+		}},
+		{"no note of where the database is", Fail, "database", "was in PostgreSQL, but the file", func(p *Patient, in func(string) string) {
+			do(os.Remove(in("hub.db")))
+			f, err := os.OpenFile(in("hub.rev"), os.O_APPEND|os.O_WRONLY, 0)
+			do(err)
+			_, err = f.WriteString("in PostgreSQL\n")
+			do(errors.Join(err, f.Close()))
 		}},
 		{"a damaged database beside it", Warn, "database", "damaged databases are kept", func(p *Patient, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
 		{"a damaged database with its log", Warn, "database", "1 damaged databases are kept beside it: hub.db.corrupt-1", func(p *Patient, in func(string) string) {

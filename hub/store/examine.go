@@ -33,6 +33,9 @@ type Examination struct {
 	Release string    // of that server
 	Unsafe  []string  // its settings by which a power cut loses what was acknowledged
 
+	// Refused is why a hub would not begin with what is there, though SQLite finds nothing wrong with it.
+	Refused error
+
 	Exposed string // what others on the way to it could do; "": nothing
 
 	db   *sql.DB
@@ -55,6 +58,10 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		}
 	}()
 	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) && wasInPostgres(dir) {
+		e.Refused = placeLost(dir)
+		return e, nil
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return e, fmt.Errorf("%s: %w", file, ErrNotFound)
 	}
@@ -107,7 +114,29 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	if e.Damage == "" {
 		e.lookAtKey(ctx, &Store{dir: dir, file: file, read: &pool{e.db, false}})
 	}
+	if e.Damage == "" && e.Schema == e.Newest {
+		e.Refused = unreadable(ctx, e.db)
+	}
 	return e, nil
+}
+
+// unreadable is what a start would refuse to read in a database whose pages are whole: SQLite does not look at what
+// stands in them.
+func unreadable(ctx context.Context, q querier) error {
+	if _, err := progressOf(ctx, q); err != nil {
+		return err
+	}
+	kinds, _ := listKinds(ctx, q) // what cannot be read was said before
+	for _, kind := range kinds {
+		if sealedKind(kind) { // it is authenticated, by a key that is the hub's
+			continue
+		}
+		var namespace, name string
+		if q.QueryRowContext(ctx, forKind("SELECT namespace, name FROM {kind} WHERE NOT json_valid(object) LIMIT 1", kind)).Scan(&namespace, &name) == nil {
+			return fmt.Errorf("decode %s %s/%s: it is damaged; restore a backup, or delete the row", kind, namespace, name)
+		}
+	}
+	return nil
 }
 
 func (e *Examination) lookAtKey(ctx context.Context, s *Store) {

@@ -191,7 +191,7 @@ func (s *Store) notLost() error {
 		return nil
 	}
 	if wasInPostgres(s.dir) { // a backup, or an empty database, would be a second one
-		return fmt.Errorf("open %s: there is none, and the database of this hub was in PostgreSQL, but the file %s, which says where, is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up what is there, `flotilla-hub restore` the newest of %s", s.file, filepath.Join(s.dir, placeFile), filepath.Join(s.dir, "backups"))
+		return placeLost(s.dir)
 	}
 	if list, _ := backups(s.dir); len(list) > 0 {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)
@@ -200,6 +200,12 @@ func (s *Store) notLost() error {
 		return fmt.Errorf("%w: %s is empty or missing although it was of revision %d", errCorrupt, s.file, saw)
 	}
 	return nil
+}
+
+// placeLost refuses a directory whose database is in PostgreSQL, nobody knows where.
+func placeLost(dir string) error {
+	return fmt.Errorf("open %s: there is none, and the database of this hub was in PostgreSQL, but the file %s, which says where, is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up what is there, `flotilla-hub restore` the newest of %s",
+		filepath.Join(dir, database), filepath.Join(dir, placeFile), filepath.Join(dir, "backups"))
 }
 
 // whole looks whether the database is. Of a large one each byte is read for that, and again

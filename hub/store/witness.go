@@ -55,7 +55,7 @@ func progressOf(ctx context.Context, q querier) (p progress, err error) {
 			*into, err = strconv.ParseUint(text, 10, 64)
 		}
 		if err != nil {
-			return p, fmt.Errorf("read its %s: %w", key, err)
+			return p, fmt.Errorf("read its %s: %w; restore a backup", key, err)
 		}
 	}
 	return p, nil
