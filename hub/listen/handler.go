@@ -145,12 +145,13 @@ func (q *request) end() {
 	q.mu.Lock()
 	name := q.user
 	q.mu.Unlock()
-	if name == "" {
-		return
-	}
 	l := q.conn.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if name == "" {
+		l.unknown(q.conn)
+		return
+	}
 	u := l.users[name]
 	u.requests--
 	l.forget(name, u)
@@ -185,6 +186,7 @@ func Known(ctx context.Context, name string) error {
 	q.user = name
 	u.requests++
 	c.known.Store(true)
+	c.unknown = 0
 	if q.stranger {
 		q.stranger = false
 		c.asked.Add(-1)

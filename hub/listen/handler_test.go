@@ -418,3 +418,56 @@ func TestAStrangerHasFewRequestsUnderWay(t *testing.T) {
 		})
 	}
 }
+
+// A connection keeps the place of its user as long as somebody on it shows who they are: whose right has ended
+// has the bounds of a stranger on it, too.
+func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
+	conf := certificate()
+	synctest.Test(t, func(t *testing.T) {
+		h := startOn(t, conf, Limits{Connections: 100, Asks: 0.5}, far) // of strangers 20 at once
+		places := func(users, strangers int) {
+			t.Helper()
+			synctest.Wait()
+			h.l.mu.Lock()
+			defer h.l.mu.Unlock()
+			if len(h.l.users) != users || h.l.strangers.Len() != strangers {
+				t.Errorf("%d users and %d strangers, want %d and %d", len(h.l.users), h.l.strangers.Len(), users, strangers)
+			}
+		}
+		c := h.dial("http/1.1")
+		for range 3 {
+			for i := range strangersAsks { // a page asks for what is nobody's, too
+				name := ""
+				if i == 0 {
+					name = "anna"
+				}
+				if code, err := ask(c, get("/", name)); code != http.StatusOK {
+					t.Fatal(i, code, err)
+				}
+			}
+			places(1, 0)
+		}
+		began, served := time.Now(), 0
+		for code := http.StatusOK; code == http.StatusOK && served < 1000; served++ {
+			code, _ = ask(c, get("/", ""))
+		}
+		if most := 22 + int(time.Since(began).Seconds()/2); served > most {
+			t.Errorf("%d more are served of whom nobody knows, want %d at most", served, most)
+		}
+		_ = c.Close()
+		places(0, 0)
+		c = h.dial("http/1.1")
+		if code, err := ask(c, get("/", "anna")); code != http.StatusOK {
+			t.Error("a user that comes again:", code, err)
+		}
+		places(1, 0)
+		for range strangersAsks {
+			_, _ = ask(c, get("/", ""))
+		}
+		places(0, 1)
+		if code, err := ask(c, get("/", "anna")); code != http.StatusOK {
+			t.Error("a user on a connection that was given up:", code, err)
+		}
+		places(1, 0)
+	})
+}

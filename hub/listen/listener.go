@@ -186,15 +186,31 @@ func (l *Listener) left(c *Conn) {
 		l.strangers.Remove(c.element)
 		c.element = nil
 	}
-	if u := l.users[c.user]; c.user != "" {
-		u.connections--
-		l.forget(c.user, u)
-	}
+	l.release(c)
 	l.mu.Unlock()
 	l.addresses.Leave(c.ip)
 	select {
 	case l.freed <- struct{}{}:
 	default:
+	}
+}
+
+// release gives back the place that a connection has of its user's; l.mu is held.
+func (l *Listener) release(c *Conn) {
+	if u := l.users[c.user]; c.user != "" {
+		u.connections--
+		l.forget(c.user, u)
+		c.user = ""
+	}
+}
+
+// unknown counts a request whose sender did not show who they are; l.mu is held. Where nobody does any more, as one
+// whose right has ended, the connection is a stranger's again.
+func (l *Listener) unknown(c *Conn) {
+	if c.unknown++; c.user != "" && c.unknown >= strangersAsks {
+		l.release(c)
+		c.known.Store(false)
+		c.element = l.strangers.PushBack(c)
 	}
 }
 
@@ -235,6 +251,7 @@ type Conn struct {
 	// under l.mu
 	element *list.Element // among the strangers; nil: a user's, or closed
 	user    string        // whose place it is; "": a stranger's
+	unknown int           // requests since the last whose sender had shown who they are
 
 	mu       sync.Mutex
 	deadline time.Time // for writing, of whoever uses the connection
