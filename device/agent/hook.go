@@ -91,13 +91,13 @@ func (a *Agent) hooked(s Step, err error) {
 	}
 }
 
-// endHooks ends the postStart hooks whose containers have ended and that ask somebody else, who may never answer. A
-// command has ended with its container.
+// endHooks ends the postStart hooks whose containers have ended: who is asked may never answer, and where the processes are
+// the pod's, engines let a command run on, or do not see that it has ended.
 func (a *Agent) endHooks() {
 	l := &a.loop
 	for _, b := range l.o.Busy {
 		s := b.Step
-		if s.Action != Hook || hookOf(s.Spec, postStart).Exec != nil {
+		if s.Action != Hook {
 			continue
 		}
 		cancel := l.cancels[flightOf(s)]
@@ -197,7 +197,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		out := &limited{max: 1 << 10}
 		id := ""
 		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out, Began: func(exec string) { id = exec; a.noteExec(exec) }})
-		if id != "" && !errors.Is(ctx.Err(), context.Canceled) { // what outlasts the grace goes with its container
+		if id != "" && a.loop.ctx.Err() == nil { // what outlasts the agent is for the next one
 			a.strikeExec(id)
 		}
 		if err != nil {

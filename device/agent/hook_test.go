@@ -178,6 +178,45 @@ func TestAPostStartHookWithoutAnAnswerEndsWithItsContainer(t *testing.T) {
 	})
 }
 
+// An endless engine does not see the end of a command whose container has ended, as Docker where the processes are the pod's.
+type endless struct {
+	engine.Engine
+	began, running atomic.Int32
+}
+
+func (e *endless) Exec(ctx context.Context, _ string, _ []string, s engine.Streams) (int, error) {
+	s.Began(fmt.Sprint("exec-", e.began.Add(1)))
+	e.running.Add(1)
+	defer e.running.Add(-1)
+	<-ctx.Done()
+	return 0, fmt.Errorf("run a command: %w", ctx.Err())
+}
+
+func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		e := &endless{Engine: d.twin}
+		d.engine = e
+		d.start()
+		d.hooking()
+		notes := func() int { return len(entries(d.agent.disk.execs())) }
+		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1))
+		time.Sleep(20 * time.Second)
+		for range 3 {
+			d.twin.Exit(d.newest(t, "app"), 1)
+			time.Sleep(time.Minute)
+			if n := e.running.Load(); n != 1 || notes() != 1 {
+				t.Fatalf("%d commands run, %d are noted", n, notes())
+			}
+		}
+		d.desire(2)
+		time.Sleep(time.Minute)
+		if n := e.running.Load(); n != 0 || notes() != 0 || e.began.Load() < 3 {
+			t.Errorf("of %d commands %d run, %d are noted", e.began.Load(), n, notes())
+		}
+	})
+}
+
 func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
