@@ -721,6 +721,51 @@ func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 	}
 }
 
+// Two gateways are taken to one server, and one is given the name of the other's database: its own fleet would be
+// out of sight at once, and the other's locked out.
+func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	other := onPostgres(t, server)
+	s := opened(t, other)
+	mustCommit(t, s, 100, pod("theirs", 100))
+	must(t, s.Close())
+	dir := t.TempDir()
+	own := openIn(t, dir)
+	mustCommit(t, own, 1, pod("ours", 1))
+	must(t, own.Close())
+	o := options(t, dir)
+	o.Database = other.Database
+	for what, open := range map[string]func() (io.Closer, error){
+		"a hub":     func() (io.Closer, error) { return Open(t.Context(), o) },
+		"a standby": func() (io.Closer, error) { return StandBy(t.Context(), o) },
+	} {
+		if c, err := open(); err == nil || !strings.Contains(err.Error(), "it is another hub's") {
+			t.Errorf("%s: %v", what, err)
+			if err == nil {
+				_ = c.Close()
+			}
+		}
+	}
+	if err := Restore(t.Context(), o, filepath.Join(dir, database)); err == nil || !strings.Contains(err.Error(), "it is another hub's") {
+		t.Error("a restore:", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, placeFile)); err == nil {
+		t.Error("it has noted the other's database")
+	}
+	s = opened(t, other)
+	expect(t, names(t, s), "theirs")
+	must(t, s.Close())
+	own = openIn(t, dir)
+	expect(t, names(t, own), "ours")
+	must(t, own.Close())
+	must(t, os.Rename(filepath.Join(dir, database), filepath.Join(t.TempDir(), "away"))) // who says so
+	must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(dir, secretsKey)))
+	s = opened(t, o)
+	expect(t, names(t, s), "theirs")
+	must(t, s.Close())
+}
+
 // So may it be gone, as after a copy of the directory that left it out. The directory then looks as one whose hub.db was
 // lost, and a hub that took it for that would go on with yesterday's backup, or with nothing, beside its database.
 func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {

@@ -114,6 +114,11 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 			return err
 		}
 	}
+	if have > 0 && !o.moving {
+		if err := s.notAnothers(ctx); err != nil {
+			return s.explain(err)
+		}
+	}
 	saw, is, err := s.progresses(ctx, have)
 	if err != nil {
 		return s.explain(err)
@@ -226,6 +231,28 @@ func (s *Store) notElsewhere() error {
 		return fmt.Errorf("open %s: it is empty, and this hub's database was of revision %d: correct --database, restore it, or, to begin anew, remove %s", s.pg.where, saw, filepath.Join(s.dir, witnessFile))
 	}
 	return nil
+}
+
+// notAnothers refuses the database of another hub where this one has a fleet of its own in the directory, which nobody
+// would see again: the devices of neither know who leads them.
+func (s *Store) notAnothers(ctx context.Context) error {
+	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
+		return nil
+	}
+	db, err := sql.Open("sqlite", untouched(s.file))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	own, err := valueOf(ctx, db, metaHubID)
+	if err != nil || own == "" {
+		return nil //nolint:nilerr // what cannot be read is no fleet
+	}
+	is, err := valueOf(ctx, s.conn, metaHubID)
+	if err != nil || is == own {
+		return err
+	}
+	return fmt.Errorf("open %s: it is another hub's, %s, and %s holds what this hub, %s, remembers: correct --database, and take this one along to a database of its own with `flotilla-hub migrate --to postgres://…`, or move that file away to go on with the other hub's", s.pg.where, is, s.file, own)
 }
 
 // migratePostgres brings the database from schema have to the newest one, all or nothing.

@@ -90,6 +90,11 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if have > 0 {
+		if err := s.notAnothers(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if have == 0 { // the first of all begins it, as a hub alone would
 		alone := o
 		alone.Member = nil
