@@ -2,8 +2,10 @@ package kube
 
 import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/shared/bound"
@@ -31,9 +33,12 @@ func readable(b []byte, media string, kind schema.GroupVersionKind) error {
 }
 
 // keeps tells whether a decoded object keeps to the limits of everything that comes in,
-// before anything is compared with it.
+// before anything is compared with it. One that is new has no name in the path: it says its own.
 func keeps(o runtime.Object, kind schema.GroupVersionKind, name string) error {
 	if err := bound.Field(o); err != nil {
+		if m, ok := o.(metav1.Object); ok && name == "" {
+			name = bound.Text(m.GetName(), validation.DNS1123SubdomainMaxLength)
+		}
 		return apierrors.NewInvalid(kind.GroupKind(), name, field.ErrorList{
 			{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Err.Error()}})
 	}

@@ -76,6 +76,18 @@ func TestAPatchThatNobodyExpectsIsRefused(t *testing.T) {
 	}
 }
 
+// Of many objects in a file it has to be said which one keeps to no bounds, also before it has been made.
+func TestWhatKeepsToNoBoundsIsNamed(t *testing.T) {
+	s := newServer(seeded())
+	for name, want := range map[string]string{"settings": `ConfigMap "settings" is invalid`, strings.Repeat("x", 1000): "…\" is invalid"} {
+		body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"},"data":{"a":"\u0000"}}`
+		w := request{method: "POST", path: ns + "/configmaps", body: body}.do(s)
+		if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), strings.ReplaceAll(want, `"`, `\"`)) || w.Body.Len() > 2000 {
+			t.Errorf("%.20s: %d %.300s", name, w.Code, w.Body)
+		}
+	}
+}
+
 // A body is read up to its bound and no further.
 func TestABodyHasABound(t *testing.T) {
 	s := newServer(seeded())
