@@ -105,6 +105,9 @@ func Decide(j Journal, f Facts, want *wire.Firmware, now time.Time) (next Journa
 		return d.j, do, nil
 	}
 	d.st.Digest, d.st.Since = f.Helper.Kept, d.j.Since
+	if f.Helper.Lost && (want == nil || !want.Undo) {
+		d.st.Digest = ""
+	}
 	d.st.Backend, d.st.Trial = f.Helper.Backend, f.Helper.Trial
 	for _, b := range slices.Backward(d.j.Bad) {
 		if len(d.st.Bad) < wire.MaxFirmwareBad && !b.Undo {
@@ -167,7 +170,7 @@ func (d *decider) kept() bool {
 	if d.j.Undoes != "" {
 		return h.Phase == PhaseIdle && h.Kept != d.j.Undoes
 	}
-	return h.Phase == PhaseIdle && h.Kept == d.j.Candidate && h.Kept != ""
+	return h.Phase == PhaseIdle && h.Kept == d.j.Candidate && h.Kept != "" && !h.Lost
 }
 
 // wanted tells whether the hub still wants what is about to be tried.
@@ -221,7 +224,7 @@ func (d *decider) idle() string {
 	if want.Undo {
 		return d.undo()
 	}
-	if h.Kept == want.Digest {
+	if h.Kept == want.Digest && !h.Lost {
 		d.say(wire.FirmwareUpToDate, "it is kept")
 		d.st.Candidate = ""
 		return Wait

@@ -65,6 +65,7 @@ type HelperStatus struct {
 	Armed      string        `json:"armed,omitempty"` // boot id of the phase's beginning
 	BootID     string        `json:"bootID"`
 	Uptime     time.Duration `json:"uptime"`
+	Lost       bool          `json:"lost,omitempty"`    // Kept, or some of it, is not in the boot files any more
 	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is a trial
 	Backend    string        `json:"backend,omitempty"` // by which the board boots
 	Trial      string        `json:"trial,omitempty"`   // how it tries, one of fleet.TrialTryboot, TrialDeadman, TrialGrub
@@ -134,7 +135,9 @@ func (h *Helper) Status() HelperStatus {
 	if out.Trial = s.Way; s.Phase == PhaseIdle {
 		out.Trial = h.way(out.Backend, "")
 	}
-	if _, err := h.live(); err != nil {
+	live, err := h.live()
+	out.Lost = err == nil && s.Phase == PhaseIdle && s.Kept != "" && lost(s.Current, live)
+	if err != nil {
 		out.Refused = err.Error()
 	} else if err := h.refuses(out.Trial, 0); err != nil {
 		out.Refused = err.Error()

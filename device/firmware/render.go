@@ -346,25 +346,10 @@ func sum(b []byte) string {
 // Diff says which lines of config.txt and words of cmdline.txt a change adds and removes.
 func Diff(from, to Files) string {
 	var out strings.Builder
-	lines := func(f Files) (list []string) {
-		for l := range strings.Lines(string(f.Config)) {
-			if l = strings.TrimSpace(l); l != "" && l[0] != '#' {
-				list = append(list, l)
-			}
-		}
-		return list
-	}
-	line := func(f Files) (list []string) {
-		text := strings.TrimRight(string(f.Cmdline), "\r\n")
-		for _, x := range words(text) {
-			list = append(list, text[x.from:x.to])
-		}
-		return list
-	}
 	for _, file := range []struct {
 		name     string
 		from, to []string
-	}{{"config.txt", lines(from), lines(to)}, {"cmdline.txt", line(from), line(to)}} {
+	}{{"config.txt", said(from.Config), said(to.Config)}, {"cmdline.txt", wordsOf(from), wordsOf(to)}} {
 		for _, l := range minus(file.from, file.to) {
 			fmt.Fprintf(&out, "%s: -%s\n", file.name, l)
 		}
@@ -373,6 +358,40 @@ func Diff(from, to Files) string {
 		}
 	}
 	return out.String()
+}
+
+// said are the lines of a text that say something.
+func said(text []byte) (list []string) {
+	for l := range strings.Lines(string(text)) {
+		if l = strings.TrimSpace(l); l != "" && l[0] != '#' {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+func wordsOf(f Files) (list []string) {
+	text := strings.TrimRight(string(f.Cmdline), "\r\n")
+	for _, x := range words(text) {
+		list = append(list, text[x.from:x.to])
+	}
+	return list
+}
+
+// lost tells whether something that our section of the files has written is in other ones no more: a line of the section, or
+// what it says of cmdline.txt. Where those cannot be read, nobody can say.
+func lost(ours, live Files) bool {
+	c, err := split(ours.Config)
+	if err != nil || !c.section {
+		return false
+	}
+	if _, err := split(live.Config); err != nil {
+		return false
+	}
+	wrote := slices.DeleteFunc(said(ours.Config[len(c.before):len(ours.Config)-len(c.after)]), func(l string) bool { return l == "[all]" })
+	line := wordsOf(live)
+	return len(minus(wrote, said(live.Config))) > 0 || len(minus(c.record.Add, line)) > 0 ||
+		slices.ContainsFunc(c.record.Remove, func(r removal) bool { return slices.Contains(line, strings.Trim(r.Text, " \t")) })
 }
 
 // minus are the entries of a that b does not have, each as often.

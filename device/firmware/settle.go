@@ -79,6 +79,9 @@ func (s helperState) kept() helperState {
 	} else {
 		previous := s.From
 		s.Previous, s.PreviousKept = &previous, s.Kept
+		if s.Kept == s.Candidate { // it is kept anew, as it was lost: what was there before had it no more
+			s.PreviousKept = ""
+		}
 		s.Kept, s.KeptWay, s.KeptDeadline = s.Candidate, s.Way, s.Deadline
 	}
 	s.Current = s.To

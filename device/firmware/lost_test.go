@@ -1,0 +1,99 @@
+package firmware
+
+import (
+	"strings"
+	"testing"
+
+	"flotilla.dev/shared/wire"
+)
+
+// What is kept counts as long as it stands in the files: Debian's raspi-firmware writes config.txt and cmdline.txt anew with
+// each kernel, a backup of the boot partition is put back, a card loses what was written.
+func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way, func(t *testing.T) {
+			w, f := newWorldOf(t, way, profileOf(way))
+			st, j, h := w.live(f, well)
+			w.check(st, j, h, wire.FirmwareUpToDate)
+			waits := *f
+			waits.Try = false
+			if st, _, _ = w.live(&waits, well); st.State != wire.FirmwareUpToDate || st.Digest != f.Digest {
+				t.Fatalf("what is there counts no more: %+v", st)
+			}
+			name := map[string]string{byUEnv: uEnvTxt, byGrub: customCfg}[way]
+			if name == "" {
+				name = configTxt
+				w.put(w.dir()+"/"+cmdlineTxt, w.old.Cmdline)
+			}
+			w.put(w.dir()+"/"+name, w.old.Config)
+			w.start()
+			boots := w.boots
+			if st, _, _ = w.live(&waits, well); st.State != wire.FirmwareStaged || st.Digest != "" || st.Candidate != f.Digest || st.Diff == "" || w.boots != boots {
+				t.Errorf("it says %+v after %d boots", st, w.boots-boots)
+			}
+			if st, _, _ = w.live(nil, well); st == nil || st.Digest != "" {
+				t.Errorf("where the hub wants nothing it says %+v", st)
+			}
+			st, j, h = w.live(f, well)
+			w.check(st, j, h, wire.FirmwareUpToDate)
+			if st.Digest != f.Digest || w.boots == boots {
+				t.Fatalf("it is not tried again: %+v", st)
+			}
+			w.kept = true
+			undo := *f
+			undo.Undo = true
+			st, j, h = w.live(&undo, well)
+			w.goneBack(st, j, h, wire.FirmwareUpToDate)
+		})
+	}
+}
+
+// What somebody changes beside it is theirs, and takes nothing back.
+func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		config, line func(string) string
+		lost         bool
+	}{
+		{"a line at the end", func(s string) string { return s + "dtparam=audio=on\n" }, same, false},
+		{"line breaks of Windows", func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }, same, false},
+		{"another word of the kernel's", same, func(s string) string { return "quiet " + s }, false},
+		{"one of its words is gone", same, func(s string) string { return strings.Replace(s, " cgroup_memory=1", "", 1) }, true},
+		{"a word that it took away is back", same, func(s string) string { return "splash " + s }, true},
+		{"one of its lines is gone", func(s string) string { return strings.Replace(s, "gpu_mem=16\n", "", 1) }, same, true},
+		{"its section is damaged", func(s string) string { return strings.Replace(s, endMark+"\n", "", 1) }, same, false}, // nobody can say: the board refuses
+		{"its section is gone, what it says is there", func(s string) string {
+			before, after, _ := strings.Cut(s, beginMark)
+			_, after, _ = strings.Cut(after, endMark+"\n")
+			return before + after + "gpu_mem=16\n"
+		}, same, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := trialProfile()
+			b.Cmdline.Add, b.Cmdline.Remove = []string{"cgroup_enable=memory", "cgroup_memory=1"}, []string{"splash"}
+			w, f := newWorldOf(t, byTryboot, b)
+			w.old.Cmdline = []byte("root=/dev/mmcblk0p2 splash rootwait\n")
+			w.put(w.dir()+"/"+cmdlineTxt, w.old.Cmdline)
+			var err error
+			if w.new, err = render(w.old, b); err != nil {
+				t.Fatal(err)
+			}
+			w.start()
+			if st, _, _ := w.live(f, well); st.Digest != f.Digest {
+				t.Fatalf("%+v", st)
+			}
+			files := w.files()
+			w.put(w.dir()+"/"+configTxt, []byte(c.config(string(files.Config))))
+			w.put(w.dir()+"/"+cmdlineTxt, []byte(c.line(string(files.Cmdline))))
+			helper, err := NewHelper(w, w, "/var/helper")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h := helper.Status(); h.Lost != c.lost || h.Kept != f.Digest {
+				t.Errorf("%+v", h)
+			}
+		})
+	}
+}
+
+func same(s string) string { return s }
