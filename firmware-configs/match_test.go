@@ -95,7 +95,7 @@ func TestEveryRaspberryPiHasAProfile(t *testing.T) {
 		"brcm,bcm2836": {"raspberrypi-3", "2-model-b", "arm"},
 		"brcm,bcm2837": {"raspberrypi-3", "2-model-b-rev2 3-model-b 3-model-a-plus 3-model-b-plus 3-compute-module", "arm arm64"},
 		"brcm,bcm2711": {"raspberrypi-4", "4-model-b 400 4-compute-module 4-compute-module-s", "arm arm64"},
-		"brcm,bcm2712": {"raspberrypi-5", "5-model-b 500 5-compute-module", "arm64"},
+		"brcm,bcm2712": {"raspberrypi-5", "5-model-b 500 5-compute-module", "arm arm64"},
 	} {
 		for _, name := range strings.Fields(boards.names) {
 			for _, arch := range strings.Fields(boards.arch) {
