@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -159,6 +160,9 @@ var explained = []struct {
 	{store.ErrFull, http.StatusInsufficientStorage, "the hub's disk is full: make room on it, and try again"},
 	{store.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
 	{control.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
+	{control.ErrStopped, http.StatusServiceUnavailable, ""},
+	// The hub stops, or nobody waits for the answer any more.
+	{context.Canceled, http.StatusServiceUnavailable, "the hub is stopping: look in a moment whether it was done, and try again if it was not"},
 }
 
 func (c *call) refuse(title string, err error) error {

@@ -1,8 +1,11 @@
 package admin
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"html"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -12,8 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 func TestTheHubsOwnViews(t *testing.T) {
@@ -201,4 +206,39 @@ func TestDeeds(t *testing.T) {
 			t.Errorf("%+v is %q, want %q", r, got, tt.want)
 		}
 	}
+}
+
+// A hub that stops ends what it is at: that is no mistake of its own, and its log needs no error of it.
+func TestAHubThatStopsSaysSo(t *testing.T) {
+	for _, err := range []error{control.ErrStopped, fmt.Errorf("read users: %w", context.Canceled)} {
+		c := configOf(newMemory(sample()...))
+		c.Tokens = stopping{err: err}
+		var log strings.Builder
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		srv := start(t, c)
+		for path, form := range map[string]url.Values{
+			"/devices/add": {"site": {"oslo"}, "uses": {"1"}, "life": {"24h"}, "csrf": {csrf}},
+			"/settings":    {"action": {"join-revoke"}, "id": {"abcdefghij"}, "csrf": {csrf}},
+		} {
+			resp, body := srv.ask(t, "admin", "POST", path, form)
+			if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "the hub is stopping") || strings.Contains(body, "see its log") {
+				t.Errorf("%v, %s: %d: %s", err, path, resp.StatusCode, wordsOf(body))
+			}
+		}
+		if srv.end(); strings.Contains(log.String(), "page failed") {
+			t.Errorf("the log says %s", &log)
+		}
+	}
+}
+
+// stopping are tokens of a hub that stops.
+type stopping struct {
+	Tokens
+	err error
+}
+
+func (s stopping) JoinTokens(context.Context) ([]store.JoinToken, error) { return nil, s.err }
+func (s stopping) RevokeJoinToken(context.Context, string) error         { return s.err }
+func (s stopping) CreateJoinToken(context.Context, access.NewJoinToken) (wire.JoinToken, error) {
+	return wire.JoinToken{}, s.err
 }
