@@ -162,6 +162,8 @@ func nodeFacts(a *request, n *corev1.Node, live Liveness) (facts []Fact) {
 	add("Machine", info.MachineID)
 	add("Joined", stamp(n.CreationTimestamp.Time))
 	switch {
+	case live.Wanted > live.Stored && live.Seen.IsZero(): // its lease says it, and there was none since the hub started
+		add("Desired state", fmt.Sprintf("generation %d; what the device has is not known until it is heard", live.Wanted))
 	case live.Wanted > live.Stored:
 		add("Desired state", fmt.Sprintf("generation %d; the device has %d", live.Wanted, live.Stored))
 	case live.Wanted > 0:

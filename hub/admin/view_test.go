@@ -295,3 +295,22 @@ func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
 		}
 	}
 }
+
+// What a device has is known by its leases, and of one that is dark while the hub starts by none.
+func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
+	for _, c := range []struct {
+		live Liveness
+		want string
+	}{
+		{Liveness{Wanted: 3}, "generation 3; what the device has is not known until it is heard"},
+		{Liveness{Wanted: 3, Seen: now0}, "generation 3; the device has 0"},
+		{Liveness{Wanted: 3, Stored: 2, Seen: now0}, "generation 3; the device has 2"},
+		{Liveness{Wanted: 3, Stored: 3, Seen: now0}, "generation 3, stored by the device"},
+	} {
+		conf := configOf(newMemory(sample()...))
+		conf.Liveness = func(string) Liveness { return c.live }
+		if _, body := start(t, conf).ask(t, "viewer", "GET", "/nodes/pi-1", nil); !strings.Contains(body, c.want+"<") {
+			t.Errorf("%+v: it does not say %q: %s", c.live, c.want, wordsOf(body))
+		}
+	}
+}
