@@ -245,7 +245,17 @@ func checkGrub(cfg, env []byte) error {
 		return errors.New("grub.cfg takes its entries from boot loader specification files (blscfg, as on Fedora): that is not supported")
 	case !strings.Contains(text, "load_env"):
 		return errors.New("grub.cfg does not read GRUB's environment block (load_env), so nothing can be tried once: let grub-mkconfig write it")
-	case !strings.Contains(text, customCfg):
+	}
+	if err := grubTakes(text); err != nil {
+		return err
+	}
+	_, err := setEnv(env, grubTry, "")
+	return err
+}
+
+// grubTakes says why the entries of a grub.cfg do not boot with our words.
+func grubTakes(text string) error {
+	if !strings.Contains(text, customCfg) {
 		return errors.New("grub.cfg does not read custom.cfg: /etc/grub.d/41_custom is missing or not executable; put it back and run update-grub")
 	}
 	entries, ours := 0, 0
@@ -260,8 +270,7 @@ func checkGrub(cfg, env []byte) error {
 	if entries == 0 || ours == 0 {
 		return errors.New("no entry of grub.cfg has ${flotilla_args}: put 90-flotilla.cfg into /etc/default/grub.d and run update-grub once")
 	}
-	_, err := setEnv(env, grubTry, "")
-	return err
+	return nil
 }
 
 const (

@@ -136,7 +136,9 @@ func (h *Helper) Status() HelperStatus {
 		out.Trial = h.way(out.Backend, "")
 	}
 	live, err := h.live()
-	out.Lost = err == nil && s.Phase == PhaseIdle && s.Kept != "" && lost(s.Current, live)
+	if err == nil && s.Phase == PhaseIdle && s.Kept != "" {
+		out.Lost = lost(s.Current, live) || out.Backend == fleet.BootGrub && grubArgs(live.Config) != "" && h.untaken()
+	}
 	if err != nil {
 		out.Refused = err.Error()
 	} else if err := h.refuses(out.Trial, 0); err != nil {
@@ -187,6 +189,16 @@ func (h *Helper) live() (f Files, err error) {
 		return f, fmt.Errorf("read the boot files: %w", err)
 	}
 	return f, nil
+}
+
+// untaken tells whether GRUB's entries do not have the words that are there for them.
+func (h *Helper) untaken() bool {
+	_, dir, err := h.Board.Boots()
+	if err != nil {
+		return false
+	}
+	cfg, err := h.Disk.Read(h.path(dir, grubCfg))
+	return err == nil && grubTakes(string(cfg)) != nil
 }
 
 // verify reads what the hub has signed, if it is for this board and not older than another.

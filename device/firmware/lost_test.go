@@ -3,6 +3,7 @@ package firmware
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"flotilla.dev/shared/wire"
 )
@@ -97,3 +98,30 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 }
 
 func same(s string) string { return s }
+
+// GRUB boots with what is kept as long as its entries take it: update-grub writes them anew, without our words where the file
+// that puts them there is gone.
+func TestWhatGRUBTakesNoMoreIsKeptNoMore(t *testing.T) {
+	for _, cfg := range []string{"load_env\nlinux /vmlinuz ro\nsource $prefix/custom.cfg\n", "load_env\nlinux /vmlinuz ro ${flotilla_args}\n"} {
+		w, f := newWorldOf(t, byGrub, profileOf(byGrub))
+		if st, _, _ := w.live(f, well); st.Digest != f.Digest {
+			t.Fatalf("%+v", st)
+		}
+		was := w.text("/boot/grub/grub.cfg")
+		w.put("/boot/grub/grub.cfg", []byte(cfg))
+		boots := w.boots
+		helper, err := NewHelper(w, w, "/var/helper")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := helper.Status()
+		_, do, st := Decide(Journal{}, Facts{Helper: h, Inspected: f.Digest}, f, time.Unix(1e9, 0))
+		if !h.Lost || do != Wait || st.State != wire.FirmwareUnsupported || st.Digest != "" || !strings.Contains(st.Message, "grub.cfg") {
+			t.Errorf("%q: it does %q and says %+v", cfg, do, st)
+		}
+		w.put("/boot/grub/grub.cfg", was)
+		if st, _, _ := w.live(f, well); st.State != wire.FirmwareUpToDate || st.Digest != f.Digest || w.boots != boots {
+			t.Errorf("where it is put back it says %+v, after %d boots", st, w.boots-boots)
+		}
+	}
+}
