@@ -28,7 +28,8 @@ type liveness struct {
 	skew   atomic.Int64           // the device's clock less ours, in nanoseconds
 	unmet  atomic.Bool            // what it has stored is not known yet
 	silent atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
-	unsure atomic.Bool            // it was, and its pods counted as not ready, or its status is somebody else's: it must say all again
+	unsure atomic.Bool            // it was, and its pods counted as not ready: it must list them again
+	other  atomic.Bool            // its status is what somebody else has written: it must report again
 	link   atomic.Bool            // connected
 	rival  atomic.Pointer[rival]  // the last that was refused in its favour
 
@@ -135,7 +136,7 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	if !lease.Time.IsZero() {
 		p.skew.Store(int64(lease.Time.Sub(d.At(at))))
 	}
-	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() || p.unsure.Load() {
+	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() || p.unsure.Load() || p.other.Load() {
 		d.askAgain(node, p)
 	} else {
 		p.mu.Lock()

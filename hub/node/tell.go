@@ -32,7 +32,7 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 					p.unsure.Store(true)
 				}
 				if old, _ := a.Old.(*corev1.Node); a.Change.By != "" && old != nil && !sameStatus(old.Status, n.Status) {
-					p.unsure.Store(true) // somebody has written over what its device said
+					p.other.Store(true) // somebody has written over what its device said
 				}
 			}
 		case state.Records:
