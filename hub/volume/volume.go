@@ -35,7 +35,7 @@ const (
 var local = state.Subject{Key: state.Key{Kind: state.StorageClasses, Name: state.LocalClass}}
 
 // Touches says which claims and volumes a change concerns: a pod's, if it has come, gone
-// or been placed; a claim and its volume; all that wait for a class.
+// or been placed, or the node that it names has come; a claim and its volume; all that wait for a class.
 func (Decider) Touches(c state.Applied) (all []state.Subject) {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -66,6 +66,10 @@ func (Decider) Touches(c state.Applied) (all []state.Subject) {
 				all = append(all, state.About(state.Key{Kind: state.Claims, Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}))
 			}
 		}
+	case state.Nodes:
+		if c.Old == nil {
+			return []state.Subject{{Key: c.Key}}
+		}
 	case state.StorageClasses:
 		return []state.Subject{{Key: c.Key}}
 	}
@@ -90,6 +94,8 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 		switch q.Kind {
 		case state.StorageClasses:
 			p.class(q.Name)
+		case state.Nodes:
+			p.node(q.Name)
 		case state.Claims:
 			if c := p.s.Claim(q.Namespace, q.Name); c != nil {
 				p.claim(c)
@@ -123,6 +129,17 @@ func (p *pass) class(name string) {
 	for c := range state.Each[*corev1.PersistentVolumeClaim](p.s, state.Claims, "") {
 		if c.Spec.StorageClassName == nil || c.Spec.VolumeName == "" && *c.Spec.StorageClassName == name {
 			p.claim(c)
+		}
+	}
+}
+
+// node looks at the claims of the pods that named a node before it was there.
+func (p *pass) node(name string) {
+	for pod := range p.s.PodsOn(name) {
+		for claim := range state.ClaimsOf(pod) {
+			if c := p.s.Claim(pod.Namespace, claim); c != nil {
+				p.claim(c)
+			}
 		}
 	}
 }

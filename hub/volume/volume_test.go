@@ -251,6 +251,13 @@ func TestVolumes(t *testing.T) {
 			g.apply(state.Remove(g.s.Node("pi-1"), ""))
 			g.want("data Bound, volume Bound pi-1")
 		},
+		"a pod that names a node which comes later has its volume then": func(g *stage) {
+			g.claim("data")
+			g.pod("a", "pi-3", "data")
+			g.want("data Pending")
+			g.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-3"}})
+			g.want("data Bound, volume Bound pi-3")
+		},
 		"a claim of a class that is not there waits for it": func(g *stage) {
 			g.claim("data", class("keeps"))
 			g.pod("a", "pi-1", "data")
