@@ -50,7 +50,7 @@ type Decider struct {
 // Parts of the work.
 const (
 	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
-	partReady   = "Ready"   // of a node: it is ready now, or not any more, or elsewhere: its pods' faults count, or not
+	partReady   = "Ready"   // of a node: it is ready now, or not any more, or elsewhere, or has come or gone: its pods' faults count, or not
 	partShort   = "Short"   // of a workload: it is short of pods, or not any more
 	partImage   = "Image "  // before an image: pods cannot have it
 	partTurn    = "Turn"    // of a large workload: the moment has come to walk its pods
@@ -164,9 +164,6 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			add(1, q)
 		case q.Kind == state.Nodes:
 			n := p.s.Node(q.Name)
-			if n == nil {
-				continue
-			}
 			if q.Part == partReady {
 				for pod := range p.s.PodsOn(q.Name) {
 					if f := faultOf(pod); f.image != "" {
@@ -175,10 +172,10 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 						work(controllerOf(pod))
 					}
 				}
-			} else if !isReady(n) {
+			} else if n != nil && !isReady(n) {
 				add(1, aboutSite(state.SiteOf(n)))
 			}
-			if q.Part == partEvicted {
+			if q.Part == partEvicted && n != nil {
 				p.evicted[q.Name]++
 			}
 		case q.Kind == state.Incidents:

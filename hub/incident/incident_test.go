@@ -300,6 +300,42 @@ func TestTroubleIsAtTheSiteOfItsNode(t *testing.T) {
 	}
 }
 
+// A pod whose node is deleted goes by itself, unless something holds it: then it is its own trouble, and
+// at no site any more.
+func TestTroubleOutlivesTheNodeThatIsDeleted(t *testing.T) {
+	held := func(p *corev1.Pod) { p.Finalizers = []string{"example.com/hold"} }
+	leaves := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: noon} }
+	failed := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	w := newWorld(t)
+	w.nodes("oslo", 3)
+	w.put(pod("a", "oslo-0", all(held, leaves)), pod("c", "oslo-1", failed))
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	w.put(pod("b", "oslo-0", waiting("CrashLoopBackOff", "")), pod("d", "oslo-0", waiting("ErrImagePull", "manifest unknown")))
+	w.wait(3 * time.Minute)
+	w.shows("its node is dark", "PodFailed c 0 1 0", "NodeDark oslo 1 2 0")
+	w.remove(w.s.Node("oslo-0"))
+	w.remove(w.s.Node("oslo-1"))
+	w.wait(2 * time.Second)
+	w.shows("and deleted: they go in a moment", "PodFailed c 0 1 0")
+	a := w.s.Pod("default", "a").DeepCopy()
+	failed(a)
+	w.put(a)
+	w.wait(2 * time.Second)
+	w.shows("one does not", "DoesNotStop a 0 1 0", "PodFailed c 0 1 0")
+	for _, i := range w.open() {
+		if i.Site != "" {
+			t.Errorf("%s is at %s, where its node was", i.Name, i.Site)
+		}
+	}
+	w.put(node("oslo-0", "oslo", func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }))
+	w.wait(12 * time.Minute)
+	for _, i := range w.open() {
+		if i.Cause == incident.DoesNotStop {
+			t.Errorf("%s is told, and its node is there again and not ready", i.Name)
+		}
+	}
+}
+
 // What a Deployment has released, as its labels are others now, is no trouble of it.
 func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
 	w := newWorld(t)

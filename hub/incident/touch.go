@@ -72,7 +72,7 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	was, is := faultOf(old), faultOf(next)
 	there := old != nil && next != nil
 	adopted := there && !sameMaker(old, next)
-	differs := was != is || is.cause != "" && (adopted || there && old.Spec.NodeName != next.Spec.NodeName)
+	differs := was != is || is.cause != "" && (adopted || there && (old.Spec.NodeName != next.Spec.NodeName || state.Terminated(old) != state.Terminated(next)))
 	for _, p := range []*corev1.Pod{old, next} {
 		if p != nil && differs {
 			all = append(all, state.About(controllerOf(p)))
@@ -120,7 +120,7 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 			all = append(all, aboutSite(state.SiteOf(n)))
 		}
 	}
-	if isReady(old) != isReady(next) || old != nil && next != nil && state.SiteOf(old) != state.SiteOf(next) {
+	if isReady(old) != isReady(next) || old == nil || next == nil || state.SiteOf(old) != state.SiteOf(next) {
 		all = append(all, state.Subject{Key: key, Part: partReady})
 	}
 	return all

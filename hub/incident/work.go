@@ -208,7 +208,7 @@ func (p *pass) work(key state.Key) (f findings) {
 			continue // its node's incident
 		}
 		x := faultOf(pod)
-		if x.cause == "" || x.cause == ImageNotPulled {
+		if x.cause == "" || x.cause == ImageNotPulled || goes(pod, n) {
 			continue
 		}
 		at := faultSince(pod)
@@ -259,6 +259,12 @@ func (p *pass) work(key state.Key) (f findings) {
 		f.all = append(f.all, *i)
 	}
 	return f
+}
+
+// goes tells whether a pod is of a node that is gone: it goes in a moment, too, and what it says is old. One that
+// something holds has failed by then.
+func goes(pod *corev1.Pod, n *corev1.Node) bool {
+	return n == nil && pod.Spec.NodeName != "" && !state.Terminated(pod)
 }
 
 // readySince is since when a node is ready; zero for none.
@@ -415,7 +421,7 @@ func (p *pass) image(image string) (f findings) {
 			continue
 		}
 		n := p.s.Node(pod.Spec.NodeName)
-		if n != nil && !isReady(n) {
+		if n != nil && !isReady(n) || goes(pod, n) {
 			continue
 		}
 		p.add(by, ImageNotPulled, fleet.IncidentObject{Kind: imageKind, Name: image}, faultSince(pod), x.detail)
