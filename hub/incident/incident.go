@@ -50,7 +50,7 @@ type Decider struct {
 // Parts of the work.
 const (
 	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
-	partReady   = "Ready"   // of a node: it is ready now, or not any more, or elsewhere, or has come or gone: its pods' faults count, or not
+	partReady   = "Ready"   // of a node: it is ready now, or not any more, or has other labels, or has come or gone: its pods' faults count, or not
 	partShort   = "Short"   // of a workload: it is short of pods, or not any more
 	partImage   = "Image "  // before an image: pods cannot have it
 	partTurn    = "Turn"    // of a large workload: the moment has come to walk its pods
@@ -165,6 +165,9 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		case q.Kind == state.Nodes:
 			n := p.s.Node(q.Name)
 			if q.Part == partReady {
+				for _, o := range p.placeless {
+					add(2, o) // what could run there, or might have
+				}
 				for pod := range p.s.PodsOn(q.Name) {
 					if f := faultOf(pod); f.image != "" {
 						add(3, aboutImage(f.image))

@@ -500,6 +500,38 @@ func TestWhatIsPinnedToADarkSiteIsPartOfIt(t *testing.T) {
 	}
 }
 
+// Where a pod may run follows from the labels of nodes, and from which there are: what it waits for is
+// another as they change, whether its own message does or not.
+func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.nodes("bergen", 1)
+	tier := func(node, value string) *corev1.Node {
+		n := w.s.Node(node).DeepCopy()
+		n.Labels["tier"] = value
+		return n
+	}
+	w.put(tier("oslo-0", "front"), tier("bergen-0", "front"))
+	w.put(pod("a", "", all(unplaced, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"tier": "front"} })))
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	const alone, part, dark = "CannotBePlaced a 0 1 0", "CannotBePlaced a 0 1 0 part", "NodeDark oslo 1 0 0"
+	for _, c := range []struct {
+		what   string
+		change func()
+		want   string
+	}{
+		{"one that is there would do, but for its room", func() {}, alone},
+		{"that one is for something else", func() { w.put(tier("bergen-0", "back")) }, part},
+		{"and again for this", func() { w.put(tier("bergen-0", "front")) }, alone},
+		{"it is deleted", func() { w.remove(w.s.Node("bergen-0")) }, part},
+		{"another comes", func() { w.put(node("bergen-1", "bergen", func(n *corev1.Node) { n.Labels["tier"] = "front" })) }, alone},
+	} {
+		c.change()
+		w.wait(2 * time.Second)
+		w.shows(c.what, c.want, dark)
+	}
+}
+
 // A device that stops its agent says so: for an update it is back in seconds, and that is no
 // incident, nor is what its pods suffer from another one afterwards.
 func TestADeviceThatRestartsIsNoIncident(t *testing.T) {

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,7 +121,7 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 			all = append(all, aboutSite(state.SiteOf(n)))
 		}
 	}
-	if isReady(old) != isReady(next) || old == nil || next == nil || state.SiteOf(old) != state.SiteOf(next) {
+	if isReady(old) != isReady(next) || old == nil || next == nil || !maps.Equal(old.Labels, next.Labels) {
 		all = append(all, state.Subject{Key: key, Part: partReady})
 	}
 	return all
@@ -132,11 +133,7 @@ func isReady(n *corev1.Node) bool {
 
 // sameTrouble tells whether nothing of a node has changed that incidents are made of.
 func sameTrouble(a, b *corev1.Node) bool {
-	if state.SiteOf(a) != state.SiteOf(b) || len(a.Status.Conditions) != len(b.Status.Conditions) {
-		return false
-	}
-	_, out := a.Labels[fleet.LabelExcludeDisruption]
-	if _, is := b.Labels[fleet.LabelExcludeDisruption]; out != is {
+	if !maps.Equal(a.Labels, b.Labels) || len(a.Status.Conditions) != len(b.Status.Conditions) {
 		return false
 	}
 	for i := range a.Status.Conditions {
