@@ -46,6 +46,9 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 		if whole {
 			changes = append(changes, stopped(s, node, pods.Generation, holds)...)
 		}
+		if whole && pods.Base == 0 { // one that leaves pods to an earlier list says nothing of those
+			p.unsure.Store(p.silent.Load()) // a list from before its status is from before its silence
+		}
 		return changes, nil
 	})
 	p.pay(done)
@@ -54,7 +57,6 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 	}
 	if p.gathered(pods, whole); whole {
 		p.pods.Store(pods.Seq)
-		p.unsure.Store(p.silent.Load()) // a list from before its status is from before its silence
 	}
 	return nil
 }

@@ -543,3 +543,52 @@ func TestTheConditionsOfOthersStayOnANode(t *testing.T) {
 }
 
 const mostConditions = bound.MaxConditions - 8 // of a status
+
+// The pods of a node that was silent count as not ready until its device lists them. A list that leaves some to one
+// from before the silence says nothing of those, as from a device whose link to a broker stood while the hub's did not.
+func TestAListThatLeavesPodsToAnEarlierOneDoesNotAnswerForASilence(t *testing.T) {
+	listening(t, "ours: a list of what has changed", func(h *listener) {
+		h.hear()
+		h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1"}})
+		said := func() wire.PodStatus {
+			return wire.PodStatus{UID: h.l.Snapshot().Pod("default", "kiosk").UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{
+				Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+		}
+		list := func(seq, base uint64, p wire.PodStatus) {
+			h.t.Helper()
+			if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Base: base, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: []wire.PodStatus{p}}); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+		lease := func(seq, pods uint64) (asked int) {
+			h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: pods, Desired: h.l.Snapshot().Record("pi-1").Generation})
+			synctest.Wait()
+			for _, r := range h.book.Requests() {
+				if r.Type == wire.RequestRefresh {
+					asked++
+				}
+			}
+			return asked
+		}
+		ready := func() corev1.ConditionStatus {
+			return state.PodCondition(h.l.Snapshot().Pod("default", "kiosk"), corev1.PodReady).Status
+		}
+		list(1, 0, said())
+		before := lease(1, 1)
+		time.Sleep(time.Minute)
+		if got := ready(); got != corev1.ConditionFalse {
+			h.t.Fatalf("its pod is Ready=%s after a minute of silence", got)
+		}
+		h.hear()
+		list(2, 1, wire.PodStatus{UID: said().UID})
+		asked := lease(2, 2)
+		if asked == before {
+			h.t.Fatalf("its device is not asked for its pods, of which one is Ready=%s", ready())
+		}
+		list(3, 0, said())
+		time.Sleep(10 * time.Second)
+		if again := lease(3, 3); again != asked || ready() != corev1.ConditionTrue {
+			h.t.Errorf("its device was asked %d times, is %d, and its pod is Ready=%s", asked, again, ready())
+		}
+	})
+}
