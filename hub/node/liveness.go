@@ -28,7 +28,7 @@ type liveness struct {
 	skew   atomic.Int64           // the device's clock less ours, in nanoseconds
 	unmet  atomic.Bool            // what it has stored is not known yet
 	silent atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
-	unsure atomic.Bool            // it was, and its pods counted as not ready: it must list them again
+	unsure atomic.Bool            // it was, and its pods counted as not ready, or somebody has written over one: it must list them again
 	other  atomic.Bool            // its status is what somebody else has written: it must report again
 	link   atomic.Bool            // connected
 	rival  atomic.Pointer[rival]  // the last that was refused in its favour

@@ -274,6 +274,20 @@ func devices(t corev1.PodConditionType) bool {
 	return false
 }
 
+// overwritten tells whether somebody has written over what a pod's device says of it. Who opens a readiness gate has
+// not: what follows for Ready is the hub's.
+func overwritten(old, next *corev1.Pod) bool {
+	says := func(p *corev1.Pod) corev1.PodStatus {
+		st := p.Status
+		st.NominatedNodeName, st.QOSClass = "", ""
+		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.PodCondition) bool {
+			return !devices(c.Type) || c.Type == corev1.PodReady && len(p.Spec.ReadinessGates) > 0
+		})
+		return st
+	}
+	return !apiequality.Semantic.DeepEqual(says(old), says(next))
+}
+
 // shared tells whether a condition that is not the device's may come from there, too: that the pod has been scheduled, and
 // that the device has evicted it.
 func shared(c *corev1.PodCondition) bool {

@@ -592,3 +592,70 @@ func TestAListThatLeavesPodsToAnEarlierOneDoesNotAnswerForASilence(t *testing.T)
 		}
 	})
 }
+
+// What somebody writes over what a device has said of its pods stands until that says it again, as a kubelet does
+// by itself. What is for others to write, as what opens a readiness gate, is nothing to ask for.
+func TestADeviceIsAskedForWhatSomebodyHasWrittenOverItsPods(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		by    string
+		gates []corev1.PodReadinessGate
+		write func(*corev1.Pod)
+		asked bool
+	}{
+		{"that one is not ready", "anna", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, true},
+		{"its address", "anna", nil, func(p *corev1.Pod) { p.Status.PodIP = "10.1.2.3" }, true},
+		{"by the hub", "", nil, func(p *corev1.Pod) { state.PodCondition(p, corev1.PodReady).Status = corev1.ConditionFalse }, false},
+		{"a label", "anna", nil, func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, false},
+		{"what opens its gate", "anna", []corev1.PodReadinessGate{{ConditionType: "example.org/served"}}, func(p *corev1.Pod) {
+			state.SetPodCondition(p, corev1.PodCondition{Type: "example.org/served", Status: corev1.ConditionTrue}, time.Now())
+			state.SettleReady(p, time.Now())
+		}, false},
+	} {
+		listening(t, c.what, func(h *listener) {
+			h.hear()
+			h.write(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk"}, Spec: corev1.PodSpec{NodeName: "pi-1", ReadinessGates: c.gates}})
+			now := func() *corev1.Pod { return h.l.Snapshot().Pod("default", "kiosk") }
+			list := func(seq, base uint64, p wire.PodStatus) {
+				h.t.Helper()
+				if err := h.l.Pods(h.t.Context(), node.Caller{Node: "pi-1"}, wire.Pods{Boot: "b", Seq: seq, Base: base, Generation: h.l.Snapshot().Record("pi-1").Generation, Pods: []wire.PodStatus{p}}); err != nil {
+					h.t.Fatal(err)
+				}
+			}
+			lease := func(seq, pods uint64) (asked int) {
+				time.Sleep(10 * time.Second)
+				h.l.Lease(node.Caller{Node: "pi-1"}, wire.Lease{Boot: "b", Seq: seq, Status: h.seq, Pods: pods, Desired: h.l.Snapshot().Record("pi-1").Generation})
+				synctest.Wait()
+				for _, r := range h.book.Requests() {
+					if r.Type == wire.RequestRefresh {
+						asked++
+					}
+				}
+				return asked
+			}
+			said := wire.PodStatus{UID: now().UID, Namespace: "default", Name: "kiosk", Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}}}
+			list(1, 0, said)
+			before := lease(1, 1)
+			was, p := now().Status, now().DeepCopy()
+			c.write(p)
+			put := state.Put(p, "")
+			put.By = c.by
+			if _, err := h.l.Do(h.t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) { return []state.Change{put}, nil }); err != nil {
+				h.t.Fatal(err)
+			}
+			list(2, 1, wire.PodStatus{UID: p.UID}) // to the device nothing has become of it
+			asked := lease(2, 2)
+			if (asked > before) != c.asked {
+				h.t.Fatalf("its device is asked %d times, before %d", asked, before)
+			}
+			if !c.asked {
+				return
+			}
+			list(3, 0, said)
+			if again := lease(3, 3); again != asked || now().Status.PodIP != was.PodIP || state.PodCondition(now(), corev1.PodReady).Status != corev1.ConditionTrue {
+				h.t.Errorf("its device was asked %d times, is %d, and its pod is %+v", asked, again, now().Status)
+			}
+		})
+	}
+}

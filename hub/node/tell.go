@@ -35,6 +35,14 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 					p.other.Store(true) // somebody has written over what its device said
 				}
 			}
+		case state.Pods:
+			old, _ := a.Old.(*corev1.Pod)
+			p, _ := a.New.(*corev1.Pod)
+			if a.Change.By != "" && old != nil && p != nil && overwritten(old, p) {
+				if l := d.nodes.find(p.Spec.NodeName); l != nil {
+					l.unsure.Store(true)
+				}
+			}
 		case state.Records:
 			rec, _ := a.New.(*state.Record)
 			old, _ := a.Old.(*state.Record)
