@@ -60,11 +60,6 @@ func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
 	if s.OS != nil && s.OS.Name != corev1.Linux {
 		l.errs = append(l.errs, field.NotSupported(p.Child("os", "name"), s.OS.Name, []corev1.OSName{corev1.Linux}))
 	}
-	for i, secret := range s.ImagePullSecrets {
-		if secret.Name == "" {
-			l.required(p.Child("imagePullSecrets").Index(i).Child("name"), "")
-		}
-	}
 	for i, h := range s.HostAliases {
 		at := p.Child("hostAliases").Index(i)
 		l.all(validation.IsValidIPForLegacyField(at.Child("ip"), h.IP, true, nil))

@@ -136,6 +136,7 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 	p := aContainer(t, "stdin: true\nstdinOnce: true")
 	p.Spec.ServiceAccountName = "robot"
+	p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}, {}}
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 	p.Spec.Volumes[0].EmptyDir.SizeLimit = p.Spec.Containers[0].Resources.Limits.Memory()
@@ -144,6 +145,7 @@ func TestWhatHasNoEffectIsWarnedOf(t *testing.T) {
 		"spec.containers[0].securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
 		"spec.serviceAccountName has no effect: there is no service account but default, and no token is mounted",
 		"spec.securityContext.seLinuxOptions has no effect: devices label nothing for SELinux, as Kubernetes does not where a node is without it",
+		"spec.imagePullSecrets[1] has no effect: it names no secret",
 	}
 	if got := Warnings(p); !slices.Equal(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -273,6 +273,11 @@ func Warnings(o state.Object) (warnings []string) {
 		return warnings
 	}
 	w.object(spec, p)
+	for i, secret := range spec.ImagePullSecrets {
+		if secret.Name == "" { // as templates write it for a value that nobody has given
+			warn(p.Child("imagePullSecrets").Index(i), "it names no secret")
+		}
+	}
 	return warnings
 }
 
