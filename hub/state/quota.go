@@ -192,7 +192,7 @@ func looksAbroad(a *corev1.Affinity) bool {
 }
 
 // QuotaStatus is a quota's status as it has to be: what it limits, and how much of that is used. next is when
-// a pod that is being deleted counts no more; zero: there is none.
+// a pod that is being deleted counts no more, just after that; zero: there is none.
 func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.ResourceQuotaStatus, next time.Time) {
 	st.Hard, st.Used = q.Spec.Hard.DeepCopy(), corev1.ResourceList{}
 	for name := range q.Spec.Hard {
@@ -207,7 +207,7 @@ func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.
 			self = self || kind == ResourceQuotas && o.GetName() == q.Name
 			add(st.Used, Charged(q, o, now))
 			if p, ok := o.(*corev1.Pod); ok {
-				if ends := QuotaEnds(p); ends.After(now) && (next.IsZero() || ends.Before(next)) {
+				if ends := QuotaEnds(p); !ends.IsZero() && !ends.Before(now) && (next.IsZero() || ends.Before(next)) {
 					next = ends
 				}
 			}

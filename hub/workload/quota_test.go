@@ -52,6 +52,10 @@ func TestWhatIsUsedIsCounted(t *testing.T) {
 	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), plan.Alarms[0].At); len(plan.Changes) != 1 {
 		t.Errorf("a pod that should have stopped still counts: %v", plan.Changes)
 	}
+	end := now.Add(20 * time.Second)
+	if plan = (Quotas{}).Decide(s, Quotas{}.Subjects(s), end); len(plan.Alarms) != 1 || !plan.Alarms[0].At.Equal(end.Add(1)) {
+		t.Errorf("looked at in the moment it should have stopped, it still counts, and the quota is woken %v", plan.Alarms)
+	}
 	step(now, "0 1 0 1", state.Remove(leaving, ""), state.Remove(ended, ""))
 }
 
