@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/state"
 )
 
@@ -83,4 +84,46 @@ func TestAJobThatEndsWellEndsTheTroubleOfItsCronJob(t *testing.T) {
 	w.put(job("backup-2", began, ends(batchv1.JobComplete)))
 	w.wait(time.Minute)
 	w.shows("the next one has ended well")
+}
+
+// What is left of a workload that was deleted is not the trouble of one that was created by its name.
+func TestThePodsOfADeletedWorkloadAreNotAnothers(t *testing.T) {
+	other := func(o state.Object) state.Object {
+		o.SetUID(o.GetUID() + "-2")
+		return o
+	}
+	set := replicaSet("kiosk-1", "kiosk")
+	of := set.DeepCopy()
+	of.OwnerReferences[0].UID += "-2"
+	stateful := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk", UID: "statefulset-kiosk"}, Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))}}
+	by := func(kind, name, uid string) *corev1.Pod {
+		return pod("kiosk-0", "bergen-0", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: name, UID: types.UID(uid), Controller: new(true)}}
+		})
+	}
+	for _, c := range []struct {
+		rule string
+		objs []state.Object
+		want string
+	}{
+		{"a ReplicaSet's", []state.Object{deployment("kiosk", 1, 0), set, by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 1"},
+		{"another ReplicaSet's", []state.Object{deployment("kiosk", 1, 0), other(set.DeepCopy()), by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 0"},
+		{"a ReplicaSet's of another Deployment", []state.Object{other(deployment("kiosk", 1, 0)), set, by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1")}, "SiteDark bergen 1 1 0"},
+		{"a new ReplicaSet's of a new Deployment", []state.Object{other(deployment("kiosk", 1, 0)), other(of.DeepCopy()), by("ReplicaSet", "kiosk-1", "replicaset-kiosk-1-2")}, "SiteDark bergen 1 1 1"},
+		{"a StatefulSet's", []state.Object{stateful.DeepCopy(), by("StatefulSet", "kiosk", "statefulset-kiosk")}, "SiteDark bergen 1 1 1"},
+		{"another StatefulSet's", []state.Object{other(stateful.DeepCopy()), by("StatefulSet", "kiosk", "statefulset-kiosk")}, "SiteDark bergen 1 1 0"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			w := newWorld(t)
+			w.nodes("bergen", 1)
+			w.put(c.objs...)
+			w.ready("bergen-0", corev1.ConditionUnknown)
+			w.wait(2 * time.Second)
+			w.shows("its node is dark", c.want)
+			settler := control.NewSettler(nil, decider)
+			if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
+				t.Errorf("asked about everything it still wants %+v", more[0].New)
+			}
+		})
+	}
 }

@@ -26,22 +26,22 @@ func controllerOf(p *corev1.Pod) state.Key {
 	return state.Key{Kind: state.Pods, Namespace: p.Namespace, Name: p.Name}
 }
 
-// workloadOfPod is workloadOf of what has made a pod; many pods have one maker.
+// workloadOfPod is workloadOf of a pod; many pods have one maker.
 func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
-		return controllerOf(pod)
+		return state.KeyOf(pod)
 	}
 	key, known := p.makers[ref.UID]
 	if !known {
-		key = p.workloadOf(controllerOf(pod))
+		key = p.workloadOf(state.KeyOf(pod))
 		p.makers[ref.UID] = key
 	}
 	return key
 }
 
 // workloadOf returns the workload that people know something by: the Deployment of a
-// ReplicaSet, the CronJob of a Job.
+// ReplicaSet, the CronJob of a Job. One that has been created by the name of one that is gone is another.
 func (p *pass) workloadOf(key state.Key) state.Key {
 	for range 3 {
 		o := p.s.Get(key)
@@ -53,7 +53,10 @@ func (p *pass) workloadOf(key state.Key) state.Key {
 			break
 		}
 		up := state.Key{Kind: state.KindNamed(ref.Kind), Namespace: key.Namespace, Name: ref.Name}
-		if up.Kind == "" || p.s.Get(up) == nil {
+		if up.Kind == "" {
+			break
+		}
+		if maker := p.s.Get(up); maker == nil || maker.GetUID() != ref.UID {
 			break
 		}
 		key = up
