@@ -92,29 +92,49 @@ func CountBudget(s Snapshot, b *policyv1.PodDisruptionBudget, now time.Time) (c 
 // scaleOf returns the workload that says how many pods like those of a controller there
 // should be, and how many; "": it cannot be found.
 func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
+	z := ScaleOf(s.ByUID(controller))
+	if z.Of != "" {
+		d, ok := s.ByUID(z.Of).(*appsv1.Deployment)
+		if !ok {
+			return "", 0
+		}
+		z = ScaleOf(d)
+	} else if _, direct := s.ByUID(controller).(*appsv1.Deployment); direct {
+		return "", 0
+	}
+	return z.UID, z.Pods
+}
+
+// A Scale is what budgets are counted by in a workload itself.
+type Scale struct {
+	UID, Of types.UID // Of: of the Deployment that says it for a ReplicaSet
+	Pods    int32     // that there should be
+}
+
+// ScaleOf returns the scale of an object, which may be nil; it is zero where budgets do not know how many pods it wants.
+func ScaleOf(o Object) Scale {
 	wanted := func(n *int32) int32 {
 		if n == nil {
 			return 1
 		}
 		return *n
 	}
-	switch o := s.ByUID(controller).(type) {
+	switch o := o.(type) {
 	case *appsv1.ReplicaSet:
-		up := metav1.GetControllerOfNoCopy(o)
-		if up == nil {
-			return o.UID, wanted(o.Spec.Replicas)
+		if up := metav1.GetControllerOfNoCopy(o); up != nil {
+			return Scale{UID: o.UID, Of: up.UID}
 		}
-		if d, ok := s.ByUID(up.UID).(*appsv1.Deployment); ok {
-			return d.UID, wanted(d.Spec.Replicas)
-		}
+		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
+	case *appsv1.Deployment:
+		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
 	case *appsv1.StatefulSet:
-		return o.UID, wanted(o.Spec.Replicas)
+		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
 	case *corev1.ReplicationController:
-		return o.UID, wanted(o.Spec.Replicas)
+		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
 	case *appsv1.DaemonSet:
-		return o.UID, o.Status.DesiredNumberScheduled
+		return Scale{UID: o.UID, Pods: o.Status.DesiredNumberScheduled}
 	}
-	return "", 0
+	return Scale{}
 }
 
 // share is a number, or the part of a whole that a percentage is, rounded up.

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -24,7 +23,7 @@ const (
 	partDaemons  = "Daemons"  // of a node: other DaemonSets may want a pod on it
 	partLabels   = "Labels"   // of a namespace: they say what may run in it
 	partReach    = "Reach"    // of a node: it answers again, or does not any more
-	partSize     = "Size"     // of a StatefulSet: it is to have more pods or fewer
+	partSize     = "Size"     // of a workload: it is to have more pods or fewer, or another says how many
 	partLost     = "Lost"     // of a pod: the quarantine after its node is over
 	partMore     = "More"     // of a kind: there is one more
 )
@@ -63,6 +62,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	if mayWait(c.Key.Kind) && asksElse(c.Old, c.New) {
 		part(partTurn)
 	}
+	if c.Old != nil && state.ScaleOf(c.Old) != state.ScaleOf(c.New) {
+		part(partSize)
+	}
 	switch c.Key.Kind {
 	case state.ReplicaSets, state.ControllerRevisions:
 		for _, o := range []state.Object{c.Old, c.New} {
@@ -71,18 +73,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		if c.Key.Kind == state.ReplicaSets && c.Old == nil {
 			part(partAdopt)
 		}
-	case state.Deployments, state.Controllers:
+	case state.Deployments, state.Controllers, state.StatefulSets:
 		if c.Old == nil {
 			part(partAdopt)
-		}
-	case state.StatefulSets:
-		old, had := c.Old.(*appsv1.StatefulSet)
-		next, has := c.New.(*appsv1.StatefulSet)
-		if !had {
-			part(partAdopt)
-		}
-		if had && has && !ptr.Equal(old.Spec.Replicas, next.Spec.Replicas) {
-			part(partSize)
 		}
 	case state.Jobs:
 		for _, o := range []state.Object{c.Old, c.New} {

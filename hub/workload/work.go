@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
@@ -135,13 +136,9 @@ func (p *pass) part(w *work, q state.Subject) {
 		for pod := range p.s.PodsOn(q.Name) {
 			p.concernStateful(w, pod)
 		}
-	case partSize:
-		if set, ok := p.s.Get(q.Key).(*appsv1.StatefulSet); ok {
-			for o := range p.s.Owned(set.UID, state.Pods) {
-				for _, b := range state.BudgetsOf(p.s, o.(*corev1.Pod)) {
-					w.budgets[state.KeyOf(b)] = true
-				}
-			}
+	case partSize: // what budgets count by it: which of them do is known by no less than a count
+		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, q.Namespace) {
+			w.budgets[state.KeyOf(b)] = true
 		}
 	case partDaemons:
 		for ds := range state.Each[*appsv1.DaemonSet](p.s, state.DaemonSets, "") {
