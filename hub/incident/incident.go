@@ -181,6 +181,12 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			if q.Part == partEvicted && n != nil {
 				p.evicted[q.Name]++
 			}
+		case q.Kind == state.Namespaces: // it goes, and the trouble in it
+			for o := range p.open {
+				if o.Namespace == q.Name {
+					add(2, o)
+				}
+			}
 		case q.Kind == state.Incidents:
 			add(3, q)
 		case q.Kind == state.Pods && q.Name == "":

@@ -38,6 +38,10 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		if viewOfSite(old) != viewOfSite(next) {
 			return []state.Subject{state.About(c.Key), theFleet}
 		}
+	case state.Namespaces:
+		if c.Old != nil && c.New != nil && (c.Old.GetDeletionTimestamp() == nil) != (c.New.GetDeletionTimestamp() == nil) {
+			return []state.Subject{state.About(c.Key)}
+		}
 	case state.Incidents:
 		for _, o := range []state.Object{c.Old, c.New} {
 			if i, ok := o.(*fleet.Incident); ok && i.Cause == SiteDark {

@@ -281,8 +281,12 @@ func readySince(n *corev1.Node) time.Time {
 // recent is how long a Job that has failed is trouble.
 const recent = 24 * time.Hour
 
-// ownTrouble adds what a workload says of itself, or a CronJob's newest Job.
+// ownTrouble adds what a workload says of itself, or a CronJob's newest Job: nothing in a namespace that goes, as
+// what it says is old.
 func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.IncidentObject, f *findings) {
+	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil && ns.GetDeletionTimestamp() != nil {
+		return
+	}
 	w := viewOfWork(o)
 	if _, ok := o.(*batchv1.CronJob); ok {
 		var newest *batchv1.Job

@@ -21,7 +21,7 @@ const (
 	partKin      = "Kin"      // its owners, and what depends on it
 	partPods     = "Pods"     // of a node: it has come, gone, or is out of service or in it again
 	partDaemons  = "Daemons"  // of a node: other DaemonSets may want a pod on it
-	partLabels   = "Labels"   // of a namespace: they say what may run in it
+	partLabels   = "Labels"   // of a namespace: they say what may run in it, or nothing may any more
 	partReach    = "Reach"    // of a node: it answers again, or does not any more
 	partSize     = "Size"     // of a workload: it is to have more pods or fewer, or another says how many
 	partLost     = "Lost"     // of a pod: the quarantine after its node is over
@@ -106,7 +106,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 			part(partDaemons)
 		}
 	case state.Namespaces:
-		if c.Old != nil && c.New != nil && !maps.Equal(c.Old.GetLabels(), c.New.GetLabels()) {
+		if c.Old != nil && c.New != nil && (!maps.Equal(c.Old.GetLabels(), c.New.GetLabels()) || asksElse(c.Old, c.New)) {
 			part(partLabels)
 		}
 	}
