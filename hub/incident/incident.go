@@ -51,6 +51,7 @@ type Decider struct {
 const (
 	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
 	partReady   = "Ready"   // of a node: it is ready now, or not any more, or has other labels, or has come or gone: its pods' faults count, or not
+	partLeft    = "Left"    // of a workload: it is gone, and what it has made is nobody's else
 	partShort   = "Short"   // of a workload: it is short of pods, or not any more
 	partImage   = "Image "  // before an image: pods cannot have it
 	partTurn    = "Turn"    // of a large workload: the moment has come to walk its pods
@@ -191,6 +192,13 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			add(3, q)
 		case q.Kind == state.Pods && q.Name == "":
 			add(3, q)
+		case q.Part == partLeft:
+			uid, _ := q.Was.(types.UID)
+			for o := range p.s.Dependents(uid) {
+				if isWork(state.KindOf(o)) {
+					work(state.KeyOf(o))
+				}
+			}
 		case q.Part == partShort:
 			for pod := range p.podsOf(q.Key) {
 				if n := p.s.Node(pod.Spec.NodeName); n != nil && !isReady(n) {

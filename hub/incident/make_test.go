@@ -127,3 +127,20 @@ func TestThePodsOfADeletedWorkloadAreNotAnothers(t *testing.T) {
 		})
 	}
 }
+
+// A ReplicaSet that somebody's finalizer keeps is its own once its Deployment is gone, and so is what its pods lack.
+func TestWhatADeploymentLeavesIsToldOf(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("bergen", 1)
+	d := deployment("kiosk", 1, 0)
+	w.put(d, replicaSet("kiosk-1", "kiosk"), pod("kiosk-x", "", all(owned("kiosk-1"), unplaced)))
+	w.wait(time.Minute)
+	w.shows("a pod has no place", "CannotBePlaced kiosk 0 1 1")
+	w.remove(d)
+	w.wait(2 * time.Second)
+	settler := control.NewSettler(nil, decider)
+	if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
+		t.Errorf("asked about everything it still wants %+v", more[0].New)
+	}
+	w.shows("its Deployment is gone", "CannotBePlaced kiosk-1 0 1 0")
+}

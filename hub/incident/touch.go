@@ -57,11 +57,14 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		return nil
 	}
 	was, is, there := viewOfWork(c.Old), viewOfWork(c.New), c.Old != nil && c.New != nil
-	stays := there && sameMaker(c.Old, c.New)
+	stays := there && sameMaker(c.Old, c.New) && c.Old.GetUID() == c.New.GetUID()
 	if was == is && stays {
 		return nil
 	}
 	all := []state.Subject{state.About(c.Key)}
+	if c.Old != nil && (c.New == nil || c.New.GetUID() != c.Old.GetUID()) {
+		all = append(all, state.Subject{Key: c.Key, Part: partLeft, Was: c.Old.GetUID()})
+	}
 	if c.Old != nil && !stays { // what it belonged to cannot be found any more
 		if ref := metav1.GetControllerOfNoCopy(c.Old); ref != nil && state.KindNamed(ref.Kind) != "" {
 			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace, Name: ref.Name}))
