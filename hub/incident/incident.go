@@ -157,6 +157,14 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 			add(2, q)
 		}
 	}
+	counts := func(pod *corev1.Pod) bool { // where it counts among what its workload is short of
+		if n := p.s.Node(pod.Spec.NodeName); n != nil && !isReady(n) {
+			add(1, aboutSite(state.SiteOf(n)))
+		} else if f := faultOf(pod); f.image != "" {
+			add(3, aboutImage(f.image))
+		}
+		return true
+	}
 	for _, q := range subjects {
 		switch {
 		case q.Kind == state.Sites && q.Name == "":
@@ -199,14 +207,9 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 					work(state.KeyOf(o))
 				}
 			}
+			p.podsBelow(uid, 3, counts)
 		case q.Part == partShort:
-			for pod := range p.podsOf(q.Key) {
-				if n := p.s.Node(pod.Spec.NodeName); n != nil && !isReady(n) {
-					add(1, aboutSite(state.SiteOf(n)))
-				} else if f := faultOf(pod); f.image != "" {
-					add(3, aboutImage(f.image))
-				}
-			}
+			p.podsOf(q.Key)(counts)
 		default:
 			work(q.Key)
 			if q.Part == partTurn {

@@ -144,3 +144,19 @@ func TestWhatADeploymentLeavesIsToldOf(t *testing.T) {
 	}
 	w.shows("its Deployment is gone", "CannotBePlaced kiosk-1 0 1 0")
 }
+
+// A workload that is deleted is short of nothing, also where its pods have been told to stop before it was.
+func TestADeletedWorkloadIsNotShort(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("bergen", 1)
+	d, set := deployment("kiosk", 1, 0), replicaSet("kiosk-1", "kiosk")
+	w.put(d, set, pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: noon.Add(time.Minute)}, new(int64(30))
+	})))
+	w.ready("bergen-0", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	w.shows("its node is dark", "SiteDark bergen 1 0 1")
+	w.apply([]state.Change{state.Remove(d, ""), state.Remove(set, "")})
+	w.wait(2 * time.Second)
+	w.shows("it is deleted", "SiteDark bergen 1 0 0")
+}

@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"flotilla.dev/hub/state"
@@ -78,16 +79,16 @@ func (p *pass) podsOf(key state.Key) iter.Seq[*corev1.Pod] {
 			yield(pod)
 			return
 		}
-		p.podsBelow(o, 3, yield)
+		p.podsBelow(o.GetUID(), 3, yield)
 	}
 }
 
-func (p *pass) podsBelow(o state.Object, depth int, yield func(*corev1.Pod) bool) bool {
-	if depth == 0 || o.GetUID() == "" {
+func (p *pass) podsBelow(uid types.UID, depth int, yield func(*corev1.Pod) bool) bool {
+	if depth == 0 || uid == "" {
 		return true
 	}
-	for d := range p.s.Dependents(o.GetUID()) {
-		if ref := metav1.GetControllerOfNoCopy(d); ref == nil || ref.UID != o.GetUID() {
+	for d := range p.s.Dependents(uid) {
+		if ref := metav1.GetControllerOfNoCopy(d); ref == nil || ref.UID != uid {
 			continue
 		}
 		switch d := d.(type) {
@@ -96,7 +97,7 @@ func (p *pass) podsBelow(o state.Object, depth int, yield func(*corev1.Pod) bool
 				return false
 			}
 		case *appsv1.ReplicaSet, *batchv1.Job:
-			if !p.podsBelow(d, depth-1, yield) {
+			if !p.podsBelow(d.GetUID(), depth-1, yield) {
 				return false
 			}
 		}
