@@ -292,6 +292,8 @@ func (p Patient) backups() []Finding {
 	switch {
 	case p.Standing != nil && err == nil:
 		return []Finding{{OK, "backups", "the hub that leads makes them, in its own data directory", ""}}
+	case errors.Is(err, fs.ErrNotExist):
+		return []Finding{{Fail, "backups", err.Error(), "until then the hub makes none, and does not start if its database is damaged"}}
 	case err != nil:
 		return []Finding{{Fail, "backups", err.Error(), "run this as the user of the hub, or as root"}}
 	case at.IsZero():

@@ -150,6 +150,10 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
 		{"no backup", Warn, "backups", "none yet", func(p *Patient, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
+		{"backups on a stick that was pulled", Fail, "backups", "leads to what is not there", func(p *Patient, in func(string) string) {
+			do(os.RemoveAll(in("backups")))
+			do(os.Symlink(in("stick"), in("backups")))
+		}},
 		{"a root without its key", Fail, "certificates", "root.key: certificate authority unusable: it is missing", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.key"))) }},
 		{"an intermediate with a key of zeros", Fail, "certificates", "intermediate.key: certificate authority unusable: it holds no PEM key", func(p *Patient, in func(string) string) {
 			do(os.WriteFile(in("pki/intermediate.key"), make([]byte, 241), 0o600))
@@ -258,6 +262,9 @@ func tree(t *testing.T, dir string) string {
 			return err
 		}
 		text, err := os.ReadFile(file)
+		if to, lerr := os.Readlink(file); lerr == nil {
+			text, err = []byte(to), nil
+		}
 		info, ierr := d.Info()
 		if err != nil || ierr != nil {
 			return err

@@ -92,11 +92,23 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 func (s *Store) backupsDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return nil
+			return away(dir)
 		}
 		return err
 	}
 	return owner.GiveDirectory(dir, s.dir)
+}
+
+// away tells of a directory that is a link to what is not there, as a stick that was pulled.
+func away(dir string) error {
+	to, err := os.Readlink(dir)
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("%s leads to what is not there (%s): mount that again, or remove the link: %w", dir, to, err)
+	}
+	return nil
 }
 
 // matching are the files of a directory whose names are of a form. The directory's own name is none: it
@@ -143,7 +155,11 @@ func (s *Store) vacuumInto(ctx context.Context, file string) error {
 
 // backups lists the daily backups of a data directory, newest first.
 func backups(dir string) ([]string, error) {
-	list, err := matching(filepath.Join(dir, "backups"), backupGlob)
+	dir = filepath.Join(dir, "backups")
+	if err := away(dir); err != nil {
+		return nil, err
+	}
+	list, err := matching(dir, backupGlob)
 	slices.Sort(list)
 	slices.Reverse(list)
 	return list, err
@@ -182,6 +198,9 @@ type Copy struct {
 // when the next one is due.
 func (s *Store) Copies() (copies []Copy, next time.Time, err error) {
 	files, err := backups(s.dir)
+	if errors.Is(err, fs.ErrNotExist) { // they are away: there is none to be had
+		err = nil
+	}
 	for _, file := range files {
 		at, perr := time.Parse(backupForm, filepath.Base(file))
 		info, serr := os.Stat(file)

@@ -193,7 +193,7 @@ func (s *Store) notLost() error {
 	if wasInPostgres(s.dir) { // a backup, or an empty database, would be a second one
 		return placeLost(s.dir)
 	}
-	if list, _ := backups(s.dir); len(list) > 0 {
+	if list, err := backups(s.dir); len(list) > 0 || err != nil {
 		return fmt.Errorf("%w: %s is empty or missing although it has backups", errCorrupt, s.file)
 	}
 	if saw := witnessed(s.dir).rev; saw > 0 {

@@ -122,7 +122,11 @@ func unmixed(dir string, hub int) error {
 			return fmt.Errorf("%s is a pipe or a device, for which the hub would wait for ever: put the file itself in its place, or remove it", file)
 		}
 		if info.Mode()&fs.ModeSymlink != 0 {
-			if to, err := os.Stat(file); err != nil || !to.IsDir() {
+			to, err := os.Stat(file)
+			if away := err != nil && (e.Name() == "backups" || e.Name() == "history"); away {
+				continue // as a stick that was pulled: a directory is made through no link
+			}
+			if err != nil || !to.IsDir() {
 				return fmt.Errorf("%s leads elsewhere, and the hub would write there: put the file itself in its place, or remove it", file)
 			}
 		}

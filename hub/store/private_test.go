@@ -55,6 +55,15 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		{"backups on another disk are fine", false, func(parent, dir string) error {
 			return os.Symlink(parent, filepath.Join(dir, "backups"))
 		}, ""},
+		{"so is history on one that is away", false, func(parent, dir string) error {
+			return os.Symlink(filepath.Join(parent, "stick"), filepath.Join(dir, "history"))
+		}, ""},
+		{"not what only looks so, such as the authority", false, func(parent, dir string) error {
+			return os.Symlink(filepath.Join(parent, "stick"), filepath.Join(dir, "pki"))
+		}, "pki leads elsewhere"},
+		{"but not where they would be written through to a file", false, func(parent, dir string) error {
+			return os.Symlink(filepath.Join(parent, "victim"), filepath.Join(dir, "backups"))
+		}, "backups leads elsewhere"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.root && !root {

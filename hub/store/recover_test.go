@@ -316,6 +316,39 @@ func TestADailyBackupIsKeptForAWeek(t *testing.T) {
 	})
 }
 
+// Backups may be on a stick, which somebody pulls. The hub runs without them; what it does not do is to
+// begin empty while they are away.
+func TestAHubWhoseBackupsAreAway(t *testing.T) {
+	dir, stick := t.TempDir(), filepath.Join(t.TempDir(), "stick")
+	link := filepath.Join(dir, "backups")
+	must(t, errors.Join(os.Mkdir(stick, 0o700), os.Symlink(stick, link)))
+	s := openIn(t, dir)
+	mustCommit(t, s, 1, pod("a", 1))
+	_, err := s.BackUpNow(t.Context())
+	must(t, errors.Join(err, s.Close(), os.Rename(stick, stick+".pulled")))
+
+	s = openIn(t, dir)
+	if _, err := s.BackUpNow(t.Context()); err == nil || !strings.Contains(err.Error(), "leads to what is not there") {
+		t.Errorf("a backup while they are away: %v", err)
+	}
+	if list, _, err := s.Copies(); err != nil || len(list) > 0 {
+		t.Errorf("the page of settings has %v, %v", list, err)
+	}
+	must(t, errors.Join(s.Close(), os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("no database", 1000)), 0o600)))
+	if s, err := Open(t.Context(), options(t, dir)); err == nil || !strings.Contains(err.Error(), "leads to what is not there") {
+		t.Fatalf("a damaged database while they are away: %v, %v", s, err)
+	}
+	must(t, os.Remove(filepath.Join(dir, database)))
+	if s, err := Open(t.Context(), options(t, dir)); err == nil || !strings.Contains(err.Error(), "leads to what is not there") {
+		t.Fatalf("a missing database while they are away: %v, %v", s, err)
+	}
+	must(t, os.Rename(stick+".pulled", stick))
+	s = openIn(t, dir)
+	if r, err := s.Recovered(t.Context()); err != nil || r == nil || filepath.Dir(r.From) != link {
+		t.Errorf("once they are back: %+v, %v", r, err)
+	}
+}
+
 func TestAHubThatRestartsOftenStillBacksUpDaily(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
