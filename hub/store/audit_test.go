@@ -600,3 +600,43 @@ func TestAnExportEndsWithTheRightToIt(t *testing.T) {
 		}
 	}
 }
+
+// The notes of where the audit ends and begins are a line each: a damaged one loses no record that comes later.
+func TestAuditGoesOnWhereANoteOfItsEndsIsDamaged(t *testing.T) {
+	for _, note := range []string{metaAuditHead, metaAuditAnchor} {
+		for _, damaged := range []string{"", "11 zz 5", "11", "x 00 5"} {
+			t.Run(note+" "+damaged, func(t *testing.T) {
+				dir := t.TempDir()
+				s := openIn(t, dir)
+				must(t, s.AddAudit(t.Context(), did("before")))
+				must(t, s.SetMeta(t.Context(), note, damaged))
+				must(t, s.AddAudit(t.Context(), did("after")))
+				must(t, s.Close())
+				s = openIn(t, dir)
+				must(t, s.AddAudit(t.Context(), did("later")))
+				r, err := s.VerifyAudit(t.Context())
+				must(t, err)
+				all, err := s.Audits(t.Context(), 99)
+				must(t, err)
+				names := ""
+				for _, a := range all {
+					names += a.Name + " " + a.Message + ", "
+				}
+				for _, name := range []string{"before", "after", "later"} {
+					if !strings.Contains(names, name) {
+						t.Errorf("%s is not in %s", name, names)
+					}
+				}
+				if said := strings.Contains(names, "where the audit ends was damaged"); said != (note == metaAuditHead) {
+					t.Errorf("what it says of the damage: %s", names)
+				}
+				if note == metaAuditHead && r.Breaks != 0 {
+					t.Errorf("the chain behind it: %+v", r)
+				}
+				if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil || f.Breaks != 0 {
+					t.Errorf("the export: %v, %+v", err, f)
+				}
+			})
+		}
+	}
+}

@@ -51,7 +51,7 @@ func (s *Store) EachAudit(ctx context.Context, since time.Time, fn func(Audit) e
 		return err
 	}
 	anchor, _, err := chainEndOf(ctx, s.read, metaAuditAnchor)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoEnd) {
 		return fmt.Errorf("read where the audit begins: %w", err)
 	}
 	last := Audit{ID: -1, Hash: anchor.hash}
@@ -133,11 +133,15 @@ func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 	}
 	// The head first: records that come while this reads are beyond it.
 	head, begun, err := chainEndOf(ctx, s.read, metaAuditHead)
-	if err != nil {
+	if errors.Is(err, errNoEnd) {
+		r.broken("the note of where the audit ends is no more: %v", err)
+	} else if err != nil {
 		return r, fmt.Errorf("read where the audit ends: %w", err)
 	}
 	anchor, cut, err := chainEndOf(ctx, s.read, metaAuditAnchor)
-	if err != nil {
+	if errors.Is(err, errNoEnd) {
+		r.broken("the note of where the audit begins is no more: %v", err)
+	} else if err != nil {
 		return r, fmt.Errorf("read where the audit begins: %w", err)
 	}
 	if cut {

@@ -171,12 +171,32 @@ func chainEndOf(ctx context.Context, c querier, key string) (chainEnd, bool, err
 		return chainEnd{}, false, err
 	}
 	e, err := parseChainEnd(text)
-	return e, err == nil, err
+	if err != nil {
+		return chainEnd{}, false, fmt.Errorf("%w: %w", errNoEnd, err)
+	}
+	return e, true, nil
+}
+
+// errNoEnd: a note of an end of the chain is damaged. The records are there all the same.
+var errNoEnd = errors.New("it is damaged")
+
+// newestRecord is the end of a chain by its last record; false: that is from before the chain began.
+func newestRecord(ctx context.Context, c querier) (e chainEnd, _ bool, err error) {
+	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit ORDER BY id DESC LIMIT 1").Scan(&e.id, &e.hash, &e.total)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return e, len(e.hash) > 0, err
 }
 
 // appendAudits links records to the chain.
 func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now time.Time) error {
 	head, begun, err := chainEndOf(ctx, c, metaAuditHead)
+	if damage := err; errors.Is(err, errNoEnd) {
+		head, begun, err = newestRecord(ctx, c)
+		said := Audit{At: now, Who: "the hub", Verb: "mend", Resource: "audit", Code: 200, Message: fmt.Sprintf("the note of where the audit ends was damaged (%v): it goes on behind record %d, and nobody knows whether there were later ones", damage, head.id)}
+		rows = append([]*queued{{Audit: said.bounded()}}, rows...)
+	}
 	if err != nil {
 		return err
 	}
