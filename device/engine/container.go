@@ -15,15 +15,14 @@ import (
 )
 
 func (a *api) Containers(ctx context.Context, label string) ([]Container, error) {
-	asking, cancel := context.WithTimeout(ctx, a.patience)
-	list, err := a.list(asking, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
-	cancel()
+	before := a.seen.of(label)
+	items, stuck, err := a.items(ctx, label, before)
 	if err != nil {
 		return nil, explain(err, "list the containers with label", label)
 	}
-	found := make([]Container, 0, len(list.Items))
-	before, now, silent := a.seen.of(label), make(map[string]sight, len(list.Items)), 0
-	for _, item := range list.Items {
+	found := make([]Container, 0, len(items))
+	now, silent := make(map[string]sight, len(items)), 0
+	for _, item := range items {
 		// The list tells neither exit codes nor times.
 		was, known := before[item.ID]
 		asking, cancel := context.WithTimeout(ctx, a.patienceFor(was))
@@ -43,7 +42,9 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
 			// A broken container can be listed but not looked at. Hiding it would leave it there for ever, and failing
 			// for its sake would hide all others.
-			was = sight{Container: listed(item)}
+			if was.silent = false; !stuck {
+				was.Container = listed(item)
+			}
 			if err != nil {
 				was.Error = cause(err)
 			}
@@ -52,13 +53,30 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		}
 		now[item.ID], found = was, append(found, was.Container)
 	}
-	a.seen.set(label, now)
-	if silent > len(found)-silent {
+	a.seen.set(label, before, now)
+	if silent > 1 && silent > len(found)-silent { // of one alone, that one
 		return nil, fmt.Errorf("list the containers with label %s: the engine does not answer for %d of %d: %w", label, silent, len(found), context.DeadlineExceeded)
 	}
 	a.killed.settle(found, kernelLog)
 	sort.Slice(found, func(i, j int) bool { return found[i].Name+"\x00"+found[i].ID < found[j].Name+"\x00"+found[j].ID })
 	return found, nil
+}
+
+// items is the list of the containers with a label, or, where a container among them keeps Podman from that, of those that
+// are known: their ids.
+func (a *api) items(ctx context.Context, label string, before map[string]sight) (all []container.Summary, stuck bool, err error) {
+	asking, cancel := context.WithTimeout(ctx, a.patienceFor(sight{silent: a.seen.stuck.Load()}))
+	list, err := a.list(asking, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
+	cancel()
+	stuck = a.podman() && len(before) > 0 && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && a.answers(ctx)
+	a.seen.stuck.Store(stuck)
+	if !stuck {
+		return list.Items, false, err
+	}
+	for id := range before {
+		all = append(all, container.Summary{ID: id})
+	}
+	return all, true, nil
 }
 
 func firstName(names []string) string {
@@ -194,7 +212,10 @@ func (a *api) remove(ctx context.Context, id string) error {
 		err = a.awaitGone(ctx, id, err)
 	}
 	if errdefs.IsNotFound(err) {
-		return nil
+		err = nil
+	}
+	if err == nil {
+		a.seen.gone(id)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/containerd/errdefs"
@@ -74,6 +75,8 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 	if err != nil {
 		return "", explain(err, "create container", s.Name)
 	}
+	a.seen.make(Container{ID: created.ID, Name: s.Name, Image: s.Image, ImageID: found.id, Labels: s.Labels, State: Created,
+		Limits: LimitsOf(s, a.current.Load().info), Created: time.Now()})
 	return created.ID, nil
 }
 

@@ -41,14 +41,17 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 
 // The list asks for one container after the other, for as long as that takes; for one that is never answered nobody waits.
 // An engine does not answer for a container that hangs in its start, such as at a mount whose server is gone, and all
-// others go on: that one is as it was, or as the list has it. Where most are so, or nothing is answered, it is the engine.
+// others go on: that one is as it was, or as the list has it. Where most of several are so, or nothing is answered, it is the engine.
 func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 	var hangs atomic.Value // what is in a path
+	var only atomic.Bool   // there is one
 	hangs.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
 		case slices.ContainsFunc(strings.Fields(hangs.Load().(string)), func(part string) bool { return strings.Contains(path, part) }):
 			<-r.Context().Done()
+		case strings.HasSuffix(path, "/containers/json") && only.Load():
+			fmt.Fprint(w, `[{"Id":"c1","State":"running"}]`)
 		case strings.HasSuffix(path, "/containers/json"):
 			fmt.Fprint(w, `[{"Id":"c0","State":"running"},{"Id":"c1","State":"running"},{"Id":"c2","State":"running"},{"Id":"c3","State":"exited","Status":"Exited (3) 2 seconds ago","Names":["/name"],"Labels":{"x":"y"}},{"Id":"c4","State":"created"}]`)
 		default:
@@ -79,11 +82,89 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 5 || find(list, "seen").State != Running || slices.ContainsFunc(list, func(c Container) bool { return c.State != Running }) {
 		t.Errorf("what was seen before is not as it was: %+v, %v", list, err)
 	}
+	only.Store(true)
+	hangs.Store("/c1/json")
+	if list, err := a.Containers(t.Context(), "x"); err != nil || len(list) != 1 || list[0].State != Running {
+		t.Errorf("the only one there is is not answered for: %+v, %v", list, err)
+	}
+	only.Store(false)
 	for _, paths := range []string{"/containers/json", "/c3/json /_ping", "/c1/json /c3/json /c4/json"} {
 		hangs.Store(paths)
 		if _, err := a.Containers(t.Context(), "x"); !errors.Is(err, context.DeadlineExceeded) || t.Context().Err() != nil {
 			t.Errorf("%s is not answered: %v", paths, err)
 		}
+	}
+}
+
+// Podman takes the lock of each container that it lists, and one that hangs in its start keeps its own: the list never ends.
+// What is known of it is asked for one by one then, what was made since the last list too. What the one is that hangs at the
+// very first list nobody knows.
+func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
+	var hangs, gone atomic.Value // the id of one
+	hangs.Store("none")
+	gone.Store("none")
+	a := served(t, func(w http.ResponseWriter, r *http.Request) {
+		hanging := hangs.Load().(string)
+		_, id, _ := strings.Cut(strings.TrimSuffix(r.URL.Path, "/json"), "/containers/")
+		switch path := r.URL.Path; {
+		case strings.HasSuffix(path, "/containers/create"):
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprint(w, `{"Id":"c3"}`)
+		case strings.HasSuffix(path, "/_ping"), strings.Contains(path, "/images/"):
+			fmt.Fprint(w, `{"Id":"sha256:1"}`)
+		case strings.HasSuffix(path, "/containers/json") && hanging == "none":
+			fmt.Fprint(w, `[{"Id":"c1","State":"running"},{"Id":"c2","State":"running"}]`)
+		case strings.HasSuffix(path, "/containers/json"), id == hanging:
+			<-r.Context().Done()
+		case id == gone.Load().(string):
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"message":"no such container"}`)
+		default:
+			fmt.Fprintf(w, `{"Id":%q,"Name":%[1]q,"State":{"Status":"exited","ExitCode":3},"Config":{"Labels":{"x":"y"}}}`, id)
+		}
+	})
+	a.current.Load().info.Name = "podman"
+	a.patience = 50 * time.Millisecond
+	list := func() string {
+		t.Helper()
+		list, err := a.Containers(t.Context(), "x=y")
+		if err != nil {
+			return fmt.Sprint(errors.Is(err, context.DeadlineExceeded))
+		}
+		said := ""
+		for _, c := range list {
+			said += fmt.Sprint(c.ID, " ", c.Name, " ", c.State, " ", c.Labels["x"], "; ")
+		}
+		return said
+	}
+	hangs.Store("c2")
+	if got := list(); got != "true" {
+		t.Errorf("the first list of all hangs: %s", got)
+	}
+	hangs.Store("none")
+	if got, want := list(), "c1 c1 exited y; c2 c2 exited y; "; got != want {
+		t.Fatalf("it lists %s", got)
+	}
+	for _, label := range []string{"y", "z"} { // who makes one for another label has it in his list
+		if _, err := a.Create(t.Context(), Spec{Name: "c" + label, Image: "example.org/i:1", Labels: map[string]string{"x": label}}); err != nil {
+			t.Fatal(err)
+		}
+		hangs.Store("c3")
+		want := "c1 c1 exited y; c2 c2 exited y; cy cy created y; "
+		if label == "z" {
+			want = "c1 c1 exited y; c2 c2 exited y; "
+		}
+		want = strings.Replace(want, "cy cy", "c3 cy", 1)
+		if got := list(); got != want {
+			t.Errorf("while the one hangs that was made with x=%s it lists %s", label, got)
+		}
+		hangs.Store("none")
+		list()
+	}
+	hangs.Store("c2")
+	gone.Store("c1")
+	if got, want := list(), "c2 c2 exited y; "; got != want {
+		t.Errorf("while one hangs and the other has gone it lists %s", got)
 	}
 }
 
