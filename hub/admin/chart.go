@@ -92,6 +92,14 @@ const (
 	chartRows   = 24 // of the table
 )
 
+// inside is a title as it stands within a sentence; an abbreviation stays one.
+func inside(title string) string {
+	if strings.ToUpper(title) == title {
+		return title
+	}
+	return strings.ToLower(title)
+}
+
 // chartsOf shows what is remembered of a node over the last day or week. The window ends
 // with the step that has begun, so that a chart that is shown again moves once a step.
 func chartsOf(a *request, node string) charts {
@@ -119,7 +127,7 @@ func chartsOf(a *request, node string) charts {
 	for _, f := range figures {
 		points, known := f.points(words, slots)
 		if known == 0 {
-			c.Absent = append(c.Absent, strings.ToLower(f.title[:1])+f.title[1:])
+			c.Absent = append(c.Absent, inside(f.title))
 			continue
 		}
 		one := f.draw(points)

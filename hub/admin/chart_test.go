@@ -123,6 +123,9 @@ func TestAChartSaysWhatItShows(t *testing.T) {
 		if len(got.All) != 1 || len(got.Absent) != len(figures)-1 {
 			t.Fatalf("%s: %+v", c.title, got)
 		}
+		if c.kind != history.CPU && got.Absent[0] != "CPU" {
+			t.Errorf("%s: absent %q", c.title, got.Absent)
+		}
 		one := got.All[0]
 		if one.Title != c.title || c.now != "" && one.Now != c.now || !strings.HasPrefix(one.Summary, c.words) || strings.Join(one.Axis, " ") != c.axis {
 			t.Errorf("%s %v: now %s, %s, axis %s", one.Title, c.is, one.Now, one.Summary, one.Axis)

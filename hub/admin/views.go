@@ -143,7 +143,7 @@ func sortOptions[T any](a *request, by []sorter[T]) (o []option) {
 		if i == 0 {
 			value = "" // which is how it is without asking
 		}
-		o = append(o, option{value, "Sort by " + strings.ToLower(s.title), now == value || now == s.name}, option{"-" + s.name, "… " + strings.ToLower(s.title) + ", last first", now == "-"+s.name})
+		o = append(o, option{value, "Sort by " + inside(s.title), now == value || now == s.name}, option{"-" + s.name, "… " + inside(s.title) + ", last first", now == "-"+s.name})
 	}
 	return o
 }
