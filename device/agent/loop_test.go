@@ -912,6 +912,7 @@ func TestWhatStartsAgainAfterARebootKnowsWhatTheDeviceHas(t *testing.T) {
 		d.board.set(func(b *board) { b.boot = "boot-2" })
 		d.start()
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(told) != 2 || told[0] != told[1] || strings.Contains(told[0], "=0") {
 			t.Errorf("the container was started with %q", told)
 		}
