@@ -27,8 +27,7 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	}
 	if have != nil {
 		if slices.Contains(subnets(have), want) { // the device may have moved since to where these are somebody else's
-			own := interfaceOf(want.Addr().Next())
-			if r, ok := inTheWay(slices.DeleteFunc(hostRoutes(), func(r route) bool { return r.through == own }), want); ok {
+			if r, ok := inTheWay(notThrough(func() string { return interfaceOf(want.Addr().Next()) }, hostRoutes), want); ok {
 				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want, r.to, r.through)
 			}
 			return nil
@@ -52,6 +51,13 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		return nil // somebody was quicker
 	}
 	return explain(err, "make network "+n.Name+" with the addresses", n.CIDR)
+}
+
+// notThrough are the routes of the host but for those through an interface of our own. Podman makes that with the first
+// container and removes it with the last, also while this looks: it is asked for before the routes and after them.
+func notThrough(own func() string, routes func() []route) []route {
+	before, all, after := own(), routes(), own()
+	return slices.DeleteFunc(all, func(r route) bool { return r.through == before || r.through == after })
 }
 
 func (a *api) RemoveNetwork(ctx context.Context, n Network) error {

@@ -61,3 +61,20 @@ func TestABlockInTheWayOfTheDevicesOwnNetworkIsFound(t *testing.T) {
 		})
 	}
 }
+
+// The bridge of a network comes with Podman's first container, and goes with its last, at any moment.
+func TestAnInterfaceThatComesOrGoesIsNotInItsOwnWay(t *testing.T) {
+	block := netip.MustParsePrefix("10.64.3.0/24")
+	for name, seen := range map[string][2]string{"it comes": {"", "podman7"}, "it goes": {"podman7", ""}, "it stays": {"podman7", "podman7"}} {
+		asked := 0
+		own := func() string { asked++; return seen[asked-1] }
+		routes := func() []route { return []route{{to: block, through: "podman7"}} }
+		if r, ok := inTheWay(notThrough(own, routes), block); ok {
+			t.Errorf("%s: %s through %s is in the way", name, r.to, r.through)
+		}
+		asked = 0
+		if _, ok := inTheWay(notThrough(own, func() []route { return []route{{to: block, through: "wlan0"}} }), block); !ok {
+			t.Errorf("%s: nothing is in the way, although wlan0 leads there", name)
+		}
+	}
+}
