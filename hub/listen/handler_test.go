@@ -456,6 +456,7 @@ func TestAnEndedUsersConnectionIsAStrangersAgain(t *testing.T) {
 		}
 		_ = c.Close()
 		places(0, 0)
+		time.Sleep(10 * time.Second) // until strangers may ask again, as whoever comes anew is at first
 		c = h.dial("http/1.1")
 		if code, err := ask(c, get("/", "anna")); code != http.StatusOK {
 			t.Error("a user that comes again:", code, err)
