@@ -1,0 +1,184 @@
+package incident
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// findings are what a look finds: incidents without what is remembered of them, or with it
+// where they are open already, and when to look again, zero for never.
+type findings struct {
+	all  []found
+	wake time.Time
+	gone bool // what it looked at is no more: nothing has to settle
+}
+
+// A found incident is what the snapshot says of one now. old is what is remembered, nil for a new one.
+type found struct {
+	fleet.Incident
+	rule
+	old     *fleet.Incident
+	evicted int32              // pods, since the last look
+	works   map[state.Key]bool // that have pods on its nodes
+}
+
+// settle makes of the findings about a subject what is remembered.
+func (p *pass) settle(q state.Subject, f findings) {
+	wake := f.wake
+	var now []*fleet.Incident
+	met := map[*fleet.Incident]bool{}
+	for i := range f.all {
+		met[f.all[i].old] = true
+		now = append(now, p.remember(&f.all[i]))
+		p.lead(now[i], &f.all[i])
+	}
+	for _, i := range p.open[q] {
+		if met[i] {
+			continue
+		}
+		over := p.now
+		if r := rules[i.Cause]; r.settle > 0 && !f.gone {
+			if i.QuietSince == nil {
+				i = i.DeepCopy()
+				i.QuietSince, i.Counted = new(metav1.NewTime(p.now)), metav1.NewMicroTime(p.now)
+				p.plan.Do(state.Put(i, ""))
+			}
+			over = i.QuietSince.Add(r.settle)
+		}
+		if over.After(p.now) {
+			wake = earliest(wake, over)
+			now = append(now, i)
+			continue
+		}
+		p.close(i)
+	}
+	p.open[q] = now
+	p.plan.WakeFor(q, wake)
+}
+
+// lead looks again at workloads whose pods find no place, where those begin to follow from an incident,
+// or follow from it no more: nothing of the workload itself need have changed.
+func (p *pass) lead(i *fleet.Incident, f *found) {
+	nodes := f.works != nil && i != f.old // there may be others than before
+	for _, q := range p.placeless {
+		for _, o := range p.open[q] {
+			if o.Cause == CannotBePlaced && (nodes || o.PartOf == "" && f.works[q.Key] || o.PartOf == i.Name && !f.works[q.Key]) {
+				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
+			}
+		}
+	}
+}
+
+// remember opens an incident, or counts it anew.
+func (p *pass) remember(f *found) *fleet.Incident {
+	now := metav1.NewTime(p.now)
+	if f.old == nil {
+		i := f.Incident.DeepCopy()
+		i.State, i.Severity, i.Opened, i.CreationTimestamp = fleet.IncidentOpen, f.severity, now, now
+		i.Name = p.name(f)
+		p.count(i, f.evicted)
+		i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
+		ch := state.Put(i, "incident "+i.Name+": "+i.Message)
+		ch.Warn = i.Severity != fleet.SeverityInfo
+		p.plan.Do(ch)
+		return i
+	}
+	i := f.old.DeepCopy()
+	have := i.DeepCopy()
+	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, f.severity, f.Site, f.About, f.Message, f.PartOf
+	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions, nil
+	i.Detail, i.Latest = f.Detail, f.Latest
+	p.count(i, f.evicted)
+	if same(have, i) {
+		return f.old
+	}
+	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
+	why := ""
+	if have.Cause != i.Cause {
+		why = "incident " + i.Name + ": " + i.Message
+	}
+	p.plan.Do(state.Put(i, why))
+	return i
+}
+
+// count adds to what an incident has cost.
+func (p *pass) count(i *fleet.Incident, evicted int32) {
+	m := &i.Most
+	m.Nodes, m.Pods, m.Workloads = max(m.Nodes, i.Count.Nodes), max(m.Pods, i.Count.Pods), max(m.Workloads, i.Count.Workloads)
+	i.Evicted += evicted
+	p.short(i, i.Count.Workloads > 0)
+}
+
+// short counts the time in which workloads are short.
+func (p *pass) short(i *fleet.Incident, is bool) {
+	switch {
+	case is && i.ShortSince == nil:
+		i.ShortSince = new(metav1.NewTime(p.now))
+	case !is && i.ShortSince != nil:
+		i.ShortSeconds += max(0, int64(p.now.Sub(i.ShortSince.Time)/time.Second))
+		i.ShortSince = nil
+	}
+}
+
+// close ends an incident, and looks again at those that followed from it, or from it and others.
+func (p *pass) close(i *fleet.Incident) {
+	i = i.DeepCopy()
+	now := metav1.NewTime(p.now)
+	p.short(i, false)
+	i.State, i.Closed, i.QuietSince, i.NextMove, i.Held, i.Actions = fleet.IncidentClosed, &now, nil, nil, "", nil
+	i.Count = fleet.IncidentCount{}
+	i.Message = said(i)
+	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
+	p.plan.Do(state.Put(i, "incident "+i.Name+" is over: "+i.Message))
+	p.plan.Wake(state.KeyOf(i), i.Closed.Add(Kept))
+	p.closed = append(p.closed, i)
+	for q, open := range p.open {
+		for _, o := range open {
+			if o.PartOf == i.Name || o.Cause == CannotBePlaced && i.About.Kind == state.Sites.Row().Name {
+				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
+			}
+		}
+	}
+}
+
+// expire removes a closed incident when its time is over.
+func (p *pass) expire(q state.Subject) {
+	i, _ := p.s.Get(q.Key).(*fleet.Incident)
+	if i == nil || i.Closed == nil {
+		p.plan.WakeFor(q, time.Time{})
+		return
+	}
+	at := i.Closed.Add(Kept)
+	if at.After(p.now) {
+		p.plan.WakeFor(q, at)
+		return
+	}
+	p.plan.WakeFor(q, time.Time{})
+	p.plan.Do(state.Remove(i, ""))
+	p.gone = append(p.gone, i)
+}
+
+// forget removes the oldest of too many closed incidents.
+func (p *pass) forget() {
+	left := len(p.closed) - len(p.gone)
+	if left <= MostClosed {
+		return
+	}
+	slices.SortStableFunc(p.closed, func(a, b *fleet.Incident) int { return a.Closed.Compare(b.Closed.Time) })
+	for _, i := range p.closed {
+		if left <= MostClosed {
+			return
+		}
+		if slices.Contains(p.gone, i) || left <= MostUntold && awaited(i) {
+			continue
+		}
+		p.plan.Do(state.Remove(i, ""))
+		p.plan.Wake(state.KeyOf(i), time.Time{})
+		left--
+	}
+}
