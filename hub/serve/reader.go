@@ -30,6 +30,8 @@ type reader struct {
 	conditions conditions                     // decoded into, to make lists of what they hold and no more
 	moments    [4]moment                      // read last: most of a node's conditions name the same ones
 	oldest     int                            // of them
+	field      []byte                         // that is read by itself
+	pairs      [][2]string                    // of a map
 }
 
 type moment struct {
@@ -51,11 +53,9 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 	if o, err = state.New(kind); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 	}
-	if k.options == nil {
-		k.options = json.JoinOptions(quick, json.WithUnmarshalers(json.JoinUnmarshalers(
-			json.UnmarshalFromFunc(k.list), json.UnmarshalFromFunc(k.conditionsOf), json.UnmarshalFromFunc(k.time), plain)))
-	}
-	if json.Unmarshal(r.Object, o, k.options) != nil {
+	k.begin()
+	written := k.written(r.Object, o)
+	if !written && json.Unmarshal(r.Object, o, k.options) != nil {
 		o, _ = state.New(kind) // without what has been read already
 		var text []byte
 		text, places = k.mender.Mend(r.Object, o)
@@ -67,8 +67,17 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
 		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
 	}
-	k.sharer.Share(o)
+	if !written {
+		k.sharer.Share(o)
+	}
 	return o, places, nil
+}
+
+func (k *reader) begin() {
+	if k.options == nil {
+		k.options = json.JoinOptions(quick, json.WithUnmarshalers(json.JoinUnmarshalers(
+			json.UnmarshalFromFunc(k.list), json.UnmarshalFromFunc(k.conditionsOf), json.UnmarshalFromFunc(k.time), plain)))
+	}
 }
 
 // list reads what there is of resources: objects that say the same of them share one list.
@@ -77,6 +86,10 @@ func (k *reader) list(d *jsontext.Decoder, l *corev1.ResourceList) error {
 	if err != nil {
 		return err
 	}
+	return k.resources(text, l)
+}
+
+func (k *reader) resources(text []byte, l *corev1.ResourceList) error {
 	if *l != nil {
 		return errUnusual // it is there twice: one that is shared is not added to
 	}
@@ -115,20 +128,23 @@ func (k *reader) conditionsOf(d *jsontext.Decoder, l *[]corev1.NodeCondition) er
 // time reads a moment, as plain does.
 func (k *reader) time(d *jsontext.Decoder, t *metav1.Time) error {
 	text, err := d.ReadValue()
-	if err != nil {
-		return err
+	if err == nil {
+		*t, err = k.moment(text)
 	}
+	return err
+}
+
+func (k *reader) moment(text []byte) (t metav1.Time, err error) {
 	for i := range k.moments {
 		if k.moments[i].text == string(text) {
-			*t = k.moments[i].at
-			return nil
+			return k.moments[i].at, nil
 		}
 	}
 	if t.Time, err = momentOf(text, time.RFC3339); err == nil {
-		k.moments[k.oldest] = moment{string(text), *t}
+		k.moments[k.oldest] = moment{string(text), t}
 		k.oldest = (k.oldest + 1) % len(k.moments)
 	}
-	return err
+	return t, err
 }
 
 // quick is how rows are decoded in half the time of encoding/json, and as it does it. What is not

@@ -32,6 +32,9 @@ func (k *Sharer) Share(o Object) {
 	}
 }
 
+// ShareImages makes the names of a node's images such words.
+func (k *Sharer) ShareImages(images []corev1.ContainerImage) { shareImages(images, k.word) }
+
 // ShareStatus makes the words that every node of a fleet repeats (types, reasons and messages of
 // conditions, versions, resource names, images) those that one returns for them.
 func ShareStatus(st *corev1.NodeStatus, one func(string) string) {
@@ -49,9 +52,13 @@ func shareWords(st *corev1.NodeStatus, one func(string) string) {
 	n := &st.NodeInfo
 	n.KernelVersion, n.OSImage, n.OperatingSystem, n.Architecture = one(n.KernelVersion), one(n.OSImage), one(n.OperatingSystem), one(n.Architecture)
 	n.ContainerRuntimeVersion, n.KubeletVersion = one(n.ContainerRuntimeVersion), one(n.KubeletVersion)
-	for i := range st.Images {
-		for j := range st.Images[i].Names {
-			st.Images[i].Names[j] = one(st.Images[i].Names[j])
+	shareImages(st.Images, one)
+}
+
+func shareImages(images []corev1.ContainerImage, one func(string) string) {
+	for i := range images {
+		for j := range images[i].Names {
+			images[i].Names[j] = one(images[i].Names[j])
 		}
 	}
 }
@@ -65,6 +72,14 @@ func resources(list corev1.ResourceList, one func(string) string) corev1.Resourc
 		out[corev1.ResourceName(one(string(name)))] = q
 	}
 	return out
+}
+
+// Word is what a text says, the one in memory that those before share if it was met.
+func (k *Sharer) Word(text []byte) string {
+	if known, ok := k.words[string(text)]; ok {
+		return known
+	}
+	return k.word(string(text))
 }
 
 func (k *Sharer) word(s string) string {
