@@ -15,11 +15,19 @@ agents='@AGENTS@' # that the hub has
 fail() { echo "flotilla: $*" >&2; exit 1; }
 
 fetch() { # PATH FILE
+	code=0
 	if command -v curl >/dev/null; then
-		curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1"
+		curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1" || code=$?
+		[ $code != 23 ] || code=unwritten
 	else
-		wget -q --ca-certificate="$ca" -O "$2" "$hub$1"
-	fi || fail "cannot fetch $hub$1. If a certificate is said to be not valid yet, set the clock: date -s '@DATE@'"
+		wget -q --ca-certificate="$ca" -O "$2" "$hub$1" || code=$?
+		[ $code != 3 ] || code=unwritten
+	fi
+	case $code in
+	0) ;;
+	unwritten) fail "cannot write $2: make room there, or make it writable, and type the line again; nothing is changed" ;;
+	*) fail "cannot fetch $hub$1. If a certificate is said to be not valid yet, set the clock: date -s '@DATE@'" ;;
+	esac
 }
 
 main() { # nothing is done before all of this has arrived

@@ -587,6 +587,21 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		}
 	}
 	cut.Store("")
+	// What cannot be written was fetched well: neither the hub nor a clock is to blame.
+	for where, how := range map[string]string{
+		"/usr/local/bin/flotilla-device.new":                         "mount -t tmpfs -o size=64k tmpfs /usr/local/bin",
+		"/etc/systemd/system/" + firmwareconfigs.Units()[0] + ".new": "mount -o remount,bind,ro /etc/systemd/system",
+	} {
+		out, err := run(how + "; " + upgrade)
+		if err == nil || !strings.Contains(out, "cannot write "+where) || strings.Contains(out, "set the clock") || !strings.Contains(out, "nothing is changed") {
+			t.Errorf("after %s: %v: %s", how, err, out)
+		}
+		for file, text := range old {
+			if now, err := os.ReadFile(file); err != nil || string(now) != text {
+				t.Errorf("after %s, %s is another one (%v)", how, file, err)
+			}
+		}
+	}
 	if out, err := run(upgrade); err != nil {
 		t.Errorf("after that: %v: %s", err, out)
 	}
