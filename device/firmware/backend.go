@@ -129,7 +129,7 @@ func renderUEnv(live Files, b *fleet.BootConfig) (Files, error) {
 	if line == was {
 		return Files{Config: base}, nil
 	}
-	if len(line) > MaxCmdlineTxt {
+	if len(line) > max(MaxCmdlineTxt, len(was)) {
 		return Files{}, fmt.Errorf("the cmdline of uEnv.txt would have %d bytes: kernels read at most %d", len(line), MaxCmdlineTxt)
 	}
 	out, err := withSection(uEnvTxt, base, b, "cmdline="+line)

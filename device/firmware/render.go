@@ -163,7 +163,7 @@ func Render(live Files, b *fleet.BootConfig) (Files, error) {
 	if strings.TrimSpace(line) == "" {
 		return Files{}, errors.New("cmdline.txt would be empty: the kernel would have no root")
 	}
-	if len(out.Cmdline) > MaxCmdlineTxt {
+	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // a line as long as the board's own is one that it boots
 		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline), MaxCmdlineTxt)
 	}
 	if len(r.Add)+len(r.Remove) > 0 {

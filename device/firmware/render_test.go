@@ -122,6 +122,9 @@ func TestRender(t *testing.T) {
 		{"zero bytes", "a\x00", line, nil, nil, "", "zero bytes"},
 		{"too long", strings.Repeat("#\n", MaxConfigTxt), line, nil, nil, "", "at most"},
 		{"a line that would be too long", "", strings.Repeat("a", MaxCmdlineTxt), []string{"b"}, nil, "", "kernels read at most"},
+		{"one that is as long already, as 64-bit kernels boot it, stays", "", strings.Repeat("a ", MaxCmdlineTxt) + "b\n", []string{"b"}, nil, strings.Repeat("a ", MaxCmdlineTxt) + "b\n", ""},
+		{"one that is as long already may be shorter", "", strings.Repeat("a ", MaxCmdlineTxt) + "quiet\n", nil, []string{"quiet"}, strings.TrimSpace(strings.Repeat("a ", MaxCmdlineTxt)) + "\n", ""},
+		{"one that is as long already may not be longer", "", strings.Repeat("a ", MaxCmdlineTxt) + "quiet\n", []string{"longer"}, []string{"quiet"}, "", "kernels read at most"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := fullProfile()
