@@ -191,6 +191,27 @@ func TestSmallFormsOutliveTheSession(t *testing.T) {
 	}
 }
 
+// A line that is cut says nothing, for minutes: whoever sends a form then is told so, and it is not sent
+// by itself once the line is back.
+func TestAFormThatCannotBeSentSaysSo(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, toolObjects()...)
+	k.open("/devices/add")
+	k.fill("input[name=site]", "oslo")
+	k.eval(`window.asked = 0, window.real = window.fetch, AbortSignal.timeout = (ms) => { const c = new AbortController(); setTimeout(() => c.abort(), ms / 20); return c.signal }, true`)
+	k.eval(`window.fetch = (what, how) => { asked++; return new Promise((_, no) => how?.signal?.addEventListener("abort", () => no(how.signal.reason))) }, true`)
+	for range 3 {
+		k.eval(`document.querySelector("main button.primary").click(), true`)
+	}
+	if !k.eval(`asked === 1`) {
+		t.Error("it is to be sent as often as somebody presses")
+	}
+	k.awaits("The hub does not answer. Nothing was sent.")
+	k.eval(`window.fetch = window.real, true`)
+	k.press("main button.primary")
+	k.says("FLT1.")
+}
+
 func TestAViewerOnlyReadsYAML(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, append(toolObjects(), configMap(map[string]string{"sky": "blue"}))...)

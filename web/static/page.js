@@ -268,9 +268,18 @@ addEventListener('submit', async (event) => {
   const filled = [...form.elements].some((field) => field.matches('textarea, select, input:not([type=hidden])'));
   if (root || !filled || !form.elements.csrf || event.defaultPrevented || form.dataset.sent) return;
   event.preventDefault();
+  if (form.dataset.asks) return; // pressed again before the hub has answered
   const why = document.getElementById('lost');
   let session;
-  try { session = await (await fetch('/session')).json(); } catch { set(why, 'The hub does not answer. Nothing was sent.'); return; }
+  form.dataset.asks = 'yes';
+  try {
+    session = await (await fetch('/session', { signal: AbortSignal.timeout(10_000) })).json();
+  } catch {
+    set(why, 'The hub does not answer. Nothing was sent.');
+    return;
+  } finally {
+    delete form.dataset.asks;
+  }
   if (session.in && session.name === leave.dataset.user) {
     set(why, '');
     form.elements.csrf.value = session.csrf;
