@@ -483,7 +483,11 @@ func fieldsOf(body string) url.Values {
 	for _, tag := range regexp.MustCompile(`<input form="act" [^>]*>|<input type="hidden" form="act" [^>]*>`).FindAllString(body, -1) {
 		name := regexp.MustCompile(` name="([^"]*)"`).FindStringSubmatch(tag)
 		value := regexp.MustCompile(` value="([^"]*)"`).FindStringSubmatch(tag)
-		form.Add(name[1], html.UnescapeString(value[1]))
+		text := html.UnescapeString(value[1])
+		if strings.Contains(tag, `type="text"`) { // it has one line
+			text = strings.NewReplacer("\r", "", "\n", "").Replace(text)
+		}
+		form.Add(name[1], strings.ReplaceAll(text, "\n", "\r\n"))
 	}
 	for _, s := range regexp.MustCompile(`(?s)<select form="act" name="([^"]*)">.*?<option value="([^"]*)" selected>`).FindAllStringSubmatch(body, -1) {
 		form.Set(s[1], html.UnescapeString(s[2]))
@@ -527,6 +531,32 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	send(again, "nodeEvictionRate", "0.5")
 	if got := spec(); got != "|Quay 7|30s|0.5|Hold" {
 		t.Errorf("after the third has saved: %s", got)
+	}
+}
+
+// What kubectl can write and a field of a form cannot show is left alone by whoever changes something else.
+func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	was := m.Snapshot().Site("oslo").DeepCopy()
+	was.Spec.Description, was.Spec.Location = "the key is next door\nat Mrs Berg's \n\tafter nine\n", "\nQuay 1"
+	m.put(t, was)
+	at := "/actions/sites/settings?" + url.Values{"item": {m.form(state.Sites, "", "oslo")}}.Encode()
+	_, body := srv.ask(t, "admin", "GET", at, nil)
+	form := fieldsOf(body)
+	form.Set("leaseInterval", "60s")
+	if code, body := srv.do(t, "admin", "/actions/sites/settings", form); code != http.StatusOK {
+		t.Errorf("%d: %s", code, mainOf(body))
+	}
+	if s := m.Snapshot().Site("oslo").Spec; s.Description != was.Spec.Description || s.Location != was.Spec.Location || durationText(s.LeaseInterval) != "1m0s" {
+		t.Errorf("the site has %q, %q, %s", s.Description, s.Location, durationText(s.LeaseInterval))
+	}
+	_, body = srv.ask(t, "admin", "GET", at, nil)
+	form = fieldsOf(body)
+	form.Set("description", "")
+	srv.do(t, "admin", "/actions/sites/settings", form)
+	if s := m.Snapshot().Site("oslo").Spec; s.Description != "" || s.Location != was.Spec.Location {
+		t.Errorf("with its description taken away, the site has %q, %q", s.Description, s.Location)
 	}
 }
 

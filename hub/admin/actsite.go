@@ -242,7 +242,9 @@ func siteFields(_ state.Snapshot, with []state.Object) []field {
 		fields = append(fields, field{Name: x.name, Label: x.label, Hint: x.hint, Type: "text", Value: x.get(&s)})
 	}
 	for i := range fields {
-		fields[i].Was, fields[i].Changes = fields[i].Value, true
+		f := &fields[i]
+		f.Value = strings.NewReplacer("\r", "", "\n", "").Replace(f.Value) // as a browser sends it back: its field has one line
+		f.Was, f.Changes = f.Value, true
 	}
 	return fields
 }
