@@ -281,6 +281,7 @@ func TestWhatTheAPIRefusesIsToldByName(t *testing.T) {
 		{"/actions/deployments/scale", "deployments", "shop", url.Values{"replicas": {"-1"}}, "is no number of pods"},
 		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeMonitorGracePeriod": {"5s"}}, "must be at least 40s"},
 		{"/actions/sites/settings", "sites", "oslo", url.Values{"nodeEvictionRate": {"fast"}}, "is no number"},
+		{"/actions/sites/settings", "sites", "oslo", url.Values{"unhealthyZoneThreshold": {"NaN"}}, "&#34;NaN&#34; is no number"},
 		{"/actions/sites/maintenance", "sites", "oslo", url.Values{"for": {"until"}, "until": {"2001-01-01T00:00"}}, "is over already"},
 	} {
 		ns := ""

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -221,7 +222,7 @@ func numberText[N int32 | float64](n *N) string {
 
 func numberValue(text string) (any, error) {
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 		return nil, fmt.Errorf("%q is no number", text)
 	}
 	return n, nil
