@@ -249,6 +249,38 @@ func TestSteps(t *testing.T) {
 			w.o.Pods = nil // a new agent
 		}, []string{"run default/one container c0, attempt 0"}},
 		{"a container that somebody removed is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
+		{"an older instance that somebody has started again is stopped", []corev1.Pod{one}, func(w *world) {
+			end("c0", 1)(w)
+			w.settle(t)
+			w.containers[0].State = engine.Running
+		}, []string{"stop default/one container c0 within 30s: an older instance of the container runs beside it"}},
+		{"an older instance that somebody has started again is stopped before the next one runs", []corev1.Pod{one}, func(w *world) {
+			end("c0", 1)(w)
+			w.settle(t)
+			end("c0", 1)(w)
+			w.containers[0].State = engine.Running
+			w.look()
+			w.now = w.now.Add(time.Minute)
+		}, []string{"stop default/one container c0 within 30s: an older instance of the container runs beside it"}},
+		{"an older network that somebody has started again is stopped, but under nobody", []corev1.Pod{two}, func(w *world) {
+			old := w.containers[0]
+			old.ID, old.Labels = "old", maps.Clone(old.Labels)
+			w.containers[0].Labels[LabelRestarts] = "1"
+			w.containers[0].Name = nameOf("", "two", "default", "uid-two", "1")
+			w.containers = append(w.containers, old)
+		}, []string{"stop default/two sandbox within 30s: an older instance of the container runs beside it"}},
+		{"an older network that somebody uses stays", []corev1.Pod{two}, func(w *world) {
+			for _, id := range []string{"old", "older"} {
+				box := w.containers[0]
+				box.ID, box.Labels = id, maps.Clone(box.Labels)
+				box.Labels[LabelRestarts] = strconv.Itoa(len(id)) // older than 9
+				box.Name = nameOf("", "two", "default", "uid-two", box.Labels[LabelRestarts])
+				w.containers = append(w.containers, box)
+			}
+			w.containers[0].Labels = maps.Clone(w.containers[0].Labels)
+			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9", nameOf("", "two", "default", "uid-two", "9")
+			w.containers[1].Labels[LabelShares], w.containers[2].Labels[LabelShares] = "old", "older"
+		}, []string{}},
 		{"a step in flight is not taken twice", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +46,8 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 }
 
 // tidy removes instances older than the one before the newest, whose log is still
-// of use.
+// of use. One that runs is stopped: somebody has started every container of the device
+// again, say, and two of one would write to one volume. Nothing is taken from under others.
 func (p *pass) tidy(pod *corev1.Pod) {
 	var at Place
 	n := 0
@@ -53,7 +55,15 @@ func (p *pass) tidy(pod *corev1.Pod) {
 		if i == 0 || in.Place != at {
 			at, n = in.Place, 0
 		}
-		if n++; n > 2 || n == 2 && in.State == engine.Created {
+		switch n++; {
+		case n == 1:
+		case in.State == engine.Running || in.State == engine.Paused:
+			if !slices.ContainsFunc(p.instances[pod.UID], func(other Instance) bool {
+				return (other.State == engine.Running || other.State == engine.Paused) && sharedBy([]Instance{other}, in)
+			}) {
+				p.stop(in, pod, specOf(pod, at.Container), deletionGrace(pod), "an older instance of the container runs beside it")
+			}
+		case n > 2 || in.State == engine.Created:
 			p.remove(in, pod, 0, "an older instance of the container is left over")
 		}
 	}
