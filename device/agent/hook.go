@@ -20,7 +20,7 @@ import (
 // until it has ended the container counts as starting; one that fails ends the container.
 // That of preStop runs before the container is asked to stop, and takes its time from the
 // grace. Both run at least once; that one has ended is noted on the disk, so that it does
-// not run again under another agent.
+// not run again under another agent. So is what probes have said, see probing.go.
 const (
 	postStart = "PostStart"
 	preStop   = "PreStop"
@@ -240,12 +240,21 @@ func (d *disk) noteHook(s Step, kind string) {
 	_ = os.WriteFile(path, nil, 0o600)
 }
 
+// noteProbe notes whether a probe has passed, for the agent after this one.
+func (d *disk) noteProbe(s Step, passed bool) {
+	if passed {
+		d.noteHook(s, s.Probe.String())
+	} else if d.root != "" && isUID(s.Place.Pod) {
+		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID)) // should it stay, the next agent finds out by its probes
+	}
+}
+
 // forgetHooks removes the notes of an instance that is being removed.
 func (d *disk) forgetHooks(s Step) {
 	if d.root == "" || !isUID(s.Place.Pod) || s.Place.Container == "" {
 		return
 	}
-	for _, kind := range []string{postStart, preStop} {
+	for _, kind := range []string{postStart, preStop, Startup.String(), Readiness.String()} {
 		_ = os.Remove(d.hookNote(s.Place.Pod, kind, s.ID)) // what is left goes with the pod
 	}
 }
@@ -258,11 +267,15 @@ func (d *disk) hookEnded(s Step, kind string) bool {
 	return err == nil
 }
 
-// recall finds out which containers of an agent before this one have had their postStart hook.
+// recall finds out which containers of an agent before this one have had their postStart hook, and passed their probes.
 func (a *Agent) recall() {
 	for uid, r := range a.loop.o.Pods {
 		for name, c := range r.Container {
-			c.PostStarted = c.PostStarted || c.Running() && a.disk.hookEnded(Step{Place: Place{uid, name}, ID: c.ID}, postStart)
+			has := func(kind string) bool {
+				return c.Running() && a.disk.hookEnded(Step{Place: Place{uid, name}, ID: c.ID}, kind)
+			}
+			c.PostStarted = c.PostStarted || has(postStart)
+			c.Probe[Startup].Passed, c.Probe[Readiness].Passed = has(Startup.String()), has(Readiness.String())
 		}
 	}
 }

@@ -24,7 +24,8 @@ const (
 // String is the name as events have it.
 func (k ProbeKind) String() string { return [...]string{"Startup", "Liveness", "Readiness"}[k] }
 
-// A ProbeRecord is where a probe of a running container stands.
+// A ProbeRecord is where a probe of a running container stands. As with the kubelet (KEP-4781) whoever has passed a startup
+// or readiness probe under an agent before this one has passed it: see noteProbe.
 type ProbeRecord struct {
 	Next      time.Time // when it is due; zero: not scheduled yet
 	Successes int32     // in a row

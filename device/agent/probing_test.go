@@ -367,3 +367,64 @@ func (d *device) told(reason string) (out []string) {
 	}
 	return out
 }
+
+// As with the kubelet (KEP-4781) what an agent before this one has found out of a container's probes holds until they say
+// otherwise: an upgrade of the agent takes no pod out of service, and no startup probe that has passed is asked again.
+func TestAnotherAgentKnowsWhatProbesHaveSaid(t *testing.T) {
+	for name, startup := range map[string]bool{"readiness": false, "startup and readiness": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				var broken, booted atomic.Bool
+				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
+					return enginetest.Play{Exec: func(command []string) enginetest.ExecResult {
+						r := enginetest.ExecResult{After: 3 * time.Second}
+						if broken.Load() || command[0] == "boots" && booted.Load() {
+							r.Code = 1
+						}
+						return r
+					}}
+				})
+				p := makePod("app", "")
+				c := &p.Spec.Containers[0]
+				c.Image, c.ImagePullPolicy = "app", corev1.PullNever
+				c.ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 2})
+				if startup {
+					c.StartupProbe = execProbe(corev1.Probe{PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 2})
+					c.StartupProbe.Exec.Command = []string{"boots"}
+				}
+				want := func(when string, yes bool) {
+					t.Helper()
+					st := d.wantPhase("app", corev1.PodRunning, "")
+					if s := st.ContainerStatuses[0]; ready(&st) != yes || s.Ready != yes || !*s.Started || s.RestartCount != 0 {
+						t.Errorf("%s: ready %v, started %v, restarts %d; want ready %v", when, s.Ready, *s.Started, s.RestartCount, yes)
+					}
+				}
+				again := func() {
+					d.end()
+					d.start()
+					time.Sleep(time.Second) // the first answer of a probe takes longer
+				}
+				d.desire(1, p)
+				time.Sleep(30 * time.Second)
+				want("at first", true)
+				booted.Store(true)
+				again()
+				want("under another agent", true)
+				time.Sleep(time.Minute)
+				want("a minute later", true)
+				broken.Store(true)
+				again()
+				want("before the probe has failed", true)
+				time.Sleep(time.Minute)
+				want("when the probe has failed", false)
+				again()
+				want("under another agent after that", false)
+				broken.Store(false)
+				time.Sleep(time.Minute)
+				want("when it has passed again", true)
+				again()
+				want("under another agent in the end", true)
+			})
+		})
+	}
+}

@@ -190,7 +190,11 @@ func (a *Agent) probed(s Step, err error, now time.Time) {
 	if c == nil {
 		return
 	}
+	was := c.Probe[s.Probe].Passed
 	told := c.Probed(s, err, now)
+	if is := c.Probe[s.Probe].Passed; is != was && s.Probe != Liveness {
+		a.work.Go(func() { a.disk.noteProbe(s, is) })
+	}
 	if told != "" {
 		a.event(corev1.EventTypeWarning, "Unhealthy", s.Pod, s.Place.Container, "%s", told)
 	}
