@@ -101,6 +101,7 @@ type Agent struct {
 	ended   chan struct{}
 	work    sync.WaitGroup
 	pulls   chan struct{}
+	away    away                      // registries
 	copying chan struct{}             // held while images are copied for volumes, or copies removed
 	untidy  atomic.Bool               // copies were to be removed while it was held
 	first   chan struct{}             // see Looked

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/distribution/reference"
@@ -122,20 +123,47 @@ func (a *Agent) noImage(j job, c *corev1.Container, reason string, err error) er
 	return &runError{reason, err}
 }
 
+// A registry that is cut off does not say so: Docker waits a quarter of a minute for it, Podman many minutes, and the containers
+// of a device that comes back from a power cut wait one after the other. For an image that is there already it is waited for
+// little, and not at all where it keeps somebody else waiting, or has just done so.
+const (
+	answerTime = 30 * time.Second // for a registry to answer a pull
+	awayTime   = time.Minute      // for which one is not asked that did not
+	waited     = 3 * time.Second  // without an answer: it did not
+)
+
+var errNoAnswer = errors.New("there is no answer from its registry")
+
+// away are the registries that do not answer, and until when that holds.
+type away struct {
+	sync.Mutex
+	until map[string]time.Time
+}
+
+func (w *away) is(registry string) bool {
+	w.Lock()
+	defer w.Unlock()
+	return time.Now().Before(w.until[registry])
+}
+
+// set notes that a registry does not answer for a while; 0: it does.
+func (w *away) set(registry string, lasts time.Duration) {
+	w.Lock()
+	defer w.Unlock()
+	if w.until == nil {
+		w.until = map[string]time.Time{}
+	}
+	w.until[registry] = time.Now().Add(lasts)
+	if lasts == 0 {
+		delete(w.until, registry)
+	}
+}
+
 // pull pulls an image. One that is present already, had, will do where that fails.
 func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had string) error {
-	select {
-	case a.pulls <- struct{}{}:
-		defer func() { <-a.pulls }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	pod := j.step.Pod
-	a.event(corev1.EventTypeNormal, "Pulling", pod, c.Name, "Pulling image %q", image)
 	began := time.Now()
-	err := withEach(ctx, j.src.credentials(image), func(auth *engine.RegistryAuth) error {
-		return j.engine.Pull(ctx, image, auth, a.pullProgress(j, c, image, began))
-	})
+	err := a.pullIt(ctx, j, c, image, had)
 	switch {
 	case err == nil:
 		a.notePulled(ctx, j.engine, image, had)
@@ -151,6 +179,63 @@ func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had
 	}
 	a.event(corev1.EventTypeWarning, "Failed", pod, c.Name, "Failed to pull image %q: %v", image, err)
 	return &runError{errImagePull, err}
+}
+
+// pullIt pulls an image when it is its turn, and notes whether its registry answers.
+func (a *Agent) pullIt(ctx context.Context, j job, c *corev1.Container, image, had string) error {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return err // bring has looked
+	}
+	registry := reference.Domain(ref)
+	for turn := false; !turn; {
+		if had != "" && a.away.is(registry) {
+			return errNoAnswer
+		}
+		select {
+		case a.pulls <- struct{}{}:
+			turn = true
+		case <-time.After(time.Second): // those that have it may find out that nobody answers
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer func() { <-a.pulls }()
+	if had != "" && a.away.is(registry) {
+		return errNoAnswer
+	}
+	pulling, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(answerTime, func() {
+		a.away.set(registry, maxBackOff) // or until this ends
+		if had != "" {
+			cancel(errNoAnswer)
+		}
+	})
+	a.event(corev1.EventTypeNormal, "Pulling", j.step.Pod, c.Name, "Pulling image %q", image)
+	began, answered := time.Now(), false
+	tell := a.pullProgress(j, c, image, began)
+	err = withEach(pulling, j.src.credentials(image), func(auth *engine.RegistryAuth) error {
+		return j.engine.Pull(pulling, image, auth, func(p engine.Progress) {
+			if p.Layers > 0 && !answered {
+				answered = true
+				silent.Stop()
+				a.away.set(registry, 0)
+			}
+			tell(p)
+		})
+	})
+	silent.Stop()
+	if err != nil && errors.Is(context.Cause(pulling), errNoAnswer) {
+		err = errNoAnswer
+	}
+	switch {
+	case err == nil || answered || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable):
+		a.away.set(registry, 0)
+	case time.Since(began) >= waited:
+		a.away.set(registry, awayTime)
+	}
+	return err
 }
 
 // pullProgress tells of a long pull after half a minute, and each time after twice as long, up to ten minutes.
