@@ -2,8 +2,10 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 
@@ -86,6 +88,9 @@ func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) 
 // findNetwork looks a network up by its name, nil when there is none. It does not inspect the name at once: that also
 // finds a network whose id begins so.
 func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, error) {
+	if a.podman() {
+		return a.findPodmanNetwork(ctx, name)
+	}
 	list, err := a.client().NetworkList(ctx, client.NetworkListOptions{Filters: client.Filters{}.Add("name", name)})
 	if err != nil {
 		return nil, explain(err, "look for network", name)
@@ -102,6 +107,38 @@ func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, e
 			return nil, explain(err, "look at network", name)
 		}
 		return &found.Network, nil
+	}
+	return nil, nil
+}
+
+// findPodmanNetwork asks Podman's own API. Its Docker API tells of the containers on each network, for which it takes the lock
+// of every container there is: one that hangs in its start would keep all others from theirs.
+func (a *api) findPodmanNetwork(ctx context.Context, name string) (*network.Inspect, error) {
+	status, text, err := a.libpod(ctx, http.MethodGet, "networks/json", nil)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s: %s", http.StatusText(status), text)
+	}
+	var all []struct {
+		ID, Name string
+		Labels   map[string]string
+		Subnets  []struct{ Subnet netip.Prefix }
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		return nil, explain(err, "look for network", name)
+	}
+	for _, each := range all {
+		if each.Name != name {
+			continue
+		}
+		found := &network.Inspect{}
+		found.ID, found.Name, found.Labels = each.ID, each.Name, each.Labels
+		for _, s := range each.Subnets {
+			found.IPAM.Config = append(found.IPAM.Config, network.IPAMConfig{Subnet: s.Subnet})
+		}
+		return found, nil
 	}
 	return nil, nil
 }

@@ -168,6 +168,45 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	}
 }
 
+// Podman tells of a network which containers are on it, and takes the lock of each container there is for that: not in its
+// own API.
+func TestPodmansNetworkDoesNotWaitForTheContainerThatHangs(t *testing.T) {
+	const cidr = "198.51.100.0/24"
+	asked := ""
+	a := served(t, func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case strings.HasSuffix(path, "/_ping"):
+		case strings.HasSuffix(path, "/libpod/networks/json"):
+			fmt.Fprint(w, `[{"name":"flotilla-pi-10","subnets":[{"subnet":"192.0.2.0/24"}]},
+				{"name":"flotilla-pi-1","id":"1","subnets":[{"subnet":"198.51.100.0/24","gateway":"198.51.100.1"}],"labels":{"x":"y"}},{"name":"none","subnets":null}]`)
+		case r.Method != http.MethodGet:
+			asked += r.Method + " " + path[strings.LastIndex(path, "/")+1:] + "; "
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			<-r.Context().Done()
+		}
+	})
+	a.current.Load().info.Name = "podman"
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	n := Network{Name: "flotilla-pi-1", CIDR: cidr, Labels: map[string]string{"x": "y"}}
+	if err := a.EnsureNetwork(ctx, n); err != nil || asked != "" {
+		t.Errorf("a network that is there: %v, and asked for %q", err, asked)
+	}
+	n.Labels["x"] = "z"
+	if err := a.RemoveNetwork(ctx, n); err == nil || asked != "" {
+		t.Errorf("somebody else's network: %v, and asked for %q", err, asked)
+	}
+	n.Labels["x"] = "y"
+	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "DELETE flotilla-pi-1; " {
+		t.Errorf("our network: %v, and asked for %q", err, asked)
+	}
+	n.Name, asked = "flotilla-pi-2", ""
+	if err := a.RemoveNetwork(ctx, n); err != nil || asked != "" {
+		t.Errorf("a network that is not there: %v, and asked for %q", err, asked)
+	}
+}
+
 // Docker says of a container that somebody else is removing that this is in progress, for as long as that takes, and where
 // a mount of it is busy that is for ever. Who took that for its end would ask again as fast as it can.
 func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {

@@ -48,26 +48,34 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 		words["cpu"]["shares"] = r.CPUShares
 	}
 	body, _ := json.Marshal(words) // numbers always encode
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://podman/v4.0.0/libpod/containers/"+id+"/update", bytes.NewReader(body))
-	if err != nil {
+	status, text, err := a.libpod(ctx, http.MethodPost, "containers/"+id+"/update", body)
+	switch {
+	case err != nil:
 		return err
+	case status < 300:
+		return nil
+	case bytes.Contains(text, []byte("no such container")):
+		return fmt.Errorf("%w: %s", errdefs.ErrNotFound, text)
+	case status == http.StatusNotFound:
+		return fmt.Errorf("%w: it takes Podman 4.3 or newer", errdefs.ErrNotImplemented)
+	}
+	return fmt.Errorf("%s: %s", http.StatusText(status), bytes.TrimSpace(text))
+}
+
+// libpod asks something of Podman's own API, and returns the status and the text of the answer.
+func (a *api) libpod(ctx context.Context, method, path string, body []byte) (status int, text []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://podman/v4.0.0/libpod/"+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
 	}
 	dial := a.client().Dialer()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
 	defer transport.CloseIdleConnections()
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<12))
-	switch {
-	case answer.StatusCode < 300:
-		return nil
-	case bytes.Contains(text, []byte("no such container")):
-		return fmt.Errorf("%w: %s", errdefs.ErrNotFound, text)
-	case answer.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%w: it takes Podman 4.3 or newer", errdefs.ErrNotImplemented)
-	}
-	return fmt.Errorf("%s: %s", answer.Status, bytes.TrimSpace(text))
+	text, err = io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	return answer.StatusCode, text, err
 }
