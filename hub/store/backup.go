@@ -261,6 +261,7 @@ func (s *Store) nextBackup() time.Time {
 }
 
 func (s *Store) backupNow(ctx context.Context, now time.Time) error {
+	s.makeRoom(ctx)
 	if s.Full() {
 		return ErrFull
 	}
@@ -273,4 +274,50 @@ func (s *Store) backupNow(ctx context.Context, now time.Time) error {
 		errs = append(errs, remove(old))
 	}
 	return errors.Join(errs...)
+}
+
+// makeRoom removes the oldest backups where another one would not fit beside them: else a database that has
+// grown has old ones for ever, and none of today. The newest stays until there is another, and all stay where
+// their space would not do. What cannot be asked for that, the backup itself fails of, and says why.
+func (s *Store) makeRoom(ctx context.Context) {
+	const besides = 1 << 20 // what the hub writes meanwhile
+	need, err := s.backupBytes(ctx)
+	if err != nil {
+		return
+	}
+	need += besides
+	if s.Full() {
+		need += 2 * ballastBytes
+	}
+	free, err := freeBytes(filepath.Join(s.dir, "backups"))
+	if err != nil || free >= need {
+		return
+	}
+	list, err := backups(s.dir)
+	if err != nil {
+		return
+	}
+	list = furthest(ctx, list)
+	keep := len(list)
+	for ; keep > 1 && free < need; keep-- {
+		if info, err := os.Stat(list[keep-1]); err == nil {
+			free += info.Size()
+		}
+	}
+	if free < need {
+		return
+	}
+	for _, old := range list[keep:] {
+		s.log.Warn("there is no room for another backup beside this one, which is removed: give the hub a larger disk", "file", old, "err", remove(old))
+	}
+}
+
+// backupBytes is about how large a backup is now.
+func (s *Store) backupBytes(ctx context.Context) (n int64, err error) {
+	query := "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
+	if s.pg != nil {
+		query = "SELECT pg_database_size(current_database())"
+	}
+	err = s.row(ctx, []any{&n}, query)
+	return n, err
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -226,6 +227,54 @@ func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
 	must(t, openIn(t, dir).Close())
 	if got := there(); got != before {
 		t.Errorf("a start left more than %s: %s", before, got)
+	}
+}
+
+// A backup for which there is room once older ones are gone takes their place: a database that has grown, or a small
+// disk, would have seven old backups and no new one for ever. Where something else has filled the disk, they stay.
+func TestANewBackupIsWorthMoreThanOldOnes(t *testing.T) {
+	dir := smallDisk(t)
+	s := openIn(t, dir)
+	big := pod("big", 1)
+	big.Object = []byte(`{"pad":"` + strings.Repeat("x", 2<<20) + `"}`)
+	mustCommit(t, s, 1, big)
+	day := func(n int) time.Time { return time.Date(2026, 11, n, 0, 0, 0, 0, time.UTC) }
+	there := func() (days []int) {
+		t.Helper()
+		copies, _, err := s.Copies()
+		must(t, err)
+		for _, c := range copies {
+			days = append(days, c.At.Day())
+		}
+		return days
+	}
+	for n := 1; n <= 12; n++ {
+		rev := uint64(n + 1)
+		mustCommit(t, s, rev, pod(fmt.Sprintf("p-%d", n), rev))
+		if err := s.backupNow(t.Context(), day(n)); err != nil {
+			t.Fatalf("day %d, beside %v: %v", n, there(), err)
+		}
+		if have := there(); have[0] != n || n > 1 && len(have) < 2 || s.Full() {
+			t.Fatalf("day %d: there are %v, full: %v", n, have, s.Full())
+		}
+	}
+	files, err := backups(dir)
+	must(t, err)
+	for _, file := range files[2:] {
+		must(t, os.Remove(file))
+	}
+	more := pod("more", 20)
+	more.Object = []byte(`{"pad":"` + strings.Repeat("x", 2<<20) + `"}`)
+	mustCommit(t, s, 20, more)
+	free, err := freeBytes(dir)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, free-256<<10), 0o600))
+	before := there()
+	if err := s.backupNow(t.Context(), day(13)); !errors.Is(err, ErrFull) {
+		t.Error("a backup for which there is no room:", err)
+	}
+	if got := there(); !slices.Equal(got, before) {
+		t.Errorf("there are %v, want %v: none was given up for nothing", got, before)
 	}
 }
 
