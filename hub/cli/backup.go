@@ -14,6 +14,9 @@ func (p Program) backupCommand() *cobra.Command {
 	c := &cobra.Command{Use: "backup FILE", Short: "Write the database to a file while the hub runs", Args: exactly(1)}
 	dir := dataDir(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if args[0] == "-" {
+			return ErrUsage{errors.New("a backup is a file, and cannot go to standard output: name the file")}
+		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
 			return d.did(ctx, "create", "backups", args[0], d.store.Backup(ctx, args[0]))
 		})

@@ -30,7 +30,9 @@ func (p Program) doctorCommand() *cobra.Command {
 		all := doctor.Examine(c.Context(), patient)
 		failed := 0
 		for _, f := range all {
-			fmt.Fprintln(c.OutOrStdout(), f)
+			if _, err := fmt.Fprintln(c.OutOrStdout(), f); err != nil {
+				return err
+			}
 			if f.Level == doctor.Fail {
 				failed++
 			}

@@ -16,8 +16,8 @@ import (
 
 func (p Program) supportCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "support-bundle FILE [-- FLAGS OF serve]", Short: "Write what helpers need to know of this hub to a tar.gz, without secrets",
-		Long: "Write version, settings, what `doctor` finds, metrics (while the hub runs), and nodes, sites, pods, incidents and events to a new\ntar.gz. Of objects it has states, reasons, counts and times: no annotations, environments, arguments, config maps or secrets,\nand no sentences about pods. What looks like a password or token is taken out of the rest. A log may quote what people wrote:\nit is only in it with --log. Look into the file before you hand it on.",
+		Use: "support-bundle FILE|- [-- FLAGS OF serve]", Short: "Write what helpers need to know of this hub to a tar.gz, without secrets",
+		Long: "Write version, settings, what `doctor` finds, metrics (while the hub runs), and nodes, sites, pods, incidents and events to a new\ntar.gz, or to standard output. Of objects it has states, reasons, counts and times: no annotations, environments, arguments, config maps or secrets,\nand no sentences about pods. What looks like a password or token is taken out of the rest. A log may quote what people wrote:\nit is only in it with --log. Look into the file before you hand it on.",
 		Args: func(c *cobra.Command, args []string) error {
 			if at := c.ArgsLenAtDash(); at >= 0 {
 				args = args[:at]
@@ -42,6 +42,9 @@ func (p Program) supportCommand() *cobra.Command {
 			}
 			defer f.Close()
 			b.Log = io.Reader(f)
+		}
+		if args[0] == "-" {
+			return b.Write(c.Context(), c.OutOrStdout())
 		}
 		if _, err := os.Lstat(args[0]); err == nil {
 			return ErrUsage{fmt.Errorf("write the bundle to %s: it exists already; choose another name", args[0])}

@@ -2,10 +2,15 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"flotilla.dev/hub/store"
 )
@@ -36,6 +41,61 @@ func TestWhatACommandWritesIsInItsDirectoryOnly(t *testing.T) {
 		}
 		if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
 			t.Errorf("%s was written to $TMPDIR, too (%v)", name, err)
+		}
+	}
+}
+
+// "-" is standard output, as it is for `audit export`, and no file of that name, which most commands take for an option.
+func TestAFileThatIsStandardOutput(t *testing.T) {
+	data := t.TempDir()
+	s, err := store.Open(t.Context(), store.Options{Dir: data})
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := run("backup", "-", "--data-dir", data); !errors.As(err, new(ErrUsage)) {
+		t.Errorf("a backup: %v", err)
+	}
+	var out bytes.Buffer
+	root := Program{Stdout: &out, Stderr: io.Discard}.Command()
+	root.SetArgs([]string{"support-bundle", "-", "--data-dir", data})
+	if err := root.Execute(); err != nil || !bytes.HasPrefix(out.Bytes(), []byte("\x1f\x8b")) {
+		t.Errorf("a support bundle: %v, %d bytes", err, out.Len())
+	}
+	if _, err := os.Lstat("-"); err == nil {
+		t.Error("there is a file that is called -")
+	}
+}
+
+// What could not be said, as on a full disk, is no success.
+func TestWhatCannotBeSaidIsAnError(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	data := t.TempDir()
+	s, err := store.Open(t.Context(), store.Options{Dir: data})
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{
+		"version", "doctor", "audit verify", "support-bundle -", "serve --print-config", "monitoring alerts", "monitoring dashboard",
+	} {
+		root := Program{Stdout: full, Stderr: io.Discard}.Command()
+		all := strings.Fields(args)
+		if c, _, err := root.Find(all[:1]); err == nil && (c.Flags().Lookup("data-dir") != nil || all[0] == "audit") {
+			all = append(all, "--data-dir", data)
+		}
+		root.SetArgs(all)
+		if err := root.Execute(); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
 }
