@@ -68,11 +68,7 @@ func (k *known) put(key [sha256.Size]byte, u User, ends, now time.Time, turn int
 		k.of = map[[sha256.Size]byte]caller{}
 	}
 	if _, has := k.of[key]; !has && len(k.of) >= mostKnown {
-		for other, c := range k.of {
-			if !now.Before(c.ends) {
-				delete(k.of, other)
-			}
-		}
+		k.forgetEnded(now)
 		for other := range k.of { // any one: who comes often is soon known again
 			if len(k.of) < mostKnown {
 				break
@@ -81,6 +77,14 @@ func (k *known) put(key [sha256.Size]byte, u User, ends, now time.Time, turn int
 		}
 	}
 	k.of[key] = caller{u, ends}
+}
+
+func (k *known) forgetEnded(now time.Time) {
+	for key, c := range k.of {
+		if !now.Before(c.ends) {
+			delete(k.of, key)
+		}
+	}
 }
 
 func (k *known) forget(key [sha256.Size]byte) {
@@ -111,10 +115,11 @@ func (k *known) takenBy(seen string) {
 	}
 }
 
-// remembers tells whether anybody is known.
-func (k *known) remembers() bool {
+// remembers tells whether anybody is known still.
+func (k *known) remembers(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.forgetEnded(now)
 	return len(k.of) > 0
 }
 
@@ -132,7 +137,7 @@ func (g *Guard) RunRights(ctx context.Context) error {
 }
 
 func (g *Guard) lookForTaken(ctx context.Context) {
-	if !g.known.remembers() {
+	if !g.known.remembers(g.Now()) {
 		return
 	}
 	if seen, err := g.Store.RightsTaken(ctx); err == nil { // else nobody knows

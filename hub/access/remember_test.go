@@ -140,6 +140,26 @@ func TestTheKnownAreBounded(t *testing.T) {
 	}
 }
 
+// Who was known and comes no more is forgotten: nobody is asked about for ever, on a network or a disk.
+func TestNobodyIsRememberedWhoseTimeIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, b := New(Options{}), &books{}
+		for _, secret := range []string{"kari's", "ola's"} {
+			if _, err := g.lookUp(t.Context(), credential{kind: "session", secret: secret}, b.ask); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(rememberFor - time.Second)
+		if !g.known.remembers(g.Now()) {
+			t.Error("nobody is known, though their time is not over")
+		}
+		time.Sleep(2 * time.Second)
+		if g.known.remembers(g.Now()) {
+			t.Error("somebody is known whose time is over")
+		}
+	})
+}
+
 // takes are the ways in which a right of anna's ends, by the guard that is asked for it.
 var takes = map[string]func(context.Context, fixture, *http.Cookie, string) error{
 	"the password is set": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
@@ -220,7 +240,7 @@ func TestWhoseRightWasTakenElsewhereIsNotKnownWhenTheDatabaseGoesAway(t *testing
 			}
 			must(t, look())
 			g.lookForTaken(t.Context())
-			if !g.known.remembers() {
+			if !g.known.remembers(g.Now()) {
 				t.Fatal("nobody is known although no right was taken")
 			}
 			must(t, take(t.Context(), elsewhere, session, strings.Split(token, ".")[1]))
