@@ -424,7 +424,7 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 	if err := from.connect(ctx); err != nil {
 		return err
 	}
-	return s.txLocked(ctx, func(ctx context.Context, c *conn) error {
+	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
 		is, err := s.found(ctx)
 		if err != nil {
 			return err
@@ -434,5 +434,8 @@ func restorePostgres(ctx context.Context, o Options, file string) error {
 			return errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again")
 		}
 		return copyAll(ctx, from.conn, c)
-	})
+	}); err != nil {
+		return err
+	}
+	return s.witnessAnew(ctx)
 }

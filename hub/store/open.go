@@ -96,7 +96,7 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := s.openWitness(); err != nil {
+	if err := s.openWitness(ctx); err != nil {
 		s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 	}
 	s.witness.saw(s.progress())

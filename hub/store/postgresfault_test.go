@@ -766,6 +766,93 @@ func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
 	must(t, s.Close())
 }
 
+// Nor does one whose own is in PostgreSQL, too: it would end the other hub, take its database for an older one of its own,
+// end its sessions and join tokens, and then its own for an older one of the other's.
+func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	for _, far := range []uint64{3, 100} {
+		other, o := onPostgres(t, server), onPostgres(t, server)
+		address := o.Database
+		own := opened(t, o)
+		mustCommit(t, own, 10, pod("ours", 10))
+		must(t, own.Close())
+		theirs := opened(t, other)
+		mustCommit(t, theirs, far, pod("theirs", far))
+		backup := filepath.Join(t.TempDir(), "backup.db")
+		must(t, theirs.Backup(t.Context(), backup))
+		must(t, theirs.Close()) // as for an upgrade
+		o.Database = other.Database
+		for what, open := range map[string]func() (io.Closer, error){
+			"a hub":     func() (io.Closer, error) { return Open(t.Context(), o) },
+			"a standby": func() (io.Closer, error) { return StandBy(t.Context(), o) },
+			"a restore": func() (io.Closer, error) { return theirs, Restore(t.Context(), o, backup) },
+		} {
+			if c, err := open(); err == nil || !strings.Contains(err.Error(), "it is another hub's") {
+				t.Errorf("%s: %v", what, err)
+				if err == nil {
+					_ = c.Close()
+				}
+			}
+		}
+		theirs = opened(t, other)
+		if r, err := theirs.Recovered(t.Context()); r != nil || err != nil {
+			t.Errorf("the other hub's is restored: %+v, %v", r, err)
+		}
+		o.Database = address
+		own = opened(t, o)
+		if r, err := own.Recovered(t.Context()); r != nil || err != nil {
+			t.Errorf("its own is restored: %+v, %v", r, err)
+		}
+		expect(t, names(t, own), "ours")
+		must(t, own.Close())
+		// Whoever takes the other's fleet over says so, by its backup.
+		must(t, copyFile(filepath.Join(other.Dir, secretsKey), filepath.Join(o.Dir, secretsKey)))
+		must(t, Restore(t.Context(), o, backup))
+		own = opened(t, o)
+		expect(t, names(t, own), "theirs")
+		own = reopened(t, own, o)
+		must(t, own.Close())
+		must(t, theirs.Close())
+	}
+}
+
+// A file of a hub of before does not say whose the database was; one that such a hub wrote over says nothing, too.
+func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Start(t)
+	o := onPostgres(t, server)
+	s := opened(t, o)
+	mustCommit(t, s, 1, pod("a", 1))
+	must(t, s.Close())
+	file := filepath.Join(o.Dir, witnessFile)
+	before := progress{1, 1}.text() + "in PostgreSQL\n"
+	for what, write := range map[string]func() error{
+		"a file of before": func() error { return os.WriteFile(file, []byte(before), 0o600) },
+		"one that such a hub wrote over": func() error {
+			f, err := os.OpenFile(file, os.O_WRONLY, 0o600)
+			if err == nil {
+				_, err = f.WriteAt([]byte(before), 0)
+				err = errors.Join(err, f.Close())
+			}
+			return err
+		},
+	} {
+		must(t, write())
+		if !wasInPostgres(o.Dir) || witnessed(o.Dir) != (progress{1, 1}) {
+			t.Errorf("%s is not read", what)
+		}
+		s, err := Open(t.Context(), o)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		must(t, s.Close())
+		if !wasInPostgres(o.Dir) {
+			t.Errorf("%s is not one any more", what)
+		}
+	}
+}
+
 // So may it be gone, as after a copy of the directory that left it out. The directory then looks as one whose hub.db was
 // lost, and a hub that took it for that would go on with yesterday's backup, or with nothing, beside its database.
 func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {

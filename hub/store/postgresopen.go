@@ -145,7 +145,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 		}
 	}
 	if !o.restoring { // then it still counts how far the one was that is lost
-		if err := s.openWitness(); err != nil {
+		if err := s.openWitness(ctx); err != nil {
 			s.log.Warn("how far the database is cannot be noted beside it", "err", err)
 		}
 		s.witness.saw(s.progress())
@@ -233,26 +233,40 @@ func (s *Store) notElsewhere() error {
 	return nil
 }
 
-// notAnothers refuses the database of another hub where this one has a fleet of its own in the directory, which nobody
-// would see again: the devices of neither know who leads them.
+// notAnothers refuses the database of another hub where this one has a fleet of its own, in the directory or in PostgreSQL,
+// which nobody would see again: the devices of neither know who leads them.
 func (s *Store) notAnothers(ctx context.Context) error {
-	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
+	own, where, file := s.ownInFile(ctx), s.file+" holds", s.file
+	if own == "" {
+		own, where, file = witnessedHub(s.dir), "another database of PostgreSQL held", filepath.Join(s.dir, witnessFile)
+	}
+	if own == "" {
 		return nil
-	}
-	db, err := sql.Open("sqlite", untouched(s.file))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	own, err := valueOf(ctx, db, metaHubID)
-	if err != nil || own == "" {
-		return nil //nolint:nilerr // what cannot be read is no fleet
 	}
 	is, err := valueOf(ctx, s.conn, metaHubID)
 	if err != nil || is == own {
 		return err
 	}
-	return fmt.Errorf("open %s: it is another hub's, %s, and %s holds what this hub, %s, remembers: correct --database, and take this one along to a database of its own with `flotilla-hub migrate --to postgres://…`, or move that file away to go on with the other hub's", s.pg.where, is, s.file, own)
+	if file != s.file { // that of a restore that was cut off is nobody's
+		if at, err := progressOf(ctx, s.conn); err != nil || at.rev == 0 {
+			return err
+		}
+	}
+	return fmt.Errorf("open %s: it is another hub's, %s, and %s what this hub, %s, remembers: correct --database, and take this one along to a database of its own with `flotilla-hub migrate --to postgres://…`, or move %s away to go on with the other hub's", s.pg.where, is, where, own, file)
+}
+
+// ownInFile is whose the database in the directory is; "": there is none, or nobody knows.
+func (s *Store) ownInFile(ctx context.Context) string {
+	if info, err := os.Stat(s.file); err != nil || info.Size() == 0 {
+		return ""
+	}
+	db, err := sql.Open("sqlite", untouched(s.file))
+	if err != nil {
+		return ""
+	}
+	defer db.Close()
+	own, _ := valueOf(ctx, db, metaHubID) // what cannot be read is no fleet
+	return own
 }
 
 // migratePostgres brings the database from schema have to the newest one, all or nothing.

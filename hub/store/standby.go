@@ -118,7 +118,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		return nil, err
 	}
 	saw := witnessed(o.Dir)
-	if err := s.openWitness(); err != nil {
+	if err := s.openWitness(ctx); err != nil {
 		log.Warn("how far the database is cannot be noted beside it", "err", err)
 	}
 	return &Standby{store: s, lock: lock, saw: saw}, nil

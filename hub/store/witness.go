@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -26,7 +27,7 @@ import (
 // command, may leave it one transaction behind.
 type witness struct {
 	f     *os.File
-	where string // witnessPostgres, or "" for a database in the directory
+	where string // whose, and witnessPostgres, or "" for a database in the directory
 }
 
 // A progress is how far a database is: the revision of its objects, and, because who may do
@@ -72,7 +73,7 @@ const (
 	witnessForm = "%020d %020d %08x\n"
 	witnessOld  = "%020d %08x\n" // of versions that counted revisions only
 	// witnessPostgres follows where the database is in PostgreSQL: were the note of where lost, the directory would
-	// look as one whose hub.db was.
+	// look as one whose hub.db was. Before it stands the hub's identity: there are others' databases.
 	witnessPostgres = "in PostgreSQL\n"
 )
 
@@ -97,10 +98,14 @@ func witnessed(dir string) (p progress) {
 	return progress{}
 }
 
-func (s *Store) openWitness() (err error) {
+func (s *Store) openWitness(ctx context.Context) (err error) {
 	w := &s.witness
 	if s.pg != nil {
-		w.where = witnessPostgres
+		id, err := s.HubID(ctx)
+		if err != nil {
+			return err
+		}
+		w.where = id + "\n" + witnessPostgres
 	}
 	w.f, err = os.OpenFile(filepath.Join(s.dir, witnessFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
@@ -112,10 +117,33 @@ func (s *Store) openWitness() (err error) {
 	return err
 }
 
+// witnessAnew notes whose the database is now: a backup may be another hub's. How far it was still counts.
+func (s *Store) witnessAnew(ctx context.Context) error {
+	if witnessedHub(s.dir) == "" {
+		return nil
+	}
+	saw := witnessed(s.dir)
+	err := s.openWitness(ctx)
+	if err == nil {
+		s.witness.saw(saw)
+	}
+	return errors.Join(err, s.witness.close())
+}
+
 // wasInPostgres tells whether the database of a directory was in PostgreSQL when its hub ran last.
 func wasInPostgres(dir string) bool {
 	text, err := os.ReadFile(filepath.Join(dir, witnessFile))
 	return err == nil && strings.HasSuffix(string(text), witnessPostgres)
+}
+
+// witnessedHub is whose database in PostgreSQL it was when the hub of a directory ran last; "": nobody knows.
+func witnessedHub(dir string) string {
+	text, _ := os.ReadFile(filepath.Join(dir, witnessFile))
+	id, ours := strings.CutSuffix(string(text[min(len(text), len(progress{}.text())):]), "\n"+witnessPostgres)
+	if !ours || strings.Contains(id, "\n") { // a hub of before wrote over it
+		return ""
+	}
+	return id
 }
 
 // saw notes how far the database is. Where that fails nothing is lost but the witness.
