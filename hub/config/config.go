@@ -138,7 +138,16 @@ var settings = []setting{
 		get: func(c *Config) string { return c.ClusterCIDR.String() },
 	},
 	integer("node-cidr-mask-size", "24", "leading bits of a block, which decide how many addresses it has", func(c *Config) *int { return &c.NodeCIDRMaskSize }),
-	text("inventory", "file", "", "file or https URL with a list of the machines that there are: names, sites, and whether each is present, shutdown or gone (default none)", func(c *Config) *string { return &c.Inventory }),
+	{
+		name: "inventory", kind: "file", usage: "file or https URL with a list of the machines that there are: names, sites, and whether each is present, shutdown or gone (default none)",
+		set: func(c *Config, v string) error { c.Inventory = v; return nil },
+		get: func(c *Config) string {
+			if !strings.Contains(c.Inventory, "://") {
+				return c.Inventory
+			}
+			return withoutPath(c.Inventory)
+		},
+	},
 	duration("node-monitor-grace-period", "40s", "silence after which a node's Ready becomes Unknown", func(c *Config) *time.Duration { return &c.NodeMonitorGracePeriod }),
 	duration("node-monitor-period", "5s", "how long a node is not ready at least before its pods have to leave (never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration { return &c.NodeMonitorPeriod }),
 	duration("node-startup-grace-period", "60s", "the same for a node that has never reported", func(c *Config) *time.Duration { return &c.NodeStartupGracePeriod }),

@@ -36,3 +36,26 @@ func TestWhoIsToldOfIncidentsMustBeSomebody(t *testing.T) {
 		})
 	}
 }
+
+// Of an inventory that is asked for, too, a password, a token or a path may be the secret; of a file nothing is.
+func TestAnInventorysSecretIsNotShown(t *testing.T) {
+	for where, want := range map[string]string{
+		"https://hub:s3cret@machines.example.org/s3cret/list.yaml?token=s3cret": "https://machines.example.org/…",
+		"/etc/flotilla/machines.yaml":                                           "/etc/flotilla/machines.yaml",
+		"":                                                                      "",
+	} {
+		got, _, err := load(t, []string{"--inventory=" + where}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var printed strings.Builder
+		if err := got.Print(&printed); err != nil || strings.Contains(printed.String(), "s3cret") {
+			t.Errorf("%s is printed, %v", where, err)
+		}
+		for _, s := range got.All() {
+			if s.Name == "inventory" && s.Value != want {
+				t.Errorf("%s is shown as %s", where, s.Value)
+			}
+		}
+	}
+}

@@ -185,10 +185,10 @@ func cause(err error) error {
 	return err
 }
 
-// place is a source's name for people.
+// place is a source's name for people: a password, a token or the path of a URL may be a secret.
 func place(where string) string {
 	if u, err := url.Parse(where); err == nil && u.Scheme == "https" {
-		return u.Redacted()
+		return u.Scheme + "://" + u.Host + "/…"
 	}
 	return where
 }

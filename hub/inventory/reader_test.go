@@ -330,3 +330,15 @@ func TestSomethingThatIsNoFileIsNotRead(t *testing.T) {
 		t.Errorf("a directory: %v", err)
 	}
 }
+
+// What the log and an event say of an inventory, everybody reads who may look at the fleet.
+func TestASourceIsToldWithoutItsSecrets(t *testing.T) {
+	for where, want := range map[string]string{
+		"https://hub:s3cret@machines.example.org:8443/s3cret/list?token=s3cret": "https://machines.example.org:8443/…",
+		"/etc/flotilla/machines.yaml":                                           "/etc/flotilla/machines.yaml",
+	} {
+		if got := place(where); got != want {
+			t.Errorf("%s is told of as %s", where, got)
+		}
+	}
+}
