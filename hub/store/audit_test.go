@@ -640,3 +640,43 @@ func TestAuditGoesOnWhereANoteOfItsEndsIsDamaged(t *testing.T) {
 		}
 	}
 }
+
+// A restore goes by the clock of a machine on which no hub runs. One that is far ahead, as without a battery, takes nothing
+// away of who did what: that is done by the second record of such a time, which a hub writes that believes it.
+func TestARestoreByAWrongClockKeepsTheAudit(t *testing.T) {
+	dir := t.TempDir()
+	s := openIn(t, dir)
+	for i := range 5 {
+		must(t, s.AddAudit(t.Context(), Audit{At: time.Now(), Who: "anna", Verb: "delete", Name: fmt.Sprint(i), Code: 200}))
+	}
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	must(t, s.Backup(t.Context(), backup))
+	must(t, s.Close())
+	o := options(t, dir)
+	r := Recovery{At: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), From: backup}
+	must(t, newStore(o, filepath.Join(dir, database)).prepare(t.Context(), o, 0, r))
+	must(t, newStore(o, filepath.Join(dir, database)).replace(""))
+	s = openIn(t, dir)
+	by := func() (n int) {
+		t.Helper()
+		all, err := s.FindAudits(t.Context(), AuditQuery{Words: []string{"anna"}, Limit: 100})
+		must(t, err)
+		return len(all)
+	}
+	if n := by(); n != 5 {
+		t.Errorf("%d of 5 records are left after a restore in the year 2100", n)
+	}
+	must(t, s.AddAudit(t.Context(), Audit{At: time.Now(), Who: "kari", Code: 200}))
+	if n := by(); n != 5 {
+		t.Errorf("%d of 5 records are left after the next one", n)
+	}
+	for range 2 {
+		must(t, s.AddAudit(t.Context(), Audit{At: time.Now().Add(2 * AuditKept), Who: "kari", Code: 200}))
+	}
+	if n := by(); n != 0 {
+		t.Errorf("%d records are left half a year later", n)
+	}
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
+		t.Errorf("the chain: %+v, %v", r, err)
+	}
+}
