@@ -278,6 +278,29 @@ func TestANewBackupIsWorthMoreThanOldOnes(t *testing.T) {
 	}
 }
 
+// So is the copy that is made before a migration: a hub that was upgraded on such a disk would not start.
+func TestAnUpgradeTakesTheRoomOfOldBackups(t *testing.T) {
+	dumps, err := filepath.Glob("testdata/v*.sql")
+	must(t, err)
+	dir := smallDisk(t)
+	must(t, copyFile(filepath.Join(fromDump(t, dumps[0]), database), filepath.Join(dir, database)))
+	must(t, os.Mkdir(filepath.Join(dir, "backups"), 0o700))
+	for n := range 7 {
+		must(t, os.WriteFile(filepath.Join(dir, "backups", time.Date(2026, 11, 1+n, 0, 0, 0, 0, time.UTC).Format(backupForm)), make([]byte, 3<<20), 0o600))
+	}
+	free, err := freeBytes(dir)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, free-64<<10), 0o600))
+	s := openIn(t, dir)
+	if kept, _ := filepath.Glob(filepath.Join(dir, "backups", "before-schema-*.db")); len(kept) != 1 {
+		t.Errorf("kept before the migration: %v", kept)
+	}
+	if list, err := backups(dir); len(list) != 6 || err != nil {
+		t.Errorf("there are %v, %v", list, err)
+	}
+	must(t, quickCheck(t.Context(), s.conn))
+}
+
 // What lies in the place of the ballast says nothing of the space that there is, and what copies it without
 // its holes, as `cp --sparse` and `tar -S`, takes its space away.
 func TestABallastIsTheSpaceThatItHolds(t *testing.T) {

@@ -219,6 +219,7 @@ func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
 			return file, nil
 		}
 	}
+	s.makeRoom(ctx)
 	file = stem + fileStamp(time.Now()) + ".db"
 	for n := 2; ; n++ { // another one of this second
 		if _, err := os.Lstat(file); err != nil {
