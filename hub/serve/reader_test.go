@@ -34,6 +34,7 @@ func FuzzRows(f *testing.F) {
 		`nodes {"metadata":{"name":"a","labels":{"a":"a\u003cb\\n","b":"a"},"annotations":{},"finalizers":["x"]},"spec":{"podCIDR":"10.0.0.0/26","unschedulable":true,"taints":[{"key":"k","value":"v","effect":"NoExecute","timeAdded":null},{"key":"k\"","effect":""}]},"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"2026-11-24T06:45:49Z","lastTransitionTime":null,"reason":"r","message":"m"}],"addresses":[{"type":"Hostname","address":"a"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"nodeInfo":{"machineID":"m","systemUUID":"","bootID":"","kernelVersion":"k","osImage":"o","containerRuntimeVersion":"c","kubeletVersion":"v","kubeProxyVersion":"","operatingSystem":"l","architecture":"a"},"images":[{"names":["a","b"],"sizeBytes":1}]}}`,
 		`nodes {"metadata":{"name":"a","labels":{"a":"b","a":"c"},"labels":{"d":"e"}},"metadata":{"uid":"u"},"spec":{"podCIDRs":[]},"spec":{"podCIDRs":["a"],"podCIDRs":["b","c"]}}`,
 		`nodes {"metadata":{"name":"a"},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}},"daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"conditions":[],"images":[{"names":["a"}]}}`,
+		`nodes {"metadata":{"name":"a"},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":10250}},"daemonEndpoints":{"kubeletEndpoint":{"Port":0}}}}`,
 		`nodes {"metadata":{"name":"a","uid":"` + "b\x1fcdefghij" + `"}}`,
 		`nodes {"metadata":{"name":"a","uid":"bcdefghijkl` + "\xe4\xb8\xad\xff" + `"}}`,
 		`nodes {"metadata":{"name":"a","uid":"abcdefgh\ud800ij"},"spec":{"externalID":"\`,

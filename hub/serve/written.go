@@ -159,7 +159,9 @@ func (t *text) status(name []byte, s *corev1.NodeStatus) {
 	case "conditions":
 		t.conditions(&s.Conditions)
 	case "daemonEndpoints":
-		if !t.literal(noEndpoints) {
+		if t.literal(noEndpoints) {
+			s.DaemonEndpoints = corev1.NodeDaemonEndpoints{} // it may be there twice
+		} else {
 			t.other(name, s)
 		}
 	case "nodeInfo":
