@@ -46,7 +46,7 @@ func chance(w *world, r *rand.Rand) {
 	statuses := []corev1.ConditionStatus{"True", "False", "Unknown"}
 	kinds := []corev1.NodeConditionType{corev1.NodeDiskPressure, fleet.ConditionOutOfDisk, fleet.ConditionPowerOK, fleet.ConditionIdentityConflict}
 	name := fmt.Sprint("kiosk-", r.Intn(6))
-	switch r.Intn(16) {
+	switch r.Intn(17) {
 	case 9, 10:
 		chanceOfJobs(w, r)
 	case 11:
@@ -72,6 +72,14 @@ func chance(w *world, r *rand.Rand) {
 	case 15:
 		if p := w.s.Pod("default", fmt.Sprint("alone-", r.Intn(2))); p != nil {
 			w.remove(p)
+		}
+	case 16:
+		if o := w.s.Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "kiosk-1"}); o == nil {
+			set := replicaSet("kiosk-1", "kiosk")
+			set.UID = "another"
+			w.put(set)
+		} else if r.Intn(8) == 0 {
+			w.remove(o)
 		}
 	case 0, 1, 2:
 		w.ready(n.Name, statuses[r.Intn(3)])

@@ -69,7 +69,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 		if f := faultOf(p); f.image != "" {
 			all = append(all, aboutImage(f.image))
 		} else if f.cause != "" {
-			all = append(all, state.About(controllerOf(p)))
+			all = append(all, state.About(troubled(p)))
 		}
 	}
 	for _, k := range state.Kinds() {
@@ -180,7 +180,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 					if f := faultOf(pod); f.image != "" {
 						add(3, aboutImage(f.image))
 					} else if f.cause != "" {
-						work(controllerOf(pod))
+						work(troubled(pod))
 					}
 				}
 			} else if n != nil && !isReady(n) {
@@ -202,7 +202,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		case q.Part == partLeft:
 			uid, _ := q.Was.(types.UID)
 			for o := range p.s.Dependents(uid) {
-				if isWork(state.KindOf(o)) {
+				if isWork(state.KindOf(o)) || state.KindOf(o) == state.Pods && o.GetDeletionTimestamp() != nil {
 					work(state.KeyOf(o))
 				}
 			}

@@ -160,3 +160,54 @@ func TestADeletedWorkloadIsNotShort(t *testing.T) {
 	w.wait(2 * time.Second)
 	w.shows("it is deleted", "SiteDark bergen 1 0 0")
 }
+
+// What a deleted workload leaves goes with its pods; one that does not stop is its own trouble, whichever of them went first.
+func TestAPodOfADeletedWorkloadThatDoesNotStopIsToldOf(t *testing.T) {
+	leaves := func(at time.Time) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: at.Add(30 * time.Second)}, new(int64(30))
+		}
+	}
+	for what, play := range map[string]func(*world, *appsv1.ReplicaSet){
+		"its workload goes first": func(w *world, r *appsv1.ReplicaSet) {
+			w.remove(r)
+			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
+		},
+		"its workload goes last": func(w *world, r *appsv1.ReplicaSet) {
+			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
+			w.wait(10 * time.Second)
+			w.remove(r)
+		},
+		"its workload goes when that is told": func(w *world, r *appsv1.ReplicaSet) {
+			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
+			w.wait(10 * time.Minute)
+			w.shows("it does not stop", "DoesNotStop kiosk-1 0 1 0")
+			w.remove(r)
+		},
+		"another takes its name": func(w *world, r *appsv1.ReplicaSet) {
+			w.put(pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), leaves(w.now))))
+			r = r.DeepCopy()
+			r.UID = "another"
+			w.put(r)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.nodes("bergen", 1)
+			r := replicaSet("kiosk-1", "kiosk")
+			r.OwnerReferences = nil
+			w.put(r, pod("kiosk-x", "bergen-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "x"))))
+			w.wait(time.Minute)
+			play(w, r)
+			w.wait(10 * time.Minute)
+			w.shows("it does not stop", "DoesNotStop kiosk-x 0 1 0")
+			settler := control.NewSettler(nil, decider)
+			if _, more, _ := settler.Settle(w.s, nil, w.now); len(more) > 0 {
+				t.Errorf("asked about everything it still wants %+v", more[0].New)
+			}
+			w.remove(w.s.Pod("default", "kiosk-x"))
+			w.wait(10 * time.Minute)
+			w.shows("it has stopped")
+		})
+	}
+}

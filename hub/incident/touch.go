@@ -83,7 +83,7 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	differs := was != is || is.cause != "" && (adopted || there && (old.Spec.NodeName != next.Spec.NodeName || state.Terminated(old) != state.Terminated(next)))
 	for _, p := range []*corev1.Pod{old, next} {
 		if p != nil && differs {
-			all = append(all, state.About(controllerOf(p)))
+			all = append(all, state.About(controllerOf(p)), state.About(troubled(p)))
 		}
 		if f := faultOf(p); f.image != "" && differs {
 			all = append(all, aboutImage(f.image))

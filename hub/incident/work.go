@@ -27,6 +27,15 @@ func controllerOf(p *corev1.Pod) state.Key {
 	return state.Key{Kind: state.Pods, Namespace: p.Namespace, Name: p.Name}
 }
 
+// troubled is what a pod's trouble may be one of: what has made the pod, or the pod itself once it leaves, as its
+// maker may be gone by then. workloadOf knows which of them.
+func troubled(p *corev1.Pod) state.Key {
+	if p.DeletionTimestamp != nil {
+		return state.KeyOf(p)
+	}
+	return controllerOf(p)
+}
+
 // workloadOfPod is workloadOf of a pod; many pods have one maker.
 func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	ref := metav1.GetControllerOfNoCopy(pod)
@@ -195,8 +204,8 @@ func (p *pass) isShort(key state.Key) bool { return viewOfWork(p.s.Get(key)).sho
 // work finds the incidents of a workload's pods, and its own.
 func (p *pass) work(key state.Key) (f findings) {
 	o := p.s.Get(key)
-	if o == nil || !p.owns(o) {
-		f.gone = true
+	if pod, ok := o.(*corev1.Pod); o == nil || !p.owns(o) || ok && controllerOf(pod) != key && pod.DeletionTimestamp == nil {
+		f.gone = true // or goes in a moment, with what has made it
 		return f
 	}
 	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
