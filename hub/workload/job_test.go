@@ -130,6 +130,30 @@ func TestAJobThatFailsIsTriedEverMoreSlowly(t *testing.T) {
 	}
 }
 
+// Its patience ends with a success and with nothing else: not with a pod that runs for long before it fails.
+func TestAJobThatFailsAfterLongIsTriedEverMoreSlowly(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.Completions = new(int32(2)) })).settle().quiet()
+	for i, wait := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		f.pass(time.Hour).end(1, 3).is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
+		f.pass(wait - time.Second).quiet().is(fmt.Sprintf("0 active, 0 succeeded, %d failed", i+1))
+		f.pass(time.Second).quiet().is(fmt.Sprintf("1 active, 0 succeeded, %d failed", i+1))
+	}
+	f.end(1, 0).is("1 active, 1 succeeded, 3 failed").end(1, 3).pass(10 * time.Second).is("1 active, 1 succeeded, 4 failed")
+}
+
+// A Job that runs for months on devices that are cut off each night has its pod again soon each time.
+func TestAJobThatIsDrivenAwayEachNightIsTriedSoon(t *testing.T) {
+	f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.BackoffLimit = new(int32(99)) })).settle()
+	for i := range 20 {
+		f.pass(24*time.Hour).edit(state.KeyOf(f.livePods()[0]), func(o state.Object) {
+			p := o.(*corev1.Pod)
+			p.Spec.NodeName, p.Status.Phase = "pi-1", corev1.PodFailed
+			state.SetPodCondition(p, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"}, f.now)
+		})
+		f.settle().pass(10 * time.Second).quiet().is(fmt.Sprintf("1 active, 0 succeeded, %d failed", i+1))
+	}
+}
+
 // A pod that leaves with its node counts once, is replaced with the same patience, and is no
 // storm, whatever the rules ignore.
 func TestAJobsPodsThatAreDrivenAwayAreNoStorm(t *testing.T) {

@@ -78,7 +78,7 @@ func (r *run) strikes() {
 		default:
 			l = l.DeepCopy()
 		}
-		l.Strikes, l.Last, l.Failed = l.Strikes+1, metav1.NewMicroTime(r.now), true
+		l.Strikes, l.Last, l.Failed = l.Strikes+1, metav1.NewMicroTime(r.now), l.Failed || byItself(pod)
 		if action, _, _ := r.policy(pod); r.job.Spec.BackoffLimitPerIndex != nil && action != batchv1.PodFailurePolicyActionIgnore {
 			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another
 		}

@@ -99,10 +99,15 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 		return
 	default:
 		l.Strikes, l.Last, l.Owed = l.Strikes+1, metav1.NewMicroTime(p.now), 1
-		c := state.PodCondition(pod, corev1.DisruptionTarget)
-		l.Failed = c == nil || c.Reason == corev1.PodReasonTerminationByKubelet
+		l.Failed = byItself(pod)
 	}
 	w.losses[k] = l
+}
+
+// byItself tells whether a pod that was lost failed, or was rejected: nobody drove it out.
+func byItself(pod *corev1.Pod) bool {
+	c := state.PodCondition(pod, corev1.DisruptionTarget)
+	return c == nil || c.Reason == corev1.PodReasonTerminationByKubelet
 }
 
 // driven tells whether a pod has not left of anybody's own free will.
@@ -133,11 +138,11 @@ func (p *pass) remember(w *work) {
 	}
 }
 
-// forgetLoss removes a loss after its peace, or asks again then. One that a limit counts goes with its Job, and one that
-// has told what a CronJob waits for when it waits no more.
+// forgetLoss removes a loss after its peace, or asks again then. That a Job's pods have failed by themselves is forgotten
+// with a success or with the Job, what a limit counts with the Job, and what a CronJob waits for when it waits no more.
 func (p *pass) forgetLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Loss)
-	if !ok || l.Failures > 0 || !l.Waits.IsZero() {
+	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 || !l.Waits.IsZero() {
 		return
 	}
 	if end := heldUntil(l).Add(peace); end.After(p.now) {
