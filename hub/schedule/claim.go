@@ -13,7 +13,7 @@ import (
 type claims struct {
 	wrong string          // why it may go nowhere, in Kubernetes' words
 	at    map[string]bool // the nodes that its volumes name; nil: it has none yet
-	taken map[string]bool // nodes with a pod that alone may use a volume of its
+	taken []*corev1.Pod   // that alone may use a volume of its
 }
 
 // claimsOf looks up a pod's volumes. One that is still to be made is where another pod
@@ -51,25 +51,29 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 		}
 		for other := range s.Claimants(c.Namespace, c.Name) {
 			if other.Spec.NodeName != "" && !state.Terminated(other) {
-				if out.taken == nil {
-					out.taken = map[string]bool{}
-				}
-				out.taken[other.Spec.NodeName] = true
+				out.taken = append(out.taken, other)
 			}
 		}
 	}
 	return out
 }
 
-// against returns why a node will not do, nothing if it will.
-func (c claims) against(node string) refusal {
+// against returns why a node will not do when some pods have gone, nothing if it will.
+func (c claims) against(node string, gone ...*corev1.Pod) refusal {
 	switch {
-	case c.taken[node]:
+	case c.used(node, gone):
 		return usedOnce
 	case c.elsewhere(node):
 		return wrongVolume
 	}
 	return nothing
+}
+
+// used tells whether a node has a pod, but for those that are gone, that alone may use a volume.
+func (c claims) used(node string, gone []*corev1.Pod) bool {
+	return slices.ContainsFunc(c.taken, func(p *corev1.Pod) bool {
+		return p.Spec.NodeName == node && !slices.ContainsFunc(gone, func(g *corev1.Pod) bool { return g.Namespace == p.Namespace && g.Name == p.Name })
+	})
 }
 
 // elsewhere tells whether a volume is on another node.

@@ -152,7 +152,7 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 	if len(all) == before {
 		t.withComing(node, func(l *links) { all = l.objections(node, all) })
 	}
-	if t.claims.taken[node.Name] {
+	if t.claims.used(node.Name, nil) {
 		all = append(all, Objection{Kind: VolumeInUse})
 	}
 	if t.claims.elsewhere(node.Name) {

@@ -131,6 +131,9 @@ func byImportance(a, b *corev1.Pod) int {
 
 // fitsWithout tells whether the node would take the pod once the victims are gone.
 func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool {
+	if t.claims.against(node.Name, victims...) != nothing {
+		return false
+	}
 	then := &info{node: node}
 	for pod := range p.s.PodsOn(node.Name) {
 		if !slices.Contains(victims, pod) {

@@ -2,11 +2,13 @@ package schedule
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
@@ -90,6 +92,62 @@ func TestPreemption(t *testing.T) {
 			}
 			if q := f.s.Usage(c.room).Requests[corev1.ResourceCPU]; q.MilliValue() > 4000 {
 				t.Errorf("node is overfull: %s", q.String())
+			}
+		})
+	}
+}
+
+// Nobody leaves a node for a pod whose volume is elsewhere, or that one which stays has for itself alone.
+func TestNoRoomIsMadeWhereTheVolumeIsNot(t *testing.T) {
+	uses := func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	}
+	claim := func(volume string, mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
+		class := state.LocalClass
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data", UID: "claim"},
+			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: volume, AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
+	}
+	once, alone := corev1.ReadWriteOnce, corev1.ReadWriteOncePod
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "on-b"}, Spec: corev1.PersistentVolumeSpec{
+		ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "claim"},
+		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}}
+	for _, c := range []struct {
+		name    string
+		claim   *corev1.PersistentVolumeClaim
+		there   []*corev1.Pod
+		victims string
+	}{
+		{"its volume is on b, where all are as important", claim("on-b", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(10))}, ""},
+		{"its volume is on b, which is cordoned", claim("on-b", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a"), func(p *corev1.Pod) { p.Labels = map[string]string{"cordon": "b"} })}, ""},
+		{"its volume is on b, where one is less important", claim("on-b", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(5))}, "b1"},
+		{"its volume is still to be made", claim("", once), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("4", ""), onNode("b"), priority(5))}, "a1"},
+		{"who stays uses it alone", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("2", ""), onNode("b")), pod("b2", uses, asks("2", ""), onNode("b"), priority(10))}, ""},
+		{"who leaves uses it alone", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b1", asks("2", ""), onNode("b")), pod("b2", uses, asks("2", ""), onNode("b"))}, "b1 b2"},
+		{"who leaves uses it alone, and there is room", claim("on-b", alone), []*corev1.Pod{pod("a1", asks("4", ""), onNode("a")), pod("b2", uses, onNode("b"))}, "b2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t).put(node("a", "x"), node("b", "x"), volume.DeepCopy(), c.claim,
+				&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: state.LocalClass}, Provisioner: state.LocalProvisioner})
+			for _, p := range c.there {
+				f.put(p)
+				f.editNode("b", func(n *corev1.Node) { n.Spec.Unschedulable = n.Spec.Unschedulable || p.Labels["cordon"] == "b" })
+			}
+			f.put(pod("p", uses, asks("4", ""), priority(10))).settle().quiet()
+			var left []string
+			for p := range f.s.Pods("") {
+				if p.DeletionTimestamp != nil {
+					left = append(left, p.Name)
+				}
+			}
+			if got := strings.Join(left, " "); got != c.victims {
+				t.Fatalf("%q leave, want %q; it waits as %q", got, c.victims, f.why("p"))
+			}
+			for _, name := range left {
+				f.removePod(name)
+			}
+			if f.settle().quiet(); (f.on("p") != "") != (c.victims != "") {
+				t.Errorf("when they have left it is on %q", f.on("p"))
 			}
 		})
 	}

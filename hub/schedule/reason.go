@@ -62,7 +62,7 @@ func (r reason) String() string {
 // curable tells whether the node would do if lower pods went.
 func (r reason) curable() bool {
 	switch r.kind {
-	case unschedulable, untolerated, wrongAffinity, usedOnce, wrongVolume, noVolume, unlabeled, wrongNeighbors:
+	case unschedulable, untolerated, wrongAffinity, wrongVolume, noVolume, unlabeled, wrongNeighbors:
 		return false
 	}
 	return true
