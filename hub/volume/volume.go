@@ -319,8 +319,16 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 	p.do(state.Put(bind(c, v, pod.Spec.NodeName), ""))
 }
 
-// volume decides about one volume.
+// volume decides about one volume. One that is nobody's any more goes to a claim that has named it before.
 func (p *pass) volume(v *corev1.PersistentVolume) {
+	if v.Spec.ClaimRef == nil {
+		for c := range state.Each[*corev1.PersistentVolumeClaim](p.s, state.Claims, "") {
+			if c.Spec.VolumeName == v.Name {
+				p.claim(c)
+			}
+		}
+		v = p.s.Volume(v.Name)
+	}
 	phase := corev1.VolumeAvailable
 	if ref := v.Spec.ClaimRef; ref != nil && ref.UID != "" {
 		phase = corev1.VolumeReleased

@@ -208,6 +208,19 @@ func TestVolumes(t *testing.T) {
 			g.claim("again", class("keeps"), func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Name })
 			g.want("again Bound, data Pending, volume Bound pi-1")
 		},
+		"what is retained goes to the claim that names it, whichever comes first": func(g *stage) {
+			g.claim("data", retain(g))
+			g.pod("a", "pi-1", "data")
+			g.delete(g.s.Pod("default", "a"))
+			g.delete(g.of("data"))
+			v := g.only().DeepCopy()
+			g.claim("again", class("keeps"), func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Name })
+			g.pod("b", "", "again")
+			g.want("again Pending, volume Released pi-1")
+			v.Spec.ClaimRef = nil
+			g.put(v)
+			g.want("again Bound, volume Bound pi-1")
+		},
 		"a volume that is retained goes without its data": func(g *stage) {
 			g.claim("data", retain(g))
 			g.pod("a", "pi-1", "data")
