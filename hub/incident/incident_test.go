@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
@@ -530,6 +531,38 @@ func TestWhatAPodWaitsForFollowsTheNodes(t *testing.T) {
 		w.wait(2 * time.Second)
 		w.shows(c.what, c.want, dark)
 	}
+}
+
+// A pod whose volume is on a device waits for that one alone, whatever others there are.
+func TestWhatWaitsForItsVolumeFollowsItsDevice(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 2)
+	w.nodes("bergen", 1)
+	volume := func(name, node string) {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: name}}
+		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("v-" + name)}, Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name, UID: claim.UID},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}}
+		w.put(claim, v)
+	}
+	uses := func(claims ...string) func(*corev1.Pod) {
+		return all(unplaced, func(p *corev1.Pod) {
+			for _, name := range claims {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+			}
+		})
+	}
+	volume("dark", "oslo-0")
+	volume("there", "bergen-0")
+	w.put(pod("a", "", uses("dark")), pod("b", "", uses("there")), pod("c", "", uses("dark", "there")))
+	w.wait(2 * time.Second)
+	w.shows("all are there", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	w.shows("one is dark", "CannotBePlaced a 0 1 0 part", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0", "NodeDark oslo 1 0 0")
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(2 * time.Second)
+	w.shows("it is back", "CannotBePlaced a 0 1 0", "CannotBePlaced b 0 1 0", "CannotBePlaced c 0 1 0")
 }
 
 // A device that stops its agent says so: for an update it is back in seconds, and that is no

@@ -397,20 +397,27 @@ func (p *pass) incidentOf(n *corev1.Node) (name string) {
 	return name
 }
 
-// awayOf names the incidents of the nodes that a pod may run on by its selector and its affinity,
+// awayOf names the incidents of the nodes that a pod may run on by its selector, its affinity and its volumes,
 // where all of them were there and none is: what would help the pod is that one comes back.
 func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	where := fmt.Sprint(pod.Spec.NodeSelector)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		where += a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String()
 	}
+	var volumes []string // on which nodes they are
+	for name := range state.ClaimsOf(pod) {
+		if at := state.NodeOf(state.VolumeOf(p.s, p.s.Claim(pod.Namespace, name))); at != "" {
+			volumes = append(volumes, at)
+		}
+	}
+	where += fmt.Sprint(volumes)
 	if known, ok := p.away[where]; ok {
 		return known
 	}
 	defer func() { p.away[where] = names }()
 	fits := nodeaffinity.GetRequiredNodeAffinity(pod)
 	for n := range p.s.Nodes() {
-		if fit, err := fits.Match(n); err != nil || !fit {
+		if fit, err := fits.Match(n); err != nil || !fit || slices.ContainsFunc(volumes, func(at string) bool { return at != n.Name }) {
 			continue
 		}
 		name := ""
