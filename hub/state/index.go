@@ -314,7 +314,7 @@ func (t *txn) viewOf(n *corev1.Node) (v view) {
 
 func (t *txn) count(v view, sign int) {
 	counts := writable(&t.counts, &t.own.counts)
-	c, _ := counts.Get(v.site)
+	c := t.Count(v.site)
 	t.all.count(c, -1)
 	c.Nodes += sign * v.count.Nodes
 	c.Ready += sign * v.count.Ready
@@ -323,7 +323,7 @@ func (t *txn) count(v view, sign int) {
 	c.Waiting += sign * v.count.Waiting
 	t.all.count(c, 1)
 	if c.Nodes > 0 {
-		counts.Set(v.site, c)
+		counts.Set(v.site, &c) // another one: snapshots have the former
 	} else {
 		counts.Delete(v.site)
 	}

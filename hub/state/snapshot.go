@@ -43,7 +43,7 @@ type Snapshot struct {
 	leaning   *table[*corev1.Pod]    // namespace, name
 	ranks     *btree.Map[int32, int] // priority: how many placed pods have it
 	inSite    *table[struct{}]       // site, node
-	counts    *table[SiteCount]      // site
+	counts    *table[*SiteCount]     // site
 	waits     *table[struct{}]       // site, moment of failure, node
 	blocks    *table[[]string]       // family, size, address: the nodes that have it
 	bare      *table[struct{}]       // creation, node: has no block
@@ -67,7 +67,7 @@ func Empty(salt string, started time.Time) Snapshot {
 	s.onNode, s.usage = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *Usage](degree)
 	s.repelling, s.leaning = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *corev1.Pod](degree)
 	s.ranks = btree.NewMap[int32, int](degree)
-	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, SiteCount](degree), btree.NewMap[string, struct{}](degree)
+	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, *SiteCount](degree), btree.NewMap[string, struct{}](degree)
 	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
 	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
 	s.drains = btree.NewMap[string, struct{}](degree)
@@ -239,12 +239,18 @@ func (s Snapshot) Usage(node string) Usage {
 
 // Count returns the count of a site's nodes.
 func (s Snapshot) Count(site string) SiteCount {
-	c, _ := s.counts.Get(site)
-	return c
+	if c, ok := s.counts.Get(site); ok {
+		return *c
+	}
+	return SiteCount{}
 }
 
 // Counts walks every site that has nodes.
-func (s Snapshot) Counts() iter.Seq2[string, SiteCount] { return s.counts.Scan }
+func (s Snapshot) Counts() iter.Seq2[string, SiteCount] {
+	return func(yield func(string, SiteCount) bool) {
+		s.counts.Scan(func(site string, c *SiteCount) bool { return yield(site, *c) })
+	}
+}
 
 // Sites returns the count of all sites together.
 func (s Snapshot) Sites() SiteTally { return s.all }
