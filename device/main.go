@@ -63,6 +63,7 @@ func run(args []string) int {
 		stop() // a second signal kills
 	}()
 	root := command()
+	strict(root)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -95,12 +96,7 @@ func command() *cobra.Command {
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			return fromEnvironment(cmd.Flags())
 		},
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("%q is not a command; see %s --help", args[0], cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: onlyCommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -113,6 +109,34 @@ func command() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// strict has Cobra's own commands refuse what they do not know: they would show their help, as if that had been asked for.
+func strict(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion":
+			c.Args, c.RunE = onlyCommands, root.RunE
+		case "help":
+			c.Args = func(_ *cobra.Command, args []string) error {
+				of, left, err := root.Find(args)
+				if err != nil {
+					return err
+				}
+				return onlyCommands(of, left)
+			}
+		}
+	}
+}
+
+// onlyCommands refuses what is none of a command's own.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%q is not a command; see %s --help", args[0], cmd.CommandPath())
+	}
+	return nil
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {

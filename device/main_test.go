@@ -47,6 +47,9 @@ func TestWrongUsage(t *testing.T) {
 		want string
 	}{
 		{[]string{"dance"}, `"dance" is not a command`},
+		{[]string{"completion", "bsh"}, `"bsh" is not a command; see flotilla-device completion --help`},
+		{[]string{"help", "prob"}, `"prob" is not a command; see flotilla-device --help`},
+		{[]string{"help", "policy", "chek"}, `"chek" is not a command; see flotilla-device policy --help`},
 		{[]string{"run", "--colour=red"}, "--colour"},
 		{[]string{"run", "extra"}, `"extra"`},
 		{[]string{"run", state}, "flotilla-device join"},
