@@ -535,6 +535,26 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	}
 }
 
+// A reason that the hub does not take is not lost: its form is shown again, with all that was filled in.
+func TestMaintenanceThatIsRefusedIsStillTyped(t *testing.T) {
+	m := newMemory(sample()...)
+	srv := acting(t, m)
+	long := strings.Repeat("the cable is cut ", 100)
+	form := url.Values{"item": {m.form(state.Sites, "", "oslo")}, "for": {"until"}, "until": {"2999-01-01T00:00"}, "reason": {long}}
+	code, body := srv.do(t, "admin", "/actions/sites/maintenance", form)
+	again := fieldsOf(body)
+	if code != http.StatusUnprocessableEntity || !strings.Contains(body, "spec.maintenance.reason") || again.Get("reason") != long || !strings.Contains(body, `value="2999-01-01T00:00"`) {
+		t.Errorf("%d: %s", code, mainOf(body))
+	}
+	form.Set("reason", "the cable is cut")
+	if code, body = srv.do(t, "admin", "/actions/sites/maintenance", form); code != http.StatusOK {
+		t.Errorf("%d: %s", code, mainOf(body))
+	}
+	if got := m.Snapshot().Site("oslo").Spec.Maintenance; got == nil || got.Reason != "the cable is cut" {
+		t.Errorf("the site is in maintenance: %+v", got)
+	}
+}
+
 // What kubectl can write and a field of a form cannot show is left alone by whoever changes something else.
 func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
 	m := newMemory(sample()...)

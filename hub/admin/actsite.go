@@ -28,7 +28,7 @@ func siteActions(now func() time.Time) []*action {
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
 			}, do: policyOf(fleet.Evict)},
-		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, do: maintain},
+		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, check: checkMaintenance, do: maintain},
 		{Name: "resume", quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
@@ -156,14 +156,23 @@ func parseMaintenance(form url.Values, now time.Time) (any, error) {
 
 func maintain(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	m, _ := w.given.(*fleet.Maintenance)
+	return setSpec(ctx, w, o, maintenanceOf(m))
+}
+
+// maintenanceOf is what a merge sets.
+func maintenanceOf(m *fleet.Maintenance) tree {
 	if m == nil {
-		return setSpec(ctx, w, o, tree{"maintenance": nil})
+		return tree{"maintenance": nil}
 	}
 	reason := any(m.Reason)
 	if m.Reason == "" {
 		reason = nil // a merge would leave the last one's
 	}
-	return setSpec(ctx, w, o, tree{"maintenance": tree{"until": m.Until, "reason": reason}})
+	return tree{"maintenance": tree{"until": m.Until, "reason": reason}}
+}
+
+func checkMaintenance(ctx context.Context, w *worker, o state.Object) error {
+	return wouldSet(ctx, w, o, maintenanceOf(w.given.(*fleet.Maintenance)))
 }
 
 // ---- what differs on a site
@@ -283,9 +292,13 @@ func setSite(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	return setSpec(ctx, w, o, w.given.(tree))
 }
 
-// checkSite asks the API whether it would accept the settings, so that the form can
-// be mended.
 func checkSite(ctx context.Context, w *worker, o state.Object) error {
+	return wouldSet(ctx, w, o, w.given.(tree))
+}
+
+// wouldSet asks the API whether it would accept the fields of a site's spec, so that the form
+// can be mended.
+func wouldSet(ctx context.Context, w *worker, o state.Object, fields tree) error {
 	q := apiCall{method: http.MethodPatch, path: objectURL(state.Sites, "", o.GetName()), media: mergePatch, query: url.Values{"dryRun": {"All"}}}
-	return w.send(ctx, q, tree{"spec": w.given})
+	return w.send(ctx, q, tree{"spec": fields})
 }
