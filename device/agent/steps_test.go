@@ -208,6 +208,18 @@ func TestSteps(t *testing.T) {
 			}
 		}
 	}
+	cut := func(later time.Duration, net string) func(*world) { // the sandbox runs since then, and is in this network
+		return func(w *world) {
+			for i := range w.containers {
+				c := &w.containers[i]
+				if c.Net = "net:[1]"; c.Labels[LabelKind] == KindSandbox {
+					c.StartedAt, c.Net = c.StartedAt.Add(later), net
+				} else if c.Labels[LabelContainer] == "c1" {
+					c.Net, c.StartedAt = net, c.StartedAt.Add(later)
+				}
+			}
+		}
+	}
 	for _, c := range []struct {
 		name   string
 		before []corev1.Pod
@@ -281,6 +293,12 @@ func TestSteps(t *testing.T) {
 			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9", nameOf("", "two", "default", "uid-two", "9")
 			w.containers[1].Labels[LabelShares], w.containers[2].Labels[LabelShares] = "old", "older"
 		}, []string{}},
+		{"what runs in a network that the pod has no more is restarted", []corev1.Pod{two}, cut(time.Second, "net:[2]"), []string{
+			"stop default/two container c0 within 30s: Container c0 will be restarted: the pod's network was restarted under it"}},
+		{"a program that has gone to another network by itself is not", []corev1.Pod{two}, cut(0, "net:[2]"), []string{}},
+		{"nor is one whose network cannot be seen", []corev1.Pod{two}, cut(time.Second, ""), []string{}},
+		{"nor is one that started before the clock was set", []corev1.Pod{two}, cut(time.Second, "net:[1]"), []string{}},
+		{"nor is a job, which would count as done", []corev1.Pod{with(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
 		{"a step in flight is not taken twice", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}

@@ -13,8 +13,8 @@ import (
 )
 
 // replace stops the containers that run but should not run as they are: their
-// definition has changed, a probe has condemned them, or a device of theirs has come
-// back elsewhere. It returns their names.
+// definition has changed, a probe has condemned them, a device of theirs has come
+// back elsewhere, or their network is not the pod's any more. It returns their names.
 func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	var names []string
 	for _, w := range everyContainer(pod) {
@@ -31,6 +31,9 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && policyOf(pod, w) != corev1.RestartPolicyNever {
 				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.spec.Name, moved)
 			}
+			if why == "" && in.ID == c.ID && p.cutOff(in) && (isSidecar(w) || w.kind == KindApp && policyOf(pod, w) == corev1.RestartPolicyAlways) {
+				why = fmt.Sprintf("Container %s will be restarted: the pod's network was restarted under it", w.spec.Name)
+			}
 		}
 		if why == "" || !c.Running() {
 			continue
@@ -43,6 +46,16 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 		}
 	}
 	return names
+}
+
+// cutOff tells whether a container is in a network that its pod has no more: somebody has restarted every container of the
+// device, say, while no agent saw it, the sandbox last. It reaches nobody, and nobody reaches it. Both signs count: programs
+// go to other networks by themselves, and clocks are set.
+func (p *pass) cutOff(in Instance) bool {
+	owner, _, _ := strings.Cut(in.Labels[LabelShares], " ")
+	return in.Net != "" && slices.ContainsFunc(p.instances[in.Place.Pod], func(box Instance) bool {
+		return box.ID == owner && box.Net != "" && box.Net != in.Net && in.StartedAt.Before(box.StartedAt)
+	})
 }
 
 // tidy removes instances older than the one before the newest, whose log is still

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sort"
 	"strings"
 	"time"
@@ -50,6 +51,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 			}
 		default:
 			was = sight{Container: view(c.Container)}
+			was.Net = netOf(was.Pid, was.ID)
 		}
 		now[item.ID], found = was, append(found, was.Container)
 	}
@@ -129,6 +131,18 @@ func view(c container.InspectResponse) Container {
 		}
 	}
 	return v
+}
+
+// netOf names the network that a container's process is in; "" where that is not to be seen from here.
+func netOf(pid int, id string) string {
+	if pid <= 1 {
+		return ""
+	}
+	name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil || !belongs(pid, id) {
+		return ""
+	}
+	return name
 }
 
 // unwitnessed gives a container that ran when the device went down an end as Docker does. Podman gives it none: until 4.4

@@ -150,6 +150,7 @@ type Container struct {
 	FinishedAt time.Time
 	IP         string // in its own network; "" on the host network or when not running
 	Pid        int
+	Net        string // names the network that it is in while it runs; "": not to be seen from here
 	Limits     Limits // Podman tells those that it was made with
 }
 
