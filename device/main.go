@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/shared/bound"
+	"flotilla.dev/shared/commands"
 )
 
 // Exit codes.
@@ -63,7 +64,7 @@ func run(args []string) int {
 		stop() // a second signal kills
 	}()
 	root := command()
-	strict(root)
+	commands.Strict(root, onlyCommands)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -109,26 +110,6 @@ func command() *cobra.Command {
 		}
 	}
 	return root
-}
-
-// strict has Cobra's own commands refuse what they do not know: they would show their help, as if that had been asked for.
-func strict(root *cobra.Command) {
-	root.InitDefaultCompletionCmd()
-	root.InitDefaultHelpCmd()
-	for _, c := range root.Commands() {
-		switch c.Name() {
-		case "completion":
-			c.Args, c.RunE = onlyCommands, root.RunE
-		case "help":
-			c.Args = func(_ *cobra.Command, args []string) error {
-				of, left, err := root.Find(args)
-				if err != nil {
-					return err
-				}
-				return onlyCommands(of, left)
-			}
-		}
-	}
 }
 
 // onlyCommands refuses what is none of a command's own.

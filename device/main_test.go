@@ -48,6 +48,7 @@ func TestWrongUsage(t *testing.T) {
 	}{
 		{[]string{"dance"}, `"dance" is not a command`},
 		{[]string{"completion", "bsh"}, `"bsh" is not a command; see flotilla-device completion --help`},
+		{[]string{"completion", "bash", "x"}, `"x" is not a command; see flotilla-device completion bash --help`},
 		{[]string{"help", "prob"}, `"prob" is not a command; see flotilla-device --help`},
 		{[]string{"help", "policy", "chek"}, `"chek" is not a command; see flotilla-device policy --help`},
 		{[]string{"run", "--colour=red"}, "--colour"},

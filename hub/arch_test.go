@@ -88,7 +88,7 @@ var only = map[string][]string{
 	"github.com/moby/moby":             {"device/engine"},
 	"github.com/moby/spdystream":       {"hub/kube/remote"},
 	"github.com/labstack/echo":         {"hub/kube", "hub/admin", "hub/serve"},
-	"github.com/spf13/cobra":           {"hub/cli", "device"},
+	"github.com/spf13/cobra":           {"hub/cli", "device", "shared/commands"},
 	"database/sql":                     {"hub/store"},
 	"github.com/jackc/pgx":             {"hub/store"},
 	"modernc.org/sqlite":               {"hub/store"},

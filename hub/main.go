@@ -18,6 +18,7 @@ import (
 	_ "time/tzdata" // CronJobs name time zones, and a gateway box may have none
 
 	"flotilla.dev/hub/cli"
+	"flotilla.dev/shared/commands"
 )
 
 // version is set by the build.
@@ -32,6 +33,7 @@ func main() {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := cli.Program{Version: version, Serve: runHub, Stdout: stdout, Stderr: stderr}.Command()
+	commands.Strict(root, cli.OnlyCommands)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {

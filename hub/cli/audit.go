@@ -15,7 +15,7 @@ import (
 )
 
 func (p Program) auditCommand() *cobra.Command {
-	c := &cobra.Command{Use: "audit", Short: "Who did what: export and verify", Args: command, RunE: help}
+	c := &cobra.Command{Use: "audit", Short: "Who did what: export and verify", Args: OnlyCommands, RunE: help}
 	export := &cobra.Command{
 		Use: "export FILE|-", Short: "Write the audit as JSON lines, oldest first, to a new file or standard output", Args: exactly(1),
 		Long: "Write the audit as JSON lines, oldest first. Each record carries the hash of the one before it (prev) and its own (hash):\n`flotilla-hub audit verify FILE` checks them without the hub. Keep exports elsewhere: who can write the hub's database can\nmake a new chain, but not the one that you have a copy of.",

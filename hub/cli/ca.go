@@ -14,7 +14,7 @@ import (
 )
 
 func (p Program) caCommand() *cobra.Command {
-	c := &cobra.Command{Use: "ca", Short: "The hub's certificate authority: rotation, revocation, protection of its keys", Args: command, RunE: help}
+	c := &cobra.Command{Use: "ca", Short: "The hub's certificate authority: rotation, revocation, protection of its keys", Args: OnlyCommands, RunE: help}
 	c.AddCommand(
 		p.protectCommand("protect", "Put the authority's keys under a passphrase, or under another one"),
 		p.protectCommand("unprotect", "Store the authority's keys without a passphrase again"),

@@ -37,7 +37,7 @@ func (e ErrUsage) Unwrap() error { return e.error }
 func (p Program) Command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "flotilla-hub", Short: "Fleet manager for edge devices: nodes and workloads as in Kubernetes, over MQTT",
-		SilenceUsage: true, SilenceErrors: true, Args: command, RunE: help,
+		SilenceUsage: true, SilenceErrors: true, Args: OnlyCommands, RunE: help,
 	}
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
@@ -57,11 +57,11 @@ func (p Program) Command() *cobra.Command {
 	return root
 }
 
-// help and command make a command that only has others below it: alone it says
+// help and OnlyCommands make a command that only has others below it: alone it says
 // which, and a word that is none of them is a mistake.
 func help(c *cobra.Command, _ []string) error { return c.Help() }
 
-func command(c *cobra.Command, args []string) error {
+func OnlyCommands(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return ErrUsage{fmt.Errorf("%q is no command of %s: see `%s --help`", args[0], c.CommandPath(), c.CommandPath())}
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 func (p Program) monitoringCommand() *cobra.Command {
-	c := &cobra.Command{Use: "monitoring", Short: "What a Prometheus and a Grafana need to watch the hub and its devices", Args: command, RunE: help}
+	c := &cobra.Command{Use: "monitoring", Short: "What a Prometheus and a Grafana need to watch the hub and its devices", Args: OnlyCommands, RunE: help}
 	c.AddCommand(p.prometheusCommand(), printed("alerts", "Print alert rules for Prometheus (YAML)", monitoring.Alerts), printed("dashboard", "Print a dashboard for Grafana (JSON), to be imported there", monitoring.Dashboard))
 	return c
 }

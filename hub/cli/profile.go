@@ -18,7 +18,7 @@ import (
 )
 
 func (p Program) profileCommand() *cobra.Command {
-	c := &cobra.Command{Use: "profile", Short: "Board profiles: check them, and see what boards would boot", Args: command, RunE: help}
+	c := &cobra.Command{Use: "profile", Short: "Board profiles: check them, and see what boards would boot", Args: OnlyCommands, RunE: help}
 	lint := &cobra.Command{
 		Use: "lint FILE...", Short: "Say everything that is wrong with board profiles, each with its place", Args: atLeastOne,
 		RunE: func(c *cobra.Command, files []string) error {

@@ -12,7 +12,7 @@ import (
 )
 
 func (p Program) tokenCommand() *cobra.Command {
-	c := &cobra.Command{Use: "token", Short: "Tokens by which devices join", Args: command, RunE: help}
+	c := &cobra.Command{Use: "token", Short: "Tokens by which devices join", Args: OnlyCommands, RunE: help}
 	create := &cobra.Command{Use: "create", Short: "Make a join token and print the line to type on the device", Args: exactly(0)}
 	dir := dataDir(create)
 	n := access.NewJoinToken{By: "command line"}

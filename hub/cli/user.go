@@ -15,7 +15,7 @@ import (
 )
 
 func (p Program) userCommand() *cobra.Command {
-	c := &cobra.Command{Use: "user", Short: "People who may use the page", Args: command, RunE: help}
+	c := &cobra.Command{Use: "user", Short: "People who may use the page", Args: OnlyCommands, RunE: help}
 	create := &cobra.Command{Use: "create NAME", Short: "Add a user; the password is read from standard input", Args: exactly(1)}
 	dir := dataDir(create)
 	role := create.Flags().String("role", "admin", "admin, operator or viewer")

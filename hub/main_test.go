@@ -1,0 +1,33 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// A shell or a command that does not exist is wrong usage, and no help, which would go into the file that a
+// completion is meant for.
+func TestWhatIsMistypedIsNoHelp(t *testing.T) {
+	for line, want := range map[string]string{
+		"completion bsh":    `"bsh" is no command of flotilla-hub completion`,
+		"completion bash x": `"x" is no command of flotilla-hub completion bash`,
+		"help tokn":         `"tokn" is no command of flotilla-hub:`,
+		"help token lst":    `"lst" is no command of flotilla-hub token`,
+		"tokn":              `"tokn" is no command of flotilla-hub:`,
+		"completion bash":   "",
+		"completion":        "",
+		"help":              "",
+		"help token create": "",
+		"token --help":      "",
+	} {
+		var out, said bytes.Buffer
+		code := run(t.Context(), strings.Fields(line), &out, &said)
+		switch {
+		case want == "" && (code != 0 || out.Len() == 0 || said.Len() > 0):
+			t.Errorf("%s: %d: %s", line, code, &said)
+		case want != "" && (code != 2 || out.Len() > 0 || !strings.Contains(said.String(), want)):
+			t.Errorf("%s: %d: %s, and %d bytes of output", line, code, &said, out.Len())
+		}
+	}
+}
