@@ -107,6 +107,17 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	if cpu > n.Status.Allocatable.Cpu().MilliValue() && p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue() > 0 {
 		return "cpu"
 	}
+	for name := range state.ClaimsOf(p) { // bound ones
+		c := s.Claim(p.Namespace, name)
+		if state.NodeOf(s.Volume(c.Spec.VolumeName)) != n.Name {
+			return "volume"
+		}
+		for o := range all {
+			if slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) && slices.Contains(slices.Collect(state.ClaimsOf(o)), name) {
+				return "used"
+			}
+		}
+	}
 	var hard []corev1.TopologySpreadConstraint
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.DoNotSchedule {

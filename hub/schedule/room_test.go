@@ -26,7 +26,7 @@ func without(s state.Snapshot, pods ...*corev1.Pod) state.Snapshot {
 // FuzzRoomIsMadeByTheRules fills a small fleet at random, and holds for whom one more pod makes those leave
 // that are less important, and which, against everything that could be tried.
 func FuzzRoomIsMadeByTheRules(f *testing.F) {
-	for seed := range uint64(200) {
+	for seed := range uint64(400) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
@@ -41,10 +41,19 @@ func FuzzRoomIsMadeByTheRules(f *testing.F) {
 			}
 			n.Status.Allocatable[corev1.ResourcePods] = list(fmt.Sprint(2+r.IntN(4)), "")[corev1.ResourceCPU]
 			fl.put(n)
+			v := fmt.Sprint("v", i)
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v, UID: typesUID("claim", i)},
+				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: v, AccessModes: []corev1.PersistentVolumeAccessMode{[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteOncePod}[r.IntN(2)]}}}
+			fl.put(claim, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: v}, Spec: corev1.PersistentVolumeSpec{
+				ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: v, UID: claim.UID},
+				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}})
 		}
 		newPod := func(name string, prio int32) *corev1.Pod {
 			p := pod(name, asks(one("500m", "1", "1500m", "2"), ""), priority(prio), app(one("a", "b", "c")))
-			switch r.IntN(8) {
+			switch r.IntN(10) {
+			case 8, 9:
+				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("v", r.IntN(3))}}}}
 			case 0:
 				hostPort("", "TCP", int32(80+r.IntN(2)))(p)
 			case 1:
