@@ -12,8 +12,8 @@ import (
 // (nil) its own. A pod that has no node or has finished goes at once, and so does
 // one with a grace of 0. Any other stays, Terminating, until its device confirms
 // that it has stopped. Asking again can only shorten the grace, and only by one that
-// is given: its own is not what it was given to leave. Where it changes nothing, ok is
-// false.
+// is given: its own is not what it was given to leave. One of 0 counts also when that
+// time is over: what holds the pod then is no device. Where it changes nothing, ok is false.
 func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, ok bool) {
 	seconds := int64(30)
 	switch {
@@ -25,14 +25,18 @@ func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, o
 	if len(p.Finalizers) == 0 && (seconds == 0 || p.Spec.NodeName == "" || Terminated(p)) {
 		return Remove(p, why), true
 	}
+	due := now.Add(time.Duration(seconds) * time.Second)
 	if p.DeletionTimestamp != nil {
-		due := now.Add(time.Duration(seconds) * time.Second)
-		if grace == nil || !due.Before(p.DeletionTimestamp.Time) {
+		late := !due.Before(p.DeletionTimestamp.Time)
+		if grace == nil || late && (seconds > 0 || Forced(p)) {
 			return Change{}, false
+		}
+		if late {
+			due = p.DeletionTimestamp.Time
 		}
 	}
 	p = p.DeepCopy()
-	at := metav1.NewTime(now.Add(time.Duration(seconds) * time.Second).Truncate(time.Second))
+	at := metav1.NewTime(due.Truncate(time.Second))
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &seconds
 	p.Generation++
 	return Put(p, why), true
@@ -53,6 +57,11 @@ func Evict(p *corev1.Pod, now time.Time, reason, why string) (Change, bool) {
 	return c, true
 }
 
+// Forced tells whether a pod is to be forgotten, whatever its device does.
+func Forced(p *corev1.Pod) bool {
+	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0
+}
+
 // Released tells whether nothing holds an object any more that is to go.
 func Released(o Object) bool {
 	if o.GetDeletionTimestamp() == nil || len(o.GetFinalizers()) > 0 {
@@ -60,8 +69,7 @@ func Released(o Object) bool {
 	}
 	switch o := o.(type) {
 	case *corev1.Pod:
-		// The device still has to stop it, unless it is to be forgotten whatever its device does.
-		return o.Spec.NodeName == "" || Terminated(o) || o.DeletionGracePeriodSeconds != nil && *o.DeletionGracePeriodSeconds == 0
+		return o.Spec.NodeName == "" || Terminated(o) || Forced(o) // else the device still has to stop it
 	case *corev1.Namespace:
 		return len(o.Spec.Finalizers) == 0
 	}

@@ -560,6 +560,32 @@ func TestAPodOfAJobThatIsForcedToGoIsGone(t *testing.T) {
 	}
 }
 
+// Nor is it where the Job waits for the end of its pods, as one with a podFailurePolicy does, or where the pod was
+// evicted long ago from a device that does not answer.
+func TestAPodOfAJobThatWaitsForItsEndIsForcedToGo(t *testing.T) {
+	for _, policy := range []batchv1.PodReplacementPolicy{batchv1.TerminatingOrFailed, batchv1.Failed} {
+		for _, before := range []bool{false, true} {
+			t.Run(fmt.Sprint(policy, " evicted before ", before), func(t *testing.T) {
+				f := newFleet(t).put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.PodReplacementPolicy = &policy })).settle().run("pi-1").settle()
+				pod := f.livePods()[0]
+				if before {
+					c, _ := state.Evict(pod, f.now, "DeletionByTaintManager", "")
+					f.apply(c)
+					f.settle().pass(time.Hour)
+				}
+				if c, ok := state.Delete(f.s.Pod(pod.Namespace, pod.Name), f.now, new(int64(0)), ""); ok {
+					f.apply(c)
+				}
+				f.settle().quiet()
+				if f.s.Pod(pod.Namespace, pod.Name) != nil {
+					t.Error("it is kept, for a device that may never say that it has stopped")
+				}
+				f.pass(time.Minute).is("1 active, 0 succeeded, 1 failed")
+			})
+		}
+	}
+}
+
 // stopped has the devices say that the pods that are to leave have stopped.
 func (f *fleet) stopped() *fleet {
 	for p := range f.s.Pods("") {

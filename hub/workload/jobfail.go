@@ -16,7 +16,7 @@ import (
 )
 
 // hasFailed tells whether a pod counts as failed. One that has been asked to leave does at
-// once, unless its replacement has to wait until it has left.
+// once, unless its replacement has to wait until it has left. Of one that is forced to go nobody will say that.
 func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -24,7 +24,7 @@ func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp == nil || pod.Status.Phase == corev1.PodSucceeded {
 		return false
 	}
-	return pod.Spec.NodeName == "" || ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
+	return pod.Spec.NodeName == "" || state.Forced(pod) || ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
 }
 
 // policy says what the Job's rules want for a failed pod: which of them, and why.

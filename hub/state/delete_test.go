@@ -1,0 +1,49 @@
+package state_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// Who is asked to leave again has no more time than before, and who is forced to has none, whenever that is.
+func TestAPodIsAskedToLeaveAgain(t *testing.T) {
+	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name  string
+		after time.Duration
+		grace *int64
+		until time.Duration
+		left  int64
+		ok    bool
+	}{
+		{"by nobody's grace", 5 * time.Second, nil, 0, 0, false},
+		{"with more grace", 5 * time.Second, new(int64(60)), 0, 0, false},
+		{"with less", 5 * time.Second, new(int64(10)), 15 * time.Second, 10, true},
+		{"with less that ends later", 25 * time.Second, new(int64(10)), 0, 0, false},
+		{"by force", 5 * time.Second, new(int64(0)), 5 * time.Second, 0, true},
+		{"by force when its time is over", time.Hour, new(int64(0)), 30 * time.Second, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Finalizers: []string{"example.org/held"}}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+			first, _ := state.Delete(p, at, new(int64(30)), "")
+			again, ok := state.Delete(first.Object.(*corev1.Pod), at.Add(c.after), c.grace, "")
+			if ok != c.ok {
+				t.Fatalf("it changes something: %t, want %t", ok, c.ok)
+			}
+			if !ok {
+				return
+			}
+			if p = again.Object.(*corev1.Pod); *p.DeletionGracePeriodSeconds != c.left || !p.DeletionTimestamp.Time.Equal(at.Add(c.until)) {
+				t.Errorf("it has %d s until %s", *p.DeletionGracePeriodSeconds, p.DeletionTimestamp)
+			}
+			if _, ok := state.Delete(p, at.Add(c.after+time.Minute), c.grace, ""); ok {
+				t.Error("a third time changes something")
+			}
+		})
+	}
+}
