@@ -30,6 +30,9 @@ func genuine(ctx context.Context, file string) error {
 	if version > latest() {
 		return nil // of a newer program: it is refused as such
 	}
+	if version == 0 && len(have) == 0 { // SQLite takes an empty file for an empty database
+		return errors.New("it is empty, as a copy that was cut off; restore another backup")
+	}
 	if version < 0 {
 		return fmt.Errorf("it has schema %d, which no hub makes", version)
 	}

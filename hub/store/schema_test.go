@@ -51,9 +51,42 @@ func TestAnOlderBackupIsGenuine(t *testing.T) {
 			t.Errorf("%s: %v", dump, err)
 		}
 	}
-	empty := filepath.Join(t.TempDir(), "empty.db")
+}
+
+// SQLite takes a file without a byte for a database without a table. A copy of a backup that was cut off at its beginning,
+// as by a full disk, is no backup: a restore would put an empty fleet in the place of one, and a start that looks for the
+// newest backup would take it for one.
+func TestAnEmptyFileIsNoBackup(t *testing.T) {
+	empty, bare := filepath.Join(t.TempDir(), "empty.db"), filepath.Join(t.TempDir(), "bare.db")
 	must(t, os.WriteFile(empty, nil, 0o600))
-	if err := genuine(t.Context(), empty); err != nil {
-		t.Error(err)
+	must(t, os.WriteFile(bare, nil, 0o600))
+	db, err := sql.Open("sqlite", dsn(bare))
+	must(t, err)
+	_, err = db.Exec("CREATE TABLE a (b); DROP TABLE a; VACUUM")
+	must(t, err)
+	must(t, db.Close())
+	for _, file := range []string{empty, bare, os.DevNull} {
+		dir := t.TempDir()
+		s := openIn(t, dir)
+		mustCommit(t, s, 1, pod("a", 1))
+		must(t, s.Close())
+		if err := Restore(t.Context(), options(t, dir), file); err == nil {
+			t.Errorf("%s is restored", file)
+		}
+		s = openIn(t, dir)
+		expect(t, names(t, s), "a")
+		must(t, s.Close())
+		if file == os.DevNull {
+			continue
+		}
+		// Nor does a start go on from one, which is the newest by its name.
+		must(t, os.MkdirAll(filepath.Join(dir, "backups"), 0o700))
+		must(t, copyFile(file, filepath.Join(dir, "backups", "hub-20991231T000000Z.db")))
+		must(t, os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("damaged", 5000)), 0o600))
+		s = openIn(t, dir)
+		if r, err := s.Recovered(t.Context()); err != nil || r == nil || r.From != "" {
+			t.Errorf("%s: a start goes on from %+v, %v", file, r, err)
+		}
+		must(t, s.Close())
 	}
 }
