@@ -117,7 +117,7 @@ func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error
 	if err != nil || machines {
 		return now, err
 	}
-	if text, err := socket.Ask(dir, "time"); err == nil {
+	if text, err := socket.Look(dir, "time"); err == nil {
 		if at, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(text)); err == nil { // a hub of before does not know the word
 			return at, nil
 		}

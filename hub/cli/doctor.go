@@ -64,7 +64,7 @@ func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err
 	}
 	p.Config, p.Warnings, p.Mistakes = config.Load(flags, os.Environ())
 	p.Now, p.Unsynced = doctor.Clock()
-	if text, err := socket.Ask(p.Config.DataDir, "standing"); err == nil { // any other hub does not know the word
+	if text, err := socket.Look(p.Config.DataDir, "standing"); err == nil { // any other hub does not know the word
 		p.Standing = new(leader.Standing)
 		if err := json.Unmarshal([]byte(text), p.Standing); err != nil {
 			return p, fmt.Errorf("ask the hub of %s how it stands: %w; is it of this version?", p.Config.DataDir, err)

@@ -32,7 +32,7 @@ func (p Program) supportCommand() *cobra.Command {
 		if b.Patient, err = patient(c, *dir, args[1:]); err != nil {
 			return err
 		}
-		if b.Metrics, err = socket.Ask(b.Patient.Config.DataDir, "metrics"); err != nil {
+		if b.Metrics, err = socket.Look(b.Patient.Config.DataDir, "metrics"); err != nil {
 			b.WhyNone = err.Error()
 		}
 		if *log != "" {

@@ -3,6 +3,7 @@ package socket
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,5 +55,19 @@ func TestAnOrderIsAnsweredHoweverDeepTheDirectoryLies(t *testing.T) {
 		if err := <-over; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A hub that hangs, as one that was stopped or whose disk does, takes a connection and says nothing. Whoever looks for
+// what is wrong with it is told that, and does not hang with it.
+func TestAHubThatHangsIsNotWaitedForForEver(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := ask(dir, "standing", 20*time.Millisecond); err == nil || !strings.Contains(err.Error(), "has not answered") {
+		t.Error(err)
 	}
 }
