@@ -99,10 +99,10 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	l.engine, l.info, l.o.Node.Engine, l.dirty, l.settledAt = e, info, info, true, now
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
 	left := a.disk.leftover()                        // this agent has begun none yet
-	a.work.Go(func() { a.endExecs(l.ctx, e, left) })
-	state := l.o.Node.StateDir
-	a.work.Go(func() { a.endReaders(l.ctx, e, state) })
-	a.work.Go(func() { a.follow(l.ctx, e) })
+	ctx, state := l.ctx, l.o.Node.StateDir
+	a.work.Go(func() { a.endExecs(ctx, e, left) })
+	a.work.Go(func() { a.endReaders(ctx, e, state) })
+	a.work.Go(func() { a.follow(ctx, e) })
 }
 
 // lost notes that the engine does not answer what it was asked at a moment.
