@@ -64,8 +64,14 @@ func (k *reader) record(row []byte, r *state.Record) bool {
 			r.Token = t.word()
 		case "site":
 			r.Site = t.word()
+		case "given":
+			t.given(&r.Given, r.Name)
+		case "generation":
+			r.Generation = t.number()
 		case "digest":
 			r.Digest = t.string()
+		case "leaseSeconds":
+			r.LeaseSeconds = int32(t.number()) //nolint:gosec // it has nine digits at most
 		case "transitions":
 			t.list(r.Transitions != nil, func() { r.Transitions = append(r.Transitions, t.micro()) })
 		case "history":
@@ -78,6 +84,22 @@ func (k *reader) record(row []byte, r *state.Record) bool {
 		}
 	})
 	return t.over()
+}
+
+func (t *text) given(to **state.Given, own string) {
+	if *to == nil {
+		*to = &state.Given{}
+	}
+	t.object(func(name []byte) {
+		switch string(name) {
+		case "labels":
+			t.words(&(*to).Labels, own)
+		case "taints":
+			t.taints(&(*to).Taints)
+		default:
+			t.fail()
+		}
+	})
 }
 
 func (t *text) turn(name []byte, of *state.Turn) {
@@ -231,6 +253,7 @@ func (t *text) info(name []byte, n *corev1.NodeSystemInfo) {
 	case "kubeletVersion":
 		n.KubeletVersion = t.word()
 	case "kubeProxyVersion":
+		//lint:ignore SA1019 rows have it
 		n.KubeProxyVersion = t.word()
 	case "operatingSystem":
 		n.OperatingSystem = t.word()
