@@ -14,7 +14,8 @@ import (
 // errNewBoot ends a session whose boot another one has followed.
 var errNewBoot = errors.New("the hub asks for a new boot id: another device was this node in between")
 
-func (l *Link) bootID() string {
+// Boot is the boot id under which the device speaks now: its own, or one that the hub has asked for.
+func (l *Link) Boot() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.boot

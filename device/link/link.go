@@ -280,7 +280,7 @@ func (l *Link) ask(what func(*asked)) {
 // The newest 256 wait; older ones are dropped, and their number is told. The link
 // fills in boot, and time where it is zero.
 func (l *Link) Event(e wire.Event) {
-	e.Boot = l.bootID()
+	e.Boot = l.Boot()
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}

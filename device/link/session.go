@@ -83,7 +83,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 // client that does both says that messages were delivered when they were not.
 func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions {
 	c := &s.l.cfg
-	will, _ := json.Marshal(wire.Presence{Boot: s.l.bootID(), State: wire.PresenceLost, Connection: s.l.numbers.connection})
+	will, _ := json.Marshal(wire.Presence{Boot: s.l.Boot(), State: wire.PresenceLost, Connection: s.l.numbers.connection})
 	o := paho.NewClientOptions().
 		AddBroker("tcp://hub"). // only a name: see the next line
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) {
@@ -293,7 +293,7 @@ func (s *session) sendLease(now time.Time) {
 	l := s.l
 	l.numbers.lease++
 	payload := wire.AppendLease(nil, wire.Lease{
-		Boot: l.bootID(), Seq: l.numbers.lease, Status: l.numbers.status, Pods: l.numbers.pods,
+		Boot: l.Boot(), Seq: l.numbers.lease, Status: l.numbers.status, Pods: l.numbers.pods,
 		Desired: l.cfg.Source.StoredGeneration(), Time: time.Now(),
 	})
 	l.mu.Lock()
@@ -310,7 +310,7 @@ func (s *session) sendStatus() {
 	s.status.due = false
 	st := l.cfg.Source.Status()
 	l.numbers.status++
-	st.Boot, st.Seq, st.Time, st.MachineID = l.bootID(), l.numbers.status, time.Now(), l.cfg.Machine
+	st.Boot, st.Seq, st.Time, st.MachineID = l.Boot(), l.numbers.status, time.Now(), l.cfg.Machine
 	st.Connection = l.numbers.connection
 	if s.external && l.cfg.Prove != nil {
 		st.Proof = l.cfg.Prove(st.Boot)
@@ -342,7 +342,7 @@ func (s *session) sendEvent() {
 	l.mu.Unlock()
 	if s.eventNumber = next.n; s.eventSkipped > 0 {
 		s.eventNumber = 0
-		next.e = wire.Event{Boot: l.bootID(), Time: time.Now(), Type: "Warning", Reason: "EventsDropped",
+		next.e = wire.Event{Boot: l.Boot(), Time: time.Now(), Type: "Warning", Reason: "EventsDropped",
 			Message: fmt.Sprintf("%d events were dropped: more than %d waited for the hub", s.eventSkipped, maxEvents)}
 	}
 	s.publish(&s.event, wire.ChannelEvent, next.e)
@@ -372,7 +372,7 @@ func (s *session) farewell() {
 		s.status.token.WaitTimeout(patience)
 	}
 	var t tracked
-	s.publish(&t, wire.ChannelPresence, wire.Presence{Boot: s.l.bootID(), State: wire.PresenceShutdown, Reason: "the agent was stopped"})
+	s.publish(&t, wire.ChannelPresence, wire.Presence{Boot: s.l.Boot(), State: wire.PresenceShutdown, Reason: "the agent was stopped"})
 	if t.token == nil || !t.token.WaitTimeout(patience) {
 		s.l.log.Warn("stop: the hub has not acknowledged the goodbye; it will see the node fall silent", "node", s.l.cfg.Node)
 	}

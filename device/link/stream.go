@@ -116,7 +116,7 @@ func (s *Stream) send(ctx context.Context, r wire.Reply) error {
 	}
 	r.Seq, r.Ack = s.next, s.acknowledge()
 	if s.session != nil && s.session.external {
-		r.Boot = s.l.bootID()
+		r.Boot = s.l.Boot()
 	}
 	payload, err := json.Marshal(r)
 	if err != nil {
