@@ -132,11 +132,13 @@ func TestWhatIsTooOldOrTooMuchGoesAndTheRestStaysVerifiable(t *testing.T) {
 			t.Fatalf("rows: %v %+v", err, r)
 		}
 		time.Sleep(25 * time.Hour)
-		if err := s.AddAudit(t.Context(), did("next day")); err != nil {
-			t.Fatal(err)
-		}
-		if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records != 1 {
-			t.Fatalf("age: %v %+v", err, r)
+		for i, want := range []int{50, 2} { // the first one alone might be by a clock that is wrong
+			if err := s.AddAudit(t.Context(), did("next day")); err != nil {
+				t.Fatal(err)
+			}
+			if r, err = s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 || r.Records != want {
+				t.Fatalf("age, after %d records: %v %+v", i+1, err, r)
+			}
 		}
 		s.auditBytes = 20_000
 		long := did("long")
