@@ -47,14 +47,7 @@ func TestWhatACommandWritesIsInItsDirectoryOnly(t *testing.T) {
 
 // "-" is standard output, as it is for `audit export`, and no file of that name, which most commands take for an option.
 func TestAFileThatIsStandardOutput(t *testing.T) {
-	data := t.TempDir()
-	s, err := store.Open(t.Context(), store.Options{Dir: data})
-	if err == nil {
-		err = s.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := newData(t)
 	t.Chdir(t.TempDir())
 	if err := run("backup", "-", "--data-dir", data); !errors.As(err, new(ErrUsage)) {
 		t.Errorf("a backup: %v", err)
@@ -77,14 +70,7 @@ func TestWhatCannotBeSaidIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	data := t.TempDir()
-	s, err := store.Open(t.Context(), store.Options{Dir: data})
-	if err == nil {
-		err = s.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := newData(t)
 	for _, args := range []string{
 		"version", "doctor", "audit verify", "support-bundle -", "serve --print-config", "monitoring alerts", "monitoring dashboard",
 	} {
@@ -105,4 +91,18 @@ func run(args ...string) error {
 	root := Program{Stdout: &out, Stderr: &out}.Command()
 	root.SetArgs(args)
 	return root.Execute()
+}
+
+// newData is a data directory of a hub that has just been unpacked.
+func newData(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := store.Open(t.Context(), store.Options{Dir: dir})
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
