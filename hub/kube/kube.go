@@ -176,6 +176,10 @@ func guarded(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
+// foreign tells browsers that an answer's content comes from a pod or a device: no script, no form,
+// and an origin that is not the hub's.
+func foreign(h http.Header) { h.Set("Content-Security-Policy", "sandbox") }
+
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	guarded(w.Header())

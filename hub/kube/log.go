@@ -129,6 +129,7 @@ type stream struct {
 func (s *stream) begin() {
 	if !s.begun {
 		s.begun = true
+		foreign(s.w.Header())
 		s.w.Header().Set("Content-Type", "text/plain")
 		s.w.WriteHeader(http.StatusOK)
 	}

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,9 +70,8 @@ func firstPort(p *corev1.Pod) int32 {
 	return 80
 }
 
-// podProxy asks a web server in a pod, over its device's link, and answers what it
-// says. The pod is told nothing of who asks, and what it answers is of no use to it
-// here: a browser runs none of it as a page of the hub, and keeps no cookie of it.
+// podProxy asks a web server in a pod, over its device's link, and passes its answer on. The pod
+// gets no credentials of the caller, and its answer cannot act as a page of the hub.
 func (c *call) podProxy() error {
 	t, err := parseProxyTarget(c.name)
 	if err != nil {
@@ -121,12 +122,10 @@ func (c *call) podProxy() error {
 	if err != nil {
 		return err
 	}
+	above := aboveProxy(c.r.URL)
 	to.Scheme, to.Host = t.scheme, net.JoinHostPort(hostOf(pod), strconv.Itoa(int(port)))
-	// Besides what holds for every answer: no script, no form, no origin.
-	guard := c.w.Header()
-	guard.Set("Content-Security-Policy", strings.TrimPrefix(guard.Get("Content-Security-Policy")+"; sandbox", "; "))
 	(&httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1,
+		Transport: finalAnswers{ctx, transport}, FlushInterval: -1,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL, p.Out.Host = to, to.Host
@@ -135,9 +134,9 @@ func (c *call) podProxy() error {
 			}
 		},
 		ModifyResponse: func(r *http.Response) error {
-			r.Header.Del("Set-Cookie")
-			for name := range c.w.Header() {
-				r.Header.Del(name) // what guards the hub's own answers guards these
+			r.Header = foreignHeader(r, to, above)
+			for name := range r.Header {
+				c.w.Header().Del(name)
 			}
 			return nil
 		},
@@ -148,6 +147,59 @@ func (c *call) podProxy() error {
 		},
 	}).ServeHTTP(c.w, c.r.WithContext(ctx))
 	return nil
+}
+
+// foreignHeaders are the response headers that a pod may set: they describe the body. Every other
+// header is dropped, because a browser applies it to the hub's origin.
+var foreignHeaders = []string{
+	"Accept-Ranges", "Allow", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Length",
+	"Content-Range", "Content-Type", "Etag", "Last-Modified", "Retry-After", "Vary",
+}
+
+// upgradeHeaders are what a pod may set beside them when it accepts a WebSocket.
+var upgradeHeaders = []string{
+	"Connection", "Upgrade", "Sec-Websocket-Accept", "Sec-Websocket-Extensions", "Sec-Websocket-Protocol",
+}
+
+// foreignHeader returns the header of a pod's answer as it is passed on: the allowed fields, and
+// the guards of an answer that the hub has not written itself.
+func foreignHeader(r *http.Response, asked *url.URL, above string) http.Header {
+	h := http.Header{}
+	allowed := foreignHeaders
+	if r.StatusCode == http.StatusSwitchingProtocols {
+		allowed = slices.Concat(foreignHeaders, upgradeHeaders)
+	}
+	for _, name := range allowed {
+		if values := r.Header.Values(name); len(values) > 0 {
+			h[name] = values
+		}
+	}
+	// A client would take its token along to wherever else it is sent.
+	if to, err := asked.Parse(r.Header.Get("Location")); err == nil && r.Header.Get("Location") != "" &&
+		to.Scheme == asked.Scheme && to.Host == asked.Host {
+		at := url.URL{Path: to.Path, RawPath: to.RawPath, RawQuery: to.RawQuery, Fragment: to.Fragment}
+		h.Set("Location", above+at.String())
+	}
+	guarded(h)
+	foreign(h)
+	return h
+}
+
+// finalAnswers drops 1xx answers: net/http passes them on to the hook that ReverseProxy has put
+// into the request's context, which then clears the headers of the final answer.
+type finalAnswers struct {
+	ctx context.Context // the request's, without that hook
+	to  *http.Transport
+}
+
+func (f finalAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := f.to.RoundTrip(r.WithContext(f.ctx))
+	if err != nil {
+		return nil, err
+	}
+	passed := *answer // the transport writes the trailer, whose fields are headers, into its own
+	passed.Trailer = nil
+	return &passed, nil
 }
 
 func hostOf(p *corev1.Pod) string {

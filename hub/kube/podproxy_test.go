@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"testing"
@@ -67,8 +69,100 @@ func TestPodProxy(t *testing.T) {
 			if tt.code != 200 {
 				return
 			}
-			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" || len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "yes" {
+			if h := got.Header; h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" || len(h["Cache-Control"]) != 1 || h.Get("Cache-Control") == "public" || h.Get("X-Kiosk") != "" {
 				t.Errorf("a browser is told %v", h)
+			}
+		})
+	}
+}
+
+func TestHeadersOfAPodsAnswer(t *testing.T) {
+	acts := []string{
+		"Set-Cookie", "Clear-Site-Data", "Nel", "Report-To", "Refresh", "Alt-Svc", "Strict-Transport-Security",
+		"Access-Control-Allow-Origin", "Service-Worker-Allowed", "Www-Authenticate", "Link", "Content-Location",
+		"X-Anything", "Reporting-Endpoints", "Content-Security-Policy-Report-Only", "Sourcemap", "Trailer",
+	}
+	page := func(code int, first ...int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			for _, code := range first {
+				w.Header().Set("Link", "</a.js>; rel=preload")
+				w.WriteHeader(code)
+			}
+			for _, name := range acts {
+				w.Header().Set(name, "theirs")
+			}
+			w.Header().Set("Content-Security-Policy", "default-src *")
+			w.Header().Set("X-Content-Type-Options", "none")
+			w.Header().Set("Cross-Origin-Resource-Policy", "cross-origin")
+			w.Header().Set("Cache-Control", "public")
+			w.Header().Set("Content-Type", "text/html")
+			w.Header().Set("Etag", `"1"`)
+			w.Header().Set("Location", r.URL.Query().Get("to"))
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, "<script>")
+			w.Header().Set(http.TrailerPrefix+"Clear-Site-Data", "theirs")
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		pod      http.HandlerFunc
+		to, want string // Location: what the pod says, and what is passed on behind the proxy's own path
+	}{
+		{"a page", page(200), "", ""},
+		{"early hints before a page", page(200, 103), "", ""},
+		{"several informational answers", page(200, 102, 103, 103), "", ""},
+		{"early hints before an error", page(401, 103), "", ""},
+		{"a redirect within the pod, by its path", page(302), "/b%20c?d=e#f", "/b%20c?d=e#f"},
+		{"a redirect within the pod, relative", page(302), "b", "/a/b"},
+		{"a redirect to another host", page(302), "https://elsewhere.test/", ""},
+		{"a redirect to another host, by no scheme", page(302), "//elsewhere.test/", ""},
+		{"a redirect to a script", page(302), "javascript:alert(1)", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := httptest.NewServer(tt.pod)
+			defer pod.Close()
+			at, _ := url.Parse(pod.URL)
+			s := httptest.NewServer(streaming())
+			defer s.Close()
+			above := ns + "/pods/kiosk-1:" + at.Port() + "/proxy"
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				t.Errorf("%d %v is passed on", code, h)
+				return nil
+			}})
+			r, err := http.NewRequestWithContext(ctx, "GET", s.URL+above+"/a/?to="+url.QueryEscape(tt.to), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer operator")
+			answer, err := http.DefaultTransport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "<script>" {
+				t.Errorf("%q, %v", body, err)
+			}
+			for _, name := range acts {
+				if v := answer.Header.Values(name); len(v) > 0 {
+					t.Errorf("%s: %q is passed on", name, v)
+				}
+			}
+			if len(answer.Trailer) > 0 {
+				t.Errorf("the trailer %v is passed on", answer.Trailer)
+			}
+			want := map[string]string{
+				"Content-Security-Policy": "sandbox", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache, private",
+				"Cross-Origin-Resource-Policy": "same-origin", "Content-Type": "text/html", "Etag": `"1"`,
+			}
+			if tt.want != "" {
+				want["Location"] = above + tt.want
+			} else if l := answer.Header.Get("Location"); l != "" {
+				t.Errorf("Location: %s", l)
+			}
+			for name, value := range want {
+				if v := answer.Header.Values(name); len(v) != 1 || v[0] != value {
+					t.Errorf("%s: %q, want %q", name, v, value)
+				}
 			}
 		})
 	}

@@ -69,3 +69,9 @@ func belowProxy(u *url.URL) (*url.URL, error) {
 	}
 	return to, nil
 }
+
+// aboveProxy is the other part of that path, up to proxy, without a slash at its end.
+func aboveProxy(u *url.URL) string {
+	parts := strings.SplitN(u.EscapedPath(), "/", 9)
+	return strings.Join(parts[:min(len(parts), 8)], "/")
+}
