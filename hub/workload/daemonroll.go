@@ -49,16 +49,17 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	}
 	var spots []spot
 	wanted, away, doubled := 0, 0, 0
+	lost := 0                // nodes that stopped answering with the new template, or while their pod was replaced
 	var broken, sound []spot // spots with an old pod only: not available, available
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		n := d.s.Node(node)
 		if n == nil {
 			continue
 		}
-		if run, _ := d.should(n); !run {
+		run, _, silent := d.should(n)
+		if !run && !silent {
 			continue
 		}
-		wanted++
 		sp := spot{node: node}
 		for _, pod := range byNode[node] {
 			switch {
@@ -69,12 +70,21 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 				sp.old = pod
 			}
 		}
-		if sp.old != nil || sp.new != nil {
+		switch {
+		case silent:
+			if d.lostInRollout(byNode[node]) {
+				wanted++
+				lost++
+			}
+			continue
+		case sp.old != nil || sp.new != nil:
 			spots = append(spots, sp)
-		} else {
+		default:
 			away++
 		}
+		wanted++
 	}
+	away += lost
 	surge, gone := d.bounds(wanted)
 	up := func(pod *corev1.Pod) bool { return d.available(pod, d.ds.Spec.MinReadySeconds, &d.next) }
 	for _, sp := range spots {
@@ -99,7 +109,7 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	// A pod that does not serve is replaced whatever else is missing: that loses nothing.
 	many := gone - away
 	if surge > 0 {
-		many = surge - doubled
+		many = surge - doubled - lost
 	}
 	for _, sp := range append(broken, sound[:max(0, min(len(sound), many))]...) {
 		if surge > 0 {
@@ -111,6 +121,21 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	did := len(d.changes) > 0
 	d.flush()
 	return did
+}
+
+// lostInRollout tells whether a node that does not answer any more had a part in the rollout: its pod
+// is of the new template and not available, or was being replaced. The new template may be the cause,
+// so the rollout must not go on to the next node. A node that was silent before keeps its old pod.
+func (d *daemon) lostInRollout(pods []*corev1.Pod) bool {
+	for _, pod := range pods {
+		if state.Terminated(pod) {
+			continue
+		}
+		if d.updated(pod) && !d.available(pod, d.ds.Spec.MinReadySeconds, &d.next) || !d.updated(pod) && pod.DeletionTimestamp != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // surge makes the next pod of a node beside the one that is there, unless those were lost there
@@ -139,9 +164,9 @@ func (d *daemon) status(byNode map[string][]*corev1.Pod) {
 		}
 		// A finished pod does not run, and is not counted as if it did.
 		pods = slices.DeleteFunc(slices.Clone(pods), state.Terminated)
-		run, _ := d.should(n)
+		run, _, silent := d.should(n)
 		switch {
-		case !run:
+		case !run && !silent:
 			if len(pods) > 0 {
 				st.NumberMisscheduled++
 			}

@@ -166,14 +166,15 @@ func (d *daemon) byNode() map[string][]*corev1.Pod {
 	return out
 }
 
-// should tells whether the DaemonSet wants a pod on the node, and whether one
-// that is there may stay: a taint that only forbids new pods drives none away.
-func (d *daemon) should(n *corev1.Node) (run, stay bool) {
+// should tells whether the DaemonSet wants a pod on the node, and whether one that is there may
+// stay: a taint that only forbids new pods drives none away. silent: it would want one if the node
+// answered, as only the hub's own taint for a silent node forbids it.
+func (d *daemon) should(n *corev1.Node) (run, stay, silent bool) {
 	if name := d.pattern.Spec.NodeName; name != "" && name != n.Name {
-		return false, false
+		return false, false, false
 	}
 	if ok, err := d.fits.Match(n); err != nil || !ok {
-		return false, false
+		return false, false, false
 	}
 	run, stay = true, true
 	for i := range n.Spec.Taints {
@@ -181,9 +182,14 @@ func (d *daemon) should(n *corev1.Node) (run, stay bool) {
 		if t.Effect == corev1.TaintEffectPreferNoSchedule || state.Tolerates(d.pattern.Spec.Tolerations, t) {
 			continue
 		}
-		run, stay = false, stay && t.Effect != corev1.TaintEffectNoExecute
+		stay = stay && t.Effect != corev1.TaintEffectNoExecute
+		if t.Key == corev1.TaintNodeUnreachable {
+			silent = true
+		} else {
+			run = false
+		}
 	}
-	return run, stay
+	return run && !silent, stay, run && silent
 }
 
 // tolerateLikeDaemon adds the tolerations that every DaemonSet's pod has, as
@@ -191,8 +197,7 @@ func (d *daemon) should(n *corev1.Node) (run, stay bool) {
 //
 // Ours: not-ready is tolerated for NoSchedule too. Kubernetes' documentation and
 // tests promise that daemons start on nodes that are not ready, but its own taint
-// forbids it. A node that is unreachable gets none, so that it does not count as
-// wanted and a rollout does not wait for devices that are switched off.
+// forbids it. A node that is unreachable gets no new pod.
 func tolerateLikeDaemon(spec *corev1.PodSpec) {
 	add := func(key string, effect corev1.TaintEffect) {
 		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
@@ -250,7 +255,7 @@ func (d *daemon) place(node string, pods []*corev1.Pod) {
 		}
 		return
 	}
-	run, stay := d.should(n)
+	run, stay, _ := d.should(n)
 	var live, finished []*corev1.Pod
 	leaving := false
 	for _, pod := range pods {

@@ -28,7 +28,7 @@ func TestDaemonSetLaunches(t *testing.T) {
 	}{
 		{"S12 on a ready node", node("pi"), nil, true},
 		{"S12 on one that is not ready", node("pi", mark(corev1.TaintNodeNotReady, no), mark(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)), nil, true},
-		{"not on one that is unreachable, until it is back", node("pi", mark(corev1.TaintNodeUnreachable, no)), nil, false},
+		{"not on one that is unreachable, which counts as desired nonetheless", node("pi", mark(corev1.TaintNodeUnreachable, no)), nil, false},
 		{"S12 on an unschedulable one", node("pi", mark(corev1.TaintNodeUnschedulable, no)), nil, true},
 		{"S12 under memory pressure", node("pi", mark(corev1.TaintNodeMemoryPressure, no)), nil, true},
 		{"S12 under disk pressure", node("pi", mark(corev1.TaintNodeDiskPressure, no)), nil, true},
@@ -49,7 +49,8 @@ func TestDaemonSetLaunches(t *testing.T) {
 			if got := len(f.livePods()) == 1; got != c.runs {
 				t.Fatalf("%d pods", len(f.livePods()))
 			}
-			if got := f.daemonSet().Status.DesiredNumberScheduled == 1; got != c.runs {
+			silent := slices.ContainsFunc(c.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
+			if got := f.daemonSet().Status.DesiredNumberScheduled == 1; got != (c.runs || silent) {
 				t.Errorf("status: %+v", f.daemonSet().Status)
 			}
 			if c.runs {
@@ -137,6 +138,86 @@ func TestDaemonSetRollout(t *testing.T) {
 			}
 			if steps == 40 {
 				t.Fatalf("does not finish: %+v", f.daemonSet().Status)
+			}
+		})
+	}
+}
+
+// A node that goes silent with the new template's pod, or while its pod is replaced, counts as
+// unavailable: the new template may be what took it. One that was silent before holds nothing up.
+func TestADaemonSetsRolloutStopsAtTheFirstNodeThatGoesSilent(t *testing.T) {
+	goSilent := func(f *fleet, name string) {
+		f.edit(state.Key{Kind: state.Nodes, Name: name}, func(o state.Object) {
+			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}, {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
+		})
+		for pod := range f.s.PodsOn(name) {
+			f.edit(podKey(pod.Name), func(o state.Object) {
+				state.SetPodCondition(o.(*corev1.Pod), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}, f.now)
+			})
+		}
+	}
+	for _, c := range []struct {
+		name        string
+		surge, gone int
+		replacing   bool // silent before the device has said that the old pod stopped
+		before      int  // nodes that are silent already
+	}{
+		{"with the new pod", 0, 1, false, 0},
+		{"while its pod is replaced", 0, 1, true, 0},
+		{"with the new pod, surging", 1, 0, false, 0},
+		{"with the new pod, beside nodes that were silent before", 0, 1, false, 2},
+		{"surging, beside nodes that were silent before", 1, 0, false, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t)
+			nodes(f, 6)
+			ds := daemonSet()
+			ds.Spec.MinReadySeconds = 60
+			ds.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt(c.surge)), MaxUnavailable: new(intstr.FromInt(c.gone))}
+			f.put(ds).settle().run().pass(2 * time.Minute)
+			var last []string
+			for n := range f.s.Nodes() {
+				last = append(last, n.Name)
+			}
+			for _, name := range last[:c.before] {
+				goSilent(f, name)
+			}
+			f.settle()
+			old := map[string]bool{}
+			for pod := range f.s.Pods("") {
+				old[pod.Name] = true
+			}
+			f.edit(probeKey, func(o state.Object) {
+				ds := o.(*appsv1.DaemonSet)
+				ds.Generation, ds.Spec.Template.Spec.Containers[0].Image = 2, "probe:2"
+			})
+			silent := map[string]bool{}
+			for range 10 {
+				f.settle()
+				if c.replacing {
+					for pod := range f.s.Pods("") {
+						if pod.DeletionTimestamp != nil {
+							silent[pod.Spec.NodeName] = true
+						}
+					}
+				} else {
+					f.run().settle().run().settle()
+					for pod := range f.s.Pods("") {
+						if !old[pod.Name] && pod.Spec.NodeName != "" {
+							silent[pod.Spec.NodeName] = true
+						}
+					}
+				}
+				for name := range silent {
+					goSilent(f, name)
+				}
+				f.pass(5 * time.Minute)
+			}
+			if len(silent) != 1 {
+				t.Errorf("the rollout took %d nodes: %v", len(silent), silent)
+			}
+			if st := f.daemonSet().Status; st.DesiredNumberScheduled != 6 || st.NumberUnavailable != int32(c.before)+1 && c.surge == 0 {
+				t.Errorf("status: %+v", st)
 			}
 		})
 	}
