@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -75,6 +77,56 @@ func TestNothingOfARegistryRedirectsIntoTheDevicesNetworks(t *testing.T) {
 		leads = true
 		if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "private networks") || asked.Load() > 0 {
 			t.Errorf("%s redirects: asked inside %d times, %v", of, asked.Load(), err)
+		}
+	}
+}
+
+func TestANameThatResolvesIntoTheDevicesNetworksIsNotDialled(t *testing.T) {
+	inside, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	_, port, _ := net.SplitHostPort(inside.Addr().String())
+	name, err := os.Hostname() // resolves to this machine, and its text does not tell
+	if err != nil {
+		t.Skip(err)
+	}
+	if found, err := net.DefaultResolver.LookupHost(t.Context(), name); err != nil || len(found) == 0 {
+		t.Skip("the host's own name is not resolved here")
+	}
+	for _, c := range []struct {
+		what, registry, host string
+		proxied, refused     bool
+	}{
+		{"a name of another host", "registry.test", name, false, true},
+		{"a number of another host", "registry.test", "127.0.0.1", false, true},
+		{"the registry itself", "127.0.0.1:" + port, "127.0.0.1", false, false},
+		{"a proxy", "registry.test", "127.0.0.1", true, false},
+	} {
+		ctx := t.Context()
+		if c.proxied {
+			ctx = context.WithValue(ctx, proxiedKey{}, true)
+		}
+		conn, err := (&dialer{registry: c.registry}).dial(ctx, "tcp", net.JoinHostPort(c.host, port))
+		if err == nil {
+			_ = conn.Close()
+		}
+		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused != c.refused || !refused && err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	for _, private := range []bool{false, true} {
+		d := &dialer{registry: "registry.test"}
+		d.private.Store(private)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // nobody answers there
+		conn, err := d.dial(ctx, "tcp", "10.255.255.1:9")
+		cancel()
+		if err == nil {
+			_ = conn.Close()
+		}
+		if refused := err != nil && strings.Contains(err.Error(), "private networks"); refused == private {
+			t.Errorf("registry on a private network: %v: %v", private, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,7 +14,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -26,7 +30,7 @@ var certificateDirs = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 func transportTo(host string, c Credentials) http.RoundTripper {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+		DialContext:         (&dialer{registry: host}).dial,
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: 10 * time.Second,
 		DisableKeepAlives:   true,
@@ -64,6 +68,9 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := errors.Join(outward(b.registry, r.URL), b.hides(r)); err != nil {
 		return nil, err
 	}
+	if proxy, err := http.ProxyFromEnvironment(r); err == nil && proxy != nil {
+		r = r.WithContext(context.WithValue(r.Context(), proxiedKey{}, true)) // the proxy resolves the name, and asks
+	}
 	answer, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
 		answer.Body = &boundedBody{answer.Body, maxAnswer}
@@ -99,9 +106,53 @@ func outward(registry string, to *url.URL) error {
 	addr = addr.Unmap()
 	name := "." + strings.TrimSuffix(strings.ToLower(host), ".")
 	if numeric || strings.HasSuffix(name, ".localhost") || err == nil && (addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast()) {
-		return fmt.Errorf("the registry %s redirects to %s: an address of private networks is not asked", registry, host)
+		return refusedAddress(registry, host)
 	}
 	return nil
+}
+
+func refusedAddress(registry, to string) error {
+	return fmt.Errorf("the registry %s redirects to %s: an address of private networks is not asked", registry, to)
+}
+
+type proxiedKey struct{}
+
+// A dialer checks the address that a host's name resolves to, at the moment of the connection.
+type dialer struct {
+	registry string      // host, or host:port
+	private  atomic.Bool // it has itself been reached at an address of a private network
+}
+
+// dial connects to the registry wherever it is. To another host it connects on a private network
+// only if the registry is on one, too, and never at an address of the device itself.
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, _, _ := net.SplitHostPort(address)
+	own := host == (&url.URL{Host: d.registry}).Hostname()
+	proxied := ctx.Value(proxiedKey{}) != nil
+	return (&net.Dialer{Timeout: 30 * time.Second, Control: func(_, dialled string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(dialled)
+		if err != nil || proxied {
+			return err
+		}
+		addr := to.Addr().Unmap()
+		switch {
+		case own:
+			d.private.Store(addr.IsPrivate())
+		case addr.IsPrivate() && !d.private.Load(), addr.IsLoopback(), addr.IsUnspecified(), addr.IsMulticast(),
+			addr.IsLinkLocalUnicast(), isOwn(addr):
+			return refusedAddress(d.registry, fmt.Sprintf("%s (%s)", host, addr))
+		}
+		return nil
+	}}).DialContext(ctx, network, address)
+}
+
+// isOwn tells whether an address is one of the device's own.
+func isOwn(addr netip.Addr) bool {
+	all, _ := net.InterfaceAddrs() // without them the address is none of its own
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr().Unmap() == addr
+	})
 }
 
 type boundedBody struct {
