@@ -240,6 +240,50 @@ func TestWhatADeviceSaysOfAPodIsOfThatPod(t *testing.T) {
 	}
 }
 
+func TestWhatADeviceSaysOfAPodIsInTheAPIsWords(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	at := func(t time.Time) metav1.Time { return metav1.NewTime(t) }
+	late, skewed := at(now.AddDate(73, 0, 0)), at(now.Add(10*time.Second))
+	p := &corev1.Pod{
+		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}, {Name: "log"}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	mergeStatus(p, corev1.PodStatus{
+		Phase: "Bogus", HostIP: "not-an-ip", PodIP: "fe80::1%eth0", StartTime: &late,
+		PodIPs:     []corev1.PodIP{{IP: "x"}, {IP: "10.244.0.2"}},
+		HostIPs:    []corev1.HostIP{{IP: "10.0.0.300"}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized, Status: "Maybe"}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+		ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "web", RestartCount: -3, State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "x"}, Running: &corev1.ContainerStateRunning{StartedAt: late},
+			}},
+			{Name: "log", State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{StartedAt: skewed, FinishedAt: late}, Running: &corev1.ContainerStateRunning{},
+			}},
+		},
+	}, now)
+	st := p.Status
+	if st.Phase != corev1.PodPending {
+		t.Errorf("the phase is %q, want the last one known", st.Phase)
+	}
+	if st.HostIP != "" || st.PodIP != "" || len(st.PodIPs) != 1 || len(st.HostIPs) != 0 {
+		t.Errorf("it has the addresses %q %q %v %v", st.HostIP, st.PodIP, st.PodIPs, st.HostIPs)
+	}
+	if st.StartTime == nil || !st.StartTime.Time.Equal(now) {
+		t.Errorf("it started at %v, want now at the latest", st.StartTime)
+	}
+	if state.PodCondition(p, corev1.PodInitialized) != nil || state.PodCondition(p, corev1.ContainersReady) == nil {
+		t.Errorf("its conditions are %v", st.Conditions)
+	}
+	web, log := st.ContainerStatuses[0], st.ContainerStatuses[1]
+	if web.RestartCount != 0 || web.State.Waiting != nil || web.State.Running == nil || !web.State.Running.StartedAt.IsZero() {
+		t.Errorf("web is %+v", web)
+	}
+	if end := log.State.Terminated; log.State.Running != nil || end == nil || end.StartedAt != skewed || !end.FinishedAt.IsZero() {
+		t.Errorf("log is %+v", log.State)
+	}
+}
+
 // No device has more granted a container than somebody has asked for it, now or before: a quota would be used up by it.
 func TestADeviceGrantsNoMoreThanIsAskedFor(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {

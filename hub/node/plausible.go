@@ -6,9 +6,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"flotilla.dev/hub/state"
@@ -35,6 +37,22 @@ var (
 func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.NodeStatus, []string) {
 	var wrong []string
 	st.Addresses, wrong = addresses(s, node, st.Addresses)
+	st.Phase = "" // no kubelet says it any more
+	st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.NodeCondition) bool {
+		switch {
+		case !isStatus(c.Status):
+			wrong = append(wrong, fmt.Sprintf("condition %s=%q, which is none of True, False and Unknown", bound.Text(string(c.Type), 64), bound.Text(string(c.Status), 32)))
+		case len(validation.IsQualifiedName(string(c.Type))) > 0:
+			wrong = append(wrong, fmt.Sprintf("condition %q, which is not the name of a condition", bound.Text(string(c.Type), 64)))
+		default:
+			return false
+		}
+		return true
+	})
+	if port := &st.DaemonEndpoints.KubeletEndpoint.Port; *port < 0 || *port > 65535 {
+		wrong = append(wrong, fmt.Sprintf("the kubelet's port %d, which is not a port", *port))
+		*port = 0
+	}
 	capacity := corev1.ResourceList{}
 	for _, name := range slices.Sorted(maps.Keys(st.Capacity)) {
 		q := st.Capacity[name]
@@ -158,4 +176,60 @@ func unbelieved(node string, wrong []string, tooMuch string) string {
 		wrong, rest = wrong[:3], fmt.Sprintf("; and %d more", n)
 	}
 	return bound.Text(fmt.Sprintf("the device of node %s reports what is not believed: %s%s", node, strings.Join(wrong, "; "), rest), 1000)
+}
+
+func isStatus(s corev1.ConditionStatus) bool {
+	return s == corev1.ConditionTrue || s == corev1.ConditionFalse || s == corev1.ConditionUnknown
+}
+
+var podPhases = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
+
+// clockSkew is how far a device's clock may be ahead of the hub's before its times are not believed.
+const clockSkew = time.Minute
+
+// plausiblePod leaves of a pod's status what the API has words for. A phase that it does not have
+// is the last one known; a time in the future is not known yet.
+func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
+	if !slices.Contains(podPhases, st.Phase) {
+		st.Phase = old.Phase
+	}
+	st.Conditions = slices.DeleteFunc(st.Conditions, func(c corev1.PodCondition) bool { return !isStatus(c.Status) })
+	isIP := func(text string) bool { ip, err := netip.ParseAddr(text); return err == nil && ip.Zone() == "" }
+	st.PodIPs = slices.DeleteFunc(st.PodIPs, func(ip corev1.PodIP) bool { return !isIP(ip.IP) })
+	st.HostIPs = slices.DeleteFunc(st.HostIPs, func(ip corev1.HostIP) bool { return !isIP(ip.IP) })
+	if !isIP(st.PodIP) {
+		st.PodIP = ""
+	}
+	if !isIP(st.HostIP) {
+		st.HostIP = ""
+	}
+	future := func(t metav1.Time) bool { return t.After(now.Add(clockSkew)) }
+	if st.StartTime != nil && future(*st.StartTime) {
+		*st.StartTime = metav1.NewTime(now)
+	}
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for i := range list {
+			c := &list[i]
+			c.RestartCount = max(c.RestartCount, 0)
+			for _, s := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {
+				if s.Terminated != nil { // of the three it is in one
+					s.Running, s.Waiting = nil, nil
+				} else if s.Running != nil {
+					s.Waiting = nil
+				}
+				var times []*metav1.Time
+				if s.Running != nil {
+					times = append(times, &s.Running.StartedAt)
+				}
+				if s.Terminated != nil {
+					times = append(times, &s.Terminated.StartedAt, &s.Terminated.FinishedAt)
+				}
+				for _, t := range times {
+					if future(*t) {
+						*t = metav1.Time{}
+					}
+				}
+			}
+		}
+	}
 }

@@ -88,6 +88,22 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 			}
 		})
 	}
+	listening(t, "a condition that is not in the API's words", func(h *listener) {
+		h.hear()
+		h.hear(func(st *wire.Status) {
+			st.Status.Phase, st.Status.DaemonEndpoints.KubeletEndpoint.Port = "Bogus", 70000
+			st.Status.Conditions = append(st.Status.Conditions,
+				corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: "Maybe"},
+				corev1.NodeCondition{Type: "a b", Status: corev1.ConditionTrue})
+		})
+		n := h.node()
+		if state.NodeCondition(n, corev1.NodeDiskPressure) != nil || state.NodeCondition(n, "a b") != nil || n.Status.Phase != "" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 0 || state.ReadyOf(n) != corev1.ConditionTrue {
+			h.t.Errorf("its status is %+v", n.Status)
+		}
+		if told := h.events("ImplausibleReport"); len(told) != 1 || !strings.Contains(told[0], `condition DiskPressure="Maybe"`) {
+			h.t.Errorf("told %q", told)
+		}
+	})
 	listening(t, "the address of a node that is not ready is given out again", func(h *listener) {
 		other := nodetest.Report("b", 1, "False")
 		other.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}

@@ -167,6 +167,7 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
+	plausiblePod(have, &old, now)
 	ofPod(p, &old)
 	have.NominatedNodeName, have.QOSClass = "", old.QOSClass
 	if have.StartTime == nil {
