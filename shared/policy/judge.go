@@ -18,7 +18,7 @@ type Refusal struct {
 
 // Judge tells what of a pod may not run. p is where the spec stands in its object.
 func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
-	v := verdict{Document: d}
+	v := verdict{Document: d, hostNetwork: spec.HostNetwork}
 	if spec.HostNetwork && !d.HostNetwork {
 		v.no(p.Child("hostNetwork"), "hostNetwork: true", "pods may not use the device's network")
 	}
@@ -28,7 +28,7 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	for i, volume := range spec.Volumes {
 		if h := volume.HostPath; h != nil && !d.AllowsPath(h.Path) {
 			v.no(p.Child("volumes").Index(i).Child("hostPath", "path"), fmt.Sprintf("hostPaths: [%s]", h.Path),
-				"%q is outside %s", h.Path, orNone(d.HostPaths))
+				"%q is outside %s", h.Path, orNone(d.HostPaths, "mounted"))
 		}
 		if im := volume.Image; im != nil {
 			v.image(im.Reference, p.Child("volumes").Index(i).Child("image", "reference"))
@@ -64,7 +64,8 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 // A verdict gathers everything that may not be.
 type verdict struct {
 	Document
-	refusals []Refusal
+	hostNetwork bool // the pod takes every port of the device: its host ports only name them
+	refusals    []Refusal
 }
 
 func (v *verdict) no(at *field.Path, allow, format string, args ...any) {
@@ -74,6 +75,12 @@ func (v *verdict) no(at *field.Path, allow, format string, args ...any) {
 func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	v.image(c.Image, p.Child("image"))
 	v.asks(c, p)
+	for i, port := range c.Ports {
+		if port.HostPort != 0 && !v.hostNetwork && !v.AllowsHostPort(port.HostPort) {
+			v.no(p.Child("ports").Index(i).Child("hostPort"), fmt.Sprintf("hostPorts: [%d]", port.HostPort),
+				"port %d of the device is outside %s", port.HostPort, orNone(v.HostPorts, "taken"))
+		}
+	}
 	s := c.SecurityContext
 	if s == nil {
 		return
@@ -153,9 +160,9 @@ func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, 
 
 func is(b *bool) bool { return b != nil && *b }
 
-func orNone(s []string) string {
+func orNone(s []string, done string) string {
 	if len(s) == 0 {
-		return "what may be mounted, which is nothing"
+		return "what may be " + done + ", which is nothing"
 	}
 	return strings.Join(s, ", ")
 }

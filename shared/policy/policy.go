@@ -16,6 +16,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
@@ -38,12 +39,14 @@ const (
 )
 
 // A Document is what may run. Its zero value and Default allow nothing that reaches
-// out of a container; the zero value allows no host path and no persistent volume at all.
+// out of a container but host ports; the zero value allows no host port, no host path and no
+// persistent volume at all.
 type Document struct {
 	Privileged    bool     `yaml:"privileged"`         // privileged containers, and with them every capability and sysctl
 	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
 	HostPID       bool     `yaml:"hostPID"`            // pods that see the device's processes
 	HostPaths     []string `yaml:"hostPaths"`          // prefixes, by whole path elements
+	HostPorts     []string `yaml:"hostPorts"`          // of the device: 8080, or 8000-8100
 	Capabilities  []string `yaml:"capabilities"`       // beyond the engine's default set; ALL for every one
 	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain rights
 	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // beyond the safe ones; a * at the end stands for the rest
@@ -67,10 +70,10 @@ type Signature struct {
 
 // Default is the document of whoever has written none.
 func Default() Document {
-	return Document{HostPaths: []string{VolumesRoot}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
+	return Document{HostPaths: []string{VolumesRoot}, HostPorts: []string{"1-65535"}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
 }
 
-const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, capabilities, allowNewPrivileges, unsafeSysctls, " +
+const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, hostPorts, capabilities, allowNewPrivileges, unsafeSysctls, " +
 	"registries, requireDigest, signatures, localVolumes, podPidsLimit"
 
 // Parse reads a document: YAML, strict, so that a typing mistake opens nothing.
@@ -112,6 +115,11 @@ func (d Document) Validate() error {
 	for _, h := range d.HostPaths {
 		if !ValidPath(h) {
 			no("hostPaths: %q must be a clean absolute path such as %s", h, VolumesRoot)
+		}
+	}
+	for _, h := range d.HostPorts {
+		if _, _, ok := portRange(h); !ok {
+			no("hostPorts: %q must be a port such as 8080, or a range such as 8000-8100", h)
 		}
 	}
 	for _, c := range d.Capabilities {
@@ -166,6 +174,25 @@ func (d Document) AllowsPath(name string) bool {
 	return slices.ContainsFunc(d.HostPaths, func(prefix string) bool {
 		return prefix == "/" || name == prefix || strings.HasPrefix(name, prefix+"/")
 	})
+}
+
+// AllowsHostPort tells whether a pod may take a port of the device.
+func (d Document) AllowsHostPort(port int32) bool {
+	return slices.ContainsFunc(d.HostPorts, func(h string) bool {
+		first, last, ok := portRange(h)
+		return ok && first <= port && port <= last
+	})
+}
+
+// portRange reads a port, or a range of ports with its ends.
+func portRange(text string) (first, last int32, ok bool) {
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	a, errA := strconv.ParseUint(from, 10, 16)
+	b, errB := strconv.ParseUint(to, 10, 16)
+	return int32(a), int32(b), errA == nil && errB == nil && 0 < a && a <= b
 }
 
 // DefaultCapabilities are what an engine gives a container that asks for nothing: a

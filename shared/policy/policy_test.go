@@ -106,6 +106,9 @@ func TestTheZeroDocumentAllowsNothingThatReachesOut(t *testing.T) {
 
 func TestADocumentThatSaysSomethingElseIsRefused(t *testing.T) {
 	for name, bad := range map[string]string{
+		"a host port that is not one":           "hostPorts: [0]",
+		"host ports from high to low":           "hostPorts: [90-80]",
+		"host ports without an end":             "hostPorts: [80-]",
 		"a misspelt key":                        "privileges: true",
 		"a key in other letters":                "hostnetwork: true",
 		"a key twice":                           "privileged: false\nprivileged: true",

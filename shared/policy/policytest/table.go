@@ -57,6 +57,13 @@ var Table = []Case{
 	{"the device's processes where only its network is allowed", "hostNetwork: true", "hostPID: true", "", "spec.hostPID: "},
 	{"the device's processes where that is allowed", "hostPID: true", "hostPID: true", "", ""},
 
+	{"a port of the device", "", "", "ports: [{containerPort: 80, hostPort: 8080}]", ""},
+	{"a port of the device where none is allowed", "hostPorts: []", "", "ports: [{containerPort: 80, hostPort: 8080}]", "WEB.ports[0].hostPort: port 8080 of the device is outside"},
+	{"a port of the device outside of the ranges", "hostPorts: [80, 8000-8079]", "", "ports: [{containerPort: 80, hostPort: 8080}]", "WEB.ports[0].hostPort: port 8080 of the device is outside"},
+	{"a port of the device that a range ends with", "hostPorts: [80, 8000-8080]", "", "ports: [{containerPort: 80, hostPort: 8080}]", ""},
+	{"a container's port where none of the device is allowed", "hostPorts: []", "", "ports: [{containerPort: 80}]", ""},
+	{"ports of a pod on the device's network", "{hostNetwork: true, hostPorts: []}", "hostNetwork: true", "ports: [{containerPort: 80, hostPort: 80}]", ""},
+
 	{"the root of the device", "", hostPath("/"), "", `spec.volumes[0].hostPath.path: "/" is outside /var/lib/flotilla/volumes`},
 	{"the root of the device for privileged containers only", "privileged: true", hostPath("/"), "", "spec.volumes[0].hostPath.path: "},
 	{"the root of the device where that is allowed", "hostPaths: [/]", hostPath("/"), "", ""},
@@ -171,7 +178,7 @@ func (c Case) InInit() corev1.PodSpec {
 	first := *s.Containers[0].DeepCopy()
 	first.Name = "prepare"
 	s.InitContainers = []corev1.Container{first}
-	s.Containers[0].SecurityContext = nil
+	s.Containers[0].SecurityContext, s.Containers[0].Ports = nil, nil
 	if first.LivenessProbe != nil || first.ReadinessProbe != nil || first.Lifecycle != nil { // others have none
 		s.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		s.Containers[0].LivenessProbe, s.Containers[0].ReadinessProbe, s.Containers[0].Lifecycle = nil, nil, nil
