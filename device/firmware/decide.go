@@ -159,6 +159,16 @@ func (d *decider) goBack(failed bool, why string) string {
 	return Wait
 }
 
+// notTried goes back from a trial that ended without a verdict, which a power cut does, too. Only
+// the last attempt counts against the candidate.
+func (d *decider) notTried(why string) string {
+	last := d.j.Attempts >= maxAttempts
+	if last {
+		return d.goBack(true, fmt.Sprintf("was not tried in %d attempts: %s", maxAttempts, why))
+	}
+	return d.goBack(false, fmt.Sprintf("was not tried (attempt %d of %d): %s", d.j.Attempts, maxAttempts, why))
+}
+
 // rest ends everything.
 func (d *decider) rest() {
 	d.j = Journal{Bad: d.j.Bad, Attempts: d.j.Attempts, Candidate: d.j.Candidate, Retry: d.j.Retry}
@@ -320,7 +330,7 @@ func (d *decider) arming() string {
 	case h.Phase == PhaseIdle:
 		return d.goBack(d.j.Attempts >= maxAttempts, "the power was cut before the trial was ready")
 	case !h.Tryboot:
-		return d.goBack(true, "the board has booted its old configuration: the new one did not boot, or the power was cut")
+		return d.notTried("the board has booted its old configuration: its firmware did not try the new one, that does not boot, or the power was cut")
 	}
 	d.enter(Verifying)
 	d.say(wire.FirmwareVerifying, "the board runs it")
@@ -333,7 +343,7 @@ func (d *decider) verifying() string {
 	case h.Phase != PhaseArmed || h.Candidate != d.j.Candidate:
 		return d.keepingOrBack()
 	case h.BootID != d.j.Boot || !h.Tryboot:
-		return d.goBack(true, "the board has restarted before the trial was judged")
+		return d.notTried("the board has restarted before the trial was judged")
 	case d.want != nil && d.want.Undo && d.want.Digest == d.j.Candidate:
 		return d.goBack(false, "the hub takes it back")
 	case len(d.f.Failing) == 0 && h.Uptime-d.f.Holding >= d.j.StableFor:
@@ -384,7 +394,7 @@ func (d *decider) keepingOrBack() string {
 		d.say(wire.FirmwareVerifying, "it is good and is being kept")
 		return Wait // the helper ends it
 	}
-	return d.goBack(true, "the board has restarted before it was kept")
+	return d.notTried("the board has restarted before it was kept")
 }
 
 func (d *decider) back() string {

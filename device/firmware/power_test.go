@@ -77,20 +77,22 @@ type world struct {
 	fails  func(call int, dir string, frees bool) error // what the disk answers instead
 	then   []stop                                       // after that, so many calls after the one before
 
-	boot   int
-	uptime time.Duration
-	try    bool // the argument of the reboot was "0 tryboot"
-	trying bool // this boot is a trial
-	hangs  func(Files) bool
-	old    Files
-	new    Files
-	runs   Files // what the board has booted
-	early  bool  // nothing of the system has run since
-	way    string
-	args   string           // the kernel's command line, where GRUB gives it
-	dies   func(Files) bool // after the early units
-	kept   bool             // new is what the board has, and old is what may befall it
-	boots  int
+	boot    int
+	uptime  time.Duration
+	try     bool // the argument of the reboot was "0 tryboot"
+	trying  bool // this boot is a trial
+	hangs   func(Files) bool
+	old     Files
+	new     Files
+	runs    Files // what the board has booted
+	early   bool  // nothing of the system has run since
+	way     string
+	args    string           // the kernel's command line, where GRUB gives it
+	dies    func(Files) bool // after the early units
+	kept    bool             // new is what the board has, and old is what may befall it
+	boots   int
+	armed   func() // a trial is to boot
+	ignores int    // so many trials are not tried by the firmware, which offers them
 }
 
 // fault is what the disk answers to the call that comes.
@@ -220,7 +222,11 @@ func (w *world) start() {
 		w.uptime, w.early = 20*time.Second, true
 		w.trying = false
 		if w.way == byTryboot && w.try && w.names[w.dir()+"/"+tryTxt] != nil {
-			w.trying = true
+			if w.armed != nil {
+				w.armed()
+			}
+			w.trying = w.ignores == 0
+			w.ignores -= min(w.ignores, 1)
 		}
 		w.try = false // before anything else
 		switch {
@@ -609,6 +615,44 @@ func TestAnUndoIsATrial(t *testing.T) {
 		st, j, h = w.live(&again, well)
 		w.goneBack(st, j, h, wire.FirmwareUpToDate)
 	})
+}
+
+func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		ignores, dies int
+		want          string
+		trials        int
+	}{
+		{"the firmware tries it", 0, 0, wire.FirmwareUpToDate, 1},
+		{"the firmware ignores the first trial", 1, 0, wire.FirmwareUpToDate, 2},
+		{"the firmware ignores two trials, and boots the third", 2, 0, wire.FirmwareUpToDate, 3},
+		{"the power is cut in the first trial", 0, 1, wire.FirmwareUpToDate, 2},
+		{"a trial is ignored, and in the next the power is cut", 1, 1, wire.FirmwareUpToDate, 3},
+		{"the firmware ignores every trial", 100, 0, wire.FirmwareRolledBack, 3},
+		{"the power is cut in every trial", 0, 100, wire.FirmwareRolledBack, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, f := newWorldOf(t, byTryboot, profileOf(byTryboot))
+			trials := 0
+			w.ignores, w.armed = c.ignores, func() { trials++ }
+			w.dies = func(runs Files) bool {
+				if !w.trying || c.dies == 0 {
+					return false
+				}
+				c.dies--
+				return true
+			}
+			st, j, h := w.live(f, well)
+			w.check(st, j, h, c.want)
+			if trials != c.trials || (len(st.Bad) > 0) != (c.want == wire.FirmwareRolledBack) {
+				t.Errorf("after %d trials, want %d, it ends as %+v", trials, c.trials, st)
+			}
+			if c.want == wire.FirmwareRolledBack && !strings.HasPrefix(st.Message, "was not tried in 3 attempts: ") {
+				t.Errorf("it says %q", st.Message)
+			}
+		})
+	}
 }
 
 func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
