@@ -38,7 +38,7 @@ type runFlags struct {
 	log                      logFlags
 	limits                   limitFlags
 	failSwapOn               bool
-	swap, topology           string
+	swap, topology, scope    string
 	bootHelper               string // the helper's socket
 	hub, node, site          string // for the development listener
 	labels, taints           []string
@@ -64,6 +64,7 @@ func runCommand() *cobra.Command {
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
+	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod, all containers of a pod to the same NUMA nodes")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
@@ -119,6 +120,10 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return usagef("--topology-manager-policy: %w", err)
 	}
+	scope, err := agent.ParseTopologyScope(f.scope)
+	if err != nil {
+		return usagef("--topology-manager-scope: %w", err)
+	}
 	if f.failSwapOn {
 		if err := refuseSwap(""); err != nil {
 			return err
@@ -129,7 +134,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, journal}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, journal}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}
@@ -146,6 +151,7 @@ type runOptions struct {
 	limits   hardware.Limits
 	swap     agent.SwapBehavior
 	topology agent.TopologyPolicy
+	scope    agent.TopologyScope
 	journal  *agent.Journal
 }
 
@@ -182,6 +188,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		Flags:        o.limits,
 		Swap:         o.swap,
 		Topology:     o.topology,
+		Scope:        o.scope,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
 		Log:          log.With("node", p.node), // the link says it by itself

@@ -89,7 +89,8 @@ type Facts struct {
 	SwapUse     SwapBehavior
 	NUMA        []hardware.NUMANode // where there is more than one
 	Topology    TopologyPolicy
-	AppArmor    bool // the kernel enforces it
+	Scope       TopologyScope // empty: ContainerScope
+	AppArmor    bool          // the kernel enforces it
 	Engine      engine.Info
 }
 

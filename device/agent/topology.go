@@ -13,7 +13,7 @@ import (
 )
 
 // TopologyPolicy says what the NUMA nodes of a container's resources have to do with each other; the kubelet's
-// --topology-manager-policy, with the scope container.
+// --topology-manager-policy.
 type TopologyPolicy string
 
 // Topology policies.
@@ -23,6 +23,23 @@ const (
 	Restricted     TopologyPolicy = "restricted"       // from as few as their number takes, or the pod fails
 	SingleNUMANode TopologyPolicy = "single-numa-node" // from one, or the pod fails
 )
+
+// TopologyScope says what is aligned as one; the kubelet's --topology-manager-scope.
+type TopologyScope string
+
+// Topology scopes.
+const (
+	ContainerScope TopologyScope = "container" // each container by itself
+	PodScope       TopologyScope = "pod"       // all containers of a pod to the same nodes
+)
+
+// ParseTopologyScope reads the word of a flag.
+func ParseTopologyScope(s string) (TopologyScope, error) {
+	if scope := TopologyScope(s); scope == ContainerScope || scope == PodScope {
+		return scope, nil
+	}
+	return "", fmt.Errorf("%q is neither container nor pod", s)
+}
 
 // LabelNUMA is the label of every container of a pod that says to which NUMA nodes each of them is aligned, in JSON. As
 // with devices it is the only record of it.
@@ -179,26 +196,16 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 	node := p.o.Node
 	taken := p.taken(others)
 	numa := map[string][]int{}
+	var best hint
+	admit := true
+	if node.Scope == PodScope {
+		cpus, devices := needOf(pod)
+		best, admit = merge(node.Topology, len(node.NUMA), p.hintsFor(cpus, devices, taken))
+	}
 	for _, w := range everyContainer(pod) {
-		var lists [][]hint
-		if n := wholeCPUs(pod, w.spec); n > 0 {
-			total, free := make([]int64, len(node.NUMA)), make([]int64, len(node.NUMA))
-			for i := range node.NUMA {
-				total[i] = node.NUMA[i].Count()
-				free[i] = total[i] - taken.cpus[i]
-			}
-			lists = append(lists, hints(total, free, n))
+		if node.Scope != PodScope {
+			best, admit = merge(node.Topology, len(node.NUMA), p.hintsFor(wholeCPUs(pod, w.spec), asked(w.spec), taken))
 		}
-		want := asked(w.spec)
-		for _, offer := range node.Offers {
-			n := want[offer.Name]
-			total, free, near := taken.of(offer, node.NUMA)
-			if n == 0 || !near {
-				continue // what is on no node is near to all
-			}
-			lists = append(lists, hints(total, free, n))
-		}
-		best, admit := merge(node.Topology, len(node.NUMA), lists)
 		if !admit {
 			return nil
 		}
@@ -212,6 +219,51 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 		}
 	}
 	return numa
+}
+
+// hintsFor are the hints for so many whole processors and devices, beside what is taken.
+func (p *pass) hintsFor(cpus int64, devices map[corev1.ResourceName]int64, taken *taken) (lists [][]hint) {
+	node := p.o.Node
+	if cpus > 0 {
+		total, free := make([]int64, len(node.NUMA)), make([]int64, len(node.NUMA))
+		for i := range node.NUMA {
+			total[i] = node.NUMA[i].Count()
+			free[i] = total[i] - taken.cpus[i]
+		}
+		lists = append(lists, hints(total, free, cpus))
+	}
+	for _, offer := range node.Offers {
+		n := devices[offer.Name]
+		total, free, near := taken.of(offer, node.NUMA)
+		if n == 0 || !near {
+			continue // what is on no node is near to all
+		}
+		lists = append(lists, hints(total, free, n))
+	}
+	return lists
+}
+
+// needOf is what a pod holds at most at one moment: its containers and sidecars, or an init container
+// beside the sidecars before it.
+func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64) {
+	devices = map[corev1.ResourceName]int64{}
+	var running int64
+	runningDevices := map[corev1.ResourceName]int64{}
+	for _, w := range everyContainer(pod) { // init containers first
+		n, want := wholeCPUs(pod, w.spec), asked(w.spec)
+		cpus = max(cpus, running+n)
+		for name, k := range want {
+			devices[name] = max(devices[name], runningDevices[name]+k)
+		}
+		if w.kind == KindInit && !isSidecar(w) {
+			continue
+		}
+		running += n
+		for name, k := range want {
+			runningDevices[name] += k
+		}
+	}
+	return cpus, devices
 }
 
 // taken is what pods have: processors by NUMA node, and how many have each device.

@@ -234,6 +234,60 @@ func TestPodsAreAlignedOrRejected(t *testing.T) {
 	}
 }
 
+func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
+	inInit := func(p corev1.Pod, cpu string) corev1.Pod {
+		first := *p.Spec.Containers[0].DeepCopy()
+		first.Name = "prepare"
+		q := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Mi")}
+		first.Resources = corev1.ResourceRequirements{Requests: q, Limits: q.DeepCopy()}
+		p.Spec.InitContainers = []corev1.Container{first}
+		return p
+	}
+	three := []hardware.NUMANode{{ID: 0, CPUs: "0-2"}, {ID: 1, CPUs: "3-5"}}
+	for _, c := range []struct {
+		rule  string
+		scope TopologyScope
+		nodes []hardware.NUMANode
+		pods  []corev1.Pod
+		want  string
+	}{
+		{"two containers that have room on one node together", PodScope, twoNodes, []corev1.Pod{entire(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
+		{"beside one that has half of the lower node: both on the other", PodScope, twoNodes, []corev1.Pod{
+			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
+		{"each container by itself", ContainerScope, twoNodes, []corev1.Pod{
+			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
+		{"two containers that have no room on one node together", PodScope, three, []corev1.Pod{entire(makePod("a", "wait", "wait"), "2")}, "a no"},
+		{"an init container gives back what it had", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "2")}, "a[0]"},
+		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "3")}, "a no"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			w := newWorld(c.pods...)
+			w.o.Node.Topology, w.o.Node.Scope, w.o.Node.NUMA = SingleNUMANode, c.scope, c.nodes
+			w.o.Node.Allocatable[corev1.ResourceCPU] = resource.MustParse("6")
+			steps, _ := Steps(w.d, &w.o, w.now)
+			var got []string
+			for _, p := range c.pods {
+				for _, s := range steps {
+					switch {
+					case s.Place.Pod != p.UID:
+					case s.Action == Reject:
+						got = append(got, p.Name+" no")
+					case s.Action == Admit:
+						line := p.Name
+						for _, spec := range p.Spec.Containers {
+							line += fmt.Sprint(s.NUMA[spec.Name])
+						}
+						got = append(got, line)
+					}
+				}
+			}
+			if have := strings.Join(got, " "); have != c.want {
+				t.Errorf("%s, want %s", have, c.want)
+			}
+		})
+	}
+}
+
 // A pod that would be aligned once another has gone waits for that; the same one that another holds for good fails.
 func TestAlignmentWaitsForThoseWhoLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"path"
+	"strconv"
+	"strings"
 
 	"github.com/shirou/gopsutil/v4/cpu"
 	"github.com/shirou/gopsutil/v4/mem"
@@ -48,12 +51,31 @@ func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []st
 	if vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx)); err == nil {
 		c.Swap = int64(vm.SwapTotal)
 	}
+	c.HugePages = hugePages(t)
 	fs, err := fileSystem(t, imageDir(o))
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
 	c.Ephemeral = fs.bytes.Capacity
 	return c, problems
+}
+
+// hugePages are the bytes that the kernel has set aside for pages of each size that it offers.
+func hugePages(t tree) map[int64]int64 {
+	var sizes map[int64]int64
+	for _, dir := range t.glob("/sys/kernel/mm/hugepages/hugepages-*kB") {
+		kib := strings.TrimSuffix(strings.TrimPrefix(path.Base(dir), "hugepages-"), "kB")
+		size, err := strconv.ParseInt(kib, 10, 32)
+		if err != nil || size <= 0 {
+			continue
+		}
+		if sizes == nil {
+			sizes = map[int64]int64{}
+		}
+		size <<= 10
+		sizes[size] = times(uint64(max(t.integer(path.Join(dir, "nr_hugepages")), 0)), size)
+	}
+	return sizes
 }
 
 func stateDir(o Options) string {

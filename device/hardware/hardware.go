@@ -103,6 +103,8 @@ type Capacity struct {
 	Ephemeral int64 `json:"ephemeral"` // bytes, of the file system that holds containers
 	Pods      int64 `json:"pods"`
 	Swap      int64 `json:"swap"` // bytes
+
+	HugePages map[int64]int64 `json:"hugePages,omitempty"` // bytes set aside, by a page's size
 }
 
 // Buses are the names by which periph knows what can be connected.

@@ -1,6 +1,8 @@
 package hardware
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -122,5 +124,30 @@ func TestNodeStatusSaysWhatRunsHere(t *testing.T) {
 	if i.Architecture != "arm64" || i.MachineID != "a438f8ac132a3df9" || i.ContainerRuntimeVersion != "docker://20.10.24" ||
 		i.KubeletVersion != "v1" || i.Swap == nil || *i.Swap.Capacity != 7 {
 		t.Errorf("got %+v", i)
+	}
+}
+
+func TestHugePagesAreCapacityAndTakenFromTheMemory(t *testing.T) {
+	root := t.TempDir()
+	for name, n := range map[string]string{"hugepages-2048kB": "8", "hugepages-1048576kB": "0", "hugepages-64kB": "x", "hugepages-": "1"} {
+		dir := filepath.Join(root, "sys/kernel/mm/hugepages", name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "nr_hugepages"), []byte(n+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := Report{Capacity: Capacity{Memory: 1 << 30, HugePages: hugePages(tree(root))}}
+	st := NodeStatus(r, Limits{}, Software{})
+	for name, want := range map[corev1.ResourceName]string{"hugepages-2Mi": "16Mi", "hugepages-1Gi": "0", "hugepages-64Ki": "0"} {
+		for _, list := range []corev1.ResourceList{st.Capacity, st.Allocatable} {
+			if q, ok := list[name]; !ok || q.String() != want {
+				t.Errorf("%s is %s, want %s", name, q.String(), want)
+			}
+		}
+	}
+	if q := st.Allocatable[corev1.ResourceMemory]; q.String() != "1008Mi" || len(st.Capacity) != 7 {
+		t.Errorf("of 1Gi of memory %s is allocatable; the capacity is %v", q.String(), st.Capacity)
 	}
 }

@@ -1,6 +1,8 @@
 package hardware
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -24,6 +26,9 @@ func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.Node
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(r.Capacity.Ephemeral, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(r.Capacity.Pods, resource.DecimalSI),
 	}
+	for size, bytes := range r.Capacity.HugePages {
+		capacity[hugePagesName(size)] = *resource.NewQuantity(bytes, resource.BinarySI)
+	}
 	for _, x := range offered {
 		capacity[x.Name] = *resource.NewQuantity(x.Amount(), resource.DecimalSI)
 	}
@@ -46,6 +51,11 @@ func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.Node
 	}
 }
 
+// hugePagesName is the resource of huge pages of a size, such as hugepages-2Mi.
+func hugePagesName(size int64) corev1.ResourceName {
+	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+}
+
 // allocatable is capacity less what is reserved and less the threshold at which
 // pods would be sent away, never below 0.
 func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
@@ -58,6 +68,13 @@ func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
 		left := total.DeepCopy()
 		left.Sub(l.System[name])
 		left.Sub(l.Agent[name])
+		if name == corev1.ResourceMemory { // what is set aside for huge pages is lost to all others
+			for other, bytes := range capacity {
+				if strings.HasPrefix(string(other), corev1.ResourceHugePagesPrefix) {
+					left.Sub(bytes)
+				}
+			}
+		}
 		if t, ok := l.Hard.of(signals[name]); ok {
 			left.Sub(*resource.NewQuantity(t.Of(total.Value()), resource.BinarySI))
 		}
