@@ -140,7 +140,7 @@ type device struct {
 }
 
 func newDevice(t testing.TB) *device {
-	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t)}}
+	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t), Policy: DefaultPolicy()}}
 	d.engine = d.twin
 	d.twin.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
 	return d

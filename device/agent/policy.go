@@ -10,8 +10,8 @@ import (
 )
 
 // A Policy is what the owner of a device lets the hub run on it. The hub cannot
-// change it. Its zero value and DefaultPolicy allow nothing that reaches out of a
-// container.
+// change it. Its zero value allows nothing that reaches out of a container, and DefaultPolicy only host
+// ports.
 type Policy struct{ policy.Document }
 
 // DefaultPolicy is the policy of a device whose owner has written none.
