@@ -15,13 +15,27 @@ import (
 
 // stopped says why a rollout begins nothing more although nobody paused it, "" if it goes on.
 func (p *pass) stopped(w *work) string {
-	var kept, bad []string
+	var kept, bad, silent []string
 	for _, node := range w.nodes {
 		switch at, _ := p.stateOf(w.r, node); at {
 		case wanted(w.r):
-			kept = append(kept, node)
+			if p.silentSince(node) {
+				silent = append(silent, node)
+			} else {
+				kept = append(kept, node)
+			}
 		case fleet.FirmwareBad, fleet.FirmwareOverdue:
 			bad = append(bad, node)
+		}
+	}
+	if len(silent) > 0 && (len(bad) == 0 || !*w.r.Spec.PauseOnFailure) {
+		text := fmt.Sprintf("%s went silent after the turn, first %s: bring it back, or label it %s, or ",
+			nodes(len(silent)), silent[0], fleet.LabelExcludeDisruption)
+		switch few := len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)+len(silent)); {
+		case *w.r.Spec.PauseOnFailure:
+			return text + "set spec.pauseOnFailure to false"
+		case few && current(w.r) == nil:
+			return text + "lower spec.successThreshold"
 		}
 	}
 	if len(bad) == 0 {
@@ -46,6 +60,14 @@ func (p *pass) stopped(w *work) string {
 		return fmt.Sprintf("%d of %s %s, fewer than %d%%: first %s; %s, or lower spec.successThreshold", len(kept), nodes(len(kept)+len(bad)), did, w.r.Spec.SuccessThreshold, first, mend)
 	}
 	return ""
+}
+
+// silentSince tells whether a node that had its turn does not answer: what it tried may be the cause, although
+// its device said that it keeps it.
+func (p *pass) silentSince(node string) bool {
+	n := p.s.Node(node)
+	_, excluded := n.Labels[fleet.LabelExcludeDisruption]
+	return p.turn(node).Done && !excluded && state.ReadyOf(n) == corev1.ConditionUnknown
 }
 
 // current is the batch under way, nil for none.

@@ -99,3 +99,50 @@ func TestNoTurnBeginsWhereNothingIsSent(t *testing.T) {
 		}
 	}
 }
+
+// TestARolloutStopsWhereANodeGoesSilentAfterItsTurn: a configuration that a device keeps, and that takes it down
+// a moment later, would take one site after the other.
+func TestARolloutStopsWhereANodeGoesSilentAfterItsTurn(t *testing.T) {
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		rule             string
+		ready            corev1.ConditionStatus
+		done, goOn, excl bool
+		begins           bool
+	}{
+		{rule: "it answers", ready: corev1.ConditionTrue, done: true, begins: true},
+		{rule: "it does not answer", ready: corev1.ConditionUnknown, done: true},
+		{rule: "it had no turn of this rollout", ready: corev1.ConditionUnknown, begins: true},
+		{rule: "it may be silent by its label", ready: corev1.ConditionUnknown, done: true, excl: true, begins: true},
+		{rule: "failures do not stop the rollout, and too few have kept it", ready: corev1.ConditionUnknown, done: true, goOn: true},
+	} {
+		profile, r := cgroup(t)
+		r.Spec.PauseOnFailure = new(!c.goOn)
+		r.Spec.Default()
+		r.Status.Batches = []fleet.FirmwareBatch{{Number: 1, Site: "bergen", Nodes: []string{"pi-1"}, Kept: 1, Ended: &metav1.Time{Time: now}}}
+		objects := []state.Object{profile, r}
+		for i, at := range []string{"bergen", "oslo"} {
+			site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: at}}
+			site.Status.State = fleet.SiteNormal
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: []string{"pi-1", "pi-2"}[i], Labels: map[string]string{fleet.LabelProfile: "pi-4", corev1.LabelTopologyZone: at}}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+			rec.Firmware = &state.FirmwareReport{State: "Staged", Candidate: r.Status.Digest}
+			rec.Assigned = &state.FirmwareTurn{Rollout: "cgroup", Digest: r.Status.Digest}
+			if i == 0 {
+				rec.Firmware, rec.Assigned.Done = &state.FirmwareReport{State: "UpToDate", Digest: r.Status.Digest}, c.done
+				n.Status.Conditions[0].Status = c.ready
+				if c.excl {
+					n.Labels[fleet.LabelExcludeDisruption] = ""
+				}
+			}
+			objects = append(objects, site, n, rec)
+		}
+		s := state.Load(state.Empty("salt", now.Add(-time.Hour)), objects, 4)
+		s, _ = state.Apply(s, Decider{}.Decide(s, Decider{}.Subjects(s), now).Changes)
+		st := s.Rollout("cgroup").Status
+		if begun := s.Record("pi-2").Assigned.Step != ""; begun != c.begins || c.begins != (st.Phase != fleet.RolloutStopped) {
+			t.Errorf("%s: a turn has begun: %t, want %t (%s: %s)", c.rule, begun, c.begins, st.Phase, st.Sentence)
+		}
+	}
+}
