@@ -39,14 +39,13 @@ const (
 )
 
 // A Document is what may run. Its zero value and Default allow nothing that reaches
-// out of a container but host ports; the zero value allows no host port, no host path and no
-// persistent volume at all.
+// out of a container but host ports; the zero value allows no host path and no persistent volume at all.
 type Document struct {
 	Privileged    bool     `yaml:"privileged"`         // privileged containers, and with them every capability and sysctl
 	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
 	HostPID       bool     `yaml:"hostPID"`            // pods that see the device's processes
 	HostPaths     []string `yaml:"hostPaths"`          // prefixes, by whole path elements
-	HostPorts     []string `yaml:"hostPorts"`          // of the device: 8080, or 8000-8100
+	HostPorts     []string `yaml:"hostPorts"`          // of the device: 8080, or 8000-8100; nil: every port
 	Capabilities  []string `yaml:"capabilities"`       // beyond the engine's default set; ALL for every one
 	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain rights
 	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // beyond the safe ones; a * at the end stands for the rest
@@ -70,7 +69,7 @@ type Signature struct {
 
 // Default is the document of whoever has written none.
 func Default() Document {
-	return Document{HostPaths: []string{VolumesRoot}, HostPorts: []string{"1-65535"}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
+	return Document{HostPaths: []string{VolumesRoot}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
 }
 
 const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, hostPorts, capabilities, allowNewPrivileges, unsafeSysctls, " +
@@ -178,7 +177,7 @@ func (d Document) AllowsPath(name string) bool {
 
 // AllowsHostPort tells whether a pod may take a port of the device.
 func (d Document) AllowsHostPort(port int32) bool {
-	return slices.ContainsFunc(d.HostPorts, func(h string) bool {
+	return d.HostPorts == nil || slices.ContainsFunc(d.HostPorts, func(h string) bool {
 		first, last, ok := portRange(h)
 		return ok && first <= port && port <= last
 	})

@@ -86,7 +86,7 @@ func TestTheLineThatARefusalNamesAllowsIt(t *testing.T) {
 func TestTheZeroDocumentAllowsNothingThatReachesOut(t *testing.T) {
 	for _, c := range policytest.Table {
 		spec := c.Spec()
-		if strings.Contains(c.Refused, "image") || c.Refused == "" {
+		if strings.Contains(c.Refused, "image") || strings.Contains(c.Refused, "hostPort") || c.Refused == "" {
 			continue
 		}
 		if len((policy.Document{}).Judge(&spec, nil)) == 0 {
