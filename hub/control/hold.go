@@ -78,7 +78,7 @@ func (l *Loop) newsAlone(ctx context.Context, s state.Snapshot, jobs []*job, now
 
 // carryNews carries out what news says of its own.
 func (l *Loop) carryNews(ctx context.Context, s state.Snapshot, jobs []*job, now time.Time) error {
-	s, log := l.hearAll(s, jobs, now)
+	s, log := l.hearAll(s, jobs, now, false)
 	if len(log) == 0 {
 		return nil
 	}
@@ -95,6 +95,29 @@ func (l *Loop) carryNews(ctx context.Context, s state.Snapshot, jobs []*job, now
 	return nil
 }
 
-// adds tells whether a change needs room that was not taken before. Events do not
-// count: a full disk goes without them.
-func adds(a state.Applied) bool { return a.Old == nil && a.New != nil && a.Key.Kind != state.Events }
+// adds tells whether a change needs room that was not taken before. Events and incidents do not
+// count: the store leaves them out on a full disk.
+func adds(a state.Applied) bool {
+	row := a.Key.Kind.Row()
+	return a.Old == nil && a.New != nil && (row == nil || !row.Expendable)
+}
+
+// A storeRoom is what the loop knows of the store's space for new objects. While there is none, passes
+// are made without what would add any; from time to time one is tried with it.
+type storeRoom struct {
+	full bool
+	err  error         // why
+	next time.Time     // when to try again
+	wait time.Duration // until then, from the last try
+}
+
+const leastRoomWait, mostRoomWait = time.Second, 10 * time.Second
+
+// spares tells whether a pass is to be made without what adds an object.
+func (r *storeRoom) spares(now time.Time) bool { return r.full && now.Before(r.next) }
+
+// failed notes that the store had no room.
+func (r *storeRoom) failed(err error, now time.Time) {
+	r.full, r.err, r.wait = true, err, min(max(2*r.wait, leastRoomWait), mostRoomWait)
+	r.next = now.Add(r.wait)
+}

@@ -66,6 +66,7 @@ type Loop struct {
 	feed      *Feed
 	stalls    stalls
 	hold      hold            // only Run's
+	room      storeRoom       // only Run's
 	told      []state.Applied // what no decider has heard of: events of the last pass, news without what follows; only Run's
 	passes    atomic.Uint64
 	commits   atomic.Uint64
@@ -250,7 +251,14 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		err := l.pass(context.WithoutCancel(ctx), jobs)
 		wait := time.Hour
-		if wake := l.settler.Wake(); !wake.IsZero() {
+		wake := l.settler.Wake()
+		if l.room.full && (wake.IsZero() || l.room.next.Before(wake)) {
+			wake = l.room.next
+		}
+		if l.settler.AsksAll(l.Now()) {
+			wake = l.Now()
+		}
+		if !wake.IsZero() {
 			wait = max(wake.Sub(l.Now()), leastWait)
 		}
 		if err != nil {

@@ -32,34 +32,24 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	if heard.After(s.Listening()) {
 		s = s.Listen(heard)
 	}
-	s = l.refreshSeen(s, now)
-	start := s
-	s, log := l.hearAll(s, jobs, now)
-	s = l.withSeen(s, func(yield func(string) bool) {
-		for _, a := range log {
-			switch a.Key.Kind {
-			case state.Nodes, state.Records: // a record's lease interval moves the deadline
-				yield(a.Key.Name)
-			case state.Sites: // another grace moves the deadlines of its nodes
-				for n := range s.NodesIn(a.Key.Name) {
-					yield(n.Name)
-				}
-			}
-		}
-	})
-	recent := append(slices.Clip(l.told), log...)
-	s, made, settled := l.settler.Settle(s, recent, now)
-	log = append(log, made...)
-	if !settled {
-		var told []state.Applied
-		s, told = l.noEnd(s, made, now)
-		log = append(log, told...)
-	}
-	s, told := state.Apply(s, events(s, log, now))
-	log = append(log, told...)
-
+	spare := l.room.spares(now)
+	start := l.refreshSeen(s.WithRoom(!l.room.full), now)
+	s, log, told := l.settle(start, jobs, now, spare)
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
+	if errors.Is(err, ErrFull) && !spare {
+		// What changes or deletes goes on: the same pass, without what adds an object.
+		l.room.failed(err, now)
+		l.settler.AskAll()
+		spare = true
+		start = l.refreshSeen(start.WithRoom(false), now)
+		s, log, told = l.settle(start, jobs, now, spare)
+		sizes, err = l.remember(ctx, log, s.Revision)
+	} else if err == nil && l.room.full && !spare {
+		l.room = storeRoom{}
+		l.settler.AskAll() // the incident of the full disk is over
+		s = s.WithRoom(true)
+	}
 	wrote = written{time.Since(at), sizes}
 	if err != nil {
 		l.settler.AskAll()
@@ -79,6 +69,35 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	return err
 }
 
+// settle hears news and settles: all that a pass decides. With spare, news that adds an object is
+// refused, and deciders' plans that do are left out.
+func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time, spare bool) (next state.Snapshot, log, told []state.Applied) {
+	s, log = l.hearAll(s, jobs, now, spare)
+	s = l.withSeen(s, func(yield func(string) bool) {
+		for _, a := range log {
+			switch a.Key.Kind {
+			case state.Nodes, state.Records: // a record's lease interval moves the deadline
+				yield(a.Key.Name)
+			case state.Sites: // another grace moves the deadlines of its nodes
+				for n := range s.NodesIn(a.Key.Name) {
+					yield(n.Name)
+				}
+			}
+		}
+	})
+	recent := append(slices.Clip(l.told), log...)
+	l.settler.Spare(spare, l.room.next)
+	s, made, settled := l.settler.Settle(s, recent, now)
+	log = append(log, made...)
+	if !settled {
+		var told []state.Applied
+		s, told = l.noEnd(s, made, now)
+		log = append(log, told...)
+	}
+	s, told = state.Apply(s, events(s, log, now))
+	return s, append(log, told...), told
+}
+
 // carryOut shows, tells and logs what is remembered. To write thousands of lines takes
 // a while, for which nobody has to wait.
 func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
@@ -93,8 +112,9 @@ func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 }
 
 // hearAll asks every piece of news what follows from it, and what follows from that: the
-// end of an enrolment belongs to the deletion of its Node.
-func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time) (next state.Snapshot, log []state.Applied) {
+// end of an enrolment belongs to the deletion of its Node. With spare, news that adds an object is
+// refused.
+func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time, spare bool) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
 		var changes []state.Change
 		at := time.Now()
@@ -103,9 +123,13 @@ func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time) (next state
 		if j.err != nil {
 			continue
 		}
-		var more []state.Applied
-		s, j.done, more = l.Follows.apply(s, changes, now)
-		log = append(append(log, j.done...), more...)
+		next, done, more := l.Follows.apply(s, changes, now)
+		if spare && (slices.ContainsFunc(done, adds) || slices.ContainsFunc(more, adds)) {
+			j.err = fmt.Errorf("nothing was changed: %w", l.room.err)
+			continue
+		}
+		s, j.done = next, done
+		log = append(append(log, done...), more...)
 	}
 	return s, log
 }

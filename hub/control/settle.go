@@ -48,7 +48,13 @@ type Settler struct {
 	before   [][]state.Subject // what unheard was before the newest pass
 	again    time.Time         // when to ask about everything after such a pass; zero: there was none
 	patience time.Duration     // from that pass
+	spare    bool              // plans that add an object are left out
+	room     time.Time         // until then
 }
+
+// Spare makes the passes that follow leave out plans that add an object, for which the store has no
+// room. What is left out is asked for again at that moment.
+func (t *Settler) Spare(spare bool, until time.Time) { t.spare, t.room = spare, until }
 
 // Follows says what else is changed, in the same transaction, because of what was done:
 // right after every news and every plan. Nil: nothing.
@@ -125,25 +131,11 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 				continue
 			}
 			quiet = false
-			var apart state.Decide
-			if d, ok := d.(Apart); ok && len(subjects) > part {
-				apart = d.Apart(s, subjects)
-			}
-			var plan state.Plan
+			var made []state.Applied
 			var ok bool
-			if apart != nil {
-				plan, ok = inParts(apart, s, subjects, now)
-			} else {
-				plan, ok = decide(d.Decide, s, subjects, now)
-			}
+			s, made, ok = t.ask(i, s, subjects, now)
 			failed = failed || !ok
-			var done, more []state.Applied
-			s, done, more = t.follows.apply(s, plan.Changes, now)
-			log = append(append(log, done...), more...)
-			t.alarms[i].setAll(plan.Alarms)
-			if plan.Forgive {
-				s = s.Forgive(now)
-			}
+			log = append(log, made...)
 		}
 		if quiet && failed {
 			break
@@ -167,6 +159,42 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 		}
 	}
 	return s, log[len(recent):], false
+}
+
+// ask asks a decider, and makes the changes of its plan. Where nothing may be added, it is asked
+// again about halves of the subjects until only those are left out whose own plan adds an object.
+func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject, now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
+	d := t.deciders[i]
+	var apart state.Decide
+	if d, ok := d.(Apart); ok && len(subjects) > part {
+		apart = d.Apart(s, subjects)
+	}
+	var plan state.Plan
+	if apart != nil {
+		plan, ok = inParts(apart, s, subjects, now)
+	} else {
+		plan, ok = decide(d.Decide, s, subjects, now)
+	}
+	next, made, more := t.follows.apply(s, plan.Changes, now)
+	made = append(made, more...)
+	if t.spare && slices.ContainsFunc(made, adds) {
+		if len(subjects) == 1 {
+			t.again = t.room
+			if len(t.unheard[i]) < mostUnheard {
+				t.unheard[i] = append(t.unheard[i], subjects...)
+			}
+			return s, nil, ok
+		}
+		half := len(subjects) / 2
+		s, first, ok1 := t.ask(i, s, subjects[:half], now)
+		s, rest, ok2 := t.ask(i, s, subjects[half:], now)
+		return s, append(first, rest...), ok1 && ok2
+	}
+	t.alarms[i].setAll(plan.Alarms)
+	if plan.Forgive {
+		next = next.Forgive(now)
+	}
+	return next, made, ok
 }
 
 // decide asks one decider. One that panics decides nothing: the others go on, and the

@@ -30,6 +30,8 @@ const (
 	ImageNotPulled fleet.IncidentCause = "ImageNotPulled"
 
 	FirmwareRolloutStopped fleet.IncidentCause = "FirmwareRolloutStopped"
+
+	HubDiskFull fleet.IncidentCause = "HubDiskFull"
 )
 
 // Kinds of what an incident is about that the hub keeps no objects of.
@@ -52,6 +54,7 @@ const (
 	familyMake  family = "make"
 	familyImage family = "image"
 	familyBoot  family = "boot"
+	familyDisk  family = "disk"
 	familyFlaps family = family(fleet.ConditionFlapping)
 )
 
@@ -82,6 +85,9 @@ var rules = map[fleet.IncidentCause]rule{
 	CannotBePlaced: {family: familyPlace, severity: fleet.SeverityWarning},
 	DoesNotStop:    {family: familyStop, severity: fleet.SeverityWarning},
 	CannotMakePods: {family: familyMake, severity: fleet.SeverityWarning},
+
+	// It settles, as a hub whose disk is full may add something small in between.
+	HubDiskFull: {family: familyDisk, severity: fleet.SeverityCritical, settle: time.Minute},
 
 	FirmwareRolloutStopped: {family: familyBoot, severity: fleet.SeverityWarning},
 

@@ -113,6 +113,8 @@ func said(i *fleet.Incident) string {
 		text = work + " cannot make its pods"
 	case JobFailed:
 		text = work + " has failed"
+	case HubDiskFull:
+		text = "The hub's disk is full: nothing new is remembered until there is space"
 	case FirmwareRolloutStopped:
 		text = "Rollout " + of + " of a boot configuration has stopped"
 	case ImageNotPulled:

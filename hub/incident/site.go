@@ -167,8 +167,8 @@ func (p *pass) site(name string) (f findings) {
 				f.wake = earliest(f.wake, m)
 			}
 		}
-		if fleetwide := p.open[theFleet]; g.cause == SiteDark && len(fleetwide) > 0 {
-			i.PartOf = fleetwide[0].Name
+		if all := p.openOf(theFleet, familyFleet); g.cause == SiteDark && all != nil {
+			i.PartOf = all.Name
 		}
 		i.Message = said(&i)
 		out.Incident = i
@@ -289,8 +289,18 @@ func (p *pass) leaves(n *corev1.Node) (first time.Time) {
 	return first
 }
 
-// fleet finds whether all sites are dark at once, which is one cause: the hub's own link.
+// fleet finds what is wrong with the fleet as a whole: all sites are dark at once, which is one
+// cause, the hub's own link; or the hub's disk is full.
 func (p *pass) fleet() (f findings) {
+	if p.s.OutOfRoom() {
+		out := found{rule: rules[HubDiskFull], old: p.openOf(theFleet, familyDisk)}
+		out.Incident = fleet.Incident{Cause: HubDiskFull, About: fleet.IncidentObject{Kind: fleetKind}, Since: metav1.NewTime(p.now), Latest: metav1.NewMicroTime(p.now)}
+		if out.old != nil {
+			out.Since, out.Latest = out.old.Since, out.old.Latest
+		}
+		out.Message = said(&out.Incident)
+		f.all = append(f.all, out)
+	}
 	all := p.s.Sites()
 	if all.Master == 0 || all.Counting < 2 {
 		return f
@@ -328,10 +338,16 @@ func (p *pass) fleet() (f findings) {
 	}
 	i.Latest = metav1.NewMicroTime(i.Since.Time)
 	i.Message = said(&i)
-	out := found{Incident: i, rule: rules[FleetDark]}
-	if open := p.open[theFleet]; len(open) > 0 {
-		out.old = open[0]
-	}
-	f.all = append(f.all, out)
+	f.all = append(f.all, found{Incident: i, rule: rules[FleetDark], old: p.openOf(theFleet, familyFleet)})
 	return f
+}
+
+// openOf returns the open incident of a family about a subject, nil for none.
+func (p *pass) openOf(q state.Subject, f family) *fleet.Incident {
+	for _, i := range p.open[q] {
+		if familyOf(i.Cause) == f {
+			return i
+		}
+	}
+	return nil
 }

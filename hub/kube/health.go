@@ -20,8 +20,9 @@ const healthWait = 10 * time.Second
 
 // A check is one thing that a healthy hub does.
 type check struct {
-	name string
-	run  func(ctx context.Context) error
+	name  string
+	run   func(ctx context.Context) error
+	ready bool // a matter of /readyz alone: another process would not help
 }
 
 // health answers /healthz, /livez and /readyz, and each check below them, in the words
@@ -33,14 +34,19 @@ type health struct {
 
 func newHealth(f Fleet) *health {
 	return &health{checks: []check{
-		{"ping", func(context.Context) error { return nil }},
-		{"control-loop", func(ctx context.Context) error {
-			// A full disk is no matter here: the writer says so to those who write.
+		{name: "ping", run: func(context.Context) error { return nil }},
+		{name: "control-loop", run: func(ctx context.Context) error {
 			_, _ = f.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil })
 			return ctx.Err()
 		}},
+		{name: "disk", ready: true, run: func(context.Context) error {
+			if f.Snapshot().OutOfRoom() {
+				return errors.New("the hub's disk is full: it remembers changes and deletions, but nothing new; make room on it")
+			}
+			return nil
+		}},
 		// Load balancers ask for it by its name, to send to the hub that leads: this is one.
-		{"leader", func(context.Context) error { return nil }},
+		{name: "leader", run: func(context.Context) error { return nil }},
 	}}
 }
 
@@ -62,7 +68,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	what, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
 	q := r.URL.Query()
 	if name != "" {
-		i := slices.IndexFunc(h.checks, func(c check) bool { return c.name == name })
+		i := slices.IndexFunc(h.checks, func(c check) bool { return c.name == name && (!c.ready || what == "readyz") })
 		if i < 0 {
 			http.Error(w, "404 page not found", http.StatusNotFound)
 			return
@@ -77,6 +83,9 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var out strings.Builder
 	ok := true
 	for _, c := range h.checks {
+		if c.ready && what != "readyz" {
+			continue
+		}
 		if slices.Contains(q["exclude"], c.name) {
 			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.name)
 		} else if err := h.run(c); err != nil {

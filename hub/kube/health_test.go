@@ -35,11 +35,14 @@ func TestHealth(t *testing.T) {
 		{"a hub that is well", "/healthz", newFake(), 200, "ok"},
 		{"it lives", "/livez", newFake(), 200, "ok"},
 		{"it says what it has looked at", "/livez?verbose", newFake(), 200, "[+]ping ok\n[+]control-loop ok\n[+]leader ok\nlivez check passed\n"},
-		{"but for what is left out", "/readyz?verbose&exclude=control-loop", newFake(), 200, "[+]ping ok\n[+]control-loop excluded: ok\n[+]leader ok\nreadyz check passed\n"},
+		{"but for what is left out", "/readyz?verbose&exclude=control-loop", newFake(), 200, "[+]ping ok\n[+]control-loop excluded: ok\n[+]disk ok\n[+]leader ok\nreadyz check passed\n"},
 		{"that it leads", "/readyz/leader", newFake(), 200, "ok"},
 		{"one thing", "/readyz/control-loop", newFake(), 200, "ok"},
 		{"something that is not looked at", "/readyz/etcd", newFake(), 404, "404 page not found\n"},
 		{"a full disk is told to those who write", "/livez", full, 200, "ok"},
+		{"a hub without room lives", "/livez", outOfRoom{newFake()}, 200, "ok"},
+		{"a hub without room is not ready", "/readyz/disk", outOfRoom{newFake()}, 500, "internal server error: the hub's disk is full: it remembers changes and deletions, but nothing new; make room on it\n"},
+		{"a hub with room is", "/readyz/disk", newFake(), 200, "ok"},
 		{"a loop that stands still", "/livez", stuck{newFake()}, 500, "[+]ping ok\n[-]control-loop failed: no answer within 10s\n[+]leader ok\nlivez check failed\n"},
 		{"the loop that stands still", "/healthz/control-loop", stuck{newFake()}, 500, "internal server error: no answer within 10s\n"},
 		{"a loop that stands still, and nobody minds", "/healthz?exclude=control-loop", stuck{newFake()}, 200, "ok"},
@@ -55,3 +58,7 @@ func TestHealth(t *testing.T) {
 		})
 	}
 }
+
+type outOfRoom struct{ Fleet }
+
+func (f outOfRoom) Snapshot() state.Snapshot { return f.Fleet.Snapshot().WithRoom(false) }

@@ -52,6 +52,9 @@ func (c *call) paths() []string {
 	}
 	for _, at := range healthPaths {
 		for _, check := range c.health.checks {
+			if check.ready && at != "/readyz" {
+				continue
+			}
 			all = append(all, at+"/"+check.name)
 		}
 	}

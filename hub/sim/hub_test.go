@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
+	"flotilla.dev/shared/fleet"
 )
 
 func TestFleetARestartOfTheHubMovesNoDeadlineAndEvictsNobody(t *testing.T) {
@@ -272,33 +274,66 @@ func TestFleetTheHubsOwnClockMayStartInThePast(t *testing.T) {
 	})
 }
 
+// A hub whose disk takes nothing new goes on with all that changes or deletes: nodes become Unknown,
+// pods are evicted, people delete. What it cannot add it adds when there is room again.
 func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 	t.Parallel()
 	simulate(t, func(t *testing.T, w *world) {
 		oslo, bergen := w.newLights("oslo", 20), w.newLights("bergen", 20)
 		w.lightUp(slices.Concat(oslo, bergen), 40)
-		w.join(false, oslo[0]) // whose deadline makes the hub want to write
-		time.Sleep(25 * time.Second)
+		w.deploy("spare", 2)
+		time.Sleep(10 * time.Second)
 		w.full.Store(true)
-		for range 40 {
-			time.Sleep(3 * time.Second)
-			if _, err := w.hub.Loop.Do(context.Background(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
-				return []state.Change{state.Remove(s.Deployment("default", "kiosk"), "")}, nil
-			}); !errors.Is(err, store.ErrFull) {
-				t.Fatalf("an edit that cannot be remembered is answered with %v", err)
+		replicas := func(n int32) {
+			w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+				d := s.Deployment("default", "kiosk").DeepCopy()
+				d.Spec.Replicas, d.Generation = &n, d.Generation+1
+				return []state.Change{state.Put(d, "")}, nil
+			})
+		}
+		replicas(41) // the deciders want to add a pod from now on
+		w.join(false, oslo[0])
+		time.Sleep(50 * time.Second)
+		if w.ready("oslo-01") != corev1.ConditionUnknown {
+			t.Errorf("a silent node is %s", w.ready("oslo-01"))
+		}
+		w.do(func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+			return []state.Change{state.Remove(s.Deployment("default", "spare"), "")}, nil
+		})
+		time.Sleep(time.Minute)
+		for _, p := range w.pods("spare") {
+			if p.DeletionTimestamp == nil {
+				t.Errorf("pod %s of a deleted workload is not asked to leave", p.Name)
 			}
 		}
-		synctest.Wait()
-		if n := w.lines.excuse("pass failed, will try again"); n < 2 || n > 3 {
-			t.Errorf("the log says %d times in two minutes that it failed, wants one line a minute", n)
+		if _, err := w.hub.Loop.Do(context.Background(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+			d := s.Deployment("default", "kiosk").DeepCopy()
+			d.Name, d.UID = "another", ""
+			return []state.Change{state.Put(d, "")}, nil
+		}); !errors.Is(err, control.ErrFull) {
+			t.Errorf("what adds something is answered with %v", err)
 		}
-		if w.ready("oslo-01") != corev1.ConditionTrue {
-			t.Error("what cannot be remembered is shown")
+		told := func() (open bool) {
+			for i := range state.Each[*fleet.Incident](w.snapshot(), state.Incidents, "") {
+				open = open || i.Cause == incident.HubDiskFull && i.State == fleet.IncidentOpen
+			}
+			return open
+		}
+		if !told() || !w.snapshot().OutOfRoom() {
+			t.Error("nobody is told that the disk is full")
+		}
+		w.until(7*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict kiosk")) > 0 })
+		if n := len(w.pods("kiosk")); n > 40 {
+			t.Errorf("there is no room, and %d pods", n)
+		}
+		if n := w.lines.excuse("pass failed, will try again"); n > 0 {
+			t.Errorf("the log says %d times that a pass failed", n)
 		}
 		w.full.Store(false)
-		time.Sleep(2 * time.Second)
-		if said := w.look.sentences("Ready=Unknown"); len(said) != 1 || w.ready("oslo-01") != corev1.ConditionUnknown {
-			t.Errorf("there is room again, and %v", said)
+		w.until(time.Minute, "the pod for which there was no room", func() bool { return len(w.pods("kiosk")) >= 41 })
+		time.Sleep(2 * time.Minute)
+		if told() || w.snapshot().OutOfRoom() {
+			t.Error("there is room again, and nobody is told")
 		}
 		w.rejoin(oslo[0])
 	})

@@ -264,7 +264,7 @@ func (i *inspector) survey(h *simHub) {
 				}
 			}
 		}
-		if now.Sub(h.began) < i.w.cfg.NodeMonitorGracePeriod+time.Second || i.w.full.Load() { // what cannot be remembered has to wait
+		if now.Sub(h.began) < i.w.cfg.NodeMonitorGracePeriod+time.Second {
 			continue
 		}
 		for p := range s.PodsOn(n.Name) {

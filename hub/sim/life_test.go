@@ -2,10 +2,12 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,19 +27,22 @@ type simHub struct {
 	began  time.Time
 }
 
-// A disk is the hub's memory, which may be full.
+// A disk is the hub's store. A full one takes changes and deletions, and nothing new.
 type disk struct {
 	control.Store
 	w *world
 }
 
 func (d disk) Commit(ctx context.Context, rows []control.Row, rev uint64) error {
-	if d.w.full.Load() {
-		return fmt.Errorf("commit: %w", store.ErrFull)
+	if d.w.full.Load() && slices.ContainsFunc(rows, d.w.isNew) {
+		return fmt.Errorf("commit: %w: %w", control.ErrFull, store.ErrFull)
 	}
 	if sick := d.w.sick.Load(); sick != nil {
 		if err := (*sick)(rows); err != nil {
 			d.w.sickened.Add(1)
+			if errors.Is(err, store.ErrFull) {
+				err = fmt.Errorf("%w: %w", control.ErrFull, err)
+			}
 			return fmt.Errorf("commit: %w", err)
 		}
 	}

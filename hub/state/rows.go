@@ -151,7 +151,7 @@ var kinds = [...]Row{
 		List:   func() runtime.Object { return new(fleet.DeviceReportList) },
 	},
 	{
-		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: readOnly,
+		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: readOnly, Expendable: true,
 		Viewer: readOnly,
 		New:    fresh[fleet.Incident],
 		List:   func() runtime.Object { return new(fleet.IncidentList) },

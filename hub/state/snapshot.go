@@ -54,6 +54,7 @@ type Snapshot struct {
 	seen      *table[time.Time]      // node
 	all       SiteTally              // all sites together
 	forgiven  time.Time              // every node counts as seen at least then
+	full      bool                   // see OutOfRoom
 	listens   time.Time              // when it could hear devices again; see Listening
 }
 
@@ -314,6 +315,15 @@ func (s Snapshot) Listening() time.Time {
 	}
 	return s.Started
 }
+
+// WithRoom returns the snapshot of a hub whose disk takes new objects, or does not.
+func (s Snapshot) WithRoom(room bool) Snapshot {
+	s.full = !room
+	return s
+}
+
+// OutOfRoom tells whether the hub's disk takes no new object. It still takes changes and deletions.
+func (s Snapshot) OutOfRoom() bool { return s.full }
 
 func under[V any](t *table[V], first string) iter.Seq[V] {
 	return func(yield func(V) bool) {
