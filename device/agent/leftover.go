@@ -4,9 +4,65 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
 )
+
+// A Leftover is a stopped container that the engine refuses to remove, because it is being removed
+// already, say, or a mount of it is busy. It runs nothing, so it holds no pod: the pod ends without
+// it, and its removal is tried again later and later.
+type Leftover struct {
+	Instance
+	Pod     *corev1.Pod // nil: the pod is not desired any more
+	RetryAt time.Time
+	Wait    time.Duration // until then, from the last try
+}
+
+// leftoverWait is how long the first try again waits; each further wait is twice as long.
+const leftoverWait = 10 * time.Second
+
+func hasStopped(in Instance) bool {
+	return in.State == engine.Exited || in.State == engine.Dead || in.State == engine.Created
+}
+
+// unremoved takes in that the engine refused to remove a stopped container. It tells whether the
+// container is left over. The second refusal in a row is told as an event.
+func (a *Agent) unremoved(s Step, err error, now time.Time) bool {
+	o := &a.loop.o
+	if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == s.ID }); i >= 0 {
+		l := &o.Leftovers[i]
+		l.Wait = min(2*l.Wait, maxBackOff)
+		l.RetryAt = now.Add(l.Wait)
+		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", l.Pod, s.Place.Container,
+			"container %s has stopped, but the engine does not remove it: %v; its pod ends without it, and it is tried again", s.ID, err)
+		return true
+	}
+	i := slices.IndexFunc(o.Containers, func(in Instance) bool { return in.ID == s.ID && hasStopped(in) })
+	if i < 0 {
+		return false
+	}
+	o.Leftovers = append(o.Leftovers, Leftover{o.Containers[i], s.Pod, now.Add(leftoverWait), leftoverWait})
+	o.Containers = slices.Delete(slices.Clone(o.Containers), i, i+1)
+	return true
+}
+
+// leftovers tries again to remove what the engine refused to remove.
+func (p *pass) leftovers() {
+	for _, l := range p.o.Leftovers {
+		switch {
+		case !p.free(l.Place):
+		case l.RetryAt.After(p.now):
+			p.at(l.RetryAt)
+		default:
+			p.step(Step{Action: Remove, Place: l.Place, Pod: l.Pod, Kind: l.Kind, ID: l.ID, Attempt: l.Attempt, Why: "the engine refused to remove it before"})
+			p.busy[l.Place] = Doing{Since: p.now}
+		}
+	}
+}
 
 // Engines let a command run on whose caller was killed. So a command that the hub
 // wants is noted before it begins, and an agent that starts ends those that the one

@@ -67,7 +67,8 @@ type Observed struct {
 	Asked    map[types.UID]*corev1.Pod // what pods are to have that the device has not granted, see split
 
 	Pods       map[types.UID]*Record // what it remembers, by pod
-	Containers []Instance            // every container of its own that exists
+	Containers []Instance            // every container of its own that exists, but for Leftovers
+	Leftovers  []Leftover            // stopped containers that the engine refuses to remove
 	Busy       []Doing               // steps being taken
 	Stale      bool                  // Containers may have changed since
 	Dismissed  bool                  // no hub asks how pods end
@@ -271,11 +272,19 @@ func (o *Observed) finished(pod *corev1.Pod, r *Record) bool {
 // agent's own clock: an engine's timestamps jump with the device's.
 func (o *Observed) See(list []engine.Container, now time.Time) {
 	o.Containers = o.Containers[:0:0]
+	var left []Leftover
 	for _, c := range list {
-		if in, ok := ours(c, o.Node); ok {
-			o.Containers = append(o.Containers, in)
+		in, ok := ours(c, o.Node)
+		if !ok {
+			continue
 		}
+		if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == in.ID }); i >= 0 && hasStopped(in) {
+			left = append(left, o.Leftovers[i])
+			continue
+		}
+		o.Containers = append(o.Containers, in)
 	}
+	o.Leftovers = left
 	// newest first within a place, so that the first one seen of a place is the one that counts
 	sort.Slice(o.Containers, func(i, j int) bool {
 		a, b := o.Containers[i], o.Containers[j]

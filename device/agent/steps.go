@@ -72,6 +72,7 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 			p.cancel(uid, nil)
 		}
 	}
+	p.leftovers()
 	for _, pod := range inOrder(d.Pods) {
 		p.pod(pod)
 	}

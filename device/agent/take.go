@@ -120,6 +120,10 @@ func (a *Agent) done(d Doing, err error) {
 	if l.ctx.Err() == nil {
 		a.trouble(fmt.Sprintf("%s failed, it is tried again every %s", s, holdFailed), err)
 	}
+	if s.Action == Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil && a.unremoved(s, err, now) {
+		a.free(d)
+		return
+	}
 	if err != nil && l.ctx.Err() == nil {
 		l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
 		return

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// refusing is an engine that does not remove the containers of some places.
+type refusing struct {
+	engine.Engine
+	refuses func(id string) bool
+}
+
+func (r refusing) Remove(ctx context.Context, id string) error {
+	if r.refuses(id) {
+		return errors.New("remove container " + id + ": removal of container is already in progress (409)")
+	}
+	return r.Engine.Remove(ctx, id)
+}
+
+// A container that has stopped and that the engine does not remove holds no pod. It is removed later.
+func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
+	for name, c := range map[string]struct {
+		sandbox, others bool
+		forgotten       bool // the pod is not desired any more while the container is left
+		restart         bool
+	}{
+		"its container":                           {others: true},
+		"its sandbox":                             {sandbox: true},
+		"all of them":                             {others: true, sandbox: true},
+		"and the hub forgets the pod":             {others: true, sandbox: true, forgotten: true},
+		"and the agent starts again in between":   {others: true, restart: true},
+		"and the pod is forgotten before a start": {others: true, forgotten: true, restart: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				refuse := true
+				d.end()
+				d.engine = refusing{d.twin, func(id string) bool {
+					list, _ := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+					at := slices.IndexFunc(list, func(o engine.Container) bool { return o.ID == id })
+					if at < 0 || !refuse {
+						return false
+					}
+					if list[at].Labels[LabelContainer] == "" {
+						return c.sandbox
+					}
+					return c.others
+				}}
+				d.start()
+				p := makePod("web", "wait") // which has no sandbox
+				if c.sandbox {
+					p = makePod("web", "wait", "wait")
+				}
+				d.desire(1, p)
+				time.Sleep(15 * time.Second)
+				d.wantPhase("web", corev1.PodRunning, "")
+				at := metav1.NewTime(time.Now().Add(30 * time.Second))
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, new(int64(30))
+				d.desire(2, p)
+				time.Sleep(2 * time.Minute)
+				if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed {
+					t.Fatalf("the pod is %s after two minutes", st.Phase)
+				}
+				if c.forgotten {
+					d.desire(3)
+					time.Sleep(time.Minute)
+					if st, there := d.pod("web"); there {
+						t.Errorf("a pod that is over is told of as %s", st.Phase)
+					}
+				}
+				if !slices.Contains(d.reasons(), "FailedRemoveContainer") {
+					t.Errorf("nobody is told: %q", d.reasons())
+				}
+				if c.restart {
+					d.end()
+					d.start()
+					time.Sleep(time.Minute)
+					if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed && !c.forgotten {
+						t.Errorf("after a start the pod is %s", st.Phase)
+					}
+				}
+				refuse = false
+				time.Sleep(6 * time.Minute)
+				d.desire(4)
+				time.Sleep(time.Minute)
+				d.wantContainers()
+			})
+		})
+	}
+}
