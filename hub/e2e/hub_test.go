@@ -134,7 +134,7 @@ func (h *hub) answers() error {
 			return err
 		}
 	}
-	_, err := h.get("/readyz")
+	_, err := h.get("/livez")
 	return err
 }
 
