@@ -29,8 +29,8 @@ func hasStopped(in Instance) bool {
 	return in.State == engine.Exited || in.State == engine.Dead || in.State == engine.Created
 }
 
-// unremoved takes in that the engine refused to remove a stopped container. It tells whether the
-// container is left over. The second refusal in a row is told as an event.
+// unremoved notes that the engine refused to remove a container, and returns whether that container
+// has stopped and is a leftover now. From the second refusal on, each is an event.
 func (a *Agent) unremoved(s Step, err error, now time.Time) bool {
 	o := &a.loop.o
 	if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == s.ID }); i >= 0 {

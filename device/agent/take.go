@@ -118,7 +118,7 @@ func (a *Agent) done(d Doing, err error) {
 		err = nil
 	}
 	if l.ctx.Err() == nil {
-		a.trouble(fmt.Sprintf("%s failed, it is tried again every %s", s, holdFailed), err)
+		a.trouble(fmt.Sprintf("%s failed, it is tried again", s), err)
 	}
 	if s.Action == Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil && a.unremoved(s, err, now) {
 		a.free(d)
