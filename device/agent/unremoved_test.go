@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,12 +43,13 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				refuse := true
+				var refuse atomic.Bool
+				refuse.Store(true)
 				d.end()
 				d.engine = refusing{d.twin, func(id string) bool {
 					list, _ := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
 					at := slices.IndexFunc(list, func(o engine.Container) bool { return o.ID == id })
-					if at < 0 || !refuse {
+					if at < 0 || !refuse.Load() {
 						return false
 					}
 					if list[at].Labels[LabelContainer] == "" {
@@ -88,7 +90,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 						t.Errorf("after a start the pod is %s", st.Phase)
 					}
 				}
-				refuse = false
+				refuse.Store(false)
 				time.Sleep(6 * time.Minute)
 				d.desire(4)
 				time.Sleep(time.Minute)
