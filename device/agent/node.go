@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/nodedeclaredfeatures/features/inplacepodresize"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
@@ -136,8 +135,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if l.info.Arch != "" { // of the containers: a 32-bit system may have a 64-bit kernel
 		st.NodeInfo.Architecture = l.info.Arch
 	}
-	// Sorted, by the names of Kubernetes; the first has none there.
-	st.DeclaredFeatures = []string{fleet.FeatureEphemeralContainers, inplacepodresize.IPPRInitContainersFeatureGate}
+	st.DeclaredFeatures = []string{fleet.FeatureEphemeralContainers}
 	st.Images, st.RuntimeHandlers = imagesOf(l.images), runtimeHandlers(a.c.Runtimes, l.info)
 	l.health = hardware.Health(*l.report, l.health, now)
 	st.Conditions = slices.Concat(l.conditions, l.health)
