@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,14 +49,6 @@ func lastResort(o *Observed) (out []Instance) {
 			out = append(out, in)
 		}
 	}
-	slices.SortStableFunc(out, func(x, y Instance) int {
-		if (x.Kind == KindSandbox) == (y.Kind == KindSandbox) {
-			return 0
-		}
-		if x.Kind == KindSandbox {
-			return -1
-		}
-		return 1
-	})
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Kind == KindSandbox && out[j].Kind != KindSandbox })
 	return out
 }

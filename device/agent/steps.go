@@ -3,6 +3,7 @@ package agent
 import (
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,7 +80,7 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 	for _, pod := range p.admissions(d.Pods) {
 		p.pod(pod)
 	}
-	slices.SortStableFunc(p.steps, func(a, b Step) int { return rank(a) - rank(b) })
+	sort.SliceStable(p.steps, func(i, j int) bool { return rank(p.steps[i]) < rank(p.steps[j]) })
 	return p.steps, p.wake
 }
 

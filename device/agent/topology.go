@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -351,14 +352,12 @@ func (t *taken) take(pod *corev1.Pod, w wanted, near []int, has []hardware.Devic
 				continue
 			}
 			order := slices.Clone(offer.Devices)
-			slices.SortStableFunc(order, func(a, b hardware.Device) int {
-				switch {
-				case isNear(a, near) == isNear(b, near):
-					return int(t.held(a) - t.held(b))
-				case isNear(a, near):
-					return -1
+			sort.SliceStable(order, func(i, j int) bool {
+				a, b := order[i], order[j]
+				if isNear(a, near) != isNear(b, near) {
+					return isNear(a, near)
 				}
-				return 1
+				return t.held(a) < t.held(b)
 			})
 			for _, d := range order[:min(n, int64(len(order)))] {
 				t.hold(d)

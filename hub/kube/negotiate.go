@@ -4,6 +4,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -51,15 +52,7 @@ func clauses(header string) (list []clause) {
 		}
 		list = append(list, c)
 	}
-	slices.SortStableFunc(list, func(a, b clause) int {
-		switch {
-		case a.q > b.q:
-			return -1
-		case a.q < b.q:
-			return 1
-		}
-		return 0
-	})
+	sort.SliceStable(list, func(i, j int) bool { return list[i].q > list[j].q })
 	return list
 }
 

@@ -2,6 +2,7 @@ package state
 
 import (
 	"slices"
+	"sort"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authnv1 "k8s.io/api/authentication/v1"
@@ -99,6 +100,6 @@ func Served() (all []Resource) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Resource) int { return slices.Index(groups, a.In) - slices.Index(groups, b.In) })
+	sort.SliceStable(all, func(i, j int) bool { return slices.Index(groups, all[i].In) < slices.Index(groups, all[j].In) })
 	return all
 }
