@@ -60,9 +60,10 @@ var mayImport = map[string][]string{
 	"hub/kube":           {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/kube/lines", "hub/listen", "hub/panics"},
 	"hub/kube/remote":    {"hub/ask", "hub/panics"},
 	"hub/kube/table":     {"shared/fleet", "shared/bound", "hub/state"},
+	"hub/kube/lines":     {"shared/bound"},
 	"hub/kube/openapi":   {"shared/fleet"},
 	"hub/ask":            {"shared/wire", "hub/panics"},
-	"hub/admin":          {"shared/fleet", "shared/wire", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
+	"hub/admin":          {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
 
 	"device/agent":             {"device/agent/pause", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
 	"device/signature":         {"shared/policy"},

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 )
 
 // A manifest is an object as it is written down.
@@ -25,6 +26,12 @@ type manifest map[string]any
 
 // parseManifest reads one document; a key that stands twice is an error.
 func parseManifest(text string) (m manifest, err error) {
+	if err := bound.Crowded([]byte(text)); err != nil {
+		return nil, err
+	}
+	if err := bound.Document([]byte(text)); err != nil {
+		return nil, err
+	}
 	if err := yaml.UnmarshalStrict([]byte(text), &m); err != nil {
 		return nil, errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: "))
 	}
@@ -112,6 +119,9 @@ const maxDocuments = 100
 
 // documents are the objects of a text with several of them, lists taken apart.
 func documents(text string) (all []manifest, err error) {
+	if err := bound.Crowded([]byte(text)); err != nil {
+		return nil, err
+	}
 	r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	for n := 1; ; n++ {
 		doc, err := r.Read()

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
-	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/state"
@@ -122,15 +122,12 @@ func (a *applier) update(r *resource, live, next state.Object, manager, sub stri
 
 // applied is the step of a server-side apply: create what is not there, else
 // merge what is sent into it.
-func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write, now time.Time) (step, error) {
-	if err := readable(body, mediaYAML, c.res.GroupVersionKind); err != nil {
-		return step{}, err
-	}
+func (c *call) applied(s state.Snapshot, live state.Object, body body, w write, now time.Time) (step, error) {
 	patch := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(body, &patch.Object); err != nil {
+	if err := json.Unmarshal(body.data, &patch.Object); err != nil {
 		return step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
-	twice, err := c.checkKeys(body)
+	twice, err := c.checkKeys(body.twice)
 	if err != nil {
 		return step{}, err
 	}
@@ -198,13 +195,12 @@ func (c *call) applied(s state.Snapshot, live state.Object, body []byte, w write
 }
 
 // checkKeys checks that what is applied says each thing once.
-func (c *call) checkKeys(body []byte) ([]string, error) {
-	err := yaml.UnmarshalStrict(body, &map[string]any{})
+func (c *call) checkKeys(err error) ([]string, error) {
 	switch {
 	case err == nil, c.fieldValidation() == metav1.FieldValidationIgnore:
 		return nil, nil
 	case c.fieldValidation() == metav1.FieldValidationStrict:
-		return nil, apierrors.NewBadRequest("error strict decoding YAML: " + err.Error())
+		return nil, apierrors.NewBadRequest("error strict decoding YAML: error converting YAML to JSON: " + err.Error())
 	}
 	text := err.Error()
 	if _, lines, ok := strings.Cut(text, "unmarshal errors:\n"); ok {
@@ -219,7 +215,7 @@ func (c *call) checkKeys(body []byte) ([]string, error) {
 
 // checkFields checks that the kind has the fields that are applied, which body has as they were
 // written.
-func (c *call) checkFields(patch *unstructured.Unstructured, body []byte) ([]string, error) {
+func (c *call) checkFields(patch *unstructured.Unstructured, body body) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
@@ -236,7 +232,7 @@ func (c *call) checkFields(patch *unstructured.Unstructured, body []byte) ([]str
 	case err == nil:
 		return nil, nil
 	case !ok, c.fieldValidation() == metav1.FieldValidationStrict:
-		return nil, unreadable(body, mediaYAML, kind, err)
+		return nil, unreadable(body, kind, err)
 	case c.fieldValidation() == metav1.FieldValidationIgnore:
 		return nil, nil
 	}

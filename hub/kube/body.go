@@ -1,35 +1,132 @@
 package kube
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
 )
 
-// maxBody is the size in bytes of the greatest request that is read: Kubernetes'
-// limit for JSON and YAML.
-const maxBody = 3 << 20
+// Sizes in bytes of the greatest request that is read.
+const (
+	maxBody  = 3 << 20  // Kubernetes' limit for JSON and YAML
+	maxSmall = 64 << 10 // of what is not kept: reviews, bindings, evictions, scales, options
+)
 
-// body reads the request's body.
-func (c *call) body() ([]byte, error) {
-	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+// A body is what a request brings, counted before anything of it is decoded.
+type body struct {
+	text  []byte // as it came
+	media string // of data: mediaJSON or mediaProto
+	data  []byte // what text says: YAML is JSON here
+	twice error  // what YAML says twice
+}
+
+// body reads the request's body, which is of that kind or a patch of it. It is the only way to
+// read one: what it holds is bounded, and what all requests together hold is, until they end.
+func (c *call) body(kind schema.GroupVersionKind) (b body, err error) {
+	most := int64(maxBody)
+	if c.small() {
+		most = maxSmall
+	}
+	size := c.r.ContentLength
+	if size < 0 || size > most {
+		size = most
+	}
+	if err := c.holds(&c.load.reading, size); err != nil {
+		return b, err
+	}
+	b.text, err = io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, most))
 	var tooBig *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooBig):
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+		return b, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", most))
 	case err != nil:
-		return nil, apierrors.NewBadRequest("read the body of the request: " + err.Error())
+		return b, apierrors.NewBadRequest("read the body of the request: " + err.Error())
 	}
-	return b, nil
+	unread := func(err error) error {
+		return apierrors.NewBadRequest(kind.Kind + " cannot be read: " + err.Error())
+	}
+	b.media, b.data = mediaJSON, b.text
+	media := c.contentType()
+	written := false // as YAML
+	var n bound.Count
+	switch media {
+	case mediaProto:
+		b.media = mediaProto
+		into, newErr := scheme.New(kind)
+		if newErr != nil {
+			return b, newErr
+		}
+		n, err = bound.CountProto(b.text, into)
+	case mediaJSON, string(types.JSONPatchType):
+		n = bound.CountJSON(b.text)
+	default: // a patch may be YAML; one that is applied says each name once, as YAML
+		written = media == string(types.ApplyYAMLPatchType)
+		if json.Valid(b.text) {
+			n = bound.CountJSON(b.text)
+			break
+		}
+		written = true
+		n, err = bound.CountYAML(b.text)
+	}
+	if err == nil {
+		err = n.Bounded()
+	}
+	if err != nil {
+		return b, unread(err)
+	}
+	if err := c.holds(&c.load.decoding, cost(b.text, n, written)); err != nil {
+		return b, err
+	}
+	if written && len(b.text) > 0 {
+		if err := bound.YAML(b.text, nil); err != nil {
+			return b, unread(err)
+		}
+		if b.data, b.twice, err = fromYAML(b.text); err != nil {
+			return b, apierrors.NewBadRequest("error decoding YAML: error converting YAML to JSON: " + err.Error())
+		}
+		if err := bound.CountJSON(b.data).Bounded(); err != nil {
+			return b, unread(err)
+		}
+	}
+	if c.verb == "patch" && media != string(types.ApplyYAMLPatchType) {
+		return b, nil // it is not of the kind; what becomes of it is looked at
+	}
+	return b, readable(b.data, b.media, kind)
+}
+
+// fromYAML turns YAML into JSON, and tells of names that stand there twice.
+func fromYAML(text []byte) (data []byte, twice, err error) {
+	if data, twice = yaml.YAMLToJSONStrict(text); twice == nil {
+		return data, nil, nil
+	}
+	data, err = yaml.YAMLToJSON(text)
+	return data, twice, err
+}
+
+// small tells of a request whose body is never long.
+func (c *call) small() bool {
+	switch {
+	case c.verb == "delete" || c.verb == "deletecollection":
+		return true
+	case c.sub != nil:
+		return slices.Contains([]string{"binding", "eviction", "scale"}, c.sub.name)
+	}
+	return strings.HasSuffix(c.res.Kind, "Review")
 }
 
 // contentType returns the media type of the body; none at all is JSON.
@@ -45,41 +142,47 @@ func (c *call) contentType() string {
 	return media
 }
 
-// decoder returns what reads a body of the media type. All are strict: how
-// strictly the result is taken is the client's choice.
-func decoder(media string) (runtime.Decoder, error) {
-	switch media {
-	case mediaJSON:
-		return strictJSON, nil
-	case mediaYAML, "application/x-yaml", "text/yaml":
-		return strictYAML, nil
-	case mediaProto:
-		return protoCodec, nil
+// known refuses a body of a media type that no object is read from.
+func (c *call) known() error {
+	switch media := c.contentType(); media {
+	case mediaJSON, mediaYAML, "application/x-yaml", "text/yaml", mediaProto:
+		return nil
+	default:
+		return unsupportedMedia(media, mediaJSON, mediaYAML, mediaProto)
 	}
-	return nil, unsupportedMedia(media, mediaJSON, mediaYAML, mediaProto)
+}
+
+// decode reads a body as an object of the kind, of which it is known to be readable. It is strict: the error may be one of strict
+// decoding alone, and how strictly that is taken is the client's choice.
+func (b body) decode(kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
+	if b.media == mediaProto {
+		return protoCodec.Decode(b.data, &kind, nil)
+	}
+	o, have, err := strictJSON.Decode(b.data, &kind, nil)
+	if strict, ok := runtime.AsStrictDecodingError(err); b.twice != nil && (err == nil || ok) {
+		all := []error{b.twice}
+		if ok {
+			all = append(all, strict.Errors()...)
+		}
+		err = runtime.NewStrictDecodingError(all)
+	}
+	return o, have, err
 }
 
 // decode reads an object of the kind from b. What is wrong with its fields is
 // refused, warned about or ignored, as fieldValidation says.
-func (c *call) decode(b []byte, media string, kind schema.GroupVersionKind) (runtime.Object, error) {
-	d, err := decoder(media)
-	if err != nil {
-		return nil, err
-	}
+func (c *call) decode(b body, kind schema.GroupVersionKind) (runtime.Object, error) {
 	// An empty body decodes as the default kind with no fields: say so instead.
-	if len(b) == 0 {
+	if len(b.text) == 0 {
 		return nil, apierrors.NewBadRequest("the body of the request is empty: send a " + kind.Kind)
 	}
-	if err := readable(b, media, kind); err != nil {
-		return nil, err
-	}
-	o, have, err := d.Decode(b, &kind, nil)
+	o, have, err := b.decode(kind)
 	strict, ok := runtime.AsStrictDecodingError(err)
 	if err != nil && !ok {
 		if have != nil && *have != kind && runtime.IsNotRegisteredError(err) {
 			return nil, wrongKind(*have, kind)
 		}
-		return nil, unreadable(b, media, kind, err)
+		return nil, unreadable(b, kind, err)
 	}
 	if *have != kind {
 		return nil, wrongKind(*have, kind)
@@ -91,7 +194,7 @@ func (c *call) decode(b []byte, media string, kind schema.GroupVersionKind) (run
 		switch c.fieldValidation() {
 		case metav1.FieldValidationIgnore:
 		case metav1.FieldValidationStrict:
-			return nil, unreadable(b, media, kind, err)
+			return nil, unreadable(b, kind, err)
 		default:
 			for _, e := range strict.Errors() {
 				c.warn(e.Error())
@@ -114,11 +217,14 @@ func (c *call) fieldValidation() string { return c.r.URL.Query().Get("fieldValid
 // object reads the request's body as an object of the resource, and checks it
 // against the path.
 func (c *call) object() (state.Object, error) {
-	b, err := c.body()
+	if err := c.known(); err != nil {
+		return nil, err
+	}
+	b, err := c.body(c.res.GroupVersionKind)
 	if err != nil {
 		return nil, err
 	}
-	o, err := c.decode(b, c.contentType(), c.res.GroupVersionKind)
+	o, err := c.decode(b, c.res.GroupVersionKind)
 	if err != nil {
 		return nil, err
 	}
@@ -161,20 +267,16 @@ func (c *call) place(o state.Object) error {
 // deleteOptions reads what a deletion is to be like, from its body and its query.
 func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 	opts := new(metav1.DeleteOptions)
-	b, err := c.body()
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}
+	b, err := c.body(kind)
 	if err != nil {
 		return nil, err
 	}
-	if len(b) > 0 {
-		d, err := decoder(c.contentType())
-		if err != nil {
+	if len(b.text) > 0 {
+		if err := c.known(); err != nil {
 			return nil, err
 		}
-		kind := schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"}
-		if err := readable(b, c.contentType(), kind); err != nil {
-			return nil, err
-		}
-		o, _, err := d.Decode(b, &kind, nil)
+		o, _, err := b.decode(kind)
 		if err != nil && !runtime.IsStrictDecodingError(err) {
 			return nil, apierrors.NewBadRequest("decode DeleteOptions: " + err.Error())
 		}

@@ -11,20 +11,16 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// readable tells whether a text of the media type can be decoded as the kind, at a
-// bounded cost.
+// readable tells whether JSON or protobuf can be decoded as the kind, at a bounded cost.
 func readable(b []byte, media string, kind schema.GroupVersionKind) error {
 	into, err := scheme.New(kind)
 	if err != nil {
 		into = nil // not ours: nobody will decode it
 	}
-	switch media {
-	case mediaProto:
+	if media == mediaProto {
 		err = bound.Proto(b, into)
-	case mediaJSON:
+	} else {
 		err = bound.JSON(b, into)
-	default:
-		err = bound.YAML(b, into)
 	}
 	if err != nil {
 		return apierrors.NewBadRequest(kind.Kind + " cannot be read: " + err.Error())

@@ -31,7 +31,8 @@ type call struct {
 
 	who access.User
 
-	audited bool // what was decided is in the audit already
+	audited bool     // what was decided is in the audit already
+	held    []func() // gives back what the request holds of the hub's memory
 }
 
 // errNotFound is a path that nothing is served under; it is answered in plain
@@ -105,6 +106,9 @@ func (c *call) authenticate() error {
 	}
 	if err := c.Access.CheckForm(c.r, u); err != nil {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", err)
+	}
+	if u.Role == access.Device {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("the certificate of a device is for the hub's broker: get one for kubectl with `flotilla-hub kubeconfig`"))
 	}
 	c.who = u
 	c.r = c.r.WithContext(control.From(c.r.Context(), "user "+u.Name))

@@ -122,6 +122,7 @@ type Server struct {
 	answers   *answers
 	sifting   *sifting
 	health    *health
+	load      *load
 }
 
 // New returns the API of a fleet.
@@ -138,7 +139,7 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet)}
+	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: newLoad()}
 }
 
 // The paths that are mounted.
@@ -188,6 +189,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := &call{Server: s, w: w, r: r}
+	defer c.release()
 	serve := c.serve
 	if r.URL.Path == "/" {
 		serve = c.index

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/hub/kube/lines"
 )
@@ -25,8 +24,8 @@ const mostMistakes = 20
 
 // unreadable refuses a body that is not of its kind: by its fields, in plain words and all at
 // once, where the decoder would name a Go type and only the first.
-func unreadable(b []byte, media string, kind schema.GroupVersionKind, err error) error {
-	text, causes := inWords(b, media, kind, err)
+func unreadable(b body, kind schema.GroupVersionKind, err error) error {
+	text, causes := inWords(b, kind, err)
 	st := metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
 		Message: fmt.Sprintf("%s in version %q cannot be handled as a %s: %s", kind.Kind, kind.Version, kind.Kind, text),
@@ -39,8 +38,8 @@ func unreadable(b []byte, media string, kind schema.GroupVersionKind, err error)
 
 // inWords is what a decoder found wrong, in plain words: its own, where only fields are unknown,
 // as clients know these by them.
-func inWords(b []byte, media string, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
-	causes := mistakes(b, media, kind)
+func inWords(b body, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
+	causes := mistakes(b, kind)
 	var parts []string
 	for _, c := range causes {
 		if c.Type != unknownField {
@@ -56,22 +55,18 @@ func inWords(b []byte, media string, kind schema.GroupVersionKind, err error) (s
 const unknownField metav1.CauseType = "FieldUnknown"
 
 // mistakes are the fields of a body whose values are not of their types, or that are none.
-func mistakes(b []byte, media string, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
+func mistakes(b body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
 	into, err := scheme.New(kind)
-	if err != nil || media == mediaProto {
+	if err != nil || b.media == mediaProto {
 		return nil
 	}
 	var at lines.Object
-	raw := b
-	if media != mediaJSON && !json.Valid(b) { // a client that applies calls its JSON YAML
-		if raw, err = yaml.YAMLToJSON(b); err != nil {
-			return nil
-		}
-		if objects := lines.Objects(b); len(objects) > 0 {
+	if !json.Valid(b.text) { // YAML
+		if objects := lines.Objects(b.text); len(objects) > 0 {
 			at = objects[0]
 		}
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
+	d := json.NewDecoder(bytes.NewReader(b.data))
 	d.UseNumber()
 	var v any
 	if d.Decode(&v) != nil {

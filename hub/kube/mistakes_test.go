@@ -7,7 +7,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/yaml"
 )
 
 // TestMistakesAreToldByFieldAndLine: what people write wrong is told in plain words, with where
@@ -36,29 +35,25 @@ func TestMistakesAreToldByFieldAndLine(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
-			_, _, err := strictYAML.Decode([]byte(c.text), &kind, nil)
+			b := inYAML(t, c.text)
+			_, _, err := b.decode(kind)
 			if err == nil {
 				t.Fatal("the decoder takes it")
 			}
 			var no *apierrors.StatusError
-			if !errors.As(unreadable([]byte(c.text), mediaYAML, kind, err), &no) || no.ErrStatus.Code != 400 {
+			if !errors.As(unreadable(b, kind, err), &no) || no.ErrStatus.Code != 400 {
 				t.Fatalf("%v is no refusal", err)
 			}
 			if want := `Deployment in version "v1" cannot be handled as a Deployment: ` + c.want; no.ErrStatus.Message != want {
 				t.Errorf("told\n%s\nwants\n%s", no.ErrStatus.Message, want)
 			}
-			asJSON, err := yaml.YAMLToJSON([]byte(c.text))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, _, err = strictJSON.Decode(asJSON, &kind, nil); err == nil {
+			b.text = b.data
+			if _, _, err = b.decode(kind); err == nil {
 				t.Fatal("the decoder takes it as JSON")
 			}
-			for _, media := range []string{mediaJSON, mediaYAML} {
-				text, causes := inWords(asJSON, media, kind, err)
-				if strings.Contains(text, "line") || strings.Contains(text, "Go struct") || len(causes) == 0 || !strings.Contains(text, causes[0].Message) {
-					t.Errorf("as JSON: %s (%v)", text, causes)
-				}
+			text, causes := inWords(b, kind, err)
+			if strings.Contains(text, "line") || strings.Contains(text, "Go struct") || len(causes) == 0 || !strings.Contains(text, causes[0].Message) {
+				t.Errorf("as JSON: %s (%v)", text, causes)
 			}
 		})
 	}
@@ -67,10 +62,20 @@ func TestMistakesAreToldByFieldAndLine(t *testing.T) {
 // TestUnknownFieldsKeepTheirWords: clients know these by them; the causes say what may be meant.
 func TestUnknownFieldsKeepTheirWords(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
-	text := []byte("apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
-	_, _, err := strictYAML.Decode(text, &kind, nil)
-	said, causes := inWords(text, mediaYAML, kind, err)
+	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
+	_, _, err := b.decode(kind)
+	said, causes := inWords(b, kind, err)
 	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" || causes[0].Message != "unknown field; replicas is one (line 4)" {
 		t.Errorf("%s, %v", said, causes)
 	}
+}
+
+// inYAML is the body of a request in YAML.
+func inYAML(t *testing.T, text string) body {
+	t.Helper()
+	data, twice, err := fromYAML([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body{text: []byte(text), media: mediaJSON, data: data, twice: twice}
 }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"sigs.k8s.io/yaml"
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/state"
@@ -46,7 +45,7 @@ func (c *call) patch() error {
 	if err != nil {
 		return err
 	}
-	body, err := c.body()
+	body, err := c.body(c.res.GroupVersionKind)
 	if err != nil {
 		return err
 	}
@@ -58,7 +57,7 @@ func (c *call) patch() error {
 		if live == nil {
 			return step{}, c.missing()
 		}
-		next, warnings, err := c.patched(live, body, kind)
+		next, warnings, err := c.patched(live, body.data, kind)
 		if err != nil {
 			return step{}, err
 		}
@@ -126,19 +125,8 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is
 			is, err = nil, unprocessable(fmt.Sprintf("it has a list, an object or nothing where a plain value is expected (%v)", p))
 		}
 	}()
-	bounds := bound.YAML // is read too, as by Kubernetes, for all but JSON patches
-	if kind == types.JSONPatchType {
-		bounds = bound.JSON
-	}
-	if err := bounds(patch, nil); err != nil {
+	if err := bound.JSON(patch, nil); err != nil {
 		return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
-	}
-	if kind != types.JSONPatchType && !json.Valid(patch) {
-		asJSON, err := yaml.YAMLToJSON(patch)
-		if err != nil {
-			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
-		}
-		patch = asJSON
 	}
 	switch kind {
 	case types.JSONPatchType:
@@ -226,16 +214,20 @@ func isObject(patch []byte) error {
 // decodePatched reads a patched object. Unlike a body it cannot be of another
 // kind by mistake, and it has no fields unknown but those of the patch.
 func (c *call) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Object, []string, error) {
+	if err := bound.CountJSON(b).Bounded(); err != nil { // a patch may copy what it has copied
+		return nil, nil, unprocessable(err.Error())
+	}
 	if err := readable(b, mediaJSON, kind); err != nil {
 		return nil, nil, unprocessable(err.Error())
 	}
-	o, have, err := strictJSON.Decode(b, &kind, nil)
+	is := body{text: b, media: mediaJSON, data: b}
+	o, have, err := is.decode(kind)
 	strict, isStrict := runtime.AsStrictDecodingError(err)
 	if err != nil && !isStrict {
 		if runtime.IsNotRegisteredError(err) && have != nil {
 			return nil, nil, wrongKind(*have, kind)
 		}
-		text, _ := inWords(b, mediaJSON, kind, err)
+		text, _ := inWords(is, kind, err)
 		return nil, nil, unprocessable("patched object: " + text)
 	}
 	if *have != kind {

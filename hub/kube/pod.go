@@ -31,11 +31,14 @@ func (c *call) posted(kind schema.GroupVersionKind) (o runtime.Object, f form, e
 	if f, err = negotiate(c.r, c.res.media()); err != nil {
 		return nil, f, err
 	}
-	b, err := c.body()
+	if err := c.known(); err != nil {
+		return nil, f, err
+	}
+	b, err := c.body(kind)
 	if err != nil {
 		return nil, f, err
 	}
-	o, err = c.decode(b, c.contentType(), kind)
+	o, err = c.decode(b, kind)
 	return o, f, err
 }
 

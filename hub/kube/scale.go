@@ -89,17 +89,18 @@ func (c *call) scale() error {
 	if err != nil {
 		return err
 	}
-	body, err := c.body()
+	if c.verb == "update" {
+		if err := c.known(); err != nil {
+			return err
+		}
+	}
+	body, err := c.body(c.sub.kind)
 	if err != nil {
 		return err
 	}
 	var sent *scalev1.Scale
 	if c.verb == "update" || kind == types.ApplyYAMLPatchType {
-		media := c.contentType()
-		if kind != "" {
-			media = mediaYAML
-		}
-		o, err := c.decode(body, media, c.sub.kind)
+		o, err := c.decode(body, c.sub.kind)
 		if err != nil {
 			return err
 		}
@@ -116,7 +117,7 @@ func (c *call) scale() error {
 		want, warnings := sent, []string(nil)
 		if want == nil {
 			var err error
-			if want, warnings, err = c.patchedScale(scaleOf(live), body, kind); err != nil {
+			if want, warnings, err = c.patchedScale(scaleOf(live), body.data, kind); err != nil {
 				return step{}, err
 			}
 		}
@@ -150,13 +151,13 @@ func (c *call) scale() error {
 
 // scaleApplied is the applied scale as it is applied to the workload itself: whoever
 // applies a scale comes to own the workload's replicas.
-func (c *call) scaleApplied(sc *scalev1.Scale) []byte {
+func (c *call) scaleApplied(sc *scalev1.Scale) body {
 	b, _ := json.Marshal(map[string]any{ // strings and a number: cannot fail
 		"apiVersion": c.res.GroupVersion().String(), "kind": c.res.Kind,
 		"metadata": map[string]any{"name": c.name, "namespace": c.namespace},
 		"spec":     map[string]any{"replicas": sc.Spec.Replicas},
 	})
-	return b
+	return body{text: b, media: mediaJSON, data: b}
 }
 
 // scaleAs shows a scale in the form that is asked for, with the columns of Kubernetes.

@@ -17,7 +17,6 @@ var scheme = newScheme()
 // Decoders of request bodies. A strict one returns the object together with what
 // was wrong with it.
 var (
-	strictYAML = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{Yaml: true, Strict: true})
 	strictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{Strict: true})
 	protoCodec = protobuf.NewSerializer(scheme, scheme)
 )

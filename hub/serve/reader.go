@@ -47,11 +47,20 @@ const (
 	longestList = 256
 )
 
+// A row may hold what a request may, and who set each of it.
+const (
+	mostObjects = 8 * bound.MaxObjects
+	longRow     = 128 << 10 // bytes; what is shorter is not counted
+)
+
 // object is the object of a row, and what of it had to be mended.
 func (k *reader) object(r store.Row) (o state.Object, places []string, err error) {
 	kind := state.Kind(r.Kind)
 	if o, err = state.New(kind); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	if len(r.Object) > longRow && bound.CountJSON(r.Object).Objects > mostObjects {
+		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists: that many are not read; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, mostObjects)
 	}
 	k.begin()
 	written := k.written(r.Object, o)

@@ -20,7 +20,7 @@ func Proto(data []byte, into any) error {
 	if !ok || !suspicious(data, nil) {
 		return nil
 	}
-	p := protoWalk{}
+	p := protoWalk{fields: map[reflect.Type]map[protowire.Number]reflect.Type{}, count: new(Count)}
 	return each(data, func(num protowire.Number, body []byte) error {
 		if num == 2 {
 			return p.message(body, typeOf(into))
@@ -53,17 +53,24 @@ func each(data []byte, fn func(num protowire.Number, body []byte) error) error {
 	return nil
 }
 
-// A protoWalk goes through messages and their types side by side. It keeps the fields of
-// each type by their numbers.
-type protoWalk map[reflect.Type]map[protowire.Number]reflect.Type
+// A protoWalk goes through messages and their types side by side.
+type protoWalk struct {
+	fields map[reflect.Type]map[protowire.Number]reflect.Type // of each type, by their numbers
+	count  *Count                                             // of what it meets
+}
 
 func (p protoWalk) message(data []byte, t reflect.Type) error {
 	for t != nil && (t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice) {
 		t = t.Elem()
 	}
-	switch {
-	case t == nil:
+	if t == nil { // no decoder reads it
 		return nil
+	}
+	p.count.Values++
+	if t.Kind() == reflect.Struct {
+		p.count.Objects++
+	}
+	switch {
 	case t == quantityType:
 		return each(data, func(num protowire.Number, body []byte) error {
 			if num == 1 {
@@ -81,7 +88,7 @@ func (p protoWalk) message(data []byte, t reflect.Type) error {
 	case t.Kind() != reflect.Struct:
 		return nil
 	}
-	fields, ok := p[t]
+	fields, ok := p.fields[t]
 	if !ok {
 		fields = map[protowire.Number]reflect.Type{}
 		for i := range t.NumField() {
@@ -92,7 +99,7 @@ func (p protoWalk) message(data []byte, t reflect.Type) error {
 				}
 			}
 		}
-		p[t] = fields
+		p.fields[t] = fields
 	}
 	return each(data, func(num protowire.Number, body []byte) error { return p.message(body, fields[num]) })
 }

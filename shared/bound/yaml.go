@@ -33,7 +33,7 @@ func Document(data []byte) error {
 		if yamlnode.Unmarshal(data, &doc) != nil {
 			return nil // the decoder will say so
 		}
-		if expanded(&doc, map[*yamlnode.Node]int{}) > MaxExpanded {
+		if aliases && expanded(&doc, map[*yamlnode.Node]int{}) > MaxExpanded {
 			return errAliases
 		}
 		if deep(&doc, Depth+1) {
@@ -43,8 +43,8 @@ func Document(data []byte) error {
 	return nil
 }
 
-// expanded is the size of a node with its aliases written out; more than MaxExpanded is
-// just that.
+// expanded is the size of a node with its aliases written out, each value of which takes room
+// by itself; more than MaxExpanded is just that.
 func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 	if n == nil {
 		return 0
@@ -53,7 +53,7 @@ func expanded(n *yamlnode.Node, known map[*yamlnode.Node]int) int {
 		return size
 	}
 	known[n] = MaxExpanded + 1 // one that contains itself has no end
-	size := len(n.Value) + 1
+	size := len(n.Value) + MaxExpanded/MaxValues
 	if n.Kind == yamlnode.AliasNode {
 		size = expanded(n.Alias, known)
 	}

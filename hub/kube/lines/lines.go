@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	yaml "go.yaml.in/yaml/v3"
+
+	"flotilla.dev/shared/bound"
 )
 
 // An Object is one object of a text.
@@ -23,6 +25,9 @@ type Object struct{ node *yaml.Node }
 // Objects are those of all documents of a text, lists taken apart and empty ones left out.
 // It ends where the text is no YAML.
 func Objects(text []byte) (all []Object) {
+	if bound.Crowded(text) != nil {
+		return nil
+	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	for {
 		var doc yaml.Node
@@ -117,7 +122,7 @@ func child(at *yaml.Node, name string) (value, key *yaml.Node) {
 // Syntax says what makes a text no YAML, with the line; "": nothing does. Of a tab the
 // parser does not say that it is one, and of a wrong indentation only where the block begins.
 func Syntax(text []byte) string {
-	if parses(text) == nil {
+	if bound.Crowded(text) != nil || parses(text) == nil {
 		return ""
 	}
 	var all [][]byte

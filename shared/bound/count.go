@@ -1,0 +1,184 @@
+package bound
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// What the body of a request may hold, however few bytes it has: a decoder makes of an empty
+// object of two bytes a value of up to a thousand.
+const (
+	MaxObjects = 16384 // objects and lists
+	MaxValues  = 65536 // those, names, and entries of lists
+)
+
+// A Count is what a decoder will make of a text. It is taken from the bytes, before anything is
+// decoded, and never too small.
+type Count struct{ Objects, Values int }
+
+// Bounded tells whether it is as much as is read.
+func (c Count) Bounded() error {
+	if c.Objects > MaxObjects || c.Values > MaxValues {
+		return fmt.Errorf("it has more than %d objects and lists, or more than %d names and values: that many are not read at once", MaxObjects, MaxValues)
+	}
+	return nil
+}
+
+// CountJSON counts JSON.
+func CountJSON(data []byte) (c Count) {
+	inString := false
+	for i := 0; i < len(data); i++ {
+		switch b := data[i]; {
+		case inString && b == '\\':
+			i++
+		case b == '"':
+			inString = !inString
+		case inString:
+		case b == '{' || b == '[':
+			c.Objects++
+			c.Values++
+		case b == ',' || b == ':':
+			c.Values++
+		}
+	}
+	return c
+}
+
+// CountProto counts Kubernetes' protobuf of a value of that type.
+func CountProto(data []byte, into any) (c Count, err error) {
+	data, _ = bytes.CutPrefix(data, protoMagic)
+	p := protoWalk{fields: map[reflect.Type]map[protowire.Number]reflect.Type{}, count: &c}
+	err = each(data, func(num protowire.Number, body []byte) error {
+		if num == 2 {
+			return p.message(body, typeOf(into))
+		}
+		return nil
+	})
+	return c, err
+}
+
+// errEncoding is of YAML that is not written in UTF-8, whose bytes say nothing.
+var errEncoding = errors.New("it is not UTF-8: save it as UTF-8")
+
+// CountYAML counts YAML by its marks: each value but the first stands behind one. Marks in texts
+// are no values; they are left out where it is certain that they are in one, which is in a block
+// (key: |) of a document without anything unusual before it.
+func CountYAML(data []byte) (c Count, err error) {
+	if !utf8.Valid(data) {
+		return c, errEncoding
+	}
+	// YAML ends lines at these too.
+	usual := !bytes.ContainsAny(data, "\u0085\u2028\u2029") && bytes.Count(data, []byte("\r")) == bytes.Count(data, []byte("\r\n"))
+	for len(data) > 0 {
+		var line []byte
+		line, data, _ = bytes.Cut(data, []byte("\n"))
+		c.marks(line)
+		var block bool
+		column := 0
+		if usual {
+			column, block, usual = lineOf(strings.TrimRight(string(line), "\r "))
+		}
+		if block {
+			data = afterBlock(data, column)
+		}
+	}
+	return c, nil
+}
+
+// Crowded refuses YAML, or JSON, that holds more than is read.
+func Crowded(text []byte) error {
+	c, err := CountYAML(text)
+	switch {
+	case err != nil:
+		return err
+	case c.Bounded() != nil && json.Valid(text):
+		c = CountJSON(text)
+	}
+	return c.Bounded()
+}
+
+// marks adds those of a line. A mapping in a block has none of its own: its names are Values.
+func (c *Count) marks(line []byte) {
+	for i, b := range line {
+		switch b {
+		case '{', '[':
+			c.Objects++
+			c.Values++
+		case '-':
+			if i+1 == len(line) || strings.IndexByte(" \t\r-", line[i+1]) >= 0 {
+				c.Objects++
+				c.Values++
+			}
+		case ',', ':', '?':
+			c.Values++
+		}
+	}
+}
+
+// afterBlock is what follows the text of a block whose parent stands in that column.
+func afterBlock(data []byte, column int) []byte {
+	indent, begun := column+1, false // the first line says how far its text is indented
+	for len(data) > 0 {
+		line, rest, _ := bytes.Cut(data, []byte("\n"))
+		spaces := len(line) - len(bytes.TrimLeft(line, " "))
+		empty := len(bytes.TrimRight(line, "\r ")) == 0
+		if !empty && spaces < indent {
+			break
+		}
+		if !begun {
+			indent, begun = max(indent, spaces), !empty
+		}
+		data = rest
+	}
+	return data
+}
+
+// lineOf reads a line of YAML that can be understood by itself, as nearly all are: list entries,
+// a name, and a value that ends on the line, or begins a block. column is where what has the value
+// begins. A line that is not like that may begin something that hides what follows.
+func lineOf(line string) (column int, block, usual bool) {
+	value := strings.TrimLeft(line, " ")
+	if strings.Contains(line, "\t") {
+		return 0, false, false
+	}
+	if value == "" || value[0] == '#' || value == "---" {
+		return 0, false, true
+	}
+	column = len(line) - len(value)
+	entry := column
+	for strings.HasPrefix(value, "- ") {
+		entry = len(line) - len(value)
+		value = strings.TrimLeft(value[1:], " ")
+	}
+	column = entry
+	if n := strings.IndexFunc(value, func(r rune) bool { return !nameRune(r) }); n > 0 && value[n] == ':' && (n+1 == len(value) || value[n+1] == ' ') {
+		column = len(line) - len(value)
+		value = strings.TrimLeft(value[n+1:], " ")
+	}
+	switch {
+	case value == "" || value == "-" || value == "{}" || value == "[]" || value[0] == '#':
+		return column, false, true
+	case value[0] == '|' || value[0] == '>':
+		block = strings.TrimLeft(value[1:], "+-") == ""
+		return column, block, block
+	case value[0] == '"':
+		end := strings.IndexByte(value[1:], '"')
+		return column, false, end >= 0 && end+2 == len(value) && !strings.Contains(value, `\`)
+	case value[0] == '\'':
+		end := strings.IndexByte(value[1:], '\'')
+		return column, false, end >= 0 && end+2 == len(value)
+	}
+	return column, false, nameRune(rune(value[0])) && !strings.Contains(value, ": ") && !strings.HasSuffix(value, ":")
+}
+
+// nameRune tells of a character that begins nothing in YAML.
+func nameRune(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '/' || r == '-'
+}

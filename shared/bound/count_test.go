@@ -1,0 +1,112 @@
+package bound_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	yamlnode "go.yaml.in/yaml/v3"
+
+	"flotilla.dev/shared/bound"
+)
+
+// nodes are the values of a tree of YAML, and those of them that hold others.
+func nodes(n *yamlnode.Node) (all, holders int) {
+	all = 1
+	if n.Kind != yamlnode.ScalarNode && n.Kind != yamlnode.AliasNode {
+		holders = 1
+	}
+	for _, c := range n.Content {
+		a, h := nodes(c)
+		all, holders = all+a, holders+h
+	}
+	return all, holders
+}
+
+// FuzzCountYAML: the count is never too small, whatever hides what.
+func FuzzCountYAML(f *testing.F) {
+	for _, text := range []string{
+		"a: 1\nb: [1, 2]\n", "- - - a\n- b\n", "a: |\n  {[,:\n  x\nb: {c: d}\n", "- |\n [\n- {}\n",
+		"a: \"b\n  c: |\n    \"\nd: [1,2,3]\n", "{a: \"\n k: |\n  \", b: [{},{},{}]}\n", "a: b\n  \"c\nd: [{},{}]\n",
+		"a: |\n          \n    [{},{}]\n", "a: >-\n  b\u2028c: [{},{}]\n", "a: |\n  b\rc: [{},{}]\n", "k:\t\"\n a: |\n  \"\nb: [{},{}]\n",
+		"? a\n: b\n", "a: &x [1,2]\nb: *x\n", "--- |\n a: |\n  b\n---\n[{},{}]\n", "a: |2\n   b\n  [\nc: {}\n", "'a\n b: |\n   c': d\ne: [{}]\n",
+		"a:\n- b: |\n    x\n  c: d\n", "\ufeffa: |\n  b\n", "a: |#\n  b\n", "a: b #c\n  - |\n    d\ne: {}\n", "- a\n-\n  b\n-b: c\n",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var doc yamlnode.Node
+		if yamlnode.Unmarshal([]byte(text), &doc) != nil || len(doc.Content) == 0 {
+			return
+		}
+		c, err := bound.CountYAML([]byte(text))
+		if err != nil {
+			return
+		}
+		all, holders := nodes(doc.Content[0])
+		if all > 2*c.Values+1 || holders > c.Values+1 {
+			t.Errorf("%d values, %d of them with others in them, are counted as %+v: %q", all, holders, c, text)
+		}
+	})
+}
+
+// FuzzCountJSON: nor is that of JSON.
+func FuzzCountJSON(f *testing.F) {
+	f.Add(`{"a":[{},"[{\"",[]],"b\\":{"c":1}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var v any
+		if json.Unmarshal([]byte(text), &v) != nil {
+			return
+		}
+		var objects func(v any) int
+		objects = func(v any) (n int) {
+			switch v := v.(type) {
+			case map[string]any:
+				n++
+				for _, in := range v {
+					n += objects(in)
+				}
+			case []any:
+				n++
+				for _, in := range v {
+					n += objects(in)
+				}
+			}
+			return n
+		}
+		if c := bound.CountJSON([]byte(text)); objects(v) > c.Objects {
+			t.Errorf("%d objects are counted as %+v: %q", objects(v), c, text)
+		}
+	})
+}
+
+// TestLongTextsInYAML: what is in a text is not counted, as files in a ConfigMap are.
+func TestLongTextsInYAML(t *testing.T) {
+	text := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\ndata:\n  dashboard.json: |\n" +
+		strings.Repeat("    {\"a\": [{\"b\": 1}, {\"c\": 2}],\n\n", 40_000) + "  Makefile: |-\n    all:\n    \tmake -j {a,b}\n  more: x\n"
+	c, err := bound.CountYAML([]byte(text))
+	if err != nil || c.Bounded() != nil || c.Values > 30 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestCountsAreBounded: the same, in each form, is too much.
+func TestCountsAreBounded(t *testing.T) {
+	for name, text := range map[string]string{
+		"in braces":      "a: [" + strings.Repeat("{},", 500_000) + "{}]\n",
+		"in lines":       "a:\n" + strings.Repeat("- {}\n", 500_000),
+		"in names":       strings.Repeat("a:\n", 500_000),
+		"behind a text":  "a: |\n  b\nc:\n" + strings.Repeat("- x\n", 500_000),
+		"in nested ones": strings.Repeat("- - - - - - a\n", 100_000),
+	} {
+		if c, err := bound.CountYAML([]byte(text)); err != nil || c.Bounded() == nil {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
+	}
+	if c := bound.CountJSON([]byte(`{"a":[` + strings.Repeat("{},", 20_000) + "{}]}")); c.Bounded() == nil {
+		t.Errorf("JSON: %+v", c)
+	}
+	if _, err := bound.CountYAML([]byte("\xff\xfea\x00:\x00")); err == nil {
+		t.Error("UTF-16 is counted")
+	}
+}
