@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -99,32 +100,48 @@ func (m *model) window(p *modelPod, n *modelNode) (w window) {
 	if n == nil {
 		return w
 	}
-	var ours, surely window
 	for key, since := range n.noexec {
 		w.stay(p, key, since)
 	}
-	if n.key != "" {
-		ours.stay(p, n.key, n.since)
-		surely.stay(p, n.key, n.since)
-		for _, s := range n.spells {
-			if p.bound.Before(s.to.Add(time.Second)) {
-				ours.stay(p, s.key, s.from)
-			}
-			if p.bound.Add(time.Second).Before(s.to) {
-				surely.stay(p, s.key, s.from)
-			}
-		}
+	if n.key == "" {
+		return w
 	}
-	if !surely.hi.IsZero() {
-		if again := m.started.Add(m.grace(n)); surely.hi.Before(again) { // a hub that starts listens first
-			surely.hi = again
+	// A pod that was bound as one taint gave way to the other may have known the first or not.
+	early, late := p.spells(n, -time.Second), p.spells(n, time.Second)
+	ours := early
+	if !late.lo.IsZero() && (ours.lo.IsZero() || late.lo.Before(ours.lo)) {
+		ours.lo = late.lo
+	}
+	if late.hi.IsZero() || !ours.hi.IsZero() && late.hi.After(ours.hi) {
+		ours.hi = late.hi
+	}
+	if !ours.hi.IsZero() {
+		if again := m.started.Add(m.grace(n)); ours.hi.Before(again) { // a hub that starts listens first
+			ours.hi = again
 		}
 	}
 	if !ours.lo.IsZero() && (w.lo.IsZero() || ours.lo.Before(w.lo)) {
 		w.lo = ours.lo
 	}
-	if !surely.hi.IsZero() && (w.hi.IsZero() || surely.hi.Before(w.hi)) {
-		w.hi = surely.hi
+	if !ours.hi.IsZero() && (w.hi.IsZero() || ours.hi.Before(w.hi)) {
+		w.hi = ours.hi
+	}
+	return w
+}
+
+// spells is what not-ready and unreachable make of a pod: the first that bounds it counts, until one
+// is tolerated for ever or not at all. The pod is taken to have come by so much later.
+func (p *modelPod) spells(n *modelNode, later time.Duration) (w window) {
+	for _, s := range append(slices.Clone(n.spells), modelSpell{key: n.key, from: n.since}) {
+		if !s.to.IsZero() && !p.bound.Add(later).Before(s.to) {
+			continue
+		}
+		var next window
+		next.stay(p, s.key, s.from)
+		i := slices.IndexFunc(p.pod.Spec.Tolerations, func(tol corev1.Toleration) bool { return tolerates(tol, s.key, "", corev1.TaintEffectNoExecute) })
+		if w.lo.IsZero() || next.lo.IsZero() || i < 0 {
+			w = next
+		}
 	}
 	return w
 }

@@ -191,6 +191,7 @@ type Leave struct {
 	At        time.Time
 	Why       string
 	Lifecycle bool // because its node is not ready or unreachable, not because somebody tainted it
+	tolerated bool // for a time, be it 0 s
 }
 
 // LeaveBy returns when a pod must leave its node because of the node's taints.
@@ -202,28 +203,54 @@ type Leave struct {
 // neither shortens nor lengthens anybody's stay; and a pod that comes to a node that has
 // long been tainted has its whole time.
 //
-// Where the lifecycle's taint has changed its key, the deadlines of those before it
-// stand for the pods that were there.
+// not-ready and unreachable are one reason, as Kubernetes' taint manager has it: where the one gave
+// way to the other, a deadline that runs is neither shortened nor restarted. It ends where the
+// second is tolerated for ever: the taint that it ran from is gone. A pod that does not tolerate
+// the second leaves with the swap.
 func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	bound := state.BoundAt(p)
-	sooner := func(t corev1.Taint) {
-		if next := leaveFor(t, p.Spec.Tolerations, bound); next.Must && (!leave.Must || next.At.Before(leave.At)) {
-			leave = next
+	var silent, others []corev1.Taint
+	for _, t := range noExecute(n.Spec.Taints) {
+		if lifecycles(t) {
+			silent = append(silent, t)
+		} else {
+			others = append(others, t)
 		}
 	}
-	ours := false
-	for _, t := range noExecute(n.Spec.Taints) {
-		ours = ours || lifecycles(t)
-		sooner(t)
-	}
-	if outage := state.OutageOf(n); ours && outage != nil {
+	if outage := state.OutageOf(n); len(silent) > 0 && outage != nil {
+		var running Leave
 		for _, spell := range outage.Spells {
 			if t := (corev1.Taint{Key: spell.Key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &spell.From}); bound.Before(spell.To.Time) {
-				sooner(t)
+				running = after(running, leaveFor(t, p.Spec.Tolerations, bound))
 			}
 		}
+		leave = after(running, soonest(silent, p, bound))
+	} else {
+		leave = soonest(silent, p, bound)
+	}
+	return sooner(leave, soonest(others, p, bound))
+}
+
+// after is what the next of not-ready and unreachable makes of a deadline that runs from the one before.
+func after(running, next Leave) Leave {
+	if running.Must && next.Must && next.tolerated {
+		return running
+	}
+	return next
+}
+
+func soonest(taints []corev1.Taint, p *corev1.Pod, bound time.Time) (leave Leave) {
+	for _, t := range taints {
+		leave = sooner(leave, leaveFor(t, p.Spec.Tolerations, bound))
 	}
 	return leave
+}
+
+func sooner(a, b Leave) Leave {
+	if b.Must && (!a.Must || b.At.Before(a.At)) {
+		return b
+	}
+	return a
 }
 
 func lifecycles(t corev1.Taint) bool {
@@ -246,14 +273,14 @@ func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) 
 	case tol.TolerationSeconds == nil:
 		return Leave{}
 	case *tol.TolerationSeconds <= 0:
-		return Leave{Must: true, Why: "tolerates " + t.Key + " for 0 s", Lifecycle: lifecycles(t)}
+		return Leave{Must: true, Why: "tolerates " + t.Key + " for 0 s", Lifecycle: lifecycles(t), tolerated: true}
 	}
 	at := bound
 	if t.TimeAdded != nil && t.TimeAdded.After(at) {
 		at = t.TimeAdded.Time
 	}
 	at = at.Add(time.Duration(min(*tol.TolerationSeconds, longest)) * time.Second)
-	return Leave{Must: true, At: at, Why: fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)), Lifecycle: lifecycles(t)}
+	return Leave{Must: true, At: at, Why: fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)), Lifecycle: lifecycles(t), tolerated: true}
 }
 
 // longest is the most seconds that are counted: a time.Duration holds 292 years.

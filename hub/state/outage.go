@@ -2,6 +2,7 @@ package state
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,8 @@ type Outage struct {
 	Spells []Spell          `json:"spells,omitempty"` // earlier NoExecute taints of this outage, oldest first
 }
 
-// A Spell is a time in which a node had one of the lifecycle's NoExecute taints. A
-// deadline that began to run in it stands.
+// A Spell is a time in which a node had one of the lifecycle's NoExecute taints. A deadline
+// that began to run in it stands, unless the taint after it is tolerated for ever.
 type Spell struct {
 	Key  string      `json:"key"`
 	From metav1.Time `json:"from"` // TimeAdded
@@ -27,7 +28,7 @@ type Spell struct {
 
 const (
 	annotationOutage = "flotilla.dev/outage"
-	maxSpells        = 8 // the oldest: their deadlines come first
+	maxSpells        = 8 // the oldest, whose deadlines stand, and the last, which may have ended them
 )
 
 // OutageOf returns the outage of a node, nil if it has none that can be read.
@@ -86,7 +87,10 @@ func SetOutage(n *corev1.Node, o *Outage) {
 
 // String is the outage as the Node carries it.
 func (o *Outage) String() string {
-	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.Spells[:min(len(o.Spells), maxSpells)]}
+	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.Spells}
+	if n := len(o.Spells); n > maxSpells {
+		short.Spells = append(slices.Clone(o.Spells[:maxSpells-1]), o.Spells[n-1])
+	}
 	if len(short.Spells) == 0 && !short.Since.IsZero() {
 		return bareBegins + short.Since.UTC().Format(bareLayout) + bareEnds
 	}

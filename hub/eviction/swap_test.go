@@ -1,0 +1,71 @@
+package eviction_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/eviction"
+	"flotilla.dev/hub/state"
+)
+
+// The swap of not-ready and unreachable, as Kubernetes' taint manager does it.
+func TestASwapOfNotReadyAndUnreachable(t *testing.T) {
+	const (
+		never = time.Duration(-1)
+		now   = time.Duration(0)
+		sick  = corev1.TaintNodeNotReady
+		dark  = corev1.TaintNodeUnreachable
+	)
+	forever := func(keys ...string) (out []corev1.Toleration) {
+		for _, key := range keys {
+			out = append(out, tolerate(key))
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name        string
+		keys        []string // one after the other, each for 100 s; the last is there
+		bound       time.Duration
+		tolerations []corev1.Toleration
+		want        time.Duration // since the first
+	}{
+		{"300 s and 300 s: 300 s after the first", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 300), tolerate(dark, 300)}, 300 * time.Second},
+		{"180 s, then 30 s: the deadline that runs is not shortened", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
+		{"180 s, then 0 s: neither by none at all", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 0)}, 180 * time.Second},
+		{"180 s, then 900 s: nor is it restarted", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 900)}, 180 * time.Second},
+		{"180 s, then for ever: it ends", []string{sick, dark}, 0, append(forever(dark), tolerate(sick, 180)), never},
+		{"the other way round too", []string{dark, sick}, 0, append(forever(sick), tolerate(dark, 180)), never},
+		{"180 s, for ever, then 180 s again: it counts from the third", []string{sick, dark, sick}, 0, append(forever(dark), tolerate(sick, 180)), 380 * time.Second},
+		{"for ever, then 180 s: it counts from the second", []string{sick, dark}, 0, append(forever(sick), tolerate(dark, 180)), 280 * time.Second},
+		{"180 s, then not tolerated: with the swap", []string{sick, dark}, 0, []corev1.Toleration{tolerate(sick, 180)}, now},
+		{"for ever, then not tolerated: with the swap", []string{sick, dark}, 0, forever(sick), now},
+		{"to and fro many times, 300 s: from the first", []string{sick, dark, sick, dark, sick, dark, sick, dark, sick, dark, sick, dark}, 0, []corev1.Toleration{tolerate(sick, 9000), tolerate(dark, 9000)}, 9000 * time.Second},
+		{"to and fro many times, one for ever: from the last", []string{dark, sick, dark, sick, dark, sick, dark, sick, dark, sick, dark, sick}, 0, append(forever(dark), tolerate(sick, 180)), 1280 * time.Second},
+		{"a pod bound under the second knows nothing of the first", []string{sick, dark}, 150 * time.Second, []corev1.Toleration{tolerate(sick, 180), tolerate(dark, 30)}, 180 * time.Second},
+		{"another's taint counts beside them", []string{sick, "mine"}, 0, []corev1.Toleration{tolerate(sick, 180), tolerate("mine", 30)}, 130 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := &corev1.Node{}
+			outage := &state.Outage{Since: metav1.NewMicroTime(noon)}
+			for i, key := range tt.keys {
+				from := time.Duration(i) * 100 * time.Second
+				if i == len(tt.keys)-1 || tt.keys[i+1] == "mine" {
+					n.Spec.Taints = append(n.Spec.Taints, taint(key, corev1.TaintEffectNoExecute, from))
+				} else {
+					outage.Spells = append(outage.Spells, state.Spell{Key: key, From: metav1.NewTime(noon.Add(from)), To: metav1.NewTime(noon.Add(from + 100*time.Second))})
+				}
+				state.SetOutage(n, outage) // as it is remembered
+				outage = state.OutageOf(n)
+			}
+			p := pod("pi-1", tt.tolerations...)
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(tt.bound))}}
+			got := eviction.LeaveBy(n, p)
+			if got.Must != (tt.want != never) || got.Must && max(got.At.Sub(noon), 0) != tt.want {
+				t.Errorf("%+v, %s after the first; want %s", got, got.At.Sub(noon), tt.want)
+			}
+		})
+	}
+}
