@@ -125,6 +125,7 @@ type published struct {
 	news      []byte // that the hub was told of because something had changed
 	last      *hardware.Report
 	machineID string
+	profile   string // under which status was computed
 	pods      []wire.PodStatus
 	volumes   []wire.VolumeState
 	vitals    *wire.Vitals
@@ -258,6 +259,7 @@ func (a *Agent) Status() wire.Status {
 	st := wire.Status{
 		MachineID: a.told.machineID, AgentVersion: Version, Registration: a.c.Registration,
 		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes, Vitals: a.told.vitals, Firmware: a.told.firmware,
+		Profile: new(a.told.profile),
 	}
 	st.Registration.Labels = a.defaultLabels()
 	if a.told.shutdown != "" {

@@ -230,11 +230,16 @@ func (a *Agent) publish(now time.Time) {
 	}
 
 	volumes := a.disk.volumeStates(l.desired.Volumes)
+	profile := ""
+	if l.desired.Profile != nil {
+		profile = l.desired.Profile.Name
+	}
 	a.told.Lock()
 	statusChanged, podsChanged := false, false
 	if ok {
 		keepTimes(a.told.status.Conditions, st.Conditions, now)
-		statusChanged = !slices.Equal(a.told.volumes, volumes) || !sameStatus(a.told.status, st)
+		// The hub waits for the profile's name, also where it changes nothing of the status.
+		statusChanged = !slices.Equal(a.told.volumes, volumes) || !sameStatus(a.told.status, st) || a.told.profile != profile
 		if a.told.last != l.report {
 			a.told.hardware = l.report.JSON()
 			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
@@ -243,7 +248,7 @@ func (a *Agent) publish(now time.Time) {
 		if statusChanged {
 			a.told.news = a.told.hardware
 		}
-		a.told.status, a.told.volumes = st, volumes
+		a.told.status, a.told.volumes, a.told.profile = st, volumes, profile
 	}
 	if a.told.gen != l.desired.Generation || !alike(a.told.pods, pods) {
 		a.told.pods, a.told.gen, podsChanged = pods, l.desired.Generation, true

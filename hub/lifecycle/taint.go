@@ -40,7 +40,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	ready := state.ReadyOf(n)
-	if ready == "" { // created, and not heard of yet
+	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits && ready == corev1.ConditionTrue || ready == "" { // not heard of yet
 		want[corev1.TaintNodeNotReady] = true
 	}
 	if n.Spec.Unschedulable {

@@ -32,6 +32,7 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	n.Spec.Unschedulable = st.Registration.Unschedulable
 	d.report(n, st, nil, now)
 	d.refreshLabels(s, n, rec, st)
+	awaitProfile(n, st)
 	rec.Given = given(profileOf(s, n))
 	furnish(n, &state.Given{}, rec.Given)
 	return n, refused

@@ -111,6 +111,16 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	n.Status = next
 }
 
+// awaitProfile notes whether what a device says of itself follows from its board profile. It can
+// give less under that: a pod that was placed before would not fit.
+func awaitProfile(n *corev1.Node, st wire.Status) {
+	if st.Profile == nil || *st.Profile == n.Labels[fleet.LabelProfile] {
+		delete(n.Annotations, state.AwaitsProfile)
+		return
+	}
+	metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.AwaitsProfile, "true")
+}
+
 // keepExtended keeps the extended resources that an administrator has written into a
 // Node's status (kubectl patch --subresource=status): a device reports only its own.
 // What it does not report any more is gone: own.
@@ -165,7 +175,7 @@ func hubs(t corev1.NodeConditionType) bool {
 // sameNode compares but for heartbeat times: one that says nothing new is not
 // worth a write.
 func sameNode(a, b *corev1.Node) bool {
-	return maps.Equal(a.Labels, b.Labels) && sameStatus(a.Status, b.Status)
+	return maps.Equal(a.Labels, b.Labels) && a.Annotations[state.AwaitsProfile] == b.Annotations[state.AwaitsProfile] && sameStatus(a.Status, b.Status)
 }
 
 // sameStatus looks at what every device says field by field, which costs a tenth of what

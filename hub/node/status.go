@@ -123,6 +123,9 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 			delete(least.Status.Allocatable, corev1.ResourceName(name))
 		}
 	}
+	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits { // what it can give is as it was
+		least.Profile = new("")
+	}
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady || odd(c.Type) && !slices.Contains(rec.Conditions, string(c.Type)) // somebody else's
@@ -188,6 +191,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	n := state.Fork(have)
 	d.report(n, st, old, now)
 	d.refreshLabels(s, n, rec, st)
+	awaitProfile(n, st)
 	if rec.Conflict == "" {
 		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionIdentityConflict })
 	}

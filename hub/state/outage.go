@@ -26,6 +26,10 @@ type Spell struct {
 	To   metav1.Time `json:"to"`
 }
 
+// AwaitsProfile is on a Node whose device has yet to say what it can give under the board profile that
+// it has now. Until then nothing is placed on it.
+const AwaitsProfile = "flotilla.dev/awaits-profile"
+
 const (
 	annotationOutage = "flotilla.dev/outage"
 	maxSpells        = 8 // the oldest, whose deadlines stand, and the last, which may have ended them

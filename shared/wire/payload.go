@@ -58,6 +58,9 @@ type Status struct {
 	// Proof that the boot is of the holder of the node's key, for a hub that does not see the
 	// certificate: its devices connect to a broker.
 	Proof *Proof `json:"proof,omitempty"`
+	// Profile is the name of the board profile under which Status was computed, "" for none; nil: the
+	// agent is older than this.
+	Profile *string `json:"profile,omitempty"`
 	// Connection is the number of the connection in this boot, from 1; 0: the agent is older than this.
 	Connection uint64 `json:"connection,omitempty"`
 
