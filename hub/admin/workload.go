@@ -116,7 +116,7 @@ func kindWord(k state.Kind) string {
 
 func deploymentConditionKind(c appsv1.DeploymentCondition) string {
 	good := c.Status == corev1.ConditionTrue
-	if c.Type == appsv1.DeploymentReplicaFailure {
+	if c.Type == appsv1.DeploymentReplicaFailure || string(c.Type) == string(state.PodUnreachable) {
 		good = !good
 	}
 	switch {

@@ -207,7 +207,7 @@ func deploymentRow(d *appsv1.Deployment, now time.Time) workloadRow {
 	}
 	for _, c := range st.Conditions {
 		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse ||
-			c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			(string(c.Type) == string(state.PodUnreachable) || c.Type == appsv1.DeploymentReplicaFailure) && c.Status == corev1.ConditionTrue {
 			r.Pill, r.Why, r.told = pill{"bad", "Stuck"}, cmp.Or(c.Message, c.Reason), c.Type
 			return r
 		}
@@ -259,7 +259,7 @@ func statefulSetRow(s *appsv1.StatefulSet, now time.Time) workloadRow {
 		from = min(*u.Partition, wanted)
 	}
 	for _, c := range st.Conditions {
-		if (c.Type == state.PodUnreachable || string(c.Type) == string(appsv1.ReplicaSetReplicaFailure)) && c.Status == corev1.ConditionTrue {
+		if (c.Type == state.PodUnreachable || c.Type == state.RolloutBlocked || string(c.Type) == string(appsv1.ReplicaSetReplicaFailure)) && c.Status == corev1.ConditionTrue {
 			r.Pill, r.Why = pill{"bad", "Stuck"}, cmp.Or(c.Message, c.Reason)
 			return r
 		}

@@ -39,6 +39,8 @@ type rollout struct {
 	why         map[string]state.Change // what a changed ReplicaSet tells
 	surge, gone int32                   // maxSurge and maxUnavailable in pods
 	refused     string                  // why the ReplicaSet of the template may not be made
+	waits       []*corev1.Pod           // old ones that must have stopped before the first new one is made
+	stuck       string                  // why that may last, where it has just begun to
 }
 
 // deployment takes the next steps of a Deployment's rollout.
@@ -279,6 +281,9 @@ func (r *rollout) write() {
 		return
 	}
 	c := state.Put(r.d, "")
+	if r.stuck != "" {
+		c = waits(r.d, r.stuck, string(state.PodUnreachable), "deployment-controller")
+	}
 	if r.refused != "" && !slices.ContainsFunc(r.before.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Reason == replicaSetRefused }) {
 		c = state.Put(r.d, fmt.Sprintf("create no replica set for %s: %s", state.Display(r.d), r.refused)).Warning(replicaSetRefused)
 		c.Message, c.Source = r.refused, "deployment-controller"

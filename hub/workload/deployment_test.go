@@ -180,6 +180,75 @@ func TestRecreateWaitsForTheLastOldPod(t *testing.T) {
 	}
 }
 
+// A rollout that recreates waits for old pods on a device that does not answer. It says so, is late in
+// its time, and is not done because the one before was.
+func TestRecreateBehindADeviceThatDoesNotAnswer(t *testing.T) {
+	reach := func(f *fleet, status corev1.ConditionStatus) {
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-2"}, func(o state.Object) { o.(*corev1.Node).Status.Conditions[0].Status = status }).settle().quiet()
+	}
+	for name, next := range map[string]func(*fleet){
+		"a new template": func(f *fleet) {
+			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:3") }).settle().quiet()
+		},
+		"a rollback": func(f *fleet) {
+			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:1") }).settle().quiet()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t)
+			d := deployment(2)
+			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+			f.put(node("pi-1"), node("pi-2"), d).settle().run("pi-1", "pi-2").settle()
+			f.spec(func(s *appsv1.DeploymentSpec) { s.Template = template("kiosk:2") }).settle().run().settle().run("pi-1", "pi-2").settle().quiet()
+			if c := f.progressing(); !f.rolledOut() || c.Reason != "NewReplicaSetAvailable" {
+				t.Fatalf("not rolled out: %+v", c)
+			}
+			f.pass(time.Hour)
+			reach(f, corev1.ConditionUnknown)
+			next(f)
+			for _, pod := range f.pods() {
+				if f.s.Pod("default", pod).Spec.NodeName == "pi-1" {
+					f.remove(podKey(pod)).settle().quiet()
+				}
+			}
+			unreachable := func() string {
+				for _, c := range f.deploy().Status.Conditions {
+					if string(c.Type) == string(state.PodUnreachable) {
+						return c.Message
+					}
+				}
+				return ""
+			}
+			if got := unreachable(); !strings.Contains(got, "on pi-2 may still run") || !strings.Contains(got, "kubectl delete node pi-2") {
+				t.Errorf("it says %q", got)
+			}
+			told := 0
+			for _, c := range f.told {
+				if c.Reason == string(state.PodUnreachable) && c.Warn {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("told %d times", told)
+			}
+			if c := f.pass(599 * time.Second).quiet().progressing(); c.Reason != "ReplicaSetUpdated" {
+				t.Errorf("before its deadline: %+v", c)
+			}
+			if c := f.pass(time.Second).quiet().progressing(); c.Reason != "ProgressDeadlineExceeded" || c.Status != corev1.ConditionFalse {
+				t.Errorf("after its deadline: %+v", c)
+			}
+			reach(f, corev1.ConditionTrue)
+			if got := unreachable(); got != "" {
+				t.Errorf("it answers, and it says %q", got)
+			}
+			f.run().settle().run("pi-1").settle().quiet()
+			if c := f.progressing(); !f.rolledOut() || c.Reason != "NewReplicaSetAvailable" {
+				t.Errorf("when the device is back: %+v", c)
+			}
+		})
+	}
+}
+
 func TestPausedDeploymentScalesButDoesNotRoll(t *testing.T) {
 	f := newFleet(t).put(deployment(2)).settle().run("pi-1").settle()
 	f.spec(func(s *appsv1.DeploymentSpec) { s.Paused, s.Template = true, template("kiosk:2") }).settle().quiet()

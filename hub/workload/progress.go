@@ -45,6 +45,7 @@ func (r *rollout) status() {
 		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
 	}
 	r.failure(existing)
+	r.unreachable()
 	complete := r.complete()
 	if !r.d.Spec.Paused && r.d.DeletionTimestamp == nil {
 		r.progress(was, complete)
@@ -74,6 +75,24 @@ func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
 	r.dropCondition(appsv1.DeploymentReplicaFailure)
 }
 
+// unreachable says, by a condition of ours, that a rollout that recreates waits for pods on devices that do not answer.
+func (r *rollout) unreachable() {
+	const t = appsv1.DeploymentConditionType(state.PodUnreachable)
+	text := ""
+	if r.waits != nil {
+		text = r.pass.unreachable(slices.Values(r.waits), "The pods of the newest template are made when the device is back and has stopped it")
+	}
+	switch have := r.condition(t); {
+	case text == "":
+		r.dropCondition(t)
+	case have == nil:
+		r.setCondition(t, corev1.ConditionTrue, string(t), text)
+		r.stuck = text
+	default:
+		have.Message = text
+	}
+}
+
 func (r *rollout) complete() bool {
 	st, want := &r.d.Status, *r.d.Spec.Replicas
 	return r.current != nil && st.UpdatedReplicas == want && st.Replicas == want && st.AvailableReplicas == want
@@ -96,18 +115,19 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 		r.dropCondition(appsv1.DeploymentProgressing)
 		return
 	}
-	if c != nil && c.Reason == done && st.Replicas == st.UpdatedReplicas && !complete {
-		return // it was done: a pod that fails later does not undo that
-	}
 	subject := fmt.Sprintf("Deployment %q", r.d.Name)
 	if r.current != nil {
 		subject = fmt.Sprintf("ReplicaSet %q", r.current.Name)
+	}
+	const succeeded = " has successfully progressed."
+	if c != nil && c.Reason == done && c.Message == subject+succeeded && st.Replicas == st.UpdatedReplicas && !complete {
+		return // it was done: a pod that fails later does not undo that
 	}
 	moved := st.UpdatedReplicas > was.UpdatedReplicas || st.Replicas-st.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
 		st.ReadyReplicas > was.ReadyReplicas || st.AvailableReplicas > was.AvailableReplicas
 	switch {
 	case complete:
-		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, done, subject+" has successfully progressed.")
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, done, subject+succeeded)
 	case moved:
 		since := r.stamp()
 		if c != nil && c.Status == corev1.ConditionTrue {

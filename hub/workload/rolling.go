@@ -124,9 +124,12 @@ func (r *rollout) recreate() {
 	for _, rs := range r.old {
 		for o := range r.s.Owned(rs.UID, state.Pods) {
 			if pod := o.(*corev1.Pod); !state.Terminated(pod) {
-				return // it still runs, or may
+				r.waits = append(r.waits, pod) // it still runs, or may
 			}
 		}
+	}
+	if len(r.waits) > 0 {
+		return
 	}
 	r.syncRevision(true)
 	if r.current != nil && replicasOf(r.current) != *r.d.Spec.Replicas {

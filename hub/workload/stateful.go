@@ -28,16 +28,17 @@ const statefulSource = "statefulset-controller"
 // that it never will (kubectl delete --force, or kubectl delete node).
 type stateful struct {
 	*pass
-	key     state.Key
-	set     *appsv1.StatefulSet
-	ordered bool                  // one after the other
-	first   int64                 // the first ordinal
-	want    int64                 // how many from there on
-	pods    map[int64]*corev1.Pod // by ordinal
-	missing bool                  // one that is wanted could not be made
-	refuse  string                // why
-	denied  map[string]string     // why a claim may not be made, by the name of its template
-	next    time.Time
+	key      state.Key
+	set      *appsv1.StatefulSet
+	ordered  bool                  // one after the other
+	first    int64                 // the first ordinal
+	want     int64                 // how many from there on
+	pods     map[int64]*corev1.Pod // by ordinal
+	missing  bool                  // one that is wanted could not be made
+	refuse   string                // why
+	waitsFor *corev1.Pod           // of an older revision than it would be made of, which all after it wait for
+	denied   map[string]string     // why a claim may not be made, by the name of its template
+	next     time.Time
 
 	current, update *appsv1.ControllerRevision
 	collisions      int32
@@ -211,6 +212,9 @@ func (d *stateful) grow() bool {
 				d.claims(n, false)
 			}
 			if d.ordered && !d.serves(pod) {
+				if revision, _ := d.revisionFor(n); revision == d.update.Name && revisionLabel(pod) != revision && d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
+					d.waitsFor = pod
+				}
 				return false
 			}
 			d.identify(pod, n)

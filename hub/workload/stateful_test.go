@@ -376,6 +376,60 @@ func TestNoSecondPodWhileTheFirstMayRun(t *testing.T) {
 	}
 }
 
+// In order, the next pod is made or updated when those before it are ready: behind a broken revision nothing
+// gets on, whatever the template says now. Kubernetes has this too, and says nothing.
+func TestARolloutBehindABrokenRevisionSaysWhatHelps(t *testing.T) {
+	roll := func(f *fleet, image string) *fleet {
+		return f.setSpec(func(s *appsv1.StatefulSetSpec) { s.Template.Spec.Containers[0].Image = image }).settle().quiet()
+	}
+	blocked := func(f *fleet) (text string) {
+		for _, c := range f.set().Status.Conditions {
+			if c.Type == state.RolloutBlocked {
+				text = c.Message
+			}
+		}
+		return text
+	}
+	f := newFleet(t).put(node("pi-1"), aSet(3))
+	f.up("pi-1")
+	roll(f, "db:bad").leave("db-2").settle()
+	if got := blocked(f.pass(time.Hour).quiet()); got != "" {
+		t.Errorf("of its own revision, it says %q", got)
+	}
+	roll(f, "db:2")
+	f.pass(59 * time.Second).quiet()
+	for name := range map[string]bool{"db-0": true, "db-1": true} {
+		if f.s.Pod("default", name).DeletionTimestamp != nil {
+			t.Fatalf("%s leaves", name)
+		}
+	}
+	if got := blocked(f.pass(time.Minute).quiet()); !strings.Contains(got, "db-2") || !strings.Contains(got, "kubectl delete pod db-2 -n default") {
+		t.Errorf("it says %q", got)
+	}
+	told := 0
+	for _, c := range f.told {
+		if c.Reason == string(state.RolloutBlocked) && c.Warn {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+	f.delete("db-2").settle().up("pi-1")
+	if got := blocked(f); got != "" || !strings.Contains(f.images(), "db-2=db:2") {
+		t.Errorf("it says %q of %s", got, f.images())
+	}
+	// What only starts is not broken, nor is what the partition keeps.
+	f = newFleet(t).put(node("pi-1"), aSet(2, func(s *appsv1.StatefulSetSpec) { s.UpdateStrategy.RollingUpdate.Partition = new(int32(2)) })).settle()
+	if got := blocked(roll(f, "db:2").pass(time.Hour).quiet()); got != "" {
+		t.Errorf("below the partition it says %q", got)
+	}
+	f = newFleet(t).put(node("pi-1"), aSet(2)).settle()
+	if got := blocked(roll(f, "db:2").pass(59 * time.Second).quiet()); got != "" {
+		t.Errorf("of what starts it says %q", got)
+	}
+}
+
 func (f *fleet) claims() (all []string) {
 	for c := range state.Each[*corev1.PersistentVolumeClaim](f.s, state.Claims, "") {
 		text := c.Name

@@ -2,8 +2,11 @@ package workload
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,7 +54,9 @@ func (d *stateful) status(ends bool) {
 			sooner(&d.next, d.tryAgain(c.LastTransitionTime))
 		}
 	}
-	stuck := d.condition(st, state.PodUnreachable, string(state.PodUnreachable), d.unreachable())
+	unreachable, blocked := d.unreachable(maps.Values(d.pods), "No other is made under that name until the device is back"), d.blocked()
+	stuck := d.condition(st, state.PodUnreachable, string(state.PodUnreachable), unreachable)
+	behind := d.condition(st, state.RolloutBlocked, string(state.RolloutBlocked), blocked)
 	if equality.Semantic.DeepEqual(&d.set.Status, st) {
 		return
 	}
@@ -62,10 +67,38 @@ func (d *stateful) status(ends bool) {
 	case refused:
 		c = refusal(set, d.refuse, statefulSource)
 	case stuck:
-		c = state.Put(set, fmt.Sprintf("%s waits: %s", state.Display(set), d.unreachable())).Warning(string(state.PodUnreachable))
-		c.Message, c.Source = d.unreachable(), statefulSource
+		c = waits(set, unreachable, string(state.PodUnreachable), statefulSource)
+	case behind:
+		c = waits(set, blocked, string(state.RolloutBlocked), statefulSource)
 	}
 	d.do(c)
+}
+
+// waits is the change of a workload that begins to wait.
+func waits(o state.Object, why, reason, source string) state.Change {
+	c := state.Put(o, fmt.Sprintf("%s waits: %s", state.Display(o), why)).Warning(reason)
+	c.Message, c.Source = why, source
+	return c
+}
+
+// unreadyFor is how long a pod may be unready before it counts as one that may never be ready.
+const unreadyFor = time.Minute
+
+// blocked says which pod of an older revision the newest one waits for, and what helps; empty: none.
+func (d *stateful) blocked() string {
+	pod := d.waitsFor
+	if pod == nil || pod.DeletionTimestamp != nil || silent(d.s.Node(pod.Spec.NodeName)) {
+		return ""
+	}
+	since := pod.CreationTimestamp
+	if c := state.PodCondition(pod, corev1.PodReady); c != nil && !c.LastTransitionTime.IsZero() {
+		since = c.LastTransitionTime
+	}
+	if at := since.Add(unreadyFor); at.After(d.now) {
+		sooner(&d.next, at)
+		return ""
+	}
+	return fmt.Sprintf("%s is of an older revision and does not become ready, and pods that come one after the other wait for it. If it never will be ready: kubectl delete pod %s -n %s", pod.Name, pod.Name, pod.Namespace)
 }
 
 // statefulFailure is ours, as ReplicaSets have it: Kubernetes tells it of StatefulSets by
@@ -96,11 +129,11 @@ func silent(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1
 // mostNamed is how many pods a sentence names.
 const mostNamed = 3
 
-// unreachable says which pods are on devices that do not answer, and what to do; empty: none.
-func (d *stateful) unreachable() string {
+// unreachable says which pods are on devices that do not answer, what follows, and what to do; empty: none.
+func (p *pass) unreachable(pods iter.Seq[*corev1.Pod], follows string) string {
 	var list []*corev1.Pod
-	for _, pod := range d.pods {
-		if pod.Spec.NodeName != "" && !state.Terminated(pod) && silent(d.s.Node(pod.Spec.NodeName)) {
+	for pod := range pods {
+		if pod.Spec.NodeName != "" && !state.Terminated(pod) && silent(p.s.Node(pod.Spec.NodeName)) {
 			list = append(list, pod)
 		}
 	}
@@ -116,8 +149,8 @@ func (d *stateful) unreachable() string {
 		who = append(who, fmt.Sprintf("%d more", more))
 	}
 	first := list[0]
-	text := fmt.Sprintf("%s may still run, as the device does not answer. No other is made under that name until the device is back. If it never will be: kubectl delete node %s; if the pod surely does not run any more: kubectl delete pod %s -n %s --force",
-		strings.Join(who, ", "), first.Spec.NodeName, first.Name, first.Namespace)
+	text := fmt.Sprintf("%s may still run, as the device does not answer. %s. If it never will be: kubectl delete node %s; if the pod surely does not run any more: kubectl delete pod %s -n %s --force",
+		strings.Join(who, ", "), follows, first.Spec.NodeName, first.Name, first.Namespace)
 	if state.HasClaims(first) {
 		text += ". Its volume is on that device: a new pod waits for it, unless its claims are deleted, too"
 	}

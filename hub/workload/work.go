@@ -134,7 +134,7 @@ func (p *pass) part(w *work, q state.Subject) {
 		w.nodes[q.Key] = true
 	case partReach:
 		for pod := range p.s.PodsOn(q.Name) {
-			p.concernStateful(w, pod)
+			p.reached(w, pod)
 		}
 	case partSize: // what budgets count by it: which of them do is known by no less than a count
 		for b := range state.Each[*policyv1.PodDisruptionBudget](p.s, state.PodDisruptionBudgets, q.Namespace) {
@@ -297,11 +297,21 @@ func (p *pass) concern(w *work, pod *corev1.Pod) {
 	}
 }
 
-// concernStateful notes the StatefulSet of a pod, if it has one.
-func (p *pass) concernStateful(w *work, pod *corev1.Pod) {
-	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil && ref.Kind == statefulSetKind.Kind {
-		if set, ok := p.s.ByUID(ref.UID).(*appsv1.StatefulSet); ok {
-			w.add(state.KeyOf(set))
+// reached notes what waits for a pod as long as its device does not answer: its StatefulSet, or its
+// Deployment if that recreates.
+func (p *pass) reached(w *work, pod *corev1.Pod) {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil {
+		return
+	}
+	switch owner := p.s.ByUID(ref.UID).(type) {
+	case *appsv1.StatefulSet:
+		w.add(state.KeyOf(owner))
+	case *appsv1.ReplicaSet:
+		if up := metav1.GetControllerOfNoCopy(owner); up != nil {
+			if d, ok := p.s.ByUID(up.UID).(*appsv1.Deployment); ok && d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+				w.add(state.KeyOf(d))
+			}
 		}
 	}
 }
