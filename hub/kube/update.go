@@ -146,6 +146,9 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		warnings, errs = admission.AdmitEphemeral(next.(*corev1.Pod), live.(*corev1.Pod), c.Settings)
 	default:
 		warnings, errs = admission.Admit(next, live, c.Settings)
+		if c.sub == nil && state.KindOf(next) != state.Pods {
+			warnings = append(warnings, admission.Named(next, s)...)
+		}
 	}
 	base := map[state.Key]state.Object{state.KeyOf(live): live}
 	var v admission.Verdict

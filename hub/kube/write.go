@@ -311,6 +311,7 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	c.signDrain(nil, o)
 	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	warnings, errs := admission.Admit(o, nil, c.Settings)
+	warnings = append(warnings, admission.Named(o, s)...)
 	v := admission.PodSecurity(o, nil, ns, c.Settings)
 	if v.Refused != "" {
 		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), errors.New(v.Refused))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/state"
 )
@@ -25,8 +26,41 @@ func (p *pass) node(k state.Key) {
 		case n == nil:
 			p.quarantine(pod)
 		default:
-			p.abandon(pod)
+			if !p.abandon(pod) {
+				p.bindsItself(pod)
+			}
 		}
+	}
+}
+
+const (
+	nodeNotFound = "NodeNotFound"
+	nodeAffinity = "NodeAffinity" // as kubelets say
+)
+
+// bindsItself looks at a pod that has named its node itself and has not begun: no scheduler has looked whether
+// there is such a node, and whether the pod may be there. It says so, or ends it.
+func (p *pass) bindsItself(pod *corev1.Pod) {
+	c := state.PodCondition(pod, corev1.PodScheduled)
+	if pod.Spec.NodeName == "" || !active(pod) || pod.Status.StartTime != nil || pod.Status.Phase == corev1.PodRunning || c != nil && c.Reason != nodeNotFound {
+		return
+	}
+	n := p.s.Node(pod.Spec.NodeName)
+	switch {
+	case n == nil && c == nil:
+		why := fmt.Sprintf("%s names the node %s, and there is none of that name: it is removed unless one joins within %s", state.Display(pod), pod.Spec.NodeName, cmp.Or(p.Quarantine, DefaultQuarantine))
+		pod = state.ForkPod(pod)
+		state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: nodeNotFound, Message: why}, p.now)
+		change := state.Put(pod, why).Warning(nodeNotFound)
+		if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
+			change.About = p.s.ByUID(ref.UID)
+		}
+		p.do(change)
+	case n != nil && !state.NodeFits(&pod.Spec, n):
+		pod = state.ForkPod(pod)
+		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, nodeAffinity
+		pod.Status.Message = "Predicate NodeAffinity failed: node " + n.Name + " does not match the pod's nodeSelector or required node affinity"
+		p.do(state.Put(pod, fmt.Sprintf("fail %s: %s", state.Display(pod), pod.Status.Message)).Warning(nodeAffinity))
 	}
 }
 
@@ -58,6 +92,7 @@ func outOfService(n *corev1.Node) bool {
 
 // quarantine starts the time after which a pod whose node is gone goes too.
 func (p *pass) quarantine(pod *corev1.Pod) {
+	p.bindsItself(pod)
 	if pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
 		return
 	}
@@ -72,6 +107,9 @@ func (p *pass) lost(k state.Key) {
 		return
 	}
 	why := fmt.Sprintf("its node %s is gone", pod.Spec.NodeName)
+	if c := state.PodCondition(pod, corev1.PodScheduled); c != nil && c.Reason == nodeNotFound {
+		why = "there is no node " + pod.Spec.NodeName
+	}
 	if !state.Terminated(pod) {
 		pod = pod.DeepCopy()
 		pod.Status.Phase = corev1.PodFailed

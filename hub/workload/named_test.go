@@ -1,0 +1,109 @@
+package workload
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// A pod that names its node itself is seen by no scheduler.
+func TestAPodThatNamesItsNode(t *testing.T) {
+	named := func(selector map[string]string) *corev1.Pod {
+		t := template("kiosk:1")
+		t.Spec.NodeName, t.Spec.NodeSelector = "pi-9", selector
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kiosk", Labels: t.Labels}, Spec: t.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	}
+	camera := map[string]string{"camera": "yes"}
+	with := func() *corev1.Node {
+		n := node("pi-9")
+		n.Labels["camera"] = "yes"
+		return n
+	}
+	warned := func(f *fleet, reason string) (about []string) {
+		for _, c := range f.told {
+			if c.Reason == reason && c.Warn {
+				o := c.Object
+				if c.About != nil {
+					o = c.About
+				}
+				about = append(about, string(state.KindOf(o))+" "+o.GetName()+": "+c.Why)
+			}
+		}
+		return about
+	}
+	one := func(t *testing.T, got []string, want ...string) {
+		t.Helper()
+		if len(got) != 1 {
+			t.Fatalf("told %q", got)
+		}
+		for _, w := range want {
+			if !strings.Contains(got[0], w) {
+				t.Errorf("told %q, without %q", got[0], w)
+			}
+		}
+	}
+	t.Run("that is not there: it says so, and goes", func(t *testing.T) {
+		f := newFleet(t).put(named(nil)).settle().quiet()
+		one(t, warned(f, "NodeNotFound"), "pods kiosk:", "pi-9")
+		if c := state.PodCondition(f.s.Pod("default", "kiosk"), corev1.PodScheduled); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "NodeNotFound" || !strings.Contains(c.Message, "pi-9") {
+			t.Errorf("its condition is %+v", c)
+		}
+		if f.pass(DefaultQuarantine).quiet(); len(f.pods()) != 0 {
+			t.Errorf("it is still there: %v", f.pods())
+		}
+		one(t, warned(f, "NodeNotFound"))
+	})
+	t.Run("that comes in time: it stays", func(t *testing.T) {
+		f := newFleet(t).put(named(camera)).settle().put(with()).settle().quiet().pass(2 * DefaultQuarantine).quiet()
+		if pod := f.s.Pod("default", "kiosk"); pod == nil || pod.Status.Phase != corev1.PodPending {
+			t.Errorf("it is %+v", pod)
+		}
+	})
+	t.Run("that comes and does not match: it has failed", func(t *testing.T) {
+		f := newFleet(t).put(named(camera)).settle().put(node("pi-9")).settle().quiet()
+		one(t, warned(f, "NodeAffinity"), "pods kiosk:")
+	})
+	t.Run("that does not match its selector: it has failed", func(t *testing.T) {
+		f := newFleet(t).put(node("pi-9"), named(camera)).settle().quiet()
+		one(t, warned(f, "NodeAffinity"), "pods kiosk:", "pi-9")
+		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodFailed || st.Reason != "NodeAffinity" || st.Message == "" {
+			t.Errorf("it is %+v", st)
+		}
+	})
+	t.Run("nor its required affinity", func(t *testing.T) {
+		pod := named(nil)
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "camera", Operator: corev1.NodeSelectorOpExists}}}}}}}
+		f := newFleet(t).put(node("pi-9"), pod).settle().quiet()
+		if st := f.s.Pod("default", "kiosk").Status; st.Reason != "NodeAffinity" {
+			t.Errorf("it is %+v", st)
+		}
+	})
+	t.Run("one that runs, or that the hub has placed, stays when the label goes", func(t *testing.T) {
+		f := newFleet(t).put(with(), named(camera)).settle().ready("kiosk", "pi-9").settle()
+		f.edit(state.Key{Kind: state.Nodes, Name: "pi-9"}, func(o state.Object) { delete(o.GetLabels(), "camera") }).settle().quiet()
+		if st := f.s.Pod("default", "kiosk").Status; st.Phase != corev1.PodRunning {
+			t.Errorf("it is %+v", st)
+		}
+	})
+	t.Run("of a workload: the event is about that, and it does not make one pod after the other", func(t *testing.T) {
+		for what, put := range map[string][]state.Object{"NodeNotFound": nil, "NodeAffinity": {node("pi-9")}} {
+			d := deployment(1)
+			d.Spec.Template.Spec.NodeName, d.Spec.Template.Spec.NodeSelector = "pi-9", camera
+			f := newFleet(t).put(put...).put(d).settle().pass(20 * 60e9).quiet()
+			got := warned(f, what)
+			if len(got) == 0 || len(got) > 40 {
+				t.Errorf("%s: %d in 20 min: %q", what, len(got), got)
+			}
+			for _, text := range got {
+				if what == "NodeNotFound" && !strings.HasPrefix(text, "replicasets kiosk-") {
+					t.Errorf("told %q", text)
+				}
+			}
+		}
+	})
+}
