@@ -74,7 +74,7 @@ func DefaultPod(p *corev1.Pod, s Settings) {
 	if class := state.SystemClass(spec.PriorityClassName); class != nil {
 		set(&spec.Priority, class.Value)
 	}
-	spec.Tolerations = extendedTolerations(spec, DefaultTolerations(spec.Tolerations, s))
+	spec.Tolerations = pressureToleration(spec, extendedTolerations(spec, DefaultTolerations(spec.Tolerations, s)))
 	fill(&p.Status.Phase, corev1.PodPending)
 	if len(spec.SchedulingGates) > 0 && state.PodCondition(p, corev1.PodScheduled) == nil {
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{

@@ -86,6 +86,9 @@ spec:
     key: node.kubernetes.io/unreachable
     operator: Exists
     tolerationSeconds: 20
+  - effect: NoSchedule
+    key: node.kubernetes.io/memory-pressure
+    operator: Exists
   volumes:
   - emptyDir: {}
     name: nothing

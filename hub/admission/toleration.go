@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
 )
 
 // DefaultTolerations adds the tolerations that every pod has: of nodes that are
@@ -45,6 +47,17 @@ func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev
 		}
 	}
 	return have
+}
+
+// pressureToleration adds, for every pod that asks for some memory or processor, the toleration of a node that is short
+// of memory: it takes no more BestEffort pods, and all others. Scheduler and device both go by it. It is what Kubernetes
+// does for pods that are not BestEffort.
+func pressureToleration(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
+	t := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
+	if qos(spec) == corev1.PodQOSBestEffort || state.Tolerates(have, &t) {
+		return have
+	}
+	return append(have, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect})
 }
 
 func tolerated(have []corev1.Toleration, key string) bool {
