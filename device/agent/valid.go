@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"unicode"
@@ -137,9 +136,8 @@ func malformedContainers(pod *corev1.Pod) string {
 		if why := policy.MountPath(messagePath(c)); why != "" {
 			return fmt.Sprintf("container %s: terminationMessagePath %q %s", c.Name, c.TerminationMessagePath, why)
 		}
-		if dir := path.Clean(c.WorkingDir); dir == "/proc" || strings.HasPrefix(dir, "/proc/") {
-			// Through /proc/self/fd older runtimes let a container out (CVE-2024-21626).
-			return fmt.Sprintf("container %s: workingDir %q must not be /proc or below it", c.Name, c.WorkingDir)
+		if why := policy.WorkingDir(c.WorkingDir); why != "" {
+			return fmt.Sprintf("container %s: workingDir %q %s", c.Name, c.WorkingDir, why)
 		}
 		for _, e := range c.Env {
 			if e.Name == "" || strings.Contains(e.Name, "=") {

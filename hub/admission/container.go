@@ -88,6 +88,9 @@ func (l *list) container(c *corev1.Container, volumes map[string]bool, p *field.
 	if why := policy.MountPath(c.TerminationMessagePath); c.TerminationMessagePath != "" && why != "" {
 		l.invalid(p.Child("terminationMessagePath"), c.TerminationMessagePath, why)
 	}
+	if why := policy.WorkingDir(c.WorkingDir); why != "" {
+		l.invalid(p.Child("workingDir"), c.WorkingDir, why)
+	}
 	l.ports(c.Ports, p.Child("ports"))
 	l.env(c.Env, p.Child("env"))
 	l.envFrom(c.EnvFrom, p.Child("envFrom"))

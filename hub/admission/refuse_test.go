@@ -89,6 +89,10 @@ func TestWhatDevicesDoNotDoIsRefusedByName(t *testing.T) {
 		want      string
 	}{
 		{"hooks that Kubernetes itself does nothing with", true, "lifecycle: {preStop: {tcpSocket: {port: 1}}}", "spec.containers[0].lifecycle.preStop.tcpSocket: Forbidden: is not supported: Kubernetes does nothing with it: use exec, httpGet or sleep"},
+		{"a way out through a working directory", true, "workingDir: /proc/self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/proc/self/fd/8\": must not be /proc or below it"},
+		{"the same another way", true, "workingDir: /x/..//proc/../proc/./self/fd/8", "spec.containers[0].workingDir: Invalid value: \"/x/..//proc/../proc/./self/fd/8\": must not be /proc or below it"},
+		{"the same from the root", true, "workingDir: ../proc/self", "spec.containers[0].workingDir: Invalid value: \"../proc/self\": must not be /proc or below it"},
+		{"a working directory that only begins so", true, "workingDir: /processes", ""},
 		{"a message nowhere", true, "terminationMessagePath: tmp", "spec.containers[0].terminationMessagePath: Invalid value: \"tmp\": must be an absolute path"},
 		{"resolver options", false, "dnsConfig: {options: [{name: ndots, value: '2'}, {name: rotate}]}", ""},
 		{"a resolver option of two", false, "dnsConfig: {options: [{name: ndots, value: '2 rotate'}]}", "spec.dnsConfig.options[0].value: Invalid value: \"2 rotate\": must not contain spaces"},

@@ -20,8 +20,19 @@ func MountPath(name string) string {
 		return "must be an absolute path"
 	case clean == "/":
 		return "must not be the root of the container"
-	case clean == "/proc" || strings.HasPrefix(clean, "/proc/"):
+	case inProc(clean):
 		return "must not be /proc or below it, through which the container is confined"
 	}
 	return ""
 }
+
+// WorkingDir says what is wrong with the directory in which a container is to begin; empty: nothing. Through
+// /proc/self/fd older runtimes let a container out (CVE-2024-21626).
+func WorkingDir(name string) string {
+	if inProc(path.Clean("/" + name)) {
+		return "must not be /proc or below it"
+	}
+	return ""
+}
+
+func inProc(clean string) bool { return clean == "/proc" || strings.HasPrefix(clean, "/proc/") }
