@@ -101,7 +101,7 @@ func command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see %s --help", plainly(err), cmd.CommandPath())
+		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
 	})
 	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), versionCommand())
 	for _, c := range root.Commands() {
@@ -137,31 +137,13 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 			return
 		}
 		if err := flags.Set(f.Name, v); err != nil {
-			errs = append(errs, fmt.Errorf("%s=%q in the environment: %w", name, v, plainly(err)))
+			errs = append(errs, fmt.Errorf("%s=%q in the environment: %w", name, v, commands.Plainly(err)))
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
 		return usageError{err}
 	}
 	return nil
-}
-
-// plainly says what to write in the place of a value that a flag cannot take.
-func plainly(err error) error {
-	wrong := &pflag.InvalidValueError{}
-	if !errors.As(err, &wrong) {
-		return err
-	}
-	want := wrong.Unwrap().Error()
-	switch wrong.GetFlag().Value.Type() {
-	case "duration":
-		want = "write a number with its unit, such as 10s or 1m30s"
-	case "int", "int64":
-		want = "write a whole number, such as 8"
-	case "bool":
-		want = "write true or false"
-	}
-	return fmt.Errorf("--%s %q: %s", wrong.GetFlag().Name, wrong.GetValue(), want)
 }
 
 func environmentName(flag string) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"flotilla.dev/hub/config"
+	"flotilla.dev/shared/commands"
 )
 
 // A Program is flotilla-hub as its main makes it.
@@ -45,7 +46,7 @@ func (p Program) Command() *cobra.Command {
 		if c.Name() == "serve" { // whose flags are settings
 			return ErrUsage{config.FlagError(err)}
 		}
-		return ErrUsage{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
+		return ErrUsage{fmt.Errorf("%w: see `%s --help`", commands.Plainly(err), c.CommandPath())}
 	})
 	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.observerCommand(), p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(), p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: exactly(0),

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -24,6 +25,9 @@ func (p Program) tokenCommand() *cobra.Command {
 	f.BoolVar(&n.Approval, "require-approval", false, "devices that join with it wait until an administrator approves of them")
 	f.StringToStringVar(&n.Labels, "label", nil, "label k=v of the nodes that join with it (can be repeated)")
 	create.RunE = func(c *cobra.Command, _ []string) error {
+		if n.Site == "" {
+			return ErrUsage{errors.New("--site is missing: say where the devices are that join with it, such as --site oslo")}
+		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
 			t, err := d.guard.CreateJoinToken(ctx, n)
 			if err = d.did(ctx, "create", "jointokens", t.ID, err); err != nil {

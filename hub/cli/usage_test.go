@@ -31,6 +31,11 @@ func TestAFlagThatACommandDoesNotHave(t *testing.T) {
 	for args, want := range map[string]string{
 		"token create --sites oslo":                "unknown flag: --sites: see `flotilla-hub token create --help`",
 		"token create --ttl soon":                  "see `flotilla-hub token create --help`",
+		"token create --site oslo --ttl 1d":        `--ttl "1d": write a number with its unit, h, m or s, such as 24h for a day`,
+		"kubeconfig --ttl 30d":                     `--ttl "30d": write a number with its unit, h, m or s, such as 24h for a day`,
+		"token create --uses many":                 `--uses "many": write a whole number`,
+		"token create":                             "--site is missing: say where the devices are that join with it, such as --site oslo",
+		"token create --node pi-1":                 "--site is missing",
 		"doctor --https-listen :443":               "unknown flag: --https-listen: see `flotilla-hub doctor --help`",
 		"monitoring --data-dir x":                  "unknown flag: --data-dir: see `flotilla-hub monitoring --help`",
 		"user list -q":                             "see `flotilla-hub user list --help`",

@@ -27,9 +27,16 @@ func (l *dirLock) Close() error {
 	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
 }
 
+// What else helps, beside stopping the hub that runs on a data directory, whoever wants it alone: another
+// hub, or a command that is for just this directory.
+const (
+	anotherHub = ", or give this one its own --data-dir"
+	thisOne    = ", run this again, and start it: the command is for a hub that is down"
+)
+
 // takeLock makes this process the only hub on a data directory. The kernel gives
 // the lock back when the process ends, however it ends; the file stays.
-func takeLock(dir string) (*dirLock, error) {
+func takeLock(dir, instead string) (*dirLock, error) {
 	file := filepath.Join(dir, "hub.lock")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -45,7 +52,7 @@ func takeLock(dir string) (*dirLock, error) {
 		if pid := strings.TrimSpace(string(holder)); pid != "" {
 			who += " (pid " + pid + ")"
 		}
-		return nil, fmt.Errorf("lock data directory %s: %w: %s runs there; stop it, or give this one its own --data-dir", dir, ErrLocked, who)
+		return nil, fmt.Errorf("lock data directory %s: %w: %s runs there; stop it%s", dir, ErrLocked, who, instead)
 	}
 	if err := owner.Give(f, dir); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", file, err), f.Close())
@@ -66,7 +73,7 @@ func mend(err error) string {
 
 // Lock takes the lock of a stopped hub's data directory for a command that must not
 // run beside the hub. Closing gives it back.
-func Lock(dir string) (io.Closer, error) { return takeLock(dir) }
+func Lock(dir string) (io.Closer, error) { return takeLock(dir, thisOne) }
 
 const (
 	with  = unix.LOCK_SH // a command that has the database of a directory open

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -12,7 +13,7 @@ import (
 // A program that is being started has a copy of each open file until it is another program.
 func TestALockThatIsGivenBackIsFreeWhoeverHasACopyOfItsFile(t *testing.T) {
 	dir := t.TempDir()
-	lock, err := takeLock(dir)
+	lock, err := takeLock(dir, anotherHub)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,18 +22,42 @@ func TestALockThatIsGivenBackIsFreeWhoeverHasACopyOfItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(copied) }()
-	if again, err := takeLock(dir); err == nil {
+	if again, err := takeLock(dir, anotherHub); err == nil {
 		t.Error("it was taken twice")
 		_ = again.Close()
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := takeLock(dir)
+	again, err := takeLock(dir, anotherHub)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// A command for a hub that is down does not need a data directory of its own.
+func TestWhatHelpsWhereAHubRuns(t *testing.T) {
+	o := Options{Dir: t.TempDir(), Version: "test"}
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	backup := filepath.Join(t.TempDir(), "b.db")
+	if err := s.Backup(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	_, move := Move(t.Context(), o, "postgres://nobody@127.0.0.1:1/x")
+	_, lock := Lock(o.Dir)
+	for what, err := range map[string]error{"restore": Restore(t.Context(), o, backup), "move": move, "ca": lock} {
+		if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "run this again, and start it") || strings.Contains(err.Error(), "--data-dir") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := Open(t.Context(), o); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "give this one its own --data-dir") {
+		t.Errorf("a second hub: %v", err)
+	}
 }
 
 // A file called hub.lock looks like something that is left over.

@@ -80,7 +80,7 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 	if err != nil {
 		return m, err
 	}
-	lock, err := takeLock(o.Dir)
+	lock, err := takeLock(o.Dir, thisOne)
 	if err != nil {
 		return m, err
 	}
@@ -346,7 +346,7 @@ func copied(ctx context.Context, dir, to string) string {
 
 // goOn ends a move to a file that was cut off after PostgreSQL had noted it.
 func goOn(ctx context.Context, o Options, from errMoved) (m Moved, err error) {
-	lock, err := takeLock(o.Dir)
+	lock, err := takeLock(o.Dir, thisOne)
 	if err != nil {
 		return m, err
 	}

@@ -119,7 +119,7 @@ func Restore(ctx context.Context, o Options, file string) error {
 		}
 		return nil
 	}
-	lock, err := takeLock(o.Dir)
+	lock, err := takeLock(o.Dir, thisOne)
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		return nil, err
 	}
 	s.pg.standby = true
-	lock, err := takeLock(o.Dir)
+	lock, err := takeLock(o.Dir, anotherHub)
 	if err != nil {
 		return nil, err
 	}

@@ -120,7 +120,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := private(o, newStore(o, "").log); err != nil {
 		return nil, err
 	}
-	lock, err := takeLock(o.Dir)
+	instead := anotherHub
+	if o.moving {
+		instead = thisOne
+	}
+	lock, err := takeLock(o.Dir, instead)
 	if err != nil {
 		return nil, err
 	}
