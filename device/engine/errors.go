@@ -29,6 +29,9 @@ func explain(err error, verb, object string) error {
 	case errdefs.IsNotImplemented(err):
 		sentinel = ErrUnsupported
 	default:
+		if port, taken := taken(cause(err)); taken && verb == "start container" {
+			return fmt.Errorf("host port %sis in use on this device: stop what listens there, which `ss -lntup` shows, or choose another hostPort", port)
+		}
 		return fmt.Errorf("%s %s: %s", verb, object, cause(err))
 	}
 	return fmt.Errorf("%s %s: %w: %s", verb, object, sentinel, cause(err))
@@ -46,4 +49,24 @@ func lost(err error) bool {
 func cause(err error) string {
 	text := strings.TrimPrefix(err.Error(), "Error response from daemon: ")
 	return strings.Join(strings.Fields(text), " ")
+}
+
+// taken tells whether an engine says that a port of the device has another user, and which port, with a space
+// behind it; "": it does not say.
+func taken(said string) (port string, taken bool) {
+	if !strings.Contains(said, "address already in use") && !strings.Contains(said, "port is already allocated") {
+		return "", false
+	}
+	for _, before := range []string{"Bind for ", "bind host port for ", "bind host port ", "listen tcp4 ", "listen tcp6 ", "listen tcp ", "listen udp4 ", "listen udp6 ", "listen udp "} {
+		if _, after, ok := strings.Cut(said, before); ok {
+			word, _, _ := strings.Cut(after, " ")
+			word, _, _ = strings.Cut(word, "/")
+			word = strings.TrimSuffix(word, ":")
+			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' { // with the container's behind it
+				word = at[0] + ":" + at[1]
+			}
+			return word + " ", true
+		}
+	}
+	return "", true
 }

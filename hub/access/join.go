@@ -78,7 +78,7 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (to
 	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // or a token that it used once would be good for ever
 		return t.ID, node, answer, fmt.Errorf("%w: the enrolment of this key ended at %s: %s; join with a new key", ErrForbidden, d.Time.Format(time.RFC3339), d.Reason)
 	}
-	if err := mayTake(g.Fleet, t, node, request.KeyHash()); err != nil {
+	if err := mayTake(g.Fleet, t, r, node, request.KeyHash()); err != nil {
 		g.withdraw(ctx, r, t.ID, err)
 		return t.ID, node, answer, err
 	}
@@ -176,13 +176,25 @@ func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
 // with a token for this very node (its hardware was replaced, or installed anew), or
 // because it does already. Anything else would let the holder of any token take any
 // node over; a machine id is no secret.
-func mayTake(fleet Fleet, t store.JoinToken, node, key string) error {
+func mayTake(fleet Fleet, t store.JoinToken, r wire.JoinRequest, node, key string) error {
 	before, ok := fleet.Enrolment(node)
 	if !ok || t.Node == node || before.Key == key && before.Site == t.Site {
 		return nil
 	}
+	if r.Node == "" && t.Node == "" { // as of many boards whose images are copies
+		return fmt.Errorf("%w: another device with the host name %s has joined before: add a name of its own for this one, such as --node-name %s; if it is the same device, installed anew: `flotilla-hub token create --site %s --node %s`",
+			ErrConflict, node, suggested(node, r.MachineID), before.Site, node)
+	}
 	return fmt.Errorf("%w: node %s exists and is another machine, or this one before it was installed anew; to be it, join with a token from `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
 		ErrConflict, node, before.Site, node)
+}
+
+// suggested is a name that no other device of the same host name is likely to have.
+func suggested(node, machineID string) string {
+	if name := node + "-" + machineID[:min(len(machineID), 4)]; wire.ValidNode(name) == nil {
+		return name
+	}
+	return node + "-2"
 }
 
 func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire.JoinAnswer {

@@ -124,6 +124,13 @@ func TestWhoIsNotLetIn(t *testing.T) {
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
 			must(t, err)
 		}, ErrConflict, "is another machine, or this one before"},
+		{"a host name that another machine has, too", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+			first := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "", newMachine(t))
+			first.Hostname, q.Hostname = "raspberrypi", "RaspberryPi"
+			q.Node, q.MachineID = "", "99112233445566aa"
+			_, err := g.Join(t.Context(), first, "10.0.0.9")
+			must(t, err)
+		}, ErrConflict, "another device with the host name raspberrypi has joined before: add a name of its own for this one, such as --node-name raspberrypi-9911"},
 		{"a name whose machine is not known", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
 			must(t, err)
