@@ -1,12 +1,17 @@
 package main
 
 import (
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/join"
+	"flotilla.dev/device/memory"
 )
 
 // Who leaves a fleet leaves nothing that runs, also not what somebody has added to a pod to look at it, which has the
@@ -58,5 +63,22 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 	}
 	for _, c := range list {
 		t.Log(c.Name, c.State)
+	}
+}
+
+// An agent that is killed after its first file goes on with its directory.
+func TestAStateDirectoryIsKnownByEachOfItsFiles(t *testing.T) {
+	for _, name := range []string{join.IdentityFile, join.IdentityCopy, registrationFile, dismissedFile, engineFile, localSocket, logSocket} {
+		dir := t.TempDir()
+		for _, name := range []string{name, "notes"} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, err := memory.Open(dir, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = m.Close()
 	}
 }

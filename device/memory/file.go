@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -79,6 +80,33 @@ func takeLock(path string) (*os.File, error) {
 		_, _ = f.WriteAt([]byte(pid), 0) // only for the sentence above
 	}
 	return f, nil
+}
+
+// Names in a state directory. An agent has used it where one of agentFiles is there; of a directory that
+// was reset, only some of earlyFiles are left.
+var (
+	agentFiles = []string{"identity.json", "identity.copy.json", "join.key", "registration.json", "dismissed.json", "engine.socket", "agent.sock", "agent-log.sock",
+		desiredFile, "desired.0.state", "desired.1.state", journalFile, "journal.0.state", "journal.1.state", verifiedFile, pulledFile}
+	earlyFiles = []string{LockFile, "persistent", "volatile", "lost+found"}
+)
+
+// foreign refuses a directory that something else uses: the agent would write into it, and a reset
+// would remove all that is there. It changes nothing.
+func foreign(dir string) error {
+	entries, _ := os.ReadDir(dir) // where it cannot be read, what follows says so
+	for _, e := range entries {
+		if slices.Contains(agentFiles, e.Name()) {
+			return nil
+		}
+	}
+	for _, e := range entries {
+		// A power cut leaves a file that was being written, as .identity.json12345.
+		whole := strings.TrimPrefix(strings.TrimRight(e.Name(), "0123456789"), ".")
+		if !slices.Contains(earlyFiles, e.Name()) && !slices.Contains(agentFiles, whole) {
+			return fmt.Errorf("use the state directory %s: it is not an agent's, and not empty (%s): nothing was changed; name a new or an empty one with --state-dir", dir, e.Name())
+		}
+	}
+	return nil
 }
 
 // ownDirectory refuses a directory that another user of the device can change: what the

@@ -101,6 +101,9 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w; choose another one with --state-dir", err)
 	}
+	if err := foreign(dir); err != nil {
+		return nil, err
+	}
 	if err := ownDirectory(dir); err != nil {
 		return nil, err
 	}

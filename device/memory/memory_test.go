@@ -253,6 +253,39 @@ func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 	}
 }
 
+func TestADirectoryThatSomethingElseUsesIsNotUsed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files []string
+		taken bool
+	}{
+		{"an empty one", nil, true},
+		{"the root of a disk", []string{"lost+found"}, true},
+		{"one that was reset", []string{LockFile, "persistent"}, true},
+		{"one of an agent to which somebody added a file", []string{LockFile, "identity.json", "notes"}, true},
+		{"a power cut at the first write", []string{LockFile, ".registration.json4711"}, true},
+		{"a person's", []string{"thesis.txt"}, false},
+		{"another program's that has a lock", []string{LockFile, "data.sqlite"}, false},
+		{"a hub's", []string{"hub.db", "hub.lock", "secrets.key"}, false},
+	} {
+		dir := t.TempDir()
+		for _, name := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, err := Open(dir, slog.New(slog.DiscardHandler))
+		if err == nil {
+			_ = m.Close()
+		} else if entries, _ := os.ReadDir(dir); len(entries) != len(c.files) || !strings.Contains(err.Error(), "--state-dir") {
+			t.Errorf("%s: it says %v, and has %v now", c.name, err, entries)
+		}
+		if (err == nil) != c.taken {
+			t.Errorf("%s: %v, want it to be taken: %v", c.name, err, c.taken)
+		}
+	}
+}
+
 // A file of the agent's lies in its state directory and nowhere else, not for a moment.
 func TestFilesAreWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 	elsewhere, dir, old := t.TempDir(), t.TempDir(), time.Unix(1, 0)

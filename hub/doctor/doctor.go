@@ -141,6 +141,9 @@ func directory(dir string, running bool) (all []Finding) {
 	if !info.IsDir() {
 		return []Finding{{Fail, "directory", dir + " is no directory", "name the hub's directory with --data-dir"}}
 	}
+	if err := store.Foreign(dir); err != nil {
+		return []Finding{{Fail, "directory", err.Error(), startsNot}}
+	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s is open to others (mode %04o)", dir, mode), "chmod 700 " + dir})
 	}

@@ -37,6 +37,9 @@ const (
 // takeLock makes this process the only hub on a data directory. The kernel gives
 // the lock back when the process ends, however it ends; the file stays.
 func takeLock(dir, instead string) (*dirLock, error) {
+	if err := Foreign(dir); err != nil {
+		return nil, err
+	}
 	file := filepath.Join(dir, "hub.lock")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"flotilla.dev/hub/owner"
 )
@@ -35,10 +36,13 @@ func private(o Options, log *slog.Logger) error {
 	if hub == 0 && (o.moving || o.restoring) {
 		hub, of = owner.Of(info), owner.Group(info)
 	}
-	switch uid := owner.Of(info); {
-	case !info.IsDir():
+	if !info.IsDir() {
 		return fmt.Errorf("data directory %s is no directory: name another with --data-dir", dir)
-	case uid != hub:
+	}
+	if err := Foreign(dir); err != nil {
+		return err
+	}
+	if uid := owner.Of(info); uid != hub {
 		return fmt.Errorf("data directory %s belongs to user %d, who can read and replace everything that the hub (user %d) remembers: run `chown -R %d %s`, or run the hub as its owner", dir, uid, hub, hub, dir)
 	}
 	if err := above(dir, hub, of); err != nil {
@@ -70,6 +74,36 @@ func Refuses(dir string) error {
 		return err
 	}
 	return unmixed(dir, owner.Of(info))
+}
+
+// Names in a data directory. A hub has used it where one of hubFiles is there.
+var (
+	hubFiles   = []string{"hub.lock", database, placeFile, witnessFile, "hub.sock", secretsKey}
+	earlyFiles = []string{"pki", "backups", "history", "ballast", "lost+found"}
+)
+
+// Foreign refuses a directory that something else uses: closing it to others would break that. It changes
+// nothing. A directory that cannot be read is left to the checks that follow.
+func Foreign(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil //nolint:nilerr // whoever opens it says so
+	}
+	entries, _ := os.ReadDir(dir)
+	is := func(names []string) func(fs.DirEntry) bool {
+		return func(e fs.DirEntry) bool { return slices.Contains(names, e.Name()) }
+	}
+	if slices.ContainsFunc(entries, is(hubFiles)) {
+		return nil
+	}
+	const instead = "nothing was changed; name a new or an empty directory with --data-dir"
+	if others := slices.DeleteFunc(entries, is(earlyFiles)); len(others) > 0 {
+		return fmt.Errorf("data directory %s is not a hub's, and not empty (%s): %s", dir, others[0].Name(), instead)
+	}
+	if info.Mode()&fs.ModeSticky != 0 && info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("data directory %s is shared by all users (1%03o), as /tmp: %s", dir, info.Mode().Perm(), instead)
+	}
+	return nil
 }
 
 // above asks holds of each directory above.

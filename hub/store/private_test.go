@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,20 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 		}, "others may write"},
 		{"not where only owners may, as in /tmp", false, func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, ""},
 		{"or somebody else's directory around it", true, func(parent, _ string) error { return os.Chown(parent, other, other) }, "belongs to user 4242"},
+		{"one that something else uses is left alone", false, func(_, dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644), os.Chmod(dir, 0o755))
+		}, "not a hub's, and not empty (thesis.txt)"},
+		{"such as a directory for all users", false, func(_, dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "socket"), 0o700), os.Chmod(dir, 0o777|os.ModeSticky))
+		}, "not a hub's, and not empty (socket)"},
+		{"also an empty one", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "shared by all users (1777)"},
+		{"or one with certificates, as /etc", false, func(_, dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "pki"), 0o755), os.WriteFile(filepath.Join(dir, "fstab"), nil, 0o644))
+		}, "not a hub's, and not empty (fstab)"},
+		{"the root of a disk is fine", false, func(_, dir string) error { return os.Mkdir(filepath.Join(dir, "lost+found"), 0o700) }, ""},
+		{"so is what somebody added to a hub's", false, func(_, dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "hub.lock"), nil, 0o600), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
+		}, ""},
 		{"a file of somebody else in it", true, func(_, dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "hub.db"), nil, 0o666); err != nil {
 				return err
@@ -80,9 +95,21 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 			if err := tt.do(parent, dir); err != nil {
 				t.Fatal(err)
 			}
-			s, err := Open(context.Background(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+			was, had := listed(t, dir)
+			o := Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}
+			if strings.HasPrefix(tt.wants, "not a hub's") {
+				_, lock := Lock(dir)
+				for what, err := range map[string]error{"doctor": Foreign(dir), "restore": Restore(t.Context(), o, victim), "lock": lock} {
+					if err == nil || !strings.Contains(err.Error(), tt.wants) {
+						t.Errorf("%s says %v, want %q", what, err, tt.wants)
+					}
+				}
+			}
+			s, err := Open(context.Background(), o)
 			if err == nil {
 				s.Close()
+			} else if now, has := listed(t, dir); now != was || !slices.Equal(has, had) {
+				t.Errorf("it was %s with %v, and is %s with %v", was, had, now, has)
 			}
 			if tt.wants == "" && err != nil || tt.wants != "" && (err == nil || !strings.Contains(err.Error(), tt.wants)) {
 				t.Errorf("it says %v, want %q", err, tt.wants)
@@ -95,6 +122,18 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// listed is the mode of a directory and what is in it.
+func listed(t *testing.T, dir string) (mode fs.FileMode, names []string) {
+	info, err := os.Stat(dir)
+	must(t, err)
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return info.Mode(), names
 }
 
 // A hub that is a user of its own can go on with whatever root does in its data directory.
