@@ -24,9 +24,11 @@ const (
 	program = "flotilla-device-"
 	suffix  = ".deb"
 
-	downloads     = 16               // that go on at once
-	downloadsEach = 4                // of one address
-	downloadLife  = 15 * time.Minute // of 16 MB: 18 kB/s
+	downloads     = 16 // that go on at once
+	downloadsEach = 4  // of one address
+	downloadGrace = 30 * time.Second
+	downloadRate  = 16 << 10         // bytes a second that a client takes at least, on average after the grace
+	downloadSure  = 10 * time.Second // for which a new download keeps its place
 )
 
 // Handler serves Path and what is below it, to everybody.
@@ -61,14 +63,15 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // what has none is a test's
-	leave, ok := d.gate.enter(listen.Whose(at.Addr()))
-	if !ok {
+	now := time.Now()
+	l := &download{ResponseWriter: w, gate: &d.gate, source: listen.Whose(at.Addr()), began: now, size: agents[i].Size}
+	if !l.enter(now) {
 		w.Header().Set("Retry-After", "15")
 		http.Error(w, "too many devices fetch their agent now; try again in 15 s", http.StatusServiceUnavailable)
 		return
 	}
-	defer leave()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadLife)) // what has none is a test's
+	defer l.leave()
+	w = l
 	if err := d.send(w, r, agents[i], deb); err != nil {
 		d.Log.Warn("cannot hand out an agent", "file", agents[i].File, "err", err)
 		http.Error(w, "the hub cannot read the agent; see its log", http.StatusInternalServerError)
@@ -111,30 +114,84 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 	return nil
 }
 
-// A gate counts the downloads that go on.
+// A gate has the downloads that go on.
 type gate struct {
 	mu  sync.Mutex
-	all int
-	of  map[netip.Addr]int
+	all []*download
 }
 
-func (g *gate) enter(source netip.Addr) (leave func(), ok bool) {
+// A download is an answer that ends when its client is too slow, or gives way to another.
+type download struct {
+	http.ResponseWriter
+	gate   *gate
+	source netip.Addr
+	began  time.Time
+	size   int64
+	sent   int64 // changed under gate.mu
+}
+
+// enter takes a place. Where all are taken, or all of an address, the download that would hold its
+// own the longest gives way: the slowest, or among equals the youngest, so that the others end.
+func (d *download) enter(now time.Time) bool {
+	g := d.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all >= downloads || g.of[source] >= downloadsEach {
-		return nil, false
-	}
-	if g.of == nil {
-		g.of = map[netip.Addr]int{}
-	}
-	g.all++
-	g.of[source]++
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.all--
-		if g.of[source]--; g.of[source] == 0 {
-			delete(g.of, source)
+	own := 0
+	for _, o := range g.all {
+		if o.source == d.source {
+			own++
 		}
-	}, true
+	}
+	if own >= downloadsEach || len(g.all) >= downloads {
+		var slowest *download
+		for _, o := range g.all {
+			if now.Sub(o.began) >= downloadSure && (own < downloadsEach || o.source == d.source) && (slowest == nil || o.left(now) > slowest.left(now)) {
+				slowest = o
+			}
+		}
+		if slowest == nil {
+			return false
+		}
+		g.drop(slowest)
+		slowest.until(time.Unix(1, 0))
+	}
+	g.all = append(g.all, d)
+	d.until(now.Add(downloadGrace))
+	return true
+}
+
+// left is how many seconds a download takes at the rate that it had.
+func (d *download) left(now time.Time) float64 {
+	return float64(d.size-d.sent) * now.Sub(d.began).Seconds() / float64(max(d.sent, 1))
+}
+
+func (d *download) until(t time.Time) {
+	_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(t) // what has none is a test's
+}
+
+func (g *gate) drop(d *download) bool {
+	i := slices.Index(g.all, d)
+	if i >= 0 {
+		g.all = slices.Delete(g.all, i, i+1)
+	}
+	return i >= 0
+}
+
+func (d *download) leave() {
+	d.gate.mu.Lock()
+	defer d.gate.mu.Unlock()
+	if d.gate.drop(d) {
+		d.until(time.Time{}) // the connection may be used again
+	}
+}
+
+// Write gives the client as much time for the next part as what it took has earned.
+func (d *download) Write(p []byte) (int, error) {
+	n, err := d.ResponseWriter.Write(p)
+	d.gate.mu.Lock()
+	defer d.gate.mu.Unlock()
+	if d.sent += int64(n); slices.Contains(d.gate.all, d) {
+		d.until(d.began.Add(downloadGrace + time.Duration(d.sent)*time.Second/downloadRate))
+	}
+	return n, err
 }

@@ -17,7 +17,14 @@ fail() { echo "flotilla: $*" >&2; exit 1; }
 fetch() { # PATH FILE
 	code=0
 	if command -v curl >/dev/null; then
-		curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1" || code=$?
+		for try in 1 2 3 4 5 6 7 8 9 10; do
+			code=0
+			curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1" || code=$?
+			case $code in
+			18 | 56 | 92) sleep "$try" ;; # cut off: it gave way to others
+			*) break ;;
+			esac
+		done
 		[ $code != 23 ] || code=unwritten
 	else
 		wget -q --ca-certificate="$ca" -O "$2" "$hub$1" || code=$?

@@ -1,12 +1,14 @@
 package install
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -19,6 +21,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
@@ -404,57 +407,123 @@ func TestAVersionIsOneToDebian(t *testing.T) {
 	}
 }
 
-// Whoever downloads slowly, or again and again, keeps neither the hub nor others busy for ever.
+// Clients that download slowly keep neither the hub nor other devices busy.
 func TestDownloadsAreCounted(t *testing.T) {
-	d := depot(t)
-	var leave []func()
-	enter := func(from string) bool {
-		t.Helper()
-		l, ok := d.gate.enter(listen.Whose(netip.MustParseAddr(from)))
-		leave = append(leave, l)
-		return ok
-	}
-	for i := range downloadsEach {
-		if !enter("10.0.0.1") {
-			t.Fatalf("download %d of one address is refused", i+1)
+	d, began := depot(t), time.Now()
+	enter := func(from string, after time.Duration, sent int64) *download {
+		l := &download{ResponseWriter: httptest.NewRecorder(), gate: &d.gate, source: listen.Whose(netip.MustParseAddr(from)), began: began.Add(after), size: 1 << 20, sent: sent}
+		if !l.enter(l.began) {
+			return nil
 		}
+		return l
 	}
-	if enter("10.0.0.1") || enter("::ffff:10.0.0.1") {
-		t.Error("an address has more downloads than it may")
-	}
+	goesOn := func(l *download) bool { return slices.Contains(d.gate.all, l) }
 	ask := func(from string) *httptest.ResponseRecorder {
 		r, w := httptest.NewRequest(http.MethodHead, "/install/flotilla-device-armv6", nil), httptest.NewRecorder()
 		r.RemoteAddr = from
 		d.Handler().ServeHTTP(w, r)
 		return w
 	}
+	slow := enter("10.0.0.1", 0, 100)
+	for i := 1; i < downloadsEach; i++ {
+		if enter("10.0.0.1", 0, 1000) == nil {
+			t.Fatalf("download %d of one address is refused", i+1)
+		}
+	}
+	if enter("10.0.0.1", time.Second, 0) != nil || enter("::ffff:10.0.0.1", time.Second, 0) != nil {
+		t.Error("an address has more downloads than it may")
+	}
 	for i := range downloadsEach {
-		if !enter(fmt.Sprint("fd00:0:0:1::", i+1)) {
+		if enter(fmt.Sprint("fd00:0:0:1::", i+1), 0, 500) == nil {
 			t.Fatalf("download %d of a network of IPv6 is refused", i+1)
 		}
 	}
-	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable {
+	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("somebody with a network of IPv6 has as many downloads as addresses: %d", w.Code)
 	}
 	if w := ask("[fd00:0:0:2::1]:40000"); w.Code != http.StatusOK {
 		t.Errorf("another network: %d", w.Code)
 	}
 	for i := 2 * downloadsEach; i < downloads; i++ {
-		if !enter(fmt.Sprint("10.0.1.", i)) {
+		if enter(fmt.Sprint("10.0.1.", i), 0, 5000) == nil {
 			t.Fatalf("download %d is refused", i+1)
 		}
 	}
-	if enter("10.0.2.1") {
-		t.Error("there are more downloads than there may be")
+	if enter("10.0.2.1", downloadSure-1, 0) != nil {
+		t.Error("new ones do not keep their places")
 	}
-	leave[0]()
-	if !enter("10.0.2.1") {
-		t.Error("who has ended makes no room")
+	next := enter("10.0.2.1", downloadSure, 0)
+	if next == nil || !goesOn(next) || goesOn(slow) {
+		t.Error("the slowest does not give way to the next")
 	}
-	if w := ask("10.0.3.1:40000"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-		t.Errorf("one too many: %d", w.Code)
+	slow.leave()
+	own := enter("fd00:0:0:1::9", 2*downloadSure, 0)
+	if own == nil || !goesOn(next) || len(d.gate.all) != downloads {
+		t.Error("an address with all its places takes that of another")
+	}
+	for _, l := range slices.Clone(d.gate.all) {
+		l.leave()
+	}
+	if len(d.gate.all) != 0 {
+		t.Errorf("%d are left", len(d.gate.all))
 	}
 }
+
+// Over a line without a buffer, so that what was sent is what was taken.
+func TestASlowDownloadEnds(t *testing.T) {
+	d := depot(t)
+	synctest.Test(t, func(t *testing.T) {
+		lines := make(line)
+		s := &http.Server{Handler: d.Handler()}
+		go func() { _ = s.Serve(lines) }()
+		get := func() *http.Response {
+			near, far := net.Pipe()
+			lines <- far
+			go func() {
+				_, _ = io.WriteString(near, "GET /install/flotilla-device-armv6 HTTP/1.1\r\nHost: hub\r\n\r\n")
+			}()
+			resp, err := http.ReadResponse(bufio.NewReaderSize(near, 16), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		took := func(r *http.Response, rate int64) (n int64) {
+			for {
+				m, err := io.CopyN(io.Discard, r.Body, rate)
+				if n += m; err != nil {
+					return n
+				}
+				time.Sleep(time.Second)
+			}
+		}
+		for _, c := range []struct {
+			name  string
+			rate  int64
+			whole bool
+		}{{"2 kB a second", 2 << 10, false}, {"20 kB a second", 20 << 10, true}, {"nothing", 1, false}} {
+			began := time.Now()
+			r := get()
+			if n := took(r, c.rate); (n == r.ContentLength) != c.whole || !c.whole && time.Since(began) > time.Minute {
+				t.Errorf("%s: %d of %d bytes in %s", c.name, n, r.ContentLength, time.Since(began))
+			}
+		}
+		_ = s.Close()
+	})
+}
+
+// A line is a listener for connections in memory.
+type line chan net.Conn
+
+func (l line) Accept() (net.Conn, error) {
+	c, ok := <-l
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l line) Close() error   { close(l); return nil }
+func (l line) Addr() net.Addr { return &net.TCPAddr{} }
 
 // The line of the page, typed into a real shell, installs and joins: in folders of the
 // test's own, with a hub that has only what the line asks for, and a systemctl that notes.
