@@ -49,9 +49,9 @@ type device struct {
 
 // A going is what a script has begun on a device.
 type going struct {
-	line           int
-	verb, word, on string
-	how            effect
+	line       int
+	verb, word string // word: the pods or the image; "": the device
+	how        effect
 }
 
 // A life is how an agent's next life begins.

@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -94,23 +93,21 @@ func (s step) do(o Options, devices []*device) {
 	h := s.how
 	h.down, h.up, h.after = o.real(h.down), o.real(h.up), o.real(h.after)
 	for _, word := range s.what {
-		names := []string{word}
-		if v.of != "nodes" {
-			if names = s.on; len(names) == 0 {
-				names = []string{"all"}
-			}
+		names := v.devices(s.event)
+		if v.of == "nodes" {
+			names, word = []string{word}, ""
 		}
 		for _, name := range names {
 			of, _ := o.targets(name) // the options were checked
 			for _, n := range of {
-				d, g := devices[n-1], going{line: s.line, verb: s.verb, word: word, on: strings.Join(s.on, ","), how: h}
+				d, g := devices[n-1], going{line: s.line, verb: s.verb, word: word, how: h}
 				switch {
 				case s.verb == "return":
-					d.end(func(x going) bool { return slices.Contains([]string{"silence", "flap", "slow"}, x.verb) })
+					d.end(func(x going) bool { return slices.Contains(returns, x.verb) })
 				case s.ends && s.end:
-					d.end(func(x going) bool { return x.verb == g.verb && x.word == g.word && x.on == g.on })
+					d.end(func(x going) bool { return x.verb == g.verb && x.word == g.word })
 				case s.ends:
-					d.end(func(x going) bool { return x.line == g.line && x.word == g.word })
+					d.end(func(x going) bool { return x.line == g.line })
 				case s.verb == "restart":
 					d.restart(h.down)
 				case s.verb == "update":

@@ -170,7 +170,6 @@ func ParseScript(name string, text []byte) (*Script, error) {
 	if len(s.events) > maxEvents {
 		wrong("it has %d events: at most %d", len(s.events), maxEvents)
 	}
-	s.pairs(&errs)
 	return s, errors.Join(errs...)
 }
 
@@ -279,39 +278,6 @@ func (e *event) set(key, value string) (err error) {
 	return err
 }
 
-// pairs holds every end to what it ends, and every beginning to what has begun already.
-func (s *Script) pairs(errs *[]error) {
-	since := map[string]event{}
-	for _, e := range s.events {
-		if !verbs[e.verb].lasts {
-			if e.verb == "return" {
-				for _, v := range []string{"silence", "flap", "slow"} {
-					for _, w := range e.what {
-						delete(since, v+" "+w)
-					}
-				}
-			}
-			continue
-		}
-		for _, w := range e.what {
-			key := e.verb + " " + w + " on=" + strings.Join(e.on, ",")
-			if len(e.on) == 0 {
-				key = e.verb + " " + w
-			}
-			b, begun := since[key]
-			switch goes := begun && (b.length == 0 || b.at+b.length > e.at); {
-			case e.end && !goes:
-				*errs = append(*errs, fmt.Errorf("%s:%d: nothing is there to end: no line before it has begun %s", s.name, e.line, key))
-			case !e.end && goes:
-				*errs = append(*errs, fmt.Errorf("%s:%d: %s goes on since line %d", s.name, e.line, key, b.line))
-			}
-			if since[key] = e; e.end {
-				delete(since, key)
-			}
-		}
-	}
-}
-
 // split takes a line apart. Quotes keep words together, and a # begins a comment.
 func split(line string) (words []string, err error) {
 	var word []rune
@@ -388,32 +354,85 @@ func (o Options) targets(word string) ([]target, error) {
 	return out, nil
 }
 
-// checkScript says what of the script these devices cannot do.
+// checkScript says what of the script these devices cannot do, and holds every end to what it ends and
+// every beginning to what has begun already: by the devices that are meant, however they are written.
 func (o Options) checkScript() (errs []error) {
 	if o.Script == nil {
 		return nil
 	}
+	type effectOn struct {
+		verb, word string
+		device     target
+	}
+	since := map[effectOn]event{}
 	for _, e := range o.Script.events {
-		names := e.on
-		if verbs[e.verb].of == "nodes" {
-			names = e.what
-		}
+		wrong := func(err error) { errs = append(errs, fmt.Errorf("%s:%d: %w", o.Script.name, e.line, err)) }
+		v := verbs[e.verb]
 		tells := e.verb != "undervoltage"
-		for _, name := range names {
+		var devices []target
+		for _, name := range v.devices(e) {
 			of, err := o.targets(name)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s:%d: %w", o.Script.name, e.line, err))
+				wrong(err)
 				tells = true
 			}
 			for _, n := range of {
 				tells = tells || boardOf(n, "").pi()
 			}
+			devices = append(devices, of...)
 		}
 		if !tells {
-			errs = append(errs, fmt.Errorf("%s:%d: %s: only Raspberry Pis tell of their supply, and none of these is one", o.Script.name, e.line, e))
+			wrong(fmt.Errorf("%s: only Raspberry Pis tell of their supply, and none of these is one", e))
+		}
+		if e.verb == "return" {
+			for _, n := range devices {
+				for _, verb := range returns {
+					delete(since, effectOn{verb, "", n})
+				}
+			}
+		}
+		if !v.lasts {
+			continue
+		}
+		words, ended, twice := e.what, false, error(nil)
+		if v.of == "nodes" {
+			words = []string{""}
+		}
+		for _, word := range words {
+			for _, n := range devices {
+				at := effectOn{e.verb, word, n}
+				b, begun := since[at]
+				goes := begun && b.line != e.line && (b.length == 0 || b.at+b.length > e.at)
+				if ended = ended || goes; goes && !e.end && twice == nil {
+					twice = fmt.Errorf("%s: it goes on for %s since line %d", e, NodeName(o.Prefix, n), b.line)
+				}
+				if since[at] = e; e.end {
+					delete(since, at)
+				}
+			}
+		}
+		switch {
+		case e.end && !ended && len(devices) > 0:
+			wrong(fmt.Errorf("%s: nothing is there to end: no line before it has begun that", e))
+		case twice != nil:
+			wrong(twice)
 		}
 	}
 	return errs
+}
+
+// returns are the verbs whose effects return ends.
+var returns = []string{"silence", "flap", "slow"}
+
+// devices are the words that say on which devices an event happens.
+func (v verb) devices(e event) []string {
+	switch {
+	case v.of == "nodes":
+		return e.what
+	case len(e.on) > 0:
+		return e.on
+	}
+	return []string{"all"}
 }
 
 // Words is what a script can say, for people.

@@ -25,37 +25,34 @@ var update = flag.Bool("update", false, "write the night into the manual")
 
 func TestEveryMistakeOfAScriptHasItsLine(t *testing.T) {
 	for line, want := range map[string]string{
-		"silence 3":                       `"silence" is no time`,
-		"-1s silence 3":                   "not between 0s and",
-		"200h silence 3":                  "not between 0s and",
-		"1m":                              "a verb is missing",
-		"1m end":                          "a verb is missing",
-		"1m melt 3":                       `"melt" is no verb: there are crash, disk,`,
-		"1m silence":                      "silence which nodes?",
-		"1m crash exit=1":                 "crash which pods?",
-		"1m silence 3 3":                  "3 stands here twice",
-		"1m silence 3 for=1m for=2m":      "for= stands here twice",
-		"1m silence 3 exit=1":             "exit= says nothing about silence 3",
-		"1m restart 3 for=1m":             "for= says nothing about restart 3",
-		"1m end restart 3":                "restart has no end",
-		"1m end silence 3":                "nothing is there to end",
-		"1m crash till exit=256":          "an exit code is 0 to 255",
-		"1m crash till oom=maybe":         "invalid syntax",
-		`1m crash till log="no end`:       `a " has no end`,
-		"1m heat 3 celsius=hot":           "degrees Celsius",
-		"1m heat 3 celsius=NaN":           "degrees Celsius",
-		"1m disk 3 free=4":                "it is a share",
-		"1m memory 3 free=104%":           "it is a share",
-		"1m slow 3 rate=1":                "100 at least",
-		"1m update 3":                     "update needs version=",
-		"1m flap 3 down=0s":               "not between 1ms and",
-		"0s loop":                         "a script takes a second at least",
-		"":                                "nothing happens in it",
-		"\x01 silence":                    "control character",
-		"1m silence 3\n2m silence 3":      "silence 3 goes on since line 2",
-		"1m silence 3\n30s return 3":      "30s comes after 1m0s",
-		"1m loop\n2m silence 3":           "nothing comes after loop",
-		"1m crash a on=1\n2m end crash a": "nothing is there to end",
+		"silence 3":                  `"silence" is no time`,
+		"-1s silence 3":              "not between 0s and",
+		"200h silence 3":             "not between 0s and",
+		"1m":                         "a verb is missing",
+		"1m end":                     "a verb is missing",
+		"1m melt 3":                  `"melt" is no verb: there are crash, disk,`,
+		"1m silence":                 "silence which nodes?",
+		"1m crash exit=1":            "crash which pods?",
+		"1m silence 3 3":             "3 stands here twice",
+		"1m silence 3 for=1m for=2m": "for= stands here twice",
+		"1m silence 3 exit=1":        "exit= says nothing about silence 3",
+		"1m restart 3 for=1m":        "for= says nothing about restart 3",
+		"1m end restart 3":           "restart has no end",
+		"1m crash till exit=256":     "an exit code is 0 to 255",
+		"1m crash till oom=maybe":    "invalid syntax",
+		`1m crash till log="no end`:  `a " has no end`,
+		"1m heat 3 celsius=hot":      "degrees Celsius",
+		"1m heat 3 celsius=NaN":      "degrees Celsius",
+		"1m disk 3 free=4":           "it is a share",
+		"1m memory 3 free=104%":      "it is a share",
+		"1m slow 3 rate=1":           "100 at least",
+		"1m update 3":                "update needs version=",
+		"1m flap 3 down=0s":          "not between 1ms and",
+		"0s loop":                    "a script takes a second at least",
+		"":                           "nothing happens in it",
+		"\x01 silence":               "control character",
+		"1m silence 3\n30s return 3": "30s comes after 1m0s",
+		"1m loop\n2m silence 3":      "nothing comes after loop",
 	} {
 		_, err := ParseScript("x", []byte("# it begins\n"+line+"\n"))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "x:2: ") && !strings.HasPrefix(err.Error(), "x:3: ") {
@@ -92,6 +89,38 @@ func TestAScriptIsHeldToItsFleet(t *testing.T) {
 		o.Script = s
 		if err := o.Check(); (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "x:1:")) {
 			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+func TestWhatGoesOnIsJudgedByItsDevices(t *testing.T) {
+	for text, want := range map[string]string{
+		"end silence 3":                                       "x:1: end silence 3: nothing is there to end",
+		"silence 3\n2m silence 3":                             "x:2: silence 3: it goes on for sim-0003 since line 1",
+		"silence 3\n2m silence sim-0003":                      "x:2: silence sim-0003: it goes on for sim-0003 since line 1",
+		"silence 2..4 for=5m\n2m silence all":                 "x:2: silence all: it goes on for sim-0002 since line 1",
+		"crash a on=1\n2m crash a":                            "x:2: crash a: it goes on for sim-0001 since line 1",
+		"silence site-03\n2m end silence 1":                   "nothing is there to end",
+		"crash a on=1\n2m end crash b":                        "nothing is there to end",
+		"crash a on=1\n2m end crash a on=2":                   "nothing is there to end",
+		"silence 3\n2m return sim-0003\n3m end silence 3":     "nothing is there to end",
+		"silence 3\n2m end silence sim-0003\n3m silence 3":    "",
+		"silence 2..4\n2m end silence 3\n3m silence sim-0003": "",
+		"silence 3 for=1m\n2m silence sim-0003":               "",
+		"silence 3\n2m return all\n2m silence 3":              "",
+		"silence 3 sim-0003\n2m slow 3":                       "",
+		"crash a on=1\n2m end crash a":                        "",
+		"crash a on=1\n2m crash a on=2\n3m crash b":           "",
+		"missing x:1\n2m missing x:2\n3m end missing x:1":     "",
+	} {
+		s, err := ParseScript("x", []byte("1m "+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := small(8, 3)
+		o.Script = s
+		if err := o.Check(); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }
