@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // damage overwrites the middle of a database, where its tables are.
@@ -215,7 +217,9 @@ func TestRestoreRefusesWhatIsNoBackupAndChangesNothing(t *testing.T) {
 	dir := history(t, false)
 	text := filepath.Join(t.TempDir(), "letter.txt")
 	must(t, os.WriteFile(text, []byte("dear hub, this is no database, whatever its name says ..."), 0o600))
-	for _, file := range []string{text, filepath.Join(dir, "missing.db")} {
+	pipe := filepath.Join(t.TempDir(), "pipe.db")
+	must(t, unix.Mkfifo(pipe, 0o600)) // nobody ever writes to it
+	for _, file := range []string{text, filepath.Join(dir, "missing.db"), pipe, dir} {
 		if err := Restore(t.Context(), options(t, dir), file); err == nil || !strings.Contains(err.Error(), file) {
 			t.Fatal(err)
 		}
