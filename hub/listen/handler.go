@@ -67,6 +67,7 @@ func Serve(s *http.Server, l *Listener) error {
 type handler struct{ next http.Handler }
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff") // every answer is what it says, whoever gives it
 	conn, _ := r.Context().Value(key{}).(*Conn)
 	q := &request{w: w, conn: conn}
 	if !q.begin() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -382,5 +383,13 @@ func TestDefaultsAreBounds(t *testing.T) {
 	}
 	if l := New(nil, Limits{}); l.limits.Connections < 1 || l.limits.Connections > maxHTTPS {
 		t.Errorf("%+v", l.limits)
+	}
+}
+
+func TestNoAnswerIsSniffed(t *testing.T) {
+	w := httptest.NewRecorder()
+	handler{http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<script>")) })}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if got := w.Result().Header.Get("X-Content-Type-Options"); got != "nosniff" {
+		t.Errorf("X-Content-Type-Options is %q", got)
 	}
 }

@@ -28,7 +28,7 @@ const brokerLife = 30 * 24 * time.Hour
 func (a *Authority) AtBroker() *tls.Config {
 	var mu sync.Mutex
 	var current *tls.Certificate
-	c := &tls.Config{MinVersion: tls.VersionTLS12, Time: a.now, InsecureSkipVerify: true} // VerifyConnection does the same with the roots of this moment
+	c := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites, Time: a.now, InsecureSkipVerify: true} // VerifyConnection does the same with the roots of this moment
 	c.VerifyConnection = func(s tls.ConnectionState) error { return a.verifyBroker(s, s.ServerName) }
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		mu.Lock()

@@ -456,6 +456,23 @@ func TestMQTTIsForDevicesThatMay(t *testing.T) {
 	}
 }
 
+func TestCBCIsNotSpoken(t *testing.T) {
+	a := open(t, t.TempDir())
+	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
+	for name, side := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server, func(Holder) error { return nil })} {
+		for suite, spoken := range map[uint16]bool{
+			tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA: false, tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA: false,
+			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256: true,
+		} {
+			client := trusting(t, a.RootPEM(), keyed(t, a, "pi-1"))
+			client.MaxVersion, client.CipherSuites = tls.VersionTLS12, []uint16{suite}
+			if err := handshake(t, side, client); (err == nil) != spoken {
+				t.Errorf("%s by %s: %v", name, tls.CipherSuiteName(suite), err)
+			}
+		}
+	}
+}
+
 // A ticket would let in, without a look at it, whoever had a good certificate then.
 func TestNoDevicesSessionIsResumed(t *testing.T) {
 	a := open(t, t.TempDir())
