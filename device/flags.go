@@ -123,22 +123,28 @@ func parts(in []string) (out []string) {
 }
 
 // limitFlags are the flags about what is kept back from pods.
-type limitFlags struct{ reserved, hard string }
+type limitFlags struct{ reserved, agents, hard string }
 
 func (l *limitFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.reserved, "system-reserved", "", "kept back from pods, such as cpu=200m,memory=160Mi (over the board profile)")
+	cmd.Flags().StringVar(&l.agents, "kube-reserved", "", "kept back from pods for the agent and the container engine, such as cpu=100m,memory=48Mi (over the board profile)")
 	cmd.Flags().StringVar(&l.hard, "eviction-hard", "", "when pods must go, such as memory.available<100Mi,nodefs.available<10% (over the board profile)")
 }
 
 func (l *limitFlags) limits() (hardware.Limits, error) {
 	var out hardware.Limits
 	var errs []error
-	if l.reserved != "" {
-		r, err := hardware.ParseReserved(l.reserved)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--system-reserved: %w", err))
+	for _, of := range []struct {
+		flag, value string
+		into        *corev1.ResourceList
+	}{{"system-reserved", l.reserved, &out.System}, {"kube-reserved", l.agents, &out.Agent}} {
+		if of.value != "" {
+			r, err := hardware.ParseReserved(of.value)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("--%s: %w", of.flag, err))
+			}
+			*of.into = r
 		}
-		out.System = r
 	}
 	if l.hard != "" {
 		t, err := hardware.ParseThresholds(l.hard)

@@ -36,14 +36,15 @@ func (s sink) Request(id string, r wire.Request) {
 
 // machine is this very machine as the agent wants it.
 type machine struct {
-	stateDir string
-	periph   *hardware.Periph
-	asked    bool // the first answer does not wait for periph
+	where  hardware.Options
+	periph *hardware.Periph
+	asked  bool // the first answer does not wait for periph
 }
 
 // Probe implements agent.Hardware; the agent calls it one at a time.
 func (m *machine) Probe(ctx context.Context, engineRoot string) (hardware.Report, error) {
-	o := hardware.Options{StateDir: m.stateDir, EngineRoot: engineRoot}
+	o := m.where
+	o.EngineRoot = engineRoot
 	if m.asked {
 		o.Periph = m.periph
 	}
@@ -61,5 +62,7 @@ func (m *machine) connected(ctx context.Context, list []fleet.Peripheral, held [
 
 // Measure implements agent.Hardware.
 func (m *machine) Measure(ctx context.Context, engineRoot string) hardware.Stats {
-	return hardware.Measure(ctx, hardware.Options{StateDir: m.stateDir, EngineRoot: engineRoot})
+	o := m.where
+	o.EngineRoot = engineRoot
+	return hardware.Measure(ctx, o)
 }

@@ -151,9 +151,10 @@ func joinCommand() *cobra.Command {
 	fl.BoolVar(&keeping, "keep-workloads", false, "join the same hub again, as after a rotation of its root that this device has missed: what runs here goes on")
 	fl.StringVar(&word, "token", "", "what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes does not show")
 	fl.StringVar(&tokenFile, "token-file", "", "file that holds the token, instead of --token")
-	fl.StringVar(&node, "node-name", "", "name of this node (default: the token's, or the host name)")
-	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration")
-	fl.StringArrayVar(&taints, "taint", nil, "key=value:Effect, for the first registration")
+	fl.StringVar(&node, "node-name", "", "name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")
+	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration; the kubelet's --node-labels")
+	fl.StringArrayVar(&taints, "taint", nil, "key=value:Effect, for the first registration; the kubelet's --register-with-taints")
+	fl.SetNormalizeFunc(kubelets)
 	return cmd
 }
 

@@ -101,6 +101,9 @@ func command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if missing := (*pflag.NotExistError)(nil); errors.As(err, &missing) {
+			return unknownFlag(cmd, missing.GetSpecifiedName())
+		}
 		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
 	})
 	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), versionCommand())

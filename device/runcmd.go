@@ -34,7 +34,7 @@ type runFlags struct {
 	stateDir, engine, policy string
 	seccomp, appArmor        string // folders
 	runtimes                 []string
-	lease                    time.Duration
+	lease, status            time.Duration
 	log                      logFlags
 	limits                   limitFlags
 	failSwapOn               bool
@@ -42,6 +42,9 @@ type runFlags struct {
 	bootHelper               string // the helper's socket
 	hub, node, site          string // for the development listener
 	labels, taints           []string
+	nodeIP                   string
+	maxPods                  int64
+	register                 bool
 }
 
 func runCommand() *cobra.Command {
@@ -56,7 +59,7 @@ func runCommand() *cobra.Command {
 	f.limits.add(cmd)
 	f.log.add(cmd)
 	fl := cmd.Flags()
-	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life until the hub says otherwise (default: what the hub said last, or 10s)")
+	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life, the kubelet's --node-status-update-frequency, until the hub says otherwise (default: what the hub said last, or 10s)")
 	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
 	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor", "folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
@@ -67,10 +70,15 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod, all containers of a pod to the same NUMA nodes")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
-	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node (default: the host name)")
+	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node, the kubelet's --hostname-override (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
-	fl.StringArrayVar(&f.labels, "label", nil, "with --hub: key=value, for the first registration")
-	fl.StringArrayVar(&f.taints, "taint", nil, "with --hub: key=value:Effect, for the first registration")
+	fl.StringArrayVar(&f.labels, "label", nil, "with --hub: key=value, for the first registration; the kubelet's --node-labels")
+	fl.StringArrayVar(&f.taints, "taint", nil, "with --hub: key=value:Effect, for the first registration; the kubelet's --register-with-taints")
+	fl.StringVar(&f.nodeIP, "node-ip", "", "InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: the addresses of the interface with the default route)")
+	fl.Int64Var(&f.maxPods, "max-pods", 0, "how many pods may run here (default: 110, fewer where the memory is small)")
+	fl.DurationVar(&f.status, "node-status-report-frequency", 5*time.Minute, "longest time between two reports of the node's status; what changes is reported at once")
+	fl.BoolVar(&f.register, "register-node", true, "true: the hub registers each device that joins, see flotilla-hub serve --register-node")
+	fl.SetNormalizeFunc(kubelets)
 	return cmd
 }
 
@@ -84,6 +92,7 @@ type plan struct {
 	reg      wire.Registration
 	machine  string
 	lease    time.Duration
+	status   time.Duration
 	journal  *agent.Journal
 	helper   string
 }
@@ -112,6 +121,19 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if f.lease < 0 || f.lease > 0 && f.lease < time.Second || f.lease > 10*time.Minute {
 		return usagef("--lease-interval %s must be between 1s and 10m", f.lease)
 	}
+	if f.status < 10*time.Second || f.status > time.Hour {
+		return usagef("--node-status-report-frequency %s must be between 10s and 1h", f.status)
+	}
+	if !f.register {
+		return usagef("--register-node=false: whether a device registers itself is the hub's to say: start flotilla-hub serve --register-node=false, and leave it out here")
+	}
+	if f.maxPods < 0 || f.maxPods > wire.MaxPods {
+		return usagef("--max-pods %d must be between 1 and %d", f.maxPods, wire.MaxPods)
+	}
+	ips, err := hardware.ParseNodeIPs(f.nodeIP)
+	if err != nil {
+		return usagef("--node-ip: %w", err)
+	}
 	swap, err := agent.ParseSwapBehavior(f.swap)
 	if err != nil {
 		return usagef("--swap-behavior: %w", err)
@@ -134,7 +156,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, journal}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, journal, hardware.Options{StateDir: stateDir, NodeIPs: ips, MaxPods: f.maxPods}}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}
@@ -153,6 +175,7 @@ type runOptions struct {
 	topology agent.TopologyPolicy
 	scope    agent.TopologyScope
 	journal  *agent.Journal
+	where    hardware.Options
 }
 
 // runJoined runs the agent until ctx ends, or until the device has left its fleet:
@@ -175,8 +198,8 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	if p.ended != nil && p.ended.Done {
 		return link.ErrDismissed
 	}
-	p.journal, p.helper = journal, f.bootHelper
-	board := &machine{stateDir: stateDir, periph: &hardware.Periph{}}
+	p.journal, p.helper, p.status = journal, f.bootHelper, f.status
+	board := &machine{where: o.where, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
 		OpenEngine:   func(ctx context.Context) (engine.Engine, error) { return openEngine(ctx, f.engine, stateDir, log) },
@@ -207,7 +230,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 // checkHubFlags refuses flags that mean nothing without --hub.
 func (f runFlags) checkHubFlags() error {
 	if f.hub == "" && (f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0) {
-		return usagef("--node-name, --site, --label and --taint go with --hub; a joined device has them from flotilla-device join")
+		return usagef("--node-name, --site, --label and --taint, and the kubelet's names of them, go with --hub; a joined device has them from flotilla-device join")
 	}
 	return nil
 }
@@ -395,7 +418,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, renew chan struct{}, g *errgroup.Group, log *slog.Logger) (*link.Link, error) {
 	c := link.Config{
 		Node: p.node, Machine: p.machine, Boot: rand.Text(), AgentVersion: agent.Version, Server: p.server,
-		LeaseInterval: p.lease, Source: a, Sink: sink{a, nil}, Log: log,
+		LeaseInterval: p.lease, StatusInterval: p.status, Source: a, Sink: sink{a, nil}, Log: log,
 	}
 	if p.identity == nil {
 		return link.New(c)

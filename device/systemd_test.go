@@ -89,7 +89,7 @@ func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
 	defer func() { _ = m.Close() }()
 	hang := &hanging{}
 	a, err := agent.New(agent.Config{
-		Node: "pi-1", Memory: m, Hardware: &machine{stateDir: dir, periph: &hardware.Periph{}}, Policy: agent.DefaultPolicy(), Log: log,
+		Node: "pi-1", Memory: m, Hardware: &machine{where: hardware.Options{StateDir: dir}, periph: &hardware.Periph{}}, Policy: agent.DefaultPolicy(), Log: log,
 		OpenEngine: func(context.Context) (engine.Engine, error) { return nil, hang },
 	})
 	if err != nil {

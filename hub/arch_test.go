@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"hub/store":          {"hub/leader", "hub/owner", "shared/bound", "hub/state", "hub/panics"},
 	"hub/pki":            {"hub/owner", "shared/clock", "shared/wire"},
 	"hub/access":         {"shared/clock", "shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
-	"hub/config":         {"shared/fleet", "shared/bound", "shared/policy"},
+	"hub/config":         {"shared/fleet", "shared/bound", "shared/commands", "shared/policy"},
 	"hub/history":        {"hub/state"},
 	"hub/peer":           {"shared/line", "hub/leader", "hub/listen", "hub/panics"},
 	"hub/kube":           {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/control", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/kube/table", "hub/kube/openapi", "hub/kube/remote", "hub/kube/lines", "hub/listen", "hub/panics"},

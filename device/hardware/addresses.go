@@ -16,6 +16,9 @@ import (
 func addresses(t tree, o Options, hostname string) (list []corev1.NodeAddress, problems []string) {
 	if t.real() {
 		ips, err := interfaceIPs(t, o.Interface)
+		if len(o.NodeIPs) > 0 {
+			ips, err = present(o.NodeIPs)
+		}
 		if err != nil {
 			problems = append(problems, err.Error())
 		}
@@ -55,6 +58,40 @@ func interfaceIPs(t tree, chosen string) ([]netip.Addr, error) {
 		}
 	}
 	return nil, nil
+}
+
+// ParseNodeIPs reads the kubelet's --node-ip: an address of this device, or one of IPv4 and one of IPv6.
+func ParseNodeIPs(flag string) (ips []netip.Addr, err error) {
+	if flag == "" {
+		return nil, nil
+	}
+	for _, text := range strings.Split(flag, ",") {
+		ip, err := netip.ParseAddr(strings.TrimSpace(text))
+		if ip = ip.Unmap(); err != nil || !ip.IsGlobalUnicast() || ip.Zone() != "" {
+			return nil, fmt.Errorf("%q is not an address by which others reach this device; use for example 192.168.1.17", text)
+		}
+		ips = append(ips, ip)
+	}
+	if len(pick(ips)) != len(ips) {
+		return nil, fmt.Errorf("%q has two addresses of one family: write one of IPv4, one of IPv6, or one of each", flag)
+	}
+	return ips, nil
+}
+
+// present are those of the chosen addresses that this device has now.
+func present(chosen []netip.Addr) (have []netip.Addr, err error) {
+	here, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of this device: %w", err)
+	}
+	for _, ip := range chosen {
+		if slices.ContainsFunc(here, func(a net.Addr) bool { return strings.HasPrefix(a.String(), ip.String()+"/") }) {
+			have = append(have, ip)
+		} else {
+			err = fmt.Errorf("no network interface has the address %s of --node-ip", ip)
+		}
+	}
+	return have, err
 }
 
 func ipsOf(i net.Interface) ([]netip.Addr, error) {

@@ -11,16 +11,21 @@
 // counts as zero, never as a guess.
 package hardware
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // Options say where to look. The zero value is this machine.
 type Options struct {
-	Root       string  // directory in place of /; with one, only files are read: no addresses, no clock
-	EngineRoot string  // directory of the engine's images and containers; empty: StateDir
-	StateDir   string  // directory of the agent's state; empty: /
-	Interface  string  // network interface whose address is the node's; empty: that of the default route
-	MaxPods    int64   // 0: 110, fewer where the memory is small
-	Periph     *Periph // buses and their sensors, of this machine only; nil: not asked
+	Root       string       // directory in place of /; with one, only files are read: no addresses, no clock
+	EngineRoot string       // directory of the engine's images and containers; empty: StateDir
+	StateDir   string       // directory of the agent's state; empty: /
+	Interface  string       // network interface whose address is the node's; empty: that of the default route
+	NodeIPs    []netip.Addr // the node's addresses, at most one of each family; none: those of Interface
+	MaxPods    int64        // 0: 110, fewer where the memory is small
+	Periph     *Periph      // buses and their sensors, of this machine only; nil: not asked
 }
 
 // A Report is what a device tells about itself; its JSON is the "hardware" of a

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -21,16 +22,8 @@ func (s *Script) steps() (all []step) {
 			all = append(all, step{at: e.at + e.length, ends: true, event: e})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b step) int {
-		switch {
-		case a.at != b.at:
-			return int(a.at - b.at)
-		case a.ends != b.ends && a.ends:
-			return -1
-		case a.ends != b.ends:
-			return 1
-		}
-		return 0
+	sort.SliceStable(all, func(i, j int) bool {
+		return all[i].at < all[j].at || all[i].at == all[j].at && all[i].ends && !all[j].ends
 	})
 	return all
 }

@@ -364,13 +364,14 @@ func (o Options) checkScript() (errs []error) {
 		verb, word string
 		device     target
 	}
-	since := map[effectOn]event{}
-	for _, e := range o.Script.events {
+	since := map[effectOn]*event{}
+	for i := range o.Script.events {
+		e := &o.Script.events[i]
 		wrong := func(err error) { errs = append(errs, fmt.Errorf("%s:%d: %w", o.Script.name, e.line, err)) }
 		v := verbs[e.verb]
 		tells := e.verb != "undervoltage"
 		var devices []target
-		for _, name := range v.devices(e) {
+		for _, name := range v.devices(*e) {
 			of, err := o.targets(name)
 			if err != nil {
 				wrong(err)
@@ -401,8 +402,8 @@ func (o Options) checkScript() (errs []error) {
 		for _, word := range words {
 			for _, n := range devices {
 				at := effectOn{e.verb, word, n}
-				b, begun := since[at]
-				goes := begun && b.line != e.line && (b.length == 0 || b.at+b.length > e.at)
+				b := since[at]
+				goes := b != nil && b.line != e.line && (b.length == 0 || b.at+b.length > e.at)
 				if ended = ended || goes; goes && !e.end && twice == nil {
 					twice = fmt.Errorf("%s: it goes on for %s since line %d", e, NodeName(o.Prefix, n), b.line)
 				}

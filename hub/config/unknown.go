@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"flotilla.dev/shared/commands"
 )
 
 // unknown is the answer to a name that is no setting: why, or which one was meant.
@@ -32,36 +34,9 @@ func FlagError(err error) error {
 
 // closest is the setting whose name differs from one by a few letters; "": none does.
 func closest(name string) string {
-	best, least := "", max(2, len(name)/5)+1
 	names := []string{podEvictionTimeout, "config"}
 	for _, s := range settings {
 		names = append(names, s.name)
 	}
-	for _, n := range names {
-		if d := distance(name, n); d < least {
-			best, least = n, d
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's: how many letters must be put in, taken out or changed.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := diagonal
-			if a[i-1] != b[j-1] {
-				change++
-			}
-			diagonal = row[j]
-			row[j] = min(row[j]+1, row[j-1]+1, change)
-		}
-	}
-	return row[len(b)]
+	return commands.Closest(name, names)
 }

@@ -1,0 +1,30 @@
+package hardware
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestTheNodesAddressIsTheOneThatWasChosen(t *testing.T) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || !p.Addr().IsGlobalUnicast() {
+			continue
+		}
+		list, problems := addresses(treeOf(Options{}), Options{NodeIPs: []netip.Addr{p.Addr()}}, "pi")
+		if len(list) != 2 || list[0].Address != p.Addr().String() || len(problems) > 0 {
+			t.Errorf("%s: %v %v", p.Addr(), list, problems)
+		}
+	}
+	other := netip.MustParseAddr("192.0.2.77") // of documentation: nobody has it
+	list, problems := addresses(treeOf(Options{}), Options{NodeIPs: []netip.Addr{other}}, "pi")
+	if len(list) != 1 || len(problems) != 1 || !strings.Contains(problems[0], "192.0.2.77") {
+		t.Errorf("one that this device does not have: %v %v", list, problems)
+	}
+}
