@@ -67,7 +67,7 @@ func takeLock(path string) (*os.File, error) {
 		f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the lock of the state directory: %w; choose another one with --state-dir", err)
+		return nil, fmt.Errorf("open the lock of the state directory: %w; %s", err, instead(err, os.Geteuid()))
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		owner, _ := os.ReadFile(path)
@@ -107,6 +107,14 @@ func foreign(dir string) error {
 		}
 	}
 	return nil
+}
+
+// instead is what a user does about a state directory that cannot be opened.
+func instead(err error, user int) string {
+	if errors.Is(err, os.ErrPermission) && user != 0 {
+		return "run this as root, with sudo before it, or choose a directory of your own with --state-dir"
+	}
+	return "choose another one with --state-dir"
 }
 
 // ownDirectory refuses a directory that another user of the device can change: what the

@@ -99,7 +99,7 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 		return nil, fmt.Errorf("find the state directory %s: %w", dir, err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w; choose another one with --state-dir", err)
+		return nil, fmt.Errorf("make the state directory: %w; %s", err, instead(err, os.Geteuid()))
 	}
 	if err := foreign(dir); err != nil {
 		return nil, err

@@ -3,11 +3,14 @@ package memory
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -250,6 +253,22 @@ func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 				t.Errorf("another file has %q now (%v)", body, err)
 			}
 		})
+	}
+}
+
+func TestAUserIsToldOfSudo(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		user int
+		sudo bool
+	}{
+		{fs.ErrPermission, 1000, true},
+		{fs.ErrPermission, 0, false}, // a read-only mount, or a security module
+		{syscall.EROFS, 1000, false},
+	} {
+		if said := instead(fmt.Errorf("mkdir: %w", c.err), c.user); strings.Contains(said, "sudo") != c.sudo || !strings.Contains(said, "--state-dir") {
+			t.Errorf("user %d, %v: %q", c.user, c.err, said)
+		}
 	}
 }
 

@@ -228,6 +228,6 @@ func (d *Depot) Script(hub string) string {
 // the script as a line more of it: an argument would stand in sudo's log, and in the list of processes.
 func Line(hub string, ca []byte, token string) string {
 	hash := sha256.Sum256(ca)
-	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && echo "%[2]s  $c" | sha256sum -c && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,
+	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && { [ "$(sha256sum <$c)" = "%[2]s  -" ] || { echo "flotilla: what answers there is not the hub that made this line (another certificate authority): correct the address, or take a new line from the page of the hub" >&2; false; }; } && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,
 		hub, hex.EncodeToString(hash[:]), token)
 }

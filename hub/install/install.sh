@@ -17,11 +17,11 @@ fail() { echo "flotilla: $*" >&2; exit 1; }
 fetch() { # PATH FILE
 	code=0
 	if command -v curl >/dev/null; then
-		for try in 1 2 3 4 5 6 7 8 9 10; do
+		for _ in 1 2 3 4 5; do
 			code=0
 			curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1" || code=$?
 			case $code in
-			18 | 56 | 92) sleep "$try" ;; # cut off: it gave way to others
+			18 | 56 | 92) sleep 1 ;; # cut off: it gave way to others
 			*) break ;;
 			esac
 		done

@@ -614,7 +614,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	}
 
 	// With what lines had before, and with options of join.
-	upgrade := strings.NewReplacer("{ ", "", "&& echo join "+token+"; }", "", "$c -", "$c").Replace(Line(hub.URL, ca, token))
+	upgrade := strings.NewReplacer("{ curl", "curl", "&& echo join "+token+"; }", "", "$c -", "$c").Replace(Line(hub.URL, ca, token))
 	if out, err := run(upgrade + " " + token + " --node-name Pi_7"); err == nil || !strings.Contains(out, `"Pi_7" must be`) {
 		t.Errorf("a line with the token at its end: %v: %s", err, out)
 	}
@@ -684,8 +684,12 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	if err := os.Remove(filepath.Join(box, "bin", "flotilla-device")); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(Line(hub.URL, []byte("another"), token)); err == nil {
+	out, err = run(Line(hub.URL, []byte("another"), token))
+	if err == nil {
 		t.Errorf("a wrong authority is believed: %s", out)
+	}
+	if !strings.HasPrefix(out, "flotilla: what answers there is not the hub that made this line") || strings.Count(out, "\n") != 1 {
+		t.Errorf("a wrong authority is told with %q", out)
 	}
 	if _, err := os.Stat(filepath.Join(box, "bin", "flotilla-device")); err == nil {
 		t.Error("something was installed from a stranger")
