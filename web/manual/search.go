@@ -1,7 +1,7 @@
 package manual
 
 import (
-	"slices"
+	"sort"
 	"strings"
 	"unicode/utf8"
 )
@@ -62,7 +62,7 @@ func (m *Manual) Find(question string, most int) (found []Found) {
 			}
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Found) int { return b.score - a.score })
+	sort.SliceStable(found, func(i, j int) bool { return found[i].score > found[j].score })
 	found = variety(found)
 	return found[:min(len(found), most)]
 }
