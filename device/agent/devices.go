@@ -43,7 +43,8 @@ func given(in Instance) (list []hardware.Device) {
 
 // assign chooses the devices of a container that is to be started, or says what there is too little of. As many pods
 // are admitted as there are devices, so one that nobody has is there, unless it was unplugged since. It prefers those
-// that the container had, then those that fewest have had.
+// that the container had, then those that fewest have had. A device node that a running container has is in use, though
+// the kernel has given it to another device since: the container can open that one now.
 func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device, lacks string) {
 	want := asked(c)
 	for _, offer := range p.o.Node.Offers {
@@ -60,19 +61,27 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 		choices := make([]choice, len(offer.Devices))
 		for i, d := range offer.Devices {
 			choices[i].Device = d
-			for _, in := range p.o.Containers {
-				switch has := slices.ContainsFunc(given(in), d.Same); {
-				case has && in.Place == at:
-					choices[i].had = true
-				case has && (in.State == engine.Running || in.State == engine.Paused):
+			hold := func(devices []hardware.Device) {
+				switch {
+				case slices.ContainsFunc(devices, d.SharesNode): // of another device: all of this one is taken
+					choices[i].holders += offer.Sharing
+				case slices.ContainsFunc(devices, d.Same):
 					choices[i].holders++
-				case has:
+				}
+			}
+			for _, in := range p.o.Containers {
+				switch devices := given(in); {
+				case in.Place == at:
+					choices[i].had = choices[i].had || slices.ContainsFunc(devices, d.Same)
+				case in.State == engine.Running || in.State == engine.Paused:
+					hold(devices)
+				case slices.ContainsFunc(devices, d.Same):
 					choices[i].past++
 				}
 			}
 			for _, s := range p.starting() {
-				if s.Place != at && slices.ContainsFunc(s.Devices, d.Same) {
-					choices[i].holders++
+				if s.Place != at {
+					hold(s.Devices)
 				}
 			}
 		}
@@ -82,7 +91,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 				free = slices.DeleteFunc(free, func(c choice) bool { return !isNear(c.Device, near) })
 			}
 			if len(free) == 0 {
-				return nil, fmt.Sprintf("%s: none of the %d is free: plug in what was unplugged, or wait until who has it ends", offer.Name, offer.Amount())
+				return nil, fmt.Sprintf("%s: none of the %d is free: plug in what was unplugged, or wait until the container that has it ends", offer.Name, offer.Amount())
 			}
 			best := slices.MinFunc(free, func(a, b choice) int {
 				had := func(c choice) int64 {

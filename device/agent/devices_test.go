@@ -41,6 +41,9 @@ func TestWhoGetsWhichDevice(t *testing.T) {
 		devices []hardware.Device
 	}
 	two := []hardware.Device{chip("0"), chip("1")}
+	lost := port("usb-pulled", "gpiochip0") // it was unplugged, and another has its node now
+	camera := hardware.Device{Resource: "gpiochip", ID: "camera", Nodes: []string{"/dev/video0", "/dev/gpiochip0"}}
+	line := hardware.Device{Resource: "button", ID: "gpiochip0/GPIO17", On: "gpiochip0", Nodes: []string{"/dev/gpiochip0"}}
 	for _, c := range []struct {
 		rule    string
 		offers  []hardware.Device
@@ -63,6 +66,12 @@ func TestWhoGetsWhichDevice(t *testing.T) {
 		{"of shared ones that which fewest have", two, 2, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip1"},
 		{"two shares of one device are that device", two[:1], 2, nil, "2", "gpiochip0"},
 		{"none where there is none", nil, 1, nil, "1", "-this device has none"},
+		{"not the node of one that was unplugged from a container that runs", two, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
+		{"nor from one that is paused, and waits where there is no other", two[:1], 1, []has{{"other", engine.Paused, []hardware.Device{lost}}}, "1", "-none of the 1 is free"},
+		{"not even if it may be shared: these are two devices", two[:1], 3, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "-none of the 3 is free"},
+		{"that node once the container has ended", two[:1], 1, []has{{"other", engine.Exited, []hardware.Device{lost}}}, "1", "gpiochip0"},
+		{"not one of whose nodes one is held", []hardware.Device{camera, chip("1")}, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
+		{"a bus that a peripheral's container has as well", two[:1], 1, []has{{"other", engine.Running, []hardware.Device{line}}}, "1", "gpiochip0"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			pod := requesting("mine", "gpiochip", c.want, "wait")
@@ -113,6 +122,23 @@ func TestOneDeviceIsNotGivenTwiceAtOnce(t *testing.T) {
 	}
 	if want := []string{"uid-a gpiochip0", "uid-b gpiochip2"}; !slices.Equal(got, want) {
 		t.Errorf("they get %q, want %q", got, want)
+	}
+}
+
+// A node is not given to a container whose start is decided while another that starts has it by the name of another device.
+func TestAStartingContainerHasItsNodesToo(t *testing.T) {
+	a, under := requesting("a", "gpiochip", "1", "wait"), requesting("under", "serial", "1", "wait")
+	w := newWorld(a, under)
+	w.o.Node.Offers = hardware.Resources([]hardware.Device{chip("0"), port("usb-other", "ttyUSB7")}, nil)
+	for _, p := range w.d.Pods {
+		w.o.record(p.UID).Admitted = true
+	}
+	w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{under.UID, "c0"}, Devices: []hardware.Device{port("usb-pulled", "gpiochip0")}}, Since: w.now}}
+	steps, _ := Steps(w.d, &w.o, w.now)
+	for _, s := range steps {
+		if s.Action == Run && (len(s.Devices) > 0 || !strings.Contains(s.Lacks, "none of the 1 is free")) {
+			t.Errorf("it gets %v, lacks %q", s.Devices, s.Lacks)
+		}
 	}
 }
 

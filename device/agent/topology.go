@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"sort"
@@ -278,11 +279,16 @@ type holding struct {
 	holders int64
 }
 
-func (t *taken) held(d hardware.Device) int64 {
-	if i := slices.IndexFunc(t.devices, func(h holding) bool { return h.Same(d) }); i >= 0 {
-		return t.devices[i].holders
+func (t *taken) held(d hardware.Device) (holders int64) {
+	for _, h := range t.devices {
+		switch {
+		case h.SharesNode(d):
+			return math.MaxInt16
+		case h.Same(d):
+			holders = h.holders
+		}
 	}
-	return 0
+	return holders
 }
 
 func (t *taken) hold(d hardware.Device) {

@@ -41,6 +41,13 @@ type Node struct {
 // Same tells whether two are the same piece of hardware, be it elsewhere now.
 func (d Device) Same(e Device) bool { return d.ID == e.ID && d.Nodes == nil == (e.Nodes == nil) }
 
+// SharesNode tells whether a container that has one of two different devices can open the other as well, because the
+// kernel gave a device node of one to the other. A peripheral has the nodes of what it hangs on, and those who ask for
+// them share them knowingly.
+func (d Device) SharesNode(e Device) bool {
+	return !d.Same(e) && d.On == "" && e.On == "" && slices.ContainsFunc(d.Nodes, func(n string) bool { return slices.Contains(e.Nodes, n) })
+}
+
 // Look looks for the device again and returns where it is now: what was plugged in elsewhere has other nodes, and
 // another device may have those that it had. An error says that it is not there.
 func (d Device) Look() (Device, []Node, error) {
