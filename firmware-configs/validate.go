@@ -221,7 +221,7 @@ func (c *checker) sharing(sharing map[string]int64) {
 }
 
 // measured are the names that devices have by themselves.
-var measured = regexp.MustCompile(`^(gpiochip|serial|video|render|i2c-\d+|spi\d+|v?x?can\d*|usb-.*)$`)
+var measured = regexp.MustCompile(`^(gpiochip|serial|video|codec|render|i2c-\d+|spi\d+|v?x?can\d*|usb-.*)$`)
 
 func (c *checker) peripherals(list []fleet.Peripheral) {
 	c.size("spec.peripherals", len(list))

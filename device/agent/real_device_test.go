@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -36,7 +37,7 @@ func (b rooted) Probe(ctx context.Context, _ string) (hardware.Report, error) {
 func (b rooted) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
 
 // fakeChip puts a GPIO chip into a root, whose node is one of /dev/null's or its like, for this group only.
-func fakeChip(t *testing.T, root, name string, minor uint32, group int) {
+func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 	t.Helper()
 	node := filepath.Join(root, "dev", name)
 	for _, dir := range []string{filepath.Join(root, "sys/bus/gpio/devices", name), filepath.Dir(node)} {
@@ -47,6 +48,13 @@ func fakeChip(t *testing.T, root, name string, minor uint32, group int) {
 	dir := os.Getenv(testNodes)
 	if dir == "" {
 		t.Skip("making device nodes takes root")
+	}
+	class := filepath.Join(root, "sys/class/gpio", strings.TrimPrefix(name, "gpio"))
+	if err := os.MkdirAll(class, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(class, "label"), []byte(label), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.Link(filepath.Join(dir, fmt.Sprint(minor)), node); err != nil {
 		t.Fatal(err)
@@ -86,8 +94,8 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		d.end()
 		const group = 4242
 		root := t.TempDir()
-		fakeChip(t, root, "gpiochip0", 3, group) // null
-		fakeChip(t, root, "gpiochip1", 5, group) // zero
+		fakeChip(t, root, "gpiochip0", "pinctrl-bcm2711", 3, group) // null
+		fakeChip(t, root, "gpiochip1", "pinctrl-rp1", 5, group)     // zero
 		d.board = rooted{newBoard(), root}
 		d.start()
 
@@ -134,5 +142,22 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		heir.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 		made(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
 		d.await("what is given back can be had", func() bool { return ready(d.pod("heir")) })
+
+		// The kernel gives the node that the heir has to another chip: nobody else gets it while the heir runs.
+		if err := os.WriteFile(filepath.Join(root, "sys/class/gpio/chip0/label"), []byte("pinctrl-bcm2835"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		d.end()
+		d.start()
+		d.await("the heir's chip is gone", func() bool {
+			st := d.pod("heir")
+			return st != nil && condition(*st, fleet.ConditionDevicesPresent).Status == corev1.ConditionFalse
+		})
+		next := requesting("next", "gpiochip", "1", "write /dev/gpiochip1 x then wait")
+		next.UID = types.UID("uid-next" + d.node)
+		next.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
+		made(t, d.agent.Store(wire.Desired{Generation: 5, Hub: "h", Pods: []corev1.Pod{late, heir}}))
+		made(t, d.agent.Store(wire.Desired{Generation: 6, Hub: "h", Pods: []corev1.Pod{late, heir, next}}))
+		d.await("the next one gets the other chip", func() bool { return ready(d.pod("next")) })
 	})
 }

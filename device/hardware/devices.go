@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,8 +19,8 @@ import (
 // with it. A node belongs to one device, and a piece of hardware is one device, by whatever way it could be reached:
 // so who has it has it alone.
 type Device struct {
-	Resource string   `json:"resource"`        // after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, render, can0, usb-0bda-2838
-	ID       string   `json:"id"`              // which of them; stays through a reboot, and where it can through unplugging
+	Resource string   `json:"resource"`        // after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, codec, render, can0, usb-0bda-2838
+	ID       string   `json:"id"`              // which of them: by label, serial number or place; stays through a reboot and another kernel
 	Nodes    []string `json:"nodes,omitempty"` // such as /dev/i2c-1; none: a network interface of that name
 	Title    string   `json:"title,omitempty"`
 	NUMA     *int     `json:"numa,omitempty"` // the NUMA node that it is near to, where there is more than one
@@ -27,8 +28,11 @@ type Device struct {
 	On    string `json:"on,omitempty"`    // the device on which a peripheral hangs: its nodes are those
 	Plain bool   `json:"plain,omitempty"` // it has no node, and is read below /sys, as everybody may
 
+	Internal bool `json:"internal,omitempty"` // a GPIO chip that is not the header's: only for who has a name for it in the board profile
+
 	root tree
 	sys  string // its directory in /sys
+	was  string // the kernel's name for it, which was the ID in agents before: containers that they made run on
 }
 
 // A Node is a device node as it is now.
@@ -39,7 +43,9 @@ type Node struct {
 }
 
 // Same tells whether two are the same piece of hardware, be it elsewhere now.
-func (d Device) Same(e Device) bool { return d.ID == e.ID && d.Nodes == nil == (e.Nodes == nil) }
+func (d Device) Same(e Device) bool {
+	return (d.ID == e.ID || d.was == e.ID && e.ID != "" || e.was == d.ID && d.ID != "") && d.Nodes == nil == (e.Nodes == nil)
+}
 
 // SharesNode tells whether a container that has one of two different devices can open the other as well, because the
 // kernel gave a device node of one to the other. A peripheral has the nodes of what it hangs on, and those who ask for
@@ -55,7 +61,7 @@ func (d Device) Look() (Device, []Node, error) {
 		return d, nil, nil
 	}
 	for _, now := range devices(cmp.Or(d.root, "/")) {
-		if !now.Same(d) && (d.On == "" || now.ID != d.On) {
+		if !now.Same(d) && (d.On == "" || now.ID != d.On && now.was != d.On) {
 			continue
 		}
 		if d.On != "" {
@@ -77,9 +83,9 @@ func (d Device) Look() (Device, []Node, error) {
 
 // devices is what containers can be given. /sys tells what there is; what has no node in /dev cannot be given.
 func devices(t tree) []Device {
-	list := slices.Concat(numbered(t, "/sys/bus/gpio/devices/gpiochip*", ""), numbered(t, "/sys/class/i2c-dev/i2c-*", ""), spiBuses(t),
-		serialPorts(t), cameras(t), numbered(t, "/sys/class/drm/renderD*", "dri/"), canBuses(t), usbDevices(t))
+	list := slices.Concat(gpioChips(t), i2cBuses(t), spiBuses(t), serialPorts(t), videoDevices(t), renderers(t), canBuses(t), usbDevices(t))
 	several := len(numa(t)) > 1
+	t.distinguish(list)
 	for i := range list {
 		if list[i].root = t; several {
 			list[i].NUMA = t.near(list[i].sys)
@@ -92,26 +98,49 @@ func devices(t tree) []Device {
 	return few(list)
 }
 
+// distinguish gives devices of one ID different ones: chips of one kind, or without a label, are known by their places,
+// the ports of one card by their order.
+func (t tree) distinguish(list []Device) {
+	times := map[string]int{}
+	for _, d := range list {
+		times[d.ID]++
+	}
+	for i := range list {
+		if d := &list[i]; d.Resource == "gpiochip" && (times[d.ID] > 1 || d.ID == "") {
+			d.ID = strings.TrimPrefix(d.ID+"@"+cmp.Or(t.place(d.sys), d.was), "@")
+		}
+	}
+	clear(times)
+	for i := range list {
+		if times[list[i].ID]++; times[list[i].ID] > 1 {
+			list[i].ID += "." + strconv.Itoa(times[list[i].ID])
+		}
+	}
+}
+
 // node tells whether a device node is there. A fake root may hold plain files in their place.
 func (t tree) node(p string) bool {
 	st, err := os.Stat(t.path(p))
 	return err == nil && (st.Mode()&os.ModeCharDevice != 0 || !t.real() && st.Mode().IsRegular())
 }
 
-// numbered are devices with one node each, whose name in /sys is that in /dev. A GPIO chip and a render node are as
-// good as another, a bus is not: what is connected differs.
-func numbered(t tree, pattern, below string) (list []Device) {
-	for _, dir := range t.glob(pattern) {
+// i2cBuses have the numbers that pods ask for: what is connected to each differs.
+func i2cBuses(t tree) (list []Device) {
+	for _, dir := range t.glob("/sys/class/i2c-dev/i2c-*") {
 		name := path.Base(dir)
-		d := Device{Resource: name, ID: name, Nodes: []string{"/dev/" + below + name}, Title: t.text(dir + "/name"), sys: dir}
-		switch {
-		case strings.HasPrefix(name, "gpiochip"):
-			d.Resource, d.Title = "gpiochip", t.text(dir+"/of_node/name")
-		case strings.HasPrefix(name, "renderD"):
-			d.Resource, d.Title = "render", t.link(dir+"/device/driver")
+		if t.node("/dev/" + name) {
+			list = append(list, Device{Resource: name, ID: name, Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/name"), sys: dir})
 		}
-		if t.node(d.Nodes[0]) {
-			list = append(list, d)
+	}
+	return list
+}
+
+// renderers are as good as another, and known by the place of their processor.
+func renderers(t tree) (list []Device) {
+	for _, dir := range t.glob("/sys/class/drm/renderD*") {
+		name := path.Base(dir)
+		if node := "/dev/dri/" + name; t.node(node) {
+			list = append(list, Device{Resource: "render", ID: cmp.Or(t.place(dir+"/device"), name), Nodes: []string{node}, Title: t.link(dir + "/device/driver"), sys: dir, was: name})
 		}
 	}
 	return list
@@ -153,25 +182,12 @@ func serialPorts(t tree) (list []Device) {
 			continue // no chip behind it; the console of a virtual machine
 		}
 		if t.node("/dev/" + name) {
-			list = append(list, Device{Resource: "serial", ID: cmp.Or(byID[name], name), Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product"), sys: dir + "/device"})
+			d := Device{Resource: "serial", ID: byID[name], Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product"), sys: dir + "/device"}
+			if d.ID == "" {
+				d.ID, d.was = cmp.Or(t.place(d.sys), name), name
+			}
+			list = append(list, d)
 		}
-	}
-	return list
-}
-
-// cameras are one device for all nodes of one piece of hardware: a camera has one for its frames and one for their
-// description, a codec one for each direction.
-func cameras(t tree) (list []Device) {
-	for _, dir := range t.glob("/sys/class/video4linux/video*") {
-		id, node := cmp.Or(t.link(dir+"/device"), path.Base(dir)), "/dev/"+path.Base(dir)
-		if !t.node(node) {
-			continue
-		}
-		if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == id }); i >= 0 {
-			list[i].Nodes = append(list[i].Nodes, node)
-			continue
-		}
-		list = append(list, Device{Resource: "video", ID: id, Nodes: []string{node}, Title: t.text(dir + "/name"), sys: dir + "/device"})
 	}
 	return list
 }
@@ -236,9 +252,55 @@ func (t tree) near(dir string) *int {
 
 // link is the name of what a path leads to; empty where it leads nowhere.
 func (t tree) link(p string) string {
+	if full := t.resolve(p); full != "" {
+		return path.Base(full)
+	}
+	return ""
+}
+
+// resolve is where a path leads to, below the directory of the tree as well; empty where it leads nowhere.
+func (t tree) resolve(p string) string {
 	full, err := filepath.EvalSymlinks(t.path(p))
 	if err != nil {
 		return ""
 	}
-	return path.Base(full)
+	return full
+}
+
+// place is the name of the nearest piece of hardware at or above a directory of /sys: its address on a bus. The parts
+// that the kernel makes of one, such as the ports of a serial chip, have names of the kernel's own. Empty: nobody says.
+func (t tree) place(dir string) string {
+	full := t.resolve(dir)
+	for ; strings.HasPrefix(full, t.path("/sys/devices/")); full = filepath.Dir(full) {
+		switch subsystem, _ := filepath.EvalSymlinks(filepath.Join(full, "subsystem")); path.Base(subsystem) {
+		case "serial-base", "usb-serial", "tty", "gpio":
+		default:
+			return path.Base(full)
+		}
+	}
+	return ""
+}
+
+// ioctl asks a device node something that only reads, and returns the answer of so many bytes; nil where it cannot be
+// asked.
+func (t tree) ioctl(node string, request uintptr, size int) []byte {
+	if !t.real() {
+		return nil
+	}
+	answer, err := patiently(fmt.Sprintf("ioctl %x %s", request, node), func() (any, error) {
+		fd, err := unix.Open(node, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		answer := make([]byte, size)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&answer[0]))); errno != 0 {
+			return nil, errno
+		}
+		return answer, nil
+	})
+	if err != nil {
+		return nil
+	}
+	return answer.([]byte)
 }

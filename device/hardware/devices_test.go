@@ -63,7 +63,7 @@ func TestWhatContainersCanBeGiven(t *testing.T) {
 	for _, c := range []struct{ rule, root, want string }{
 		{"of the serial ports neither the console nor those without a chip or a node", serialRoot(t), "serial ttyS2 /dev/ttyS2; serial ttyUSB0 /dev/ttyUSB0; serial usb-RAK_1 /dev/ttyUSB1"},
 		{"of what is on USB neither hubs nor what the system or another resource has", rootOf(t, usb), "usb-1d50-0007 1-3 /dev/bus/usb/001/009"},
-		{"a camera with all of its nodes", camera, "video cam /dev/video0 /dev/video1; video video2 /dev/video2"},
+		{"a camera with all of its nodes", camera, "codec video2 /dev/video2; video cam /dev/video0 /dev/video1"},
 		{"a bus with all of its chip selects", rootOf(t, map[string]string{"sys/class/spidev/spidev0.0/x": "", "sys/class/spidev/spidev0.1/x": "", "sys/class/spidev/spidev10.0/x": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/spidev10.0": ""}),
 			"spi0 spi0 /dev/spidev0.0 /dev/spidev0.1; spi10 spi10 /dev/spidev10.0"},
 		{"nothing without a node", rootOf(t, map[string]string{"sys/class/i2c-dev/i2c-1/name": "x", "sys/bus/gpio/devices/gpiochip0/x": ""}), ""},
@@ -106,14 +106,14 @@ func TestTheNUMANodeOfADevice(t *testing.T) {
 		return strings.Join(out, "; ")
 	}
 	root := rooted(files)
-	if got, want := near(root), "gpiochip0 -; i2c-1 1; renderD128 -; ttyS4 1; spi0 0"; got != want {
+	if got, want := near(root), "gpiochip0 -; i2c-1 1; renderD128 -; 0000:00:1f.0 1; spi0 0"; got != want {
 		t.Errorf("%s; want %s", got, want)
 	}
 	if n := NUMA(root); len(n) != 2 || n[0].Count() != 3 || n[1].Count() != 2 {
 		t.Errorf("the nodes are %+v", n)
 	}
 	delete(files, "sys/devices/system/node/node1/cpulist")
-	if got, want := near(rooted(files)), "gpiochip0 -; i2c-1 -; renderD128 -; ttyS4 -; spi0 -"; got != want {
+	if got, want := near(rooted(files)), "gpiochip0 -; i2c-1 -; renderD128 -; 0000:00:1f.0 -; spi0 -"; got != want {
 		t.Errorf("with one node: %s; want %s", got, want)
 	}
 }

@@ -37,7 +37,7 @@ func features(t tree) (list []string) {
 }
 
 // Labels are what a scheduler can ask for, measured: hardware.flotilla.dev/cpu-neon, page-size, gpio, i2c, spi, serial,
-// video, render, can, wifi, bluetooth and the USB devices. All of them are "true", but for the page size in bytes.
+// video, codec, render, can, wifi, bluetooth and the USB devices. All of them are "true", but for the page size in bytes.
 func Labels(r Report) map[string]string {
 	labels := map[string]string{}
 	add := func(key, value string) { labels[fleet.LabelHardwarePrefix+key] = value }
@@ -50,6 +50,8 @@ func Labels(r Report) map[string]string {
 	for _, d := range r.Devices {
 		kind := d.Resource
 		switch {
+		case d.Internal:
+			continue
 		case kind == "gpiochip":
 			kind = "gpio"
 		case len(d.Nodes) == 0:

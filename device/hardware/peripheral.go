@@ -70,7 +70,11 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 			a := answers[i]
 			p.Missing, p.Unasked = a.Missing, a.Unasked
 			if node := a.Node; node != "" {
-				p.Device = Device{Resource: p.Name, ID: path.Base(node) + "/" + idOn(list[at]), On: path.Base(node), Nodes: []string{node}, root: t}
+				on, was := path.Base(node), path.Base(node)
+				if i := slices.IndexFunc(found, func(d Device) bool { return slices.Contains(d.Nodes, node) }); i >= 0 {
+					on = found[i].ID
+				}
+				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, root: t, was: was + "/" + idOn(list[at])}
 			}
 		}
 	}

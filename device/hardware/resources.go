@@ -22,7 +22,7 @@ func (r Resource) Amount() int64 { return int64(len(r.Devices)) * r.Sharing }
 
 // Resources are what a device offers to pods, by name: its devices, with the names and the sharing that the board
 // profile, which may be nil, gives them, and the peripherals that are connected. What the profile names and is not there
-// is there with no devices.
+// is there with no devices; what is internal and has no name from it is not offered.
 func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []Resource {
 	var named []fleet.Peripheral
 	var sharing map[string]int64
@@ -44,6 +44,8 @@ func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []R
 	for _, d := range devices {
 		if i := slices.IndexFunc(named, func(p fleet.Peripheral) bool { return isOne(d, p) }); i >= 0 {
 			d.Resource = named[i].Name
+		} else if d.Internal {
+			continue
 		}
 		add(d.Resource, d)
 	}
@@ -56,7 +58,12 @@ func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []R
 	return list
 }
 
+// isOne tells whether a device is the one that a peripheral names by its id. A serial port of the board may be named as
+// the kernel names it, as /dev/ttyAMA0 is the same one on every board of a kind.
 func isOne(d Device, p fleet.Peripheral) bool {
 	ok, err := path.Match(p.ByID, d.ID)
+	if !ok && d.Resource == "serial" {
+		ok, err = path.Match(p.ByID, d.was)
+	}
 	return err == nil && ok && d.Resource == p.Type && p.ByID != ""
 }

@@ -85,7 +85,7 @@ func (r Report) Write(w io.Writer) error {
 		line("chip", "%s", c)
 	}
 	for _, d := range r.Devices {
-		line("device", "%s%s %s %s%s", fleet.Group+"/", d.Resource, d.ID, strings.Join(d.Nodes, " "), when(d.Title != "", " ("+d.Title+")"))
+		line("device", "%s%s %s %s%s", fleet.Group+"/", d.Resource, d.ID, strings.Join(d.Nodes, " "), when(d.Title != "", " ("+d.Title+")")+when(d.Internal, " (internal: only for a peripheral of the board profile)"))
 	}
 	if s := r.Stalls; s != nil {
 		line("stalls", "cpu %.1f%%, memory %.1f%%, io %.1f%% of the last minute", s.CPU.Some60, s.Memory.Some60, s.IO.Some60)

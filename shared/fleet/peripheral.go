@@ -11,7 +11,7 @@ import (
 type Peripheral struct {
 	Name    string `json:"name"`
 	Type    string `json:"type"`              // one of PeripheralTypes
-	ByID    string `json:"byID,omitempty"`    // serial, video: the device's id, as flotilla-device probe prints it; * and ? stand for any characters
+	ByID    string `json:"byID,omitempty"`    // gpiochip, serial, video, codec: the device's id, as flotilla-device probe prints it; * and ? stand for any characters
 	Bus     *int64 `json:"bus,omitempty"`     // i2c: its number, 1 for i2c-1
 	Address int64  `json:"address,omitempty"` // i2c: of the chip, 7 bits
 	Family  string `json:"family,omitempty"`  // onewire: with which the ids of such chips begin, two hex digits
@@ -30,7 +30,7 @@ const (
 // PeripheralBy says by which keys a peripheral of each type is found.
 var PeripheralBy = map[string][]string{
 	PeripheralGPIOIn: {"line", "pull"}, PeripheralGPIOOut: {"line"}, PeripheralI2C: {"bus", "address"}, PeripheralOneWire: {"family"},
-	"serial": {"byID"}, "video": {"byID"},
+	"gpiochip": {"byID"}, "serial": {"byID"}, "video": {"byID"}, "codec": {"byID"},
 }
 
 // PeripheralTypes are the types of a Peripheral, sorted.
