@@ -181,6 +181,7 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Pods = map[types.UID]*Record{}
 	a.loop.cancels = map[flight]context.CancelFunc{}
 	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
+	a.recollect()
 	d, known := c.Memory.Desired()
 	a.loop.known = known
 	a.loop.desired, a.loop.o.Asked = split(d)

@@ -127,14 +127,11 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if l.report == nil {
 		return st, false
 	}
-	soft := hardware.Software{Agent: KubeletVersion()}
+	soft := hardware.Software{Agent: KubeletVersion(), Arch: l.info.Arch}
 	if l.info.Name != "" {
 		soft.Engine = l.info.Name + "://" + l.info.Version
 	}
 	st = hardware.NodeStatus(*l.report, a.limits(), soft, l.o.Node.Offers...)
-	if l.info.Arch != "" { // of the containers: a 32-bit system may have a 64-bit kernel
-		st.NodeInfo.Architecture = l.info.Arch
-	}
 	st.DeclaredFeatures = []string{fleet.FeatureEphemeralContainers}
 	st.Images, st.RuntimeHandlers = imagesOf(l.images), runtimeHandlers(a.c.Runtimes, l.info)
 	l.health = hardware.Health(*l.report, l.health, now)

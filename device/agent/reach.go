@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"reflect"
 	"time"
@@ -96,13 +97,38 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 		return
 	}
 	a.log.Info("connected to the container engine", "engine", info.Name, "version", info.Version, "socket", info.Socket)
-	l.engine, l.info, l.o.Node.Engine, l.dirty, l.settledAt = e, info, info, true, now
+	l.engine, l.dirty, l.settledAt = e, true, now
+	a.meet(info)
 	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
 	left := a.disk.leftover()                        // this agent has begun none yet
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
 	a.work.Go(func() { a.endReaders(ctx, e, state) })
 	a.work.Go(func() { a.follow(ctx, e) })
+}
+
+// meet takes in who the engine says that it is, and remembers it: after a restart the agent may be there before the
+// engine, and what is not known yet is the last that was known.
+func (a *Agent) meet(info engine.Info) {
+	l := &a.loop
+	l.info, l.o.Node.Engine = info, info
+	text, err := json.Marshal(info)
+	if err != nil {
+		return // it has texts and switches only
+	}
+	a.work.Go(func() {
+		if err := a.c.Memory.SetEngine(text); err != nil {
+			a.log.Warn("the container engine's description is not remembered", "err", err)
+		}
+	})
+}
+
+// recollect is the engine as it was last known; nothing where it never answered.
+func (a *Agent) recollect() {
+	var info engine.Info
+	if text := a.c.Memory.Engine(); text != nil && json.Unmarshal(text, &info) == nil {
+		a.loop.info, a.loop.o.Node.Engine = info, info
+	}
 }
 
 // lost notes that the engine does not answer what it was asked at a moment.
@@ -152,7 +178,8 @@ func (a *Agent) ask(ctx context.Context, e engine.Engine) {
 			return
 		}
 		a.log.Info("the container engine is another one now", "engine", info.Name, "version", info.Version, "api", info.APIVersion)
-		l.info, l.o.Node.Engine, l.dirty = info, info, true
+		l.dirty = true
+		a.meet(info)
 		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // its disk may be another one
 	})
 }

@@ -119,7 +119,7 @@ func TestBoards(t *testing.T) {
 			}
 			golden(t, "testdata/"+tt.board+".txt", text.Bytes())
 
-			p, err := firmwareconfigs.Match(profiles, firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{}), r.JSON()))
+			p, err := firmwareconfigs.Match(profiles, firmwareconfigs.BoardOf(NodeStatus(r, Limits{}, Software{Arch: tt.arch}), r.JSON()))
 			if err != nil || p == nil || p.Name != tt.board {
 				t.Errorf("its report is matched to the profile %v, %v; want %s", p, err, tt.board)
 			}

@@ -119,8 +119,8 @@ func TestAllocatable(t *testing.T) {
 }
 
 func TestNodeStatusSaysWhatRunsHere(t *testing.T) {
-	r := Report{Host: Host{OS: "linux", Arch: "arm64", Kernel: "6.6", Image: "Debian", MachineID: "a438f8ac132a3df9", BootID: "b"}, Capacity: Capacity{Swap: 7}}
-	i := NodeStatus(r, Limits{}, Software{Engine: "docker://20.10.24", Agent: "v1"}).NodeInfo
+	r := Report{Host: Host{OS: "linux", Arch: "arm", Kernel: "6.6", Image: "Debian", MachineID: "a438f8ac132a3df9", BootID: "b"}, Capacity: Capacity{Swap: 7}}
+	i := NodeStatus(r, Limits{}, Software{Engine: "docker://20.10.24", Arch: "arm64", Agent: "v1"}).NodeInfo
 	if i.Architecture != "arm64" || i.MachineID != "a438f8ac132a3df9" || i.ContainerRuntimeVersion != "docker://20.10.24" ||
 		i.KubeletVersion != "v1" || i.Swap == nil || *i.Swap.Capacity != 7 {
 		t.Errorf("got %+v", i)

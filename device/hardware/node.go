@@ -12,6 +12,7 @@ import (
 // Software is what of a node's description the hardware does not tell.
 type Software struct {
 	Engine string // such as docker://20.10.24
+	Arch   string // GOARCH of the containers that the engine runs: a 32-bit system may have a 64-bit kernel. Empty: not known
 	Agent  string // version of the agent
 }
 
@@ -43,7 +44,7 @@ func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.Node
 			KernelVersion:           r.Host.Kernel,
 			OSImage:                 r.Host.Image,
 			OperatingSystem:         r.Host.OS,
-			Architecture:            r.Host.Arch,
+			Architecture:            s.Arch,
 			ContainerRuntimeVersion: s.Engine,
 			KubeletVersion:          s.Agent,
 			Swap:                    &corev1.NodeSwapStatus{Capacity: &swap},

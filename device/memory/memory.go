@@ -79,6 +79,8 @@ type Memory struct {
 	verified []Verified // the newest last
 	pulled   []Pulled   // the newest last
 
+	engine json.RawMessage // see Engine
+
 	slots   slots             // of the desired state
 	journal slots             // of the notes
 	trouble map[string]string // sentences, by file; see Trouble
@@ -117,6 +119,7 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 	m.readJournal()
 	m.readVerified()
 	m.readPulled()
+	m.read(filepath.Join(m.dir, engineFile), &m.engine, "what the container engine can do is not known until it answers")
 	return m, nil
 }
 

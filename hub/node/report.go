@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -43,7 +44,9 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 		if hardware == nil {
 			hardware = s.Report(n.Name).Text()
 		}
-		if name := d.Profile(s, n.Status, hardware); name != "" {
+		known := n.Status.NodeInfo.Architecture != "" && !n.Status.Capacity.Memory().IsZero()
+		if _, has := n.Labels[fleet.LabelProfile]; has && !known { // what it has was found when more was known
+		} else if name := d.Profile(s, n.Status, hardware); name != "" {
 			label(n, fleet.LabelProfile, name)
 		} else if len(hardware) > 0 { // none fits it any more
 			delete(n.Labels, fleet.LabelProfile)
@@ -108,6 +111,7 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 		return next.Conditions[i].Type != corev1.NodeReady && next.Conditions[j].Type == corev1.NodeReady
 	})
 	keepExtended(&next, n.Status, old.Extended)
+	keepKnown(&next, n.Status)
 	n.Status = next
 }
 
@@ -119,6 +123,18 @@ func awaitProfile(n *corev1.Node, st wire.Status) {
 		return
 	}
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.AwaitsProfile, "true")
+}
+
+// keepKnown keeps what a device knew last of its engine, and does not know now: it may start before its engine.
+func keepKnown(next *corev1.NodeStatus, have corev1.NodeStatus) {
+	is, was := &next.NodeInfo, have.NodeInfo
+	if is.MachineID != was.MachineID {
+		return
+	}
+	is.Architecture = cmp.Or(is.Architecture, was.Architecture)
+	if is.ContainerRuntimeVersion == "" {
+		is.ContainerRuntimeVersion, next.RuntimeHandlers = was.ContainerRuntimeVersion, have.RuntimeHandlers
+	}
 }
 
 // keepExtended keeps the extended resources that an administrator has written into a

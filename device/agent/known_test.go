@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// otherArch is an engine whose containers are of another architecture than the agent, with a runtime beside the default.
+var otherArch = engine.Info{Name: "docker", Version: "29.1.0", OS: "linux", Arch: "riscv64", Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc",
+	MemLimit: true, CPULimit: true, PidsLimit: true, SwapLimit: true, CgroupV2: true}
+
+func (d *device) nodeInfo() corev1.NodeSystemInfo { return d.agent.Status().Status.NodeInfo }
+
+// An agent that starts before its engine answers says what it knew of it, not what it is itself built for.
+func TestAnEngineThatHasNotAnsweredYetIsTheLastOneKnown(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.end()
+		d.config.Runtimes = []string{"runsc"}
+		d.board.set(func(b *board) { b.swap = 1 << 30 })
+		d.twin.SetInfo(otherArch)
+		d.start()
+		time.Sleep(time.Second)
+		before := d.agent.Status().Status
+		if n := before.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" || len(before.RuntimeHandlers) != 3 {
+			t.Fatalf("it says %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion, before.RuntimeHandlers)
+		}
+		d.end()
+		d.twin.SetDown(true)
+		d.start()
+		for range 25 {
+			time.Sleep(time.Second)
+			st := d.agent.Status()
+			if n := st.Status.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" ||
+				st.Registration.Labels[corev1.LabelArchStable] != "riscv64" || !slices.EqualFunc(st.Status.RuntimeHandlers, before.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) bool { return a.Name == b.Name }) {
+				t.Fatalf("while the engine does not answer it says %s, %s, %v, labels %v", n.Architecture, n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
+			}
+		}
+		// It was exchanged meanwhile: what it says counts.
+		next := otherArch
+		next.Version, next.Arch = "30.0.0", "loong64"
+		d.twin.SetInfo(next)
+		d.twin.SetDown(false)
+		time.Sleep(10 * time.Second)
+		if n := d.nodeInfo(); n.Architecture != "loong64" || n.ContainerRuntimeVersion != "docker://30.0.0" {
+			t.Errorf("the new one is said to be %s, %s", n.Architecture, n.ContainerRuntimeVersion)
+		}
+	})
+}
+
+// What was never known is absent: a node without an architecture gets no pods that ask for one.
+func TestAnEngineThatHasNeverAnsweredIsAbsent(t *testing.T) {
+	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
+		time.Sleep(time.Minute)
+		st := d.agent.Status()
+		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" || n.OperatingSystem == "" || st.Registration.Labels[corev1.LabelArchStable] != "" {
+			t.Errorf("it says %+v, labels %v", n, st.Registration.Labels)
+		}
+		d.twin.SetInfo(otherArch)
+		d.twin.SetDown(false)
+		time.Sleep(10 * time.Second)
+		if n := d.nodeInfo(); n.Architecture != "riscv64" {
+			t.Errorf("once it answers it says %+v", n)
+		}
+	})
+}

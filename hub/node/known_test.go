@@ -1,0 +1,58 @@
+package node_test
+
+import (
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// What a device does not know at the moment is what it knew last: its architecture and engine while that has not
+// answered, and its board profile while the memory cannot be read. Another machine under its name has known nothing.
+func TestWhatADeviceDoesNotKnowIsWhatItKnewLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, stop := nodetest.Start(t, nil)
+		defer stop()
+		l.Profile = func(_ state.Snapshot, st corev1.NodeStatus, _ json.RawMessage) string {
+			if st.Capacity.Memory().Value() >= 1<<30 && st.NodeInfo.Architecture == "arm64" {
+				return "big"
+			}
+			return ""
+		}
+		st := from("b", 1)
+		st.Hardware = json.RawMessage(`{"board":{"name":"raspberrypi4"}}`)
+		st.Status.NodeInfo.MachineID, st.Status.NodeInfo.ContainerRuntimeVersion = st.MachineID, "docker://29.1.0"
+		st.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("2Gi")
+		st.Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: "runsc"}}
+		hear(t, l, "pi-1", st)
+
+		st.Seq, st.Status.NodeInfo.Architecture, st.Status.NodeInfo.ContainerRuntimeVersion, st.Status.RuntimeHandlers = 2, "", "", nil
+		delete(st.Status.Capacity, corev1.ResourceMemory)
+		n := hear(t, l, "pi-1", st)
+		if i := n.Status.NodeInfo; i.Architecture != "arm64" || i.ContainerRuntimeVersion != "docker://29.1.0" || len(n.Status.RuntimeHandlers) != 1 {
+			t.Errorf("it is said to be %+v with %v", i, n.Status.RuntimeHandlers)
+		}
+		if n.Labels[corev1.LabelArchStable] != "arm64" || n.Labels[fleet.LabelProfile] != "big" {
+			t.Errorf("its labels are %v", n.Labels)
+		}
+
+		st.Seq, st.Status.NodeInfo.ContainerRuntimeVersion = 3, "docker://30.0.0" // without other runtimes
+		st.Status.NodeInfo.Architecture = "arm"
+		st.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("2Gi")
+		n = hear(t, l, "pi-1", st)
+		if i := n.Status.NodeInfo; i.Architecture != "arm" || i.ContainerRuntimeVersion != "docker://30.0.0" || len(n.Status.RuntimeHandlers) != 0 || n.Labels[fleet.LabelProfile] != "" {
+			t.Errorf("what it knows now does not count: %+v with %v, labels %v", i, n.Status.RuntimeHandlers, n.Labels)
+		}
+
+		st.Seq, st.Status.NodeInfo = 4, corev1.NodeSystemInfo{OperatingSystem: "linux", MachineID: "another"}
+		if n = hear(t, l, "pi-1", st); n.Status.NodeInfo.Architecture != "" {
+			t.Errorf("another machine is said to be what the first was: %+v", n.Status.NodeInfo)
+		}
+	})
+}
