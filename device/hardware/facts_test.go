@@ -126,6 +126,42 @@ func powerOf(t *testing.T, file string) {
 	}
 }
 
+// What the firmware and the kernel's monitor say of the voltage differs at times: the worse word counts, and is named.
+func TestTheWorseWordAboutThePowerCounts(t *testing.T) {
+	for _, c := range []struct {
+		rule, bits, alarm string // what get_throttled and the monitor say; empty: it is not there
+		reason, message   string
+	}{
+		{"both say that it suffices", "0", "0", "PowerSufficient", "no lack of power"},
+		{"both say that it is too low", "10001", "1", "UnderVoltage", "too low now: use"},
+		{"the monitor alone says that it is too low", "0", "1", "UnderVoltage", "too low now (in0_lcrit_alarm of rpi_volt says so, get_throttled does not): use"},
+		{"the firmware alone says so", "50005", "0", "UnderVoltage", "too low now (get_throttled says so, in0_lcrit_alarm of rpi_volt does not): use"},
+		{"there is no monitor", "1", "", "UnderVoltage", "too low now: use"},
+		{"there is only the monitor", "", "1", "UnderVoltage", "too low now: use"},
+		{"the firmware's word cannot be read", "rubbish", "1", "UnderVoltage", "too low now: use"},
+		{"the processor is throttled, and the voltage is too low", "20002", "1", "UnderVoltage", "in0_lcrit_alarm of rpi_volt says so"},
+		{"neither is there", "", "", "", ""},
+	} {
+		files := map[string]string{"sys/class/hwmon/hwmon0/name": "cpu_thermal\n"}
+		if c.bits != "" {
+			files["sys/devices/platform/soc/soc:firmware/get_throttled"] = c.bits + "\n"
+		}
+		if c.alarm != "" {
+			files["sys/class/hwmon/hwmon1/name"], files["sys/class/hwmon/hwmon1/in0_lcrit_alarm"] = "rpi_volt\n", c.alarm+"\n"
+		}
+		r := Report{MemoryLimits: true, Power: power(tree(rootOf(t, files)))}
+		var reason, message string
+		for _, x := range Health(r, nil, time.Now()) {
+			if x.Type == ConditionPowerOK {
+				reason, message = x.Reason, x.Message
+			}
+		}
+		if reason != c.reason || !strings.Contains(message, c.message) {
+			t.Errorf("%s: %s: %s; want %s: %s", c.rule, reason, message, c.reason, c.message)
+		}
+	}
+}
+
 func TestStorage(t *testing.T) {
 	root := tree(rootOf(t, map[string]string{
 		"sys/block/mmcblk0/size": "1000\n", "sys/block/mmcblk0/device/type": "MMC\n", "sys/block/mmcblk0/device/life_time": "0x03 0x0b\n",

@@ -157,6 +157,8 @@ type Power struct {
 	FrequencyCappedSeen bool `json:"frequencyCappedSeen"`
 	ThrottledSeen       bool `json:"throttledSeen"`
 	SoftTemperatureSeen bool `json:"softTemperatureSeen"`
+
+	doubted string // by which source the voltage is too low, and by which it is not; empty: they agree
 }
 
 // A Disk is a block device. SD cards tell nothing about their wear, so the

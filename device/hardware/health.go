@@ -37,7 +37,7 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 	if p := r.Power; p != nil {
 		switch {
 		case p.UnderVoltage:
-			add(ConditionPowerOK, corev1.ConditionFalse, "UnderVoltage", "the supply voltage is too low now: use a stronger power supply or a shorter cable")
+			add(ConditionPowerOK, corev1.ConditionFalse, "UnderVoltage", "the supply voltage is too low now"+when(p.doubted != "", " ("+p.doubted+")")+": use a stronger power supply or a shorter cable")
 		case p.Throttled || p.FrequencyCapped:
 			add(ConditionPowerOK, corev1.ConditionFalse, "Throttled", "the firmware slows the processor down: check its cooling and its power supply")
 		case p.UnderVoltageSeen:

@@ -60,8 +60,7 @@ func voltages(t tree) (list []Voltage) {
 	return few(list)
 }
 
-// throttled is the firmware's word. Its driver has another place on each chip; kernels without the file have the
-// under-voltage alarm at least.
+// throttled is the firmware's word. Its driver has another place on each chip; other kernels than the maker's have none.
 func throttled(t tree) string {
 	for _, pattern := range []string{"/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled", "/sys/devices/platform/soc*/soc*:firmware/get_throttled"} {
 		for _, file := range t.glob(pattern) {
@@ -73,29 +72,34 @@ func throttled(t tree) string {
 	return ""
 }
 
-// power reads what the Raspberry Pi's firmware says: eight bits of it with its
-// own kernel, the under-voltage alarm with any other.
+// power reads what the Raspberry Pi's firmware says: eight bits of it with its own kernel, and the kernel's alarm of too
+// low a voltage. Where they contradict each other the worse one counts, and is named.
 func power(t tree) *Power {
-	if text := throttled(t); text != "" {
-		bits, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 32)
-		if err != nil {
-			return nil
-		}
+	const firmware, monitor = "get_throttled", "in0_lcrit_alarm of rpi_volt"
+	var p *Power
+	if bits, err := strconv.ParseUint(strings.TrimPrefix(throttled(t), "0x"), 16, 32); err == nil {
 		bit := func(n int) bool { return bits>>n&1 == 1 }
-		return &Power{
+		p = &Power{
 			UnderVoltage: bit(0), FrequencyCapped: bit(1), Throttled: bit(2), SoftTemperature: bit(3),
 			UnderVoltageSeen: bit(16), FrequencyCappedSeen: bit(17), ThrottledSeen: bit(18), SoftTemperatureSeen: bit(19),
 		}
 	}
 	for _, dir := range t.glob("/sys/class/hwmon/hwmon*") {
-		if t.text(dir+"/name") != "rpi_volt" {
+		alarm, err := t.number(dir + "/in0_lcrit_alarm")
+		if t.text(dir+"/name") != "rpi_volt" || err != nil {
 			continue
 		}
-		if alarm, err := t.number(dir + "/in0_lcrit_alarm"); err == nil {
-			return &Power{UnderVoltage: alarm != 0, UnderVoltageSeen: alarm != 0}
+		switch low := alarm != 0; {
+		case p == nil:
+			p = &Power{UnderVoltage: low, UnderVoltageSeen: low}
+		case low && !p.UnderVoltage:
+			p.UnderVoltage, p.UnderVoltageSeen, p.doubted = true, true, monitor+" says so, "+firmware+" does not"
+		case !low && p.UnderVoltage:
+			p.doubted = firmware + " says so, " + monitor + " does not"
 		}
+		return p
 	}
-	return nil
+	return p
 }
 
 // stalls is nil where the kernel was built or started without them.
