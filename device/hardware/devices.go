@@ -33,6 +33,8 @@ type Device struct {
 	root tree
 	sys  string // its directory in /sys
 	was  string // the kernel's name for it, which was the ID in agents before: containers that they made run on
+
+	periph bool // periph alone knows it
 }
 
 // A Node is a device node as it is now.
@@ -60,7 +62,11 @@ func (d Device) Look() (Device, []Node, error) {
 	if d.Plain {
 		return d, nil, nil
 	}
-	for _, now := range devices(cmp.Or(d.root, "/")) {
+	there := devices(cmp.Or(d.root, "/"))
+	if d.periph {
+		there = d.root.withPeriph(there, []Device{d})
+	}
+	for _, now := range there {
 		if !now.Same(d) && (d.On == "" || now.ID != d.On && now.was != d.On) {
 			continue
 		}
@@ -91,11 +97,28 @@ func devices(t tree) []Device {
 			list[i].NUMA = t.near(list[i].sys)
 		}
 	}
+	return inOrder(list)
+}
+
+func inOrder(list []Device) []Device {
 	sort.Slice(list, func(i, j int) bool {
 		a, b := list[i], list[j]
 		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.ID, b.ID)) < 0
 	})
 	return few(list)
+}
+
+// withPeriph is what containers can be given where periph knows the GPIO chips and buses: those are there whether /sys
+// shows them or not. /sys says more of each, and fills in the rest. What periph found minutes ago may have gone since.
+func (t tree) withPeriph(list, found []Device) []Device {
+	for _, d := range found {
+		has := slices.ContainsFunc(list, func(e Device) bool { return slices.Equal(e.Nodes, d.Nodes) || e.ID == d.ID })
+		if !has && len(d.Nodes) > 0 && !slices.ContainsFunc(d.Nodes, func(n string) bool { return !t.node(n) }) {
+			d.root, d.periph, d.Internal = t, true, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
+			list = append(list, d)
+		}
+	}
+	return inOrder(list)
 }
 
 // distinguish gives devices of one ID different ones: chips of one kind, or without a label, are known by their places,
@@ -149,18 +172,21 @@ func renderers(t tree) (list []Device) {
 // spiBuses are one device for each bus, whatever is on its chip selects: they share its clock.
 func spiBuses(t tree) (list []Device) {
 	for _, dir := range t.glob("/sys/class/spidev/spidev*.*") {
-		bus, _, _ := strings.Cut(strings.TrimPrefix(path.Base(dir), "spidev"), ".")
-		node := "/dev/" + path.Base(dir)
-		if !t.node(node) {
-			continue
+		if node := "/dev/" + path.Base(dir); t.node(node) {
+			list = onBus(list, node, dir)
 		}
-		if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == "spi"+bus }); i >= 0 {
-			list[i].Nodes = append(list[i].Nodes, node)
-			continue
-		}
-		list = append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}, sys: dir})
 	}
 	return list
+}
+
+// onBus adds a chip select of an SPI bus, such as /dev/spidev0.1, to the bus.
+func onBus(list []Device, node, dir string) []Device {
+	bus, _, _ := strings.Cut(strings.TrimPrefix(node, "/dev/spidev"), ".")
+	if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == "spi"+bus }); i >= 0 {
+		list[i].Nodes = append(list[i].Nodes, node)
+		return list
+	}
+	return append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}, sys: dir})
 }
 
 // serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of what is plugged in

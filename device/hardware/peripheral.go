@@ -48,6 +48,10 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 	ask := question{Held: held}
 	var of []int // of out, by the index in ask.List
 	found := devices(t)
+	if o.Periph != nil && t.real() {
+		more, _ := o.Periph.Read(ctx) // a probe says why it does not answer
+		found = t.withPeriph(found, more.Devices)
+	}
 	for i, p := range list {
 		sure := false
 		if out[i], sure = told(t, found, p); !sure {
@@ -70,11 +74,11 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 			a := answers[i]
 			p.Missing, p.Unasked = a.Missing, a.Unasked
 			if node := a.Node; node != "" {
-				on, was := path.Base(node), path.Base(node)
+				on, was, periph := path.Base(node), path.Base(node), false
 				if i := slices.IndexFunc(found, func(d Device) bool { return slices.Contains(d.Nodes, node) }); i >= 0 {
-					on = found[i].ID
+					on, periph = found[i].ID, found[i].periph
 				}
-				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, root: t, was: was + "/" + idOn(list[at])}
+				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, root: t, was: was + "/" + idOn(list[at]), periph: periph}
 			}
 		}
 	}

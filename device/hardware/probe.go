@@ -46,6 +46,7 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 			r.Problems = append(r.Problems, err.Error())
 		}
 		r.Buses = found.Buses
+		r.Devices = t.withPeriph(r.Devices, found.Devices)
 		r.Temperatures = merge(r.Temperatures, found.Temperatures)
 		r.Problems = append(r.Problems, found.Problems...)
 	}

@@ -1,0 +1,60 @@
+package hardware
+
+import (
+	"testing"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// What periph found is what pods can have: of the header's lines and of the buses. /sys says more of each, and fills in
+// what periph does not know.
+func TestWhatPeriphFoundIsTheCapacity(t *testing.T) {
+	bus, port := Device{Resource: "i2c-1", ID: "i2c-1", Nodes: []string{"/dev/i2c-1"}}, Device{Resource: "spi0", ID: "spi0", Nodes: []string{"/dev/spidev0.0", "/dev/spidev0.1"}}
+	header := Device{Resource: "gpiochip", ID: "pinctrl-rp1", Nodes: []string{"/dev/gpiochip0"}}
+	for _, c := range []struct {
+		rule  string
+		sys   map[string]string
+		found []Device
+		want  string
+	}{
+		{"periph alone knows them", map[string]string{"dev/i2c-1": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/gpiochip0": ""}, []Device{bus, port, header},
+			"gpiochip pinctrl-rp1 /dev/gpiochip0; i2c-1 i2c-1 /dev/i2c-1; spi0 spi0 /dev/spidev0.0 /dev/spidev0.1"},
+		{"both know one", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, []Device{bus}, "i2c-1 i2c-1 /dev/i2c-1"},
+		{"/sys alone knows one", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, nil, "i2c-1 i2c-1 /dev/i2c-1"},
+		{"it was unplugged since periph looked", nil, []Device{bus}, ""},
+		{"of a chip inside of the board lines are found as well", map[string]string{"dev/gpiochip1": ""}, []Device{{Resource: "gpiochip", ID: "raspberrypi-exp-gpio", Nodes: []string{"/dev/gpiochip1"}}}, ""},
+	} {
+		root := tree(rootOf(t, c.sys))
+		list := root.withPeriph(devices(root), c.found)
+		var got []Device
+		for _, r := range Resources(list, nil) {
+			got = append(got, r.Devices...)
+		}
+		if said(got) != c.want {
+			t.Errorf("%s: %s; want %s", c.rule, said(got), c.want)
+		}
+		for _, d := range got {
+			if now, nodes, err := d.Look(); err != nil || !now.Same(d) || len(nodes) != len(d.Nodes) {
+				t.Errorf("%s: %s is %+v when it is given out: %v", c.rule, d.ID, now, err)
+			}
+		}
+	}
+}
+
+// A probe and a look for peripherals take periph's word.
+func TestABusThatPeriphAloneKnows(t *testing.T) {
+	o := Options{Periph: &Periph{args: []string{"child-finds"}}}
+	r, err := Probe(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := offered(Resources(r.Devices, nil), "i2c-77"); got != "i2c-77 i2c-77 /dev/null" {
+		t.Errorf("the bus that periph found is %q among %s", got, said(r.Devices))
+	}
+	bus := int64(77)
+	if found := Connected(t.Context(), o, []fleet.Peripheral{{Name: "env", Type: fleet.PeripheralI2C, Bus: &bus, Address: 0x76}}, nil); len(found) != 1 || found[0].Missing == "" {
+		t.Errorf("%+v", found)
+	} else if text := found[0].Missing; text == "there is no bus i2c-77: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev" {
+		t.Errorf("a peripheral on it is said to be %s", text)
+	}
+}
