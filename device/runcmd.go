@@ -45,6 +45,7 @@ type runFlags struct {
 	nodeIP                   string
 	maxPods                  int64
 	register                 bool
+	external                 []string // addresses
 }
 
 func runCommand() *cobra.Command {
@@ -68,6 +69,7 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
 	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod, all containers of a pod to the same NUMA nodes")
+	fl.StringSliceVar(&f.external, "node-external-ip", nil, "addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node, the kubelet's --hostname-override (default: the host name)")
@@ -146,6 +148,10 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return usagef("--topology-manager-scope: %w", err)
 	}
+	external, err := externalIPs(f.external)
+	if err != nil {
+		return err
+	}
 	if f.failSwapOn {
 		if err := refuseSwap(""); err != nil {
 			return err
@@ -156,7 +162,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, journal, hardware.Options{StateDir: stateDir, NodeIPs: ips, MaxPods: f.maxPods}}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, journal, hardware.Options{StateDir: stateDir, NodeIPs: ips, ExternalIPs: external, MaxPods: f.maxPods}}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}

@@ -12,7 +12,8 @@ import (
 
 // addresses are the node's: at most one InternalIP of each family, those of the
 // chosen interface, else of the one with the default route, else (a site without
-// a way out) of the first real one that is up; then the host name.
+// a way out) of the first real one that is up; then the external ones that somebody has
+// named, and the host name.
 func addresses(t tree, o Options, hostname string) (list []corev1.NodeAddress, problems []string) {
 	if t.real() {
 		ips, err := interfaceIPs(t, o.Interface)
@@ -25,6 +26,9 @@ func addresses(t tree, o Options, hostname string) (list []corev1.NodeAddress, p
 		for _, ip := range pick(ips) {
 			list = append(list, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.String()})
 		}
+	}
+	for _, ip := range o.ExternalIPs {
+		list = append(list, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: ip.String()})
 	}
 	if hostname != "" {
 		list = append(list, corev1.NodeAddress{Type: corev1.NodeHostName, Address: hostname})

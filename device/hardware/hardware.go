@@ -26,6 +26,8 @@ type Options struct {
 	NodeIPs    []netip.Addr // the node's addresses, at most one of each family; none: those of Interface
 	MaxPods    int64        // 0: 110, fewer where the memory is small
 	Periph     *Periph      // buses and their sensors, of this machine only; nil: not asked
+
+	ExternalIPs []netip.Addr // addresses by which others reach the device, such as its router's: nothing here knows them
 }
 
 // A Report is what a device tells about itself; its JSON is the "hardware" of a
@@ -69,6 +71,9 @@ type Host struct {
 	MachineID string `json:"machineID,omitempty"` // see MachineID
 	BootID    string `json:"bootID,omitempty"`    // changes with every boot, whatever the clock says
 	PageSize  int    `json:"pageSize"`            // bytes
+
+	OSMachineID string `json:"-"` // systemd's, as the kubelet tells it; the Node has it
+	SystemUUID  string `json:"-"` // of the hardware
 
 	Features []string `json:"features,omitempty"` // of the processor, by the kernel's names; those that programs are built for
 }

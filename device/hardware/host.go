@@ -54,6 +54,12 @@ func host(t tree) (Host, []string) {
 		problems = append(problems, err.Error())
 	}
 	h.MachineID = id
+	for _, file := range []string{"/etc/machine-id", "/var/lib/dbus/machine-id"} {
+		if id := t.text(file); id != "uninitialized" {
+			h.OSMachineID = cmp.Or(h.OSMachineID, id)
+		}
+	}
+	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // as root only
 	if h.BootID == "" {
 		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+" is missing: is /proc mounted?")
 	}

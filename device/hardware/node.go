@@ -39,7 +39,8 @@ func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.Node
 		Allocatable: allocatable(capacity, l),
 		Addresses:   r.Addresses,
 		NodeInfo: corev1.NodeSystemInfo{
-			MachineID:               r.Host.MachineID,
+			MachineID:               r.Host.OSMachineID,
+			SystemUUID:              r.Host.SystemUUID,
 			BootID:                  r.Host.BootID,
 			KernelVersion:           r.Host.Kernel,
 			OSImage:                 r.Host.Image,

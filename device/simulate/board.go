@@ -118,7 +118,7 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	}
 	r := hardware.Report{
 		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: b.arch, Variant: b.variant, Kernel: "6.12.34-simulated", Image: "Debian GNU/Linux 12 (bookworm)",
-			MachineID: fmt.Sprintf("%016x", b.n), BootID: boot, PageSize: 4096},
+			MachineID: fmt.Sprintf("%016x", b.n), OSMachineID: fmt.Sprintf("%032x", b.n), SystemUUID: fmt.Sprintf("%016x", b.n), BootID: boot, PageSize: 4096},
 		Board:        hardware.Board{Name: b.name, Model: b.model, Serial: fmt.Sprintf("%016x", b.n)},
 		Capacity:     hardware.Capacity{CPUs: b.cpus, Memory: b.mib << 20, Ephemeral: b.gib << 30, Pods: 110},
 		Addresses:    []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.%d.%d.%d", 100+b.n/62500, b.n/250%250, b.n%250+1)}, {Type: corev1.NodeHostName, Address: b.node}},

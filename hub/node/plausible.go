@@ -145,7 +145,7 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 }
 
 // holder is another ready node of the same site that has an IP address already, of whichever
-// type. One that is not ready gives way: addresses are given out again. Across sites the same
+// type; but nodes behind one router have its external address in common. One that is not ready gives way: addresses are given out again. Across sites the same
 // private address is two networks. What a device has when it registers is its own: several
 // agents may run on one machine.
 func holder(s state.Snapshot, node string, a corev1.NodeAddress) string {
@@ -155,7 +155,7 @@ func holder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	}
 	for other := range s.NodesIn(state.SiteOf(n)) {
 		if other.Name != node && state.ReadyOf(other) == corev1.ConditionTrue && slices.ContainsFunc(other.Status.Addresses, func(have corev1.NodeAddress) bool {
-			return have.Address == a.Address && (have.Type == corev1.NodeInternalIP || have.Type == corev1.NodeExternalIP)
+			return have.Address == a.Address && (have.Type == corev1.NodeInternalIP || have.Type == corev1.NodeExternalIP && a.Type == corev1.NodeInternalIP)
 		}) {
 			return other.Name
 		}

@@ -39,6 +39,8 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 		{name: "the name of another node as its host name", addresses: []corev1.NodeAddress{{Type: "Hostname", Address: "PI-2"}}, told: `Hostname "PI-2", which is another node`},
 		{name: "another node's address of the same site", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}, told: "is that of node pi-2"},
 		{name: "another node's address as another type", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "10.0.0.2"}}, told: "is that of node pi-2"},
+		{name: "the external address of their common router", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "203.0.113.7"}}, keeps: 1},
+		{name: "another node's external address as its own", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "203.0.113.7"}}, told: "is that of node pi-2"},
 		{name: "another node's address, written as one of IPv6", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "::ffff:10.0.0.2"}}, told: "is that of node pi-2"},
 		{name: "an address of many machines", addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: "224.0.0.1"}, {Type: "InternalIP", Address: "ff02::1"}}, told: "is no address of one machine"},
 		{name: "an address of none", addresses: []corev1.NodeAddress{{Type: "ExternalIP", Address: "::"}}, told: "is no address of one machine"},
@@ -55,7 +57,7 @@ func TestWhatADeviceSaysOfItself(t *testing.T) {
 	} {
 		listening(t, c.name, func(h *listener) {
 			other := nodetest.Report("b", 1, "True")
-			other.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}
+			other.Status.Addresses = []corev1.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}, {Type: "ExternalIP", Address: "203.0.113.7"}}
 			if err := h.l.Status(h.t.Context(), node.Caller{Node: "pi-2"}, other); err != nil {
 				h.t.Fatal(err)
 			}

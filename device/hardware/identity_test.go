@@ -1,0 +1,63 @@
+package hardware
+
+import (
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func texts(list []corev1.NodeAddress) (out []string) {
+	for _, a := range list {
+		out = append(out, string(a.Type)+" "+a.Address)
+	}
+	return out
+}
+
+// The ids of a node as the kubelet tells them: machineID is systemd's, systemUUID the hardware's.
+func TestIDsOfTheNode(t *testing.T) {
+	const uuid, dbus, etc, serial = "sys/class/dmi/id/product_uuid", "var/lib/dbus/machine-id", "etc/machine-id", "proc/device-tree/serial-number"
+	for _, c := range []struct {
+		rule            string
+		files           map[string]string
+		machine, system string
+	}{
+		{"a PC", map[string]string{uuid: "03AA02FC-0414-053B-A306-5B0700080009\n", etc: "4444\n"}, "4444", "03AA02FC-0414-053B-A306-5B0700080009"},
+		{"a board with a serial number", map[string]string{serial: "10000000a1b2c3d4\x00", etc: "4444\n"}, "4444", "10000000a1b2c3d4"},
+		{"a PC that does not let us read its own", map[string]string{etc: "4444\n"}, "4444", "4444"},
+		{"a board whose maker set none", map[string]string{serial: "0000000000000000\x00", etc: "4444\n"}, "4444", "4444"},
+		{"systemd's id where D-Bus has it", map[string]string{dbus: "5555\n"}, "5555", "5555"},
+		{"an image that was never booted", map[string]string{etc: "uninitialized\n", serial: "77"}, "", "77"},
+		{"nothing", nil, "", ""},
+	} {
+		r := Report{}
+		r.Host, _ = host(tree(rootOf(t, c.files)))
+		i := NodeStatus(r, Limits{}, Software{}).NodeInfo
+		if i.MachineID != c.machine || i.SystemUUID != c.system {
+			t.Errorf("%s: machineID %q, systemUUID %q; want %q, %q", c.rule, i.MachineID, i.SystemUUID, c.machine, c.system)
+		}
+	}
+}
+
+// An external address is what the flag says, behind the internal ones, in reports and measurements alike.
+func TestExternalAddressesAreThoseOfTheFlag(t *testing.T) {
+	o := Options{Root: rootOf(t, map[string]string{"etc/hostname": "pi"}), ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")}}
+	r, err := Probe(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range [][]string{texts(r.Addresses), texts(Measure(t.Context(), o).Addresses)} {
+		if len(list) != 3 || list[0] != "ExternalIP 203.0.113.7" || list[1] != "ExternalIP 2001:db8::7" || list[2] != "Hostname pi" {
+			t.Errorf("the addresses are %q", list)
+		}
+	}
+	if r, err := Probe(t.Context(), Options{}); err != nil {
+		t.Error(err)
+	} else {
+		for _, a := range r.Addresses {
+			if a.Type == "ExternalIP" {
+				t.Errorf("without the flag there is an external address: %v", a)
+			}
+		}
+	}
+}
