@@ -30,11 +30,23 @@ type Device struct {
 
 	Internal bool `json:"internal,omitempty"` // a GPIO chip that is not the header's: only for who has a name for it in the board profile
 
-	root tree
-	sys  string // its directory in /sys
-	was  string // the kernel's name for it, which was the ID in agents before: containers that they made run on
+	found *finding // nil: read from what was written down
+}
 
-	periph bool // periph alone knows it
+// A finding is how a device was found.
+type finding struct {
+	root   tree
+	sys    string // its directory in /sys
+	was    string // the kernel's name for it, which was the ID in agents before: containers that they made run on
+	periph bool   // periph alone knows it
+}
+
+// how is how a device was found, of one that was written down on this machine.
+func (d Device) how() finding {
+	if d.found == nil {
+		return finding{root: "/"}
+	}
+	return *d.found
 }
 
 // A Node is a device node as it is now.
@@ -46,7 +58,7 @@ type Node struct {
 
 // Same tells whether two are the same piece of hardware, be it elsewhere now.
 func (d Device) Same(e Device) bool {
-	return (d.ID == e.ID || d.was == e.ID && e.ID != "" || e.was == d.ID && d.ID != "") && d.Nodes == nil == (e.Nodes == nil)
+	return (d.ID == e.ID || d.how().was == e.ID && e.ID != "" || e.how().was == d.ID && d.ID != "") && d.Nodes == nil == (e.Nodes == nil)
 }
 
 // SharesNode tells whether a container that has one of two different devices can open the other as well, because the
@@ -62,12 +74,13 @@ func (d Device) Look() (Device, []Node, error) {
 	if d.Plain {
 		return d, nil, nil
 	}
-	there := devices(cmp.Or(d.root, "/"))
-	if d.periph {
-		there = d.root.withPeriph(there, []Device{d})
+	how := d.how()
+	there := devices(how.root)
+	if how.periph {
+		there = how.root.withPeriph(there, []Device{d})
 	}
 	for _, now := range there {
-		if !now.Same(d) && (d.On == "" || now.ID != d.On && now.was != d.On) {
+		if !now.Same(d) && (d.On == "" || now.ID != d.On && now.found.was != d.On) {
 			continue
 		}
 		if d.On != "" {
@@ -76,10 +89,10 @@ func (d Device) Look() (Device, []Node, error) {
 		var nodes []Node
 		for _, p := range now.Nodes {
 			var st unix.Stat_t
-			if err := unix.Stat(now.root.path(p), &st); err != nil {
+			if err := unix.Stat(how.root.path(p), &st); err != nil {
 				return now, nil, fmt.Errorf("look at %s: %w", p, err)
 			}
-			nodes = append(nodes, Node{Path: p, Host: now.root.path(p), Group: int(st.Gid)})
+			nodes = append(nodes, Node{Path: p, Host: how.root.path(p), Group: int(st.Gid)})
 		}
 		now.Resource = d.Resource // it may have a name of its own
 		return now, nodes, nil
@@ -93,8 +106,8 @@ func devices(t tree) []Device {
 	several := len(numa(t)) > 1
 	t.distinguish(list)
 	for i := range list {
-		if list[i].root = t; several {
-			list[i].NUMA = t.near(list[i].sys)
+		if list[i].found.root = t; several {
+			list[i].NUMA = t.near(list[i].found.sys)
 		}
 	}
 	return inOrder(list)
@@ -114,7 +127,7 @@ func (t tree) withPeriph(list, found []Device) []Device {
 	for _, d := range found {
 		has := slices.ContainsFunc(list, func(e Device) bool { return slices.Equal(e.Nodes, d.Nodes) || e.ID == d.ID })
 		if !has && len(d.Nodes) > 0 && !slices.ContainsFunc(d.Nodes, func(n string) bool { return !t.node(n) }) {
-			d.root, d.periph, d.Internal = t, true, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
+			d.found, d.Internal = &finding{root: t, periph: true}, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
 			list = append(list, d)
 		}
 	}
@@ -130,7 +143,7 @@ func (t tree) distinguish(list []Device) {
 	}
 	for i := range list {
 		if d := &list[i]; d.Resource == "gpiochip" && (times[d.ID] > 1 || d.ID == "") {
-			d.ID = strings.TrimPrefix(d.ID+"@"+cmp.Or(t.place(d.sys), d.was), "@")
+			d.ID = strings.TrimPrefix(d.ID+"@"+cmp.Or(t.place(d.found.sys), d.found.was), "@")
 		}
 	}
 	clear(times)
@@ -152,7 +165,7 @@ func i2cBuses(t tree) (list []Device) {
 	for _, dir := range t.glob("/sys/class/i2c-dev/i2c-*") {
 		name := path.Base(dir)
 		if t.node("/dev/" + name) {
-			list = append(list, Device{Resource: name, ID: name, Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/name"), sys: dir})
+			list = append(list, Device{Resource: name, ID: name, Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/name"), found: &finding{sys: dir}})
 		}
 	}
 	return list
@@ -163,7 +176,7 @@ func renderers(t tree) (list []Device) {
 	for _, dir := range t.glob("/sys/class/drm/renderD*") {
 		name := path.Base(dir)
 		if node := "/dev/dri/" + name; t.node(node) {
-			list = append(list, Device{Resource: "render", ID: cmp.Or(t.place(dir+"/device"), name), Nodes: []string{node}, Title: t.link(dir + "/device/driver"), sys: dir, was: name})
+			list = append(list, Device{Resource: "render", ID: cmp.Or(t.place(dir+"/device"), name), Nodes: []string{node}, Title: t.link(dir + "/device/driver"), found: &finding{sys: dir, was: name}})
 		}
 	}
 	return list
@@ -186,7 +199,7 @@ func onBus(list []Device, node, dir string) []Device {
 		list[i].Nodes = append(list[i].Nodes, node)
 		return list
 	}
-	return append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}, sys: dir})
+	return append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}, found: &finding{sys: dir}})
 }
 
 // serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of what is plugged in
@@ -208,9 +221,9 @@ func serialPorts(t tree) (list []Device) {
 			continue // no chip behind it; the console of a virtual machine
 		}
 		if t.node("/dev/" + name) {
-			d := Device{Resource: "serial", ID: byID[name], Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product"), sys: dir + "/device"}
+			d := Device{Resource: "serial", ID: byID[name], Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product"), found: &finding{sys: dir + "/device"}}
 			if d.ID == "" {
-				d.ID, d.was = cmp.Or(t.place(d.sys), name), name
+				d.ID, d.found.was = cmp.Or(t.place(d.found.sys), name), name
 			}
 			list = append(list, d)
 		}
@@ -222,7 +235,7 @@ func serialPorts(t tree) (list []Device) {
 func canBuses(t tree) (list []Device) {
 	for _, dir := range t.glob("/sys/class/net/*") {
 		if kind, err := t.number(dir + "/type"); err == nil && kind == unix.ARPHRD_CAN {
-			list = append(list, Device{Resource: path.Base(dir), ID: path.Base(dir), sys: dir})
+			list = append(list, Device{Resource: path.Base(dir), ID: path.Base(dir), found: &finding{sys: dir}})
 		}
 	}
 	return list
@@ -247,7 +260,7 @@ func usbDevices(t tree) (list []Device) {
 			continue
 		}
 		list = append(list, Device{Resource: "usb-" + vendor + "-" + product, ID: name, Nodes: []string{node},
-			Title: strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product")), sys: dir})
+			Title: strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product")), found: &finding{sys: dir}})
 	}
 	return list
 }

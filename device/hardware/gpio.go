@@ -28,7 +28,7 @@ func gpioChips(t tree) (list []Device) {
 		name, parent := path.Base(dir), filepath.Dir(t.resolve(dir))
 		label := t.chipLabel(name, parent, siblings[parent])
 		siblings[parent]++
-		if d := (Device{Resource: "gpiochip", ID: label, Nodes: []string{"/dev/" + name}, Internal: !headerChips.MatchString(label), sys: dir, was: name}); t.node(d.Nodes[0]) {
+		if d := (Device{Resource: "gpiochip", ID: label, Nodes: []string{"/dev/" + name}, Internal: !headerChips.MatchString(label), found: &finding{sys: dir, was: name}}); t.node(d.Nodes[0]) {
 			list = append(list, d)
 		}
 	}

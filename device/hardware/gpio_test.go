@@ -101,7 +101,7 @@ func TestAChipStaysTheSameUnderAnotherNumber(t *testing.T) {
 		}
 	}
 	header := older[slices.IndexFunc(older, func(d Device) bool { return d.ID == "pinctrl-rp1" })]
-	header.root = tree(root)
+	header.found.root = tree(root)
 	if now, _, err := header.Look(); err != nil || now.Nodes[0] != "/dev/gpiochip0" {
 		t.Errorf("the header is %v, %v", now, err)
 	}

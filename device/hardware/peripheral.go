@@ -76,9 +76,9 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 			if node := a.Node; node != "" {
 				on, was, periph := path.Base(node), path.Base(node), false
 				if i := slices.IndexFunc(found, func(d Device) bool { return slices.Contains(d.Nodes, node) }); i >= 0 {
-					on, periph = found[i].ID, found[i].periph
+					on, periph = found[i].ID, found[i].how().periph
 				}
-				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, root: t, was: was + "/" + idOn(list[at]), periph: periph}
+				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, found: &finding{root: t, was: was + "/" + idOn(list[at]), periph: periph}}
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) 
 			out.Missing = fmt.Sprintf("no 1-wire chip of family %s answers: check its wiring, and that the board has a 1-wire bus (on a Raspberry Pi dtoverlay=w1-gpio)", p.Family)
 			return out, true
 		}
-		out.Device = Device{Resource: p.Name, ID: path.Base(chips[0]), Plain: true, root: t}
+		out.Device = Device{Resource: p.Name, ID: path.Base(chips[0]), Plain: true, found: &finding{root: t}}
 	case fleet.PeripheralI2C:
 		bus := fmt.Sprintf("i2c-%d", *p.Bus)
 		if !slices.ContainsFunc(found, func(d Device) bool { return d.ID == bus }) {
@@ -115,7 +115,7 @@ func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) 
 		if !t.exists(chip + "/driver") {
 			return out, false
 		}
-		out.Device = Device{Resource: p.Name, ID: bus + "/" + idOn(p), On: bus, Nodes: []string{"/dev/" + bus}, root: t}
+		out.Device = Device{Resource: p.Name, ID: bus + "/" + idOn(p), On: bus, Nodes: []string{"/dev/" + bus}, found: &finding{root: t}}
 	case fleet.PeripheralGPIOIn, fleet.PeripheralGPIOOut:
 		return out, false
 	default:

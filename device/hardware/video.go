@@ -44,7 +44,7 @@ func videoDevices(t tree) (list []Device) {
 			}
 			continue
 		}
-		list = append(list, Device{Resource: kind, ID: id, Nodes: []string{node}, Title: title, sys: dir + "/device"})
+		list = append(list, Device{Resource: kind, ID: id, Nodes: []string{node}, Title: title, found: &finding{sys: dir + "/device"}})
 	}
 	return list
 }
