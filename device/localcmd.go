@@ -325,7 +325,8 @@ func resetCommand() *cobra.Command {
 // them any more.
 type oldWorkloads struct {
 	engine engine.Engine // nil: they are left
-	id     string        // of the state directory
+	dir    string        // the state directory
+	id     string        // its id
 	node   string        // who the device is; "": nobody
 }
 
@@ -340,7 +341,7 @@ func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error
 		return oldWorkloads{}, fmt.Errorf("%w; to leave the containers as they are: --engine none", err)
 	}
 	identity, _ := join.Load(dir) // without one there are the names on the containers
-	return oldWorkloads{e, agent.StateDirID(dir), identity.Node}, nil
+	return oldWorkloads{e, dir, agent.StateDirID(dir), identity.Node}, nil
 }
 
 func (o oldWorkloads) close() {
@@ -360,7 +361,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(c engine.Container) bool { return !agent.Made(c) })
+	list = agent.Made(o.dir, list)
 	turn := map[string]int{agent.KindInit: 1, agent.KindApp: 1, agent.KindSandbox: 2}
 	sort.SliceStable(list, func(i, j int) bool {
 		return turn[list[i].Labels[agent.LabelKind]] < turn[list[j].Labels[agent.LabelKind]]

@@ -49,7 +49,7 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 		}
 	}
 	twin.Record()
-	if err := (oldWorkloads{twin, "here", "pi-2"}).remove(t.Context()); err != nil {
+	if err := (oldWorkloads{twin, t.TempDir(), "here", "pi-2"}).remove(t.Context()); err != nil {
 		t.Error(err)
 	}
 	for _, node := range []string{"pi-1", "pi-2"} {

@@ -104,8 +104,8 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 		if s := st.ContainerStatuses[0]; s.RestartCount < 3 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.Message != "bye" {
 			t.Errorf("%+v", s)
 		}
-		if left := entries(filepath.Join(d.dir, podsDir, "uid-app")); len(left) != 2 {
-			t.Errorf("there are %q", left)
+		if left, err := filepath.Glob(filepath.Join(d.dir, podsDir, "uid-app", ".message-*")); err != nil || len(left) != 2 {
+			t.Errorf("there are %q, %v", left, err)
 		}
 	})
 }

@@ -48,6 +48,7 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 			defer cancel()
 			list, err := e.Containers(asking, LabelAgent+"="+a.c.Node)
 			if err == nil {
+				list = Made(a.disk.root, list)
 				messages = a.readMessages(ctx, e, list, node, ofLog, messages)
 			}
 			return func() {

@@ -224,20 +224,9 @@ func (r *Record) peek(name string) *ContainerRecord {
 	return &ContainerRecord{Attempt: -1}
 }
 
-// Made tells whether an agent made a container. Its labels alone do not tell: whoever
-// makes an image can put them into it, and one that is committed from a container of an
-// agent has them, so that what somebody runs of it carries them too. Its name is the
-// agent's.
-func Made(c engine.Container) bool {
-	l := c.Labels
-	return l[LabelAgent] != "" && l[LabelPodUID] != "" &&
-		c.Name == nameOf(l[LabelContainer], l[LabelPodName], l[LabelNamespace], l[LabelPodUID], l[LabelRestarts])
-}
-
-// ours reads the labels of a container; false for one that another agent, or somebody
-// else, made.
+// ours reads the labels of a container that Made has kept; false for one of another agent.
 func ours(c engine.Container, node Facts) (Instance, bool) {
-	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || !Made(c) {
+	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
 		return Instance{}, false
 	}
 	attempt, err := strconv.Atoi(c.Labels[LabelRestarts])

@@ -216,6 +216,17 @@ func (t *Twin) Lose(name string) (found bool) {
 	return found
 }
 
+// Rename gives a container another name.
+func (t *Twin) Rename(name, to string) (found bool) {
+	t.do(func() {
+		if c := t.find(name); c != nil {
+			c.spec.Name, found = to, true
+			t.notify(c.spec.Labels)
+		}
+	})
+	return found
+}
+
 // HalfRemove leaves a container in the state engine.Dead, as a failing disk does.
 func (t *Twin) HalfRemove(name string) (found bool) {
 	t.do(func() {

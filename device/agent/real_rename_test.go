@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/shared/wire"
+)
+
+// byHand asks an engine for what its command line does, past the agent.
+func byHand(t *testing.T, socket, path string) {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	r, err := c.Post("http://engine/v1.41"+path, "application/json", nil)
+	made(t, err)
+	made(t, r.Body.Close())
+	if r.StatusCode >= 300 {
+		t.Fatalf("POST %s: %s", path, r.Status)
+	}
+}
+
+func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
+	t.Parallel()
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		pod := makePod("web", "wait", "wait")
+		pod.UID = types.UID("uid-web-" + d.node)
+		pod.Spec.TerminationGracePeriodSeconds = new(int64)
+		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
+		d.await("the pod runs", func() bool { return ready(d.pod("web")) })
+		for i, c := range d.list() { // the app containers and the sandbox
+			byHand(t, socket, "/containers/"+c.ID+"/rename?name="+d.node+"-"+string(rune('a'+i)))
+		}
+		d.end()
+		d.start()
+		d.await("the next agent has adopted the pod", func() bool { return ready(d.pod("web")) })
+		if list := d.list(); len(list) != 3 {
+			t.Errorf("there are %d containers: %+v", len(list), list)
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
+		d.await("nothing is left", func() bool { return len(d.list()) == 0 })
+	})
+}

@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"testing"
+	"time"
+)
+
+// A container's name can be changed at any time (docker rename), so the agent finds its containers by the ids that it
+// has noted.
+func TestARenamedContainerStaysTheAgents(t *testing.T) {
+	for _, test := range []struct{ name, container, attempt string }{
+		{"an app container", "c0", "0"},
+		{"a sandbox", "", "0"},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(test.name, func(t *testing.T) {
+				bubble(t, func(t *testing.T, d *device) {
+					pod := makePod("web", "wait", "wait")
+					d.desire(1, pod)
+					time.Sleep(time.Second)
+					all := []string{"web/POD#0 running", "web/c0#0 running", "web/c1#0 running"}
+					d.wantContainers(all...)
+					if !d.twin.Rename(nameOf(test.container, "web", "default", "uid-web", test.attempt), "debug") {
+						t.Fatal("there is no such container")
+					}
+					if restart {
+						d.end()
+						d.start()
+					}
+					time.Sleep(2 * time.Minute)
+					d.wantContainers(all...)
+					if n := d.wantPhase("web", "Running", "").ContainerStatuses[0].RestartCount; n != 0 {
+						t.Errorf("it has been restarted %d times", n)
+					}
+					d.desire(2)
+					time.Sleep(2 * time.Minute)
+					d.wantContainers()
+				})
+			})
+		}
+	}
+}
+
+// The note of an earlier version's containers is made when they are first listed.
+func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Second)
+		name := nameOf("c0", "web", "default", "uid-web", "0")
+		list, err := d.twin.Containers(t.Context(), LabelAgent)
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		d.end()
+		d.agent.disk.forgetMade("uid-web", list[0].ID)
+		d.start()
+		time.Sleep(time.Minute)
+		d.twin.Rename(name, "debug")
+		time.Sleep(time.Minute)
+		d.wantContainers("web/c0#0 running")
+	})
+}
