@@ -232,6 +232,11 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 			return l.engine, in.ID, nil
 		}
 	}
+	for place, c := range l.o.record(uid).Container {
+		if c.State == engine.Paused && (place == name || name == anyContainer) {
+			return nil, "", fmt.Errorf("container %s of pod %s is paused; unpause it on the device with its container engine, such as docker unpause", place, pod.Name)
+		}
+	}
 	if name == anyContainer {
 		return nil, "", fmt.Errorf("no container of pod %s is running", pod.Name)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/shared/wire"
 )
 
@@ -98,7 +99,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		}
 	}
 	inited := initialized(pod, r, o.Node.Boot)
-	var unready, uninited []string
+	var unready, uninited, paused []string
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
 		again := c.Ended != nil && !ended(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
@@ -124,6 +125,9 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		}
 		if !cs.Ready && (w.kind == KindApp || isSidecar(w)) {
 			unready = append(unready, w.spec.Name)
+			if c.State == engine.Paused {
+				paused = append(paused, w.spec.Name)
+			}
 		}
 	}
 	for _, w := range ephemerals(pod) {
@@ -134,7 +138,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
 	}
-	st.Conditions = conditions(pod, phase, unready, uninited)
+	st.Conditions = conditions(pod, phase, unready, uninited, paused)
 	if c, ok := devicesCondition(pod, o); ok && !ended(phase) {
 		st.Conditions = append(st.Conditions, c)
 	}
@@ -196,7 +200,7 @@ func lost(cs *corev1.ContainerStatus, w wanted, c *ContainerRecord, inited bool)
 }
 
 // conditions are the pod's conditions without their times, which Agent keeps.
-func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited []string) []corev1.PodCondition {
+func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, paused []string) []corev1.PodCondition {
 	is := func(t corev1.PodConditionType, reason, message string) corev1.PodCondition {
 		s := corev1.ConditionTrue
 		if reason != "" && !(t == corev1.PodInitialized && reason == "PodCompleted") {
@@ -219,6 +223,9 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited []stri
 		reason = "PodFailed"
 	case len(unready) > 0:
 		reason, message = "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
+		if len(paused) > 0 {
+			message += fmt.Sprintf("; paused on the device by its container engine, as by docker pause: [%s]", strings.Join(paused, " "))
+		}
 	}
 	// Readiness gates are the hub's: the conditions that open them are written there.
 	ready := is(corev1.PodReady, reason, message)

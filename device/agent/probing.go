@@ -51,7 +51,7 @@ func startedUp(spec *corev1.Container, c *ContainerRecord) bool {
 
 // isReady tells whether a container is ready to serve.
 func isReady(spec *corev1.Container, c *ContainerRecord) bool {
-	return startedUp(spec, c) && c.Kill == "" && (spec.ReadinessProbe == nil || c.Probe[Readiness].Passed)
+	return startedUp(spec, c) && c.State != engine.Paused && c.Kill == "" && (spec.ReadinessProbe == nil || c.Probe[Readiness].Passed)
 }
 
 // probes wants the probes of a pod's running containers that are due. Until the
@@ -83,6 +83,8 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 	}
 }
 
+var errPaused = errors.New("the container is paused; unpause it on the device with its container engine, such as docker unpause")
+
 // Probed takes in the result of a probe and returns the sentence to tell, if any.
 // Thresholds are the kubelet's: a liveness or startup probe that fails often enough
 // condemns the container; a readiness probe only takes it out of service. That the engine
@@ -94,6 +96,9 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	}
 	rec := &c.Probe[s.Probe]
 	rec.Next = now.Add(time.Duration(orDefault(pr.PeriodSeconds, 10)) * time.Second)
+	if c.State == engine.Paused && !errors.Is(err, engine.ErrUnavailable) { // the kernel accepts connections for it all the same
+		err = errPaused
+	}
 	var unmade *probeError
 	switch {
 	case errors.Is(err, engine.ErrUnavailable):

@@ -4,10 +4,12 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/shared/wire"
 )
@@ -47,5 +49,41 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h"}))
 		d.await("nothing is left", func() bool { return len(d.list()) == 0 })
+	})
+}
+
+// A paused container accepts connections through its kernel, so TCP probes would never fail.
+func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
+	t.Parallel()
+	realEngines(t, func(t *testing.T, socket string) {
+		d := newRealDevice(t, socket)
+		defer func() { d.end() }()
+		every := func(h corev1.ProbeHandler) *corev1.Probe {
+			return &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 30, ProbeHandler: h}
+		}
+		tcp, exec := makePod("tcp", "serve :8080"), makePod("exec", "wait")
+		tcp.Spec.Containers[0].LivenessProbe = every(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8080)}})
+		exec.Spec.Containers[0].LivenessProbe = every(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "x"}}})
+		pods := []corev1.Pod{tcp, exec, makePod("bare", "wait")}
+		for i := range pods {
+			pods[i].UID = types.UID("uid-" + pods[i].Name + "-" + d.node)
+			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
+		}
+		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
+		for _, pod := range pods {
+			d.await(pod.Name+" runs", func() bool { return ready(d.pod(pod.Name)) })
+		}
+		for _, c := range d.list() {
+			byHand(t, socket, "/containers/"+c.ID+"/pause")
+		}
+		d.await("the one without a probe is not ready", func() bool { return !ready(d.pod("bare")) })
+		for _, name := range []string{"tcp", "exec"} {
+			d.await(name+" has been restarted", func() bool {
+				return ready(d.pod(name)) && d.pod(name).ContainerStatuses[0].RestartCount == 1
+			})
+		}
+		if _, _, err := d.agent.running(t.Context(), pods[2].UID, "c0"); err == nil || !strings.Contains(err.Error(), "is paused") {
+			t.Errorf("a command in it: %v", err)
+		}
 	})
 }

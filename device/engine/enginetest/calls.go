@@ -158,6 +158,9 @@ func (t *Twin) Stop(ctx context.Context, id string, grace time.Duration) error {
 		return err
 	}
 	c := t.find(id)
+	if c != nil && c.state == engine.Paused {
+		c.state = engine.Running // to hear the signal
+	}
 	if c == nil || c.state != engine.Running {
 		t.mu.Unlock()
 		return nil

@@ -227,6 +227,21 @@ func (t *Twin) Rename(name, to string) (found bool) {
 	return found
 }
 
+// Pause freezes the running container of that name, as docker pause does; to is whether it is to be frozen.
+func (t *Twin) Pause(name string, to bool) (found bool) {
+	t.do(func() {
+		from, next := engine.Running, engine.Paused
+		if !to {
+			from, next = next, from
+		}
+		if c := t.find(name); c != nil && c.state == from {
+			c.state, found = next, true
+			t.notify(c.spec.Labels)
+		}
+	})
+	return found
+}
+
 // HalfRemove leaves a container in the state engine.Dead, as a failing disk does.
 func (t *Twin) HalfRemove(name string) (found bool) {
 	t.do(func() {

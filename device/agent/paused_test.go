@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine"
+)
+
+// A paused container serves nobody, whatever its probes said last.
+func TestAPausedContainerIsNotReady(t *testing.T) {
+	for name, probe := range map[string]*corev1.Probe{"without probes": nil, "with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				pod := makePod("web", "wait")
+				pod.Spec.Containers[0].ReadinessProbe = probe
+				d.desire(1, pod)
+				time.Sleep(10 * time.Second)
+				container := nameOf("c0", "web", "default", "uid-web", "0")
+				ready := func(want bool) corev1.PodCondition {
+					t.Helper()
+					st := d.wantPhase("web", corev1.PodRunning, "")
+					c := condition(st, corev1.PodReady)
+					if st.ContainerStatuses[0].Ready != want || (c.Status == corev1.ConditionTrue) != want {
+						t.Fatalf("the container is %+v, the pod %+v; want ready %v", st.ContainerStatuses[0], c, want)
+					}
+					return c
+				}
+				ready(true)
+				d.twin.Pause(container, true)
+				time.Sleep(time.Second)
+				if c := ready(false); !strings.Contains(c.Message, "paused") || !strings.Contains(c.Message, "c0") {
+					t.Errorf("the condition says %q", c.Message)
+				}
+				time.Sleep(time.Minute)
+				ready(false)
+				d.wantContainers("web/c0#0 paused")
+				d.twin.Pause(container, false)
+				time.Sleep(10 * time.Second)
+				ready(true)
+			})
+		})
+	}
+}
+
+// What is paused fails every probe: the kernel still accepts connections for it.
+func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
+	for name, probe := range map[string]*corev1.Probe{
+		"exec": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}},
+		"tcp":  {PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &ContainerRecord{ID: "1", State: engine.Running}
+			s := Step{Probe: Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: probe}}
+			unmade := error(&probeError{context.DeadlineExceeded})
+			if told := c.Probed(s, nil, time.Now()); told != "" {
+				t.Error(told)
+			}
+			c.State = engine.Paused
+			for _, err := range []error{nil, unmade, unmade} {
+				if told := c.Probed(s, err, time.Now()); !strings.Contains(told, "paused") {
+					t.Errorf("told %q", told)
+				}
+			}
+			if c.Kill == "" {
+				t.Error("three failures do not restart it")
+			}
+		})
+	}
+	bubble(t, func(t *testing.T, d *device) {
+		pod := makePod("web", "wait")
+		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}
+		d.desire(1, pod)
+		time.Sleep(10 * time.Second)
+		d.twin.Pause(nameOf("c0", "web", "default", "uid-web", "0"), true)
+		time.Sleep(time.Minute)
+		d.wantContainers("web/c0#0 exited", "web/c0#1 running")
+	})
+}
+
+func TestACommandInAPausedContainerSaysThatItIsPaused(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(time.Second)
+		d.twin.Pause(nameOf("c0", "web", "default", "uid-web", "0"), true)
+		time.Sleep(time.Second)
+		for _, name := range []string{"c0", anyContainer} {
+			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil || !strings.Contains(err.Error(), "paused") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
