@@ -58,7 +58,7 @@ func (a *Agent) do(ctx context.Context, j job) error {
 			return err
 		}
 		a.disk.forgetMessage(s)
-		a.disk.forgetMade(s.Place.Pod, s.ID)
+		a.disk.forgetMade(s)
 		a.disk.forgetHooks(s)
 		return nil
 	case Refresh:
@@ -149,7 +149,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if err != nil {
 		return fail("CreateContainerError", err)
 	}
-	a.disk.noteMade(s.Place.Pod, id)
+	a.disk.noteMade(s, id)
 	if s.Spec != nil {
 		a.event(corev1.EventTypeNormal, "Created", s.Pod, s.Place.Container, "Created container: %s", s.Place.Container)
 	}

@@ -122,7 +122,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + why)
 	}
 	for _, uid := range a.disk.pods() {
-		l.o.record(uid) // what of them is no longer desired is cleaned away
+		r := l.o.record(uid) // what of them is no longer desired is cleaned away
+		for name, attempt := range a.disk.attempts(uid) {
+			r.container(name).Attempt = attempt
+		}
 	}
 	a.work.Go(a.tidyImages)
 	a.watch(ctx)

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,10 +21,9 @@ import (
 func Made(dir string, list []engine.Container) []engine.Container {
 	d := disk{root: dir}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {
-		l := c.Labels
-		note, uid := "", types.UID(l[LabelPodUID])
-		if dir != "" && isUID(uid) {
-			note = d.madeNote(uid, c.ID)
+		l, note := c.Labels, ""
+		if uid := types.UID(l[LabelPodUID]); dir != "" && isUID(uid) {
+			note = d.madeNote(uid, l[LabelContainer], l[LabelRestarts], c.ID)
 			if _, err := os.Lstat(note); err == nil {
 				return false
 			}
@@ -36,20 +38,43 @@ func Made(dir string, list []engine.Container) []engine.Container {
 	})
 }
 
+const madePrefix = ".made-"
+
 // madeNote is the note that the agent made a container. It outlives a boot, as the container does.
-func (d *disk) madeNote(uid types.UID, id string) string {
-	return filepath.Join(d.root, podsDir, string(uid), ".made-"+filepath.Base(id))
+func (d *disk) madeNote(uid types.UID, container, attempt, id string) string {
+	return filepath.Join(d.root, podsDir, string(uid), filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
 }
 
 // noteMade notes that a container is the agent's; where it cannot, its name tells.
-func (d *disk) noteMade(uid types.UID, id string) {
-	if path := d.madeNote(uid, id); d.root != "" && isUID(uid) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
+func (d *disk) noteMade(s Step, id string) {
+	path := d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), id)
+	if d.root != "" && isUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
 		_ = os.WriteFile(path, nil, 0o600)
 	}
 }
 
-func (d *disk) forgetMade(uid types.UID, id string) {
-	if d.root != "" && isUID(uid) {
-		_ = os.Remove(d.madeNote(uid, id)) // what is left goes with the pod
+func (d *disk) forgetMade(s Step) {
+	if d.root != "" && isUID(s.Place.Pod) {
+		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID)) // what is left goes with the pod
 	}
+}
+
+// attempts returns the newest attempt of each container of a pod that an agent has noted: somebody may have removed the
+// container since, and its restart count goes on from there.
+func (d *disk) attempts(uid types.UID) map[string]int {
+	out := map[string]int{}
+	for _, name := range entries(filepath.Join(d.root, podsDir, string(uid))) {
+		text, made := strings.CutPrefix(name, madePrefix)
+		text, container, _ := strings.Cut(text, "-")
+		attempt, err := strconv.Atoi(text)
+		end := strings.LastIndexByte(container, '-')
+		if !made || err != nil || end < 0 {
+			continue
+		}
+		if container = container[:end]; container == "POD" {
+			container = ""
+		}
+		out[container] = max(out[container], attempt)
+	}
+	return out
 }

@@ -52,7 +52,7 @@ func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
 			t.Fatal(list, err)
 		}
 		d.end()
-		d.agent.disk.forgetMade("uid-web", list[0].ID)
+		d.agent.disk.forgetMade(Step{Place: Place{"uid-web", "c0"}, ID: list[0].ID})
 		d.start()
 		time.Sleep(time.Minute)
 		d.twin.Rename(name, "debug")

@@ -240,6 +240,20 @@ func TestWhatADeviceSaysOfAPodIsOfThatPod(t *testing.T) {
 	}
 }
 
+// A device whose state was lost counts from 0 again.
+func TestARestartCountNeverGoesBack(t *testing.T) {
+	p := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{{Name: "web"}}}}
+	for _, said := range []struct{ says, want int32 }{{-1, 0}, {5, 5}, {0, 5}, {6, 6}} {
+		mergeStatus(p, corev1.PodStatus{
+			InitContainerStatuses: []corev1.ContainerStatus{{Name: "init", RestartCount: said.says}},
+			ContainerStatuses:     []corev1.ContainerStatus{{Name: "web", RestartCount: said.says}},
+		}, time.Now())
+		if init, web := p.Status.InitContainerStatuses[0].RestartCount, p.Status.ContainerStatuses[0].RestartCount; init != said.want || web != said.want {
+			t.Errorf("after %d it is %d and %d, want %d", said.says, init, web, said.want)
+		}
+	}
+}
+
 func TestWhatADeviceSaysOfAPodIsInTheAPIsWords(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	at := func(t time.Time) metav1.Time { return metav1.NewTime(t) }

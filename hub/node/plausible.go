@@ -210,7 +210,6 @@ func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
-			c.RestartCount = max(c.RestartCount, 0)
 			for _, s := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {
 				if s.Terminated != nil { // of the three it is in one
 					s.Running, s.Waiting = nil, nil

@@ -233,6 +233,7 @@ func ofContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (
 		if j := slices.IndexFunc(old, func(was corev1.ContainerStatus) bool { return was.Name == c.Name }); j >= 0 {
 			was = old[j]
 		}
+		c.RestartCount = max(c.RestartCount, was.RestartCount) // it never goes back, whatever the device has lost
 		if was.Resources == nil {
 			was.Resources = &corev1.ResourceRequirements{}
 		}

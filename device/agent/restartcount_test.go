@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// As with the kubelet, which counts a container's log files, a restart count never goes back: neither when
+// somebody removes the containers, nor when they do so while no agent runs.
+func TestARestartCountNeverGoesBack(t *testing.T) {
+	for name, away := range map[string]bool{"while the agent runs": false, "while no agent runs": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.desire(1, makePod("web", "sleep 1s then exit 1", "wait"))
+				time.Sleep(2 * time.Minute)
+				was := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses
+				if was[0].RestartCount < 3 {
+					t.Fatalf("it has been restarted %d times only", was[0].RestartCount)
+				}
+				if away {
+					d.end()
+				}
+				list, err := d.twin.Containers(t.Context(), LabelAgent)
+				if err != nil || len(list) == 0 {
+					t.Fatal(list, err)
+				}
+				for _, c := range list {
+					d.twin.Lose(c.Name)
+				}
+				if away {
+					d.start()
+				}
+				for i := range 20 {
+					time.Sleep(3 * time.Second)
+					st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses
+					for k := range st {
+						if st[k].RestartCount < was[k].RestartCount {
+							t.Fatalf("round %d: container %s goes from %d restarts to %d", i, st[k].Name, was[k].RestartCount, st[k].RestartCount)
+						}
+					}
+				}
+				if n := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[1].RestartCount; n != 1 {
+					t.Errorf("the removed container that did not crash counts %d restarts, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// The newest instance is gone, and the one before it is still there with its smaller count.
+func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "sleep 1s then exit 1"))
+		time.Sleep(50 * time.Second)
+		n := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0].RestartCount
+		if n < 2 {
+			t.Fatal(n)
+		}
+		d.end()
+		list, err := d.twin.Containers(t.Context(), LabelAgent)
+		if err != nil || len(list) != 2 {
+			t.Fatal(list, err)
+		}
+		newest := list[0]
+		if list[1].Created.After(newest.Created) {
+			newest = list[1]
+		}
+		d.twin.Lose(newest.Name)
+		d.start()
+		time.Sleep(2 * time.Second)
+		if is := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0].RestartCount; is <= n {
+			t.Errorf("it had %d restarts and has %d", n, is)
+		}
+	})
+}
