@@ -138,6 +138,18 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		}
 		return &runError{reason, err}
 	}
+	err = a.begin(ctx, j, spec, fail)
+	if errors.Is(err, engine.ErrDamaged) {
+		if err = a.renew(ctx, j, c, image, err); err == nil {
+			err = a.begin(ctx, j, spec, fail)
+		}
+	}
+	return err
+}
+
+// begin creates a container and starts it.
+func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(reason string, err error) error) error {
+	s := j.step
 	a.joining.RLock()
 	defer a.joining.RUnlock()
 	if err := a.join(ctx, j, &spec); err != nil {

@@ -103,6 +103,7 @@ type Agent struct {
 	work    sync.WaitGroup
 	pulls   chan struct{}
 	away    away                      // registries
+	renewed renewed                   // images
 	copying chan struct{}             // held while images are copied for volumes, or copies removed
 	untidy  atomic.Bool               // copies were to be removed while it was held
 	first   chan struct{}             // see Looked

@@ -56,7 +56,10 @@ func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) (string, 
 	}
 	had, present, err := j.engine.HasImage(ctx, image)
 	switch {
+	case errors.Is(err, engine.ErrDamaged):
+		return image, a.renew(ctx, j, c, image, err)
 	case err != nil:
+		a.event(corev1.EventTypeWarning, "InspectFailed", j.step.Pod, c.Name, "Failed to inspect image %q: %v", image, err)
 		return "", &runError{"ImageInspectError", err}
 	case present && unreachable != nil:
 		a.event(corev1.EventTypeWarning, pullFailedUsePresent, j.step.Pod, c.Name, "%v; the image that is on the device is used", unreachable)

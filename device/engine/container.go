@@ -180,7 +180,7 @@ func moment(text string) time.Time {
 
 func (a *api) Start(ctx context.Context, id string) error {
 	_, err := a.client().ContainerStart(ctx, id, client.ContainerStartOptions{})
-	return explain(err, "start container", id)
+	return a.explainLayers(err, "start container", id)
 }
 
 // Stop's grace has whole seconds in the API; it is rounded up, so nobody is killed too early.

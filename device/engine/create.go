@@ -73,7 +73,7 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 		}
 	}
 	if err != nil {
-		return "", explain(err, "create container", s.Name)
+		return "", a.explainLayers(err, "create container", s.Name)
 	}
 	a.seen.make(Container{ID: created.ID, Name: s.Name, Image: s.Image, ImageID: found.id, Labels: s.Labels, State: Created,
 		Limits: LimitsOf(s, a.current.Load().info), Created: time.Now()})

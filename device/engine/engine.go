@@ -22,6 +22,7 @@ var (
 	ErrUnavailable = errors.New("engine unavailable") // ask again later
 	ErrUnsupported = errors.New("engine unsupported") // an engine whose API is too old, or a wish that it cannot fulfil
 	ErrNoImage     = errors.New("image not present")  // pull it first
+	ErrDamaged     = errors.New("image damaged")      // a layer's files are gone: remove it, and what was made of it, and pull it again
 )
 
 // Info is what an engine says of itself.

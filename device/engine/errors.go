@@ -37,6 +37,16 @@ func explain(err error, verb, object string) error {
 	return fmt.Errorf("%s %s: %w: %s", verb, object, sentinel, cause(err))
 }
 
+// explainLayers is explain for what an engine needs the layers of an image for. One whose directory is gone, after a power
+// cut say, is an engine's inner error, in which only the path tells. What a runtime says is of the container's own files.
+func (a *api) explainLayers(err error, verb, object string) error {
+	if err != nil && strings.Contains(err.Error(), "no such file or directory") && !strings.Contains(err.Error(), "runc") &&
+		strings.Contains(err.Error(), a.current.Load().info.Root+"/") {
+		return fmt.Errorf("%s %s: %w: %s", verb, object, ErrDamaged, cause(err))
+	}
+	return explain(err, verb, object)
+}
+
 // lost tells whether an error means that the engine is not there or has gone away in the middle.
 func lost(err error) bool {
 	var network *net.OpError

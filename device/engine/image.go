@@ -106,10 +106,22 @@ func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, erro
 			return image, true, nil
 		}
 		if !errdefs.IsNotFound(err) {
-			return foundImage{}, false, explain(err, "look for image", ref)
+			return foundImage{}, false, a.explainLayers(err, "look for image", ref)
 		}
 	}
 	return foundImage{}, false, nil
+}
+
+// listedImage finds an image in the list of all, which tells of damaged ones, too.
+func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, error) {
+	list, err := a.client().ImageList(ctx, client.ImageListOptions{})
+	for _, item := range list.Items {
+		names := slices.Concat(item.RepoTags, item.RepoDigests)
+		if digest(item.ID) == ref || slices.ContainsFunc(names, func(name string) bool { return familiar(name) == familiar(ref) }) {
+			return foundImage{id: digest(item.ID), tags: item.RepoTags}, true, nil
+		}
+	}
+	return foundImage{}, false, explain(err, "look for image", ref)
 }
 
 // hasRegistry tells whether a name says where the image comes from (or is no name but an id): then there is no local one
@@ -267,6 +279,9 @@ func pullError(err error, ref string) error {
 // stays, and that is an error. Gone already is none.
 func (a *api) RemoveImage(ctx context.Context, id string) error {
 	found, ok, err := a.findImage(ctx, id)
+	if errors.Is(err, ErrDamaged) {
+		found, ok, err = a.listedImage(ctx, id)
+	}
 	if err != nil || !ok {
 		return err
 	}

@@ -62,6 +62,9 @@ func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if image == nil {
 		return "", fmt.Errorf("create container %s: %w: %s", s.Name, engine.ErrNoImage, s.Image)
 	}
+	if image.damaged {
+		return "", fmt.Errorf("create container %s: %w: no such file or directory", s.Name, engine.ErrDamaged)
+	}
 	if s.HostNetwork && s.NetworkOf != "" {
 		return "", fmt.Errorf("create container %s: %w: two networks", s.Name, engine.ErrUnsupported)
 	}
@@ -306,7 +309,9 @@ func (t *Twin) HasImage(ctx context.Context, ref string) (string, bool, error) {
 		return "", false, err
 	}
 	defer t.mu.Unlock()
-	if i := t.findImage(ref); i != nil {
+	if i := t.findImage(ref); i != nil && i.damaged {
+		return "", false, fmt.Errorf("look for image %s: %w: no such file or directory", ref, engine.ErrDamaged)
+	} else if i != nil {
 		return i.id, true, nil
 	}
 	return "", false, nil

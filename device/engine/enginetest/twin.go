@@ -107,6 +107,7 @@ type image struct {
 	user    string
 	program Program
 	tree    []Entry
+	damaged bool
 }
 
 var _ engine.Engine = (*Twin)(nil)
@@ -139,6 +140,9 @@ func (t *Twin) AddImage(ref string, size int64, program Program) {
 
 // SetImageTree says what an image holds that is there.
 func (t *Twin) SetImageTree(ref string, tree ...Entry) { t.do(func() { t.images[ref].tree = tree }) }
+
+// Damage takes a layer of an image away that is there.
+func (t *Twin) Damage(ref string) { t.do(func() { t.images[ref].damaged = true }) }
 
 // SetImageUser says as whom the programs of an image run that is there.
 func (t *Twin) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/engine/enginetest"
+)
+
+const damagedImage = "registry.test/web:1"
+
+func count(list []string, what string) (n int) {
+	for _, s := range list {
+		if s == what {
+			n++
+		}
+	}
+	return n
+}
+
+// A power cut took a layer of the image, and its container has ended: it holds the image.
+func (d *device) damage(t *testing.T, policy corev1.PullPolicy) {
+	offer := enginetest.Offer{Size: 1 << 20, Program: toolOrPause}
+	d.twin.OfferImage(damagedImage, offer)
+	pod := makePod("web", "wait")
+	pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = damagedImage, corev1.PullIfNotPresent
+	d.desire(1, pod)
+	time.Sleep(5 * time.Second)
+	d.wantContainers("web/c0#0 running")
+	pod.Spec.Containers[0].ImagePullPolicy = policy
+	d.desire(2, pod)
+	d.end()
+	d.twin.Damage(damagedImage)
+	d.twin.PowerCut()
+	d.board.set(func(b *board) { b.boot = "boot-2" })
+	d.twin.Record()
+	d.start()
+}
+
+func TestADamagedImageIsRemovedAndPulledAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.damage(t, corev1.PullIfNotPresent)
+		time.Sleep(time.Minute)
+		d.wantContainers("web/c0#1 running")
+		if n := count(d.reasons(), "ImageDamaged"); n != 1 {
+			t.Errorf("it was said %d times: %q", n, d.reasons())
+		}
+	})
+}
+
+// What cannot be pulled is not removed either: the registry may be away for months, and the damage may be of the disk.
+func TestADamagedImageIsNotRemovedWhereItCannotBePulled(t *testing.T) {
+	for name, of := range map[string]struct {
+		policy corev1.PullPolicy
+		away   error
+	}{
+		"the registry is away":  {corev1.PullIfNotPresent, errors.New("i/o timeout")},
+		"it is never to be had": {corev1.PullNever, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				d.twin.OfferImage(damagedImage, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
+				d.damage(t, of.policy)
+				d.twin.OfferImage(damagedImage, enginetest.Offer{Err: of.away, Program: toolOrPause})
+				time.Sleep(10 * time.Minute)
+				d.wantContainers("web/c0#0 exited")
+				if slices.ContainsFunc(d.twin.Calls(), func(c string) bool { return strings.HasPrefix(c, "Remove") }) {
+					t.Errorf("it did %q", d.twin.Calls())
+				}
+				if count(d.reasons(), "ImageDamaged") == 0 {
+					t.Errorf("nothing was said: %q", d.reasons())
+				}
+				st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0]
+				if st.State.Waiting == nil || st.State.Waiting.Reason != "ImageInspectError" {
+					t.Errorf("it is %+v", st.State)
+				}
+				if of.policy == corev1.PullNever {
+					return
+				}
+				d.twin.OfferImage(damagedImage, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
+				time.Sleep(10 * time.Minute)
+				d.wantContainers("web/c0#1 running")
+			})
+		})
+	}
+}
+
+// Where it is damaged again at once, it is the disk, or a layer that a running container of the owner's holds.
+func TestAnImageThatStaysDamagedIsPulledOnceAnHourAtMost(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.damage(t, corev1.PullIfNotPresent)
+		again := make(chan bool)
+		go func() {
+			for {
+				select {
+				case <-again:
+					return
+				case <-time.After(20 * time.Millisecond):
+					d.twin.Damage(damagedImage)
+				}
+			}
+		}()
+		time.Sleep(55 * time.Minute)
+		close(again)
+		if n := count(d.twin.Calls(), "RemoveImage "+damagedImage); n != 1 {
+			t.Errorf("it was removed %d times", n)
+		}
+	})
+}
