@@ -259,6 +259,41 @@ func TestABadSubPathIsTheContainersFault(t *testing.T) {
 	})
 }
 
+// Who looks for a key that is missing is told whose key, not where this device keeps its files.
+func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
+	items := []corev1.KeyToPath{{Key: "there", Path: "there"}}
+	secret, config := corev1.LocalObjectReference{Name: "web-tls"}, corev1.LocalObjectReference{Name: "web-conf"}
+	for name, c := range map[string]struct {
+		volume corev1.VolumeSource
+		want   []string
+	}{
+		"a secret":     {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret.Name}}, []string{`secret "web-tls"`}},
+		"a config map": {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: config, Items: items}}, []string{`configmap "web-conf"`}},
+		"both": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{Secret: &corev1.SecretProjection{LocalObjectReference: secret}}, {ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: config}},
+		}}}, []string{`secret "web-tls"`, `configmap "web-conf"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				p := makePod("web", "wait")
+				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: c.volume}}
+				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: ".key"}}
+				meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
+				made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
+					Secrets:    []corev1.Secret{{ObjectMeta: meta("web-tls"), Data: map[string][]byte{"there": nil}}},
+					ConfigMaps: []corev1.ConfigMap{{ObjectMeta: meta("web-conf"), Data: map[string]string{"there": ""}}}}))
+				time.Sleep(time.Second)
+				w := d.wantPhase("web", corev1.PodPending, "").ContainerStatuses[0].State.Waiting
+				for _, want := range append(c.want, `".key"`) {
+					if w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, want) || strings.Contains(w.Message, d.dir) {
+						t.Errorf("it waits with %+v, want %s", w, want)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A variable that is missing or empty leaves nothing of a subPathExpr but the volume itself, or a directory that all pods
 // share whose variable is missing: as at a kubelet the container waits.
 func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {

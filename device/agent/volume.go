@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -253,6 +254,9 @@ func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*
 		}
 		if sub != "" {
 			p.file, err = within(p.file, sub, p.readOnly)
+			if of := objectsOf(v); of != "" && errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("%s has no key for the path %q: add it there, or correct the subPath", of, sub)
+			}
 			if err != nil {
 				return out, fmt.Errorf("%w of volume %q: %w", errSubPath, v.Name, err)
 			}
@@ -266,6 +270,28 @@ func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*
 		out.mounts = append(out.mounts, engine.Mount{Source: source, Target: m.MountPath, ReadOnly: m.ReadOnly || p.readOnly})
 	}
 	return out, nil
+}
+
+// objectsOf names what the files of a volume come from; "" where it is no object of the hub.
+func objectsOf(v *corev1.Volume) string {
+	var names []string
+	secret := func(name string) { names = append(names, fmt.Sprintf("secret %q", name)) }
+	configMap := func(name string) { names = append(names, fmt.Sprintf("configmap %q", name)) }
+	switch {
+	case v.Secret != nil:
+		secret(v.Secret.SecretName)
+	case v.ConfigMap != nil:
+		configMap(v.ConfigMap.Name)
+	case v.Projected != nil:
+		for _, p := range v.Projected.Sources {
+			if p.Secret != nil {
+				secret(p.Secret.Name)
+			} else if p.ConfigMap != nil {
+				configMap(p.ConfigMap.Name)
+			}
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // source is a path that leads an engine to where a volume was found, and to nothing else.

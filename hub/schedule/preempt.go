@@ -55,7 +55,7 @@ func (p *pass) preempt(t try) string {
 	}
 	for _, v := range best.victims {
 		c, ok := state.Evict(v, p.now, "PreemptionByScheduler",
-			fmt.Sprintf("preempt %s on %s: %s has priority %d", state.Display(v), best.node, state.Display(t.pod), t.priority))
+			fmt.Sprintf("Pod %s was preempted by pod %s on node %s, whose priority is %d", state.Display(v), state.Display(t.pod), best.node, t.priority))
 		if ok {
 			p.do(c.Event("Preempted"))
 		}
