@@ -34,18 +34,23 @@ func (p Policy) Forbids(pod *corev1.Pod) string {
 // forbids speaks of what stands below a field.
 func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 	var why []string
+	allowable := false
 	for _, r := range p.Judge(spec, field.NewPath("spec")) {
 		s := r.Field.String() + ": " + r.Why
 		if !strings.HasPrefix(s, below) {
 			continue
 		}
 		if r.Allow != "" {
+			allowable = true
 			s += " (" + r.Allow + ")"
 		}
 		why = append(why, s)
 	}
 	if len(why) == 0 {
 		return ""
+	}
+	if !allowable {
+		return strings.Join(why, "; ")
 	}
 	return strings.Join(why, "; ") + "; this device's policy forbids it, and its owner can allow it in the file given with --policy"
 }

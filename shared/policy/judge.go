@@ -2,7 +2,9 @@ package policy
 
 import (
 	"fmt"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,8 +29,13 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	}
 	for i, volume := range spec.Volumes {
 		if h := volume.HostPath; h != nil && !d.AllowsPath(h.Path) {
-			v.no(p.Child("volumes").Index(i).Child("hostPath", "path"), fmt.Sprintf("hostPaths: [%s]", h.Path),
-				"%q is outside %s", h.Path, orNone(d.HostPaths, "mounted"))
+			at, resource := p.Child("volumes").Index(i).Child("hostPath", "path"), resourceAt(h.Path)
+			if resource != "" && !privileged(spec) {
+				v.no(at, "", "%q is a device, which a container cannot open by a hostPath: leave the volume out, and ask in the container's resources for limits: {flotilla.dev/%s: 1}",
+					h.Path, resource)
+			} else {
+				v.no(at, fmt.Sprintf("hostPaths: [%s]", h.Path), "%q is outside %s", h.Path, orNone(d.HostPaths, "mounted"))
+			}
 		}
 		if im := volume.Image; im != nil {
 			v.image(im.Reference, p.Child("volumes").Index(i).Child("image", "reference"))
@@ -59,6 +66,39 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 		v.container(&c, p.Child("ephemeralContainers").Index(i))
 	}
 	return v.refusals
+}
+
+// deviceNodes are the beginnings of the paths of devices that pods can ask for, with the resource that each is. A bus has
+// its number behind that.
+var deviceNodes = []struct{ path, resource string }{
+	{"ttyUSB", "serial"}, {"ttyACM", "serial"}, {"ttyAMA", "serial"}, {"ttyS", "serial"}, {"serial", "serial"}, {"gpiochip", "gpiochip"},
+	{"i2c-", "i2c-"}, {"spidev", "spi"}, {"video", "video"}, {"v4l/", "video"}, {"dri/", "render"},
+}
+
+// resourceAt is the resource that has the device at a path; "" where no pod can ask for what is there.
+func resourceAt(name string) string {
+	name, isDev := strings.CutPrefix(path.Clean(name), "/dev/")
+	for _, d := range deviceNodes {
+		switch rest, is := strings.CutPrefix(name, d.path); {
+		case !is || !isDev || rest == "":
+		case d.resource == "i2c-" || d.resource == "spi":
+			bus, _, _ := strings.Cut(rest, ".")
+			return d.resource + bus
+		default:
+			return d.resource
+		}
+	}
+	return ""
+}
+
+// privileged tells whether a container of a pod opens whatever device it likes.
+func privileged(spec *corev1.PodSpec) bool {
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if c.SecurityContext != nil && is(c.SecurityContext.Privileged) {
+			return true
+		}
+	}
+	return false
 }
 
 // A verdict gathers everything that may not be.
