@@ -40,6 +40,10 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
 	tty := found.Container.Config != nil && found.Container.Config.Tty
+	if o.Follow && !tty {
+		f := &follower{path: found.Container.LogPath, stamped: o.Timestamps}
+		stdout, stderr, options.Timestamps = f.of(stdout), f.of(stderr), true
+	}
 	_, err = again(ctx, func() (struct{}, error) { return struct{}{}, a.copyLog(ctx, id, options, tty, stdout, stderr) })
 	if o.Follow && ctx.Err() != nil {
 		return nil // that is how following ends
