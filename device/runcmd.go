@@ -39,6 +39,7 @@ type runFlags struct {
 	limits                   limitFlags
 	failSwapOn               bool
 	swap, topology, scope    string
+	cpuManager               string
 	bootHelper               string // the helper's socket
 	hub, node, site          string // for the development listener
 	labels, taints           []string
@@ -68,6 +69,7 @@ func runCommand() *cobra.Command {
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
+	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(agent.NoCPUManager), "none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
 	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod, all containers of a pod to the same NUMA nodes")
 	fl.StringSliceVar(&f.external, "node-external-ip", nil, "addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
@@ -152,6 +154,10 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	cpuManager, err := agent.ParseCPUManagerPolicy(f.cpuManager)
+	if err != nil {
+		return usagef("--cpu-manager-policy: %w", err)
+	}
 	if f.failSwapOn {
 		if err := refuseSwap(""); err != nil {
 			return err
@@ -162,7 +168,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, journal, hardware.Options{StateDir: stateDir, NodeIPs: ips, ExternalIPs: external, MaxPods: f.maxPods}}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, cpuManager, journal, hardware.Options{StateDir: stateDir, NodeIPs: ips, ExternalIPs: external, MaxPods: f.maxPods}}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}
@@ -180,6 +186,7 @@ type runOptions struct {
 	swap     agent.SwapBehavior
 	topology agent.TopologyPolicy
 	scope    agent.TopologyScope
+	cpus     agent.CPUManagerPolicy
 	journal  *agent.Journal
 	where    hardware.Options
 }
@@ -218,6 +225,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		Swap:         o.swap,
 		Topology:     o.topology,
 		Scope:        o.scope,
+		CPUManager:   o.cpus,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
 		Log:          log.With("node", p.node), // the link says it by itself

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,7 +258,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
-	if spec.CPUs = cpusOf(s, j.src.node.NUMA); spec.CPUs != "" && !j.info.CPUSet {
+	if spec.CPUs = cmp.Or(s.CPUs, cpusOf(s, j.src.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
 		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
 			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
 	}

@@ -82,6 +82,7 @@ type Config struct {
 	Swap         SwapBehavior      // of containers; empty: NoSwap
 	Topology     TopologyPolicy    // empty: none
 	Scope        TopologyScope     // empty: ContainerScope
+	CPUManager   CPUManagerPolicy  // empty: none
 	Registration wire.Registration // labels and taints for the first status
 	VolumesDir   string            // empty: the memory's directory
 	MemoryDir    string            // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
@@ -178,6 +179,7 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Node.Booted = time.Now().Add(-c.Uptime())
 	a.loop.o.Policy = c.Policy
 	a.loop.o.Node.AppArmor = enforcesAppArmor(c.SysDir)
+	a.loop.o.Node.CPUManager, a.loop.o.Node.CPUs = c.CPUManager, onlineCPUs(c.SysDir)
 	a.loop.o.Node.SwapUse, a.loop.o.Node.Topology, a.loop.o.Node.Scope = c.Swap, c.Topology, c.Scope
 	a.loop.o.Pods = map[types.UID]*Record{}
 	a.loop.cancels = map[flight]context.CancelFunc{}

@@ -57,6 +57,7 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 				s.Processes = t.ID
 			}
 		}
+		s.CPUs, _, _ = p.processors(at, pod, w.spec)
 		p.step(s)
 	}
 }

@@ -143,10 +143,13 @@ func asksMore(want, has *corev1.Pod) bool {
 func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
 	node := p.o.Node
 	why := p.o.Policy.Forbids(want)
-	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; pinned && why == "" && qosOf(want) == corev1.PodQOSGuaranteed {
+	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; (pinned || node.manages()) && why == "" && qosOf(want) == corev1.PodQOSGuaranteed {
 		for _, w := range everyContainer(want) {
 			if c := specOf(has, w.spec.Name); c == nil || c.Resources.Limits.Cpu().Cmp(*w.spec.Resources.Limits.Cpu()) != 0 {
 				why = fmt.Sprintf("Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy %q", node.Topology)
+				if !pinned {
+					why = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy"
+				}
 			}
 		}
 	}
@@ -267,7 +270,10 @@ func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
 		c, at := r.peek(w.spec.Name), Place{pod.UID, w.spec.Name}
 		want, differs := short(pod, w, c, p.o.Node)
 		has := c.Limits
-		if c.Unsure && c.Running() && pod.Generation > 1 {
+		if cpus := p.shared(at, c.ID); cpus != "" && c.Running() {
+			want.CPUs, differs = cpus, differs || cpus != has.CPUs
+		}
+		if c.Unsure && c.Running() && (pod.Generation > 1 || want.CPUs != "") {
 			has, differs = engine.Limits{}, true
 		}
 		switch {
@@ -294,7 +300,9 @@ func (j job) update(ctx context.Context) error {
 			return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", s.Spec.Name, most, used.MemoryBytes)
 		}
 	}
-	return j.engine.Update(ctx, s.ID, size(s.Pod, s.Spec, j.src.node))
+	to := size(s.Pod, s.Spec, j.src.node)
+	to.CPUs = s.Limits.CPUs
+	return j.engine.Update(ctx, s.ID, to)
 }
 
 // updated takes in how that went.
@@ -331,6 +339,9 @@ func behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 	for _, w := range everyContainer(pod) {
 		c := r.peek(w.spec.Name)
 		want, differs := short(pod, w, c, node)
+		if c.Refused != nil {
+			want.CPUs = c.Refused.limits.CPUs
+		}
 		if differs && c.Refused != nil && c.Refused.limits == want {
 			why = c.Refused.why
 		}

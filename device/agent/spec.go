@@ -31,7 +31,7 @@ func labels(s Step, node Facts) map[string]string {
 		LabelGrace:     strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
 		LabelPodStart:  strconv.FormatInt(s.Start.Unix(), 10),
 		LabelShares:    strings.TrimSpace(s.Network + " " + s.Processes),
-		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", // or they would be what the image says
+		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelCPUs: "", // or they would be what the image says
 	}
 	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
 		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
@@ -39,6 +39,9 @@ func labels(s Step, node Facts) map[string]string {
 	if len(s.NUMA) > 0 {
 		b, _ := json.Marshal(s.NUMA) // numbers always encode
 		l[LabelNUMA] = string(b)
+	}
+	if s.Exclusive {
+		l[LabelCPUs] = s.CPUs
 	}
 	if s.Spec != nil {
 		l[LabelSpecHash] = specHash(s.Spec)

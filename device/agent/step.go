@@ -57,6 +57,8 @@ type Step struct {
 	Devices   []hardware.Device
 	NUMA      map[string][]int // of the pod's containers, see Record
 	Lacks     string           // why there are no devices for it: the run fails with that
+	CPUs      string           // processors that it stays on; "": all, or those of its NUMA nodes
+	Exclusive bool             // which are for it alone
 
 	Has, Limits engine.Limits // of the container, before and after Update
 

@@ -185,8 +185,12 @@ func (p *pass) pod(pod *corev1.Pod) {
 			continue
 		}
 		devices, lacks := p.assign(at, w.spec)
+		cpus, exclusive, few := p.processors(at, pod, w.spec)
+		if lacks == "" {
+			lacks = few
+		}
 		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start, Counts: r.Counts,
-			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks, NUMA: r.NUMA})
+			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive, NUMA: r.NUMA})
 	}
 	p.updates(pod, r, stopping)
 	p.starts(pod, r)

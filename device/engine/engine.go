@@ -156,7 +156,10 @@ type Container struct {
 }
 
 // Limits are what an engine holds a container to, in its own numbers; 0: to nothing.
-type Limits struct{ Memory, MemorySwap, CPUQuota, CPUShares int64 }
+type Limits struct {
+	Memory, MemorySwap, CPUQuota, CPUShares int64
+	CPUs                                    string // processors; "": all
+}
 
 // A Network is a bridge of the device that containers can be on.
 type Network struct {
@@ -216,7 +219,7 @@ type Engine interface {
 	// A container of the same name that is left over and not running is replaced.
 	Create(ctx context.Context, s Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
-	// Update holds a container that is there to the memory, swap and processor of a Spec, without a restart. What the Spec
+	// Update holds a container that is there to the memory, swap, processor and CPUs of a Spec, without a restart. What the Spec
 	// does not limit stays as it is. Once is as good as twice.
 	Update(ctx context.Context, id string, s Spec) error
 	// Stop ends a container: its stop signal, after grace SIGKILL. Stopping what has stopped or is gone is no error.

@@ -22,12 +22,12 @@ func LimitsOf(s Spec, info Info) Limits {
 }
 
 func numbers(r container.Resources) Limits {
-	return Limits{Memory: r.Memory, MemorySwap: r.MemorySwap, CPUQuota: r.CPUQuota, CPUShares: r.CPUShares}
+	return Limits{Memory: r.Memory, MemorySwap: r.MemorySwap, CPUQuota: r.CPUQuota, CPUShares: r.CPUShares, CPUs: r.CpusetCpus}
 }
 
 func (a *api) Update(ctx context.Context, id string, s Spec) error {
 	var r container.Resources
-	limit(&r, Spec{MemoryBytes: s.MemoryBytes, SwapBytes: s.SwapBytes, MilliCPU: s.MilliCPU, CPUShares: s.CPUShares}, a.current.Load().info)
+	limit(&r, Spec{MemoryBytes: s.MemoryBytes, SwapBytes: s.SwapBytes, MilliCPU: s.MilliCPU, CPUShares: s.CPUShares, CPUs: s.CPUs}, a.current.Load().info)
 	if a.podman() {
 		return explain(a.updatePodman(ctx, id, r), "update container", id)
 	}
@@ -37,9 +37,9 @@ func (a *api) Update(ctx context.Context, id string, s Spec) error {
 
 // updatePodman uses Podman's own API: its Docker API has no such call before 5.3. It takes the words of the OCI runtime.
 func (a *api) updatePodman(ctx context.Context, id string, r container.Resources) error {
-	words := map[string]map[string]int64{"memory": {}, "cpu": {}}
+	words := map[string]map[string]any{"memory": {}, "cpu": {}}
 	if r.Memory > 0 {
-		words["memory"] = map[string]int64{"limit": r.Memory, "swap": r.MemorySwap}
+		words["memory"] = map[string]any{"limit": r.Memory, "swap": r.MemorySwap}
 	}
 	if r.CPUQuota > 0 {
 		words["cpu"]["quota"], words["cpu"]["period"] = r.CPUQuota, r.CPUPeriod
@@ -47,7 +47,10 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 	if r.CPUShares > 0 {
 		words["cpu"]["shares"] = r.CPUShares
 	}
-	body, _ := json.Marshal(words) // numbers always encode
+	if r.CpusetCpus != "" {
+		words["cpu"]["cpus"] = r.CpusetCpus
+	}
+	body, _ := json.Marshal(words) // numbers and strings always encode
 	status, text, err := a.libpod(ctx, http.MethodPost, "containers/"+id+"/update", body)
 	switch {
 	case err != nil:

@@ -146,6 +146,9 @@ func (t *Twin) Update(ctx context.Context, id string, s engine.Spec) error {
 	if s.MemoryBytes > 0 {
 		c.spec.SwapBytes = s.SwapBytes
 	}
+	if s.CPUs != "" {
+		c.spec.CPUs = s.CPUs
+	}
 	if t.info.Name != "podman" {
 		c.limits = engine.LimitsOf(c.spec, t.info)
 	}

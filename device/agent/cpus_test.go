@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/device/hardware"
+)
+
+// guaranteed is a pod whose container asks for so much of the processors and no more.
+func guaranteed(name, cpu string) corev1.Pod {
+	pod := makePod(name, "wait")
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("16Mi")}
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: list, Requests: list}
+	return pod
+}
+
+func withCPUs(t *testing.T, policy CPUManagerPolicy, flags hardware.Limits, f func(t *testing.T, d *device)) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t)
+		sys := t.TempDir()
+		made(t, os.MkdirAll(filepath.Join(sys, "devices/system/cpu"), 0o755))
+		made(t, os.WriteFile(filepath.Join(sys, "devices/system/cpu/online"), []byte("0-3\n"), 0o644))
+		info, err := d.twin.Info(t.Context())
+		made(t, err)
+		info.CPUSet = true
+		d.twin.SetInfo(info)
+		d.config.SysDir, d.config.CPUManager = sys, policy
+		flags.Hard = d.config.Flags.Hard
+		d.config.Flags = flags
+		d.start()
+		defer func() { d.end() }()
+		f(t, d)
+	})
+}
+
+// cpus are the processors of what runs, by pod.
+func (d *device) wantCPUs(want map[string]string) {
+	d.t.Helper()
+	synctest.Wait()
+	list, err := d.twin.Containers(d.t.Context(), LabelAgent)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, c := range list {
+		if c.State == "running" {
+			got[c.Labels[LabelPodName]] = c.Limits.CPUs
+		}
+	}
+	for pod, cpus := range want {
+		if got[pod] != cpus {
+			d.t.Fatalf("the processors are %v, want %v", got, want)
+		}
+	}
+}
+
+func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
+	withCPUs(t, StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
+		shared, half, whole := makePod("shared", "wait"), guaranteed("half", "1500m"), guaranteed("whole", "2")
+		d.desire(1, shared, half)
+		time.Sleep(5 * time.Second)
+		d.wantCPUs(map[string]string{"shared": "0-3", "half": "0-3"})
+		d.desire(2, shared, half, whole)
+		time.Sleep(30 * time.Second)
+		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1-2"})
+		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // nothing was restarted
+		d.twin.Exit(nameOf("c0", "whole", "default", "uid-whole", "0"), 1)
+		time.Sleep(time.Minute)
+		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1-2"}) // as before
+		d.end()
+		d.start()
+		time.Sleep(time.Minute)
+		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1-2"})
+		d.desire(3, shared, whole, guaranteed("other", "1"))
+		time.Sleep(time.Minute)
+		d.wantCPUs(map[string]string{"shared": "0", "whole": "1-2", "other": "3"})
+		d.desire(4, shared)
+		time.Sleep(time.Minute)
+		d.wantCPUs(map[string]string{"shared": "0-3"})
+		d.twin.Record()
+		time.Sleep(5 * time.Minute)
+		if calls := d.twin.Calls(); len(calls) > 0 {
+			t.Errorf("with nothing to do it did %q", calls)
+		}
+	})
+}
+
+func TestStaticCPUManagerKeepsTheReservedProcessors(t *testing.T) {
+	reserved := hardware.Limits{System: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}}
+	withCPUs(t, StaticCPUManager, reserved, func(t *testing.T, d *device) {
+		d.desire(1, guaranteed("whole", "2"))
+		time.Sleep(5 * time.Second)
+		d.wantCPUs(map[string]string{"whole": "2-3"})
+	})
+	withCPUs(t, StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
+		d.desire(1, guaranteed("all", "4")) // one is everybody's
+		time.Sleep(5 * time.Second)
+		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil || w.Reason != deviceUnavailable {
+			t.Errorf("it is %+v", w)
+		}
+	})
+}
+
+func TestWithoutTheStaticCPUManagerContainersRunOnAllProcessors(t *testing.T) {
+	withCPUs(t, NoCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
+		d.desire(1, makePod("shared", "wait"), guaranteed("whole", "2"))
+		time.Sleep(30 * time.Second)
+		d.wantCPUs(map[string]string{"shared": "", "whole": ""})
+		if slices.Contains(d.twin.Calls(), "Update") {
+			t.Error("it was updated")
+		}
+	})
+}
