@@ -54,29 +54,35 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 			continue
 		}
 		type choice struct {
-			hardware.Device
+			*hardware.Device
 			mine, holders, past int64 // times this container has it now; others that have it; others that have had it
 			had                 bool
 		}
 		choices := make([]choice, len(offer.Devices))
 		for i, d := range offer.Devices {
-			choices[i].Device = d
+			c := &choices[i]
+			c.Device = &d
 			hold := func(devices []hardware.Device) {
-				switch {
-				case slices.ContainsFunc(devices, d.SharesNode): // of another device: all of this one is taken
-					choices[i].holders += offer.Sharing
-				case slices.ContainsFunc(devices, d.Same):
-					choices[i].holders++
+				same := false
+				for _, e := range devices {
+					if same = same || d.Same(e); d.SharesNode(e) { // all of this device is taken
+						c.holders += offer.Sharing
+					}
+				}
+				if same {
+					c.holders++
 				}
 			}
 			for _, in := range p.o.Containers {
-				switch devices := given(in); {
-				case in.Place == at:
-					choices[i].had = choices[i].had || slices.ContainsFunc(devices, d.Same)
-				case in.State == engine.Running || in.State == engine.Paused:
+				devices := given(in)
+				switch own := in.Place == at; {
+				case !own && (in.State == engine.Running || in.State == engine.Paused):
 					hold(devices)
-				case slices.ContainsFunc(devices, d.Same):
-					choices[i].past++
+				case !slices.ContainsFunc(devices, d.Same):
+				case own:
+					c.had = true
+				default:
+					c.past++
 				}
 			}
 			for _, s := range p.starting() {
@@ -88,7 +94,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 		for ; n > 0; n-- {
 			free := slices.DeleteFunc(slices.Clone(choices), func(c choice) bool { return c.mine+c.holders >= offer.Sharing })
 			if near := p.nearTo(at); near != nil && p.o.Node.Topology != BestEffort {
-				free = slices.DeleteFunc(free, func(c choice) bool { return !isNear(c.Device, near) })
+				free = slices.DeleteFunc(free, func(c choice) bool { return !isNear(*c.Device, near) })
 			}
 			if len(free) == 0 {
 				return nil, fmt.Sprintf("%s: none of the %d is free: plug in what was unplugged, or wait until the container that has it ends", offer.Name, offer.Amount())
@@ -101,7 +107,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 					return 1
 				}
 				far := func(c choice) int64 {
-					if isNear(c.Device, p.nearTo(at)) {
+					if isNear(*c.Device, p.nearTo(at)) {
 						return 0
 					}
 					return 1
@@ -109,9 +115,9 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 				return cmp.Or(cmp.Compare(a.mine, b.mine), cmp.Compare(had(a), had(b)), cmp.Compare(far(a), far(b)), cmp.Compare(a.holders, b.holders), cmp.Compare(a.past, b.past), strings.Compare(a.ID, b.ID))
 			})
 			for i := range choices {
-				if choices[i].Same(best.Device) {
+				if choices[i].Device == best.Device {
 					if choices[i].mine++; choices[i].mine == 1 {
-						devices = append(devices, best.Device)
+						devices = append(devices, *best.Device)
 					}
 				}
 			}

@@ -3,7 +3,6 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 	"sort"
@@ -279,16 +278,11 @@ type holding struct {
 	holders int64
 }
 
-func (t *taken) held(d hardware.Device) (holders int64) {
-	for _, h := range t.devices {
-		switch {
-		case h.SharesNode(d):
-			return math.MaxInt16
-		case h.Same(d):
-			holders = h.holders
-		}
+func (t *taken) held(d hardware.Device) int64 {
+	if i := slices.IndexFunc(t.devices, func(h holding) bool { return h.Same(d) }); i >= 0 {
+		return t.devices[i].holders
 	}
-	return holders
+	return 0
 }
 
 func (t *taken) hold(d hardware.Device) {

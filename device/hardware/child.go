@@ -32,7 +32,7 @@ type Found struct {
 	Buses        Buses         `json:"buses"`
 	Temperatures []Temperature `json:"temperatures,omitempty"`
 	Problems     []string      `json:"problems,omitempty"`
-	Devices      []Device      `json:"devices,omitempty"` // the buses and GPIO chips, as pods can have them
+	Devices      []*Device     `json:"devices,omitempty"` // the buses and GPIO chips, as pods can have them
 }
 
 // RunChild is the child process: it asks periph and writes a Found to w. Its
@@ -55,19 +55,20 @@ func RunChild(w io.Writer, questions ...string) error {
 	for _, pin := range gpioreg.All() {
 		f.Buses.GPIO = append(f.Buses.GPIO, clean(pin.Name()))
 	}
+	s := &search{t: "/"}
 	for _, c := range gpioioctl.Chips {
-		f.Devices = append(f.Devices, Device{Resource: "gpiochip", ID: clean(c.Label()), Nodes: []string{c.Path()}})
+		s.add("gpiochip", clean(c.Label()), c.Path(), "")
 	}
 	for _, ref := range i2creg.All() {
 		f.Buses.I2C = append(f.Buses.I2C, clean(ref.Name))
 		if bus := path.Base(ref.Name); strings.HasPrefix(ref.Name, "/dev/i2c-") {
-			f.Devices = append(f.Devices, Device{Resource: bus, ID: bus, Nodes: []string{ref.Name}})
+			s.add(bus, bus, ref.Name, "")
 		}
 	}
 	for _, ref := range spireg.All() {
 		f.Buses.SPI = append(f.Buses.SPI, clean(ref.Name))
-		if strings.HasPrefix(ref.Name, "/dev/spidev") {
-			f.Devices = onBus(f.Devices, ref.Name, "")
+		if bus := spiBus(ref.Name); strings.HasPrefix(ref.Name, "/dev/spidev") {
+			s.join(bus, bus, ref.Name, "")
 		}
 	}
 	for _, ref := range onewirereg.All() {
@@ -86,7 +87,7 @@ func RunChild(w io.Writer, questions ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(warm)) {
 		f.Temperatures = append(f.Temperatures, Temperature{Name: name, Celsius: warm[name]})
 	}
-	f.Devices = few(f.Devices)
+	f.Devices = few(s.list)
 	for _, list := range []*[]string{&f.Buses.GPIO, &f.Buses.I2C, &f.Buses.SPI, &f.Buses.OneWire, &f.Buses.LEDs, &f.Problems} {
 		*list = few(*list)
 	}

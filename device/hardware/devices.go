@@ -41,12 +41,11 @@ type finding struct {
 	periph bool   // periph alone knows it
 }
 
-// how is how a device was found, of one that was written down on this machine.
-func (d Device) how() finding {
+func (d *Device) was() string {
 	if d.found == nil {
-		return finding{root: "/"}
+		return ""
 	}
-	return *d.found
+	return d.found.was
 }
 
 // A Node is a device node as it is now.
@@ -58,14 +57,22 @@ type Node struct {
 
 // Same tells whether two are the same piece of hardware, be it elsewhere now.
 func (d Device) Same(e Device) bool {
-	return (d.ID == e.ID || d.how().was == e.ID && e.ID != "" || e.how().was == d.ID && d.ID != "") && d.Nodes == nil == (e.Nodes == nil)
+	return (d.ID == e.ID || d.was() == e.ID && e.ID != "" || e.was() == d.ID && d.ID != "") && d.Nodes == nil == (e.Nodes == nil)
 }
 
 // SharesNode tells whether a container that has one of two different devices can open the other as well, because the
 // kernel gave a device node of one to the other. A peripheral has the nodes of what it hangs on, and those who ask for
 // them share them knowingly.
 func (d Device) SharesNode(e Device) bool {
-	return !d.Same(e) && d.On == "" && e.On == "" && slices.ContainsFunc(d.Nodes, func(n string) bool { return slices.Contains(e.Nodes, n) })
+	if d.On != "" || e.On != "" || d.Same(e) {
+		return false
+	}
+	for _, n := range d.Nodes {
+		if slices.Contains(e.Nodes, n) {
+			return true
+		}
+	}
+	return false
 }
 
 // Look looks for the device again and returns where it is now: what was plugged in elsewhere has other nodes, and
@@ -74,10 +81,13 @@ func (d Device) Look() (Device, []Node, error) {
 	if d.Plain {
 		return d, nil, nil
 	}
-	how := d.how()
-	there := devices(how.root)
-	if how.periph {
-		there = how.root.withPeriph(there, []Device{d})
+	root := tree("/")
+	if d.found != nil {
+		root = d.found.root
+	}
+	there := devices(root)
+	if d.found != nil && d.found.periph {
+		there = root.withPeriph(there, []*Device{&d})
 	}
 	for _, now := range there {
 		if !now.Same(d) && (d.On == "" || now.ID != d.On && now.found.was != d.On) {
@@ -89,10 +99,10 @@ func (d Device) Look() (Device, []Node, error) {
 		var nodes []Node
 		for _, p := range now.Nodes {
 			var st unix.Stat_t
-			if err := unix.Stat(how.root.path(p), &st); err != nil {
+			if err := unix.Stat(root.path(p), &st); err != nil {
 				return now, nil, fmt.Errorf("look at %s: %w", p, err)
 			}
-			nodes = append(nodes, Node{Path: p, Host: how.root.path(p), Group: int(st.Gid)})
+			nodes = append(nodes, Node{Path: p, Host: root.path(p), Group: int(st.Gid)})
 		}
 		now.Resource = d.Resource // it may have a name of its own
 		return now, nodes, nil
@@ -102,15 +112,57 @@ func (d Device) Look() (Device, []Node, error) {
 
 // devices is what containers can be given. /sys tells what there is; what has no node in /dev cannot be given.
 func devices(t tree) []Device {
-	list := slices.Concat(gpioChips(t), i2cBuses(t), spiBuses(t), serialPorts(t), videoDevices(t), renderers(t), canBuses(t), usbDevices(t))
+	s := &search{t: t, times: map[string]int{}}
+	s.gpioChips()
+	s.buses()
+	s.serialPorts()
+	s.videoDevices()
+	s.renderers()
+	s.usbDevices()
 	several := len(numa(t)) > 1
-	t.distinguish(list)
-	for i := range list {
-		if list[i].found.root = t; several {
-			list[i].NUMA = t.near(list[i].found.sys)
+	list := make([]Device, 0, len(s.list))
+	clear(s.times)
+	for _, d := range s.list {
+		if s.times[d.ID]++; s.times[d.ID] > 1 { // such as the ports of one card: by their order
+			d.ID += "." + strconv.Itoa(s.times[d.ID])
 		}
+		if several {
+			d.NUMA = t.near(d.found.sys)
+		}
+		list = append(list, *d)
 	}
 	return inOrder(list)
+}
+
+// A search for devices is what it has found so far.
+type search struct {
+	t     tree
+	list  []*Device
+	times map[string]int // devices of an id
+}
+
+// add adds a device that was found at sys, whose node, if it is to have one, is there.
+func (s *search) add(resource, id, node, sys string) *Device {
+	d := &Device{Resource: resource, ID: id, found: &finding{root: s.t, sys: sys}}
+	if node != "" {
+		if !s.t.node(node) {
+			return d
+		}
+		d.Nodes = []string{node}
+	}
+	s.list = append(s.list, d)
+	return d
+}
+
+// join is add for what has several nodes.
+func (s *search) join(resource, id, node, sys string) *Device {
+	for _, d := range s.list {
+		if d.ID == id && (d.Resource == resource || d.Resource == "codec") && s.t.node(node) {
+			d.Nodes = append(d.Nodes, node)
+			return d
+		}
+	}
+	return s.add(resource, id, node, sys)
 }
 
 func inOrder(list []Device) []Device {
@@ -123,35 +175,19 @@ func inOrder(list []Device) []Device {
 
 // withPeriph is what containers can be given where periph knows the GPIO chips and buses: those are there whether /sys
 // shows them or not. /sys says more of each, and fills in the rest. What periph found minutes ago may have gone since.
-func (t tree) withPeriph(list, found []Device) []Device {
+func (t tree) withPeriph(list []Device, found []*Device) []Device {
 	for _, d := range found {
-		has := slices.ContainsFunc(list, func(e Device) bool { return slices.Equal(e.Nodes, d.Nodes) || e.ID == d.ID })
-		if !has && len(d.Nodes) > 0 && !slices.ContainsFunc(d.Nodes, func(n string) bool { return !t.node(n) }) {
-			d.found, d.Internal = &finding{root: t, periph: true}, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
-			list = append(list, d)
+		unknown := len(d.Nodes) > 0 && t.node(d.Nodes[0])
+		for i := range list {
+			unknown = unknown && list[i].ID != d.ID && !slices.Equal(list[i].Nodes, d.Nodes)
+		}
+		if unknown {
+			e := *d // what periph found is kept
+			e.found, e.Internal = &finding{root: t, periph: true}, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
+			list = append(list, e)
 		}
 	}
 	return inOrder(list)
-}
-
-// distinguish gives devices of one ID different ones: chips of one kind, or without a label, are known by their places,
-// the ports of one card by their order.
-func (t tree) distinguish(list []Device) {
-	times := map[string]int{}
-	for _, d := range list {
-		times[d.ID]++
-	}
-	for i := range list {
-		if d := &list[i]; d.Resource == "gpiochip" && (times[d.ID] > 1 || d.ID == "") {
-			d.ID = strings.TrimPrefix(d.ID+"@"+cmp.Or(t.place(d.found.sys), d.found.was), "@")
-		}
-	}
-	clear(times)
-	for i := range list {
-		if times[list[i].ID]++; times[list[i].ID] > 1 {
-			list[i].ID += "." + strconv.Itoa(times[list[i].ID])
-		}
-	}
 }
 
 // node tells whether a device node is there. A fake root may hold plain files in their place.
@@ -160,51 +196,43 @@ func (t tree) node(p string) bool {
 	return err == nil && (st.Mode()&os.ModeCharDevice != 0 || !t.real() && st.Mode().IsRegular())
 }
 
-// i2cBuses have the numbers that pods ask for: what is connected to each differs.
-func i2cBuses(t tree) (list []Device) {
-	for _, dir := range t.glob("/sys/class/i2c-dev/i2c-*") {
+// buses have the numbers that pods ask for: what is connected to each differs. All chip selects of an SPI bus are one
+// device, for they share its clock. CAN buses are network interfaces and have no node.
+func (s *search) buses() {
+	for _, dir := range s.t.glob("/sys/class/i2c-dev/i2c-*") {
 		name := path.Base(dir)
-		if t.node("/dev/" + name) {
-			list = append(list, Device{Resource: name, ID: name, Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/name"), found: &finding{sys: dir}})
+		s.add(name, name, "/dev/"+name, dir).Title = s.t.text(dir + "/name")
+	}
+	for _, dir := range s.t.glob("/sys/class/spidev/spidev*.*") {
+		node := "/dev/" + path.Base(dir)
+		s.join(spiBus(node), spiBus(node), node, dir)
+	}
+	for _, dir := range s.t.glob("/sys/class/net/*") {
+		if kind, err := s.t.number(dir + "/type"); err == nil && kind == unix.ARPHRD_CAN {
+			s.add(path.Base(dir), path.Base(dir), "", dir)
 		}
 	}
-	return list
+}
+
+// spiBus is the bus of a chip select: spi0 of /dev/spidev0.1.
+func spiBus(node string) string {
+	bus, _, _ := strings.Cut(strings.TrimPrefix(node, "/dev/spidev"), ".")
+	return "spi" + bus
 }
 
 // renderers are as good as another, and known by the place of their processor.
-func renderers(t tree) (list []Device) {
-	for _, dir := range t.glob("/sys/class/drm/renderD*") {
+func (s *search) renderers() {
+	for _, dir := range s.t.glob("/sys/class/drm/renderD*") {
 		name := path.Base(dir)
-		if node := "/dev/dri/" + name; t.node(node) {
-			list = append(list, Device{Resource: "render", ID: cmp.Or(t.place(dir+"/device"), name), Nodes: []string{node}, Title: t.link(dir + "/device/driver"), found: &finding{sys: dir, was: name}})
-		}
+		d := s.add("render", cmp.Or(s.t.place(dir+"/device"), name), "/dev/dri/"+name, dir)
+		d.Title, d.found.was = s.t.link(dir+"/device/driver"), name
 	}
-	return list
-}
-
-// spiBuses are one device for each bus, whatever is on its chip selects: they share its clock.
-func spiBuses(t tree) (list []Device) {
-	for _, dir := range t.glob("/sys/class/spidev/spidev*.*") {
-		if node := "/dev/" + path.Base(dir); t.node(node) {
-			list = onBus(list, node, dir)
-		}
-	}
-	return list
-}
-
-// onBus adds a chip select of an SPI bus, such as /dev/spidev0.1, to the bus.
-func onBus(list []Device, node, dir string) []Device {
-	bus, _, _ := strings.Cut(strings.TrimPrefix(node, "/dev/spidev"), ".")
-	if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == "spi"+bus }); i >= 0 {
-		list[i].Nodes = append(list[i].Nodes, node)
-		return list
-	}
-	return append(list, Device{Resource: "spi" + bus, ID: "spi" + bus, Nodes: []string{node}, found: &finding{sys: dir}})
 }
 
 // serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of what is plugged in
 // says which of several it is; without one it is known by its place.
-func serialPorts(t tree) (list []Device) {
+func (s *search) serialPorts() {
+	t := s.t
 	consoles := strings.Fields(t.text("/sys/class/tty/console/active"))
 	byID := map[string]string{}
 	for _, l := range t.glob("/dev/serial/by-id/*") {
@@ -220,31 +248,19 @@ func serialPorts(t tree) (list []Device) {
 		if kind, err := t.number(dir + "/type"); err == nil && kind == 0 || strings.HasPrefix(name, "hvc") {
 			continue // no chip behind it; the console of a virtual machine
 		}
-		if t.node("/dev/" + name) {
-			d := Device{Resource: "serial", ID: byID[name], Nodes: []string{"/dev/" + name}, Title: t.text(dir + "/device/../../product"), found: &finding{sys: dir + "/device"}}
-			if d.ID == "" {
-				d.ID, d.found.was = cmp.Or(t.place(d.found.sys), name), name
-			}
-			list = append(list, d)
+		d := s.add("serial", byID[name], "/dev/"+name, dir+"/device")
+		d.Title = t.text(dir + "/device/../../product")
+		if d.ID == "" {
+			d.ID, d.found.was = cmp.Or(t.place(dir+"/device"), name), name
 		}
 	}
-	return list
-}
-
-// canBuses are network interfaces and have no node.
-func canBuses(t tree) (list []Device) {
-	for _, dir := range t.glob("/sys/class/net/*") {
-		if kind, err := t.number(dir + "/type"); err == nil && kind == unix.ARPHRD_CAN {
-			list = append(list, Device{Resource: path.Base(dir), ID: path.Base(dir), found: &finding{sys: dir}})
-		}
-	}
-	return list
 }
 
 // usbDevices are those that no driver of the kernel has made into something else: a disk, a network card or a radio is
 // the system's, and a serial port or a camera is given as such.
-func usbDevices(t tree) (list []Device) {
+func (s *search) usbDevices() {
 	const hub = "09"
+	t := s.t
 	for _, dir := range t.glob("/sys/bus/usb/devices/*") {
 		name := path.Base(dir)
 		if strings.HasPrefix(name, "usb") || strings.Contains(name, ":") || t.text(dir+"/bDeviceClass") == hub {
@@ -255,14 +271,11 @@ func usbDevices(t tree) (list []Device) {
 			taken = taken || len(t.glob(dir+"/"+name+":*/"+below)) > 0
 		}
 		vendor, product := t.text(dir+"/idVendor"), t.text(dir+"/idProduct")
-		node := fmt.Sprintf("/dev/bus/usb/%03d/%03d", t.integer(dir+"/busnum"), t.integer(dir+"/devnum"))
-		if taken || !hex4(vendor) || !hex4(product) || !t.node(node) {
-			continue
+		if !taken && hex4(vendor) && hex4(product) {
+			node := fmt.Sprintf("/dev/bus/usb/%03d/%03d", t.integer(dir+"/busnum"), t.integer(dir+"/devnum"))
+			s.add("usb-"+vendor+"-"+product, name, node, dir).Title = strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product"))
 		}
-		list = append(list, Device{Resource: "usb-" + vendor + "-" + product, ID: name, Nodes: []string{node},
-			Title: strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product")), found: &finding{sys: dir}})
 	}
-	return list
 }
 
 func hex4(s string) bool {

@@ -2,6 +2,7 @@ package hardware
 
 import (
 	"bytes"
+	"cmp"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -21,18 +22,22 @@ var headerChips = regexp.MustCompile(`^(` +
 	`)$`)
 
 // gpioChips are known by the labels that their drivers give them: the kernel numbers them as it finds them, and another
-// kernel in another order.
-func gpioChips(t tree) (list []Device) {
+// kernel in another order. Chips of one kind, or without a label, are known by their places.
+func (s *search) gpioChips() {
 	siblings := map[string]int{}
-	for _, dir := range t.glob("/sys/bus/gpio/devices/gpiochip*") {
-		name, parent := path.Base(dir), filepath.Dir(t.resolve(dir))
-		label := t.chipLabel(name, parent, siblings[parent])
+	for _, dir := range s.t.glob("/sys/bus/gpio/devices/gpiochip*") {
+		name, parent := path.Base(dir), filepath.Dir(s.t.resolve(dir))
+		label := s.t.chipLabel(name, parent, siblings[parent])
 		siblings[parent]++
-		if d := (Device{Resource: "gpiochip", ID: label, Nodes: []string{"/dev/" + name}, Internal: !headerChips.MatchString(label), found: &finding{sys: dir, was: name}}); t.node(d.Nodes[0]) {
-			list = append(list, d)
+		s.times[label]++
+		d := s.add("gpiochip", label, "/dev/"+name, dir)
+		d.Internal, d.found.was = !headerChips.MatchString(label), name
+	}
+	for _, d := range s.list {
+		if s.times[d.ID] > 1 || d.ID == "" {
+			d.ID = strings.TrimPrefix(d.ID+"@"+cmp.Or(s.t.place(d.found.sys), d.found.was), "@")
 		}
 	}
-	return list
 }
 
 // chipLabel is the label of a GPIO chip, empty where nobody tells. The chip itself is asked or, where its node cannot be

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 			}
 			os.Exit(0)
 		case "child-finds":
-			json.NewEncoder(os.Stdout).Encode(Found{Devices: []Device{{Resource: "i2c-77", ID: "i2c-77", Nodes: []string{"/dev/null"}}}})
+			json.NewEncoder(os.Stdout).Encode(Found{Devices: []*Device{{Resource: "i2c-77", ID: "i2c-77", Nodes: []string{"/dev/null"}}}})
 			os.Exit(0)
 		case "child-answers":
 			json.NewEncoder(os.Stdout).Encode(Found{Buses: Buses{I2C: []string{fmt.Sprintf("uid-%d", os.Getuid())}}})

@@ -76,7 +76,7 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 			if node := a.Node; node != "" {
 				on, was, periph := path.Base(node), path.Base(node), false
 				if i := slices.IndexFunc(found, func(d Device) bool { return slices.Contains(d.Nodes, node) }); i >= 0 {
-					on, periph = found[i].ID, found[i].how().periph
+					on, periph = found[i].ID, found[i].found.periph
 				}
 				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, found: &finding{root: t, was: was + "/" + idOn(list[at]), periph: periph}}
 			}

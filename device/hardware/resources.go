@@ -63,7 +63,7 @@ func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []R
 func isOne(d Device, p fleet.Peripheral) bool {
 	ok, err := path.Match(p.ByID, d.ID)
 	if !ok && d.Resource == "serial" {
-		ok, err = path.Match(p.ByID, d.how().was)
+		ok, err = path.Match(p.ByID, d.was())
 	}
 	return err == nil && ok && d.Resource == p.Type && p.ByID != ""
 }

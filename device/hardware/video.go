@@ -1,10 +1,10 @@
 package hardware
 
 import (
+	"cmp"
 	"encoding/binary"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -24,29 +24,16 @@ var codecs = regexp.MustCompile(`(^|[^A-Za-z])(codec|p?isp|hevc|rpivid|vpu|hantr
 // videoDevices are one device for all nodes of one piece of hardware: a camera has one for its frames and one for their
 // description, a codec one for each direction. What gives pictures of the world is video; what is given pictures, such
 // as an encoder or an image processor, is a codec. They are known by the place where they are connected.
-func videoDevices(t tree) (list []Device) {
-	for _, dir := range t.glob("/sys/class/video4linux/video*") {
-		name, title := path.Base(dir), t.text(dir+"/name")
-		id, node, kind := t.place(dir+"/device"), "/dev/"+name, "video"
-		if id == "" {
-			id = name
+func (s *search) videoDevices() {
+	for _, dir := range s.t.glob("/sys/class/video4linux/video*") {
+		name, title := path.Base(dir), s.t.text(dir+"/name")
+		id, node := cmp.Or(s.t.place(dir+"/device"), name), "/dev/"+name
+		d := s.join("video", id, node, dir+"/device")
+		d.Title = cmp.Or(d.Title, title)
+		if caps, known := s.t.capabilities(dir, node); known && caps&(capOutput|capM2M) != 0 || !known && codecs.MatchString(title+" "+id) {
+			d.Resource = "codec"
 		}
-		if !t.node(node) {
-			continue
-		}
-		if caps, known := t.capabilities(dir, node); known && caps&(capOutput|capM2M) != 0 || !known && codecs.MatchString(title+" "+id) {
-			kind = "codec"
-		}
-		if i := slices.IndexFunc(list, func(d Device) bool { return d.ID == id }); i >= 0 {
-			list[i].Nodes = append(list[i].Nodes, node)
-			if kind == "codec" {
-				list[i].Resource = kind
-			}
-			continue
-		}
-		list = append(list, Device{Resource: kind, ID: id, Nodes: []string{node}, Title: title, found: &finding{sys: dir + "/device"}})
 	}
-	return list
 }
 
 // asked are the capabilities of video nodes by their inode in /sys, which a node has for as long as it is there: opening
