@@ -86,8 +86,8 @@ func takeLock(path string) (*os.File, error) {
 // was reset, only some of earlyFiles are left.
 var (
 	agentFiles = []string{"identity.json", "identity.copy.json", "join.key", "registration.json", "dismissed.json", "engine.socket", "agent.sock", "agent-log.sock",
-		desiredFile, "desired.0.state", "desired.1.state", journalFile, "journal.0.state", "journal.1.state", verifiedFile, pulledFile}
-	earlyFiles = []string{LockFile, "persistent", "volatile", "lost+found"}
+		desiredFile, "desired.0.state", "desired.1.state", journalFile, "journal.0.state", "journal.1.state", verifiedFile, pulledFile, engineFile}
+	earlyFiles = []string{LockFile, "persistent", "volatile", "pods", "images", "lost+found"}
 )
 
 // foreign refuses a directory that something else uses: the agent would write into it, and a reset

@@ -106,12 +106,8 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 // Restore replaces the database of a stopped hub by a backup. The former one is
 // kept beside it, and the hub holds still at its next start, see Recovered.
 func Restore(ctx context.Context, o Options, file string) error {
-	info, err := os.Stat(file)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is a directory, a pipe or a device: name the file of a backup") // a pipe may never end
-	}
-	if err != nil {
-		return fmt.Errorf("restore %s: %w", file, err)
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() { // a pipe may never end
+		return fmt.Errorf("restore %s: it is a directory, a pipe or a device: name the file of a backup", file)
 	}
 	used, err := use(ctx, o.Dir, alone)
 	if err != nil {
