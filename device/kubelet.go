@@ -49,7 +49,6 @@ var absent = []struct{ instead, names string }{
 	{"write it as unsafeSysctls of the file of --policy", "allowed-unsafe-sysctls"},
 	{"the engine's own configuration says it", "kubelet-cgroups system-cgroups cgroup-driver cgroup-root cgroups-per-qos cpu-cfs-quota cpu-cfs-quota-period image-credential-provider-bin-dir image-credential-provider-config registry-qps registry-burst max-parallel-image-pulls serialize-image-pulls"},
 	{"it is fixed: the agent looks after images, logs and ended containers by itself", "image-gc-high-threshold image-gc-low-threshold image-maximum-gc-age minimum-image-ttl-duration minimum-container-ttl-duration maximum-dead-containers maximum-dead-containers-per-container container-log-max-size container-log-max-files eviction-pressure-transition-period eviction-minimum-reclaim keep-terminated-pod-volumes kernel-memcg-notification local-storage-capacity-isolation oom-score-adj protect-kernel-defaults sync-frequency housekeeping-interval global-housekeeping-interval volume-stats-agg-period volume-plugin-dir enable-controller-attach-detach max-open-files"},
-	{"containers of the agent go on when it stops, and it takes them up again", "shutdown-grace-period shutdown-grace-period-critical-pods"},
 	{"the agent has no such manager", "cpu-manager-policy-options cpu-manager-reconcile-period memory-manager-policy topology-manager-policy-options"},
 	{"one agent has one --state-dir, which it locks", "lock-file exit-on-lock-contention"},
 }

@@ -41,6 +41,7 @@ type runFlags struct {
 	swap, topology, scope    string
 	cpuManager               string
 	bootHelper               string // the helper's socket
+	grace                    grace  // before the device is shut down
 	hub, node, site          string // for the development listener
 	labels, taints           []string
 	nodeIP                   string
@@ -72,6 +73,8 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(agent.NoCPUManager), "none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
 	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod, all containers of a pod to the same NUMA nodes")
 	fl.StringSliceVar(&f.external, "node-external-ip", nil, "addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
+	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0, "time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the container engine")
+	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0, "how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
 	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node, the kubelet's --hostname-override (default: the host name)")
@@ -99,6 +102,7 @@ type plan struct {
 	status   time.Duration
 	journal  *agent.Journal
 	helper   string
+	grace    grace
 }
 
 func runAgent(ctx context.Context, f runFlags) error {
@@ -137,6 +141,9 @@ func runAgent(ctx context.Context, f runFlags) error {
 	ips, err := hardware.ParseNodeIPs(f.nodeIP)
 	if err != nil {
 		return usagef("--node-ip: %w", err)
+	}
+	if f.grace.critical < 0 || f.grace.total < f.grace.critical {
+		return usagef("--shutdown-grace-period %s must not be less than --shutdown-grace-period-critical-pods %s", f.grace.total, f.grace.critical)
 	}
 	swap, err := agent.ParseSwapBehavior(f.swap)
 	if err != nil {
@@ -211,7 +218,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	if p.ended != nil && p.ended.Done {
 		return link.ErrDismissed
 	}
-	p.journal, p.helper, p.status = journal, f.bootHelper, f.status
+	p.journal, p.helper, p.status, p.grace = journal, f.bootHelper, f.status, f.grace
 	board := &machine{where: o.where, periph: &hardware.Periph{}}
 	a, err := agent.New(agent.Config{
 		Node: p.node, Memory: m, Hardware: board, Connected: board.connected,
@@ -398,6 +405,9 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 	}
 	if p.helper != "" {
 		g.Go(func() error { return bootRunner(p.helper, p, a, m, isOnline(l), log).Run(agentCtx) })
+	}
+	if p.grace.total > 0 {
+		g.Go(func() error { return inhibit(agentCtx, a, p.grace, log) })
 	}
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
 	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })

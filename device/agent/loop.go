@@ -81,6 +81,7 @@ type loop struct {
 	peripherals peripherals
 	podTimes    map[types.UID][]corev1.PodCondition
 	network     podNetwork
+	stopped     chan struct{}           // closed when no container runs, see StopPods
 	storing     bool                    // pods are being measured, see checkStorage
 	storageAt   map[types.UID]time.Time // when each is next
 	dropping    bool                    // volumes are being removed, see dropVolumes
@@ -200,6 +201,7 @@ func (a *Agent) turn(now time.Time) time.Time {
 		a.checkStorage(now)
 		a.dropVolumes(now)
 		a.leave()
+		l.haveStopped()
 	}
 	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.resorted {
 		a.resort()

@@ -92,6 +92,9 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 			return st
 		}
 	}
+	if o.Shutdown != nil && st.Reason == "" && r.Admitted && !ended(phase) {
+		st.Reason, st.Message = nodeShutdown, shutdownMessage
+	}
 	if ip := podIP(pod, r, o.Node); ip != "" && (st.Phase != corev1.PodPending || pod.Spec.HostNetwork) {
 		st.PodIP, st.PodIPs = ip, []corev1.PodIP{{IP: ip}}
 		if pod.Spec.HostNetwork && o.Node.OtherIP != "" {
@@ -145,7 +148,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	if !ended(phase) {
 		st.Conditions = append(st.Conditions, resizeConditions(pod, r, o)...)
 	}
-	if r.Verdict != nil && r.Verdict.Reason == evicted {
+	if r.Verdict != nil && (r.Verdict.Reason == evicted || r.Verdict.Reason == nodeShutdown) {
 		st.Conditions = append(st.Conditions, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: r.Verdict.Message,
 		})

@@ -73,6 +73,7 @@ type Observed struct {
 	Busy       []Doing               // steps being taken
 	Stale      bool                  // Containers may have changed since
 	Dismissed  bool                  // no hub asks how pods end
+	Shutdown   *PodShutdown          // the device goes down
 }
 
 // Facts are the facts about the device that pods depend on.

@@ -25,6 +25,8 @@ type pass struct {
 	probing   map[probePlace]bool
 	hooking   map[Place]string               // container whose postStart hook runs
 	aligned   map[types.UID]map[string][]int // of the pods that this pass admits, see Record.NUMA
+
+	regularRun bool // while the device goes down: a pod runs that the system can do without
 }
 
 type probePlace struct {
@@ -74,11 +76,14 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 		}
 	}
 	p.leftovers()
+	p.regularRun = o.Shutdown != nil && p.regularRuns(d.Pods)
 	for _, pod := range inOrder(d.Pods) {
 		p.pod(pod)
 	}
-	for _, pod := range p.admissions(d.Pods) {
-		p.pod(pod)
+	if o.Shutdown == nil {
+		for _, pod := range p.admissions(d.Pods) {
+			p.pod(pod)
+		}
 	}
 	sort.SliceStable(p.steps, func(i, j int) bool { return rank(p.steps[i]) < rank(p.steps[j]) })
 	return p.steps, p.wake
@@ -142,6 +147,9 @@ func (p *pass) pod(pod *corev1.Pod) {
 		return
 	case r == nil:
 		return // not admitted yet
+	case p.o.Shutdown != nil:
+		p.shutDown(pod, r)
+		return
 	case r.Final != nil || r.Verdict != nil:
 		why := "the pod has ended"
 		if r.Verdict != nil {

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		always, never, critical := makePod("always", "stubborn"), makePod("never", "wait"), makePod("critical", "wait")
+		never.Spec.RestartPolicy = corev1.RestartPolicyNever
+		critical.Spec.Priority = new(int32)
+		*critical.Spec.Priority = systemCritical
+		pods := []corev1.Pod{always, critical, never}
+		d.desire(1, pods...)
+		time.Sleep(5 * time.Second)
+		d.wantContainers("always/c0#0 running", "critical/c0#0 running", "never/c0#0 running")
+		d.twin.Record()
+		began := time.Now()
+		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
+		if took := time.Since(began).Round(time.Second); took != 20*time.Second {
+			t.Errorf("it took %s: the stubborn pod has the 20 s of the regular ones, the critical pod ends at once", took)
+		}
+		stops := slices.DeleteFunc(d.twin.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Stop ") })
+		if len(stops) != 3 || !strings.Contains(stops[2], "critical") || !strings.HasSuffix(stops[2], "10s") {
+			t.Errorf("it stopped %q", stops)
+		}
+		d.wantContainers("always/c0#0 exited", "critical/c0#0 exited", "never/c0#0 exited")
+		cs := d.agent.Status().Status.Conditions
+		if c := cs[len(cs)-1]; c.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse || c.Reason != "NodeShutdown" {
+			t.Errorf("the node is %+v", c)
+		}
+		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning, "never": corev1.PodFailed} {
+			if st := d.wantPhase(name, phase, "Terminated"); st.Message != shutdownMessage {
+				t.Errorf("%s says %q", name, st.Message)
+			}
+		}
+		if c := condition(d.wantPhase("never", corev1.PodFailed, "Terminated"), corev1.DisruptionTarget); c.Reason != corev1.PodReasonTerminationByKubelet {
+			t.Errorf("the pod that has failed says %+v", c)
+		}
+		d.desire(2, append(pods, makePod("new", "wait"))...) // it is for after the boot
+		time.Sleep(10 * time.Second)
+		d.wantContainers("always/c0#0 exited", "critical/c0#0 exited", "never/c0#0 exited")
+
+		d.end()
+		d.board.set(func(b *board) { b.boot = "boot-2" })
+		d.start()
+		time.Sleep(time.Minute)
+		d.wantContainers("always/c0#0 exited", "always/c0#1 running", "critical/c0#0 exited", "critical/c0#1 running", "never/c0#0 exited", "new/c0#0 running")
+		d.wantPhase("always", corev1.PodRunning, "")
+		d.wantPhase("never", corev1.PodFailed, "Terminated")
+	})
+}
+
+func TestPodsRunAgainWhereTheShutdownIsCancelled(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(5 * time.Second)
+		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
+		time.Sleep(time.Minute)
+		d.wantContainers("web/c0#0 exited")
+		d.agent.StartPods()
+		time.Sleep(time.Minute)
+		d.wantContainers("web/c0#0 exited", "web/c0#1 running")
+		d.wantPhase("web", corev1.PodRunning, "")
+		cs := d.agent.Status().Status.Conditions
+		if c := cs[len(cs)-1]; c.Status != corev1.ConditionTrue {
+			t.Errorf("the node is %+v", c)
+		}
+	})
+}
+
+// An engine that hangs keeps nobody from going down.
+func TestTheDeviceGoesDownWhereAPodDoesNotEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		d.desire(1, makePod("web", "wait"))
+		time.Sleep(5 * time.Second)
+		d.twin.SetDown(true)
+		began := time.Now()
+		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}

@@ -1,0 +1,260 @@
+package logind
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxMessage is how long a message of the bus may be; those that we ask for have some hundred bytes.
+const maxMessage = 1 << 20
+
+// A bus is a connection to D-Bus' system bus, with as much of its protocol as a lock takes: calls with strings, one after
+// the other, and signals.
+type bus struct {
+	conn   *net.UnixConn
+	in     *bufio.Reader
+	serial uint32
+	files  []*os.File // that came with messages
+	missed []message  // signals that came while an answer was waited for
+}
+
+// A message is what came: its kind, what it is about, and its body.
+type message struct {
+	kind              byte
+	replyTo           uint32
+	member, signature string
+	body              []byte
+}
+
+const (
+	call     = 1
+	answer   = 2
+	failure  = 3
+	signal   = 4
+	longest  = 10 * time.Second // for an answer
+	little   = 'l'
+	fieldEnd = 8
+)
+
+// dial connects to the system bus at a socket.
+func dial(socket string) (*bus, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	b := &bus{conn: conn}
+	b.in = bufio.NewReader(receiver{b})
+	if err := b.greet(); err != nil {
+		return nil, errors.Join(fmt.Errorf("log in to D-Bus at %s: %w", socket, err), b.close())
+	}
+	return b, nil
+}
+
+func (b *bus) close() error {
+	for _, f := range b.files {
+		_ = f.Close() // nobody took it
+	}
+	return b.conn.Close()
+}
+
+// A receiver reads from the connection and keeps the files that come along.
+type receiver struct{ *bus }
+
+func (r receiver) Read(p []byte) (int, error) {
+	oob := make([]byte, syscall.CmsgSpace(4*8))
+	n, oobn, _, _, err := r.conn.ReadMsgUnix(p, oob)
+	if messages, e := syscall.ParseSocketControlMessage(oob[:oobn]); e == nil {
+		for i := range messages {
+			fds, _ := syscall.ParseUnixRights(&messages[i])
+			for _, fd := range fds {
+				syscall.CloseOnExec(fd)
+				r.files = append(r.files, os.NewFile(uintptr(fd), "from D-Bus"))
+			}
+		}
+	}
+	if err == nil && n == 0 && len(p) > 0 {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
+// greet authenticates as the user that the kernel says we are.
+func (b *bus) greet() error {
+	if err := b.conn.SetDeadline(time.Now().Add(longest)); err != nil {
+		return err
+	}
+	for _, step := range [][2]string{
+		{fmt.Sprintf("\x00AUTH EXTERNAL %x\r\n", fmt.Sprint(os.Geteuid())), "OK"},
+		{"NEGOTIATE_UNIX_FD\r\n", "AGREE_UNIX_FD"},
+	} {
+		if _, err := io.WriteString(b.conn, step[0]); err != nil {
+			return err
+		}
+		if line, err := b.in.ReadString('\n'); err != nil || !strings.HasPrefix(line, step[1]) {
+			return errors.Join(fmt.Errorf("it says %q", line), err)
+		}
+	}
+	if _, err := io.WriteString(b.conn, "BEGIN\r\n"); err != nil {
+		return err
+	}
+	_, err := b.ask("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "Hello")
+	return err
+}
+
+// ask calls a method with strings and waits for the answer.
+func (b *bus) ask(to, path, api, method string, args ...string) (message, error) {
+	b.serial++
+	if err := b.conn.SetDeadline(time.Now().Add(longest)); err != nil {
+		return message{}, err
+	}
+	if _, err := b.conn.Write(encode(b.serial, to, path, api, method, args)); err != nil {
+		return message{}, err
+	}
+	for {
+		m, err := b.next()
+		switch {
+		case err != nil:
+			return m, fmt.Errorf("%s: %w", method, err)
+		case m.kind == signal:
+			b.missed = append(b.missed, m)
+		case m.replyTo != b.serial:
+		case m.kind == failure:
+			why, _ := text(m.body, m.signature)
+			return m, fmt.Errorf("%s: %s", method, why)
+		default:
+			return m, nil
+		}
+	}
+}
+
+// hear waits for the next signal.
+func (b *bus) hear() (message, error) {
+	if len(b.missed) > 0 {
+		m := b.missed[0]
+		b.missed = b.missed[1:]
+		return m, nil
+	}
+	if err := b.conn.SetDeadline(time.Time{}); err != nil {
+		return message{}, err
+	}
+	for {
+		if m, err := b.next(); err != nil || m.kind == signal {
+			return m, err
+		}
+	}
+}
+
+// encode writes a call.
+func encode(serial uint32, to, path, api, method string, args []string) []byte {
+	var body []byte
+	for _, s := range args {
+		body = appendString(body, s)
+	}
+	head := []byte{little, call, 0, 1}
+	head = binary.LittleEndian.AppendUint32(head, uint32(len(body)))
+	head = binary.LittleEndian.AppendUint32(head, serial)
+	var fields []byte // they begin at 16, so that they are aligned as the whole is
+	field := func(code byte, kind, value string) {
+		fields = append(pad(fields, 8), code, 1, kind[0], 0)
+		if kind == "g" {
+			fields = append(append(append(fields, byte(len(value))), value...), 0)
+			return
+		}
+		fields = appendString(fields, value)
+	}
+	field(1, "o", path)
+	field(2, "s", api)
+	field(3, "s", method)
+	field(6, "s", to)
+	if len(args) > 0 {
+		field(fieldEnd, "g", strings.Repeat("s", len(args)))
+	}
+	head = binary.LittleEndian.AppendUint32(head, uint32(len(fields)))
+	return append(pad(append(head, fields...), 8), body...)
+}
+
+func pad(b []byte, to int) []byte {
+	for len(b)%to != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func appendString(b []byte, s string) []byte {
+	b = binary.LittleEndian.AppendUint32(pad(b, 4), uint32(len(s)))
+	return append(append(b, s...), 0)
+}
+
+var errBroken = errors.New("D-Bus sent what cannot be read")
+
+// next reads a message.
+func (b *bus) next() (m message, err error) {
+	var head [16]byte
+	if _, err := io.ReadFull(b.in, head[:]); err != nil {
+		return m, err
+	}
+	size, fields := binary.LittleEndian.Uint32(head[4:]), binary.LittleEndian.Uint32(head[12:])
+	if head[0] != little || size > maxMessage || fields > maxMessage {
+		return m, errBroken // each writes in the order of the bytes of its own machine
+	}
+	rest := make([]byte, (int(fields)+7)/8*8+int(size))
+	if _, err := io.ReadFull(b.in, rest); err != nil {
+		return m, err
+	}
+	m.kind, m.body = head[1], rest[len(rest)-int(size):]
+	for at := 0; at+4 < int(fields); {
+		code, kind := rest[at], rest[at+2]
+		v, next, err := value(rest[:fields], at+4, kind)
+		if err != nil {
+			return m, err
+		}
+		switch code {
+		case 3:
+			m.member = string(v)
+		case 5:
+			m.replyTo = binary.LittleEndian.Uint32(v)
+		case fieldEnd:
+			m.signature = string(v)
+		}
+		at = (next + 7) / 8 * 8
+	}
+	return m, nil
+}
+
+// value reads a value of a simple kind, and where the next one may begin.
+func value(b []byte, at int, kind byte) (v []byte, next int, err error) {
+	n, begin := 4, (at+3)/4*4
+	switch {
+	case kind == 'g' && at < len(b):
+		n, begin = int(b[at]), at+1
+		next = begin + n + 1
+	case (kind == 's' || kind == 'o') && begin+4 <= len(b):
+		n, begin = int(binary.LittleEndian.Uint32(b[begin:])), begin+4
+		next = begin + n + 1
+	case kind == 'u':
+		next = begin + 4
+	default:
+		return nil, 0, errBroken
+	}
+	if n < 0 || next > len(b) || next < begin {
+		return nil, 0, errBroken
+	}
+	return b[begin : begin+n], next, nil
+}
+
+// text is the string that a body begins with.
+func text(body []byte, signature string) (string, error) {
+	if !strings.HasPrefix(signature, "s") {
+		return "", errBroken
+	}
+	v, _, err := value(body, 0, 's')
+	return string(v), err
+}
