@@ -104,7 +104,7 @@ type Agent struct {
 	work    sync.WaitGroup
 	pulls   chan struct{}
 	away    away                      // registries
-	renewed renewed                   // images
+	renewed away                      // images that were damaged
 	copying chan struct{}             // held while images are copied for volumes, or copies removed
 	untidy  atomic.Bool               // copies were to be removed while it was held
 	first   chan struct{}             // see Looked

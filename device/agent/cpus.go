@@ -1,17 +1,14 @@
 package agent
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/cpuset"
-
-	"flotilla.dev/device/engine"
 )
 
 // CPUManagerPolicy says whether containers get processors of their own; the kubelet's --cpu-manager-policy.
@@ -35,34 +32,80 @@ func ParseCPUManagerPolicy(s string) (CPUManagerPolicy, error) {
 // LabelCPUs is the label that says which processors a container has for itself. As with devices it is the only record of it.
 const LabelCPUs = "flotilla.dev/cpus"
 
-// onlineCPUs are the processors of the device; empty where the kernel does not tell.
-func onlineCPUs(sysDir string) cpuset.CPUSet {
-	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
-	set, _ := cpuset.Parse(strings.TrimSpace(string(text)))
+// A cpuSet is a set of processors: whether each is in it, by number.
+type cpuSet []bool
+
+const mostCPUs = 8192 // of Linux
+
+// cpusIn reads a list as the kernel and engines write it, such as 0-3,5.
+func cpusIn(list string) (set cpuSet) {
+	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
+		from, to, many := strings.Cut(part, "-")
+		if !many {
+			to = from
+		}
+		first, err := strconv.Atoi(from)
+		last, err2 := strconv.Atoi(to)
+		if err != nil || err2 != nil || first < 0 || last >= mostCPUs {
+			continue
+		}
+		for n := first; n <= last; n++ {
+			set.put(n)
+		}
+	}
 	return set
+}
+
+//go:noinline
+func (s *cpuSet) put(n int) {
+	for len(*s) <= n {
+		*s = append(*s, false)
+	}
+	(*s)[n] = true
+}
+
+func (s cpuSet) has(n int) bool { return n < len(s) && s[n] }
+
+// String is the list of the numbers, one by one.
+func (s cpuSet) String() string {
+	var list []string
+	for n, in := range s {
+		if in {
+			list = append(list, strconv.Itoa(n))
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// onlineCPUs are the processors of the device; empty where the kernel does not tell.
+func onlineCPUs(sysDir string) cpuSet {
+	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
+	return cpusIn(string(text))
 }
 
 // manages tells whether containers get processors by the static policy.
 func (f Facts) manages() bool {
-	return f.CPUManager == StaticCPUManager && f.Engine.CPUSet && !f.CPUs.IsEmpty()
+	return f.CPUManager == StaticCPUManager && f.Engine.CPUSet && len(f.CPUs) > 0
 }
 
-// own are the processors that an instance has for itself.
-func own(in Instance) cpuset.CPUSet {
-	set, _ := cpuset.Parse(in.Labels[LabelCPUs])
-	return set
-}
-
-// exclusive are the processors that containers have for themselves, or are about to, but for one.
-func (p *pass) exclusive(but Place) (set cpuset.CPUSet) {
+// freeCPUs are the processors that no container has for itself, or is about to, but for one.
+func (p *pass) freeCPUs(but Place) cpuSet {
+	set := slices.Clone(p.o.Node.CPUs)
+	take := func(list string) {
+		for n, taken := range cpusIn(list) {
+			if taken && n < len(set) {
+				set[n] = false
+			}
+		}
+	}
 	for _, in := range p.o.Containers {
-		if in.Place != but && (in.State == engine.Running || in.State == engine.Paused) {
-			set = set.Union(own(in))
+		if in.Place != but && isRunning(in) {
+			take(in.Labels[LabelCPUs])
 		}
 	}
 	for _, s := range p.starting() {
-		if taken, err := cpuset.Parse(s.CPUs); err == nil && s.Exclusive && s.Place != but {
-			set = set.Union(taken)
+		if s.Exclusive && s.Place != but {
+			take(s.CPUs)
 		}
 	}
 	return set
@@ -75,37 +118,56 @@ func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus 
 	if !node.manages() {
 		return "", false, ""
 	}
-	free, n := node.CPUs.Difference(p.exclusive(at)), int(wholeCPUs(pod, c))
-	if n == 0 {
+	free, want := p.freeCPUs(at), wholeCPUs(pod, c)
+	if want == 0 {
 		return free.String(), false, ""
 	}
-	reserved := max(node.CPUs.Size()-int(node.Allocatable.Cpu().MilliValue()/1000), 1)
-	list := free.Difference(cpuset.New(node.CPUs.List()[:min(reserved, node.CPUs.Size())]...)).List()
-	if len(list) < n {
-		return "", false, fmt.Sprintf("cpu: %d whole processors are asked for, and %d are free for one container alone: wait until who has them ends, or ask for less", n, len(list))
+	for n, left := 0, p.reservedCPUs(); left > 0 && n < len(node.CPUs); n++ {
+		if node.CPUs[n] {
+			free[n], left = false, left-1
+		}
 	}
-	var had, near cpuset.CPUSet
+	var had, near cpuSet // it had them before, or they are on its NUMA nodes
 	for _, in := range p.instances[at.Pod] {
 		if in.Place == at {
-			had = had.Union(own(in))
+			had = append(had, cpusIn(in.Labels[LabelCPUs])...)
+			break // the newest
 		}
 	}
 	for _, numa := range node.NUMA {
-		if set, err := cpuset.Parse(numa.CPUs); err == nil && slices.Contains(p.nearTo(at), numa.ID) {
-			near = near.Union(set)
+		if slices.Contains(p.nearTo(at), numa.ID) {
+			for n, in := range cpusIn(numa.CPUs) {
+				if in {
+					near.put(n)
+				}
+			}
 		}
 	}
-	rank := func(cpu int) int {
-		switch {
-		case had.Contains(cpu):
-			return 0
-		case near.Contains(cpu):
-			return 1
+	var own cpuSet
+	left := want
+	for _, first := range []cpuSet{had, near, free} {
+		for n := 0; n < len(free) && left > 0; n++ {
+			if free[n] && first.has(n) {
+				own.put(n)
+				free[n], left = false, left-1
+			}
 		}
-		return 2
 	}
-	slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(rank(a), rank(b)) })
-	return cpuset.New(list[:n]...).String(), true, ""
+	if left > 0 {
+		return "", false, fmt.Sprintf("cpu: %d whole processors are asked for, and %d are free for one container alone: wait until who has them ends, or ask for less", want, want-left)
+	}
+	return own.String(), true, ""
+}
+
+// reservedCPUs is how many processors are nobody's alone.
+func (p *pass) reservedCPUs() int64 {
+	all := int64(0)
+	for _, in := range p.o.Node.CPUs {
+		if in {
+			all++
+		}
+	}
+	return max(all-p.o.Node.Allocatable.Cpu().MilliValue()/1000, 1)
 }
 
 // shared are the processors that a running container shares with others; "": it has its own, or there is no such rule.
@@ -114,8 +176,8 @@ func (p *pass) shared(at Place, id string) string {
 		return ""
 	}
 	for _, in := range p.instances[at.Pod] {
-		if in.ID == id && own(in).IsEmpty() {
-			return p.o.Node.CPUs.Difference(p.exclusive(at)).String()
+		if in.ID == id && in.Labels[LabelCPUs] == "" {
+			return p.freeCPUs(at).String()
 		}
 	}
 	return ""

@@ -137,28 +137,28 @@ const (
 
 var errNoAnswer = errors.New("there is no answer from its registry")
 
-// away are the registries that do not answer, and until when that holds.
+// away are the names that are left alone, such as those of registries that do not answer, and until when that holds.
 type away struct {
 	sync.Mutex
 	until map[string]time.Time
 }
 
-func (w *away) is(registry string) bool {
+func (w *away) is(name string) bool {
 	w.Lock()
 	defer w.Unlock()
-	return time.Now().Before(w.until[registry])
+	return time.Now().Before(w.until[name])
 }
 
-// set notes that a registry does not answer for a while; 0: it does.
-func (w *away) set(registry string, lasts time.Duration) {
+// set notes that a name is left alone for a while; 0: it is not.
+func (w *away) set(name string, lasts time.Duration) {
 	w.Lock()
 	defer w.Unlock()
 	if w.until == nil {
 		w.until = map[string]time.Time{}
 	}
-	w.until[registry] = time.Now().Add(lasts)
+	w.until[name] = time.Now().Add(lasts)
 	if lasts == 0 {
-		delete(w.until, registry)
+		delete(w.until, name)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/cpuset"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
@@ -94,8 +93,8 @@ type Facts struct {
 	Topology    TopologyPolicy
 	Scope       TopologyScope // empty: ContainerScope
 	CPUManager  CPUManagerPolicy
-	CPUs        cpuset.CPUSet // of the device; empty: not known
-	AppArmor    bool          // the kernel enforces it
+	CPUs        cpuSet // of the device; empty: not known
+	AppArmor    bool   // the kernel enforces it
 	Engine      engine.Info
 }
 

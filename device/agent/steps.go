@@ -106,26 +106,17 @@ func inOrder(pods []corev1.Pod) []*corev1.Pod {
 	for i := range pods {
 		out[i] = &pods[i]
 	}
-	slices.SortStableFunc(out, func(a, b *corev1.Pod) int {
+	sort.SliceStable(out, func(i, j int) bool {
+		a, b := out[i], out[j]
 		if pa, pb := priority(a), priority(b); pa != pb {
-			return int(max(min(int64(pb)-int64(pa), 1), -1))
+			return pa > pb
 		}
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
+			return c < 0
 		}
-		return compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+		return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 	})
 	return out
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func priority(p *corev1.Pod) int32 {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
+	"sort"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,7 +116,7 @@ func (a *Agent) checkStorage(now time.Time) {
 	if len(pods) == 0 {
 		return
 	}
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return due[a.UID].Compare(due[b.UID]) })
+	sort.SliceStable(pods, func(i, j int) bool { return due[pods[i].UID].Before(due[pods[j].UID]) })
 	running := l.instancesOf(pods)
 	l.storing = true
 	e := l.engine

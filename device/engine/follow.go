@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"time"
@@ -23,39 +22,42 @@ type follower struct {
 	heard   time.Time // when that came
 }
 
-// of is where one stream of the log goes on its way to a writer, line by line, each with its time before it.
-func (f *follower) of(to io.Writer) io.Writer {
-	var last time.Time
-	again := false // we are in what was read before
-	return writer(func(p []byte) (int, error) {
-		stamp, text, _ := bytes.Cut(p, []byte(" "))
-		at, err := time.Parse(time.RFC3339Nano, string(stamp))
-		if err != nil {
-			return to.Write(p)
-		}
-		now := time.Now()
-		// A time before the last one is that of a repeated line, unless the clock has been set back.
-		if again = (again && !at.After(last) || at.Before(last)) && !last.After(now); again {
-			return len(p), nil
-		}
-		out := text
-		if f.stamped {
-			out = p
-		}
-		if f.missing(at, text) {
-			note := fmt.Sprintf("flotilla-device: lines from %s to %s are missing: they were written faster than this was read, and the container engine keeps the newest 5 to 10 MB\n",
-				f.latest.UTC().Format(time.TimeOnly), at.UTC().Format(time.TimeOnly))
-			if f.stamped {
-				note = string(stamp) + " " + note
-			}
-			out = append([]byte(note), out...)
-		}
-		last, f.latest, f.heard = at, at, now
-		if _, err := to.Write(out); err != nil {
-			return 0, err
-		}
+// A followed stream of the log is on its way to a writer, line by line, each with its time before it.
+type followed struct {
+	*follower
+	to    io.Writer
+	last  time.Time
+	again bool // we are in what was read before
+}
+
+func (f *followed) Write(p []byte) (int, error) {
+	stamp, text, _ := bytes.Cut(p, []byte(" "))
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if err != nil {
+		return f.to.Write(p)
+	}
+	now := time.Now()
+	// A time before the last one is that of a repeated line, unless the clock has been set back.
+	if f.again = (f.again && !at.After(f.last) || at.Before(f.last)) && !f.last.After(now); f.again {
 		return len(p), nil
-	})
+	}
+	out := text
+	if f.stamped {
+		out = p
+	}
+	if f.missing(at, text) {
+		note := "flotilla-device: lines from " + f.latest.UTC().Format(time.TimeOnly) + " to " + at.UTC().Format(time.TimeOnly) +
+			" are missing: they were written faster than this was read, and the container engine keeps the newest 5 to 10 MB\n"
+		if f.stamped {
+			note = string(stamp) + " " + note
+		}
+		out = append([]byte(note), out...)
+	}
+	f.last, f.latest, f.heard = at, at, now
+	if _, err := f.to.Write(out); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // missing tells whether lines between the latest one and this one are missing: that came late, and this one is the first of

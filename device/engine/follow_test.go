@@ -84,8 +84,8 @@ func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 
 // A clock that is set back makes no line a repeated one.
 func TestAFollowedLogGoesOnWhereTheClockIsSetBack(t *testing.T) {
-	f, out := &follower{}, &bytes.Buffer{}
-	w := f.of(out)
+	out := &bytes.Buffer{}
+	w := &followed{follower: &follower{}, to: out}
 	for i, at := range []time.Time{time.Now().Add(time.Hour), time.Now().Add(-time.Second), time.Now()} {
 		fmt.Fprintf(w, "%s %d\n", at.Format(time.RFC3339Nano), i)
 	}

@@ -42,7 +42,7 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	tty := found.Container.Config != nil && found.Container.Config.Tty
 	if o.Follow && !tty {
 		f := &follower{path: found.Container.LogPath, stamped: o.Timestamps}
-		stdout, stderr, options.Timestamps = f.of(stdout), f.of(stderr), true
+		stdout, stderr, options.Timestamps = &followed{follower: f, to: stdout}, &followed{follower: f, to: stderr}, true
 	}
 	_, err = again(ctx, func() (struct{}, error) { return struct{}{}, a.copyLog(ctx, id, options, tty, stdout, stderr) })
 	if o.Follow && ctx.Err() != nil {

@@ -158,29 +158,27 @@ func encode(serial uint32, to, path, api, method string, args []string) []byte {
 	for _, s := range args {
 		body = appendString(body, s)
 	}
-	head := []byte{little, call, 0, 1}
-	head = binary.LittleEndian.AppendUint32(head, uint32(len(body)))
-	head = binary.LittleEndian.AppendUint32(head, serial)
-	var fields []byte // they begin at 16, so that they are aligned as the whole is
-	field := func(code byte, kind, value string) {
-		fields = append(pad(fields, 8), code, 1, kind[0], 0)
-		if kind == "g" {
-			fields = append(append(append(fields, byte(len(value))), value...), 0)
-			return
-		}
-		fields = appendString(fields, value)
-	}
-	field(1, "o", path)
-	field(2, "s", api)
-	field(3, "s", method)
-	field(6, "s", to)
+	fields := appendField(nil, 1, 'o', path) // they begin at 16, so that they are aligned as the whole is
+	fields = appendField(fields, 2, 's', api)
+	fields = appendField(fields, 3, 's', method)
+	fields = appendField(fields, 6, 's', to)
 	if len(args) > 0 {
-		field(fieldEnd, "g", strings.Repeat("s", len(args)))
+		fields = append(pad(fields, 8), fieldEnd, 1, 'g', 0, byte(len(args)))
+		fields = append(fields, strings.Repeat("s", len(args))+"\x00"...)
 	}
-	head = binary.LittleEndian.AppendUint32(head, uint32(len(fields)))
+	head := make([]byte, 16, 16+len(fields)+8+len(body))
+	head[0], head[1], head[3] = little, call, 1
+	binary.LittleEndian.PutUint32(head[4:], uint32(len(body)))
+	binary.LittleEndian.PutUint32(head[8:], serial)
+	binary.LittleEndian.PutUint32(head[12:], uint32(len(fields)))
 	return append(pad(append(head, fields...), 8), body...)
 }
 
+func appendField(b []byte, code, kind byte, value string) []byte {
+	return appendString(append(pad(b, 8), code, 1, kind, 0), value)
+}
+
+//go:noinline
 func pad(b []byte, to int) []byte {
 	for len(b)%to != 0 {
 		b = append(b, 0)
@@ -188,6 +186,7 @@ func pad(b []byte, to int) []byte {
 	return b
 }
 
+//go:noinline
 func appendString(b []byte, s string) []byte {
 	b = binary.LittleEndian.AppendUint32(pad(b, 4), uint32(len(s)))
 	return append(append(b, s...), 0)
