@@ -324,6 +324,7 @@ func (b *bootBoard) start(argument string) {
 		kind = b.startOther()
 	} else {
 		b.write("proc/device-tree/chosen/bootloader/tryboot", cell)
+		b.write("proc/cmdline", b.cmdline)
 	}
 	b.boots = append(b.boots, kind)
 	b.write("proc/sys/kernel/random/boot_id", fmt.Sprintf("00000000-0000-4000-8000-%012d\n", len(b.boots)))

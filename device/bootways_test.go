@@ -41,6 +41,7 @@ func (b *bootBoard) furnish() {
 // startOther is the boot of a board whose firmware does not try.
 func (b *bootBoard) startOther() (kind string) {
 	if b.way != "grub" {
+		b.write("proc/cmdline", b.cmdline)
 		return "plain"
 	}
 	text := func(name string) string {

@@ -159,7 +159,7 @@ func (h *Helper) arm(s helperState) error {
 	if err != nil {
 		return err
 	}
-	s.Phase, s.Left, s.Boot, s.Trial = PhaseArmed, "", h.Board.BootID(), ""
+	s.Phase, s.Left, s.Late, s.Boot, s.Trial, s.Ran = PhaseArmed, "", false, h.Board.BootID(), "", false
 	if err := h.save(s); err != nil {
 		return err
 	}
@@ -172,13 +172,12 @@ func (h *Helper) arm(s helperState) error {
 	case fleet.TrialGrub:
 		return h.armGrub(dir)
 	}
-	text := s.To.Config
-	if !bytes.Equal(s.From.Cmdline, s.To.Cmdline) {
-		text = via(s.To.Config)
-		err = replace(h.Disk, h.path(dir, tryCmdline), s.To.Cmdline)
+	line, end, err := cmdline(s.To.Cmdline)
+	if err == nil { // its command line is a file of its own, with a word more
+		err = replace(h.Disk, h.path(dir, tryCmdline), []byte(line+" "+grubTrialOf+trialName(s.Candidate)+end))
 	}
 	if err == nil {
-		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+s.Candidate+"\n"), text...))
+		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+s.Candidate+"\n"), via(s.To.Config)...))
 	}
 	if err == nil {
 		err = h.Board.Reboot("0 tryboot")

@@ -274,7 +274,7 @@ func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
 	if err := errors.Join(h.Pin("pi-1", hubsKey), h.Arm(f)); err != nil {
 		t.Fatal(err)
 	}
-	w.boot++
+	w.boot, w.args = w.boot+1, string(w.new.Cmdline)
 	if err := h.Settle(); err != nil || !h.Status().Tryboot {
 		t.Fatalf("the trial does not run: %v", err)
 	}
@@ -314,7 +314,7 @@ func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.boot, b.reboots, w.trying, w.args = w.boot+1, 0, way == byTryboot, ""
-			if way == byGrub {
+			if way == byGrub || way == byTryboot {
 				w.args = "ro " + grubTrialOf + trialName(f.Digest)
 			}
 			if err := s.Restore(); err != nil {

@@ -26,21 +26,21 @@ func (h *Helper) wake() error {
 	case s.Trial == "" && live.equal(s.From): // the power was cut before anything was there
 		return h.idle()
 	case s.Trial == "":
-		s.Trial = h.Board.BootID()
+		s.Trial, s.Ran = h.Board.BootID(), h.taken()
 		return h.save(s)
 	case s.Trial == h.Board.BootID() && half: // the board has booted the new files, though not all are in their places
 		return h.swap(s.From, s.To)
 	case s.Trial == h.Board.BootID():
 		return nil
 	}
-	return h.giveBack()
+	return h.giveBack(false)
 }
 
-// giveBack puts the files from before the trial back.
-func (h *Helper) giveBack() error {
+// giveBack puts the files from before the trial back, late where its deadline is over.
+func (h *Helper) giveBack(late bool) error {
 	s := h.state
-	if s.Trial != "" {
-		s.Left = s.Candidate
+	if s.Ran {
+		s.Left, s.Late = s.Candidate, late
 	}
 	s.Phase, s.Boot = PhaseReturning, h.Board.BootID()
 	if err := h.save(s); err != nil {

@@ -35,12 +35,14 @@ type Journal struct {
 	Boot      string        `json:"boot,omitempty"`     // boot id at which the phase began
 	At        time.Duration `json:"at,omitempty"`       // uptime at which it was last asked for a reboot
 	Attempts  int           `json:"attempts,omitempty"` // of the candidate
+	Ran       int           `json:"ran,omitempty"`      // in so many of them it was seen to run
 	Retry     int64         `json:"retry,omitempty"`    // as the hub said it for the candidate
 	Was       Was           `json:"was,omitzero"`
 	Deadline  time.Duration `json:"deadline,omitempty"`
 	StableFor time.Duration `json:"stableFor,omitempty"`
 	Checks    []string      `json:"checks,omitempty"`
 	Failed    bool          `json:"failed,omitempty"` // Back: the candidate is bad, not only put off
+	Held      bool          `json:"held,omitempty"`   // Back, Failed: it is not bad, but not tried again by itself
 	Why       string        `json:"why,omitempty"`
 	Bad       []BadDigest   `json:"bad,omitempty"` // the newest last
 	Since     time.Time     `json:"since,omitzero"`
@@ -58,6 +60,7 @@ type BadDigest struct {
 	Retry  int64  `json:"retry,omitempty"` // a higher one of the hub's lets it be tried again
 	Why    string `json:"why"`
 	Undo   bool   `json:"undo,omitempty"` // it is good, and what was there before it has failed
+	Held   bool   `json:"held,omitempty"` // nothing speaks against it: it was not tried
 }
 
 // Facts are what is so now.
@@ -110,7 +113,7 @@ func Decide(j Journal, f Facts, want *wire.Firmware, now time.Time) (next Journa
 	}
 	d.st.Backend, d.st.Trial = f.Helper.Backend, f.Helper.Trial
 	for _, b := range slices.Backward(d.j.Bad) {
-		if len(d.st.Bad) < wire.MaxFirmwareBad && !b.Undo {
+		if len(d.st.Bad) < wire.MaxFirmwareBad && !b.Undo && !b.Held {
 			d.st.Bad = append(d.st.Bad, b.Digest)
 		}
 	}
@@ -159,19 +162,36 @@ func (d *decider) goBack(failed bool, why string) string {
 	return Wait
 }
 
-// notTried goes back from a trial that ended without a verdict, which a power cut does, too. Only
-// the last attempt counts against the candidate.
-func (d *decider) notTried(why string) string {
-	last := d.j.Attempts >= maxAttempts
-	if last {
-		return d.goBack(true, fmt.Sprintf("was not tried in %d attempts: %s", maxAttempts, why))
+// hold goes back from a candidate that is not tried again before the hub's retry is raised,
+// though nothing speaks against it: what hangs may need somebody to pull the plug each time.
+func (d *decider) hold(why string) string {
+	d.j.Held = true
+	return d.goBack(true, why+"; it is tried again when the retry of its rollout is raised")
+}
+
+// noVerdict goes back from a trial that ended without a verdict, which a power cut does, too.
+// It counts against the candidate only where each attempt was seen to run and ended so.
+func (d *decider) noVerdict(ran bool, why string) string {
+	if ran {
+		d.j.Ran++
+		why = "the board has restarted before the trial was judged"
 	}
-	return d.goBack(false, fmt.Sprintf("was not tried (attempt %d of %d): %s", d.j.Attempts, maxAttempts, why))
+	switch {
+	case d.j.Attempts < maxAttempts:
+		return d.goBack(false, fmt.Sprintf("attempt %d of %d: %s", d.j.Attempts, maxAttempts, why))
+	case d.j.Ran >= maxAttempts:
+		return d.goBack(true, fmt.Sprintf("the board has restarted in each of %d trials before they were judged", maxAttempts))
+	}
+	done := "tried"
+	if d.j.Ran > 0 {
+		done = "judged"
+	}
+	return d.hold(fmt.Sprintf("was not %s in %d attempts: %s", done, maxAttempts, why))
 }
 
 // rest ends everything.
 func (d *decider) rest() {
-	d.j = Journal{Bad: d.j.Bad, Attempts: d.j.Attempts, Candidate: d.j.Candidate, Retry: d.j.Retry}
+	d.j = Journal{Bad: d.j.Bad, Attempts: d.j.Attempts, Ran: d.j.Ran, Candidate: d.j.Candidate, Retry: d.j.Retry}
 }
 
 // kept tells whether the helper has kept what was tried.
@@ -192,7 +212,7 @@ func (d *decider) wanted() bool {
 // try begins a trial, by the checks of a configuration.
 func (d *decider) try(candidate string, b *fleet.BootConfig) {
 	if d.j.Candidate != candidate || d.j.Retry != d.want.Retry {
-		d.j.Attempts = 0
+		d.j.Attempts, d.j.Ran = 0, 0
 	}
 	d.j.Candidate, d.j.Retry = candidate, d.want.Retry
 	d.j.Was, d.j.Deadline, d.j.StableFor, d.j.Checks = d.f.Was, b.Deadline(), b.StableFor(), b.Checks()
@@ -200,12 +220,20 @@ func (d *decider) try(candidate string, b *fleet.BootConfig) {
 }
 
 // failed is what this board has found of a digest: of itself, or of going back from it.
-func (d *decider) failed(digest string, undo bool) (why string, yes bool) {
+func (d *decider) failed(digest string, undo bool) *BadDigest {
 	i := slices.IndexFunc(d.j.Bad, func(b BadDigest) bool { return b.Digest == digest && b.Undo == undo && b.Retry >= d.want.Retry })
 	if i < 0 {
-		return "", false
+		return nil
 	}
-	return d.j.Bad[i].Why, true
+	return &d.j.Bad[i]
+}
+
+// state is what a board says that has gone back.
+func (b BadDigest) state() string {
+	if b.Undo || b.Held { // what is kept is as good as it was, or nothing speaks against what is not
+		return wire.FirmwareFailed
+	}
+	return wire.FirmwareRolledBack
 }
 
 func (d *decider) idle() string {
@@ -215,7 +243,7 @@ func (d *decider) idle() string {
 		if d.j.Candidate = h.Candidate; h.Candidate == undoOf(h.Kept) {
 			d.j.Undoes = h.Kept
 		}
-		return d.goBack(true, "the trial was not remembered")
+		return d.hold("the trial was not remembered")
 	case PhaseKeeping, PhaseReturning, PhaseLeaving:
 		d.say(wire.FirmwareVerifying, "the boot helper is %s", h.Phase)
 		if h.Phase == PhaseLeaving {
@@ -239,8 +267,8 @@ func (d *decider) idle() string {
 		d.st.Candidate = ""
 		return Wait
 	}
-	if why, yes := d.failed(want.Digest, false); yes {
-		d.say(wire.FirmwareRolledBack, "%s", why)
+	if b := d.failed(want.Digest, false); b != nil {
+		d.say(b.state(), "%s", b.Why)
 		d.st.Candidate = want.Digest
 		return Wait
 	}
@@ -269,12 +297,12 @@ func (d *decider) idle() string {
 // a board is judged, and does so still.
 func (d *decider) undo() string {
 	h, want := d.f.Helper, d.want
-	why, tried := d.failed(want.Digest, true)
+	tried := d.failed(want.Digest, true)
 	switch {
 	case h.Kept != want.Digest:
 		d.say(wire.FirmwareUpToDate, "it is undone")
-	case tried:
-		d.say(wire.FirmwareFailed, "%s", why)
+	case tried != nil:
+		d.say(wire.FirmwareFailed, "%s", tried.Why)
 	case !h.Undoable:
 		d.say(wire.FirmwareFailed, "the boot helper does not remember what was there before: roll out what is wanted instead")
 	case h.Refused != "":
@@ -308,8 +336,11 @@ func (d *decider) arming() string {
 	case d.kept(): // it was so already
 		d.rest()
 		return Wait
-	case h.Phase == PhaseIdle && h.Left == d.j.Candidate && h.BootID != d.j.Boot:
-		return d.goBack(true, "nothing on the board judged it before its deadline: the agent did not run")
+	case h.Left == d.j.Candidate && h.BootID != d.j.Boot:
+		if h.Late {
+			return d.goBack(true, "nothing on the board judged it before its deadline: the agent did not run")
+		}
+		return d.noVerdict(true, "")
 	case h.Phase == PhaseArmed && h.Candidate != d.j.Candidate || h.Phase != PhaseIdle && h.Phase != PhaseArmed:
 		return d.goBack(false, "the boot helper was at something else")
 	case h.BootID == d.j.Boot:
@@ -317,20 +348,20 @@ func (d *decider) arming() string {
 			return d.goBack(false, "the hub wants something else")
 		}
 		if d.f.Failed != "" {
-			return d.goBack(d.j.Attempts >= maxAttempts, d.f.Failed)
+			return d.noVerdict(false, d.f.Failed)
 		}
 		if d.j.At != 0 && h.Uptime-d.j.At < rebootTime {
 			return Wait
 		}
 		if d.j.Attempts >= maxAttempts {
-			return d.goBack(true, fmt.Sprintf("the board did not reboot in %d attempts", maxAttempts))
+			return d.noVerdict(false, "the board did not reboot")
 		}
 		d.j.Attempts++
 		return d.reboot(Arm)
 	case h.Phase == PhaseIdle:
-		return d.goBack(d.j.Attempts >= maxAttempts, "the power was cut before the trial was ready")
+		return d.noVerdict(false, "the power was cut before the trial was ready")
 	case !h.Tryboot:
-		return d.notTried("the board has booted its old configuration: its firmware did not try the new one, that does not boot, or the power was cut")
+		return d.noVerdict(h.Ran, "the kernel's command line is not that of the trial: the firmware did not try it, it does not boot, or the power was cut")
 	}
 	d.enter(Verifying)
 	d.say(wire.FirmwareVerifying, "the board runs it")
@@ -343,7 +374,7 @@ func (d *decider) verifying() string {
 	case h.Phase != PhaseArmed || h.Candidate != d.j.Candidate:
 		return d.keepingOrBack()
 	case h.BootID != d.j.Boot || !h.Tryboot:
-		return d.notTried("the board has restarted before the trial was judged")
+		return d.noVerdict(true, "")
 	case d.want != nil && d.want.Undo && d.want.Digest == d.j.Candidate:
 		return d.goBack(false, "the hub takes it back")
 	case len(d.f.Failing) == 0 && h.Uptime-d.f.Holding >= d.j.StableFor:
@@ -369,7 +400,7 @@ func (d *decider) keeping() string {
 	d.say(wire.FirmwareVerifying, "it is good and is being kept")
 	if h.Phase == PhaseArmed && h.Candidate == d.j.Candidate && h.Tryboot && h.BootID == d.j.Boot {
 		if h.Uptime >= d.j.Deadline+rebootTime {
-			return d.goBack(true, "it could not be kept: "+d.f.Failed)
+			return d.hold("it could not be kept: " + d.f.Failed)
 		}
 		return Keep
 	}
@@ -394,7 +425,7 @@ func (d *decider) keepingOrBack() string {
 		d.say(wire.FirmwareVerifying, "it is good and is being kept")
 		return Wait // the helper ends it
 	}
-	return d.notTried("the board has restarted before it was kept")
+	return d.noVerdict(true, "")
 }
 
 func (d *decider) back() string {
@@ -406,14 +437,14 @@ func (d *decider) back() string {
 			return d.keepingOrBack()
 		}
 		undo, failed := d.j.Undoes != "", d.j.Failed
-		bad := BadDigest{Digest: cmp.Or(d.j.Undoes, d.j.Candidate), Retry: d.j.Retry, Why: d.j.Why, Undo: undo}
+		bad := BadDigest{Digest: cmp.Or(d.j.Undoes, d.j.Candidate), Retry: d.j.Retry, Why: d.j.Why, Undo: undo, Held: d.j.Held}
 		d.rest()
 		if failed {
 			d.j.Bad = append(slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == bad.Digest && b.Undo == undo }), bad)
 			d.j.Bad = d.j.Bad[max(0, len(d.j.Bad)-wire.MaxFirmwareBad):]
-			d.j.Attempts = 0
-			if d.say(wire.FirmwareRolledBack, "%s", bad.Why); undo { // what is kept is as good as it was
-				d.st.State, d.st.Candidate = wire.FirmwareFailed, ""
+			d.j.Attempts, d.j.Ran = 0, 0
+			if d.say(bad.state(), "%s", bad.Why); undo {
+				d.st.Candidate = ""
 			}
 		}
 		return Wait

@@ -62,11 +62,13 @@ type HelperStatus struct {
 	Kept       string        `json:"kept,omitempty"`
 	Undoable   bool          `json:"undoable,omitempty"`
 	Left       string        `json:"left,omitempty"`  // digest whose trial ran last, and was left
+	Late       bool          `json:"late,omitempty"`  // as its deadline was over
+	Ran        bool          `json:"ran,omitempty"`   // Candidate was seen to run since it was armed
 	Armed      string        `json:"armed,omitempty"` // boot id of the phase's beginning
 	BootID     string        `json:"bootID"`
 	Uptime     time.Duration `json:"uptime"`
 	Lost       bool          `json:"lost,omitempty"`    // Kept, or some of it, is not in the boot files any more
-	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is a trial
+	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is a trial, and the kernel has what is tried
 	Backend    string        `json:"backend,omitempty"` // by which the board boots
 	Trial      string        `json:"trial,omitempty"`   // how it tries, one of fleet.TrialTryboot, TrialDeadman, TrialGrub
 	Refused    string        `json:"refused,omitempty"` // why nothing of the boot may be changed on this board, now or ever
@@ -80,8 +82,10 @@ type helperState struct {
 	Phase        string        `json:"phase,omitempty"`
 	Boot         string        `json:"boot,omitempty"`
 	Way          string        `json:"way,omitempty"`   // how the candidate is tried; empty: tryboot
-	Trial        string        `json:"trial,omitempty"` // boot id of the deadman's trial, once it runs
+	Trial        string        `json:"trial,omitempty"` // boot id of the trial, once it runs
+	Ran          bool          `json:"ran,omitempty"`   // and the kernel had what is tried
 	Left         string        `json:"left,omitempty"`  // digest whose trial ran last, and was left
+	Late         bool          `json:"late,omitempty"`  // as its deadline was over
 	Candidate    string        `json:"candidate,omitempty"`
 	Deadline     time.Duration `json:"deadline,omitempty"` // of the candidate
 	From         Files         `json:"from,omitzero"`      // of the phase
@@ -128,9 +132,9 @@ func (h *Helper) Status() HelperStatus {
 	s := h.state
 	out := HelperStatus{
 		Node: s.Node, Key: s.Key, Generation: s.Generation, Phase: s.Phase, Candidate: s.Candidate, Kept: s.Kept, Armed: s.Boot,
-		Undoable: s.Previous != nil, Left: s.Left, BootID: h.Board.BootID(), Uptime: h.Board.Uptime(),
+		Undoable: s.Previous != nil, Left: s.Left, Late: s.Late, Ran: s.Ran, BootID: h.Board.BootID(), Uptime: h.Board.Uptime(),
 	}
-	out.Tryboot = h.trying()
+	out.Tryboot = h.trying() && h.taken()
 	out.Backend, _, _ = h.Board.Boots() // refuses says it
 	if out.Trial = s.Way; s.Phase == PhaseIdle {
 		out.Trial = h.way(out.Backend, "")
@@ -244,15 +248,34 @@ func (h *Helper) way(backend, trial string) string {
 	return fleet.TrialTryboot
 }
 
-// trying tells whether this boot is a trial.
+// trying tells whether this boot is a trial. Firmware that tries, and GRUB, give the kernel a
+// word that says so; by what the firmware says of itself alone, it may have booted anything.
 func (h *Helper) trying() bool {
 	s := h.state
-	switch s.Way {
-	case fleet.TrialDeadman:
+	if s.Way == fleet.TrialDeadman {
 		return s.Phase != PhaseIdle && s.Trial != "" && s.Trial == h.Board.BootID()
-	case fleet.TrialGrub:
-		return s.Candidate != "" && slices.Contains(strings.Fields(h.Board.Cmdline()), grubTrialOf+trialName(s.Candidate))
 	}
+	return s.Candidate != "" && slices.Contains(strings.Fields(h.Board.Cmdline()), grubTrialOf+trialName(s.Candidate))
+}
+
+// away tells whether this boot is a trial, or what the firmware takes for one.
+func (h *Helper) away() bool {
 	now, _ := h.Board.Tryboot()
-	return now
+	return now || h.trying()
+}
+
+// taken tells whether the kernel's command line has every word that the candidate adds to it.
+// A board may boot by other files than those that a deadman has replaced. Raspberry Pis' firmware
+// changes the names of consoles.
+func (h *Helper) taken() bool {
+	s := h.state
+	if s.Way != fleet.TrialDeadman {
+		return true // else it is not trying
+	}
+	was, is := wordsOf(s.From), wordsOf(s.To)
+	if len(s.From.Cmdline)+len(s.To.Cmdline) == 0 {
+		was, is = strings.Fields(uEnvLine(s.From.Config)), strings.Fields(uEnvLine(s.To.Config))
+	}
+	added := slices.DeleteFunc(minus(is, was), func(w string) bool { return strings.HasPrefix(w, "console=") })
+	return len(minus(added, strings.Fields(h.Board.Cmdline()))) == 0
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -93,6 +94,7 @@ type world struct {
 	boots   int
 	armed   func() // a trial is to boot
 	ignores int    // so many trials are not tried by the firmware, which offers them
+	booted  func() // changes what the board has booted
 }
 
 // fault is what the disk answers to the call that comes.
@@ -237,6 +239,15 @@ func (w *world) start() {
 		default:
 			w.runs = w.files()
 		}
+		if w.way != byGrub {
+			w.args = "8250.nr_uarts=1 " + string(w.runs.Cmdline) + uEnvLine(w.runs.Config)
+			if w.trying {
+				w.args = string(w.names[w.dir()+"/"+tryCmdline].text)
+			}
+		}
+		if w.booted != nil {
+			w.booted()
+		}
 		if !w.runs.like(w.old) && !w.runs.like(w.new) {
 			w.t.Fatalf("the board boots what is neither old nor new:\n%q\n%q", w.runs.Config, w.runs.Cmdline)
 		}
@@ -248,6 +259,8 @@ func (w *world) start() {
 		}
 	}
 }
+
+var trialWord = regexp.MustCompile(" " + regexp.QuoteMeta(grubTrialOf) + "[0-9a-f]+")
 
 // read is what the firmware sees, without what is ours to choose the command line.
 func (w *world) read(name string) (f Files) {
@@ -267,7 +280,7 @@ func (w *world) read(name string) (f Files) {
 	if c == nil {
 		w.t.Fatalf("%s is gone: the board does not boot", line)
 	}
-	return Files{text, c.text}
+	return Files{text, trialWord.ReplaceAll(c.text, nil)}
 }
 
 func (w *world) Compatible() []string  { return []string{"raspberrypi,4-model-b", "brcm,bcm2711"} }
@@ -421,10 +434,10 @@ func TestATrialEndsKeptOrRolledBack(t *testing.T) {
 		o.befall(w)
 		st, j, h := w.live(f, o.fares)
 		w.check(st, j, h, o.want)
-		if o.want != wire.FirmwareRolledBack {
+		if o.want == wire.FirmwareUpToDate {
 			return
 		}
-		if len(st.Bad) != 1 || st.Bad[0] != f.Digest || st.Message == "" {
+		if bad := st.State == wire.FirmwareRolledBack; bad != slices.Equal(st.Bad, []string{f.Digest}) || !bad && len(st.Bad) > 0 || st.Message == "" {
 			t.Errorf("it says %+v", st)
 		}
 		boots := w.boots
@@ -468,8 +481,8 @@ func TestWhereverThePowerFails(t *testing.T) {
 					break
 				}
 				want := []string{o.want}
-				if o.want == wire.FirmwareUpToDate && w.stop == errPower {
-					want = append(want, wire.FirmwareRolledBack)
+				if o.want != wire.FirmwareUpToDate || w.stop == errPower { // one of three attempts was cut off
+					want = append(want, wire.FirmwareFailed)
 				}
 				if t.Failed() {
 					t.Fatalf("call %d, %+v", n, how)
@@ -527,9 +540,9 @@ func TestWhereverThePowerFailsTwice(t *testing.T) {
 					}
 					switch {
 					case undo == 0 && o.want == wire.FirmwareUpToDate:
-						w.check(st, j, h, wire.FirmwareUpToDate, wire.FirmwareRolledBack)
+						w.check(st, j, h, wire.FirmwareUpToDate, wire.FirmwareFailed)
 					case undo == 0:
-						w.check(st, j, h, wire.FirmwareRolledBack)
+						w.check(st, j, h, wire.FirmwareRolledBack, wire.FirmwareFailed)
 					case o.want == wire.FirmwareUpToDate:
 						w.goneBack(st, j, h, wire.FirmwareUpToDate, wire.FirmwareFailed)
 					default:
@@ -629,7 +642,8 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 		{"the firmware ignores two trials, and boots the third", 2, 0, wire.FirmwareUpToDate, 3},
 		{"the power is cut in the first trial", 0, 1, wire.FirmwareUpToDate, 2},
 		{"a trial is ignored, and in the next the power is cut", 1, 1, wire.FirmwareUpToDate, 3},
-		{"the firmware ignores every trial", 100, 0, wire.FirmwareRolledBack, 3},
+		{"the firmware ignores every trial", 100, 0, wire.FirmwareFailed, 3},
+		{"the power is cut in two trials, and the firmware ignores the third", 0, 2, wire.FirmwareUpToDate, 3},
 		{"the power is cut in every trial", 0, 100, wire.FirmwareRolledBack, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -648,9 +662,18 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 			if trials != c.trials || (len(st.Bad) > 0) != (c.want == wire.FirmwareRolledBack) {
 				t.Errorf("after %d trials, want %d, it ends as %+v", trials, c.trials, st)
 			}
-			if c.want == wire.FirmwareRolledBack && !strings.HasPrefix(st.Message, "was not tried in 3 attempts: ") {
+			if c.want == wire.FirmwareFailed && !strings.HasPrefix(st.Message, "was not tried in 3 attempts: ") {
 				t.Errorf("it says %q", st.Message)
 			}
+			boots := w.boots
+			w.ignores, w.dies = 0, nil
+			if st, j, h = w.live(f, well); w.boots != boots {
+				t.Errorf("it is tried again by itself: %+v", st)
+			}
+			again := *f
+			again.Retry = 1
+			st, j, h = w.live(&again, well)
+			w.check(st, j, h, wire.FirmwareUpToDate)
 		})
 	}
 }
@@ -727,9 +750,9 @@ func TestWhereverTheDiskFails(t *testing.T) {
 					}
 					st, j, h := w.live(f, o.fares)
 					runs++
-					want := []string{o.want}
+					want := []string{o.want, wire.FirmwareFailed}
 					if o.want == wire.FirmwareUpToDate {
-						want = append(want, wire.FirmwareRolledBack, wire.FirmwareFailed)
+						want = append(want, wire.FirmwareRolledBack)
 					}
 					if undo > 0 {
 						if want = append(want, wire.FirmwareFailed); o.want == wire.FirmwareRolledBack {
@@ -862,3 +885,52 @@ func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
 }
 
 func fine() string { return "" }
+
+func TestWhatReallyRunsIsWhatIsJudged(t *testing.T) {
+	plain := func(w *world) { w.args = "root=/dev/mmcblk0p2 rootwait" }
+	for _, c := range []struct {
+		name, way string
+		boots     func(w *world, trial bool)
+		want      string
+	}{
+		{"the firmware speaks of a trial, and has booted the old files", byTryboot, func(w *world, trial bool) {
+			if trial {
+				w.runs = w.old
+				plain(w)
+			}
+		}, wire.FirmwareFailed},
+		{"it speaks of a trial, and has booted that of another configuration", byTryboot, func(w *world, trial bool) {
+			if trial {
+				w.args = trialWord.ReplaceAllString(w.args, " "+grubTrialOf+"0123456789abcdef")
+			}
+		}, wire.FirmwareFailed},
+		{"it speaks of no trial, and the kernel has its command line", byTryboot, func(w *world, _ bool) { w.trying = false }, wire.FirmwareUpToDate},
+		{"the board boots from another card", byDeadman, func(w *world, _ bool) { plain(w) }, wire.FirmwareFailed},
+		{"the board's firmware names its console anew", byDeadman, func(w *world, _ bool) {
+			w.args = strings.ReplaceAll(w.args, "console=serial0,115200", "console=ttyS0,115200")
+		}, wire.FirmwareUpToDate},
+		{"U-Boot boots from the eMMC, not from the card", byUEnv, func(w *world, _ bool) { plain(w) }, wire.FirmwareFailed},
+		{"GRUB boots another entry, without our words", byGrub, func(w *world, _ bool) { plain(w) }, wire.FirmwareFailed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := profileOf(c.way)
+			if c.way == byDeadman {
+				b.Cmdline.Add = append(b.Cmdline.Add, "console=serial0,115200")
+			}
+			w, f := newWorldOf(t, c.way, b)
+			w.booted = func() { c.boots(w, w.trying) }
+			st, j, h := w.live(f, well)
+			if st.State != c.want || len(st.Bad) > 0 || j.Phase != Idle || h.Phase != PhaseIdle {
+				t.Fatalf("it ends as %+v", st)
+			}
+			if files := w.files(); !files.equal(w.old) && c.want == wire.FirmwareFailed || w.trialsLeft() {
+				t.Errorf("the boot files are\n%s", files.Config)
+			}
+			w.booted = nil
+			again := *f
+			again.Retry = 1
+			st, j, h = w.live(&again, well)
+			w.check(st, j, h, wire.FirmwareUpToDate)
+		})
+	}
+}

@@ -20,6 +20,9 @@ func (h *Helper) Settle() error {
 	switch s := h.state; {
 	case s.Phase == PhaseArmed && s.Way == fleet.TrialDeadman && s.Boot != h.Board.BootID():
 		return h.wake()
+	case s.Phase == PhaseArmed && s.Trial == "" && h.trying(): // so that it is known to have run, whatever comes
+		s.Trial, s.Ran = h.Board.BootID(), true
+		return h.save(s)
 	case s.Phase == PhaseReturning:
 		return h.finishReturn()
 	case s.Phase == PhaseKeeping:
@@ -38,14 +41,14 @@ func (h *Helper) Settle() error {
 // Keep puts what was tried in the place of what was there. Only while the trial runs.
 func (h *Helper) Keep(digest string) error {
 	s := h.state
-	now := h.trying()
+	now := h.trying() && h.taken()
 	switch {
 	case s.Phase == PhaseIdle && s.Kept == digest && digest != "":
 		return nil
 	case s.Phase != PhaseArmed || s.Candidate != digest:
 		return fmt.Errorf("%.80s is not what is tried here", digest)
 	case !now || s.Boot == h.Board.BootID():
-		return errors.New("the board does not run the trial: its firmware says that it has booted the old files")
+		return errors.New("the board does not run the trial: the kernel's command line is not that of the trial")
 	}
 	live, err := h.live()
 	if err != nil {
@@ -90,7 +93,7 @@ func (s helperState) kept() helperState {
 
 // idle is a state in which nothing is tried.
 func (s helperState) idle() helperState {
-	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial = PhaseIdle, "", "", 0, Files{}, Files{}, "", ""
+	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial, s.Ran = PhaseIdle, "", "", 0, Files{}, Files{}, "", "", false
 	return s
 }
 
@@ -102,12 +105,12 @@ func (h *Helper) Restore() error {
 		return nil
 	case PhaseArmed:
 		if s.Way == fleet.TrialDeadman {
-			return h.giveBack()
+			return h.giveBack(true)
 		}
-		if running := h.trying() && s.Boot != h.Board.BootID(); !running {
+		if running := h.away() && s.Boot != h.Board.BootID(); !running {
 			return h.idle()
 		}
-		s.Phase, s.Boot, s.Left = PhaseLeaving, h.Board.BootID(), s.Candidate
+		s.Phase, s.Boot, s.Left, s.Late = PhaseLeaving, h.Board.BootID(), s.Candidate, true
 		if err := h.save(s); err != nil {
 			return err
 		}
@@ -214,7 +217,7 @@ func (h *Helper) spare(err error, prev ...string) error {
 // what would judge it does not run.
 func (h *Helper) Overdue() (trial bool, left time.Duration) {
 	const grace = 2 * time.Minute
-	if h.state.Phase != PhaseArmed || !h.trying() || h.state.Boot == h.Board.BootID() {
+	if h.state.Phase != PhaseArmed || !h.away() || h.state.Boot == h.Board.BootID() {
 		return false, 0
 	}
 	return true, h.state.Deadline + grace - h.Board.Uptime()

@@ -31,7 +31,7 @@ type outcome struct {
 var outcomes = []outcome{
 	{"a good one is kept", well, false, false, wire.FirmwareUpToDate},
 	{"one that takes the network away is rolled back", worse, false, false, wire.FirmwareRolledBack},
-	{"one that does not boot is rolled back", well, true, false, wire.FirmwareRolledBack},
+	{"one that does not boot is not called bad", well, true, false, wire.FirmwareFailed},
 	{"one with which the board crashes before the agent runs is rolled back", well, false, true, wire.FirmwareRolledBack},
 }
 
