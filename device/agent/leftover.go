@@ -14,7 +14,7 @@ import (
 
 // A Leftover is a stopped container that the engine refuses to remove, because it is being removed
 // already, say, or a mount of it is busy. It runs nothing, so it holds no pod: the pod ends without
-// it, and its removal is tried again later and later.
+// it, and its removal is tried again later and later. Files of a pod can be left over, too.
 type Leftover struct {
 	Instance
 	Pod     *corev1.Pod // nil: the pod is not desired any more
@@ -48,6 +48,23 @@ func (a *Agent) unremoved(s Step, err error, now time.Time) bool {
 	o.Leftovers = append(o.Leftovers, Leftover{o.Containers[i], s.Pod, now.Add(leftoverWait), leftoverWait})
 	o.Containers = slices.Delete(slices.Clone(o.Containers), i, i+1)
 	return true
+}
+
+// uncleaned notes whether files of a pod could not be removed, because something is mounted on
+// them, say. They hold the pod as little as a container that has stopped.
+func (a *Agent) uncleaned(s Step, r *Record, err error, now time.Time) {
+	if err == nil {
+		r.Files = nil
+		return
+	}
+	l := Leftover{Pod: s.Pod, Wait: leftoverWait}
+	if r.Files != nil {
+		l.Wait = min(2*r.Files.Wait, maxBackOff)
+		a.event(corev1.EventTypeWarning, "FailedRemoveVolumes", s.Pod, "",
+			"the files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", s.Place.Pod, err)
+	}
+	l.RetryAt = now.Add(l.Wait)
+	r.Files = &l
 }
 
 // leftovers tries again to remove what the engine refused to remove.

@@ -298,7 +298,7 @@ func (a *Agent) note(now time.Time) {
 	for uid, r := range l.o.Pods {
 		pod := wanted[string(uid)]
 		if pod == nil {
-			if r.Cleaned {
+			if r.Cleaned && r.Files == nil {
 				delete(l.o.Pods, uid)
 				delete(l.podTimes, uid)
 			}

@@ -140,7 +140,8 @@ type Record struct {
 	Volumes    int64             // desired generation that its volumes reflect
 	StaleAt    time.Time         // when they could not be brought up to date last
 	StaleWait  time.Duration     // and how long that waits from then
-	Cleaned    bool              // nothing is left of the pod on the device
+	Cleaned    bool              // nothing is left of the pod on the device, but for Files
+	Files      *Leftover         // those that could not be removed; nil: none
 	NUMA       map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
 	Unmeasured bool              // it has been said that it cannot be measured whole
 	Told       string            // the last sentence said about why it waits

@@ -69,7 +69,13 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 	}
 	for _, uid := range slices.Sorted(maps.Keys(o.Pods)) {
 		r := o.Pods[uid]
-		if !desired[uid] && !r.Cleaned && len(p.instances[uid]) == 0 && !p.working(uid) {
+		if f := r.Files; f != nil && r.Cleaned {
+			if f.RetryAt.After(now) {
+				p.at(f.RetryAt)
+			} else if len(p.instances[uid]) == 0 && !p.working(uid) {
+				p.step(Step{Action: Clean, Place: Place{Pod: uid}, Pod: f.Pod})
+			}
+		} else if !desired[uid] && !r.Cleaned && len(p.instances[uid]) == 0 && !p.working(uid) {
 			p.step(Step{Action: Clean, Place: Place{Pod: uid}})
 		} else if !desired[uid] {
 			p.cancel(uid, nil)

@@ -113,12 +113,12 @@ func (a *Agent) done(d Doing, err error) {
 		a.refreshed(s, r, err, now)
 		return
 	}
-	if s.Action == Clean && l.o.Dismissed && err != nil { // what is left of its files keeps nobody: see finishLeaving
-		a.log.Warn(fmt.Sprintf("%s failed", s), "err", err)
-		err = nil
-	}
 	if l.ctx.Err() == nil {
 		a.trouble(fmt.Sprintf("%s failed, it is tried again", s), err)
+	}
+	if s.Action == Clean && l.ctx.Err() == nil {
+		a.uncleaned(s, r, err, now)
+		err = nil
 	}
 	if s.Action == Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil && a.unremoved(s, err, now) {
 		a.free(d)

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -95,6 +97,52 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 				d.desire(4)
 				time.Sleep(time.Minute)
 				d.wantContainers()
+			})
+		})
+	}
+}
+
+// Files of a pod that cannot be removed, because something is mounted beneath, say, hold no pod either.
+func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
+	for name, forgotten := range map[string]bool{"while it is wanted": false, "and the hub forgets it": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *device) {
+				p := makePod("web", "wait")
+				d.desire(1, p)
+				time.Sleep(15 * time.Second)
+				d.wantPhase("web", corev1.PodRunning, "")
+				at := filepath.Join(d.agent.disk.root, podsDir)
+				file := filepath.Join(at, string(p.UID), "left")
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Rename(at, at+".moved"), os.WriteFile(at, nil, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+				end := metav1.NewTime(time.Now().Add(30 * time.Second))
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &end, new(int64(30))
+				d.desire(2, p)
+				time.Sleep(2 * time.Minute)
+				if st, there := d.pod("web"); there && st.Phase != corev1.PodSucceeded && st.Phase != corev1.PodFailed {
+					t.Errorf("the pod is %s after two minutes", st.Phase)
+				}
+				if forgotten {
+					d.desire(3)
+					time.Sleep(2 * time.Minute)
+				}
+				tries := 0
+				for _, r := range d.reasons() {
+					if r == "FailedRemoveVolumes" {
+						tries++
+					}
+				}
+				if tries == 0 || tries > 10 {
+					t.Errorf("it is told %d times: %q", tries, d.reasons())
+				}
+				if err := errors.Join(os.Remove(at), os.Rename(at+".moved", at)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(6 * time.Minute)
+				if left := entries(at); len(left) > 0 {
+					t.Errorf("%q is left for ever", left)
+				}
 			})
 		})
 	}
