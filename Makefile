@@ -106,7 +106,7 @@ test-go:
 	run && exit; \
 	if grep -q '^ThreadSanitizer: CHECK failed' $$log && ! grep -q -e '--- FAIL' -e 'DATA RACE' $$log; then run; else exit 1; fi
 
-# What plays a part only with the race detector, or none (see Raced in hub/node/nodetest, raced in
+# What plays a part only with the race detector, or none (see Raced in hub/e2e/nodetest, raced in
 # hub/sim): a whole day of two hundred devices, the bytes of an idle one, a thousand that ride out a
 # hub's outage, every message lost, doubled or late, five minutes of a device that fills the hub, the
 # power cut or the disk full at every call of a boot configuration, two hundred stories held against
@@ -116,7 +116,7 @@ test-long:
 
 # The quick specs of Kubernetes' conformance suite, where make conformance has built it.
 test-quick:
-	$(GORUN) ./hub/conformance -quick
+	$(GORUN) ./hub/e2e/conformance -quick
 
 # Benchmarks; the fleet size is part of their names. Compare runs with benchstat.
 bench:
@@ -128,38 +128,38 @@ bench:
 FLEET ?= 100,1000,5000,10000,18000
 RETURN ?= 10000
 bench-fleet:
-	$(GORUN) ./hub/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
-	$(GORUN) ./hub/attack -return $(RETURN) $(BENCH)
+	$(GORUN) ./hub/e2e/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
+	$(GORUN) ./hub/e2e/attack -return $(RETURN) $(BENCH)
 
 # What a lease costs the hub, and what it costs Mosquitto with a consumer behind it, in one run;
 # what either takes at most; what a million devices behind a broker cost a leader. Five minutes.
 BROKERS ?= 10000
 bench-broker:
-	$(GORUN) ./hub/attack -brokers $(BROKERS) $(BENCH)
+	$(GORUN) ./hub/e2e/attack -brokers $(BROKERS) $(BENCH)
 
 # A hub with 500 simulated devices, on which pods, nodes, pages and watches come and go: it fails
 # where goroutines, files, memory or the database grow with time. SOAK=5m to try; three minutes more
 # to warm up. DATABASE=postgres://… for a hub with an empty database there.
 SOAK ?= 1h
 soak:
-	$(GORUN) ./hub/attack -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
+	$(GORUN) ./hub/e2e/attack -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
 
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:
-	$(GORUN) ./hub/attack
+	$(GORUN) ./hub/e2e/attack
 
 # What happens in the field, to real hubs, agents and engines: kills, power cuts, broken lines,
 # full disks, torn files. A table of what held. Twenty minutes; FAULTS='-run ^F2$$' for a row.
 faults:
 	@.ci/services .ci/services.env
-	@set -a && . ./.ci/services.env && set +a && $(GORUN) ./hub/faults $(FAULTS)
+	@set -a && . ./.ci/services.env && set +a && $(GORUN) ./hub/e2e/faults $(FAULTS)
 
 # Kubernetes' own conformance suite: every spec that we claim, on simulated devices and on
-# agents with Docker (CONFORMANCE='-engine podman': with Podman; go run ./hub/conformance -help).
+# agents with Docker (CONFORMANCE='-engine podman': with Podman; go run ./hub/e2e/conformance -help).
 # The first time it builds the suite, ten to twenty minutes on two cores, into the user's cache.
 conformance:
 	@.ci/services .ci/services.env
-	@set -a && . ./.ci/services.env && set +a && $(GORUN) ./hub/conformance $(CONFORMANCE)
+	@set -a && . ./.ci/services.env && set +a && $(GORUN) ./hub/e2e/conformance $(CONFORMANCE)
 
 # Every fuzz target for 30 s each; FUZZTIME=10h FUZZ=TheHubDoes tells random stories all night.
 FUZZTIME ?= 30s

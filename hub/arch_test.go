@@ -85,7 +85,7 @@ var (
 // only says which packages alone may import a library.
 var only = map[string][]string{
 	"github.com/mochi-mqtt/server":     {"hub/broker"},
-	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/attack"}, // attack: the consumer that the hub is compared with
+	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/e2e/attack"}, // attack: the consumer that the hub is compared with
 	"github.com/moby/moby":             {"device/engine"},
 	"github.com/moby/spdystream":       {"hub/kube/remote"},
 	"github.com/labstack/echo":         {"hub/kube", "hub/admin", "hub/serve"},

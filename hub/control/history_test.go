@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/workload"
 	"flotilla.dev/shared/wire"

@@ -16,9 +16,9 @@ import (
 
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/serve"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"

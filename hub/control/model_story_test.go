@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )

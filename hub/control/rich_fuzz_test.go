@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/admission"
-	"flotilla.dev/hub/node/nodetest"
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/state"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // A person uses the page without a browser.

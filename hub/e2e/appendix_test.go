@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // manifests are the files that the command lines name.

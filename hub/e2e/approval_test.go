@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // TestApproval is devices that wait, as their owner and an administrator with kubectl see it.

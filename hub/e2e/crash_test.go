@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	_ "modernc.org/sqlite" // to look at what a killed hub leaves
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 const writers = 3

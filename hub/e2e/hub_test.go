@@ -23,7 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // A hub is flotilla-hub serve with a data directory of its own.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // twoHubs are two on one PostgreSQL database, and devices that know both.

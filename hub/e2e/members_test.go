@@ -21,8 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/device/join"
-	"flotilla.dev/hub/kube/kubectltest"
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/kubectltest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // A crew is several hubs on one PostgreSQL database, each of which devices know.

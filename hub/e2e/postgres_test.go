@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // The hub's PostgreSQL is killed again and again while people and devices write. Who asks

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // A disk that holds PostgreSQL's log fills up under writes. The server ends, and can not

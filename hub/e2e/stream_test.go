@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // boxYAML is a pod with a web server, one that talks, and one that repeats what it is told.

@@ -20,7 +20,7 @@ import (
 	"github.com/labstack/echo/v4"
 	coordv1 "k8s.io/api/coordination/v1"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 	"flotilla.dev/hub/state"
 )
 

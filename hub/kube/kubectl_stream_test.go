@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/kube/kubectltest"
+	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // Each kubectl speaks another protocol: 1.29 SPDY, 1.32 and 1.37 WebSockets.

@@ -7,8 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )

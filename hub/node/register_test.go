@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/lifecycle"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/shared/wire"
 )
 

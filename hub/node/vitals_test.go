@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flotilla.dev/hub/e2e/nodetest"
 	"flotilla.dev/hub/node"
-	"flotilla.dev/hub/node/nodetest"
 	"flotilla.dev/shared/wire"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/e2e/postgrestest"
 	"flotilla.dev/hub/store"
-	"flotilla.dev/hub/store/postgrestest"
 )
 
 func TestWhereAHubIsReached(t *testing.T) {

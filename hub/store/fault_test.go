@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // everything is all that a store holds, in words, but for what a move itself adds.

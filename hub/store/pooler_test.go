@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // bouncer is the address of a database of o's server behind PgBouncer.

@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flotilla.dev/hub/e2e/postgrestest"
 	"flotilla.dev/hub/state"
-	"flotilla.dev/hub/store/postgrestest"
 )
 
 // A line is the network between a hub and its server: it can be cut in the middle of a COMMIT.

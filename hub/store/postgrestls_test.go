@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"flotilla.dev/hub/e2e/postgrestest"
 	"flotilla.dev/hub/owner"
-	"flotilla.dev/hub/store/postgrestest"
 )
 
 // An issuer makes the certificates of a test.

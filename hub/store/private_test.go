@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flotilla.dev/hub/e2e/postgrestest"
 	"flotilla.dev/hub/owner"
-	"flotilla.dev/hub/store/postgrestest"
 )
 
 func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {

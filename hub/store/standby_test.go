@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"flotilla.dev/hub/e2e/postgrestest"
 	"flotilla.dev/hub/leader"
-	"flotilla.dev/hub/store/postgrestest"
 )
 
 // members are hubs of one database.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/store/postgrestest"
+	"flotilla.dev/hub/e2e/postgrestest"
 )
 
 // killed is the directory of a hub that was killed: its newest commits are in the log.

@@ -16,7 +16,7 @@ import (
 // testsOf are the names of a room's tests.
 func testsOf(t *testing.T, room string) map[string]bool {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "..", room, "*_test.go"))
+	files, err := filepath.Glob(filepath.Join("../../..", room, "*_test.go"))
 	if err != nil || len(files) == 0 {
 		t.Errorf("%s has no tests, %v", room, err)
 	}
@@ -66,7 +66,7 @@ func TestEveryRowHasTestsThatAreThere(t *testing.T) {
 
 // What make faults alone runs is in its table, or nobody runs it.
 func TestEveryLongTestIsInARow(t *testing.T) {
-	files, err := filepath.Glob("../e2e/*_test.go")
+	files, err := filepath.Glob("../*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,13 +104,13 @@ func TestEveryLongTestIsInARow(t *testing.T) {
 }
 
 func TestTheManualHasTheRows(t *testing.T) {
-	page, err := os.ReadFile("../../" + manual)
+	page, err := os.ReadFile("../../../" + manual)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want, err := renewed(string(page))
 	if err != nil || string(page) != want {
-		t.Errorf("%s is behind, %v: go run ./hub/faults -update writes it anew", manual, err)
+		t.Errorf("%s is behind, %v: go run ./hub/e2e/faults -update writes it anew", manual, err)
 	}
 }
 

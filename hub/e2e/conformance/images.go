@@ -60,7 +60,7 @@ func (r *run) images(ctx context.Context, socket string) error {
 		return err
 	}
 	applets := filepath.Join(r.work, "applets")
-	if err := goBuild(ctx, applets, "flotilla.dev/hub/conformance/applets"); err != nil {
+	if err := goBuild(ctx, applets, "flotilla.dev/hub/e2e/conformance/applets"); err != nil {
 		return err
 	}
 	c := content{suite: r.suite, sources: sources, busybox: busybox, shell: shell, applets: applets}

@@ -18,7 +18,7 @@ import (
 )
 
 // module is the module of the suite, from the repository's root.
-const module = "hub/conformance/testdata/suite"
+const module = "hub/e2e/conformance/testdata/suite"
 
 // A suite is what was built of Kubernetes: a directory of programs.
 type suite struct{ dir, source string }

@@ -100,17 +100,17 @@ func TestManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	if doc != string(b) {
-		t.Error("README.md does not say what unclaimed.txt says: go test ./hub/conformance -update")
+		t.Error("README.md does not say what unclaimed.txt says: go test ./hub/e2e/conformance -update")
 		if *update {
 			err = os.WriteFile("README.md", []byte(doc), 0o644)
 		}
 	}
-	behind, wrong := tellers("../..", doc)
+	behind, wrong := tellers("../../..", doc)
 	if wrong != nil {
 		t.Fatal(wrong)
 	}
 	for file, text := range behind {
-		t.Errorf("%s does not say how many passed, as the table does: go test ./hub/conformance -update", file)
+		t.Errorf("%s does not say how many passed, as the table does: go test ./hub/e2e/conformance -update", file)
 		if *update {
 			err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644))
 		}

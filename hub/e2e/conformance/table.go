@@ -90,7 +90,7 @@ func short(text string) string {
 }
 
 // manual is where the table of each engine stands, from the repository's root.
-const manual = "hub/conformance/README.md"
+const manual = "hub/e2e/conformance/README.md"
 
 // rewrite puts the table of an engine into the manual, and what is not claimed.
 func rewrite(engine, text string) error {
@@ -125,7 +125,7 @@ func tellers(root, doc string) (behind map[string]string, err error) {
 	}
 	behind = map[string]string{}
 	for name, says := range map[string]string{
-		"README.md":                 fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests ([why not all](hub/conformance/README.md)).\n", passed, total),
+		"README.md":                 fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests ([why not all](hub/e2e/conformance/README.md)).\n", passed, total),
 		"web/manual/conformance.md": fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests; %d are claimed.\n", passed, total, claimed),
 	} {
 		file := filepath.Join(root, name)

@@ -40,7 +40,7 @@ func TestAMeasurementIsWrittenIntoItsPageOrNowhere(t *testing.T) {
 }
 
 func TestTheManualHasRoomForWhatIsMeasured(t *testing.T) {
-	page, err := os.ReadFile("../../web/manual/scale.md")
+	page, err := os.ReadFile("../../../web/manual/scale.md")
 	if err != nil {
 		t.Fatal(err)
 	}
