@@ -128,21 +128,21 @@ bench:
 FLEET ?= 100,1000,5000,10000,18000
 RETURN ?= 10000
 bench-fleet:
-	$(GORUN) ./hub/e2e/attack -fleet $(FLEET) -both -paced 20s $(BENCH)
-	$(GORUN) ./hub/e2e/attack -return $(RETURN) $(BENCH)
+	$(GORUN) ./hub/e2e/load -fleet $(FLEET) -both -paced 20s $(BENCH)
+	$(GORUN) ./hub/e2e/load -return $(RETURN) $(BENCH)
 
 # What a lease costs the hub, and what it costs Mosquitto with a consumer behind it, in one run;
 # what either takes at most; what a million devices behind a broker cost a leader. Five minutes.
 BROKERS ?= 10000
 bench-broker:
-	$(GORUN) ./hub/e2e/attack -brokers $(BROKERS) $(BENCH)
+	$(GORUN) ./hub/e2e/load -brokers $(BROKERS) $(BENCH)
 
 # A hub with 500 simulated devices, on which pods, nodes, pages and watches come and go: it fails
 # where goroutines, files, memory or the database grow with time. SOAK=5m to try; three minutes more
 # to warm up. DATABASE=postgres://… for a hub with an empty database there.
 SOAK ?= 1h
 soak:
-	$(GORUN) ./hub/e2e/attack -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
+	$(GORUN) ./hub/e2e/load -soak $(SOAK) $(if $(DATABASE),-database '$(DATABASE)')
 
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:

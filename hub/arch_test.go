@@ -65,6 +65,8 @@ var mayImport = map[string][]string{
 	"hub/ask":            {"shared/wire", "hub/panics"},
 	"hub/admin":          {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
 
+	"hub/e2e/arena": {"device/join", "shared/loopback", "shared/wire"},
+
 	"device/agent":             {"device/agent/pause", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
 	"device/signature":         {"shared/policy"},
 	"device/firmware":          {"shared/fleet", "shared/wire", "shared/bound"},
@@ -85,7 +87,7 @@ var (
 // only says which packages alone may import a library.
 var only = map[string][]string{
 	"github.com/mochi-mqtt/server":     {"hub/broker"},
-	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/e2e/attack"}, // attack: the consumer that the hub is compared with
+	"github.com/eclipse/paho.mqtt":     {"device/link", "hub/broker", "hub/e2e/load"}, // load: the consumer that the hub is compared with
 	"github.com/moby/moby":             {"device/engine"},
 	"github.com/moby/spdystream":       {"hub/kube/remote"},
 	"github.com/labstack/echo":         {"hub/kube", "hub/admin", "hub/serve"},

@@ -3,6 +3,8 @@ package main
 import (
 	"path/filepath"
 	"testing"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // TestAttacks is the part of `make attack` that takes seconds.
@@ -10,7 +12,7 @@ func TestAttacks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this runs the real hub")
 	}
-	hub, err := build(t.Context(), t.TempDir())
+	hub, err := arena.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

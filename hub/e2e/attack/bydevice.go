@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/wire"
 )
 
@@ -62,35 +63,35 @@ func noise(seed, size int) string {
 }
 
 // changing sends a status that is different each time, a minute long.
-func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *arena) (string, error) {
-	return func(ctx context.Context, a *arena) (string, error) {
-		d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *arena.Hub) (string, error) {
+	return func(ctx context.Context, a *arena.Hub) (string, error) {
+		d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 		if err != nil {
 			return "", err
 		}
-		l, err := d.online(ctx)
+		l, err := d.Online(ctx)
 		if err != nil {
 			return "", err
 		}
 		defer l.Close()
-		wrote, end, sent := a.wrote(), time.Now().Add(time.Minute), 0
+		wrote, end, sent := a.Wrote(), time.Now().Add(time.Minute), 0
 		for ; time.Now().Before(end) && sent < 20_000; sent++ {
 			inner, fields := what(sent)
-			payload := d.good(inner, fields)
+			payload := d.Good(inner, fields)
 			if len(payload) > wire.MaxFromDevice {
 				return "", fmt.Errorf("the attack's own payload is too large: %d", len(payload))
 			}
-			if !l.open() {
-				if l, err = d.connect(ctx, d.clientID()); err != nil {
-					pause(ctx, time.Second)
-					if l, err = d.connect(ctx, d.clientID()); err != nil {
+			if !l.Open() {
+				if l, err = d.Connect(ctx, d.ClientID()); err != nil {
+					arena.Pause(ctx, time.Second)
+					if l, err = d.Connect(ctx, d.ClientID()); err != nil {
 						return "", fmt.Errorf("the device cannot connect any more: %w", err)
 					}
 				}
 			}
-			_ = l.publish("status", payload)
+			_ = l.Publish("status", payload)
 		}
-		perMinute := a.wrote() - wrote
+		perMinute := a.Wrote() - wrote
 		seen := fmt.Sprintf("%d sent, %d MiB written in a minute", sent, perMinute>>20)
 		if perMinute > 64<<20 {
 			return seen, errors.New("one device wears the disk out")
@@ -99,25 +100,25 @@ func changing(what func(i int) (inner, fields map[string]any)) func(context.Cont
 	}
 }
 
-func events(ctx context.Context, a *arena) (string, error) {
-	quiet, err := a.newDevice(ctx, "quiet", "00000000000000c1")
+func events(ctx context.Context, a *arena.Hub) (string, error) {
+	quiet, err := a.NewDevice(ctx, "quiet", "00000000000000c1")
 	if err != nil {
 		return "", err
 	}
-	q, err := quiet.online(ctx)
+	q, err := quiet.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer q.Close()
-	event := func(d *device, i int) []byte {
-		e, _ := json.Marshal(wire.Event{Boot: d.boot, Time: time.Now(), Type: "Warning", Reason: "Worn", Message: noise(i, 3000)})
+	event := func(d *arena.Device, i int) []byte {
+		e, _ := json.Marshal(wire.Event{Boot: d.Boot, Time: time.Now(), Type: "Warning", Reason: "Worn", Message: noise(i, 3000)})
 		return e
 	}
-	if err := q.told(ctx, "event", event(quiet, 1)); err != nil {
+	if err := q.Told(ctx, "event", event(quiet, 1)); err != nil {
 		return "", err
 	}
 	about := func() (n int, err error) {
-		body, err := a.get(ctx, "/api/v1/events?fieldSelector=involvedObject.name=quiet")
+		body, err := a.Get(ctx, "/api/v1/events?fieldSelector=involvedObject.name=quiet")
 		var list corev1.EventList
 		if err == nil {
 			err = json.Unmarshal([]byte(body), &list)
@@ -128,70 +129,70 @@ func events(ctx context.Context, a *arena) (string, error) {
 	if err != nil || before == 0 {
 		return "", fmt.Errorf("the quiet node has %d events: %w", before, err)
 	}
-	evil, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	evil, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	l, err := evil.online(ctx)
+	l, err := evil.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
-	wrote := a.wrote()
+	wrote := a.Wrote()
 	for i := range 3000 {
-		if l.publish("event", event(evil, i+2)) != nil {
+		if l.Publish("event", event(evil, i+2)) != nil {
 			break
 		}
 	}
-	_ = l.ping(60 * time.Second)
+	_ = l.Ping(60 * time.Second)
 	after, err := about()
-	seen := fmt.Sprintf("%d of %d events of the quiet node left, %d MiB written", after, before, (a.wrote()-wrote)>>20)
+	seen := fmt.Sprintf("%d of %d events of the quiet node left, %d MiB written", after, before, (a.Wrote()-wrote)>>20)
 	switch {
 	case err != nil:
 		return seen, err
 	case after < before:
 		return seen, errors.New("one device's events push out another's")
-	case a.wrote()-wrote > 64<<20:
+	case a.Wrote()-wrote > 64<<20:
 		return seen, errors.New("one device's events wear the disk out")
 	}
 	return seen, nil
 }
 
-func replaced(ctx context.Context, a *arena) (string, error) {
-	stolen, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+func replaced(ctx context.Context, a *arena.Hub) (string, error) {
+	stolen, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
 	}
-	l, err := stolen.online(ctx)
+	l, err := stolen.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
-	token, err := a.token(ctx, "--site", "oslo", "--node", "pi-1")
+	token, err := a.Token(ctx, "--site", "oslo", "--node", "pi-1")
 	if err != nil {
 		return "", err
 	}
-	fresh, err := a.join(ctx, token, "pi-1", "00000000000000d2")
+	fresh, err := a.Join(ctx, token, "pi-1", "00000000000000d2")
 	if err != nil {
 		return "", err
 	}
 	start := time.Now()
-	if err := until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) { return !l.open(), nil }); err != nil {
+	if err := arena.Until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) { return !l.Open(), nil }); err != nil {
 		return "", err
 	}
 	cut := time.Since(start)
-	if err := stolen.outside(ctx); err != nil {
+	if err := outside(ctx, stolen); err != nil {
 		return "", err
 	}
-	n, err := fresh.online(ctx)
+	n, err := fresh.Online(ctx)
 	if err != nil {
 		return "", fmt.Errorf("its replacement is not let in: %w", err)
 	}
 	defer n.Close()
-	if err := stolen.outside(ctx); err != nil {
+	if err := outside(ctx, stolen); err != nil {
 		return "", fmt.Errorf("beside its replacement: %w", err)
 	}
-	if err := n.ping(2 * time.Second); err != nil {
+	if err := n.Ping(2 * time.Second); err != nil {
 		return "", fmt.Errorf("its replacement is disturbed: %w", err)
 	}
 	return fmt.Sprintf("cut %s after the replacement had joined", cut.Round(time.Millisecond)), nil
@@ -199,26 +200,26 @@ func replaced(ctx context.Context, a *arena) (string, error) {
 
 // outside is nil when a device that has no right any more hears nothing but that, and
 // is not believed: the hub lets it in to be told that it was dismissed, at most.
-func (d *device) outside(ctx context.Context) error {
-	l, err := d.connect(ctx, d.clientID())
+func outside(ctx context.Context, d *arena.Device) error {
+	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
 		return nil
 	}
 	defer l.Close()
-	for _, f := range wire.Filters(wire.DefaultPrefix, d.id.Node) {
-		_ = l.subscribe(f)
+	for _, f := range wire.Filters(wire.DefaultPrefix, d.ID.Node) {
+		_ = l.Subscribe(f)
 	}
-	_ = l.publish("status", d.good(nil, nil))
-	_ = l.send(packet(0x30, append(text(nil, l.prefix+"lease"), d.renewal()...)))
-	if err := until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) { return !l.open(), nil }); err != nil {
+	_ = l.Publish("status", d.Good(nil, nil))
+	_ = l.Send(arena.Packet(0x30, append(arena.Text(nil, l.Prefix+"lease"), d.Renewal()...)))
+	if err := arena.Until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) { return !l.Open(), nil }); err != nil {
 		return err
 	}
 	for {
 		select {
-		case p := <-l.packets:
+		case p := <-l.Packets:
 			var told wire.Desired
-			if json.Unmarshal(p.payload, &told) != nil || told.Dismissed == nil || len(told.Pods)+len(told.Secrets) > 0 {
-				return fmt.Errorf("the stolen device hears %.200q", p.payload)
+			if json.Unmarshal(p.Payload, &told) != nil || told.Dismissed == nil || len(told.Pods)+len(told.Secrets) > 0 {
+				return fmt.Errorf("the stolen device hears %.200q", p.Payload)
 			}
 		default:
 			return nil
@@ -226,18 +227,18 @@ func (d *device) outside(ctx context.Context) error {
 	}
 }
 
-func foreign(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+func foreign(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	l, err := d.connect(ctx, d.clientID())
+	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
 	huge := map[string]any{"cpu": "1000000", "memory": "1Pi", "pods": "-5", "example.com/gpu": "99999999"}
-	err = l.told(ctx, "status", d.good(
+	err = l.Told(ctx, "status", d.Good(
 		map[string]any{"addresses": []map[string]any{{"type": "Hostname", "address": "witness"}, {"type": "InternalIP", "address": "127.0.0.1"}}, "capacity": map[string]any{"cpu": "2", "memory": "1Gi", "pods": "10"}, "allocatable": huge},
 		map[string]any{"registration": map[string]any{"labels": map[string]string{
 			"kubernetes.io/hostname": "witness", "topology.kubernetes.io/zone": "bergen", "node-restriction.kubernetes.io/x": "y", "node-role.kubernetes.io/control-plane": "",
@@ -245,10 +246,10 @@ func foreign(ctx context.Context, a *arena) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := until(ctx, 5*time.Second, "the node is there", func() (bool, error) { _, err := a.node(ctx, "evil"); return err == nil, err }); err != nil {
+	if err := arena.Until(ctx, 5*time.Second, "the node is there", func() (bool, error) { _, err := a.Node(ctx, "evil"); return err == nil, err }); err != nil {
 		return "the hub registers no such node", nil
 	}
-	n, err := a.node(ctx, "evil")
+	n, err := a.Node(ctx, "evil")
 	if err != nil {
 		return "", err
 	}
@@ -265,36 +266,36 @@ func foreign(ctx context.Context, a *arena) (string, error) {
 	return "its own name, its own site, no more than it has", nil
 }
 
-func bare(ctx context.Context, a *arena) (string, error) {
+func bare(ctx context.Context, a *arena.Hub) (string, error) {
 	return second(ctx, a, "pi-1")
 }
 
-func clone(ctx context.Context, a *arena) (string, error) {
+func clone(ctx context.Context, a *arena.Hub) (string, error) {
 	return second(ctx, a, "pi-1:00000000000000d9")
 }
 
 // second connects once more with the same certificate and another client id. The
 // first one has to stay undisturbed, and the administrator has to see it.
-func second(ctx context.Context, a *arena, clientID string) (string, error) {
-	d, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+func second(ctx context.Context, a *arena.Hub, clientID string) (string, error) {
+	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
 	for range 5 {
-		if other, err := d.connect(ctx, clientID); err == nil {
-			_ = other.ping(time.Second)
+		if other, err := d.Connect(ctx, clientID); err == nil {
+			_ = other.Ping(time.Second)
 			_ = other.Close()
 		}
-		if err := l.ping(2 * time.Second); err != nil {
+		if err := l.Ping(2 * time.Second); err != nil {
 			return "", fmt.Errorf("the first one is disturbed: %w", err)
 		}
 	}
-	n, err := a.node(ctx, "pi-1")
+	n, err := a.Node(ctx, "pi-1")
 	if err != nil {
 		return "", err
 	}
@@ -306,35 +307,35 @@ func second(ctx context.Context, a *arena, clientID string) (string, error) {
 	return "", errors.New("nobody is told of it: no IdentityConflict")
 }
 
-func topics(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+func topics(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
 	for _, filter := range []string{"#", "+/#", "$SYS/#", "$share/g/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/witness/desired", "fleet/v1/nodes/witness/request/+"} {
-		_ = l.subscribe(filter)
+		_ = l.Subscribe(filter)
 	}
 	stale, _ := json.Marshal(wire.Presence{Boot: "boot-00000000000000aa", State: wire.PresenceShutdown})
 	end, sent := time.Now().Add(20*time.Second), 0
-	for ; time.Now().Before(end) && l.open() && sent < 200_000; sent++ {
+	for ; time.Now().Before(end) && l.Open() && sent < 200_000; sent++ {
 		topic := []string{"fleet/v1/nodes/witness/presence", "fleet/v1/nodes/witness/status", "fleet/v1/nodes/witness/desired", "x"}[sent%4]
-		if l.send(packet(0x30, append(text(nil, topic), stale...))) != nil {
+		if l.Send(arena.Packet(0x30, append(arena.Text(nil, topic), stale...))) != nil {
 			break
 		}
 	}
-	if !l.open() {
+	if !l.Open() {
 		return "", errors.New("it was cut off: a real client would come again for ever")
 	}
 	for {
 		select {
-		case p := <-l.packets:
-			if !strings.HasPrefix(p.topic, l.prefix) {
-				return "", fmt.Errorf("it heard %s", p.topic)
+		case p := <-l.Packets:
+			if !strings.HasPrefix(p.Topic, l.Prefix) {
+				return "", fmt.Errorf("it heard %s", p.Topic)
 			}
 			continue
 		default:
@@ -343,61 +344,61 @@ func topics(ctx context.Context, a *arena) (string, error) {
 	}
 }
 
-func siteToken(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+func siteToken(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
-	token, err := a.token(ctx, "--site", "oslo")
+	token, err := a.Token(ctx, "--site", "oslo")
 	if err != nil {
 		return "", err
 	}
-	if _, err := a.join(ctx, token, "pi-1", "00000000000000d1"); err == nil {
+	if _, err := a.Join(ctx, token, "pi-1", "00000000000000d1"); err == nil {
 		return "", errors.New("whoever knows a machine id becomes its node")
 	}
-	return "refused", l.ping(2 * time.Second)
+	return "refused", l.Ping(2 * time.Second)
 }
 
-func devListener(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "pi-1", "00000000000000d1")
+func devListener(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, id := range []string{"pi-1:00000000000000d1", "pi-1", "pi-1:00000000000000d9"} {
-		if other, err := a.plain("pi-1", id); err == nil && other.ping(time.Second) == nil {
+		if other, err := a.Plain("pi-1", id); err == nil && other.Ping(time.Second) == nil {
 			return "", fmt.Errorf("%s is let in without a certificate", id)
 		}
 	}
 	_ = l.Close()
 	for _, id := range []string{"pi-1:00000000000000d1", "pi-1"} {
-		if other, err := a.plain("pi-1", id); err == nil && other.ping(time.Second) == nil {
+		if other, err := a.Plain("pi-1", id); err == nil && other.Ping(time.Second) == nil {
 			return "", fmt.Errorf("%s is let in without a certificate while the device is away", id)
 		}
 	}
 	return "refused", nil
 }
 
-func renewals(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+func renewals(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	body, c, err := d.renewal2(a)
+	body, c, err := renewal2(d, a)
 	if err != nil {
 		return "", err
 	}
-	got, before, start := 0, a.cpu(), time.Now()
+	got, before, start := 0, a.CPU(), time.Now()
 	for range 400 {
-		code, _, err := a.call(ctx, c, "POST", wire.PathRenew, "application/json", body)
+		code, _, err := a.Call(ctx, c, "POST", wire.PathRenew, "application/json", body)
 		if err != nil {
 			return "", err
 		}
@@ -405,7 +406,7 @@ func renewals(ctx context.Context, a *arena) (string, error) {
 			got++
 		}
 	}
-	seen := fmt.Sprintf("%d of 400 in %s, %s of CPU", got, time.Since(start).Round(time.Millisecond), a.cpu()-before)
+	seen := fmt.Sprintf("%d of 400 in %s, %s of CPU", got, time.Since(start).Round(time.Millisecond), a.CPU()-before)
 	if got > 20 {
 		return seen, errors.New("one device has the hub sign as often as it likes")
 	}

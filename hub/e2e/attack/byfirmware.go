@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -41,7 +42,7 @@ func profileOf(name, spec string) string {
 	return fmt.Sprintf(`{"apiVersion":"flotilla.dev/v1alpha1","kind":"BoardProfile","metadata":{"name":%q},"spec":{"match":{"compatible":[%q]}%s}}`, name, evilBoard, spec)
 }
 
-// boots is a profile with a boot configuration for a Raspberry Pi.
+// reportsBoot is a profile with a boot configuration for a Raspberry Pi.
 func boots(boot string) string {
 	return profileOf("evil", `,"boot":{"backend":"rpi-config-txt"`+boot+`}`)
 }
@@ -137,9 +138,9 @@ func counted(format string, n int) string {
 }
 
 // refused asks for each object and expects one sentence, of a length that somebody reads.
-func (a *arena) refused(ctx context.Context, path string, objects map[string]string) error {
+func refused(ctx context.Context, a *arena.Hub, path string, objects map[string]string) error {
 	for what, body := range objects {
-		code, answer, err := a.call(ctx, a.admin, http.MethodPost, path+strict, "application/json", body)
+		code, answer, err := a.Call(ctx, a.Admin, http.MethodPost, path+strict, "application/json", body)
 		var status struct{ Message string }
 		switch {
 		case err != nil:
@@ -155,8 +156,8 @@ func (a *arena) refused(ctx context.Context, path string, objects map[string]str
 	return nil
 }
 
-func (a *arena) rollout(ctx context.Context, name string) (r fleet.FirmwareRollout, err error) {
-	body, err := a.get(ctx, rolloutsAPI+"/"+name)
+func rollout(ctx context.Context, a *arena.Hub, name string) (r fleet.FirmwareRollout, err error) {
+	body, err := a.Get(ctx, rolloutsAPI+"/"+name)
 	if err == nil {
 		err = json.Unmarshal([]byte(body), &r)
 	}
@@ -164,8 +165,8 @@ func (a *arena) rollout(ctx context.Context, name string) (r fleet.FirmwareRollo
 }
 
 // patch is a merge patch of the administrator's, which must end with a code.
-func (a *arena) patch(ctx context.Context, path, body string, want int) error {
-	code, answer, err := a.call(ctx, a.admin, http.MethodPatch, path, "application/merge-patch+json", body)
+func patch(ctx context.Context, a *arena.Hub, path, body string, want int) error {
+	code, answer, err := a.Call(ctx, a.Admin, http.MethodPatch, path, "application/merge-patch+json", body)
 	if err == nil && code != want {
 		err = fmt.Errorf("PATCH %s %s: %d: %.300s", path, body, code, answer)
 	}
@@ -173,37 +174,37 @@ func (a *arena) patch(ctx context.Context, path, body string, want int) error {
 }
 
 // board is a device of a site that says what it boots on.
-func (a *arena) board(ctx context.Context, name, site, machine string) (*device, *link, error) {
-	token, err := a.token(ctx, "--site", site)
+func board(ctx context.Context, a *arena.Hub, name, site, machine string) (*arena.Device, *arena.Link, error) {
+	token, err := a.Token(ctx, "--site", site)
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := a.join(ctx, token, name, machine)
+	d, err := a.Join(ctx, token, name, machine)
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := d.connect(ctx, d.clientID())
+	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
 		return nil, nil, err
 	}
-	return d, l, d.boots(ctx, l, map[string]any{"state": "UpToDate"})
+	return d, l, reportsBoot(ctx, d, l, map[string]any{"state": "UpToDate"})
 }
 
-// boots says something of the boot configuration, and renews.
-func (d *device) boots(ctx context.Context, l *link, firmware any) error {
+// reportsBoot says something of the boot configuration, and renews.
+func reportsBoot(ctx context.Context, d *arena.Device, l *arena.Link, firmware any) error {
 	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}}, "firmware": firmware}
-	if err := l.told(ctx, "status", d.good(nil, fields)); err != nil {
+	if err := l.Told(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
-	d.lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes
-	return l.send(packet(0x30, append(text(nil, l.prefix+"lease"), wire.AppendLease(nil, wire.Lease{Boot: d.boot, Seq: d.lease, Status: d.seq, Time: time.Now()})...)))
+	d.Lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes
+	return l.Send(arena.Packet(0x30, append(arena.Text(nil, l.Prefix+"lease"), wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))
 }
 
-func hostileRollouts(ctx context.Context, a *arena) (string, error) {
-	if err := errors.Join(a.refused(ctx, rolloutsAPI, refusedRollouts), a.refused(ctx, profilesAPI, refusedProfiles)); err != nil {
+func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
+	if err := errors.Join(refused(ctx, a, rolloutsAPI, refusedRollouts), refused(ctx, a, profilesAPI, refusedProfiles)); err != nil {
 		return "", err
 	}
-	d, l, err := a.board(ctx, "pi", "oslo", "00000000000000c3")
+	d, l, err := board(ctx, a, "pi", "oslo", "00000000000000c3")
 	if err != nil {
 		return "", err
 	}
@@ -212,8 +213,8 @@ func hostileRollouts(ctx context.Context, a *arena) (string, error) {
 	const path = rolloutsAPI + "/first"
 	is := func(what string, so func(*fleet.FirmwareRollout) bool) error {
 		var last fleet.FirmwareRolloutStatus
-		return errors.Join(until(ctx, 20*time.Second, what, func() (bool, error) {
-			r, err := a.rollout(ctx, "first")
+		return errors.Join(arena.Until(ctx, 20*time.Second, what, func() (bool, error) {
+			r, err := rollout(ctx, a, "first")
 			last = r.Status
 			if err == nil && !so(&r) {
 				err = fmt.Errorf("it says %s: %s", last.Phase, last.Sentence)
@@ -222,25 +223,25 @@ func hostileRollouts(ctx context.Context, a *arena) (string, error) {
 		}))
 	}
 	if err := errors.Join(
-		a.create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
-		a.create(ctx, rolloutsAPI+strict, lied),
+		a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
+		a.Create(ctx, rolloutsAPI+strict, lied),
 		is("a status that came with the spec is not taken", func(r *fleet.FirmwareRollout) bool {
 			return r.Status.Phase == fleet.RolloutPaused && r.Status.Kept == 0 && r.Status.Nodes == 1 && len(r.Status.Batches) == 0 && r.Status.Document != "{}"
 		}),
-		a.patch(ctx, path, `{"status":{"phase":"Complete","kept":7}}`, http.StatusOK),
-		a.patch(ctx, path, `{"spec":{"profile":"raspberrypi-4"}}`, http.StatusUnprocessableEntity),
-		a.patch(ctx, path, `{"spec":{"retry":5}}`, http.StatusOK),
-		a.patch(ctx, path, `{"spec":{"retry":4}}`, http.StatusUnprocessableEntity),
-		a.patch(ctx, path+"/status", `{"status":{"document":"{\"profile\":\"x\",\"revision\":0,\"backend\":\"rpi-config-txt\",\"cmdline\":{\"add\":[\"init=/bin/sh\"]}}"}}`, http.StatusUnprocessableEntity),
+		patch(ctx, a, path, `{"status":{"phase":"Complete","kept":7}}`, http.StatusOK),
+		patch(ctx, a, path, `{"spec":{"profile":"raspberrypi-4"}}`, http.StatusUnprocessableEntity),
+		patch(ctx, a, path, `{"spec":{"retry":5}}`, http.StatusOK),
+		patch(ctx, a, path, `{"spec":{"retry":4}}`, http.StatusUnprocessableEntity),
+		patch(ctx, a, path+"/status", `{"status":{"document":"{\"profile\":\"x\",\"revision\":0,\"backend\":\"rpi-config-txt\",\"cmdline\":{\"add\":[\"init=/bin/sh\"]}}"}}`, http.StatusUnprocessableEntity),
 	); err != nil {
 		return "", err
 	}
-	r, err := a.rollout(ctx, "first")
+	r, err := rollout(ctx, a, "first")
 	if err != nil || r.Status.Kept != 0 {
 		return "", fmt.Errorf("a status that was written with the spec is shown: %+v %w", r.Status, err)
 	}
 	for role, who := range map[string]string{"viewer": "vera", "operator": "ola"} {
-		c, err := a.as(ctx, role, who)
+		c, err := a.As(ctx, role, who)
 		if err != nil {
 			return "", err
 		}
@@ -248,72 +249,72 @@ func hostileRollouts(ctx context.Context, a *arena) (string, error) {
 			{http.MethodPost, rolloutsAPI, "application/json", rolloutOf("mine", "")}, {http.MethodPatch, path, "application/merge-patch+json", `{"spec":{"undo":true}}`}, {http.MethodDelete, path, "", ""},
 			{http.MethodPatch, path + "/status", "application/merge-patch+json", `{"status":{"kept":7}}`}, {http.MethodPatch, profilesAPI + "/evil", "application/merge-patch+json", `{"spec":{"boot":null}}`},
 		} {
-			if code, answer, err := a.call(ctx, c, ask.method, ask.path, ask.kind, ask.body); err != nil || code != http.StatusForbidden {
+			if code, answer, err := a.Call(ctx, c, ask.method, ask.path, ask.kind, ask.body); err != nil || code != http.StatusForbidden {
 				return "", fmt.Errorf("a %s's %s %s: %d %.100s %w", role, ask.method, ask.path, code, answer, err)
 			}
 		}
 	}
 
 	// In the middle: the profile changes, goes and comes back; a second one has the same node; undo, twice, and of a stop.
-	if err := d.boots(ctx, l, map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
+	if err := reportsBoot(ctx, d, l, map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
 		return "", err
 	}
 	old := r.Status.Digest
 	remove := func(path string) error {
-		code, answer, err := a.call(ctx, a.admin, http.MethodDelete, path, "", "")
+		code, answer, err := a.Call(ctx, a.Admin, http.MethodDelete, path, "", "")
 		if err == nil && code/100 != 2 {
 			err = fmt.Errorf("DELETE %s: %d %.200s", path, code, answer)
 		}
 		return err
 	}
 	return fmt.Sprintf("%d rollouts and %d profiles refused, each with a sentence", len(refusedRollouts), len(refusedProfiles)), errors.Join(
-		a.patch(ctx, profilesAPI+"/evil", `{"spec":{"boot":{"cmdline":{"add":["quiet","splash"]}}}}`, http.StatusOK),
+		patch(ctx, a, profilesAPI+"/evil", `{"spec":{"boot":{"cmdline":{"add":["quiet","splash"]}}}}`, http.StatusOK),
 		is("a changed profile is taken up", func(r *fleet.FirmwareRollout) bool { return r.Status.Digest != old && r.Status.Digest != "" }),
-		a.create(ctx, rolloutsAPI, rolloutOf("second", "")),
-		until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
-			r, err := a.rollout(ctx, "second")
+		a.Create(ctx, rolloutsAPI, rolloutOf("second", "")),
+		arena.Until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
+			r, err := rollout(ctx, a, "second")
 			return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
 		}),
 		remove(profilesAPI+"/evil"),
 		is("it says that its profile is gone, or has no node", func(r *fleet.FirmwareRollout) bool { return r.Status.Phase == fleet.RolloutPending }),
-		a.patch(ctx, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
-		a.patch(ctx, path, `{"spec":{"undo":true}}`, http.StatusOK),
+		patch(ctx, a, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
+		patch(ctx, a, path, `{"spec":{"undo":true}}`, http.StatusOK),
 		is("it is undone, for nobody has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
-		a.patch(ctx, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns of unknown fields
-		a.create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
+		patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns of unknown fields
+		a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
 		is("it goes forward again", func(r *fleet.FirmwareRollout) bool { return !r.Status.Undoing && r.Status.Digest != "" }),
 		remove(path), remove(rolloutsAPI+"/second"),
 	)
 }
 
 // lyingBoard has a board on each of two sites: one says everything but the truth.
-func lyingBoard(ctx context.Context, a *arena) (string, error) {
-	evil, l, err := a.board(ctx, "evil", "bergen", "00000000000000ee")
+func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
+	evil, l, err := board(ctx, a, "evil", "bergen", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
-	honest, m, err := a.board(ctx, "honest", "oslo", "00000000000000c4")
+	honest, m, err := board(ctx, a, "honest", "oslo", "00000000000000c4")
 	if err != nil {
 		return "", err
 	}
 	defer m.Close()
-	if err := errors.Join(a.create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)), a.create(ctx, rolloutsAPI+strict, rolloutOf("r", `,"batchSize":100,"maxUnavailablePerSite":100,"pauseOnFailure":false,"successThreshold":1`))); err != nil {
+	if err := errors.Join(a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)), a.Create(ctx, rolloutsAPI+strict, rolloutOf("r", `,"batchSize":100,"maxUnavailablePerSite":100,"pauseOnFailure":false,"successThreshold":1`))); err != nil {
 		return "", err
 	}
 	var digest string
-	if err := until(ctx, 20*time.Second, "both are told", func() (bool, error) {
-		r, err := a.rollout(ctx, "r")
+	if err := arena.Until(ctx, 20*time.Second, "both are told", func() (bool, error) {
+		r, err := rollout(ctx, a, "r")
 		digest = r.Status.Digest
 		return digest != "" && r.Status.Nodes == 2, err
 	}); err != nil {
 		return "", err
 	}
-	if err := evil.boots(ctx, l, map[string]any{"state": "Staged", "candidate": digest}); err != nil {
+	if err := reportsBoot(ctx, evil, l, map[string]any{"state": "Staged", "candidate": digest}); err != nil {
 		return "", err
 	}
-	if err := until(ctx, 20*time.Second, "the liar has its turn", func() (bool, error) {
-		r, err := a.rollout(ctx, "r")
+	if err := arena.Until(ctx, 20*time.Second, "the liar has its turn", func() (bool, error) {
+		r, err := rollout(ctx, a, "r")
 		if err == nil && r.Status.Trying != 1 {
 			err = fmt.Errorf("%s: %s %+v", r.Status.Phase, r.Status.Sentence, r.Status.NodeStates)
 		}
@@ -321,7 +322,7 @@ func lyingBoard(ctx context.Context, a *arena) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	if err := honest.boots(ctx, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
+	if err := reportsBoot(ctx, honest, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
 		return "", err
 	}
 	other := "sha256:" + strings.Repeat("ab", 32)
@@ -337,7 +338,7 @@ func lyingBoard(ctx context.Context, a *arena) (string, error) {
 		map[string]any{"state": 7}, map[string]any{"state": nil}, "Kept", []any{}, nil,
 	}
 	both := func(what string) error {
-		r, err := a.rollout(ctx, "r")
+		r, err := rollout(ctx, a, "r")
 		if err != nil {
 			return err
 		}
@@ -365,22 +366,22 @@ func lyingBoard(ctx context.Context, a *arena) (string, error) {
 	for round := range 6 {
 		for i := range lies {
 			lie := lies[(i*(round+1)*7+round)%len(lies)]
-			if !l.open() {
-				if l, err = evil.connect(ctx, evil.clientID()); err != nil {
+			if !l.Open() {
+				if l, err = evil.Connect(ctx, evil.ClientID()); err != nil {
 					return "", fmt.Errorf("it cannot come back: %w", err)
 				}
 			}
-			_ = evil.boots(ctx, l, lie)
+			_ = reportsBoot(ctx, evil, l, lie)
 			said++
 			if err := both(fmt.Sprintf("after %.80s", mustJSON(lie))); err != nil {
 				return "", err
 			}
 		}
-		if err := honest.boots(ctx, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
+		if err := reportsBoot(ctx, honest, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
 			return "", err
 		}
 	}
-	n, err := a.node(ctx, "honest")
+	n, err := a.Node(ctx, "honest")
 	if err != nil {
 		return "", err
 	}
@@ -388,7 +389,7 @@ func lyingBoard(ctx context.Context, a *arena) (string, error) {
 	if i < 0 || n.Status.Conditions[i].Reason != "Staged" || n.Status.Conditions[i].Message != "it waits" {
 		return "", fmt.Errorf("the other node's condition: %+v", n.Status.Conditions)
 	}
-	body, err := a.get(ctx, "/api/v1/events?limit=5000&fieldSelector=involvedObject.name=evil,reason=FirmwareTurn")
+	body, err := a.Get(ctx, "/api/v1/events?limit=5000&fieldSelector=involvedObject.name=evil,reason=FirmwareTurn")
 	var list corev1.EventList
 	if err == nil {
 		err = json.Unmarshal([]byte(body), &list)

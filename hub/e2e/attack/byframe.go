@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // byFrame is what a stranger can do with frames of HTTP/2: requests that are given up in
@@ -31,17 +33,17 @@ func byFrame() []attack {
 
 // frameFlood plays frames on eight connections for 20 s, each anew where it is cut off. It
 // may cost half of a core.
-func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context, *arena) (string, error) {
+func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context, *arena.Hub) (string, error) {
 	const long = 20 * time.Second
-	return func(ctx context.Context, a *arena) (string, error) {
-		before := a.cpu()
+	return func(ctx context.Context, a *arena.Hub) (string, error) {
+		before := a.CPU()
 		var rounds, connections atomic.Int64
 		end := time.Now().Add(long)
-		each(ctx, 8, 8, func(int) {
+		arena.Each(ctx, 8, 8, func(int) {
 			for time.Now().Before(end) && ctx.Err() == nil {
-				c, err := a.frames()
+				c, err := dialFrames(a)
 				if err != nil {
-					pause(ctx, time.Second)
+					arena.Pause(ctx, time.Second)
 					continue
 				}
 				connections.Add(1)
@@ -55,13 +57,13 @@ func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(
 					rounds.Add(1)
 				}
 				if unread && time.Now().Before(end) {
-					pause(ctx, time.Second)
+					arena.Pause(ctx, time.Second)
 				}
 				_ = c.Close()
-				pause(ctx, 100*time.Millisecond)
+				arena.Pause(ctx, 100*time.Millisecond)
 			}
 		})
-		spent := a.cpu() - before
+		spent := a.CPU() - before
 		seen := fmt.Sprintf("%d rounds on %d connections, %s of CPU in %s", rounds.Load(), connections.Load(), spent, long)
 		if rounds.Load() == 0 {
 			return seen, errors.New("nothing was played")
@@ -74,12 +76,12 @@ func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(
 }
 
 // frames opens a connection that speaks HTTP/2, with nothing said but its beginning.
-func (a *arena) frames() (net.Conn, error) {
-	raw, err := net.DialTimeout("tcp", a.https, 5*time.Second)
+func dialFrames(a *arena.Hub) (net.Conn, error) {
+	raw, err := net.DialTimeout("tcp", a.HTTPS, 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	c := tls.Client(raw, &tls.Config{RootCAs: a.roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+	c := tls.Client(raw, &tls.Config{RootCAs: a.Roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
 	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err = io.WriteString(c, http2.ClientPreface); err == nil {
 		err = http2.NewFramer(c, nil).WriteSettings()

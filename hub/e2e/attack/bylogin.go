@@ -8,23 +8,25 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // loginFlood types passwords as fast as they go, of one person, of many, of nobody, and
 // of names that nobody can have, and the setup link's secret.
-func loginFlood(ctx context.Context, a *arena) (string, error) {
-	if err := a.user(ctx, "kari", "admin"); err != nil {
+func loginFlood(ctx context.Context, a *arena.Hub) (string, error) {
+	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
 	}
 	const long = 20 * time.Second
 	stop, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
-	before, wrote := a.cpu(), a.wrote()
+	before, wrote := a.CPU(), a.Wrote()
 	var tried, limited, in atomic.Int64
-	c := a.client()
-	each(stop, 16*1000, 16, func(i int) {
+	c := a.Client()
+	arena.Each(stop, 16*1000, 16, func(i int) {
 		name := []string{"kari", fmt.Sprintf("nobody-%d", i), strings.Repeat("k", 60_000), "k\u0430ri\u202e\x00"}[i%4]
-		code, cookie, err := a.login(stop, c, name, strings.Repeat("x", 200))
+		code, cookie, err := a.Login(stop, c, name, strings.Repeat("x", 200))
 		switch {
 		case cookie != nil:
 			in.Add(1)
@@ -36,7 +38,7 @@ func loginFlood(ctx context.Context, a *arena) (string, error) {
 			limited.Add(1)
 		}
 	})
-	spent, kib := a.cpu()-before, (a.wrote()-wrote)>>10
+	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10
 	seen := fmt.Sprintf("%d tries, %d of them told to wait, %s of CPU, %d KiB written", tried.Load(), limited.Load(), spent, kib)
 	// A password that is looked at takes a tenth of a second; one that is not, a twentieth of that.
 	looked := tried.Load() - limited.Load()

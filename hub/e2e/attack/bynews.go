@@ -9,54 +9,56 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
-func endless(ctx context.Context, a *arena) (string, error) {
+func endless(ctx context.Context, a *arena.Hub) (string, error) {
 	for i, q := range []string{"1e999999999", "-1e999999999", "1e-999999999", "9e2147483647", "1e-2147483648", strings.Repeat("9", 4000)} {
-		d, err := a.newDevice(ctx, fmt.Sprintf("evil-%d", i), fmt.Sprintf("%016x", 0xe0+i))
+		d, err := a.NewDevice(ctx, fmt.Sprintf("evil-%d", i), fmt.Sprintf("%016x", 0xe0+i))
 		if err != nil {
 			return "", err
 		}
-		l, err := d.connect(ctx, d.clientID())
+		l, err := d.Connect(ctx, d.ClientID())
 		if err != nil {
 			return "", err
 		}
 		hostile := map[string]any{"cpu": q, "memory": q, "pods": q, "example.com/x": q}
 		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile}, {"capacity": hostile, "allocatable": hostile}, nil} {
-			if err := l.publish("status", d.good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
+			if err := l.Publish("status", d.Good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
 				break // it was thrown out, which is an answer too
 			}
 		}
-		pods, _ := json.Marshal(map[string]any{"boot": d.boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
+		pods, _ := json.Marshal(map[string]any{"boot": d.Boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
 			"uid": "u", "namespace": "default", "name": "p", "status": map[string]any{"containerStatuses": []any{map[string]any{"name": "c", "allocatedResources": hostile, "resources": map[string]any{"requests": hostile}}}},
 		}}})
-		_ = l.publish("pods", pods)
-		_ = l.publish("status", d.good(nil, nil))
-		_ = l.ping(10 * time.Second)
+		_ = l.Publish("pods", pods)
+		_ = l.Publish("status", d.Good(nil, nil))
+		_ = l.Ping(10 * time.Second)
 		_ = l.Close()
-		if err := a.answers(ctx, 2*time.Second); err != nil {
+		if err := a.Answers(ctx, 2*time.Second); err != nil {
 			return "", fmt.Errorf("after %.20s: %w", q, err)
 		}
 	}
-	a.kill()
-	if err := a.start(ctx); err != nil {
+	a.Kill()
+	if err := a.Start(ctx); err != nil {
 		return "", fmt.Errorf("the hub does not come back: %w", err)
 	}
-	if _, err := a.get(ctx, "/api/v1/nodes"); err != nil {
+	if _, err := a.Get(ctx, "/api/v1/nodes"); err != nil {
 		return "", err
 	}
 	return "refused, and back after kill -9", nil
 }
 
 // damaged sends news of which every reader on the way has to find an end: one did not, and the hub stood still.
-func damaged(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+func damaged(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	whole := map[string][]byte{"status": d.good(nil, nil), "pods": fmt.Appendf(nil, `{"boot":%q,"seq":1,"generation":0,"pods":[{"uid":"u","namespace":"default","name":"p","status":{"phase":"Running","containerStatuses":[{"name":"c","ready":true}]}}]}`, d.boot),
-		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.boot), "event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`), "reply/1": []byte(`{"code":200}`)}
-	var l *link
+	whole := map[string][]byte{"status": d.Good(nil, nil), "pods": fmt.Appendf(nil, `{"boot":%q,"seq":1,"generation":0,"pods":[{"uid":"u","namespace":"default","name":"p","status":{"phase":"Running","containerStatuses":[{"name":"c","ready":true}]}}]}`, d.Boot),
+		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.Boot), "event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`), "reply/1": []byte(`{"code":200}`)}
+	var l *arena.Link
 	defer func() {
 		if l != nil {
 			_ = l.Close()
@@ -73,23 +75,23 @@ func damaged(ctx context.Context, a *arena) (string, error) {
 			news = append(news, text[:at], wrong)
 		}
 		for _, n := range news {
-			if l == nil || !l.open() {
+			if l == nil || !l.Open() {
 				if links++; links > 40 {
 					break // thrown out again and again, which is an answer too
 				}
-				if l, err = d.connect(ctx, d.clientID()); err != nil {
+				if l, err = d.Connect(ctx, d.ClientID()); err != nil {
 					l = nil
 					continue
 				}
 			}
-			if l.publish(channel, n) == nil {
+			if l.Publish(channel, n) == nil {
 				sent++
 			}
 		}
-		if l != nil && l.ping(time.Minute) == nil { // all before it were read
+		if l != nil && l.Ping(time.Minute) == nil { // all before it were read
 			heard++
 		}
-		if err := a.answers(ctx, 2*time.Second); err != nil {
+		if err := a.Answers(ctx, 2*time.Second); err != nil {
 			return "", fmt.Errorf("after damaged news on %s: %w", channel, err)
 		}
 	}

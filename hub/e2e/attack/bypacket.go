@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // byPacket is what a device can do with packets of MQTT that carry no news: whatever
@@ -13,53 +15,53 @@ import (
 func byPacket() []attack {
 	var subscribe, unsubscribe, own []byte
 	for i := range 12_000 {
-		filter := text(nil, fmt.Sprintf("a/%d/+/#", i))
+		filter := arena.Text(nil, fmt.Sprintf("a/%d/+/#", i))
 		subscribe, unsubscribe = append(append(subscribe, filter...), 1), append(unsubscribe, filter...)
 	}
 	for range 4_000 {
-		own = append(text(own, "fleet/v1/nodes/evil/request/+"), 0)
+		own = append(arena.Text(own, "fleet/v1/nodes/evil/request/+"), 0)
 	}
 	return []attack{
 		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as they go, 20 s long", run: packetFlood(bytes.Repeat([]byte{0xc0, 0}, 8000))},
-		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again", run: packetFlood(packet(0x82, append([]byte{0, 1}, subscribe...)))},
-		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, again and again", run: packetFlood(packet(0x82, append([]byte{0, 1}, own...)))},
-		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go", run: packetFlood(bytes.Repeat(packet(0x82, append(text([]byte{0, 1}, "#"), 0)), 1000))},
-		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again", run: packetFlood(packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
+		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again", run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, subscribe...)))},
+		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, again and again", run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, own...)))},
+		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go", run: packetFlood(bytes.Repeat(arena.Packet(0x82, append(arena.Text([]byte{0, 1}, "#"), 0)), 1000))},
+		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again", run: packetFlood(arena.Packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
 		{name: "acknowledgements", slow: true, by: "device", does: "PUBACK, PUBREC, PUBREL and PUBCOMP of what was never sent", run: packetFlood(bytes.Repeat([]byte{0x40, 2, 0, 9, 0x50, 2, 0, 9, 0x62, 2, 0, 9, 0x70, 2, 0, 9}, 1000))},
-		{name: "exactly-once", slow: true, by: "device", does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own", run: packetFlood(bytes.Repeat(packet(0x3c, append(text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
-		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short", run: packetFlood(append(bytes.Repeat(packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
+		{name: "exactly-once", slow: true, by: "device", does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own", run: packetFlood(bytes.Repeat(arena.Packet(0x3c, append(arena.Text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
+		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short", run: packetFlood(append(bytes.Repeat(arena.Packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
 	}
 }
 
 // packetFlood sends the same again and again for 20 s, with a new connection where it is
 // cut off. It may cost a quarter of a core.
-func packetFlood(what []byte) func(context.Context, *arena) (string, error) {
+func packetFlood(what []byte) func(context.Context, *arena.Hub) (string, error) {
 	const long = 20 * time.Second
-	return func(ctx context.Context, a *arena) (string, error) {
-		d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	return func(ctx context.Context, a *arena.Hub) (string, error) {
+		d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 		if err != nil {
 			return "", err
 		}
-		l, err := d.online(ctx)
+		l, err := d.Online(ctx)
 		if err != nil {
 			return "", err
 		}
-		before, sent, cut := a.cpu(), 0, 0
+		before, sent, cut := a.CPU(), 0, 0
 		for end := time.Now().Add(long); time.Now().Before(end) && ctx.Err() == nil; {
-			if err := l.send(what); err == nil {
+			if err := l.Send(what); err == nil {
 				sent += len(what)
 				continue
 			}
 			cut++
 			_ = l.Close()
-			for l = nil; l == nil && time.Now().Before(end); pause(ctx, time.Second) {
-				l, _ = d.connect(ctx, d.clientID())
+			for l = nil; l == nil && time.Now().Before(end); arena.Pause(ctx, time.Second) {
+				l, _ = d.Connect(ctx, d.ClientID())
 			}
 			if l == nil {
 				break
 			}
 		}
-		spent := a.cpu() - before
+		spent := a.CPU() - before
 		if l != nil {
 			_ = l.Close()
 		}

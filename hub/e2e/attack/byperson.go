@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // byPerson is what somebody with a login can do: a viewer, an operator, and one who
@@ -46,8 +48,8 @@ func pod(name string, spec map[string]any) string {
 	return string(body)
 }
 
-func endlessPod(ctx context.Context, a *arena) (string, error) {
-	operator, err := a.as(ctx, "operator", "ola")
+func endlessPod(ctx context.Context, a *arena.Hub) (string, error) {
+	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
 	}
@@ -62,7 +64,7 @@ func endlessPod(ctx context.Context, a *arena) (string, error) {
 	bad[pod("deep", map[string]any{"args": nested(10_000)})] = "nesting of 10,000"
 	bad[pod("bidi\u202e", nil)] = "a bidi name"
 	for body, what := range bad {
-		code, answer, err := a.call(ctx, operator, http.MethodPost, pods, kind, body)
+		code, answer, err := a.Call(ctx, operator, http.MethodPost, pods, kind, body)
 		if err != nil {
 			return "", fmt.Errorf("%.30s: %w", what, err)
 		}
@@ -70,11 +72,11 @@ func endlessPod(ctx context.Context, a *arena) (string, error) {
 			return "", fmt.Errorf("%.30s: %d %.100s", what, code, answer)
 		}
 	}
-	if err := a.answers(ctx, time.Second); err != nil {
+	if err := a.Answers(ctx, time.Second); err != nil {
 		return "", err
 	}
-	a.kill()
-	return fmt.Sprintf("all %d refused, and back after kill -9", len(bad)), a.start(ctx)
+	a.Kill()
+	return fmt.Sprintf("all %d refused, and back after kill -9", len(bad)), a.Start(ctx)
 }
 
 func nested(depth int) any {
@@ -85,23 +87,23 @@ func nested(depth int) any {
 	return v
 }
 
-func hugePatch(ctx context.Context, a *arena) (string, error) {
-	operator, err := a.as(ctx, "operator", "ola")
+func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
+	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
 	}
 	const maps = "/api/v1/namespaces/default/configmaps"
-	if err := a.create(ctx, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"`+strings.Repeat("x", 1000)+`"}}`); err != nil {
+	if err := a.Create(ctx, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"`+strings.Repeat("x", 1000)+`"}}`); err != nil {
 		return "", err
 	}
-	if err := a.create(ctx, "/api/v1/namespaces/default/pods", pod("p", nil)); err != nil {
+	if err := a.Create(ctx, "/api/v1/namespaces/default/pods", pod("p", nil)); err != nil {
 		return "", err
 	}
-	start := a.cpu()
+	start := a.CPU()
 	ask := func(what, path, kind, body string) error {
-		before := a.cpu()
-		code, answer, err := a.call(ctx, operator, http.MethodPatch, path, kind, body)
-		if spent := a.cpu() - before; spent > 5*time.Second {
+		before := a.CPU()
+		code, answer, err := a.Call(ctx, operator, http.MethodPatch, path, kind, body)
+		if spent := a.CPU() - before; spent > 5*time.Second {
 			return fmt.Errorf("%s: %s of CPU", what, spent)
 		}
 		if err != nil || code >= 500 {
@@ -135,29 +137,29 @@ func hugePatch(ctx context.Context, a *arena) (string, error) {
 		ask("an apply of YAML that refers to itself", maps+"/m?fieldManager=x", "application/apply-patch+yaml", tower.String()),
 		ask("a merge patch nested 100,000 deep", maps+"/m", "application/merge-patch+json", strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
 	)
-	return fmt.Sprintf("%s of CPU for all eight", a.cpu()-start), err
+	return fmt.Sprintf("%s of CPU for all eight", a.CPU()-start), err
 }
 
 // deletedOperator watches secrets, with each credential that there is, is deleted,
 // and must not hear of the next secret.
-func deletedOperator(ctx context.Context, a *arena) (string, error) {
-	if err := a.user(ctx, "ola", "operator"); err != nil {
+func deletedOperator(ctx context.Context, a *arena.Hub) (string, error) {
+	if err := a.User(ctx, "ola", "operator"); err != nil {
 		return "", err
 	}
-	certificate, err := a.as(ctx, "operator", "ola")
+	certificate, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
 	}
-	_, cookie, err := a.login(ctx, a.client(), "ola", password)
+	_, cookie, err := a.Login(ctx, a.Client(), "ola", arena.Password)
 	if err != nil || cookie == nil {
 		return "", fmt.Errorf("log in: %w", err)
 	}
 	certificate.Timeout = 0
-	session := a.client()
+	session := a.Client()
 	session.Timeout = 0
 	streams := map[string]*http.Response{}
 	open := func(name string, c *http.Client, path string, cookies ...*http.Cookie) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url(path), nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL(path), nil)
 		if err != nil {
 			return err
 		}
@@ -199,7 +201,7 @@ func deletedOperator(ctx context.Context, a *arena) (string, error) {
 			}
 		}()
 	}
-	if _, err := a.command(ctx, "", "user", "delete", "ola"); err != nil {
+	if _, err := a.Command(ctx, "", "user", "delete", "ola"); err != nil {
 		return "", err
 	}
 	start := time.Now()
@@ -212,7 +214,7 @@ func deletedOperator(ctx context.Context, a *arena) (string, error) {
 		}
 	}
 	took := time.Since(start)
-	if err := a.create(ctx, "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"after-the-deletion"}}`); err != nil {
+	if err := a.Create(ctx, "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"after-the-deletion"}}`); err != nil {
 		return "", err
 	}
 	if heard.Load() {
@@ -223,36 +225,36 @@ func deletedOperator(ctx context.Context, a *arena) (string, error) {
 
 // logPattern asks a device that answers with lines made for the pattern, as much of
 // them as it is let: the viewer of one site may well hold a device of it.
-func logPattern(ctx context.Context, a *arena) (string, error) {
-	viewer, err := a.as(ctx, "viewer", "vera")
+func logPattern(ctx context.Context, a *arena.Hub) (string, error) {
+	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
 		return "", err
 	}
-	d, err := a.newDevice(ctx, "evil", "00000000000000ee")
+	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
-	go l.chatter(strings.Repeat(strings.Repeat("a", 4000)+"\n", 16), 400)
-	start := a.cpu()
+	go l.Chatter(strings.Repeat(strings.Repeat("a", 4000)+"\n", 16), 400)
+	start := a.CPU()
 	patterns := []string{"(a?){70}b", "(a|aa){45}b", "(a?){1000}", "(a?){1000}b", "((a{1,30}){1,30})b", "(x*)*(a*)*z{1000}", strings.Repeat("(a|b)*", 150), strings.Repeat("a{0,100}", 9), "a{500}b|a{500}c"}
 	answers := map[int]int{}
 	for _, follow := range []string{"", "&follow=true"} {
 		for _, pattern := range patterns {
 			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-			code, _, _ := a.call(ctx, viewer, http.MethodGet, "/api/v1/nodes/evil/proxy/logs/?query=kubelet&pattern="+url.QueryEscape(pattern)+follow, "", "")
+			code, _, _ := a.Call(ctx, viewer, http.MethodGet, "/api/v1/nodes/evil/proxy/logs/?query=kubelet&pattern="+url.QueryEscape(pattern)+follow, "", "")
 			answers[code]++
 			cancel()
 		}
 	}
-	pause(ctx, 2*time.Second) // whoever has gone must not be worked for
-	before := a.cpu()
-	pause(ctx, 5*time.Second)
-	spent, after := a.cpu()-start, a.cpu()-before
+	arena.Pause(ctx, 2*time.Second) // whoever has gone must not be worked for
+	before := a.CPU()
+	arena.Pause(ctx, 5*time.Second)
+	spent, after := a.CPU()-start, a.CPU()-before
 	seen := fmt.Sprintf("answers by code %v, %s of CPU for %d", answers, spent, 2*len(patterns))
 	switch {
 	case after > 2*time.Second:
@@ -263,20 +265,20 @@ func logPattern(ctx context.Context, a *arena) (string, error) {
 	return seen, nil
 }
 
-func unreadLists(ctx context.Context, a *arena) (string, error) {
+func unreadLists(ctx context.Context, a *arena.Hub) (string, error) {
 	for i := range 25 {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i, noise(i, 900_000))
-		if err := a.create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
+		if err := a.Create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
 			return "", err
 		}
 	}
-	viewer, err := a.as(ctx, "viewer", "vera")
+	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
 		return "", err
 	}
 	viewer.Timeout = 0
 	var in, told atomic.Int64
-	each(ctx, 60, 60, func(i int) {
+	arena.Each(ctx, 60, 60, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
 		path := "/api/v1/configmaps"
@@ -286,7 +288,7 @@ func unreadLists(ctx context.Context, a *arena) (string, error) {
 		if i%3 == 2 {
 			path += "?labelSelector=!x"
 		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url(path), nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL(path), nil)
 		if err != nil {
 			return
 		}
@@ -307,25 +309,25 @@ func unreadLists(ctx context.Context, a *arena) (string, error) {
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own lists are not answered")
 	}
-	pause(ctx, 10*time.Second)
-	code, _, err := a.call(ctx, a.admin, http.MethodGet, "/api/v1/nodes", "", "")
+	arena.Pause(ctx, 10*time.Second)
+	code, _, err := a.Call(ctx, a.Admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
 		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
 	}
 	return seen, nil
 }
 
-func refusedWrites(ctx context.Context, a *arena) (string, error) {
-	viewer, err := a.as(ctx, "viewer", "vera")
+func refusedWrites(ctx context.Context, a *arena.Hub) (string, error) {
+	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
 		return "", err
 	}
-	wrote := a.wrote()
+	wrote := a.Wrote()
 	var refused, taken atomic.Int64
 	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	each(stop, 20_000, 16, func(i int) {
-		code, _, err := a.call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", pod(fmt.Sprintf("p%d", i), nil))
+	arena.Each(stop, 20_000, 16, func(i int) {
+		code, _, err := a.Call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", pod(fmt.Sprintf("p%d", i), nil))
 		switch {
 		case err == nil && (code == http.StatusForbidden || code == http.StatusTooManyRequests):
 			refused.Add(1)
@@ -335,25 +337,25 @@ func refusedWrites(ctx context.Context, a *arena) (string, error) {
 		}
 	})
 	cancel()
-	seen := fmt.Sprintf("%d refused, %d KiB written", refused.Load(), (a.wrote()-wrote)>>10)
+	seen := fmt.Sprintf("%d refused, %d KiB written", refused.Load(), (a.Wrote()-wrote)>>10)
 	switch {
 	case taken.Load() > 0:
 		return seen, errors.New("what a viewer writes is taken")
 	case refused.Load() == 0:
 		return seen, errors.New("nothing was refused")
-	case a.wrote()-wrote > 16<<20:
+	case a.Wrote()-wrote > 16<<20:
 		return seen, errors.New("refusals wear the disk out")
 	}
 	return seen, nil
 }
 
 // renewal2 is a request for a new certificate, and a client that may send it.
-func (d *device) renewal2(a *arena) (string, *http.Client, error) {
-	cfg, err := d.id.TLS(time.Now())
+func renewal2(d *arena.Device, a *arena.Hub) (string, *http.Client, error) {
+	cfg, err := d.ID.TLS(time.Now())
 	if err != nil {
 		return "", nil, err
 	}
-	block, _ := pem.Decode([]byte(d.id.Key))
+	block, _ := pem.Decode([]byte(d.ID.Key))
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
 		return "", nil, err
@@ -363,5 +365,5 @@ func (d *device) renewal2(a *arena) (string, *http.Client, error) {
 		return "", nil, err
 	}
 	body, err := json.Marshal(map[string]string{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
-	return string(body), a.client(cfg.Certificates...), err
+	return string(body), a.Client(cfg.Certificates...), err
 }

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/wire"
 )
 
@@ -37,16 +37,16 @@ func byStranger() []attack {
 // unfinished opens many connections, says the beginning of something on each, and
 // then nothing. MQTT must have its files, the API must answer, and in the end the
 // hub must have closed them all by itself.
-func unfinished(beginning string, overTLS bool) func(context.Context, *arena) (string, error) {
-	return func(ctx context.Context, a *arena) (string, error) {
+func unfinished(beginning string, overTLS bool) func(context.Context, *arena.Hub) (string, error) {
+	return func(ctx context.Context, a *arena.Hub) (string, error) {
 		const count = 2500
-		d, err := a.newDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is what is attacked
+		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is what is attacked
 		if err != nil {
 			return "", err
 		}
-		said := strings.Replace(beginning, "HOST", a.https, 1)
+		said := strings.Replace(beginning, "HOST", a.HTTPS, 1)
 		open := many(ctx, count, func() (net.Conn, error) {
-			raw, err := net.DialTimeout("tcp", a.https, 5*time.Second)
+			raw, err := net.DialTimeout("tcp", a.HTTPS, 5*time.Second)
 			if err != nil {
 				return nil, err
 			}
@@ -54,7 +54,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *arena) (s
 				return raw, nil
 			}
 			_ = raw.SetDeadline(time.Now().Add(20 * time.Second))
-			c := tls.Client(raw, &tls.Config{RootCAs: a.roots, ServerName: "127.0.0.1"})
+			c := tls.Client(raw, &tls.Config{RootCAs: a.Roots, ServerName: "127.0.0.1"})
 			if _, err := c.Write([]byte(said)); err != nil {
 				_ = raw.Close()
 				return nil, err
@@ -63,7 +63,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *arena) (s
 			return c, nil
 		})
 		defer closeAll(open)
-		l, err := d.online(ctx)
+		l, err := d.Online(ctx)
 		if err != nil {
 			return "", fmt.Errorf("with %d of %d connections stuck, a device cannot connect: %w", len(open), count, err)
 		}
@@ -73,7 +73,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *arena) (s
 		if left > 0 {
 			return seen, errors.New("connections that do nothing stay")
 		}
-		return seen, a.newcomer(ctx)
+		return seen, newcomer(ctx, a)
 	}
 }
 
@@ -81,7 +81,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *arena) (s
 func many(ctx context.Context, count int, dial func() (net.Conn, error)) []net.Conn {
 	var mu sync.Mutex
 	var open []net.Conn
-	each(ctx, count, 64, func(int) {
+	arena.Each(ctx, count, 64, func(int) {
 		if c, err := dial(); err == nil {
 			mu.Lock()
 			open = append(open, c)
@@ -89,23 +89,6 @@ func many(ctx context.Context, count int, dial func() (net.Conn, error)) []net.C
 		}
 	})
 	return open
-}
-
-// each runs count calls, so many at once.
-func each(ctx context.Context, count, atOnce int, do func(i int)) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
-	for i := range count {
-		if ctx.Err() != nil {
-			break
-		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			do(i)
-		})
-	}
-	wg.Wait()
 }
 
 func closeAll(open []net.Conn) {
@@ -140,13 +123,13 @@ func awaitClosed(ctx context.Context, open []net.Conn, within time.Duration) (le
 }
 
 // newcomer is a good device that joins, connects and is Ready in the middle of it.
-func (a *arena) newcomer(ctx context.Context) error {
+func newcomer(ctx context.Context, a *arena.Hub) error {
 	start := time.Now()
-	d, err := a.newDevice(ctx, fmt.Sprintf("new-%d", start.UnixNano()), fmt.Sprintf("%016x", start.UnixNano()))
+	d, err := a.NewDevice(ctx, fmt.Sprintf("new-%d", start.UnixNano()), fmt.Sprintf("%016x", start.UnixNano()))
 	if err != nil {
 		return fmt.Errorf("a good device cannot join: %w", err)
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return fmt.Errorf("a good device that has joined cannot connect: %w", err)
 	}
@@ -154,19 +137,19 @@ func (a *arena) newcomer(ctx context.Context) error {
 	if took := time.Since(start); took > 10*time.Second {
 		return fmt.Errorf("a good device needs %s to come in", took)
 	}
-	return a.answers(ctx, 5*time.Second)
+	return a.Answers(ctx, 5*time.Second)
 }
 
-func idleMQTT(ctx context.Context, a *arena) (string, error) {
-	d, err := a.newDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is not what is attacked
+func idleMQTT(ctx context.Context, a *arena.Hub) (string, error) {
+	d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is not what is attacked
 	if err != nil {
 		return "", err
 	}
-	open := many(ctx, 2500, func() (net.Conn, error) { return net.DialTimeout("tcp", a.mqtt, 5*time.Second) })
+	open := many(ctx, 2500, func() (net.Conn, error) { return net.DialTimeout("tcp", a.MQTT, 5*time.Second) })
 	defer closeAll(open)
-	var l *link
-	if err := until(ctx, 15*time.Second, "a good device connects", func() (bool, error) {
-		l, err = d.online(ctx)
+	var l *arena.Link
+	if err := arena.Until(ctx, 15*time.Second, "a good device connects", func() (bool, error) {
+		l, err = d.Online(ctx)
 		return err == nil, err
 	}); err != nil {
 		return "", err
@@ -180,10 +163,10 @@ func idleMQTT(ctx context.Context, a *arena) (string, error) {
 	return seen, nil
 }
 
-func hugeMQTT(ctx context.Context, a *arena) (string, error) {
+func hugeMQTT(ctx context.Context, a *arena.Hub) (string, error) {
 	const count = 500
 	open := many(ctx, count, func() (net.Conn, error) {
-		c, err := net.DialTimeout("tcp", a.dev, 5*time.Second)
+		c, err := net.DialTimeout("tcp", a.Dev, 5*time.Second)
 		if err == nil {
 			_, _ = c.Write([]byte{0x10, 0xff, 0xff, 0xff, 0x7f})
 		}
@@ -200,8 +183,8 @@ func hugeMQTT(ctx context.Context, a *arena) (string, error) {
 // joinFlood is row after row of bad tokens: without form, of an id that nobody has,
 // and with the wrong secret of one that is good, which a stranger may have seen the
 // first half of.
-func joinFlood(ctx context.Context, a *arena) (string, error) {
-	good, err := a.token(ctx, "--site", "oslo", "--uses", "100")
+func joinFlood(ctx context.Context, a *arena.Hub) (string, error) {
+	good, err := a.Token(ctx, "--site", "oslo", "--uses", "100")
 	if err != nil {
 		return "", err
 	}
@@ -216,9 +199,9 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 	var flood sync.WaitGroup
 	for i := range 16 {
 		flood.Go(func() {
-			c := a.client()
+			c := a.Client()
 			for n := i; stop.Err() == nil && n < 16*2000; n++ {
-				code, _, err := a.call(stop, c, http.MethodPost, wire.PathJoin, "application/json", fmt.Sprintf(`{"token":%q,"csr":"x"}`, bad[n%len(bad)]))
+				code, _, err := a.Call(stop, c, http.MethodPost, wire.PathJoin, "application/json", fmt.Sprintf(`{"token":%q,"csr":"x"}`, bad[n%len(bad)]))
 				if err == nil {
 					tries.Add(1)
 				}
@@ -231,12 +214,12 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 			}
 		})
 	}
-	wrote := a.wrote()
+	wrote := a.Wrote()
 	let := 0
 	var last error
 	for i := range 10 {
-		pause(stop, time.Second)
-		if _, err := a.join(ctx, good, fmt.Sprintf("good-%d", i), fmt.Sprintf("%016x", 100+i)); err == nil {
+		arena.Pause(stop, time.Second)
+		if _, err := a.Join(ctx, good, fmt.Sprintf("good-%d", i), fmt.Sprintf("%016x", 100+i)); err == nil {
 			let++
 		} else {
 			last = err
@@ -244,7 +227,7 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 	}
 	cancel()
 	flood.Wait()
-	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(), limited.Load(), let, (a.wrote()-wrote)>>10)
+	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(), limited.Load(), let, (a.Wrote()-wrote)>>10)
 	switch {
 	case in.Load() > 0:
 		return seen, fmt.Errorf("%d bad tokens are good ones", in.Load())
@@ -256,50 +239,13 @@ func joinFlood(ctx context.Context, a *arena) (string, error) {
 	return seen, nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-const password = "correct horse battery staple"
-
-// user makes somebody with a password.
-func (a *arena) user(ctx context.Context, name, role string) error {
-	_, err := a.command(ctx, password+"\n", "user", "create", name, "--role", role)
-	return err
-}
-
-// login tells the code of an attempt, and the session's cookie.
-func (a *arena) login(ctx context.Context, c *http.Client, name, password string) (int, *http.Cookie, error) {
-	form := url.Values{"name": {name}, "password": {password}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url("/login"), strings.NewReader(form.Encode()))
-	if err != nil {
-		return 0, nil, err
-	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Origin", "https://"+a.https)
-	resp, err := c.Do(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	for _, cookie := range resp.Cookies() {
-		if cookie.Value != "" {
-			return resp.StatusCode, cookie, nil
-		}
-	}
-	return resp.StatusCode, nil, nil
-}
-
-func guesses(ctx context.Context, a *arena) (string, error) {
-	if err := a.user(ctx, "kari", "admin"); err != nil {
+func guesses(ctx context.Context, a *arena.Hub) (string, error) {
+	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
 	}
 	var checked, in atomic.Int64
-	each(ctx, 300, 300, func(i int) {
-		code, cookie, err := a.login(ctx, a.client(), "kari", fmt.Sprintf("guess %d", i))
+	arena.Each(ctx, 300, 300, func(i int) {
+		code, cookie, err := a.Login(ctx, a.Client(), "kari", fmt.Sprintf("guess %d", i))
 		switch {
 		case err == nil && cookie != nil:
 			in.Add(1)
@@ -314,13 +260,13 @@ func guesses(ctx context.Context, a *arena) (string, error) {
 	return seen, nil
 }
 
-func anonymous(ctx context.Context, a *arena) (string, error) {
-	c := a.client()
+func anonymous(ctx context.Context, a *arena.Hub) (string, error) {
+	c := a.Client()
 	for _, path := range []string{
 		"/api/v1/nodes", "/api/v1/secrets", "/apis/apps/v1/deployments", "/metrics", "/api/v1/namespaces/default/pods/x/log",
 		"/apis/certificates.k8s.io/v1/certificatesigningrequests", "/nodes", "/audit", "/settings", "/account",
 	} {
-		code, body, err := a.call(ctx, c, http.MethodGet, path, "", "")
+		code, body, err := a.Call(ctx, c, http.MethodGet, path, "", "")
 		if err != nil {
 			return "", err
 		}
@@ -331,16 +277,16 @@ func anonymous(ctx context.Context, a *arena) (string, error) {
 	return "all refused", nil
 }
 
-func foreignOrigin(ctx context.Context, a *arena) (string, error) {
-	if err := a.user(ctx, "kari", "admin"); err != nil {
+func foreignOrigin(ctx context.Context, a *arena.Hub) (string, error) {
+	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
 	}
-	_, cookie, err := a.login(ctx, a.client(), "kari", password)
+	_, cookie, err := a.Login(ctx, a.Client(), "kari", arena.Password)
 	if err != nil || cookie == nil {
 		return "", fmt.Errorf("log in: %w", err)
 	}
 	for _, origin := range []string{"http://localhost:3000", "http://127.0.0.1:8000", "https://[::1]:1", "file://", "null", "https://evil.example"} {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url("/api/v1/secrets?watch=true"), nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL("/api/v1/secrets?watch=true"), nil)
 		if err != nil {
 			return "", err
 		}
@@ -348,7 +294,7 @@ func foreignOrigin(ctx context.Context, a *arena) (string, error) {
 			r.Header.Set(k, v)
 		}
 		r.AddCookie(&http.Cookie{Name: cookie.Name, Value: cookie.Value})
-		c := a.client()
+		c := a.Client()
 		c.Transport.(*http.Transport).ForceAttemptHTTP2 = false
 		c.Transport.(*http.Transport).TLSClientConfig.NextProtos = []string{"http/1.1"}
 		resp, err := c.Do(r)

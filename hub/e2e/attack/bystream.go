@@ -19,22 +19,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/wire"
 )
 
 // playing is a device that says that a pod of an operator's runs on it, and answers
 // nothing that it is asked about it.
-func (a *arena) playing(ctx context.Context, operator *http.Client) (*link, error) {
-	d, err := a.newDevice(ctx, "deaf", "00000000000000de")
+func playing(ctx context.Context, a *arena.Hub, operator *http.Client) (*arena.Link, error) {
+	d, err := a.NewDevice(ctx, "deaf", "00000000000000de")
 	if err != nil {
 		return nil, err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return nil, err
 	}
 	body := strings.Replace(pod("quiet", nil), `"spec":{`, `"spec":{"nodeName":"deaf",`, 1)
-	code, answer, err := a.call(ctx, operator, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", body)
+	code, answer, err := a.Call(ctx, operator, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", body)
 	var p corev1.Pod
 	if err == nil && code/100 == 2 {
 		err = json.Unmarshal([]byte(answer), &p)
@@ -43,34 +44,34 @@ func (a *arena) playing(ctx context.Context, operator *http.Client) (*link, erro
 		return nil, fmt.Errorf("create a pod: %d %.200s %w", code, answer, err)
 	}
 	running := corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
-	says, err := json.Marshal(wire.Pods{Boot: d.boot, Seq: 1, Generation: 1 << 40, Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: running}}})
+	says, err := json.Marshal(wire.Pods{Boot: d.Boot, Seq: 1, Generation: 1 << 40, Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: running}}})
 	if err != nil {
 		return nil, err
 	}
-	if err := l.told(ctx, "pods", says); err != nil {
+	if err := l.Told(ctx, "pods", says); err != nil {
 		return nil, err
 	}
-	return l, until(ctx, 10*time.Second, "the pod runs", func() (bool, error) {
-		body, err := a.get(ctx, "/api/v1/namespaces/default/pods/quiet")
+	return l, arena.Until(ctx, 10*time.Second, "the pod runs", func() (bool, error) {
+		body, err := a.Get(ctx, "/api/v1/namespaces/default/pods/quiet")
 		return strings.Contains(body, `"phase":"Running"`), err
 	})
 }
 
 // spdy opens a stream of a pod.
-func (a *arena) spdy(ctx context.Context, who *http.Client, path, protocol string) (net.Conn, error) {
-	return a.upgrade(ctx, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.https, protocol))
+func spdy(ctx context.Context, a *arena.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
+	return upgrade(ctx, a, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.HTTPS, protocol))
 }
 
 // upgrade asks for another protocol on a connection of its own.
-func (a *arena) upgrade(ctx context.Context, who *http.Client, request string) (net.Conn, error) {
+func upgrade(ctx context.Context, a *arena.Hub, who *http.Client, request string) (net.Conn, error) {
 	cfg := who.Transport.(*http.Transport).TLSClientConfig.Clone()
 	cfg.NextProtos = []string{"http/1.1"}
-	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.https)
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.HTTPS)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.ServerName == "" {
-		cfg.ServerName, _, _ = net.SplitHostPort(a.https)
+		cfg.ServerName, _, _ = net.SplitHostPort(a.HTTPS)
 	}
 	conn := tls.Client(inTurns{raw}, cfg)
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -135,24 +136,24 @@ func (f *frames) data(stream int, b []byte) error {
 
 // unreadStreams opens as many shells and ports as one may have, and sends what the pod does
 // not read, or reads nothing of what it is answered.
-func unreadStreams(ctx context.Context, a *arena) (string, error) {
-	operator, err := a.as(ctx, "operator", "ola")
+func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
+	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
 	}
-	l, err := a.playing(ctx, operator)
+	l, err := playing(ctx, a, operator)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
 	const pod = "/api/v1/namespaces/default/pods/quiet"
 	var in, sent atomic.Int64
-	each(ctx, 160, 160, func(i int) {
+	arena.Each(ctx, 160, 160, func(i int) {
 		path, protocol, kinds := pod+"/exec?command=sh&stdin=true&stdout=true", "v4.channel.k8s.io", []string{"error", "stdout", "stdin"}
 		if i%2 == 1 {
 			path, protocol, kinds = pod+"/portforward", "portforward.k8s.io", []string{"error", "data", "error", "data", "error", "data", "error", "data"}
 		}
-		conn, err := a.spdy(ctx, operator, path, protocol)
+		conn, err := spdy(ctx, a, operator, path, protocol)
 		if err != nil {
 			return
 		}
@@ -167,7 +168,7 @@ func unreadStreams(ctx context.Context, a *arena) (string, error) {
 				return
 			}
 		}
-		pause(ctx, 3*time.Second)
+		arena.Pause(ctx, 3*time.Second)
 		_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		for n := 0; n < 64; n++ {
 			if f.data(2*(n%len(kinds))+1, make([]byte, 1<<20)) != nil {
@@ -175,7 +176,7 @@ func unreadStreams(ctx context.Context, a *arena) (string, error) {
 			}
 			sent.Add(1)
 		}
-		pause(ctx, 10*time.Second)
+		arena.Pause(ctx, 10*time.Second)
 	})
 	seen := fmt.Sprintf("%d streams opened, %d MiB taken", in.Load(), sent.Load())
 	if in.Load() < 100 {
@@ -185,24 +186,24 @@ func unreadStreams(ctx context.Context, a *arena) (string, error) {
 }
 
 // unreadSockets is the same over WebSockets, as kubectl speaks since 1.31.
-func unreadSockets(ctx context.Context, a *arena) (string, error) {
-	operator, err := a.as(ctx, "operator", "ola")
+func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
+	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
 	}
-	l, err := a.playing(ctx, operator)
+	l, err := playing(ctx, a, operator)
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
 	const pod = "/api/v1/namespaces/default/pods/quiet"
 	var in, sent atomic.Int64
-	each(ctx, 160, 160, func(i int) {
+	arena.Each(ctx, 160, 160, func(i int) {
 		path, protocol, opcode := pod+"/exec?command=sh&stdin=true&stdout=true", "v5.channel.k8s.io", byte(2)
 		if i%2 == 1 {
 			path, protocol = pod+"/portforward?ports=80", "SPDY/3.1+portforward.k8s.io"
 		}
-		conn, err := a.socket(ctx, operator, path, protocol)
+		conn, err := socket(ctx, a, operator, path, protocol)
 		if err != nil {
 			return
 		}
@@ -215,7 +216,7 @@ func unreadSockets(ctx context.Context, a *arena) (string, error) {
 			opcode = 9
 		}
 		size := map[byte]int{2: 1 << 20, 9: 125}[opcode]
-		pause(ctx, 3*time.Second)
+		arena.Pause(ctx, 3*time.Second)
 		_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		message := frame(opcode, make([]byte, size))
 		switch {
@@ -230,7 +231,7 @@ func unreadSockets(ctx context.Context, a *arena) (string, error) {
 			}
 			sent.Add(int64(len(message)))
 		}
-		pause(ctx, 10*time.Second)
+		arena.Pause(ctx, 10*time.Second)
 	})
 	seen := fmt.Sprintf("%d sockets opened, %d MiB taken", in.Load(), sent.Load()>>20)
 	if in.Load() < 100 {
@@ -240,8 +241,8 @@ func unreadSockets(ctx context.Context, a *arena) (string, error) {
 }
 
 // socket opens a WebSocket of a pod.
-func (a *arena) socket(ctx context.Context, who *http.Client, path, protocol string) (net.Conn, error) {
-	return a.upgrade(ctx, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.https, protocol))
+func socket(ctx context.Context, a *arena.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
+	return upgrade(ctx, a, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.HTTPS, protocol))
 }
 
 // frame is a whole message of a WebSocket's client, with a mask that changes nothing.

@@ -8,27 +8,29 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // unreadWatches opens watches that begin with everything, and reads none.
-func unreadWatches(ctx context.Context, a *arena) (string, error) {
+func unreadWatches(ctx context.Context, a *arena.Hub) (string, error) {
 	for i := range 8 {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i, noise(i, 900_000))
-		if err := a.create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
+		if err := a.Create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
 			return "", err
 		}
 	}
-	viewer, err := a.as(ctx, "viewer", "vera")
+	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
 		return "", err
 	}
 	viewer.Timeout = 0
 	var in, told atomic.Int64
-	each(ctx, 400, 100, func(i int) {
+	arena.Each(ctx, 400, 100, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
 		path := []string{"/api/v1/configmaps?watch=true", "/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "/api/v1/configmaps?watch=true&labelSelector=!x"}[i%3]
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url(path), nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL(path), nil)
 		if err != nil {
 			return
 		}
@@ -49,8 +51,8 @@ func unreadWatches(ctx context.Context, a *arena) (string, error) {
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own watches do not open")
 	}
-	pause(ctx, 15*time.Second)
-	code, _, err := a.call(ctx, a.admin, http.MethodGet, "/api/v1/nodes", "", "")
+	arena.Pause(ctx, 15*time.Second)
+	code, _, err := a.Call(ctx, a.Admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
 		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
 	}

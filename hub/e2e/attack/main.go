@@ -12,15 +12,15 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 const (
@@ -36,7 +36,7 @@ type attack struct {
 	does  string // a sentence for the table
 	files int    // that the hub may have open; 0: as many as we
 	// run attacks. It returns what was seen, and an error where the hub gave way.
-	run func(ctx context.Context, a *arena) (seen string, err error)
+	run func(ctx context.Context, a *arena.Hub) (seen string, err error)
 	// heavy attacks are not those of a stranger or of a single device: the budget
 	// for memory does not hold for them.
 	heavy bool
@@ -50,54 +50,10 @@ func main() {
 	only := flag.String("run", "", "attacks whose name matches this expression")
 	hub := flag.String("hub", "", "the hub's program (default: built from ./hub)")
 	list := flag.Bool("list", false, "list the attacks and end")
-	fleet := flag.String("fleet", "", "no attacks: measure what fleets of so many good devices cost, such as 1000,5000")
-	secure := flag.Bool("tls", false, "with -fleet or -return: devices with certificates, over TLS")
-	both := flag.Bool("both", false, "with -fleet or -return: all without TLS, then all with it")
-	returning := flag.Int("return", 0, "no attacks: so many good devices whose hub is killed and started again, and then half of them silent")
-	brokers := flag.Int("brokers", 0, "no attacks: what a lease of so many devices costs the hub, and what it costs Mosquitto and a consumer")
-	page := flag.String("write", "", "with -fleet, -return or -brokers: write the table into this page of the manual, too")
-	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
-	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
-	soaked := flag.Duration("soak", 0, "no attacks: a fleet on which something happens all the time, for so long, which may leave nothing behind")
-	database := flag.String("database", "", "with -soak: an empty database of PostgreSQL for the hub, such as postgres://flotilla@127.0.0.1/soak (default: SQLite)")
-	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
-	join := flag.String("fleet-join", "", "where they join")
-	token := flag.String("fleet-token", "", "with what")
-	consumed := flag.String("consume", "", "be a consumer of leases behind the broker at this address")
-	how := flag.String("consume-how", "paho", "with which client: paho, or bare, which only counts")
-	connections := flag.Int("consume-connections", 1, "at so many connections, which share the subscription")
-	known := flag.Int("consume-nodes", 0, "that knows so many devices from the beginning")
-	published := flag.String("publish", "", "be many devices at few connections to the broker at this address")
-	from, to := flag.Int("fleet-from", 0, "the first of them"), flag.Int("fleet-to", 1, "the one after the last")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	listeners := []bool{*secure}
-	if *both {
-		listeners = []bool{false, true}
-	}
-	var err error
-	switch {
-	case *devices != "":
-		err = fleetDevices(ctx, *devices, *join, *token, *from, *to, *pings)
-	case *consumed != "":
-		err = consume(ctx, *consumed, *how, *connections, *known)
-	case *published != "":
-		err = publish(*published, *from, *to)
-	case *brokers > 0:
-		err = report(*page, "broker", func(out io.Writer) error { return versus(ctx, *hub, *brokers, *paced, out) })
-	case *soaked > 0:
-		err = soak(ctx, *hub, *database, *soaked)
-	case *returning > 0:
-		err = report(*page, "return", func(out io.Writer) error { return measureReturn(ctx, *hub, *returning, listeners, out) })
-	case *fleet != "":
-		err = report(*page, "fleet", func(out io.Writer) error {
-			return measureFleets(ctx, *hub, *fleet, listeners, *pings, *paced, out)
-		})
-	default:
-		err = attackAll(ctx, *only, *hub, *list)
-	}
-	if err != nil {
+	if err := attackAll(ctx, *only, *hub, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
 		stop()
 		os.Exit(1)
@@ -115,7 +71,7 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 	}
 	defer os.RemoveAll(work)
 	if hub == "" && !list {
-		if hub, err = build(ctx, work); err != nil {
+		if hub, err = arena.Build(ctx, work); err != nil {
 			return err
 		}
 	}
@@ -149,28 +105,6 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 	return nil
 }
 
-// prepare makes a directory for what is done, and in it the hub where no program is named.
-func prepare(ctx context.Context, name, hub string) (work, program string, err error) {
-	if work, err = os.MkdirTemp("", "flotilla-"+name+"-"); err != nil || hub != "" {
-		return work, hub, err
-	}
-	if program, err = build(ctx, work); err != nil {
-		_ = os.RemoveAll(work)
-	}
-	return work, program, err
-}
-
-// build makes the hub as releases do.
-func build(ctx context.Context, dir string) (string, error) {
-	hub := filepath.Join(dir, "flotilla-hub")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", hub, "flotilla.dev/hub")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the hub: %w\n%s", err, out)
-	}
-	return hub, nil
-}
-
 func attacks() []attack {
 	return slices.Concat(byStranger(), byFrame(), byDevice(), byPacket(), byPerson(), byFirmware(), storms())
 }
@@ -202,25 +136,25 @@ func (r result) says() string {
 func try(ctx context.Context, at attack, hub, dir string) (r result) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	a, err := newArena(ctx, hub, dir, at.files)
+	a, err := arena.New(ctx, hub, dir, at.files)
 	if err != nil {
 		return result{err: fmt.Errorf("start: %w", err)}
 	}
-	defer a.close()
-	w, err := a.watch(ctx)
+	defer a.Close()
+	w, err := watch(ctx, a)
 	if err != nil {
 		return result{err: fmt.Errorf("the good device: %w", err)}
 	}
-	before := a.cpu()
+	before := a.CPU()
 	r.seen, r.err = at.run(ctx, a)
 	r.delay = w.end()
-	r.peak, r.cpu = a.peak(), a.cpu()-before
+	r.peak, r.cpu = a.Peak(), a.CPU()-before
 	switch {
 	case r.err != nil:
-	case a.panicked() != "":
-		r.err = fmt.Errorf("the hub said %s", a.panicked())
-	case a.answers(ctx, 2*time.Second) != nil:
-		r.err = fmt.Errorf("the hub does not answer any more: %w", a.answers(ctx, 2*time.Second))
+	case a.Panicked() != "":
+		r.err = fmt.Errorf("the hub said %s", a.Panicked())
+	case a.Answers(ctx, 2*time.Second) != nil:
+		r.err = fmt.Errorf("the hub does not answer any more: %w", a.Answers(ctx, 2*time.Second))
 	case w.err() != nil:
 		r.err = fmt.Errorf("a good device suffered: %w", w.err())
 	case r.delay > maxDelay && !at.storm:

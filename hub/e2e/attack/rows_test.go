@@ -16,10 +16,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // A soft hub gives way to everybody, or answers nobody: no attack on it may say that it held.
-func softHub(t *testing.T, answer http.HandlerFunc) *arena {
+func softHub(t *testing.T, answer http.HandlerFunc) *arena.Hub {
 	t.Helper()
 	dir := t.TempDir()
 	web := httptest.NewUnstartedServer(answer)
@@ -55,11 +57,11 @@ func softHub(t *testing.T, answer http.HandlerFunc) *arena {
 			defer c.Close()
 		}
 	}()
-	a := &arena{program: program, dir: dir, https: web.Listener.Addr().String(), dev: quiet.Addr().String()}
-	if a.admin, err = a.as(t.Context(), "admin", "root"); err != nil {
+	a := &arena.Hub{Program: program, Dir: dir, HTTPS: web.Listener.Addr().String(), Dev: quiet.Addr().String()}
+	if a.Admin, err = a.As(t.Context(), "admin", "root"); err != nil {
 		t.Fatal(err)
 	}
-	a.cmd = &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}} // whose figures nobody judges here
+	a.Cmd = &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}} // whose figures nobody judges here
 	return a
 }
 
@@ -83,7 +85,7 @@ func TestAnAttackThatSucceedsIsToldOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		hub   http.HandlerFunc
-		run   func(context.Context, *arena) (string, error)
+		run   func(context.Context, *arena.Hub) (string, error)
 		wrong string
 	}{
 		{"connections stay open", yes, hugeMQTT, "not closed"},

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 const crowd = 1000 // devices
@@ -20,18 +22,18 @@ func storms() []attack {
 }
 
 // joins lets a crowd join, connect, lose its links in one moment and come back.
-func joins(ctx context.Context, a *arena) (string, error) {
-	token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(crowd))
+func joins(ctx context.Context, a *arena.Hub) (string, error) {
+	token, err := a.Token(ctx, "--site", "oslo", "--uses", fmt.Sprint(crowd))
 	if err != nil {
 		return "", err
 	}
-	devices := make([]*device, crowd)
+	devices := make([]*arena.Device, crowd)
 	var first atomic.Pointer[error]
-	before, start := a.cpu(), time.Now()
-	each(ctx, crowd, 200, func(i int) {
+	before, start := a.CPU(), time.Now()
+	arena.Each(ctx, crowd, 200, func(i int) {
 		// As the agent does: one that is told to wait asks again.
-		err := until(ctx, time.Minute, "join", func() (bool, error) {
-			d, err := a.join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
+		err := arena.Until(ctx, time.Minute, "join", func() (bool, error) {
+			d, err := a.Join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
 			devices[i] = d
 			return err == nil, err
 		})
@@ -42,12 +44,12 @@ func joins(ctx context.Context, a *arena) (string, error) {
 	if err := first.Load(); err != nil {
 		return "", fmt.Errorf("a good device does not get in: %w", *err)
 	}
-	each1 := (a.cpu() - before) / crowd
+	each1 := (a.CPU() - before) / crowd
 	joined := time.Since(start)
-	if _, _, err := a.reconnect(ctx, devices); err != nil {
+	if _, _, err := reconnect(ctx, a, devices); err != nil {
 		return "", err
 	}
-	p99, all, err := a.reconnect(ctx, devices)
+	p99, all, err := reconnect(ctx, a, devices)
 	seen := fmt.Sprintf("joined in %s, %s of hub CPU each; back: p99 CONNACK %s, all leased after %s", joined.Round(100*time.Millisecond), each1.Round(100*time.Microsecond), p99.Round(time.Millisecond), all.Round(time.Millisecond))
 	switch {
 	case err != nil:
@@ -64,10 +66,10 @@ func joins(ctx context.Context, a *arena) (string, error) {
 
 // reconnect connects everybody at once, back-off as in the protocol, and drops the
 // links again. all is when the last one's lease had been heard.
-func (a *arena) reconnect(ctx context.Context, devices []*device) (p99, all time.Duration, err error) {
+func reconnect(ctx context.Context, a *arena.Hub, devices []*arena.Device) (p99, all time.Duration, err error) {
 	start := time.Now()
 	took := make([]time.Duration, len(devices))
-	links := make([]*link, len(devices))
+	links := make([]*arena.Link, len(devices))
 	var wg sync.WaitGroup
 	var first atomic.Pointer[error]
 	for i, d := range devices {
@@ -75,9 +77,9 @@ func (a *arena) reconnect(ctx context.Context, devices []*device) (p99, all time
 			wait := 200 * time.Millisecond
 			for {
 				at := time.Now()
-				l, err := d.online(ctx)
+				l, err := d.Online(ctx)
 				if err == nil {
-					err = l.ping(20 * time.Second)
+					err = l.Ping(20 * time.Second)
 				}
 				if err == nil {
 					took[i], links[i] = time.Since(at), l
@@ -87,7 +89,7 @@ func (a *arena) reconnect(ctx context.Context, devices []*device) (p99, all time
 					first.CompareAndSwap(nil, &err)
 					return
 				}
-				pause(ctx, wait)
+				arena.Pause(ctx, wait)
 				wait = min(2*wait, 7*time.Second)
 			}
 		})

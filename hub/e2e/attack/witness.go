@@ -2,18 +2,19 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 // A witness is a good device beside an attack.
 type witness struct {
-	*device
-	l      *link
+	*arena.Device
+	l      *arena.Link
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -25,18 +26,18 @@ type witness struct {
 
 // watch starts a good device. The broker handles what one connection says in its
 // order, so a lease has been heard when the ping behind it is answered.
-func (a *arena) watch(ctx context.Context) (*witness, error) {
-	d, err := a.newDevice(ctx, "witness", "00000000000000aa")
+func watch(ctx context.Context, a *arena.Hub) (*witness, error) {
+	d, err := a.NewDevice(ctx, "witness", "00000000000000aa")
 	if err != nil {
 		return nil, err
 	}
-	l, err := d.online(ctx)
+	l, err := d.Online(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &witness{device: d, l: l, cancel: cancel, done: make(chan struct{})}
-	if err := until(ctx, 10*time.Second, "the good device is Ready", func() (bool, error) {
+	w := &witness{Device: d, l: l, cancel: cancel, done: make(chan struct{})}
+	if err := arena.Until(ctx, 10*time.Second, "the good device is Ready", func() (bool, error) {
 		c, err := w.ready(ctx)
 		w.since = c.LastTransitionTime.Time
 		return c.Status == corev1.ConditionTrue, err
@@ -49,7 +50,7 @@ func (a *arena) watch(ctx context.Context) (*witness, error) {
 }
 
 func (w *witness) ready(ctx context.Context) (corev1.NodeCondition, error) {
-	n, err := w.a.node(ctx, w.id.Node)
+	n, err := w.Hub.Node(ctx, w.ID.Node)
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c, err
@@ -58,23 +59,15 @@ func (w *witness) ready(ctx context.Context) (corev1.NodeCondition, error) {
 	return corev1.NodeCondition{}, err
 }
 
-func (a *arena) node(ctx context.Context, name string) (n corev1.Node, err error) {
-	body, err := a.get(ctx, "/api/v1/nodes/"+name)
-	if err == nil {
-		err = json.Unmarshal([]byte(body), &n)
-	}
-	return n, err
-}
-
 func (w *witness) run(ctx context.Context) {
 	defer close(w.done)
 	for ctx.Err() == nil {
 		sent := time.Now()
-		err := w.l.send(packet(0x30, append(text(nil, w.l.prefix+"lease"), w.renewal()...)))
+		err := w.l.Send(arena.Packet(0x30, append(arena.Text(nil, w.l.Prefix+"lease"), w.Renewal()...)))
 		if err == nil {
-			err = w.l.ping(20 * time.Second)
+			err = w.l.Ping(20 * time.Second)
 		}
-		if err != nil && ctx.Err() == nil && !w.a.down.Load() {
+		if err != nil && ctx.Err() == nil && !w.Hub.Down.Load() {
 			w.mu.Lock()
 			w.bad = err
 			w.mu.Unlock()
@@ -97,8 +90,8 @@ func (w *witness) run(ctx context.Context) {
 }
 
 func (w *witness) reconnect(ctx context.Context) error {
-	return until(ctx, 30*time.Second, "the good device is back", func() (bool, error) {
-		l, err := w.online(ctx)
+	return arena.Until(ctx, 30*time.Second, "the good device is back", func() (bool, error) {
+		l, err := w.Online(ctx)
 		if err == nil {
 			w.l = l
 		}

@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 const (
@@ -65,12 +64,12 @@ type fleetCost struct {
 }
 
 func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, pings string, paced time.Duration) (c fleetCost, err error) {
-	a, err := newArena(ctx, hub, dir, 0)
+	a, err := arena.New(ctx, hub, dir, 0)
 	if err != nil {
 		return c, err
 	}
-	defer a.close()
-	crews, err := a.crews(ctx, n, secure, "-ping="+pings)
+	defer a.Close()
+	crews, err := crews(ctx, a, n, secure, "-ping="+pings)
 	defer func() { endAll(crews) }()
 	if err != nil {
 		return c, err
@@ -78,14 +77,14 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 	if err := order(crews, "join"); err != nil {
 		return c, err
 	}
-	pause(ctx, 3*time.Second)
-	c.idle = a.resident()
-	text, err := a.get(ctx, "/metrics")
+	arena.Pause(ctx, 3*time.Second)
+	c.idle = a.Resident()
+	text, err := a.Get(ctx, "/metrics")
 	if err != nil {
 		return c, err
 	}
 	heap, stack := metric(text, heapBytes), metric(text, stackBytes)
-	if err := a.newPeak(); err != nil {
+	if err := a.NewPeak(); err != nil {
 		return c, err
 	}
 	began := time.Now()
@@ -93,21 +92,21 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 		return c, err
 	}
 	c.in = time.Since(began)
-	c.peak = a.peak()
+	c.peak = a.Peak()
 	if err := order(crews, fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))); err != nil { // what registering left is tidied up
 		return c, err
 	}
-	before, sent := a.cpu(), time.Duration(n)*paced/leaseEvery
+	before, sent := a.CPU(), time.Duration(n)*paced/leaseEvery
 	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
 		return c, err
 	}
-	c.lease = (a.cpu() - before) / max(sent, 1)
-	c.resident, c.peak = a.resident(), max(c.peak, a.peak())
-	if text, err = a.get(ctx, "/metrics"); err != nil {
+	c.lease = (a.CPU() - before) / max(sent, 1)
+	c.resident, c.peak = a.Resident(), max(c.peak, a.Peak())
+	if text, err = a.Get(ctx, "/metrics"); err != nil {
 		return c, err
 	}
 	if got := metric(text, "flotilla_mqtt_sessions"); got != int64(n) {
-		return c, fmt.Errorf("%d of %d nodes are connected at the end: %.300s", got, n, a.said.String())
+		return c, fmt.Errorf("%d of %d nodes are connected at the end: %.300s", got, n, a.Said.String())
 	}
 	if got := metric(text, `flotilla_mqtt_messages_total{channel="lease"}`); got < int64(n)+int64(sent) {
 		return c, fmt.Errorf("the hub heard %d leases, want %d", got, int64(n)+int64(sent))
@@ -125,62 +124,4 @@ func metric(text, name string) int64 {
 		}
 	}
 	return -1
-}
-
-// resident is the memory that the hub is resident with now.
-func (a *arena) resident() int64 { return a.status("VmRSS:") }
-
-// A crew is a process of devices.
-type crew struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
-
-func newCrew(args ...string) (*crew, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	k := &crew{cmd: exec.Command(self, args...)}
-	k.cmd.Stderr = os.Stderr
-	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if k.in, err = k.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := k.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	k.out = bufio.NewReader(out)
-	return k, k.cmd.Start()
-}
-
-// cpuOfAll is the time that crews have computed.
-func cpuOfAll(crews []*crew) (sum time.Duration) {
-	for _, k := range crews {
-		sum += cpuOf(k.cmd.Process.Pid)
-	}
-	return sum
-}
-
-func (k *crew) end() {
-	_ = k.in.Close()
-	_ = k.cmd.Process.Kill()
-	_ = k.cmd.Wait()
-}
-
-// order tells all crews the same, and waits until each has done it.
-func order(crews []*crew, what string) error {
-	for _, k := range crews {
-		if _, err := fmt.Fprintln(k.in, what); err != nil {
-			return fmt.Errorf("tell devices to %s: %w", what, err)
-		}
-	}
-	for _, k := range crews {
-		if line, err := k.out.ReadString('\n'); line != "done\n" {
-			return fmt.Errorf("devices did not %s: %q %w", what, line, err)
-		}
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/wire"
 )
 
@@ -33,12 +34,12 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 		return err
 	}
 	defer os.RemoveAll(work)
-	a, err := newArena(ctx, hub, filepath.Join(work, "hub"), 0)
+	a, err := arena.New(ctx, hub, filepath.Join(work, "hub"), 0)
 	if err != nil {
 		return err
 	}
-	own, err := a.lease(ctx, nodes, paced)
-	a.close()
+	own, err := lease(ctx, a, nodes, paced)
+	a.Close()
 	if err != nil {
 		return fmt.Errorf("the hub, %d nodes: %w", nodes, err)
 	}
@@ -68,8 +69,8 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 }
 
 // lease is what a paced lease costs the hub.
-func (a *arena) lease(ctx context.Context, nodes int, paced time.Duration) (time.Duration, error) {
-	crews, err := crewsOf(nodes, "-fleet-devices", a.dev)
+func lease(ctx context.Context, a *arena.Hub, nodes int, paced time.Duration) (time.Duration, error) {
+	crews, err := crewsOf(nodes, "-fleet-devices", a.Dev)
 	defer endAll(crews)
 	if err != nil {
 		return 0, err
@@ -77,16 +78,16 @@ func (a *arena) lease(ctx context.Context, nodes int, paced time.Duration) (time
 	if err := warm(crews); err != nil {
 		return 0, err
 	}
-	text, err := a.get(ctx, "/metrics")
+	text, err := a.Get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}
-	heard, before := metric(text, leaseTopic), a.cpu()
+	heard, before := metric(text, leaseTopic), a.CPU()
 	if err := order(crews, fmt.Sprintf("pace %d", int(paced.Seconds()))); err != nil {
 		return 0, err
 	}
-	used := a.cpu() - before
-	if text, err = a.get(ctx, "/metrics"); err != nil {
+	used := a.CPU() - before
+	if text, err = a.Get(ctx, "/metrics"); err != nil {
 		return 0, err
 	}
 	return used / time.Duration(max(1, metric(text, leaseTopic)-heard)), nil
@@ -129,7 +130,7 @@ func endAll(crews []*crew) {
 type mosquitto struct {
 	cmd  *exec.Cmd
 	addr string
-	said paper
+	said arena.Paper
 }
 
 // newMosquitto starts one as it comes, but that it drops nothing for who reads slowly.
@@ -139,7 +140,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 		program = "/usr/sbin/mosquitto" // which is not in everybody's path
 	}
 	m := new(mosquitto)
-	if err := freeAddresses(&m.addr); err != nil {
+	if err := arena.FreeAddresses(&m.addr); err != nil {
 		return nil, err
 	}
 	_, port, _ := strings.Cut(m.addr, ":")
@@ -157,7 +158,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start Mosquitto: %w; on Debian: apt install mosquitto", err)
 	}
-	err = until(ctx, 10*time.Second, "Mosquitto", func() (bool, error) {
+	err = arena.Until(ctx, 10*time.Second, "Mosquitto", func() (bool, error) {
 		k, err := newBare(m.addr)
 		if err == nil {
 			_ = k.Close()
@@ -171,7 +172,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	return m, nil
 }
 
-func (m *mosquitto) cpu() time.Duration { return cpuOf(m.cmd.Process.Pid) }
+func (m *mosquitto) cpu() time.Duration { return arena.CPUOf(m.cmd.Process.Pid) }
 
 func (m *mosquitto) end() {
 	_ = m.cmd.Process.Kill()
@@ -247,20 +248,20 @@ func saturate(crews []*crew, heard func() (int, error), cpu func() time.Duration
 }
 
 func saturatedHub(ctx context.Context, hub, work string) (t throughput, err error) {
-	a, err := newArena(ctx, hub, filepath.Join(work, "saturated"), 0)
+	a, err := arena.New(ctx, hub, filepath.Join(work, "saturated"), 0)
 	if err != nil {
 		return t, err
 	}
-	defer a.close()
-	crews, err := crewsOf(satNodes, "-fleet-devices", a.dev)
+	defer a.Close()
+	crews, err := crewsOf(satNodes, "-fleet-devices", a.Dev)
 	defer endAll(crews)
 	if err != nil {
 		return t, err
 	}
 	return saturate(crews, func() (int, error) {
-		text, err := a.get(ctx, "/metrics")
+		text, err := a.Get(ctx, "/metrics")
 		return int(metric(text, leaseTopic)), err
-	}, a.cpu)
+	}, a.CPU)
 }
 
 func saturatedBroker(ctx context.Context, dir string) (t throughput, err error) {
@@ -347,10 +348,10 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 	}
 	n := max(1, now-heard)
 	each := func(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1e3/float64(n)) }
-	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(), each(consumed), each(used), float64(statusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
+	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(), each(consumed), each(used), float64(arena.StatusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
 }
 
 // leaseOf is a node's lease packet.
 func leaseOf(node string, l wire.Lease) []byte {
-	return packet(0x30, append(text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)), wire.AppendLease(nil, l)...))
+	return arena.Packet(0x30, append(arena.Text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)), wire.AppendLease(nil, l)...))
 }

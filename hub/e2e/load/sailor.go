@@ -16,12 +16,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/wire"
 )
 
 // A sailor is one device of a crew.
 type sailor struct {
-	device
+	arena.Device
 	tls    *tls.Config // over TLS
 	conn   net.Conn
 	in     atomic.Bool   // registered
@@ -35,10 +36,10 @@ type sailor struct {
 // return, renew, half <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
 	crew := make([]*sailor, to-from)
-	a := &arena{https: strings.TrimPrefix(url, "https://"), mqtt: addr, dev: addr}
+	a := &arena.Hub{HTTPS: strings.TrimPrefix(url, "https://"), MQTT: addr, Dev: addr}
 	var first atomic.Pointer[error]
 	all := func(workers int, do func(i int) error) error {
-		each(ctx, len(crew), workers, func(i int) {
+		arena.Each(ctx, len(crew), workers, func(i int) {
 			if err := do(i); err != nil {
 				first.CompareAndSwap(nil, &err)
 			}
@@ -57,17 +58,17 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 		case "join":
 			err = all(16, func(i int) error {
 				node, machine := fmt.Sprintf("pi-%05d", from+i), fmt.Sprintf("%016x", 0x1000+from+i)
-				s := &sailor{device: device{a: a, machine: machine, boot: "boot-" + machine}}
-				s.id.Node = node
+				s := &sailor{Device: arena.Device{Hub: a, Machine: machine, Boot: "boot-" + machine}}
+				s.ID.Node = node
 				crew[i] = s
 				if token == "" {
 					return nil
 				}
-				return until(ctx, 5*time.Minute, "join", func() (bool, error) {
-					d, err := a.join(ctx, token, node, machine)
+				return arena.Until(ctx, 5*time.Minute, "join", func() (bool, error) {
+					d, err := a.Join(ctx, token, node, machine)
 					if err == nil {
-						s.device = *d
-						s.tls, err = s.id.TLS(time.Now())
+						s.Device = *d
+						s.tls, err = s.ID.TLS(time.Now())
 					}
 					if err != nil {
 						return false, err
@@ -114,33 +115,33 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 
 // register connects, as an agent does, and waits until the hub has its status.
 func (s *sailor) register(ctx context.Context, site int) error {
-	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", s.a.dev)
+	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", s.Hub.Dev)
 	if err != nil {
 		return err
 	}
-	user := s.id.Node
+	user := s.ID.Node
 	if s.tls != nil {
 		conn, user = tls.Client(conn, s.tls), ""
 	}
 	s.conn = conn
-	flags, prefix := byte(2), wire.NodePrefix(wire.DefaultPrefix, s.id.Node)
+	flags, prefix := byte(2), wire.NodePrefix(wire.DefaultPrefix, s.ID.Node)
 	if user != "" {
 		flags |= 0x80
 	}
-	hello := text(append(text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.clientID())
-	hello = text(text(hello, prefix+"presence"), `{"boot":"`+s.boot+`","state":"lost"}`)
+	hello := arena.Text(append(arena.Text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.ClientID())
+	hello = arena.Text(arena.Text(hello, prefix+"presence"), `{"boot":"`+s.Boot+`","state":"lost"}`)
 	if user != "" {
-		hello = text(hello, user)
+		hello = arena.Text(hello, user)
 	}
 	filters := []byte{0, 1}
-	for _, f := range wire.Filters(wire.DefaultPrefix, s.id.Node) {
-		filters = append(text(filters, f), 0)
+	for _, f := range wire.Filters(wire.DefaultPrefix, s.ID.Node) {
+		filters = append(arena.Text(filters, f), 0)
 	}
-	status := s.good(nil, map[string]any{"registration": map[string]any{"labels": map[string]string{"topology.kubernetes.io/zone": fmt.Sprintf("site-%d", site)}}})
+	status := s.Good(nil, map[string]any{"registration": map[string]any{"labels": map[string]string{"topology.kubernetes.io/zone": fmt.Sprintf("site-%d", site)}}})
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
-	for _, p := range [][]byte{packet(0x10, hello), packet(0x82, filters), packet(0x32, append(append(text(nil, prefix+"status"), 0, 2), status...))} {
+	for _, p := range [][]byte{arena.Packet(0x10, hello), arena.Packet(0x82, filters), arena.Packet(0x32, append(append(arena.Text(nil, prefix+"status"), 0, 2), status...))} {
 		if _, err := conn.Write(p); err != nil {
-			return fmt.Errorf("register %s: %w", s.id.Node, err)
+			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
 	}
 	answers := make([]byte, 4+6+4) // CONNACK, SUBACK, PUBACK: what the hub wants of the node comes later
@@ -148,7 +149,7 @@ func (s *sailor) register(ctx context.Context, site int) error {
 	for at := 0; at < len(answers); {
 		head, err := r.Peek(2)
 		if err != nil {
-			return fmt.Errorf("register %s: %w", s.id.Node, err)
+			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
 		if head[0]>>4 == 3 {
 			if err := s.hear(r); err != nil {
@@ -158,11 +159,11 @@ func (s *sailor) register(ctx context.Context, site int) error {
 		}
 		n, err := io.ReadFull(r, answers[at:at+2+int(head[1])])
 		if at += n; err != nil {
-			return fmt.Errorf("register %s: %w", s.id.Node, err)
+			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
 	}
 	if answers[3] != 0 || answers[10] != 0x40 {
-		return fmt.Errorf("register %s: the hub answers %x", s.id.Node, answers)
+		return fmt.Errorf("register %s: the hub answers %x", s.ID.Node, answers)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	s.in.Store(true)
@@ -188,7 +189,7 @@ func (s *sailor) hear(r *bufio.Reader) error {
 		}
 		n, err := binary.ReadUvarint(r)
 		if err != nil || n > wire.MaxToDevice+1024 {
-			return fmt.Errorf("%s hears a packet of %d bytes: %w", s.id.Node, n, err)
+			return fmt.Errorf("%s hears a packet of %d bytes: %w", s.ID.Node, n, err)
 		}
 		body := make([]byte, n)
 		if _, err := io.ReadFull(r, body); err != nil {
@@ -204,7 +205,7 @@ func (s *sailor) hear(r *bufio.Reader) error {
 			continue
 		}
 		topic := int(binary.BigEndian.Uint16(body))
-		if string(body[2:2+topic]) != wire.Topic(wire.DefaultPrefix, s.id.Node, wire.ChannelDesired) {
+		if string(body[2:2+topic]) != wire.Topic(wire.DefaultPrefix, s.ID.Node, wire.ChannelDesired) {
 			continue
 		}
 		d, err := wire.ParseDesired(body[2+topic:])
@@ -220,23 +221,23 @@ func (s *sailor) hear(r *bufio.Reader) error {
 
 func (s *sailor) renew(pings string) error {
 	s.mu.Lock()
-	s.lease++
-	l := wire.AppendLease(nil, wire.Lease{Boot: s.boot, Seq: s.lease, Status: s.seq, Desired: s.stored, Time: time.Now()})
+	s.Lease++
+	l := wire.AppendLease(nil, wire.Lease{Boot: s.Boot, Seq: s.Lease, Status: s.Seq, Desired: s.stored, Time: time.Now()})
 	s.mu.Unlock()
-	p := packet(0x30, append(text(nil, wire.NodePrefix(wire.DefaultPrefix, s.id.Node)+"lease"), l...))
+	p := arena.Packet(0x30, append(arena.Text(nil, wire.NodePrefix(wire.DefaultPrefix, s.ID.Node)+"lease"), l...))
 	if pings == "along" {
 		p = append(p, 0xc0, 0)
 	}
 	_, err := s.conn.Write(p)
 	if err != nil {
-		return fmt.Errorf("renew the lease of %s: %w", s.id.Node, err)
+		return fmt.Errorf("renew the lease of %s: %w", s.ID.Node, err)
 	}
 	return nil
 }
 
 // wait keeps the leases of those who are in while others register.
 func wait(ctx context.Context, crew []*sailor) {
-	for pause(ctx, leaseEvery/2); ctx.Err() == nil; pause(ctx, leaseEvery/2) {
+	for arena.Pause(ctx, leaseEvery/2); ctx.Err() == nil; arena.Pause(ctx, leaseEvery/2) {
 		for _, s := range crew {
 			if s.in.Load() && ctx.Err() == nil {
 				_ = s.renew("") // who cannot will say so when paced

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"flotilla.dev/hub/e2e/arena"
 )
 
 const (
@@ -99,13 +101,13 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 	if database != "" {
 		more = []string{"--database", database}
 	}
-	a, err := newArena(ctx, hub, work, 0, more...)
+	a, err := arena.New(ctx, hub, work, 0, more...)
 	if err != nil {
 		return err
 	}
-	defer a.close()
-	s := &soaking{arena: a, device: device}
-	if err := s.user(ctx, "olga", "operator"); err != nil {
+	defer a.Close()
+	s := &soaking{Hub: a, device: device}
+	if err := s.User(ctx, "olga", "operator"); err != nil {
 		return err
 	}
 	stay, err := s.fleet(ctx, "stay", soakNodes)
@@ -113,8 +115,8 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		return err
 	}
 	defer stay()
-	if err := until(ctx, 3*time.Minute, "all devices to be ready", func() (bool, error) {
-		text, err := a.get(ctx, "/metrics")
+	if err := arena.Until(ctx, 3*time.Minute, "all devices to be ready", func() (bool, error) {
+		text, err := a.Get(ctx, "/metrics")
 		return sumOf(text, `flotilla_nodes{`, `state="ready"`) >= soakNodes, err
 	}); err != nil {
 		return err
@@ -126,15 +128,15 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		over.Go(func() { churn(busy) })
 	}
 	defer func() { rest(); over.Wait() }()
-	pause(busy, soakWarm)
+	arena.Pause(busy, soakWarm)
 	began, last, samples := time.Now(), time.Time{}, [][]int64{}
-	for ; time.Since(began) < during && ctx.Err() == nil; pause(ctx, soakSample) {
-		text, err := a.get(ctx, "/metrics")
+	for ; time.Since(began) < during && ctx.Err() == nil; arena.Pause(ctx, soakSample) {
+		text, err := a.Get(ctx, "/metrics")
 		if err != nil {
-			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.said.String())
+			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.Said.String())
 		}
 		kinds := sumOf(text, `flotilla_objects{`, "") - sumOf(text, `flotilla_objects{`, `"events"`)
-		samples = append(samples, []int64{metric(text, "go_goroutines"), metric(text, "process_open_fds"), metric(text, heapBytes) >> 10, a.resident() >> 10, metric(text, "flotilla_database_bytes") >> 10, kinds})
+		samples = append(samples, []int64{metric(text, "go_goroutines"), metric(text, "process_open_fds"), metric(text, heapBytes) >> 10, a.Resident() >> 10, metric(text, "flotilla_database_bytes") >> 10, kinds})
 		if time.Since(last) >= max(during/20, 10*time.Second) {
 			last = time.Now()
 			fmt.Printf("%8s  %v  %s\n", time.Since(began).Round(time.Second), samples[len(samples)-1], s.did())
@@ -148,8 +150,8 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 	table, err := judge(samples)
 	fmt.Printf("%s%s\n", table, s.did())
 	switch {
-	case a.panicked() != "":
-		err = errors.Join(err, fmt.Errorf("the hub said %s", a.panicked()))
+	case a.Panicked() != "":
+		err = errors.Join(err, fmt.Errorf("the hub said %s", a.Panicked()))
 	case s.made.Load() < 10 || s.guests.Load() < 1 || s.pages.Load() < 10 || s.watches.Load() < 10:
 		err = errors.Join(err, fmt.Errorf("it was a quiet soak: %s", s.did()))
 	}
@@ -158,7 +160,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 
 // A soaking is a hub on which something happens all the time.
 type soaking struct {
-	*arena
+	*arena.Hub
 	device                               string
 	made, guests, pages, watches, failed atomic.Int64
 	failure                              atomic.Value // the last error, as text
@@ -182,7 +184,7 @@ func (s *soaking) note(ctx context.Context, err error) {
 
 // fleet starts devices, and returns what ends them as a power cut does.
 func (s *soaking) fleet(ctx context.Context, prefix string, count int) (end func(), err error) {
-	cmd := exec.CommandContext(ctx, s.device, "simulate", "--hub", "mqtt://"+s.dev, "--count", fmt.Sprint(count), "--sites", "10", "--prefix", prefix, "--log-level", "error")
+	cmd := exec.CommandContext(ctx, s.device, "simulate", "--hub", "mqtt://"+s.Dev, "--count", fmt.Sprint(count), "--sites", "10", "--prefix", prefix, "--log-level", "error")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -195,19 +197,19 @@ func (s *soaking) churnPods(ctx context.Context) {
 	const at = "/apis/apps/v1/namespaces/default/deployments"
 	for i := 0; ctx.Err() == nil; i++ {
 		body := fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"soak-%d"},"spec":{"replicas":10,"selector":{"matchLabels":{"app":"soak-%d"}},"template":{"metadata":{"labels":{"app":"soak-%d"}},"spec":{"containers":[{"name":"main","image":"example.org/soak:1"}]}}}}`, i, i, i)
-		if err := s.create(ctx, at, body); err != nil {
+		if err := s.Create(ctx, at, body); err != nil {
 			s.note(ctx, err)
 		} else {
 			s.made.Add(1)
 		}
 		if i >= soakWorkers {
-			code, answer, err := s.call(ctx, s.admin, http.MethodDelete, fmt.Sprintf("%s/soak-%d", at, i-soakWorkers), "", "")
+			code, answer, err := s.Call(ctx, s.Admin, http.MethodDelete, fmt.Sprintf("%s/soak-%d", at, i-soakWorkers), "", "")
 			if err == nil && code != http.StatusOK {
 				err = fmt.Errorf("delete soak-%d: %d %.200s", i-soakWorkers, code, answer)
 			}
 			s.note(ctx, err)
 		}
-		pause(ctx, 3*time.Second)
+		arena.Pause(ctx, 3*time.Second)
 	}
 }
 
@@ -219,15 +221,15 @@ func (s *soaking) churnGuests(ctx context.Context) {
 			s.note(ctx, err)
 			return
 		}
-		pause(ctx, 20*time.Second)
+		arena.Pause(ctx, 20*time.Second)
 		end()
 		s.guests.Add(1)
-		pause(ctx, 5*time.Second)
+		arena.Pause(ctx, 5*time.Second)
 		for i := range soakGuests {
 			if ctx.Err() != nil {
 				return
 			}
-			_, _, err := s.call(ctx, s.admin, http.MethodDelete, fmt.Sprintf("/api/v1/nodes/guest-%04d", i+1), "", "")
+			_, _, err := s.Call(ctx, s.Admin, http.MethodDelete, fmt.Sprintf("/api/v1/nodes/guest-%04d", i+1), "", "")
 			s.note(ctx, err)
 		}
 	}
@@ -235,15 +237,15 @@ func (s *soaking) churnGuests(ctx context.Context) {
 
 // readPages reads the page as an operator does, and opens its live updates for a while.
 func (s *soaking) readPages(ctx context.Context) {
-	client := s.client()
-	_, cookie, err := s.login(ctx, client, "olga", password)
+	client := s.Client()
+	_, cookie, err := s.Login(ctx, client, "olga", arena.Password)
 	if err != nil || cookie == nil {
 		s.note(ctx, fmt.Errorf("olga cannot log in: %w", err))
 		return
 	}
 	for ctx.Err() == nil {
 		for _, path := range []string{"/", "/nodes", "/pods", "/workloads", "/sites", "/events", "/nodes/stay-0001"} {
-			r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(path), nil)
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL(path), nil)
 			if err != nil {
 				return
 			}
@@ -258,7 +260,7 @@ func (s *soaking) readPages(ctx context.Context) {
 			if s.pages.Add(1); resp.StatusCode != http.StatusOK {
 				s.note(ctx, fmt.Errorf("GET %s: %d", path, resp.StatusCode))
 			}
-			pause(ctx, 500*time.Millisecond)
+			arena.Pause(ctx, 500*time.Millisecond)
 		}
 	}
 }
@@ -272,12 +274,12 @@ func (s *soaking) churnWatches(ctx context.Context) {
 		over.Go(func() {
 			mine, cancel := context.WithTimeout(ctx, time.Second+time.Duration(rand.Int64N(int64(9*time.Second))))
 			defer cancel()
-			c := *s.admin
-			transport := s.admin.Transport.(*http.Transport).Clone()
+			c := *s.Admin
+			transport := s.Admin.Transport.(*http.Transport).Clone()
 			c.Transport, c.Timeout = transport, 0
 			defer transport.CloseIdleConnections()
 			path := []string{"/api/v1/pods?watch=true", "/api/v1/nodes?watch=true", "/api/v1/events?watch=true"}[rand.IntN(3)]
-			r, err := http.NewRequestWithContext(mine, http.MethodGet, s.url(path), nil)
+			r, err := http.NewRequestWithContext(mine, http.MethodGet, s.URL(path), nil)
 			if err != nil {
 				return
 			}
@@ -290,7 +292,7 @@ func (s *soaking) churnWatches(ctx context.Context) {
 			s.watches.Add(1)
 			_, _ = io.Copy(io.Discard, resp.Body)
 		})
-		pause(ctx, 500*time.Millisecond)
+		arena.Pause(ctx, 500*time.Millisecond)
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/line"
 )
 
@@ -47,12 +47,12 @@ type comeback struct {
 }
 
 func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeback, err error) {
-	a, err := newArena(ctx, hub, dir, 0)
+	a, err := arena.New(ctx, hub, dir, 0)
 	if err != nil {
 		return c, err
 	}
-	defer a.close()
-	crews, err := a.crews(ctx, n, secure)
+	defer a.Close()
+	crews, err := crews(ctx, a, n, secure)
 	defer func() { endAll(crews) }()
 	if err != nil {
 		return c, err
@@ -64,21 +64,21 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeba
 
 	killed, back := time.Now(), make(chan error, 1)
 	go func() { back <- order(crews, "return") }()
-	a.kill()
-	before, devices := a.cpu(), cpuOfAll(crews)
-	if err := a.start(ctx); err != nil {
+	a.Kill()
+	before, devices := a.CPU(), cpuOfAll(crews)
+	if err := a.Start(ctx); err != nil {
 		return c, err
 	}
 	up := time.Now()
 	if err := <-back; err != nil {
 		return c, err
 	}
-	c.up, c.leased, c.hub, c.devices = up.Sub(killed), time.Since(killed), a.cpu()-before, cpuOfAll(crews)-devices
+	c.up, c.leased, c.hub, c.devices = up.Sub(killed), time.Since(killed), a.CPU()-before, cpuOfAll(crews)-devices
 	// Whoever has not been heard by its deadline is not Ready by now, or was not.
 	if err := order(crews, fmt.Sprintf("pace %d", int((time.Until(up.Add(grace))+5*time.Second).Seconds()))); err != nil {
 		return c, err
 	}
-	if c.unready, err = a.unreadySince(ctx, n, killed); err != nil {
+	if c.unready, err = unreadySince(ctx, a, n, killed); err != nil {
 		return c, err
 	}
 
@@ -90,7 +90,7 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeba
 	c.silent = half(n)
 	time.Sleep(time.Until(deadline.Add(-5 * time.Second)))
 	for {
-		text, err := a.get(ctx, "/metrics")
+		text, err := a.Get(ctx, "/metrics")
 		if err != nil {
 			return c, err
 		}
@@ -101,7 +101,7 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeba
 			return c, fmt.Errorf("%d nodes are not Ready, though only %d are silent", not, c.silent)
 		case not == c.silent:
 			c.late = max(0, now.Sub(deadline))
-			return c, errors.Join(a.tainted(ctx, c.silent), <-back)
+			return c, errors.Join(tainted(ctx, a, c.silent), <-back)
 		case now.After(deadline.Add(time.Minute)):
 			return c, fmt.Errorf("%d of %d silent nodes are not Ready a minute after their deadline", not, c.silent)
 		}
@@ -126,7 +126,7 @@ func renewAll(ctx context.Context, crew []*sailor) error {
 		select {
 		case <-s.ponged: // what came before it was heard
 		case <-ctx.Done():
-			return fmt.Errorf("%s: no answer to a ping within a minute", s.id.Node)
+			return fmt.Errorf("%s: no answer to a ping within a minute", s.ID.Node)
 		}
 	}
 	return nil
@@ -140,18 +140,9 @@ func half(n int) (silent int) {
 	return silent
 }
 
-// nodes are all nodes of the hub.
-func (a *arena) nodes(ctx context.Context) (list corev1.NodeList, err error) {
-	text, err := a.get(ctx, "/api/v1/nodes")
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &list)
-	}
-	return list, err
-}
-
 // unreadySince counts the nodes that are not Ready, or were not at any time since then.
-func (a *arena) unreadySince(ctx context.Context, n int, then time.Time) (count int, err error) {
-	list, err := a.nodes(ctx)
+func unreadySince(ctx context.Context, a *arena.Hub, n int, then time.Time) (count int, err error) {
+	list, err := a.Nodes(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -173,8 +164,8 @@ func (a *arena) unreadySince(ctx context.Context, n int, then time.Time) (count 
 }
 
 // tainted is nil when so many nodes are unreachable for what is scheduled.
-func (a *arena) tainted(ctx context.Context, want int) error {
-	list, err := a.nodes(ctx)
+func tainted(ctx context.Context, a *arena.Hub, want int) error {
+	list, err := a.Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -198,7 +189,7 @@ func (s *sailor) comeBack(ctx context.Context, site int) error {
 	var last error
 	<-s.lost
 	for try := 0; try < 60; try++ {
-		pause(ctx, line.Pause(try, line.MaxPause))
+		arena.Pause(ctx, line.Pause(try, line.MaxPause))
 		if ctx.Err() != nil {
 			break
 		}
@@ -218,7 +209,7 @@ func (s *sailor) comeBack(ctx context.Context, site int) error {
 			last = errors.New("no answer to a ping within a minute")
 		}
 	}
-	return errors.Join(fmt.Errorf("%s has not come back", s.id.Node), last, ctx.Err())
+	return errors.Join(fmt.Errorf("%s has not come back", s.ID.Node), last, ctx.Err())
 }
 
 // listenerName is a listener's name in tables.
@@ -227,24 +218,4 @@ func listenerName(secure bool) string {
 		return "TLS"
 	}
 	return "plain"
-}
-
-// crews starts the devices of a fleet. A token is for 10,000 devices at most: each crew has one.
-func (a *arena) crews(ctx context.Context, n int, secure bool, more ...string) (crews []*crew, err error) {
-	if !secure {
-		return crewsOf(n, append([]string{"-fleet-devices", a.dev}, more...)...)
-	}
-	for from := 0; from < n; from += perProcess {
-		to := min(n, from+perProcess)
-		token, err := a.token(ctx, "--site", "oslo", "--uses", fmt.Sprint(to-from))
-		if err != nil {
-			return crews, err
-		}
-		k, err := crewOf(from, to, append([]string{"-fleet-devices", a.mqtt, "-fleet-join", "https://" + a.https, "-fleet-token", token}, more...)...)
-		if err != nil {
-			return crews, err
-		}
-		crews = append(crews, k)
-	}
-	return crews, nil
 }

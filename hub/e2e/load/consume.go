@@ -17,6 +17,7 @@ import (
 
 	mqtt "github.com/eclipse/paho.mqtt.golang"
 
+	"flotilla.dev/hub/e2e/arena"
 	"flotilla.dev/shared/wire"
 )
 
@@ -35,7 +36,7 @@ func newConsumer(addr, how, connections string, args ...string) (*consumer, erro
 	return &consumer{k}, nil
 }
 
-func (k *consumer) cpu() time.Duration { return cpuOf(k.cmd.Process.Pid) }
+func (k *consumer) cpu() time.Duration { return arena.CPUOf(k.cmd.Process.Pid) }
 
 // count is how many leases it has heard.
 func (k *consumer) count() (int, error) {
@@ -100,12 +101,12 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 		if err != nil {
 			return err
 		}
-		if _, err := c.Write(packet(0x82, append(text([]byte{0, 1}, filter), 0))); err != nil {
+		if _, err := c.Write(arena.Packet(0x82, append(arena.Text([]byte{0, 1}, filter), 0))); err != nil {
 			return err
 		}
 		go func() {
 			if err := count(c, &b.heard); ctx.Err() == nil {
-				fmt.Fprintln(os.Stderr, "attack:", err)
+				fmt.Fprintln(os.Stderr, "load:", err)
 				os.Exit(1)
 			}
 		}()
@@ -116,7 +117,7 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 		for i := range connections {
 			o := mqtt.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(fmt.Sprintf("hub-%d", i)).SetKeepAlive(30 * time.Second)
 			o.SetConnectionLostHandler(func(_ mqtt.Client, err error) {
-				fmt.Fprintln(os.Stderr, "attack: the consumer lost its connection:", err)
+				fmt.Fprintln(os.Stderr, "load: the consumer lost its connection:", err)
 				os.Exit(1)
 			})
 			c := mqtt.NewClient(o)
@@ -143,7 +144,7 @@ func newBare(addr string) (net.Conn, error) {
 		return nil, err
 	}
 	answer := make([]byte, 4)
-	if _, err = c.Write(packet(0x10, text(append(text(nil, "MQTT"), 4, 2, 0, 0), fmt.Sprintf("bare-%d-%d", os.Getpid(), time.Now().UnixNano())))); err == nil {
+	if _, err = c.Write(arena.Packet(0x10, arena.Text(append(arena.Text(nil, "MQTT"), 4, 2, 0, 0), fmt.Sprintf("bare-%d-%d", os.Getpid(), time.Now().UnixNano())))); err == nil {
 		_, err = io.ReadFull(c, answer)
 	}
 	if err != nil || answer[3] != 0 {
