@@ -102,7 +102,7 @@ func TestRequestsWaitForRoom(t *testing.T) {
 		}
 		create.body = strings.Replace(create.body, `"c"`, `"d"`, 1)
 		began := time.Now()
-		if w := create.do(s); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" || time.Since(began) != loadPatience {
+		if w := create.do(s); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" || time.Since(began) != decodePatience {
 			t.Errorf("without room: %d %s after %v", w.Code, w.Body, time.Since(began))
 		}
 		c.release()

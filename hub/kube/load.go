@@ -14,9 +14,13 @@ import (
 
 // What all requests together hold in memory of their bodies, in bytes, and one user's requests.
 const (
-	maxReading, userReading   = 24 << 20, 12 << 20
+	maxReading, userReading   = 32 << 20, 16 << 20
 	maxDecoding, userDecoding = 80 << 20, 48 << 20
-	loadPatience              = 10 * time.Second // before a request that finds no room is refused
+
+	// How long a request waits for room. What it has sent of its body stands before that of others
+	// on the same HTTP/2 connection, which may be those that it waits for.
+	readPatience   = time.Second
+	decodePatience = 10 * time.Second
 )
 
 // A load bounds what requests hold in memory while they are read and decoded.
@@ -24,15 +28,16 @@ type load struct{ reading, decoding room }
 
 func newLoad() *load {
 	return &load{
-		reading:  room{all: semaphore.NewWeighted(maxReading), each: userReading},
-		decoding: room{all: semaphore.NewWeighted(maxDecoding), each: userDecoding},
+		reading:  room{all: semaphore.NewWeighted(maxReading), each: userReading, patience: readPatience},
+		decoding: room{all: semaphore.NewWeighted(maxDecoding), each: userDecoding, patience: decodePatience},
 	}
 }
 
 // A room is so many bytes for all, and so many of them for each user.
 type room struct {
-	all  *semaphore.Weighted
-	each int64
+	all      *semaphore.Weighted
+	each     int64
+	patience time.Duration
 
 	mu sync.Mutex
 	by map[string]*semaphore.Weighted // of users, who are few
@@ -52,7 +57,7 @@ func (r *room) of(user string) *semaphore.Weighted {
 
 // holds takes room for a request until it ends, and waits for it for a while.
 func (c *call) holds(r *room, bytes int64) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), loadPatience)
+	ctx, cancel := context.WithTimeout(c.r.Context(), r.patience)
 	defer cancel()
 	bytes = min(bytes, r.each) // what is greater than estimated still comes alone
 	for _, s := range []*semaphore.Weighted{r.of(c.who.Name), r.all} {

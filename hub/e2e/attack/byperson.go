@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"flotilla.dev/hub/e2e/arena"
 )
 
@@ -26,6 +28,7 @@ func byPerson() []attack {
 	return []attack{
 		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with quantities, names and texts that nobody can mean", run: endlessPod},
 		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself", run: hugePatch, heavy: true},
+		{name: "crowded-bodies", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, in each form", run: crowdedBodies},
 		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open", run: deletedOperator},
 		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that nobody reads and answers that are not read", run: unreadStreams},
 		{name: "unread-sockets", slow: true, by: "operator", does: "the same over WebSockets, and pings whose answers nobody reads", run: unreadSockets},
@@ -138,6 +141,53 @@ func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
 		ask("a merge patch nested 100,000 deep", maps+"/m", "application/merge-patch+json", strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
 	)
 	return fmt.Sprintf("%s of CPU for all eight", a.CPU()-start), err
+}
+
+// crowdedBodies are small and become large where they are decoded before they are counted.
+func crowdedBodies(ctx context.Context, a *arena.Hub) (string, error) {
+	operator, err := a.As(ctx, "operator", "ola")
+	if err != nil {
+		return "", err
+	}
+	const maps, named = "/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/default/configmaps/m"
+	if err := a.Create(ctx, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}`); err != nil {
+		return "", err
+	}
+	var codes [600]atomic.Int32
+	all, ctx := errgroup.WithContext(ctx)
+	for range 5 {
+		for _, n := range []int{900_000, 16_000} {
+			owners := `"ownerReferences":[` + strings.Repeat("{},", n) + "{}]"
+			whole := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m",` + owners + `}}`
+			for _, r := range [][4]string{
+				{http.MethodPost, maps, "application/json", whole},
+				{http.MethodPost, maps, "application/yaml", whole + "\n"},
+				{http.MethodPost, maps, "application/yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: m\n  ownerReferences:\n" + strings.Repeat("  - {}\n", min(n, 400_000))},
+				{http.MethodPatch, named, "application/merge-patch+json", `{"metadata":{` + owners + `}}`},
+				{http.MethodPatch, named, "application/strategic-merge-patch+json", `{"metadata":{` + owners + `}}`},
+				{http.MethodPatch, named + "?fieldManager=x", "application/apply-patch+yaml", whole},
+			} {
+				all.Go(func() error {
+					code, answer, err := a.Call(ctx, operator, r[0], r[1], r[2], r[3])
+					if err == nil && (code < 400 || code >= 500) {
+						err = fmt.Errorf("%s as %s: %d %.100s", r[0], r[2], code, answer)
+					}
+					if err == nil {
+						codes[code].Add(1)
+					}
+					return err
+				})
+			}
+		}
+	}
+	err = all.Wait()
+	said := ""
+	for code := range codes {
+		if n := codes[code].Load(); n > 0 {
+			said += fmt.Sprintf("%d answered %d, ", n, code)
+		}
+	}
+	return strings.TrimSuffix(said, ", "), err
 }
 
 // deletedOperator watches secrets, with each credential that there is, is deleted,
