@@ -32,7 +32,9 @@ func layerOf(t *testing.T, socket, image string) string {
 	}}}
 	r, err := c.Get("http://engine/v1.41/images/" + image + "/json")
 	made(t, err)
-	var at struct{ GraphDriver struct{ Data struct{ UpperDir string } } }
+	var at struct {
+		GraphDriver struct{ Data struct{ UpperDir string } }
+	}
 	made(t, json.NewDecoder(r.Body).Decode(&at))
 	made(t, r.Body.Close())
 	return filepath.Dir(at.GraphDriver.Data.UpperDir)
