@@ -30,15 +30,16 @@ func hasStopped(in Instance) bool {
 }
 
 // unremoved notes that the engine refused to remove a container, and returns whether that container
-// has stopped and is a leftover now. From the second refusal on, each is an event.
+// has stopped and is a leftover now. From the second refusal on, each is an event of the node: the
+// hub may have forgotten the pod.
 func (a *Agent) unremoved(s Step, err error, now time.Time) bool {
 	o := &a.loop.o
 	if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == s.ID }); i >= 0 {
 		l := &o.Leftovers[i]
 		l.Wait = min(2*l.Wait, maxBackOff)
 		l.RetryAt = now.Add(l.Wait)
-		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", l.Pod, s.Place.Container,
-			"container %s has stopped, but the engine does not remove it: %v; its pod ends without it, and it is tried again", s.ID, err)
+		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "", "container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it is tried again",
+			s.ID, l.Labels[LabelNamespace], l.Labels[LabelPodName], err)
 		return true
 	}
 	i := slices.IndexFunc(o.Containers, func(in Instance) bool { return in.ID == s.ID && hasStopped(in) })
@@ -60,8 +61,11 @@ func (a *Agent) uncleaned(s Step, r *Record, err error, now time.Time) {
 	l := Leftover{Pod: s.Pod, Wait: leftoverWait}
 	if r.Files != nil {
 		l.Wait = min(2*r.Files.Wait, maxBackOff)
-		a.event(corev1.EventTypeWarning, "FailedRemoveVolumes", s.Pod, "",
-			"the files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", s.Place.Pod, err)
+		of := string(s.Place.Pod)
+		if s.Pod != nil {
+			of = s.Pod.Namespace + "/" + s.Pod.Name + " (" + of + ")"
+		}
+		a.event(corev1.EventTypeWarning, "FailedRemoveVolumes", nil, "", "files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", of, err)
 	}
 	l.RetryAt = now.Add(l.Wait)
 	r.Files = &l
