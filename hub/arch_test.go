@@ -51,8 +51,8 @@ var mayImport = map[string][]string{
 	"hub/broker":         {"shared/fleet", "shared/line", "shared/wire", "hub/broker/parking", "hub/listen", "hub/panics"},
 	"hub/broker/parking": {"hub/panics"},
 	"hub/broker/setup":   {"shared/wire"},
-	"hub/store":          {"hub/leader", "hub/owner", "shared/bound", "hub/state", "hub/panics"},
-	"hub/pki":            {"hub/owner", "shared/clock", "shared/wire"},
+	"hub/store":          {"shared/fsync", "hub/leader", "hub/owner", "shared/bound", "hub/state", "hub/panics"},
+	"hub/pki":            {"shared/fsync", "hub/owner", "shared/clock", "shared/wire"},
 	"hub/access":         {"shared/clock", "shared/wire", "hub/state", "hub/store", "hub/pki", "hub/panics"},
 	"hub/config":         {"shared/fleet", "shared/bound", "shared/commands", "shared/policy"},
 	"hub/history":        {"hub/state"},
@@ -67,10 +67,10 @@ var mayImport = map[string][]string{
 
 	"hub/e2e/arena": {"device/join", "shared/loopback", "shared/wire"},
 
-	"device/agent":             {"device/agent/pause", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
+	"device/agent":             {"device/agent/pause", "shared/fsync", "shared/fleet", "shared/policy", "shared/wire", "shared/bound", "device/engine", "device/hardware", "device/memory", "device/signature"},
 	"device/signature":         {"shared/policy"},
 	"device/firmware":          {"shared/fleet", "shared/wire", "shared/bound"},
-	"device/memory":            {"shared/fleet", "shared/wire", "shared/bound"},
+	"device/memory":            {"shared/fsync", "shared/fleet", "shared/wire", "shared/bound"},
 	"device/engine/enginetest": {"device/engine"},
 	"device/link":              {"shared/fleet", "shared/line", "shared/wire"},
 	"device/join":              {"shared/clock", "shared/line", "shared/wire"},

@@ -14,6 +14,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/signature"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy"
 )
 
@@ -210,7 +211,7 @@ func (a *Agent) pullIt(ctx context.Context, j job, c *corev1.Container, image, h
 	pulling, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(answerTime, func() {
-		a.away.set(registry, maxBackOff) // or until this ends
+		a.away.set(registry, fleet.MaxBackOff) // or until this ends
 		if had != "" {
 			cancel(errNoAnswer)
 		}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/fleet"
 )
 
 // A Leftover is a stopped container that the engine refuses to remove, because it is being removed
@@ -36,7 +37,7 @@ func (a *Agent) unremoved(s Step, err error, now time.Time) bool {
 	o := &a.loop.o
 	if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == s.ID }); i >= 0 {
 		l := &o.Leftovers[i]
-		l.Wait = min(2*l.Wait, maxBackOff)
+		l.Wait = min(2*l.Wait, fleet.MaxBackOff)
 		l.RetryAt = now.Add(l.Wait)
 		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "", "container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it is tried again",
 			s.ID, l.Labels[LabelNamespace], l.Labels[LabelPodName], err)

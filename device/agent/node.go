@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"reflect"
 	"slices"
 	"sort"
@@ -236,7 +235,7 @@ func (a *Agent) publish(now time.Time) {
 	if ok {
 		keepTimes(a.told.status.Conditions, st.Conditions, now)
 		// The hub waits for the profile's name, also where it changes nothing of the status.
-		statusChanged = !slices.Equal(a.told.volumes, volumes) || !sameStatus(a.told.status, st) || a.told.profile != profile
+		statusChanged = !slices.Equal(a.told.volumes, volumes) || !fleet.SameStatus(a.told.status, st) || a.told.profile != profile
 		if a.told.last != l.report {
 			a.told.hardware = l.report.JSON()
 			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
@@ -277,25 +276,5 @@ func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 	}
 }
 
-// sameStatus compares two statuses but for heartbeat times and the order of
-// conditions.
-func sameStatus(a, b corev1.NodeStatus) bool {
-	ca, cb := plain(a.Conditions), plain(b.Conditions)
-	if !reflect.DeepEqual(ca, cb) {
-		return false
-	}
-	a.Conditions, b.Conditions = nil, nil
-	return alike(a, b)
-}
-
 // alike is Kubernetes' equality. On most turns of the loop nothing differs at all, and the library finds that out faster.
 func alike(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semantic.DeepEqual(a, b) }
-
-func plain(cs []corev1.NodeCondition) []string {
-	out := make([]string, len(cs))
-	for i, c := range cs {
-		out[i] = fmt.Sprint(c.Type, c.Status, c.Reason, c.Message, c.LastTransitionTime.Unix())
-	}
-	slices.Sort(out)
-	return out
-}

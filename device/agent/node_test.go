@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/policy/policytest"
 	"flotilla.dev/shared/wire"
@@ -58,7 +59,7 @@ func TestWhatIsAChangeOfTheStatus(t *testing.T) {
 	} {
 		next := base()
 		c.change(&next)
-		if got := sameStatus(base(), next); got != c.same {
+		if got := fleet.SameStatus(base(), next); got != c.same {
 			t.Errorf("%s: same=%v, want %v", c.name, got, c.same)
 		}
 	}

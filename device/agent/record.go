@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/shared/fleet"
 )
 
 // Labels of every container that an agent makes. They are all that an agent needs
@@ -41,13 +42,7 @@ const (
 	KindApp     = "app"
 )
 
-// Crash loops wait 0, 10 s, 20 s … 5 min, and are forgiven after 10 min of running
-// (as the kubelet's do).
 const (
-	firstBackOff = 10 * time.Second
-	maxBackOff   = 5 * time.Minute
-	forgiveAfter = 10 * time.Minute
-
 	bootTime        = 2 * time.Minute               // in which a device has its addresses, or has none
 	maxMountBackOff = 2*time.Minute + 2*time.Second // as the kubelet's for what a volume needs
 )
@@ -390,11 +385,11 @@ func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time)
 	if t.FinishedAt.IsZero() { // nobody has seen it
 		t.FinishedAt = metav1.NewTime(now)
 	}
-	if !c.Since.IsZero() && now.Sub(c.Since) >= forgiveAfter {
+	if !c.Since.IsZero() && now.Sub(c.Since) >= fleet.ForgiveAfter {
 		c.Delay = 0
 	}
 	c.ReleaseAt, c.Crashing, c.Waits = now.Add(c.Delay), c.Delay > 0, c.Delay
-	c.Delay = min(max(2*c.Delay, firstBackOff), maxBackOff)
+	c.Delay = fleet.NextBackOff(c.Delay)
 }
 
 // gone notes that somebody has removed the newest instance.

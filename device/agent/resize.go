@@ -17,6 +17,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -60,7 +61,7 @@ func keepGrants(was, d wire.Desired) wire.Desired {
 		for _, w := range everyContainer(pod) {
 			if c := specOf(old, w.spec.Name); c != nil {
 				has = append(has, corev1.ContainerStatus{Name: c.Name, Resources: &c.Resources})
-				differs = differs || !sameList(c.Resources.Requests, w.spec.Resources.Requests) || !sameList(c.Resources.Limits, w.spec.Resources.Limits)
+				differs = differs || !fleet.SameResources(c.Resources.Requests, w.spec.Resources.Requests) || !fleet.SameResources(c.Resources.Limits, w.spec.Resources.Limits)
 			}
 		}
 		if differs {
@@ -68,15 +69,6 @@ func keepGrants(was, d wire.Desired) wire.Desired {
 		}
 	}
 	return d
-}
-
-func sameList(a, b corev1.ResourceList) bool {
-	for name, q := range a {
-		if other, ok := b[name]; !ok || q.Cmp(other) != 0 {
-			return false
-		}
-	}
-	return len(a) == len(b)
 }
 
 // granted is a pod with the resources that it was granted.

@@ -140,7 +140,7 @@ func TestScenarioWhatIsAChange(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			next := base()
 			c.change(&next)
-			if got := sameStatus(base(), next); got != c.same {
+			if got := fleet.SameStatus(base(), next); got != c.same {
 				t.Errorf("same=%v", got)
 			}
 		})

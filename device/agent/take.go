@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/shared/fleet"
 )
 
 // take takes a step outside the loop.
@@ -141,7 +142,7 @@ func (a *Agent) refreshed(s Step, r *Record, err error, now time.Time) {
 	case err == nil:
 		r.Volumes, r.StaleAt, r.StaleWait = s.Generation, time.Time{}, 0
 	case a.loop.ctx.Err() == nil:
-		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, holdFailed), maxBackOff)
+		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, holdFailed), fleet.MaxBackOff)
 		if s.Generation != a.loop.o.Node.Generation { // it has wanted something else meanwhile
 			r.StaleWait = holdFailed
 		}
@@ -174,7 +175,7 @@ func (a *Agent) runFailed(s Step, c *ContainerRecord, err error, now time.Time) 
 	}
 	c.Failure = &v
 	c.Failures++
-	wait := min(firstBackOff<<min(c.Failures-1, 6), maxBackOff)
+	wait := min(fleet.FirstBackOff<<min(c.Failures-1, 6), fleet.MaxBackOff)
 	switch {
 	case v.Reason == failedMount:
 		wait = min(wait, maxMountBackOff)

@@ -36,15 +36,6 @@ func write(d disk, path string, body []byte) error {
 	return d.SyncDir(filepath.Dir(path))
 }
 
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
 // readSealed returns the body of a file that write wrote.
 func readSealed(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)

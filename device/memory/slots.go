@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
+
+	"flotilla.dev/shared/fsync"
 )
 
 // Slots keep one text in two files that are written one after the other, in place. A write
@@ -48,7 +50,7 @@ func (kernel) WriteAt(f *os.File, text []byte) error {
 	return err
 }
 func (kernel) Sync(f *os.File) error     { return f.Sync() }
-func (kernel) SyncDir(path string) error { return syncDir(path) }
+func (kernel) SyncDir(path string) error { return fsync.Dir(path) }
 func (kernel) Remove(path string) error  { return os.Remove(path) }
 func (kernel) Replace(path string, text []byte) error {
 	return renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path)))

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"mime"
 	"net/http"
@@ -51,7 +52,7 @@ func (c *call) showAccount(code int, d accountData) error {
 	}
 	now := c.Now()
 	d.User, d.Means, d.File = c.user, roleMeans[c.user.Role], kubeconfigFile(c.user.Name)
-	d.Lives = options(or(c.FormValue("life"), "720h"), tokenLives...)
+	d.Lives = options(cmp.Or(c.FormValue("life"), "720h"), tokenLives...)
 	for _, t := range slices.Backward(tokens) {
 		d.Tokens = append(d.Tokens, apiTokenRowOf(t, now))
 	}

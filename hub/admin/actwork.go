@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
 )
@@ -166,16 +165,9 @@ func restart(ctx context.Context, w *worker, o state.Object, now time.Time) (und
 func scaleFields(_ state.Snapshot, with []state.Object) []field {
 	f := field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas), Required: true}
 	if len(with) == 1 {
-		f.Label, f.Value = "Pods", strconv.Itoa(int(replicasOf(with[0])))
+		f.Label, f.Value = "Pods", strconv.Itoa(int(state.Replicas(with[0])))
 	}
 	return []field{f}
-}
-
-func replicasOf(o state.Object) int32 {
-	if s, ok := o.(*appsv1.StatefulSet); ok {
-		return ptr.Deref(s.Spec.Replicas, 1)
-	}
-	return ptr.Deref(o.(*appsv1.Deployment).Spec.Replicas, 1)
 }
 
 func parseScale(form url.Values) (any, error) {
@@ -187,7 +179,7 @@ func parseScale(form url.Values) (any, error) {
 }
 
 func scale(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	before, after := replicasOf(o), w.given.(int32)
+	before, after := state.Replicas(o), w.given.(int32)
 	if before == after {
 		return nil, nil
 	}

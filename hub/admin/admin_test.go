@@ -3,6 +3,7 @@ package admin
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
@@ -228,7 +229,7 @@ type sessionOf struct {
 
 func (s *sessionOf) Authenticate(r *http.Request) (access.User, error) {
 	u, err := s.people.Authenticate(r)
-	u.Name, u.CSRF = or(s.name, u.Name), s.csrf
+	u.Name, u.CSRF = cmp.Or(s.name, u.Name), s.csrf
 	return u, err
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -135,7 +136,7 @@ func (c *call) auditView() error {
 }
 
 func auditRowOf(r store.Audit, now time.Time) auditRow {
-	row := auditRow{When: at(r.At, now), Who: or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: pill{"ok", "Done"}}
+	row := auditRow{When: at(r.At, now), Who: cmp.Or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: pill{"ok", "Done"}}
 	if r.Count > 1 {
 		row.Times = fmt.Sprintf("%d times in %s", r.Count, roundly(r.Until.Sub(r.At)))
 	}
@@ -190,7 +191,7 @@ func thingOf(resource string) string {
 	if name := state.Kind(resource).GroupVersionKind().Kind; name != "" && things[resource] == "" {
 		return strings.ToLower(camel.ReplaceAllString(name, "$1 $2")) // config map
 	}
-	return or(things[resource], strings.TrimSuffix(resource, "s"))
+	return cmp.Or(things[resource], strings.TrimSuffix(resource, "s"))
 }
 
 var camel = regexp.MustCompile(`([a-z])([A-Z])`)

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // A crash is how a container of a pod has ended that is not to end.
@@ -33,19 +35,13 @@ const (
 	maxWords = 2 << 10
 )
 
-// Kubernetes' back-off of a container that crashes: 10 s after the second crash, twice as long
-// after each, 5 min at most; what has run for 10 min begins anew.
-const (
-	firstBackOff, maxBackOff = 10 * time.Second, 5 * time.Minute
-	forgivenAfter            = 10 * time.Minute
-)
-
 // backOff is how long a container waits at most that has been started again so often.
 func backOff(restarts int32) time.Duration {
-	if restarts <= 0 {
-		return 0
+	wait := time.Duration(0)
+	for range min(restarts, 10) {
+		wait = fleet.NextBackOff(wait)
 	}
-	return min(firstBackOff<<min(restarts-1, 10), maxBackOff)
+	return wait
 }
 
 // lastEndOf returns how a container has ended last, if that is something to tell; running tells
@@ -62,7 +58,7 @@ func lastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerSta
 		if last.ExitCode != 0 || c.State.Waiting.Reason == "CrashLoopBackOff" {
 			return last, false
 		}
-	case last.ExitCode != 0 && c.State.Running != nil && now.Sub(c.State.Running.StartedAt.Time) < forgivenAfter:
+	case last.ExitCode != 0 && c.State.Running != nil && now.Sub(c.State.Running.StartedAt.Time) < fleet.ForgiveAfter:
 		return last, true
 	}
 	return nil, false

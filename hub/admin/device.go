@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -86,7 +87,7 @@ func (c *call) token() error {
 			d.Life = l[1]
 		}
 	}
-	if d.QR, err = qrCode(or(d.Install, d.Line)); err != nil {
+	if d.QR, err = qrCode(cmp.Or(d.Install, d.Line)); err != nil {
 		c.Log.Error("cannot draw a QR code", "err", err)
 	}
 	c.shown.keep(token.ID, c.user, d, c.Now())

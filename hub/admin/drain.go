@@ -55,7 +55,7 @@ func countDrain(s state.Snapshot, with []state.Object) (c drainCount) {
 				c.bare++
 			}
 			c.leave++
-			if hasData(p) {
+			if state.HasData(p) {
 				c.data++
 			}
 		}
@@ -79,15 +79,6 @@ func what(p *corev1.Pod) string {
 		return "daemon"
 	}
 	return ""
-}
-
-func hasData(p *corev1.Pod) bool {
-	for _, v := range p.Spec.Volumes {
-		if v.EmptyDir != nil {
-			return true
-		}
-	}
-	return false
 }
 
 func drainNotes(s state.Snapshot, with []state.Object) (notes []string) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ var nodeFinder = finder[*corev1.Node]{search.Nodes, map[string]func(*request, se
 
 // boardName is what the list of nodes shows as a node's board.
 func boardName(n *corev1.Node) string {
-	return or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture)
+	return cmp.Or(n.Labels[fleet.LabelBoard], n.Status.NodeInfo.Architecture)
 }
 
 // isCondition tells whether a term is about a condition in its status: True unless it names another.
@@ -187,7 +188,7 @@ var workloadFinder = finder[state.Object]{search.Workloads, map[string]func(*req
 	"":          of(func(o state.Object, t search.Term) bool { return t.In(o.GetName()) }),
 	"namespace": of(func(o state.Object, t search.Term) bool { return t.Is(o.GetNamespace()) }),
 	"label":     of(func(o state.Object, t search.Term) bool { return t.Has(o.GetLabels()) }),
-	"image":     of(func(o state.Object, t search.Term) bool { return hasImage(t, podSpecOf(o)) }),
+	"image":     of(func(o state.Object, t search.Term) bool { return hasImage(t, state.PodSpecOf(o)) }),
 	"condition": of(func(o state.Object, t search.Term) bool {
 		for name, status := range conditionsOf(o) {
 			if isCondition(t, name, status) {
@@ -204,25 +205,6 @@ var workloadFinder = finder[state.Object]{search.Workloads, map[string]func(*req
 		return ofStatus(workloadStatuses, t, func(o state.Object, status string) bool { return workloadHasStatus(a, o, status) })
 	},
 }}
-
-// podSpecOf is what a workload's pods are made from.
-func podSpecOf(o state.Object) *corev1.PodSpec {
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		return &o.Spec.Template.Spec
-	case *appsv1.DaemonSet:
-		return &o.Spec.Template.Spec
-	case *appsv1.StatefulSet:
-		return &o.Spec.Template.Spec
-	case *appsv1.ReplicaSet:
-		return &o.Spec.Template.Spec
-	case *batchv1.Job:
-		return &o.Spec.Template.Spec
-	case *batchv1.CronJob:
-		return &o.Spec.JobTemplate.Spec.Template.Spec
-	}
-	return &corev1.PodSpec{}
-}
 
 // conditionsOf walks an object's conditions and their statuses.
 func conditionsOf(o state.Object) iter.Seq2[string, string] {

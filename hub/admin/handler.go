@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func (c *call) refused(rt Route, u access.User, code int, err error) {
 	if code == http.StatusUnauthorized && r.Method == http.MethodGet {
 		return
 	}
-	a := store.Audit{Who: u.Name, Via: access.ViaPage, Source: or(u.Source, c.RealIP()), Verb: rt.Verb, Resource: rt.Resource, Code: code, Message: err.Error()}
+	a := store.Audit{Who: u.Name, Via: access.ViaPage, Source: cmp.Or(u.Source, c.RealIP()), Verb: rt.Verb, Resource: rt.Resource, Code: code, Message: err.Error()}
 	if a.Verb == "" {
 		a.Verb, a.Resource = map[bool]string{true: "get", false: "create"}[r.Method == http.MethodGet], r.URL.Path
 	}
@@ -140,7 +141,7 @@ func (s *Server) explainOf(path string, err error) (code int, sentence string) {
 	}
 	for _, known := range explained {
 		if errors.Is(err, known.sentinel) {
-			return known.code, or(known.sentence, strings.ReplaceAll(err.Error(), known.sentinel.Error()+": ", ""))
+			return known.code, cmp.Or(known.sentence, strings.ReplaceAll(err.Error(), known.sentinel.Error()+": ", ""))
 		}
 	}
 	s.Log.Error("page failed", "path", path, "err", err)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"html/template"
 	"net/http"
 	"sync"
@@ -39,7 +40,7 @@ func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
 	if told == "" && state.ReadyOf(n) == corev1.ConditionTrue {
 		return ""
 	}
-	return helpURL("conditions", "Node", or(string(told), string(corev1.NodeReady)))
+	return helpURL("conditions", "Node", cmp.Or(string(told), string(corev1.NodeReady)))
 }
 
 // podHelp is where it tells of what is wrong with a pod: of the reason that is its status.
@@ -67,7 +68,7 @@ type helpData struct {
 // help shows a page of the manual, or what a search finds in it.
 func (c *call) help() error {
 	m := handbook()
-	name := or(c.Param("page"), manual.First)
+	name := cmp.Or(c.Param("page"), manual.First)
 	d := helpData{Page: m.Page(name), Groups: m.Groups, Root: manual.Root}
 	if d.Page == nil {
 		return c.message(http.StatusNotFound, "Nothing here", "The manual has no page “"+name+"”.")

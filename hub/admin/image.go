@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -115,7 +116,7 @@ func imageTroubleOf(container, image string, w *corev1.ContainerStateWaiting) *i
 		}
 	}
 	t.Cause, t.Next = cause.cause, cause.next
-	t.Says = strings.Replace(cause.says, "%s", or(t.Registry, "the registry"), 1)
+	t.Says = strings.Replace(cause.says, "%s", cmp.Or(t.Registry, "the registry"), 1)
 	return t
 }
 

@@ -147,14 +147,13 @@ func (a *request) values(list, key string) []string {
 			}
 		})
 	case "image":
-		spec := podSpecOf
 		if list != search.Workloads {
 			for p := range a.Pods("") {
 				addImages(found, &p.Spec)
 			}
 			break
 		}
-		eachOf(func(o state.Object) { addImages(found, spec(o)) })
+		eachOf(func(o state.Object) { addImages(found, state.PodSpecOf(o)) })
 	case "owner":
 		if list == search.Pods {
 			for p := range a.Pods("") {

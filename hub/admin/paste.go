@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ type pasteData struct {
 }
 
 func (c *call) newPaste() pasteData {
-	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.user.CSRF}
+	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: cmp.Or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.user.CSRF}
 	a := &request{Snapshot: c.Fleet.Snapshot()}
 	for _, o := range namespaceOptions(a, d.Namespace)[1:] {
 		o.Text = "Namespace " + o.Text
@@ -91,7 +92,7 @@ func (c *call) paste() error {
 
 // pasteOne checks or applies one object. An error is the hub's own.
 func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow, error) {
-	r := pastedRow{Kind: m.text("kind"), Name: or(m.text("metadata", "name"), "without a name"), Pill: pill{"bad", "Refused"}}
+	r := pastedRow{Kind: m.text("kind"), Name: cmp.Or(m.text("metadata", "name"), "without a name"), Pill: pill{"bad", "Refused"}}
 	m = m.tidy()
 	path, namespaced, err := c.place(m)
 	if err != nil {
@@ -105,7 +106,7 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line fu
 	}
 	namespace := ""
 	if namespaced {
-		namespace = or(m.text("metadata", "namespace"), d.Namespace)
+		namespace = cmp.Or(m.text("metadata", "namespace"), d.Namespace)
 		path = inNamespace(path, namespace)
 	}
 	o, ok := parseObjectPath(path + "/" + name)
@@ -113,7 +114,7 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line fu
 		r.Problem = "The name or the namespace is none."
 		return r, nil
 	}
-	r.Href = or(o.page(), o.editor())
+	r.Href = cmp.Or(o.page(), o.editor())
 	live, err := c.object(o.path)
 	var no *apiRefusal
 	if err != nil && (!errors.As(err, &no) || no.code != http.StatusNotFound) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,7 +134,7 @@ func containers(a *request, specs []corev1.Container, have []corev1.ContainerSta
 			case st.State.Terminated != nil:
 				r.Pill, r.Detail, r.Since = pill{"bad", "Failed"}, end(st.State.Terminated), at(st.State.Terminated.FinishedAt.Time, a.now)
 			case st.State.Waiting != nil:
-				r.Pill, r.Detail = pill{waitingKind(st.State.Waiting.Reason), or(st.State.Waiting.Reason, "Waiting")}, join(st.State.Waiting.Message, lastEnd(st))
+				r.Pill, r.Detail = pill{waitingKind(st.State.Waiting.Reason), cmp.Or(st.State.Waiting.Reason, "Waiting")}, join(st.State.Waiting.Message, lastEnd(st))
 			}
 		}
 		rows = append(rows, r)
@@ -148,13 +149,6 @@ func waitingKind(reason string) string {
 		return "idle"
 	}
 	return "bad"
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 // reachable tells whether a pod's device answers: a terminal there would wait for nothing.

@@ -86,7 +86,7 @@ func pods(a *request) (page, error) {
 func findPods(a *request) (found []*corev1.Pod) {
 	q, owner := a.searched(search.Pods), a.query("owner")
 	match := podFinder.matcher(a, q)
-	for p := range a.Pods(or(a.query("namespace"), q.Exact("namespace"))) {
+	for p := range a.Pods(cmp.Or(a.query("namespace"), q.Exact("namespace"))) {
 		if match(p) && (owner == "" || ownerOf(a.Snapshot, p) == owner) && podHasStatus(a, p, a.query("status")) {
 			found = append(found, p)
 		}

@@ -1,12 +1,15 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
 )
 
 // bareReplicaSets are those that no Deployment has made: of the others the Deployment tells.
@@ -20,10 +23,7 @@ func bareReplicaSets(found []*appsv1.ReplicaSet) (bare []*appsv1.ReplicaSet) {
 }
 
 func replicaSetRow(rs *appsv1.ReplicaSet, now time.Time) workloadRow {
-	wanted := int32(1)
-	if rs.Spec.Replicas != nil {
-		wanted = *rs.Spec.Replicas
-	}
+	wanted := state.Replicas(rs)
 	st := rs.Status
 	r := workloadRow{
 		Name: rs.Name, Namespace: rs.Namespace, Href: ownerHref(rs.Namespace, "replicaset", rs.Name), Ready: st.ReadyReplicas, Wanted: wanted,
@@ -31,7 +31,7 @@ func replicaSetRow(rs *appsv1.ReplicaSet, now time.Time) workloadRow {
 	}
 	for _, c := range st.Conditions {
 		if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
-			r.Pill, r.Why = pill{"bad", "Stuck"}, or(c.Message, c.Reason)
+			r.Pill, r.Why = pill{"bad", "Stuck"}, cmp.Or(c.Message, c.Reason)
 			return r
 		}
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,7 +108,7 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []Fact) {
 	count("Cannot do it", st.Unsupported)
 	if w := s.Window; w != nil {
 		days := strings.Join(w.Days, " ")
-		add("Begins only", "%s %s to %s, by the site's clock", or(days, "daily"), w.From, w.To)
+		add("Begins only", "%s %s to %s, by the site's clock", cmp.Or(days, "daily"), w.From, w.To)
 	}
 	if s.Canary != "" {
 		add("Canary", "%s", s.Canary)
@@ -171,7 +172,7 @@ func rolloutSteps(a *request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
 	left := st.Nodes - rolloutDone(r) - st.Bad - st.Unsupported - st.Trying
 	switch {
 	case left > 0 && len(st.Batches) == 0:
-		first := or(r.Spec.Canary, "one node")
+		first := cmp.Or(r.Spec.Canary, "one node")
 		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first, Pill: pill{"idle", "Waiting"}, Text: "nobody else begins until it has done well"})
 		if left > 1 {
 			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others", Pill: pill{"idle", "Waiting"}, Text: plural(int(left)-1, "node") + ", one site at a time"})
@@ -236,7 +237,7 @@ func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, op
 		if !ok {
 			i = len(sites)
 			by[n.Site] = i
-			x := rolloutSite{Name: or(n.Site, "none"), Href: siteHref(n.Site)}
+			x := rolloutSite{Name: cmp.Or(n.Site, "none"), Href: siteHref(n.Site)}
 			site := a.Site(n.Site)
 			if site != nil && site.Status.State != fleet.SiteNormal {
 				x.Pill = sitePill(site)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -109,7 +110,7 @@ func (c *call) fillSettings(d *settingsData) error {
 	if err != nil {
 		return err
 	}
-	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options(or(d.Role, "operator"), roles...), at(next, now)
+	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options(cmp.Or(d.Role, "operator"), roles...), at(next, now)
 	d.Facts, d.Kept = about.Facts, about.Kept
 	d.Hubs = memberRows(c.Members(ctx), now)
 	if c.Told != nil {

@@ -130,7 +130,7 @@ func deploymentConditionKind(c appsv1.DeploymentCondition) string {
 
 func deploymentFacts(d *appsv1.Deployment) []Fact {
 	facts := []Fact{
-		{"Namespace", d.Namespace}, {"Wanted", plural(int(replicasOf(d)), "pod")}, {"Strategy", string(d.Spec.Strategy.Type)},
+		{"Namespace", d.Namespace}, {"Wanted", plural(int(state.Replicas(d)), "pod")}, {"Strategy", string(d.Spec.Strategy.Type)},
 		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
 	}
 	if r := d.Spec.Strategy.RollingUpdate; r != nil && r.MaxSurge != nil && r.MaxUnavailable != nil {
@@ -155,7 +155,7 @@ func daemonSetFacts(d *appsv1.DaemonSet) []Fact {
 
 func statefulSetFacts(s *appsv1.StatefulSet) []Fact {
 	facts := []Fact{
-		{"Namespace", s.Namespace}, {"Wanted", plural(int(replicasOf(s)), "pod")}, {"Started", "one after the other"}, {"Strategy", string(s.Spec.UpdateStrategy.Type)},
+		{"Namespace", s.Namespace}, {"Wanted", plural(int(state.Replicas(s)), "pod")}, {"Started", "one after the other"}, {"Strategy", string(s.Spec.UpdateStrategy.Type)},
 		{"Selector", metav1.FormatLabelSelector(s.Spec.Selector)}, {"Created", stamp(s.CreationTimestamp.Time)},
 	}
 	if s.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {

@@ -196,10 +196,7 @@ func ownerHref(namespace, kind, name string) string {
 }
 
 func deploymentRow(d *appsv1.Deployment, now time.Time) workloadRow {
-	wanted := int32(1)
-	if d.Spec.Replicas != nil {
-		wanted = *d.Spec.Replicas
-	}
+	wanted := state.Replicas(d)
 	st := d.Status
 	r := workloadRow{
 		Name: d.Name, Namespace: d.Namespace, Href: workloadHref(state.Deployments, d.Namespace, d.Name), Ready: st.ReadyReplicas, Wanted: wanted,
@@ -245,10 +242,7 @@ func daemonSetRow(d *appsv1.DaemonSet, now time.Time) workloadRow {
 }
 
 func statefulSetRow(s *appsv1.StatefulSet, now time.Time) workloadRow {
-	wanted := int32(1)
-	if s.Spec.Replicas != nil {
-		wanted = *s.Spec.Replicas
-	}
+	wanted := state.Replicas(s)
 	st := s.Status
 	r := workloadRow{
 		Name: s.Name, Namespace: s.Namespace, Href: workloadHref(state.StatefulSets, s.Namespace, s.Name), Ready: st.ReadyReplicas, Wanted: wanted,

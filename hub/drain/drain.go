@@ -237,7 +237,7 @@ func Of(p *corev1.Pod, order state.DrainOrder) (is Standing, why string) {
 		return Stays, "its daemon set would make it again at once: leave ignoreDaemonSets out"
 	case owner == nil && !order.Force:
 		return Stays, "nobody makes it again: say force, or delete it"
-	case hasData(p) && !order.DeleteEmptyDirData:
+	case state.HasData(p) && !order.DeleteEmptyDirData:
 		return Stays, "it has data in an emptyDir, which would be lost: say deleteEmptyDirData"
 	}
 	return Leaves, ""
@@ -253,15 +253,6 @@ func leave(p *corev1.Pod, n *corev1.Node, order state.DrainOrder, now time.Time)
 		}, now)
 	}
 	return c.Event("Evicted"), ok
-}
-
-func hasData(p *corev1.Pod) bool {
-	for _, v := range p.Spec.Volumes {
-		if v.EmptyDir != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // mark is the node that says how far its drain is.

@@ -31,26 +31,19 @@ func scaleOf(o state.Object) *scalev1.Scale {
 	}
 	switch o := o.(type) {
 	case *appsv1.Deployment:
-		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
+		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
 	case *appsv1.StatefulSet:
-		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
+		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
 	case *corev1.ReplicationController:
-		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
+		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
 		sc.Status.Selector = labels.FormatLabels(o.Spec.Selector)
 	case *appsv1.ReplicaSet:
-		sc.Spec.Replicas, sc.Status.Replicas = replicas(o.Spec.Replicas), o.Status.Replicas
+		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
 	}
 	return sc
-}
-
-func replicas(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
 }
 
 func setReplicas(o state.Object, n int32) {

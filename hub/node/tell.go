@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
@@ -31,7 +32,7 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 				if p.silent.Swap(silent) && !silent {
 					p.unsure.Store(true)
 				}
-				if old, _ := a.Old.(*corev1.Node); a.Change.By != "" && old != nil && !sameStatus(old.Status, n.Status) {
+				if old, _ := a.Old.(*corev1.Node); a.Change.By != "" && old != nil && !fleet.SameStatus(old.Status, n.Status) {
 					p.other.Store(true) // somebody has written over what its device said
 				}
 			}

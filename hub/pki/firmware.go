@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"flotilla.dev/hub/owner"
+	"flotilla.dev/shared/fsync"
 )
 
 // firmwareKey is the file of the key that signs boot configurations. Like the hub's own
@@ -39,7 +40,7 @@ func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 			err = owner.WriteFile(a.path(firmwareKey), text)
 		}
 		if err == nil {
-			err = syncDir(a.dir)
+			err = fsync.Dir(a.dir)
 		}
 		if err != nil {
 			return fmt.Errorf("write the key that signs boot configurations: %w; free the disk and make %s writable", err, a.dir)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flotilla.dev/hub/owner"
+	"flotilla.dev/shared/fsync"
 )
 
 // Names of what replace leaves behind when its machine loses power.
@@ -76,13 +77,13 @@ func (a *Authority) prepare(files map[string][]byte) error {
 	if err := owner.WriteFile(filepath.Join(part, removalFile), []byte(strings.Join(gone, "\n"))); err != nil {
 		return err
 	}
-	if err := syncDir(part); err != nil {
+	if err := fsync.Dir(part); err != nil {
 		return err
 	}
 	if err := os.Rename(part, a.path(nextDir)); err != nil {
 		return err
 	}
-	return syncDir(a.dir)
+	return fsync.Dir(a.dir)
 }
 
 // carryOut does what was decided, as often as it takes.
@@ -110,7 +111,7 @@ func (a *Authority) carryOut() error {
 		}
 	}
 	if err == nil {
-		err = syncDir(a.dir)
+		err = fsync.Dir(a.dir)
 	}
 	if err == nil {
 		err = os.RemoveAll(next)
@@ -118,13 +119,5 @@ func (a *Authority) carryOut() error {
 	if err != nil {
 		return fmt.Errorf("finish a change of the certificate authority: %w; free the disk and make %s writable, then start again", err, a.dir)
 	}
-	return syncDir(a.dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return fsync.Dir(a.dir)
 }

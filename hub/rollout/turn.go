@@ -1,8 +1,8 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,13 +100,13 @@ func (p *pass) advance(w *work, node string) bool {
 		}
 		return true
 	case at == fleet.FirmwareBad && w.r.Status.Undoing: // without its turn it will say that all is well
-		p.giveUp(w, node, "its device cannot go back: "+or(why, "it does not say why"))
+		p.giveUp(w, node, "its device cannot go back: "+cmp.Or(why, "it does not say why"))
 		return true
 	case at == fleet.FirmwareBad:
-		p.release(node, "its device does not keep the configuration: "+or(why, "it does not say why"), time.Time{})
+		p.release(node, "its device does not keep the configuration: "+cmp.Or(why, "it does not say why"), time.Time{})
 		return true
 	case at == fleet.FirmwareUnsupported:
-		p.release(node, "its device cannot do it: "+or(why, "it does not say why"), time.Time{})
+		p.release(node, "its device cannot do it: "+cmp.Or(why, "it does not say why"), time.Time{})
 		return true
 	case turn.Step == fleet.FirmwareDraining:
 		if why, until := p.mayNot(w, node, at); why != "" {
@@ -226,11 +226,4 @@ func when(t time.Time) string {
 		return "never"
 	}
 	return t.Format("Mon 2006-01-02 15:04 MST")
-}
-
-func or(s, other string) string {
-	if s = strings.TrimSpace(s); s == "" {
-		return other
-	}
-	return s
 }

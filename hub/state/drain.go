@@ -155,3 +155,13 @@ func DrainMarked(n *corev1.Node) bool {
 
 // DrainMarks walks the nodes that carry anything of a drain.
 func (s Snapshot) DrainMarks() iter.Seq[*corev1.Node] { return s.named(s.drains, "") }
+
+// HasData tells whether a pod has data that is lost with it: an emptyDir.
+func HasData(p *corev1.Pod) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.EmptyDir != nil {
+			return true
+		}
+	}
+	return false
+}

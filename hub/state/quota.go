@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	componentresource "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // What a ResourceQuota counts, by the rules of Kubernetes' quota evaluators. Events are never counted.
@@ -263,7 +265,7 @@ func SameCharge(old, next Object) bool {
 	if !ok || !also {
 		claim, ok := old.(*corev1.PersistentVolumeClaim)
 		now, also := next.(*corev1.PersistentVolumeClaim)
-		return old != nil && next != nil && (!ok || !also || sameList(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && sameClass(claim, now))
+		return old != nil && next != nil && (!ok || !also || fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && sameClass(claim, now))
 	}
 	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) && sameDeadline(was, is) &&
 		equalGrace(was.ObjectMeta, is.ObjectMeta)

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // A Record is what the hub must remember of a node beside its Node object, and
@@ -143,9 +145,7 @@ func (r *Record) Turn(t Turn) {
 		}
 	}
 	r.History = append(r.History, t)
-	for len(r.History) > 1 && (len(r.History) > historyTurns || t.At.Sub(r.History[1].At.Time) >= HistoryAge) {
-		r.History = r.History[1:]
-	}
+	r.History = fleet.Recent(r.History, func(t Turn) time.Time { return t.At.Time }, historyTurns, HistoryAge)
 }
 
 // DeepCopy returns a copy that shares nothing that anyone changes.

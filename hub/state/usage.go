@@ -1,12 +1,12 @@
 package state
 
 import (
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/component-helpers/resource"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // A Usage is what the pods of one node ask for together. Pods that are being
@@ -49,7 +49,7 @@ func Resizing(p *corev1.Pod) bool {
 				continue
 			}
 			want := &list[at].Resources
-			if !sameList(want.Requests, st.AllocatedResources) || !sameList(want.Requests, st.Resources.Requests) || !sameList(want.Limits, st.Resources.Limits) {
+			if !fleet.SameResources(want.Requests, st.AllocatedResources) || !fleet.SameResources(want.Requests, st.Resources.Requests) || !fleet.SameResources(want.Limits, st.Resources.Limits) {
 				return true
 			}
 		}
@@ -99,7 +99,7 @@ func (u *Usage) Add(p *corev1.Pod) {
 // sameAsk tells whether a pod takes the same of its node as before.
 func sameAsk(a, b *corev1.Pod) bool {
 	one := func(x, y corev1.Container) bool {
-		return sameList(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) && (x.RestartPolicy == nil) == (y.RestartPolicy == nil)
+		return fleet.SameResources(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) && (x.RestartPolicy == nil) == (y.RestartPolicy == nil)
 	}
 	whole := func(p *corev1.Pod) corev1.ResourceList {
 		if p.Spec.Resources == nil {
@@ -111,9 +111,5 @@ func sameAsk(a, b *corev1.Pod) bool {
 		return false // it is rare, and soon over
 	}
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
-		sameList(a.Spec.Overhead, b.Spec.Overhead) && sameList(whole(a), whole(b))
-}
-
-func sameList(a, b corev1.ResourceList) bool {
-	return maps.EqualFunc(a, b, func(x, y resourceapi.Quantity) bool { return x.Cmp(y) == 0 })
+		fleet.SameResources(a.Spec.Overhead, b.Spec.Overhead) && fleet.SameResources(whole(a), whole(b))
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/owner"
+	"flotilla.dev/shared/fsync"
 )
 
 const (
@@ -85,7 +86,7 @@ func (s *Store) backup(file string, write func(part string) error) (err error) {
 	if err := os.Rename(part, file); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return fsync.Dir(dir)
 }
 
 // backupsDir makes the directory of the daily backups.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"flotilla.dev/shared/fsync"
 )
 
 // Keys of meta in a database that was moved, and in the one that it was moved to.
@@ -117,7 +119,7 @@ func (s *Store) putAside() (kept string, err error) {
 	if err := os.Rename(s.file, kept); err != nil {
 		return "", err
 	}
-	return kept, syncDir(s.dir)
+	return kept, fsync.Dir(s.dir)
 }
 
 // moved is the record of it in the audit.
@@ -292,7 +294,7 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		}); err != nil {
 			return err
 		}
-		if err := errors.Join(syncFile(part), syncDir(s.dir)); err != nil {
+		if err := errors.Join(syncFile(part), fsync.Dir(s.dir)); err != nil {
 			return err
 		}
 		_, err = from.ExecContext(ctx, setMeta, metaMoved, to)
@@ -386,13 +388,13 @@ func (s *Store) takeOver(file string) (kept string, err error) {
 			return kept, err
 		}
 	}
-	if err := syncDir(s.dir); err != nil {
+	if err := fsync.Dir(s.dir); err != nil {
 		return kept, err
 	}
 	if err := remove(filepath.Join(s.dir, placeFile)); err != nil { // from now on the hub goes on with the file
 		return kept, err
 	}
-	return kept, syncDir(s.dir)
+	return kept, fsync.Dir(s.dir)
 }
 
 // restorePostgres puts a backup in the place of what is in PostgreSQL. What was there is

@@ -293,14 +293,6 @@ func removeDatabase(file string) error {
 	return errors.Join(errs...)
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // where is the database, as people see it.
 func (s *Store) where() string {
 	if s.pg != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"flotilla.dev/hub/owner"
+	"flotilla.dev/shared/fsync"
 )
 
 // placeFile says in a data directory where its database is, if it is not there: so that
@@ -91,7 +92,7 @@ func keepPlace(o Options) error {
 	}
 	err := owner.WriteFile(file, []byte(at+"\n"))
 	if err == nil {
-		err = syncDir(o.Dir)
+		err = fsync.Dir(o.Dir)
 	}
 	if err != nil {
 		return fmt.Errorf("note where the database is: %w", err)

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"flotilla.dev/shared/fsync"
 )
 
 // A Recovery says that the database is not the one that the hub last wrote. What
@@ -251,7 +253,7 @@ func (s *Store) replace(aside string) error {
 	if err := os.Rename(s.file+".restore", s.file); err != nil {
 		return err
 	}
-	return syncDir(s.dir)
+	return fsync.Dir(s.dir)
 }
 
 // salvageRevision reads the revision out of a database that may be damaged; 0: unreadable.

@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/hub/owner"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fsync"
 )
 
 // A sealer keeps secrets unreadable in the database and in its backups:
@@ -77,7 +78,7 @@ func (s *Store) openSealer(ctx context.Context) (*sealer, error) {
 		key = make([]byte, keyBytes)
 		_, _ = rand.Read(key)
 		if err = owner.WriteFile(s.keyFile(), []byte(hex.EncodeToString(key)+"\n")); err == nil {
-			err = syncDir(s.dir)
+			err = fsync.Dir(s.dir)
 		}
 	}
 	if err != nil {

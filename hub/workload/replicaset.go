@@ -198,12 +198,7 @@ func (p *pass) crowd(rs *appsv1.ReplicaSet) map[string]int {
 	return n
 }
 
-func replicasOf(rs *appsv1.ReplicaSet) int32 {
-	if rs.Spec.Replicas == nil {
-		return 1
-	}
-	return max(*rs.Spec.Replicas, 0)
-}
+func replicasOf(rs *appsv1.ReplicaSet) int32 { return state.Replicas(rs) }
 
 func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused string, next *time.Time) {
 	rs := p.rs

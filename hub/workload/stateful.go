@@ -57,7 +57,7 @@ func (p *pass) statefulSet(k state.Key, orphans []state.Object, turn bool) {
 	}
 	d := &stateful{
 		pass: p, key: k, set: set, ordered: set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement,
-		want: int64(max(ptr.Deref(set.Spec.Replicas, 1), 0)), collisions: ptr.Deref(set.Status.CollisionCount, 0),
+		want: int64(state.Replicas(set)), collisions: ptr.Deref(set.Status.CollisionCount, 0),
 	}
 	if set.Spec.Ordinals != nil {
 		d.first = int64(max(set.Spec.Ordinals.Start, 0))

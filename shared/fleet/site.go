@@ -109,9 +109,7 @@ const (
 // Turn adds a turn to the history and forgets what is too old.
 func (st *SiteStatus) Turn(t SiteTurn) {
 	st.History = append(slices.Clip(st.History), t)
-	for len(st.History) > 1 && (len(st.History) > siteTurns || t.Time.Sub(st.History[1].Time.Time) >= siteHistoryAge) {
-		st.History = st.History[1:]
-	}
+	st.History = Recent(st.History, func(t SiteTurn) time.Time { return t.Time.Time }, siteTurns, siteHistoryAge)
 }
 
 // DeepCopyInto copies s into out.

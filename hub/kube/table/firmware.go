@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,6 @@ func firmwareCells(obj state.Object, o *Options) []any {
 	digest := strings.TrimPrefix(st.Digest, "sha256:")
 	return []any{
 		r.Name, orUnknown(string(st.Phase)), int64(st.Nodes), int64(st.Kept), int64(st.Bad), int64(st.Trying), orNone(site), age(r.CreationTimestamp, o),
-		r.Spec.Profile, orNone(r.Spec.Canary), or(window, "<always>"), orNone(digest[:min(len(digest), 12)]), orNone(st.Sentence),
+		r.Spec.Profile, orNone(r.Spec.Canary), cmp.Or(window, "<always>"), orNone(digest[:min(len(digest), 12)]), orNone(st.Sentence),
 	}
 }

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,7 +46,7 @@ func siteCells(obj state.Object, o *Options) []any {
 	return []any{
 		s.Name, orUnknown(string(s.Status.State)), int64(s.Status.Ready), int64(s.Status.NotReady),
 		int64(s.Status.Waiting), rate, age(s.CreationTimestamp, o),
-		int64(s.Status.NeverSeen), or(string(s.Spec.DisruptionPolicy), "<default>"), since, next, orNone(s.Status.Held),
+		int64(s.Status.NeverSeen), cmp.Or(string(s.Spec.DisruptionPolicy), "<default>"), since, next, orNone(s.Status.Held),
 		maintenance, orNone(s.Spec.Location),
 	}
 }
@@ -66,7 +67,7 @@ func profileCells(obj state.Object, o *Options) []any {
 	r := p.Spec.Resources
 	return []any{
 		p.Name, orNone(p.Spec.Title), orNone(strings.Join(p.Spec.Platforms, ",")), age(p.CreationTimestamp, o),
-		or(strings.Join(p.Spec.Match.Compatible, ","), "<any>"), memory, pairs("=", r.SystemReserved), strings.ReplaceAll(pairs("<", r.EvictionHard), fleet.SignalTemperature+"<", fleet.SignalTemperature+">"),
+		cmp.Or(strings.Join(p.Spec.Match.Compatible, ","), "<any>"), memory, pairs("=", r.SystemReserved), strings.ReplaceAll(pairs("<", r.EvictionHard), fleet.SignalTemperature+"<", fleet.SignalTemperature+">"),
 	}
 }
 
@@ -92,7 +93,7 @@ func requestCells(obj state.Object, o *Options) []any {
 	}
 	a := r.Annotations
 	return []any{
-		r.Name, age(r.CreationTimestamp, o), or(r.Spec.SignerName, "<none>"), r.Spec.Username, life, condition,
+		r.Name, age(r.CreationTimestamp, o), cmp.Or(r.Spec.SignerName, "<none>"), r.Spec.Username, life, condition,
 		orNone(a[state.RequestSite]), orUnknown(a[state.RequestMachine]), orUnknown(a[state.RequestSerial]), orUnknown(a[state.RequestSource]),
 	}
 }

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -75,7 +76,7 @@ type podSummary struct {
 // summarize tells a pod in one word: what its containers do, before that what
 // keeps its init containers, after that that it is leaving.
 func summarize(p *corev1.Pod) podSummary {
-	s := podSummary{total: len(p.Spec.Containers), status: or(p.Status.Reason, string(p.Status.Phase))}
+	s := podSummary{total: len(p.Spec.Containers), status: cmp.Or(p.Status.Reason, string(p.Status.Phase))}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonSchedulingGated {
 			s.status = corev1.PodReasonSchedulingGated
@@ -100,7 +101,7 @@ func summarize(p *corev1.Pod) podSummary {
 			s.ready++
 		}
 		if word, stuck := initWord(c, sidecars[c.Name]); stuck {
-			s.status, initializing = "Init:"+or(word, fmt.Sprintf("%d/%d", i, len(p.Spec.InitContainers))), true
+			s.status, initializing = "Init:"+cmp.Or(word, fmt.Sprintf("%d/%d", i, len(p.Spec.InitContainers))), true
 			break
 		}
 	}

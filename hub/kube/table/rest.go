@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"strings"
 
 	coordv1 "k8s.io/api/coordination/v1"
@@ -76,8 +77,8 @@ func eventCells(obj state.Object, o *Options) []any {
 	if e.InvolvedObject.Name != "" {
 		object += "/" + e.InvolvedObject.Name
 	}
-	source := or(e.Source.Component, e.ReportingController)
-	if host := or(e.Source.Host, e.ReportingInstance); host != "" {
+	source := cmp.Or(e.Source.Component, e.ReportingController)
+	if host := cmp.Or(e.Source.Host, e.ReportingInstance); host != "" {
 		source += ", " + host
 	}
 	return []any{

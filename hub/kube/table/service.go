@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func sliceCells(obj state.Object, o *Options) []any {
 	for _, p := range e.Endpoints {
 		all = append(all, p.Addresses...)
 	}
-	return []any{e.Name, string(e.AddressType), or(strings.Join(ports, ","), "<unset>"), or(strings.Join(all, ","), "<unset>"), age(e.CreationTimestamp, o)}
+	return []any{e.Name, string(e.AddressType), cmp.Or(strings.Join(ports, ","), "<unset>"), cmp.Or(strings.Join(all, ","), "<unset>"), age(e.CreationTimestamp, o)}
 }
 
 func accountCells(obj state.Object, o *Options) []any {

@@ -9,6 +9,7 @@
 package table
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -161,12 +162,5 @@ func since(t time.Time, o *Options) string {
 	return duration.HumanDuration(o.Now.Sub(t))
 }
 
-func orNone(s string) string    { return or(s, "<none>") }
-func orUnknown(s string) string { return or(s, "<unknown>") }
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
+func orNone(s string) string    { return cmp.Or(s, "<none>") }
+func orUnknown(s string) string { return cmp.Or(s, "<unknown>") }

@@ -40,7 +40,7 @@ func deploymentCells(obj state.Object, o *Options) []any {
 	}
 	names, images := containers(d.Spec.Template.Spec.Containers)
 	return []any{
-		d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, replicas(d.Spec.Replicas)),
+		d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, state.Replicas(d)),
 		int64(d.Status.UpdatedReplicas), int64(d.Status.AvailableReplicas), age(d.CreationTimestamp, o),
 		names, images, selector,
 	}
@@ -50,7 +50,7 @@ func replicaSetCells(obj state.Object, o *Options) []any {
 	r := obj.(*appsv1.ReplicaSet)
 	names, images := containers(r.Spec.Template.Spec.Containers)
 	return []any{
-		r.Name, int64(replicas(r.Spec.Replicas)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+		r.Name, int64(state.Replicas(r)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
 		age(r.CreationTimestamp, o), names, images, metav1.FormatLabelSelector(r.Spec.Selector),
 	}
 }
@@ -69,7 +69,7 @@ func daemonSetCells(obj state.Object, o *Options) []any {
 func statefulSetCells(obj state.Object, o *Options) []any {
 	s := obj.(*appsv1.StatefulSet)
 	names, images := containers(s.Spec.Template.Spec.Containers)
-	return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, replicas(s.Spec.Replicas)), age(s.CreationTimestamp, o), names, images}
+	return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, state.Replicas(s)), age(s.CreationTimestamp, o), names, images}
 }
 
 func controllerCells(obj state.Object, o *Options) []any {
@@ -79,7 +79,7 @@ func controllerCells(obj state.Object, o *Options) []any {
 		names, images = containers(c.Spec.Template.Spec.Containers)
 	}
 	return []any{
-		c.Name, int64(replicas(c.Spec.Replicas)), int64(c.Status.Replicas), int64(c.Status.ReadyReplicas),
+		c.Name, int64(state.Replicas(c)), int64(c.Status.Replicas), int64(c.Status.ReadyReplicas),
 		age(c.CreationTimestamp, o), names, images, labels.FormatLabels(c.Spec.Selector),
 	}
 }
@@ -127,7 +127,7 @@ func completions(j *batchv1.Job) string {
 	switch n := j.Spec.Parallelism; {
 	case j.Spec.Completions != nil:
 		return fmt.Sprintf("%d/%d", j.Status.Succeeded, *j.Spec.Completions)
-	case replicas(n) > 1:
+	case n != nil && *n > 1:
 		return fmt.Sprintf("%d/1 of %d", j.Status.Succeeded, *n)
 	}
 	return fmt.Sprintf("%d/1", j.Status.Succeeded)
@@ -182,13 +182,6 @@ func orNA(v *intstr.IntOrString) string {
 		return "N/A"
 	}
 	return v.String()
-}
-
-func replicas(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
 }
 
 func containers(list []corev1.Container) (names, images string) {
