@@ -61,7 +61,7 @@ func (a *Agent) uncleaned(s Step, r *Record, err error, now time.Time) {
 	}
 	l := Leftover{Pod: s.Pod, Wait: leftoverWait}
 	if r.Files != nil {
-		l.Wait = min(2*r.Files.Wait, maxBackOff)
+		l.Wait = min(2*r.Files.Wait, fleet.MaxBackOff)
 		of := string(s.Place.Pod)
 		if s.Pod != nil {
 			of = s.Pod.Namespace + "/" + s.Pod.Name + " (" + of + ")"
