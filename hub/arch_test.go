@@ -40,7 +40,8 @@ var mayImport = map[string][]string{
 	"hub/publish":        {"hub/state"},
 	"hub/workload":       {"shared/fleet", "hub/state"},
 	"hub/schedule":       {"shared/fleet", "hub/state"},
-	"hub/incident":       {"shared/fleet", "hub/state"},
+	"hub/diagnose":       {"shared/fleet", "hub/state"},
+	"hub/incident":       {"shared/fleet", "hub/diagnose", "hub/state"},
 	"hub/admission":      {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
 	"hub/notify":         {"shared/fleet", "hub/state", "hub/control", "hub/panics"},
 	"hub/cli":            {"firmware-configs", "shared/commands", "shared/fleet", "shared/wire", "hub/access", "hub/broker/setup", "hub/cli/socket", "hub/config", "hub/doctor", "hub/leader", "hub/monitoring", "hub/pki", "hub/store"},
@@ -63,7 +64,7 @@ var mayImport = map[string][]string{
 	"hub/kube/lines":     {"shared/bound"},
 	"hub/kube/openapi":   {"shared/fleet"},
 	"hub/ask":            {"shared/wire", "hub/panics"},
-	"hub/admin":          {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
+	"hub/admin":          {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/diagnose", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
 
 	"hub/e2e/arena": {"device/join", "shared/loopback", "shared/wire"},
 
@@ -80,7 +81,7 @@ var mayImport = map[string][]string{
 
 // pure are the packages that decide; acts is what deciding does not need.
 var (
-	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/incident", "hub/admission", "hub/kube/table", "hub/leader", "hub/search"}
+	pure = []string{"shared/fleet", "shared/bound", "shared/policy", "hub/state", "hub/lifecycle", "hub/eviction", "hub/drain", "hub/rollout", "hub/preview", "hub/approval", "hub/address", "hub/volume", "hub/publish", "hub/workload", "hub/schedule", "hub/diagnose", "hub/incident", "hub/admission", "hub/kube/table", "hub/leader", "hub/search"}
 	acts = []string{"context", "database/sql", "log/slog", "math/rand", "math/rand/v2", "net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "time/tzdata"}
 )
 

@@ -373,7 +373,7 @@ var (
 )
 
 // passes are where the words of somebody else are handed on.
-var passes = []string{"hub/incident/work.go", "hub/node/event.go", "hub/node/desired.go", "hub/state/plan.go", "hub/kube/show.go", "hub/lifecycle/health.go", "hub/workload/controller.go", "hub/workload/daemonroll.go", "hub/workload/namespace.go", "hub/kube/table/pod.go", "device/agent/podstatus.go"}
+var passes = []string{"hub/node/event.go", "hub/node/desired.go", "hub/state/plan.go", "hub/kube/show.go", "hub/lifecycle/health.go", "hub/workload/controller.go", "hub/workload/daemonroll.go", "hub/workload/namespace.go", "hub/kube/table/pod.go", "device/agent/podstatus.go"}
 
 // reasons are those of all events, and of all containers that wait or have ended, with where.
 func (l *tongue) reasons() map[string][]string {

@@ -672,30 +672,6 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 	}
 }
 
-func TestSinceWhenAPodNeedsAttention(t *testing.T) {
-	ready := func(status corev1.ConditionStatus, since time.Duration) *corev1.Pod {
-		return testPod("p", "pi-1", func(p *corev1.Pod) {
-			p.Status.Conditions[1].Status, p.Status.Conditions[1].LastTransitionTime = status, ago0(since)
-		})
-	}
-	dark := testNode("pi-1", "oslo", condition("Ready", "Unknown", "x", "y")) // for 90 s
-	for _, c := range []struct {
-		name string
-		pod  *corev1.Pod
-		dark *corev1.Node
-		want time.Duration
-	}{
-		{"one on a silent node as long as that is silent", ready("True", time.Hour), dark, 90 * time.Second},
-		{"one that is younger as long as it exists", testPod("p", "pi-1", func(p *corev1.Pod) { p.CreationTimestamp = ago0(time.Minute) }), dark, time.Minute},
-		{"one that is not ready as long as that", ready("False", 3*time.Hour), nil, 3 * time.Hour},
-		{"one that is ready as long as it exists", ready("True", 3*time.Hour), nil, 26 * time.Hour},
-	} {
-		if got := now0.Sub(podSince(c.pod, c.dark)); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-	}
-}
-
 func TestWhichConditionsNeedAttention(t *testing.T) {
 	for _, c := range []struct {
 		name      string

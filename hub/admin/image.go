@@ -8,6 +8,7 @@ import (
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
 
@@ -72,12 +73,6 @@ var imageReasons = map[string]imageCause{
 	"ImageInspectError":         {cause: "engine does not know", says: "The device's engine cannot tell whether it has the image.", next: "It is tried again; look at the engine on the device."},
 }
 
-// noImage tells whether a container waits for its image.
-func noImage(reason string) bool {
-	_, known := imageReasons[reason]
-	return known || reason == "ErrImagePull" || reason == "ImagePullBackOff" || reason == "RegistryUnavailable"
-}
-
 // What the device's agent writes before what its engine says.
 const (
 	backingOff = "Back-off pulling image: "
@@ -85,12 +80,12 @@ const (
 )
 
 // imageTroubleOf explains why a container that waits has no image; nil: it waits for something else.
-func imageTroubleOf(container, image string, w *corev1.ContainerStateWaiting) *imageTrouble {
-	if w == nil || !noImage(w.Reason) {
+func imageTroubleOf(w diagnose.Args) *imageTrouble {
+	if !diagnose.WaitsForImage(w.Reason) {
 		return nil
 	}
-	t := &imageTrouble{Container: container, Text: strings.ToValidUTF8(w.Message, "")}
-	text := strings.TrimPrefix(w.Message, backingOff)
+	image, text := w.Image, strings.TrimPrefix(w.Message, backingOff)
+	t := &imageTrouble{Container: w.Container, Text: strings.ToValidUTF8(w.Message, "")}
 	if asked, said, ok := strings.Cut(strings.TrimPrefix(text, pulling), ": "); ok && strings.HasPrefix(text, pulling) {
 		image, text = asked, said // a policy's mirror may be asked instead
 	}
@@ -130,21 +125,14 @@ func shortImage(image string) string {
 	return name
 }
 
-func imageOf(p *corev1.Pod, container string) string {
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == container {
-				return list[i].Image
-			}
-		}
-	}
-	return ""
-}
-
 // imagesMissing are the images for which a pod waits.
 func imagesMissing(p *corev1.Pod) (all []*imageTrouble) {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		if t := imageTroubleOf(c.Name, imageOf(p, c.Name), c.State.Waiting); t != nil && p.Spec.NodeName != "" && !state.Terminated(p) && len(all) < mostCrashes {
+		w := c.State.Waiting
+		if w == nil || p.Spec.NodeName == "" || state.Terminated(p) || len(all) == mostCrashes {
+			continue
+		}
+		if t := imageTroubleOf(diagnose.Args{Container: c.Name, Image: diagnose.ImageOf(p, c.Name), Reason: w.Reason, Message: w.Message}); t != nil {
 			all = append(all, t)
 		}
 	}

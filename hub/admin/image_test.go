@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/diagnose"
 )
 
 // What Docker 28 and Podman 5 say of registries that do not give an image, as their devices' agents
@@ -51,7 +53,7 @@ func TestWhyThereIsNoImage(t *testing.T) {
 			if reason == "ImagePullBackOff" {
 				message = "Back-off pulling image: " + message
 			}
-			got := imageTroubleOf("web", "kiosk:9", &corev1.ContainerStateWaiting{Reason: reason, Message: message})
+			got := imageTroubleOf(diagnose.Args{Container: "web", Image: "kiosk:9", Reason: reason, Message: message})
 			if got == nil || got.Cause != c.cause || got.Registry != "registry.example:5000" || got.Repository != "shop/kiosk" || got.Tag != "2.1" || got.short != "kiosk:2.1" || got.Next == "" || strings.Contains(got.Says, "%") {
 				t.Errorf("%s: %+v, want %q", c.name, got, c.cause)
 			}
@@ -67,14 +69,14 @@ func TestOfWhichImage(t *testing.T) {
 		{"Not A Name", "InvalidImageName", "", "Not A Name", "", "Not A Name", "no image's name"},
 		{"ghcr.io/a/b:1", "SignatureValidationFailed", "ghcr.io", "a/b", "1", "b:1", "image not signed"},
 	} {
-		got := imageTroubleOf("web", c.image, &corev1.ContainerStateWaiting{Reason: c.reason})
+		got := imageTroubleOf(diagnose.Args{Container: "web", Image: c.image, Reason: c.reason})
 		if got.Registry != c.registry || got.Repository != c.repository || got.Tag != c.tag || got.short != c.short || got.Cause != c.cause {
 			t.Errorf("%s: %+v", c.image, got)
 		}
 	}
-	for _, w := range []*corev1.ContainerStateWaiting{nil, {Reason: "CrashLoopBackOff"}, {Reason: "ContainerCreating"}} {
-		if got := imageTroubleOf("web", "kiosk", w); got != nil {
-			t.Errorf("%+v is %+v", w, got)
+	for _, reason := range []string{"", "CrashLoopBackOff", "ContainerCreating"} {
+		if got := imageTroubleOf(diagnose.Args{Container: "web", Image: "kiosk", Reason: reason}); got != nil {
+			t.Errorf("%s is %+v", reason, got)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -15,6 +16,7 @@ import (
 type tile struct {
 	Label, Value, Note, Href string
 	Kind                     string // of a pill
+	full                     bool
 }
 
 func rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
@@ -28,8 +30,10 @@ type overviewData struct {
 	Jobs    []jobRow // in progress
 	Goings  []going
 	Picture fleetPicture
-	Waiting int  // devices that wait for approval
-	Empty   bool // no node yet
+	Well    bool   // nothing is wrong, and nothing is on its way
+	Yet     string // what is on its way
+	Waiting int    // devices that wait for approval
+	Empty   bool   // no node yet
 	MayAdd  bool
 	HubURL  string
 }
@@ -38,7 +42,10 @@ type overviewData struct {
 func overview(a *request) (page, error) {
 	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
 	d.incidentsData = incidents(a)
-	d.Tiles = []tile{nodeTile(a), siteTile(a), workloadTile(a), podTile(a)}
+	nodes, pods := nodeTile(a), podTile(a)
+	d.Tiles = []tile{nodes, siteTile(a), workloadTile(a), pods}
+	d.Well = nodes.full && pods.full
+	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodes.Value, pods.Value)
 	d.Goings = goings(a)
 	d.Picture = pictureOf(a)
 	for _, j := range a.jobs.all() {
@@ -74,33 +81,32 @@ func nodeTile(a *request) tile {
 			ready++
 		}
 	}
-	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok"}
+	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok", full: ready == total}
 	if ready < total {
 		t.Kind = "bad"
 	}
 	return t
 }
 
-// podTile counts the pods that should run. One that was told to leave is no trouble any more: its
-// workload has made another.
+// podTile counts the pods that should run.
 func podTile(a *request) tile {
 	total, running := 0, 0
 	kind := "ok"
 	for p := range a.Pods("") {
-		if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed && len(p.OwnerReferences) > 0 {
+		if !diagnose.ShouldRun(p) {
 			continue
 		}
 		total++
-		switch f := podFaultOf(a.Snapshot, p, a.now); {
-		case f.kind != "":
-			if rank(f.kind) < rank(kind) {
-				kind = f.kind
+		switch f := faultOf(a.Snapshot, p, a.now); {
+		case f.Cause != "":
+			if k := kindOf(f); rank(k) < rank(kind) {
+				kind = k
 			}
 		case p.Status.Phase == corev1.PodRunning:
 			running++
 		}
 	}
-	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind}
+	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind, full: running == total}
 }
 
 func workloadTile(a *request) tile {

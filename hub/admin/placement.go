@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 )
@@ -42,15 +43,9 @@ func waitsForNode(p *corev1.Pod) bool {
 
 // placementOf explains why a pod has no node.
 func placementOf(a *request, p *corev1.Pod) *placement {
-	switch {
-	case len(p.Spec.SchedulingGates) > 0:
-		var gates []string
-		for _, g := range p.Spec.SchedulingGates {
-			gates = append(gates, g.Name)
-		}
-		return &placement{Why: "It is held by its scheduling gates until somebody takes them away: " + strings.Join(gates, ", ") + "."}
-	case p.Spec.SchedulerName != "" && p.Spec.SchedulerName != schedule.Name:
-		return &placement{Why: fmt.Sprintf("It asks for the scheduler %s, which is not the hub's: nobody places it.", p.Spec.SchedulerName)}
+	f := diagnose.Pod(a.Snapshot, p)
+	if foreign := p.Spec.SchedulerName != "" && p.Spec.SchedulerName != schedule.Name; foreign || f.Cause == diagnose.PodGated {
+		return &placement{Why: podWhy(a.Snapshot, p, f)}
 	}
 	e := schedule.Why(a.Snapshot, p, a.now)
 	d := &placement{Why: unplacedWhy(e), Needs: needsOf(e)}

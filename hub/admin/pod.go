@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
 
@@ -132,9 +133,12 @@ func containers(a *request, specs []corev1.Container, have []corev1.ContainerSta
 			case st.State.Terminated != nil && st.State.Terminated.ExitCode == 0:
 				r.Pill, r.Since = pill{"idle", "Completed"}, at(st.State.Terminated.FinishedAt.Time, a.now)
 			case st.State.Terminated != nil:
-				r.Pill, r.Detail, r.Since = pill{"bad", "Failed"}, end(st.State.Terminated), at(st.State.Terminated.FinishedAt.Time, a.now)
+				r.Pill, r.Detail, r.Since = pill{"bad", "Failed"}, end(diagnose.EndOf(st.State.Terminated)), at(st.State.Terminated.FinishedAt.Time, a.now)
 			case st.State.Waiting != nil:
-				r.Pill, r.Detail = pill{waitingKind(st.State.Waiting.Reason), cmp.Or(st.State.Waiting.Reason, "Waiting")}, join(st.State.Waiting.Message, lastEnd(st))
+				r.Pill, r.Detail = pill{waitingKind(st.State.Waiting.Reason), cmp.Or(st.State.Waiting.Reason, "Waiting")}, st.State.Waiting.Message
+				if t := st.LastTerminationState.Terminated; t != nil {
+					r.Detail = join(r.Detail, "last "+end(diagnose.EndOf(t)))
+				}
 			}
 		}
 		rows = append(rows, r)
@@ -144,8 +148,7 @@ func containers(a *request, specs []corev1.Container, have []corev1.ContainerSta
 
 // waitingKind tells starting, which is usual, from what keeps a container from it.
 func waitingKind(reason string) string {
-	switch reason {
-	case "", "ContainerCreating", "PodInitializing":
+	if diagnose.IsStarting(reason) {
 		return "idle"
 	}
 	return "bad"

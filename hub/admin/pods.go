@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 )
@@ -103,7 +104,7 @@ var podOrders = []sorter[*corev1.Pod]{
 		kind := func(p *corev1.Pod) string {
 			k, ok := rows[p]
 			if !ok {
-				if _, k = podTrouble(a.Snapshot, p, a.now); k == "" {
+				if k = kindOf(faultOf(a.Snapshot, p, a.now)); k == "" {
 					k = quietKind(p, a.now)
 				}
 				rows[p] = k
@@ -134,8 +135,8 @@ func restarts(p *corev1.Pod) (n int32) {
 func podHasStatus(a *request, p *corev1.Pod, status string) bool {
 	switch status {
 	case "attention":
-		why, _ := podTrouble(a.Snapshot, p, a.now)
-		return why != ""
+		f := faultOf(a.Snapshot, p, a.now)
+		return f.Cause != "" && !diagnose.RuleOf(f.Cause).Alone
 	case "pending":
 		return p.Status.Phase == corev1.PodPending || p.Status.Phase == ""
 	case "running":

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/state"
@@ -23,117 +24,81 @@ func podLineOf(p *corev1.Pod, now time.Time) podLine {
 	return podLine{fmt.Sprint(row[1]), fmt.Sprint(row[2]), fmt.Sprint(row[3])}
 }
 
-// patient is how long a pod may take to start, or to become ready, before it
-// needs attention.
-const patient = 2 * time.Minute
-
 // podTrouble says in one sentence why a pod does not do what it should, and how
 // bad that is (a pill's kind); "": it does, or needs only a moment.
 func podTrouble(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
-	f := podFaultOf(s, p, now)
-	if f.dark != nil {
-		why, _ := nodeWhy(s, f.dark)
-		f.why = "Its node is not ready: " + why
-	}
-	return f.why, f.kind
+	f := faultOf(s, p, now)
+	return podWhy(s, p, f), kindOf(f)
 }
 
-// A podFault is podTrouble for those who look at many pods, or closer.
-type podFault struct {
-	why, kind string
-	dark      *corev1.Node // its node, which is not ready: what that has done to all of its pods is told by the node
-	told      string       // the reason of the events that say the same
-}
-
-func podFaultOf(s state.Snapshot, p *corev1.Pod, now time.Time) podFault {
-	scheduled, ready := state.PodCondition(p, corev1.PodScheduled), state.PodCondition(p, corev1.PodReady)
-	switch {
-	case p.DeletionTimestamp != nil:
-		why, kind := leaving(s, p, now)
-		return podFault{why: why, kind: kind}
-	case p.Status.Phase == corev1.PodSucceeded:
-		return podFault{}
-	case p.Status.Phase == corev1.PodFailed:
-		return podFault{why: cmp.Or(p.Status.Message, ended(p), p.Status.Reason, "It has failed."), kind: "bad", told: p.Status.Reason}
-	case scheduled != nil && scheduled.Status == corev1.ConditionFalse:
-		return podFault{why: cmp.Or(scheduled.Message, scheduled.Reason, "It waits to be placed."), kind: "warn"}
-	case p.Spec.NodeName == "":
-		return podFault{why: "It waits to be placed.", kind: "warn"}
-	}
-	if n := s.Node(p.Spec.NodeName); n == nil {
-		return podFault{why: fmt.Sprintf("Its node %s does not exist.", p.Spec.NodeName), kind: "bad"}
-	} else if state.ReadyOf(n) != corev1.ConditionTrue {
-		return podFault{kind: "bad", dark: n}
-	}
-	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
-		for _, c := range list {
-			switch w, t := c.State.Waiting, c.State.Terminated; {
-			case w != nil && waitingKind(w.Reason) == "bad":
-				return podFault{why: join(fmt.Sprintf("Container %s: %s", c.Name, w.Reason), w.Message, lastEnd(c)), kind: "bad", told: w.Reason}
-			case t != nil && t.ExitCode != 0:
-				return podFault{why: fmt.Sprintf("Container %s: %s", c.Name, end(t)), kind: "bad", told: t.Reason}
-			}
-		}
-	}
-	switch old := now.Sub(p.CreationTimestamp.Time) > patient; {
-	case p.Status.Phase == corev1.PodPending && old:
-		f := podFault{why: "It has not started: its device has not said why.", kind: "warn"}
-		if e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), ""); e != nil {
-			f.why, f.told = "It has not started: "+e.Message, e.Reason
-		}
+// faultOf is what is wrong with a pod, once it is trouble.
+func faultOf(s state.Snapshot, p *corev1.Pod, now time.Time) diagnose.Finding {
+	if f := diagnose.Pod(s, p); !f.Pending(now) {
 		return f
-	case p.Status.Phase == corev1.PodRunning && old && ready != nil && ready.Status == corev1.ConditionFalse:
-		return podFault{why: "It runs but is not ready: " + cmp.Or(ready.Message, ready.Reason, "its device has not said why."), kind: "warn"}
 	}
-	return podFault{}
+	return diagnose.Finding{}
 }
 
-// podSince is since when something is wrong with a pod: as long as its node is not
-// ready, or it itself is not, or as it exists.
-func podSince(p *corev1.Pod, dark *corev1.Node) (since time.Time) {
-	since = p.CreationTimestamp.Time
-	if dark != nil {
-		return later(since, nodeSince(dark))
+// kindOf is the shape of a finding.
+func kindOf(f diagnose.Finding) string {
+	if f.Cause == "" {
+		return ""
 	}
-	if ready := state.PodCondition(p, corev1.PodReady); ready != nil && ready.Status != corev1.ConditionTrue {
-		return later(since, ready.LastTransitionTime.Time)
-	}
-	return since
+	return severityPill(f.Severity()).Kind
 }
 
-// leaving says what holds a pod that is asked to leave longer than its grace.
-func leaving(s state.Snapshot, p *corev1.Pod, now time.Time) (why, kind string) {
-	asked := "It is asked to leave"
-	if c := state.PodCondition(p, corev1.DisruptionTarget); c != nil && c.Message != "" {
-		asked = c.Message
-	}
-	if now.Before(p.DeletionTimestamp.Time) {
-		return "", ""
-	}
-	if n := s.Node(p.Spec.NodeName); n != nil && state.ReadyOf(n) != corev1.ConditionTrue {
-		return asked + "; it stays Terminating until " + p.Spec.NodeName + " comes back and confirms that it has stopped.", "warn"
-	}
-	return asked + "; its device has not confirmed that it has stopped.", "warn"
-}
-
-func ended(p *corev1.Pod) string {
-	for _, c := range p.Status.ContainerStatuses {
-		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("Container %s: %s", c.Name, end(t))
+// podWhy words what is wrong with a pod.
+func podWhy(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) string {
+	switch f.Cause {
+	case "":
+		return ""
+	case diagnose.NodeDark, diagnose.NodeNotReady, diagnose.NodeNeverReported:
+		why, _ := nodeWhy(s, s.Node(f.Node))
+		return "Its node is not ready: " + why
+	case diagnose.NodeGone:
+		return "Its node " + f.Node + " does not exist."
+	case diagnose.DoesNotStop:
+		asked := cmp.Or(f.Message, "It is asked to leave")
+		if n := s.Node(f.Node); n != nil && !diagnose.Ready(n) {
+			return asked + "; it stays Terminating until " + f.Node + " comes back and confirms that it has stopped."
 		}
+		return asked + "; its device has not confirmed that it has stopped."
+	case diagnose.PodFailed, diagnose.PodReplaced:
+		return cmp.Or(f.Message, containerEnd(f), f.Reason, "It has failed.")
+	case diagnose.PodGated:
+		return "It is held by its scheduling gates until somebody takes them away: " + f.Message + "."
+	case diagnose.CannotBePlaced:
+		return cmp.Or(f.Message, f.Reason, "It waits to be placed.")
+	case diagnose.NotStarting:
+		if e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), ""); e != nil {
+			return "It has not started: " + e.Message
+		}
+		return "It has not started: its device has not said why."
+	case diagnose.PodNotReady:
+		return "It runs but is not ready: " + cmp.Or(f.Message, f.Reason, "its device has not said why.")
 	}
-	return ""
+	if f.Reason == "" {
+		return containerEnd(f)
+	}
+	last := end(f.End)
+	if last != "" {
+		last = "last " + last
+	}
+	return join(fmt.Sprintf("Container %s: %s", f.Container, f.Reason), f.Message, last)
 }
 
-func end(t *corev1.ContainerStateTerminated) string {
-	return join(fmt.Sprintf("ended with exit code %d", t.ExitCode), strings.Trim(t.Reason, " "), t.Message)
+func containerEnd(f diagnose.Finding) string {
+	if !f.End.Known {
+		return ""
+	}
+	return fmt.Sprintf("Container %s: %s", f.Container, end(f.End))
 }
 
-func lastEnd(c corev1.ContainerStatus) string {
-	if t := c.LastTerminationState.Terminated; t != nil {
-		return "last " + end(t)
+func end(e diagnose.End) string {
+	if !e.Known {
+		return ""
 	}
-	return ""
+	return join(fmt.Sprintf("ended with exit code %d", e.Code), strings.TrimSpace(e.Reason), e.Message)
 }
 
 func join(parts ...string) string {
@@ -162,7 +127,7 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 		return chain
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && waitingKind(w.Reason) == "bad" {
+		if w := c.State.Waiting; w != nil && !diagnose.IsStarting(w.Reason) {
 			if c.RestartCount == 0 && c.LastTerminationState.Terminated == nil {
 				chain = append(chain, fmt.Sprintf("Container %s has not been started yet.", c.Name))
 				continue
@@ -170,8 +135,9 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 			chain = append(chain, fmt.Sprintf("Container %s was started %s.", c.Name, times(c.RestartCount+1)))
 		}
 	}
-	if f := podFaultOf(s, p, now); f.why != "" {
-		if e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), f.told); e != nil {
+	if f := faultOf(s, p, now); f.Cause != "" {
+		e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), cmp.Or(f.Reason, f.End.Reason))
+		if e != nil && f.Cause != diagnose.NotStarting { // which has said it already
 			chain = append(chain, e.Reason+": "+e.Message)
 		}
 	}

@@ -179,7 +179,7 @@ func worstPods(a *request, pods []*corev1.Pod) (rows []podRow) {
 	}
 	list := make([]ranked, 0, len(pods))
 	for _, p := range pods {
-		_, kind := podTrouble(a.Snapshot, p, a.now)
+		kind := kindOf(faultOf(a.Snapshot, p, a.now))
 		if kind == "" {
 			kind = "ok"
 		}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/control"
-	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -116,7 +116,7 @@ func (w *world) holds() {
 	counted, names := map[string]int{}, map[string]int{}
 	for _, i := range w.open() {
 		switch i.Cause {
-		case incident.SiteDark, incident.NodeDark, incident.NodeNotReady, incident.NodeNeverReported:
+		case diagnose.SiteDark, diagnose.NodeDark, diagnose.NodeNotReady, diagnose.NodeNeverReported:
 			counted[i.Site] += int(i.Count.Nodes)
 			for _, n := range i.Examples {
 				names[n]++

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -66,14 +67,14 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 		all = append(all, subjectOf(i), state.About(state.KeyOf(i)))
 	}
 	for p := range s.Pods("") {
-		if f := faultOf(p); f.image != "" {
-			all = append(all, aboutImage(f.image))
-		} else if f.cause != "" {
+		if f := diagnose.PodItself(p); f.Image != "" {
+			all = append(all, aboutImage(f.Image))
+		} else if f.Cause != "" {
 			all = append(all, state.About(troubled(p)))
 		}
 	}
 	for _, k := range state.Kinds() {
-		if !isWork(k) && k != state.FirmwareRollouts {
+		if !diagnose.IsWork(k) && k != state.FirmwareRollouts {
 			continue
 		}
 		for o := range s.All(k, "") {
@@ -91,9 +92,9 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 // subjectOf returns what an incident is found again by.
 func subjectOf(i *fleet.Incident) state.Subject {
 	switch a := i.About; a.Kind {
-	case fleetKind:
+	case diagnose.KindFleet:
 		return theFleet
-	case imageKind:
+	case diagnose.KindImage:
 		return aboutImage(a.Name)
 	default:
 		return state.About(state.Key{Kind: state.KindNamed(a.Kind), Namespace: a.Namespace, Name: a.Name})
@@ -107,7 +108,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		if i.State == fleet.IncidentOpen {
 			q := subjectOf(i)
 			p.open[q] = append(p.open[q], i)
-			if i.Cause == CannotBePlaced {
+			if i.Cause == diagnose.CannotBePlaced {
 				p.placeless = append(p.placeless, q)
 			}
 		} else {
@@ -157,10 +158,10 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		}
 	}
 	counts := func(pod *corev1.Pod) bool { // where it counts among what its workload is short of
-		if n := p.s.Node(pod.Spec.NodeName); n != nil && !isReady(n) {
+		if n := p.s.Node(pod.Spec.NodeName); n != nil && !diagnose.Ready(n) {
 			add(1, aboutSite(state.SiteOf(n)))
-		} else if f := faultOf(pod); f.image != "" {
-			add(3, aboutImage(f.image))
+		} else if f := diagnose.PodItself(pod); f.Image != "" {
+			add(3, aboutImage(f.Image))
 		}
 		return true
 	}
@@ -177,13 +178,13 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 					add(2, o) // what could run there, or might have
 				}
 				for pod := range p.s.PodsOn(q.Name) {
-					if f := faultOf(pod); f.image != "" {
-						add(3, aboutImage(f.image))
-					} else if f.cause != "" {
+					if f := diagnose.PodItself(pod); f.Image != "" {
+						add(3, aboutImage(f.Image))
+					} else if f.Cause != "" {
 						work(troubled(pod))
 					}
 				}
-			} else if n != nil && !isReady(n) {
+			} else if n != nil && !diagnose.Ready(n) {
 				add(1, aboutSite(state.SiteOf(n)))
 			}
 			if q.Part == partEvicted && n != nil {
@@ -202,7 +203,7 @@ func (p *pass) gather(subjects []state.Subject) []state.Subject {
 		case q.Part == partLeft:
 			uid, _ := q.Was.(types.UID)
 			for o := range p.s.Dependents(uid) {
-				if isWork(state.KindOf(o)) || state.KindOf(o) == state.Pods && o.GetDeletionTimestamp() != nil {
+				if diagnose.IsWork(state.KindOf(o)) || state.KindOf(o) == state.Pods && o.GetDeletionTimestamp() != nil {
 					work(state.KeyOf(o))
 				}
 			}

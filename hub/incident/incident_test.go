@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -331,7 +332,7 @@ func TestTroubleOutlivesTheNodeThatIsDeleted(t *testing.T) {
 	w.put(node("oslo-0", "oslo", func(n *corev1.Node) { state.NodeCondition(n, corev1.NodeReady).Status = corev1.ConditionFalse }))
 	w.wait(12 * time.Minute)
 	for _, i := range w.open() {
-		if i.Cause == incident.DoesNotStop {
+		if i.Cause == diagnose.DoesNotStop {
 			t.Errorf("%s is told, and its node is there again and not ready", i.Name)
 		}
 	}
@@ -356,6 +357,10 @@ func TestCausesOnPods(t *testing.T) {
 		p.Spec.NodeName = ""
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available: 2 Insufficient memory."}}}
 	}
+	gated := func(p *corev1.Pod) {
+		unplaced(p)
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}}
+	}
 	failed := func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }
 	for _, c := range []struct {
 		rule string
@@ -369,6 +374,15 @@ func TestCausesOnPods(t *testing.T) {
 			[]string{"CannotBePlaced kiosk 0 2 1"}, []string{"CannotBePlaced kiosk 0 2 1"}},
 		{"one of nobody's that failed is one", []*corev1.Pod{pod("a", "oslo-0", failed)}, []string{"PodFailed a 0 1 0"}, []string{"PodFailed a 0 1 0"}},
 		{"one that failed and was replaced is none", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), failed))}, nil, nil},
+		{"what gates hold is a note", []*corev1.Pod{pod("a", "", all(owned("kiosk-1"), gated)), pod("b", "", gated)}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}, []string{"PodGated b 0 1 0", "PodGated kiosk 0 1 1"}},
+		{"a container that has failed for good is one", []*corev1.Pod{pod("a", "oslo-0", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}}}
+		})}, []string{"ContainerExited a 0 1 0"}, []string{"ContainerExited a 0 1 0"}},
+		{"what another scheduler leaves is one after a while", []*corev1.Pod{pod("a", "", func(p *corev1.Pod) {
+			p.Spec.SchedulerName, p.CreationTimestamp = "mine", metav1.NewTime(noon)
+			p.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		})}, nil, []string{"CannotBePlaced a 0 1 0"}},
 		{"what does not become ready is one after a while", []*corev1.Pod{pod("a", "oslo-0", all(owned("kiosk-1"), notReady, func(p *corev1.Pod) {
 			state.PodCondition(p, corev1.PodReady).LastTransitionTime = metav1.NewTime(noon)
 		}))}, nil, []string{"PodNotReady kiosk 0 1 1"}},

@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -21,7 +22,6 @@ type findings struct {
 // A found incident is what the snapshot says of one now. old is what is remembered, nil for a new one.
 type found struct {
 	fleet.Incident
-	rule
 	old     *fleet.Incident
 	evicted int32              // pods, since the last look
 	works   map[state.Key]bool // that have pods on its nodes
@@ -42,13 +42,13 @@ func (p *pass) settle(q state.Subject, f findings) {
 			continue
 		}
 		over := p.now
-		if r := rules[i.Cause]; r.settle > 0 && !f.gone {
+		if r := diagnose.RuleOf(i.Cause); r.Settle > 0 && !f.gone {
 			if i.QuietSince == nil {
 				i = i.DeepCopy()
 				i.QuietSince, i.Counted = new(metav1.NewTime(p.now)), metav1.NewMicroTime(p.now)
 				p.plan.Do(state.Put(i, ""))
 			}
-			over = i.QuietSince.Add(r.settle)
+			over = i.QuietSince.Add(r.Settle)
 		}
 		if over.After(p.now) {
 			wake = earliest(wake, over)
@@ -67,7 +67,7 @@ func (p *pass) lead(i *fleet.Incident, f *found) {
 	nodes := f.works != nil && i != f.old // there may be others than before
 	for _, q := range p.placeless {
 		for _, o := range p.open[q] {
-			if o.Cause == CannotBePlaced && (nodes || o.PartOf == "" && f.works[q.Key] || o.PartOf == i.Name && !f.works[q.Key]) {
+			if o.Cause == diagnose.CannotBePlaced && (nodes || o.PartOf == "" && f.works[q.Key] || o.PartOf == i.Name && !f.works[q.Key]) {
 				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 			}
 		}
@@ -79,7 +79,7 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	now := metav1.NewTime(p.now)
 	if f.old == nil {
 		i := f.Incident.DeepCopy()
-		i.State, i.Severity, i.Opened, i.CreationTimestamp = fleet.IncidentOpen, f.severity, now, now
+		i.State, i.Severity, i.Opened, i.CreationTimestamp = fleet.IncidentOpen, diagnose.RuleOf(f.Cause).Severity, now, now
 		i.Name = p.name(f)
 		p.count(i, f.evicted)
 		i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
@@ -90,7 +90,7 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	}
 	i := f.old.DeepCopy()
 	have := i.DeepCopy()
-	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, f.severity, f.Site, f.About, f.Message, f.PartOf
+	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, diagnose.RuleOf(f.Cause).Severity, f.Site, f.About, f.Message, f.PartOf
 	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions, nil
 	i.Detail, i.Latest = f.Detail, f.Latest
 	p.count(i, f.evicted)
@@ -139,7 +139,7 @@ func (p *pass) close(i *fleet.Incident) {
 	p.closed = append(p.closed, i)
 	for q, open := range p.open {
 		for _, o := range open {
-			if o.PartOf == i.Name || o.Cause == CannotBePlaced && i.About.Kind == state.Sites.Row().Name {
+			if o.PartOf == i.Name || o.Cause == diagnose.CannotBePlaced && i.About.Kind == state.Sites.Row().Name {
 				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -29,9 +30,10 @@ func bounded(text string) string {
 // name gives a new incident a name that nobody has: what it is in, what it is, and a few
 // letters that tell it from the one before.
 func (p *pass) name(f *found) string {
-	base := slug(cmp.Or(f.About.Name, "fleet")) + "-" + strings.ToLower(slug(string(f.family)))
+	family := diagnose.RuleOf(f.Cause).Family
+	base := slug(cmp.Or(f.About.Name, "fleet")) + "-" + strings.ToLower(slug(string(family)))
 	for n := 0; ; n++ {
-		sum := sha256.Sum256([]byte(strings.Join([]string{f.About.Kind, f.About.Namespace, f.About.Name, string(f.family), strconv.FormatInt(f.Since.Unix(), 10), strconv.Itoa(n)}, "\x00")))
+		sum := sha256.Sum256([]byte(strings.Join([]string{f.About.Kind, f.About.Namespace, f.About.Name, string(family), strconv.FormatInt(f.Since.Unix(), 10), strconv.Itoa(n)}, "\x00")))
 		name := base + "-" + hex.EncodeToString(sum[:3])
 		if p.s.Get(state.Key{Kind: state.Incidents, Name: name}) == nil && !p.named[name] {
 			p.named[name] = true
@@ -67,61 +69,25 @@ func plural[N int | int32](n N, one string) string {
 // said is what an incident is in one sentence. Who reads it knows since when, and what
 // comes next, from its fields.
 func said(i *fleet.Incident) string {
-	nodes, of := plural(i.Count.Nodes, "node"), i.About.Name
-	if i.State == fleet.IncidentClosed {
-		nodes = plural(i.Most.Nodes, "node")
+	rule, name := diagnose.RuleOf(i.Cause), i.About.Name
+	if ns := i.About.Namespace; ns != "" && ns != "default" {
+		name = ns + "/" + name
 	}
-	if i.About.Namespace != "" && i.About.Namespace != "default" {
-		of = i.About.Namespace + "/" + of
-	}
-	work := i.About.Kind + " " + of
-	one := func(single, many string) string {
-		switch {
-		case len(i.Examples) == 1 && i.Count.Nodes <= 1:
-			return fmt.Sprintf(single, i.Examples[0])
-		default:
-			return fmt.Sprintf(many, nodes+" of "+i.About.Name)
-		}
-	}
-	text := ""
-	switch i.Cause {
-	case FleetDark:
-		text = "Every site is dark: the hub itself is more likely cut off than all of them at once"
-	case SiteDark:
-		text = i.About.Name + " is dark: no node of the site answers"
-	case NodeDark:
-		text = one("%s does not answer", "%s do not answer")
-	case NodeNotReady:
-		text = one("%s is not ready", "%s are not ready")
-	case NodeNeverReported:
-		text = one("%s has never reported", "%s have never reported")
-	case CrashLoop:
-		text = work + " crashes again and again"
-	case CannotStart:
-		text = work + " cannot start"
-	case PodFailed:
-		text = work + " has failed"
-	case NotStarting:
-		text = work + " does not start"
-	case PodNotReady:
-		text = work + " runs but is not ready"
-	case CannotBePlaced:
-		text = work + " cannot be placed"
-	case DoesNotStop:
-		text = work + " does not stop"
-	case CannotMakePods:
-		text = work + " cannot make its pods"
-	case JobFailed:
-		text = work + " has failed"
-	case HubDiskFull:
-		text = "The hub's disk is full: nothing new is remembered until there is space"
-	case FirmwareRolloutStopped:
-		text = "Rollout " + of + " of a boot configuration has stopped"
-	case ImageNotPulled:
-		text = "Image " + i.About.Name + " cannot be had"
+	card := rule.Card
+	switch {
+	case i.Cause == diagnose.SiteDark, i.About.Kind == diagnose.KindImage, rule.Family == diagnose.FamilyBoot:
+	case i.About.Kind != state.Sites.Row().Name:
+		name = i.About.Kind + " " + name
+	case len(i.Examples) == 1 && i.Count.Nodes <= 1:
+		name = i.Examples[0]
 	default:
-		text = one(wordsOf(i.Cause)+" %s", wordsOf(i.Cause)+" %s")
+		n := i.Count.Nodes
+		if i.State == fleet.IncidentClosed {
+			n = i.Most.Nodes
+		}
+		name, card = plural(n, "node")+" of "+name, cmp.Or(rule.Many, card)
 	}
+	text := strings.Replace(card, "%s", name, 1)
 	if i.Detail != "" {
 		text += ": " + strings.TrimPrefix(i.Detail, "pull image "+i.About.Name+": ") // its name stands there already
 	}

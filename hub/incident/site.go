@@ -9,47 +9,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
-// A member is a node with something that makes it part of an incident.
+// A member is a node with the finding that makes it part of an incident.
 type member struct {
 	node *corev1.Node
-	at   time.Time // when that began
-	why  string    // what the device or the hub said of it
-}
-
-// membership says of which families' incidents a node is part. One that is not ready is part
-// of exactly one: what else its conditions say is old. One whose Ready comes and goes is
-// part of that alone, whether it is there just now or not.
-func membership(n *corev1.Node, each func(family, rule, fleet.IncidentCause, member)) {
-	ready := state.NodeCondition(n, corev1.NodeReady)
-	if ready == nil {
-		return // it has its startup grace still
-	}
-	flaps := state.NodeCondition(n, fleet.ConditionFlapping)
-	switch {
-	case flaps != nil && fails(*flaps):
-		cause, r := conditionCause(fleet.ConditionFlapping)
-		each(familyFlaps, r, cause, member{n, flaps.LastTransitionTime.Time, flaps.Message})
-	case ready.Status == corev1.ConditionTrue:
-		for _, c := range failing(n) {
-			cause, r := conditionCause(c.Type)
-			each(r.family, r, cause, member{n, c.LastTransitionTime.Time, c.Message})
-		}
-	case state.NeverReported(n):
-		each(familyNever, rules[NodeNeverReported], NodeNeverReported, member{n, n.CreationTimestamp.Time, ""})
-	case ready.Status == corev1.ConditionUnknown:
-		each(familyReady, rules[NodeDark], NodeDark, member{n, state.FailedAt(n), ""})
-	default:
-		each(familyReady, rules[NodeNotReady], NodeNotReady, member{n, state.FailedAt(n), ready.Message})
-	}
+	diagnose.Finding
 }
 
 // A group is the nodes of one incident.
 type group struct {
-	rule
 	cause   fleet.IncidentCause
 	old     *fleet.Incident
 	since   time.Time
@@ -65,71 +37,56 @@ func (g *group) takes(at time.Time) bool {
 
 func newestFirst(a, b *group) int { return b.since.Compare(a.since) }
 
-// restarting is how long a device may be away that has said that it stops, as it does for an
-// update: nobody has to come for that.
-const restarting = time.Minute
-
 // groups puts the nodes of a site together that failed together, those of open incidents first.
 // One that restarts is asked for again when it should be back.
 func (p *pass) groups(site string) (all []*group, wake time.Time) {
-	byFamily := map[family][]*group{}
+	byFamily := map[diagnose.Family][]*group{}
 	for _, i := range p.open[aboutSite(site)] {
-		f := familyOf(i.Cause)
+		f := diagnose.RuleOf(i.Cause).Family
 		byFamily[f] = append(byFamily[f], &group{cause: i.Cause, old: i, since: i.Since.Time, latest: i.Latest.Time})
 	}
-	type entry struct {
-		rule
-		cause fleet.IncidentCause
-		member
-	}
-	found := map[family][]entry{}
+	found := map[diagnose.Family][]member{}
 	for n := range p.s.NodesIn(site) {
-		membership(n, func(f family, r rule, c fleet.IncidentCause, m member) {
-			if m.at.After(p.now) {
-				m.at = p.now
+		for _, x := range diagnose.Node(n) {
+			if x.Pending(p.now) {
+				wake = earliest(wake, x.Due)
+				continue
 			}
-			if back := m.at.Add(restarting); c == NodeNotReady && stops(n) && back.After(p.now) {
-				wake = earliest(wake, back)
-				return
+			if x.Since.After(p.now) {
+				x.Since = p.now
 			}
-			found[f] = append(found[f], entry{r, c, m})
-		})
+			f := diagnose.RuleOf(x.Cause).Family
+			found[f] = append(found[f], member{n, x})
+		}
 	}
 	for _, f := range slices.Sorted(maps.Keys(found)) {
-		sort.SliceStable(found[f], func(i, j int) bool { return found[f][i].at.Compare(found[f][j].at) < 0 })
+		sort.SliceStable(found[f], func(i, j int) bool { return found[f][i].Since.Compare(found[f][j].Since) < 0 })
 		groups := byFamily[f]
 		slices.SortStableFunc(groups, newestFirst)
 		for _, e := range found[f] {
-			i := slices.IndexFunc(groups, func(g *group) bool { return g.takes(e.at) })
+			i := slices.IndexFunc(groups, func(g *group) bool { return g.takes(e.Since) })
 			if i < 0 {
-				groups = slices.Insert(groups, 0, &group{since: e.at, latest: e.at})
+				groups = slices.Insert(groups, 0, &group{since: e.Since, latest: e.Since})
 				i = 0
 			}
 			g := groups[i]
-			if len(g.members) == 0 || e.rank < g.rank {
-				g.rule, g.cause = e.rule, e.cause
+			if len(g.members) == 0 || diagnose.RuleOf(e.Cause).Rank < diagnose.RuleOf(g.cause).Rank {
+				g.cause = e.Cause
 			}
-			g.members = append(g.members, e.member)
-			if e.at.After(g.latest) {
-				g.latest = e.at
+			if g.members = append(g.members, e); e.Since.After(g.latest) {
+				g.latest = e.Since
 			}
 		}
 		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
 		slices.SortStableFunc(groups, newestFirst)
 		for i, g := range groups {
-			if f == familyReady && g.cause == NodeDark && i == 0 && p.s.Count(site).Full() { // the newest: with it the last ready node went
-				g.cause, g.rule = SiteDark, rules[SiteDark]
+			if f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 && p.s.Count(site).Full() { // the newest: with it the last ready node went
+				g.cause = diagnose.SiteDark
 			}
 			all = append(all, g)
 		}
 	}
 	return all, wake
-}
-
-// stops tells whether a device's last word was that its agent is stopped in an orderly way.
-func stops(n *corev1.Node) bool {
-	ready := state.NodeCondition(n, corev1.NodeReady)
-	return ready != nil && ready.Status == corev1.ConditionFalse && ready.Reason == "NodeShutdown"
 }
 
 // site finds the incidents of a site's nodes.
@@ -144,15 +101,16 @@ func (p *pass) site(name string) (f findings) {
 		}
 		sort.Slice(g.members, func(i, j int) bool { return g.members[i].node.Name < g.members[j].node.Name })
 		touched := map[state.Key]bool{}
-		out := found{rule: g.rule, old: g.old, works: touched}
+		out := found{old: g.old, works: touched}
+		fam := diagnose.RuleOf(g.cause).Family
 		i.Count.Nodes = int32(len(g.members)) //nolint:gosec // a site has no more nodes than that
-		i.Detail = g.members[0].why
+		i.Detail = g.members[0].Detail()
 		for n, m := range g.members {
 			if n < examples {
 				i.Examples = append(i.Examples, m.node.Name)
 			}
 			out.evicted += p.evicted[m.node.Name]
-			if g.family == familyReady || g.family == familyFlaps && !isReady(m.node) {
+			if fam == diagnose.FamilyDark || fam == diagnose.FamilyFlaps && !diagnose.Ready(m.node) {
 				i.Count.Pods += p.podsAt(m.node, touched)
 			}
 		}
@@ -161,13 +119,13 @@ func (p *pass) site(name string) (f findings) {
 				i.Count.Workloads++
 			}
 		}
-		if g.family == familyReady || g.family == familyFlaps {
+		if fam == diagnose.FamilyDark || fam == diagnose.FamilyFlaps {
 			p.outlook(&i, site, g.members)
 			if m := maintenanceOf(site); m.After(p.now) {
 				f.wake = earliest(f.wake, m)
 			}
 		}
-		if all := p.openOf(theFleet, familyFleet); g.cause == SiteDark && all != nil {
+		if all := p.openOf(theFleet, diagnose.FamilyFleet); g.cause == diagnose.SiteDark && all != nil {
 			i.PartOf = all.Name
 		}
 		i.Message = said(&i)
@@ -217,7 +175,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	var given []tainted
 	for _, m := range members {
 		switch t := state.NoExecuteOf(m.node); {
-		case isReady(m.node):
+		case diagnose.Ready(m.node):
 		case t == nil:
 			waits = true
 		case t.TimeAdded == nil:
@@ -293,8 +251,8 @@ func (p *pass) leaves(n *corev1.Node) (first time.Time) {
 // cause, the hub's own link; or the hub's disk is full.
 func (p *pass) fleet() (f findings) {
 	if p.s.OutOfRoom() {
-		out := found{rule: rules[HubDiskFull], old: p.openOf(theFleet, familyDisk)}
-		out.Incident = fleet.Incident{Cause: HubDiskFull, About: fleet.IncidentObject{Kind: fleetKind}, Since: metav1.NewTime(p.now), Latest: metav1.NewMicroTime(p.now)}
+		out := found{old: p.openOf(theFleet, diagnose.FamilyDisk)}
+		out.Incident = fleet.Incident{Cause: diagnose.HubDiskFull, About: fleet.IncidentObject{Kind: diagnose.KindFleet}, Since: metav1.NewTime(p.now), Latest: metav1.NewMicroTime(p.now)}
 		if out.old != nil {
 			out.Since, out.Latest = out.old.Since, out.old.Latest
 		}
@@ -305,7 +263,7 @@ func (p *pass) fleet() (f findings) {
 	if all.Master == 0 || all.Counting < 2 {
 		return f
 	}
-	i := fleet.Incident{Cause: FleetDark, About: fleet.IncidentObject{Kind: fleetKind}}
+	i := fleet.Incident{Cause: diagnose.FleetDark, About: fleet.IncidentObject{Kind: diagnose.KindFleet}}
 	for name, c := range p.s.Counts() {
 		if !c.Full() {
 			continue
@@ -318,13 +276,13 @@ func (p *pass) fleet() (f findings) {
 			i.Since, i.Held = *site.Status.Since, site.Status.Held
 		}
 		for _, o := range p.open[aboutSite(name)] {
-			if o.Cause == SiteDark {
+			if o.Cause == diagnose.SiteDark {
 				i.Count.Pods += o.Count.Pods
 			}
 		}
 	}
 	for _, k := range state.Kinds() {
-		if !isWork(k) {
+		if !diagnose.IsWork(k) {
 			continue
 		}
 		for o := range p.s.All(k, "") {
@@ -338,14 +296,14 @@ func (p *pass) fleet() (f findings) {
 	}
 	i.Latest = metav1.NewMicroTime(i.Since.Time)
 	i.Message = said(&i)
-	f.all = append(f.all, found{Incident: i, rule: rules[FleetDark], old: p.openOf(theFleet, familyFleet)})
+	f.all = append(f.all, found{Incident: i, old: p.openOf(theFleet, diagnose.FamilyFleet)})
 	return f
 }
 
 // openOf returns the open incident of a family about a subject, nil for none.
-func (p *pass) openOf(q state.Subject, f family) *fleet.Incident {
+func (p *pass) openOf(q state.Subject, f diagnose.Family) *fleet.Incident {
 	for _, i := range p.open[q] {
-		if familyOf(i.Cause) == f {
+		if diagnose.RuleOf(i.Cause).Family == f {
 			return i
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -44,7 +45,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		}
 	case state.Incidents:
 		for _, o := range []state.Object{c.Old, c.New} {
-			if i, ok := o.(*fleet.Incident); ok && i.Cause == SiteDark {
+			if i, ok := o.(*fleet.Incident); ok && i.Cause == diagnose.SiteDark {
 				return []state.Subject{theFleet} // counts it
 			}
 		}
@@ -53,7 +54,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		}
 		return nil
 	}
-	if !isWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
+	if !diagnose.IsWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
 		return nil
 	}
 	was, is, there := viewOfWork(c.Old), viewOfWork(c.New), c.Old != nil && c.New != nil
@@ -77,16 +78,16 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 }
 
 func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
-	was, is := faultOf(old), faultOf(next)
+	was, is := diagnose.PodItself(old), diagnose.PodItself(next)
 	there := old != nil && next != nil
 	adopted := there && !sameMaker(old, next)
-	differs := was != is || is.cause != "" && (adopted || there && (old.Spec.NodeName != next.Spec.NodeName || state.Terminated(old) != state.Terminated(next)))
+	differs := was != is || is.Cause != "" && (adopted || there && (old.Spec.NodeName != next.Spec.NodeName || state.Terminated(old) != state.Terminated(next)))
 	for _, p := range []*corev1.Pod{old, next} {
 		if p != nil && differs {
 			all = append(all, state.About(controllerOf(p)), state.About(troubled(p)))
 		}
-		if f := faultOf(p); f.image != "" && differs {
-			all = append(all, aboutImage(f.image))
+		if f := diagnose.PodItself(p); f.Image != "" && differs {
+			all = append(all, aboutImage(f.Image))
 		}
 		if p != nil && p.Spec.NodeName != "" && (!there || adopted || old.Spec.NodeName != next.Spec.NodeName ||
 			(old.DeletionTimestamp == nil) != (next.DeletionTimestamp == nil) || state.Terminated(old) != state.Terminated(next) || len(old.Spec.Tolerations) != len(next.Spec.Tolerations)) {
@@ -128,14 +129,10 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 			all = append(all, aboutSite(state.SiteOf(n)))
 		}
 	}
-	if isReady(old) != isReady(next) || old == nil || next == nil || !maps.Equal(old.Labels, next.Labels) {
+	if diagnose.Ready(old) != diagnose.Ready(next) || old == nil || next == nil || !maps.Equal(old.Labels, next.Labels) {
 		all = append(all, state.Subject{Key: key, Part: partReady})
 	}
 	return all
-}
-
-func isReady(n *corev1.Node) bool {
-	return n != nil && state.ReadyOf(n) == corev1.ConditionTrue
 }
 
 // sameTrouble tells whether nothing of a node has changed that incidents are made of.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -124,9 +125,6 @@ type work struct {
 	at    time.Time
 }
 
-// isWork tells whether objects of a kind make pods.
-func isWork(k state.Kind) bool { return k.Row() != nil && k.Row().Template != nil }
-
 func viewOfWork(o state.Object) (w work) {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
@@ -158,7 +156,7 @@ func viewOfWork(o state.Object) (w work) {
 		}
 	case *fleet.FirmwareRollout:
 		if st := &o.Status; st.Phase == fleet.RolloutStopped {
-			w = work{cause: FirmwareRolloutStopped, why: st.Sentence}
+			w = work{cause: diagnose.FirmwareRolloutStopped, why: st.Sentence}
 			for _, c := range st.Conditions {
 				if c.Type == "Stopped" {
 					w.at = c.LastTransitionTime.UTC()
@@ -168,7 +166,7 @@ func viewOfWork(o state.Object) (w work) {
 	case *batchv1.Job:
 		w.ended = state.JobEnd(o) != nil
 		if c := state.JobCondition(o, batchv1.JobFailed); c != nil {
-			w.cause, w.why, w.at = JobFailed, c.Message, c.LastTransitionTime.UTC()
+			w.cause, w.why, w.at = diagnose.JobFailed, c.Message, c.LastTransitionTime.UTC()
 		} else if !w.ended {
 			for _, c := range o.Status.Conditions {
 				w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
@@ -183,7 +181,7 @@ func viewOfWork(o state.Object) (w work) {
 func (w *work) says(t string, status corev1.ConditionStatus, reason, message string, at metav1.Time) {
 	failed := t == string(appsv1.ReplicaSetReplicaFailure) || t == "FailedCreate"
 	if failed && status == corev1.ConditionTrue || t == string(appsv1.DeploymentProgressing) && reason == "ReplicaSetCreateError" {
-		w.cause, w.why, w.at = CannotMakePods, message, at.UTC()
+		w.cause, w.why, w.at = diagnose.CannotMakePods, message, at.UTC()
 	}
 }
 
@@ -209,34 +207,30 @@ func (p *pass) work(key state.Key) (f findings) {
 		return f
 	}
 	object := fleet.IncidentObject{Kind: key.Kind.Row().Name, Namespace: key.Namespace, Name: key.Name}
-	by := map[family]*found{}
+	by := map[diagnose.Family]*found{}
 	var parents []string
 	var placeless *corev1.Pod
 	for pod := range p.podsOf(key) {
 		n := p.s.Node(pod.Spec.NodeName)
-		if n != nil && !isReady(n) {
+		if n != nil && !diagnose.Ready(n) {
 			if name := p.incidentOf(n); name != "" && !state.Terminated(pod) {
 				parents = append(parents, name)
 			}
 			continue // its node's incident
 		}
-		x := faultOf(pod)
-		if x.cause == "" || x.cause == ImageNotPulled || goes(pod, n) {
+		x := diagnose.Pod(p.s, pod)
+		if x.Cause == "" || x.Cause == diagnose.ImageNotPulled || diagnose.RuleOf(x.Cause).Alone {
 			continue
 		}
-		at := faultSince(pod)
-		if back := readySince(n); x.wait > 0 && back.After(at) {
-			at = back // its device has been able to do something about it since then
-		}
-		if until := at.Add(x.wait); x.wait > 0 && until.After(p.now) {
-			f.wake = earliest(f.wake, until)
+		if x.Pending(p.now) {
+			f.wake = earliest(f.wake, x.Due)
 			continue
 		}
-		if x.cause == CannotBePlaced && placeless == nil {
+		if x.Cause == diagnose.CannotBePlaced && placeless == nil {
 			placeless = pod
 		}
-		p.add(by, x.cause, object, at, x.detail)
-		i := by[rules[x.cause].family]
+		p.add(by, x.Cause, object, x.Since, x.Detail())
+		i := by[diagnose.RuleOf(x.Cause).Family]
 		i.Count.Pods++
 		i.Examples = append(i.Examples, pod.Name)
 		switch site := ""; {
@@ -251,19 +245,19 @@ func (p *pass) work(key state.Key) (f findings) {
 	}
 	p.ownTrouble(o, by, object, &f)
 	short := p.isShort(key)
-	for _, fam := range []family{familyRun, familyPlace, familyStop, familyMake, familyBoot} {
+	for _, fam := range []diagnose.Family{diagnose.FamilyRun, diagnose.FamilyPlace, diagnose.FamilyGate, diagnose.FamilyStop, diagnose.FamilyMake, diagnose.FamilyBoot} {
 		i := by[fam]
 		if i == nil {
 			continue
 		}
-		if short && fam != familyStop {
+		if short && fam != diagnose.FamilyStop {
 			i.Count.Workloads = 1
 		}
 		p.finish(state.About(key), i)
-		if fam == familyPlace && len(parents) == 0 {
+		if fam == diagnose.FamilyPlace && len(parents) == 0 {
 			parents = p.awayOf(placeless)
 		}
-		if fam == familyPlace && len(parents) > 0 { // what left a dark node, or waits for one, and finds no place
+		if fam == diagnose.FamilyPlace && len(parents) > 0 { // what left a dark node, or waits for one, and finds no place
 			i.PartOf = parents[0]
 			if i.old != nil && slices.Contains(parents, i.old.PartOf) {
 				i.PartOf = i.old.PartOf
@@ -274,26 +268,12 @@ func (p *pass) work(key state.Key) (f findings) {
 	return f
 }
 
-// goes tells whether a pod is of a node that is gone: it goes in a moment, too, and what it says is old. One that
-// something holds has failed by then.
-func goes(pod *corev1.Pod, n *corev1.Node) bool {
-	return n == nil && pod.Spec.NodeName != "" && !state.Terminated(pod)
-}
-
-// readySince is since when a node is ready; zero for none.
-func readySince(n *corev1.Node) time.Time {
-	if n == nil {
-		return time.Time{}
-	}
-	return state.NodeCondition(n, corev1.NodeReady).LastTransitionTime.Time
-}
-
 // recent is how long a Job that has failed is trouble.
 const recent = 24 * time.Hour
 
 // ownTrouble adds what a workload says of itself, or a CronJob's newest Job: nothing in a namespace that goes, as
 // what it says is old.
-func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.IncidentObject, f *findings) {
+func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object fleet.IncidentObject, f *findings) {
 	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil && ns.GetDeletionTimestamp() != nil {
 		return
 	}
@@ -302,7 +282,7 @@ func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.Inc
 		var newest *batchv1.Job
 		for d := range p.s.Owned(o.GetUID(), state.Jobs) {
 			j := d.(*batchv1.Job)
-			if v := viewOfWork(j); v.cause == CannotMakePods {
+			if v := viewOfWork(j); v.cause == diagnose.CannotMakePods {
 				p.add(by, v.cause, object, v.at, v.why)
 			}
 			if state.JobEnd(j) != nil && (newest == nil || newest.CreationTimestamp.Before(&j.CreationTimestamp)) {
@@ -316,7 +296,7 @@ func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.Inc
 	if w.cause == "" {
 		return
 	}
-	if w.cause == JobFailed {
+	if w.cause == diagnose.JobFailed {
 		until := w.at.Add(recent)
 		if !until.After(p.now) {
 			return
@@ -325,7 +305,7 @@ func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.Inc
 	}
 	p.add(by, w.cause, object, w.at, w.why)
 	if r, ok := o.(*fleet.FirmwareRollout); ok {
-		i := by[familyBoot]
+		i := by[diagnose.FamilyBoot]
 		i.Count.Nodes = r.Status.Bad
 		for _, n := range r.Status.NodeStates {
 			if n.State == fleet.FirmwareOverdue {
@@ -339,18 +319,18 @@ func (p *pass) ownTrouble(o state.Object, by map[family]*found, object fleet.Inc
 }
 
 // add notes a cause in a workload, of those of one family the worst.
-func (p *pass) add(by map[family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time, detail string) {
-	r := rules[cause]
+func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time, detail string) {
+	r := diagnose.RuleOf(cause)
 	if at.IsZero() || at.After(p.now) {
 		at = p.now
 	}
-	i := by[r.family]
+	i := by[r.Family]
 	if i == nil {
-		i = &found{rule: r, Incident: fleet.Incident{Cause: cause, About: object, Since: metav1.NewTime(at), Detail: detail}}
-		by[r.family] = i
+		i = &found{Incident: fleet.Incident{Cause: cause, About: object, Since: metav1.NewTime(at), Detail: detail}}
+		by[r.Family] = i
 	}
-	if r.rank < i.rank {
-		i.rule, i.Cause, i.Detail = r, cause, detail
+	if r.Rank < diagnose.RuleOf(i.Cause).Rank {
+		i.Cause, i.Detail = cause, detail
 	}
 	if i.Detail == "" && i.Cause == cause {
 		i.Detail = detail
@@ -364,13 +344,14 @@ func (p *pass) add(by map[family]*found, cause fleet.IncidentCause, object fleet
 func (p *pass) finish(q state.Subject, f *found) {
 	slices.Sort(f.Examples)
 	f.Examples = f.Examples[:min(len(f.Examples), examples)]
+	rule := diagnose.RuleOf(f.Cause)
 	for _, i := range p.open[q] {
-		if familyOf(i.Cause) != f.family {
+		if diagnose.RuleOf(i.Cause).Family != rule.Family {
 			continue
 		}
 		f.old = i
-		if r := rules[i.Cause]; r.rank < f.rank { // between two crashes a pod is only not ready
-			f.rule, f.Cause, f.Detail = r, i.Cause, i.Detail
+		if diagnose.RuleOf(i.Cause).Rank < rule.Rank { // between two crashes a pod is only not ready
+			f.Cause, f.Detail = i.Cause, i.Detail
 		}
 		if i.Cause == f.Cause && f.Detail == "" {
 			f.Detail = i.Detail
@@ -386,14 +367,14 @@ func (p *pass) finish(q state.Subject, f *found) {
 
 // incidentOf names the open incident that a node which is not ready is part of.
 func (p *pass) incidentOf(n *corev1.Node) (name string) {
-	membership(n, func(f family, _ rule, _ fleet.IncidentCause, m member) {
+	for _, x := range diagnose.Node(n) {
 		for _, i := range p.open[aboutSite(state.SiteOf(n))] {
 			g := group{since: i.Since.Time, latest: i.Latest.Time}
-			if familyOf(i.Cause) == f && g.takes(m.at) {
+			if diagnose.RuleOf(i.Cause).Family == diagnose.RuleOf(x.Cause).Family && g.takes(x.Since) {
 				name = i.Name
 			}
 		}
-	})
+	}
 	return name
 }
 
@@ -421,7 +402,7 @@ func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 			continue
 		}
 		name := ""
-		if !isReady(n) && !state.NeverReported(n) {
+		if !diagnose.Ready(n) && !state.NeverReported(n) {
 			name = p.incidentOf(n)
 		}
 		if name == "" {
@@ -436,29 +417,23 @@ func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 
 // image finds whether pods cannot have an image.
 func (p *pass) image(image string) (f findings) {
-	by := map[family]*found{}
+	by := map[diagnose.Family]*found{}
 	workloads := map[state.Key]bool{}
 	sites := map[string]bool{}
 	for pod := range p.s.Pods("") {
-		x := faultOf(pod)
-		if x.image != image || x.cause != ImageNotPulled {
-			continue
+		x := diagnose.PodItself(pod)
+		if x.Image != image || diagnose.Pod(p.s, pod).Cause != diagnose.ImageNotPulled {
+			continue // or it is its node's
 		}
 		n := p.s.Node(pod.Spec.NodeName)
-		if n != nil && !isReady(n) || goes(pod, n) {
-			continue
-		}
-		p.add(by, ImageNotPulled, fleet.IncidentObject{Kind: imageKind, Name: image}, faultSince(pod), x.detail)
-		i := by[familyImage]
+		p.add(by, x.Cause, fleet.IncidentObject{Kind: diagnose.KindImage, Name: image}, x.Since, x.Detail())
+		i := by[diagnose.FamilyImage]
 		i.Count.Pods++
 		i.Examples = append(i.Examples, pod.Name)
 		workloads[p.workloadOfPod(pod)] = true
-		if n != nil {
-			sites[state.SiteOf(n)] = true
-			i.Site = state.SiteOf(n)
-		}
+		sites[state.SiteOf(n)], i.Site = true, state.SiteOf(n)
 	}
-	i := by[familyImage]
+	i := by[diagnose.FamilyImage]
 	if i == nil {
 		return f
 	}

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/control"
-	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
@@ -315,7 +315,7 @@ func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 		}
 		told := func() (open bool) {
 			for i := range state.Each[*fleet.Incident](w.snapshot(), state.Incidents, "") {
-				open = open || i.Cause == incident.HubDiskFull && i.State == fleet.IncidentOpen
+				open = open || i.Cause == diagnose.HubDiskFull && i.State == fleet.IncidentOpen
 			}
 			return open
 		}

@@ -1,0 +1,188 @@
+package diagnose_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
+
+func TestEveryCauseHasAllThatIsSaidOfIt(t *testing.T) {
+	f := diagnose.Finding{Args: diagnose.Args{Node: "pi-1", Container: "web", Image: "shop:1", Reason: "Because", Message: "it says so"}}
+	ofFamily := map[diagnose.Family]map[int]fleet.IncidentCause{}
+	for _, c := range diagnose.Causes() {
+		r := diagnose.RuleOf(c)
+		if f.Cause = c; r.Severity == "" || r.Family == "" || r.Card == "" || r.Fix == "" || r.Row == nil {
+			t.Errorf("%s lacks a part: %+v", c, r)
+		}
+		if f.End = (diagnose.End{Known: true, Code: 1}); f.Row() == "" {
+			t.Errorf("%s has no row", c)
+		}
+		for _, text := range []string{r.Card, r.Many} {
+			if n := strings.Count(text, "%"); n != strings.Count(text, "%s") || n > 1 {
+				t.Errorf("%s: card %q", c, text)
+			}
+		}
+		if ofFamily[r.Family] == nil {
+			ofFamily[r.Family] = map[int]fleet.IncidentCause{}
+		}
+		if other := ofFamily[r.Family][r.Rank]; other != "" && c != diagnose.SiteDark {
+			t.Errorf("%s and %s have one rank of the family %s", c, other, r.Family)
+		}
+		ofFamily[r.Family][r.Rank] = c
+	}
+}
+
+// A condition that the fleet's types say is trouble has a cause.
+func TestEveryConditionThatFailsIsACause(t *testing.T) {
+	found := 0
+	for _, name := range []corev1.NodeConditionType{
+		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable,
+		fleet.ConditionOutOfDisk, fleet.ConditionFlapping, fleet.ConditionIdentityConflict, fleet.ConditionPowerOK, fleet.ConditionStorageHealthy,
+		fleet.ConditionStateStored, fleet.ConditionPodCIDRAvailable, fleet.ConditionTemperatureOK, fleet.ConditionPeripheralsPresent,
+		fleet.ConditionClockSynced, fleet.ConditionMemoryLimits, fleet.ConditionFirmwareReady, fleet.ConditionSwapLimits,
+	} {
+		for _, status := range []corev1.ConditionStatus{"True", "False", "Unknown"} {
+			c := corev1.NodeCondition{Type: name, Status: status, LastTransitionTime: ago(time.Minute)}
+			n := node(c)
+			all := diagnose.Node(n)
+			if fails := diagnose.Fails(c); fails != (len(all) == 1) || fails && (all[0].Cause == "" || all[0].About.Name != n.Name || !all[0].Since.Equal(c.LastTransitionTime.Time)) {
+				t.Errorf("%s=%s: %+v", name, status, all)
+			} else if fails {
+				found++
+			}
+		}
+	}
+	if found != 13 {
+		t.Errorf("%d conditions fail", found)
+	}
+}
+
+func node(conditions ...corev1.NodeCondition) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", CreationTimestamp: ago(48 * time.Hour)}}
+	n.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ago(47 * time.Hour)}}, conditions...)
+	return n
+}
+
+func ready(status corev1.ConditionStatus, reason string, since time.Duration) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: "it says so", LastTransitionTime: ago(since)}
+	}
+}
+
+func TestWhatIsWrongWithAPod(t *testing.T) {
+	state1 := func(c corev1.ContainerStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { c.Name = "web"; p.Status.ContainerStatuses = []corev1.ContainerStatus{c} }
+	}
+	waiting := func(reason string) corev1.ContainerState {
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "m"}}
+	}
+	ended := func(code int32) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}
+	}
+	phase := func(ph corev1.PodPhase) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Status.Phase = ph } }
+	unplaced := func(p *corev1.Pod) {
+		p.Spec.NodeName, p.Status.Phase = "", corev1.PodPending
+		p.Status.Conditions = nil
+	}
+	scheduled := func(reason string, since time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			unplaced(p)
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, LastTransitionTime: ago(since)}}
+		}
+	}
+	notReady := func(since time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions[1].Status, p.Status.Conditions[1].LastTransitionTime = corev1.ConditionFalse, ago(since)
+		}
+	}
+	never := func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }
+	by := func(kind string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "x", UID: "x", Controller: new(true)}}
+		}
+	}
+	leaves := func(since time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.DeletionTimestamp = new(ago(since)) }
+	}
+	gates := func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}, {Name: "b"}}
+	}
+	type change = func(*corev1.Pod)
+	for _, c := range []struct {
+		rule    string
+		of      func(*corev1.Node)
+		changes []change
+		want    fleet.IncidentCause
+		since   time.Duration
+		due     time.Duration // after since
+	}{
+		{rule: "it runs and is ready"},
+		{rule: "it has done its work", changes: []change{phase(corev1.PodSucceeded)}},
+		{"it has failed and is nobody's", nil, []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"it has failed and its owner makes no pods", nil, []change{phase(corev1.PodFailed), by("ConfigMap")}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"it has failed and its workload makes another", nil, []change{phase(corev1.PodFailed), by("ReplicaSet")}, diagnose.PodReplaced, 26 * time.Hour, 0},
+		{"it has failed on a node that is dark now", ready("Unknown", "", time.Hour), []change{phase(corev1.PodFailed)}, diagnose.PodFailed, 26 * time.Hour, 0},
+		{"no node takes it", nil, []change{scheduled("Unschedulable", time.Hour)}, diagnose.CannotBePlaced, time.Hour, 0},
+		{"nobody has tried to place it", nil, []change{unplaced}, diagnose.CannotBePlaced, 26 * time.Hour, 2 * time.Minute},
+		{"gates hold it", nil, []change{scheduled("SchedulingGated", time.Hour), gates}, diagnose.PodGated, time.Hour, 0},
+		{"gates hold it, and no condition says so", nil, []change{unplaced, gates}, diagnose.PodGated, 26 * time.Hour, 0},
+		{"its node is dark", ready("Unknown", "", time.Hour), []change{notReady(time.Minute)}, diagnose.NodeDark, time.Hour, 0},
+		{"its node is not ready", ready("False", "Because", time.Hour), nil, diagnose.NodeNotReady, time.Hour, 0},
+		{"its node restarts", ready("False", "NodeShutdown", time.Hour), nil, diagnose.NodeNotReady, time.Hour, time.Minute},
+		{"its node has never reported", ready("Unknown", "NodeStatusNeverUpdated", time.Hour), nil, diagnose.NodeNeverReported, 48 * time.Hour, 0},
+		{"its node is gone", nil, []change{func(p *corev1.Pod) { p.Spec.NodeName = "gone" }}, diagnose.NodeGone, 26 * time.Hour, 0},
+		{"it leaves", nil, []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
+		{"it leaves a dark node", ready("Unknown", "", 2*time.Hour), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Hour, time.Minute},
+		{"it leaves a node that was away", ready("True", "", time.Minute), []change{leaves(time.Hour)}, diagnose.DoesNotStop, time.Minute, time.Minute},
+		{"it has no image", nil, []change{state1(corev1.ContainerStatus{State: waiting("ErrImagePull")}), notReady(time.Hour)}, diagnose.ImageNotPulled, time.Hour, 0},
+		{"it crashes", nil, []change{state1(corev1.ContainerStatus{State: waiting("CrashLoopBackOff")}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
+		{"it cannot be made", nil, []change{state1(corev1.ContainerStatus{State: waiting("CreateContainerError")}), notReady(time.Hour)}, diagnose.CannotStart, time.Hour, 0},
+		{"it is made", nil, []change{state1(corev1.ContainerStatus{State: waiting("ContainerCreating")}), notReady(time.Hour), phase(corev1.PodPending)}, diagnose.NotStarting, time.Hour, 2 * time.Minute},
+		{"its device has not said anything", nil, []change{phase("")}, diagnose.NotStarting, 26 * time.Hour, 2 * time.Minute},
+		{"it has crashed before", nil, []change{state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
+		{"it has crashed once, and is started again", nil, []change{state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
+		{"a container has failed, and is not started again", nil, []change{never, state1(corev1.ContainerStatus{State: ended(1)}), notReady(time.Hour)}, diagnose.ContainerExited, time.Hour, 0},
+		{"a container of its own policy is started again", nil, []change{never, func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Name: "web", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+		}, state1(corev1.ContainerStatus{State: ended(1), RestartCount: 1}), notReady(time.Hour)}, diagnose.CrashLoop, time.Hour, 0},
+		{"a container has done its work", nil, []change{never, state1(corev1.ContainerStatus{State: ended(0)})}, "", 0, 0},
+		{"it is not ready", nil, []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Hour, 2 * time.Minute},
+		{"it is not ready since before its node came back", ready("True", "", time.Minute), []change{notReady(time.Hour)}, diagnose.PodNotReady, time.Minute, 2 * time.Minute},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", CreationTimestamp: ago(26 * time.Hour)}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		for _, f := range c.changes {
+			f(p)
+		}
+		n := node()
+		if c.of != nil {
+			c.of(n)
+		}
+		s, _ := state.Apply(state.Empty("x", noon), []state.Change{state.Put(n, ""), state.Put(p, "")})
+		f := diagnose.Pod(s, s.Pod("default", "p"))
+		if f.Cause != c.want {
+			t.Errorf("%s: %+v, want %s", c.rule, f, c.want)
+			continue
+		}
+		if f.Cause == "" {
+			continue
+		}
+		if since := noon.Sub(f.Since); since != c.since || c.due == 0 != f.Due.IsZero() || c.due > 0 && f.Due.Sub(f.Since) != c.due {
+			t.Errorf("%s: since %s, due %s", c.rule, since, f.Due)
+		}
+		if f != diagnose.Pod(s, s.Pod("default", "p").DeepCopy()) {
+			t.Errorf("%s: of the same pod it is another finding", c.rule)
+		}
+	}
+}

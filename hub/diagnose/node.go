@@ -1,0 +1,80 @@
+package diagnose
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Restarting is how long a device may be away that has said that it stops, as it does for an
+// update: nobody has to come for that.
+const Restarting = time.Minute
+
+// Ready tells whether a node is ready. nil is not.
+func Ready(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1.ConditionTrue }
+
+func aboutNode(name string) fleet.IncidentObject {
+	return fleet.IncidentObject{Kind: state.Nodes.Row().Name, Name: name}
+}
+
+// Node returns what is wrong with a node. One that is not ready has one finding: what else its
+// conditions say is old. One whose Ready comes and goes has that alone, whether it is there just
+// now or not. One that has its startup grace still has none.
+func Node(n *corev1.Node) (all []Finding) {
+	ready := state.NodeCondition(n, corev1.NodeReady)
+	if ready == nil {
+		return nil
+	}
+	if c := state.NodeCondition(n, fleet.ConditionFlapping); c != nil && Fails(*c) {
+		return []Finding{ofCondition(n, c)}
+	}
+	if !Ready(n) {
+		return []Finding{NotReady(n)}
+	}
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		if c.Type == corev1.NodeReady || !Fails(*c) {
+			continue
+		}
+		f := ofCondition(n, c)
+		if from := state.NodeCondition(n, RuleOf(f.Cause).follows); from != nil && Fails(*from) {
+			continue // it follows from another that is bad too
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// NotReady returns why a node is not ready.
+func NotReady(n *corev1.Node) Finding {
+	f := Finding{Cause: NodeNotReady, About: aboutNode(n.Name), Args: Args{Node: n.Name}, Since: state.FailedAt(n).UTC()}
+	switch ready := state.NodeCondition(n, corev1.NodeReady); {
+	case state.NeverReported(n):
+		f.Cause, f.Since = NodeNeverReported, n.CreationTimestamp.UTC()
+	case ready.Status == corev1.ConditionUnknown:
+		f.Cause = NodeDark
+	default:
+		if f.Reason, f.Message = ready.Reason, ready.Message; f.Reason == "NodeShutdown" {
+			f.Due = f.Since.Add(Restarting)
+		}
+	}
+	return f
+}
+
+func ofCondition(n *corev1.Node, c *corev1.NodeCondition) Finding {
+	return Finding{Cause: causeOfCondition(c.Type), About: aboutNode(n.Name), Args: Args{Node: n.Name, Reason: c.Reason, Message: c.Message}, Since: c.LastTransitionTime.UTC()}
+}
+
+// Fails tells whether a condition of a node says that something is wrong.
+func Fails(c corev1.NodeCondition) bool {
+	switch fleet.MeaningOf(c.Type) {
+	case fleet.Trouble:
+		return c.Status == corev1.ConditionTrue
+	case fleet.Health:
+		return c.Status == corev1.ConditionFalse
+	}
+	return false
+}

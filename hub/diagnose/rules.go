@@ -1,0 +1,245 @@
+package diagnose
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/fleet"
+)
+
+// The causes that are no condition of a node. Those that are have the condition's name, or the
+// one that the table gives them. A cause is its own reason in the API, and its own entry in the
+// manual's page of incidents.
+const (
+	FleetDark   fleet.IncidentCause = "FleetDark"
+	HubDiskFull fleet.IncidentCause = "HubDiskFull"
+	SiteDark    fleet.IncidentCause = "SiteDark"
+
+	NodeDark          fleet.IncidentCause = "NodeDark"
+	NodeNotReady      fleet.IncidentCause = "NodeNotReady"
+	NodeNeverReported fleet.IncidentCause = "NodeNeverReported"
+	NodeGone          fleet.IncidentCause = "NodeGone"
+
+	CrashLoop       fleet.IncidentCause = "CrashLoop"
+	CannotStart     fleet.IncidentCause = "CannotStart"
+	ImageNotPulled  fleet.IncidentCause = "ImageNotPulled"
+	ContainerExited fleet.IncidentCause = "ContainerExited"
+	PodFailed       fleet.IncidentCause = "PodFailed"
+	PodReplaced     fleet.IncidentCause = "PodReplaced"
+	NotStarting     fleet.IncidentCause = "NotStarting"
+	PodNotReady     fleet.IncidentCause = "PodNotReady"
+	CannotBePlaced  fleet.IncidentCause = "CannotBePlaced"
+	PodGated        fleet.IncidentCause = "PodGated"
+	DoesNotStop     fleet.IncidentCause = "DoesNotStop"
+
+	CannotMakePods         fleet.IncidentCause = "CannotMakePods"
+	JobFailed              fleet.IncidentCause = "JobFailed"
+	FirmwareRolloutStopped fleet.IncidentCause = "FirmwareRolloutStopped"
+)
+
+// A Family is causes that are one incident when one becomes another: the first node of a site
+// that goes dark is NodeDark, and SiteDark with the last.
+type Family string
+
+// The families; a condition of a node is its own.
+const (
+	FamilyFleet Family = "fleet"
+	FamilyDisk  Family = "disk"
+	FamilyDark  Family = "dark"
+	FamilyNever Family = "never"
+	FamilyRun   Family = "run"
+	FamilyPlace Family = "place"
+	FamilyGate  Family = "gate"
+	FamilyStop  Family = "stop"
+	FamilyMake  Family = "make"
+	FamilyImage Family = "image"
+	FamilyBoot  Family = "boot"
+	FamilyFlaps Family = fleet.ConditionFlapping
+	familyGone  Family = "gone"
+)
+
+// A Rule is all that is said of a cause.
+type Rule struct {
+	Severity fleet.IncidentSeverity
+	Family   Family
+	Rank     int           // of causes of one family the lower is told
+	Settle   time.Duration // how long the cause must be gone before it is over
+	// Alone is told where the pod is shown and opens no incident: it is over, or the hub ends it
+	// by itself in a moment.
+	Alone bool
+
+	Card string               // what has happened; %s is what it is in
+	Many string               // the same of several nodes, where it differs
+	Row  func(Finding) string // the same of one pod or node, in few words
+	Fix  string               // what helps
+
+	condition corev1.NodeConditionType // that it is
+	follows   corev1.NodeConditionType // where this is bad on the same node too, it is no finding of its own
+}
+
+// backedOff is how long a container must run before a crash counts as a new one: Kubernetes' own
+// for its back-off.
+const backedOff = 10 * time.Minute
+
+// rules has the causes. A disk settles, as a hub whose disk is full may add something small in
+// between; an image, as its nodes may be away for so long.
+var rules = map[fleet.IncidentCause]Rule{
+	FleetDark: {
+		Severity: fleet.SeverityCritical, Family: FamilyFleet,
+		Card: "Every site is dark: the hub itself is more likely cut off than all of them at once",
+		Row:  words("every site is dark"), Fix: "Look at the hub's own network.",
+	},
+	HubDiskFull: {
+		Severity: fleet.SeverityCritical, Family: FamilyDisk, Settle: time.Minute,
+		Card: "The hub's disk is full: nothing new is remembered until there is space",
+		Row:  words("the hub's disk is full"), Fix: "Make room on the hub's disk, or delete objects.",
+	},
+	SiteDark: {
+		Severity: fleet.SeverityCritical, Family: FamilyDark,
+		Card: "%s is dark: no node of the site answers",
+		Row:  words("its site is dark"), Fix: "Look at the site's line. Hold the site, or put it into maintenance, before its pods begin to move.",
+	},
+	NodeDark: {
+		Severity: fleet.SeverityCritical, Family: FamilyDark, Rank: 1,
+		Card: "%s does not answer", Many: "%s do not answer",
+		Row: ofNode("does not answer"), Fix: "Look at the device's power and its line.",
+	},
+	NodeNotReady: {
+		Severity: fleet.SeverityCritical, Family: FamilyDark, Rank: 2,
+		Card: "%s is not ready", Many: "%s are not ready",
+		Row: ofNode("is not ready"), Fix: "The device says why: look at its condition Ready.",
+	},
+	NodeNeverReported: {
+		Severity: fleet.SeverityInfo, Family: FamilyNever,
+		Card: "%s has never reported", Many: "%s have never reported",
+		Row: ofNode("has never reported"), Fix: "Join the device, or delete the Node.",
+	},
+	NodeGone: {
+		Severity: fleet.SeverityInfo, Family: familyGone, Alone: true,
+		Card: "%s does not exist",
+		Row:  ofNode("does not exist"), Fix: "Nothing: its workload makes another pod.",
+	},
+
+	CrashLoop: {
+		Severity: fleet.SeverityCritical, Family: FamilyRun, Settle: backedOff,
+		Card: "%s crashes again and again",
+		Row:  func(f Finding) string { return joined("crash loop", f.End.short()) }, Fix: "Read the logs of its containers.",
+	},
+	CannotStart: {
+		Severity: fleet.SeverityCritical, Family: FamilyRun, Rank: 1,
+		Card: "%s cannot start",
+		Row:  func(f Finding) string { return f.Reason }, Fix: "Mend what the reason names in the pod's template.",
+	},
+	ContainerExited: {
+		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 2,
+		Card: "%s has a container that has failed and is not started again",
+		Row:  func(f Finding) string { return f.End.short() }, Fix: "Read the container's log. Its restart policy is Never: create the pod anew.",
+	},
+	PodFailed: {
+		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 3,
+		Card: "%s has failed",
+		Row:  failed, Fix: "Mend what the reason names, and create the pod anew: nothing replaces it.",
+	},
+	PodReplaced: {
+		Severity: fleet.SeverityInfo, Family: FamilyRun, Rank: 9, Alone: true,
+		Card: "%s has failed, and its workload makes another",
+		Row:  failed, Fix: "Nothing, but for what the reason names.",
+	},
+	NotStarting: {
+		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 4,
+		Card: "%s does not start",
+		Row:  func(f Finding) string { return "has not started on " + f.Node }, Fix: "Look at the pod's events.",
+	},
+	PodNotReady: {
+		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 5,
+		Card: "%s runs but is not ready",
+		Row:  words("runs, but is not ready"), Fix: "Look at the readiness probes.",
+	},
+	ImageNotPulled: {
+		Severity: fleet.SeverityCritical, Family: FamilyImage, Settle: Restarting,
+		Card: "Image %s cannot be had",
+		Row:  func(f Finding) string { return f.Reason }, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
+	},
+	CannotBePlaced: {
+		Severity: fleet.SeverityWarning, Family: FamilyPlace,
+		Card: "%s cannot be placed",
+		Row:  words("cannot be placed"), Fix: "The pod's page says which nodes come nearest, and what each would take.",
+	},
+	PodGated: {
+		Severity: fleet.SeverityInfo, Family: FamilyGate,
+		Card: "%s is held by scheduling gates",
+		Row:  func(f Finding) string { return "held by the scheduling gate " + f.Message }, Fix: "Remove them, or ask the controller that has set them.",
+	},
+	DoesNotStop: {
+		Severity: fleet.SeverityWarning, Family: FamilyStop,
+		Card: "%s does not stop",
+		Row:  func(f Finding) string { return "does not stop on " + f.Node }, Fix: "Look at the device: it may be silent, or its engine hang.",
+	},
+
+	CannotMakePods: {
+		Severity: fleet.SeverityWarning, Family: FamilyMake,
+		Card: "%s cannot make its pods",
+		Row:  words("cannot make its pods"), Fix: "Mend what the message names: a quota, or the template.",
+	},
+	JobFailed: {
+		Severity: fleet.SeverityWarning, Family: FamilyMake, Rank: 1,
+		Card: "%s has failed",
+		Row:  words("has failed"), Fix: "Read the logs of its pods.",
+	},
+	FirmwareRolloutStopped: {
+		Severity: fleet.SeverityWarning, Family: FamilyBoot,
+		Card: "Rollout %s of a boot configuration has stopped",
+		Row:  words("has stopped"), Fix: "Its page says which boards and why. Mend the profile, try again, or undo it.",
+	},
+
+	"MemoryPressure":     ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s", "Move pods away, or lower what they use."),
+	"DiskPressure":       ofNodes(corev1.NodeDiskPressure, "Too little disk space on %s", "Make room on the device's disk."),
+	"PIDPressure":        ofNodes(corev1.NodePIDPressure, "Too many processes on %s", "Find the pod that starts them."),
+	"NetworkUnavailable": ofNodes(corev1.NodeNetworkUnavailable, "No pod network on %s", "Look at the device's engine."),
+	"Flapping":           ofNodes(fleet.ConditionFlapping, "The link comes and goes on %s", "Look at the device's line and its power."),
+	"OutOfDisk":          ofNodes(fleet.ConditionOutOfDisk, "No disk space for another pod on %s", "Make room on the device's disk.").after(corev1.NodeDiskPressure),
+	"StateNotStored":     ofNodes(fleet.ConditionStateStored, "What the device must know cannot be written on %s", "Make room on the device's disk, or replace it.").critical().after(corev1.NodeDiskPressure),
+	"StorageUnhealthy":   ofNodes(fleet.ConditionStorageHealthy, "A disk fails on %s", "Replace the disk.").critical(),
+	"PowerTooLow":        ofNodes(fleet.ConditionPowerOK, "Too little power or cooling on %s", "Use a stronger power supply, or a shorter cable."),
+	"TooHot":             ofNodes(fleet.ConditionTemperatureOK, "The processor is too hot on %s", "Cool the device, or move pods away."),
+	"PeripheralsMissing": ofNodes(fleet.ConditionPeripheralsPresent, "Something that should be connected is missing on %s", "Plug it in, or change the board profile."),
+	"NoPodCIDR":          ofNodes(fleet.ConditionPodCIDRAvailable, "No addresses for pods on %s", "Give the hub a larger range for pods."),
+	"IdentityConflict":   ofNodes(fleet.ConditionIdentityConflict, "A second device has the name of %s", "Join one of the two devices by another name.").critical(),
+}
+
+// ofNodes is the rule of a cause that a condition of nodes is.
+func ofNodes(c corev1.NodeConditionType, card, fix string) Rule {
+	return Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string { return f.Node + ": " + string(c) }, Fix: fix, condition: c}
+}
+
+func (r Rule) critical() Rule {
+	r.Severity = fleet.SeverityCritical
+	return r
+}
+
+func (r Rule) after(c corev1.NodeConditionType) Rule {
+	r.follows = c
+	return r
+}
+
+// RuleOf returns what is said of a cause; nothing of one that there is not.
+func RuleOf(c fleet.IncidentCause) Rule { return rules[c] }
+
+// Causes are all that there are.
+func Causes() []fleet.IncidentCause { return slices.Sorted(maps.Keys(rules)) }
+
+// byCondition are the causes that conditions are.
+var byCondition = func() map[corev1.NodeConditionType]fleet.IncidentCause {
+	m := map[corev1.NodeConditionType]fleet.IncidentCause{}
+	for cause, r := range rules {
+		if r.condition != "" {
+			m[r.condition] = cause
+		}
+	}
+	return m
+}()
+
+func causeOfCondition(t corev1.NodeConditionType) fleet.IncidentCause { return byCondition[t] }

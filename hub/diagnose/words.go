@@ -1,0 +1,76 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// Row says in few words what is wrong with one pod or node.
+func (f Finding) Row() string {
+	if row := RuleOf(f.Cause).Row; row != nil {
+		return row(f)
+	}
+	return ""
+}
+
+// Detail is what the device or the hub says of it, for who knows the cause and what it is in.
+func (f Finding) Detail() string {
+	switch f.Cause {
+	case CrashLoop, ContainerExited:
+		return f.End.of(f.Container)
+	case PodFailed, PodReplaced:
+		return cmp.Or(f.Message, f.End.of(f.Container), f.Reason)
+	case CannotStart:
+		return f.Reason + ": " + f.Message
+	case ImageNotPulled:
+		if f.Reason == "ImagePullBackOff" {
+			return "" // says only that it was said
+		}
+	case DoesNotStop:
+		return ""
+	}
+	return f.Message
+}
+
+// of says how a container ended.
+func (e End) of(container string) string {
+	if !e.Known {
+		return ""
+	}
+	said := fmt.Sprintf("container %s ended with exit code %d", container, e.Code)
+	if e.Reason != "" && e.Reason != "Error" {
+		said += ", " + e.Reason
+	}
+	return said
+}
+
+// short is it in a word or two.
+func (e End) short() string {
+	switch {
+	case !e.Known:
+		return ""
+	case e.Reason == "OOMKilled":
+		return "out of memory"
+	}
+	return fmt.Sprintf("exit %d", e.Code)
+}
+
+func words(row string) func(Finding) string { return func(Finding) string { return row } }
+
+func ofNode(what string) func(Finding) string {
+	return func(f Finding) string { return f.Node + " " + what }
+}
+
+func failed(f Finding) string {
+	if f.End.Known {
+		return "failed, " + f.End.short()
+	}
+	return "failed: " + cmp.Or(f.Reason, "no reason given")
+}
+
+func joined(a, b string) string {
+	if b == "" {
+		return a
+	}
+	return a + ", " + b
+}
