@@ -30,7 +30,7 @@ type overviewData struct {
 	Jobs    []jobRow // in progress
 	Goings  []going
 	Picture fleetPicture
-	Well    bool   // nothing is wrong, and nothing is on its way
+	Well    bool   // nothing is wrong, and all runs that should
 	Yet     string // what is on its way
 	Waiting int    // devices that wait for approval
 	Empty   bool   // no node yet
@@ -44,7 +44,7 @@ func overview(a *request) (page, error) {
 	d.incidentsData = incidents(a)
 	nodes, pods := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodes, siteTile(a), workloadTile(a), pods}
-	d.Well = nodes.full && pods.full
+	d.Well = nodes.full && pods.full && len(d.Cards) == 0
 	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodes.Value, pods.Value)
 	d.Goings = goings(a)
 	d.Picture = pictureOf(a)
