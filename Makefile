@@ -18,6 +18,7 @@ GORUN = CGO_ENABLED=0 go run -trimpath
 build:
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-hub ./hub
 	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-device ./device
+	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/flotilla-simulate ./device/simulate
 
 # The agents that a hub hands out to devices that join (--agents-dir), into bin/agents/.
 agents:
@@ -28,7 +29,7 @@ agents:
 
 # A hub, this machine as a node, eight simulated devices, a sample workload: all in ./data.
 # SCRIPT=night lets a bad night happen to the simulated ones, in ten minutes; SCRIPT=FILE what that
-# says, SPEED=3 all of it three times as fast (flotilla-device simulate --help).
+# says, SPEED=3 all of it three times as fast (bin/flotilla-simulate --help).
 run: build
 	$(GORUN) ./hub/cli/quickstart $(if $(SCRIPT),--script '$(SCRIPT)') $(if $(SPEED),--speed '$(SPEED)')
 

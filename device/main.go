@@ -106,7 +106,7 @@ func command() *cobra.Command {
 		}
 		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
 	})
-	root.AddCommand(joinCommand(), runCommand(), simulateCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), versionCommand())
+	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), versionCommand())
 	for _, c := range root.Commands() {
 		if c.Args == nil {
 			c.Args = noArguments

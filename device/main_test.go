@@ -83,7 +83,6 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"join"}, "address of the hub"},
 		{[]string{"join", "https://127.0.0.1:1", state}, "--token is missing"},
 		{[]string{"join", "https://127.0.0.1:1", state, "--token=x"}, "token"},
-		{[]string{"simulate", "--count=0"}, "--count 0"},
 		{[]string{"reset", state}, "--yes"},
 		{[]string{"logs", "web", "cache"}, "name of one pod"},
 		{[]string{"logs", "--previous"}, "--previous is about a pod's log"},
@@ -104,8 +103,8 @@ func TestFlagsComeFromTheEnvironmentToo(t *testing.T) {
 	if code, said := output(t, "run", "--hub=x", "--log-level=info", "--state-dir="+t.TempDir()); code != exitUsage || strings.Contains(said, "loud") {
 		t.Errorf("a flag does not win over the environment: %d %q", code, said)
 	}
-	t.Setenv("FLOTILLA_COUNT", "many")
-	if code, said := output(t, "simulate"); code != exitUsage || !strings.Contains(said, "FLOTILLA_COUNT") {
+	t.Setenv("FLOTILLA_MAX_PODS", "many")
+	if code, said := output(t, "run", "--log-level=info"); code != exitUsage || !strings.Contains(said, "FLOTILLA_MAX_PODS") {
 		t.Errorf("a wrong value in the environment: %d %q", code, said)
 	}
 }

@@ -76,7 +76,6 @@ var mayImport = map[string][]string{
 	"device/link":              {"shared/fleet", "shared/line", "shared/wire"},
 	"device/join":              {"shared/clock", "shared/line", "shared/wire"},
 	"device/hardware":          {"shared/clock", "shared/fleet"},
-	"device/simulate":          {"shared/fleet", "shared/wire", "device/agent", "device/engine", "device/engine/enginetest", "device/hardware", "device/link", "device/memory"},
 }
 
 // pure are the packages that decide; acts is what deciding does not need.

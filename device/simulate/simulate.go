@@ -1,11 +1,11 @@
-// Package simulate runs many devices in one process: the real agent and the real
+// Flotilla-simulate runs many devices in one process: the real agent and the real
 // link, each with a container engine in memory and a board that is made up.
 //
 // It is for trying a hub, its page and its limits without hardware. Nothing here
 // decides anything: what a simulated device does is what package agent does. A Script
 // says what happens to boards, lines, images and containers; what comes of that the
 // agent finds out for itself. It talks to a hub's development listener only.
-package simulate
+package main
 
 import (
 	"context"
@@ -49,8 +49,11 @@ type Options struct {
 func (o Options) Check() error {
 	var errs []error
 	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs, of which one leads
-		if u, err := url.Parse(hub); err != nil || u.Scheme != "mqtt" || u.Port() == "" {
+		u, err := url.Parse(hub)
+		if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
 			errs = append(errs, fmt.Errorf("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub))
+		} else if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			errs = append(errs, fmt.Errorf("--hub %q is not on this machine: the development listener is on loopback only", hub))
 		}
 	}
 	if o.Count < 1 || o.Count > MaxCount {

@@ -34,8 +34,8 @@ type realNight struct {
 func startNight(t *testing.T) *realNight {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"hub", "device"} {
-		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, name), "flotilla.dev/"+name)
+	for _, name := range []string{"hub", "device/simulate"} {
+		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, filepath.Base(name)), "flotilla.dev/"+name)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build the %s: %v\n%s", name, err, out)
@@ -65,7 +65,7 @@ func startNight(t *testing.T) *realNight {
 	if err := os.WriteFile(script, regexp.MustCompile(`(?m) for=\S+$`).ReplaceAll(before, nil), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	said = process(t, filepath.Join(dir, "device"), "simulate", "--hub", "mqtt://"+dev, "--count", "36", "--sites", "3", "--script", script, "--speed", "5", "--log-level", "error")
+	said = process(t, filepath.Join(dir, "simulate"), "--hub", "mqtt://"+dev, "--count", "36", "--sites", "3", "--script", script, "--speed", "5", "--log-level", "error")
 	go func(said io.Reader) { _, _ = io.Copy(io.Discard, said) }(said)
 	n.apply(t, dir)
 	return n

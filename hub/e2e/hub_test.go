@@ -283,7 +283,7 @@ func kubectl(t testing.TB) string {
 // simulate starts simulated devices and waits until all are ready.
 func (h *hub) simulate(count, sites int) *process {
 	h.t.Helper()
-	p := start(h.t, program(h.t, "device", here), "simulate", "--hub", "mqtt://"+h.dev,
+	p := start(h.t, program(h.t, "simulate", here), "--hub", "mqtt://"+h.dev,
 		"--count", fmt.Sprint(count), "--sites", fmt.Sprint(sites), "--log-level", "warn")
 	h.allReady(count)
 	return p

@@ -54,7 +54,7 @@ func newTwoHubs(t *testing.T) *twoHubs {
 // simulate starts devices that know both hubs.
 func (p *twoHubs) simulate(count int) {
 	p.t.Helper()
-	start(p.t, program(p.t, "device", here), "simulate", "--hub", "mqtt://"+p.hubs[0].dev+",mqtt://"+p.hubs[1].dev,
+	start(p.t, program(p.t, "simulate", here), "--hub", "mqtt://"+p.hubs[0].dev+",mqtt://"+p.hubs[1].dev,
 		"--count", fmt.Sprint(count), "--sites", "2", "--log-level", "warn")
 	p.hubs[0].allReady(count)
 }

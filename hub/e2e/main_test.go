@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ var (
 	builds   = map[workpiece]func() (string, error){}
 )
 
-// program returns the path of flotilla-hub or flotilla-device as releases are made,
+// program returns the path of flotilla-hub, -device or -simulate as releases are made,
 // and builds it the first time.
 func program(t testing.TB, name string, p platform) string {
 	t.Helper()
@@ -101,7 +102,7 @@ func program(t testing.TB, name string, p platform) string {
 func build(w workpiece) (string, error) {
 	dir := filepath.Join(workshop, w.arch+w.arm)
 	path := filepath.Join(dir, "flotilla-"+w.program)
-	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+w.program)
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+strings.Replace(w.program, "simulate", "device/simulate", 1))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build flotilla-%s for %s: %w\n%s", w.program, w.platform, err, out)

@@ -39,7 +39,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	c := newCrew(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
-	start(t, program(t, "device", here), "simulate", "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "2", "--sites", "1", "--log-level", "error")
+	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "2", "--sites", "1", "--log-level", "error")
 	b.allReady(2)
 	if r := (command{path: program(t, "hub", here), args: []string{"user", "create", "olav", "--role", "admin", "--data-dir", b.dir}, stdin: "four words are good\n"}).run(t); r.code != 0 {
 		t.Fatal(r.err)

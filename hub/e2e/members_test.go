@@ -146,7 +146,7 @@ func TestKubectlThroughAStandby(t *testing.T) {
 	c := newCrew(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
-	start(t, program(t, "device", here), "simulate", "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3", "--log-level", "error")
+	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3", "--log-level", "error")
 	b.allReady(8)
 	b.workingDay(t)
 	if leader, _ := c.leader(); leader != a {

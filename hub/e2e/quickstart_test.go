@@ -20,6 +20,7 @@ func TestMakeRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Dir(program(t, "hub", here))
 	program(t, "device", here)
+	program(t, "simulate", here)
 	data, https, dev := filepath.Join(t.TempDir(), "data"), freePort(t), freePort(t)
 	args := []string{"CGO_ENABLED=0", "go", "run", "-trimpath", "flotilla.dev/hub/cli/quickstart", "--bin", bin, "--data", data, "--https-listen", https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", dev}
 	if out, err := exec.Command("env", args[0], "go", "build", "-trimpath", "-o", os.DevNull, args[4]).CombinedOutput(); err != nil {

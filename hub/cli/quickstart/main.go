@@ -45,6 +45,7 @@ type layout struct {
 
 func (p layout) hub() string        { return filepath.Join(p.bin, "flotilla-hub") }
 func (p layout) device() string     { return filepath.Join(p.bin, "flotilla-device") }
+func (p layout) simulator() string  { return filepath.Join(p.bin, "flotilla-simulate") }
 func (p layout) hubDir() string     { return filepath.Join(p.data, "hub") }
 func (p layout) deviceDir() string  { return filepath.Join(p.data, "device") }
 func (p layout) kubeconfig() string { return filepath.Join(p.data, "kubeconfig") }
@@ -56,7 +57,7 @@ func main() {
 	flag.StringVar(&p.https, "https-listen", ":8443", "of the hub")
 	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "of the hub")
 	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "of the hub")
-	flag.StringVar(&p.script, "script", "", "what happens to the simulated devices: a file, or night (see flotilla-device simulate --help)")
+	flag.StringVar(&p.script, "script", "", "what happens to the simulated devices: a file, or night (see flotilla-simulate --help)")
 	flag.Float64Var(&p.speed, "speed", 1, "how many times faster than written the script goes")
 	flag.Parse()
 	back := foreground()
@@ -115,13 +116,13 @@ func run(ctx context.Context, p layout) error {
 	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard", anyDisk); err != nil {
 		return err
 	}
-	simulate := []string{"simulate", "--hub", "mqtt://" + p.dev, "--count", "8", "--sites", "3"}
+	simulate := []string{"--hub", "mqtt://" + p.dev, "--count", "8", "--sites", "3"}
 	if p.script == "" {
 		simulate = append(simulate, "--log-level", "warn")
 	} else { // it says what happens
 		simulate = append(simulate, "--script", p.script, "--speed", fmt.Sprint(p.speed))
 	}
-	s, err := start(p.device(), simulate...)
+	s, err := start(p.simulator(), simulate...)
 	if err != nil {
 		return err
 	}

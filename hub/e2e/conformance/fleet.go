@@ -96,7 +96,7 @@ func (r *run) simulate(ctx context.Context, name string) (*fleet, error) {
 		return f, err
 	}
 	f.nodes = 4
-	if _, err := f.begin("devices", r.device, "simulate", "--hub", "mqtt://"+dev, "--count", "4", "--sites", "2"); err != nil {
+	if _, err := f.begin("devices", r.simulator, "--hub", "mqtt://"+dev, "--count", "4", "--sites", "2"); err != nil {
 		return f, err
 	}
 	return f, f.ready(ctx)

@@ -40,7 +40,7 @@ func main() {
 	cache, _ := os.UserCacheDir() // without one, -cache has to say where
 	flag.StringVar(&o.cache, "cache", filepath.Join(cache, "flotilla", "conformance"), "directory of the built suite")
 	flag.StringVar(&o.logs, "logs", "", "directory for what the programs and the suite say (default: last in the cache)")
-	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub and flotilla-device (default: built anew)")
+	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub, -device and -simulate (default: built anew)")
 	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "addresses for the pods on the engine")
 	flag.StringVar(&o.focus, "focus", "", "only claimed specs that this expression matches, as in 'api [sig-apps] Deployment', lane and name; the table is then printed only")
 	flag.StringVar(&o.engine, "engine", "docker", "engine of the specs that look into containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")

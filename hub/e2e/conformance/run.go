@@ -17,10 +17,10 @@ import (
 // A run is one run of the suite.
 type run struct {
 	options
-	suite       suite
-	work        string // a directory that is removed in the end
-	hub, device string // programs
-	policy      string // a file
+	suite                  suite
+	work                   string // a directory that is removed in the end
+	hub, device, simulator string // programs
+	policy                 string // a file
 }
 
 // programs finds Flotilla's own, or builds them as releases are built.
@@ -33,11 +33,14 @@ func (r *run) programs(ctx context.Context) error {
 	if dir == "" {
 		dir = r.work
 	}
-	r.hub, r.device = filepath.Join(dir, "flotilla-hub"), filepath.Join(dir, "flotilla-device")
+	r.hub, r.device, r.simulator = filepath.Join(dir, "flotilla-hub"), filepath.Join(dir, "flotilla-device"), filepath.Join(dir, "flotilla-simulate")
 	if r.bin != "" {
 		return nil
 	}
 	if err := goBuild(ctx, r.hub, "flotilla.dev/hub"); err != nil {
+		return err
+	}
+	if err := goBuild(ctx, r.simulator, "flotilla.dev/device/simulate"); err != nil {
 		return err
 	}
 	return goBuild(ctx, r.device, "flotilla.dev/device")

@@ -54,9 +54,9 @@ func newBench(ctx context.Context, logs string, rows []row) (*bench, error) {
 			}
 		}
 	}
-	for _, program := range []string{"hub", "device"} {
+	for _, program := range []string{"hub", "device", "device/simulate"} {
 		if err == nil && rooms["hub/e2e"] {
-			err = b.build(ctx, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(work, "flotilla-"+program), "./"+program)
+			err = b.build(ctx, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(work, "flotilla-"+filepath.Base(program)), "./"+program)
 		}
 	}
 	if err != nil {

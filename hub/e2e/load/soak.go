@@ -91,11 +91,11 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		return err
 	}
 	defer os.RemoveAll(work)
-	device := filepath.Join(work, "flotilla-device")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", device, "flotilla.dev/device")
+	simulator := filepath.Join(work, "flotilla-simulate")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", simulator, "flotilla.dev/device/simulate")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the device: %w\n%s", err, out)
+		return fmt.Errorf("build the simulator: %w\n%s", err, out)
 	}
 	var more []string
 	if database != "" {
@@ -106,7 +106,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		return err
 	}
 	defer a.Close()
-	s := &soaking{Hub: a, device: device}
+	s := &soaking{Hub: a, simulator: simulator}
 	if err := s.User(ctx, "olga", "operator"); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 // A soaking is a hub on which something happens all the time.
 type soaking struct {
 	*arena.Hub
-	device                               string
+	simulator                            string
 	made, guests, pages, watches, failed atomic.Int64
 	failure                              atomic.Value // the last error, as text
 }
@@ -184,7 +184,7 @@ func (s *soaking) note(ctx context.Context, err error) {
 
 // fleet starts devices, and returns what ends them as a power cut does.
 func (s *soaking) fleet(ctx context.Context, prefix string, count int) (end func(), err error) {
-	cmd := exec.CommandContext(ctx, s.device, "simulate", "--hub", "mqtt://"+s.Dev, "--count", fmt.Sprint(count), "--sites", "10", "--prefix", prefix, "--log-level", "error")
+	cmd := exec.CommandContext(ctx, s.simulator, "--hub", "mqtt://"+s.Dev, "--count", fmt.Sprint(count), "--sites", "10", "--prefix", prefix, "--log-level", "error")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
