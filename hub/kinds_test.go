@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// rowFiles are where a kind is described, and what may be admitted of it. Everywhere else it is looked up.
-var rowFiles = []string{"hub/state/kind.go", "hub/state/rows.go", "hub/state/served.go", "hub/admission/kinds.go"}
+// rowFiles are where a kind is described, what may be admitted of it, and how the page shows it. Everywhere else it is looked up.
+var rowFiles = []string{"hub/state/kind.go", "hub/state/rows.go", "hub/state/served.go", "hub/admission/kinds.go", "hub/admin/kinds.go"}
 
 // TestKindsAreListedOnce finds literals, and switches that do nothing but turn kinds
 // into words, which name four kinds or more: a list that whoever adds a kind would have

@@ -8,12 +8,7 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/fleet"
 )
 
 // How long an answer waits for an action that is quick most often, and for one that
@@ -97,41 +92,6 @@ func (c *call) chosen(a *action, named []string) (with []state.Object, err error
 		return nil, errMissing(why + " Go back to the list and mend the search.")
 	}
 	return shownUnder(v, a.kind), nil
-}
-
-// shownUnder returns what a list of a kind shows under the filter that is in the query,
-// on all its pages.
-func shownUnder(v *request, kind state.Kind) []state.Object {
-	switch kind {
-	case state.Nodes:
-		return objects(findNodes(v))
-	case state.Pods:
-		return objects(findPods(v))
-	case state.Deployments:
-		return objects(findWorkloads[*appsv1.Deployment](v, kind))
-	case state.DaemonSets:
-		return objects(findWorkloads[*appsv1.DaemonSet](v, kind))
-	case state.StatefulSets:
-		return objects(findWorkloads[*appsv1.StatefulSet](v, kind))
-	case state.CronJobs:
-		return objects(findWorkloads[*batchv1.CronJob](v, kind))
-	case state.Jobs:
-		return objects(findWorkloads[*batchv1.Job](v, kind))
-	case state.JoinRequests:
-		return objects(pendingRequests(v.Snapshot))
-	case state.Sites:
-		return objects(findSites(v))
-	case state.FirmwareRollouts:
-		return slices.Collect(v.All(state.FirmwareRollouts, ""))
-	}
-	return nil
-}
-
-func objects[T state.Object](list []T) (all []state.Object) {
-	for _, o := range list {
-		all = append(all, o)
-	}
-	return all
 }
 
 func (c *call) askConfirm(code int, a *action, with []state.Object, form url.Values, problem string) error {
@@ -219,26 +179,12 @@ func (c *call) listOf(a *action) string {
 func targetOf(a *request, o state.Object) target {
 	i := itemOf(o)
 	t := target{Form: i.Form(), Name: i.String(), Href: objectHref(state.KindOf(o), i)}
-	switch o := o.(type) {
-	case *corev1.Node:
-		t.Pill, t.Where = nodePill(o), state.SiteOf(o)
-	case *corev1.Pod:
-		r := podRowOf(a, o)
-		t.Pill, t.Where = r.Pill, r.Node
-	case *appsv1.Deployment:
-		t.Pill = deploymentRow(o, a.now).Pill
-	case *appsv1.DaemonSet:
-		t.Pill = daemonSetRow(o, a.now).Pill
-	case *appsv1.StatefulSet:
-		t.Pill = statefulSetRow(o, a.now).Pill
-	case *batchv1.CronJob, *batchv1.Job:
-		t.Pill = pillOf(o, a.now)
-	case *fleet.Site:
-		t.Pill = sitePill(o)
-	case *fleet.FirmwareRollout:
-		t.Pill = rolloutPill(o)
-	case *joinRequest:
-		t.Pill, t.Where = requestPill(o), "machine id "+cmp.Or(o.Annotations[state.RequestMachine], "unknown")+", from "+o.Annotations[state.RequestSource]
+	how := shownAs(state.KindOf(o))
+	if how.pill != nil {
+		t.Pill = how.pill(a, o)
+	}
+	if how.where != nil {
+		t.Where = how.where(a, o)
 	}
 	return t
 }

@@ -2,15 +2,13 @@ package admin
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
@@ -53,21 +51,10 @@ func (f finder[T]) matcher(a *request, q search.Query) func(T) bool {
 	}
 }
 
-// listOfKind is the list in which things of a kind are searched, "" where they are in none.
-func listOfKind(kind state.Kind) string {
-	switch row := kind.Row(); {
-	case len(search.KeysOf(string(kind))) > 0:
-		return string(kind)
-	case kind == state.CronJobs || row != nil && row.Template != nil && kind != state.Pods:
-		return search.Workloads
-	}
-	return ""
-}
-
 // wrongSearch is what is not understood of the search by which things of a kind are chosen,
 // "" where all is: what a wrong search shows is chosen by nobody.
 func (a *request) wrongSearch(kind state.Kind) string {
-	if list := listOfKind(kind); list != "" {
+	if list := shownAs(kind).list; list != "" {
 		return a.searched(list).Wrong
 	}
 	return ""
@@ -190,12 +177,7 @@ var workloadFinder = finder[state.Object]{search.Workloads, map[string]func(*req
 	"label":     of(func(o state.Object, t search.Term) bool { return t.Has(o.GetLabels()) }),
 	"image":     of(func(o state.Object, t search.Term) bool { return hasImage(t, state.PodSpecOf(o)) }),
 	"condition": of(func(o state.Object, t search.Term) bool {
-		for name, status := range conditionsOf(o) {
-			if isCondition(t, name, status) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(diagnose.Conditions(o), func(c diagnose.Condition) bool { return isCondition(t, c.Type, string(c.Status)) })
 	}),
 	"owner": of(func(o state.Object, t search.Term) bool {
 		ref := metav1.GetControllerOf(o)
@@ -205,56 +187,6 @@ var workloadFinder = finder[state.Object]{search.Workloads, map[string]func(*req
 		return ofStatus(workloadStatuses, t, func(o state.Object, status string) bool { return workloadHasStatus(a, o, status) })
 	},
 }}
-
-// conditionsOf walks an object's conditions and their statuses.
-func conditionsOf(o state.Object) iter.Seq2[string, string] {
-	return func(yield func(string, string) bool) {
-		switch o := o.(type) {
-		case *corev1.Node:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		case *corev1.Pod:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		case *appsv1.Deployment:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		case *appsv1.StatefulSet:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		case *appsv1.DaemonSet:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		case *appsv1.ReplicaSet:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		case *batchv1.Job:
-			for _, c := range o.Status.Conditions {
-				if !yield(string(c.Type), string(c.Status)) {
-					return
-				}
-			}
-		}
-	}
-}
 
 var siteFinder = finder[*fleet.Site]{search.Sites, map[string]func(*request, search.Term) is[*fleet.Site]{
 	"":      of(func(s *fleet.Site, t search.Term) bool { return t.In(s.Name, s.Spec.Description, s.Spec.Location) }),

@@ -90,8 +90,8 @@ func TestWhatASearchFinds(t *testing.T) {
 			}
 		case search.Workloads:
 			for _, kind := range state.Kinds() {
-				if listOfKind(kind) == list {
-					for _, o := range findWorkloads[state.Object](a, kind) {
+				if shownAs(kind).list == list {
+					for _, o := range findWorkloads(a, kind) {
 						found = append(found, o.GetName())
 					}
 				}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"flotilla.dev/hub/panics"
-	"flotilla.dev/hub/state"
 )
 
 const (
@@ -339,24 +338,3 @@ func (js *jobs) all() []*job {
 
 // jobsTopic is what changes with every action.
 const jobsTopic = "actions"
-
-// objectHref is the page of an object.
-func objectHref(kind state.Kind, i item) string {
-	switch kind {
-	case state.Nodes:
-		return nodeHref(i.Name)
-	case state.Pods:
-		return podPath(i.Namespace, i.Name)
-	case state.Deployments, state.DaemonSets, state.StatefulSets:
-		return workloadHref(kind, i.Namespace, i.Name)
-	case state.Jobs, state.CronJobs, state.ReplicaSets:
-		return listedHref(i)
-	case state.Sites:
-		return siteHref(i.Name)
-	case state.JoinRequests:
-		return waitingPath
-	case state.FirmwareRollouts:
-		return rolloutHref(i.Name)
-	}
-	return ""
-}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
@@ -18,17 +19,12 @@ var eventTypes = [][2]string{{"", "All"}, {corev1.EventTypeWarning, "Warnings"},
 
 // statusesOf are the statuses of a list, as its menu has them.
 func statusesOf(list string) [][2]string {
-	switch list {
-	case search.Nodes:
-		return nodeStatuses
-	case search.Pods:
-		return podStatuses
-	case search.Workloads:
-		return workloadStatuses
-	case search.Sites:
-		return siteStates
+	for _, k := range state.Kinds() {
+		if how := shownAs(k); how.list == list {
+			return how.statuses
+		}
 	}
-	return eventTypes
+	return nil
 }
 
 // podWords are what pods show that are often looked for, while there are none, too.
@@ -77,11 +73,11 @@ func (a *request) known(list string) search.Known {
 // listed walks the things of a list.
 func (a *request) listed(list string, visit func(state.Object)) {
 	for _, k := range state.Kinds() {
-		if listOfKind(k) != list {
+		if shownAs(k).list != list {
 			continue
 		}
 		for o := range a.All(k, "") {
-			if k != state.ReplicaSets || metav1.GetControllerOf(o) == nil { // a deployment's is no workload of its own
+			if k != state.ReplicaSets || isListed(o) {
 				visit(o)
 			}
 		}
@@ -136,8 +132,8 @@ func (a *request) values(list, key string) []string {
 		}
 	case "condition":
 		eachOf(func(o state.Object) {
-			for name := range conditionsOf(o) {
-				found[name] = true
+			for _, c := range diagnose.Conditions(o) {
+				found[c.Type] = true
 			}
 		})
 	case "label":

@@ -219,32 +219,22 @@ func (l *live) close(p *sub) {
 // topics adds what changes concern: kinds, and single nodes and pods.
 func topics(changes []state.Applied, hit map[string]bool) {
 	for _, a := range changes {
+		if topic := shownAs(a.Key.Kind).topic; topic != "" {
+			hit[topic] = true
+		}
 		switch a.Key.Kind {
 		case state.Nodes:
-			hit["nodes"], hit["node/"+a.Key.Name] = true, true
+			hit["node/"+a.Key.Name] = true
 		case state.Records:
 			hit["records"], hit["node/"+a.Key.Name] = true, true
-		case state.Sites:
-			hit["sites"] = true
-		case state.Incidents:
-			hit[incidentsTopic] = true
-		case state.JoinRequests:
-			hit["requests"] = true
-		case state.BoardProfiles:
-			hit["boards"] = true
-		case state.FirmwareRollouts:
-			hit[rolloutsTopic] = true
 		case state.Pods:
-			hit["pods"], hit["pod/"+a.Key.Namespace+"/"+a.Key.Name] = true, true
+			hit["pod/"+a.Key.Namespace+"/"+a.Key.Name] = true
 			for _, o := range []state.Object{a.Old, a.New} {
 				if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName != "" {
 					hit["node/"+p.Spec.NodeName] = true
 				}
 			}
-		case state.Deployments, state.DaemonSets, state.StatefulSets, state.ReplicaSets, state.Jobs, state.CronJobs:
-			hit["workloads"] = true
 		case state.Events:
-			hit["events"] = true
 			if e, ok := a.New.(*corev1.Event); ok {
 				switch about := e.InvolvedObject; about.Kind {
 				case "Node":

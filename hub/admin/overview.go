@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/diagnose"
@@ -111,20 +110,16 @@ func podTile(a *request) tile {
 
 func workloadTile(a *request) tile {
 	total, good := 0, 0
-	count := func(p pill) {
-		total++
-		if p.Kind == "ok" || p.Kind == "idle" {
-			good++
+	for _, l := range listedWorkloads {
+		for o := range a.All(l.kind, "") {
+			stage := diagnose.ProgressOf(o).Stage
+			if stage == "" || !isListed(o) {
+				continue // a Job, which ends, or its Deployment tells of it
+			}
+			if total++; stages[stage] == "ok" || stages[stage] == "idle" {
+				good++
+			}
 		}
-	}
-	for d := range state.Each[*appsv1.Deployment](a.Snapshot, state.Deployments, "") {
-		count(deploymentRow(d, a.now).Pill)
-	}
-	for d := range state.Each[*appsv1.DaemonSet](a.Snapshot, state.DaemonSets, "") {
-		count(daemonSetRow(d, a.now).Pill)
-	}
-	for o := range state.Each[*appsv1.StatefulSet](a.Snapshot, state.StatefulSets, "") {
-		count(statefulSetRow(o, a.now).Pill)
 	}
 	t := tile{Label: "Workloads", Value: fmt.Sprintf("%d/%d", good, total), Note: "complete", Href: "/workloads", Kind: "ok"}
 	if good < total {

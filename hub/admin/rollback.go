@@ -78,7 +78,7 @@ func revisionFields(s state.Snapshot, with []state.Object) []field {
 	if len(with) == 1 {
 		for i, v := range versionsOf(s, with[0]) {
 			if i > 0 {
-				f.Options = append(f.Options, option{strconv.Itoa(v.Number), fmt.Sprintf("%d: %s", v.Number, images(v.Template)), false})
+				f.Options = append(f.Options, option{strconv.Itoa(v.Number), fmt.Sprintf("%d: %s", v.Number, images(&v.Template.Spec)), false})
 			}
 		}
 	}

@@ -36,18 +36,18 @@ type cronJobRow struct {
 	Menu                  menu
 }
 
-// newestJobsFirst sorts Jobs as the page lists them.
-func newestJobsFirst(jobs []*batchv1.Job) {
+// newestFirstOf sorts Jobs as the page lists them.
+func newestFirstOf(jobs []state.Object) {
 	sort.Slice(jobs, func(i, k int) bool {
 		x, y := jobs[i], jobs[k]
-		return cmp.Or(y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Namespace, y.Namespace)) < 0
+		return cmp.Or(y.GetCreationTimestamp().Compare(x.GetCreationTimestamp().Time), cmp.Compare(x.GetName(), y.GetName()), cmp.Compare(x.GetNamespace(), y.GetNamespace())) < 0
 	})
 }
 
 func taskRowOf(j *batchv1.Job, now time.Time) taskRow {
 	r := taskRow{
 		Name: j.Name, Namespace: j.Namespace, Href: ownerHref(j.Namespace, "job", j.Name), YAML: "/yaml" + objectURL(state.Jobs, j.Namespace, j.Name),
-		Pill: pill{"ok", "Running"}, Done: j.Status.Succeeded, Failed: j.Status.Failed, Wanted: "1", Images: images(j.Spec.Template),
+		Pill: pill{"ok", "Running"}, Done: j.Status.Succeeded, Failed: j.Status.Failed, Wanted: "1", Images: images(state.PodSpecOf(j)),
 	}
 	if n := j.Spec.Completions; n != nil {
 		r.Wanted = fmt.Sprint(*n)
@@ -76,7 +76,7 @@ func taskRowOf(j *batchv1.Job, now time.Time) taskRow {
 func cronJobRowOf(c *batchv1.CronJob, now time.Time) cronJobRow {
 	r := cronJobRow{
 		Name: c.Name, Namespace: c.Namespace, YAML: "/yaml" + objectURL(state.CronJobs, c.Namespace, c.Name),
-		Pill: pill{"ok", "Scheduled"}, Schedule: c.Spec.Schedule, Active: len(c.Status.Active), Images: images(c.Spec.JobTemplate.Spec.Template),
+		Pill: pill{"ok", "Scheduled"}, Schedule: c.Spec.Schedule, Active: len(c.Status.Active), Images: images(state.PodSpecOf(c)),
 	}
 	if c.Spec.TimeZone != nil {
 		r.Zone = *c.Spec.TimeZone

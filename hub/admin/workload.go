@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
 
@@ -48,7 +49,7 @@ type workloadData struct {
 // not what it wants.
 func workload(a *request) (page, error) {
 	kind, namespace, name := state.Kind(a.param("kind")), a.param("namespace"), a.param("name")
-	if kind != state.Deployments && kind != state.DaemonSets && kind != state.StatefulSets {
+	if !hasPage(kind) {
 		return page{}, errMissing("A workload is a deployment, a stateful set or a daemon set.")
 	}
 	o := a.Get(state.Key{Kind: kind, Namespace: namespace, Name: name})
@@ -59,33 +60,23 @@ func workload(a *request) (page, error) {
 		workloadRow: workloadRowOf(o, a.now), Labels: factsOf(o.GetLabels()), Menu: menuOf(a, o), Did: justDone(a),
 		YAML: "/yaml" + objectURL(kind, namespace, name), AllPods: ownerHref(namespace, strings.TrimSuffix(string(kind), "s"), name),
 	}
-	about := "Deployment"
+	about := kind.Row().Name
 	switch o := o.(type) {
 	case *appsv1.Deployment:
-		d.Kind = "Deployment"
-		d.Facts = told(deploymentFacts(o))
-		for _, c := range o.Status.Conditions {
-			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{deploymentConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Deployment", string(c.Type))})
-		}
+		d.Kind, d.Facts = "Deployment", told(deploymentFacts(o))
 	case *appsv1.DaemonSet:
-		about, d.Kind = "DaemonSet", "Daemon set"
-		d.Facts = told(daemonSetFacts(o))
+		d.Kind, d.Facts = "Daemon set", told(daemonSetFacts(o))
 	case *appsv1.StatefulSet:
-		about, d.Kind = "StatefulSet", "Stateful set"
-		d.Facts = told(statefulSetFacts(o))
-		for _, c := range o.Status.Conditions { // the hub's own: each is trouble while it is there
-			kind := "bad"
-			if c.Status != corev1.ConditionTrue {
-				kind = "ok"
-			}
-			d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{kind, string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "StatefulSet", string(c.Type))})
-		}
+		d.Kind, d.Facts = "Stateful set", told(statefulSetFacts(o))
+	}
+	for _, c := range diagnose.Conditions(o) {
+		d.Conditions = append(d.Conditions, conditionRow{c.Type, pill{workConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.Since.Time, a.now), helpURL("conditions", about, c.Type)})
 	}
 	for i, v := range versionsOf(a.Snapshot, o) {
 		if v.Pods == 0 && i > 10 {
 			break
 		}
-		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(v.Template), v.Name, at(v.Created, a.now)})
+		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(&v.Template.Spec), v.Name, at(v.Created, a.now)})
 	}
 	pods := podsOf(a.Snapshot, o)
 	d.PodCount, d.Chain = len(pods), workloadChain(a, o, pods)
@@ -114,18 +105,15 @@ func kindWord(k state.Kind) string {
 	return strings.TrimSuffix(string(k), "s")
 }
 
-func deploymentConditionKind(c appsv1.DeploymentCondition) string {
-	good := c.Status == corev1.ConditionTrue
-	if c.Type == appsv1.DeploymentReplicaFailure || string(c.Type) == string(state.PodUnreachable) {
-		good = !good
-	}
+// workConditionKind is the shape of a workload's condition.
+func workConditionKind(c diagnose.Condition) string {
 	switch {
-	case good:
-		return "ok"
-	case c.Type == appsv1.DeploymentAvailable:
+	case diagnose.IsStuck(c):
+		return "bad"
+	case c.Type == string(appsv1.DeploymentAvailable) && c.Status != corev1.ConditionTrue:
 		return "warn"
 	}
-	return "bad"
+	return "ok"
 }
 
 func deploymentFacts(d *appsv1.Deployment) []Fact {
@@ -198,16 +186,14 @@ func worstPods(a *request, pods []*corev1.Pod) (rows []podRow) {
 // workloadChain is what stands behind a workload that is not what it should be: its
 // conditions, and what its pods wait for, each with how many do.
 func workloadChain(a *request, o state.Object, pods []*corev1.Pod) (chain []string) {
-	if d, ok := o.(*appsv1.Deployment); ok {
-		told := workloadRowOf(d, a.now).told
-		for _, c := range d.Status.Conditions {
-			if k := deploymentConditionKind(c); k != "ok" && c.Message != "" && c.Type != told {
-				chain = append(chain, c.Message)
-			}
+	told := workloadRowOf(o, a.now).told
+	for _, c := range diagnose.Conditions(o) {
+		if workConditionKind(c) != "ok" && c.Message != "" && c.Type != told {
+			chain = append(chain, c.Message)
 		}
-		if d.Spec.Paused {
-			chain = append(chain, "It is paused: changes of its template wait until it is resumed.")
-		}
+	}
+	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
+		chain = append(chain, "It is paused: changes of its template wait until it is resumed.")
 	}
 	counts := map[string]int{}
 	first := map[string]*corev1.Pod{}

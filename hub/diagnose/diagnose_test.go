@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -183,6 +185,57 @@ func TestWhatIsWrongWithAPod(t *testing.T) {
 		}
 		if f != diagnose.Pod(s, s.Pod("default", "p").DeepCopy()) {
 			t.Errorf("%s: of the same pod it is another finding", c.rule)
+		}
+	}
+}
+
+func TestHowFarAWorkloadIs(t *testing.T) {
+	three := int32(3)
+	deployment := func(change func(*appsv1.Deployment)) state.Object {
+		d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &three}, Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
+		change(d)
+		return d
+	}
+	set := func(change func(*appsv1.StatefulSet)) state.Object {
+		s := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: &three}, Status: appsv1.StatefulSetStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}}
+		change(s)
+		return s
+	}
+	for _, c := range []struct {
+		rule string
+		o    state.Object
+		want diagnose.Stage
+	}{
+		{"all are there", deployment(func(*appsv1.Deployment) {}), diagnose.Complete},
+		{"one is not available", deployment(func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 2 }), diagnose.Incomplete},
+		{"one is of an older version", deployment(func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 2 }), diagnose.RollingOut},
+		{"an old one is still to go", deployment(func(d *appsv1.Deployment) { d.Status.Replicas = 4 }), diagnose.RollingOut},
+		{"none is wanted, and one is still to go", deployment(func(d *appsv1.Deployment) { d.Spec.Replicas, d.Status.UpdatedReplicas = new(int32(0)), 0 }), diagnose.RollingOut},
+		{"the newest version is not seen yet", deployment(func(d *appsv1.Deployment) { d.Generation = 2 }), diagnose.RollingOut},
+		{"none is wanted", deployment(func(d *appsv1.Deployment) {
+			d.Spec.Replicas, d.Status = new(int32(0)), appsv1.DeploymentStatus{}
+		}), diagnose.None},
+		{"it is paused", deployment(func(d *appsv1.Deployment) { d.Spec.Paused, d.Status.UpdatedReplicas = true, 0 }), diagnose.Paused},
+		{"it does not get on, though it is paused", deployment(func(d *appsv1.Deployment) {
+			d.Spec.Paused = true
+			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse}}
+		}), diagnose.Stuck},
+		{"a stateful set waits for a pod before the next version", set(func(s *appsv1.StatefulSet) { s.Status.AvailableReplicas, s.Status.UpdatedReplicas = 2, 1 }), diagnose.Incomplete},
+		{"a stateful set has a partition", set(func(s *appsv1.StatefulSet) {
+			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.RollingUpdate = 1, &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))}
+		}), diagnose.Complete},
+		{"a stateful set is changed by hand", set(func(s *appsv1.StatefulSet) {
+			s.Status.UpdatedReplicas, s.Spec.UpdateStrategy.Type = 0, appsv1.OnDeleteStatefulSetStrategyType
+		}), diagnose.Complete},
+		{"a stateful set has too many", set(func(s *appsv1.StatefulSet) { s.Status.Replicas = 4 }), diagnose.ScalingDown},
+		{"a daemon set is on no node", &appsv1.DaemonSet{}, diagnose.None},
+		{"a daemon set may not make a pod", &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberAvailable: 1,
+			Conditions: []appsv1.DaemonSetCondition{{Type: "ReplicaFailure", Status: corev1.ConditionTrue}}}}, diagnose.Stuck},
+		{"a replication controller lacks one", &corev1.ReplicationController{Status: corev1.ReplicationControllerStatus{}}, diagnose.Incomplete},
+		{"a Job has its own end", &batchv1.Job{}, ""},
+	} {
+		if p := diagnose.ProgressOf(c.o); p.Stage != c.want {
+			t.Errorf("%s: %+v, want %s", c.rule, p, c.want)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 			continue
 		}
 		for o := range s.All(k, "") {
-			if viewOfWork(o).cause != "" {
+			if diagnose.WorkOf(o).Cause != "" {
 				all = append(all, state.About(state.KeyOf(o)))
 			}
 			if large(s, o) {

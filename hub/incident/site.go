@@ -115,7 +115,7 @@ func (p *pass) site(name string) (f findings) {
 			}
 		}
 		for key := range touched {
-			if p.isShort(key) {
+			if diagnose.WorkOf(p.s.Get(key)).Short {
 				i.Count.Workloads++
 			}
 		}
@@ -286,7 +286,7 @@ func (p *pass) fleet() (f findings) {
 			continue
 		}
 		for o := range p.s.All(k, "") {
-			if p.owns(o) && viewOfWork(o).short {
+			if p.owns(o) && diagnose.WorkOf(o).Short {
 				i.Count.Workloads++
 			}
 		}

@@ -57,7 +57,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	if !diagnose.IsWork(c.Key.Kind) && c.Key.Kind != state.FirmwareRollouts {
 		return nil
 	}
-	was, is, there := viewOfWork(c.Old), viewOfWork(c.New), c.Old != nil && c.New != nil
+	was, is, there := diagnose.WorkOf(c.Old), diagnose.WorkOf(c.New), c.Old != nil && c.New != nil
 	stays := there && sameMaker(c.Old, c.New) && c.Old.GetUID() == c.New.GetUID()
 	if was == is && stays {
 		return nil
@@ -71,7 +71,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace, Name: ref.Name}))
 		}
 	}
-	if was.short != is.short {
+	if was.Short != is.Short {
 		all = append(all, state.Subject{Key: c.Key, Part: partShort}, theFleet)
 	}
 	return all

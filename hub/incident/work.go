@@ -115,89 +115,9 @@ func (p *pass) podsBelow(uid types.UID, depth int, yield func(*corev1.Pod) bool)
 	return true
 }
 
-// A work is what incidents are made of in a workload itself: whether it has fewer ready
-// pods than it wants, and why it makes none, if it says so.
-type work struct {
-	short bool
-	ended bool // a Job: the one before it is not its CronJob's newest any more
-	cause fleet.IncidentCause
-	why   string
-	at    time.Time
-}
-
-func viewOfWork(o state.Object) (w work) {
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
-		for _, c := range o.Status.Conditions {
-			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
-		}
-	case *appsv1.ReplicaSet:
-		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
-		for _, c := range o.Status.Conditions {
-			if metav1.GetControllerOfNoCopy(o) == nil { // else the Deployment says it
-				w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
-			}
-		}
-	case *corev1.ReplicationController:
-		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
-		for _, c := range o.Status.Conditions {
-			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
-		}
-	case *appsv1.StatefulSet:
-		w.short = o.Status.ReadyReplicas < wanted(o.Spec.Replicas)
-		for _, c := range o.Status.Conditions {
-			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
-		}
-	case *appsv1.DaemonSet:
-		w.short = o.Status.NumberReady < o.Status.DesiredNumberScheduled
-		for _, c := range o.Status.Conditions {
-			w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
-		}
-	case *fleet.FirmwareRollout:
-		if st := &o.Status; st.Phase == fleet.RolloutStopped {
-			w = work{cause: diagnose.FirmwareRolloutStopped, why: st.Sentence}
-			for _, c := range st.Conditions {
-				if c.Type == "Stopped" {
-					w.at = c.LastTransitionTime.UTC()
-				}
-			}
-		}
-	case *batchv1.Job:
-		w.ended = state.JobEnd(o) != nil
-		if c := state.JobCondition(o, batchv1.JobFailed); c != nil {
-			w.cause, w.why, w.at = diagnose.JobFailed, c.Message, c.LastTransitionTime.UTC()
-		} else if !w.ended {
-			for _, c := range o.Status.Conditions {
-				w.says(string(c.Type), c.Status, c.Reason, c.Message, c.LastTransitionTime)
-			}
-		}
-	}
-	return w
-}
-
-// says notes a workload's condition if it is that no pods may be made for it: of a Job it is called FailedCreate, of
-// a Deployment whose ReplicaSet may not be made Progressing.
-func (w *work) says(t string, status corev1.ConditionStatus, reason, message string, at metav1.Time) {
-	failed := t == string(appsv1.ReplicaSetReplicaFailure) || t == "FailedCreate"
-	if failed && status == corev1.ConditionTrue || t == string(appsv1.DeploymentProgressing) && reason == "ReplicaSetCreateError" {
-		w.cause, w.why, w.at = diagnose.CannotMakePods, message, at.UTC()
-	}
-}
-
 // large tells whether a workload has so many pods that they are not walked whenever something
 // becomes of one.
 func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > state.Large }
-
-func wanted(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
-}
-
-// isShort tells whether a workload has fewer ready pods than it wants.
-func (p *pass) isShort(key state.Key) bool { return viewOfWork(p.s.Get(key)).short }
 
 // work finds the incidents of a workload's pods, and its own.
 func (p *pass) work(key state.Key) (f findings) {
@@ -244,7 +164,7 @@ func (p *pass) work(key state.Key) (f findings) {
 		}
 	}
 	p.ownTrouble(o, by, object, &f)
-	short := p.isShort(key)
+	short := diagnose.WorkOf(o).Short
 	for _, fam := range []diagnose.Family{diagnose.FamilyRun, diagnose.FamilyPlace, diagnose.FamilyGate, diagnose.FamilyStop, diagnose.FamilyMake, diagnose.FamilyBoot} {
 		i := by[fam]
 		if i == nil {
@@ -268,43 +188,19 @@ func (p *pass) work(key state.Key) (f findings) {
 	return f
 }
 
-// recent is how long a Job that has failed is trouble.
-const recent = 24 * time.Hour
-
-// ownTrouble adds what a workload says of itself, or a CronJob's newest Job: nothing in a namespace that goes, as
-// what it says is old.
+// ownTrouble adds what a workload says of itself: nothing in a namespace that goes, as what it says is old.
 func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object fleet.IncidentObject, f *findings) {
 	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil && ns.GetDeletionTimestamp() != nil {
 		return
 	}
-	w := viewOfWork(o)
-	if _, ok := o.(*batchv1.CronJob); ok {
-		var newest *batchv1.Job
-		for d := range p.s.Owned(o.GetUID(), state.Jobs) {
-			j := d.(*batchv1.Job)
-			if v := viewOfWork(j); v.cause == diagnose.CannotMakePods {
-				p.add(by, v.cause, object, v.at, v.why)
-			}
-			if state.JobEnd(j) != nil && (newest == nil || newest.CreationTimestamp.Before(&j.CreationTimestamp)) {
-				newest = j
-			}
+	for _, x := range diagnose.Workload(p.s, o) {
+		if !x.Until.IsZero() && !x.Until.After(p.now) {
+			continue
 		}
-		if newest != nil {
-			w = viewOfWork(newest)
-		}
+		f.wake = earliest(f.wake, x.Until)
+		p.add(by, x.Cause, object, x.Since, x.Detail())
 	}
-	if w.cause == "" {
-		return
-	}
-	if w.cause == diagnose.JobFailed {
-		until := w.at.Add(recent)
-		if !until.After(p.now) {
-			return
-		}
-		f.wake = earliest(f.wake, until)
-	}
-	p.add(by, w.cause, object, w.at, w.why)
-	if r, ok := o.(*fleet.FirmwareRollout); ok {
+	if r, ok := o.(*fleet.FirmwareRollout); ok && by[diagnose.FamilyBoot] != nil {
 		i := by[diagnose.FamilyBoot]
 		i.Count.Nodes = r.Status.Bad
 		for _, n := range r.Status.NodeStates {
@@ -438,7 +334,7 @@ func (p *pass) image(image string) (f findings) {
 		return f
 	}
 	for key := range workloads {
-		if p.isShort(key) {
+		if diagnose.WorkOf(p.s.Get(key)).Short {
 			i.Count.Workloads++
 		}
 	}
