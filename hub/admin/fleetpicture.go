@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
 
@@ -34,14 +35,14 @@ var marks = [markKinds]struct{ Class, Text, Status string }{
 }
 
 func lookOf(n *corev1.Node) markKind {
-	switch ready := state.ReadyOf(n); {
-	case state.NeverReported(n):
+	switch f := diagnose.FirstOf(n); {
+	case f.Cause == diagnose.NodeNeverReported:
 		return markNever
-	case ready == corev1.ConditionUnknown:
+	case f.Cause == diagnose.NodeDark:
 		return markDark
-	case ready == corev1.ConditionFalse:
+	case f.Cause == diagnose.NodeNotReady:
 		return markBad
-	case len(unhealthy(n)) > 0:
+	case f.Cause != "":
 		return markWarn
 	case n.Spec.Unschedulable:
 		return markRest

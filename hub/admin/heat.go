@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
 
@@ -28,7 +29,7 @@ func heated(why string, told corev1.NodeConditionType, n *corev1.Node, celsius f
 	if c := state.NodeCondition(n, told); c != nil && c.Reason == "Throttled" {
 		return fmt.Sprintf("It is at %.0f °C, and the firmware slows the processor down: check its cooling.", celsius)
 	}
-	if len(unhealthy(n)) == 0 {
+	if len(diagnose.Failing(n)) == 0 {
 		return strings.TrimSpace(fmt.Sprintf("It is at %.0f °C; from about %d °C on boards slow down: check its cooling. %s", celsius, hot, why))
 	}
 	return why

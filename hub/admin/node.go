@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
@@ -70,7 +71,7 @@ func node(a *request) (page, error) {
 	_, told := nodeWhy(a.Snapshot, n)
 	live := a.liveness(name)
 	d := nodeData{
-		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: a.nodeWhy(n), Since: at(nodeSince(n), a.now), Chain: nodeChain(a.Snapshot, n, a.now),
+		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: a.nodeWhy(n), Since: at(diagnose.FirstOf(n).Since, a.now), Chain: nodeChain(a.Snapshot, n, a.now),
 		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
 		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: menuOf(a, n), Did: justDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
 	}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -121,7 +122,7 @@ var nodeStatuses = [][2]string{
 func hasStatus(n *corev1.Node, status string) bool {
 	switch status {
 	case "attention":
-		return state.ReadyOf(n) != corev1.ConditionTrue || len(unhealthy(n)) > 0
+		return diagnose.FirstOf(n).Cause != ""
 	case "ready":
 		return state.ReadyOf(n) == corev1.ConditionTrue
 	case "notready":

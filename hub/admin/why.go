@@ -9,76 +9,66 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 // nodePill is a node's status; shapes and colours follow its Ready condition.
 func nodePill(n *corev1.Node) pill {
-	switch {
-	case state.NeverReported(n):
+	switch f := diagnose.FirstOf(n); {
+	case f.Cause == diagnose.NodeNeverReported:
 		return pill{"idle", "Never seen"}
-	case state.ReadyOf(n) == corev1.ConditionUnknown:
+	case f.Cause == diagnose.NodeDark:
 		return pill{"bad", "Unknown"}
-	case state.ReadyOf(n) == corev1.ConditionFalse:
+	case f.Cause == diagnose.NodeNotReady:
 		return pill{"bad", "Not ready"}
 	case n.Spec.Unschedulable:
 		return pill{"warn", "Ready, cordoned"}
-	case len(unhealthy(n)) > 0:
-		return pill{"warn", "Ready, " + trouble(unhealthy(n)[0])}
+	case f.Cause != "":
+		return pill{"warn", "Ready, " + trouble(f)}
 	}
 	return pill{"ok", "Ready"}
 }
 
 // conditionKind is the shape of a condition.
 func conditionKind(c corev1.NodeCondition) string {
-	m := fleet.MeaningOf(c.Type)
-	switch {
+	switch m := fleet.MeaningOf(c.Type); {
+	case diagnose.Fails(c), c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
+		return "bad"
 	case m == fleet.Unjudged:
 		return "idle"
-	case (c.Status == corev1.ConditionTrue) == (m != fleet.Trouble) && c.Status != corev1.ConditionUnknown:
-		return "ok"
-	case m == fleet.Feature, c.Status == corev1.ConditionUnknown && c.Type != corev1.NodeReady:
+	case c.Status == corev1.ConditionUnknown, m == fleet.Feature && c.Status != corev1.ConditionTrue:
 		return "warn"
 	}
-	return "bad"
+	return "ok"
 }
 
-// unhealthy returns the conditions other than Ready that need attention.
-func unhealthy(n *corev1.Node) (bad []corev1.NodeCondition) {
-	for _, c := range n.Status.Conditions {
-		if c.Type != corev1.NodeReady && conditionKind(c) == "bad" {
-			bad = append(bad, c)
-		}
+// trouble names the condition that a finding is.
+func trouble(f diagnose.Finding) string {
+	t := diagnose.RuleOf(f.Cause).Condition
+	if fleet.MeaningOf(t) == fleet.Trouble {
+		return string(t)
 	}
-	return bad
-}
-
-// trouble names a condition that needs attention.
-func trouble(c corev1.NodeCondition) string {
-	if fleet.MeaningOf(c.Type) == fleet.Trouble {
-		return string(c.Type)
-	}
-	return cmp.Or(c.Reason, "not "+string(c.Type))
+	return cmp.Or(f.Reason, "not "+string(t))
 }
 
 // nodeWhy says in one sentence what is wrong with a node, "": nothing, and which condition's
 // own message that is, if it is one's. Where the hub has said it before, in event and log, it
 // is that sentence: of a silent node the event knows more than the condition.
 func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeConditionType) {
-	ready := state.NodeCondition(n, corev1.NodeReady)
-	switch {
-	case state.NeverReported(n):
+	switch f := diagnose.FirstOf(n); {
+	case f.Cause == diagnose.NodeNeverReported:
 		return "No device has reported as this node yet.", ""
-	case ready.Status != corev1.ConditionTrue:
-		if e := newest(eventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil && ready.Status == corev1.ConditionUnknown {
+	case !diagnose.Ready(n):
+		if e := newest(eventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil && f.Cause == diagnose.NodeDark {
 			return e.Message, ""
 		}
+		ready := state.NodeCondition(n, corev1.NodeReady)
 		message := strings.TrimSuffix(cmp.Or(ready.Message, ready.Reason, "no reason given"), ".")
 		return fmt.Sprintf("node %s Ready=%s: %s", n.Name, ready.Status, message), corev1.NodeReady
-	}
-	if bad := unhealthy(n); len(bad) > 0 {
-		return strings.TrimSpace(drainLine(n) + " " + fmt.Sprintf("%s: %s", trouble(bad[0]), cmp.Or(bad[0].Message, bad[0].Reason))), bad[0].Type
+	case f.Cause != "":
+		return strings.TrimSpace(drainLine(n) + " " + trouble(f) + ": " + cmp.Or(f.Message, f.Reason)), diagnose.RuleOf(f.Cause).Condition
 	}
 	if text := drainLine(n); text != "" {
 		return text, ""
@@ -87,25 +77,6 @@ func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 		return "Cordoned: no new pods are placed here.", ""
 	}
 	return "", ""
-}
-
-// troubled tells whether something is wrong with a node that counts more than a cordon.
-func troubled(n *corev1.Node) bool {
-	return state.NeverReported(n) || state.ReadyOf(n) != corev1.ConditionTrue || len(unhealthy(n)) > 0
-}
-
-// nodeSince is since when something is wrong with a node; zero: nothing, or not known.
-func nodeSince(n *corev1.Node) time.Time {
-	if state.NeverReported(n) {
-		return n.CreationTimestamp.Time
-	}
-	if ready := state.NodeCondition(n, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
-		return ready.LastTransitionTime.Time
-	}
-	if bad := unhealthy(n); len(bad) > 0 {
-		return bad[0].LastTransitionTime.Time
-	}
-	return time.Time{}
 }
 
 // nodeChain is what stands behind a node's trouble, and what follows from it.
@@ -125,12 +96,12 @@ func nodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 			chain = append(chain, waits(s, n, now))
 		}
 	}
-	for _, c := range unhealthy(n) {
+	for _, c := range diagnose.Failing(n) {
 		if c.Type != told {
 			chain = append(chain, fmt.Sprintf("Condition %s: %s", c.Type, cmp.Or(c.Message, c.Reason)))
 		}
 	}
-	if n.Spec.Unschedulable && troubled(n) {
+	if n.Spec.Unschedulable && diagnose.FirstOf(n).Cause != "" {
 		chain = append(chain, "It is cordoned: no new pods are placed here.")
 	}
 	return chain

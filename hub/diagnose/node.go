@@ -34,18 +34,36 @@ func Node(n *corev1.Node) (all []Finding) {
 	if !Ready(n) {
 		return []Finding{NotReady(n)}
 	}
-	for i := range n.Status.Conditions {
-		c := &n.Status.Conditions[i]
-		if c.Type == corev1.NodeReady || !Fails(*c) {
-			continue
-		}
-		f := ofCondition(n, c)
+	for _, c := range Failing(n) {
+		f := ofCondition(n, &c)
 		if from := state.NodeCondition(n, RuleOf(f.Cause).follows); from != nil && Fails(*from) {
 			continue // it follows from another that is bad too
 		}
 		all = append(all, f)
 	}
 	return all
+}
+
+// Failing returns the conditions of a node that say that something is wrong, but for Ready.
+func Failing(n *corev1.Node) (all []corev1.NodeCondition) {
+	for _, c := range n.Status.Conditions {
+		if c.Type != corev1.NodeReady && Fails(c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// FirstOf returns what comes first of all that is wrong with a node: that it is not ready, also
+// where it has its startup grace still.
+func FirstOf(n *corev1.Node) Finding {
+	if !Ready(n) {
+		return NotReady(n)
+	}
+	if all := Node(n); len(all) > 0 {
+		return all[0]
+	}
+	return Finding{}
 }
 
 // NotReady returns why a node is not ready.

@@ -76,7 +76,7 @@ type Rule struct {
 	Row  func(Finding) string // the same of one pod or node, in few words
 	Fix  string               // what helps
 
-	condition corev1.NodeConditionType // that it is
+	Condition corev1.NodeConditionType // of a node that the cause is; "": it is none
 	follows   corev1.NodeConditionType // where this is bad on the same node too, it is no finding of its own
 }
 
@@ -212,7 +212,7 @@ var rules = map[fleet.IncidentCause]Rule{
 
 // ofNodes is the rule of a cause that a condition of nodes is.
 func ofNodes(c corev1.NodeConditionType, card, fix string) Rule {
-	return Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string { return f.Node + ": " + string(c) }, Fix: fix, condition: c}
+	return Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string { return f.Node + ": " + string(c) }, Fix: fix, Condition: c}
 }
 
 func (r Rule) critical() Rule {
@@ -235,8 +235,8 @@ func Causes() []fleet.IncidentCause { return slices.Sorted(maps.Keys(rules)) }
 var byCondition = func() map[corev1.NodeConditionType]fleet.IncidentCause {
 	m := map[corev1.NodeConditionType]fleet.IncidentCause{}
 	for cause, r := range rules {
-		if r.condition != "" {
-			m[r.condition] = cause
+		if r.Condition != "" {
+			m[r.Condition] = cause
 		}
 	}
 	return m
