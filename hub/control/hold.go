@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -102,11 +103,12 @@ func adds(a state.Applied) bool {
 	return a.Old == nil && a.New != nil && (row == nil || !row.Expendable)
 }
 
-// A storeRoom is what the loop knows of the store's space for new objects. While there is none, passes
+// A storeRoom is what the loop knows of whether the store takes new objects. While it does not, passes
 // are made without what would add any; from time to time one is tried with it.
 type storeRoom struct {
 	full bool
 	err  error         // why
+	told time.Time     // when the log was told last
 	next time.Time     // when to try again
 	wait time.Duration // until then, from the last try
 }
@@ -116,8 +118,37 @@ const leastRoomWait, mostRoomWait = time.Second, 10 * time.Second
 // spares tells whether a pass is to be made without what adds an object.
 func (r *storeRoom) spares(now time.Time) bool { return r.full && now.Before(r.next) }
 
-// failed notes that the store had no room.
+// out tells whether it is for the disk that new objects are not taken: else it may be one of them, such
+// as a row that is too large.
+func (r *storeRoom) out() bool { return r.full && errors.Is(r.err, ErrFull) }
+
+// failed notes that the store has not taken what was to be added.
 func (r *storeRoom) failed(err error, now time.Time) {
 	r.full, r.err, r.wait = true, err, min(max(2*r.wait, leastRoomWait), mostRoomWait)
 	r.next = now.Add(r.wait)
+}
+
+// lacksRoom notes how the same pass went without what was to be added. Of a full disk the store tells.
+func (l *Loop) lacksRoom(err error, now time.Time) {
+	r := &l.room
+	switch {
+	case r.out():
+	case err != nil: // it was not for that
+		l.room = storeRoom{}
+	case r.told.IsZero() || now.Sub(r.told) >= tellAgain:
+		l.Log.Error("what the hub would add is not remembered, and tried again; all else goes on", "err", r.err, "every", mostRoomWait)
+		r.told = now
+	}
+}
+
+// A Roomer is a Store that tells by itself whether it has room again, by trying.
+type Roomer interface {
+	Room(ctx context.Context) bool
+}
+
+// hasRoom tells whether the store takes new objects again, after a pass that was remembered whole: it
+// may have had nothing to add.
+func (l *Loop) hasRoom(ctx context.Context) bool {
+	r, ok := l.Store.(Roomer)
+	return !ok || !l.room.out() || r.Room(ctx)
 }

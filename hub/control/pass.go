@@ -33,22 +33,27 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		s = s.Listen(heard)
 	}
 	spare := l.room.spares(now)
-	start := l.refreshSeen(s.WithRoom(!l.room.full), now)
+	start := l.refreshSeen(s.WithRoom(!l.room.out()), now)
 	s, log, told := l.settle(start, jobs, now, spare)
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
-	if errors.Is(err, ErrFull) && !spare {
+	if err != nil && !errors.Is(err, ErrUnavailable) && !spare {
 		// What changes or deletes goes on: the same pass, without what adds an object.
 		l.room.failed(err, now)
 		l.settler.AskAll()
 		spare = true
-		start = l.refreshSeen(start.WithRoom(false), now)
+		start = l.refreshSeen(start.WithRoom(!l.room.out()), now)
 		s, log, told = l.settle(start, jobs, now, spare)
 		sizes, err = l.remember(ctx, log, s.Revision)
+		l.lacksRoom(err, now)
 	} else if err == nil && l.room.full && !spare {
-		l.room = storeRoom{}
-		l.settler.AskAll() // the incident of the full disk is over
-		s = s.WithRoom(true)
+		if l.hasRoom(ctx) {
+			l.room = storeRoom{}
+			l.settler.AskAll() // the incident of the full disk is over
+			s = s.WithRoom(true)
+		} else {
+			l.room.failed(l.room.err, now)
+		}
 	}
 	wrote = written{time.Since(at), sizes}
 	if err != nil {
@@ -69,10 +74,10 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	return err
 }
 
-// settle hears news and settles: all that a pass decides. With spare, news that adds an object is
-// refused, and deciders' plans that do are left out.
+// settle hears news and settles: all that a pass decides. With spare, deciders' plans that add an
+// object are left out, and for want of room news that does is refused.
 func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time, spare bool) (next state.Snapshot, log, told []state.Applied) {
-	s, log = l.hearAll(s, jobs, now, spare)
+	s, log = l.hearAll(s, jobs, now, spare && l.room.out())
 	s = l.withSeen(s, func(yield func(string) bool) {
 		for _, a := range log {
 			switch a.Key.Kind {

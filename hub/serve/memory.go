@@ -53,6 +53,12 @@ func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) erro
 	return err
 }
 
+// Room implements control.Roomer.
+func (m memory) Room(ctx context.Context) bool {
+	s, ok := m.store.(control.Roomer)
+	return ok && s.Room(ctx)
+}
+
 // recall reads the fleet as it is remembered, and says what of it had to be mended: an
 // older hub, or whoever changed the database, has let in what nothing may be.
 func recall(ctx context.Context, st *store.Store, started time.Time) (s state.Snapshot, mended []state.Change, err error) {

@@ -49,6 +49,9 @@ func (d disk) Commit(ctx context.Context, rows []control.Row, rev uint64) error 
 	return d.Store.Commit(ctx, rows, rev)
 }
 
+// Room implements control.Roomer.
+func (d disk) Room(context.Context) bool { return !d.w.full.Load() }
+
 // A listener is one in memory under the address of a real one.
 type listener struct {
 	*pipe.Net

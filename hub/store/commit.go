@@ -113,10 +113,7 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		if s.pg != nil || s.giveUpBallast() {
 			err = s.apply(ctx, rows, c.Rev, false)
 		}
-	} else if err == nil && s.full.Load() && s.pg != nil && slices.ContainsFunc(rows, func(r Row) bool { return r.Object != nil }) {
-		s.full.Store(false)
-		s.log.Info("the disk has space again")
-	}
+	} // a server's disk has space again when Room finds it: a change needs less than something new
 	if err != nil {
 		return fmt.Errorf("commit %d changes: %w", len(rows), err)
 	}

@@ -1,7 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +22,38 @@ func (s *Store) ballast() string { return filepath.Join(s.dir, "ballast") }
 // Full tells whether the disk is full: nothing new is remembered.
 func (s *Store) Full() bool {
 	return s.full.Load()
+}
+
+// errProbe ends a transaction that was only to find out whether there is room.
+var errProbe = errors.New("there is room")
+
+// Room tells whether something new can be remembered again, by taking the space for it: hours may go by
+// in which nothing is added.
+func (s *Store) Room(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.isOpen():
+		return false
+	case !s.full.Load():
+		return true
+	case s.pg == nil:
+		if !s.makeBallast() {
+			return false
+		}
+	default: // a server's disk has no ballast, and a file grows before its transaction ends
+		pad := make([]byte, 64<<10)
+		_, _ = rand.Read(pad)
+		if err := s.txLocked(context.WithoutCancel(ctx), func(ctx context.Context, c *conn) error {
+			_, err := c.ExecContext(ctx, setMeta, "room", hex.EncodeToString(pad))
+			return cmp.Or(err, errProbe)
+		}); !errors.Is(err, errProbe) {
+			return false
+		}
+	}
+	s.full.Store(false)
+	s.log.Info("the disk has space again")
+	return true
 }
 
 // makeBallast takes the space, if as much again stays free, and tells whether there is room for it. What lies in
@@ -39,6 +74,17 @@ func (s *Store) makeBallast() (room bool) {
 		s.log.Warn("no space is held back for the day when the disk is full: remove what is in the place of that file, or make the data directory writable", "file", s.ballast(), "err", err)
 	}
 	return true
+}
+
+// grows returns why no file can be made in the data directory: SQLite does not tell a quota from an I/O
+// error.
+func (s *Store) grows() error {
+	f, err := os.CreateTemp(s.dir, "room")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, 64<<10))
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
 func (s *Store) fillBallast() error {

@@ -56,7 +56,7 @@ func (s *Store) explain(err error) error {
 	case sqliteFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case sqliteIOErr: // some file systems refuse to grow the log's index with this one
-		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 {
+		if free, ferr := freeBytes(s.dir); ferr == nil && free < 1<<20 || errors.Is(s.grows(), unix.EDQUOT) {
 			return fmt.Errorf("%w: %w", ErrFull, err)
 		}
 		code := e.Code()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
 )
 
 // SQLSTATE codes that the store tells apart.
@@ -21,6 +22,8 @@ const (
 	statePassword      = "28P01"
 	stateUser          = "28000"
 	stateDenied        = "42501"
+	stateLimit         = "53400" // a quota of an extension's
+	stateInternal      = "XX000"
 	stateNoStatement   = "26000" // a prepared one
 	stateStatement     = "42P05"
 	stateProtocol      = "08P01"
@@ -68,7 +71,8 @@ func explainPostgres(err error, where string) error {
 	var connecting *pgconn.ConnectError
 	var network net.Error
 	switch state := sqlState(err); {
-	case strings.HasPrefix(state, "531"): // 53100: disk full
+	case strings.HasPrefix(state, "531"), state == stateLimit, // 53100: disk full
+		state == stateInternal && strings.Contains(strings.ToLower(err.Error()), unix.EDQUOT.Error()): // a quota of the file system
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case strings.HasPrefix(state, "53"):
 		return unavailable("has no room for it (connections or memory)")

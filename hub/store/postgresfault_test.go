@@ -1031,6 +1031,9 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{big(9000, rev+1), big(9001, rev+1)}}); !errors.Is(err, ErrFull) {
 		t.Fatal("PostgreSQL has given the space back by itself: the manual says that it does not", err)
 	}
+	if s.Room(t.Context()) || !s.Full() {
+		t.Fatal("it says that there is room, and there is none")
+	}
 	if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_REMOUNT, "size=200m,mode=0755"); err != nil {
 		t.Fatal(err)
 	}
@@ -1040,7 +1043,7 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 		}
 		rev++
 	}
-	if s.Full() {
+	if !s.Room(t.Context()) || s.Full() {
 		t.Fatal("it is full still")
 	}
 	if err := s.AddAudit(t.Context(), did("pi-1")); err != nil {
