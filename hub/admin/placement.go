@@ -55,7 +55,7 @@ func placementOf(a *request, p *corev1.Pod) *placement {
 	for _, c := range e.Candidates {
 		r := candidateRow{Name: c.Node.Name, Href: nodeHref(c.Node.Name), Site: state.SiteOf(c.Node), Pill: nodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU), Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
 		for _, o := range c.Against {
-			r.Against = append(r.Against, againstText(c.Node, o))
+			r.Against = append(r.Against, reasonWords[o.Reason].against(c.Node, o))
 		}
 		d.Rows = append(d.Rows, r)
 	}
@@ -82,87 +82,9 @@ func unplacedWhy(e schedule.Explanation) string {
 
 func needsOf(e schedule.Explanation) (needs []string) {
 	for _, o := range e.Obstacles {
-		needs = append(needs, needText(o, e.Nodes))
+		needs = append(needs, reasonWords[o.Reason].need(neededOf(o, e.Nodes)))
 	}
 	return needs
-}
-
-// needText says what is needed and what there is.
-func needText(o schedule.Obstacle, nodes int) string {
-	all := o.Nodes == nodes
-	some := fmt.Sprintf("%s of %s nodes", thousands(o.Nodes), thousands(nodes))
-	if nodes == 1 {
-		some = "the only node"
-	}
-	are := "are"
-	have := "have"
-	if o.Nodes == 1 {
-		are, have = "is", "has"
-	}
-	switch o.Kind {
-	case schedule.NodeUnschedulable:
-		return capital(some) + " " + are + " cordoned."
-	case schedule.NodeNotReady:
-		return capital(some) + " " + are + " not ready, or " + map[bool]string{true: "does", false: "do"}[o.Nodes == 1] + " not answer."
-	case schedule.NodePressure:
-		return fmt.Sprintf("%s %s the taint %s, which goes by itself when what is wrong there is over.", capital(some), have, o.Taint.ToString())
-	case schedule.UntoleratedTaint:
-		return fmt.Sprintf("Does not tolerate the taint %s, which %s %s.", o.Taint.ToString(), some, have)
-	case schedule.NodeAffinity:
-		return affinityNeed(o, all, some, have)
-	case schedule.NodeName:
-		return "Is for " + listed(o.Where, 5) + " only, by name."
-	case schedule.NodePorts:
-		return fmt.Sprintf("Needs port %s of the device: it is taken on %s.", portText(o.Port), some)
-	case schedule.TooManyPods:
-		return fmt.Sprintf("%s %s as many pods as it may have.", capital(some), have)
-	case schedule.InsufficientResource:
-		needs := "Needs " + ofResource(o.Want.String(), o.Resource)
-		switch {
-		case o.Node == "" && all:
-			return needs + ": no node has any."
-		case o.Node == "":
-			return needs + ": " + some + " " + have + " none."
-		case all && nodes > 1:
-			return fmt.Sprintf("%s: %s has the most free, %s.", needs, o.Node, freeText(o.Resource, o.Free))
-		case all:
-			return fmt.Sprintf("%s: %s has %s free.", needs, o.Node, freeText(o.Resource, o.Free))
-		}
-		return fmt.Sprintf("%s: %s %s less free, the most of them %s with %s.", needs, some, have, o.Node, freeText(o.Resource, o.Free))
-	case schedule.TopologySpread:
-		return fmt.Sprintf("Must be spread evenly over %s: %s %s where too many of its like are.", o.Key, some, are)
-	case schedule.TopologyLabel:
-		return fmt.Sprintf("Must be spread over %s: %s %s no such label.", o.Key, some, have)
-	case schedule.PodAffinity:
-		return fmt.Sprintf("Must be near other pods, by %s: they are not where %s %s.", o.Key, some, are)
-	case schedule.PodAntiAffinity:
-		return fmt.Sprintf("Must be away from other pods, by %s: they are where %s %s.", o.Key, some, are)
-	case schedule.Repelled:
-		return fmt.Sprintf("Other pods must be away from it, by %s: they are where %s %s.", o.Key, some, are)
-	case schedule.VolumeElsewhere:
-		return "Its volume is on " + listed(o.Where, 5) + ", and can be used nowhere else."
-	case schedule.VolumeInUse:
-		return "Its volume is used by another pod, and may be used by one alone."
-	}
-	return string(o.Kind) + ": " + some + "."
-}
-
-func affinityNeed(o schedule.Obstacle, all bool, some, have string) string {
-	if o.Label.Key == "" {
-		return "Has a node affinity that no node can match: it asks for nothing that could hold."
-	}
-	text := "Needs " + labelText(o.Label)
-	switch negative := o.Label.Operator == corev1.NodeSelectorOpNotIn || o.Label.Operator == corev1.NodeSelectorOpDoesNotExist; {
-	case all && negative:
-		return text + ": every node has it."
-	case all && len(o.Others) > 0 && o.Label.Operator == corev1.NodeSelectorOpIn:
-		return text + ": no node has it; there is " + o.Label.Key + "=" + strings.Join(o.Others, ", ") + "."
-	case all:
-		return text + ": no node has it."
-	case negative:
-		return fmt.Sprintf("%s: %s %s it.", text, some, have)
-	}
-	return fmt.Sprintf("%s: %s %s not have it.", text, some, map[bool]string{true: "does", false: "do"}[o.Nodes == 1])
 }
 
 // labelText writes what is asked of a label as kubectl writes selectors.
@@ -189,58 +111,6 @@ func labelText(r corev1.NodeSelectorRequirement) string {
 		return r.Key + " < " + strings.Join(r.Values, ", ")
 	}
 	return r.Key + " " + string(r.Operator) + " " + values
-}
-
-// againstText says in a few words what a node has against a pod.
-func againstText(n *corev1.Node, o schedule.Objection) string {
-	switch o.Kind {
-	case schedule.NodeUnschedulable:
-		return "cordoned"
-	case schedule.NodeNotReady:
-		if o.Taint.Key == corev1.TaintNodeUnreachable {
-			return "does not answer"
-		}
-		return "not ready"
-	case schedule.NodePressure, schedule.UntoleratedTaint:
-		return "taint " + o.Taint.ToString()
-	case schedule.NodeAffinity:
-		v, has := n.Labels[o.Label.Key]
-		switch {
-		case o.Label.Key == "":
-			return "its affinity holds nowhere"
-		case has && v == "":
-			return "has the label " + o.Label.Key
-		case has:
-			return o.Label.Key + " is " + v
-		}
-		return "no label " + o.Label.Key
-	case schedule.NodeName:
-		return "another name"
-	case schedule.NodePorts:
-		return "port " + portText(o.Port) + " is taken"
-	case schedule.TooManyPods:
-		return "as many pods as it may have"
-	case schedule.InsufficientResource:
-		if o.None {
-			return "has no " + string(o.Resource)
-		}
-		return fmt.Sprintf("%s: %s free, %s needed", o.Resource, freeText(o.Resource, o.Free), o.Want.String())
-	case schedule.TopologySpread:
-		return "too many of its like, by " + o.Key
-	case schedule.TopologyLabel:
-		return "no label " + o.Key
-	case schedule.PodAffinity:
-		return "nobody there whom it must be near, by " + o.Key
-	case schedule.PodAntiAffinity:
-		return "pods there that it must be away from, by " + o.Key
-	case schedule.Repelled:
-		return "pods there that must be away from it, by " + o.Key
-	case schedule.VolumeElsewhere:
-		return "its volume is on " + listed(o.Where, 2)
-	case schedule.VolumeInUse:
-		return "its volume is in use there"
-	}
-	return string(o.Kind)
 }
 
 // ---- words
@@ -324,59 +194,10 @@ func shortly(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	}
 	var parts []string
 	for _, o := range e.Obstacles {
-		parts = append(parts, shortNeed(o, e.Nodes))
+		parts = append(parts, reasonWords[o.Reason].short(neededOf(o, e.Nodes)))
 		if o.Nodes == e.Nodes || len(parts) == 2 {
 			break
 		}
 	}
 	return strings.Join(slices.Compact(parts), ", ")
-}
-
-func shortNeed(o schedule.Obstacle, nodes int) string {
-	on := " on " + plural(o.Nodes, "node")
-	if o.Nodes == nodes {
-		on = " on every node"
-	}
-	switch o.Kind {
-	case schedule.NodeAffinity:
-		switch {
-		case o.Label.Key == "":
-			return "an affinity that holds nowhere"
-		case o.Nodes == nodes && (o.Label.Operator == corev1.NodeSelectorOpIn || o.Label.Operator == corev1.NodeSelectorOpExists):
-			return "no node has " + labelText(o.Label)
-		}
-		return "needs " + labelText(o.Label)
-	case schedule.InsufficientResource:
-		if o.Nodes == nodes {
-			return "no node has " + ofResource(o.Want.String(), o.Resource) + " free"
-		}
-		return "too little " + string(o.Resource) + on
-	case schedule.NodeUnschedulable:
-		if o.Nodes == nodes {
-			return "every node is cordoned"
-		}
-		return isAre(o.Nodes, "node") + " cordoned"
-	case schedule.NodeNotReady:
-		if o.Nodes == nodes {
-			return "no node is ready"
-		}
-		return isAre(o.Nodes, "node") + " not ready"
-	case schedule.NodeName:
-		return "only for " + listed(o.Where, 2)
-	case schedule.NodePressure, schedule.UntoleratedTaint:
-		return "taint " + o.Taint.Key + on
-	case schedule.NodePorts:
-		return "port " + portText(o.Port) + " taken" + on
-	case schedule.TooManyPods:
-		return "too many pods" + on
-	case schedule.VolumeElsewhere:
-		return "its volume is on " + listed(o.Where, 2)
-	case schedule.VolumeInUse:
-		return "its volume is in use"
-	case schedule.PodAffinity:
-		return "must be near other pods"
-	case schedule.PodAntiAffinity, schedule.Repelled:
-		return "must be away from other pods"
-	}
-	return "must be spread over " + o.Key
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 )
 
@@ -229,4 +230,16 @@ func TestAPodThatFindsNoPlaceInABrowser(t *testing.T) {
 	}
 	b.open("/pods/default/vision-6f9c-x2x4z")
 	b.says("It is about to be placed")
+}
+
+func TestEveryReasonHasWords(t *testing.T) {
+	for r := schedule.Fits + 1; r.String() != ""; r++ {
+		w := reasonWords[r]
+		if r == schedule.NoVolume { // of every node alike: the claim says it
+			continue
+		}
+		if w.need == nil || w.against == nil || w.short == nil {
+			t.Errorf("the page has no words for %s", r)
+		}
+	}
 }

@@ -43,7 +43,7 @@ func fixesOf(a *request, p *corev1.Pod, candidates []schedule.Candidate) (fixes 
 				f.Steps = nil
 				break
 			}
-			sort += string(o.Kind) + labelText(o.Label) + o.Taint.ToString() + string(o.Resource) + o.Key + ";"
+			sort += o.Reason.String() + labelText(o.Label) + o.Taint.ToString() + string(o.Resource) + o.Key + ";"
 			var s step
 			for _, w := range o.Ways {
 				s.Ways = append(s.Ways, wayOf(a, c.Node, p, edit, w))

@@ -59,14 +59,14 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 }
 
 // against returns why a node will not do when some pods have gone, nothing if it will.
-func (c claims) against(node string, gone ...*corev1.Pod) refusal {
+func (c claims) against(node string, gone ...*corev1.Pod) Reason {
 	switch {
 	case c.used(node, gone):
-		return usedOnce
+		return VolumeInUse
 	case c.elsewhere(node):
-		return wrongVolume
+		return VolumeElsewhere
 	}
-	return nothing
+	return Fits
 }
 
 // used tells whether a node has a pod, but for those that are gone, that alone may use a volume.

@@ -121,7 +121,7 @@ func (k *class) join(pod *corev1.Pod) {
 		return
 	}
 	for i := len(k.found) - 1; i >= 0 && (forbids || allows); i-- {
-		if k.links.against(k.found[i].node) != nothing {
+		if k.links.against(k.found[i].node) != Fits {
 			k.drop(i)
 		}
 	}

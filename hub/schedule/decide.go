@@ -122,7 +122,7 @@ type pass struct {
 	classes   map[string]*class        // by likeness
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
 	like      map[types.UID]*like      // where the placed pods of a controller are
-	reasons   []reason                 // see because
+	reasons   []refusal                // see because
 }
 
 func newPass(s state.Snapshot, now time.Time) *pass {

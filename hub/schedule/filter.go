@@ -29,28 +29,28 @@ type info struct {
 // against returns why the node will not do, nothing if it will. Filters come in
 // Kubernetes' order, and the first that refuses says why. The reasons hold until the
 // next question.
-func (t try) against(node *corev1.Node) (n *info, why []reason) {
+func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 	p := t.pass
 	if t.claims.wrong != "" {
-		return nil, p.because(reason{kind: noVolume, of: t.claims.wrong})
+		return nil, p.because(refusal{NoVolume, t.claims.wrong, ""})
 	}
 	if t.cordoned(node) {
-		return nil, p.because(reason{kind: unschedulable})
+		return nil, p.because(refusal{Reason: NodeUnschedulable})
 	}
 	for i := range node.Spec.Taints {
 		if taint := &node.Spec.Taints[i]; t.minds(taint) {
-			return nil, p.because(reason{untolerated, taint.Key, taint.Value})
+			return nil, p.because(refusal{reasonOf(taint), taint.Key, taint.Value})
 		}
 	}
 	if ok, err := t.fits.Match(node); err != nil || !ok {
-		return nil, p.because(reason{kind: wrongAffinity})
+		return nil, p.because(refusal{Reason: NodeAffinity})
 	}
 	n = p.infoOf(node)
 	if why := t.crowded(n); len(why) > 0 {
 		return nil, why
 	}
-	if kind := t.claims.against(node.Name); kind != nothing {
-		return nil, p.because(reason{kind: kind})
+	if kind := t.claims.against(node.Name); kind != Fits {
+		return nil, p.because(refusal{Reason: kind})
 	}
 	return n, nil
 }
@@ -67,43 +67,43 @@ func (t try) minds(taint *corev1.Taint) bool {
 
 // crowded returns why the node will not do because of the pods that there are: those
 // for which others could make room.
-func (t try) crowded(n *info) []reason {
+func (t try) crowded(n *info) []refusal {
 	usage := t.withNominated(n)
 	if clash(usage.Ports, t.ports) {
-		return t.because(reason{kind: wrongPorts})
+		return t.because(refusal{Reason: NodePorts})
 	}
 	if reasons := t.short(n.node, usage); len(reasons) > 0 {
 		return reasons
 	}
-	kind := nothing
+	kind := Fits
 	if t.links != nil {
 		kind = t.links.against(n.node)
 	}
-	if kind == nothing {
+	if kind == Fits {
 		t.withComing(n.node, func(l *links) { kind = l.against(n.node) })
 	}
-	if kind != nothing {
-		return t.because(reason{kind: kind})
+	if kind != Fits {
+		return t.because(refusal{Reason: kind})
 	}
 	return nil
 }
 
 // because is one reason, without making a list for each of a hundred thousand nodes.
-func (p *pass) because(r reason) []reason {
+func (p *pass) because(r refusal) []refusal {
 	p.reasons = append(p.reasons[:0], r)
 	return p.reasons
 }
 
 // short returns what the node has too little of: first a place among its pods,
 // then each resource. What just fits, fits.
-func (t try) short(node *corev1.Node, usage state.Usage) []reason {
+func (t try) short(node *corev1.Node, usage state.Usage) []refusal {
 	reasons := t.reasons[:0]
 	if most, ok := node.Status.Allocatable[corev1.ResourcePods]; !ok || usage.Pods+1 > most.Value() {
-		reasons = append(reasons, reason{kind: tooManyPods})
+		reasons = append(reasons, refusal{Reason: TooManyPods})
 	}
 	for _, need := range t.needs {
 		if free, ok := freeOf(node, usage, need.name); !ok || need.amount.Cmp(free) > 0 {
-			reasons = append(reasons, reason{kind: insufficient, of: string(need.name)})
+			reasons = append(reasons, refusal{Reason: InsufficientResource, of: string(need.name)})
 		}
 	}
 	t.reasons = reasons

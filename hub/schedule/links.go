@@ -317,40 +317,40 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 }
 
 // against returns why others keep the pod off the node, nothing if they do not.
-func (l *links) against(n *corev1.Node) refusal {
+func (l *links) against(n *corev1.Node) Reason {
 	for _, sp := range l.spread {
-		if kind := sp.against(n); kind != nothing {
+		if kind := sp.against(n); kind != Fits {
 			return kind
 		}
 	}
 	for i := range l.near {
 		if l.far(i, n) {
-			return wrongNeighbors
+			return PodAffinity
 		}
 	}
 	for _, tm := range l.apart {
 		if l.avoids(tm, n) {
-			return unwelcome
+			return PodAntiAffinity
 		}
 	}
 	for key := range l.keys {
 		if l.shunned(key, n) {
-			return repelled
+			return Repelled
 		}
 	}
-	return nothing
+	return Fits
 }
 
 // against returns why one constraint keeps the pod off the node.
-func (sp *spread) against(n *corev1.Node) refusal {
+func (sp *spread) against(n *corev1.Node) Reason {
 	v, ok := n.Labels[sp.TopologyKey]
 	switch {
 	case !ok:
-		return unlabeled
+		return TopologyLabel
 	case sp.in[v]+sp.self-sp.emptiest() > int(sp.MaxSkew):
-		return wrongSpread
+		return TopologySpread
 	}
-	return nothing
+	return Fits
 }
 
 // far tells whether nobody is in the node's domain whom the pod must be near.

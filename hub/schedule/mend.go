@@ -54,7 +54,7 @@ func (t try) mend(c *Candidate) {
 }
 
 func (t try) ways(n *corev1.Node, o *Objection) []Way {
-	switch o.Kind {
+	switch o.Reason {
 	case NodeUnschedulable:
 		return []Way{{Kind: Uncordon}}
 	case UntoleratedTaint:

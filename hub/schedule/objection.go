@@ -13,43 +13,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An ObjectionKind is what a node can have against a pod.
-type ObjectionKind string
-
-// The kinds of objections.
-const (
-	NodeUnschedulable    ObjectionKind = "NodeUnschedulable"    // it is cordoned
-	NodeNotReady         ObjectionKind = "NodeNotReady"         // the hub's taint on one that is not ready, or silent
-	NodePressure         ObjectionKind = "NodePressure"         // another taint that the hub gives, and takes away by itself
-	UntoleratedTaint     ObjectionKind = "UntoleratedTaint"     // one that people have given
-	NodeAffinity         ObjectionKind = "NodeAffinity"         // it has not the label
-	NodeName             ObjectionKind = "NodeName"             // the pod is for other nodes, by name
-	NodePorts            ObjectionKind = "NodePorts"            // a port of the device is taken
-	TooManyPods          ObjectionKind = "TooManyPods"          // it has as many pods as it may
-	InsufficientResource ObjectionKind = "InsufficientResource" // too little is free of something
-	TopologySpread       ObjectionKind = "TopologySpread"       // its domain has too many of the pod's like
-	TopologyLabel        ObjectionKind = "TopologyLabel"        // it has not the label by which pods are to be spread
-	PodAffinity          ObjectionKind = "PodAffinity"          // the pods that it must be near are not there
-	PodAntiAffinity      ObjectionKind = "PodAntiAffinity"      // pods are there that it must be away from
-	Repelled             ObjectionKind = "Repelled"             // pods are there that must be away from it
-	VolumeElsewhere      ObjectionKind = "VolumeElsewhere"      // its volume is on another node
-	VolumeInUse          ObjectionKind = "VolumeInUse"          // a pod there has the volume for itself alone
-)
-
-// costs say how much it takes to mend an objection: what one click mends comes first, what
-// only a device's return or another fleet mends comes last.
-var costs = map[ObjectionKind]int{
-	NodeUnschedulable: 2, UntoleratedTaint: 3, NodeAffinity: 4, InsufficientResource: 5, TooManyPods: 5, NodePorts: 6,
-	TopologySpread: 7, TopologyLabel: 7, PodAntiAffinity: 7, PodAffinity: 9, Repelled: 9,
-	NodePressure: 12, NodeNotReady: 13, VolumeInUse: 15, VolumeElsewhere: 20, NodeName: 40,
-}
-
 // An Objection is one thing that a node has against a pod. Which fields are set follows
-// from its kind.
+// from its reason.
 type Objection struct {
-	Kind  ObjectionKind
-	Taint corev1.Taint                   // NodeNotReady, NodePressure, UntoleratedTaint
-	Label corev1.NodeSelectorRequirement // NodeAffinity; no Key: it is written so that no node can match
+	Reason Reason
+	Taint  corev1.Taint                   // NodeNotReady, NodePressure, UntoleratedTaint
+	Label  corev1.NodeSelectorRequirement // NodeAffinity; no Key: it is written so that no node can match
 
 	Resource   corev1.ResourceName // InsufficientResource, TooManyPods
 	Want, Free quantity
@@ -67,13 +36,13 @@ type Objection struct {
 
 // An objectionKey is the same for objections that are the same on several nodes.
 type objectionKey struct {
-	kind      ObjectionKind
+	kind      Reason
 	of, value string
 	n         int
 }
 
 func (o *Objection) key() objectionKey {
-	switch k := (objectionKey{kind: o.Kind, of: o.Key}); o.Kind {
+	switch k := (objectionKey{kind: o.Reason, of: o.Key}); o.Reason {
 	case NodeNotReady, NodePressure, UntoleratedTaint:
 		k.of, k.value, k.n = o.Taint.Key, o.Taint.Value, len(o.Taint.Effect)
 		return k
@@ -100,7 +69,8 @@ func ours(key string) bool {
 	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" || strings.HasSuffix(domain, ".flotilla.dev"))
 }
 
-func taintKind(t *corev1.Taint) ObjectionKind {
+// reasonOf is why a taint keeps a pod away.
+func reasonOf(t *corev1.Taint) Reason {
 	switch {
 	case t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable:
 		return NodeNotReady
@@ -122,16 +92,16 @@ func (p *pass) infoOf(node *corev1.Node) *info {
 func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection {
 	cordoned := t.cordoned(node)
 	if cordoned {
-		all = append(all, Objection{Kind: NodeUnschedulable})
+		all = append(all, Objection{Reason: NodeUnschedulable})
 	}
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
 		if t.minds(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) { // which a cordon brings, and takes along
-			kind := taintKind(taint)
+			reason := reasonOf(taint)
 			if taint.Key == corev1.TaintNodeUnschedulable {
-				kind = NodeUnschedulable
+				reason = NodeUnschedulable
 			}
-			all = append(all, Objection{Kind: kind, Taint: *taint})
+			all = append(all, Objection{Reason: reason, Taint: *taint})
 		}
 	}
 	if ok, err := t.fits.Match(node); err != nil || !ok {
@@ -141,7 +111,7 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 	usage := t.withNominated(n)
 	for _, port := range t.ports {
 		if clash(usage.Ports, []state.HostPort{port}) {
-			all = append(all, Objection{Kind: NodePorts, Port: port})
+			all = append(all, Objection{Reason: NodePorts, Port: port})
 		}
 	}
 	all = t.shortages(node, usage, all)
@@ -153,19 +123,19 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 		t.withComing(node, func(l *links) { all = l.objections(node, all) })
 	}
 	if t.claims.used(node.Name, nil) {
-		all = append(all, Objection{Kind: VolumeInUse})
+		all = append(all, Objection{Reason: VolumeInUse})
 	}
 	if t.claims.elsewhere(node.Name) {
-		all = append(all, Objection{Kind: VolumeElsewhere, Where: sorted(t.claims.at)})
+		all = append(all, Objection{Reason: VolumeElsewhere, Where: sorted(t.claims.at)})
 	}
 	return all
 }
 
 func (t try) shortages(node *corev1.Node, usage state.Usage, all []Objection) []Objection {
 	for _, r := range t.short(node, usage) {
-		o := Objection{Kind: InsufficientResource, Resource: corev1.ResourceName(r.of)}
-		if r.kind == tooManyPods {
-			o.Kind, o.Resource = TooManyPods, corev1.ResourcePods
+		o := Objection{Reason: InsufficientResource, Resource: corev1.ResourceName(r.of)}
+		if r.Reason == TooManyPods {
+			o.Reason, o.Resource = TooManyPods, corev1.ResourcePods
 			o.Want.Set(1)
 			o.Free = node.Status.Allocatable[corev1.ResourcePods].DeepCopy()
 			o.Free.Sub(*resource.NewQuantity(usage.Pods, resource.DecimalSI))
@@ -184,25 +154,25 @@ func (t try) shortages(node *corev1.Node, usage state.Usage, all []Objection) []
 func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
 	for _, sp := range l.spread {
 		switch sp.against(n) {
-		case unlabeled:
-			all = append(all, Objection{Kind: TopologyLabel, Key: sp.TopologyKey})
-		case wrongSpread:
-			all = append(all, Objection{Kind: TopologySpread, Key: sp.TopologyKey})
+		case TopologyLabel:
+			all = append(all, Objection{Reason: TopologyLabel, Key: sp.TopologyKey})
+		case TopologySpread:
+			all = append(all, Objection{Reason: TopologySpread, Key: sp.TopologyKey})
 		}
 	}
 	for i, tm := range l.near {
 		if l.far(i, n) {
-			all = append(all, Objection{Kind: PodAffinity, Key: tm.key})
+			all = append(all, Objection{Reason: PodAffinity, Key: tm.key})
 		}
 	}
 	for _, tm := range l.apart {
 		if l.avoids(tm, n) {
-			all = append(all, Objection{Kind: PodAntiAffinity, Key: tm.key})
+			all = append(all, Objection{Reason: PodAntiAffinity, Key: tm.key})
 		}
 	}
 	for key := range l.keys {
 		if l.shunned(key, n) {
-			all = append(all, Objection{Kind: Repelled, Key: key})
+			all = append(all, Objection{Reason: Repelled, Key: key})
 		}
 	}
 	return all
@@ -262,9 +232,9 @@ func (l asked) missing(n *corev1.Node, all []Objection) []Objection {
 	before := len(all)
 	lacks := func(i int) bool { return l.all[i].holds == nil || !l.all[i].holds.Match(n) }
 	add := func(i int) {
-		o := Objection{Kind: NodeAffinity, Label: l.all[i].NodeSelectorRequirement, label: i + 1}
+		o := Objection{Reason: NodeAffinity, Label: l.all[i].NodeSelectorRequirement, label: i + 1}
 		if o.Label.Key == metav1.ObjectNameField {
-			o.Kind, o.Where = NodeName, o.Label.Values
+			o.Reason, o.Where = NodeName, o.Label.Values
 		}
 		all = append(all, o)
 	}
@@ -293,7 +263,7 @@ func (l asked) missing(n *corev1.Node, all []Objection) []Objection {
 		}
 	}
 	if len(all) == before {
-		all = append(all, Objection{Kind: NodeAffinity})
+		all = append(all, Objection{Reason: NodeAffinity})
 	}
 	return all
 }

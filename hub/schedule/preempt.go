@@ -131,7 +131,7 @@ func byImportance(a, b *corev1.Pod) int {
 
 // fitsWithout tells whether the node would take the pod once the victims are gone.
 func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool {
-	if t.claims.against(node.Name, victims...) != nothing {
+	if t.claims.against(node.Name, victims...) != Fits {
 		return false
 	}
 	then := &info{node: node}

@@ -324,7 +324,7 @@ func TestRoomIsMadeForThoseWhoMayStayTogether(t *testing.T) {
 		if f.on("noisy") != "" {
 			t.Errorf("noisy is on %q while room is made there for one who cannot be with it", f.on("noisy"))
 		}
-		if e := Why(f.s, f.s.Pod("default", "noisy"), f.now); len(e.Obstacles) == 0 || !slices.ContainsFunc(e.Obstacles, func(o Obstacle) bool { return o.Kind == Repelled }) {
+		if e := Why(f.s, f.s.Pod("default", "noisy"), f.now); len(e.Obstacles) == 0 || !slices.ContainsFunc(e.Obstacles, func(o Obstacle) bool { return o.Reason == Repelled }) {
 			t.Errorf("it is explained by %+v", e.Obstacles)
 		}
 	})

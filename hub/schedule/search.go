@@ -19,7 +19,7 @@ const atLeast = 500
 // A tally counts the nodes that were refused, by reason.
 type tally struct {
 	nodes int
-	count map[reason]int
+	count map[refusal]int
 	// curable are the nodes that would do if lower pods went.
 	curable []string
 }
@@ -30,7 +30,7 @@ func (c tally) String() string {
 	}
 	var parts []string
 	for reason, n := range c.count {
-		if reason.kind == noVolume {
+		if reason.Reason == NoVolume {
 			parts = append(parts, reason.of)
 			continue
 		}
@@ -40,7 +40,7 @@ func (c tally) String() string {
 	return fmt.Sprintf("0/%d nodes are available: %s.", c.nodes, strings.Join(parts, ", "))
 }
 
-func (c *tally) add(node string, reasons []reason) {
+func (c *tally) add(node string, reasons []refusal) {
 	curable := true
 	for _, r := range reasons {
 		c.count[r]++
@@ -60,7 +60,7 @@ func (t try) search() {
 	k := t.class
 	total := k.s.Len(state.Nodes)
 	k.searched, k.partly, k.found, k.at = true, false, nil, map[string]int{}
-	k.tally = tally{nodes: total, count: map[reason]int{}}
+	k.tally = tally{nodes: total, count: map[refusal]int{}}
 	if k.only != nil {
 		looked := 0
 		for _, name := range slices.Sorted(maps.Keys(k.only)) {
@@ -70,7 +70,7 @@ func (t try) search() {
 			}
 		}
 		if rest := total - looked; rest > 0 {
-			k.tally.count[reason{kind: wrongAffinity}] += rest
+			k.tally.count[refusal{Reason: NodeAffinity}] += rest
 		}
 		return
 	}

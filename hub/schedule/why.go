@@ -67,7 +67,7 @@ func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 			}
 		}
 		if rest := e.Nodes - looked; rest > 0 || looked == 0 {
-			w.count(Objection{Kind: NodeName, Where: sorted(t.only)}, "", rest)
+			w.count(Objection{Reason: NodeName, Where: sorted(t.only)}, "", rest)
 		}
 	} else {
 		for n := range s.Nodes() {
@@ -108,10 +108,10 @@ func (w *search) look(n *corev1.Node) {
 	usage := w.withNominated(w.infoOf(n))
 	for _, o := range w.buffer {
 		w.count(o, n.Name, 1)
-		c.cost += costs[o.Kind]
-		if o.Kind == InsufficientResource || o.Kind == TooManyPods {
+		c.cost += reasons[o.Reason].cost
+		if o.Reason == InsufficientResource || o.Reason == TooManyPods {
 			if o.None {
-				c.cost += costs[VolumeElsewhere]
+				c.cost += reasons[VolumeElsewhere].cost
 			}
 			want, free := o.Want, o.Free
 			c.short += 1 - max(0, free.AsApproximateFloat64())/max(want.AsApproximateFloat64(), 1e-9)
@@ -163,21 +163,21 @@ func (w *search) count(o Objection, node string, n int) {
 		w.obstacles[key] = known
 	}
 	known.Nodes += n
-	if o.Kind == InsufficientResource && !o.None && (known.Node == "" || o.Free.Cmp(known.Free) > 0) {
+	if o.Reason == InsufficientResource && !o.None && (known.Node == "" || o.Free.Cmp(known.Free) > 0) {
 		known.Objection, known.Node = o, node
 	}
 }
 
 func (w *search) told() (all []Obstacle) {
 	for _, o := range w.obstacles {
-		if o.Kind == NodeAffinity && o.label > 0 {
+		if o.Reason == NodeAffinity && o.label > 0 {
 			o.Others = frequent(w.values[o.label-1], 3)
 		}
 		all = append(all, *o)
 	}
 	sort.Slice(all, func(i, j int) bool {
 		a, b := all[i], all[j]
-		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(costs[b.Kind], costs[a.Kind]), strings.Compare(a.said(), b.said())) < 0
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(reasons[b.Reason].cost, reasons[a.Reason].cost), strings.Compare(a.said(), b.said())) < 0
 	})
 	return all
 }

@@ -17,8 +17,8 @@ import (
 
 // brief writes an objection, and what can be done about it, in one line.
 func brief(o Objection) string {
-	parts := []string{string(o.Kind)}
-	switch o.Kind {
+	parts := []string{o.Reason.String()}
+	switch o.Reason {
 	case NodeAffinity:
 		parts = append(parts, o.Label.Key, string(o.Label.Operator), strings.Join(o.Label.Values, "|"))
 	case UntoleratedTaint, NodeNotReady, NodePressure:
@@ -140,7 +140,7 @@ func TestWhyCountsTheNodesOfEachObjection(t *testing.T) {
 		t.Fatalf("%d obstacles, %d candidates", len(e.Obstacles), len(e.Candidates))
 	}
 	for _, o := range e.Obstacles {
-		switch o.Kind {
+		switch o.Reason {
 		case NodeAffinity:
 			if o.Nodes != 31 || !slices.Equal(o.Others, []string{"hdd", "nvme"}) {
 				t.Errorf("%d nodes have not the label, others are %v", o.Nodes, o.Others)
@@ -260,7 +260,7 @@ func FuzzWhy(f *testing.F) {
 				for _, w := range o.Ways {
 					s, changed := done(fl.s, c.Node, p, w)
 					for _, left := range newPass(s, fl.now).try(changed).objections(asksOf(changed), s.Node(c.Node.Name), nil) {
-						if same := left.Kind == o.Kind && left.Key == o.Key && left.Resource == o.Resource && left.Port == o.Port && left.Taint == o.Taint && reflect.DeepEqual(left.Label, o.Label); same {
+						if same := left.Reason == o.Reason && left.Key == o.Key && left.Resource == o.Resource && left.Port == o.Port && left.Taint == o.Taint && reflect.DeepEqual(left.Label, o.Label); same {
 							t.Fatalf("seed %d: %s on %s, and %s is still there", seed, w.Kind, c.Node.Name, brief(o))
 						}
 					}
