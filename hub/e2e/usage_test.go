@@ -108,12 +108,12 @@ func TestMistakesWithTheDevice(t *testing.T) {
 	const hub = "--hub mqtt://127.0.0.1:1 "
 	try(t, "device", []mistake{
 		{name: "an unknown command", args: "runn", want: []string{`"runn" is not a command`}},
-		{name: "an unknown flag", args: run + "--nope", want: []string{"unknown flag: --nope; see flotilla-device run --help"}},
+		{name: "an unknown flag", args: run + "--nope", want: []string{"--nope is not a flag of flotilla-device run; flotilla-device run --help lists them"}},
 		{name: "an argument that nobody takes", args: run + "now", want: []string{`takes no argument, and "now" was given`}},
 		{name: "a device that has not joined", args: run, want: []string{"has not joined a hub; run `flotilla-device join URL --token …`"}},
 		{name: "no state directory", args: "run --state-dir ''", want: []string{"--state-dir is empty: name a directory"}},
 		{name: "a state directory that is a file", args: "run --state-dir DIR/file", file: "x", want: []string{"file: not a directory", "--state-dir"}},
-		{name: "a duration without a unit", args: run + "--lease-interval 3", want: []string{`--lease-interval "3": write a number with its unit, such as 10s`}},
+		{name: "a duration without a unit", args: run + "--lease-interval 3", want: []string{`--lease-interval "3": write a number with its unit, h, m or s, such as 24h for a day, or 1m30s`}},
 		{name: "a lease interval of an hour", args: run + "--lease-interval 1h", want: []string{"--lease-interval 1h0m0s must be between 1s and 10m"}},
 		{name: "a wrong value in the environment", args: run, env: "FLOTILLA_LEASE_INTERVAL=often", want: []string{`FLOTILLA_LEASE_INTERVAL="often" in the environment`, "write a number with its unit"}},
 		{name: "an unknown engine", args: run + "--engine rocket", want: []string{`--engine "rocket" is neither auto, docker, podman`}},

@@ -281,10 +281,10 @@ func TestOurSchemasAreTheGoTypes(t *testing.T) {
 		prefix := name[:strings.LastIndex(name, ".")+1]
 		for i := range typ.NumField() {
 			f := typ.Field(i)
-			if !f.IsExported() {
+			field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if !f.IsExported() || field == "-" {
 				continue
 			}
-			field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if f.Anonymous && field == "" {
 				want = append(want, "kind", "apiVersion")
 				continue
