@@ -59,6 +59,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
 	k.become(access.Viewer)
+	k.do(chromedp.Click(chromedp.CSS(".who summary")))
 	k.press(".who a")
 	k.says("Your account", "viewer-person", "viewer: may look at all but secrets", "You have none.")
 	k.sizes("account")

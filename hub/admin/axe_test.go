@@ -186,7 +186,7 @@ func TestNothingHindersPeople(t *testing.T) {
 			})
 		}
 	})
-	k.press(".who button")
+	k.logout()
 	for _, path := range []string{"/login", "/setup?token=x"} {
 		k.open(path)
 		k.look(path)

@@ -263,6 +263,12 @@ func (b *browser) press(selector string) {
 	b.await(`!window.left && document.readyState === "complete"`)
 }
 
+func (b *browser) logout() {
+	b.Helper()
+	b.do(chromedp.Click(chromedp.CSS(".who summary")))
+	b.press(".who button")
+}
+
 func (b *browser) width(pixels int64, dark bool) {
 	b.Helper()
 	scheme := "light"

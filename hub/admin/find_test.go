@@ -336,6 +336,27 @@ func TestAListOnAPhone(t *testing.T) {
 	if got := k.string(first); got != "bone-1" {
 		t.Errorf("the first is %s", got)
 	}
+	k.fleet.put(t, testNode("a-node-with-a-very-long-name-of-its-own", "oslo", condition("MemoryPressure", "True", "KubeletHasInsufficientMemory", "m")))
+	k.awaits("Ready, MemoryPressure")
+	if over := k.string(`[...document.querySelectorAll("main .rows tbody tr:not(.reason)")].filter((tr) => {
+			const name = tr.querySelector("th").getBoundingClientRect(), pill = tr.querySelector(".pill").getBoundingClientRect();
+			return tr.querySelector("th a").getBoundingClientRect().right > pill.left && name.bottom > pill.top;
+		}).map((tr) => tr.dataset.key).join(" ")`); over != "" {
+		t.Errorf("a status covers the name of %s", over)
+	}
+	k.fleet.end(t, k.fleet.Snapshot().Node("a-node-with-a-very-long-name-of-its-own"))
+	k.await(first + ` === "bone-1"`)
+	shown := `[...document.querySelectorAll("main .rows tbody tr:not(.reason)")].filter((tr) => tr.offsetParent).length`
+	for i := range 20 {
+		k.fleet.put(t, testNode(fmt.Sprintf("z-%02d", i), "oslo", nil))
+	}
+	k.await(shown + ` === 20`)
+	k.do(chromedp.Click(chromedp.CSS(".first-rows")))
+	k.await(shown + ` === 28`)
+	for i := range 20 {
+		k.fleet.end(t, k.fleet.Snapshot().Node(fmt.Sprintf("z-%02d", i)))
+	}
+	k.await(shown + ` === 8`)
 	k.eval(`{ const s = document.querySelector(".sortby"); s.value = "-name"; s.dispatchEvent(new Event("input", {bubbles: true})); }; true`)
 	k.await(first + ` === "pi-3" && location.search === "?sort=-name"`)
 	k.fleet.put(t, testNode("zzz", "oslo", func(n *corev1.Node) { n.Labels["x"] = "y" }))

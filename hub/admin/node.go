@@ -27,6 +27,21 @@ type conditionRow struct {
 	Help    string // where the manual tells of it; "": nowhere
 }
 
+// conditionRows are all conditions of something. The page folds those that are good.
+type conditionRows []conditionRow
+
+func (c conditionRows) Good() conditionRows { return c.are(true) }
+func (c conditionRows) Bad() conditionRows  { return c.are(false) }
+
+func (c conditionRows) are(good bool) (rows conditionRows) {
+	for _, r := range c {
+		if (r.Pill.Kind == "ok") == good {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
 type taintRow struct {
 	Text   string
 	Since  *moment
@@ -44,7 +59,7 @@ type nodeData struct {
 	Facts      []Fact
 	Heard      *moment
 	Link       pill
-	Conditions []conditionRow
+	Conditions conditionRows
 	Shares     []share
 	Taints     []taintRow
 	Labels     []Fact

@@ -25,7 +25,7 @@ type podData struct {
 	podRow
 	Chain      []string
 	Facts      []Fact
-	Conditions []conditionRow
+	Conditions conditionRows
 	Containers []containerRow
 	Labels     []Fact
 	Events     []eventRow

@@ -218,7 +218,6 @@ type frame struct {
 	Version string
 	Hubs    string // which leads, and which others there are
 	Path    string
-	MayAdd  bool
 	More    []navLink
 	Saved   *savedViews // of a list
 }
@@ -246,7 +245,6 @@ func (c *call) wrap(code int, r rendered) error {
 	f := frame{
 		page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Look: c.look.name, Now: r.at, //nolint:gosec // rendered by html/template
 		User: c.user, Version: c.Version, Path: c.Request().URL.Path,
-		MayAdd: c.user.Name != "" && c.Allow(c.user.Role, "create", "jointokens"),
 	}
 	for _, p := range pagesBehind {
 		if c.user.Name != "" && c.Allow(c.user.Role, p.verb, p.resource) {

@@ -421,7 +421,7 @@ func (k *kit) become(role access.Role) {
 		k.Fatal(err)
 	}
 	k.open("/")
-	k.press(".who button")
+	k.logout()
 	k.fill("input[name=name]", name)
 	k.fill("input[name=password]", "four words are good")
 	k.press("button.primary")

@@ -314,3 +314,23 @@ func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 		}
 	}
 }
+
+// Conditions that are as they should be are folded: what needs somebody stands alone.
+func TestGoodConditionsAreFolded(t *testing.T) {
+	good := testNode("good", "oslo", condition("MemoryLimits", "True", "MemoryControllerEnabled", "m"))
+	bad := testNode("bad", "oslo", condition("DiskPressure", "True", "KubeletHasDiskPressure", "the disk is full"))
+	srv := start(t, configOf(newMemory(good, bad)))
+	of := func(name string) string {
+		_, body := srv.ask(t, "viewer", "GET", "/nodes/"+name, nil)
+		_, after, _ := strings.Cut(body, "<h2>Conditions</h2>")
+		section, _, _ := strings.Cut(after, "</section>")
+		return section
+	}
+	if before, _, ok := strings.Cut(of("good"), "<details"); !ok || strings.Contains(before, "<table") || !strings.Contains(of("good"), "are good</summary>") && !strings.Contains(of("good"), "is good</summary>") {
+		t.Errorf("of a node without trouble: %s", of("good"))
+	}
+	before, after, ok := strings.Cut(of("bad"), "<details")
+	if !ok || !strings.Contains(before, `data-key="DiskPressure"`) || strings.Contains(before, `data-key="Ready"`) || !strings.Contains(after, "The other ") || !strings.Contains(after, `data-key="Ready"`) {
+		t.Errorf("of a node whose disk is full: %s", of("bad"))
+	}
+}

@@ -33,7 +33,7 @@ type workloadData struct {
 	Kind       string
 	Chain      []string
 	Facts      []Fact
-	Conditions []conditionRow
+	Conditions conditionRows
 	Versions   []versionRow
 	Pods       []podRow
 	AllPods    string

@@ -6,6 +6,7 @@ const store = `picked ${location.pathname}`;
 const form = document.getElementById('act');
 const bar = () => document.getElementById('picks');
 const boxes = (within = document) => [...within.querySelectorAll('input[name=pick]')];
+const seen = (within) => boxes(within).filter((box) => box.offsetParent); // a phone shows the first rows
 const everything = () => document.querySelector('input[name=all]');
 const kindOf = (pick) => pick.slice(0, pick.indexOf('/'));
 
@@ -32,7 +33,7 @@ function show() {
   const rows = boxes();
   for (const box of rows) set(box, 'checked', picked.has(box.value));
   for (const all of document.querySelectorAll('input[data-all]')) {
-    const mine = boxes(all.closest(all.dataset.all)), n = mine.filter((box) => box.checked).length;
+    const mine = seen(all.closest(all.dataset.all)), n = mine.filter((box) => box.checked).length;
     set(all, 'checked', n > 0 && n === mine.length);
     set(all, 'indeterminate', n > 0 && n < mine.length);
   }
@@ -66,7 +67,7 @@ addEventListener('change', (event) => {
     for (const row of range) pick(row.value, box.checked);
     last = box.value;
   } else if (box.matches?.('input[data-all]')) {
-    for (const row of boxes(box.closest(box.dataset.all))) pick(row.value, box.checked);
+    for (const row of seen(box.closest(box.dataset.all))) pick(row.value, box.checked);
   } else if (box.name !== 'all') {
     return;
   }
