@@ -175,7 +175,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, w.badReason, w.bad+": "+strings.Join(beyond, ", ")
 	case h.lasts(now):
 		c.Status, c.Reason = corev1.ConditionTrue, w.badReason
-		c.Message = fmt.Sprintf("%s: it has been seen within the last %v", w.bad, PressureHold)
+		c.Message = fmt.Sprintf("%s: it was seen within the last %d min", w.bad, int(PressureHold.Minutes()))
 	case len(problems) > 0:
 		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "StatsUnavailable", strings.Join(problems, "; ")
 	default:

@@ -138,7 +138,7 @@ func (c *call) auditView() error {
 func auditRowOf(r store.Audit, now time.Time) auditRow {
 	row := auditRow{When: at(r.At, now), Who: cmp.Or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: pill{"ok", "Done"}}
 	if r.Count > 1 {
-		row.Times = fmt.Sprintf("%d times in %s", r.Count, roundly(r.Until.Sub(r.At)))
+		row.Times = fmt.Sprintf("%d times in %s", r.Count, Roundly(r.Until.Sub(r.At)))
 	}
 	if r.Source != "" {
 		row.From += ", " + r.Source
@@ -150,17 +150,6 @@ func auditRowOf(r store.Audit, now time.Time) auditRow {
 		row.Pill = pill{"warn", "Refused"}
 	}
 	return row
-}
-
-// roundly is a length of time as people say it.
-func roundly(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", max(1, int(d.Seconds())))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	}
-	return fmt.Sprintf("%d h", int(d.Hours()))
 }
 
 // A phrase is what somebody did, and what somebody wanted to do.

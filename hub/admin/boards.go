@@ -104,7 +104,7 @@ func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 	}
 	for _, signal := range slices.Sorted(maps.Keys(res.EvictionSoft)) {
 		soft := res.EvictionSoft[signal]
-		r.Thresholds = append(r.Thresholds, Fact{signal, beyond(signal) + soft.Value + " for " + soft.For.Duration.String()})
+		r.Thresholds = append(r.Thresholds, Fact{signal, beyond(signal) + soft.Value + " for " + Roundly(soft.For.Duration)})
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.Labels)) {
 		r.Labels = append(r.Labels, Fact{fleet.LabelBoardPrefix + key, p.Spec.Labels[key]})

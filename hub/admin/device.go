@@ -76,7 +76,7 @@ func (c *call) token() error {
 	}
 	c.did(act)
 	d := tokenData{
-		Line: access.JoinLine(c.hubURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: t.Life.String(), Waits: t.Approval,
+		Line: access.JoinLine(c.hubURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: Roundly(t.Life), Waits: t.Approval,
 		Since: "/devices/joined?" + url.Values{"token": {token.ID}, "uses": {strconv.Itoa(t.Uses)}}.Encode(), life: t.Life,
 	}
 	if d.Arches = c.Agents(); len(d.Arches) > 0 {

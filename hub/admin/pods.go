@@ -164,6 +164,9 @@ func podRowOf(a *request, p *corev1.Pod) podRow {
 	}
 	r.Why, r.Pill.Kind = podTrouble(a.Snapshot, p, a.now)
 	r.Pill.Text = r.Status
+	if lacks, ok := strings.CutPrefix(r.Status, "OutOf"); ok { // the device refused it: OutOfmemory
+		r.Pill.Text = "No room: " + lacks
+	}
 	if r.Pill.Kind == "" {
 		r.Pill.Kind = quietKind(p, a.now)
 	}

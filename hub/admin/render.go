@@ -100,7 +100,7 @@ func newLook() *look {
 type templates struct{ set *template.Template }
 
 func (l *look) parse(funcs ...template.FuncMap) templates {
-	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }, "help": helpURL, "lower": strings.ToLower, "minus": func(a, b int) int { return a - b }})
+	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": iso, "plural": plural, "list": func(v ...any) []any { return v }, "help": helpURL, "lower": strings.ToLower, "plain": plainly, "minus": func(a, b int) int { return a - b }})
 	for _, f := range funcs {
 		set.Funcs(f)
 	}

@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -68,5 +69,5 @@ func bytesOf(n int64) string {
 	if unit == "B" || v >= 100 {
 		return fmt.Sprintf("%.0f %s", v, unit)
 	}
-	return fmt.Sprintf("%.1f %s", v, unit)
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + unit
 }

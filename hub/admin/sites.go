@@ -171,7 +171,7 @@ func rateText(perSecond string) string {
 	case r > 1:
 		return fmt.Sprintf("%g nodes a second", r)
 	}
-	return "one node every " + timeOf(1, r).Round(100*time.Millisecond).String()
+	return "one node every " + plainly(timeOf(1, r).Round(100*time.Millisecond).String())
 }
 
 // timeOf is how long a rate takes for so many nodes; 100 years are as good as never, to the rate

@@ -106,12 +106,12 @@ func (d Flapping) judge(n *corev1.Node, rec *state.Record, now time.Time, plan *
 	}
 	c := corev1.NodeCondition{
 		Type: fleet.ConditionFlapping, Status: corev1.ConditionFalse, Reason: "Steady",
-		Message:           fmt.Sprintf("fewer than %d changes of Ready in %s", flapCount, flapWindow),
+		Message:           fmt.Sprintf("fewer than %d changes of Ready in %d min", flapCount, int(flapWindow.Minutes())),
 		LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
 	}
 	if flaps {
 		c.Status, c.Reason = corev1.ConditionTrue, "ReadyChangedOften"
-		c.Message = fmt.Sprintf("%d or more changes of Ready in %s", flapCount, flapWindow)
+		c.Message = fmt.Sprintf("%d or more changes of Ready in %d min", flapCount, int(flapWindow.Minutes()))
 	}
 	n = state.Fork(n)
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionFlapping })

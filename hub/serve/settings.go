@@ -29,7 +29,7 @@ func (h *Hub) about() (a admin.About, err error) {
 		{Name: "Data directory", Value: h.cfg.DataDir}, {Name: "CA's fingerprint", Value: h.authority.Pin()},
 	}
 	a.Kept = []admin.Fact{
-		{Name: "Audit", Value: h.cfg.AuditRetention.String()}, {Name: "Backups", Value: "the last 7, one a day"}, {Name: "Ended join tokens", Value: "a month"},
+		{Name: "Audit", Value: admin.Roundly(h.cfg.AuditRetention)}, {Name: "Backups", Value: "the last 7, one a day"}, {Name: "Ended join tokens", Value: "a month"},
 		{Name: "Ended pods", Value: fmt.Sprintf("the newest %d", h.cfg.TerminatedPodGCThreshold)},
 	}
 	a.Settings = h.cfg.All()
