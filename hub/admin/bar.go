@@ -17,8 +17,9 @@ const (
 
 // A bar is how something was in each of the last 24 hours. Two that are equal look alike.
 type bar struct {
-	Said  string // in words
-	Paths [len(barKinds)]string
+	Said    string // in words
+	Telling bool   // there was trouble before the hour that has begun
+	Paths   [len(barKinds)]string
 }
 
 // barKinds are the classes of an hour, the worse the later: an hour is as bad as the worst
@@ -79,6 +80,7 @@ func saidOfHours(ready, known time.Duration) string {
 // dashes are the hours.
 func drawBar(worst [barHours]int, said string) (b bar) {
 	b.Said = said
+	b.Telling = slices.Max(worst[:barHours-1]) > barRank("off")
 	var paths [len(barKinds)]strings.Builder
 	for i := 0; i < barHours; {
 		end := i + 1

@@ -107,7 +107,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 func TestKeysMoveOverRows(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
-	k.open("/nodes")
+	k.open("/nodes?sort=name")
 	at := func(row string) string {
 		return fmt.Sprintf(`document.activeElement.closest("tr")?.dataset.key === %q`, row)
 	}
@@ -146,7 +146,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	// Letters that are typed are letters, and with Ctrl they are the browser's.
 	k.fill("main input[type=search]", "jgn?")
 	k.await(`document.activeElement.value === "jgn?" && !document.querySelector("dialog[open]") && location.pathname === "/pods"`)
-	k.open("/nodes")
+	k.open("/nodes?sort=name")
 	k.keys("j", chromedp.KeyModifiers(chromedp.ModifierAlt))
 	if k.eval(`!!document.activeElement.closest("tr")`) {
 		t.Error("Alt+J moves")
@@ -157,7 +157,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	k.await(`!!document.querySelector("dialog[open]")`)
 	k.do(chromedp.Click(chromedp.CSS("#keys-on")))
 	k.keys(kb.Escape)
-	k.open("/nodes")
+	k.open("/nodes?sort=name")
 	k.keys("j?/")
 	if k.eval(`!!document.activeElement.closest("tr, form") || !!document.querySelector("dialog[open]")`) {
 		t.Error("keys that are off work")
@@ -331,7 +331,7 @@ func TestAListOnAPhone(t *testing.T) {
 		k.axe(path)
 		k.shot("phone-" + strings.TrimPrefix(path, "/"))
 	}
-	k.open("/nodes")
+	k.open("/nodes?sort=name")
 	first := `document.querySelector("main .rows tbody tr").dataset.key`
 	if got := k.string(first); got != "bone-1" {
 		t.Errorf("the first is %s", got)

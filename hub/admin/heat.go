@@ -10,10 +10,19 @@ import (
 	"flotilla.dev/hub/state"
 )
 
+// noAnswer is what is wrong with a node that is not heard: since when stands beside it.
+const noAnswer = "It does not answer"
+
 // nodeWhy is what is wrong with a node in one sentence, with how hot its device says it
 // is where that is why: nobody looks for a fan because of "Throttled".
 func (a *request) nodeWhy(n *corev1.Node) string {
 	why, told := nodeWhy(a.Snapshot, n)
+	if ready := state.ReadyOf(n); ready != corev1.ConditionTrue {
+		why = strings.TrimPrefix(why, fmt.Sprintf("node %s Ready=%s: ", n.Name, ready))
+		if strings.HasPrefix(why, "no heartbeat for ") { // as long as it was silent then
+			return noAnswer
+		}
+	}
 	live := a.liveness(n.Name)
 	if t := live.Vitals.Temperature; t != nil && live.Connected && state.ReadyOf(n) == corev1.ConditionTrue {
 		return heated(why, told, n, *t)

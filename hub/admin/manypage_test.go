@@ -50,7 +50,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 		k.do(chromedp.MouseClickXY(at[0], at[1], chromedp.ButtonModifiers(chromedp.ModifierShift)))
 	}
 
-	k.open("/nodes")
+	k.open("/nodes?sort=name")
 	if !k.eval(`document.querySelectorAll("input[name=pick]").length === 100 && !document.querySelector("input[name=pick]:checked") && getComputedStyle(document.getElementById("picks")).visibility === "hidden"`) {
 		t.Error("the list does not begin with a hundred boxes of which none is ticked")
 	}

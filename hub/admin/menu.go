@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -81,6 +82,9 @@ func all(n int, one string) string {
 
 // ---- sorting
 
+// unsorted is what lists are sorted by when nobody asks: trouble first, and then by name.
+const unsorted = "status"
+
 // A sorter is a column that a list may be sorted by; without less it is by name, as
 // the fleet is kept.
 type sorter[T any] struct {
@@ -97,7 +101,10 @@ type column struct {
 
 // order sorts a list as the query says: by a column, or with "-" before its name the other way.
 func order[T any](a *request, list []T, by []sorter[T]) {
-	name, down := strings.CutPrefix(a.query("sort"), "-")
+	name, down := strings.CutPrefix(cmp.Or(a.query("sort"), unsorted), "-")
+	if !slices.ContainsFunc(by, func(s sorter[T]) bool { return s.name != "" && s.name == name }) {
+		name = unsorted
+	}
 	for _, s := range by {
 		if s.name == "" || s.name != name {
 			continue
@@ -112,8 +119,8 @@ func order[T any](a *request, list []T, by []sorter[T]) {
 }
 
 func sortLinks[T any](a *request, filter url.Values, by []sorter[T]) (columns []column) {
-	now, down := strings.CutPrefix(a.query("sort"), "-")
-	for i, s := range by {
+	now, down := strings.CutPrefix(cmp.Or(a.query("sort"), unsorted), "-")
+	for _, s := range by {
 		c := column{Title: s.title}
 		if s.name == "" {
 			columns = append(columns, c)
@@ -126,7 +133,7 @@ func sortLinks[T any](a *request, filter url.Values, by []sorter[T]) (columns []
 			}
 		}
 		sort := s.name
-		if s.name == now || now == "" && i == 0 {
+		if s.name == now {
 			c.Sorted = "ascending"
 			if down {
 				c.Sorted = "descending"
@@ -134,7 +141,7 @@ func sortLinks[T any](a *request, filter url.Values, by []sorter[T]) (columns []
 				sort = "-" + s.name
 			}
 		}
-		if sort != by[0].name { // which is how it is without asking
+		if sort != unsorted {
 			q.Set("sort", sort)
 		}
 		c.Href = a.path

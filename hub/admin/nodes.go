@@ -23,6 +23,14 @@ const perPage = 100
 type pager struct {
 	From, To, Total int // From and To count from 1
 	Prev, Next      string
+	Pages           []pageLink // the first, those around this one, and the last
+}
+
+// A pageLink leads to a page of a list; without Href it is the one that is shown, without Number
+// it stands for those that are left out.
+type pageLink struct {
+	Number int
+	Href   string
 }
 
 // pageOf cuts the page that is asked for out of n rows.
@@ -61,6 +69,17 @@ func pageAt(a *request, number, n int, filter url.Values) (from, to int, p pager
 	if number < last {
 		p.Next = link(number + 1)
 	}
+	const around = 2
+	for i := 1; last > 1 && i <= last; i++ {
+		switch {
+		case i == number:
+			p.Pages = append(p.Pages, pageLink{Number: i})
+		case i == 1 || i == last || i >= number-around && i <= number+around:
+			p.Pages = append(p.Pages, pageLink{i, link(i)})
+		case i == 2 || i == last-1:
+			p.Pages = append(p.Pages, pageLink{})
+		}
+	}
 	return from, to, p
 }
 
@@ -84,7 +103,7 @@ type nodeRow struct {
 	Pill                    pill
 	Bar                     bar
 	Why                     string
-	Pods, PodsMax           int64
+	Pods                    int64
 	CPU, Memory             share
 	CPUUsed, MemoryUsed     spark
 	Heard, Age              moment
@@ -187,7 +206,7 @@ func findNodes(a *request) (found []*corev1.Node) {
 var nodeOrders = []sorter[*corev1.Node]{
 	{"name", "Node", nil},
 	{"status", "Status", func(a *request) func(x, y *corev1.Node) int {
-		return func(x, y *corev1.Node) int { return cmp.Compare(rank(nodePill(x).Kind), rank(nodePill(y).Kind)) }
+		return byRank(func(n *corev1.Node) string { return nodePill(n).Kind })
 	}},
 	{"site", "Site", func(*request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return cmp.Compare(state.SiteOf(x), state.SiteOf(y)) }
@@ -218,13 +237,33 @@ var nodeOrders = []sorter[*corev1.Node]{
 	}},
 }
 
+// byRank compares by a pill's kind, the worst first, which is found once for each.
+func byRank[T comparable](kind func(T) string) func(x, y T) int {
+	ranks := map[T]int{}
+	of := func(x T) int {
+		r, ok := ranks[x]
+		if !ok {
+			r = rank(kind(x))
+			ranks[x] = r
+		}
+		return r
+	}
+	return func(x, y T) int { return cmp.Compare(of(x), of(y)) }
+}
+
 func nodeRowOf(a *request, n *corev1.Node) nodeRow {
 	u := a.Usage(n.Name)
 	r := nodeRow{
 		Name: n.Name, Href: nodeHref(n.Name), Site: state.SiteOf(n), Board: boardName(n),
-		Pill: nodePill(n), Bar: barOf(a, n), Why: a.nodeWhy(n), Pods: u.Pods, PodsMax: n.Status.Allocatable.Pods().Value(),
+		Pill: nodePill(n), Bar: barOf(a, n), Why: a.nodeWhy(n), Pods: u.Pods,
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
 		Heard: momentOf(a.liveness(n.Name).Seen, a.now), Age: momentOf(n.CreationTimestamp.Time, a.now),
+	}
+	if !r.Bar.Telling {
+		r.Bar = bar{}
+	}
+	if r.Why == noAnswer { // Unknown, and when it was heard, say it
+		r.Why = ""
 	}
 	a.sparks(n, &r.CPUUsed, &r.MemoryUsed)
 	return r

@@ -100,18 +100,9 @@ func findPods(a *request) (found []*corev1.Pod) {
 var podOrders = []sorter[*corev1.Pod]{
 	{"name", "Pod", nil},
 	{"status", "Status", func(a *request) func(x, y *corev1.Pod) int {
-		rows := map[*corev1.Pod]string{}
-		kind := func(p *corev1.Pod) string {
-			k, ok := rows[p]
-			if !ok {
-				if k = kindOf(faultOf(a.Snapshot, p, a.now)); k == "" {
-					k = quietKind(p, a.now)
-				}
-				rows[p] = k
-			}
-			return k
-		}
-		return func(x, y *corev1.Pod) int { return cmp.Compare(rank(kind(x)), rank(kind(y))) }
+		return byRank(func(p *corev1.Pod) string {
+			return cmp.Or(kindOf(faultOf(a.Snapshot, p, a.now)), quietKind(p, a.now))
+		})
 	}},
 	{"", "Ready", nil},
 	{"restarts", "Restarts", func(*request) func(x, y *corev1.Pod) int {

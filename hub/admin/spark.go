@@ -11,7 +11,8 @@ import (
 )
 
 // A spark is how much of something was in use in each of the last 24 hours that have ended, on a
-// line from none at all of it to the whole. Two that are equal look alike.
+// line from none at all of it to the whole; one that is flat is not drawn. Two that are equal look
+// alike.
 type spark struct {
 	Said string // in words; "": nothing is known
 	Line string // a path
@@ -37,9 +38,12 @@ func (a *request) sparks(n *corev1.Node, all ...*spark) {
 func (f figure) spark(points []point) (s spark) {
 	var line strings.Builder
 	total := gathered(points)
-	at, open := 0, false
+	at, open, low, high := 0, false, sparkHeight, 0
 	for i, p := range points {
 		y := sparkHeight - int(sparkHeight*min(max(p.mean/f.most, 0), 1)+.5)
+		if p.n > 0 {
+			low, high = min(low, y), max(high, y)
+		}
 		switch {
 		case p.n == 0:
 		case open:
@@ -49,7 +53,9 @@ func (f figure) spark(points []point) (s spark) {
 		}
 		at, open = y, p.n > 0
 	}
-	s.Line = line.String()
+	if high > low {
+		s.Line = line.String()
+	}
 	s.Said = fmt.Sprintf("%s %s, last 24 hours: lowest %s, mean %s, highest %s", f.title, f.means, f.text(total.low), f.text(total.mean), f.text(total.up))
 	return s
 }

@@ -44,8 +44,8 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 	if want := "CPU of all processors, last 24 hours: lowest 0 %, mean 31 %, highest 100 %"; cpu.Said != want {
 		t.Errorf("in words it is %q, want %q", cpu.Said, want)
 	}
-	if want := "M2 6h0l4 0l4 0M90 6h0"; memory.Line != want || !strings.HasPrefix(memory.Said, "Memory in use") {
-		t.Errorf("memory is %+v, want %s", memory, want)
+	if memory.Line != "" || !strings.HasPrefix(memory.Said, "Memory in use") {
+		t.Errorf("memory, which did not change, is %+v", memory)
 	}
 	for name, remembered := range map[string]func(types.UID, time.Time, int) []history.Word{
 		"no history": nil, "nothing known": func(_ types.UID, _ time.Time, n int) []history.Word { return make([]history.Word, n) },

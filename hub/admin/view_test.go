@@ -80,12 +80,12 @@ func TestAListIsSortedAsTheAddressSays(t *testing.T) {
 		return names
 	}
 	for _, c := range []struct{ name, query, first, last string }{
-		{"by name without asking", "", "bone-1", "pi-3"},
+		{"trouble first without asking", "", "bone-2", "pi-1"}, {"by name", "?sort=name", "bone-1", "pi-3"},
 		{"by name the other way", "?sort=-name", "pi-3", "bone-1"},
 		{"by status, the worst first", "?sort=status", "bone-2", "pi-1"},
 		{"by pods, the fullest first", "?sort=pods", "pi-1", "pi-3"},
 		{"by site, the other way", "?sort=-site", "pi-3", "bone-1"},
-		{"by what is no column: by name", "?sort=colour", "bone-1", "pi-3"},
+		{"by what is no column: trouble first", "?sort=colour", "bone-2", "pi-1"},
 	} {
 		names := order(c.query)
 		if len(names) != 8 || names[0] != c.first || names[7] != c.last {
@@ -93,7 +93,7 @@ func TestAListIsSortedAsTheAddressSays(t *testing.T) {
 		}
 	}
 	_, body := srv.ask(t, "viewer", "GET", "/nodes?sort=-status&site=oslo", nil)
-	for _, want := range []string{`<th aria-sort="descending"><a href="/nodes?site=oslo&amp;sort=status">`, `<a href="/nodes?site=oslo&amp;sort=pods">`, `<a href="/nodes?site=oslo">Node`, `<option value="-status" selected>`} {
+	for _, want := range []string{`<th aria-sort="descending"><a href="/nodes?site=oslo">`, `<a href="/nodes?site=oslo&amp;sort=pods">`, `<a href="/nodes?site=oslo&amp;sort=name">Node`, `<option value="-status" selected>`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the heads of the columns lack %q", want)
 		}
@@ -332,5 +332,58 @@ func TestGoodConditionsAreFolded(t *testing.T) {
 	before, after, ok := strings.Cut(of("bad"), "<details")
 	if !ok || !strings.Contains(before, `data-key="DiskPressure"`) || strings.Contains(before, `data-key="Ready"`) || !strings.Contains(after, "The other ") || !strings.Contains(after, `data-key="Ready"`) {
 		t.Errorf("of a node whose disk is full: %s", of("bad"))
+	}
+}
+
+// A list with many pages names the first, the last, and those around this one.
+func TestAPagerNamesPages(t *testing.T) {
+	a := askAt(newMemory().Snapshot(), now0, nil)
+	for _, c := range []struct {
+		rows, page int
+		want       string
+	}{
+		{100, 1, ""}, {200, 1, "[1] 2"}, {2000, 1, "[1] 2 3 … 20"}, {2000, 10, "1 … 8 9 [10] 11 12 … 20"}, {2000, 20, "1 … 18 19 [20]"}, {500, 3, "1 2 [3] 4 5"},
+	} {
+		_, _, p := pageAt(a, c.page, c.rows, nil)
+		var words []string
+		for _, l := range p.Pages {
+			switch {
+			case l.Number == 0:
+				words = append(words, "…")
+			case l.Href == "":
+				words = append(words, fmt.Sprintf("[%d]", l.Number))
+			default:
+				words = append(words, fmt.Sprint(l.Number))
+			}
+		}
+		if got := strings.Join(words, " "); got != c.want {
+			t.Errorf("page %d of %d rows: %s, want %s", c.page, c.rows, got, c.want)
+		}
+	}
+}
+
+// A row of the list has a strip of the last day when there was trouble in it, and says nothing
+// of a silent node that its status and Heard do not.
+func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
+	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(now0.Add(-d)) }
+	record := func(name string, turns ...state.Turn) state.Object {
+		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: turns}
+	}
+	calm, shaky := testNode("calm", "oslo", nil), testNode("shaky", "oslo", nil)
+	dark := testNode("dark", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+	m := newMemory(calm, shaky, dark, record("calm", state.Turn{At: before(90 * time.Hour), Ready: "True"}),
+		record("shaky", state.Turn{At: before(90 * time.Hour), Ready: "True"}, state.Turn{At: before(5 * time.Hour), Ready: "Unknown"}, state.Turn{At: before(4 * time.Hour), Ready: "True"}),
+		testEvent("Node", "dark", "NodeNotReady", "node dark Ready=Unknown: no heartbeat for 40s", 0))
+	_, body := start(t, configOf(m)).ask(t, "viewer", "GET", "/nodes", nil)
+	row := func(name string) string {
+		_, after, _ := strings.Cut(body, `data-key="`+name+`"`)
+		row, _, _ := strings.Cut(after, "</tr>")
+		return row
+	}
+	if !strings.Contains(row("shaky"), `class="bar"`) || strings.Contains(row("calm"), `class="bar"`) {
+		t.Errorf("the strips are of others than those that had trouble: %s", mainOf(body))
+	}
+	if strings.Contains(body, "dark/why") || strings.Contains(body, "no heartbeat for 40s") {
+		t.Errorf("a silent node's row repeats itself: %s", mainOf(body))
 	}
 }

@@ -135,13 +135,13 @@ func (c *call) changeViews() error {
 // sortOptions are the orders of a list, each also the other way.
 func sortOptions[T any](a *request, by []sorter[T]) (o []option) {
 	now := a.query("sort")
-	for i, s := range by {
+	for _, s := range by {
 		if s.name == "" {
 			continue
 		}
 		value := s.name
-		if i == 0 {
-			value = "" // which is how it is without asking
+		if s.name == unsorted {
+			value = ""
 		}
 		o = append(o, option{value, "Sort by " + inside(s.title), now == value || now == s.name}, option{"-" + s.name, "… " + inside(s.title) + ", last first", now == "-"+s.name})
 	}
