@@ -33,6 +33,7 @@ func barRank(kind string) int { return max(slices.Index(barKinds[:], kind), 0) }
 type hours struct {
 	worst        [barHours]int
 	ready, known time.Duration
+	first        time.Time // since when it is known; zero: it is not
 }
 
 // beginOf is when the first of the hours begins.
@@ -53,6 +54,9 @@ func (a *request) hoursOf(n *corev1.Node) (h hours) {
 			fallthrough
 		case "bad", "unknown", "out":
 			h.known += to.Sub(from)
+			if h.first.IsZero() {
+				h.first = from
+			}
 			fallthrough
 		default:
 			for i := int(from.Sub(begin) / time.Hour); i < barHours && begin.Add(time.Duration(i)*time.Hour).Before(to); i++ {
@@ -66,14 +70,23 @@ func (a *request) hoursOf(n *corev1.Node) (h hours) {
 // barOf draws the last day of a node.
 func barOf(a *request, n *corev1.Node) bar {
 	h := a.hoursOf(n)
-	return drawBar(h.worst, saidOfHours(h.ready, h.known))
+	return drawBar(h.worst, a.saidOfHours(h, 1))
 }
 
-func saidOfHours(ready, known time.Duration) string {
-	if known < time.Minute {
-		return "not known"
+// saidOfHours says how long nodes were ready, and of which time: a hub that is six minutes old
+// knows of no day.
+func (a *request) saidOfHours(h hours, nodes int) string {
+	if h.known < time.Minute {
+		return "Last 24 hours: not known"
 	}
-	return "ready for " + percent(ready.Truncate(time.Minute), known.Truncate(time.Minute))
+	when := "Last 24 hours"
+	if h.first.After(beginOf(a.now)) {
+		when = "In the " + Roundly(a.now.Sub(h.first)) + " known"
+	}
+	if nodes > 1 {
+		when += ", " + strconv.Itoa(nodes) + " nodes"
+	}
+	return when + ": ready for " + percent(h.ready.Truncate(time.Minute), h.known.Truncate(time.Minute))
 }
 
 // drawBar makes a path of each kind: hours that follow one another are one line, whose
@@ -120,6 +133,9 @@ func siteBar(a *request, site string) bar {
 		h := a.hoursOf(n)
 		nodes++
 		all.ready, all.known = all.ready+h.ready, all.known+h.known
+		if !h.first.IsZero() && (all.first.IsZero() || h.first.Before(all.first)) {
+			all.first = h.first
+		}
 		for i, kind := range h.worst {
 			if kind != barRank("none") && kind != barRank("off") {
 				seen[i]++
@@ -143,9 +159,5 @@ func siteBar(a *request, site string) bar {
 			all.worst[i] = barRank("unknown")
 		}
 	}
-	said := saidOfHours(all.ready, all.known)
-	if nodes > 1 && all.known >= time.Minute {
-		said = "its " + strconv.Itoa(nodes) + " nodes were " + said + " of it"
-	}
-	return drawBar(all.worst, said)
+	return drawBar(all.worst, a.saidOfHours(all, nodes))
 }

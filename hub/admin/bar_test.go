@@ -43,18 +43,18 @@ func TestTheLastDayOfANode(t *testing.T) {
 		want   string
 		said   string
 	}{
-		{"ready all day", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}}, nil, "------------------------", "ready for 100 %"},
-		{"it joined three hours ago", []state.Turn{{At: before(3 * time.Hour), Ready: "True"}}, nil, "....................----", "ready for 100 %"},
+		{"ready all day", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}}, nil, "------------------------", "Last 24 hours: ready for 100 %"},
+		{"it joined three hours ago", []state.Turn{{At: before(3 * time.Hour), Ready: "True"}}, nil, "....................----", "In the 3 h known: ready for 100 %"},
 		{"a minute counts for its hour", []state.Turn{
 			{At: before(90 * time.Hour), Ready: "True"}, {At: before(5 * time.Hour), Ready: "Unknown"}, {At: before(5*time.Hour - time.Minute), Ready: "True"},
-		}, nil, "------------------U-----", "ready for 99.9 %"},
+		}, nil, "------------------U-----", "Last 24 hours: ready for 99.9 %"},
 		{"given up over two hours, and then not ready", []state.Turn{
 			{At: before(90 * time.Hour), Ready: "True"}, {At: before(2*time.Hour + 30*time.Minute), Ready: "Unknown"}, {At: before(2 * time.Hour), Ready: "Unknown", Out: true},
 			{At: before(50 * time.Minute), Ready: "False"},
-		}, nil, "---------------------XXB", "ready for 89.4 %"},
+		}, nil, "---------------------XXB", "Last 24 hours: ready for 89.4 %"},
 		{"the hub was off for two hours", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}},
-			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--", "ready for 100 %"},
-		{"nobody has reported", nil, nil, "........................", "not known"},
+			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--", "Last 24 hours: ready for 100 %"},
+		{"nobody has reported", nil, nil, "........................", "Last 24 hours: not known"},
 	} {
 		n := testNode("pi-1", "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = nil
@@ -95,7 +95,7 @@ func TestTheLastDayOfASite(t *testing.T) {
 	a := chartRequest("", now, nil)
 	a.Snapshot = newMemory(objects...).Snapshot()
 	b := siteBar(a, "oslo")
-	if got := shape(t, b); got != "--------------UB--------" || b.Said != "its 4 nodes were ready for 94.7 % of it" {
+	if got := shape(t, b); got != "--------------UB--------" || b.Said != "Last 24 hours, 4 nodes: ready for 94.7 %" {
 		t.Errorf("%s, %s", got, b.Said)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"flotilla.dev/hub/history"
@@ -104,26 +105,30 @@ func inside(title string) string {
 // with the step that has begun, so that a chart that is shown again moves once a step.
 func chartsOf(a *request, node string) charts {
 	n := a.Node(node)
-	c := charts{Title: "The last 24 h", Off: a.history == nil}
+	c := charts{Off: a.history == nil}
 	if n == nil || c.Off {
 		return c
 	}
-	slots, scale := 2, "15:04"
-	if a.query("span") != "" {
-		c.Title, slots, scale = "The last 7 days", 14, "Mon 02 Jan"
+	w := lookbackOf(a, measuredSince(a, n))
+	if w.length > 7*24*time.Hour {
+		w = lookbacks[3] // older figures are not kept
 	}
+	c.Title = "The last " + w.text
+	slots := max(int(w.length/(chartSteps*history.Slot)), 1)
 	step := time.Duration(slots) * history.Slot
+	steps := int(w.length / step)
 	end := a.now.Truncate(step).Add(step)
-	begin := end.Add(-chartSteps * step)
-	words := a.history(n.UID, begin, chartSteps*slots)
+	begin := end.Add(-w.length)
+	words := a.history(n.UID, begin, steps*slots)
 	for i := range 3 {
-		c.Ticks = append(c.Ticks, begin.Add(time.Duration(i)*chartSteps/2*step).UTC().Format(scale))
+		c.Ticks = append(c.Ticks, begin.Add(time.Duration(i)*w.length/2).UTC().Format(w.scale))
 	}
 	c.Ticks[2] = "now"
 	moment := func(i int) string {
-		return strings.TrimSuffix(short(begin.Add(time.Duration(i)*step), chartSteps*step), ":00")
+		return strings.TrimSuffix(short(begin.Add(time.Duration(i)*step), w.length), ":00")
 	}
-	cells := make([][]string, chartRows)
+	rows := min(chartRows, steps)
+	cells := make([][]string, rows)
 	for _, f := range figures {
 		points, known := f.points(words, slots)
 		if known == 0 {
@@ -133,12 +138,12 @@ func chartsOf(a *request, node string) charts {
 		one := f.draw(points)
 		one.Ticks = c.Ticks
 		one.Summary = f.summary(points, moment, step)
-		if p := newestOf(points[chartSteps-2:]); p.n > 0 {
+		if p := newestOf(points[steps-2:]); p.n > 0 {
 			one.Now = f.text(f.of(p))
 		}
 		c.All = append(c.All, one)
 		c.Head = append(c.Head, f.title)
-		const each = chartSteps / chartRows
+		each := steps / rows
 		for i := range cells {
 			text := "–"
 			if p := gathered(points[i*each : (i+1)*each]); p.n > 0 {
@@ -152,10 +157,24 @@ func chartsOf(a *request, node string) charts {
 	}
 	for i, row := range cells {
 		if len(row) > 0 {
-			c.Rows = append(c.Rows, chartRow{moment(i * chartSteps / chartRows), row})
+			c.Rows = append(c.Rows, chartRow{moment(i * steps / rows), row})
 		}
 	}
 	return c
+}
+
+// measuredSince is since when something is remembered of a node, in the last day.
+func measuredSince(a *request, n *corev1.Node) time.Time {
+	const slots = int(24 * time.Hour / history.Slot)
+	begin := a.now.Truncate(history.Slot).Add(history.Slot - 24*time.Hour)
+	for i, w := range a.history(n.UID, begin, slots) {
+		for _, f := range figures {
+			if _, ok := w.Value(f.kind); ok {
+				return begin.Add(time.Duration(i) * history.Slot)
+			}
+		}
+	}
+	return a.now
 }
 
 // points gathers words, so many to a step.
@@ -282,6 +301,7 @@ func (f figure) draw(points []point) chart {
 		return chartHeight - int(math.Round(chartHeight*min(max((v-from)/(to-from), 0), 1)))
 	}
 	c := chart{Title: f.title, Means: f.means}
+	wide := chartWidth / len(points) // of a step
 	for i := range 3 {
 		digits := f.digits
 		if v := to - float64(i)*(to-from)/2; digits == 0 && v != math.Trunc(v) {
@@ -300,23 +320,23 @@ func (f figure) draw(points []point) chart {
 		}
 		first := i
 		at := y(f.of(points[i]))
-		fmt.Fprintf(&line, "M%d %d", 2*i+1, at)
+		fmt.Fprintf(&line, "M%d %d", wide*i+wide/2, at)
 		for ; i+1 < len(points) && points[i+1].n > 0; i++ {
 			next := y(f.of(points[i+1]))
-			fmt.Fprintf(&line, "l2 %d", next-at)
+			fmt.Fprintf(&line, "l%d %d", wide, next-at)
 			at = next
 		}
 		if i == first {
 			line.WriteString("h0") // a dot
 		}
-		f.area(&band, points[first:i+1], first, y)
+		f.area(&band, points[first:i+1], first, wide, y)
 	}
 	c.Line, c.Band = line.String(), band.String()
 	return c
 }
 
 // area draws the band of a run of points, unless it is nowhere wider than its line.
-func (f figure) area(b *strings.Builder, run []point, first int, y func(float64) int) {
+func (f figure) area(b *strings.Builder, run []point, first, step int, y func(float64) int) {
 	wide := false
 	for _, p := range run {
 		wide = wide || y(p.low)-y(p.up) > 2
@@ -325,9 +345,9 @@ func (f figure) area(b *strings.Builder, run []point, first int, y func(float64)
 		return
 	}
 	at := y(run[0].up)
-	fmt.Fprintf(b, "M%d %d", 2*first+1, at)
+	fmt.Fprintf(b, "M%d %d", step*first+step/2, at)
 	for _, p := range run[1:] {
-		fmt.Fprintf(b, "l2 %d", y(p.up)-at)
+		fmt.Fprintf(b, "l%d %d", step, y(p.up)-at)
 		at = y(p.up)
 	}
 	for i := len(run) - 1; i >= 0; i-- {
@@ -335,7 +355,7 @@ func (f figure) area(b *strings.Builder, run []point, first int, y func(float64)
 			fmt.Fprintf(b, "v%d", x-at)
 			at = x
 		} else {
-			fmt.Fprintf(b, "l-2 %d", x-at)
+			fmt.Fprintf(b, "l-%d %d", step, x-at)
 			at = x
 		}
 	}

@@ -181,3 +181,37 @@ func TestANodeWithoutFigures(t *testing.T) {
 		t.Errorf("a node that is not there: %+v", c)
 	}
 }
+
+// Charts open on what is known, and not on a day of which they know the last minutes.
+func TestChartsOpenOnWhatIsKnown(t *testing.T) {
+	for known, want := range map[time.Duration]string{
+		20 * time.Minute: "The last 1 h", 2 * time.Hour: "The last 6 h", 7 * time.Hour: "The last 24 h", 40 * time.Hour: "The last 24 h",
+	} {
+		remembered := func(_ types.UID, from time.Time, n int) []history.Word {
+			words := make([]history.Word, n)
+			for i := range words {
+				if at := from.Add(time.Duration(i) * history.Slot); !at.Before(now0.Add(-known)) && at.Before(now0) {
+					s := history.Nothing()
+					s[history.CPU] = float64(i%2) / 2
+					words[i] = history.Pack(s)
+				}
+			}
+			return words
+		}
+		c := chartsOf(chartRequest("", now0, remembered), "pi-1")
+		if c.Title != want || len(c.All) != 1 {
+			t.Errorf("known for %s: %s, want %s", known, c.Title, want)
+			continue
+		}
+		for _, line := range drawn(t, c.All[0].Line) {
+			for _, p := range line {
+				if p[0] < 0 || p[0] > chartWidth {
+					t.Errorf("known for %s: it is drawn at %v", known, p)
+				}
+			}
+		}
+		if known == 20*time.Minute && (strings.Contains(c.All[0].Summary, "not known for 2") || len(c.Rows) != 12) {
+			t.Errorf("an hour has %d rows; %s", len(c.Rows), c.All[0].Summary)
+		}
+	}
+}

@@ -86,28 +86,47 @@ var spanNames = map[string]string{
 	"off": "The hub was not running: not known",
 }
 
+// A lookback is how far back timeline and charts look.
+type lookback struct {
+	name, text string
+	length     time.Duration
+	scale      string // of the ticks
+}
+
+var lookbacks = []lookback{
+	{"1h", "1 h", time.Hour, "15:04"}, {"6h", "6 h", 6 * time.Hour, "15:04"}, {"24h", "24 h", 24 * time.Hour, "15:04"},
+	{"7d", "7 days", 7 * 24 * time.Hour, "Mon 02 Jan"}, {"30d", "30 days", state.HistoryAge, "Mon 02 Jan"},
+}
+
+// lookbackOf is the window that is asked for; without asking the shortest that shows all that is
+// known since then, and a day at most.
+func lookbackOf(a *request, known time.Time) lookback {
+	for i, w := range lookbacks {
+		if asked := a.query("span"); asked == w.name || asked == "" && (i == 2 || !known.Before(a.now.Add(-w.length))) {
+			return w
+		}
+	}
+	return lookbacks[2]
+}
+
 // timelineOf draws what the hub has noted of a node's health: every change of its
 // condition Ready, and from when to when it was given up. Leases are not kept one by
 // one: those that stop coming are a change to Unknown.
 func timelineOf(a *request, n *corev1.Node) timeline {
-	length, text, scale := 24*time.Hour, "24 h", "15:04"
-	switch a.query("span") {
-	case "7d":
-		length, text, scale = 7*24*time.Hour, "7 days", "Mon 02 Jan"
-	case "30d":
-		length, text, scale = state.HistoryAge, "30 days", "Mon 02 Jan"
+	turns := turnsOf(a.Snapshot, n)
+	first := a.now.Add(-24 * time.Hour)
+	if len(turns) > 0 {
+		first = turns[0].At.Time
 	}
+	w := lookbackOf(a, first)
+	length, text, scale := w.length, w.text, w.scale
 	begin := a.now.Add(-length)
 	t := timeline{Title: "The last " + text}
-	for _, c := range [][2]string{{"", "24 h"}, {"7d", "7 days"}, {"30d", "30 days"}} {
-		href := a.path
-		if c[0] != "" {
-			href += "?span=" + c[0]
-		}
-		t.Choices = append(t.Choices, menuItem{Label: c[1], Href: href, Destroy: c[1] == text})
+	for _, c := range lookbacks {
+		t.Choices = append(t.Choices, menuItem{Label: c.text, Href: a.path + "?span=" + c.name, Destroy: c == w})
 	}
 	var ready, known time.Duration
-	for _, s := range stretches(turnsOf(a.Snapshot, n), a.pauses, begin, a.now) {
+	for _, s := range stretches(turns, a.pauses, begin, a.now) {
 		from, to := s.from, s.to
 		if from.Before(begin) {
 			from = begin
@@ -138,7 +157,7 @@ func timelineOf(a *request, n *corev1.Node) timeline {
 	}
 	t.Ticks[4] = "now"
 	if known > 0 {
-		t.Summary = fmt.Sprintf("Ready for %s of what is known of the last %s", percent(ready, known), text)
+		t.Summary = fmt.Sprintf("In the %s known: ready for %s", Roundly(known), percent(ready, known))
 		if !t.Unknown && !t.Off {
 			t.Summary = fmt.Sprintf("Ready for %s of the last %s", percent(ready, known), text)
 		}
