@@ -55,7 +55,11 @@ func (n *NewJoinToken) check() error {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
 	}
 	if msgs := validation.IsDNS1123Label(n.Site); len(msgs) > 0 {
-		wrong("site %.63q; use lower-case letters, digits and '-', such as oslo", n.Site)
+		if len(n.Site) > validation.DNS1123LabelMaxLength {
+			wrong("site has %d characters: use at most %d", len(n.Site), validation.DNS1123LabelMaxLength)
+		} else {
+			wrong("site %q: use lower-case letters, digits and '-', such as oslo", n.Site)
+		}
 	}
 	if n.Node != "" {
 		if err := wire.ValidNode(n.Node); err != nil {

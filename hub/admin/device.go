@@ -70,7 +70,8 @@ func (c *call) token() error {
 	token, err := c.Tokens.CreateJoinToken(c.Request().Context(), t)
 	act := store.Audit{Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
-		act.Code, act.Message = c.explain(err)
+		act.Code, act.Message = c.tell(err)
+		act.Message = upper(strings.TrimPrefix(act.Message, "Create join token: "))
 		c.did(act)
 		return c.plain(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval, Lives: options(c.FormValue("life"), lives...), Problem: act.Message}))
 	}

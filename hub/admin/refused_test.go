@@ -1,0 +1,51 @@
+package admin
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"flotilla.dev/hub/access"
+)
+
+// What is typed into a form and does not fit is refused by the hub in a sentence with the limit:
+// the browser neither cuts it nor says only that it does not match.
+func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
+	c, _ := guarded(t, newMemory(sample()...))
+	g := c.Views.(*access.Guard)
+	d := configOf(newMemory(sample()...))
+	d.Views, d.People, d.Tokens = g, g, g
+	if err := g.CreateUser(t.Context(), access.NewUser{Name: "test-admin", Password: "four words are good", Role: access.Admin}); err != nil {
+		t.Fatal(err)
+	}
+	srv := start(t, d)
+	long := strings.Repeat("a", 300)
+	for _, f := range []struct {
+		path string
+		form url.Values
+		says []string
+	}{
+		{"/devices/add", url.Values{"site": {"site 01"}, "uses": {"1"}, "life": {"1h"}}, []string{"Site &#34;site 01&#34;: use lower-case letters, digits and &#39;-&#39;, such as oslo."}},
+		{"/devices/add", url.Values{"site": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"Site has 300 characters: use at most 63."}},
+		{"/devices/add", url.Values{"site": {"oslo"}, "node": {long}, "uses": {"1"}, "life": {"1h"}}, []string{"at most 253"}},
+		{"/settings", url.Values{"action": {"user-create"}, "name": {long}, "role": {"viewer"}, "password": {"four words are good"}}, []string{"63"}},
+		{"/views", url.Values{"action": {"save"}, "name": {long}, "href": {"/nodes"}}, []string{"40"}},
+	} {
+		f.form.Set("csrf", csrf)
+		resp, body := srv.ask(t, "admin", "POST", f.path, f.form)
+		if resp.StatusCode < 400 || resp.StatusCode >= 500 {
+			t.Errorf("%s %v: %d", f.path, f.form, resp.StatusCode)
+		}
+		for _, want := range f.says {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s %.40v does not say %q: %.900s", f.path, f.form, want, mainOf(body))
+			}
+		}
+	}
+	for _, path := range []string{"/devices/add", "/settings", "/nodes"} {
+		if resp, body := srv.ask(t, "admin", "GET", path, nil); resp.StatusCode != http.StatusOK || strings.Contains(body, " pattern=") {
+			t.Errorf("%s has the browser say what is wrong", path)
+		}
+	}
+}
