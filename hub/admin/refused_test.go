@@ -49,3 +49,11 @@ func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
 		}
 	}
 }
+
+func TestSettingsSayHowToBeNotified(t *testing.T) {
+	c := configOf(newMemory(sample()...))
+	_, body := start(t, c).ask(t, "admin", "GET", "/settings", nil)
+	if !strings.Contains(body, "No one is notified.") || !strings.Contains(body, `href="/help/incidents#who-is-told"`) {
+		t.Errorf("without a webhook and mail: %s", mainOf(body))
+	}
+}

@@ -71,9 +71,9 @@ var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator",
 
 // settled says what an action has done, by its name in the address.
 var settled = map[string]string{
-	"user-create": "The person can log in now.", "user-password": "The password is changed; their sessions have ended.", "user-role": "The role is changed.",
+	"user-create": "The person can now log in.", "user-password": "The password is changed; their sessions have ended.", "user-role": "The role is changed.",
 	"user-delete": "The person is gone, with their sessions, API tokens and certificates.", "join-revoke": "The join token is revoked; devices that joined with it stay.",
-	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.", "notify-test": "The test message was taken.",
+	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.", "notify-test": "The test message was accepted; check that it arrived.",
 }
 
 func (c *call) settings() error {
@@ -227,10 +227,10 @@ func (c *call) settle(action string) (store.Audit, error) {
 	case "notify-test":
 		act := store.Audit{Verb: "create", Resource: "notifications", Name: name}
 		if c.TestTold == nil {
-			return act, errTold("Nobody is told of incidents: name a webhook or a mail server in the hub's configuration.")
+			return act, errTold("No one is notified of incidents: set incident-webhook or incident-mail-server in the hub's configuration.")
 		}
 		if err := c.TestTold(ctx, name); err != nil {
-			return act, errTold("The test message was not taken: " + err.Error())
+			return act, errTold("The test message was not accepted: " + err.Error())
 		}
 		return act, nil
 	case "backup":

@@ -221,7 +221,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 			"/settings":    {"action": {"join-revoke"}, "id": {"abcdefghij"}, "csrf": {csrf}},
 		} {
 			resp, body := srv.ask(t, "admin", "POST", path, form)
-			if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "the hub is stopping") || strings.Contains(body, "see its log") {
+			if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "he hub is stopping") || strings.Contains(body, "see its log") {
 				t.Errorf("%v, %s: %d: %s", err, path, resp.StatusCode, wordsOf(body))
 			}
 		}

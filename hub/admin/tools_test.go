@@ -275,8 +275,8 @@ func about() (About, error) {
 	now := time.Now()
 	return About{
 		Certificates: []Certificate{
-			{"Root of the hub's CA", "never by itself: devices know the hub by it", now.Add(3000 * 24 * time.Hour)},
-			{"This hub's HTTPS and MQTT", "by itself, in time and when its addresses change", now.Add(200 * 24 * time.Hour)},
+			{"Root CA", "by hand only: devices trust the hub because of it", now.Add(3000 * 24 * time.Hour)},
+			{"This hub, HTTPS and MQTT", "automatic, also when its addresses change", now.Add(200 * 24 * time.Hour)},
 			{"Node pi-2", "by the device, at half of its life", now.Add(12 * 24 * time.Hour)},
 		},
 		Facts:    []Fact{{"Version", "1.0.0"}, {"Page and API", "https://gateway.example:8443"}, {"Answers to", "gateway.example, localhost, 10.1.2.1, 127.0.0.1"}},

@@ -58,17 +58,17 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the CA's certificate: %w", err)
 	}
-	all = append(all, admin.Certificate{Of: "Root of the hub's CA", Renewal: "never by itself: devices know the hub by it", Until: root.NotAfter})
+	all = append(all, admin.Certificate{Of: "Root CA", Renewal: "by hand only: devices trust the hub because of it", Until: root.NotAfter})
 	own, err := h.server.GetCertificate(nil)
 	if err != nil {
 		return nil, err
 	}
 	if len(own.Certificate) > 1 {
 		if by, err := x509.ParseCertificate(own.Certificate[1]); err == nil {
-			all = append(all, admin.Certificate{Of: "Intermediate that signs", Renewal: "by itself, while it outlives what it signs", Until: by.NotAfter})
+			all = append(all, admin.Certificate{Of: "Issuing CA", Renewal: "automatic, before what it signs would outlive it", Until: by.NotAfter})
 		}
 	}
-	all = append(all, admin.Certificate{Of: "This hub's HTTPS and MQTT", Renewal: "by itself, in time and when its addresses change", Until: own.Leaf.NotAfter})
+	all = append(all, admin.Certificate{Of: "This hub, HTTPS and MQTT", Renewal: "automatic, also when its addresses change", Until: own.Leaf.NotAfter})
 	var devices []*state.Record
 	for rec := range state.Each[*state.Record](h.Loop.Snapshot(), state.Records, "") {
 		if rec.Key != "" {
@@ -77,7 +77,7 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	}
 	slices.SortFunc(devices, func(a, b *state.Record) int { return a.Expires.Compare(b.Expires.Time) })
 	for _, d := range devices[:min(len(devices), endingDevices)] {
-		all = append(all, admin.Certificate{Of: "Node " + d.Name, Renewal: "by the device, at half of its life", Until: d.Expires.Time})
+		all = append(all, admin.Certificate{Of: "Node " + d.Name, Renewal: "automatic, by the device, at half of its life", Until: d.Expires.Time})
 	}
 	return all, nil
 }
