@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"net/http"
 	"net/netip"
@@ -76,19 +77,16 @@ func (f *finds) best() []find {
 func scored(words []string, kind, name string, more ...string) (sum int) {
 	name = strings.ToLower(name)
 	for _, w := range words {
-		i := strings.Index(name, w)
 		switch {
 		case name == w:
 			sum += 100
-		case i == 0:
+		case strings.HasPrefix(name, w):
 			sum += 60
-		case i > 0 && strings.ContainsRune("-. /", rune(name[i-1])):
+		case manual.Begins(name, w) > 0:
 			sum += 45
-		case i > 0:
-			sum += 30
 		case strings.HasPrefix(kind, w):
 			sum += 25
-		case slices.ContainsFunc(more, func(s string) bool { return strings.Contains(strings.ToLower(s), w) }):
+		case slices.ContainsFunc(more, func(s string) bool { return manual.Begins(s, w) > 0 }):
 			sum += 5
 		default:
 			return 0
@@ -135,13 +133,18 @@ func (a *request) found(question string, tokens []store.JoinToken, views []find,
 			f.add(find{Kind: "Page", Name: p.name, Href: p.href, score: weigh(score, 9)})
 		}
 	}
+	a.findLists(&f, words)
 	a.findActions(&f, words)
 	a.findObjects(&f, words)
 	for _, t := range tokens {
 		f.add(find{"Join token", t.ID, join(t.Site, t.Node), "/settings#tokens", weigh(scored(words, "token", t.ID, t.Site, t.Node), 1)})
 	}
 	for _, h := range handbook().Find(question, 3) {
-		f.add(find{"Manual", h.Title, h.Page, h.Href, 3})
+		of := h.Page
+		if of == h.Title {
+			of = ""
+		}
+		f.add(find{"Manual", h.Title, of, h.Href, 3})
 	}
 	return f.best()
 }
@@ -152,6 +155,62 @@ func weigh(score, kind int) int {
 		return 0
 	}
 	return score*10 + kind
+}
+
+// findLists offers lists by what is in them, as "unknown nodes" or "pending".
+func (a *request) findLists(f *finds, words []string) {
+	for _, l := range []struct {
+		kind    state.Kind
+		title   string
+		key     string // of the address
+		choices [][2]string
+		count   func(choice string) int
+	}{
+		{state.Nodes, "Nodes", "status", nodeStatuses, func(choice string) (n int) {
+			for o := range a.Nodes() {
+				if hasStatus(o, choice) {
+					n++
+				}
+			}
+			return n
+		}},
+		{state.Pods, "Pods", "status", podStatuses, func(choice string) (n int) {
+			for p := range a.Pods("") {
+				if podHasStatus(a, p, choice) {
+					n++
+				}
+			}
+			return n
+		}},
+		{state.Sites, "Sites", "state", siteStates, func(choice string) (n int) {
+			for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
+				if isSite(s, choice, a.now) {
+					n++
+				}
+			}
+			return n
+		}},
+	} {
+		if !a.may("list", string(l.kind)) {
+			continue
+		}
+		list := strings.ToLower(l.title)
+		rest := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == list || w+"s" == list || w == "that" || w == "are" || w == "is" })
+		asked := strings.Join(rest, " ")
+		if len(asked) < 4 {
+			continue
+		}
+		for _, c := range l.choices {
+			if c[0] == "" || !strings.HasPrefix(strings.ToLower(c[1]), asked) && !strings.HasPrefix(c[0], asked) {
+				continue
+			}
+			n, score := l.count(c[0]), 1200
+			if len(rest) == len(words) { // the list was not named
+				score = min(n, 1) * 500
+			}
+			f.add(find{"List", fmt.Sprintf("%s: %s (%d)", l.title, strings.ToLower(c[1]), n), "", "/" + list + "?" + url.Values{l.key: {c[0]}}.Encode(), score})
+		}
+	}
 }
 
 // findActions offers what can be done, as "drain pi-3" or "hold site oslo": an action leads

@@ -99,6 +99,9 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 		{"hold site oslo", "Action Hold oslo", ""},
 		{"restart kiosk", "Action Restart kiosk", ""},
 		{"FailedMount", "Manual FailedMount", "/help/events#FailedMount"},
+		{"unknown nodes", "List Nodes: unknown (1)", "/nodes?status=unknown"},
+		{"nodes that are not ready", "List Nodes: not ready (3)", "/nodes?status=notready"},
+		{"pending pods", "List Pods: pending (1)", "/pods?status=pending"},
 	} {
 		all, text := srv.finds(t, "admin", c.question)
 		if len(all) == 0 || text[0] != c.first || c.href != "" && all[0].Href != c.href {
@@ -182,5 +185,21 @@ func BenchmarkPalette(b *testing.B) {
 				a.complete("pods", text)
 			}
 		})
+	}
+}
+
+// A search is for the beginnings of words: till is not in flotilla; and no find has its name twice.
+func TestThePaletteMatchesBeginningsOfWords(t *testing.T) {
+	srv := start(t, configOf(newMemory(sample()...)))
+	for _, question := range []string{"till", "faults", "ode"} {
+		all, text := srv.finds(t, "admin", question)
+		for _, f := range all {
+			if strings.Contains(strings.ToLower(f.Name), "flotilla") || question == "ode" && strings.Contains(strings.ToLower(f.Name), "node") {
+				t.Errorf("%q: %q", question, text)
+			}
+			if f.Name == f.Where {
+				t.Errorf("%q: %s is printed twice", question, f.Name)
+			}
+		}
 	}
 }

@@ -168,3 +168,17 @@ func TestRowsOfCodeAreEntries(t *testing.T) {
 		t.Error("an address is not what it is")
 	}
 }
+
+func TestWordsAreSoughtWhereTheyBegin(t *testing.T) {
+	for _, c := range []struct {
+		text, word string
+		want       int
+	}{
+		{"flotilla", "till", 0}, {"till, and the Till of flotilla", "till", 2}, {"FailedMount", "mount", 1}, {"unmounted", "mount", 0}, {"node-0042", "42", 1}, {"node-1142", "42", 0},
+		{"pi3", "3", 1}, {"--node-name", "--node", 1}, {"", "x", 0}, {"x", "", 0},
+	} {
+		if got := Begins(c.text, c.word); got != c.want {
+			t.Errorf("%q begins words of %q %d times, want %d", c.word, c.text, got, c.want)
+		}
+	}
+}

@@ -83,18 +83,52 @@ func variety(found []Found) (all []Found) {
 	return append(all, again...)
 }
 
+// Begins counts how often a word, in small letters, stands in a text where a word begins: a
+// search for till is not one for flotilla. Words begin in mounts, FailedMount, pi3 and node-0042.
+func Begins(text, word string) (n int) {
+	lower := strings.ToLower(text)
+	if len(lower) != len(text) { // a letter whose small one is of another length
+		text = lower
+	}
+	for at := 0; word != ""; at++ {
+		i := strings.Index(lower[at:], word)
+		if i < 0 {
+			break
+		}
+		if at += i; at == 0 || begins(text[at-1], text[at]) {
+			n++
+		}
+	}
+	return n
+}
+
+func begins(before, c byte) bool {
+	small := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= 0x80 }
+	large := func(c byte) bool { return c >= 'A' && c <= 'Z' }
+	digit := func(c byte) bool { return c >= '0' && c <= '9' }
+	switch {
+	case digit(before) && digit(c):
+		return before == '0'
+	case large(before):
+		return !large(c) && !small(c)
+	case small(before):
+		return !small(c)
+	}
+	return true
+}
+
 // score is 0 unless every word is there.
 func (s section) score(words []string) (sum int) {
-	title, of, body := strings.ToLower(s.title), strings.ToLower(s.page.Title), strings.ToLower(s.text)
+	title := strings.ToLower(s.title)
 	for _, w := range words {
-		n := min(strings.Count(body, w), 3)
+		n := min(Begins(s.text, w), 3)
 		switch {
 		case title == w || strings.TrimLeft(title, "-") == w:
 			n += 100
-		case strings.Contains(title, w):
+		case Begins(s.title, w) > 0:
 			n += 20
 		}
-		if strings.Contains(of, w) {
+		if Begins(s.page.Title, w) > 0 {
 			n += 5
 		}
 		if n == 0 {
