@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,9 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // version is set by the build.
 var version string
+
+//go:embed licenses.gz
+var licenses []byte // licenses_test.go writes it
 
 func main() {
 	if version != "" {
@@ -106,7 +110,7 @@ func command() *cobra.Command {
 		}
 		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
 	})
-	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), versionCommand())
+	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), commands.Licenses(licenses, noArguments), versionCommand())
 	for _, c := range root.Commands() {
 		if c.Args == nil {
 			c.Args = noArguments

@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,9 @@ import (
 // version is set by the build.
 var version = "0.1.0-dev"
 
+//go:embed licenses.gz
+var licenses []byte // licenses_test.go writes it
+
 func main() {
 	garbage.begin()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -32,7 +36,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := cli.Program{Version: version, Serve: runHub, Stdout: stdout, Stderr: stderr}.Command()
+	root := cli.Program{Version: version, Licenses: licenses, Serve: runHub, Stdout: stdout, Stderr: stderr}.Command()
 	commands.Strict(root, cli.OnlyCommands)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

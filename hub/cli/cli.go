@@ -23,7 +23,8 @@ import (
 
 // A Program is flotilla-hub as its main makes it.
 type Program struct {
-	Version string
+	Version  string
+	Licenses []byte // of what it is built from: see commands.Licenses
 	// Serve runs the hub until ctx ends.
 	Serve          func(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error
 	Stdout, Stderr io.Writer
@@ -48,7 +49,7 @@ func (p Program) Command() *cobra.Command {
 		}
 		return ErrUsage{fmt.Errorf("%w: see `%s --help`", commands.Plainly(err), c.CommandPath())}
 	})
-	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.observerCommand(), p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(), p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(), &cobra.Command{
+	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.observerCommand(), p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(), p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(), commands.Licenses(p.Licenses, exactly(0)), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: exactly(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(c.OutOrStdout(), "flotilla-hub %s %s/%s %s\n", p.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
