@@ -13,3 +13,7 @@ var update = flag.Bool("update", false, "write the part of the manual that is ge
 func TestTheManualHasTheDevicesCommands(t *testing.T) {
 	manualtest.Block(t, "../web/manual/flotilla-device.md", "commands", manualtest.Commands(command()), *update)
 }
+
+func TestTheCommandsThatTheManualShowsAreAccepted(t *testing.T) {
+	manualtest.Typed(t, "flotilla-device", command)
+}

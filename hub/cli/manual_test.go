@@ -4,6 +4,8 @@ import (
 	"flag"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"flotilla.dev/web/manual/manualtest"
 )
 
@@ -12,4 +14,8 @@ var update = flag.Bool("update", false, "write the part of the manual that is ge
 // The commands and their flags stand in the manual as cobra has them.
 func TestTheManualHasTheHubsCommands(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/flotilla-hub.md", "commands", manualtest.Commands(Program{}.Command()), *update)
+}
+
+func TestTheCommandsThatTheManualShowsAreAccepted(t *testing.T) {
+	manualtest.Typed(t, "flotilla-hub", func() *cobra.Command { return Program{}.Command() })
 }
