@@ -146,13 +146,19 @@ func (s *Store) check(r *Row, rev uint64) error {
 
 // apply writes rows in one transaction; without grow it adds no object.
 func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) error {
+	var fit []Row // without those for which there is not even room for a table
 	for i, r := range rows {
-		if i == 0 || rows[i-1].Kind != r.Kind {
-			if err := s.openKind(ctx, r.Kind); err != nil {
+		if s.kinds[r.Kind] == nil && (i == 0 || rows[i-1].Kind != r.Kind) {
+			if err := s.openKind(ctx, r.Kind); err != nil && (grow || !expendableKind(r.Kind) || !errors.Is(err, ErrFull)) {
 				return err
 			}
 		}
+		if s.kinds[r.Kind] != nil {
+			fit = append(fit, r)
+		}
 	}
+	lost := len(rows) - len(fit)
+	rows = fit
 	dropped := 0
 	now, tell := s.untold()
 	write := func(ctx context.Context, c *conn) (err error) {
@@ -193,7 +199,7 @@ func (s *Store) apply(ctx context.Context, rows []Row, rev uint64, grow bool) er
 	if err == nil && tell {
 		s.told = now
 	}
-	if err == nil && dropped > 0 {
+	if dropped += lost; err == nil && dropped > 0 {
 		s.log.Warn("events were not remembered: the disk is full", "count", dropped)
 	}
 	return err

@@ -1016,7 +1016,9 @@ func TestAFullDiskOfTheServer(t *testing.T) {
 	}
 	old := pod("old", rev+1)
 	old.Phase = "Failed"
-	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{old, event(1, rev+1)}}); err != nil {
+	first := event(1, rev+1)
+	first.Kind = string(state.Incidents) // which has no table yet
+	if err := s.Commit(t.Context(), Commit{Rev: rev + 1, Rows: []Row{old, event(1, rev+1), first}}); err != nil {
 		t.Fatal("what is there cannot be changed, or an event is in its way:", err)
 	}
 	rev++
