@@ -1,6 +1,7 @@
 package diagnose_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestEveryConditionThatFailsIsACause(t *testing.T) {
 		for _, status := range []corev1.ConditionStatus{"True", "False", "Unknown"} {
 			c := corev1.NodeCondition{Type: name, Status: status, LastTransitionTime: ago(time.Minute)}
 			n := node(c)
-			all := diagnose.Node(n)
+			all := slices.Collect(diagnose.Node(n))
 			if fails := diagnose.Fails(c); fails != (len(all) == 1) || fails && (all[0].Cause == "" || all[0].About.Name != n.Name || !all[0].Since.Equal(c.LastTransitionTime.Time)) {
 				t.Errorf("%s=%s: %+v", name, status, all)
 			} else if fails {

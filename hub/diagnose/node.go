@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"iter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,28 +21,36 @@ func aboutNode(name string) fleet.IncidentObject {
 	return fleet.IncidentObject{Kind: state.Nodes.Row().Name, Name: name}
 }
 
-// Node returns what is wrong with a node. One that is not ready has one finding: what else its
+// Node walks what is wrong with a node. One that is not ready has one finding: what else its
 // conditions say is old. One whose Ready comes and goes has that alone, whether it is there just
 // now or not. One that has its startup grace still has none.
-func Node(n *corev1.Node) (all []Finding) {
-	ready := state.NodeCondition(n, corev1.NodeReady)
-	if ready == nil {
-		return nil
-	}
-	if c := state.NodeCondition(n, fleet.ConditionFlapping); c != nil && Fails(*c) {
-		return []Finding{ofCondition(n, c)}
-	}
-	if !Ready(n) {
-		return []Finding{NotReady(n)}
-	}
-	for _, c := range Failing(n) {
-		f := ofCondition(n, &c)
-		if from := state.NodeCondition(n, RuleOf(f.Cause).follows); from != nil && Fails(*from) {
-			continue // it follows from another that is bad too
+func Node(n *corev1.Node) iter.Seq[Finding] {
+	return func(yield func(Finding) bool) {
+		if state.NodeCondition(n, corev1.NodeReady) == nil {
+			return
 		}
-		all = append(all, f)
+		if c := state.NodeCondition(n, fleet.ConditionFlapping); c != nil && Fails(*c) {
+			yield(ofCondition(n, c))
+			return
+		}
+		if !Ready(n) {
+			yield(NotReady(n))
+			return
+		}
+		for i := range n.Status.Conditions {
+			c := &n.Status.Conditions[i]
+			if c.Type == corev1.NodeReady || !Fails(*c) {
+				continue
+			}
+			f := ofCondition(n, c)
+			if from := state.NodeCondition(n, RuleOf(f.Cause).follows); from != nil && Fails(*from) {
+				continue // it follows from another that is bad too
+			}
+			if !yield(f) {
+				return
+			}
+		}
 	}
-	return all
 }
 
 // Failing returns the conditions of a node that say that something is wrong, but for Ready.
@@ -60,8 +69,8 @@ func FirstOf(n *corev1.Node) Finding {
 	if !Ready(n) {
 		return NotReady(n)
 	}
-	if all := Node(n); len(all) > 0 {
-		return all[0]
+	for f := range Node(n) {
+		return f
 	}
 	return Finding{}
 }

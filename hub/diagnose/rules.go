@@ -86,7 +86,7 @@ const backedOff = 10 * time.Minute
 
 // rules has the causes. A disk settles, as a hub whose disk is full may add something small in
 // between; an image, as its nodes may be away for so long.
-var rules = map[fleet.IncidentCause]Rule{
+var rules = map[fleet.IncidentCause]*Rule{
 	FleetDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyFleet,
 		Card: "Every site is dark: the hub itself is more likely cut off than all of them at once",
@@ -211,22 +211,27 @@ var rules = map[fleet.IncidentCause]Rule{
 }
 
 // ofNodes is the rule of a cause that a condition of nodes is.
-func ofNodes(c corev1.NodeConditionType, card, fix string) Rule {
-	return Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string { return f.Node + ": " + string(c) }, Fix: fix, Condition: c}
+func ofNodes(c corev1.NodeConditionType, card, fix string) *Rule {
+	return &Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string { return f.Node + ": " + string(c) }, Fix: fix, Condition: c}
 }
 
-func (r Rule) critical() Rule {
+func (r *Rule) critical() *Rule {
 	r.Severity = fleet.SeverityCritical
 	return r
 }
 
-func (r Rule) after(c corev1.NodeConditionType) Rule {
+func (r *Rule) after(c corev1.NodeConditionType) *Rule {
 	r.follows = c
 	return r
 }
 
 // RuleOf returns what is said of a cause; nothing of one that there is not.
-func RuleOf(c fleet.IncidentCause) Rule { return rules[c] }
+func RuleOf(c fleet.IncidentCause) *Rule {
+	if r := rules[c]; r != nil {
+		return r
+	}
+	return &Rule{}
+}
 
 // Causes are all that there are.
 func Causes() []fleet.IncidentCause { return slices.Sorted(maps.Keys(rules)) }

@@ -14,10 +14,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A member is a node with the finding that makes it part of an incident.
+// A member is a node with what makes it part of an incident: of a dark site there are thousands.
 type member struct {
-	node *corev1.Node
-	diagnose.Finding
+	node   *corev1.Node
+	cause  fleet.IncidentCause
+	since  time.Time
+	detail string
 }
 
 // A group is the nodes of one incident.
@@ -47,7 +49,7 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 	}
 	found := map[diagnose.Family][]member{}
 	for n := range p.s.NodesIn(site) {
-		for _, x := range diagnose.Node(n) {
+		for x := range diagnose.Node(n) {
 			if x.Pending(p.now) {
 				wake = earliest(wake, x.Due)
 				continue
@@ -56,25 +58,25 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 				x.Since = p.now
 			}
 			f := diagnose.RuleOf(x.Cause).Family
-			found[f] = append(found[f], member{n, x})
+			found[f] = append(found[f], member{n, x.Cause, x.Since, x.Detail()})
 		}
 	}
 	for _, f := range slices.Sorted(maps.Keys(found)) {
-		sort.SliceStable(found[f], func(i, j int) bool { return found[f][i].Since.Compare(found[f][j].Since) < 0 })
+		sort.SliceStable(found[f], func(i, j int) bool { return found[f][i].since.Compare(found[f][j].since) < 0 })
 		groups := byFamily[f]
 		slices.SortStableFunc(groups, newestFirst)
 		for _, e := range found[f] {
-			i := slices.IndexFunc(groups, func(g *group) bool { return g.takes(e.Since) })
+			i := slices.IndexFunc(groups, func(g *group) bool { return g.takes(e.since) })
 			if i < 0 {
-				groups = slices.Insert(groups, 0, &group{since: e.Since, latest: e.Since})
+				groups = slices.Insert(groups, 0, &group{since: e.since, latest: e.since})
 				i = 0
 			}
 			g := groups[i]
-			if len(g.members) == 0 || diagnose.RuleOf(e.Cause).Rank < diagnose.RuleOf(g.cause).Rank {
-				g.cause = e.Cause
+			if len(g.members) == 0 || diagnose.RuleOf(e.cause).Rank < diagnose.RuleOf(g.cause).Rank {
+				g.cause = e.cause
 			}
-			if g.members = append(g.members, e); e.Since.After(g.latest) {
-				g.latest = e.Since
+			if g.members = append(g.members, e); e.since.After(g.latest) {
+				g.latest = e.since
 			}
 		}
 		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
@@ -104,7 +106,7 @@ func (p *pass) site(name string) (f findings) {
 		out := found{old: g.old, works: touched}
 		fam := diagnose.RuleOf(g.cause).Family
 		i.Count.Nodes = int32(len(g.members)) //nolint:gosec // a site has no more nodes than that
-		i.Detail = g.members[0].Detail()
+		i.Detail = g.members[0].detail
 		for n, m := range g.members {
 			if n < examples {
 				i.Examples = append(i.Examples, m.node.Name)

@@ -263,7 +263,7 @@ func (p *pass) finish(q state.Subject, f *found) {
 
 // incidentOf names the open incident that a node which is not ready is part of.
 func (p *pass) incidentOf(n *corev1.Node) (name string) {
-	for _, x := range diagnose.Node(n) {
+	for x := range diagnose.Node(n) {
 		for _, i := range p.open[aboutSite(state.SiteOf(n))] {
 			g := group{since: i.Since.Time, latest: i.Latest.Time}
 			if diagnose.RuleOf(i.Cause).Family == diagnose.RuleOf(x.Cause).Family && g.takes(x.Since) {
