@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -32,6 +33,7 @@ type card struct {
 	Examples  []exampleLink
 	More      int // examples that are not shown
 	Parts     []string
+	Fix       string // what helps
 	Help      string // where the manual tells of the cause
 	Menu      menu
 }
@@ -132,7 +134,7 @@ const quietTold = time.Minute
 
 func cardOf(a *request, i *fleet.Incident, parts []string) card {
 	c := card{
-		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: at(i.Since.Time, a.now), Held: i.Held, Parts: parts, Help: helpURL("incidents", string(i.Cause)),
+		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: at(i.Since.Time, a.now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: helpURL("incidents", string(i.Cause)),
 	}
 	if i.NextMove != nil {
 		c.Next, c.NextUTC, c.Moving = at(i.NextMove.Time, a.now), i.NextMove.UTC().Format(time.TimeOnly), !i.NextMove.After(a.now)
@@ -145,7 +147,7 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 	}
 	for _, name := range i.Examples[:min(len(i.Examples), fewExamples)] {
 		switch {
-		case i.About.Kind == "Fleet":
+		case i.About.Kind == diagnose.KindFleet:
 			c.Examples = append(c.Examples, exampleLink{name, siteHref(name)})
 		case i.About.Kind == state.Sites.Row().Name, i.About.Kind == state.FirmwareRollouts.Row().Name:
 			c.Examples = append(c.Examples, exampleLink{name, nodeHref(name)})
@@ -153,7 +155,7 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 			c.Examples = append(c.Examples, exampleLink{name, "/pods/" + url.PathEscape(i.About.Namespace) + "/" + url.PathEscape(name)})
 		}
 	}
-	if all := int(max(i.Count.Nodes, i.Count.Pods)); len(c.Examples) > 0 && i.About.Kind != "Fleet" {
+	if all := int(max(i.Count.Nodes, i.Count.Pods)); len(c.Examples) > 0 && i.About.Kind != diagnose.KindFleet {
 		if i.About.Kind == state.Sites.Row().Name {
 			all = int(i.Count.Nodes)
 		}
@@ -173,7 +175,7 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 // aboutHref is where what an incident is in is shown.
 func aboutHref(i *fleet.Incident) string {
 	switch k := state.KindNamed(i.About.Kind); {
-	case i.About.Kind == "Fleet":
+	case i.About.Kind == diagnose.KindFleet:
 		return "/sites"
 	case k == state.Sites:
 		return "/nodes?" + url.Values{"site": {i.About.Name}, "status": {"attention"}}.Encode()

@@ -252,6 +252,29 @@ func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
 	}
 }
 
+// A workload's pods that are away are counted by site, and those that were replaced come last: whatever there are more of.
+func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
+	m := worksample(t)
+	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
+	for i, name := range []string{"dark-0", "dark-1", "dark-2"} {
+		m.put(t, testNode(name, []string{"moss", "moss", "voss"}[i], condition("Ready", "Unknown", "NodeStatusUnknown", "x")))
+	}
+	for i, node := range []string{"dark-0", "dark-1", "dark-2", "pi-1", "pi-1", "pi-1", "pi-1"} {
+		m.put(t, testPod(fmt.Sprintf("shop-%d", i), node, func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, state.ReplicaSets.GroupVersionKind())}
+			if node == "pi-1" {
+				p.Status.Phase, p.Status.Message = corev1.PodFailed, "Pod was rejected: OutOfmemory"
+			}
+		}))
+	}
+	d := m.Snapshot().Deployment("default", "shop")
+	chain := workloadChain(askAt(m.Snapshot(), now0, nil), d, podsOf(m.Snapshot(), d))
+	want := []string{"3 pods are on nodes that do not answer (moss: 2, voss: 1).", "4 pods, replaced since: Pod was rejected: OutOfmemory"}
+	if len(chain) < 2 || !slices.Equal(chain[len(chain)-2:], want) {
+		t.Errorf("%q, want %q at its end", chain, want)
+	}
+}
+
 func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
 	srv := start(t, configOf(manyNodes(5000)))
 	for query, want := range map[string]string{"?q=board:raspberry+499": "15 nodes found", "?q=nobody": "0 nodes found", "?q=site:site-7+-4987": "249 nodes found", "?site=site-7&sort=-memory": "250 nodes found"} {

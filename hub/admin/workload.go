@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -195,30 +196,76 @@ func workloadChain(a *request, o state.Object, pods []*corev1.Pod) (chain []stri
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
 		chain = append(chain, "It is paused: changes of its template wait until it is resumed.")
 	}
-	counts := map[string]int{}
-	first := map[string]*corev1.Pod{}
+	return append(chain, podReasons(a, pods)...)
+}
+
+// A podReason is why some pods of a workload do not run.
+type podReason struct {
+	diagnose.Finding // of the first
+	pod              *corev1.Pod
+	why              string
+	count            int
+	sites            map[string]int // of nodes that are not ready
+}
+
+// podReasons says why pods do not do what they should, each with how many; those that their
+// workload has replaced come last. Pods on nodes that are not ready are counted by site.
+func podReasons(a *request, pods []*corev1.Pod) (chain []string) {
+	var all []*podReason
+	known := map[string]*podReason{}
 	for _, p := range pods {
-		if why, _ := podTrouble(a.Snapshot, p, a.now); why != "" {
-			if counts[why]++; first[why] == nil {
-				first[why] = p
-			}
+		f := faultOf(a.Snapshot, p, a.now)
+		if f.Cause == "" {
+			continue
+		}
+		n := a.Node(p.Spec.NodeName)
+		away := n != nil && f.About.Kind == state.Nodes.Row().Name
+		key := string(f.Cause)
+		if !away {
+			key = podWhy(a.Snapshot, p, f)
+		}
+		r := known[key]
+		if r == nil {
+			r = &podReason{Finding: f, pod: p, why: key, sites: map[string]int{}}
+			known[key] = r
+			all = append(all, r)
+		}
+		if r.count++; away {
+			r.sites[state.SiteOf(n)]++
 		}
 	}
-	reasons := make([]string, 0, len(counts))
-	for why := range counts {
-		reasons = append(reasons, why)
-	}
-	slices.SortFunc(reasons, func(x, y string) int { return cmp.Or(cmp.Compare(counts[y], counts[x]), strings.Compare(x, y)) })
-	for i, r := range reasons {
+	slices.SortStableFunc(all, func(x, y *podReason) int {
+		if x, y := diagnose.RuleOf(x.Cause).Alone, diagnose.RuleOf(y.Cause).Alone; x != y {
+			return map[bool]int{true: 1, false: -1}[x]
+		}
+		return cmp.Or(cmp.Compare(y.count, x.count), strings.Compare(x.why, y.why))
+	})
+	for i, r := range all {
 		if i == few {
-			chain = append(chain, fmt.Sprintf("and %d other reasons.", len(reasons)-few))
+			chain = append(chain, fmt.Sprintf("and %d other reasons.", len(all)-few))
 			break
 		}
-		who := first[r].Name
-		if counts[r] > 1 {
-			who = plural(counts[r], "pod")
-		}
-		chain = append(chain, who+": "+r)
+		chain = append(chain, r.String(a))
 	}
 	return chain
+}
+
+func (r *podReason) String(a *request) string {
+	who := plural(r.count, "pod")
+	if r.count == 1 {
+		who = r.pod.Name
+	}
+	switch {
+	case len(r.sites) == 0 && r.Cause == diagnose.PodReplaced:
+		return who + ", replaced since: " + r.why
+	case len(r.sites) == 0:
+		return who + ": " + r.why
+	case r.count == 1:
+		return who + ": " + podWhy(a.Snapshot, r.pod, r.Finding)
+	}
+	var sites []string
+	for _, name := range slices.SortedFunc(maps.Keys(r.sites), func(x, y string) int { return cmp.Or(cmp.Compare(r.sites[y], r.sites[x]), strings.Compare(x, y)) }) {
+		sites = append(sites, fmt.Sprintf("%s: %d", name, r.sites[name]))
+	}
+	return fmt.Sprintf("%s are on nodes that %s (%s).", who, strings.TrimPrefix(diagnose.RuleOf(r.Cause).Many, "%s "), listed(sites, few))
 }

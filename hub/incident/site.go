@@ -82,8 +82,8 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
 		slices.SortStableFunc(groups, newestFirst)
 		for i, g := range groups {
-			if f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 && p.s.Count(site).Full() { // the newest: with it the last ready node went
-				g.cause = diagnose.SiteDark
+			if dark := diagnose.Site(p.s, site).Cause; f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 && dark != "" { // the newest: with it the last ready node went
+				g.cause = dark
 			}
 			all = append(all, g)
 		}
@@ -249,23 +249,31 @@ func (p *pass) leaves(n *corev1.Node) (first time.Time) {
 	return first
 }
 
-// fleet finds what is wrong with the fleet as a whole: all sites are dark at once, which is one
-// cause, the hub's own link; or the hub's disk is full.
+// fleet finds the incidents of the fleet as a whole.
 func (p *pass) fleet() (f findings) {
-	if p.s.OutOfRoom() {
-		out := found{old: p.openOf(theFleet, diagnose.FamilyDisk)}
-		out.Incident = fleet.Incident{Cause: diagnose.HubDiskFull, About: fleet.IncidentObject{Kind: diagnose.KindFleet}, Since: metav1.NewTime(p.now), Latest: metav1.NewMicroTime(p.now)}
-		if out.old != nil {
-			out.Since, out.Latest = out.old.Since, out.old.Latest
+	for _, x := range diagnose.Fleet(p.s) {
+		out := found{old: p.openOf(theFleet, diagnose.RuleOf(x.Cause).Family)}
+		i := &out.Incident
+		i.Cause, i.About, i.Since = x.Cause, x.About, metav1.NewTime(x.Since)
+		switch {
+		case !x.Since.IsZero():
+		case out.old != nil:
+			i.Since = out.old.Since
+		default:
+			i.Since = metav1.NewTime(p.now)
 		}
-		out.Message = said(&out.Incident)
+		i.Latest = metav1.NewMicroTime(i.Since.Time)
+		if x.Cause == diagnose.FleetDark {
+			p.allDark(i)
+		}
+		i.Message = said(i)
 		f.all = append(f.all, out)
 	}
-	all := p.s.Sites()
-	if all.Master == 0 || all.Counting < 2 {
-		return f
-	}
-	i := fleet.Incident{Cause: diagnose.FleetDark, About: fleet.IncidentObject{Kind: diagnose.KindFleet}}
+	return f
+}
+
+// allDark counts what is dark where all sites are.
+func (p *pass) allDark(i *fleet.Incident) {
 	for name, c := range p.s.Counts() {
 		if !c.Full() {
 			continue
@@ -274,8 +282,8 @@ func (p *pass) fleet() (f findings) {
 		if len(i.Examples) < examples {
 			i.Examples = append(i.Examples, name)
 		}
-		if site := p.s.Site(name); site != nil && site.Status.Since != nil && site.Status.Since.After(i.Since.Time) {
-			i.Since, i.Held = *site.Status.Since, site.Status.Held
+		if site := p.s.Site(name); site != nil && site.Status.Since.Equal(&i.Since) {
+			i.Held = site.Status.Held
 		}
 		for _, o := range p.open[aboutSite(name)] {
 			if o.Cause == diagnose.SiteDark {
@@ -293,13 +301,6 @@ func (p *pass) fleet() (f findings) {
 			}
 		}
 	}
-	if i.Since.IsZero() {
-		i.Since = metav1.NewTime(p.now)
-	}
-	i.Latest = metav1.NewMicroTime(i.Since.Time)
-	i.Message = said(&i)
-	f.all = append(f.all, found{Incident: i, old: p.openOf(theFleet, diagnose.FamilyFleet)})
-	return f
 }
 
 // openOf returns the open incident of a family about a subject, nil for none.
