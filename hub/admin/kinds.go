@@ -74,7 +74,7 @@ func shownAs(kind state.Kind) shownKind {
 			},
 		}
 	}
-	if !diagnose.IsWork(kind) || kind == state.PodTemplates {
+	if !diagnose.IsWork(kind) {
 		return shownKind{}
 	}
 	return shownKind{

@@ -15,12 +15,14 @@ import (
 // recent is how long a Job that has failed is trouble.
 const recent = 24 * time.Hour
 
-// IsWork tells whether objects of a kind make pods.
-func IsWork(k state.Kind) bool { return k.Row() != nil && k.Row().Template != nil }
+// IsWork tells whether objects of a kind make pods. A PodTemplate makes none.
+func IsWork(k state.Kind) bool {
+	return k.Row() != nil && k.Row().Template != nil && k != state.PodTemplates
+}
 
 // IsKnown tells whether a workload is one that people know: a ReplicaSet's Deployment tells of it.
 func IsKnown(o state.Object) bool {
-	return IsWork(state.KindOf(o)) && state.KindOf(o) != state.PodTemplates && metav1.GetControllerOfNoCopy(o) == nil
+	return IsWork(state.KindOf(o)) && metav1.GetControllerOfNoCopy(o) == nil
 }
 
 // A Work is what a workload says of itself: its finding, and whether it has fewer ready pods
