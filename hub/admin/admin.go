@@ -249,6 +249,7 @@ func (s *Server) Routes() []Route {
 		get("/nodes", "list", "nodes", nodes),
 		get("/nodes/:name", "get", "nodes", node),
 		get("/sites", "list", "sites", sites),
+		get("/sites/:name", "get", "sites", site),
 		get("/workloads", "list", "deployments", workloads),
 		get("/workloads/:kind/:namespace/:name", "get", "deployments", workload),
 		get("/pods", "list", "pods", pods),

@@ -785,7 +785,7 @@ func TestSitesTheWorstFirst(t *testing.T) {
 		if resp.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %d", query, resp.StatusCode)
 		}
-		for _, m := range regexp.MustCompile(`<li id="[^"]*" data-key="([^"]*)"`).FindAllStringSubmatch(body, -1) {
+		for _, m := range regexp.MustCompile(`<tr data-key="([^"]*)"`).FindAllStringSubmatch(body, -1) {
 			names = append(names, m[1])
 		}
 		return names, body
@@ -807,34 +807,47 @@ func TestSitesTheWorstFirst(t *testing.T) {
 	}
 }
 
-// A link to a site leads to the page of the list on which it is.
+// A link to a site leads to its page, and so does an action on it.
 func TestALinkToASiteLeadsToIt(t *testing.T) {
-	var objects []state.Object
-	for i := range 250 {
-		objects = append(objects, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("z-%03d", i)}, Status: fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}})
-	}
-	m := newMemory(objects...)
-	e := testEvent("Site", "z-205", "Tested", "said of z-205", 0)
-	m.put(t, e, testNode("pi-1", "z-249", nil))
+	m := newMemory(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "z-205"}, Status: fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}})
+	m.put(t, testEvent("Site", "z-205", "Tested", "said of z-205", 0), testNode("pi-1", "z-205", nil))
 	srv := acting(t, m)
-	for _, name := range []string{"z-000", "z-099", "z-100", "z-249"} {
-		if _, body := srv.ask(t, "viewer", "GET", siteHref(name), nil); !strings.Contains(body, `<li id="`+name+`"`) {
-			t.Errorf("%s leads to a page without that site", siteHref(name))
+	_, body := srv.ask(t, "viewer", "GET", "/sites/z-205", nil)
+	for _, want := range []string{"<h1>z-205</h1>", `href="/nodes/pi-1"`, "said of z-205"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the site's page lacks %q: %s", want, mainOf(body))
 		}
 	}
-	if _, body := srv.ask(t, "viewer", "GET", siteHref("nobody"), nil); !strings.Contains(body, `<li id="z-000"`) {
-		t.Error("a link to a site that has gone leads to no list")
+	if resp, body := srv.ask(t, "viewer", "GET", "/sites/nobody", nil); resp.StatusCode != http.StatusNotFound || !strings.Contains(body, "There is no site nobody.") {
+		t.Errorf("a site that has gone: %d", resp.StatusCode)
 	}
-	_, body := srv.ask(t, "viewer", "GET", "/events", nil)
-	if want := `href="` + template.HTMLEscapeString(siteHref("z-205")) + `"`; !strings.Contains(body, want) {
+	if _, body = srv.ask(t, "viewer", "GET", "/events", nil); !strings.Contains(body, `href="/sites/z-205"`) {
 		t.Errorf("an event of a site does not lead there: %s", mainOf(body))
 	}
-	_, body = srv.do(t, "admin", "/actions/sites/hold", url.Values{"item": {m.form(state.Sites, "", "z-249")}})
-	if !strings.Contains(body, `<li id="z-249"`) || !strings.Contains(body, "z-249 holds its pods") || !strings.Contains(body, "Undo</button>") {
+	_, body = srv.do(t, "admin", "/actions/sites/hold", url.Values{"item": {m.form(state.Sites, "", "z-205")}})
+	if !strings.Contains(body, "z-205 holds its pods") || !strings.Contains(body, "Undo</button>") || !strings.Contains(body, "keep pods here") {
 		t.Errorf("after something was done to a site: %.900s", mainOf(body))
 	}
-	next := regexp.MustCompile(`rel="prev" href="([^"]*)"`).FindStringSubmatch(body)
-	if _, body := srv.ask(t, "viewer", "GET", strings.ReplaceAll(next[1], "&amp;", "&"), nil); !strings.Contains(body, `<li id="z-150"`) {
-		t.Errorf("the page before that one is %s", next[1])
+}
+
+// The page says what follows for pods, and nothing of a queue that does not move.
+func TestASiteSaysWhatFollows(t *testing.T) {
+	dark := testNode("pi-1", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
+	for _, c := range []struct {
+		name   string
+		status fleet.SiteStatus
+		has    string
+		hasNot string
+	}{
+		{"nodes wait for their turn", fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 1, Waiting: 1, EvictionRate: "0.1", NextEviction: moments(now0.Add(time.Hour))}, "Next to be given up", "Pods stay"},
+		{"it is on hold", fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 1, Waiting: 1, EvictionRate: "0", HeldReason: fleet.HeldByDisruptionPolicy, Held: "fully disrupted, and its disruptionPolicy is Hold"}, "Pods stay: this site is on hold.", "Next to be given up"},
+		{"all is well", fleet.SiteStatus{State: fleet.SiteNormal, Ready: 1, EvictionRate: "0.1"}, "Ready", "every 10s"},
+	} {
+		srv := start(t, configOf(newMemory(dark, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status})))
+		for _, path := range []string{"/sites", "/sites/oslo"} {
+			if _, body := srv.ask(t, "viewer", "GET", path, nil); !strings.Contains(body, c.has) || strings.Contains(body, c.hasNot) {
+				t.Errorf("%s: %s: %s", c.name, path, mainOf(body))
+			}
+		}
 	}
 }

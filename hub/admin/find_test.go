@@ -226,7 +226,7 @@ func TestThePaletteLeadsThere(t *testing.T) {
 	k.keys("site bergen")
 	k.await(`document.querySelector("dialog [aria-selected=true]")?.innerText.includes("bergen")`)
 	k.do(chromedp.Click(chromedp.CSS("dialog [aria-selected=true]")))
-	k.await(`location.pathname + location.hash === "/sites#bergen"`)
+	k.await(`location.pathname === "/sites/bergen"`)
 }
 
 func TestAViewIsSavedAndDeleted(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 type siteRow struct {
-	Name, Anchor, Href           string
+	Name, Href, NodesHref        string
 	Pick                         string
 	Description                  string
 	Pill                         pill
@@ -22,10 +22,11 @@ type siteRow struct {
 	Since                        *moment
 	Ready, NotReady, NeverSeen   int
 	Total                        int
-	Rate                         string
+	Rate                         string // "": no node waits
 	Waiting                      int
-	Held                         string
+	Stays                        string // why no pod is evicted; "": they are
 	Next, Last                   *moment
+	GivenUp                      bool // all of its nodes that are not ready are
 	Now                          bool // the next eviction is due
 	Policy                       string
 	Maintenance, MaintenanceText string
@@ -48,14 +49,15 @@ type sitesData struct {
 	Pager    pager
 	Rows     []siteRow
 	Picks    *pickBar
+	Cards    bool
 	MayAdd   bool
 	HubURL   string
 }
 
-// siteHref is the page of the list on which a site is, wherever that is by now.
-func siteHref(name string) string {
-	return "/sites?" + url.Values{"at": {name}}.Encode() + "#" + url.PathEscape(name)
-}
+func siteHref(name string) string { return "/sites/" + url.PathEscape(name) }
+
+// mostCards is how many sites are shown as cards; more are rows.
+const mostCards = 9
 
 func sitePill(s *fleet.Site) pill {
 	switch s.Status.State {
@@ -98,12 +100,8 @@ func sites(a *request) (page, error) {
 		MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
 	}
 	found := findSites(a)
-	number := pageNumber(a)
-	if at := slices.IndexFunc(found, func(s *fleet.Site) bool { return s.Name == a.query("at") }); at >= 0 {
-		number = at/perPage + 1
-	}
-	from, to, pager := pageAt(a, number, len(found), url.Values{"q": {text}, "state": {wanted}})
-	d.Pager = pager
+	from, to, pager := pageOf(a, len(found), url.Values{"q": {text}, "state": {wanted}})
+	d.Pager, d.Cards = pager, a.Len(state.Sites) <= mostCards
 	for _, s := range found[from:to] {
 		r := siteRowOf(a, s)
 		r.Pick = a.pick(s)
@@ -111,6 +109,63 @@ func sites(a *request) (page, error) {
 	}
 	d.Picks = pickBarOf(a, url.Values{"q": {text}, "state": {wanted}}, len(found), len(d.Rows), state.Sites)
 	return page{Template: "sites", Title: "Sites", Watch: []string{"sites", "nodes"}, Data: d}, nil
+}
+
+type siteData struct {
+	siteRow
+	Did       *done
+	Rows      []nodeRow
+	MoreNodes int
+	Events    []eventRow
+}
+
+// site shows one site with its nodes, those with trouble first.
+func site(a *request) (page, error) {
+	name := a.param("name")
+	s := a.Site(name)
+	if s == nil {
+		return page{}, errMissing(fmt.Sprintf("There is no site %s.", name))
+	}
+	d := siteData{siteRow: siteRowOf(a, s), Did: justDone(a)}
+	nodes := slices.Collect(a.NodesIn(name))
+	order(a, nodes, nodeOrders)
+	for _, n := range nodes[:min(len(nodes), perPage)] {
+		d.Rows = append(d.Rows, nodeRowOf(a, n))
+	}
+	d.MoreNodes = len(nodes) - len(d.Rows)
+	for _, e := range eventsOf(a.Snapshot, "Site", "default", name) {
+		if len(d.Events) == 20 {
+			break
+		}
+		d.Events = append(d.Events, eventRowOf(a, e))
+	}
+	return page{Template: "site", Title: name, Watch: []string{"sites", "nodes"}, Poll: 10, Data: d}, nil
+}
+
+// keepsPods says why no pod is evicted from a site, "" where they are.
+func keepsPods(st *fleet.SiteStatus) string {
+	switch st.HeldReason {
+	case "":
+		return ""
+	case fleet.HeldForMaintenance:
+		return "Pods stay: the site is in maintenance."
+	case fleet.HeldByDisruptionPolicy:
+		return "Pods stay: this site is on hold."
+	case fleet.HeldPartialDisruption:
+		return "Pods stay: a large part of this small site is not ready, so its own trouble is more likely than its devices'."
+	}
+	return "Pods stay: " + strings.TrimSuffix(st.Held, ".") + "."
+}
+
+// policyText is what is done when the whole site is cut off.
+func policyText(p fleet.DisruptionPolicy) string {
+	switch p {
+	case fleet.Hold:
+		return "keep pods here"
+	case fleet.Evict:
+		return "move pods to other sites"
+	}
+	return string(p)
 }
 
 // findSites returns the sites that the query is about, the worst first.
@@ -128,12 +183,13 @@ func findSites(a *request) (found []*fleet.Site) {
 func siteRowOf(a *request, s *fleet.Site) siteRow {
 	st, c := s.Status, a.Count(s.Name)
 	r := siteRow{
-		Name: s.Name, Anchor: url.PathEscape(s.Name), Href: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
+		Name: s.Name, Href: siteHref(s.Name), NodesHref: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
 		Description: join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s), Bar: siteBar(a, s.Name),
 		Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
-		Rate: rateText(st.EvictionRate), Waiting: int(st.Waiting), Held: st.Held, Policy: string(s.Spec.DisruptionPolicy),
+		Waiting: int(st.Waiting), Stays: keepsPods(&st), Policy: policyText(s.Spec.DisruptionPolicy),
 		Menu: menuOf(a, s),
 	}
+	r.GivenUp = c.NotReady > 0 && r.Waiting == 0 && r.Stays == ""
 	if st.Since != nil {
 		r.Since = at(st.Since.Time, a.now)
 	}
@@ -146,7 +202,9 @@ func siteRowOf(a *request, s *fleet.Site) siteRow {
 	if m := s.Spec.Maintenance; m != nil && m.Until.After(a.now) {
 		r.Maintenance, r.MaintenanceText = stamp(m.Until.Time), m.Reason
 	}
-	r.Queue = queueOf(a.Snapshot, s, shownInQueue)
+	if r.Waiting > 0 && r.Stays == "" {
+		r.Rate, r.Queue = rateText(st.EvictionRate), queueOf(a.Snapshot, s, shownInQueue)
+	}
 	for i := range r.Queue {
 		r.Queue[i].When = at(r.Queue[i].at, a.now)
 	}
