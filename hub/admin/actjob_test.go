@@ -172,7 +172,7 @@ func TestWorkloadsArePages(t *testing.T) {
 		t.Errorf("%d rows, of which %d are different, from %s to %s", len(rows), len(once), rows[0], rows[len(rows)-1])
 	}
 	second := bodies["/workloads?namespace=default&page=2"]
-	for _, want := range []string{"<h2>Deployments</h2> <small>130</small>", "<h2>Daemon sets</h2> <small>60</small>", `With these 130 deployments`, `id="picks"`} {
+	for _, want := range []string{"<h2>Deployments</h2> <small>130</small>", "<h2>Daemon sets</h2> <small>60</small>", `Act on all 130 deployments`, `id="picks"`} {
 		if !strings.Contains(second, want) {
 			t.Errorf("the second page does not say %q: %.3000s", want, mainOf(second))
 		}

@@ -25,7 +25,7 @@ func nodeActions() []*action {
 		{Name: "uncordon", quick: true, Label: "Uncordon", Done: "is uncordoned", Means: "Pods may be placed there again.",
 			idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), do: cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
-			Means:  "Cordons the node and asks its pods to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
+			Means:  "No new pods are placed there, and those that run are asked to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
 			fields: drainFields, parse: parseDrain, notes: drainNotes, foresee: foreseeDrain, all: drain},
 		{Name: "stop-drain", aside: true, Label: "Stop the drain", Save: "Stop the drain", Done: "is drained no further", Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
 			idle: notDraining, do: stopDrain},

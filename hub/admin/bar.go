@@ -19,6 +19,7 @@ const (
 type bar struct {
 	Said    string // in words
 	Telling bool   // there was trouble before the hour that has begun
+	Again   bool   // and it ended before what there is now began
 	Paths   [len(barKinds)]string
 }
 
@@ -94,6 +95,11 @@ func (a *request) saidOfHours(h hours, nodes int) string {
 func drawBar(worst [barHours]int, said string) (b bar) {
 	b.Said = said
 	b.Telling = slices.Max(worst[:barHours-1]) > barRank("off")
+	now := barHours
+	for now > 0 && worst[now-1] > barRank("off") {
+		now--
+	}
+	b.Again = now > 0 && slices.Max(worst[:now]) > barRank("off")
 	var paths [len(barKinds)]strings.Builder
 	for i := 0; i < barHours; {
 		end := i + 1

@@ -24,7 +24,7 @@ func TestAnExitCodeInWords(t *testing.T) {
 		how    string
 	}{
 		{0, "Completed", "", "ended by itself with exit code 0"},
-		{1, "Error", "", "ended with exit code 1, a general error"},
+		{1, "Error", "", "ended with exit code 1"},
 		{2, "Error", "", "exit code 2: a Go program's panic"},
 		{126, "Error", "", "exit code 126: its command is there, and cannot be run"},
 		{127, "Error", "", "exit code 127: its command was not found"},
@@ -39,7 +39,7 @@ func TestAnExitCodeInWords(t *testing.T) {
 		{143, "Error", "", "SIGTERM (exit code 143): it was told to stop, and did"},
 		{129 + 35, "Error", "", "ended by signal 36 (exit code 164)"},
 		{255, "Error", "", "exit code 255, often an error that it had no number for"},
-		{42, "Error", "", "ended with exit code 42, which is its own"},
+		{42, "Error", "", "ended with exit code 42"},
 	} {
 		if e := exitOf(&corev1.ContainerStateTerminated{ExitCode: c.code, Reason: c.reason}, c.limit); !strings.Contains(e.How, c.how) {
 			t.Errorf("%d %s: %q, want %q", c.code, c.reason, e.How, c.how)

@@ -15,7 +15,7 @@ var signals = map[int32]struct{ name, means, next string }{
 	2:  {"SIGINT", "it was interrupted", ""},
 	3:  {"SIGQUIT", "it was told to quit", ""},
 	4:  {"SIGILL", "its processor does not know an instruction", "The image may be built for another processor: look for one for this node's architecture."},
-	6:  {"SIGABRT", "it gave up by itself, as after a failed assertion", "Its last lines say which."},
+	6:  {"SIGABRT", "it gave up by itself, as after a failed assertion", ""},
 	7:  {"SIGBUS", "it touched memory that is not there", "A full disk under a mapped file does this, too: look at the node's disk."},
 	8:  {"SIGFPE", "it divided by zero, or the like", ""},
 	9:  {"SIGKILL", "it was killed: by its liveness probe, as memory ran out, or as it did not stop within its grace", "Look at the pod's events for a probe, and at the node's memory."},
@@ -53,15 +53,15 @@ func exitOf(t *corev1.ContainerStateTerminated, limit string) exit {
 	case 0:
 		return exit{"ended by itself with exit code 0, as if its work were done", "A program that is to run for ever must not go into the background; work that ends belongs in a Job."}
 	case 1:
-		return exit{"ended with exit code 1, a general error", "Its last lines say which."}
+		return exit{"ended with exit code 1", ""}
 	case 2:
-		return exit{"ended with exit code 2: a Go program's panic, or arguments that it does not know", "Its last lines say which."}
+		return exit{"ended with exit code 2: a Go program's panic, or arguments that it does not know", ""}
 	case 126:
 		return exit{"ended with exit code 126: its command is there, and cannot be run", "The file must be executable, and for the node's architecture."}
 	case 127:
 		return exit{"ended with exit code 127: its command was not found", "Compare command and args with what is in the image."}
 	case 255, -1:
-		return exit{fmt.Sprintf("ended with exit code %d, often an error that it had no number for", code), "Its last lines say which."}
+		return exit{fmt.Sprintf("ended with exit code %d, often an error that it had no number for", code), ""}
 	}
-	return exit{fmt.Sprintf("ended with exit code %d, which is its own", code), "Its last lines, or its documentation, say what that means."}
+	return exit{fmt.Sprintf("ended with exit code %d", code), "The program's documentation says what that code means."}
 }

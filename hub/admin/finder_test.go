@@ -131,7 +131,7 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 		"/events?q=node:pi-2+status:warning":         {"node pi-2 Ready=Unknown", "SiteDisrupted"},
 		"/events?q=site:bergen+-node:*":              {"SiteDisrupted", "node pi-2 Ready=Unknown"},
 		"/events?q=namespace:nix":                    {"There is no namespace “nix” here", ""},
-		"/nodes?q=%3Cb%3E:1":                         {"There is no key “&lt;b&gt;:”", "With these"},
+		"/nodes?q=%3Cb%3E:1":                         {"There is no key “&lt;b&gt;:”", "Act on "},
 		"/nodes?q=status:redy":                       {"There is no status “redy” here; there is attention, ready, notready, unknown, never, cordoned.", ""},
 		"/nodes?q=" + strings.Repeat("x", 600):       {"longer than 500", ""},
 		"/workloads?q=namespace:default+-image:quux": {"kiosk", "node-exporter"},

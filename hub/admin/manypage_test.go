@@ -56,10 +56,10 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	}
 	k.eval(`(window.shifted = 0, new PerformanceObserver((l) => l.getEntries().forEach((e) => window.shifted += e.value)).observe({type: "layout-shift", buffered: false}), true)`)
 	k.do(chromedp.Click(chromedp.CSS(box("node-003"))))
-	picks("1 picked")
+	picks("1 selected")
 	shiftClick(box("node-008"))
-	picks("6 picked")
-	for _, want := range []string{"5 picked", "6 picked"} {
+	picks("6 selected")
+	for _, want := range []string{"5 selected", "6 selected"} {
 		shiftClick(`[data-key="node-008"] label.pick`)
 		picks(want)
 	}
@@ -73,7 +73,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	condition("Ready", "Unknown", "x", "y")(changed)
 	k.fleet.put(t, changed, testNode("node-0041", "site-1", nil))
 	k.await(`document.querySelector('[data-key="node-004"] .pill').innerText === "Unknown" && !!document.querySelector('[data-key="node-0041"]')`)
-	picks("6 picked")
+	picks("6 selected")
 	if !k.eval(`document.querySelectorAll("input[name=pick]:checked").length === 6 && !document.querySelector('[data-key="node-0041"] input[name=pick]').checked && getComputedStyle(document.getElementById("picks")).visibility === "visible"`) {
 		t.Error("a change has taken a tick away, or given one, or the bar has gone")
 	}
@@ -81,18 +81,18 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	// Another device of the name is another thing: it has no tick.
 	k.fleet.end(t, k.fleet.Snapshot().Node("node-005"))
 	k.fleet.put(t, testNode("node-005", "site-2", nil))
-	picks("6 picked, 1 not on this page")
+	picks("6 selected, 1 not on this page")
 	k.do(chromedp.Click(chromedp.CSS(box("node-005"))))
-	picks("7 picked, 1 not on this page")
+	picks("7 selected, 1 not on this page")
 
 	// Sorted and turned over.
 	k.press(`thead a[href*="sort=-name"]`)
-	picks("7 picked, 7 not on this page")
+	picks("7 selected, 7 not on this page")
 	k.do(chromedp.Click(chromedp.CSS(box("node-129"))))
 	shiftClick(box("node-123"))
-	picks("14 picked, 7 not on this page")
+	picks("14 selected, 7 not on this page")
 	k.press(`a[rel=next]`)
-	picks("14 picked, 8 not on this page")
+	picks("14 selected, 8 not on this page")
 	if !k.eval(`document.querySelectorAll("input[name=pick]:checked").length === 6 && document.querySelector("th.pick input").indeterminate`) {
 		t.Error("the ticks were lost on the way")
 	}
@@ -122,12 +122,12 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	k.open("/nodes?site=site-1")
 	k.await(`!document.querySelector("input[name=pick]:checked")`)
 	k.do(chromedp.Click(chromedp.CSS(`th.pick input`)))
-	k.await(`document.querySelector("#picks output").innerText.endsWith("picked")`)
+	k.await(`document.querySelector("#picks output").innerText.endsWith("selected")`)
 	k.do(chromedp.Click(chromedp.CSS(`#picks [data-none]`)))
 	k.await(`getComputedStyle(document.getElementById("picks")).visibility === "hidden" && !document.querySelector("input[name=pick]:checked")`)
 	k.open("/nodes")
 	k.do(chromedp.Click(chromedp.CSS(`th.pick input`)))
-	picks("100 picked")
+	picks("100 selected")
 	k.do(chromedp.Click(chromedp.CSS(`input[name=all]`)))
 	picks("All 118 that match")
 	k.press(`#picks button[value=cordon]`)

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -67,7 +66,7 @@ func bulk(a *request, kind state.Kind, n int, filter url.Values) (m menu) {
 	for _, act := range a.actions {
 		if act.kind == kind && !act.single && !act.aside && act.allowed(a.may) {
 			m.More = append(m.More, menuItem{Label: act.Label, Href: act.path() + query, Destroy: act.Destroy})
-			m.Title = fmt.Sprintf("With %s", all(n, act.one))
+			m.Title = "Act on " + all(n, act.one)
 		}
 	}
 	return m
@@ -77,7 +76,7 @@ func all(n int, one string) string {
 	if n == 1 {
 		return "this " + one
 	}
-	return "these " + plural(n, one)
+	return "all " + plural(n, one)
 }
 
 // ---- sorting

@@ -259,7 +259,7 @@ func nodeRowOf(a *request, n *corev1.Node) nodeRow {
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
 		Heard: momentOf(a.liveness(n.Name).Seen, a.now), Age: momentOf(n.CreationTimestamp.Time, a.now),
 	}
-	if !r.Bar.Telling {
+	if !r.Bar.Telling || r.Pill.Kind == "bad" && !r.Bar.Again { // that it is bad now is said
 		r.Bar = bar{}
 	}
 	if r.Why == noAnswer { // Unknown, and when it was heard, say it

@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"flotilla.dev/hub/access"
+	"flotilla.dev/shared/fleet"
 )
 
 // What is typed into a form and does not fit is refused by the hub in a sentence with the limit:
@@ -55,5 +58,15 @@ func TestSettingsSayHowToBeNotified(t *testing.T) {
 	_, body := start(t, c).ask(t, "admin", "GET", "/settings", nil)
 	if !strings.Contains(body, "No one is notified.") || !strings.Contains(body, `href="/help/incidents#who-is-told"`) {
 		t.Errorf("without a webhook and mail: %s", mainOf(body))
+	}
+}
+
+// Where no profile says how to boot, there is one to begin with, for the boards that there are.
+func TestARolloutBeginsWithAReadyProfile(t *testing.T) {
+	n := testNode("pi-1", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-5" })
+	srv := start(t, configOf(newMemory(n)))
+	_, body := srv.ask(t, "admin", "GET", "/rollouts/_new", nil)
+	if !strings.Contains(body, "kind: BoardProfile") || !strings.Contains(body, "name: raspberrypi-5") || !strings.Contains(body, `formaction="/yaml"`) {
+		t.Errorf("%s", mainOf(body))
 	}
 }

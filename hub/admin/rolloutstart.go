@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -15,6 +17,7 @@ type rolloutStartData struct {
 	Batch, Unavailable           string
 	Paused, Asked, None, MayBoth bool
 	YAML                         string
+	Ready                        string // profiles to begin with, where none says how to boot
 }
 
 // startRollout asks for what a rollout needs, and shows it as YAML, which the page of all
@@ -38,6 +41,7 @@ func startRollout(a *request) (page, error) {
 		}
 	}
 	if d.None = len(profiles) == 0; d.None {
+		d.Ready = readyProfiles(a)
 		return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
 	}
 	sites := [][2]string{{"", "All sites"}}
@@ -67,6 +71,25 @@ func startRollout(a *request) (page, error) {
 	out, err := yaml.Marshal(tree{"apiVersion": fleet.Group + "/" + fleet.Version, "kind": "FirmwareRollout", "metadata": tree{"name": d.Name}, "spec": spec})
 	d.YAML = string(out)
 	return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
+}
+
+// readyProfiles are board profiles that have Raspberry Pis hold limits of memory: those of the
+// boards that there are. Applied, each adds to what the profile says already.
+func readyProfiles(a *request) string {
+	names := map[string]bool{}
+	for n := range a.Nodes() {
+		if p := n.Labels[fleet.LabelProfile]; strings.HasPrefix(p, "raspberrypi-") {
+			names[p] = true
+		}
+	}
+	if len(names) == 0 {
+		names["raspberrypi-4"] = true
+	}
+	var docs []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		docs = append(docs, "apiVersion: "+fleet.Group+"/"+fleet.Version+"\nkind: BoardProfile\nmetadata:\n  name: "+name+"\nspec:\n  boot:\n    backend: rpi-config-txt\n    cmdline:\n      add: [cgroup_enable=memory, cgroup_memory=1]\n")
+	}
+	return strings.Join(docs, "---\n")
 }
 
 // numberOr is the number that a text is, or the text, which the API then refuses in its words.

@@ -107,7 +107,7 @@ func TestDevicesThatWaitAreReadable(t *testing.T) {
 	long.Annotations[state.RequestSource] = "2001:db8:1234:5678:9abc:def0:1234:5678"
 	k := newKit(t, append(toolObjects(), aRequest(t, "pi-1", time.Hour), aRequest(t, "kiosk-7", time.Minute), long)...)
 	k.open("/devices/waiting")
-	k.says("kiosk-7", "100000001234abcd", "Approve", "Deny", "With these 3 requests")
+	k.says("kiosk-7", "100000001234abcd", "Approve", "Deny", "Act on all 3 requests")
 	k.look("devices that wait")
 	k.open("/devices/add")
 	k.says("3 devices", "Wait for approval")

@@ -39,7 +39,7 @@ function show() {
   }
   if (!bar()) return;
   const here = rows.filter((box) => box.checked).length, away = picked.size - here, all = everything();
-  let text = `${picked.size} picked`;
+  let text = `${picked.size} selected`;
   if (away > 0) text += `, ${away} not on this page`;
   if (all?.checked) text = `All ${document.querySelector('[data-total]').textContent} that match`;
   set(bar().querySelector('output'), 'textContent', text);
