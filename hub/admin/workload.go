@@ -80,6 +80,7 @@ func workload(a *request) (page, error) {
 		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(&v.Template.Spec), v.Name, at(v.Created, a.now)})
 	}
 	pods := podsOf(a.Snapshot, o)
+	d.workloadRow = quietened(d.workloadRow, pods, a.now)
 	d.PodCount, d.Chain = len(pods), workloadChain(a, o, pods)
 	d.Pods = worstPods(a, pods)
 	for _, e := range eventsOf(a.Snapshot, about, namespace, name) {

@@ -108,9 +108,12 @@ func (s *workloadSection) add(a *request, because *causes, o state.Object) {
 		s.Jobs = append(s.Jobs, r)
 	default:
 		r := workloadRowOf(o, a.now)
-		if r.Pick = a.pick(o); r.Pill.troubled() {
+		if r.Pill.troubled() {
 			r.Cause = because.of(o)
+		} else {
+			r = quietened(r, podsOf(a.Snapshot, o), a.now)
 		}
+		r.Pick = a.pick(o)
 		s.Rows = append(s.Rows, r)
 	}
 }

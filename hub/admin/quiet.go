@@ -1,0 +1,55 @@
+package admin
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// calm is how long a container must run after a crash until its workload counts as well again:
+// as long as the incident stays open.
+const calm = 10 * time.Minute
+
+// quietened marks a workload amber whose pods run, but crashed again and again until lately: a
+// crash loop pauses between its crashes.
+func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
+	if r.Pill.Kind != "ok" {
+		return r
+	}
+	var (
+		n    int
+		most int32
+		last time.Time
+		node = ""
+		one  = true // they are all on one node
+	)
+	for _, p := range pods {
+		crashed := false
+		for _, c := range p.Status.ContainerStatuses {
+			t := c.LastTerminationState.Terminated
+			if t == nil || t.ExitCode == 0 || c.RestartCount < 2 || now.Sub(t.FinishedAt.Time) >= calm {
+				continue
+			}
+			crashed, most, last = true, max(most, c.RestartCount), later(last, t.FinishedAt.Time)
+		}
+		if !crashed {
+			continue
+		}
+		one = one && (n == 0 || node == p.Spec.NodeName)
+		n, node = n+1, p.Spec.NodeName
+	}
+	if n == 0 {
+		return r
+	}
+	r.Pill = pill{"warn", "Crashed lately"}
+	r.Why = fmt.Sprintf("%s restarted up to %d times, last %s ago", plural(n, "pod"), most, Roundly(now.Sub(last)))
+	switch {
+	case one && n > 1:
+		r.Why += ", all on node " + node
+	case one:
+		r.Why += ", on node " + node
+	}
+	r.Why += "."
+	return r
+}
