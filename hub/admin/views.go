@@ -22,7 +22,7 @@ type Views interface {
 // viewParams are what an address says of a list, by the list's path. A page of it is none of them.
 var viewParams = map[string][]string{
 	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"}, "/workloads": {"q", "namespace", "status"},
-	"/sites": {"q", "state"}, "/events": {"q", "type"},
+	"/sites": {"q", "state"}, "/events": {"q", "type", "since", "reason"},
 }
 
 // viewHref is the address of a list as a view keeps it, "" where it is of no list.
