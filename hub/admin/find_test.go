@@ -364,7 +364,18 @@ func TestAListOnAPhone(t *testing.T) {
 	if !k.eval(`document.querySelector(".sortby").value === "-name" && getComputedStyle(document.querySelector(".sortby")).display !== "none"`) {
 		t.Error("the order that was chosen is not shown any more")
 	}
+	// A node's sections are folded, and stay open when they were opened, while the page goes on.
+	k.open("/nodes/pi-1")
+	labels := `document.querySelector("[data-key='section Labels'] .labels").offsetParent !== null`
+	if k.eval(labels) {
+		t.Error("the labels are not folded")
+	}
+	k.do(chromedp.Click(chromedp.CSS("[data-key='section Labels'] h2 label")))
+	k.await(labels)
+	k.fleet.put(t, testNode("pi-1", "oslo", func(n *corev1.Node) { n.Labels["fresh"] = "yes" }))
+	k.awaits("fresh")
 	k.width(1280, false)
+	k.open("/nodes")
 	if !k.eval(`getComputedStyle(document.querySelector(".sortby")).display === "none"`) {
 		t.Error("two ways to sort, side by side")
 	}
