@@ -37,7 +37,7 @@ func TestTheHubsOwnViews(t *testing.T) {
 		{"audit-from", "/audit?from=command", []string{"root", "command line", "kiosk-4"}},
 		{"audit-none", "/audit?from=device", []string{"No record is like that."}},
 		{"audit-search", "/audit?q=pi-2&result=refused", []string{"bo", "Refused", `role "operator" does not allow it`}},
-		{"settings", "/settings", []string{"cleo.nordmann@example.org", "you", "3 of 10", "Used up", "the backup script", "Ends soon", "hub-20261121T010000Z.db", "The next daily one is due in 20h", "https://gateway.example:8443"}},
+		{"settings", "/settings", []string{"cleo.nordmann@example.org", "you", "3 of 10", "Used up", "the backup script", "Ends soon", "hub-20261121T010000Z.db", "The next daily backup is due in 20h", "https://gateway.example:8443"}},
 	} {
 		k.open(v.path)
 		k.says(v.says...)
@@ -88,7 +88,7 @@ func TestSettingsAreChanged(t *testing.T) {
 	k.fill(".new input[name=name]", "dora")
 	k.fill(".new input[name=password]", "four words are good")
 	k.press("button[value=user-create]")
-	k.says("Done", "The person can log in now.")
+	k.says("Done", "The person can now log in.")
 	for _, step := range []struct{ fill, text, press, says, did string }{
 		{"", "", `input[value=bo] ~ button[value=user-role]`, "The role is changed.", `make bo operator`},
 		{"input[value=bo] ~ input[name=password]", "four words are new", "input[value=bo] ~ button[value=user-password]", "The password is changed", `password for bo`},
