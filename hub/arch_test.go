@@ -108,7 +108,7 @@ const mostFiles = 25
 
 var larger = map[string]int{
 	"device/agent": 65, "device/hardware": 28,
-	"hub/admin": 89, "hub/admission": 30, "hub/kube": 45, "hub/serve": 33, "hub/state": 35, "hub/store": 37, "hub/workload": 28,
+	"hub/admin": 90, "hub/admission": 30, "hub/kube": 45, "hub/serve": 33, "hub/state": 35, "hub/store": 37, "hub/workload": 28,
 }
 
 // clock is what a package that is told the time must not ask.

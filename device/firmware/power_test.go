@@ -614,7 +614,7 @@ func TestAnUndoIsATrial(t *testing.T) {
 			t.Errorf("it says %+v", st)
 		}
 		boots := w.boots
-		if st, j, h = w.live(f, well); w.boots != boots {
+		if st, _, _ = w.live(f, well); w.boots != boots {
 			t.Error("what has failed is tried again by itself")
 		}
 		w.goneBack(st, j, h, wire.FirmwareFailed)
@@ -667,7 +667,7 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 			}
 			boots := w.boots
 			w.ignores, w.dies = 0, nil
-			if st, j, h = w.live(f, well); w.boots != boots {
+			if st, _, _ = w.live(f, well); w.boots != boots {
 				t.Errorf("it is tried again by itself: %+v", st)
 			}
 			again := *f
