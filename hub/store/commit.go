@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"flotilla.dev/hub/state"
@@ -99,21 +100,20 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	if s.full.Load() && s.pg == nil && s.makeBallast() {
-		s.full.Store(false)
-		s.log.Info("the disk has space again")
+	if s.full.Load() && (s.pg == nil || time.Since(s.roomAt) > roomWait) {
+		s.roomAgain(ctx)
 	}
-	grow := !s.full.Load() || s.pg != nil // a server's disk has no ballast: each commit finds out
+	grow := !s.full.Load()
 	err := s.apply(ctx, rows, c.Rev, grow)
 	if errors.Is(err, ErrFull) && grow {
 		if !s.full.Load() {
 			s.full.Store(true)
 			s.log.Error("the disk is full: nothing new is remembered until there is space", "where", s.where())
 		}
-		if s.pg != nil || s.giveUpBallast() {
+		if s.giveUpBallast() || s.pg != nil {
 			err = s.apply(ctx, rows, c.Rev, false)
 		}
-	} // a server's disk has space again when Room finds it: a change needs less than something new
+	}
 	if err != nil {
 		return fmt.Errorf("commit %d changes: %w", len(rows), err)
 	}

@@ -1,14 +1,13 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +16,9 @@ import (
 // cannot even delete, so without it nobody could make room through the hub.
 const ballastBytes = 8 << 20
 
+// roomWait is the time between two commits that ask a server for room.
+const roomWait = 10 * time.Second
+
 func (s *Store) ballast() string { return filepath.Join(s.dir, "ballast") }
 
 // Full tells whether the disk is full: nothing new is remembered.
@@ -24,36 +26,54 @@ func (s *Store) Full() bool {
 	return s.full.Load()
 }
 
-// errProbe ends a transaction that was only to find out whether there is room.
-var errProbe = errors.New("there is room")
-
 // Room tells whether something new can be remembered again, by taking the space for it: hours may go by
 // in which nothing is added.
 func (s *Store) Room(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !s.isOpen():
+	return s.isOpen() && (!s.full.Load() || s.roomAgain(context.WithoutCancel(ctx)))
+}
+
+// roomAgain tells whether a disk that was full has space.
+func (s *Store) roomAgain(ctx context.Context) bool {
+	if s.pg == nil && !s.makeBallast() || s.pg != nil && !s.makeServerBallast(ctx) {
 		return false
-	case !s.full.Load():
-		return true
-	case s.pg == nil:
-		if !s.makeBallast() {
-			return false
-		}
-	default: // a server's disk has no ballast, and a file grows before its transaction ends
-		pad := make([]byte, 64<<10)
-		_, _ = rand.Read(pad)
-		if err := s.txLocked(context.WithoutCancel(ctx), func(ctx context.Context, c *conn) error {
-			_, err := c.ExecContext(ctx, setMeta, "room", hex.EncodeToString(pad))
-			return cmp.Or(err, errProbe)
-		}); !errors.Is(err, errProbe) {
-			return false
-		}
 	}
 	s.full.Store(false)
 	s.log.Info("the disk has space again")
 	return true
+}
+
+// makeServerBallast is makeBallast on the disk of a database server: a table that fills as much, and
+// is not in the server's log, which a full disk could not take. Where it does not fit, nothing of it stays.
+func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
+	const row = 64 << 10
+	s.roomAt = time.Now()
+	pad := make([]byte, row) // that nothing compresses
+	_, _ = rand.Read(pad)
+	err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
+		var there bool
+		err := c.QueryRowContext(ctx, "SELECT to_regclass('ballast') IS NOT NULL").Scan(&there)
+		if err == nil && there { // a crash of the server empties it
+			rows := 0
+			if err = c.QueryRowContext(ctx, "SELECT count(*) FROM ballast").Scan(&rows); rows == ballastBytes/row {
+				return err
+			}
+			_, err = c.ExecContext(ctx, "DROP TABLE ballast")
+		}
+		if err == nil {
+			_, err = c.ExecContext(ctx, "CREATE UNLOGGED TABLE ballast (fill bytea NOT NULL)")
+		}
+		if err != nil {
+			return err
+		}
+		_, err = c.ExecContext(ctx, "INSERT INTO ballast SELECT ?::bytea FROM generate_series(1, ?::int)", pad, ballastBytes/row)
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrFull) {
+		s.log.Warn("no space is held back for the day when the database's disk is full", "err", err)
+	}
+	return !errors.Is(err, ErrFull)
 }
 
 // makeBallast takes the space, if as much again stays free, and tells whether there is room for it. What lies in
@@ -107,7 +127,16 @@ func (s *Store) fillBallast() error {
 }
 
 // giveUpBallast frees the space and tells whether there was any.
-func (s *Store) giveUpBallast() bool { return os.Remove(s.ballast()) == nil }
+func (s *Store) giveUpBallast() bool {
+	if s.pg == nil {
+		return os.Remove(s.ballast()) == nil
+	}
+	if s.conn == nil {
+		return false
+	}
+	_, err := s.conn.ExecContext(context.Background(), "DROP TABLE ballast") // by itself: it needs no room, as the store's own transactions do
+	return err == nil
+}
 
 // shrink gives the space of deleted objects back to the disk, in steps whose
 // log fits into what is left of the ballast.

@@ -81,7 +81,12 @@ func (s *Store) failing(err error, reading bool) error {
 
 func (s *Store) open(ctx context.Context, o Options) error {
 	if s.pg != nil {
-		return s.openPostgres(ctx, o)
+		err := s.openPostgres(ctx, o)
+		if err == nil && s.pg.token != 0 && !s.makeServerBallast(ctx) {
+			s.full.Store(true)
+			s.log.Warn("the disk of the database is nearly full: nothing new is remembered until there is space", "where", s.where())
+		}
+		return err
 	}
 	err := s.openDatabase(ctx, o)
 	if errors.Is(err, ErrFull) && s.giveUpBallast() { // its log needs some room even to read

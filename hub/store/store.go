@@ -91,7 +91,8 @@ type Store struct {
 
 	witness witness // of the revision; nothing where this store is shared
 
-	full atomic.Bool // nothing new is remembered; changed under mu
+	full   atomic.Bool // nothing new is remembered; changed under mu
+	roomAt time.Time   // when a server was asked last whether there is room
 
 	written time.Time // when the database was last written before this store opened it
 
