@@ -61,7 +61,7 @@ spec:
 	h.typeIn(pods[0], pod+"/terminal/socket")
 	for path, words := range map[string]string{
 		"/audit":    "ran a command in pod default/" + pods[0].Name,
-		"/settings": "Root of the hub&#39;s CA",
+		"/settings": "Root CA",
 		"/boards":   "raspberrypi-4",
 		"/yaml/apis/apps/v1/namespaces/default/deployments/till": "example.org/till:1",
 	} {
