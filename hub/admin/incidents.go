@@ -72,8 +72,7 @@ type tab struct {
 	Kind string // bad, warn, or "": all is well
 }
 
-// incidents are the open ones, the oldest first, so that one that comes or counts anew moves
-// none that somebody reads; and the closed ones, the newest first.
+// incidents are the open ones, the worst first; and the closed ones, the newest first.
 func incidents(a *request) (d incidentsData) {
 	var closed []*fleet.Incident
 	parts := map[string][]string{}
@@ -88,16 +87,8 @@ func incidents(a *request) (d incidentsData) {
 			open = append(open, i)
 		}
 	}
-	byTime := func(x, y *fleet.Incident) int {
-		return cmp.Or(x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
-	}
-	worst := func(x, y *fleet.Incident) int {
-		return cmp.Or(rank(severityPill(x.Severity).Kind)-rank(severityPill(y.Severity).Kind), byTime(x, y))
-	}
-	// Cards keep their places, the oldest first; where there are too many the worst are shown.
-	slices.SortFunc(open, worst)
-	shown := slices.Clone(open[:min(len(open), fewCards)])
-	slices.SortFunc(shown, byTime)
+	slices.SortFunc(open, worseFirst)
+	shown := open[:min(len(open), fewCards)]
 	for _, i := range open {
 		if i.Severity != fleet.SeverityInfo {
 			d.Tab.Open++
@@ -116,6 +107,23 @@ func incidents(a *request) (d incidentsData) {
 		d.Over = append(d.Over, over{i.Name, i.Message, costOf(i), at(i.Closed.Time, a.now)})
 	}
 	return d
+}
+
+// worseFirst orders open incidents: what the whole fleet has, then sites that are dark, then the
+// rest; of these the more severe, then the older, so that a new one moves only those below it.
+func worseFirst(x, y *fleet.Incident) int {
+	return cmp.Or(reach(x)-reach(y), rank(severityPill(x.Severity).Kind)-rank(severityPill(y.Severity).Kind), x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
+}
+
+// reach is 0 for an incident of the whole fleet, 1 for one of a whole site.
+func reach(i *fleet.Incident) int {
+	switch {
+	case i.About.Kind == diagnose.KindFleet:
+		return 0
+	case i.Cause == diagnose.SiteDark:
+		return 1
+	}
+	return 2
 }
 
 func severityPill(s fleet.IncidentSeverity) pill {

@@ -178,7 +178,7 @@ func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
 	}
 }
 
-// However many warnings came first, what is critical is shown; nothing else moves for it.
+// However many warnings came first, what is critical is shown, and before them.
 func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 	m := newMemory()
 	give := func(name string, s fleet.IncidentSeverity, ago time.Duration) {
@@ -194,8 +194,31 @@ func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 	for _, c := range d.Cards {
 		names = append(names, c.Message)
 	}
-	if len(names) != fewCards || d.More != 52-fewCards || names[0] != "first" || names[1] != "warm-00" || names[fewCards-2] != "warm-27" || names[fewCards-1] != "dark" || d.Tab.Open != 52 {
+	if len(names) != fewCards || d.More != 52-fewCards || names[0] != "first" || names[1] != "dark" || names[2] != "warm-00" || names[fewCards-1] != "warm-27" || d.Tab.Open != 52 {
 		t.Errorf("shown of 52 are %v, and %d more", names, d.More)
+	}
+}
+
+// What the fleet has stands before a dark site, that before the rest, whichever came first; the more
+// severe before the less, and the older before the younger.
+func TestCardsComeInTheOrderOfWhatTheyReach(t *testing.T) {
+	m := newMemory()
+	give := func(name, kind string, cause fleet.IncidentCause, s fleet.IncidentSeverity, ago time.Duration) {
+		m.put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Cause: cause, About: fleet.IncidentObject{Kind: kind, Name: "x"}, Severity: s, State: fleet.IncidentOpen, Opened: ago0(ago), Since: ago0(ago), Message: name})
+	}
+	give("disk", "Site", "DiskPressure", fleet.SeverityWarning, 5*time.Hour)
+	give("held", "Deployment", "PodGated", fleet.SeverityInfo, 6*time.Hour)
+	give("crash", "Deployment", "CrashLoop", fleet.SeverityCritical, 4*time.Hour)
+	give("node", "Site", "NodeDark", fleet.SeverityCritical, 3*time.Hour)
+	give("younger site", "Site", "SiteDark", fleet.SeverityCritical, time.Hour)
+	give("older site", "Site", "SiteDark", fleet.SeverityCritical, 2*time.Hour)
+	give("fleet", "Fleet", "FleetDark", fleet.SeverityCritical, time.Second)
+	var names []string
+	for _, c := range incidents(pictureRequest(m)).Cards {
+		names = append(names, c.Message)
+	}
+	if got := strings.Join(names, ", "); got != "fleet, older site, younger site, crash, node, disk, held" {
+		t.Errorf("the order is %s", got)
 	}
 }
 
