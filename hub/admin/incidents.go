@@ -22,6 +22,7 @@ type card struct {
 	Key, Href string
 	Pill      pill
 	Message   string
+	Detail    string // what the scheduler or the device says of it, where the message does not
 	Counts    string
 	Since     *moment
 	Next      *moment // when its pods begin to leave
@@ -97,8 +98,14 @@ func incidents(a *request) (d incidentsData) {
 			}
 		}
 	}
+	explained := 0
 	for _, i := range shown {
-		d.Cards = append(d.Cards, cardOf(a, i, parts[i.Name]))
+		c := cardOf(a, i, parts[i.Name])
+		if i.Cause == diagnose.CannotBePlaced && explained < mostExplained {
+			explained++
+			c.Message = placeless(a, i)
+		}
+		d.Cards = append(d.Cards, c)
 	}
 	d.More = len(open) - len(shown)
 	slices.SortStableFunc(closed, func(x, y *fleet.Incident) int { return y.Closed.Compare(x.Closed.Time) })
@@ -144,6 +151,9 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 	c := card{
 		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: at(i.Since.Time, a.now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: helpURL("incidents", string(i.Cause)),
 	}
+	if diagnose.RuleOf(i.Cause).Raw {
+		c.Detail = i.Detail
+	}
 	if i.NextMove != nil {
 		c.Next, c.NextUTC, c.Moving = at(i.NextMove.Time, a.now), i.NextMove.UTC().Format(time.TimeOnly), !i.NextMove.After(a.now)
 	}
@@ -178,6 +188,18 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 		}
 	}
 	return c
+}
+
+// placeless is an incident's message with why the first of its pods has no node.
+func placeless(a *request, i *fleet.Incident) string {
+	for _, name := range i.Examples {
+		if p := a.Pod(i.About.Namespace, name); p != nil && waitsForNode(p) {
+			if f := diagnose.Pod(a.Snapshot, p); f.Reason != "" {
+				return i.Message + ": " + shortly(a.Snapshot, p, a.now)
+			}
+		}
+	}
+	return i.Message
 }
 
 // aboutHref is where what an incident is in is shown.

@@ -243,3 +243,27 @@ func TestEveryReasonHasWords(t *testing.T) {
 		}
 	}
 }
+
+// The card of a workload without a place says why in the words of the list; what the scheduler
+// says is a detail of it.
+func TestACardSaysInAFewWordsWhyThereIsNoPlace(t *testing.T) {
+	m := stuck(t)
+	a := askAt(m.Snapshot(), now0, nil)
+	a.may = func(string, string) bool { return true }
+	got := map[string]string{}
+	for _, c := range incidents(a).Cards {
+		if strings.Contains(c.Message, "placed") {
+			got[c.Message] = c.Detail
+		}
+	}
+	const raw = "0/9 nodes are available: 9 of us."
+	for _, title := range []string{"Deployment vision cannot be placed: needs gpu=true, 1 node is not ready", "Deployment ledger cannot be placed: no node has 64Gi of memory free"} {
+		if got[title] != raw {
+			t.Errorf("there is no card %q with %q: %q", title, raw, got)
+		}
+	}
+	_, body := acting(t, m).ask(t, "viewer", "GET", "/", nil)
+	if before, _, _ := strings.Cut(body, raw); !strings.HasSuffix(before, "<summary>Details</summary><p>") {
+		t.Errorf("the scheduler's text is no detail: %.900s", before[max(0, len(before)-300):])
+	}
+}

@@ -75,6 +75,7 @@ type Rule struct {
 	Many string               // the same of several nodes, where it differs
 	Row  func(Finding) string // the same of one pod or node, in few words
 	Fix  string               // what helps
+	Raw  bool                 // the detail is a machine's prose: it is no part of the sentence
 
 	Condition corev1.NodeConditionType // of a node that the cause is; "": it is none
 	follows   corev1.NodeConditionType // where this is bad on the same node too, it is no finding of its own
@@ -164,7 +165,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 		Row:  func(f Finding) string { return f.Reason }, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
 	},
 	CannotBePlaced: {
-		Severity: fleet.SeverityWarning, Family: FamilyPlace,
+		Severity: fleet.SeverityWarning, Family: FamilyPlace, Raw: true,
 		Card: "%s cannot be placed",
 		Row:  words("cannot be placed"), Fix: "The pod's page says which nodes come nearest, and what each would take.",
 	},

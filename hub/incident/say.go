@@ -88,7 +88,7 @@ func said(i *fleet.Incident) string {
 		name, card = plural(n, "node")+" of "+name, cmp.Or(rule.Many, card)
 	}
 	text := strings.Replace(card, "%s", name, 1)
-	if i.Detail != "" {
+	if i.Detail != "" && !rule.Raw {
 		text += ": " + strings.TrimPrefix(i.Detail, "pull image "+i.About.Name+": ") // its name stands there already
 	}
 	return text

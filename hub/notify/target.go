@@ -280,6 +280,9 @@ func (m *Mail) letter(msg Message) []byte {
 		if i.Held != "" {
 			line("Pods stay: " + i.Held)
 		}
+		if i.Detail != "" && !strings.Contains(i.Message, i.Detail) {
+			line("Details: " + short(i.Detail))
+		}
 		line("Incident: " + i.Name)
 	}
 	if msg.Hub != "" {
