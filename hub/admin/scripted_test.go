@@ -231,7 +231,7 @@ func TestANightOnTheRealHub(t *testing.T) {
 	b.awaits("site-02 is dark")
 	b.awaits("till crashes again and again")
 	b.awaits("The link comes and goes")
-	for _, want := range []string{"Image example.org/menu:2 cannot be had", "manifest unknown", "Too little power or cooling", "Too little disk space", "Too little memory"} {
+	for _, want := range []string{"Image example.org/menu:2 is not in the registry", "Too little power or cooling", "Too little disk space", "Too little memory"} {
 		b.awaits(want)
 	}
 	b.says("~12 nodes")

@@ -160,8 +160,8 @@ var rules = map[fleet.IncidentCause]*Rule{
 		Row:  words("runs, but is not ready"), Fix: "Look at the readiness probes.",
 	},
 	ImageNotPulled: {
-		Severity: fleet.SeverityCritical, Family: FamilyImage, Settle: Restarting,
-		Card: "Image %s cannot be had",
+		Severity: fleet.SeverityCritical, Family: FamilyImage, Settle: Restarting, Raw: true,
+		Card: "Image %s cannot be pulled",
 		Row:  func(f Finding) string { return f.Reason }, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
 	},
 	CannotBePlaced: {

@@ -26,6 +26,7 @@ func (f Finding) Detail() string {
 		if f.Reason == "ImagePullBackOff" {
 			return "" // says only that it was said
 		}
+		return WithReason(f.Reason, f.Message)
 	case DoesNotStop:
 		return ""
 	}

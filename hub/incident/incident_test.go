@@ -352,6 +352,31 @@ func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
 	w.shows("it has nothing to do with it any more", "CannotStart kiosk-1 0 1 0")
 }
 
+// An image's sentence is short; what the engine says is the detail, and stays while the kubelet
+// only waits to try again.
+func TestAnImageSaysInAFewWordsWhyItIsNotPulled(t *testing.T) {
+	for _, c := range []struct{ reason, said, want string }{
+		{"ErrImagePull", "pull image shop/kiosk:1: not found: manifest for shop/kiosk:1 not found: manifest unknown: manifest unknown", "is not in the registry"},
+		{"ErrImagePull", "pull image shop/kiosk:1: dial tcp 192.0.2.2:443: connect: connection refused", "cannot be pulled: its registry does not answer"},
+		{"ErrImagePull", "pull image shop/kiosk:1: unauthorized: authentication required", "may not be pulled: its registry wants credentials"},
+		{"ErrImagePull", "pull image shop/kiosk:1: pull access denied", "may not be pulled: its registry denies it"},
+		{"ErrImagePull", "pull image shop/denied:1: connection refused", "cannot be pulled: its registry does not answer"},
+		{"ErrImagePull", "the moon is full", "cannot be pulled"},
+		{"ErrImageNeverPull", "", "is not on the device, and its pull policy is Never"},
+		{"InvalidImageName", "invalid reference format", "has a name that is invalid"},
+	} {
+		w := newWorld(t)
+		w.nodes("oslo", 1)
+		w.put(pod("a", "oslo-0", waiting(c.reason, c.said)))
+		w.wait(2 * time.Second)
+		w.put(pod("a", "oslo-0", waiting("ImagePullBackOff", "Back-off pulling image")))
+		w.wait(2 * time.Second)
+		if i := w.open()[0]; i.Message != "Image shop/kiosk:1 "+c.want || !strings.Contains(i.Detail, c.said) {
+			t.Errorf("%s: %q, detail %q", c.said, i.Message, i.Detail)
+		}
+	}
+}
+
 func TestCausesOnPods(t *testing.T) {
 	unplaced := func(p *corev1.Pod) {
 		p.Spec.NodeName = ""

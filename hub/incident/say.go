@@ -75,7 +75,9 @@ func said(i *fleet.Incident) string {
 	}
 	card := rule.Card
 	switch {
-	case i.Cause == diagnose.SiteDark, i.About.Kind == diagnose.KindImage, rule.Family == diagnose.FamilyBoot:
+	case i.Cause == diagnose.ImageNotPulled:
+		card = "Image %s " + diagnose.ImageCauseOf(i.Detail).Card
+	case i.Cause == diagnose.SiteDark, rule.Family == diagnose.FamilyBoot:
 	case i.About.Kind != state.Sites.Row().Name:
 		name = i.About.Kind + " " + name
 	case len(i.Examples) == 1 && i.Count.Nodes <= 1:
@@ -89,7 +91,7 @@ func said(i *fleet.Incident) string {
 	}
 	text := strings.Replace(card, "%s", name, 1)
 	if i.Detail != "" && !rule.Raw {
-		text += ": " + strings.TrimPrefix(i.Detail, "pull image "+i.About.Name+": ") // its name stands there already
+		text += ": " + i.Detail
 	}
 	return text
 }
