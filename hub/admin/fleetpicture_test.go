@@ -190,6 +190,43 @@ func TestTheOverviewOfALargeFleetIsLight(t *testing.T) {
 	t.Logf("%d bytes", len(body))
 }
 
+// The picture stands under the tiles, before what needs attention, and counts only where nodes are
+// not ready.
+func TestThePictureStandsUnderTheTiles(t *testing.T) {
+	m := manyNodes(60)
+	n := m.Snapshot().Node("node-0003").DeepCopy()
+	condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
+	m.put(t, n)
+	_, body := acting(t, m).ask(t, "viewer", "GET", "/", nil)
+	tiles, picture, cards := strings.Index(body, `class="tiles"`), strings.Index(body, `class="fleet"`), strings.Index(body, `class="incidents"`)
+	if tiles < 0 || picture < tiles || cards < picture {
+		t.Errorf("tiles, picture and cards begin at %d, %d and %d", tiles, picture, cards)
+	}
+	if got := regexp.MustCompile(`\d+ of \d+ ready`).FindAllString(body, -1); !slices.Equal(got, []string{"2 of 3 ready"}) {
+		t.Errorf("the picture counts %q", got)
+	}
+}
+
+// All is well: one line, no hole; and a silent node has the red of its pill.
+func TestTheOverviewHasNoHole(t *testing.T) {
+	t.Parallel()
+	k := newKitOf(t, testNode("pi-1", "oslo", nil), testNode("pi-2", "oslo", nil))
+	k.open("/")
+	k.says("All is well")
+	for _, want := range []string{`document.querySelector(".incidents").offsetHeight < 120`, `document.querySelector(".incidents .pill").offsetWidth < 200`} {
+		if !k.eval(want) {
+			t.Errorf("not so: %s", want)
+		}
+	}
+	n := k.fleet.Snapshot().Node("pi-2").DeepCopy()
+	condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
+	k.fleet.put(t, n)
+	k.awaits("does not answer")
+	if !k.eval(`getComputedStyle(document.querySelector(".fleet .dark")).stroke === getComputedStyle(document.querySelector(".incidents .pill.bad")).color`) {
+		t.Error("a silent node has another colour in the picture than its pill")
+	}
+}
+
 // BenchmarkFleetPicture draws fleets, most of whose nodes are dark.
 func BenchmarkFleetPicture(b *testing.B) {
 	for _, n := range []int{200, 1000, 5000, 10000} {

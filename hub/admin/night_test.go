@@ -77,7 +77,7 @@ func TestANightOnTheOverview(t *testing.T) {
 		another := b.fleet.Snapshot().Pod("default", "menu-77d8-plm2k").DeepCopy()
 		another.Name, another.UID = "menu-77d8-zzzzz", "another"
 		b.fleet.put(t, another)
-		b.awaits("menu-77d8-zzzzz")
+		b.awaits("2 pods · since")
 		b.string(frames)
 		if !b.eval("window.shifted <= 0.02") {
 			t.Errorf("at %d px the overview moves: %s", width, b.string(`window.jumps.join("; ")`))
