@@ -28,6 +28,7 @@ type card struct {
 	Next      *moment // when its pods begin to leave
 	NextUTC   string
 	Moving    bool // they have begun to
+	None      bool // no pod has to leave, or no other
 	Evicted   string
 	Held      string
 	Quiet     *moment // since when it has not been seen
@@ -179,7 +180,15 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 		}
 		c.More = max(0, all-len(c.Examples))
 	}
-	if site := a.Site(i.Site); site != nil {
+	site := a.Site(i.Site)
+	if site != nil && diagnose.RuleOf(i.Cause).Family == diagnose.FamilyDark && i.NextMove == nil && i.Held == "" {
+		if st := site.Status; st.Waiting > 0 && st.NextEviction == nil {
+			c.Held = "the eviction rate of the site is 0"
+		} else {
+			c.None = true
+		}
+	}
+	if site != nil {
 		offered := menuOf(a, site)
 		for _, m := range slices.Concat(offered.First, offered.More) {
 			if slices.Contains(i.Actions, fleet.IncidentAction(m.Label)) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"fmt"
 	"html"
 	"net/http"
@@ -101,6 +102,38 @@ func TestANightOnTheOverview(t *testing.T) {
 	b.string(frames)
 	if b.eval("window.shifted <= 0.02") {
 		t.Error("what moves by 300 pixels does not move: the test cannot fail")
+	}
+}
+
+// Each dark site says when its first pods move, or that none has to, or why they stay.
+func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
+	next := metav1.NewMicroTime(now0.Add(12 * time.Second))
+	site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, EvictionRate: "0.1", Waiting: 3, NextEviction: &next}}
+	still := site.DeepCopy()
+	still.Status.EvictionRate, still.Status.NextEviction = "0", nil
+	for want, c := range map[string]struct {
+		site *fleet.Site
+		give func(*fleet.Incident)
+	}{
+		"No pod has to move.":                             {site, func(*fleet.Incident) {}},
+		"3 pods told to leave. No other pod has to move.": {site, func(i *fleet.Incident) { i.Evicted = 3 }},
+		"Pods start to move in":                           {site, func(i *fleet.Incident) { i.NextMove = new(ago0(-5 * time.Minute)) }},
+		"Pods stay: somebody holds them.":                 {site, func(i *fleet.Incident) { i.Held = "somebody holds them" }},
+		"Pods stay: the eviction rate of the site is 0.":  {still, func(*fleet.Incident) {}},
+	} {
+		i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "x"}, State: fleet.IncidentOpen, Cause: "SiteDark", Severity: fleet.SeverityCritical, Site: "oslo", About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}, Since: ago0(time.Hour), Opened: ago0(time.Hour), Message: "oslo is dark"}
+		c.give(i)
+		m := newMemory(c.site, testNode("oslo-1", "oslo", nil))
+		m.put(t, i)
+		a := pictureRequest(m)
+		var out bytes.Buffer
+		d := overviewData{incidentsData: incidents(a), Picture: pictureOf(a)}
+		if err := New(configOf(m)).look.live.set.ExecuteTemplate(&out, "overview", d); err != nil {
+			t.Fatal(err)
+		}
+		if words := wordsOf("<main>" + out.String() + "</main>"); !strings.Contains(words, want) {
+			t.Errorf("it does not say %q: %s", want, words)
+		}
 	}
 }
 

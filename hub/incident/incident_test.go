@@ -352,6 +352,53 @@ func TestAReleasedReplicaSetIsItsOwnTrouble(t *testing.T) {
 	w.shows("it has nothing to do with it any more", "CannotStart kiosk-1 0 1 0")
 }
 
+// The countdown is that of the first pod that leaves, wherever its node stands in the queue: those
+// before it may have pods that tolerate everything.
+func TestADarkSiteSaysWhenItsFirstPodLeaves(t *testing.T) {
+	daemon := func(p *corev1.Pod) {
+		for i := range p.Spec.Tolerations {
+			p.Spec.Tolerations[i].TolerationSeconds = nil
+		}
+	}
+	const nodes = 5
+	for movable := range nodes + 1 { // the last time none is
+		w := newWorld(t)
+		w.nodes("bergen", nodes)
+		w.nodes("oslo", 1)
+		for i := range nodes {
+			change := daemon
+			if i == movable {
+				change = nil
+			}
+			w.put(pod(fmt.Sprintf("p-%d", i), fmt.Sprintf("bergen-%d", i), change))
+		}
+		for i := range nodes {
+			w.ready(fmt.Sprintf("bergen-%d", i), corev1.ConditionUnknown)
+		}
+		w.wait(2 * time.Second)
+		next := w.open()[0].NextMove
+		if movable == nodes {
+			if next != nil {
+				t.Errorf("none has to move, but one does at %s", next)
+			}
+			continue
+		}
+		if next == nil {
+			t.Errorf("it does not say when the pod of node %d leaves", movable)
+			continue
+		}
+		said := next.Time
+		w.wait(said.Add(-2 * time.Second).Sub(w.now))
+		if early := w.open()[0]; early.Evicted != 0 {
+			t.Errorf("the pod of node %d has left before %s", movable, said)
+		}
+		w.wait(5 * time.Second)
+		if i := w.open()[0]; i.Evicted != 1 {
+			t.Errorf("the pod of node %d has not left at %s", movable, said)
+		}
+	}
+}
+
 // An image's sentence is short; what the engine says is the detail, and stays while the kubelet
 // only waits to try again.
 func TestAnImageSaysInAFewWordsWhyItIsNotPulled(t *testing.T) {

@@ -1,9 +1,11 @@
 package incident
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -196,7 +198,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 		first = earliest(first, p.leaves(n.Node))
 	}
 	if waits && st.NextEviction != nil && st.HeldReason == "" {
-		first = earliest(first, p.nextLeaves(site))
+		first = earliest(first, p.nextLeaves(site, members))
 	}
 	if !first.IsZero() {
 		i.NextMove = new(metav1.NewTime(first))
@@ -211,26 +213,36 @@ func maintenanceOf(site *fleet.Site) (until time.Time) {
 	return until
 }
 
-// nextLeaves returns when the first pod leaves the node whose turn to be tainted is next;
-// zero: none does. The others' turns come later.
-func (p *pass) nextLeaves(site *fleet.Site) time.Time {
-	var next *corev1.Node
+// nextLeaves returns when the first pod leaves one of the nodes that wait for their taint; zero:
+// none does. The site's rate gives one taint after the other, in the order of the queue.
+func (p *pass) nextLeaves(site *fleet.Site, members []member) (first time.Time) {
+	var rate float64
+	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate)
+	at := site.Status.NextEviction.Time
 	for n := range p.s.Waiting(site.Name) {
-		if next = n; next != nil {
+		if !first.IsZero() && !at.Before(first) {
+			break // nobody leaves before the taint is there
+		}
+		if _, is := sort.Find(len(members), func(i int) int { return strings.Compare(n.Name, members[i].node.Name) }); is {
+			given := state.Fork(n)
+			key := corev1.TaintNodeUnreachable
+			if state.ReadyOf(n) == corev1.ConditionFalse {
+				key = corev1.TaintNodeNotReady
+			}
+			added := state.Ceil(at)
+			given.Spec.Taints = append(slices.Clip(given.Spec.Taints), corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added})
+			if leaves := p.leaves(given); !leaves.IsZero() && leaves.Before(at) {
+				first = earliest(first, at)
+			} else {
+				first = earliest(first, leaves)
+			}
+		}
+		if rate <= 0 {
 			break
 		}
+		at = at.Add(time.Duration(min(float64(time.Second)/rate, float64(100*365*24*time.Hour))))
 	}
-	if next == nil {
-		return time.Time{}
-	}
-	given := state.Fork(next)
-	key := corev1.TaintNodeUnreachable
-	if state.ReadyOf(next) == corev1.ConditionFalse {
-		key = corev1.TaintNodeNotReady
-	}
-	at := state.Ceil(site.Status.NextEviction.Time)
-	given.Spec.Taints = append(slices.Clip(given.Spec.Taints), corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at})
-	return p.leaves(given)
+	return first
 }
 
 // leaves returns when the first pod leaves a node; zero: none does.

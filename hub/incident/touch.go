@@ -153,7 +153,7 @@ func sameTrouble(a, b *corev1.Node) bool {
 // viewOfSite is what incidents are made of.
 func viewOfSite(s *fleet.Site) (v struct {
 	state       fleet.SiteState
-	held        string
+	held, rate  string
 	policy      fleet.DisruptionPolicy
 	next, until time.Time
 },
@@ -161,7 +161,7 @@ func viewOfSite(s *fleet.Site) (v struct {
 	if s == nil {
 		return v
 	}
-	v.state, v.held, v.policy = s.Status.State, s.Status.Held, s.Spec.DisruptionPolicy
+	v.state, v.held, v.rate, v.policy = s.Status.State, s.Status.Held, s.Status.EvictionRate, s.Spec.DisruptionPolicy
 	if t := s.Status.NextEviction; t != nil {
 		v.next = t.UTC()
 	}
