@@ -4,30 +4,35 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 func siteActions(now func() time.Time) []*action {
 	all := []*action{
-		{Name: "hold", quick: true, Label: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
+		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
-			}, do: policyOf(fleet.Hold)},
-		{Name: "evict", Label: "Release hold", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
+			}, notes: holdNotes, do: policyOf(fleet.Hold)},
+		{Name: "evict", Label: "Release hold", Save: "Release hold", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
-			}, do: policyOf(fleet.Evict)},
+			}, notes: releaseNotes, do: policyOf(fleet.Evict)},
 		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, check: checkMaintenance, do: maintain},
 		{Name: "resume", quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
 			idle: func(o state.Object) string {
@@ -40,6 +45,76 @@ func siteActions(now func() time.Time) []*action {
 		a.list, a.listed = "/sites", "Sites"
 	}
 	return all
+}
+
+// mostKept is how many workloads a preview of Hold names.
+const mostKept = 8
+
+// holdNotes are what Hold keeps on each site as it is now.
+func holdNotes(s state.Snapshot, with []state.Object) []string { return keptNotes(s, with, "stay") }
+
+// releaseNotes are what leaves each site that is released as it is now.
+func releaseNotes(s state.Snapshot, with []state.Object) []string {
+	return keptNotes(s, with, "move to other sites")
+}
+
+// keptNotes says of each site which pods Hold is about, and what becomes of them.
+func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []string) {
+	for _, site := range with {
+		name, c := site.GetName(), s.Count(site.GetName())
+		if !c.Full() {
+			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It counts once no node of the site is.", name, isAre(c.Ready, "node")))
+			continue
+		}
+		movable, others, gone := 0, 0, 0
+		of := map[string]int{}
+		for n := range s.NodesIn(name) {
+			for p := range s.PodsOn(n.Name) {
+				switch {
+				case state.Terminated(p):
+				case p.DeletionTimestamp != nil:
+					gone++
+				case !movesFrom(n, p):
+					others++
+				default:
+					movable++
+					by := state.Object(p)
+					if owners := ownersOf(s, p); len(owners) > 0 {
+						by = owners[len(owners)-1]
+					}
+					of[state.KindOf(by).Row().Name+" "+itemOf(by).String()]++
+				}
+			}
+		}
+		if movable == 0 {
+			notes = append(notes, name+": no pod would have to move.")
+		} else {
+			names := slices.Collect(maps.Keys(of))
+			sort.Slice(names, func(i, j int) bool {
+				return of[names[i]] > of[names[j]] || of[names[i]] == of[names[j]] && names[i] < names[j]
+			})
+			for i, n := range names {
+				names[i] = fmt.Sprintf("%d of %s", of[n], n)
+			}
+			notes = append(notes, fmt.Sprintf("%s: %s %s: %s.", name, plural(movable, "pod"), become, listed(names, mostKept)))
+		}
+		if others > 0 {
+			notes = append(notes, fmt.Sprintf("%s: staying in any case, by their tolerations: %s.", name, plural(others, "pod")))
+		}
+		if gone > 0 {
+			notes = append(notes, fmt.Sprintf("%s: told to leave already, and not called back: %s.", name, plural(gone, "pod")))
+		}
+	}
+	return notes
+}
+
+// movesFrom tells whether a pod has to leave its node once that is given up.
+func movesFrom(n *corev1.Node, p *corev1.Pod) bool {
+	if state.NoExecuteOf(n) == nil {
+		n = state.Fork(n)
+		n.Spec.Taints = append(slices.Clip(n.Spec.Taints), corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})
+	}
+	return eviction.LeaveBy(n, p).Must
 }
 
 func yes(is bool, why string) string {

@@ -189,6 +189,9 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 		}
 	}
 	if site != nil {
+		if c.Held != "" && site.Status.HeldReason == fleet.HeldByDisruptionPolicy {
+			c.Held = "the site is on hold"
+		}
 		offered := menuOf(a, site)
 		for _, m := range slices.Concat(offered.First, offered.More) {
 			if slices.Contains(i.Actions, fleet.IncidentAction(m.Label)) {

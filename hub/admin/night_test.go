@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -87,7 +88,7 @@ func TestANightOnTheOverview(t *testing.T) {
 			`document.querySelectorAll(".incidents > li").length === 4`,
 			`document.querySelector(".incidents > li").textContent.includes("is dark")`,
 			`/^\(4\) Overview/.test(document.title)`, `document.querySelector("link[rel=icon]").href.includes("icon-bad")`,
-			`[...document.querySelectorAll(".incidents button, .incidents a.button")].map((e) => e.textContent).join() === "Hold,Maintenance…"`,
+			`[...document.querySelectorAll(".incidents button, .incidents a.button")].map((e) => e.textContent).join() === "Hold…,Maintenance…"`,
 		} {
 			if !b.eval(want) {
 				t.Errorf("at %d px not so: %s", width, want)
@@ -111,6 +112,8 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 	site := &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, EvictionRate: "0.1", Waiting: 3, NextEviction: &next}}
 	still := site.DeepCopy()
 	still.Status.EvictionRate, still.Status.NextEviction = "0", nil
+	held := still.DeepCopy()
+	held.Status.HeldReason = fleet.HeldByDisruptionPolicy
 	for want, c := range map[string]struct {
 		site *fleet.Site
 		give func(*fleet.Incident)
@@ -118,6 +121,7 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 		"No pod has to move.":                             {site, func(*fleet.Incident) {}},
 		"3 pods told to leave. No other pod has to move.": {site, func(i *fleet.Incident) { i.Evicted = 3 }},
 		"Pods start to move in":                           {site, func(i *fleet.Incident) { i.NextMove = new(ago0(-5 * time.Minute)) }},
+		"Pods stay: the site is on hold.":                 {held, func(i *fleet.Incident) { i.Held = "fully disrupted, and its disruptionPolicy is Hold" }},
 		"Pods stay: somebody holds them.":                 {site, func(i *fleet.Incident) { i.Held = "somebody holds them" }},
 		"Pods stay: the eviction rate of the site is 0.":  {still, func(*fleet.Incident) {}},
 	} {
@@ -135,6 +139,33 @@ func TestADarkSitesCardSaysWhatBecomesOfItsPods(t *testing.T) {
 			t.Errorf("it does not say %q: %s", want, words)
 		}
 	}
+}
+
+// Hold shows first what it keeps; then its card offers Release, which shows what moves then.
+func TestHoldShowsWhatItKeepsAndIsTakenBackOnItsCard(t *testing.T) {
+	m := newMemory(night()...)
+	m.put(t, testPod("watch-1", "brg-0000", func(p *corev1.Pod) {
+		tolerates(p)
+		p.Spec.Tolerations[0].TolerationSeconds = nil
+	}))
+	srv := acting(t, m)
+	item := url.Values{"item": {m.form(state.Sites, "", "bergen")}}
+	says := func(path string, want ...string) {
+		t.Helper()
+		_, body := srv.ask(t, "admin", "GET", path, nil)
+		for _, w := range want {
+			if words := wordsOf(body); !strings.Contains(words, w) {
+				t.Errorf("%s does not say %q: %.1500s", path, w, words)
+			}
+		}
+	}
+	says("/actions/sites/hold?"+item.Encode(), "bergen: nothing changes now, as 10 nodes are ready.")
+	dark(t, m)
+	says("/", "bergen is dark", "Hold… Maintenance…")
+	says("/actions/sites/hold?"+item.Encode(), "bergen: 10 pods stay: 1 of Pod kiosk-brg-0000, 1 of Pod kiosk-brg-0001", "and 2 more.", "bergen: staying in any case, by their tolerations: 1 pod.")
+	srv.do(t, "admin", "/actions/sites/hold", item)
+	says("/", "bergen is dark", "Release… Maintenance…")
+	says("/actions/sites/evict?"+item.Encode(), "bergen: 10 pods move to other sites: ")
 }
 
 // A card leads to what it is about, whichever kind of workload that is.

@@ -48,6 +48,18 @@ func TestADarkSiteIsOneIncident(t *testing.T) {
 	if len(i.Actions) != 2 || i.Actions[0] != fleet.ActionHold {
 		t.Errorf("what would help: %v", i.Actions)
 	}
+	for _, c := range []struct {
+		policy fleet.DisruptionPolicy
+		first  fleet.IncidentAction
+	}{{fleet.Hold, fleet.ActionRelease}, {fleet.Evict, fleet.ActionHold}} {
+		site := w.s.Site("bergen").DeepCopy()
+		site.Spec.DisruptionPolicy = c.policy
+		w.put(site)
+		w.wait(2 * time.Second)
+		if i = w.open()[0]; len(i.Actions) != 2 || i.Actions[0] != c.first {
+			t.Errorf("with the policy %s would help: %v", c.policy, i.Actions)
+		}
+	}
 
 	w.wait(10 * time.Minute)
 	if i = w.open()[0]; i.Evicted != 3 || i.Count.Pods != 0 {

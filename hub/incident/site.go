@@ -162,7 +162,11 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	st := site.Status
 	i.Held = st.Held
 	if !maintenanceOf(site).After(p.now) {
-		if st.State == fleet.SiteFullDisruption && site.Spec.DisruptionPolicy != fleet.Hold {
+		switch {
+		case st.State != fleet.SiteFullDisruption:
+		case site.Spec.DisruptionPolicy == fleet.Hold:
+			i.Actions = append(i.Actions, fleet.ActionRelease)
+		case st.HeldReason != fleet.HeldByDisruptionPolicy: // the hub's own policy may be Hold
 			i.Actions = append(i.Actions, fleet.ActionHold)
 		}
 		i.Actions = append(i.Actions, fleet.ActionMaintenance)

@@ -75,6 +75,7 @@ type IncidentAction string
 const (
 	ActionHold        IncidentAction = "Hold"
 	ActionMaintenance IncidentAction = "Maintenance"
+	ActionRelease     IncidentAction = "Release"
 )
 
 // An IncidentObject is what a cause is in: a Site, a workload, an Image, or the Fleet.
