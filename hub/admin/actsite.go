@@ -29,7 +29,7 @@ func siteActions(now func() time.Time) []*action {
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
 			}, notes: holdNotes, do: policyOf(fleet.Hold)},
-		{Name: "evict", Label: "Release hold", Save: "Release hold", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
+		{Name: "evict", Label: "Release", Save: "Release", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
 			idle: func(o state.Object) string {
 				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
 			}, notes: releaseNotes, do: policyOf(fleet.Evict)},
