@@ -19,7 +19,7 @@ type double struct {
 	conn  *net.UnixConn
 	in    *bufio.Reader
 	asked []string
-	lock  *os.File // our end of the lock: it ends when the other one is released
+	lock  chan *os.File // our end of the lock: it ends when the other one is released
 }
 
 // message writes an answer to a call, or a signal.
@@ -73,7 +73,7 @@ func (d *double) serve(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			d.lock = r
+			d.lock <- r
 			_, _, _ = d.conn.WriteMsgUnix(encodeAnswer(answer, serial, "", "h", []byte{0, 0, 0, 0}), syscall.UnixRights(int(w.Fd())), nil)
 			_ = w.Close()
 			_, _ = d.conn.Write(encodeAnswer(signal, 0, "PrepareForShutdown", "b", []byte{1, 0, 0, 0}))
@@ -98,13 +98,16 @@ func TestTheLockIsTakenHeardOfAndReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	d, done := &double{}, make(chan bool)
+	d, done := &double{lock: make(chan *os.File, 1)}, make(chan bool)
 	go func() {
 		defer close(done)
-		if d.conn, err = listener.AcceptUnix(); err == nil {
-			d.in = bufio.NewReader(d.conn)
-			d.serve(t)
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			t.Error(err)
+			return
 		}
+		d.conn, d.in = conn, bufio.NewReader(conn)
+		d.serve(t)
 	}()
 	l, err := Take(t.Context(), socket, "stop pods")
 	if err != nil {
@@ -121,7 +124,7 @@ func TestTheLockIsTakenHeardOfAndReleased(t *testing.T) {
 	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
-	if n, err := d.lock.Read(make([]byte, 1)); n != 0 || err == nil {
+	if n, err := (<-d.lock).Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Error("the lock is still held")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
