@@ -153,6 +153,7 @@ func TestWhatSomebodyIsAtSurvivesAChange(t *testing.T) {
 	k := newKit(t)
 	k.width(360, false)
 	k.open("/nodes/pi-1")
+	k.unfold()
 	k.do(chromedp.Click(chromedp.CSS(".actions .menu summary")))
 	k.await(`document.querySelector(".actions .menu").open`)
 	if !k.eval(`(r => r.left >= 0 && r.right <= innerWidth && r.bottom <= innerHeight)(document.querySelector(".actions .menu > div").getBoundingClientRect())`) {

@@ -236,6 +236,12 @@ func (b *browser) text() string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
+// unfold opens the sections that are folded on a phone.
+func (b *browser) unfold() {
+	b.Helper()
+	b.eval(`document.querySelectorAll(".unfold").forEach((box) => box.click()), true`)
+}
+
 func (b *browser) says(parts ...string) {
 	b.Helper()
 	text := b.text()

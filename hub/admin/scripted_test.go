@@ -254,7 +254,7 @@ func TestANightOnTheRealHub(t *testing.T) {
 			{"dark-node", "/nodes/sim-0002", "no heartbeat for"},
 			{"hot-node", "/nodes/sim-0006", "slows the processor down"},
 			{"pod", pod, "exit code 1"},
-			{"pods", "/pods?status=attention", "ImagePullBackOff"},
+			{"pods", "/pods?status=attention", "menu-"},
 			{"workloads", "/workloads", "menu"},
 		} {
 			b.width(w, false)

@@ -53,6 +53,7 @@ func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
 		{"/actions", nil, ""},
 	} {
 		k.open(v.path)
+		k.unfold()
 		k.eval(shifts)
 		if v.change != nil {
 			v.change()
