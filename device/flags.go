@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,24 +110,6 @@ func parseTaints(in []string) ([]corev1.Taint, error) {
 			return nil, usagef("--taint %q is there twice: of one key and effect there is one", s)
 		}
 		out = append(out, t)
-	}
-	return out, nil
-}
-
-// externalIPs reads --node-external-ip.
-func externalIPs(in []string) (out []netip.Addr, err error) {
-	for _, s := range in {
-		ip, err := netip.ParseAddr(strings.TrimSpace(s))
-		if err != nil || ip.Zone() != "" {
-			return nil, usagef("--node-external-ip %q is not an IP address: write it without a port or a prefix, such as 203.0.113.7", s)
-		}
-		if ip = ip.Unmap(); !ip.IsGlobalUnicast() {
-			return nil, usagef("--node-external-ip %s reaches no single machine from elsewhere: use an address that others reach", ip)
-		}
-		if slices.ContainsFunc(out, func(had netip.Addr) bool { return had.Is4() == ip.Is4() }) {
-			return nil, usagef("--node-external-ip: there are two addresses of one family: name one IPv4 and one IPv6 address at most")
-		}
-		out = append(out, ip)
 	}
 	return out, nil
 }

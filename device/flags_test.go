@@ -84,20 +84,3 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 		})
 	}
 }
-
-func TestExternalAddresses(t *testing.T) {
-	for _, c := range []struct {
-		in   []string
-		want string // or words of the refusal
-	}{
-		{nil, "[]"}, {[]string{"203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7", " 2001:db8::7"}, "[203.0.113.7 2001:db8::7]"},
-		{[]string{"::ffff:203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7:22"}, "not an IP address"}, {[]string{"pi.example.com"}, "not an IP address"},
-		{[]string{"fe80::1%eth0"}, "not an IP address"}, {[]string{"127.0.0.1"}, "reaches no single machine"}, {[]string{"0.0.0.0"}, "reaches no single machine"},
-		{[]string{"224.0.0.1"}, "reaches no single machine"}, {[]string{"203.0.113.7", "203.0.113.8"}, "two addresses of one family"},
-	} {
-		got, err := externalIPs(c.in)
-		if said := fmt.Sprint(got); err == nil && said != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %s, %v; want %s", c.in, said, err, c.want)
-		}
-	}
-}

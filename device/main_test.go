@@ -58,7 +58,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"run", state, dev, "--register-node=false"}, "flotilla-hub serve --register-node=false"},
 		{[]string{"run", state, dev, "--max-pods=2000"}, "--max-pods 2000 must be between 1 and 1024"},
 		{[]string{"run", state, dev, "--node-ip=0.0.0.0"}, `--node-ip: "0.0.0.0" is not an address by which others reach this device`},
-		{[]string{"run", state, dev, "--node-ip=192.0.2.1,192.0.2.2"}, "has two addresses of one family"},
+		{[]string{"run", state, dev, "--node-ip=192.0.2.1,192.0.2.2"}, "two addresses of one family"},
 		{[]string{"run", state, dev, "--node-status-report-frequency=1s"}, "--node-status-report-frequency 1s must be between 10s and 1h"},
 		{[]string{"run", state, dev, "--kube-reserved=cpu"}, "--kube-reserved"},
 		{[]string{"run", "extra"}, `"extra"`},

@@ -44,10 +44,9 @@ type runFlags struct {
 	grace                    grace  // before the device is shut down
 	hub, node, site          string // for the development listener
 	labels, taints           []string
-	nodeIP                   string
 	maxPods                  int64
 	register                 bool
-	external                 []string // addresses
+	nodeIP, external         []string // addresses
 }
 
 func runCommand() *cobra.Command {
@@ -81,7 +80,7 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
 	fl.StringArrayVar(&f.labels, "label", nil, "with --hub: key=value, for the first registration; the kubelet's --node-labels")
 	fl.StringArrayVar(&f.taints, "taint", nil, "with --hub: key=value:Effect, for the first registration; the kubelet's --register-with-taints")
-	fl.StringVar(&f.nodeIP, "node-ip", "", "InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: the addresses of the interface with the default route)")
+	fl.StringSliceVar(&f.nodeIP, "node-ip", nil, "InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: the addresses of the interface with the default route)")
 	fl.Int64Var(&f.maxPods, "max-pods", 0, "how many pods may run here (default: 110, fewer where the memory is small)")
 	fl.DurationVar(&f.status, "node-status-report-frequency", 5*time.Minute, "longest time between two reports of the node's status; what changes is reported at once")
 	fl.BoolVar(&f.register, "register-node", true, "true: the hub registers each device that joins, see flotilla-hub serve --register-node")
@@ -138,7 +137,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if f.maxPods < 0 || f.maxPods > wire.MaxPods {
 		return usagef("--max-pods %d must be between 1 and %d", f.maxPods, wire.MaxPods)
 	}
-	ips, err := hardware.ParseNodeIPs(f.nodeIP)
+	ips, err := hardware.ParseAddresses(f.nodeIP)
 	if err != nil {
 		return usagef("--node-ip: %w", err)
 	}
@@ -157,9 +156,9 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return usagef("--topology-manager-scope: %w", err)
 	}
-	external, err := externalIPs(f.external)
+	external, err := hardware.ParseAddresses(f.external)
 	if err != nil {
-		return err
+		return usagef("--node-external-ip: %w", err)
 	}
 	cpuManager, err := agent.ParseCPUManagerPolicy(f.cpuManager)
 	if err != nil {

@@ -1,7 +1,9 @@
 package hardware
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +60,23 @@ func TestExternalAddressesAreThoseOfTheFlag(t *testing.T) {
 			if a.Type == "ExternalIP" {
 				t.Errorf("without the flag there is an external address: %v", a)
 			}
+		}
+	}
+}
+
+func TestAddressesOfAFlag(t *testing.T) {
+	for _, c := range []struct {
+		in   []string
+		want string // or words of the refusal
+	}{
+		{nil, "[]"}, {[]string{"203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7", " 2001:db8::7"}, "[203.0.113.7 2001:db8::7]"},
+		{[]string{"::ffff:203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7:22"}, "not an address by which"}, {[]string{"pi.example.com"}, "not an address by which"},
+		{[]string{"fe80::1%eth0"}, "not an address by which"}, {[]string{"127.0.0.1"}, "not an address by which"}, {[]string{"0.0.0.0"}, "not an address by which"},
+		{[]string{"224.0.0.1"}, "not an address by which"}, {[]string{"203.0.113.7", "203.0.113.8"}, "two addresses of one family"},
+	} {
+		got, err := ParseAddresses(c.in)
+		if said := fmt.Sprint(got); err == nil && said != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %s, %v; want %s", c.in, said, err, c.want)
 		}
 	}
 }
