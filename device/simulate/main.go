@@ -47,7 +47,7 @@ func options(args []string, out io.Writer) (o Options, err error) {
 	var script string
 	fl.StringVar(&o.Hub, "hub", "", "development listener of a hub, such as mqtt://127.0.0.1:1883")
 	fl.IntVar(&o.Count, "count", 8, "number of devices")
-	fl.IntVar(&o.Sites, "sites", 3, "number of sites that they are spread over")
+	fl.IntVar(&o.Sites, "sites", 0, "number of sites that they are spread over; 0: three, or one for each of fewer devices")
 	fl.StringVar(&o.Prefix, "prefix", "sim", "beginning of the nodes' names")
 	fl.StringVar(&script, "script", "", "what happens to the devices: a file, or "+Night+", which is built in")
 	fl.Float64Var(&o.Speed, "speed", 1, "how many times faster than written the script goes")
@@ -63,6 +63,9 @@ func options(args []string, out io.Writer) (o Options, err error) {
 	}
 	if fl.NArg() > 0 {
 		return o, fmt.Errorf("it takes no argument, and %q was given; see --help", fl.Arg(0))
+	}
+	if o.Sites == 0 {
+		o.Sites = max(min(3, o.Count), 1)
 	}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	if script != "" {
