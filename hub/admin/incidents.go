@@ -207,7 +207,9 @@ func placeless(a *request, i *fleet.Incident) string {
 	for _, name := range i.Examples {
 		if p := a.Pod(i.About.Namespace, name); p != nil && waitsForNode(p) {
 			if f := diagnose.Pod(a.Snapshot, p); f.Reason != "" {
-				return i.Message + ": " + shortly(a.Snapshot, p, a.now)
+				if why := shortly(a.Snapshot, p, a.now); why != soonPlaced {
+					return i.Message + ": " + why
+				}
 			}
 		}
 	}

@@ -181,6 +181,9 @@ func freeText(name corev1.ResourceName, q resource.Quantity) string {
 	return q.String()
 }
 
+// soonPlaced is said of a pod that nothing keeps from a node any more.
+const soonPlaced = "about to be placed"
+
 // shortly is why a pod has no node in a few words, as a list tells it.
 func shortly(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	e := schedule.Why(s, p, now)
@@ -190,7 +193,7 @@ func shortly(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	case e.Nodes == 0:
 		return "no node yet"
 	case len(e.Obstacles) == 0:
-		return "about to be placed"
+		return soonPlaced
 	}
 	var parts []string
 	for _, o := range e.Obstacles {
