@@ -26,7 +26,7 @@ type manifest map[string]any
 
 // parseManifest reads one document; a key that stands twice is an error.
 func parseManifest(text string) (m manifest, err error) {
-	if err := bound.Crowded([]byte(text)); err != nil {
+	if err := bound.LimitYAML([]byte(text)); err != nil {
 		return nil, err
 	}
 	if err := bound.Document([]byte(text)); err != nil {
@@ -119,7 +119,7 @@ const maxDocuments = 100
 
 // documents are the objects of a text with several of them, lists taken apart.
 func documents(text string) (all []manifest, err error) {
-	if err := bound.Crowded([]byte(text)); err != nil {
+	if err := bound.LimitYAML([]byte(text)); err != nil {
 		return nil, err
 	}
 	r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))

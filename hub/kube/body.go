@@ -24,19 +24,19 @@ import (
 // Sizes in bytes of the greatest request that is read.
 const (
 	maxBody  = 3 << 20  // Kubernetes' limit for JSON and YAML
-	maxSmall = 64 << 10 // of what is not kept: reviews, bindings, evictions, scales, options
+	maxSmall = 64 << 10 // of reviews, bindings, evictions, scales and delete options
 )
 
-// A body is what a request brings, counted before anything of it is decoded.
+// A body is the body of a request, after it was counted and before it is decoded.
 type body struct {
-	text  []byte // as it came
+	text  []byte // as it was sent
 	media string // of data: mediaJSON or mediaProto
-	data  []byte // what text says: YAML is JSON here
-	twice error  // what YAML says twice
+	data  []byte // text, or the JSON of text that is YAML
+	twice error  // lists the keys that the YAML has twice
 }
 
-// body reads the request's body, which is of that kind or a patch of it. It is the only way to
-// read one: what it holds is bounded, and what all requests together hold is, until they end.
+// body reads the request's body: an object of that kind, or a patch of one. Nothing else reads
+// bodies, so every body is counted, and its memory is reserved, before it is decoded.
 func (c *call) body(kind schema.GroupVersionKind) (b body, err error) {
 	most := int64(maxBody)
 	if c.small() {
@@ -46,7 +46,7 @@ func (c *call) body(kind schema.GroupVersionKind) (b body, err error) {
 	if size < 0 || size > most {
 		size = most
 	}
-	if err := c.holds(&c.load.reading, size); err != nil {
+	if err := c.reserve(&c.load.reading, size); err != nil {
 		return b, err
 	}
 	b.text, err = io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, most))
@@ -89,7 +89,7 @@ func (c *call) body(kind schema.GroupVersionKind) (b body, err error) {
 	if err != nil {
 		return b, unread(err)
 	}
-	if err := c.holds(&c.load.decoding, cost(b.text, n, written)); err != nil {
+	if err := c.reserve(&c.load.decoding, cost(b.text, n, written)); err != nil {
 		return b, err
 	}
 	if written && len(b.text) > 0 {
@@ -109,7 +109,7 @@ func (c *call) body(kind schema.GroupVersionKind) (b body, err error) {
 	return b, readable(b.data, b.media, kind)
 }
 
-// fromYAML turns YAML into JSON, and tells of names that stand there twice.
+// fromYAML turns YAML into JSON. twice lists the keys that the YAML has twice.
 func fromYAML(text []byte) (data []byte, twice, err error) {
 	if data, twice = yaml.YAMLToJSONStrict(text); twice == nil {
 		return data, nil, nil
@@ -118,7 +118,7 @@ func fromYAML(text []byte) (data []byte, twice, err error) {
 	return data, twice, err
 }
 
-// small tells of a request whose body is never long.
+// small tells whether the request is of a kind whose body is always short.
 func (c *call) small() bool {
 	switch {
 	case c.verb == "delete" || c.verb == "deletecollection":
@@ -142,7 +142,7 @@ func (c *call) contentType() string {
 	return media
 }
 
-// known refuses a body of a media type that no object is read from.
+// known refuses a body whose media type is not one of objects.
 func (c *call) known() error {
 	switch media := c.contentType(); media {
 	case mediaJSON, mediaYAML, "application/x-yaml", "text/yaml", mediaProto:

@@ -12,38 +12,38 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// What all requests together hold in memory of their bodies, in bytes, and one user's requests.
+// Limits in bytes of memory for request bodies: of all requests together, and of one user's.
 const (
 	maxReading, userReading   = 32 << 20, 16 << 20
 	maxDecoding, userDecoding = 80 << 20, 48 << 20
 
-	// How long a request waits for room. What it has sent of its body stands before that of others
-	// on the same HTTP/2 connection, which may be those that it waits for.
+	// How long a request waits for memory before it is refused. While it waits to be read, it blocks
+	// other requests of its HTTP/2 connection, which may be those that it waits for.
 	readPatience   = time.Second
 	decodePatience = 10 * time.Second
 )
 
-// A load bounds what requests hold in memory while they are read and decoded.
-type load struct{ reading, decoding room }
+// A load limits how much memory requests take while they are read and decoded.
+type load struct{ reading, decoding budget }
 
 func newLoad() *load {
 	return &load{
-		reading:  room{all: semaphore.NewWeighted(maxReading), each: userReading, patience: readPatience},
-		decoding: room{all: semaphore.NewWeighted(maxDecoding), each: userDecoding, patience: decodePatience},
+		reading:  budget{all: semaphore.NewWeighted(maxReading), each: userReading, patience: readPatience},
+		decoding: budget{all: semaphore.NewWeighted(maxDecoding), each: userDecoding, patience: decodePatience},
 	}
 }
 
-// A room is so many bytes for all, and so many of them for each user.
-type room struct {
+// A budget is a number of bytes for all users, and a smaller one for each of them.
+type budget struct {
 	all      *semaphore.Weighted
 	each     int64
 	patience time.Duration
 
 	mu sync.Mutex
-	by map[string]*semaphore.Weighted // of users, who are few
+	by map[string]*semaphore.Weighted // each user's share; there are few users
 }
 
-func (r *room) of(user string) *semaphore.Weighted {
+func (r *budget) of(user string) *semaphore.Weighted {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.by == nil {
@@ -55,21 +55,21 @@ func (r *room) of(user string) *semaphore.Weighted {
 	return r.by[user]
 }
 
-// holds takes room for a request until it ends, and waits for it for a while.
-func (c *call) holds(r *room, bytes int64) error {
+// reserve takes memory from a budget until the request ends. It waits if none is free.
+func (c *call) reserve(r *budget, bytes int64) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), r.patience)
 	defer cancel()
-	bytes = min(bytes, r.each) // what is greater than estimated still comes alone
+	bytes = min(bytes, r.each) // a larger request is served while its user has no other
 	for _, s := range []*semaphore.Weighted{r.of(c.who.Name), r.all} {
 		if s.Acquire(ctx, bytes) != nil {
-			return apierrors.NewTooManyRequests("the hub reads as many bytes of requests as it has memory for: send fewer at a time, and this one again", 1)
+			return apierrors.NewTooManyRequests("the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
 		}
 		c.held = append(c.held, func() { s.Release(bytes) })
 	}
 	return nil
 }
 
-// release gives back what the request holds.
+// release gives back the memory that the request has reserved.
 func (c *call) release() {
 	for _, release := range c.held {
 		release()

@@ -19,11 +19,11 @@ const (
 	MaxValues  = 65536 // those, names, and entries of lists
 )
 
-// A Count is what a decoder will make of a text. It is taken from the bytes, before anything is
-// decoded, and never too small.
+// A Count says how many objects and values a decoder will make of a text. It is taken from the
+// bytes, before anything is decoded, and is never too small.
 type Count struct{ Objects, Values int }
 
-// Bounded tells whether it is as much as is read.
+// Bounded returns an error if the count is over the limits.
 func (c Count) Bounded() error {
 	if c.Objects > MaxObjects || c.Values > MaxValues {
 		return fmt.Errorf("it has more than %d objects and lists, or more than %d names and values: that many are not read at once", MaxObjects, MaxValues)
@@ -64,17 +64,18 @@ func CountProto(data []byte, into any) (c Count, err error) {
 	return c, err
 }
 
-// errEncoding is of YAML that is not written in UTF-8, whose bytes say nothing.
+// errEncoding: marks cannot be counted in another encoding.
 var errEncoding = errors.New("it is not UTF-8: save it as UTF-8")
 
-// CountYAML counts YAML by its marks: each value but the first stands behind one. Marks in texts
-// are no values; they are left out where it is certain that they are in one, which is in a block
-// (key: |) of a document without anything unusual before it.
+// CountYAML counts YAML by its marks, such as "-", ":" and ",": there is one before each value but
+// the first. Marks inside of a text are counted as well, which is safe. Only those in a block text
+// (key: |) are not, as files in a ConfigMap have many, and only if every line before it is simple
+// enough to be sure that the block begins there.
 func CountYAML(data []byte) (c Count, err error) {
 	if !utf8.Valid(data) {
 		return c, errEncoding
 	}
-	// YAML ends lines at these too.
+	// YAML also ends lines at these.
 	usual := !bytes.ContainsAny(data, "\u0085\u2028\u2029") && bytes.Count(data, []byte("\r")) == bytes.Count(data, []byte("\r\n"))
 	for len(data) > 0 {
 		var line []byte
@@ -92,8 +93,8 @@ func CountYAML(data []byte) (c Count, err error) {
 	return c, nil
 }
 
-// Crowded refuses YAML, or JSON, that holds more than is read.
-func Crowded(text []byte) error {
+// LimitYAML returns an error if YAML, or JSON, is over the limits.
+func LimitYAML(text []byte) error {
 	c, err := CountYAML(text)
 	switch {
 	case err != nil:
@@ -104,7 +105,7 @@ func Crowded(text []byte) error {
 	return c.Bounded()
 }
 
-// marks adds those of a line. A mapping in a block has none of its own: its names are Values.
+// marks adds the marks of a line. A block mapping has no mark of its own, only those of its keys.
 func (c *Count) marks(line []byte) {
 	for i, b := range line {
 		switch b {
@@ -122,7 +123,7 @@ func (c *Count) marks(line []byte) {
 	}
 }
 
-// afterBlock is what follows the text of a block whose parent stands in that column.
+// afterBlock returns what follows a block text whose parent is in that column.
 func afterBlock(data []byte, column int) []byte {
 	indent, begun := column+1, false // the first line says how far its text is indented
 	for len(data) > 0 {
@@ -140,9 +141,9 @@ func afterBlock(data []byte, column int) []byte {
 	return data
 }
 
-// lineOf reads a line of YAML that can be understood by itself, as nearly all are: list entries,
-// a name, and a value that ends on the line, or begins a block. column is where what has the value
-// begins. A line that is not like that may begin something that hides what follows.
+// lineOf reads a simple line of YAML: list dashes, a key, and a value that ends on this line or
+// begins a block text. column is that of the key, or of the last dash. usual is false for any
+// other line: it may begin a quoted text or a list that goes on below.
 func lineOf(line string) (column int, block, usual bool) {
 	value := strings.TrimLeft(line, " ")
 	if strings.Contains(line, "\t") {
@@ -178,7 +179,7 @@ func lineOf(line string) (column int, block, usual bool) {
 	return column, false, nameRune(rune(value[0])) && !strings.Contains(value, ": ") && !strings.HasSuffix(value, ":")
 }
 
-// nameRune tells of a character that begins nothing in YAML.
+// nameRune tells whether a character has no meaning of its own in YAML.
 func nameRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '/' || r == '-'
 }

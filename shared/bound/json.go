@@ -51,26 +51,6 @@ func nesting(data []byte) error {
 	return nil
 }
 
-// Values tells whether a text has at most so many objects and lists: a decoder makes of
-// each empty one a value of hundreds of bytes, before anybody can count them.
-func Values(data []byte, most int) error {
-	n, inString := 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if n++; n > most {
-				return fmt.Errorf("it has more than %d objects and lists", most)
-			}
-		}
-	}
-	return nil
-}
-
 // suspicious tells whether a text has a number in it, or what becomes one when it is
 // unescaped, that is worth a look at where it stands. What has an exponent that part is true of
 // is none; nil: everything may be one. A hub that starts looks at each byte that it remembers so.

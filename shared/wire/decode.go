@@ -41,8 +41,8 @@ func decode(p payload, into any) error {
 	if err == nil {
 		err = bound.JSON(p.data, into)
 	}
-	if err == nil {
-		err = bound.Values(p.data, p.max/bytesPerValue)
+	if most := p.max / bytesPerValue; err == nil && bound.CountJSON(p.data).Objects > most {
+		err = fmt.Errorf("it has more than %d objects and lists", most)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)

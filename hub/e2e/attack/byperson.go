@@ -28,7 +28,7 @@ func byPerson() []attack {
 	return []attack{
 		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with quantities, names and texts that nobody can mean", run: endlessPod},
 		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself", run: hugePatch, heavy: true},
-		{name: "crowded-bodies", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, in each form", run: crowdedBodies},
+		{name: "million-elements", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, in each form", run: millionElements},
 		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open", run: deletedOperator},
 		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that nobody reads and answers that are not read", run: unreadStreams},
 		{name: "unread-sockets", slow: true, by: "operator", does: "the same over WebSockets, and pings whose answers nobody reads", run: unreadSockets},
@@ -143,8 +143,8 @@ func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
 	return fmt.Sprintf("%s of CPU for all eight", a.CPU()-start), err
 }
 
-// crowdedBodies are small and become large where they are decoded before they are counted.
-func crowdedBodies(ctx context.Context, a *arena.Hub) (string, error) {
+// millionElements sends small bodies that become large if they are decoded before they are counted.
+func millionElements(ctx context.Context, a *arena.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err

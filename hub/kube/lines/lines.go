@@ -25,7 +25,7 @@ type Object struct{ node *yaml.Node }
 // Objects are those of all documents of a text, lists taken apart and empty ones left out.
 // It ends where the text is no YAML.
 func Objects(text []byte) (all []Object) {
-	if bound.Crowded(text) != nil {
+	if bound.LimitYAML(text) != nil {
 		return nil
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -122,7 +122,7 @@ func child(at *yaml.Node, name string) (value, key *yaml.Node) {
 // Syntax says what makes a text no YAML, with the line; "": nothing does. Of a tab the
 // parser does not say that it is one, and of a wrong indentation only where the block begins.
 func Syntax(text []byte) string {
-	if bound.Crowded(text) != nil || parses(text) == nil {
+	if bound.LimitYAML(text) != nil || parses(text) == nil {
 		return ""
 	}
 	var all [][]byte

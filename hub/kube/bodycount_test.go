@@ -17,9 +17,9 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestCrowdedBodies: a decoder makes hundreds of bytes of an empty element of two. What has too
+// TestBodiesOfTooManyElements: a decoder makes hundreds of bytes of an empty element of two. What has too
 // many is refused before anything is decoded, by every verb and in every encoding.
-func TestCrowdedBodies(t *testing.T) {
+func TestBodiesOfTooManyElements(t *testing.T) {
 	const many = 900_000
 	empties := "[" + strings.Repeat("{},", many) + "{}]"
 	podOf := func(field string) string {
@@ -81,23 +81,23 @@ func TestOneReaderOfBodies(t *testing.T) {
 	}
 }
 
-// TestRequestsWaitForRoom: one that finds none within a while is refused, and changes nothing; one
-// user's leave others theirs.
-func TestRequestsWaitForRoom(t *testing.T) {
+// TestRequestsWaitForMemory: a request that gets none in time is refused and changes nothing; one
+// user cannot take the memory of all.
+func TestRequestsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := seeded()
 		s := newServer(f)
 		create := request{method: "POST", path: ns + "/configmaps", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`}
 		c := &call{Server: s, r: httptest.NewRequest("GET", "/", nil)}
 		c.who.Name = "another"
-		if err := c.holds(&s.load.decoding, maxDecoding); err != nil { // one user gets no more than their own
+		if err := c.reserve(&s.load.decoding, maxDecoding); err != nil { // one user gets no more than their own
 			t.Fatal(err)
 		}
 		if w := create.do(s); w.Code != http.StatusCreated {
 			t.Fatalf("beside one user: %d %s", w.Code, w.Body)
 		}
 		c.who.Name = "a third"
-		if err := c.holds(&s.load.decoding, maxDecoding-userDecoding); err != nil {
+		if err := c.reserve(&s.load.decoding, maxDecoding-userDecoding); err != nil {
 			t.Fatal(err)
 		}
 		create.body = strings.Replace(create.body, `"c"`, `"d"`, 1)
