@@ -76,7 +76,8 @@ func Effective(p *fleet.BoardProfile) (*fleet.BoardProfile, error) {
 	}
 	s := over(base, out.Spec)
 	out.Spec.Labels, out.Spec.Taints, out.Spec.Boot = s.Labels, s.Taints, s.Boot
-	out.Spec.Resources.SystemReserved, out.Spec.Resources.AgentReserved, out.Spec.Resources.EvictionHard = s.Resources.SystemReserved, s.Resources.AgentReserved, s.Resources.EvictionHard
+	out.Spec.Resources.SystemReserved, out.Spec.Resources.AgentReserved,
+		out.Spec.Resources.EvictionHard = s.Resources.SystemReserved, s.Resources.AgentReserved, s.Resources.EvictionHard
 	out.Spec.Resources.EvictionSoft = s.Resources.EvictionSoft
 	return out, nil
 }
@@ -129,7 +130,8 @@ func merged[T any](a, b map[string]T) map[string]T {
 	return out
 }
 
-// lists is a with b over it: the first entry of b takes the place of those in a that are about the same.
+// lists is a with b over it: the first entry of b takes the place of those in a that are about the
+// same.
 func lists[T any](a, b []T, about func(T) string) (out []T) {
 	placed := make([]bool, len(b))
 	for _, x := range a {
@@ -169,7 +171,8 @@ func Render(p *fleet.BoardProfile) ([]byte, *fleet.BootConfig, error) {
 		return nil, nil, err
 	}
 	if len(document) > fleet.MaxBootConfig {
-		return nil, nil, fmt.Errorf("its boot configuration has %d bytes: at most %d are allowed", len(document), fleet.MaxBootConfig)
+		return nil, nil, fmt.Errorf("its boot configuration has %d bytes: at most %d are allowed", len(document),
+			fleet.MaxBootConfig)
 	}
 	return document, c, nil
 }

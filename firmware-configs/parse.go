@@ -46,19 +46,22 @@ var (
 				"memoryMiB":  {keys: map[string]shape{"min": {number: true}, "max": {number: true}}},
 			}},
 			"platforms": texts,
-			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free, "evictionSoft": soft, "evictionMaxPodGracePeriod": {number: true}, "sharing": {values: true, number: true}}},
-			"labels":    free,
-			"taints":    taints,
+			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free,
+				"evictionSoft": soft, "evictionMaxPodGracePeriod": {number: true}, "sharing": {values: true, number: true}}},
+			"labels": free,
+			"taints": taints,
 
 			"peripherals": {items: &shape{keys: map[string]shape{
-				"name": {}, "type": {}, "byID": {}, "bus": {number: true}, "address": {number: true}, "family": {}, "line": {}, "pull": {},
+				"name": {}, "type": {}, "byID": {}, "bus": {number: true}, "address": {number: true}, "family": {}, "line": {},
+				"pull": {},
 			}}},
 			"extends": texts,
 			"boot": {keys: map[string]shape{
 				"backend": {}, "trial": {}, "config": settings, "cmdline": cmdline,
 			}},
-			"watchdog": {keys: map[string]shape{"hardware": {yes: true}, "runtimeSec": {number: true}, "rebootSec": {number: true}}},
-			"health":   {keys: map[string]shape{"deadline": {}, "stableFor": {}, "checks": texts}},
+			"watchdog": {keys: map[string]shape{"hardware": {yes: true}, "runtimeSec": {number: true},
+				"rebootSec": {number: true}}},
+			"health": {keys: map[string]shape{"deadline": {}, "stableFor": {}, "checks": texts}},
 		}},
 	}}
 
@@ -70,8 +73,9 @@ var (
 		"apiVersion": {}, "kind": {}, "metadata": {keys: map[string]shape{"name": {}}},
 		"spec": {keys: map[string]shape{
 			"title": {}, "labels": free, "taints": taints,
-			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free, "evictionSoft": soft}},
-			"boot":      {keys: map[string]shape{"config": settings, "cmdline": cmdline}},
+			"resources": {keys: map[string]shape{"systemReserved": free, "agentReserved": free, "evictionHard": free,
+				"evictionSoft": soft}},
+			"boot": {keys: map[string]shape{"config": settings, "cmdline": cmdline}},
 		}},
 	}}
 )

@@ -10,9 +10,9 @@ import (
 // SchemaPath is where the hub serves Schema.
 const SchemaPath = "/schema/boardprofile.json"
 
-// Schema is the JSON schema of a profile, for editors: made of the format that Parse reads and of the lists that
-// Validate goes by. It refuses nothing that they take; what only they see, such as a soft threshold behind the hard
-// one, `flotilla-hub profile lint` says.
+// Schema is the JSON schema of a profile, for editors: made of the format that Parse reads and of
+// the lists that Validate goes by. It refuses nothing that they take; what only they see, such as a
+// soft threshold behind the hard one, `flotilla-hub profile lint` says.
 var Schema = sync.OnceValue(func() []byte {
 	s := schemaOf(format, "")
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", "Flotilla BoardProfile"
@@ -28,7 +28,8 @@ type schema = map[string]any
 
 func one(of []string) schema { return schema{"enum": of} }
 
-// rules are what Validate asks for at a place, beside its shape; [] is any entry of a list, * any of a mapping.
+// rules are what Validate asks for at a place, beside its shape; [] is any entry of a list, * any
+// of a mapping.
 func rules() map[string]schema {
 	thresholds := func(signals []string, each schema) schema {
 		keys := schema{}
@@ -38,7 +39,8 @@ func rules() map[string]schema {
 		return schema{"properties": keys, "additionalProperties": false}
 	}
 	amount := schema{"type": "string", "pattern": `^\+?[0-9.]`}
-	soft := schema{"type": "object", "properties": schema{"value": amount, "for": schema{"type": "string"}}, "required": []string{"value", "for"}, "additionalProperties": false}
+	soft := schema{"type": "object", "properties": schema{"value": amount, "for": schema{"type": "string"}},
+		"required": []string{"value", "for"}, "additionalProperties": false}
 	return map[string]schema{
 		"":                            {"required": []string{"apiVersion", "kind", "metadata", "spec"}},
 		"apiVersion":                  one([]string{fleet.Group + "/" + fleet.Version}),
@@ -92,7 +94,8 @@ func schemaOf(s shape, path string) schema {
 	case s.each != nil:
 		out = schema{"type": "object", "additionalProperties": schemaOf(*s.each, path+".*")}
 	case s.values:
-		out = schema{"type": "object", "additionalProperties": schemaOf(shape{number: s.number}, path+".*"), "maxProperties": maxList}
+		out = schema{"type": "object", "additionalProperties": schemaOf(shape{number: s.number}, path+".*"),
+			"maxProperties": maxList}
 	case s.items != nil:
 		out = schema{"type": "array", "items": schemaOf(*s.items, path+"[]")}
 	case s.yes:

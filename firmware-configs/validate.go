@@ -192,7 +192,8 @@ func (c *checker) soft(r fleet.BoardResources) {
 			continue
 		}
 		if hard, err := fleet.ParseThreshold(k, r.EvictionHard[k]); err == nil && !soft.Softer(hard) {
-			c.wrong(at, "value: %s is not crossed before the %s of evictionHard: a soft threshold warns first", r.EvictionSoft[k].Value, r.EvictionHard[k])
+			c.wrong(at, "value: %s is not crossed before the %s of evictionHard: a soft threshold warns first",
+				r.EvictionSoft[k].Value, r.EvictionHard[k])
 		}
 	}
 	if n := r.EvictionMaxPodGracePeriod; n < 0 || n > maxPodGrace {
@@ -212,7 +213,8 @@ func (c *checker) sharing(sharing map[string]int64) {
 	for _, k := range slices.Sorted(maps.Keys(sharing)) {
 		at := "spec.resources.sharing." + k
 		if msgs := validation.IsQualifiedName(string(fleet.ResourceName(k))); len(msgs) > 0 {
-			c.wrong(at, "cannot be a resource: write the part after %s/, such as i2c-1: %s", fleet.Group, strings.Join(msgs, "; "))
+			c.wrong(at, "cannot be a resource: write the part after %s/, such as i2c-1: %s", fleet.Group,
+				strings.Join(msgs, "; "))
 		}
 		if n := sharing[k]; n < 1 || n > maxSharing {
 			c.wrong(at, "is %d: write how many containers may have one of it at a time, 1 to %d", n, maxSharing)
@@ -231,7 +233,8 @@ func (c *checker) peripherals(list []fleet.Peripheral) {
 		if msgs := validation.IsDNS1123Label(p.Name); len(msgs) > 0 {
 			c.wrong(at+".name", "is %q: %s", p.Name, strings.Join(msgs, "; "))
 		} else if measured.MatchString(p.Name) {
-			c.wrong(at+".name", "is %q, which devices have by themselves: use a name that says what it is for, such as lorawan-gateway", p.Name)
+			c.wrong(at+".name",
+				"is %q, which devices have by themselves: use a name that says what it is for, such as lorawan-gateway", p.Name)
 		}
 		if seen[p.Name] {
 			c.wrong(at+".name", "repeats %q: remove it", p.Name)
@@ -248,7 +251,8 @@ var (
 
 // peripheral checks that each type says what it is found by, and nothing else.
 func (c *checker) peripheral(at string, p fleet.Peripheral) {
-	says := map[string]bool{"byID": p.ByID != "", "bus": p.Bus != nil, "address": p.Address != 0, "family": p.Family != "", "line": p.Line != "", "pull": p.Pull != ""}
+	says := map[string]bool{"byID": p.ByID != "", "bus": p.Bus != nil, "address": p.Address != 0,
+		"family": p.Family != "", "line": p.Line != "", "pull": p.Pull != ""}
 	by, known := fleet.PeripheralBy[p.Type]
 	if !known {
 		c.wrong(at+".type", "is %q: use one of %s", p.Type, strings.Join(fleet.PeripheralTypes(), ", "))
@@ -256,7 +260,8 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(says)) {
 		if says[key] && !slices.Contains(by, key) {
-			c.wrong(at+"."+key, "says nothing of the type %s, which is found by %s: remove it", p.Type, strings.Join(by, " and "))
+			c.wrong(at+"."+key, "says nothing of the type %s, which is found by %s: remove it", p.Type,
+				strings.Join(by, " and "))
 		}
 	}
 	c.text(at+".byID", p.ByID)
@@ -264,7 +269,8 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 		switch key {
 		case "byID":
 			if _, err := path.Match(p.ByID, ""); err != nil || p.ByID == "" {
-				c.wrong(at+".byID", "is %q: write the id that flotilla-device probe prints, where * and ? may stand for what differs", p.ByID)
+				c.wrong(at+".byID",
+					"is %q: write the id that flotilla-device probe prints, where * and ? may stand for what differs", p.ByID)
 			}
 		case "bus":
 			if p.Bus == nil || *p.Bus < 0 || *p.Bus > 255 {
@@ -276,7 +282,8 @@ func (c *checker) peripheral(at string, p fleet.Peripheral) {
 			}
 		case "family":
 			if !family.MatchString(p.Family) {
-				c.wrong(at+".family", "is %q: write the two digits with which the ids of such chips begin, such as \"28\"", p.Family)
+				c.wrong(at+".family", "is %q: write the two digits with which the ids of such chips begin, such as \"28\"",
+					p.Family)
 			}
 		case "line":
 			if !lineName.MatchString(p.Line) {
@@ -315,7 +322,8 @@ func (c *checker) taints(taints []corev1.Taint) {
 		if msgs := validation.IsQualifiedName(t.Key); len(msgs) > 0 {
 			c.wrong(path+".key", "is %q: %s", t.Key, strings.Join(msgs, "; "))
 		}
-		if domain, _, ok := strings.Cut(t.Key, "/"); ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io")) {
+		if domain, _, ok := strings.Cut(t.Key, "/"); ok &&
+			(domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io")) {
 			c.wrong(path+".key", "%s belongs to the hub: use a key of your own", t.Key)
 		}
 		if msgs := validation.IsValidLabelValue(t.Value); len(msgs) > 0 {

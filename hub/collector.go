@@ -49,7 +49,8 @@ func (c *collector) begin() {
 	}
 }
 
-// settle is for a hub that has its fleet in memory. It returns when the fleet is back, or should be.
+// settle is for a hub that has its fleet in memory. It returns when the fleet is back, or should
+// be.
 func (c *collector) settle(ctx context.Context, fleet int) {
 	c.mu.Lock()
 	c.up = true

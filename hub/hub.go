@@ -71,14 +71,17 @@ func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 	for _, each := range []struct {
 		to         *net.Listener
 		flag, addr string
-	}{{&at.HTTPS, "https-listen", cfg.HTTPSListen}, {&at.MQTT, "mqtt-listen", cfg.MQTTListen}, {&at.Dev, "mqtt-dev-listen", cfg.MQTTDevListen}, {&at.Peer, "peer-listen", cfg.PeerListen}} {
+	}{{&at.HTTPS, "https-listen", cfg.HTTPSListen}, {&at.MQTT, "mqtt-listen", cfg.MQTTListen},
+		{&at.Dev, "mqtt-dev-listen", cfg.MQTTDevListen}, {&at.Peer, "peer-listen", cfg.PeerListen}} {
 		if each.addr == "" || each.to == &at.MQTT && len(cfg.Brokers) > 0 { // devices connect to the broker
 			continue
 		}
 		l, err := line.Listener().Listen(context.Background(), "tcp", each.addr)
 		if err != nil {
 			at.Close()
-			return serve.Listeners{}, fmt.Errorf("listen on --%s %s: %w; end the program that uses it, or choose another address", each.flag, each.addr, listen.Cause(err))
+			return serve.Listeners{}, fmt.Errorf(
+				"listen on --%s %s: %w; end the program that uses it, or choose another address", each.flag, each.addr,
+				listen.Cause(err))
 		}
 		*each.to = l
 	}

@@ -8,9 +8,10 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// again asks up to four times while the engine says that it failed itself. Podman does so for a log whose last line is
-// being written, and (before 4.4) for a container that ends while it is looked at, as "read /proc/PID/cgroup: no such
-// process": one such container then fails the list of all. Only for questions: what changes something has its own rule.
+// again asks up to four times while the engine says that it failed itself. Podman does so for a log
+// whose last line is being written, and (before 4.4) for a container that ends while it is looked
+// at, as "read /proc/PID/cgroup: no such process": one such container then fails the list of all.
+// Only for questions: what changes something has its own rule.
 func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
 	for try := 1; ; try++ {
 		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {
@@ -25,12 +26,15 @@ func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err err
 }
 
 // look asks the engine for one container.
-func (a *api) look(ctx context.Context, id string, o ...client.ContainerInspectOptions) (client.ContainerInspectResult, error) {
+func (a *api) look(ctx context.Context, id string,
+	o ...client.ContainerInspectOptions) (client.ContainerInspectResult, error) {
 	var options client.ContainerInspectOptions
 	if len(o) > 0 {
 		options = o[0]
 	}
-	return again(ctx, func() (client.ContainerInspectResult, error) { return a.client().ContainerInspect(ctx, id, options) })
+	return again(ctx, func() (client.ContainerInspectResult, error) {
+		return a.client().ContainerInspect(ctx, id, options)
+	})
 }
 
 // list asks the engine for the containers that o names.

@@ -23,22 +23,27 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	if !config.OpenStdin {
 		s.Stdin = nil // nobody would read it
 	}
-	stream, err := a.client().ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: s.Stdin != nil, Stdout: true, Stderr: true, DetachKeys: neverTyped})
+	stream, err := a.client().ContainerAttach(ctx, id,
+		client.ContainerAttachOptions{Stream: true, Stdin: s.Stdin != nil, Stdout: true, Stderr: true,
+			DetachKeys: neverTyped})
 	if err != nil {
 		return explain(err, "attach to container", id)
 	}
-	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: config.Tty, resize: func(ctx context.Context, z Size) error {
-		_, err := a.client().ContainerResize(ctx, id, client.ContainerResizeOptions{Width: uint(z.Width), Height: uint(z.Height)})
-		return err
-	}}
+	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: config.Tty,
+		resize: func(ctx context.Context, z Size) error {
+			_, err := a.client().ContainerResize(ctx, id,
+				client.ContainerResizeOptions{Width: uint(z.Width), Height: uint(z.Height)})
+			return err
+		}}
 	if err = j.copy(ctx); ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return explain(err, "attach to container", id)
 }
 
-// neverTyped are keys that detach from a terminal. Engines watch for some in what is typed and hold it back until they
-// know, by default for ^P, which shells use; so it is a sequence that nobody types.
+// neverTyped are keys that detach from a terminal. Engines watch for some in what is typed and hold
+// it back until they know, by default for ^P, which shells use; so it is a sequence that nobody
+// types.
 const neverTyped = "ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
 
 // A join connects our streams with a connection that the engine has handed over.
@@ -76,8 +81,9 @@ func (j *join) copy(ctx context.Context) error {
 	return err
 }
 
-// Times of following a window. Podman loses a size that comes right after another one, so that each is said twice, and
-// none right after another; a command may not have begun when its connection is there, so the first tries can fail.
+// Times of following a window. Podman loses a size that comes right after another one, so that each
+// is said twice, and none right after another; a command may not have begun when its connection is
+// there, so the first tries can fail.
 const (
 	resizePause = 250 * time.Millisecond
 	resizeRetry = 50 * time.Millisecond

@@ -41,8 +41,8 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		case err != nil && (hangs || lost(err) || ctx.Err() != nil):
 			return nil, explain(err, "look at container", item.ID)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
-			// A broken container can be listed but not looked at. Hiding it would leave it there for ever, and failing
-			// for its sake would hide all others.
+			// A broken container can be listed but not looked at. Hiding it would leave it there for ever,
+			// and failing for its sake would hide all others.
 			if was.silent = false; !stuck {
 				was.Container = listed(item)
 			}
@@ -57,16 +57,18 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 	}
 	a.seen.set(label, before, now)
 	if silent > 1 && silent > len(found)-silent { // of one alone, that one
-		return nil, fmt.Errorf("list the containers with label %s: the engine does not answer for %d of %d: %w", label, silent, len(found), context.DeadlineExceeded)
+		return nil, fmt.Errorf("list the containers with label %s: the engine does not answer for %d of %d: %w", label,
+			silent, len(found), context.DeadlineExceeded)
 	}
 	a.killed.settle(found, kernelLog)
 	sort.Slice(found, func(i, j int) bool { return found[i].Name+"\x00"+found[i].ID < found[j].Name+"\x00"+found[j].ID })
 	return found, nil
 }
 
-// items is the list of the containers with a label, or, where a container among them keeps Podman from that, of those that
-// are known: their ids.
-func (a *api) items(ctx context.Context, label string, before map[string]sight) (all []container.Summary, stuck bool, err error) {
+// items is the list of the containers with a label, or, where a container among them keeps Podman
+// from that, of those that are known: their ids.
+func (a *api) items(ctx context.Context, label string,
+	before map[string]sight) (all []container.Summary, stuck bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, a.patienceFor(sight{silent: a.seen.stuck.Load()}))
 	list, err := a.list(asking, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", label)})
 	cancel()
@@ -133,7 +135,8 @@ func view(c container.InspectResponse) Container {
 	return v
 }
 
-// netOf names the network that a container's process is in; "" where that is not to be seen from here.
+// netOf names the network that a container's process is in; "" where that is not to be seen from
+// here.
 func netOf(pid int, id string) string {
 	if pid <= 1 {
 		return ""
@@ -145,8 +148,8 @@ func netOf(pid int, id string) string {
 	return name
 }
 
-// unwitnessed gives a container that ran when the device went down an end as Docker does. Podman gives it none: until 4.4
-// it says that it was never started, since then that it has ended well.
+// unwitnessed gives a container that ran when the device went down an end as Docker does. Podman
+// gives it none: until 4.4 it says that it was never started, since then that it has ended well.
 func (c *Container) unwitnessed() {
 	if c.State == Created {
 		c.State = Exited
@@ -188,7 +191,8 @@ func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
 	if a.podman() { // Docker lets one that is paused go on to hear its signal, Podman waits for it and then refuses
 		if now, err := a.look(ctx, id); err == nil && now.Container.State != nil && now.Container.State.Paused {
-			_, _ = a.client().ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{}) // what speaks against it, the stop says
+			// what speaks against it, the stop says
+			_, _ = a.client().ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
 		}
 	}
 	_, err := a.client().ContainerStop(ctx, id, client.ContainerStopOptions{Timeout: &seconds})
@@ -205,7 +209,8 @@ func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 
 func (a *api) Remove(ctx context.Context, id string) error {
 	err := a.remove(ctx, id)
-	for wait := 20 * time.Millisecond; err != nil && wait < time.Second && strings.Contains(err.Error(), "state improper"); wait *= 2 {
+	for wait := 20 * time.Millisecond; err != nil && wait < time.Second && strings.Contains(err.Error(),
+		"state improper"); wait *= 2 {
 		// For a moment after its end a container is "stopped" in Podman, until it has been cleaned up.
 		time.Sleep(wait)
 		err = a.remove(ctx, id)
@@ -234,7 +239,8 @@ func (a *api) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// awaitGone waits until somebody else has removed a container; underWay is the error where that takes too long.
+// awaitGone waits until somebody else has removed a container; underWay is the error where that
+// takes too long.
 func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 	began := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -252,8 +258,8 @@ func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 	}
 }
 
-// removeDependents removes the containers that share the network of a container and have ended. Running ones are an
-// error: the caller did not ask for their end.
+// removeDependents removes the containers that share the network of a container and have ended.
+// Running ones are an error: the caller did not ask for their end.
 func (a *api) removeDependents(ctx context.Context, id string) error {
 	owner, err := a.look(ctx, id)
 	if err != nil {
@@ -265,11 +271,13 @@ func (a *api) removeDependents(ctx context.Context, id string) error {
 	}
 	for _, item := range list.Items {
 		c, err := a.look(ctx, item.ID)
-		if err != nil || c.Container.HostConfig == nil || string(c.Container.HostConfig.NetworkMode) != "container:"+owner.Container.ID {
+		if err != nil || c.Container.HostConfig == nil ||
+			string(c.Container.HostConfig.NetworkMode) != "container:"+owner.Container.ID {
 			continue
 		}
 		if c.Container.State.Running {
-			return fmt.Errorf("remove container %s: container %s runs in its network; stop that first", id, strings.TrimPrefix(c.Container.Name, "/"))
+			return fmt.Errorf("remove container %s: container %s runs in its network; stop that first", id,
+				strings.TrimPrefix(c.Container.Name, "/"))
 		}
 		if err := a.remove(ctx, item.ID); err != nil {
 			return explain(err, "remove container", item.ID)

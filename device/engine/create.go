@@ -19,8 +19,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// askedLabel keeps the image's name as it was asked for, because engines answer with the name that they resolved or,
-// once a tag has moved, with an id. Containers takes it off again.
+// askedLabel keeps the image's name as it was asked for, because engines answer with the name that
+// they resolved or, once a tag has moved, with an id. Containers takes it off again.
 const askedLabel = "flotilla.dev/engine.image"
 
 const (
@@ -75,17 +75,19 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 	if err != nil {
 		return "", a.explainLayers(err, "create container", s.Name)
 	}
-	a.seen.make(Container{ID: created.ID, Name: s.Name, Image: s.Image, ImageID: found.id, Labels: s.Labels, State: Created,
+	a.seen.make(Container{ID: created.ID, Name: s.Name, Image: s.Image, ImageID: found.id, Labels: s.Labels,
+		State:  Created,
 		Limits: LimitsOf(s, a.current.Load().info), Created: time.Now()})
 	return created.ID, nil
 }
 
-// initPrograms are those whose containers Podman runs in "systemd mode", as it does any program called systemd.
+// initPrograms are those whose containers Podman runs in "systemd mode", as it does any program
+// called systemd.
 var initPrograms = []string{"/sbin/init", "/usr/sbin/init", "/usr/local/sbin/init"}
 
-// unlikeInit refuses a container that Podman would take for an init system by the name of its program. It mounts the
-// cgroup of such a one for writing, in which the limits stand that the container is held to, and no option that the
-// Docker API has keeps it from that.
+// unlikeInit refuses a container that Podman would take for an init system by the name of its
+// program. It mounts the cgroup of such a one for writing, in which the limits stand that the
+// container is held to, and no option that the Docker API has keeps it from that.
 func unlikeInit(s Spec, image foundImage) error {
 	words := slices.Concat(s.Entrypoint, s.Args)
 	if len(s.Entrypoint) == 0 {
@@ -100,7 +102,8 @@ func unlikeInit(s Spec, image foundImage) error {
 	if p := path.Clean(words[0]); !slices.Contains(initPrograms, p) && path.Base(p) != "systemd" {
 		return nil
 	}
-	return fmt.Errorf("%w: Podman takes its program for an init system and lets it write its own limits; name another path for it in the image, or make the container privileged", ErrUnsupported)
+	return fmt.Errorf("%w: Podman takes its program for an init system and lets it write its own limits; name "+
+		"another path for it in the image, or make the container privileged", ErrUnsupported)
 }
 
 // nameTaken: Docker answers 409, Podman 500 with a sentence.
@@ -108,12 +111,13 @@ func nameTaken(err error) bool {
 	return strings.Contains(err.Error(), "already in use")
 }
 
-// clearName removes the container that holds a name, unless it runs: after a power cut or a half-done removal such
-// left-overs would block their successor for ever.
+// clearName removes the container that holds a name, unless it runs: after a power cut or a
+// half-done removal such left-overs would block their successor for ever.
 func (a *api) clearName(ctx context.Context, name string) error {
 	found, err := a.look(ctx, name)
 	if err == nil && found.Container.State != nil && found.Container.State.Running {
-		return fmt.Errorf("create container %s: a running container has that name: %s; stop and remove it first", name, found.Container.ID)
+		return fmt.Errorf("create container %s: a running container has that name: %s; stop and remove it first", name,
+			found.Container.ID)
 	}
 	if err == nil {
 		name = found.Container.ID
@@ -121,8 +125,9 @@ func (a *api) clearName(ctx context.Context, name string) error {
 	return a.Remove(ctx, name)
 }
 
-// translate says in the engine's words what we wish. Three rules hold for every container: it is never restarted and
-// never probed by the engine, because the agent does both, and its log cannot fill or wear out the flash.
+// translate says in the engine's words what we wish. Three rules hold for every container: it is
+// never restarted and never probed by the engine, because the agent does both, and its log cannot
+// fill or wear out the flash.
 func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, error) {
 	config := &container.Config{
 		Image:       image,
@@ -154,7 +159,8 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		Runtime:        s.Runtime,
 	}
 	if info.Name == "podman" {
-		host.LogConfig = container.LogConfig{Type: "k8s-file", Config: map[string]string{"max-size": "5m"}} // it truncates instead of rotating
+		// it truncates instead of rotating
+		host.LogConfig = container.LogConfig{Type: "k8s-file", Config: map[string]string{"max-size": "5m"}}
 	}
 	if s.NoNewPrivs {
 		host.SecurityOpt = []string{"no-new-privileges"}
@@ -179,20 +185,23 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		if err := plain(m); err != nil {
 			return client.ContainerCreateOptions{}, err
 		}
-		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		host.Mounts = append(host.Mounts,
+			mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
 	if len(s.Tmpfs) > 0 {
 		host.Tmpfs = map[string]string{}
 	}
 	for target, options := range s.Tmpfs {
-		// Docker forbids programs there unless told otherwise; Podman, and Kubernetes' memory volumes, do not.
+		// Docker forbids programs there unless told otherwise; Podman, and Kubernetes' memory volumes, do
+		// not.
 		if !slices.Contains(strings.Split(options, ","), "noexec") {
 			options = strings.TrimPrefix(options+",exec", ",")
 		}
 		host.Tmpfs[target] = options
 	}
 	for _, d := range s.Devices {
-		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d.Host, PathInContainer: d.Path, CgroupPermissions: "rw"})
+		host.Devices = append(host.Devices,
+			container.DeviceMapping{PathOnHost: d.Host, PathInContainer: d.Path, CgroupPermissions: "rw"})
 	}
 	limit(&host.Resources, s, info)
 	if err := connect(config, host, s, info); err != nil {
@@ -201,12 +210,14 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 	return client.ContainerCreateOptions{Name: s.Name, Config: config, HostConfig: host}, nil
 }
 
-// plain refuses a mount whose paths an engine would read as something else. Podman writes a mount down as
-// type=bind,source=…,dst=… and reads that again: a comma in a path begins another wish, such as another source.
+// plain refuses a mount whose paths an engine would read as something else. Podman writes a mount
+// down as type=bind,source=…,dst=… and reads that again: a comma in a path begins another wish,
+// such as another source.
 func plain(m Mount) error {
 	for _, p := range []string{m.Source, m.Target} {
 		if !path.IsAbs(p) || strings.ContainsAny(p, `,"`) || strings.ContainsFunc(p, unicode.IsControl) {
-			return fmt.Errorf("mount %q at %q: %w: paths must be absolute, without commas, quotes and control characters", m.Source, m.Target, ErrUnsupported)
+			return fmt.Errorf("mount %q at %q: %w: paths must be absolute, without commas, quotes and control characters",
+				m.Source, m.Target, ErrUnsupported)
 		}
 	}
 	if path.Clean(m.Target) == "/" {
@@ -215,9 +226,9 @@ func plain(m Mount) error {
 	return nil
 }
 
-// limit sets what the kernel can enforce. What it cannot (Info says so) is left out, because engines differ in whether
-// they refuse or ignore it; the agent tells the hub with a condition. Left to themselves, engines give as much swap as
-// memory.
+// limit sets what the kernel can enforce. What it cannot (Info says so) is left out, because
+// engines differ in whether they refuse or ignore it; the agent tells the hub with a condition.
+// Left to themselves, engines give as much swap as memory.
 func limit(r *container.Resources, s Spec, info Info) {
 	if s.MemoryBytes > 0 && info.MemLimit {
 		r.Memory = max(s.MemoryBytes, minMemory)
@@ -241,8 +252,8 @@ func limit(r *container.Resources, s Spec, info Info) {
 	}
 }
 
-// connect chooses the network. On the host's network and on another container's, that owner has the ports and the
-// resolver; asking for them again is an error in Docker, so they are left out.
+// connect chooses the network. On the host's network and on another container's, that owner has the
+// ports and the resolver; asking for them again is an error in Docker, so they are left out.
 func connect(config *container.Config, host *container.HostConfig, s Spec, info Info) error {
 	if s.HostNetwork && s.NetworkOf != "" {
 		return fmt.Errorf("%w: it cannot be on the host's network and on that of container %s", ErrUnsupported, s.NetworkOf)

@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// explain turns an error of the client into a sentence "verb object: cause" with the sentinel that tells the caller what
-// to do. An error of the context stays recognizable as such.
+// explain turns an error of the client into a sentence "verb object: cause" with the sentinel that
+// tells the caller what to do. An error of the context stays recognizable as such.
 func explain(err error, verb, object string) error {
 	var sentinel error
 	switch {
@@ -30,17 +30,20 @@ func explain(err error, verb, object string) error {
 		sentinel = ErrUnsupported
 	default:
 		if port, taken := taken(cause(err)); taken && verb == "start container" {
-			return fmt.Errorf("host port %sis in use on this device: stop what listens there, which `ss -lntup` shows, or choose another hostPort", port)
+			return fmt.Errorf("host port %sis in use on this device: stop what listens there, which `ss -lntup` shows, or "+
+				"choose another hostPort", port)
 		}
 		return fmt.Errorf("%s %s: %s", verb, object, cause(err))
 	}
 	return fmt.Errorf("%s %s: %w: %s", verb, object, sentinel, cause(err))
 }
 
-// explainLayers is explain for what an engine needs the layers of an image for. One whose directory is gone, after a power
-// cut say, is an engine's inner error, in which only the path tells. What a runtime says is of the container's own files.
+// explainLayers is explain for what an engine needs the layers of an image for. One whose directory
+// is gone, after a power cut say, is an engine's inner error, in which only the path tells. What a
+// runtime says is of the container's own files.
 func (a *api) explainLayers(err error, verb, object string) error {
-	if err != nil && strings.Contains(err.Error(), "no such file or directory") && !strings.Contains(err.Error(), "runc") &&
+	if err != nil && strings.Contains(err.Error(), "no such file or directory") &&
+		!strings.Contains(err.Error(), "runc") &&
 		strings.Contains(err.Error(), a.current.Load().info.Root+"/") {
 		return fmt.Errorf("%s %s: %w: %s", verb, object, ErrDamaged, cause(err))
 	}
@@ -61,13 +64,14 @@ func cause(err error) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// taken tells whether an engine says that a port of the device has another user, and which port, with a space
-// behind it; "": it does not say.
+// taken tells whether an engine says that a port of the device has another user, and which port,
+// with a space behind it; "": it does not say.
 func taken(said string) (port string, taken bool) {
 	if !strings.Contains(said, "address already in use") && !strings.Contains(said, "port is already allocated") {
 		return "", false
 	}
-	for _, before := range []string{"Bind for ", "bind host port for ", "bind host port ", "listen tcp4 ", "listen tcp6 ", "listen tcp ", "listen udp4 ", "listen udp6 ", "listen udp "} {
+	for _, before := range []string{"Bind for ", "bind host port for ", "bind host port ", "listen tcp4 ", "listen tcp6 ",
+		"listen tcp ", "listen udp4 ", "listen udp6 ", "listen udp "} {
 		if _, after, ok := strings.Cut(said, before); ok {
 			word, _, _ := strings.Cut(after, " ")
 			word, _, _ = strings.Cut(word, "/")

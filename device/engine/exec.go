@@ -18,14 +18,16 @@ import (
 const (
 	// hangUpTime is how long a command may take to end after its hang-up, before it is killed.
 	hangUpTime = 2 * time.Second
-	// beginTime is how long a command that was asked for may take to run, on a board with much to do: before
-	// it does, there is nothing to kill.
+	// beginTime is how long a command that was asked for may take to run, on a board with much to do:
+	// before it does, there is nothing to kill.
 	beginTime = 30 * time.Second
-	// lookTime is how long the engine may take to tell. One that hangs has more to answer for than this command.
+	// lookTime is how long the engine may take to tell. One that hangs has more to answer for than
+	// this command.
 	lookTime = 10 * time.Second
 )
 
-// Exec returns 126 or 127 as shells do when the command cannot be run, whatever the engine makes of that.
+// Exec returns 126 or 127 as shells do when the command cannot be run, whatever the engine makes of
+// that.
 func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) (int, error) {
 	keys := neverTyped
 	if a.podman() || !s.TTY {
@@ -46,10 +48,12 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 		}
 		return a.execRefused(ctx, id, err, s.Stderr)
 	}
-	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: s.TTY, resize: func(ctx context.Context, z Size) error {
-		_, err := a.client().ExecResize(ctx, created.ID, client.ExecResizeOptions{Width: uint(z.Width), Height: uint(z.Height)})
-		return err
-	}}
+	j := join{HijackedResponse: stream.HijackedResponse, s: s, tty: s.TTY,
+		resize: func(ctx context.Context, z Size) error {
+			_, err := a.client().ExecResize(ctx, created.ID,
+				client.ExecResizeOptions{Width: uint(z.Width), Height: uint(z.Height)})
+			return err
+		}}
 	err = j.copy(ctx)
 	if ctx.Err() != nil || err != nil {
 		a.endUnwanted(created.ID, s)
@@ -86,7 +90,8 @@ func (a *api) execRefused(ctx context.Context, id string, err error, stderr io.W
 	return code, nil
 }
 
-// execCode waits for the exit code of a command whose output has ended: engines close the output a moment earlier.
+// execCode waits for the exit code of a command whose output has ended: engines close the output a
+// moment earlier.
 func (a *api) execCode(ctx context.Context, execID string) (int, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		now, err := a.lookExec(ctx, execID)
@@ -115,7 +120,8 @@ func (a *api) EndExec(ctx context.Context, exec string) error {
 	return err
 }
 
-// endUnwanted ends a command whose caller has gone, who has a better reason already than this could give.
+// endUnwanted ends a command whose caller has gone, who has a better reason already than this could
+// give.
 func (a *api) endUnwanted(execID string, s Streams) {
 	ctx, cancel := context.WithTimeout(context.Background(), beginTime)
 	defer cancel()
@@ -124,9 +130,9 @@ func (a *api) endUnwanted(execID string, s Streams) {
 	}
 }
 
-// begun waits until a command that was asked for has a process, or has failed: who gives up early on a slow board gives
-// up before that. Of one that has ended well just now, Podman says what it says of one that has not begun: that is waited
-// for in vain, and is rare.
+// begun waits until a command that was asked for has a process, or has failed: who gives up early
+// on a slow board gives up before that. Of one that has ended well just now, Podman says what it
+// says of one that has not begun: that is waited for in vain, and is rare.
 func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResult, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		looking, cancel := context.WithTimeout(ctx, lookTime)
@@ -143,10 +149,11 @@ func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResul
 	}
 }
 
-// endExec ends a command that nobody waits for any more, and what it has started. The API cannot, and probes that hang
-// would pile up until the container's memory is full. One that somebody typed into is hung up on first. A process is only
-// touched when the kernel says that it belongs to the container: where we run in a container ourselves, the engine's
-// process numbers mean nothing to us.
+// endExec ends a command that nobody waits for any more, and what it has started. The API cannot,
+// and probes that hang would pile up until the container's memory is full. One that somebody typed
+// into is hung up on first. A process is only touched when the kernel says that it belongs to the
+// container: where we run in a container ourselves, the engine's process numbers mean nothing to
+// us.
 func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspectResult, hangUp bool) error {
 	if !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
 		return nil
@@ -163,8 +170,8 @@ func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspect
 	return nil
 }
 
-// signalSession signals a command and everything in its session: engines make one for each. What has left it on
-// purpose is left alone.
+// signalSession signals a command and everything in its session: engines make one for each. What
+// has left it on purpose is left alone.
 func signalSession(leader int, containerID string, sig syscall.Signal) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
@@ -179,7 +186,8 @@ func signalSession(leader int, containerID string, sig syscall.Signal) {
 	}
 }
 
-// sessionOf reads the session of a process from /proc/PID/stat: number (name) state parent group session.
+// sessionOf reads the session of a process from /proc/PID/stat: number (name) state parent group
+// session.
 func sessionOf(stat string) int {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(f) < 4 {

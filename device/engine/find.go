@@ -13,12 +13,15 @@ import (
 )
 
 // howToInstall ends every sentence about a missing engine.
-const howToInstall = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman && systemctl enable --now podman.socket) or name its socket with --engine"
+const howToInstall = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman " +
+	"&& systemctl enable --now podman.socket) or name its socket with --engine"
 
-// Find opens the engine that choice names: auto (the first that answers and that we can use), docker, podman, balena, a path such as
-// /run/podman/podman.sock or its unix:// URL. With none, and when nothing answers, the error is ErrUnavailable and tells
-// what was tried; ask again later, since an engine may start after us. Where several are meant, that at the socket last,
-// if any, is no other for as long as it is installed: it has the containers and the images, and may be about to start.
+// Find opens the engine that choice names: auto (the first that answers and that we can use),
+// docker, podman, balena, a path such as /run/podman/podman.sock or its unix:// URL. With none, and
+// when nothing answers, the error is ErrUnavailable and tells what was tried; ask again later,
+// since an engine may start after us. Where several are meant, that at the socket last, if any, is
+// no other for as long as it is installed: it has the containers and the images, and may be about
+// to start.
 func Find(ctx context.Context, choice, last string) (Engine, error) {
 	sockets, err := socketsOf(choice, os.Getenv("XDG_RUNTIME_DIR"))
 	if err != nil {
@@ -30,15 +33,16 @@ func Find(ctx context.Context, choice, last string) (Engine, error) {
 	if len(sockets) > 1 && slices.Contains(sockets, last) && installed(last) {
 		e, err := Open(ctx, last)
 		if err != nil {
-			err = fmt.Errorf("%w; what runs here was given to this engine: start it; to go over to another, uninstall it or name the other's socket with --engine", err)
+			err = fmt.Errorf("%w; what runs here was given to this engine: start it; to go over to another, uninstall it "+
+				"or name the other's socket with --engine", err)
 		}
 		return e, err
 	}
 	return first(ctx, sockets)
 }
 
-// first opens the first engine that answers and is one for us. Where none is, one that is not says more than those that
-// do not answer.
+// first opens the first engine that answers and is one for us. Where none is, one that is not says
+// more than those that do not answer.
 func first(ctx context.Context, sockets []string) (Engine, error) {
 	var tried []string
 	var unsupported error
@@ -85,14 +89,18 @@ func socketsOf(choice, runtimeDir string) ([]string, error) {
 		choice = path
 	}
 	if !strings.HasPrefix(choice, "/") {
-		return nil, fmt.Errorf("--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket: %w", choice, ErrUnsupported)
+		return nil, fmt.Errorf(
+			"--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket: %w", choice,
+			ErrUnsupported)
 	}
 	return []string{choice}, nil
 }
 
-// installed tells whether the engine that listens at one of the sockets that we know is there to be started.
+// installed tells whether the engine that listens at one of the sockets that we know is there to be
+// started.
 func installed(socket string) bool {
-	program := map[string]string{"docker.sock": "dockerd", "podman.sock": "podman", "balena-engine.sock": "balena-engine-daemon"}[filepath.Base(socket)]
+	program := map[string]string{"docker.sock": "dockerd", "podman.sock": "podman",
+		"balena-engine.sock": "balena-engine-daemon"}[filepath.Base(socket)]
 	_, err := exec.LookPath(program)
 	return err == nil
 }

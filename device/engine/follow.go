@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// lagging is how long a line has lain there, and how long none may have come after it, before it is asked whether lines are
-// missing.
+// lagging is how long a line has lain there, and how long none may have come after it, before it is
+// asked whether lines are missing.
 const lagging = time.Second
 
-// A follower mends how engines follow a log that is rotated before they have read it: Docker reads files again, and leaves
-// out others, Podman leaves out the rest of the file; neither says so. The times of the lines tell.
+// A follower mends how engines follow a log that is rotated before they have read it: Docker reads
+// files again, and leaves out others, Podman leaves out the rest of the file; neither says so. The
+// times of the lines tell.
 type follower struct {
 	path    string // of the log's file
 	stamped bool   // the times are wanted
@@ -22,7 +23,8 @@ type follower struct {
 	heard   time.Time // when that came
 }
 
-// A followed stream of the log is on its way to a writer, line by line, each with its time before it.
+// A followed stream of the log is on its way to a writer, line by line, each with its time before
+// it.
 type followed struct {
 	*follower
 	to    io.Writer
@@ -46,7 +48,8 @@ func (f *followed) Write(p []byte) (int, error) {
 		out = p
 	}
 	if f.missing(at, text) {
-		note := "flotilla-device: lines from " + f.latest.UTC().Format(time.TimeOnly) + " to " + at.UTC().Format(time.TimeOnly) +
+		note := "flotilla-device: lines from " + f.latest.UTC().Format(time.TimeOnly) + " to " +
+			at.UTC().Format(time.TimeOnly) +
 			" are missing: they were written faster than this was read, and the container engine keeps the newest 5 to 10 MB\n"
 		if f.stamped {
 			note = string(stamp) + " " + note
@@ -60,8 +63,8 @@ func (f *followed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// missing tells whether lines between the latest one and this one are missing: that came late, and this one is the first of
-// a file, before which there is another one.
+// missing tells whether lines between the latest one and this one are missing: that came late, and
+// this one is the first of a file, before which there is another one.
 func (f *follower) missing(at time.Time, text []byte) bool {
 	if f.path == "" || f.latest.IsZero() || at.Sub(f.latest) < lagging || f.heard.Sub(f.latest) < lagging {
 		return false

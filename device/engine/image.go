@@ -47,7 +47,8 @@ func (a *api) Images(ctx context.Context) ([]Image, error) {
 	return images, nil
 }
 
-// familiar writes an image's name as people do: docker.io/library/nginx:1 (Podman) is nginx:1 (Docker).
+// familiar writes an image's name as people do: docker.io/library/nginx:1 (Podman) is nginx:1
+// (Docker).
 func familiar(tag string) string {
 	tag = withoutLocalhost(tag)
 	if named, err := reference.ParseNormalizedNamed(tag); err == nil {
@@ -76,13 +77,15 @@ type foundImage struct {
 	labels          int      // their bytes
 }
 
-// maxLabels is how many bytes of labels an image may have. An engine repeats them with each container and each image
-// in every list that it is asked for: megabytes of them, times the containers of a pod, are more than an agent has.
+// maxLabels is how many bytes of labels an image may have. An engine repeats them with each
+// container and each image in every list that it is asked for: megabytes of them, times the
+// containers of a pod, are more than an agent has.
 const maxLabels = 64 << 10
 
 func (f foundImage) fit() error {
 	if f.labels > maxLabels {
-		return fmt.Errorf("%w: its labels have %d bytes, at most %d are taken; build it without them", ErrUnsupported, f.labels, maxLabels)
+		return fmt.Errorf("%w: its labels have %d bytes, at most %d are taken; build it without them", ErrUnsupported,
+			f.labels, maxLabels)
 	}
 	return nil
 }
@@ -117,15 +120,17 @@ func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, er
 	list, err := a.client().ImageList(ctx, client.ImageListOptions{})
 	for _, item := range list.Items {
 		names := slices.Concat(item.RepoTags, item.RepoDigests)
-		if digest(item.ID) == ref || slices.ContainsFunc(names, func(name string) bool { return familiar(name) == familiar(ref) }) {
+		if digest(item.ID) == ref || slices.ContainsFunc(names, func(name string) bool {
+			return familiar(name) == familiar(ref)
+		}) {
 			return foundImage{id: digest(item.ID), tags: item.RepoTags}, true, nil
 		}
 	}
 	return foundImage{}, false, explain(err, "look for image", ref)
 }
 
-// hasRegistry tells whether a name says where the image comes from (or is no name but an id): then there is no local one
-// under localhost/, and Podman calls the question invalid.
+// hasRegistry tells whether a name says where the image comes from (or is no name but an id): then
+// there is no local one under localhost/, and Podman calls the question invalid.
 func hasRegistry(ref string) bool {
 	first, _, more := strings.Cut(ref, "/")
 	return strings.HasPrefix(ref, "sha256:") || more && (first == "localhost" || strings.ContainsAny(first, ".:"))
@@ -144,8 +149,8 @@ func (a *api) ImageUser(ctx context.Context, ref string) (string, error) {
 	return found.user, err
 }
 
-// Pull leaves the choice among the platforms of an image to the engine, which knows itself best, but not on 32-bit ARM:
-// there engines have mistaken a Raspberry Pi Zero for an ARMv7.
+// Pull leaves the choice among the platforms of an image to the engine, which knows itself best,
+// but not on 32-bit ARM: there engines have mistaken a Raspberry Pi Zero for an ARMv7.
 func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error {
 	info := a.current.Load().info
 	options := client.ImagePullOptions{}
@@ -153,7 +158,8 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 		options.Platforms = []ocispec.Platform{{OS: info.OS, Architecture: info.Arch, Variant: info.Variant}}
 	}
 	if auth != nil {
-		encoded, err := authconfig.Encode(registry.AuthConfig{Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress})
+		encoded, err := authconfig.Encode(registry.AuthConfig{Username: auth.Username, Password: auth.Password,
+			ServerAddress: auth.ServerAddress})
 		if err != nil {
 			return fmt.Errorf("pull image %s: encode the credentials: %w", ref, err)
 		}
@@ -197,7 +203,8 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	return err
 }
 
-// pullStall is how long an engine may say nothing of a pull: on a slow card it unpacks a large layer for minutes.
+// pullStall is how long an engine may say nothing of a pull: on a slow card it unpacks a large
+// layer for minutes.
 const pullStall = 10 * time.Minute
 
 // maxLayers bounds what is remembered of a pull; an image has at most 127.
@@ -262,7 +269,8 @@ func pullError(err error, ref string) error {
 	if has("denied", "unauthorized", "authentication required") {
 		return fmt.Errorf("pull image %s: %s; check its name and the registry's credentials", ref, cause(err))
 	}
-	if has("manifest unknown", "name unknown", "no such manifest", "no matching manifest", "no image found in manifest list",
+	if has("manifest unknown", "name unknown", "no such manifest", "no matching manifest",
+		"no image found in manifest list",
 		"no image found in image index", "repository does not exist", "manifest for "+strings.ToLower(ref)+" not found") {
 		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, cause(err))
 	}
@@ -275,8 +283,8 @@ func pullError(err error, ref string) error {
 	return fmt.Errorf("pull image %s: %s", ref, cause(err))
 }
 
-// RemoveImage takes all names off an image, and so removes it. Without force: an image that a container was made of
-// stays, and that is an error. Gone already is none.
+// RemoveImage takes all names off an image, and so removes it. Without force: an image that a
+// container was made of stays, and that is an error. Gone already is none.
 func (a *api) RemoveImage(ctx context.Context, id string) error {
 	found, ok, err := a.findImage(ctx, id)
 	if errors.Is(err, ErrDamaged) {
@@ -290,7 +298,8 @@ func (a *api) RemoveImage(ctx context.Context, id string) error {
 		names = []string{found.id}
 	}
 	for _, name := range names {
-		if _, err := a.client().ImageRemove(ctx, name, client.ImageRemoveOptions{PruneChildren: true}); err != nil && !errdefs.IsNotFound(err) {
+		if _, err := a.client().ImageRemove(ctx, name, client.ImageRemoveOptions{PruneChildren: true}); err != nil &&
+			!errdefs.IsNotFound(err) {
 			return explain(err, "remove image", name)
 		}
 	}

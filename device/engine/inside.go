@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial enters the container's network. Where it may not, it dials the container's address from outside, which is not
-// the same: what listens on 127.0.0.1 only is out of reach then, and a refusal says so.
+// Dial enters the container's network. Where it may not, it dials the container's address from
+// outside, which is not the same: what listens on 127.0.0.1 only is out of reach then, and a
+// refusal says so.
 func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	what := fmt.Sprintf("connect to port %d of container", port)
 	found, err := a.look(ctx, id)
@@ -76,9 +77,11 @@ func refused(err error, what, id string, port int) error {
 }
 
 // errOutside says that we cannot enter the network of a container.
-var errOutside = errors.New("the agent may not enter the container's network (it must run as root, outside of containers)")
+var errOutside = errors.New(
+	"the agent may not enter the container's network (it must run as root, outside of containers)")
 
-// dialInside dials a port on the loopback interface of the network that a process is in, IPv4 first.
+// dialInside dials a port on the loopback interface of the network that a process is in, IPv4
+// first.
 func dialInside(ctx context.Context, pid int, containerID string, port int) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -102,9 +105,9 @@ func dialInside(ctx context.Context, pid int, containerID string, port int) (net
 	return r.conn, r.err
 }
 
-// onItsOwnThread calls do on a thread that ends afterwards, so that nobody else gets its network. The first thread of a
-// process would only be parked for ever, and what the process sees in /proc/self/net would be the container's: it is kept
-// back until do has run elsewhere.
+// onItsOwnThread calls do on a thread that ends afterwards, so that nobody else gets its network.
+// The first thread of a process would only be parked for ever, and what the process sees in
+// /proc/self/net would be the container's: it is kept back until do has run elsewhere.
 func onItsOwnThread(do func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {

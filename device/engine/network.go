@@ -14,8 +14,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// EnsureNetwork asks the host's routes before it makes a network, because Docker does not: it gives a bridge the
-// addresses of the device's own LAN when told to, and the device is cut off from its hub.
+// EnsureNetwork asks the host's routes before it makes a network, because Docker does not: it gives
+// a bridge the addresses of the device's own LAN when told to, and the device is cut off from its
+// hub.
 func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	want, err := netip.ParsePrefix(n.CIDR)
 	if err != nil || want != want.Masked() {
@@ -30,7 +31,8 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	if have != nil {
 		if slices.Contains(subnets(have), want) { // the device may have moved since to where these are somebody else's
 			if r, ok := inTheWay(notThrough(func() string { return interfaceOf(want.Addr().Next()) }, hostRoutes), want); ok {
-				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want, r.to, r.through)
+				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name,
+					want, r.to, r.through)
 			}
 			return nil
 		}
@@ -39,9 +41,11 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		}
 	}
 	if r, ok := inTheWay(hostRoutes(), want); ok {
-		return fmt.Errorf("make network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want, r.to, r.through)
+		return fmt.Errorf("make network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name, want,
+			r.to, r.through)
 	}
-	options := client.NetworkCreateOptions{Driver: "bridge", Labels: n.Labels, IPAM: &network.IPAM{Config: []network.IPAMConfig{{Subnet: want, Gateway: want.Addr().Next()}}}}
+	options := client.NetworkCreateOptions{Driver: "bridge", Labels: n.Labels,
+		IPAM: &network.IPAM{Config: []network.IPAMConfig{{Subnet: want, Gateway: want.Addr().Next()}}}}
 	if want.Addr().Is6() {
 		yes := true
 		options.EnableIPv6 = &yes
@@ -55,8 +59,9 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	return explain(err, "make network "+n.Name+" with the addresses", n.CIDR)
 }
 
-// notThrough are the routes of the host but for those through an interface of our own. Podman makes that with the first
-// container and removes it with the last, also while this looks: it is asked for before the routes and after them.
+// notThrough are the routes of the host but for those through an interface of our own. Podman makes
+// that with the first container and removes it with the last, also while this looks: it is asked
+// for before the routes and after them.
 func notThrough(own func() string, routes func() []route) []route {
 	before, all, after := own(), routes(), own()
 	return slices.DeleteFunc(all, func(r route) bool { return r.through == before || r.through == after })
@@ -70,8 +75,9 @@ func (a *api) RemoveNetwork(ctx context.Context, n Network) error {
 	return a.removeOurs(ctx, have, n)
 }
 
-// removeOurs removes a network that carries the labels. Engines refuse while it is in use, but Podman 4.3 only where it
-// is named by its name: by its id it goes, under the containers that are on it.
+// removeOurs removes a network that carries the labels. Engines refuse while it is in use, but
+// Podman 4.3 only where it is named by its name: by its id it goes, under the containers that are
+// on it.
 func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) error {
 	for k, v := range n.Labels {
 		if have.Labels[k] != v {
@@ -85,8 +91,8 @@ func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) 
 	return explain(err, "remove network", n.Name)
 }
 
-// findNetwork looks a network up by its name, nil when there is none. It does not inspect the name at once: that also
-// finds a network whose id begins so.
+// findNetwork looks a network up by its name, nil when there is none. It does not inspect the name
+// at once: that also finds a network whose id begins so.
 func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, error) {
 	if a.podman() {
 		return a.findPodmanNetwork(ctx, name)
@@ -111,8 +117,9 @@ func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, e
 	return nil, nil
 }
 
-// findPodmanNetwork asks Podman's own API. Its Docker API tells of the containers on each network, for which it takes the lock
-// of every container there is: one that hangs in its start would keep all others from theirs.
+// findPodmanNetwork asks Podman's own API. Its Docker API tells of the containers on each network,
+// for which it takes the lock of every container there is: one that hangs in its start would keep
+// all others from theirs.
 func (a *api) findPodmanNetwork(ctx context.Context, name string) (*network.Inspect, error) {
 	status, text, err := a.libpod(ctx, http.MethodGet, "networks/json", nil)
 	if err == nil && status != http.StatusOK {
@@ -150,8 +157,9 @@ func subnets(n *network.Inspect) (all []netip.Prefix) {
 	return all
 }
 
-// addressOf returns the address of a container among those of its networks. A network of ours with IPv6 addresses has
-// IPv4 ones beside them, because older engines cannot do without; the block that was asked for counts.
+// addressOf returns the address of a container among those of its networks. A network of ours with
+// IPv6 addresses has IPv4 ones beside them, because older engines cannot do without; the block that
+// was asked for counts.
 func addressOf(networks map[string]*network.EndpointSettings, mode string) netip.Addr {
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
 		n := networks[name]

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Engines learn that a container was killed for want of memory from somebody who listens to the container's cgroup. That
-// goes with the container, often before he has heard: Podman's monitor never hears on cgroup v1, Docker's containerd
-// tells the end before the reason now and then. The kernel's log names the cgroup, and so the container, of everybody
-// whom it has killed.
+// Engines learn that a container was killed for want of memory from somebody who listens to the
+// container's cgroup. That goes with the container, often before he has heard: Podman's monitor
+// never hears on cgroup v1, Docker's containerd tells the end before the reason now and then. The
+// kernel's log names the cgroup, and so the container, of everybody whom it has killed.
 
-// killed remembers of the containers that have ended whether the kernel has killed them: its log is a ring.
+// killed remembers of the containers that have ended whether the kernel has killed them: its log is
+// a ring.
 type killed struct {
 	sync.Mutex
 	byID map[string]bool
@@ -42,7 +43,8 @@ func (k *killed) settle(all []Container, kernelLog func() string) {
 	k.byID = known
 }
 
-// victim is how the kernel's log names whom it has killed, of the limit of a cgroup or of the whole device:
+// victim is how the kernel's log names whom it has killed, of the limit of a cgroup or of the whole
+// device:
 // oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/machine.slice/libpod-<id>.scope/container,task=tool,pid=6959,uid=0
 var victim = regexp.MustCompile(`oom-kill:[^\n]*task_memcg=[^,\n]*([0-9a-f]{64})`)
 
@@ -55,8 +57,8 @@ func outOfMemory(log string) map[string]bool {
 	return out
 }
 
-// kernelLog is what the kernel still has of its log; nothing where it may not be read, which takes CAP_SYSLOG on most
-// devices.
+// kernelLog is what the kernel still has of its log; nothing where it may not be read, which takes
+// CAP_SYSLOG on most devices.
 func kernelLog() string {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -68,7 +70,8 @@ func kernelLog() string {
 	for {
 		n, err := unix.Read(fd, record)
 		switch {
-		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // overwritten while we read: go on with the oldest there is
+		// overwritten while we read: go on with the oldest there is
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
 		case err != nil || n <= 0: // EAGAIN: that was all
 			return string(text)
 		default:

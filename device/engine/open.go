@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// api is an engine behind the Docker Engine API. It survives restarts and upgrades of the engine: every call dials when
-// it has to, and Info negotiates the API version anew when the engine speaks another one than before.
+// api is an engine behind the Docker Engine API. It survives restarts and upgrades of the engine:
+// every call dials when it has to, and Info negotiates the API version anew when the engine speaks
+// another one than before.
 type api struct {
 	socket   string
 	current  atomic.Pointer[session]
@@ -37,8 +38,8 @@ type session struct {
 	info   Info
 }
 
-// Open opens the engine that listens at a unix socket (a path, or a unix:// URL). ErrUnavailable when it does not answer,
-// ErrUnsupported when its API is not one that we speak.
+// Open opens the engine that listens at a unix socket (a path, or a unix:// URL). ErrUnavailable
+// when it does not answer, ErrUnsupported when its API is not one that we speak.
 func Open(ctx context.Context, socket string) (Engine, error) {
 	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence, patience: AnswerTime}
 	if _, err := a.Info(ctx); err != nil {
@@ -74,12 +75,13 @@ func (a *api) Info(ctx context.Context) (Info, error) {
 		return Info{}, explain(err, "ask the container engine at", a.socket)
 	}
 	if ping.APIVersion == "" || versions.LessThan(ping.APIVersion, client.MinAPIVersion) {
-		return Info{}, fmt.Errorf("use the container engine at %s: %w: it speaks API version %q, but %s or newer is needed; upgrade it to Docker 19.03, Podman 4 or newer",
+		return Info{}, fmt.Errorf("use the container engine at %s: %w: it speaks API version %q, but %s or newer is "+
+			"needed; upgrade it to Docker 19.03, Podman 4 or newer",
 			a.socket, ErrUnsupported, ping.APIVersion, client.MinAPIVersion)
 	}
 	if s.client == nil || s.speaks != ping.APIVersion {
-		// A client only ever negotiates downwards, so a changed engine gets a new one. The old one is not closed: calls
-		// may still be under way on it.
+		// A client only ever negotiates downwards, so a changed engine gets a new one. The old one is not
+		// closed: calls may still be under way on it.
 		if c, err = dial(a.socket); err != nil {
 			return Info{}, err
 		}
@@ -108,11 +110,13 @@ func describe(ctx context.Context, c *client.Client, socket string) (Info, error
 		return Info{}, explain(err, "ask the version of the container engine at", socket)
 	}
 	if v.MinAPIVersion != "" && versions.LessThan(client.MaxAPIVersion, v.MinAPIVersion) {
-		return Info{}, fmt.Errorf("use the container engine at %s: %w: it speaks API version %s or newer, but this program at most %s; upgrade this program",
+		return Info{}, fmt.Errorf("use the container engine at %s: %w: it speaks API version %s or newer, but this "+
+			"program at most %s; upgrade this program",
 			socket, ErrUnsupported, v.MinAPIVersion, client.MaxAPIVersion)
 	}
 	if v.Os != "linux" {
-		return Info{}, fmt.Errorf("use the container engine at %s: %w: it runs %s containers, not linux", socket, ErrUnsupported, v.Os)
+		return Info{}, fmt.Errorf("use the container engine at %s: %w: it runs %s containers, not linux", socket,
+			ErrUnsupported, v.Os)
 	}
 	r, err := c.Info(ctx, client.InfoOptions{})
 	if err != nil {
@@ -148,9 +152,10 @@ func describe(ctx context.Context, c *client.Client, socket string) (Info, error
 	return info, nil
 }
 
-// armVariant tells which 32-bit ARM images an engine may run. machine is what the engine calls its host: armv6l, armv7l,
-// or aarch64 for a 32-bit system on a 64-bit kernel. Podman only says arm; then the processor's model name decides,
-// because a Raspberry Pi Zero calls its ARMv6 core "CPU architecture: 7" but "ARMv6-compatible processor … (v6l)".
+// armVariant tells which 32-bit ARM images an engine may run. machine is what the engine calls its
+// host: armv6l, armv7l, or aarch64 for a 32-bit system on a 64-bit kernel. Podman only says arm;
+// then the processor's model name decides, because a Raspberry Pi Zero calls its ARMv6 core "CPU
+// architecture: 7" but "ARMv6-compatible processor … (v6l)".
 func armVariant(machine, model string) string {
 	if strings.HasPrefix(machine, "armv6") || machine == "arm" && strings.Contains(model, "v6l") {
 		return "v6"

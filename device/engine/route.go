@@ -25,12 +25,13 @@ func hostRoutes() []route {
 	return append(parseRoutes(string(v4)), parseRoutes6(string(v6))...)
 }
 
-// leastRoute: a route to more addresses than this leads to the world at large (the default route, or the two halves
-// of the world that some VPNs write instead) and not to neighbours.
+// leastRoute: a route to more addresses than this leads to the world at large (the default route,
+// or the two halves of the world that some VPNs write instead) and not to neighbours.
 const leastRoute = 8
 
-// inTheWay finds a route to something that is not the world at large and overlaps a block. One that leads nowhere,
-// by which a site keeps what is for private addresses from leaving it, makes way for a narrower block.
+// inTheWay finds a route to something that is not the world at large and overlaps a block. One that
+// leads nowhere, by which a site keeps what is for private addresses from leaving it, makes way for
+// a narrower block.
 func inTheWay(routes []route, block netip.Prefix) (route, bool) {
 	for _, r := range routes {
 		if r.nowhere && r.to.Bits() < block.Bits() {
@@ -43,8 +44,8 @@ func inTheWay(routes []route, block netip.Prefix) (route, bool) {
 	return route{}, false
 }
 
-// interfaceOf is the name of the interface that has an address, such as the bridge of a network; empty: none has, or it
-// is no bridge.
+// interfaceOf is the name of the interface that has an address, such as the bridge of a network;
+// empty: none has, or it is no bridge.
 func interfaceOf(address netip.Addr) string {
 	links, _ := net.Interfaces()
 	for _, link := range links {
@@ -61,8 +62,8 @@ func interfaceOf(address netip.Addr) string {
 	return ""
 }
 
-// parseRoutes reads /proc/net/route: addresses are in hexadecimal digits as the processor keeps them, which is the
-// other way round on all that we run on.
+// parseRoutes reads /proc/net/route: addresses are in hexadecimal digits as the processor keeps
+// them, which is the other way round on all that we run on.
 func parseRoutes(text string) (routes []route) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -76,12 +77,14 @@ func parseRoutes(text string) (routes []route) {
 		}
 		var a [4]byte
 		binary.LittleEndian.PutUint32(a[:], uint32(to))
-		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom4(a), bits.OnesCount32(uint32(mask))), f[0], f[0] == "*"})
+		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom4(a), bits.OnesCount32(uint32(mask))), f[0],
+			f[0] == "*"})
 	}
 	return routes
 }
 
-const rejects = 0x200 // RTF_REJECT, which routes of IPv4 that drop do not have; those lead to no interface, which is "*"
+// RTF_REJECT, which routes of IPv4 that drop do not have; those lead to no interface, which is "*"
+const rejects = 0x200
 
 // parseRoutes6 reads /proc/net/ipv6_route.
 func parseRoutes6(text string) (routes []route) {
@@ -96,7 +99,8 @@ func parseRoutes6(text string) (routes []route) {
 			continue
 		}
 		flags, _ := strconv.ParseUint(f[8], 16, 32)
-		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom16([16]byte(to)), int(length)), f[len(f)-1], flags&rejects != 0})
+		routes = append(routes, route{netip.PrefixFrom(netip.AddrFrom16([16]byte(to)), int(length)), f[len(f)-1],
+			flags&rejects != 0})
 	}
 	return routes
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// Docker does not answer for a container as long as that hangs in its start or removal, such as at a mount whose server is
-// gone, and answers for all others. To take that for an engine that is down would leave all of them alone: that one is as
-// it was seen last, or as the list has it, which tells less. Podman has no list as long as a container hangs: there it is
-// those that the newest one had, and those made since.
+// Docker does not answer for a container as long as that hangs in its start or removal, such as at
+// a mount whose server is gone, and answers for all others. To take that for an engine that is down
+// would leave all of them alone: that one is as it was seen last, or as the list has it, which
+// tells less. Podman has no list as long as a container hangs: there it is those that the newest
+// one had, and those made since.
 
 // seen is what the newest list of a label had, by container id.
 type seen struct {
@@ -77,7 +78,8 @@ func (s *seen) gone(id string) {
 	delete(s.made, id)
 }
 
-// patienceFor is how long the answer for a container is waited for. Who did not get one last time knows better.
+// patienceFor is how long the answer for a container is waited for. Who did not get one last time
+// knows better.
 func (a *api) patienceFor(was sight) time.Duration {
 	if was.silent {
 		return a.patience / 10

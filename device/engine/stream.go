@@ -25,7 +25,8 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: o.Follow, Timestamps: o.Timestamps}
 	over := found.Container.State != nil && !found.Container.State.Running // and there is nothing to follow
 	if o.Tail >= 0 && (!o.Follow || over) && a.podman() {
-		// Podman's own tail leaves out the last line if it does not end, which in a crash is the one that matters.
+		// Podman's own tail leaves out the last line if it does not end, which in a crash is the one that
+		// matters.
 		last := &lastLines{most: o.Tail}
 		defer func() {
 			if err == nil {
@@ -52,7 +53,8 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 }
 
 // copyLog copies a log. An error that is the engine's own comes before anything is copied.
-func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLogsOptions, tty bool, stdout, stderr io.Writer) error {
+func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLogsOptions, tty bool, stdout,
+	stderr io.Writer) error {
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream, err := a.client().ContainerLogs(reading, id, options)
@@ -78,8 +80,9 @@ func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLo
 	return err
 }
 
-// frames are the two streams of a log as one, where each part says of which it is. Podman (all versions so far) looks at the
-// container once more when its answer has begun, and where that fails says so in JSON in the place of the log.
+// frames are the two streams of a log as one, where each part says of which it is. Podman (all
+// versions so far) looks at the container once more when its answer has begun, and where that fails
+// says so in JSON in the place of the log.
 type frames struct {
 	io.Reader
 	begun bool
@@ -167,11 +170,12 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// heard are the events that say that a container's state changed. Podman says died and remove. Neither probes (exec_…)
-// nor logs (attach) are among them: they would wake the agent all the time.
+// heard are the events that say that a container's state changed. Podman says died and remove.
+// Neither probes (exec_…) nor logs (attach) are among them: they would wake the agent all the time.
 var heard = []string{"create", "start", "die", "died", "oom", "pause", "unpause", "destroy", "remove"}
 
-// Events calls changed once at the beginning too, when listening has begun: what happened before was not heard.
+// Events calls changed once at the beginning too, when listening has begun: what happened before
+// was not heard.
 func (a *api) Events(ctx context.Context, label string, changed func()) error {
 	stream := a.client().Events(ctx, client.EventsListOptions{
 		Filters: client.Filters{}.Add("type", "container").Add("label", label).Add("event", heard...),
@@ -208,7 +212,8 @@ const logSilence = 5 * time.Second
 
 var errLogEnded = errors.New("the container has ended, and its log says no more")
 
-// A waiting reader tells since when it waits for more; nil: it does not, as whoever is to have it is slow.
+// A waiting reader tells since when it waits for more; nil: it does not, as whoever is to have it
+// is slow.
 type waiting struct {
 	io.Reader
 	since atomic.Pointer[time.Time]
@@ -221,8 +226,8 @@ func (w *waiting) Read(b []byte) (int, error) {
 	return w.Reader.Read(b)
 }
 
-// endLog ends the following of a log when the container has ended and no more of it has come: Podman now and then does
-// not see the end of one that ends at once.
+// endLog ends the following of a log when the container has ended and no more of it has come:
+// Podman now and then does not see the end of one that ends at once.
 func (a *api) endLog(ctx context.Context, id string, log *waiting, end context.CancelCauseFunc) {
 	var quiet *time.Time // when the wait began that there was when the container was seen to have ended
 	for {
@@ -238,7 +243,8 @@ func (a *api) endLog(ctx context.Context, id string, log *waiting, end context.C
 		}
 		found, err := a.look(ctx, id)
 		quiet = nil
-		if errdefs.IsNotFound(err) || err == nil && found.Container.State != nil && !found.Container.State.Running && found.Container.State.Status != "created" {
+		if errdefs.IsNotFound(err) || err == nil && found.Container.State != nil && !found.Container.State.Running &&
+			found.Container.State.Status != "created" {
 			quiet = now
 		}
 	}

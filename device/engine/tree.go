@@ -13,10 +13,12 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// trailer is how many zeros end a tar archive. One that is cut off between two entries has none, and looks whole otherwise.
+// trailer is how many zeros end a tar archive. One that is cut off between two entries has none,
+// and looks whole otherwise.
 const trailer = 1024
 
-func (a *api) ImageTree(ctx context.Context, ref string, s Spec, take func(size int64) (func(*tar.Header, io.Reader) error, error)) (err error) {
+func (a *api) ImageTree(ctx context.Context, ref string, s Spec,
+	take func(size int64) (func(*tar.Header, io.Reader) error, error)) (err error) {
 	image, ok, err := a.findImage(ctx, ref)
 	if err == nil && !ok {
 		err = fmt.Errorf("read image %s: %w", ref, ErrNoImage)
@@ -92,15 +94,19 @@ func (c *counter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// stubs are what Docker puts into each container that it makes, where the image has no such file, to mount on them.
+// stubs are what Docker puts into each container that it makes, where the image has no such file,
+// to mount on them.
 var stubs = map[string]byte{
-	".dockerenv": tar.TypeReg, "dev": tar.TypeDir, "dev/console": tar.TypeReg, "dev/pts": tar.TypeDir, "dev/shm": tar.TypeDir,
-	"etc": tar.TypeDir, "etc/hostname": tar.TypeReg, "etc/hosts": tar.TypeReg, "etc/mtab": tar.TypeSymlink, "etc/resolv.conf": tar.TypeReg,
-	"proc": tar.TypeDir, "sys": tar.TypeDir,
+	".dockerenv": tar.TypeReg, "dev": tar.TypeDir, "dev/console": tar.TypeReg, "dev/pts": tar.TypeDir,
+	"dev/shm": tar.TypeDir,
+	"etc":     tar.TypeDir, "etc/hostname": tar.TypeReg, "etc/hosts": tar.TypeReg, "etc/mtab": tar.TypeSymlink,
+	"etc/resolv.conf": tar.TypeReg,
+	"proc":            tar.TypeDir, "sys": tar.TypeDir,
 }
 
-// withoutStubs leaves out what Docker has added to an image when it made a container of it: what bears such a name, is
-// empty, and is as young as the container. A directory is empty if nothing else in it follows.
+// withoutStubs leaves out what Docker has added to an image when it made a container of it: what
+// bears such a name, is empty, and is as young as the container. A directory is empty if nothing
+// else in it follows.
 func withoutStubs(made time.Time, put func(*tar.Header, io.Reader) error) func(*tar.Header, io.Reader) error {
 	var held []*tar.Header // directories, each in the one before it
 	return func(h *tar.Header, data io.Reader) error {

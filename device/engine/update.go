@@ -14,7 +14,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// LimitsOf is what an engine that says this of itself holds a container to that was made, or updated, by s.
+// LimitsOf is what an engine that says this of itself holds a container to that was made, or
+// updated, by s.
 func LimitsOf(s Spec, info Info) Limits {
 	var r container.Resources
 	limit(&r, s, info)
@@ -22,12 +23,14 @@ func LimitsOf(s Spec, info Info) Limits {
 }
 
 func numbers(r container.Resources) Limits {
-	return Limits{Memory: r.Memory, MemorySwap: r.MemorySwap, CPUQuota: r.CPUQuota, CPUShares: r.CPUShares, CPUs: r.CpusetCpus}
+	return Limits{Memory: r.Memory, MemorySwap: r.MemorySwap, CPUQuota: r.CPUQuota, CPUShares: r.CPUShares,
+		CPUs: r.CpusetCpus}
 }
 
 func (a *api) Update(ctx context.Context, id string, s Spec) error {
 	var r container.Resources
-	limit(&r, Spec{MemoryBytes: s.MemoryBytes, SwapBytes: s.SwapBytes, MilliCPU: s.MilliCPU, CPUShares: s.CPUShares, CPUs: s.CPUs}, a.current.Load().info)
+	limit(&r, Spec{MemoryBytes: s.MemoryBytes, SwapBytes: s.SwapBytes, MilliCPU: s.MilliCPU, CPUShares: s.CPUShares,
+		CPUs: s.CPUs}, a.current.Load().info)
 	if a.podman() {
 		return explain(a.updatePodman(ctx, id, r), "update container", id)
 	}
@@ -35,7 +38,8 @@ func (a *api) Update(ctx context.Context, id string, s Spec) error {
 	return explain(err, "update container", id)
 }
 
-// updatePodman uses Podman's own API: its Docker API has no such call before 5.3. It takes the words of the OCI runtime.
+// updatePodman uses Podman's own API: its Docker API has no such call before 5.3. It takes the
+// words of the OCI runtime.
 func (a *api) updatePodman(ctx context.Context, id string, r container.Resources) error {
 	words := map[string]map[string]any{"memory": {}, "cpu": {}}
 	if r.Memory > 0 {
@@ -72,7 +76,9 @@ func (a *api) libpod(ctx context.Context, method, path string, body []byte) (sta
 		return 0, nil, err
 	}
 	dial := a.client().Dialer()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dial(ctx)
+	}}
 	defer transport.CloseIdleConnections()
 	answer, err := transport.RoundTrip(request)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Usage of a container that does not run is zero. Memory is the working set, as Kubernetes defines it: what is used,
-// less the file pages that the kernel can drop at once. It is read from the container's control group where we can see
-// it: older Dockers take a second to answer.
+// Usage of a container that does not run is zero. Memory is the working set, as Kubernetes defines
+// it: what is used, less the file pages that the kernel can drop at once. It is read from the
+// container's control group where we can see it: older Dockers take a second to answer.
 func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	found, err := a.look(ctx, id)
 	if err != nil {
@@ -41,7 +41,8 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	if err := json.NewDecoder(result.Body).Decode(&stats); err != nil {
 		return Usage{}, explain(err, "measure container", id)
 	}
-	return Usage{CPUNanos: stats.CPUStats.CPUUsage.TotalUsage, MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
+	return Usage{CPUNanos: stats.CPUStats.CPUUsage.TotalUsage,
+		MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
 }
 
 // Written asks the engine for the first, and looks at the rest itself where it can: at the
@@ -72,7 +73,8 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	return sum + beside.Bytes, nil
 }
 
-// Files counts a container's own files where the engine says in which directory they are: with overlay, as is the rule.
+// Files counts a container's own files where the engine says in which directory they are: with
+// overlay, as is the rule.
 func (a *api) Files(ctx context.Context, id string) (int64, error) {
 	found, err := a.look(ctx, id)
 	if err != nil {
@@ -119,7 +121,8 @@ func less(a, b uint64) uint64 {
 	return a - b
 }
 
-// inactiveFile: cgroup v1 sums over its children under total_…, v2 under the plain name; Podman does not tell.
+// inactiveFile: cgroup v1 sums over its children under total_…, v2 under the plain name; Podman
+// does not tell.
 func inactiveFile(stats map[string]uint64) uint64 {
 	if v, ok := stats["total_inactive_file"]; ok {
 		return v
@@ -127,8 +130,8 @@ func inactiveFile(stats map[string]uint64) uint64 {
 	return stats["inactive_file"]
 }
 
-// groupUsage reads what the control group of a container's process has used. The processor's is always there; a kernel
-// that does not count memory by group has used none, whoever is asked.
+// groupUsage reads what the control group of a container's process has used. The processor's is
+// always there; a kernel that does not count memory by group has used none, whoever is asked.
 func groupUsage(proc, cgroup string, pid int, containerID string) (u Usage, ok bool) {
 	if pid <= 1 {
 		return Usage{}, false

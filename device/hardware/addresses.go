@@ -64,17 +64,20 @@ func interfaceIPs(t tree, chosen string) ([]netip.Addr, error) {
 	return nil, nil
 }
 
-// ParseAddresses reads a flag that names addresses of this device: at most one of IPv4 and one of IPv6.
+// ParseAddresses reads a flag that names addresses of this device: at most one of IPv4 and one of
+// IPv6.
 func ParseAddresses(flag []string) (ips []netip.Addr, err error) {
 	for _, text := range flag {
 		ip, err := netip.ParseAddr(strings.TrimSpace(text))
 		if ip = ip.Unmap(); err != nil || !ip.IsGlobalUnicast() || ip.Zone() != "" {
-			return nil, fmt.Errorf("%q is not an address by which others reach this device: write it without a port or a prefix, such as 192.168.1.17", text)
+			return nil, fmt.Errorf("%q is not an address by which others reach this device: write it without a port or a "+
+				"prefix, such as 192.168.1.17", text)
 		}
 		ips = append(ips, ip)
 	}
 	if len(pick(ips)) != len(ips) {
-		return nil, fmt.Errorf("%s are two addresses of one family: write one of IPv4, one of IPv6, or one of each", strings.Join(flag, ", "))
+		return nil, fmt.Errorf("%s are two addresses of one family: write one of IPv4, one of IPv6, or one of each",
+			strings.Join(flag, ", "))
 	}
 	return ips, nil
 }

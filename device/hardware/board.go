@@ -44,7 +44,8 @@ func MachineID(root string) (string, error) {
 		id = t.text("/etc/machine-id")
 	}
 	if id == "" || id == "uninitialized" {
-		return "", fmt.Errorf("identify this machine: it has neither a serial number in %s nor an %s: run systemd-machine-id-setup",
+		return "", fmt.Errorf(
+			"identify this machine: it has neither a serial number in %s nor an %s: run systemd-machine-id-setup",
 			t.path(deviceTree+"serial-number"), t.path("/etc/machine-id"))
 	}
 	sum := sha256.Sum256([]byte(id))

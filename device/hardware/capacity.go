@@ -16,14 +16,16 @@ const (
 	defaultMaxPods = 110 // the kubelet's
 	leastMaxPods   = 8
 
-	// What a container needs beside its program is the engine's process that watches it (6 MiB with Docker, 2 MiB
-	// with Podman), and what runs without any is the system, the engine (some 90 MiB) and the agent.
+	// What a container needs beside its program is the engine's process that watches it (6 MiB with
+	// Docker, 2 MiB with Podman), and what runs without any is the system, the engine (some 90 MiB)
+	// and the agent.
 	memoryPerPod   = 16 << 20
 	memoryOfNoPods = 128 << 20
 )
 
-// podsOf is how many pods a device takes: the kubelet's number, or as many as have room in a small memory. Best-effort
-// pods ask for nothing, so nothing else keeps 110 of them off a board with 430 MB.
+// podsOf is how many pods a device takes: the kubelet's number, or as many as have room in a small
+// memory. Best-effort pods ask for nothing, so nothing else keeps 110 of them off a board with 430
+// MB.
 func podsOf(memory int64) int64 {
 	if memory <= 0 { // not known, which is a problem of its own
 		return defaultMaxPods
@@ -110,7 +112,8 @@ func memory(ctx context.Context, t tree) (memoryUse, error) {
 	use := memoryUse{int64(vm.Total), int64(vm.Available)}
 	for _, g := range []struct{ limit, usage, stat, cache string }{
 		{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"},
-		{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"},
+		{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+			"/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"},
 	} {
 		limit, err := t.number(g.limit) // "max" is no number: no limit
 		if err != nil || limit <= 0 || limit >= use.capacity {

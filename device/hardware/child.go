@@ -88,7 +88,8 @@ func RunChild(w io.Writer, questions ...string) error {
 		f.Temperatures = append(f.Temperatures, Temperature{Name: name, Celsius: warm[name]})
 	}
 	f.Devices = few(s.list)
-	for _, list := range []*[]string{&f.Buses.GPIO, &f.Buses.I2C, &f.Buses.SPI, &f.Buses.OneWire, &f.Buses.LEDs, &f.Problems} {
+	for _, list := range []*[]string{&f.Buses.GPIO, &f.Buses.I2C, &f.Buses.SPI, &f.Buses.OneWire, &f.Buses.LEDs,
+		&f.Problems} {
 		*list = few(*list)
 	}
 	if err := json.NewEncoder(w).Encode(f); err != nil {

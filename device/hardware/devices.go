@@ -15,20 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device is a piece of hardware that a container can be given: what a pod asks for, and the device nodes that come
-// with it. A node belongs to one device, and a piece of hardware is one device, by whatever way it could be reached:
-// so who has it has it alone.
+// A Device is a piece of hardware that a container can be given: what a pod asks for, and the
+// device nodes that come with it. A node belongs to one device, and a piece of hardware is one
+// device, by whatever way it could be reached: so who has it has it alone.
 type Device struct {
-	Resource string   `json:"resource"`        // after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, codec, render, can0, usb-0bda-2838
-	ID       string   `json:"id"`              // which of them: by label, serial number or place; stays through a reboot and another kernel
-	Nodes    []string `json:"nodes,omitempty"` // such as /dev/i2c-1; none: a network interface of that name
-	Title    string   `json:"title,omitempty"`
-	NUMA     *int     `json:"numa,omitempty"` // the NUMA node that it is near to, where there is more than one
+	// after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, codec, render, can0, usb-0bda-2838
+	Resource string `json:"resource"`
+	// which of them: by label, serial number or place; stays through a reboot and another kernel
+	ID    string   `json:"id"`
+	Nodes []string `json:"nodes,omitempty"` // such as /dev/i2c-1; none: a network interface of that name
+	Title string   `json:"title,omitempty"`
+	NUMA  *int     `json:"numa,omitempty"` // the NUMA node that it is near to, where there is more than one
 
 	On    string `json:"on,omitempty"`    // the device on which a peripheral hangs: its nodes are those
 	Plain bool   `json:"plain,omitempty"` // it has no node, and is read below /sys, as everybody may
 
-	Internal bool `json:"internal,omitempty"` // a GPIO chip that is not the header's: only for who has a name for it in the board profile
+	// a GPIO chip that is not the header's: only for who has a name for it in the board profile
+	Internal bool `json:"internal,omitempty"`
 
 	found *finding // nil: read from what was written down
 }
@@ -57,12 +60,13 @@ type Node struct {
 
 // Same tells whether two are the same piece of hardware, be it elsewhere now.
 func (d Device) Same(e Device) bool {
-	return (d.ID == e.ID || d.was() == e.ID && e.ID != "" || e.was() == d.ID && d.ID != "") && d.Nodes == nil == (e.Nodes == nil)
+	return (d.ID == e.ID || d.was() == e.ID && e.ID != "" || e.was() == d.ID && d.ID != "") &&
+		d.Nodes == nil == (e.Nodes == nil)
 }
 
-// SharesNode tells whether a container that has one of two different devices can open the other as well, because the
-// kernel gave a device node of one to the other. A peripheral has the nodes of what it hangs on, and those who ask for
-// them share them knowingly.
+// SharesNode tells whether a container that has one of two different devices can open the other as
+// well, because the kernel gave a device node of one to the other. A peripheral has the nodes of
+// what it hangs on, and those who ask for them share them knowingly.
 func (d Device) SharesNode(e Device) bool {
 	if d.On != "" || e.On != "" || d.Same(e) {
 		return false
@@ -75,8 +79,8 @@ func (d Device) SharesNode(e Device) bool {
 	return false
 }
 
-// Look looks for the device again and returns where it is now: what was plugged in elsewhere has other nodes, and
-// another device may have those that it had. An error says that it is not there.
+// Look looks for the device again and returns where it is now: what was plugged in elsewhere has
+// other nodes, and another device may have those that it had. An error says that it is not there.
 func (d Device) Look() (Device, []Node, error) {
 	if d.Plain {
 		return d, nil, nil
@@ -110,7 +114,8 @@ func (d Device) Look() (Device, []Node, error) {
 	return d, nil, fmt.Errorf("%s is unplugged, or its driver has gone", d.ID)
 }
 
-// devices is what containers can be given. /sys tells what there is; what has no node in /dev cannot be given.
+// devices is what containers can be given. /sys tells what there is; what has no node in /dev
+// cannot be given.
 func devices(t tree) []Device {
 	s := &search{t: t, times: map[string]int{}}
 	s.gpioChips()
@@ -173,8 +178,9 @@ func inOrder(list []Device) []Device {
 	return few(list)
 }
 
-// withPeriph is what containers can be given where periph knows the GPIO chips and buses: those are there whether /sys
-// shows them or not. /sys says more of each, and fills in the rest. What periph found minutes ago may have gone since.
+// withPeriph is what containers can be given where periph knows the GPIO chips and buses: those are
+// there whether /sys shows them or not. /sys says more of each, and fills in the rest. What periph
+// found minutes ago may have gone since.
 func (t tree) withPeriph(list []Device, found []*Device) []Device {
 	for _, d := range found {
 		unknown := len(d.Nodes) > 0 && t.node(d.Nodes[0])
@@ -196,8 +202,9 @@ func (t tree) node(p string) bool {
 	return err == nil && (st.Mode()&os.ModeCharDevice != 0 || !t.real() && st.Mode().IsRegular())
 }
 
-// buses have the numbers that pods ask for: what is connected to each differs. All chip selects of an SPI bus are one
-// device, for they share its clock. CAN buses are network interfaces and have no node.
+// buses have the numbers that pods ask for: what is connected to each differs. All chip selects of
+// an SPI bus are one device, for they share its clock. CAN buses are network interfaces and have no
+// node.
 func (s *search) buses() {
 	for _, dir := range s.t.glob("/sys/class/i2c-dev/i2c-*") {
 		name := path.Base(dir)
@@ -229,8 +236,8 @@ func (s *search) renderers() {
 	}
 }
 
-// serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of what is plugged in
-// says which of several it is; without one it is known by its place.
+// serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of
+// what is plugged in says which of several it is; without one it is known by its place.
 func (s *search) serialPorts() {
 	t := s.t
 	consoles := strings.Fields(t.text("/sys/class/tty/console/active"))
@@ -256,8 +263,8 @@ func (s *search) serialPorts() {
 	}
 }
 
-// usbDevices are those that no driver of the kernel has made into something else: a disk, a network card or a radio is
-// the system's, and a serial port or a camera is given as such.
+// usbDevices are those that no driver of the kernel has made into something else: a disk, a network
+// card or a radio is the system's, and a serial port or a camera is given as such.
 func (s *search) usbDevices() {
 	const hub = "09"
 	t := s.t
@@ -273,17 +280,20 @@ func (s *search) usbDevices() {
 		vendor, product := t.text(dir+"/idVendor"), t.text(dir+"/idProduct")
 		if !taken && hex4(vendor) && hex4(product) {
 			node := fmt.Sprintf("/dev/bus/usb/%03d/%03d", t.integer(dir+"/busnum"), t.integer(dir+"/devnum"))
-			s.add("usb-"+vendor+"-"+product, name, node, dir).Title = strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product"))
+			s.add("usb-"+vendor+"-"+product, name, node,
+				dir).Title = strings.TrimSpace(t.text(dir+"/manufacturer") + " " + t.text(dir+"/product"))
 		}
 	}
 }
 
 func hex4(s string) bool {
-	return len(s) == 4 && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+	return len(s) == 4 && !strings.ContainsFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("0123456789abcdef", r)
+	})
 }
 
-// near is the NUMA node that a directory of /sys names for what it stands for, or for the nearest above it: a bus has
-// none of its own, its controller has.
+// near is the NUMA node that a directory of /sys names for what it stands for, or for the nearest
+// above it: a bus has none of its own, its controller has.
 func (t tree) near(dir string) *int {
 	full, err := filepath.EvalSymlinks(t.path(dir))
 	if err != nil {
@@ -310,7 +320,8 @@ func (t tree) link(p string) string {
 	return ""
 }
 
-// resolve is where a path leads to, below the directory of the tree as well; empty where it leads nowhere.
+// resolve is where a path leads to, below the directory of the tree as well; empty where it leads
+// nowhere.
 func (t tree) resolve(p string) string {
 	full, err := filepath.EvalSymlinks(t.path(p))
 	if err != nil {
@@ -319,8 +330,9 @@ func (t tree) resolve(p string) string {
 	return full
 }
 
-// place is the name of the nearest piece of hardware at or above a directory of /sys: its address on a bus. The parts
-// that the kernel makes of one, such as the ports of a serial chip, have names of the kernel's own. Empty: nobody says.
+// place is the name of the nearest piece of hardware at or above a directory of /sys: its address
+// on a bus. The parts that the kernel makes of one, such as the ports of a serial chip, have names
+// of the kernel's own. Empty: nobody says.
 func (t tree) place(dir string) string {
 	full := t.resolve(dir)
 	for ; strings.HasPrefix(full, t.path("/sys/devices/")); full = filepath.Dir(full) {
@@ -333,8 +345,8 @@ func (t tree) place(dir string) string {
 	return ""
 }
 
-// ioctl asks a device node something that only reads, and returns the answer of so many bytes; nil where it cannot be
-// asked.
+// ioctl asks a device node something that only reads, and returns the answer of so many bytes; nil
+// where it cannot be asked.
 func (t tree) ioctl(node string, request uintptr, size int) []byte {
 	if !t.real() {
 		return nil
@@ -346,7 +358,8 @@ func (t tree) ioctl(node string, request uintptr, size int) []byte {
 		}
 		defer func() { _ = unix.Close(fd) }()
 		answer := make([]byte, size)
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(&answer[0]))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request,
+			uintptr(unsafe.Pointer(&answer[0]))); errno != 0 {
 			return nil, errno
 		}
 		return answer, nil

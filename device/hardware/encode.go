@@ -15,7 +15,8 @@ func (r Report) JSON() json.RawMessage {
 	if len(b) <= MaxReport {
 		return b
 	}
-	r.Problems = append(slices.Clone(few(r.Problems)), "the report was too large: buses, devices, disks and sensors are left out")
+	r.Problems = append(slices.Clone(few(r.Problems)),
+		"the report was too large: buses, devices, disks and sensors are left out")
 	for i, p := range r.Problems {
 		r.Problems[i] = clean(p)
 	}

@@ -43,9 +43,10 @@ func firmware(t tree) *Firmware {
 	return &f
 }
 
-// resetCause is why the board was reset, as far as somebody says it: the power chip of a Raspberry Pi 5
-// (chosen/power/power_reset), the watchdog's driver (WDIOF_ in linux/watchdog.h), or the power-on bit of a Broadcom
-// chip's PM_RSTS. The other bits of that do not tell a reboot from a watchdog's reset: then nothing is said.
+// resetCause is why the board was reset, as far as somebody says it: the power chip of a Raspberry
+// Pi 5 (chosen/power/power_reset), the watchdog's driver (WDIOF_ in linux/watchdog.h), or the
+// power-on bit of a Broadcom chip's PM_RSTS. The other bits of that do not tell a reboot from a
+// watchdog's reset: then nothing is said.
 func resetCause(t tree) string {
 	var causes []string
 	name := func(bits uint32, names ...string) {
@@ -58,7 +59,8 @@ func resetCause(t tree) string {
 	chip, _ := t.cell(deviceTree + "chosen/power/power_reset")
 	name(chip, "over-voltage", "under-voltage", "over-temperature", "enable-signal", "watchdog")
 	if len(causes) == 0 {
-		name(uint32(t.integer("/sys/class/watchdog/watchdog0/bootstatus")), "over-temperature", "fan", "external", "external", "under-voltage", "watchdog", "over-voltage")
+		name(uint32(t.integer("/sys/class/watchdog/watchdog0/bootstatus")), "over-temperature", "fan", "external",
+			"external", "under-voltage", "watchdog", "over-voltage")
 	}
 	if status, ok := t.cell(bootloader + "rsts"); ok && status>>12&1 == 1 && len(causes) == 0 {
 		return "power-on"

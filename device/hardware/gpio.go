@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// headerChips are the labels of the GPIO chips whose lines a board has on its pin header. All other chips are inside of
-// the board, or were plugged in: they switch its regulators and LEDs, so pods get them only where a board profile names
-// them.
+// headerChips are the labels of the GPIO chips whose lines a board has on its pin header. All other
+// chips are inside of the board, or were plugged in: they switch its regulators and LEDs, so pods
+// get them only where a board profile names them.
 var headerChips = regexp.MustCompile(`^(` +
 	`pinctrl-(bcm2835|bcm2711|rp1)` + // Raspberry Pi up to 3, 4, 5
 	`|gpio-\d+-\d+` + // BeagleBone
@@ -21,8 +21,9 @@ var headerChips = regexp.MustCompile(`^(` +
 	`|tegra\d+-gpio(-aon)?` + // Jetson
 	`)$`)
 
-// gpioChips are known by the labels that their drivers give them: the kernel numbers them as it finds them, and another
-// kernel in another order. Chips of one kind, or without a label, are known by their places.
+// gpioChips are known by the labels that their drivers give them: the kernel numbers them as it
+// finds them, and another kernel in another order. Chips of one kind, or without a label, are known
+// by their places.
 func (s *search) gpioChips() {
 	siblings := map[string]int{}
 	for _, dir := range s.t.glob("/sys/bus/gpio/devices/gpiochip*") {
@@ -40,8 +41,9 @@ func (s *search) gpioChips() {
 	}
 }
 
-// chipLabel is the label of a GPIO chip, empty where nobody tells. The chip itself is asked or, where its node cannot be
-// opened, the class in /sys. Kernels before 6.17 number the chips otherwise there: it is the nth of its parent.
+// chipLabel is the label of a GPIO chip, empty where nobody tells. The chip itself is asked or,
+// where its node cannot be opened, the class in /sys. Kernels before 6.17 number the chips
+// otherwise there: it is the nth of its parent.
 func (t tree) chipLabel(name, parent string, nth int) string {
 	const chipInfo = 0x8044b401 // GPIO_GET_CHIPINFO_IOCTL: name, label, number of lines
 	if info := t.ioctl("/dev/"+name, chipInfo, 68); info != nil {

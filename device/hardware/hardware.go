@@ -47,16 +47,17 @@ type Report struct {
 	Power        *Power               `json:"power,omitempty"`  // nil: the board does not tell
 	Supply       *Supply              `json:"supply,omitempty"` // nil: nobody asks it
 	Disks        []Disk               `json:"disks,omitempty"`
-	ReadOnly     []string             `json:"readOnlyMounts,omitempty"` // disks mounted read-only: the first sign of a dying SD card
-	Unwritable   []string             `json:"unwritable,omitempty"`     // directories of agent and engine on a read-only file system
-	Watchdog     *Watchdog            `json:"watchdog,omitempty"`
-	Clock        *Clock               `json:"clock,omitempty"`
-	Radios       []Radio              `json:"radios,omitempty"`
-	Audio        []string             `json:"audio,omitempty"`  // sound cards
-	Chips        []string             `json:"chips,omitempty"`  // on I2C buses that the kernel was told of, such as 1-0068 ds3231
-	Stalls       *Stalls              `json:"stalls,omitempty"` // nil: the kernel does not measure them
-	MemoryLimits bool                 `json:"memoryLimits"`     // the kernel can limit the memory of a container
-	Problems     []string             `json:"problems,omitempty"`
+	// disks mounted read-only: the first sign of a dying SD card
+	ReadOnly     []string  `json:"readOnlyMounts,omitempty"`
+	Unwritable   []string  `json:"unwritable,omitempty"` // directories of agent and engine on a read-only file system
+	Watchdog     *Watchdog `json:"watchdog,omitempty"`
+	Clock        *Clock    `json:"clock,omitempty"`
+	Radios       []Radio   `json:"radios,omitempty"`
+	Audio        []string  `json:"audio,omitempty"`  // sound cards
+	Chips        []string  `json:"chips,omitempty"`  // on I2C buses that the kernel was told of, such as 1-0068 ds3231
+	Stalls       *Stalls   `json:"stalls,omitempty"` // nil: the kernel does not measure them
+	MemoryLimits bool      `json:"memoryLimits"`     // the kernel can limit the memory of a container
+	Problems     []string  `json:"problems,omitempty"`
 }
 
 // A Host is the operating system and the processor under it.
@@ -75,7 +76,8 @@ type Host struct {
 	OSMachineID string `json:"-"` // systemd's, as the kubelet tells it; the Node has it
 	SystemUUID  string `json:"-"` // of the hardware
 
-	Features []string `json:"features,omitempty"` // of the processor, by the kernel's names; those that programs are built for
+	// of the processor, by the kernel's names; those that programs are built for
+	Features []string `json:"features,omitempty"`
 }
 
 // A Board is the computer itself.
@@ -89,13 +91,14 @@ type Board struct {
 
 // A Firmware is what started the kernel, and from where.
 type Firmware struct {
-	Version     string `json:"version,omitempty"`     // of the boot EEPROM or the BIOS
-	Built       string `json:"built,omitempty"`       // its date
-	Image       string `json:"image,omitempty"`       // of the system, from issue.txt on the boot partition
-	BootMode    string `json:"bootMode,omitempty"`    // sd, network, rpiboot, usb, nvme, http
-	Partition   int    `json:"partition,omitempty"`   // that it has booted from
-	Tryboot     bool   `json:"tryboot,omitempty"`     // this boot is a try of a new one
-	Reset       string `json:"reset,omitempty"`       // why the board was reset: power-on, watchdog, under-voltage; empty: nobody says
+	Version   string `json:"version,omitempty"`   // of the boot EEPROM or the BIOS
+	Built     string `json:"built,omitempty"`     // its date
+	Image     string `json:"image,omitempty"`     // of the system, from issue.txt on the boot partition
+	BootMode  string `json:"bootMode,omitempty"`  // sd, network, rpiboot, usb, nvme, http
+	Partition int    `json:"partition,omitempty"` // that it has booted from
+	Tryboot   bool   `json:"tryboot,omitempty"`   // this boot is a try of a new one
+	// why the board was reset: power-on, watchdog, under-voltage; empty: nobody says
+	Reset       string `json:"reset,omitempty"`
 	ResetStatus string `json:"resetStatus,omitempty"` // the register PM_RSTS of a Raspberry Pi, hex
 }
 
@@ -194,7 +197,8 @@ type Watchdog struct {
 // A Clock says whether the time can be trusted.
 type Clock struct {
 	Synced bool `json:"synced"` // the kernel's clock is disciplined by NTP or the like
-	RTC    bool `json:"rtc"`    // there is a clock that runs without the system; whether through a power cut, its battery decides
+	// there is a clock that runs without the system; whether through a power cut, its battery decides
+	RTC bool `json:"rtc"`
 
 	Name    string   `json:"name,omitempty"`    // of that clock's driver
 	Battery *float64 `json:"battery,omitempty"` // volts of its battery; nil: nothing measures it

@@ -37,9 +37,12 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 	if p := r.Power; p != nil {
 		switch {
 		case p.UnderVoltage:
-			add(ConditionPowerOK, corev1.ConditionFalse, "UnderVoltage", "the supply voltage is too low now"+when(p.doubted != "", " ("+p.doubted+")")+": use a stronger power supply or a shorter cable")
+			add(ConditionPowerOK, corev1.ConditionFalse, "UnderVoltage",
+				"the supply voltage is too low now"+when(p.doubted != "", " ("+p.doubted+")")+
+					": use a stronger power supply or a shorter cable")
 		case p.Throttled || p.FrequencyCapped:
-			add(ConditionPowerOK, corev1.ConditionFalse, "Throttled", "the firmware slows the processor down: check its cooling and its power supply")
+			add(ConditionPowerOK, corev1.ConditionFalse, "Throttled",
+				"the firmware slows the processor down: check its cooling and its power supply")
 		case p.UnderVoltageSeen:
 			add(ConditionPowerOK, corev1.ConditionTrue, "UnderVoltageSeen", "the supply voltage has been too low since the boot")
 		default:
@@ -50,7 +53,8 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 	switch {
 	case len(r.Unwritable) > 0:
 		add(ConditionStorageHealthy, corev1.ConditionFalse, "ReadOnlyFileSystem",
-			strings.Join(r.Unwritable, ", ")+" cannot be written: the file system is read-only; check the kernel's log and replace the card or disk")
+			strings.Join(r.Unwritable, ", ")+" cannot be written: the file system is read-only; check the kernel's log and "+
+				"replace the card or disk")
 	case worn >= 0:
 		add(ConditionStorageHealthy, corev1.ConditionFalse, "WornOut",
 			fmt.Sprintf("%s is at the end of its life: replace it", r.Disks[worn].Name))
@@ -60,13 +64,16 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 	if c := r.Clock; c != nil && c.Synced {
 		add(ConditionClockSynced, corev1.ConditionTrue, "ClockSynced", "a time service disciplines the clock")
 	} else if c != nil {
-		add(ConditionClockSynced, corev1.ConditionFalse, "ClockNotSynced", "no time service disciplines the clock: check the network and systemd-timesyncd or chrony")
+		add(ConditionClockSynced, corev1.ConditionFalse, "ClockNotSynced",
+			"no time service disciplines the clock: check the network and systemd-timesyncd or chrony")
 	}
 	if r.MemoryLimits {
-		add(ConditionMemoryLimits, corev1.ConditionTrue, "MemoryControllerEnabled", "the kernel limits the memory of containers")
+		add(ConditionMemoryLimits, corev1.ConditionTrue, "MemoryControllerEnabled",
+			"the kernel limits the memory of containers")
 	} else {
 		add(ConditionMemoryLimits, corev1.ConditionFalse, "MemoryControllerDisabled",
-			"the kernel does not limit the memory of containers: on a Raspberry Pi add cgroup_enable=memory to cmdline.txt and reboot")
+			"the kernel does not limit the memory of containers: on a Raspberry Pi add cgroup_enable=memory to cmdline.txt "+
+				"and reboot")
 	}
 	return list
 }

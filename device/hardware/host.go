@@ -61,7 +61,8 @@ func host(t tree) (Host, []string) {
 	}
 	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // as root only
 	if h.BootID == "" {
-		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+" is missing: is /proc mounted?")
+		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+
+			" is missing: is /proc mounted?")
 	}
 	return h, problems
 }

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed whenever something of which devices are made is plugged in or out, until ctx ends. The kernel
-// tells, and udev once more when it has given its names; both tell everybody who listens. An error says that nobody
-// will: look from time to time.
+// Watch calls changed whenever something of which devices are made is plugged in or out, until ctx
+// ends. The kernel tells, and udev once more when it has given its names; both tell everybody who
+// listens. An error says that nobody will: look from time to time.
 func Watch(ctx context.Context, changed func()) error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return fmt.Errorf("listen for hardware that is plugged in: %w", err)
 	}
@@ -41,8 +42,9 @@ func Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// concerns tells whether a message of the kernel or of udev is about what devices are made of. Every container that
-// starts has network interfaces, so those that no hardware is behind are nobody's business.
+// concerns tells whether a message of the kernel or of udev is about what devices are made of.
+// Every container that starts has network interfaces, so those that no hardware is behind are
+// nobody's business.
 func concerns(message []byte) bool {
 	is := func(key, value string) bool { return bytes.Contains(message, []byte("\x00"+key+"="+value+"\x00")) }
 	if is("ACTION", "bind") || is("ACTION", "unbind") || is("ACTION", "change") {

@@ -36,8 +36,9 @@ func features(t tree) (list []string) {
 	return slices.Compact(list)
 }
 
-// Labels are what a scheduler can ask for, measured: hardware.flotilla.dev/cpu-neon, page-size, gpio, i2c, spi, serial,
-// video, codec, render, can, wifi, bluetooth and the USB devices. All of them are "true", but for the page size in bytes.
+// Labels are what a scheduler can ask for, measured: hardware.flotilla.dev/cpu-neon, page-size,
+// gpio, i2c, spi, serial, video, codec, render, can, wifi, bluetooth and the USB devices. All of
+// them are "true", but for the page size in bytes.
 func Labels(r Report) map[string]string {
 	labels := map[string]string{}
 	add := func(key, value string) { labels[fleet.LabelHardwarePrefix+key] = value }

@@ -12,8 +12,9 @@ import (
 // Software is what of a node's description the hardware does not tell.
 type Software struct {
 	Engine string // such as docker://20.10.24
-	Arch   string // GOARCH of the containers that the engine runs: a 32-bit system may have a 64-bit kernel. Empty: not known
-	Agent  string // version of the agent
+	// GOARCH of the containers that the engine runs: a 32-bit system may have a 64-bit kernel. Empty: not known
+	Arch  string
+	Agent string // version of the agent
 }
 
 // NodeStatus turns a report into the part of a Kubernetes node status that comes

@@ -84,7 +84,8 @@ func (p *Periph) child(ctx context.Context, answer any, question ...string) erro
 	cmd.Env = []string{"GOTRACEBACK=none", "PATH=" + os.Getenv("PATH")}
 	cmd.WaitDelay = time.Second
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: groupIDs("/", busGroups)}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody,
+			Groups: groupIDs("/", busGroups)}}
 	}
 	err := cmd.Run()
 	switch {

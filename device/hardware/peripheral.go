@@ -39,9 +39,10 @@ type answer struct {
 	Node    string `json:"node,omitempty"`
 }
 
-// Connected looks for the peripherals of a board profile, in their order. What the kernel knows is believed; the rest is
-// asked by periph in a child process: a chip on an I2C bus for one byte, and a line that is an input for its pull. What
-// hangs on a node that a container has is not asked. Nothing is ever driven.
+// Connected looks for the peripherals of a board profile, in their order. What the kernel knows is
+// believed; the rest is asked by periph in a child process: a chip on an I2C bus for one byte, and
+// a line that is an input for its pull. What hangs on a node that a container has is not asked.
+// Nothing is ever driven.
 func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []string) []Presence {
 	t := treeOf(o)
 	out := make([]Presence, len(list))
@@ -78,7 +79,8 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 				if i := slices.IndexFunc(found, func(d Device) bool { return slices.Contains(d.Nodes, node) }); i >= 0 {
 					on, periph = found[i].ID, found[i].found.periph
 				}
-				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node}, found: &finding{root: t, was: was + "/" + idOn(list[at]), periph: periph}}
+				p.Device = Device{Resource: p.Name, ID: on + "/" + idOn(list[at]), On: on, Nodes: []string{node},
+					found: &finding{root: t, was: was + "/" + idOn(list[at]), periph: periph}}
 			}
 		}
 	}
@@ -100,14 +102,16 @@ func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) 
 	case fleet.PeripheralOneWire:
 		chips := t.glob("/sys/bus/w1/devices/" + p.Family + "-*")
 		if len(chips) == 0 {
-			out.Missing = fmt.Sprintf("no 1-wire chip of family %s answers: check its wiring, and that the board has a 1-wire bus (on a Raspberry Pi dtoverlay=w1-gpio)", p.Family)
+			out.Missing = fmt.Sprintf("no 1-wire chip of family %s answers: check its wiring, and that the board has a "+
+				"1-wire bus (on a Raspberry Pi dtoverlay=w1-gpio)", p.Family)
 			return out, true
 		}
 		out.Device = Device{Resource: p.Name, ID: path.Base(chips[0]), Plain: true, found: &finding{root: t}}
 	case fleet.PeripheralI2C:
 		bus := fmt.Sprintf("i2c-%d", *p.Bus)
 		if !slices.ContainsFunc(found, func(d Device) bool { return d.ID == bus }) {
-			out.Missing = fmt.Sprintf("there is no bus %s: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev", bus)
+			out.Missing = fmt.Sprintf(
+				"there is no bus %s: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev", bus)
 			return out, true
 		}
 		// A chip with a driver was found by it.
@@ -115,7 +119,8 @@ func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) 
 		if !t.exists(chip + "/driver") {
 			return out, false
 		}
-		out.Device = Device{Resource: p.Name, ID: bus + "/" + idOn(p), On: bus, Nodes: []string{"/dev/" + bus}, found: &finding{root: t}}
+		out.Device = Device{Resource: p.Name, ID: bus + "/" + idOn(p), On: bus, Nodes: []string{"/dev/" + bus},
+			found: &finding{root: t}}
 	case fleet.PeripheralGPIOIn, fleet.PeripheralGPIOOut:
 		return out, false
 	default:
@@ -191,7 +196,9 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 			return answer{Unasked: true, Node: a.Node}
 		}
 		if err := b.i2c(*p.Bus, p.Address); err != nil {
-			return answer{Missing: clean(fmt.Sprintf("nothing answers at address %#02x of i2c-%d (%v): check its wiring, its power and its address", p.Address, *p.Bus, err))}
+			return answer{Missing: clean(fmt.Sprintf(
+				"nothing answers at address %#02x of i2c-%d (%v): check its wiring, its power and its address", p.Address, *p.Bus,
+				err))}
 		}
 		return a
 	}
@@ -207,11 +214,13 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 	switch {
 	case slices.Contains(held, a.Node): // it is there, and whether it is the container that has it does not matter
 	case user != "":
-		return answer{Missing: clean(fmt.Sprintf("line %s is taken by %s: take it from there, or use another line", p.Line, user))}
+		return answer{Missing: clean(fmt.Sprintf("line %s is taken by %s: take it from there, or use another line", p.Line,
+			user))}
 	case p.Type == fleet.PeripheralGPIOIn:
 		defer l.Close()
 		if err := l.In(pulls[p.Pull], gpio.NoEdge); err != nil {
-			return answer{Missing: clean(fmt.Sprintf("line %s cannot be an input with pull %q (%v): use a line and a pull that the chip has", p.Line, p.Pull, err))}
+			return answer{Missing: clean(fmt.Sprintf(
+				"line %s cannot be an input with pull %q (%v): use a line and a pull that the chip has", p.Line, p.Pull, err))}
 		}
 	}
 	return a

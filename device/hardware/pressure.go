@@ -54,7 +54,8 @@ type watch struct {
 	amount Amount
 }
 
-// wording is a condition's name and what Kubernetes says in each state, but for the kubelet, which is not here.
+// wording is a condition's name and what Kubernetes says in each state, but for the kubelet, which
+// is not here.
 type wording struct {
 	condition        corev1.NodeConditionType
 	badReason, bad   string

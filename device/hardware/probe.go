@@ -14,7 +14,8 @@ func Probe(ctx context.Context, o Options) (Report, error) {
 	if st, err := os.Stat(string(t)); err != nil {
 		return Report{}, fmt.Errorf("probe the hardware below %s: %w", t, err)
 	} else if !st.IsDir() {
-		return Report{}, fmt.Errorf("probe the hardware below %s: it is a file: name the directory that holds proc and sys", t)
+		return Report{}, fmt.Errorf("probe the hardware below %s: it is a file: name the directory that holds proc and sys",
+			t)
 	}
 	var r Report
 	var problems []string

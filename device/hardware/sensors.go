@@ -56,13 +56,17 @@ func fans(t tree) (list []Fan) {
 }
 
 func voltages(t tree) (list []Voltage) {
-	monitored(t, "in", func(name string, milli int64) { list = append(list, Voltage{Name: name, Volts: float64(milli) / 1000}) })
+	monitored(t, "in", func(name string, milli int64) {
+		list = append(list, Voltage{Name: name, Volts: float64(milli) / 1000})
+	})
 	return few(list)
 }
 
-// throttled is the firmware's word. Its driver has another place on each chip; other kernels than the maker's have none.
+// throttled is the firmware's word. Its driver has another place on each chip; other kernels than
+// the maker's have none.
 func throttled(t tree) string {
-	for _, pattern := range []string{"/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled", "/sys/devices/platform/soc*/soc*:firmware/get_throttled"} {
+	for _, pattern := range []string{"/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled",
+		"/sys/devices/platform/soc*/soc*:firmware/get_throttled"} {
 		for _, file := range t.glob(pattern) {
 			if text := t.text(file); text != "" {
 				return text
@@ -72,8 +76,9 @@ func throttled(t tree) string {
 	return ""
 }
 
-// power reads what the Raspberry Pi's firmware says: eight bits of it with its own kernel, and the kernel's alarm of too
-// low a voltage. Where they contradict each other the worse one counts, and is named.
+// power reads what the Raspberry Pi's firmware says: eight bits of it with its own kernel, and the
+// kernel's alarm of too low a voltage. Where they contradict each other the worse one counts, and
+// is named.
 func power(t tree) *Power {
 	const firmware, monitor = "get_throttled", "in0_lcrit_alarm of rpi_volt"
 	var p *Power

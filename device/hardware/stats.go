@@ -23,8 +23,9 @@ type Stats struct {
 	NodeFs, NodeFsInodes   Amount // holds Options.StateDir
 	ImageFs, ImageFsInodes Amount // holds Options.EngineRoot
 	PIDs                   Amount
-	Temperature            Amount        // of the processor, thousandths of a degree Celsius; Capacity 0: nobody measures it
-	Busy                   time.Duration // processor time spent since the boot, of all processors; 0: not known
+	// of the processor, thousandths of a degree Celsius; Capacity 0: nobody measures it
+	Temperature Amount
+	Busy        time.Duration // processor time spent since the boot, of all processors; 0: not known
 
 	Addresses []corev1.NodeAddress // the node's, as in a Report; nil: nobody has looked
 }

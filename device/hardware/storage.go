@@ -51,8 +51,8 @@ func disks(t tree) []Disk {
 	return few(list)
 }
 
-// fileSystemErrors counts those that ext4 has met on a disk since its file systems were checked last. A card tells of
-// none itself.
+// fileSystemErrors counts those that ext4 has met on a disk since its file systems were checked
+// last. A card tells of none itself.
 func fileSystemErrors(t tree, disk string) (n int64) {
 	for _, dir := range t.glob("/sys/fs/ext4/" + disk + "*") {
 		if part := strings.TrimPrefix(strings.TrimPrefix(path.Base(dir), disk), "p"); strings.Trim(part, "0123456789") == "" {
@@ -95,7 +95,8 @@ func readOnlyMounts(t tree) []string {
 	var list []string
 	for line := range strings.Lines(string(b)) { // device, place, type, options
 		f := strings.Fields(line)
-		if len(f) < 4 || !strings.HasPrefix(f[0], "/dev/") || strings.HasPrefix(f[0], "/dev/loop") || slices.Contains(readOnlyFS, f[2]) {
+		if len(f) < 4 || !strings.HasPrefix(f[0], "/dev/") || strings.HasPrefix(f[0], "/dev/loop") ||
+			slices.Contains(readOnlyFS, f[2]) {
 			continue
 		}
 		if slices.Contains(strings.Split(f[3], ","), "ro") && !slices.Contains(list, f[1]) {

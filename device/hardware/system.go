@@ -25,7 +25,8 @@ func clock(t tree) *Clock {
 	return &c
 }
 
-// rtc is the clock that runs without the system. Only that of a Raspberry Pi 5 measures its battery: nothing is said of any other's.
+// rtc is the clock that runs without the system. Only that of a Raspberry Pi 5 measures its
+// battery: nothing is said of any other's.
 func rtc(t tree) (c Clock) {
 	const dir = "/sys/class/rtc/rtc0/"
 	c.RTC, c.Name = t.exists(dir), t.text(dir+"name")
@@ -102,7 +103,8 @@ func leds(t tree) (list []string) {
 	return few(list)
 }
 
-// NUMA are the NUMA nodes of the machine whose root directory is root; none where all memory is equally near.
+// NUMA are the NUMA nodes of the machine whose root directory is root; none where all memory is
+// equally near.
 func NUMA(root string) []NUMANode { return numa(treeOf(Options{Root: root})) }
 
 // Count is how many processors a node has.

@@ -56,12 +56,13 @@ func read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// patience is for a driver that asks its chip when its file is read: a 1-wire sensor takes most of a second.
+// patience is for a driver that asks its chip when its file is read: a 1-wire sensor takes most of
+// a second.
 const patience = 2 * time.Second
 
-// questions are those that the kernel has not answered yet. A driver whose bus or disk hangs, or the server of a file system
-// that is elsewhere, may answer in minutes, or never, and nothing can end the question: nobody waits for it, and it is not
-// asked again meanwhile.
+// questions are those that the kernel has not answered yet. A driver whose bus or disk hangs, or
+// the server of a file system that is elsewhere, may answer in minutes, or never, and nothing can
+// end the question: nobody waits for it, and it is not asked again meanwhile.
 var questions = struct {
 	sync.Mutex
 	due map[string]*pending
@@ -116,7 +117,8 @@ func readDriver(name string) ([]byte, error) {
 	return text.([]byte), err
 }
 
-// statfs asks for the file system that a directory is on, or would be. Of another root what stands for it is asked.
+// statfs asks for the file system that a directory is on, or would be. Of another root what stands
+// for it is asked.
 func (t tree) statfs(dir string) (*unix.Statfs_t, error) {
 	st, err := patiently("statfs "+t.path(dir), func() (any, error) {
 		st := new(unix.Statfs_t)

@@ -18,30 +18,33 @@ const (
 	capOfDevice = 0x80000000      // V4L2_CAP_DEVICE_CAPS: there are others for this node alone
 )
 
-// codecs are names of drivers that change pictures in memory, for where the capabilities are not known.
+// codecs are names of drivers that change pictures in memory, for where the capabilities are not
+// known.
 var codecs = regexp.MustCompile(`(^|[^A-Za-z])(codec|p?isp|hevc|rpivid|vpu|hantro|rkvdec|cedrus)`)
 
-// videoDevices are one device for all nodes of one piece of hardware: a camera has one for its frames and one for their
-// description, a codec one for each direction. What gives pictures of the world is video; what is given pictures, such
-// as an encoder or an image processor, is a codec. They are known by the place where they are connected.
+// videoDevices are one device for all nodes of one piece of hardware: a camera has one for its
+// frames and one for their description, a codec one for each direction. What gives pictures of the
+// world is video; what is given pictures, such as an encoder or an image processor, is a codec.
+// They are known by the place where they are connected.
 func (s *search) videoDevices() {
 	for _, dir := range s.t.glob("/sys/class/video4linux/video*") {
 		name, title := path.Base(dir), s.t.text(dir+"/name")
 		id, node := cmp.Or(s.t.place(dir+"/device"), name), "/dev/"+name
 		d := s.join("video", id, node, dir+"/device")
 		d.Title = cmp.Or(d.Title, title)
-		if caps, known := s.t.capabilities(dir, node); known && caps&(capOutput|capM2M) != 0 || !known && codecs.MatchString(title+" "+id) {
+		if caps, known := s.t.capabilities(dir, node); known && caps&(capOutput|capM2M) != 0 ||
+			!known && codecs.MatchString(title+" "+id) {
 			d.Resource = "codec"
 		}
 	}
 }
 
-// asked are the capabilities of video nodes by their inode in /sys, which a node has for as long as it is there: opening
-// one wakes its camera.
+// asked are the capabilities of video nodes by their inode in /sys, which a node has for as long as
+// it is there: opening one wakes its camera.
 var asked sync.Map
 
-// capabilities are what a video node can do; false where it cannot be asked. In the root of another board the file in
-// the place of the node may hold them.
+// capabilities are what a video node can do; false where it cannot be asked. In the root of another
+// board the file in the place of the node may hold them.
 func (t tree) capabilities(dir, node string) (caps uint64, known bool) {
 	if !t.real() {
 		caps, err := strconv.ParseUint(t.text(node), 0, 32)

@@ -24,16 +24,21 @@ func (r Report) Write(w io.Writer) error {
 	line("board", "%s (%s)", cmp.Or(r.Board.Model, "unknown"), r.Board.Name)
 	line("compatible", "%s", strings.Join(r.Board.Compatible, " "))
 	if v := r.Board.Revision; v != nil {
-		parts := slices.DeleteFunc([]string{v.Code, v.Type, v.Processor, v.Manufacturer}, func(s string) bool { return s == "" })
+		parts := slices.DeleteFunc([]string{v.Code, v.Type, v.Processor, v.Manufacturer}, func(s string) bool {
+			return s == ""
+		})
 		line("revision", "%s", strings.Join(parts, ", "))
 	}
 	line("serial", "%s", r.Board.Serial)
 	if f := r.Firmware; f != nil {
-		line("firmware", "%s", join(", ", f.Version, f.Built, f.Image, when(f.BootMode != "", "booted from "+f.BootMode), when(f.Tryboot, "a try")))
+		line("firmware", "%s", join(", ", f.Version, f.Built, f.Image, when(f.BootMode != "", "booted from "+f.BootMode),
+			when(f.Tryboot, "a try")))
 		line("last reset", "%s%s", f.Reset, when(f.Reset == "" && f.ResetStatus != "", "status "+f.ResetStatus))
 	}
-	line("processor", "%d × %s, %s/%s %s", r.Capacity.CPUs, cmp.Or(r.Host.CPU, "unknown"), r.Host.OS, r.Host.Arch, r.Host.Variant)
-	line("memory", "%s, swap %s%s", size(r.Capacity.Memory), size(r.Capacity.Swap), when(!r.MemoryLimits, ", the kernel does not limit containers"))
+	line("processor", "%d × %s, %s/%s %s", r.Capacity.CPUs, cmp.Or(r.Host.CPU, "unknown"), r.Host.OS, r.Host.Arch,
+		r.Host.Variant)
+	line("memory", "%s, swap %s%s", size(r.Capacity.Memory), size(r.Capacity.Swap),
+		when(!r.MemoryLimits, ", the kernel does not limit containers"))
 	for _, n := range r.NUMA {
 		line("numa node", "%d: processors %s, %s", n.ID, n.CPUs, size(n.Memory))
 	}
@@ -46,7 +51,8 @@ func (r Report) Write(w io.Writer) error {
 	}
 	for _, d := range r.Disks {
 		life := when(d.LifeUsed > 0, fmt.Sprintf(", %d%% of its life used", d.LifeUsed))
-		line("disk", "%s %s, %s%s%s", d.Name, cmp.Or(strings.TrimSpace(d.Kind+" "+d.Model), "unknown"), size(d.Bytes), life, when(d.Errors > 0, fmt.Sprintf(", %d errors", d.Errors))+when(d.ReadOnly, ", read-only"))
+		line("disk", "%s %s, %s%s%s", d.Name, cmp.Or(strings.TrimSpace(d.Kind+" "+d.Model), "unknown"), size(d.Bytes), life,
+			when(d.Errors > 0, fmt.Sprintf(", %d errors", d.Errors))+when(d.ReadOnly, ", read-only"))
 	}
 	line("read-only", "%s", strings.Join(r.ReadOnly, " "))
 	for _, t := range r.Temperatures {
@@ -70,7 +76,8 @@ func (r Report) Write(w io.Writer) error {
 		line("watchdog", "%s, %d s", cmp.Or(g.Identity, "unknown"), g.Timeout)
 	}
 	if c := r.Clock; c != nil {
-		line("clock", "%s, %s", either(c.Synced, "synchronised", "not synchronised"), either(c.RTC, c.text(), "no clock of its own: the time is lost at a power cut"))
+		line("clock", "%s, %s", either(c.Synced, "synchronised", "not synchronised"),
+			either(c.RTC, c.text(), "no clock of its own: the time is lost at a power cut"))
 	}
 	for _, x := range r.Radios {
 		line("radio", "%s %s%s", x.Name, x.Kind, when(x.Signal != 0, fmt.Sprintf(", %d dBm", x.Signal)))
@@ -78,14 +85,16 @@ func (r Report) Write(w io.Writer) error {
 	for _, b := range []struct {
 		name  string
 		names []string
-	}{{"gpio", r.Buses.GPIO}, {"i2c", r.Buses.I2C}, {"spi", r.Buses.SPI}, {"1-wire", r.Buses.OneWire}, {"leds", r.Buses.LEDs}, {"audio", r.Audio}} {
+	}{{"gpio", r.Buses.GPIO}, {"i2c", r.Buses.I2C}, {"spi", r.Buses.SPI}, {"1-wire", r.Buses.OneWire},
+		{"leds", r.Buses.LEDs}, {"audio", r.Audio}} {
 		line(b.name, "%s", strings.Join(b.names, " "))
 	}
 	for _, c := range r.Chips {
 		line("chip", "%s", c)
 	}
 	for _, d := range r.Devices {
-		line("device", "%s%s %s %s%s", fleet.Group+"/", d.Resource, d.ID, strings.Join(d.Nodes, " "), when(d.Title != "", " ("+d.Title+")")+when(d.Internal, " (internal: only for a peripheral of the board profile)"))
+		line("device", "%s%s %s %s%s", fleet.Group+"/", d.Resource, d.ID, strings.Join(d.Nodes, " "),
+			when(d.Title != "", " ("+d.Title+")")+when(d.Internal, " (internal: only for a peripheral of the board profile)"))
 	}
 	if s := r.Stalls; s != nil {
 		line("stalls", "cpu %.1f%%, memory %.1f%%, io %.1f%% of the last minute", s.CPU.Some60, s.Memory.Some60, s.IO.Some60)

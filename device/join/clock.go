@@ -38,10 +38,10 @@ var kept = func() bool {
 	return is
 }
 
-// moment is by what time the certificates that a hub shows are judged: the device's own. Where nobody keeps that, it is
-// worth nothing against them: a board without a battery begins in 1970 or with the day on which it was switched off,
-// one whose battery is bad anywhere, and would be cut off from its hub for good. They are good then unless they had
-// ended when the hub was heard last.
+// moment is by what time the certificates that a hub shows are judged: the device's own. Where
+// nobody keeps that, it is worth nothing against them: a board without a battery begins in 1970 or
+// with the day on which it was switched off, one whose battery is bad anywhere, and would be cut
+// off from its hub for good. They are good then unless they had ended when the hub was heard last.
 func moment(shown []*x509.Certificate, lastKnown time.Time) time.Time {
 	floor := later(built(), lastKnown)
 	now := later(time.Now(), floor)
@@ -64,7 +64,8 @@ func check(shown []*x509.Certificate, roots *x509.CertPool, host string, lastKno
 	for _, c := range shown[1:] {
 		between.AddCert(c)
 	}
-	_, err := shown[0].Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between, CurrentTime: moment(shown, lastKnown)})
+	_, err := shown[0].Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between,
+		CurrentTime: moment(shown, lastKnown)})
 	return err
 }
 

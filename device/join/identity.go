@@ -62,8 +62,10 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		return Identity{}, err
 	}
 	id := Identity{
-		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: address, External: a.External, Prefix: a.Prefix,
-		LeaseIntervalSeconds: a.LeaseIntervalSeconds, CA: string(ca), Certificate: a.Certificate, Key: string(key), HubTime: a.Time,
+		Node: a.Node, Site: a.Site, Hub: a.Hub, HubURL: base.String(), MQTTAddress: address, External: a.External,
+		Prefix:               a.Prefix,
+		LeaseIntervalSeconds: a.LeaseIntervalSeconds, CA: string(ca), Certificate: a.Certificate, Key: string(key),
+		HubTime: a.Time,
 	}
 	for _, b := range a.Brokers {
 		if address, err = whole(b, base); err != nil {
@@ -82,7 +84,8 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		return Identity{}, fmt.Errorf("the hub's answer has no usable certificate: %w", err)
 	}
 	if leaf.Subject.CommonName != a.Node {
-		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but it says that this is %s", leaf.Subject.CommonName, a.Node)
+		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but it says that this is %s",
+			leaf.Subject.CommonName, a.Node)
 	}
 	return id, nil
 }
@@ -205,10 +208,11 @@ func Mend(dir string, id Identity) (mended []string, err error) {
 	return mended, nil
 }
 
-// put writes a file whole or not at all, and nothing of it elsewhere meanwhile: there is a key in it. When it returns, the
-// file survives a power cut, with its name.
+// put writes a file whole or not at all, and nothing of it elsewhere meanwhile: there is a key in
+// it. When it returns, the file survives a power cut, with its name.
 func put(file string, text []byte) error {
-	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(file))); err != nil {
+	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask(),
+		renameio.WithTempDir(filepath.Dir(file))); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(file))
@@ -282,7 +286,8 @@ func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
 			err = put(file, keyPEM)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("keep the key of this device: %w; run this as root or choose a directory with --state-dir", err)
+			return nil, nil, fmt.Errorf(
+				"keep the key of this device: %w; run this as root or choose a directory with --state-dir", err)
 		}
 	}
 	csrPEM, err = request(keyPEM)

@@ -44,7 +44,8 @@ var (
 
 // Options say who joins which hub.
 type Options struct {
-	URL          string // of the hub, such as https://gateway:8443; of several hubs of one database each, with commas between them
+	// of the hub, such as https://gateway:8443; of several hubs of one database each, with commas between them
+	URL          string
 	Token        string
 	Node         string // the name asked for; "": the token's, or the host name
 	MachineID    string // 16 hex digits; "": not known
@@ -109,10 +110,12 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(root)
-	c := client(o, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, later(o.LastKnown, hubTime)) // of each hub by its own name
+	// of each hub by its own name
+	c := client(o, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, later(o.LastKnown, hubTime))
 	defer c.CloseIdleConnections()
 	answer, base, err := askAgain(ctx, c, append(hubs[first:len(hubs):len(hubs)], hubs[:first]...), wire.JoinRequest{
-		Token: token.Text(), Node: o.Node, Hostname: host, MachineID: o.MachineID, AgentVersion: o.AgentVersion, CSR: string(csr),
+		Token: token.Text(), Node: o.Node, Hostname: host, MachineID: o.MachineID, AgentVersion: o.AgentVersion,
+		CSR:    string(csr),
 		Serial: strings.ToValidUTF8(o.Serial[:min(len(o.Serial), wire.MaxSerial)], ""),
 	}, o.Waits)
 	if err != nil {
@@ -123,7 +126,8 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 		return Identity{}, fmt.Errorf("join %s: %w", base, err)
 	}
 	if o.Hub != "" && id.Hub != o.Hub {
-		return Identity{}, fmt.Errorf("join %s: %w: it is another hub than the one that this device belongs to; nothing was changed", base, ErrWrongHub)
+		return Identity{}, fmt.Errorf(
+			"join %s: %w: it is another hub than the one that this device belongs to; nothing was changed", base, ErrWrongHub)
 	}
 	id.MachineID = o.MachineID
 	if o.StateDir != "" {
@@ -150,7 +154,8 @@ func parseURLs(list string) (all []*url.URL, err error) {
 }
 
 // fetchRootOf is fetchRoot at the first of the hubs that has what the token names.
-func fetchRootOf(ctx context.Context, o Options, hubs []*url.URL, token wire.JoinToken) (root *x509.Certificate, hubTime time.Time, at int, err error) {
+func fetchRootOf(ctx context.Context, o Options, hubs []*url.URL,
+	token wire.JoinToken) (root *x509.Certificate, hubTime time.Time, at int, err error) {
 	for at, base := range hubs {
 		root, hubTime, rerr := fetchRoot(ctx, o, base, token)
 		if rerr == nil {
@@ -170,7 +175,8 @@ func parseURL(text string) (*url.URL, error) {
 	case err != nil || u.Host == "" || u.Hostname() == "":
 		return nil, fmt.Errorf("%w: %q is no address of a hub; write one such as https://gateway:8443", ErrUsage, text)
 	case u.Scheme != "https":
-		return nil, fmt.Errorf("%w: %q is not an https address; a hub is joined over TLS only, such as https://%s", ErrUsage, text, u.Host)
+		return nil, fmt.Errorf("%w: %q is not an https address; a hub is joined over TLS only, such as https://%s", ErrUsage,
+			text, u.Host)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/":
 		return nil, fmt.Errorf("%w: %q has more than host and port; write https://%s", ErrUsage, u.Redacted(), u.Host)
 	}
@@ -182,8 +188,10 @@ func parseURL(text string) (*url.URL, error) {
 // connection must have been opened with a key that this root vouches for. Only
 // time is left out of that: the device's clock may be wrong, and the hub's
 // answer is what says by how much.
-func fetchRoot(ctx context.Context, o Options, base *url.URL, token wire.JoinToken) (*x509.Certificate, time.Time, error) {
-	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12}, time.Time{})
+func fetchRoot(ctx context.Context, o Options, base *url.URL,
+	token wire.JoinToken) (*x509.Certificate, time.Time, error) {
+	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12},
+		time.Time{})
 	defer c.CloseIdleConnections()
 	var none time.Time
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(wire.PathCA).String(), nil)
@@ -201,14 +209,18 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL, token wire.JoinTok
 	}
 	roots, err := parseRoots(body) // more than one while the hub's authority changes
 	if block, _ := pem.Decode(body); resp.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
-		return nil, none, fmt.Errorf("%w: there is a web server at %s, but it is no Flotilla hub (it answered %s to %s); correct the address", ErrWrongHub, base, resp.Status, wire.PathCA)
+		return nil, none, fmt.Errorf(
+			"%w: there is a web server at %s, but it is no Flotilla hub (it answered %s to %s); correct the address",
+			ErrWrongHub, base, resp.Status, wire.PathCA)
 	}
 	if err != nil {
 		return nil, none, fmt.Errorf("%w: its certificate cannot be read: %w", ErrWrongHub, err)
 	}
 	root := rootOf(roots, token)
 	if root == nil {
-		return nil, none, fmt.Errorf("%w: this is not the hub that made the token (its certificate has the hash %s, the token says %s); correct the address or get a new token from this hub: those from before a rotation of its root are no longer good. The secret was not sent", ErrWrongHub, pin(roots[0]), token.Pin)
+		return nil, none, fmt.Errorf("%w: this is not the hub that made the token (its certificate has the hash %s, the "+
+			"token says %s); correct the address or get a new token from this hub: those from before a rotation of its "+
+			"root are no longer good. The secret was not sent", ErrWrongHub, pin(roots[0]), token.Pin)
 	}
 	if err := vouchedFor(resp.TLS, root, base.Hostname()); err != nil {
 		return nil, none, err
@@ -228,7 +240,8 @@ func vouchedFor(s *tls.ConnectionState, root *x509.Certificate, host string) err
 		between.AddCert(c)
 	}
 	leaf := s.PeerCertificates[0]
-	_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between, CurrentTime: leaf.NotAfter})
+	_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between,
+		CurrentTime: leaf.NotAfter})
 	var name x509.HostnameError
 	switch {
 	case errors.As(err, &name):
@@ -244,10 +257,13 @@ func wrongName(err x509.HostnameError, host string) error {
 	for _, ip := range err.Certificate.IPAddresses {
 		names = append(names, ip.String())
 	}
-	return fmt.Errorf("%w: the hub answers to %s, not to %s; use one of those, or start the hub with --advertise-address %s", ErrUsage, strings.Join(names, ", "), host, host)
+	return fmt.Errorf(
+		"%w: the hub answers to %s, not to %s; use one of those, or start the hub with --advertise-address %s", ErrUsage,
+		strings.Join(names, ", "), host, host)
 }
 
-// client asks hubs whose certificates are of the roots of a configuration, by the time that moment says.
+// client asks hubs whose certificates are of the roots of a configuration, by the time that moment
+// says.
 func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 	dial := o.Dial
 	if dial == nil {
@@ -255,7 +271,8 @@ func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 		dialer.Timeout = timeout
 		dial = dialer.DialContext
 	}
-	transport := &http.Transport{DialContext: dial, TLSClientConfig: t, TLSHandshakeTimeout: timeout, DisableKeepAlives: true}
+	transport := &http.Transport{DialContext: dial, TLSClientConfig: t, TLSHandshakeTimeout: timeout,
+		DisableKeepAlives: true}
 	if t.RootCAs != nil {
 		transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			host, _, err := net.SplitHostPort(address)
@@ -271,7 +288,9 @@ func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 			its := t.Clone()
 			its.ServerName = host
 			its.InsecureSkipVerify = true // VerifyConnection does the same by another clock
-			its.VerifyConnection = func(s tls.ConnectionState) error { return check(s.PeerCertificates, t.RootCAs, host, lastKnown) }
+			its.VerifyConnection = func(s tls.ConnectionState) error {
+				return check(s.PeerCertificates, t.RootCAs, host, lastKnown)
+			}
 			c := tls.Client(raw, its)
 			if err := c.HandshakeContext(ctx); err != nil {
 				_ = raw.Close()
@@ -281,8 +300,9 @@ func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 		}
 	}
 	return &http.Client{
-		Timeout:       timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the hub never sends one elsewhere
+		Timeout: timeout,
+		// the hub never sends one elsewhere
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     transport,
 	}
 }
@@ -314,7 +334,8 @@ const (
 // what many devices that join at once hear, and those that wait for approval. Those
 // wait as long as it takes, through restarts of the hub and losses of the link. Where a
 // hub does not answer, the next one of its database is asked. It returns who has answered.
-func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire.JoinRequest, waits func(string)) (wire.JoinAnswer, *url.URL, error) {
+func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire.JoinRequest,
+	waits func(string)) (wire.JoinAnswer, *url.URL, error) {
 	at, silent := 0, 0 // hubs in a row
 	for began := time.Now(); ; {
 		answer, err := ask(ctx, c, hubs[at].JoinPath(wire.PathJoin), request)
@@ -342,7 +363,8 @@ func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire
 		case <-time.After(after):
 		case <-ctx.Done():
 			if request.Waiting != "" {
-				err = &refusal{code: http.StatusAccepted, text: "request " + request.Waiting + " waits on, and the same line goes on with it", waiting: request.Waiting}
+				err = &refusal{code: http.StatusAccepted,
+					text: "request " + request.Waiting + " waits on, and the same line goes on with it", waiting: request.Waiting}
 			}
 			return answer, hubs[at], err
 		}
@@ -399,7 +421,8 @@ func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.Jo
 			no.Error = "it answered " + resp.Status
 		}
 		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // of a date, which our hub does not send, nothing is made
-		return wire.JoinAnswer{}, &refusal{resp.StatusCode, no.Error, time.Duration(min(max(seconds, 0), 3600)) * time.Second, no.Dismissed, no.Waiting}
+		return wire.JoinAnswer{}, &refusal{resp.StatusCode, no.Error,
+			time.Duration(min(max(seconds, 0), 3600)) * time.Second, no.Dismissed, no.Waiting}
 	}
 	return wire.ParseJoinAnswer(body)
 }
@@ -429,16 +452,19 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		says := "the hub's certificate is not of that time"
 		if c := invalid.Cert; c != nil {
-			says = fmt.Sprintf("%s is good from %s until %s", c.Subject.CommonName, c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339))
+			says = fmt.Sprintf("%s is good from %s until %s", c.Subject.CommonName, c.NotBefore.UTC().Format(time.RFC3339),
+				c.NotAfter.UTC().Format(time.RFC3339))
 		}
 		if !hubTime.IsZero() {
 			says = "the hub's says " + hubTime.UTC().Format(time.RFC3339)
 		}
-		return fmt.Errorf("%w says %s, and %s; set it (for example with `date -s`) and try again", ErrClock, time.Now().UTC().Format(time.RFC3339), says)
+		return fmt.Errorf("%w says %s, and %s; set it (for example with `date -s`) and try again", ErrClock,
+			time.Now().UTC().Format(time.RFC3339), says)
 	}
 	var netErr net.Error
 	if errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: %w; is it running, is the port right, and does a firewall let %s through?", ErrUnreachable, err, base.Host)
+		return fmt.Errorf("%w: %w; is it running, is the port right, and does a firewall let %s through?", ErrUnreachable,
+			err, base.Host)
 	}
 	return err
 }

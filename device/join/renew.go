@@ -52,7 +52,8 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 // cannot reach the one that leads. A no is the fleet's.
 func elsewhere(err error) bool {
 	var no *refusal
-	return !errors.As(err, new(*Dismissal)) && !errors.Is(err, ErrRefused) && (!errors.As(err, &no) || no.code != http.StatusTooManyRequests)
+	return !errors.As(err, new(*Dismissal)) && !errors.Is(err, ErrRefused) &&
+		(!errors.As(err, &no) || no.code != http.StatusTooManyRequests)
 }
 
 // renewAt is Renew at one hub; nothing is kept.
@@ -81,7 +82,8 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, err)
 	}
 	if fresh.Node != id.Node {
-		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub answered with one for %s; see its log", id.Node, fresh.Node)
+		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub answered with one for %s; see its log", id.Node,
+			fresh.Node)
 	}
 	fresh.MachineID = id.MachineID
 	return fresh, nil
@@ -124,14 +126,14 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 	return retryEnded
 }
 
-// Run renews the identity at half of the life of its certificate, ±10 %, so
-// that a fleet that joined together does not renew together, and whenever somebody asks for
-// it, and tells changed of each new one. It looks at the clock each minute: a board that was off for
-// months begins with an old day, and has the right one later. A failure is logged and tried again in an hour or when
-// the certificate ends, every half minute once it has, or when the hub says: it stops nothing. By
-// a clock that is adrift it is renewed at the start, which is tried again ever later. One that
-// cannot be kept is used, and another one asked for in an hour. It returns when ctx ends, or when
-// the hub says that the device's enrolment has ended.
+// Run renews the identity at half of the life of its certificate, ±10 %, so that a fleet that
+// joined together does not renew together, and whenever somebody asks for it, and tells changed of
+// each new one. It looks at the clock each minute: a board that was off for months begins with an
+// old day, and has the right one later. A failure is logged and tried again in an hour or when the
+// certificate ends, every half minute once it has, or when the hub says: it stops nothing. By a
+// clock that is adrift it is renewed at the start, which is tried again ever later. One that cannot
+// be kept is used, and another one asked for in an hour. It returns when ctx ends, or when the hub
+// says that the device's enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	renewed, kept := false, true

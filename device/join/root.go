@@ -73,7 +73,8 @@ func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 		}
 		host := s.ServerName
 		if host == "" { // without a name anybody's certificate of this hub's would do
-			return fmt.Errorf("check the certificate of the hub of node %s: no address was dialled: this is a mistake in the program", id.Node)
+			return fmt.Errorf(
+				"check the certificate of the hub of node %s: no address was dialled: this is a mistake in the program", id.Node)
 		}
 		pool := x509.NewCertPool()
 		for _, r := range roots {
@@ -82,7 +83,10 @@ func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 		err = check(s.PeerCertificates, pool, host, later(lastKnown, id.HubTime))
 		var stranger x509.UnknownAuthorityError
 		if errors.As(err, &stranger) {
-			return fmt.Errorf("%w: %s shows a certificate of an authority that this device does not know, and was told nothing; if the hub's root was rotated while this device was away, join it again with `flotilla-device join … --keep-workloads` and a token from `flotilla-hub token create --site %s --node %s` (what runs here goes on): %w", ErrWrongHub, host, id.Site, id.Node, err)
+			return fmt.Errorf("%w: %s shows a certificate of an authority that this device does not know, and was told "+
+				"nothing; if the hub's root was rotated while this device was away, join it again with "+
+				"`flotilla-device join … --keep-workloads` and a token from `flotilla-hub token create --site %s --node %s` "+
+				"(what runs here goes on): %w", ErrWrongHub, host, id.Site, id.Node, err)
 		}
 		return err
 	}

@@ -71,7 +71,8 @@ func (n unacked) Error() string {
 	return fmt.Sprintf("the hub has acknowledged none of the last %d messages", int(n))
 }
 
-// maxDeaf bounds how often the patience with a hub doubles, to 96 messages, and how long each is waited for, to 5 minutes.
+// maxDeaf bounds how often the patience with a hub doubles, to 96 messages, and how long each is
+// waited for, to 5 minutes.
 const maxDeaf = 5
 
 // maxUnacked is how many messages in a row the hub may leave unacknowledged before the

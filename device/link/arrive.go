@@ -15,7 +15,8 @@ func (l *Link) arrived(m paho.Message) {
 	case err != nil || a.Node != l.cfg.Node || !a.Channel.FromHub():
 		l.log.Warn("ignore a message that is not for this device", "node", l.cfg.Node, "topic", m.Topic())
 	case m.Retained():
-		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node, "topic", m.Topic())
+		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node,
+			"topic", m.Topic())
 	case a.Channel == wire.ChannelDesired:
 		head, known := wire.DesiredHead(m.Payload())
 		l.mu.Lock()
@@ -23,7 +24,8 @@ func (l *Link) arrived(m paho.Message) {
 		case known: // it takes the place of what goes to another one, and of itself
 			l.desired = slices.DeleteFunc(l.desired, func(waits []byte) bool {
 				had, known := wire.DesiredHead(waits)
-				return !known || had.Hub != head.Hub || had.Generation != head.Generation || had.Parts != head.Parts || had.Part == head.Part
+				return !known || had.Hub != head.Hub || had.Generation != head.Generation || had.Parts != head.Parts ||
+					had.Part == head.Part
 			})
 		case !wire.Packed(m.Payload()):
 			l.desired = nil
@@ -69,7 +71,8 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 		}
 	default:
 		if !l.heeds() {
-			l.log.Warn("drop a request: the hub has not acknowledged a status of this connection yet", "node", l.cfg.Node, "request", id, "type", r.Type)
+			l.log.Warn("drop a request: the hub has not acknowledged a status of this connection yet", "node", l.cfg.Node,
+				"request", id, "type", r.Type)
 			return
 		}
 		l.mu.Lock()

@@ -14,7 +14,8 @@ import (
 // errNewBoot ends a session whose boot another one has followed.
 var errNewBoot = errors.New("the hub asks for a new boot id: another device was this node in between")
 
-// Boot is the boot id under which the device speaks now: its own, or one that the hub has asked for.
+// Boot is the boot id under which the device speaks now: its own, or one that the hub has asked
+// for.
 func (l *Link) Boot() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,7 +34,8 @@ func (l *Link) beginAnew() {
 // dismissed notes that the device's enrolment has ended.
 func (l *Link) dismissed(d wire.Dismissed) {
 	if l.cfg.Dismissed == nil {
-		l.log.Error("the hub says that this device's enrolment has ended, and nobody here acts on it", "node", l.cfg.Node, "by", d.By, "why", d.Reason)
+		l.log.Error("the hub says that this device's enrolment has ended, and nobody here acts on it", "node", l.cfg.Node,
+			"by", d.By, "why", d.Reason)
 		return
 	}
 	l.cfg.Dismissed(d)
@@ -85,7 +87,8 @@ func (l *Link) leave(ctx context.Context) error {
 		case <-time.After(l.backoff(try)):
 		}
 	}
-	l.log.Warn("the hub was not told that this device's pods are gone; it takes them for gone by itself", "node", l.cfg.Node)
+	l.log.Warn("the hub was not told that this device's pods are gone; it takes them for gone by itself", "node",
+		l.cfg.Node)
 	return ErrDismissed
 }
 

@@ -136,10 +136,11 @@ type Link struct {
 	inFlight atomic.Int64 // bytes that the hub has not acknowledged
 	lastErr  error
 	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
-	known    atomic.Bool              // the hub has heard a status of this connection; without a broker it let the device in
-	unheard  atomic.Bool              // an external broker is there, and its hub has not acknowledged what was sent last
-	acked    bool                     // the hub has acknowledged something in the session that is, or was last
-	deaf     int                      // sessions in a row in which an external broker's hub acknowledged nothing
+	// the hub has heard a status of this connection; without a broker it let the device in
+	known   atomic.Bool
+	unheard atomic.Bool // an external broker is there, and its hub has not acknowledged what was sent last
+	acked   bool        // the hub has acknowledged something in the session that is, or was last
+	deaf    int         // sessions in a row in which an external broker's hub acknowledged nothing
 }
 
 // asked is what the agent or the hub wants sent soon.
@@ -171,7 +172,8 @@ func New(cfg Config) (*Link, error) {
 		cfg.Log = slog.Default()
 	}
 	var r route
-	err := errors.Join(wire.ValidNode(cfg.Node), wire.ValidMachine(cfg.Machine), wire.ValidBoot(cfg.Boot), wire.ValidPrefix(cfg.Prefix))
+	err := errors.Join(wire.ValidNode(cfg.Node), wire.ValidMachine(cfg.Machine), wire.ValidBoot(cfg.Boot),
+		wire.ValidPrefix(cfg.Prefix))
 	if cfg.Source == nil || cfg.Sink == nil {
 		err = errors.Join(err, errors.New("no Source or no Sink: this is a mistake in the program"))
 	}

@@ -41,7 +41,8 @@ func wait(ctx context.Context, lost <-chan error, most time.Duration, ask func()
 func explain(err error) error {
 	switch {
 	case errors.Is(err, packets.ErrorRefusedNotAuthorised), errors.Is(err, packets.ErrorRefusedBadUsernameOrPassword):
-		return errors.New("the hub refuses this device: another machine lives under this node name, or the certificate was revoked; the hub's log says which")
+		return errors.New("the hub refuses this device: another machine lives under this node name, or the certificate " +
+			"was revoked; the hub's log says which")
 	case errors.Is(err, packets.ErrorRefusedIDRejected):
 		return errors.New("the hub refuses this device's client id: the node name is not the certificate's")
 	case errors.Is(err, packets.ErrorRefusedServerUnavailable):

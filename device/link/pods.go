@@ -42,7 +42,8 @@ func (s *session) sendPods() {
 	p := l.cfg.Source.Pods()
 	l.numbers.list++
 	p.Boot, p.Seq = l.Boot(), l.numbers.list
-	next := podList{seq: p.Seq, sums: make(map[types.UID]digest, len(p.Pods)), whole: true, base: s.list.base, known: s.list.known}
+	next := podList{seq: p.Seq, sums: make(map[types.UID]digest, len(p.Pods)), whole: true, base: s.list.base,
+		known: s.list.known}
 	entries := make([]json.RawMessage, len(p.Pods))
 	for i := range p.Pods {
 		pod := p.Pods[i]

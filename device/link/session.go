@@ -133,7 +133,8 @@ func (s *session) subscribe(ctx context.Context) error {
 	}
 	for filter, code := range t.Result() {
 		if code == 0x80 {
-			return fmt.Errorf("the hub refuses the subscription to %s: is the topic prefix %q the hub's?", filter, s.l.cfg.Prefix)
+			return fmt.Errorf("the hub refuses the subscription to %s: is the topic prefix %q the hub's?", filter,
+				s.l.cfg.Prefix)
 		}
 	}
 	return nil
@@ -372,7 +373,8 @@ func (s *session) farewell() {
 		s.status.token.WaitTimeout(patience)
 	}
 	var t tracked
-	s.publish(&t, wire.ChannelPresence, wire.Presence{Boot: s.l.Boot(), State: wire.PresenceShutdown, Reason: "the agent was stopped"})
+	s.publish(&t, wire.ChannelPresence,
+		wire.Presence{Boot: s.l.Boot(), State: wire.PresenceShutdown, Reason: "the agent was stopped"})
 	if t.token == nil || !t.token.WaitTimeout(patience) {
 		s.l.log.Warn("stop: the hub has not acknowledged the goodbye; it will see the node fall silent", "node", s.l.cfg.Node)
 	}

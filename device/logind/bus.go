@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// maxMessage is how long a message of the bus may be; those that we ask for have some hundred bytes.
+// maxMessage is how long a message of the bus may be; those that we ask for have some hundred
+// bytes.
 const maxMessage = 1 << 20
 
-// A bus is a connection to D-Bus' system bus, with as much of its protocol as a lock takes: calls with strings, one after
-// the other, and signals.
+// A bus is a connection to D-Bus' system bus, with as much of its protocol as a lock takes: calls
+// with strings, one after the other, and signals.
 type bus struct {
 	conn   *net.UnixConn
 	in     *bufio.Reader

@@ -43,14 +43,16 @@ func Take(ctx context.Context, socket, why string) (*Lock, error) {
 
 func (l *Lock) take(why string) error {
 	rule := "type='signal',sender='" + name + "',interface='" + manager + "',member='PrepareForShutdown'"
-	if _, err := l.bus.ask("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch", rule); err != nil {
+	if _, err := l.bus.ask("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch",
+		rule); err != nil {
 		return err
 	}
 	most, err := l.property("InhibitDelayMaxUSec", "\x01t\x00\x00", 16)
 	if err != nil {
 		return err
 	}
-	l.Most = time.Duration(min(binary.LittleEndian.Uint64(most[8:]), uint64(24*time.Hour/time.Microsecond))) * time.Microsecond
+	l.Most = time.Duration(min(binary.LittleEndian.Uint64(most[8:]),
+		uint64(24*time.Hour/time.Microsecond))) * time.Microsecond
 	down, err := l.property("PreparingForShutdown", "\x01b\x00\x00", 8)
 	if err != nil {
 		return err
@@ -75,7 +77,8 @@ func (l *Lock) property(of, kind string, size int) ([]byte, error) {
 	return m.body, err
 }
 
-// Wait waits until the device is about to go down (true), or will not after all. An error is that logind is gone, or ctx.
+// Wait waits until the device is about to go down (true), or will not after all. An error is that
+// logind is gone, or ctx.
 func (l *Lock) Wait(ctx context.Context) (down bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.bus.conn.Close() })
 	defer stop()

@@ -63,7 +63,8 @@ func takeLock(path string) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		owner, _ := os.ReadFile(path)
 		_ = f.Close()
-		return nil, fmt.Errorf("take the state directory: %s is held by another flotilla-device (process %s): stop that one, or choose another directory with --state-dir",
+		return nil, fmt.Errorf("take the state directory: %s is held by another flotilla-device (process %s): stop that "+
+			"one, or choose another directory with --state-dir",
 			path, strings.TrimSpace(string(owner)))
 	}
 	pid := strconv.Itoa(os.Getpid()) + "\n"
@@ -73,11 +74,13 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Names in a state directory. An agent has used it where one of agentFiles is there; of a directory that
-// was reset, only some of earlyFiles are left.
+// Names in a state directory. An agent has used it where one of agentFiles is there; of a directory
+// that was reset, only some of earlyFiles are left.
 var (
-	agentFiles = []string{"identity.json", "identity.copy.json", "join.key", "registration.json", "dismissed.json", "engine.socket", "agent.sock", "agent-log.sock",
-		desiredFile, "desired.0.state", "desired.1.state", journalFile, "journal.0.state", "journal.1.state", verifiedFile, pulledFile, engineFile}
+	agentFiles = []string{"identity.json", "identity.copy.json", "join.key", "registration.json", "dismissed.json",
+		"engine.socket", "agent.sock", "agent-log.sock",
+		desiredFile, "desired.0.state", "desired.1.state", journalFile, "journal.0.state", "journal.1.state", verifiedFile,
+		pulledFile, engineFile}
 	earlyFiles = []string{LockFile, "persistent", "volatile", "pods", "images", "lost+found"}
 )
 
@@ -94,7 +97,8 @@ func foreign(dir string) error {
 		// A power cut leaves a file that was being written, as .identity.json12345.
 		whole := strings.TrimPrefix(strings.TrimRight(e.Name(), "0123456789"), ".")
 		if !slices.Contains(earlyFiles, e.Name()) && !slices.Contains(agentFiles, whole) {
-			return fmt.Errorf("use the state directory %s: it is not an agent's, and not empty (%s): nothing was changed; name a new or an empty one with --state-dir", dir, e.Name())
+			return fmt.Errorf("use the state directory %s: it is not an agent's, and not empty (%s): nothing was changed; "+
+				"name a new or an empty one with --state-dir", dir, e.Name())
 		}
 	}
 	return nil
@@ -117,10 +121,12 @@ func ownDirectory(dir string) error {
 		return err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("use the state directory %s: it belongs to user %d, and this is user %d: choose another one with --state-dir, or give it over with chown", dir, st.Uid, os.Geteuid())
+		return fmt.Errorf("use the state directory %s: it belongs to user %d, and this is user %d: choose another one "+
+			"with --state-dir, or give it over with chown", dir, st.Uid, os.Geteuid())
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return fmt.Errorf("use the state directory %s: other users can write to it (mode %04o): chmod go-w it, or choose another one with --state-dir", dir, mode)
+		return fmt.Errorf("use the state directory %s: other users can write to it (mode %04o): chmod go-w it, or "+
+			"choose another one with --state-dir", dir, mode)
 	}
 	return nil
 }

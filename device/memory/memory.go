@@ -2,11 +2,11 @@
 // network: the desired state that it lives from, the journal of the pods that have
 // ended for good, and which images were found to be signed.
 //
-// It writes nothing that has not changed (flash wears), keeps what must not be lost in two
-// slots or writes a file whole or not at all (temporary file, fsync, rename), and never
-// lets a broken file stop the agent: it says so with a loud sentence, and the device lives
-// by the other slot, or waits for the hub. It never decides what to do with what it keeps: that is package agent's
-// work. The device's identity is kept by package join.
+// It writes nothing that has not changed (flash wears), keeps what must not be lost in two slots or
+// writes a file whole or not at all (temporary file, fsync, rename), and never lets a broken file
+// stop the agent: it says so with a loud sentence, and the device lives by the other slot, or waits
+// for the hub. It never decides what to do with what it keeps: that is package agent's work. The
+// device's identity is kept by package join.
 package memory
 
 import (
@@ -67,8 +67,9 @@ type Memory struct {
 	lock *os.File
 	log  *slog.Logger
 
-	// Whoever changes something holds writing, for as long as the disk takes: on a bad card that is minutes. Whoever only
-	// wants to know, such as the lease, holds mu, under which nothing waits. What is below changes under both.
+	// Whoever changes something holds writing, for as long as the disk takes: on a bad card that is
+	// minutes. Whoever only wants to know, such as the lease, holds mu, under which nothing waits.
+	// What is below changes under both.
 	writing sync.Mutex
 	mu      sync.Mutex
 	desired *wire.Desired
@@ -131,7 +132,8 @@ func (m *Memory) Close() error {
 	if m.lock == nil {
 		return nil
 	}
-	// A program that is being started has a copy of the file for a moment, with which the lock would stay.
+	// A program that is being started has a copy of the file for a moment, with which the lock would
+	// stay.
 	return errors.Join(syscall.Flock(int(m.lock.Fd()), syscall.LOCK_UN), m.lock.Close())
 }
 
@@ -158,7 +160,8 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		return fmt.Errorf("generation %d from hub %s is %w (%d)", d.Generation, d.Hub, ErrOlder, m.desired.Generation)
 	}
 	if last := m.lastOf(d.Hub); d.Generation > most && d.Generation-last > leap {
-		return fmt.Errorf("generation %d from hub %s is none that a hub comes to by counting: the stored one is %d", d.Generation, d.Hub, last)
+		return fmt.Errorf("generation %d from hub %s is none that a hub comes to by counting: the stored one is %d",
+			d.Generation, d.Hub, last)
 	}
 	body, err := bodyOf(d)
 	if err != nil {
@@ -178,7 +181,8 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		case once:
 			err = fmt.Errorf("store the desired state of generation %d: %w; the device lives by the other", d.Generation, err)
 		case err != nil:
-			err = fmt.Errorf("store the desired state of generation %d: %w; the device goes on with the one that it has", d.Generation, err)
+			err = fmt.Errorf("store the desired state of generation %d: %w; the device goes on with the one that it has",
+				d.Generation, err)
 		}
 		m.note(desiredFile, err)
 		if err != nil && !once {
@@ -276,10 +280,13 @@ func (m *Memory) readDesired() {
 	})
 	switch {
 	case found && err != nil:
-		m.damaged(desiredFile, fmt.Errorf("one of the two copies of the desired state is damaged, the device lives by that of generation %d: %w", m.desired.Generation, err))
+		m.damaged(desiredFile, fmt.Errorf(
+			"one of the two copies of the desired state is damaged, the device lives by that of generation %d: %w",
+			m.desired.Generation, err))
 	case found:
 	case err != nil:
-		m.damaged(desiredFile, fmt.Errorf("the desired state is lost; the device waits for the hub, and until then leaves every container as it is: %w", err))
+		m.damaged(desiredFile, fmt.Errorf(
+			"the desired state is lost; the device waits for the hub, and until then leaves every container as it is: %w", err))
 	default:
 		m.readOlder()
 	}
@@ -329,7 +336,8 @@ func (m *Memory) dropOlder(file string) {
 // readOlder reads the desired state as agents before the slots have written it.
 func (m *Memory) readOlder() {
 	var d wire.Desired
-	if m.read(filepath.Join(m.dir, desiredFile), &d, "it waits for the hub, and until then leaves every container as it is") {
+	if m.read(filepath.Join(m.dir, desiredFile), &d,
+		"it waits for the hub, and until then leaves every container as it is") {
 		m.desired = &d
 		m.body = nil // so that it comes into the slots when the hub sends it again
 	}
@@ -368,10 +376,12 @@ func (m *Memory) readJournal() {
 	found, err := newest(&m.journal, take)
 	switch {
 	case found && err != nil:
-		m.damaged(journalFile, fmt.Errorf("one of the two copies of the journal is damaged; the pod that ended last may run once more, unless its containers tell: %w", err))
+		m.damaged(journalFile, fmt.Errorf("one of the two copies of the journal is damaged; the pod that ended last may "+
+			"run once more, unless its containers tell: %w", err))
 	case found:
 	case err != nil:
-		m.damaged(journalFile, fmt.Errorf("the journal is lost; a pod that had ended for good may run once more, unless its containers tell: %w", err))
+		m.damaged(journalFile, fmt.Errorf(
+			"the journal is lost; a pod that had ended for good may run once more, unless its containers tell: %w", err))
 	default:
 		var notes []Note
 		if m.read(filepath.Join(m.dir, journalFile), &notes, "a pod that had ended for good may run once more") {

@@ -59,7 +59,8 @@ func (m *Memory) setPulled(next []Pulled) error {
 		err = write(m.disk, filepath.Join(m.dir, pulledFile), body)
 	}
 	if m.note(pulledFile, err); err != nil {
-		return fmt.Errorf("remember which images were pulled: %w; after a restart those that are not remembered are taken for the owner's, and stay", err)
+		return fmt.Errorf("remember which images were pulled: %w; after a restart those that are not remembered are "+
+			"taken for the owner's, and stay", err)
 	}
 	return nil
 }
@@ -68,7 +69,8 @@ func (m *Memory) setPulled(next []Pulled) error {
 // run, as far as anybody knows.
 func (m *Memory) readPulled() {
 	file := filepath.Join(m.dir, pulledFile)
-	if m.read(file, &m.pulled, "images that were pulled are taken for the owner's, and stay") || m.trouble[pulledFile] != "" || m.desired == nil {
+	if m.read(file, &m.pulled, "images that were pulled are taken for the owner's, and stay") ||
+		m.trouble[pulledFile] != "" || m.desired == nil {
 		return
 	}
 	for i := range m.desired.Pods {

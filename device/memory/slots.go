@@ -126,7 +126,8 @@ func readSlot(path string) (seq uint64, body []byte, err error) {
 	head, rest, _ := bytes.Cut(raw, []byte("\n"))
 	var length int
 	var sum string
-	if _, err := fmt.Sscanf(string(head)+"\n", slotSeal, &seq, &length, &sum); err != nil || seq == 0 || length < 0 || length > len(rest) {
+	if _, err := fmt.Sscanf(string(head)+"\n", slotSeal, &seq, &length, &sum); err != nil || seq == 0 || length < 0 ||
+		length > len(rest) {
 		return 0, nil, errSeal
 	}
 	body = rest[:length]

@@ -51,7 +51,8 @@ func (m *Memory) SetVerified(v Verified) error {
 		err = write(m.disk, filepath.Join(m.dir, verifiedFile), body)
 	}
 	if m.note(verifiedFile, err); err != nil {
-		return fmt.Errorf("remember that image %s is signed: %w; after a restart it is verified again, which needs its registry", v.Asked, err)
+		return fmt.Errorf(
+			"remember that image %s is signed: %w; after a restart it is verified again, which needs its registry", v.Asked, err)
 	}
 	return nil
 }

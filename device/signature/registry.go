@@ -37,8 +37,10 @@ type manifest struct {
 
 const imageManifests = "application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 
-// anyManifest is what a tag may stand for: an image's manifest, or an index of those of many platforms.
-const anyManifest = imageManifests + ",application/vnd.docker.distribution.manifest.list.v2+json,application/vnd.oci.image.index.v1+json"
+// anyManifest is what a tag may stand for: an image's manifest, or an index of those of many
+// platforms.
+const anyManifest = imageManifests +
+	",application/vnd.docker.distribution.manifest.list.v2+json,application/vnd.oci.image.index.v1+json"
 
 // busy are the answers after which a registry is asked again.
 var busy = []int{
@@ -53,9 +55,11 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 		auth = &authn.Basic{Username: c.Username, Password: c.Password}
 	}
 	again := transport.NewRetry(transportTo(repository.RegistryStr(), c),
-		transport.WithRetryBackoff(transport.Backoff{Duration: time.Second, Factor: 3, Jitter: 0.1, Steps: 3}), // after 1 s and 3 s
+		// after 1 s and 3 s
+		transport.WithRetryBackoff(transport.Backoff{Duration: time.Second, Factor: 3, Jitter: 0.1, Steps: 3}),
 		transport.WithRetryPredicate(passes), transport.WithRetryStatusCodes(busy...))
-	t, err := transport.NewWithContext(ctx, repository.Registry, auth, again, []string{repository.Scope(transport.PullScope)})
+	t, err := transport.NewWithContext(ctx, repository.Registry, auth, again,
+		[]string{repository.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, err
 	}
@@ -66,12 +70,14 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 func passes(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary() && !errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
 }
 
 // get reads something of the repository, at most so many bytes.
 func (r *source) get(ctx context.Context, kind, id, accept string, most int64) ([]byte, error) {
-	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repository.Scheme(), r.repository.RegistryStr(), r.repository.RepositoryStr(), kind, id)
+	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repository.Scheme(), r.repository.RegistryStr(),
+		r.repository.RepositoryStr(), kind, id)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

@@ -79,7 +79,8 @@ func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials)
 	tag := strings.Replace(digest, ":", "-", 1) + ".sig"
 	signed, err := r.manifest(ctx, tag)
 	if missing(err) {
-		return Verified{}, fmt.Errorf("%w: image %s (%s) is not signed: its repository has no %s, which cosign 3 writes with cosign sign --new-bundle-format=false --use-signing-config=false", ErrUntrusted, image, digest, tag)
+		return Verified{}, fmt.Errorf("%w: image %s (%s) is not signed: its repository has no %s, which cosign 3 writes "+
+			"with cosign sign --new-bundle-format=false --use-signing-config=false", ErrUntrusted, image, digest, tag)
 	}
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify image %s: read its signatures: %s", image, cause(err))
@@ -130,7 +131,8 @@ func (r *source) signer(ctx context.Context, signed manifest, digest string, key
 	case looked == 0:
 		return "", fmt.Errorf("%w: what is there in the place of its signature is none of cosign's", ErrUntrusted)
 	}
-	return "", fmt.Errorf("%w: it is signed, but by none of the %d keys that this device's policy names for it", ErrUntrusted, len(keys))
+	return "", fmt.Errorf("%w: it is signed, but by none of the %d keys that this device's policy names for it",
+		ErrUntrusted, len(keys))
 }
 
 // names tells whether a payload speaks of the image.

@@ -25,8 +25,8 @@ import (
 // whoever has told the engine need not tell us.
 var certificateDirs = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 
-// transportTo is how to reach a registry, with credentials or without: by the system's authorities and those that
-// the engines know for it.
+// transportTo is how to reach a registry, with credentials or without: by the system's authorities
+// and those that the engines know for it.
 func transportTo(host string, c Credentials) http.RoundTripper {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -78,8 +78,9 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// hides keeps credentials to itself where everybody hears them. The library asks without TLS at private addresses and names
-// of a local network as soon as TLS is not there, or takes a moment; engines do so on loopback only, or where they are told to.
+// hides keeps credentials to itself where everybody hears them. The library asks without TLS at
+// private addresses and names of a local network as soon as TLS is not there, or takes a moment;
+// engines do so on loopback only, or where they are told to.
 func (b bounded) hides(r *http.Request) error {
 	host := r.URL.Hostname()
 	addr, err := netip.ParseAddr(host)
@@ -105,7 +106,9 @@ func outward(registry string, to *url.URL) error {
 	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // 127.1, 0x7f000001: no name of a host ends so
 	addr = addr.Unmap()
 	name := "." + strings.TrimSuffix(strings.ToLower(host), ".")
-	if numeric || strings.HasSuffix(name, ".localhost") || err == nil && (addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast()) {
+	if numeric || strings.HasSuffix(name, ".localhost") || err == nil &&
+		(addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsLinkLocalUnicast() ||
+			addr.IsLinkLocalMulticast()) {
 		return refusedAddress(registry, host)
 	}
 	return nil

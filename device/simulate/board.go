@@ -44,14 +44,21 @@ type fares struct {
 
 // boards are what fleets are made of, roughly as often.
 var boards = []board{
-	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.4", compatible: "raspberrypi,4-model-b", arch: "arm64", variant: "v8", cpus: 4, mib: 3792, gib: 29},
-	{name: "raspberrypi5", model: "Raspberry Pi 5 Model B Rev 1.0", compatible: "raspberrypi,5-model-b", arch: "arm64", variant: "v8", cpus: 4, mib: 8059, gib: 58},
-	{name: "raspberrypi3", model: "Raspberry Pi 3 Model B Plus Rev 1.3", compatible: "raspberrypi,3-model-b-plus", arch: "arm64", variant: "v8", cpus: 4, mib: 905, gib: 14},
-	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.4", compatible: "raspberrypi,4-model-b", arch: "arm64", variant: "v8", cpus: 4, mib: 1846, gib: 29},
+	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.4", compatible: "raspberrypi,4-model-b", arch: "arm64",
+		variant: "v8", cpus: 4, mib: 3792, gib: 29},
+	{name: "raspberrypi5", model: "Raspberry Pi 5 Model B Rev 1.0", compatible: "raspberrypi,5-model-b", arch: "arm64",
+		variant: "v8", cpus: 4, mib: 8059, gib: 58},
+	{name: "raspberrypi3", model: "Raspberry Pi 3 Model B Plus Rev 1.3", compatible: "raspberrypi,3-model-b-plus",
+		arch: "arm64", variant: "v8", cpus: 4, mib: 905, gib: 14},
+	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.4", compatible: "raspberrypi,4-model-b", arch: "arm64",
+		variant: "v8", cpus: 4, mib: 1846, gib: 29},
 	{name: "generic-x86-64", model: "Industrial PC", arch: "amd64", cpus: 4, mib: 7812, gib: 117},
-	{name: "raspberrypizero2w", model: "Raspberry Pi Zero 2 W Rev 1.0", compatible: "raspberrypi,model-zero-2-w", arch: "arm64", variant: "v8", cpus: 4, mib: 416, gib: 14},
-	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.2", compatible: "raspberrypi,4-model-b", arch: "arm", variant: "v7", cpus: 4, mib: 3792, gib: 29},
-	{name: "beaglebone-black", model: "TI AM335x BeagleBone Black", compatible: "ti,am335x-bone-black", arch: "arm", variant: "v7", cpus: 1, mib: 484, gib: 3},
+	{name: "raspberrypizero2w", model: "Raspberry Pi Zero 2 W Rev 1.0", compatible: "raspberrypi,model-zero-2-w",
+		arch: "arm64", variant: "v8", cpus: 4, mib: 416, gib: 14},
+	{name: "raspberrypi4", model: "Raspberry Pi 4 Model B Rev 1.2", compatible: "raspberrypi,4-model-b", arch: "arm",
+		variant: "v7", cpus: 4, mib: 3792, gib: 29},
+	{name: "beaglebone-black", model: "TI AM335x BeagleBone Black", compatible: "ti,am335x-bone-black", arch: "arm",
+		variant: "v7", cpus: 1, mib: 484, gib: 3},
 }
 
 // began is when the made-up processors began to count.
@@ -59,7 +66,8 @@ var began = time.Now()
 
 func boardOf(n int, node string) *board {
 	of := &boards[(n-1)%len(boards)]
-	return &board{name: of.name, model: of.model, compatible: of.compatible, arch: of.arch, variant: of.variant, cpus: of.cpus, mib: of.mib, gib: of.gib, n: n, node: node, since: time.Now()}
+	return &board{name: of.name, model: of.model, compatible: of.compatible, arch: of.arch, variant: of.variant,
+		cpus: of.cpus, mib: of.mib, gib: of.gib, n: n, node: node, since: time.Now()}
 }
 
 // pi tells whether it is a Raspberry Pi, whose firmware tells of the supply.
@@ -88,7 +96,8 @@ func (b *board) boot() {
 	defer b.mu.Unlock()
 	b.boots++
 	b.since = time.Now()
-	b.seen = hardware.Power{UnderVoltageSeen: b.now.low, ThrottledSeen: b.now.throttles, SoftTemperatureSeen: b.now.throttles}
+	b.seen = hardware.Power{UnderVoltageSeen: b.now.low, ThrottledSeen: b.now.throttles,
+		SoftTemperatureSeen: b.now.throttles}
 }
 
 // uptime is the time since the boot.
@@ -117,11 +126,15 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 		boot += fmt.Sprintf("-%d", boots)
 	}
 	r := hardware.Report{
-		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: b.arch, Variant: b.variant, Kernel: "6.12.34-simulated", Image: "Debian GNU/Linux 12 (bookworm)",
-			MachineID: fmt.Sprintf("%016x", b.n), OSMachineID: fmt.Sprintf("%032x", b.n), SystemUUID: fmt.Sprintf("%016x", b.n), BootID: boot, PageSize: 4096},
-		Board:        hardware.Board{Name: b.name, Model: b.model, Serial: fmt.Sprintf("%016x", b.n)},
-		Capacity:     hardware.Capacity{CPUs: b.cpus, Memory: b.mib << 20, Ephemeral: b.gib << 30, Pods: 110},
-		Addresses:    []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.%d.%d.%d", 100+b.n/62500, b.n/250%250, b.n%250+1)}, {Type: corev1.NodeHostName, Address: b.node}},
+		Host: hardware.Host{Hostname: b.node, OS: "linux", Arch: b.arch, Variant: b.variant, Kernel: "6.12.34-simulated",
+			Image:     "Debian GNU/Linux 12 (bookworm)",
+			MachineID: fmt.Sprintf("%016x", b.n), OSMachineID: fmt.Sprintf("%032x", b.n), SystemUUID: fmt.Sprintf("%016x", b.n),
+			BootID: boot, PageSize: 4096},
+		Board:    hardware.Board{Name: b.name, Model: b.model, Serial: fmt.Sprintf("%016x", b.n)},
+		Capacity: hardware.Capacity{CPUs: b.cpus, Memory: b.mib << 20, Ephemeral: b.gib << 30, Pods: 110},
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+			Address: fmt.Sprintf("10.%d.%d.%d", 100+b.n/62500, b.n/250%250, b.n%250+1)}, {Type: corev1.NodeHostName,
+			Address: b.node}},
 		Temperatures: []hardware.Temperature{{Name: "cpu", Celsius: 40 + float64(b.n%17) + 1.4*b.wave(day) + b.wave(hour)}},
 		Clock:        &hardware.Clock{Synced: true, RTC: b.arch == "amd64"},
 		MemoryLimits: true,
@@ -159,8 +172,9 @@ func (b *board) phase(period time.Duration) float64 {
 // wave goes from -1 to 1 and back.
 func (b *board) wave(period time.Duration) float64 { return math.Sin(b.phase(period)) }
 
-// Measure implements agent.Hardware: there is enough, unless a script says otherwise. The processors are busy for
-// a share m of the time that goes up and down with the hour, and this is its integral.
+// Measure implements agent.Hardware: there is enough, unless a script says otherwise. The
+// processors are busy for a share m of the time that goes up and down with the hour, and this is
+// its integral.
 func (b *board) Measure(context.Context, string) hardware.Stats {
 	half := func(n int64) hardware.Amount { return hardware.Amount{Available: n / 2, Capacity: n} }
 	left := func(n int64, share float64) hardware.Amount {
@@ -184,8 +198,9 @@ func (b *board) Measure(context.Context, string) hardware.Stats {
 
 func newEngine(b *board, trouble func(verb string, is func(going) bool) (effect, bool)) *stocked {
 	t := enginetest.New()
-	t.SetInfo(engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: b.arch, Variant: b.variant,
-		Root: "/var/lib/docker", Socket: "memory", MemLimit: true, CPULimit: true, PidsLimit: true})
+	t.SetInfo(engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: b.arch,
+		Variant: b.variant,
+		Root:    "/var/lib/docker", Socket: "memory", MemLimit: true, CPULimit: true, PidsLimit: true})
 	return &stocked{t, trouble}
 }
 

@@ -61,7 +61,8 @@ type life struct {
 }
 
 func newDevice(ctx context.Context, o Options, n int, dir string) *device {
-	d := &device{o: o, node: NodeName(o.Prefix, n), site: SiteName(n, o.Sites), memory: memory.Volatile(), journal: agent.NewJournal(journalSize), version: agent.Version, next: make(chan life, 1)}
+	d := &device{o: o, node: NodeName(o.Prefix, n), site: SiteName(n, o.Sites), memory: memory.Volatile(),
+		journal: agent.NewJournal(journalSize), version: agent.Version, next: make(chan life, 1)}
 	d.dir = filepath.Join(dir, d.node)
 	d.board = boardOf(n, d.node)
 	d.engine = newEngine(d.board, d.trouble)
@@ -111,7 +112,8 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 	version := d.version
 	d.mu.Unlock()
 	a, err := agent.New(agent.Config{
-		Node: d.node, Memory: d.memory, Hardware: d.board, Log: d.log.With("node", d.node), Watch: d.board.watch, Uptime: d.board.uptime,
+		Node: d.node, Memory: d.memory, Hardware: d.board, Log: d.log.With("node", d.node), Watch: d.board.watch,
+		Uptime:     d.board.uptime,
 		OpenEngine: func(context.Context) (engine.Engine, error) { return d.engine, nil },
 		Policy:     agent.DefaultPolicy(),
 		Registration: wire.Registration{Labels: map[string]string{
@@ -125,7 +127,8 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 		return again, err
 	}
 	machine := fmt.Sprintf("%x", sha256.Sum256([]byte(d.node)))[:16]
-	c := link.Config{Node: d.node, Machine: machine, Boot: ulid.Make().String(), AgentVersion: version, Server: d.o.Hub, Source: versioned{a, version}, Sink: a, Log: d.log}
+	c := link.Config{Node: d.node, Machine: machine, Boot: ulid.Make().String(), AgentVersion: version, Server: d.o.Hub,
+		Source: versioned{a, version}, Sink: a, Log: d.log}
 	switch {
 	case d.line != nil:
 		c.Dial = d.line.connect

@@ -67,7 +67,8 @@ func (d *disk) list(args []string, to io.Writer) error {
 		return fmt.Errorf("%s: no such directory", dir)
 	}
 	for _, n := range names {
-		if rest, below := strings.CutPrefix(n, dir); below && rest != "" && !strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
+		if rest, below := strings.CutPrefix(n, dir); below && rest != "" &&
+			!strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
 			_, _ = fmt.Fprintln(to, strings.TrimSuffix(rest, "/"))
 		}
 	}
@@ -175,7 +176,8 @@ func (d *disk) pack(from, as string, to io.Writer) error {
 			continue
 		}
 		found = true
-		h := &tar.Header{Name: strings.TrimPrefix(path.Join(as, rest), "/"), Mode: 0o644, Size: int64(len(files[n])), Typeflag: tar.TypeReg, ModTime: time.Now()}
+		h := &tar.Header{Name: strings.TrimPrefix(path.Join(as, rest), "/"), Mode: 0o644, Size: int64(len(files[n])),
+			Typeflag: tar.TypeReg, ModTime: time.Now()}
 		if strings.HasSuffix(n, "/") {
 			h.Name, h.Mode, h.Typeflag = h.Name+"/", 0o755, tar.TypeDir
 		}

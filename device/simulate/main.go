@@ -47,7 +47,8 @@ func options(args []string, out io.Writer) (o Options, err error) {
 	var script string
 	fl.StringVar(&o.Hub, "hub", "", "development listener of a hub, such as mqtt://127.0.0.1:1883")
 	fl.IntVar(&o.Count, "count", 8, "number of devices")
-	fl.IntVar(&o.Sites, "sites", 0, "number of sites that they are spread over; 0: three, or one for each of fewer devices")
+	fl.IntVar(&o.Sites, "sites", 0,
+		"number of sites that they are spread over; 0: three, or one for each of fewer devices")
 	fl.StringVar(&o.Prefix, "prefix", "sim", "beginning of the nodes' names")
 	fl.StringVar(&script, "script", "", "what happens to the devices: a file, or "+Night+", which is built in")
 	fl.Float64Var(&o.Speed, "speed", 1, "how many times faster than written the script goes")
@@ -55,7 +56,8 @@ func options(args []string, out io.Writer) (o Options, err error) {
 	if err := fl.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintf(out, "Run many agents with engines in memory, against a hub's development listener.\n\n"+
-				"A script says what happens to them, a line for each event: a time since the start, a verb, whom, how.\n\n%s\n", Words())
+				"A script says what happens to them, a line for each event: a time since the start, a verb, whom, how.\n\n%s\n",
+				Words())
 			fl.SetOutput(out)
 			fl.PrintDefaults()
 		}

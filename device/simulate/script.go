@@ -89,9 +89,11 @@ type verb struct {
 
 // verbs are all that there are. Silence and return are those of the hub's stories.
 var verbs = map[string]verb{
-	"silence":      {of: "nodes", lasts: true},
-	"flap":         {of: "nodes", lasts: true, options: " down up ", begins: effect{down: time.Minute, up: 30 * time.Second}},
-	"slow":         {of: "nodes", lasts: true, options: " rate latency ", begins: effect{rate: 2000, latency: 600 * time.Millisecond}},
+	"silence": {of: "nodes", lasts: true},
+	"flap": {of: "nodes", lasts: true, options: " down up ",
+		begins: effect{down: time.Minute, up: 30 * time.Second}},
+	"slow": {of: "nodes", lasts: true, options: " rate latency ",
+		begins: effect{rate: 2000, latency: 600 * time.Millisecond}},
 	"return":       {of: "nodes"},
 	"undervoltage": {of: "nodes", lasts: true, begins: effect{low: true}},
 	"heat":         {of: "nodes", lasts: true, options: " celsius ", begins: effect{celsius: 84, throttles: true}},
@@ -99,8 +101,9 @@ var verbs = map[string]verb{
 	"memory":       {of: "nodes", lasts: true, options: " free ", begins: effect{free: .02}},
 	"restart":      {of: "nodes", options: " down ", begins: effect{down: 20 * time.Second}},
 	"update":       {of: "nodes", options: " version ", begins: effect{}},
-	"crash":        {of: "pods", lasts: true, options: " exit oom after log on ", begins: effect{exit: 1, after: 2 * time.Second}},
-	"missing":      {of: "images", lasts: true, options: " says "},
+	"crash": {of: "pods", lasts: true, options: " exit oom after log on ",
+		begins: effect{exit: 1, after: 2 * time.Second}},
+	"missing": {of: "images", lasts: true, options: " says "},
 }
 
 // LoadScript reads the script that is built in, by its name, or a file. The error has every
@@ -343,7 +346,8 @@ func (o Options) targets(word string) ([]target, error) {
 	}
 	var out []target
 	for n := 1; n <= o.Count; n++ {
-		if word == "all" || word == NodeName(o.Prefix, n) || word == SiteName(n, o.Sites) || err == nil && from <= n && n <= to {
+		if word == "all" || word == NodeName(o.Prefix, n) || word == SiteName(n, o.Sites) ||
+			err == nil && from <= n && n <= to {
 			out = append(out, n)
 		}
 	}
@@ -354,8 +358,9 @@ func (o Options) targets(word string) ([]target, error) {
 	return out, nil
 }
 
-// checkScript says what of the script these devices cannot do, and holds every end to what it ends and
-// every beginning to what has begun already: by the devices that are meant, however they are written.
+// checkScript says what of the script these devices cannot do, and holds every end to what it ends
+// and every beginning to what has begun already: by the devices that are meant, however they are
+// written.
 func (o Options) checkScript() (errs []error) {
 	if o.Script == nil {
 		return nil

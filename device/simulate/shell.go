@@ -22,7 +22,8 @@ type shell struct {
 }
 
 func newShell(s engine.Spec) *shell {
-	return &shell{s, disk{files: map[string][]byte{"/": nil, "/etc/": nil, "/tmp/": nil, "/etc/hostname": []byte(s.Hostname + "\n")}}}
+	return &shell{s, disk{files: map[string][]byte{"/": nil, "/etc/": nil, "/tmp/": nil,
+		"/etc/hostname": []byte(s.Hostname + "\n")}}}
 }
 
 // exec implements enginetest.Play.Exec.

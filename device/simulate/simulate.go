@@ -51,7 +51,8 @@ func (o Options) Check() error {
 	for hub := range strings.SplitSeq(o.Hub, ",") { // several hubs, of which one leads
 		u, err := url.Parse(hub)
 		if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
-			errs = append(errs, fmt.Errorf("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub))
+			errs = append(errs, fmt.Errorf(
+				"--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub))
 		} else if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			errs = append(errs, fmt.Errorf("--hub %q is not on this machine: the development listener is on loopback only", hub))
 		}

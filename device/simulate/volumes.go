@@ -30,7 +30,8 @@ func makeVolumes(log *slog.Logger) (dir string, end func(), err error) {
 			break
 		}
 		var lock *os.File
-		if lock, err = os.OpenFile(filepath.Join(dir, volumesLock), os.O_CREATE|os.O_RDWR, 0o600); errors.Is(err, fs.ErrNotExist) {
+		if lock, err = os.OpenFile(filepath.Join(dir, volumesLock), os.O_CREATE|os.O_RDWR, 0o600); errors.Is(err,
+			fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			break

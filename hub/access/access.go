@@ -89,13 +89,14 @@ type Options struct {
 	// RequireApproval makes every device that joins wait for approval, not only those
 	// whose token says so.
 	RequireApproval bool
-	Hub             string        // identity
-	MQTT            []string      // host:port of the TLS listener or of each broker; without a host devices use the one that they joined through
-	Hubs            []string      // host:port of the HTTPS listener of each of several hubs
-	External        bool          // MQTT are a broker's
-	Prefix          string        // of all topics; empty: wire.DefaultPrefix
-	LeaseInterval   time.Duration // whole seconds
-	FirmwareKey     []byte        // by which devices know boot configurations: Ed25519, public
+	Hub             string // identity
+	// host:port of the TLS listener or of each broker; without a host devices use the one that they joined through
+	MQTT          []string
+	Hubs          []string      // host:port of the HTTPS listener of each of several hubs
+	External      bool          // MQTT are a broker's
+	Prefix        string        // of all topics; empty: wire.DefaultPrefix
+	LeaseInterval time.Duration // whole seconds
+	FirmwareKey   []byte        // by which devices know boot configurations: Ed25519, public
 }
 
 // A Guard answers who may. Its methods may be called from any goroutine.
@@ -120,7 +121,9 @@ func New(o Options) *Guard {
 		o.Now = time.Now
 	}
 	return &Guard{Options: o, joining: make(chan struct{}, 1),
-		renewals: allowances{every: renewEvery, burst: renewBurst}, requests: allowances{every: requestEvery, burst: requestBurst}, hashing: make(chan struct{}, 2), settled: make(chan struct{}, 1)}
+		renewals: allowances{every: renewEvery, burst: renewBurst},
+		requests: allowances{every: requestEvery, burst: requestBurst}, hashing: make(chan struct{}, 2),
+		settled: make(chan struct{}, 1)}
 }
 
 // Record remembers who did what, before it is answered. A record that cannot be
@@ -132,7 +135,8 @@ func (g *Guard) Record(ctx context.Context, a store.Audit) {
 	}
 	a = g.stamped(a)
 	if err := g.Store.AddAudit(context.WithoutCancel(ctx), a); err != nil {
-		g.Log.Error("cannot keep an audit record", "who", a.Who, "verb", a.Verb, "resource", a.Resource, "name", a.Name, "err", err)
+		g.Log.Error("cannot keep an audit record", "who", a.Who, "verb", a.Verb, "resource", a.Resource, "name", a.Name,
+			"err", err)
 	}
 }
 

@@ -59,16 +59,19 @@ func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (r
 	v, err := g.Fleet.Await(ctx, a)
 	if errors.Is(err, ErrNoRequest) && a.Waiting == "" {
 		if !g.requests.take(t.ID) {
-			return "", &busy{fmt.Sprintf("too many devices ask for approval with token %s; try again in a moment", t.ID), time.Duration(5+rand.IntN(15)) * time.Second}
+			return "", &busy{fmt.Sprintf("too many devices ask for approval with token %s; try again in a moment", t.ID),
+				time.Duration(5+rand.IntN(15)) * time.Second}
 		}
 		a.Begin = true
 		v, err = g.Fleet.Await(ctx, a)
 	}
 	switch {
 	case errors.Is(err, ErrNoRequest):
-		return "", fmt.Errorf("%w: request %q, with which this device waited, has ended: it was deleted, or nobody approved of it in time; run the same line again to ask anew", ErrForbidden, a.Waiting)
+		return "", fmt.Errorf("%w: request %q, with which this device waited, has ended: it was deleted, or nobody "+
+			"approved of it in time; run the same line again to ask anew", ErrForbidden, a.Waiting)
 	case errors.Is(err, ErrBusy):
-		return "", &busy{"as many devices wait for approval as the hub keeps; try again when some of them are decided on", time.Minute}
+		return "", &busy{"as many devices wait for approval as the hub keeps; try again when some of them are decided on",
+			time.Minute}
 	case errors.Is(err, ErrRefused), errors.Is(err, ErrInvalid):
 		return "", fmt.Errorf("%w: %w", ErrForbidden, err)
 	case err != nil:
@@ -77,7 +80,8 @@ func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (r
 		return "", fmt.Errorf("%w: request %s of node %s was denied: %s", ErrForbidden, v.Request, a.Node, v.Denied)
 	case !v.Approved:
 		return "", &waiting{request: v.Request, after: pollEvery(v.Waiting), begun: v.Begun, text: fmt.Sprintf(
-			"node %s waits until an administrator approves of it, with `kubectl certificate approve %s` or on the hub's page", a.Node, v.Request)}
+			"node %s waits until an administrator approves of it, with `kubectl certificate approve %s` or on the hub's page",
+			a.Node, v.Request)}
 	}
 	return v.Request, nil
 }

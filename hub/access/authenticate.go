@@ -122,17 +122,21 @@ func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 		return u, nil
 	}
 	if h.Role == pki.Observer {
-		return User{}, fmt.Errorf("%w: the certificate of %s is for MQTT tools only; get one for kubectl with `flotilla-hub kubeconfig`", ErrUnauthenticated, h.Name)
+		return User{}, fmt.Errorf(
+			"%w: the certificate of %s is for MQTT tools only; get one for kubectl with `flotilla-hub kubeconfig`",
+			ErrUnauthenticated, h.Name)
 	}
 	if h.Role == pki.Peer {
-		return User{}, fmt.Errorf("%w: the certificate of hub %s is for the peer listener of another hub only", ErrUnauthenticated, h.Name)
+		return User{}, fmt.Errorf("%w: the certificate of hub %s is for the peer listener of another hub only",
+			ErrUnauthenticated, h.Name)
 	}
 	before, err := g.Store.ClientsRevokedBefore(ctx, h.Name)
 	if err != nil {
 		return User{}, err
 	}
 	if !before.IsZero() && !pki.IssuedAt(h.Leaf).After(before) {
-		return User{}, fmt.Errorf("%w: the certificates of %s were revoked; get a new one with `flotilla-hub kubeconfig`", ErrUnauthenticated, h.Name)
+		return User{}, fmt.Errorf("%w: the certificates of %s were revoked; get a new one with `flotilla-hub kubeconfig`",
+			ErrUnauthenticated, h.Name)
 	}
 	return u, nil
 }
@@ -151,7 +155,8 @@ func (g *Guard) May(h pki.Holder) error {
 	if e, ok := g.Fleet.Enrolment(h.Name); ok && e.Key == pki.KeyHash(h.Leaf) {
 		return nil
 	}
-	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token", ErrForbidden, h.Name)
+	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token",
+		ErrForbidden, h.Name)
 }
 
 // MayConnect is May for the TLS of the MQTT listener. It also lets through those
@@ -211,7 +216,8 @@ func (g *Guard) CreateAPIToken(ctx context.Context, n NewAPIToken) (token string
 		return "", err
 	}
 	if len(own) >= maxAPITokens {
-		return "", fmt.Errorf("%w: %s has %d API tokens, as many as anybody may have; revoke one that is not used", ErrConflict, n.User, len(own))
+		return "", fmt.Errorf("%w: %s has %d API tokens, as many as anybody may have; revoke one that is not used",
+			ErrConflict, n.User, len(own))
 	}
 	now := g.Now()
 	t := store.APIToken{ID: newID(), User: n.User, Note: clip(n.Note), Created: now, Expires: now.Add(n.Life)}

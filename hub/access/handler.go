@@ -17,7 +17,8 @@ import (
 func (g *Guard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+wire.PathCA, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Date", g.Now().UTC().Format(http.TimeFormat)) // the hub's, by which a device judges its certificate: not this machine's
+		// the hub's, by which a device judges its certificate: not this machine's
+		w.Header().Set("Date", g.Now().UTC().Format(http.TimeFormat))
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(g.Authority.RootPEM())
 	})
@@ -33,7 +34,8 @@ func (g *Guard) Handler() http.Handler {
 		}
 		serve(w, r, noted(g, r, "renew", wire.ParseRenewRequest), func(q wire.RenewRequest) (wire.JoinAnswer, error) {
 			answer, err := g.Renew(r.Context(), q, r.TLS.PeerCertificates)
-			a := store.Audit{Via: "certificate", Source: Source(r), Verb: "renew", Resource: "enrolments", Code: http.StatusCreated}
+			a := store.Audit{Via: "certificate", Source: Source(r), Verb: "renew", Resource: "enrolments",
+				Code: http.StatusCreated}
 			if len(r.TLS.PeerCertificates) > 0 { // it may be anybody's; the code says whether it was believed
 				a.Who = clip(r.TLS.PeerCertificates[0].Subject.CommonName)
 				a.Name = a.Who
@@ -53,13 +55,15 @@ func noted[Q any](g *Guard, r *http.Request, verb string, parse func([]byte) (Q,
 	return func(body []byte) (Q, error) {
 		q, err := parse(body)
 		if err != nil {
-			g.Note(store.Audit{Source: Source(r), Verb: verb, Resource: "enrolments", Code: http.StatusBadRequest, Message: err.Error()})
+			g.Note(store.Audit{Source: Source(r), Verb: verb, Resource: "enrolments", Code: http.StatusBadRequest,
+				Message: err.Error()})
 		}
 		return q, err
 	}
 }
 
-func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q, error), do func(Q) (wire.JoinAnswer, error)) {
+func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q, error),
+	do func(Q) (wire.JoinAnswer, error)) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxJoin))
 	if err != nil {
 		var large *http.MaxBytesError
@@ -131,8 +135,10 @@ func status(err error) int {
 		sentinel error
 		code     int
 	}{
-		{errUnavailable, http.StatusServiceUnavailable}, {ErrTooMany, http.StatusTooManyRequests}, {ErrBusy, http.StatusTooManyRequests}, {ErrInvalid, http.StatusBadRequest},
-		{ErrUnauthenticated, http.StatusUnauthorized}, {ErrForbidden, http.StatusForbidden}, {ErrConflict, http.StatusConflict},
+		{errUnavailable, http.StatusServiceUnavailable}, {ErrTooMany, http.StatusTooManyRequests},
+		{ErrBusy, http.StatusTooManyRequests}, {ErrInvalid, http.StatusBadRequest},
+		{ErrUnauthenticated, http.StatusUnauthorized}, {ErrForbidden, http.StatusForbidden},
+		{ErrConflict, http.StatusConflict},
 	} {
 		if errors.Is(err, c.sentinel) {
 			return c.code

@@ -24,7 +24,8 @@ func (g *Guard) Join(ctx context.Context, r wire.JoinRequest, source string) (wi
 	if errors.As(err, &w) && !w.begun {
 		return answer, err // it comes again and again, and has been noted
 	}
-	a := store.Audit{Who: token, Via: "join token", Source: source, Verb: "create", Resource: "enrolments", Name: node, Code: http.StatusCreated}
+	a := store.Audit{Who: token, Via: "join token", Source: source, Verb: "create", Resource: "enrolments", Name: node,
+		Code: http.StatusCreated}
 	if err != nil {
 		a.Code, a.Message = status(err), err.Error()
 		level := slog.LevelWarn
@@ -43,7 +44,8 @@ func (g *Guard) Join(ctx context.Context, r wire.JoinRequest, source string) (wi
 	return answer, err
 }
 
-func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (tokenID, node string, answer wire.JoinAnswer, err error) {
+func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
+	source string) (tokenID, node string, answer wire.JoinAnswer, err error) {
 	now := g.Now()
 	given, err := wire.ParseJoinToken(r.Token)
 	if err != nil {
@@ -76,15 +78,17 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (to
 		return given.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // or a token that it used once would be good for ever
-		return t.ID, node, answer, fmt.Errorf("%w: the enrolment of this key ended at %s: %s; join with a new key", ErrForbidden, d.Time.Format(time.RFC3339), d.Reason)
+		return t.ID, node, answer, fmt.Errorf("%w: the enrolment of this key ended at %s: %s; join with a new key",
+			ErrForbidden, d.Time.Format(time.RFC3339), d.Reason)
 	}
 	if err := mayTake(g.Fleet, t, r, node, request.KeyHash()); err != nil {
 		g.withdraw(ctx, r, t.ID, err)
 		return t.ID, node, answer, err
 	}
 	approved, err := g.approval(ctx, t, Applicant{
-		Node: node, Key: request.KeyHash(), MachineID: r.MachineID, Serial: r.Serial, Site: t.Site, Token: t.ID, Source: source,
-		CSR: []byte(r.CSR), Left: t.Uses - t.Used, Until: t.Expires, Waiting: r.Waiting,
+		Node: node, Key: request.KeyHash(), MachineID: r.MachineID, Serial: r.Serial, Site: t.Site, Token: t.ID,
+		Source: source,
+		CSR:    []byte(r.CSR), Left: t.Uses - t.Used, Until: t.Expires, Waiting: r.Waiting,
 	})
 	if err != nil {
 		return t.ID, node, answer, err
@@ -96,7 +100,8 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (to
 	// First the use, then the enrolment: what happens in between, the same key asks
 	// again and needs no other.
 	err = g.Store.TakeUse(ctx, store.Use{
-		Node: node, Key: request.KeyHash(), Machine: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now, Expires: certificate.NotAfter,
+		Node: node, Key: request.KeyHash(), Machine: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now,
+		Expires: certificate.NotAfter,
 	})
 	switch {
 	case errors.Is(err, store.ErrUsedUp):
@@ -105,7 +110,8 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (to
 	case err != nil:
 		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	e := Enrolment{Node: node, Key: request.KeyHash(), MachineID: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now, Expires: certificate.NotAfter, Request: approved, Certificate: certificate.ChainPEM}
+	e := Enrolment{Node: node, Key: request.KeyHash(), MachineID: r.MachineID, Site: t.Site, Labels: t.Labels,
+		Token: t.ID, At: now, Expires: certificate.NotAfter, Request: approved, Certificate: certificate.ChainPEM}
 	if err := g.Fleet.Enrol(ctx, e); err != nil {
 		if errors.Is(err, ErrRefused) {
 			return t.ID, node, answer, fmt.Errorf("%w: %w", ErrConflict, err)
@@ -116,7 +122,9 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest, source string) (to
 }
 
 func usedUp(t store.JoinToken) error {
-	return fmt.Errorf("%w: token %s is used up (it was good for %d); make a new one on the hub with `flotilla-hub token create`", ErrForbidden, t.ID, t.Uses)
+	return fmt.Errorf(
+		"%w: token %s is used up (it was good for %d); make a new one on the hub with `flotilla-hub token create`",
+		ErrForbidden, t.ID, t.Uses)
 }
 
 // checkToken finds the token of a secret, in the same time whether it exists or not. A
@@ -124,7 +132,8 @@ func usedUp(t store.JoinToken) error {
 // same token: it has 130 random bits, which nobody guesses however often they
 // try, and to look at one costs the hub no more than to refuse it. What wrong ones are
 // limited in is what they leave behind, in the audit and the log.
-func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source string, now time.Time) (store.JoinToken, error) {
+func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source string,
+	now time.Time) (store.JoinToken, error) {
 	t, err := g.Store.JoinToken(ctx, given.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return store.JoinToken{}, fmt.Errorf("%w: %w", errUnavailable, err)
@@ -143,13 +152,18 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 		if _, err := g.failures.try(now, keys...); err != nil {
 			return store.JoinToken{}, err
 		}
-		return store.JoinToken{}, fmt.Errorf("%w: the join token is wrong; copy all of what `flotilla-hub token create` printed", ErrUnauthenticated)
+		return store.JoinToken{}, fmt.Errorf(
+			"%w: the join token is wrong; copy all of what `flotilla-hub token create` printed", ErrUnauthenticated)
 	case !same([]byte(given.Pin), []byte(g.Authority.Pin())):
-		return store.JoinToken{}, fmt.Errorf("%w: token %s was made before this hub had its present certificate authority; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID)
+		return store.JoinToken{}, fmt.Errorf("%w: token %s was made before this hub had its present certificate "+
+			"authority; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID)
 	case !t.Revoked.IsZero():
-		return store.JoinToken{}, fmt.Errorf("%w: token %s was revoked at %s; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID, t.Revoked.Format(time.RFC3339))
+		return store.JoinToken{}, fmt.Errorf(
+			"%w: token %s was revoked at %s; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID,
+			t.Revoked.Format(time.RFC3339))
 	case !now.Before(t.Expires):
-		return store.JoinToken{}, fmt.Errorf("%w: token %s ended at %s; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID, t.Expires.Format(time.RFC3339))
+		return store.JoinToken{}, fmt.Errorf("%w: token %s ended at %s; make a new one with `flotilla-hub token create`",
+			ErrForbidden, t.ID, t.Expires.Format(time.RFC3339))
 	}
 	return t, nil
 }
@@ -158,7 +172,9 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
 	if t.Node != "" {
 		if r.Node != "" && r.Node != t.Node {
-			return "", fmt.Errorf("%w: token %s is for node %s, not for %.63s; leave --node-name out or use a token without a node", ErrConflict, t.ID, t.Node, r.Node)
+			return "", fmt.Errorf(
+				"%w: token %s is for node %s, not for %.63s; leave --node-name out or use a token without a node", ErrConflict,
+				t.ID, t.Node, r.Node)
 		}
 		return t.Node, nil
 	}
@@ -182,10 +198,13 @@ func mayTake(fleet Fleet, t store.JoinToken, r wire.JoinRequest, node, key strin
 		return nil
 	}
 	if r.Node == "" && t.Node == "" { // as of many boards whose images are copies
-		return fmt.Errorf("%w: another device with the host name %s has joined before: add a name of its own for this one, such as --node-name %s; if it is the same device, installed anew: `flotilla-hub token create --site %s --node %s`",
+		return fmt.Errorf("%w: another device with the host name %s has joined before: add a name of its own for this "+
+			"one, such as --node-name %s; if it is the same device, installed anew: "+
+			"`flotilla-hub token create --site %s --node %s`",
 			ErrConflict, node, suggested(node, r.MachineID), before.Site, node)
 	}
-	return fmt.Errorf("%w: node %s exists and is another machine, or this one before it was installed anew; to be it, join with a token from `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
+	return fmt.Errorf("%w: node %s exists and is another machine, or this one before it was installed anew; to be "+
+		"it, join with a token from `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
 		ErrConflict, node, before.Site, node)
 }
 
@@ -199,7 +218,8 @@ func suggested(node, machineID string) string {
 
 func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire.JoinAnswer {
 	a := wire.JoinAnswer{
-		Node: node, Site: site, Hub: g.Hub, External: g.External, Prefix: g.Prefix, Certificate: string(c.ChainPEM), CA: string(g.Authority.RootPEM()),
+		Node: node, Site: site, Hub: g.Hub, External: g.External, Prefix: g.Prefix, Certificate: string(c.ChainPEM),
+		CA:                   string(g.Authority.RootPEM()),
 		LeaseIntervalSeconds: int32(g.LeaseInterval / time.Second), Time: now.UTC(), FirmwareKey: g.FirmwareKey,
 	}
 	if len(g.MQTT) > 0 {
@@ -237,14 +257,16 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 		return none, err
 	}
 	if !g.renewals.take(h.Name) {
-		return none, &busy{fmt.Sprintf("node %s renews its certificate more often than once in %s; try again after that", h.Name, renewEvery), renewEvery}
+		return none, &busy{fmt.Sprintf("node %s renews its certificate more often than once in %s; try again after that",
+			h.Name, renewEvery), renewEvery}
 	}
 	request, err := pki.ParseRequest([]byte(r.CSR))
 	if err != nil {
 		return none, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if request.KeyHash() != pki.KeyHash(h.Leaf) {
-		return none, fmt.Errorf("%w: a renewal is signed by the key that the node has; to change the key, join again", ErrInvalid)
+		return none, fmt.Errorf("%w: a renewal is signed by the key that the node has; to change the key, join again",
+			ErrInvalid)
 	}
 	certificate, err := g.Authority.SignDevice(request, h.Name)
 	if err != nil {
@@ -254,6 +276,7 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 	if err := g.Fleet.Renewed(ctx, h.Name, request.KeyHash(), certificate.NotAfter); err != nil {
 		return none, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	g.Log.Info("a device renewed its certificate", "node", h.Name, "until", certificate.NotAfter.UTC().Format(time.DateOnly))
+	g.Log.Info("a device renewed its certificate", "node", h.Name, "until",
+		certificate.NotAfter.UTC().Format(time.DateOnly))
 	return g.answer(h.Name, e.Site, certificate, g.Now()), nil
 }

@@ -39,7 +39,8 @@ func (k Kubeconfig) YAML() ([]byte, error) {
 	})
 }
 
-// JoinLine is what to type on a device that joins with a token: it asks the hubs of the database in this order.
+// JoinLine is what to type on a device that joins with a token: it asks the hubs of the database in
+// this order.
 func JoinLine(hubs []string, t wire.JoinToken) string {
 	all := distinct(hubs)
 	return "flotilla-device join " + strings.Join(all[:min(len(all), wire.MaxBrokers)], ",") + " --token " + t.Text()

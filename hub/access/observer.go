@@ -23,14 +23,17 @@ func (g *Guard) MayObserve(ctx context.Context, shown []*x509.Certificate) error
 		err = fmt.Errorf("it is no observer's: its role is %s", h.Role)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: the certificate of an MQTT observer: %w; issue a new one with `flotilla-hub mqtt-observer`", ErrForbidden, err)
+		return fmt.Errorf("%w: the certificate of an MQTT observer: %w; issue a new one with `flotilla-hub mqtt-observer`",
+			ErrForbidden, err)
 	}
 	before, err := g.Store.ClientsRevokedBefore(ctx, observerKey(h.Name))
 	if err != nil {
 		return err
 	}
 	if !before.IsZero() && !pki.IssuedAt(h.Leaf).After(before) {
-		return fmt.Errorf("%w: the certificates of MQTT observer %s were revoked; issue a new one with `flotilla-hub mqtt-observer`", ErrForbidden, h.Name)
+		return fmt.Errorf(
+			"%w: the certificates of MQTT observer %s were revoked; issue a new one with `flotilla-hub mqtt-observer`",
+			ErrForbidden, h.Name)
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func (g *Guard) hashPassword(ctx context.Context, password string) (string, erro
 		return "", err
 	}
 	b64 := base64.RawStdEncoding
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonLanes, b64.EncodeToString(salt), b64.EncodeToString(key)), nil
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonLanes,
+		b64.EncodeToString(salt), b64.EncodeToString(key)), nil
 }
 
 // checkPassword compares a password with a PHC string of hashPassword. An empty
@@ -72,8 +73,10 @@ func (g *Guard) argon(ctx context.Context, turn chan struct{}, password string, 
 	return argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonLanes, argonKey), nil
 }
 
-// common are what people type to satisfy a rule of length; compared without case and digits at the end.
-var common = []string{"password", "passwort", "flotilla", "administrator", "qwertyuiop", "qwertzuiop", "letmein", "changeme", "raspberry", "welcome", "iloveyou", "abcdefghij"}
+// common are what people type to satisfy a rule of length; compared without case and digits at the
+// end.
+var common = []string{"password", "passwort", "flotilla", "administrator", "qwertyuiop", "qwertzuiop", "letmein",
+	"changeme", "raspberry", "welcome", "iloveyou", "abcdefghij"}
 
 // checkStrength refuses passwords that are guessed first.
 func checkStrength(password, user string) error {
@@ -86,7 +89,8 @@ func checkStrength(password, user string) error {
 	stem := strings.TrimRight(lower, "0123456789!?.$*-_ ")
 	switch {
 	case n < minPassword:
-		return fmt.Errorf("%w: the password has %d characters; use %d or more, such as four words", ErrInvalid, n, minPassword)
+		return fmt.Errorf("%w: the password has %d characters; use %d or more, such as four words", ErrInvalid, n,
+			minPassword)
 	case len(password) > maxPassword:
 		return fmt.Errorf("%w: the password has more than %d bytes; use a shorter one", ErrInvalid, maxPassword)
 	case !utf8.ValidString(password) || strings.ContainsRune(password, 0):

@@ -28,7 +28,8 @@ var userForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._@-]{0,62}$`)
 
 func checkUser(name string) error {
 	if !userForm.MatchString(name) {
-		return fmt.Errorf("%w: user name %.64q; use lower-case letters, digits, '.', '-', '_' and '@', at most 63", ErrInvalid, name)
+		return fmt.Errorf("%w: user name %.64q; use lower-case letters, digits, '.', '-', '_' and '@', at most 63",
+			ErrInvalid, name)
 	}
 	return nil
 }
@@ -42,7 +43,8 @@ func (g *Guard) SetupSecret(ctx context.Context) (string, error) {
 		return "", err
 	}
 	secret := newSecret()
-	err = g.Store.SetMeta(ctx, setupKey, hex.EncodeToString(hash(secret))+" "+g.Now().Add(setupLife).UTC().Format(time.RFC3339))
+	err = g.Store.SetMeta(ctx, setupKey, hex.EncodeToString(hash(secret))+" "+
+		g.Now().Add(setupLife).UTC().Format(time.RFC3339))
 	return secret, err
 }
 
@@ -59,10 +61,12 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 	keys := tries("setup", source)
 	giveBack, err := g.failures.try(now, keys...)
 	if err != nil {
-		g.Note(store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name), Code: http.StatusTooManyRequests, Message: err.Error()})
+		g.Note(store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name),
+			Code: http.StatusTooManyRequests, Message: err.Error()})
 		return err
 	}
-	refused := fmt.Errorf("%w: this setup link was used, has ended, or is not the newest; restart the hub for another, or run `flotilla-hub user create`", ErrForbidden)
+	refused := fmt.Errorf("%w: this setup link was used, has ended, or is not the newest; restart the hub for "+
+		"another, or run `flotilla-hub user create`", ErrForbidden)
 	stored, err := g.Store.Meta(ctx, setupKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -71,7 +75,8 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 	want, _ := hex.DecodeString(sum)
 	until, _ := time.Parse(time.RFC3339, end)
 	if !same(hash(secret), want) || now.After(until) {
-		g.Record(ctx, store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name), Code: http.StatusForbidden, Message: "wrong or ended setup link"})
+		g.Record(ctx, store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name),
+			Code: http.StatusForbidden, Message: "wrong or ended setup link"})
 		return refused
 	}
 	giveBack()
@@ -84,7 +89,8 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 		return refused
 	}
 	if err == nil {
-		g.Record(ctx, store.Audit{Who: u.Name, Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: u.Name, Code: http.StatusCreated})
+		g.Record(ctx, store.Audit{Who: u.Name, Via: "setup link", Source: source, Verb: "create", Resource: "users",
+			Name: u.Name, Code: http.StatusCreated})
 	}
 	return err
 }
@@ -111,7 +117,8 @@ func (g *Guard) CreateUser(ctx context.Context, u NewUser) error {
 	}
 	err = g.Store.AddUser(ctx, row)
 	if errors.Is(err, store.ErrExists) {
-		return fmt.Errorf("%w: user %s exists already; choose another name or change it with `flotilla-hub user passwd`", ErrConflict, u.Name)
+		return fmt.Errorf("%w: user %s exists already; choose another name or change it with `flotilla-hub user passwd`",
+			ErrConflict, u.Name)
 	}
 	return err
 }
@@ -142,8 +149,8 @@ func (g *Guard) DeleteUser(ctx context.Context, name string) error {
 	return g.known.taken(g.Store.DeleteUser(ctx, name, g.Now()))
 }
 
-// RevokeKubeconfigs ends all client certificates of a name that were issued until now. The name need be
-// no user's: kubeconfigs are made for anybody.
+// RevokeKubeconfigs ends all client certificates of a name that were issued until now. The name
+// need be no user's: kubeconfigs are made for anybody.
 func (g *Guard) RevokeKubeconfigs(ctx context.Context, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: say whose kubeconfigs end: the name that they were made for with --user", ErrInvalid)
@@ -192,7 +199,8 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	}
 	giveBack, err := g.failures.try(now, keys...)
 	if err != nil {
-		g.Note(store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusTooManyRequests, Message: err.Error()})
+		g.Note(store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions",
+			Code: http.StatusTooManyRequests, Message: err.Error()})
 		return nil, err
 	}
 	stored, known, err := g.knows(ctx, name, password, familiar)
@@ -206,7 +214,8 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 		known = !errors.Is(err, store.ErrNotFound)
 	}
 	if !known {
-		g.Record(ctx, store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusUnauthorized, Message: "wrong name or password"})
+		g.Record(ctx, store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions",
+			Code: http.StatusUnauthorized, Message: "wrong name or password"})
 		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
 	}
 	giveBack()
@@ -216,7 +225,8 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	if err != nil {
 		return nil, err
 	}
-	g.Record(ctx, store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions", Code: http.StatusCreated})
+	g.Record(ctx, store.Audit{Who: name, Via: "password", Source: source, Verb: "create", Resource: "sessions",
+		Code: http.StatusCreated})
 	return c, nil
 }
 
@@ -235,9 +245,11 @@ func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) er
 	return g.Store.SetMeta(ctx, store.LoginsOf(name), strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
 }
 
-// knows tells whether somebody knows a person's password, and how that was stored when it was looked
-// at: until it is known, others may wait to be looked at for seconds. For an unknown person it takes as long.
-func (g *Guard) knows(ctx context.Context, name, password string, familiar bool) (stored string, known bool, err error) {
+// knows tells whether somebody knows a person's password, and how that was stored when it was
+// looked at: until it is known, others may wait to be looked at for seconds. For an unknown person
+// it takes as long.
+func (g *Guard) knows(ctx context.Context, name, password string,
+	familiar bool) (stored string, known bool, err error) {
 	user, err := g.Store.User(ctx, name)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return "", false, err
@@ -249,8 +261,8 @@ func (g *Guard) knows(ctx context.Context, name, password string, familiar bool)
 	return user.Password, known, err
 }
 
-// newSession returns the cookie of a new session, good for 24 hours, as long as the user's password is
-// stored as it was when it was looked at: store.ErrNotFound.
+// newSession returns the cookie of a new session, good for 24 hours, as long as the user's password
+// is stored as it was when it was looked at: store.ErrNotFound.
 func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) (*http.Cookie, error) {
 	secret := newSecret()
 	s.Hash, s.CSRF, s.Expires = hash(secret), newSecret(), s.Created.Add(sessionLife)
@@ -261,21 +273,24 @@ func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) 
 	return cookie(secret, int(sessionLife/time.Second)), nil
 }
 
-// Logout ends the session of a request, if it has one, and returns the cookie that makes the browser forget it.
+// Logout ends the session of a request, if it has one, and returns the cookie that makes the
+// browser forget it.
 func (g *Guard) Logout(ctx context.Context, r *http.Request) (*http.Cookie, error) {
 	var err error
 	if c, cerr := r.Cookie(Cookie); cerr == nil {
 		s, serr := g.Store.Session(ctx, hash(c.Value))
 		if err = g.Store.DeleteSession(ctx, hash(c.Value)); err == nil && serr == nil {
 			_ = g.known.taken(nil)
-			g.Note(store.Audit{Who: s.User, Via: "page", Source: Source(r), Verb: "delete", Resource: "sessions", Code: http.StatusOK})
+			g.Note(store.Audit{Who: s.User, Via: "page", Source: Source(r), Verb: "delete", Resource: "sessions",
+				Code: http.StatusOK})
 		}
 	}
 	return cookie("", -1), err
 }
 
 func cookie(value string, maxAge int) *http.Cookie {
-	return &http.Cookie{Name: Cookie, Value: value, Path: "/", MaxAge: maxAge, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	return &http.Cookie{Name: Cookie, Value: value, Path: "/", MaxAge: maxAge, Secure: true, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode}
 }
 
 // clip keeps a name that somebody typed from filling the audit.

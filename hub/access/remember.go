@@ -104,8 +104,8 @@ func (k *known) taken(err error) error {
 	return err
 }
 
-// takenBy is how often the database says that rights were taken, as seen now. Those who were looked up
-// before it was known to be another one are forgotten.
+// takenBy is how often the database says that rights were taken, as seen now. Those who were looked
+// up before it was known to be another one are forgotten.
 func (k *known) takenBy(seen string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,8 +123,8 @@ func (k *known) remembers(now time.Time) bool {
 	return len(k.of) > 0
 }
 
-// RunRights forgets who was known when a right is taken elsewhere, for the database may be away when they
-// come. It returns when ctx ends.
+// RunRights forgets who was known when a right is taken elsewhere, for the database may be away
+// when they come. It returns when ctx ends.
 func (g *Guard) RunRights(ctx context.Context) error {
 	for {
 		g.lookForTaken(ctx)
@@ -156,7 +156,8 @@ func (k *known) heard(answered bool, now time.Time) {
 
 // lookUp asks the database whose a credential is, or, while that does not answer, says whose
 // it was lately.
-func (g *Guard) lookUp(ctx context.Context, c credential, ask func(context.Context) (u User, ends time.Time, err error)) (User, error) {
+func (g *Guard) lookUp(ctx context.Context, c credential,
+	ask func(context.Context) (u User, ends time.Time, err error)) (User, error) {
 	key := c.key()
 	was, had, silent, again, turn := g.known.get(key, g.Now())
 	look := func(ctx context.Context) (User, error) {

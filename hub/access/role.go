@@ -35,10 +35,10 @@ type Rule struct {
 	Resources []string
 }
 
-// rules is the whole table: what the rows of the kinds say, and the resources of the
-// hub itself, which have one word: users, jointokens, apitokens, audit, settings,
-// metrics, backups, joinrenewals, podsecurity (a namespace's level below the default); account is everybody's own: their password and
-// their API tokens.
+// rules is the whole table: what the rows of the kinds say, and the resources of the hub itself,
+// which have one word: users, jointokens, apitokens, audit, settings, metrics, backups,
+// joinrenewals, podsecurity (a namespace's level below the default); account is everybody's own:
+// their password and their API tokens.
 var rules = append(ofKinds(),
 	Rule{[]Role{Admin}, []string{"*"}, []string{"*"}},
 	Rule{[]Role{Operator, Viewer}, []string{"get", "list", "watch"}, []string{"metrics"}},

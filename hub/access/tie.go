@@ -15,7 +15,8 @@ import (
 
 // ErrEnded is why a request's context ends whose sender may no longer do what they
 // were let in for.
-var ErrEnded = errors.New("what this was opened with has ended: it was logged out, revoked or has expired, or its role was changed")
+var ErrEnded = errors.New(
+	"what this was opened with has ended: it was logged out, revoked or has expired, or its role was changed")
 
 // recheck is how often a credential is looked at again while requests go on that were
 // let in by it.

@@ -13,9 +13,10 @@ import (
 // have ended, and the time in which it renews those that have, too.
 const tooLong = pki.LeafLife + pki.RenewalGrace
 
-// believed is what time it is, by the machine's clock and by the hub's own when that was noted last: never
-// before that. A clock that nobody keeps is not believed that everybody has been away for too long: who does
-// locks every device out, and remembers a time that nobody else will have for years.
+// believed is what time it is, by the machine's clock and by the hub's own when that was noted
+// last: never before that. A clock that nobody keeps is not believed that everybody has been away
+// for too long: who does locks every device out, and remembers a time that nobody else will have
+// for years.
 func believed(machine, last time.Time, kept bool) time.Time {
 	if last.IsZero() || !machine.Before(last) && (kept || machine.Sub(last) <= tooLong) {
 		return machine

@@ -34,15 +34,19 @@ func (g *Guard) SaveView(ctx context.Context, user string, v store.View) error {
 	case !utf8.ValidString(v.Name) || strings.ContainsFunc(v.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fmt.Errorf("%w: the name of a view has letters that do not show; use others", ErrInvalid)
 	case len(v.Href) > maxViewHref || !strings.HasPrefix(v.Href, "/") || strings.HasPrefix(v.Href, "//"):
-		return fmt.Errorf("%w: this address cannot be saved: it must be one of the page's lists, of %d letters at most", ErrInvalid, maxViewHref)
+		return fmt.Errorf("%w: this address cannot be saved: it must be one of the page's lists, of %d letters at most",
+			ErrInvalid, maxViewHref)
 	}
 	return g.Store.ChangeViews(ctx, user, func(have []store.View) ([]store.View, error) {
-		i, found := slices.BinarySearchFunc(have, v.Name, func(h store.View, name string) int { return strings.Compare(h.Name, name) })
+		i, found := slices.BinarySearchFunc(have, v.Name, func(h store.View, name string) int {
+			return strings.Compare(h.Name, name)
+		})
 		switch {
 		case found:
 			have[i] = v
 		case len(have) >= MaxViews:
-			return nil, fmt.Errorf("%w: you have %d saved views, which is as many as there can be: delete one first", ErrConflict, MaxViews)
+			return nil, fmt.Errorf("%w: you have %d saved views, which is as many as there can be: delete one first",
+				ErrConflict, MaxViews)
 		default:
 			have = slices.Insert(have, i, v)
 		}

@@ -81,7 +81,8 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		case !d.Cluster.IsValid():
 			d.say(n, complaint{}, now, &plan)
 		case !state.HasBlock(n):
-			d.say(n, complaint{notAvailable, fmt.Sprintf("no block of %s is free: all %d are taken; delete nodes that are gone, or start the hub with a larger --cluster-cidr", d.Cluster, d.size())}, now, &plan)
+			d.say(n, complaint{notAvailable, fmt.Sprintf("no block of %s is free: all %d are taken; delete nodes that are "+
+				"gone, or start the hub with a larger --cluster-cidr", d.Cluster, d.size())}, now, &plan)
 		default:
 			d.say(n, d.wrong(s, n), now, &plan)
 		}
@@ -211,7 +212,9 @@ func (d Decider) wrong(s state.Snapshot, n *corev1.Node) (what complaint) {
 	var owner *corev1.Node
 	for i, b := range state.BlocksOf(n) {
 		if i == 0 && (b.Bits() < d.Cluster.Bits() || !d.Cluster.Contains(b.Addr())) {
-			what = complaint{outOfRange, fmt.Sprintf("the addresses %s are not in the fleet's range %s, so nobody sees to it that they are this node's alone", n.Spec.PodCIDR, d.Cluster)}
+			what = complaint{outOfRange, fmt.Sprintf(
+				"the addresses %s are not in the fleet's range %s, so nobody sees to it that they are this node's alone",
+				n.Spec.PodCIDR, d.Cluster)}
 		}
 		if !b.Overlaps(d.Cluster) {
 			continue
@@ -225,7 +228,9 @@ func (d Decider) wrong(s state.Snapshot, n *corev1.Node) (what complaint) {
 		}
 	}
 	if owner != nil {
-		what = complaint{conflict, fmt.Sprintf("the addresses %s overlap %s of node %s, which is older: pods of the two cannot tell each other apart", n.Spec.PodCIDR, owner.Spec.PodCIDR, owner.Name)}
+		what = complaint{conflict, fmt.Sprintf(
+			"the addresses %s overlap %s of node %s, which is older: pods of the two cannot tell each other apart",
+			n.Spec.PodCIDR, owner.Spec.PodCIDR, owner.Name)}
 	}
 	return what
 }
@@ -236,7 +241,8 @@ type complaint struct{ reason, message string }
 // say brings a node's condition in line with what is wrong with its block.
 func (d Decider) say(n *corev1.Node, what complaint, now time.Time, plan *state.Plan) {
 	have := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
-	if have == nil && what == (complaint{}) || have != nil && have.Status == corev1.ConditionFalse && have.Reason == what.reason && have.Message == what.message {
+	if have == nil && what == (complaint{}) || have != nil && have.Status == corev1.ConditionFalse &&
+		have.Reason == what.reason && have.Message == what.message {
 		return
 	}
 	at := metav1.NewTime(now)
@@ -244,7 +250,8 @@ func (d Decider) say(n *corev1.Node, what complaint, now time.Time, plan *state.
 	next.Status.Conditions = without(next.Status.Conditions)
 	c := state.Put(next, "")
 	if what != (complaint{}) {
-		cond := corev1.NodeCondition{Type: fleet.ConditionPodCIDRAvailable, Status: corev1.ConditionFalse, Reason: what.reason, Message: what.message, LastHeartbeatTime: at, LastTransitionTime: at}
+		cond := corev1.NodeCondition{Type: fleet.ConditionPodCIDRAvailable, Status: corev1.ConditionFalse,
+			Reason: what.reason, Message: what.message, LastHeartbeatTime: at, LastTransitionTime: at}
 		if have != nil && have.Status == cond.Status {
 			cond.LastTransitionTime = have.LastTransitionTime
 		}

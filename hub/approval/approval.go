@@ -55,12 +55,14 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 
 // why says why a request ends; that of a device that has joined, or was denied, is no news.
 func why(s state.Snapshot, r *certv1.CertificateSigningRequest) string {
-	who := fmt.Sprintf("end request %s of node %s to join site %s", r.Name, r.Annotations[state.RequestNode], r.Annotations[state.RequestSite])
+	who := fmt.Sprintf("end request %s of node %s to join site %s", r.Name, r.Annotations[state.RequestNode],
+		r.Annotations[state.RequestSite])
 	switch state.DecisionOn(r) {
 	case state.RequestPending:
 		return fmt.Sprintf("%s: nobody approved of it until %s", who, state.RequestEnds(s, r).UTC().Format(time.RFC3339))
 	case state.RequestApproved:
-		return fmt.Sprintf("%s: it was approved, but the device has not come for its certificate within %s", who, state.RequestTold)
+		return fmt.Sprintf("%s: it was approved, but the device has not come for its certificate within %s", who,
+			state.RequestTold)
 	}
 	return ""
 }

@@ -133,7 +133,8 @@ func (c *Client) NodeLogs(ctx context.Context, node string, o corev1.PodLogOptio
 
 func logRequest(kind string, o corev1.PodLogOptions) wire.Request {
 	r := wire.Request{
-		Type: kind, TailLines: o.TailLines, Follow: o.Follow, SinceSeconds: o.SinceSeconds, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes,
+		Type: kind, TailLines: o.TailLines, Follow: o.Follow, SinceSeconds: o.SinceSeconds, Timestamps: o.Timestamps,
+		LimitBytes: o.LimitBytes,
 	}
 	if o.SinceTime != nil {
 		seconds := int64(max(time.Since(o.SinceTime.Time)+time.Second-1, time.Second) / time.Second)

@@ -14,7 +14,8 @@ import (
 // is hung up on. An ExitError says that it ended with another code than 0. A Read
 // of s.Stdin may still be under way when Exec returns: the caller ends it.
 func (c *Client) Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s IO) error {
-	return c.command(ctx, pod, wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
+	return c.command(ctx, pod,
+		wire.Request{Type: wire.RequestExec, Container: o.Container, Command: o.Command, TTY: o.TTY}, s)
 }
 
 // Attach joins in with what a container's first process says and is told, until it
@@ -73,7 +74,8 @@ func (i *input) resize(ctx context.Context, sizes <-chan Size) {
 			if !ok {
 				return
 			}
-			if s.Width > 0 && s.Height > 0 && i.put(ctx, wire.Request{Type: wire.RequestResize, Width: s.Width, Height: s.Height}) != nil {
+			if s.Width > 0 && s.Height > 0 &&
+				i.put(ctx, wire.Request{Type: wire.RequestResize, Width: s.Width, Height: s.Height}) != nil {
 				return
 			}
 		case <-ctx.Done():

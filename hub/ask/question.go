@@ -109,7 +109,8 @@ func (q *question) drop() {
 func (q *question) cut() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.failLocked(fmt.Errorf("too much of what this device or others have answered waits to be read, and most of this: %w", ErrLost))
+	q.failLocked(fmt.Errorf("too much of what this device or others have answered waits to be read, and most of this: %w",
+		ErrLost))
 	q.drop()
 }
 
@@ -234,7 +235,8 @@ func (q *question) acknowledge() {
 	taken, due := q.taken, q.taken > 0 && (q.again || q.taken-q.acked >= ackEvery)
 	q.again = false
 	q.mu.Unlock()
-	if due && q.client.Broker.Request(q.node, q.id+"a", wire.Request{Type: wire.RequestAck, Of: q.id, Seq: taken - 1}) == nil {
+	if due && q.client.Broker.Request(q.node, q.id+"a",
+		wire.Request{Type: wire.RequestAck, Of: q.id, Seq: taken - 1}) == nil {
 		q.mu.Lock()
 		q.acked = taken
 		q.mu.Unlock()

@@ -111,7 +111,8 @@ func (b *Broker) remember(c net.Conn) error {
 	defer b.mu.Unlock()
 	if n := len(b.open); n >= b.cfg.Limits.Connections {
 		if n < maxConnections {
-			return fmt.Errorf("%d connections are open, and the open files that the hub may have allow no more: raise LimitNOFILE= (ulimit -n)", n)
+			return fmt.Errorf("%d connections are open, and the open files that the hub may have allow no more: raise "+
+				"LimitNOFILE= (ulimit -n)", n)
 		}
 		return fmt.Errorf("%d connections are open, which are the most", n)
 	}
@@ -173,7 +174,8 @@ func (b *Broker) attend(c net.Conn, s *session) (parked bool) {
 	speaks := false
 	if apart(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
 		refuse(s.conn, 4, notAuthorized)
-		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node, err: errors.New("another device took its place in this moment")})
+		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node,
+			err: errors.New("another device took its place in this moment")})
 		return false
 	}
 	b.stats.accepted.Add(1)

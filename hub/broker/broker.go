@@ -1,13 +1,13 @@
 // Package broker is the hub's MQTT broker: it lets devices in by their
 // certificates, reads what they publish, and sends them what they are to do.
 //
-// It is an MQTT 3.1.1 endpoint for what shared/wire needs, on paho's codec: connections
-// are accepted, limited, identified and their CONNECT judged before there is a session;
-// a session is parked, or a goroutine with a small stack and 384 bytes; what goes out to a device
-// goes through an outbox that never blocks the sender. Nothing is retained, nothing is
-// queued for one who is away, nothing is passed on from device to device, and there are
-// no wildcards and no QoS 2. Only observers, of whom there are few, may look on. The package decides nothing about nodes: what it hears it
-// tells the Handler, which hub/serve provides, in the words of shared/wire.
+// It is an MQTT 3.1.1 endpoint for what shared/wire needs, on paho's codec: connections are
+// accepted, limited, identified and their CONNECT judged before there is a session; a session is
+// parked, or a goroutine with a small stack and 384 bytes; what goes out to a device goes through
+// an outbox that never blocks the sender. Nothing is retained, nothing is queued for one who is
+// away, nothing is passed on from device to device, and there are no wildcards and no QoS 2. Only
+// observers, of whom there are few, may look on. The package decides nothing about nodes: what it
+// hears it tells the Handler, which hub/serve provides, in the words of shared/wire.
 //
 // A Client is the same for a hub whose devices connect to somebody else's broker, or cluster
 // of brokers: one session of paho's, with the same Handler behind it and the same methods.
@@ -65,7 +65,8 @@ type Limits struct {
 	PerAddressRate float64 // new ones per second; default 100, with a burst of four seconds
 
 	// Per node. Faster senders are read more slowly, nothing of theirs is lost.
-	NodeRate float64 // packets per second, of whatever type; 16 KiB, or eight filters, count as one more, a second at most; default 100, with a burst of four seconds
+	// packets per second, of whatever type; 16 KiB, or eight filters, count as one more, a second at most; default 100, with a burst of four seconds
+	NodeRate float64
 }
 
 // Errors of Publish and Request.
@@ -131,7 +132,8 @@ func New(cfg Config) (*Broker, error) {
 		open:     map[net.Conn]bool{},
 		sessions: map[string]*session{},
 	}
-	b.addresses.Most, b.addresses.Rate, b.addresses.Burst = cfg.Limits.PerAddress, cfg.Limits.PerAddressRate, int(4*cfg.Limits.PerAddressRate)
+	b.addresses.Most, b.addresses.Rate, b.addresses.Burst = cfg.Limits.PerAddress, cfg.Limits.PerAddressRate,
+		int(4*cfg.Limits.PerAddressRate)
 	return b, nil
 }
 
@@ -146,7 +148,8 @@ func (c *Config) validate() error {
 		return errors.New("the MQTT listener needs TLS that requires and verifies client certificates")
 	}
 	if c.DevListen != nil && !private(c.DevListen.Addr()) {
-		return fmt.Errorf("--mqtt-dev-listen %s has no encryption and no passwords, so it must be on a loopback address such as 127.0.0.1:1883", c.DevListen.Addr())
+		return fmt.Errorf("--mqtt-dev-listen %s has no encryption and no passwords, so it must be on a loopback address "+
+			"such as 127.0.0.1:1883", c.DevListen.Addr())
 	}
 	return wire.ValidPrefix(c.Prefix)
 }
@@ -217,13 +220,16 @@ func (b *Broker) Request(node, id string, r wire.Request) error {
 	if err != nil {
 		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
 	}
-	return b.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(b.cfg.Prefix, node, id), payload: payload, kind: string(r.Type)})
+	return b.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(b.cfg.Prefix, node, id),
+		payload: payload, kind: string(r.Type)})
 }
 
 func (b *Broker) send(node string, m message) error {
 	if len(m.payload) > wire.MaxToDevice {
 		b.stats.tooLarge.Add(1)
-		return fmt.Errorf("publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps", m.channel, node, len(m.payload), wire.MaxToDevice)
+		return fmt.Errorf(
+			"publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps",
+			m.channel, node, len(m.payload), wire.MaxToDevice)
 	}
 	s := b.session(node)
 	if s == nil || !s.listens(m.channel) {

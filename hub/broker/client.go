@@ -122,8 +122,10 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	limits := Limits{NodeRate: cfg.NodeRate}
 	limits.fill()
 	cfg.NodeRate = limits.NodeRate
-	b := &Broker{cfg: Config{Handler: cfg.Handler, Prefix: cfg.Prefix, Limits: limits}, log: cfg.Log, parsers: make(chan struct{}, 2), sessions: map[string]*session{}}
-	c := &Client{cfg: cfg, b: b, id: "flotilla-hub-" + strings.ToLower(rand.Text()), began: time.Now(), slots: make(chan struct{}, maxHeard), nodes: map[string]*remote{}}
+	b := &Broker{cfg: Config{Handler: cfg.Handler, Prefix: cfg.Prefix, Limits: limits}, log: cfg.Log,
+		parsers: make(chan struct{}, 2), sessions: map[string]*session{}}
+	c := &Client{cfg: cfg, b: b, id: "flotilla-hub-" + strings.ToLower(rand.Text()), began: time.Now(),
+		slots: make(chan struct{}, maxHeard), nodes: map[string]*remote{}}
 	c.out.wake = make(chan struct{}, 1)
 	return c, nil
 }
@@ -131,7 +133,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 // Filters are what the hub subscribes to.
 func (c *Client) filters() []string {
 	var all []string
-	for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent, wire.ChannelPresence} {
+	for _, ch := range []wire.Channel{wire.ChannelLease, wire.ChannelStatus, wire.ChannelPods, wire.ChannelEvent,
+		wire.ChannelPresence} {
 		all = append(all, c.cfg.Prefix+"/nodes/+/"+string(ch))
 	}
 	return append(all, c.cfg.Prefix+"/nodes/+/"+string(wire.ChannelReply)+"/+")
@@ -154,7 +157,9 @@ func (c *Client) Run(ctx context.Context) error {
 		if time.Since(began) >= time.Minute {
 			try = 0
 		}
-		c.b.warn("broker "+c.cfg.Servers[at], "the broker is out of reach: no device is heard through it; while all sites are silent nobody is evicted", "broker", c.cfg.Servers[at], "err", err)
+		c.b.warn("broker "+c.cfg.Servers[at],
+			"the broker is out of reach: no device is heard through it; while all sites are silent nobody is evicted", "broker",
+			c.cfg.Servers[at], "err", err)
 		at = (at + 1) % len(c.cfg.Servers)
 		pause := line.Pause(try/len(c.cfg.Servers), line.MaxPause)
 		try++
@@ -202,7 +207,8 @@ func (c *Client) connectOnce(ctx context.Context, server string) error {
 	}
 	for f, code := range t.Result() {
 		if code == 0x80 {
-			return fmt.Errorf("it refuses the subscription to %s: let the hub's certificate in as `flotilla-hub broker-config` writes it", f)
+			return fmt.Errorf(
+				"it refuses the subscription to %s: let the hub's certificate in as `flotilla-hub broker-config` writes it", f)
 		}
 	}
 	c.b.stats.accepted.Add(1)
@@ -277,7 +283,8 @@ func (c *Client) Publish(node string, ch wire.Channel, parts ...[]byte) error {
 	if ch != wire.ChannelDesired {
 		return fmt.Errorf("publish to %s: channel %q is not one that the hub publishes to alone", node, ch)
 	}
-	return c.send(node, message{channel: ch, topic: wire.Topic(c.cfg.Prefix, node, ch), payload: parts[0], more: parts[1:]})
+	return c.send(node, message{channel: ch, topic: wire.Topic(c.cfg.Prefix, node, ch), payload: parts[0],
+		more: parts[1:]})
 }
 
 // Request is Broker.Request.
@@ -289,7 +296,8 @@ func (c *Client) Request(node, id string, r wire.Request) error {
 	if err != nil {
 		return fmt.Errorf("request %s of %s: %w", r.Type, node, err)
 	}
-	return c.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(c.cfg.Prefix, node, id), payload: payload, kind: r.Type})
+	return c.send(node, message{channel: wire.ChannelRequest, topic: wire.RequestTopic(c.cfg.Prefix, node, id),
+		payload: payload, kind: r.Type})
 }
 
 func (c *Client) send(node string, m message) error {
@@ -297,7 +305,9 @@ func (c *Client) send(node string, m message) error {
 	for _, p := range append([][]byte{m.payload}, m.more...) {
 		if len(p) > wire.MaxToDevice {
 			s.tooLarge.Add(1)
-			return fmt.Errorf("publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps", m.channel, node, len(p), wire.MaxToDevice)
+			return fmt.Errorf(
+				"publish %s to %s: %d bytes, but at most %d can be sent: give the node fewer pods or smaller config maps",
+				m.channel, node, len(p), wire.MaxToDevice)
 		}
 	}
 	r := c.remote(node)

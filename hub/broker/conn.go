@@ -32,10 +32,10 @@ type message struct {
 	more    [][]byte // parts after the first one
 }
 
-// A conn is a device's connection once CONNECT has been judged. It gives back the bytes
-// that were read for that, sets the deadlines, and shares the way out between
-// acknowledgements and the messages of the hub. Nobody who has something to send to a device that does not
-// read waits for it: the hub's messages wait in the outbox.
+// A conn is a device's connection once CONNECT has been judged. It gives back the bytes that were
+// read for that, sets the deadlines, and shares the way out between acknowledgements and the
+// messages of the hub. Nobody who has something to send to a device that does not read waits for
+// it: the hub's messages wait in the outbox.
 //
 // A slow line is not a dead one: whoever takes nothing for 5 s, or sends nothing for one
 // and a half times the keep-alive, is cut, however small the packet; whoever takes or

@@ -113,7 +113,8 @@ func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 	if !slices.Equal(leaf.Subject.Organization, []string{ObserverOrganization}) || leaf.Subject.CommonName == "" {
 		return nil
 	}
-	return &Observer{Name: strings.TrimPrefix(leaf.Subject.CommonName, ObserverPrefix), Addr: addr, Chain: state.PeerCertificates}
+	return &Observer{Name: strings.TrimPrefix(leaf.Subject.CommonName, ObserverPrefix), Addr: addr,
+		Chain: state.PeerCertificates}
 }
 
 // letGo takes its certificates away from a connection, which would keep them as long as it
@@ -134,7 +135,8 @@ func identify(state tls.ConnectionState, p *Peer) error {
 	key := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	p.Key = hex.EncodeToString(key[:])
 	if !slices.Equal(cert.Subject.Organization, []string{Organization}) {
-		return fmt.Errorf("client certificate of %.100q is not a device's: its subject must say O=%s", cert.Subject.String(), Organization)
+		return fmt.Errorf("client certificate of %.100q is not a device's: its subject must say O=%s", cert.Subject.String(),
+			Organization)
 	}
 	if err := wire.ValidNode(cert.Subject.CommonName); err != nil {
 		return fmt.Errorf("client certificate: %w", err)
@@ -152,7 +154,8 @@ func readConnect(r io.Reader) (seen []byte, pk *packets.ConnectPacket, ref *refu
 		case err != nil:
 			return nil, nil, &refusal{why: noConnect, err: err}
 		case total > maxConnect:
-			return nil, nil, &refusal{why: connectTooLarge, err: fmt.Errorf("CONNECT claims %d bytes, at most %d are read", total, maxConnect)}
+			return nil, nil, &refusal{why: connectTooLarge,
+				err: fmt.Errorf("CONNECT claims %d bytes, at most %d are read", total, maxConnect)}
 		case total > 0 && len(buf) >= total:
 			pk, ref := decodeConnect(buf[:total])
 			if len(buf) > total {
@@ -196,7 +199,8 @@ func packetLength(buf []byte) (int, error) {
 func decodeConnect(packet []byte) (*packets.ConnectPacket, *refusal) {
 	_, header := packetSize(packet)
 	body := packet[header:]
-	pk := &packets.ConnectPacket{FixedHeader: packets.FixedHeader{MessageType: packets.Connect, RemainingLength: len(body)}}
+	pk := &packets.ConnectPacket{FixedHeader: packets.FixedHeader{MessageType: packets.Connect,
+		RemainingLength: len(body)}}
 	if len(body) < 2 {
 		return nil, &refusal{why: noConnect, err: errors.New("CONNECT has no protocol name")}
 	}
@@ -229,7 +233,8 @@ func validate(pk *packets.ConnectPacket) error {
 func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
 	s := &session{broker: b, peer: peer}
 	if pk.ProtocolVersion != 4 {
-		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion)}
+		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf(
+			"MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion)}
 	}
 	if err := validate(pk); err != nil {
 		return s, &refusal{why: noConnect, err: fmt.Errorf("CONNECT: %w", err)}
@@ -237,7 +242,8 @@ func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal
 	if peer.Dev {
 		name := pk.Username
 		if err := wire.ValidNode(name); err != nil {
-			return s, &refusal{why: badIdentity, code: notAuthorized, err: fmt.Errorf("the user name is the node on this listener: %w", err)}
+			return s, &refusal{why: badIdentity, code: notAuthorized,
+				err: fmt.Errorf("the user name is the node on this listener: %w", err)}
 		}
 		s.peer.Node = name
 	}

@@ -64,7 +64,8 @@ func (b *Broker) over(s *session, err error) (parked bool) {
 	_ = s.conn.Close()
 	switch {
 	case errors.Is(err, errTooLarge):
-		b.offence(s.peer.Node, packetTooLarge, fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
+		b.offence(s.peer.Node, packetTooLarge,
+			fmt.Sprintf("sent a packet of more than %d bytes; the connection was closed", maxPacket))
 	case errors.Is(err, errMalformed):
 		b.offence(s.peer.Node, badPayload, fmt.Sprintf("sent what is %v; the connection was closed", err))
 	}
@@ -240,7 +241,8 @@ func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 		b.log.Debug("not remembered; the device will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
 	default:
 		b.stats.unremembered.Add(1)
-		b.log.Error("remember message of a device; it will send again", "node", s.peer.Node, "topic", string(p.topic), "err", err)
+		b.log.Error("remember message of a device; it will send again", "node", s.peer.Node, "topic", string(p.topic), "err",
+			err)
 	}
 	return false
 }
@@ -285,7 +287,10 @@ func (b *Broker) hear(s *session, p publication) error {
 	case wire.ChannelEvent:
 		return tell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return handler.Event(ctx, peer, v) })
 	case wire.ChannelPresence:
-		return tell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error { handler.Presence(peer, v); return nil })
+		return tell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error {
+			handler.Presence(peer, v)
+			return nil
+		})
 	case wire.ChannelReply:
 		return tell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(peer, id, v); return nil })
 	}

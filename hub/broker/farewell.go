@@ -20,6 +20,7 @@ func (b *Broker) farewell(s *session, filter string) {
 	if filter != s.filters()[0] {
 		return
 	}
-	s.conn.send(message{channel: wire.ChannelDesired, topic: wire.Topic(b.cfg.Prefix, s.peer.Node, wire.ChannelDesired), payload: s.farewell})
+	s.conn.send(message{channel: wire.ChannelDesired, topic: wire.Topic(b.cfg.Prefix, s.peer.Node, wire.ChannelDesired),
+		payload: s.farewell})
 	time.AfterFunc(farewellLinger, func() { _ = s.conn.Close() })
 }

@@ -77,7 +77,8 @@ func (b *Broker) judgeObserver(pk *packets.ConnectPacket, o Observer) (*session,
 		return s, &refusal{why: why, code: code, err: fmt.Errorf("observer %s: %w", o.Name, err)}
 	}
 	if pk.ProtocolVersion != 4 {
-		return refused(version, badVersion, fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion))
+		return refused(version, badVersion,
+			fmt.Errorf("MQTT protocol level is %d, but this broker speaks 3.1.1 (level 4)", pk.ProtocolVersion))
 	}
 	if err := validate(pk); err != nil {
 		return refused(noConnect, 0, fmt.Errorf("CONNECT: %w", err))
@@ -173,7 +174,8 @@ func (b *Broker) observed(s *session, head byte, body []byte) error {
 			return err
 		}
 		b.stats.offences[forbiddenTopic].Add(1)
-		b.warn("observer "+s.watching.Name, "drop what an observer has published: it may only subscribe", "name", s.watching.Name, "addr", s.watching.Addr, "topic", fmt.Sprintf("%.100q", p.topic))
+		b.warn("observer "+s.watching.Name, "drop what an observer has published: it may only subscribe", "name",
+			s.watching.Name, "addr", s.watching.Addr, "topic", fmt.Sprintf("%.100q", p.topic))
 		if p.qos == 1 { // or it would be sent for ever
 			_, err = s.conn.Write(ack(packets.Puback, p.id))
 		}

@@ -92,7 +92,8 @@ func (b *Broker) refused(c net.Conn, r *refusal) {
 	if b.closing.Load() {
 		return
 	}
-	b.warn("refused "+r.node+string(reasonNames[r.why]), "refuse MQTT connection", "node", r.node, "addr", c.RemoteAddr().String(), "reason", reasonNames[r.why], "err", r.err)
+	b.warn("refused "+r.node+string(reasonNames[r.why]), "refuse MQTT connection", "node", r.node, "addr",
+		c.RemoteAddr().String(), "reason", reasonNames[r.why], "err", r.err)
 	if r.node != "" && (r.why == clientID || r.why == badWill || r.why == connectTooLarge || r.why == noConnect) {
 		b.offence(r.node, badConnect, "tried to connect: "+r.err.Error())
 	}

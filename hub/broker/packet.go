@@ -153,7 +153,8 @@ func parsePublish(head byte, body []byte) (p publication, err error) {
 }
 
 func parseSubscribe(head byte, body []byte) (*packets.SubscribePacket, error) {
-	p := &packets.SubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Subscribe, Qos: 1, RemainingLength: len(body)}}
+	p := &packets.SubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Subscribe, Qos: 1,
+		RemainingLength: len(body)}}
 	if err := unpack(head, body, p); err != nil {
 		return nil, err
 	}
@@ -169,7 +170,8 @@ func parseSubscribe(head byte, body []byte) (*packets.SubscribePacket, error) {
 }
 
 func parseUnsubscribe(head byte, body []byte) (*packets.UnsubscribePacket, error) {
-	p := &packets.UnsubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Unsubscribe, Qos: 1, RemainingLength: len(body)}}
+	p := &packets.UnsubscribePacket{FixedHeader: packets.FixedHeader{MessageType: packets.Unsubscribe, Qos: 1,
+		RemainingLength: len(body)}}
 	if len(body) < 2 {
 		return nil, fmt.Errorf("%w: UNSUBSCRIBE has no packet identifier", errMalformed)
 	}
@@ -188,7 +190,8 @@ func unpack(head byte, body []byte, into packets.ControlPacket) error {
 	}
 	want := append(binary.AppendUvarint([]byte{head}, uint64(len(body))), body...)
 	if !bytes.Equal(again.Bytes(), want) {
-		return fmt.Errorf("%w: in %s the lengths do not fit, or a flag is reserved", errMalformed, packets.PacketNames[head>>4])
+		return fmt.Errorf("%w: in %s the lengths do not fit, or a flag is reserved", errMalformed,
+			packets.PacketNames[head>>4])
 	}
 	return nil
 }

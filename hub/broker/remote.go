@@ -56,7 +56,8 @@ func (c *Client) arrived(m paho.Message) {
 	owner, ok := c.cfg.Owner(node)
 	if !ok {
 		c.b.stats.refused[refusedByHub].Add(1)
-		c.b.warn("stranger", "drop a message of a node that nobody is: a device joins first, or its node was removed", "node", fmt.Sprintf("%.80q", node))
+		c.b.warn("stranger", "drop a message of a node that nobody is: a device joins first, or its node was removed",
+			"node", fmt.Sprintf("%.80q", node))
 		return
 	}
 	r := c.remote(node)
@@ -82,7 +83,8 @@ func (c *Client) arrived(m paho.Message) {
 		}
 	}
 	if !from.afford(cost) {
-		c.b.offence(node, badPayload, fmt.Sprintf("publishes more than %.0f messages a second; what is more is dropped", c.cfg.NodeRate))
+		c.b.offence(node, badPayload,
+			fmt.Sprintf("publishes more than %.0f messages a second; what is more is dropped", c.cfg.NodeRate))
 		return
 	}
 	switch {
@@ -90,10 +92,12 @@ func (c *Client) arrived(m paho.Message) {
 		c.b.offence(node, forbiddenTopic, fmt.Sprintf("published on its topic %.80q, which is not a device's", tail))
 		return
 	case m.Retained():
-		c.b.offence(node, retained, fmt.Sprintf("a message on %.40q is retained at the broker; it is ignored, and is to be cleared there", tail))
+		c.b.offence(node, retained, fmt.Sprintf(
+			"a message on %.40q is retained at the broker; it is ignored, and is to be cleared there", tail))
 		return
 	case len(payload) > wire.MaxFromDevice:
-		c.b.offence(node, packetTooLarge, fmt.Sprintf("sent a %s of %d bytes, at most %d are read", ch, len(payload), wire.MaxFromDevice))
+		c.b.offence(node, packetTooLarge,
+			fmt.Sprintf("sent a %s of %d bytes, at most %d are read", ch, len(payload), wire.MaxFromDevice))
 		return
 	}
 	r.heard.Store(c.age())
@@ -107,7 +111,8 @@ func (c *Client) arrived(m paho.Message) {
 	}
 	c.b.stats.heard[leases].Add(1)
 	p := c.peer(node, owner)
-	if l.Boot != owner.Boot && r.online.Load() { // a clone, or one that was followed: its status decides, and the node's device is asked for nothing
+	// a clone, or one that was followed: its status decides, and the node's device is asked for nothing
+	if l.Boot != owner.Boot && r.online.Load() {
 		return
 	}
 	if r.waits() { // what the lease shows to be missing may be what waits: it is not asked for again
@@ -255,7 +260,9 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 	}
 	switch a.channel {
 	case wire.ChannelStatus:
-		return tell(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error { return c.status(ctx, r, owner, s) })
+		return tell(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error {
+			return c.status(ctx, r, owner, s)
+		})
 	case wire.ChannelPods:
 		return tell(c.b, podLists, a.payload, wire.ParsePods, func(v wire.Pods) error {
 			if !own(v.Boot) {
@@ -282,7 +289,8 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 	case wire.ChannelReply:
 		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
 			if v.Boot == "" {
-				c.b.warn("reply "+r.node, "drop an answer that does not say whose it is: the agent is too old for a broker between it and the hub, or it is somebody else's", "node", r.node)
+				c.b.warn("reply "+r.node, "drop an answer that does not say whose it is: the agent is too old for a broker "+
+					"between it and the hub, or it is somebody else's", "node", r.node)
 			}
 			if !own(v.Boot) {
 				return errUnheard
@@ -323,7 +331,8 @@ func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Stat
 		p.Machine, p.Boot = s.MachineID, s.Boot
 		key, err := c.cfg.Proof(r.node, s.Boot, s.Proof)
 		if err == nil && key != owner.Key {
-			err = errors.New("it is another device than the one that joined last, or was removed from this hub; it must join again with a new token")
+			err = errors.New("it is another device than the one that joined last, or was removed from this hub; it must " +
+				"join again with a new token")
 		}
 		if err != nil {
 			c.b.stats.refused[badIdentity].Add(1)
@@ -350,7 +359,8 @@ func (c *Client) status(ctx context.Context, r *remote, owner Owner, s wire.Stat
 	return nil
 }
 
-// connectedSince tells whether the device has connected again since the connection that a will is of.
+// connectedSince tells whether the device has connected again since the connection that a will is
+// of.
 func (r *remote) connectedSince(will wire.Presence) bool {
 	return r.boot == will.Boot && will.Connection > 0 && will.Connection < r.connection
 }

@@ -38,7 +38,8 @@ const (
 	reasons
 )
 
-var reasonNames = [reasons]string{"silent", "tls", "identity", "malformed", "too-large", "version", "client-id", "will", "hub", "busy", "capacity", "per-address"}
+var reasonNames = [reasons]string{"silent", "tls", "identity", "malformed", "too-large", "version", "client-id",
+	"will", "hub", "busy", "capacity", "per-address"}
 
 // A sin is what kind of offence it was.
 type sin int
@@ -90,7 +91,8 @@ func (b *Broker) Stats() Stats {
 	s := Stats{
 		Accepted: c.accepted.Load(), AcceptErrors: c.acceptErrors.Load(), Unremembered: c.unremembered.Load(),
 		Refused: map[string]uint64{}, Messages: map[string]uint64{}, Offences: map[string]uint64{},
-		Dropped: map[string]uint64{"offline": c.offline.Load(), "backlog": c.backlog.Load(), "superseded": c.superseded.Load(), "too-large": c.tooLarge.Load()},
+		Dropped: map[string]uint64{"offline": c.offline.Load(), "backlog": c.backlog.Load(),
+			"superseded": c.superseded.Load(), "too-large": c.tooLarge.Load()},
 	}
 	for i, n := range reasonNames {
 		s.Refused[n] = c.refused[i].Load()

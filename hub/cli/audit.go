@@ -17,8 +17,11 @@ import (
 func (p Program) auditCommand() *cobra.Command {
 	c := &cobra.Command{Use: "audit", Short: "Who did what: export and verify", Args: OnlyCommands, RunE: help}
 	export := &cobra.Command{
-		Use: "export FILE|-", Short: "Write the audit as JSON lines, oldest first, to a new file or standard output", Args: exactly(1),
-		Long: "Write the audit as JSON lines, oldest first. Each record carries the hash of the one before it (prev) and its own (hash):\n`flotilla-hub audit verify FILE` checks them without the hub. Keep exports elsewhere: who can write the hub's database can\nmake a new chain, but not the one that you have a copy of.",
+		Use: "export FILE|-", Short: "Write the audit as JSON lines, oldest first, to a new file or standard output",
+		Args: exactly(1),
+		Long: "Write the audit as JSON lines, oldest first. Each record carries the hash of the one before it (prev) " +
+			"and its own (hash):\n`flotilla-hub audit verify FILE` checks them without the hub. Keep exports elsewhere: " +
+			"who can write the hub's database can\nmake a new chain, but not the one that you have a copy of.",
 	}
 	dir := dataDir(export)
 	since := export.Flags().String("since", "", "only from then on: 24h, 2026-11-22 or 2026-11-22T04:00:00Z (default all)")
@@ -35,7 +38,8 @@ func (p Program) auditCommand() *cobra.Command {
 			if _, err := os.Lstat(args[0]); err == nil {
 				return ErrUsage{fmt.Errorf("export the audit to %s: it exists already; choose another name", args[0])}
 			}
-			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600), renameio.WithTempDir(filepath.Dir(args[0])))
+			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600),
+				renameio.WithTempDir(filepath.Dir(args[0])))
 			if err != nil {
 				return fmt.Errorf("export the audit to %s: %w", args[0], err)
 			}
@@ -93,7 +97,8 @@ func tellAudit(out io.Writer, r store.AuditReport) error {
 	chained := r.Records - r.Unchained
 	if chained > 0 {
 		const form = "2006-01-02T15:04:05.000Z"
-		fmt.Fprintf(out, "%d records in the chain: %d (%s) to %d (%s), whose hash is\n%x\n", chained, r.From.ID, r.From.At.Format(form), r.To.ID, r.To.At.Format(form), r.To.Hash)
+		fmt.Fprintf(out, "%d records in the chain: %d (%s) to %d (%s), whose hash is\n%x\n", chained, r.From.ID,
+			r.From.At.Format(form), r.To.ID, r.To.At.Format(form), r.To.Hash)
 	}
 	if r.Breaks == 0 {
 		_, err := fmt.Fprintln(out, "The chain is whole.")
@@ -102,5 +107,6 @@ func tellAudit(out io.Writer, r store.AuditReport) error {
 	for _, b := range r.Broken {
 		fmt.Fprintln(out, "NOT WHOLE: "+b)
 	}
-	return fmt.Errorf("the audit is not whole: %d findings; compare it with the exports and backups that you have", r.Breaks)
+	return fmt.Errorf("the audit is not whole: %d findings; compare it with the exports and backups that you have",
+		r.Breaks)
 }

@@ -22,28 +22,39 @@ import (
 
 func (p Program) brokerConfigCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "broker-config mosquitto|nats|emqx --out DIRECTORY --address HOST:PORT", Short: "Write configuration, access rules and certificate of an MQTT broker between devices and this hub", Args: exactly(1),
-		Long: "Write configuration, access rules and certificate of an MQTT broker between devices and this hub, with a README.md that says what to do with them\n" +
-			"and what that broker does not do. The hub, started with --broker, and its devices know the broker by the hub's own authority, and it knows them by their certificates.\n" +
+		Use: "broker-config mosquitto|nats|emqx --out DIRECTORY --address HOST:PORT", Short: "Write configuration, " +
+			"access rules and certificate of an MQTT broker between devices and this hub", Args: exactly(1),
+		Long: "Write configuration, access rules and certificate of an MQTT broker between devices and this hub, with a " +
+			"README.md that says what to do with them\n" +
+			"and what that broker does not do. The hub, started with --broker, and its devices know the broker by the " +
+			"hub's own authority, and it knows them by their certificates.\n" +
 			"The configuration of EMQX is written from its documentation and was not tested.",
 	}
 	dir := dataDir(c)
-	out := c.Flags().String("out", "", "directory of the files, made if there is none; files that are there stay, and are an error (required)")
-	addresses := c.Flags().StringSlice("address", nil, "host and port under which hub and devices reach the broker; of a cluster all, with commas between them (required)")
-	at := c.Flags().String("path", "", "directory in which the files will be on the broker's machine (default that of --out)")
-	prefix := c.Flags().String("prefix", wire.DefaultPrefix, "what all topics begin with, as in --broker-prefix of the hub")
-	access := c.Flags().Bool("access-only", false, "write the access rules and ca.crt alone, over those that are there: which devices have joined has changed, or the root was rotated")
-	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"), "file with the passphrase of the authority's keys, if they are protected")
+	out := c.Flags().String("out", "",
+		"directory of the files, made if there is none; files that are there stay, and are an error (required)")
+	addresses := c.Flags().StringSlice("address", nil, "host and port under which hub and devices reach the broker; "+
+		"of a cluster all, with commas between them (required)")
+	at := c.Flags().String("path", "",
+		"directory in which the files will be on the broker's machine (default that of --out)")
+	prefix := c.Flags().String("prefix", wire.DefaultPrefix,
+		"what all topics begin with, as in --broker-prefix of the hub")
+	access := c.Flags().Bool("access-only", false, "write the access rules and ca.crt alone, over those that are "+
+		"there: which devices have joined has changed, or the root was rotated")
+	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
+		"file with the passphrase of the authority's keys, if they are protected")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		kind := args[0]
 		if !slices.Contains(setup.Kinds, kind) {
-			return ErrUsage{fmt.Errorf("%q is no broker that there is a configuration for: write %s", kind, strings.Join(setup.Kinds, ", "))}
+			return ErrUsage{fmt.Errorf("%q is no broker that there is a configuration for: write %s", kind,
+				strings.Join(setup.Kinds, ", "))}
 		}
 		if *out == "" {
 			return ErrUsage{errors.New("--out is missing: name the directory that gets the files")}
 		}
 		if len(*addresses) == 0 {
-			return ErrUsage{errors.New("--address is missing: say under which host and port hub and devices reach the broker, such as broker.example:8883")}
+			return ErrUsage{errors.New("--address is missing: say under which host and port hub and devices reach the " +
+				"broker, such as broker.example:8883")}
 		}
 		if err := wire.ValidPrefix(*prefix); err != nil {
 			return ErrUsage{fmt.Errorf("--prefix: %w", err)}
@@ -87,7 +98,8 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 			}
 			cert, key, err := d.authority.IssueServer(names)
 			if err == nil {
-				files = append(files, file{"ca.crt", d.authority.RootPEM(), 0o644}, file{"server.crt", cert, 0o644}, file{"server.key", key, 0o600})
+				files = append(files, file{"ca.crt", d.authority.RootPEM(), 0o644}, file{"server.crt", cert, 0o644},
+					file{"server.key", key, 0o600})
 				err = writeFiles(*out, files)
 			}
 			if err = d.did(ctx, "create", "brokerconfigs", kind, err); err != nil {
@@ -131,7 +143,8 @@ func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {
 		if err := overwrite(filepath.Join(dir, t.Name), []byte(t.Text)); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s is written anew: have the broker read it.\n", filepath.Join(dir, t.Name)); err != nil {
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s is written anew: have the broker read it.\n",
+			filepath.Join(dir, t.Name)); err != nil {
 			return err
 		}
 	}
@@ -139,7 +152,8 @@ func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {
 }
 
 func overwrite(path string, text []byte) error {
-	if err := renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask(), renameio.WithTempDir(filepath.Dir(path))); err != nil {
+	if err := renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask(),
+		renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

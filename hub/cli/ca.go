@@ -14,11 +14,13 @@ import (
 )
 
 func (p Program) caCommand() *cobra.Command {
-	c := &cobra.Command{Use: "ca", Short: "The hub's certificate authority: rotation, revocation, protection of its keys", Args: OnlyCommands, RunE: help}
+	c := &cobra.Command{Use: "ca", Short: "The hub's certificate authority: rotation, revocation, protection of its keys",
+		Args: OnlyCommands, RunE: help}
 	c.AddCommand(
 		p.protectCommand("protect", "Put the authority's keys under a passphrase, or under another one"),
 		p.protectCommand("unprotect", "Store the authority's keys without a passphrase again"),
-		caOrder("status", "Say what is trusted, and who has not renewed since a rotation", "status"), rotateCommand(), revokeCommand(),
+		caOrder("status", "Say what is trusted, and who has not renewed since a rotation", "status"), rotateCommand(),
+		revokeCommand(),
 	)
 	return c
 }
@@ -31,7 +33,8 @@ func caOrder(use, short, what string) *cobra.Command {
 }
 
 func rotateCommand() *cobra.Command {
-	c := &cobra.Command{Use: "rotate --root|--intermediate", Short: "Make a new root or intermediate; the former stays trusted until `ca revoke`", Args: exactly(0)}
+	c := &cobra.Command{Use: "rotate --root|--intermediate", Short: "Make a new root or intermediate; the former " +
+		"stays trusted until `ca revoke`", Args: exactly(0)}
 	dir := dataDir(c)
 	root := c.Flags().Bool("root", false, "a new root and intermediate")
 	middle := c.Flags().Bool("intermediate", false, "a new intermediate under the same root")
@@ -78,10 +81,12 @@ func order(c *cobra.Command, dir, text string) error {
 func (p Program) protectCommand(use, short string) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short + ", while the hub is down", Args: exactly(0)}
 	dir := dataDir(c)
-	present := c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"), "file whose first line is the present passphrase, if there is one")
+	present := c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
+		"file whose first line is the present passphrase, if there is one")
 	fresh := new(string)
 	if use == "protect" {
-		fresh = c.Flags().String("new-passphrase-file", "", "file whose first line is the new passphrase, at least 12 bytes (required)")
+		fresh = c.Flags().String("new-passphrase-file", "",
+			"file whose first line is the new passphrase, at least 12 bytes (required)")
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var secret []byte
@@ -110,7 +115,9 @@ func (p Program) protectCommand(use, short string) *cobra.Command {
 			if err = d.did(ctx, use, "authority", "", err); err != nil {
 				return err
 			}
-			text := "The keys are protected. Start the hub with --ca-passphrase-file, or give it the systemd credential " + pki.Credential + ".\nWithout the passphrase nobody gets them back; older copies of the directory pki still hold them as they were."
+			text := "The keys are protected. Start the hub with --ca-passphrase-file, or give it the systemd credential " +
+				pki.Credential + ".\nWithout the passphrase nobody gets them back; older copies of the directory pki still " +
+				"hold them as they were."
 			if use == "unprotect" {
 				text = "The keys are stored without a passphrase."
 			}

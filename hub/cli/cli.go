@@ -49,13 +49,17 @@ func (p Program) Command() *cobra.Command {
 		}
 		return ErrUsage{fmt.Errorf("%w: see `%s --help`", commands.Plainly(err), c.CommandPath())}
 	})
-	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.observerCommand(), p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(), p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(), commands.Licenses(p.Licenses, exactly(0)), &cobra.Command{
-		Use: "version", Short: "Print the version", Args: exactly(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "flotilla-hub %s %s/%s %s\n", p.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
-			return err
-		},
-	})
+	root.AddCommand(p.serveCommand(), p.tokenCommand(), p.userCommand(), p.kubeconfigCommand(), p.observerCommand(),
+		p.brokerConfigCommand(), p.auditCommand(), p.caCommand(), p.profileCommand(), p.monitoringCommand(),
+		p.backupCommand(), p.restoreCommand(), p.migrateCommand(), resumeCommand(), p.doctorCommand(), p.supportCommand(),
+		commands.Licenses(p.Licenses, exactly(0)), &cobra.Command{
+			Use: "version", Short: "Print the version", Args: exactly(0),
+			RunE: func(c *cobra.Command, _ []string) error {
+				_, err := fmt.Fprintf(c.OutOrStdout(), "flotilla-hub %s %s/%s %s\n", p.Version, runtime.GOOS, runtime.GOARCH,
+					runtime.Version())
+				return err
+			},
+		})
 	return root
 }
 
@@ -74,7 +78,8 @@ func OnlyCommands(c *cobra.Command, args []string) error {
 func exactly(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return ErrUsage{fmt.Errorf("%s takes %d arguments, not %d: see `%s --help`", c.CommandPath(), n, len(args), c.CommandPath())}
+			return ErrUsage{fmt.Errorf("%s takes %d arguments, not %d: see `%s --help`", c.CommandPath(), n, len(args),
+				c.CommandPath())}
 		}
 		return nil
 	}
@@ -84,7 +89,8 @@ func (p Program) serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve", Short: "Run the hub", Args: exactly(0),
 		Long: "Run the hub: MQTT broker, database, Kubernetes-compatible API and page in one process.\n\n" +
-			"Every flag can also be set as FLOTILLA_<NAME> in the environment, and under its name in the file of --config (YAML).\n" +
+			"Every flag can also be set as FLOTILLA_<NAME> in the environment, and under its name in the file of --config " +
+			"(YAML).\n" +
 			"What counts is, in this order: flag, environment, file, default.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, warnings, err := config.Load(c.Flags(), os.Environ())

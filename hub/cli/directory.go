@@ -34,7 +34,8 @@ type directory struct {
 
 // did keeps in the audit what a command has changed, and by whom: as whom it runs.
 func (d directory) did(ctx context.Context, verb, resource, name string, err error) error {
-	a := store.Audit{Who: socket.UserName(os.Getuid()), Via: "command line", Verb: verb, Resource: resource, Name: name, Code: http.StatusOK}
+	a := store.Audit{Who: socket.UserName(os.Getuid()), Via: "command line", Verb: verb, Resource: resource, Name: name,
+		Code: http.StatusOK}
 	if err != nil {
 		a.Code, a.Message = http.StatusUnprocessableEntity, err.Error()
 	}
@@ -42,13 +43,15 @@ func (d directory) did(ctx context.Context, verb, resource, name string, err err
 	return err
 }
 
-// ended says what a revocation by name was of, unless it was none. Any name may be revoked, for the audit does not go back as far as
-// what was made; a mistyped one would end nothing, and nobody would see that.
+// ended says what a revocation by name was of, unless it was none. Any name may be revoked, for the
+// audit does not go back as far as what was made; a mistyped one would end nothing, and nobody
+// would see that.
 func (d directory) ended(ctx context.Context, out io.Writer, err error, what, name string, resources ...string) error {
 	if err != nil {
 		return err
 	}
-	made, err := d.store.FindAudits(ctx, store.AuditQuery{Words: []string{name}, Verbs: []string{"create"}, Resources: resources, Limit: 1000})
+	made, err := d.store.FindAudits(ctx,
+		store.AuditQuery{Words: []string{name}, Verbs: []string{"create"}, Resources: resources, Limit: 1000})
 	if err != nil {
 		return err
 	}
@@ -85,7 +88,8 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 	// And one of several hubs has theirs only once it stands by.
 	_, made := os.Stat(filepath.Join(dir, "pki", "root.crt"))
 	if errors.Is(err, store.ErrNotFound) || err == nil && errors.Is(made, fs.ErrNotExist) {
-		return fmt.Errorf("the hub of %s has not finished its first start: start `flotilla-hub serve --data-dir %s` and try again", dir, dir)
+		return fmt.Errorf(
+			"the hub of %s has not finished its first start: start `flotilla-hub serve --data-dir %s` and try again", dir, dir)
 	}
 	if err != nil {
 		return err
@@ -107,18 +111,21 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 		return err
 	}
 	authority.Now = func() time.Time { return now }
-	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority, Now: authority.Now}), authority, address, urls}))
+	return usage(do(ctx, directory{st, access.New(access.Options{Store: st, Authority: authority, Now: authority.Now}),
+		authority, address, urls}))
 }
 
-// hubTime is what time it is for the hub. Where that cannot be what this machine's clock says, the hub is asked, if it
-// runs: a token would have ended before it is good, and a revocation would be of what was issued long ago.
+// hubTime is what time it is for the hub. Where that cannot be what this machine's clock says, the
+// hub is asked, if it runs: a token would have ended before it is good, and a revocation would be
+// of what was issued long ago.
 func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error) {
 	now, machines, err := access.Time(ctx, st)
 	if err != nil || machines {
 		return now, err
 	}
 	if text, err := socket.Look(dir, "time"); err == nil {
-		if at, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(text)); err == nil { // a hub of before does not know the word
+		// a hub of before does not know the word
+		if at, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(text)); err == nil {
 			return at, nil
 		}
 	}
@@ -135,7 +142,8 @@ func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {
 
 // options are those of a hub's store, as a command finds it.
 func (p Program) options(dir string) store.Options {
-	return store.Options{Dir: dir, Database: os.Getenv("FLOTILLA_DATABASE"), Version: p.Version, By: socket.UserName(os.Getuid())}
+	return store.Options{Dir: dir, Database: os.Getenv("FLOTILLA_DATABASE"), Version: p.Version,
+		By: socket.UserName(os.Getuid())}
 }
 
 // usage gives what the user can mend on the command line its exit code.

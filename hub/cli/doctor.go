@@ -18,7 +18,10 @@ import (
 func (p Program) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor [-- FLAGS OF serve]", Short: "Look for what goes wrong on this machine, and say what to do",
-		Long: "Look at the data directory, disk, database, backups, certificates, clock and ports, whether the hub runs or not, and say of\neach OK, WARN or FAIL and what to do. Nothing is changed. If the hub is started with flags, give them behind --:\n\n    flotilla-hub doctor -- --https-listen :443\n\nThe exit code is 1 if anything is FAIL.",
+		Long: "Look at the data directory, disk, database, backups, certificates, clock and ports, whether the hub runs " +
+			"or not, and say of\neach OK, WARN or FAIL and what to do. Nothing is changed. If the hub is started with " +
+			"flags, give them behind --:\n\n    flotilla-hub doctor -- --https-listen :443\n\nThe exit code is 1 if " +
+			"anything is FAIL.",
 		Args: cobra.ArbitraryArgs,
 	}
 	dir := dataDir(c)
@@ -55,7 +58,8 @@ func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err
 	if flags.NArg() > 0 {
 		return p, ErrUsage{fmt.Errorf("%q is no flag of serve: see `%s --help`", flags.Arg(0), c.CommandPath())}
 	}
-	if !flags.Changed("data-dir") && (c.Flags().Changed("data-dir") || os.Getenv("FLOTILLA_CONFIG") == "" && !flags.Changed("config")) {
+	if !flags.Changed("data-dir") &&
+		(c.Flags().Changed("data-dir") || os.Getenv("FLOTILLA_CONFIG") == "" && !flags.Changed("config")) {
 		if err := flags.Set("data-dir", dir); err != nil {
 			return p, err
 		}

@@ -17,11 +17,13 @@ import (
 func (p Program) kubeconfigCommand() *cobra.Command {
 	c := &cobra.Command{Use: "kubeconfig", Short: "Print a kubeconfig for kubectl, with the CA inside", Args: exactly(0)}
 	dir := dataDir(c)
-	server := c.Flags().String("server", "", "address of the hub, such as https://gateway:8443 (default where the hub last said that it is, with a context for each other hub of its database)")
+	server := c.Flags().String("server", "", "address of the hub, such as https://gateway:8443 (default where the "+
+		"hub last said that it is, with a context for each other hub of its database)")
 	user := c.Flags().String("user", "admin", "whose it is; stands in the audit")
 	role := c.Flags().String("role", "admin", "admin, operator or viewer")
 	life := c.Flags().Duration("ttl", 365*24*time.Hour, "how long its certificate is good")
-	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"), "file with the passphrase of the authority's keys, if they are protected")
+	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
+		"file with the passphrase of the authority's keys, if they are protected")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		r, err := access.ParseRole(*role)
 		if err != nil {
@@ -31,7 +33,8 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 			return ErrUsage{errors.New("--user is empty: say whose the kubeconfig is, such as admin")}
 		}
 		if *life <= 0 || *life > pki.LeafLife {
-			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the kubeconfig is good, such as 720h, and 8760h at most", *life)}
+			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the kubeconfig is good, such as 720h, and 8760h at most",
+				*life)}
 		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
 			address, others := *server, []string(nil)
@@ -46,7 +49,8 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 			if err = d.did(ctx, "create", "kubeconfigs", *user, err); err != nil {
 				return err
 			}
-			text, err := access.Kubeconfig{Server: address, Others: others, User: *user, CA: d.authority.RootPEM(), Cert: cert, Key: key}.YAML()
+			text, err := access.Kubeconfig{Server: address, Others: others, User: *user, CA: d.authority.RootPEM(), Cert: cert,
+				Key: key}.YAML()
 			if err != nil {
 				return err
 			}
@@ -54,7 +58,8 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 			return err
 		})
 	}
-	revoke := &cobra.Command{Use: "revoke NAME", Short: "End all kubeconfigs of a name (--user) that were made until now, within 5 s, whether it is a user's or not", Args: exactly(1)}
+	revoke := &cobra.Command{Use: "revoke NAME", Short: "End all kubeconfigs of a name (--user) that were made until " +
+		"now, within 5 s, whether it is a user's or not", Args: exactly(1)}
 	revokeDir := dataDir(revoke)
 	revoke.RunE = func(c *cobra.Command, args []string) error {
 		return p.inside(c, *revokeDir, func(ctx context.Context, d directory) error {

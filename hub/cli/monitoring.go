@@ -19,8 +19,10 @@ import (
 )
 
 func (p Program) monitoringCommand() *cobra.Command {
-	c := &cobra.Command{Use: "monitoring", Short: "What a Prometheus and a Grafana need to watch the hub and its devices", Args: OnlyCommands, RunE: help}
-	c.AddCommand(p.prometheusCommand(), printed("alerts", "Print alert rules for Prometheus (YAML)", monitoring.Alerts), printed("dashboard", "Print a dashboard for Grafana (JSON), to be imported there", monitoring.Dashboard))
+	c := &cobra.Command{Use: "monitoring", Short: "What a Prometheus and a Grafana need to watch the hub and its devices",
+		Args: OnlyCommands, RunE: help}
+	c.AddCommand(p.prometheusCommand(), printed("alerts", "Print alert rules for Prometheus (YAML)", monitoring.Alerts),
+		printed("dashboard", "Print a dashboard for Grafana (JSON), to be imported there", monitoring.Dashboard))
 	return c
 }
 
@@ -33,22 +35,28 @@ func printed(use, short string, text []byte) *cobra.Command {
 
 func (p Program) prometheusCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "prometheus DIR", Short: "Write a prometheus.yml that watches this hub, with the alert rules and a certificate of its own", Args: exactly(1),
-		Long: "Write into a directory: " + monitoring.ScrapeFile + ", unless there is one; " + monitoring.AlertsFile + "; " + monitoring.CAFile + "; and a client\n" +
-			"certificate of the role viewer, " + monitoring.CertFile + " and " + monitoring.KeyFile + " (mode 0600: give it to Prometheus' user).\n" +
+		Use: "prometheus DIR", Short: "Write a prometheus.yml that watches this hub, with the alert rules and a " +
+			"certificate of its own", Args: exactly(1),
+		Long: "Write into a directory: " + monitoring.ScrapeFile + ", unless there is one; " + monitoring.AlertsFile + "; " +
+			monitoring.CAFile + "; and a client\n" +
+			"certificate of the role viewer, " + monitoring.CertFile + " and " + monitoring.KeyFile +
+			" (mode 0600: give it to Prometheus' user).\n" +
 			"Run it again before the certificate ends, and after `flotilla-hub ca rotate --root`.",
 	}
 	dir := dataDir(c)
-	server := c.Flags().String("server", "", "address of the hub, such as https://gateway:8443 (default where the hub last said that it is)")
+	server := c.Flags().String("server", "",
+		"address of the hub, such as https://gateway:8443 (default where the hub last said that it is)")
 	user := c.Flags().String("user", "prometheus", "whose the certificate is; stands in the audit")
 	life := c.Flags().Duration("ttl", 365*24*time.Hour, "how long the certificate is good")
-	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"), "file with the passphrase of the authority's keys, if they have one")
+	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
+		"file with the passphrase of the authority's keys, if they have one")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *user == "" {
 			return ErrUsage{errors.New("--user is empty: say whose the certificate is, such as prometheus")}
 		}
 		if *life <= 0 || *life > pki.LeafLife {
-			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the certificate is good, such as 720h, and 8760h at most", *life)}
+			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the certificate is good, such as 720h, and 8760h at most",
+				*life)}
 		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
 			address := *server
@@ -88,7 +96,8 @@ func writeScrape(dir, target string, ca, cert, key []byte) error {
 		text []byte
 		mode os.FileMode
 	}{
-		{monitoring.AlertsFile, monitoring.Alerts, 0o644}, {monitoring.CAFile, ca, 0o644}, {monitoring.CertFile, cert, 0o644}, {monitoring.KeyFile, key, 0o600},
+		{monitoring.AlertsFile, monitoring.Alerts, 0o644}, {monitoring.CAFile, ca, 0o644},
+		{monitoring.CertFile, cert, 0o644}, {monitoring.KeyFile, key, 0o600},
 		{monitoring.ScrapeFile, []byte(strings.ReplaceAll(monitoring.Scrape, monitoring.Target, target)), 0o644},
 	}
 	for _, f := range files {

@@ -18,7 +18,8 @@ import (
 )
 
 func (p Program) profileCommand() *cobra.Command {
-	c := &cobra.Command{Use: "profile", Short: "Board profiles: check them, and see what boards would boot", Args: OnlyCommands, RunE: help}
+	c := &cobra.Command{Use: "profile", Short: "Board profiles: check them, and see what boards would boot",
+		Args: OnlyCommands, RunE: help}
 	lint := &cobra.Command{
 		Use: "lint FILE...", Short: "Say everything that is wrong with board profiles, each with its place", Args: atLeastOne,
 		RunE: func(c *cobra.Command, files []string) error {
@@ -36,7 +37,8 @@ func (p Program) profileCommand() *cobra.Command {
 	render := &cobra.Command{
 		Use: "render [FILE]", Short: "Print the boot configuration that a profile gives its boards, as it is signed",
 		Args: atMostOne,
-		Long: "Print the boot configuration that a profile gives its boards, with all that it extends, as it is signed; what it is\ncalled goes to standard error. The profile is that of a file, or the one that a node of this hub has.",
+		Long: "Print the boot configuration that a profile gives its boards, with all that it extends, as it is signed; " +
+			"what it is\ncalled goes to standard error. The profile is that of a file, or the one that a node of this hub has.",
 	}
 	dir := dataDir(render)
 	node := render.Flags().String("node", "", "the node whose profile it is, of the hub of --data-dir")

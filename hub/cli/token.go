@@ -14,7 +14,8 @@ import (
 
 func (p Program) tokenCommand() *cobra.Command {
 	c := &cobra.Command{Use: "token", Short: "Tokens by which devices join", Args: OnlyCommands, RunE: help}
-	create := &cobra.Command{Use: "create", Short: "Make a join token and print the line to type on the device", Args: exactly(0)}
+	create := &cobra.Command{Use: "create", Short: "Make a join token and print the line to type on the device",
+		Args: exactly(0)}
 	dir := dataDir(create)
 	n := access.NewJoinToken{By: "command line"}
 	f := create.Flags()
@@ -22,7 +23,8 @@ func (p Program) tokenCommand() *cobra.Command {
 	f.StringVar(&n.Node, "node", "", "the one node that it is for, new or to be replaced (default any)")
 	f.IntVar(&n.Uses, "uses", 1, "how many devices may join with it")
 	f.DurationVar(&n.Life, "ttl", 24*time.Hour, "how long it is good")
-	f.BoolVar(&n.Approval, "require-approval", false, "devices that join with it wait until an administrator approves of them")
+	f.BoolVar(&n.Approval, "require-approval", false,
+		"devices that join with it wait until an administrator approves of them")
 	f.StringToStringVar(&n.Labels, "label", nil, "label k=v of the nodes that join with it (can be repeated)")
 	create.RunE = func(c *cobra.Command, _ []string) error {
 		if n.Site == "" {
@@ -60,11 +62,13 @@ func (p Program) tokenCommand() *cobra.Command {
 				if t.Approval {
 					approval = "required"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\n", t.ID, t.Site, orAny(t.Node), t.Used, t.Uses, t.Expires.UTC().Format(time.RFC3339), approval, state)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\n", t.ID, t.Site, orAny(t.Node), t.Used, t.Uses,
+					t.Expires.UTC().Format(time.RFC3339), approval, state)
 			})
 		})
 	}
-	revoke := &cobra.Command{Use: "revoke ID", Short: "Revoke a join token; devices that have joined stay", Args: exactly(1)}
+	revoke := &cobra.Command{Use: "revoke ID", Short: "Revoke a join token; devices that have joined stay",
+		Args: exactly(1)}
 	revokeDir := dataDir(revoke)
 	revoke.RunE = func(c *cobra.Command, args []string) error {
 		return p.inside(c, *revokeDir, func(ctx context.Context, d directory) error {

@@ -16,7 +16,8 @@ import (
 
 func (p Program) userCommand() *cobra.Command {
 	c := &cobra.Command{Use: "user", Short: "People who may use the page", Args: OnlyCommands, RunE: help}
-	create := &cobra.Command{Use: "create NAME", Short: "Add a user; the password is read from standard input", Args: exactly(1)}
+	create := &cobra.Command{Use: "create NAME", Short: "Add a user; the password is read from standard input",
+		Args: exactly(1)}
 	dir := dataDir(create)
 	role := create.Flags().String("role", "admin", "admin, operator or viewer")
 	create.RunE = func(c *cobra.Command, args []string) error {
@@ -25,10 +26,12 @@ func (p Program) userCommand() *cobra.Command {
 			return ErrUsage{err}
 		}
 		return p.withPassword(c, *dir, func(ctx context.Context, d directory, password string) error {
-			return d.did(ctx, "create", "users", args[0], d.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r}))
+			return d.did(ctx, "create", "users", args[0],
+				d.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r}))
 		})
 	}
-	passwd := &cobra.Command{Use: "passwd NAME", Short: "Set a user's password, read from standard input", Args: exactly(1)}
+	passwd := &cobra.Command{Use: "passwd NAME", Short: "Set a user's password, read from standard input",
+		Args: exactly(1)}
 	passwdDir := dataDir(passwd)
 	passwd.RunE = func(c *cobra.Command, args []string) error {
 		return p.withPassword(c, *passwdDir, func(ctx context.Context, d directory, password string) error {
@@ -43,7 +46,9 @@ func (p Program) userCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return table(c.OutOrStdout(), "NAME\tROLE", len(users), func(w io.Writer, i int) { fmt.Fprintf(w, "%s\t%s\n", users[i].Name, users[i].Role) })
+			return table(c.OutOrStdout(), "NAME\tROLE", len(users), func(w io.Writer, i int) {
+				fmt.Fprintf(w, "%s\t%s\n", users[i].Name, users[i].Role)
+			})
 		})
 	}
 	remove := &cobra.Command{Use: "delete NAME", Short: "Delete a user, with sessions and API tokens", Args: exactly(1)}
@@ -57,10 +62,11 @@ func (p Program) userCommand() *cobra.Command {
 	return c
 }
 
-// withPassword is inside with a password. While somebody is asked for it, which may be all night, the directory
-// is not open: a hub could not replace a damaged database, and nobody could restore one. That it is the wrong
-// directory is said before.
-func (p Program) withPassword(c *cobra.Command, dir string, do func(ctx context.Context, d directory, password string) error) error {
+// withPassword is inside with a password. While somebody is asked for it, which may be all night,
+// the directory is not open: a hub could not replace a damaged database, and nobody could restore
+// one. That it is the wrong directory is said before.
+func (p Program) withPassword(c *cobra.Command, dir string,
+	do func(ctx context.Context, d directory, password string) error) error {
 	if err := p.inside(c, dir, func(context.Context, directory) error { return nil }); err != nil {
 		return err
 	}

@@ -22,19 +22,21 @@ import (
 
 // A Config is every setting. Load returns one that is valid.
 type Config struct {
-	DataDir          string
-	Database         string // where the database is, see package store: postgres://…, with a password perhaps; a file that says so; sqlite; "": as the data directory has it
-	HTTPSListen      string // host:port; no host: every address
-	MQTTListen       string
-	MQTTDevListen    string   // without TLS, loopback only; "": off
-	PeerListen       string   // for the other hubs of its database; "": it knows of none
-	PeerAddress      string   // host:port at which they reach this one; "": found by itself
-	MQTTAddresses    []string // host:port of every hub for devices; none: this one's
-	HTTPSAddresses   []string // host:port of every hub for renewals; none: where a device has joined
-	Brokers          []string // mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they connect to it
-	BrokerPrefix     string   // of all topics there
-	AgentsDir        string   // what is handed out to devices that join
-	AdvertiseAddress string   // host or IP that devices and people reach the hub under; "": found by itself
+	DataDir string
+	// where the database is, see package store: postgres://…, with a password perhaps; a file that says so; sqlite; "": as the data directory has it
+	Database       string
+	HTTPSListen    string // host:port; no host: every address
+	MQTTListen     string
+	MQTTDevListen  string   // without TLS, loopback only; "": off
+	PeerListen     string   // for the other hubs of its database; "": it knows of none
+	PeerAddress    string   // host:port at which they reach this one; "": found by itself
+	MQTTAddresses  []string // host:port of every hub for devices; none: this one's
+	HTTPSAddresses []string // host:port of every hub for renewals; none: where a device has joined
+	// mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they connect to it
+	Brokers          []string
+	BrokerPrefix     string // of all topics there
+	AgentsDir        string // what is handed out to devices that join
+	AdvertiseAddress string // host or IP that devices and people reach the hub under; "": found by itself
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
@@ -99,23 +101,63 @@ type setting struct {
 
 // settings are all of them, in the order in which they are shown.
 var settings = []setting{
-	text("data-dir", "directory", "/var/lib/flotilla/hub", "directory that holds the database, the certificates and the backups", func(c *Config) *string { return &c.DataDir }),
+	text("data-dir", "directory", "/var/lib/flotilla/hub",
+		"directory that holds the database, the certificates and the backups", func(c *Config) *string {
+			return &c.DataDir
+		}),
 	{
-		name: "database", kind: "URL", usage: "where the database is: postgres://USER@HOST:5432/NAME, a file whose first line is that, or sqlite for hub.db in the data directory (default what it was last, at first sqlite)",
+		name: "database", kind: "URL", usage: "where the database is: postgres://USER@HOST:5432/NAME, a file whose " +
+			"first line is that, or sqlite for hub.db in the data directory (default what it was last, at first sqlite)",
 		set: func(c *Config, v string) error { c.Database = v; return nil },
 		get: func(c *Config) string { return withoutPassword(c.Database) },
 	},
-	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining", func(c *Config) *string { return &c.HTTPSListen }),
-	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string { return &c.MQTTListen }),
-	text("mqtt-dev-listen", "address", "", "loopback address of MQTT without TLS and without passwords, for development and simulation (default off)", func(c *Config) *string { return &c.MQTTDevListen }),
-	text("peer-listen", "address", "", "address for the other hubs of the same PostgreSQL database, over mutual TLS: with it this hub stands by until it leads (default off: this hub is alone)", func(c *Config) *string { return &c.PeerListen }),
-	text("peer-address", "address", "", "host:port at which the other hubs reach peer-listen (default this hub's advertise-address, or its first address)", func(c *Config) *string { return &c.PeerAddress }),
-	list("mqtt-addresses", "addresses", "", "host:port of every hub at which devices reach mqtt-listen, this one's too: they go to another one when theirs does not let them in (default this hub's)", func(c *Config) *[]string { return &c.MQTTAddresses }),
-	list("https-addresses", "addresses", "", "host:port of every hub at which devices reach https-listen, this one's too: they renew their certificates at another one where theirs does not answer (default where they joined)", func(c *Config) *[]string { return &c.HTTPSAddresses }),
-	list("broker", "URLs", "", "MQTT broker, or the nodes of a cluster, that this hub and its devices connect to instead of devices to this hub: mqtts://a.example:8883,mqtts://b.example:8883, set up by flotilla-hub broker-config (default none)", func(c *Config) *[]string { return &c.Brokers }),
-	text("broker-prefix", "topic", "fleet/v1", "what all topics begin with at a broker that others use too", func(c *Config) *string { return &c.BrokerPrefix }),
-	text("advertise-address", "host", "", "host name or IP address that devices and people reach this hub under (default this machine's addresses)", func(c *Config) *string { return &c.AdvertiseAddress }),
-	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) that the hub hands out to devices that join, one for each kind of processor", func(c *Config) *string { return &c.AgentsDir }),
+	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining",
+		func(c *Config) *string {
+			return &c.HTTPSListen
+		}),
+	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string {
+		return &c.MQTTListen
+	}),
+	text("mqtt-dev-listen", "address", "",
+		"loopback address of MQTT without TLS and without passwords, for development and simulation (default off)",
+		func(c *Config) *string {
+			return &c.MQTTDevListen
+		}),
+	text("peer-listen", "address", "", "address for the other hubs of the same PostgreSQL database, over mutual TLS: "+
+		"with it this hub stands by until it leads (default off: this hub is alone)", func(c *Config) *string {
+		return &c.PeerListen
+	}),
+	text("peer-address", "address", "", "host:port at which the other hubs reach peer-listen (default this hub's "+
+		"advertise-address, or its first address)", func(c *Config) *string {
+		return &c.PeerAddress
+	}),
+	list("mqtt-addresses", "addresses", "", "host:port of every hub at which devices reach mqtt-listen, this one's "+
+		"too: they go to another one when theirs does not let them in (default this hub's)", func(c *Config) *[]string {
+		return &c.MQTTAddresses
+	}),
+	list("https-addresses", "addresses", "", "host:port of every hub at which devices reach https-listen, this one's "+
+		"too: they renew their certificates at another one where theirs does not answer (default where they joined)",
+		func(c *Config) *[]string {
+			return &c.HTTPSAddresses
+		}),
+	list("broker", "URLs", "", "MQTT broker, or the nodes of a cluster, that this hub and its devices connect to "+
+		"instead of devices to this hub: mqtts://a.example:8883,mqtts://b.example:8883, set up by "+
+		"flotilla-hub broker-config (default none)", func(c *Config) *[]string {
+		return &c.Brokers
+	}),
+	text("broker-prefix", "topic", "fleet/v1", "what all topics begin with at a broker that others use too",
+		func(c *Config) *string {
+			return &c.BrokerPrefix
+		}),
+	text("advertise-address", "host", "",
+		"host name or IP address that devices and people reach this hub under (default this machine's addresses)",
+		func(c *Config) *string {
+			return &c.AdvertiseAddress
+		}),
+	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) "+
+		"that the hub hands out to devices that join, one for each kind of processor", func(c *Config) *string {
+		return &c.AgentsDir
+	}),
 	{
 		name: "log-level", kind: "level", fallback: "info", usage: "what is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },
@@ -128,18 +170,33 @@ var settings = []setting{
 		},
 		get: func(c *Config) string { return c.LogFormat },
 	},
-	boolean("register-node", "true", "a device that reports for the first time becomes a node by itself", func(c *Config) *bool { return &c.RegisterNode }),
-	boolean("require-approval", "false", "a device that joins waits until an administrator approves of it, whatever its token says", func(c *Config) *bool { return &c.RequireApproval }),
-	duration("lease-interval", "10s", "how often a device says that it lives", func(c *Config) *time.Duration { return &c.LeaseInterval }),
-	boolean("allocate-node-cidrs", "true", "each node gets a block of addresses for its pods", func(c *Config) *bool { return &c.AllocateNodeCIDRs }),
+	boolean("register-node", "true", "a device that reports for the first time becomes a node by itself",
+		func(c *Config) *bool {
+			return &c.RegisterNode
+		}),
+	boolean("require-approval", "false",
+		"a device that joins waits until an administrator approves of it, whatever its token says", func(c *Config) *bool {
+			return &c.RequireApproval
+		}),
+	duration("lease-interval", "10s", "how often a device says that it lives", func(c *Config) *time.Duration {
+		return &c.LeaseInterval
+	}),
+	boolean("allocate-node-cidrs", "true", "each node gets a block of addresses for its pods", func(c *Config) *bool {
+		return &c.AllocateNodeCIDRs
+	}),
 	{
-		name: "cluster-cidr", kind: "range", fallback: "10.64.0.0/12", usage: "range of addresses that the blocks are taken from, IPv4 or IPv6",
-		set: func(c *Config, v string) error { return setRange(v, &c.ClusterCIDR) },
-		get: func(c *Config) string { return c.ClusterCIDR.String() },
+		name: "cluster-cidr", kind: "range", fallback: "10.64.0.0/12",
+		usage: "range of addresses that the blocks are taken from, IPv4 or IPv6",
+		set:   func(c *Config, v string) error { return setRange(v, &c.ClusterCIDR) },
+		get:   func(c *Config) string { return c.ClusterCIDR.String() },
 	},
-	integer("node-cidr-mask-size", "24", "leading bits of a block, which decide how many addresses it has", func(c *Config) *int { return &c.NodeCIDRMaskSize }),
+	integer("node-cidr-mask-size", "24", "leading bits of a block, which decide how many addresses it has",
+		func(c *Config) *int {
+			return &c.NodeCIDRMaskSize
+		}),
 	{
-		name: "inventory", kind: "file", usage: "file or https URL with a list of the machines that there are: names, sites, and whether each is present, shutdown or gone (default none)",
+		name: "inventory", kind: "file", usage: "file or https URL with a list of the machines that there are: names, " +
+			"sites, and whether each is present, shutdown or gone (default none)",
 		set: func(c *Config, v string) error { c.Inventory = v; return nil },
 		get: func(c *Config) string {
 			if !strings.Contains(c.Inventory, "://") {
@@ -148,39 +205,95 @@ var settings = []setting{
 			return withoutPath(c.Inventory)
 		},
 	},
-	duration("node-monitor-grace-period", "40s", "silence after which a node's Ready becomes Unknown", func(c *Config) *time.Duration { return &c.NodeMonitorGracePeriod }),
-	duration("node-monitor-period", "5s", "how long a node is not ready at least before its pods have to leave (never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration { return &c.NodeMonitorPeriod }),
-	duration("node-startup-grace-period", "60s", "the same for a node that has never reported", func(c *Config) *time.Duration { return &c.NodeStartupGracePeriod }),
-	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site", func(c *Config) *float64 { return &c.NodeEvictionRate }),
-	number("secondary-node-eviction-rate", "0.01", "the same in a large site that is partially disrupted", func(c *Config) *float64 { return &c.SecondaryNodeEvictionRate }),
-	number("unhealthy-zone-threshold", "0.55", "fraction of not-ready nodes, at least 3, from which a site is partially disrupted", func(c *Config) *float64 { return &c.UnhealthyZoneThreshold }),
-	integer("large-cluster-size-threshold", "50", "a site with at most so many nodes evicts nothing while it is partially disrupted", func(c *Config) *int { return &c.LargeClusterSizeThreshold }),
+	duration("node-monitor-grace-period", "40s", "silence after which a node's Ready becomes Unknown",
+		func(c *Config) *time.Duration {
+			return &c.NodeMonitorGracePeriod
+		}),
+	duration("node-monitor-period", "5s", "how long a node is not ready at least before its pods have to leave "+
+		"(never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration {
+		return &c.NodeMonitorPeriod
+	}),
+	duration("node-startup-grace-period", "60s", "the same for a node that has never reported",
+		func(c *Config) *time.Duration {
+			return &c.NodeStartupGracePeriod
+		}),
+	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site",
+		func(c *Config) *float64 {
+			return &c.NodeEvictionRate
+		}),
+	number("secondary-node-eviction-rate", "0.01", "the same in a large site that is partially disrupted",
+		func(c *Config) *float64 {
+			return &c.SecondaryNodeEvictionRate
+		}),
+	number("unhealthy-zone-threshold", "0.55",
+		"fraction of not-ready nodes, at least 3, from which a site is partially disrupted", func(c *Config) *float64 {
+			return &c.UnhealthyZoneThreshold
+		}),
+	integer("large-cluster-size-threshold", "50",
+		"a site with at most so many nodes evicts nothing while it is partially disrupted", func(c *Config) *int {
+			return &c.LargeClusterSizeThreshold
+		}),
 	{
-		name: "site-disruption-policy", kind: "policy", fallback: "Evict", usage: "what a site without any ready node does while another lives: Evict or Hold",
+		name: "site-disruption-policy", kind: "policy", fallback: "Evict",
+		usage: "what a site without any ready node does while another lives: Evict or Hold",
 		set: func(c *Config, v string) error {
-			return oneOf(v, []choice[fleet.DisruptionPolicy]{{"Evict", fleet.Evict}, {"Hold", fleet.Hold}}, &c.SiteDisruptionPolicy)
+			return oneOf(v, []choice[fleet.DisruptionPolicy]{{"Evict", fleet.Evict}, {"Hold", fleet.Hold}},
+				&c.SiteDisruptionPolicy)
 		},
 		get: func(c *Config) string { return string(c.SiteDisruptionPolicy) },
 	},
-	integer("default-not-ready-toleration-seconds", "300", "seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 { return &c.DefaultNotReadyTolerationSeconds }),
-	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable", func(c *Config) *int64 { return &c.DefaultUnreachableTolerationSeconds }),
-	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int { return &c.TerminatedPodGCThreshold }),
-	text("ca-passphrase-file", "file", "", "file whose first line is the passphrase of the certificate authority's keys, see flotilla-hub ca protect (default the systemd credential flotilla-ca-passphrase, or none)", func(c *Config) *string { return &c.CAPassphraseFile }),
+	integer("default-not-ready-toleration-seconds", "300",
+		"seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 {
+			return &c.DefaultNotReadyTolerationSeconds
+		}),
+	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable",
+		func(c *Config) *int64 {
+			return &c.DefaultUnreachableTolerationSeconds
+		}),
+	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int {
+		return &c.TerminatedPodGCThreshold
+	}),
+	text("ca-passphrase-file", "file", "", "file whose first line is the passphrase of the certificate authority's "+
+		"keys, see flotilla-hub ca protect (default the systemd credential flotilla-ca-passphrase, or none)",
+		func(c *Config) *string {
+			return &c.CAPassphraseFile
+		}),
 	{
-		name: "incident-webhook", kind: "URL", usage: "http or https URL that is told of the opening and closing of incidents, as JSON by POST (default none)",
+		name: "incident-webhook", kind: "URL", usage: "http or https URL that is told of the opening and closing of " +
+			"incidents, as JSON by POST (default none)",
 		set: func(c *Config, v string) error { c.IncidentWebhook = v; return nil },
 		get: func(c *Config) string { return withoutPath(c.IncidentWebhook) },
 	},
-	text("incident-webhook-secret-file", "file", "", "file whose first line signs what the webhook is sent, HMAC-SHA256 in the header Flotilla-Signature (default not signed)", func(c *Config) *string { return &c.IncidentWebhookSecretFile }),
-	text("incident-mail-server", "URL", "", "mail server through which people are told of incidents, such as smtp://mail.example.org:587 or smtps://mail.example.org:465 (default none)", func(c *Config) *string { return &c.IncidentMailServer }),
-	text("incident-mail-from", "address", "", "sender of that mail", func(c *Config) *string { return &c.IncidentMailFrom }),
+	text("incident-webhook-secret-file", "file", "", "file whose first line signs what the webhook is sent, "+
+		"HMAC-SHA256 in the header Flotilla-Signature (default not signed)", func(c *Config) *string {
+		return &c.IncidentWebhookSecretFile
+	}),
+	text("incident-mail-server", "URL", "", "mail server through which people are told of incidents, such as "+
+		"smtp://mail.example.org:587 or smtps://mail.example.org:465 (default none)", func(c *Config) *string {
+		return &c.IncidentMailServer
+	}),
+	text("incident-mail-from", "address", "", "sender of that mail", func(c *Config) *string {
+		return &c.IncidentMailFrom
+	}),
 	list("incident-mail-to", "addresses", "", "whom it goes to", func(c *Config) *[]string { return &c.IncidentMailTo }),
-	text("incident-mail-user", "name", "", "login at the mail server (default none)", func(c *Config) *string { return &c.IncidentMailUser }),
-	text("incident-mail-password-file", "file", "", "file whose first line is the password of that login", func(c *Config) *string { return &c.IncidentMailPasswordFile }),
-	text("policy", "file", "", "YAML file about what workloads may do on devices, of the same form as a device's own; it takes the place of the allow- flags and the two that follow them (default none)", func(c *Config) *string { return &c.PolicyFile }),
-	duration("audit-retention", "2160h", "how long it is remembered who did what, at most 200,000 records and 64 MiB", func(c *Config) *time.Duration { return &c.AuditRetention }),
+	text("incident-mail-user", "name", "", "login at the mail server (default none)", func(c *Config) *string {
+		return &c.IncidentMailUser
+	}),
+	text("incident-mail-password-file", "file", "", "file whose first line is the password of that login",
+		func(c *Config) *string {
+			return &c.IncidentMailPasswordFile
+		}),
+	text("policy", "file", "", "YAML file about what workloads may do on devices, of the same form as a device's "+
+		"own; it takes the place of the allow- flags and the two that follow them (default none)", func(c *Config) *string {
+		return &c.PolicyFile
+	}),
+	duration("audit-retention", "2160h", "how long it is remembered who did what, at most 200,000 records and 64 MiB",
+		func(c *Config) *time.Duration {
+			return &c.AuditRetention
+		}),
 	{
-		name: "history", kind: "duration", fallback: "168h", usage: "how long it is remembered how nodes fared (processors, memory, temperature, link ...), in 20 kB of memory a node at most; false or 0: not at all",
+		name: "history", kind: "duration", fallback: "168h", usage: "how long it is remembered how nodes fared " +
+			"(processors, memory, temperature, link ...), in 20 kB of memory a node at most; false or 0: not at all",
 		set: func(c *Config, v string) error {
 			switch v {
 			case "false", "0":
@@ -199,15 +312,32 @@ var settings = []setting{
 		},
 		get: func(c *Config) string { return c.History.String() },
 	},
-	boolean("allow-privileged", "false", "workloads may be privileged, gain rights, and mount any host path, where the device's own policy lets them", func(c *Config) *bool { return &c.AllowPrivileged }),
-	boolean("allow-host-network", "false", "workloads may use the device's own network", func(c *Config) *bool { return &c.AllowHostNetwork }),
-	boolean("allow-host-pid", "false", "workloads may see the device's processes", func(c *Config) *bool { return &c.AllowHostPID }),
-	list("allowed-capabilities", "capabilities", "", "Linux capabilities that workloads may add beyond the engine's default set, such as NET_ADMIN,SYS_TIME", func(c *Config) *[]string { return &c.AllowedCapabilities }),
-	list("host-path-prefixes", "paths", policy.VolumesRoot, "directories of the device below which workloads may mount host paths", func(c *Config) *[]string { return &c.HostPathPrefixes }),
+	boolean("allow-privileged", "false",
+		"workloads may be privileged, gain rights, and mount any host path, where the device's own policy lets them",
+		func(c *Config) *bool {
+			return &c.AllowPrivileged
+		}),
+	boolean("allow-host-network", "false", "workloads may use the device's own network", func(c *Config) *bool {
+		return &c.AllowHostNetwork
+	}),
+	boolean("allow-host-pid", "false", "workloads may see the device's processes", func(c *Config) *bool {
+		return &c.AllowHostPID
+	}),
+	list("allowed-capabilities", "capabilities", "",
+		"Linux capabilities that workloads may add beyond the engine's default set, such as NET_ADMIN,SYS_TIME",
+		func(c *Config) *[]string {
+			return &c.AllowedCapabilities
+		}),
+	list("host-path-prefixes", "paths", policy.VolumesRoot,
+		"directories of the device below which workloads may mount host paths", func(c *Config) *[]string {
+			return &c.HostPathPrefixes
+		}),
 	{
-		name: "pod-security-default", kind: "level", fallback: "baseline", usage: "Pod Security Standard of namespaces without the label pod-security.kubernetes.io/enforce: privileged, baseline or restricted",
+		name: "pod-security-default", kind: "level", fallback: "baseline", usage: "Pod Security Standard of namespaces " +
+			"without the label pod-security.kubernetes.io/enforce: privileged, baseline or restricted",
 		set: func(c *Config, v string) error {
-			return oneOf(v, []choice[string]{{"privileged", "privileged"}, {"baseline", "baseline"}, {"restricted", "restricted"}}, &c.PodSecurityDefault)
+			return oneOf(v, []choice[string]{{"privileged", "privileged"}, {"baseline", "baseline"},
+				{"restricted", "restricted"}}, &c.PodSecurityDefault)
 		},
 		get: func(c *Config) string { return c.PodSecurityDefault },
 	},
@@ -216,7 +346,8 @@ var settings = []setting{
 // maxHistory is the longest time for which there is room in a node's samples.
 const maxHistory = 7 * 24 * time.Hour
 
-// withoutPath is a URL as it may be shown: of many services, what stands behind the host is a secret.
+// withoutPath is a URL as it may be shown: of many services, what stands behind the host is a
+// secret.
 func withoutPath(address string) string {
 	u, err := url.Parse(address)
 	switch {
@@ -265,7 +396,8 @@ const podEvictionTimeout = "pod-eviction-timeout"
 
 var aliased = []string{"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds"}
 
-// absent are names that people know from Kubernetes and will try, with the reason why they do nothing here.
+// absent are names that people know from Kubernetes and will try, with the reason why they do
+// nothing here.
 var absent = map[string]string{
 	"enable-taint-manager":      "NoExecute taints always evict, so remove it",
 	"node-cidr-mask-size-ipv4":  "there is one range, so there is one node-cidr-mask-size",

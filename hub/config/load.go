@@ -34,7 +34,8 @@ func Bind(flags *pflag.FlagSet) {
 			f.NoOptDefVal = "true"
 		}
 	}
-	flags.Var(&flagValue{kind: "duration"}, podEvictionTimeout, "older name that sets default-not-ready- and default-unreachable-toleration-seconds")
+	flags.Var(&flagValue{kind: "duration"}, podEvictionTimeout,
+		"older name that sets default-not-ready- and default-unreachable-toleration-seconds")
 	flags.String("config", "", "YAML file with the same names as the flags")
 	flags.Bool("print-config", false, "print every setting and where its value comes from, and end")
 }
@@ -74,10 +75,12 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 	}
 	mistakes = append(mistakes, c.readPolicy()...)
 	if from := c.source("database"); hasPassword(c.Database) && strings.HasPrefix(string(from), "flag ") {
-		warnings = append(warnings, "the password in --database can be read by every user of this machine: write the address into a file, and name that")
+		warnings = append(warnings, "the password in --database can be read by every user of this machine: write the "+
+			"address into a file, and name that")
 	}
 	if c.policy != nil && c.policy.PodPidsLimit != policy.DefaultPidsLimit {
-		warnings = append(warnings, "podPidsLimit in "+c.PolicyFile+" does nothing on the hub: it is for the policy of a device")
+		warnings = append(warnings, "podPidsLimit in "+c.PolicyFile+
+			" does nothing on the hub: it is for the policy of a device")
 	}
 	return c, warnings, errors.Join(append(mistakes, c.Validate())...)
 }
@@ -89,12 +92,14 @@ func (c *Config) take(level []value) (mistakes []error) {
 		alias := level[at]
 		for _, v := range level {
 			if slices.Contains(aliased, v.name) {
-				mistakes = append(mistakes, fmt.Errorf("%s: %s and %s set the same; write one of them", alias.from, alias.name, v.name))
+				mistakes = append(mistakes,
+					fmt.Errorf("%s: %s and %s set the same; write one of them", alias.from, alias.name, v.name))
 			}
 		}
 		d, err := time.ParseDuration(alias.text)
 		if err != nil || d%time.Second != 0 {
-			mistakes = append(mistakes, fmt.Errorf("%s: %s is %q; write whole seconds or minutes with their unit, such as 5m0s", alias.from, alias.name, alias.text))
+			mistakes = append(mistakes, fmt.Errorf("%s: %s is %q; write whole seconds or minutes with their unit, such as 5m0s",
+				alias.from, alias.name, alias.text))
 		} else {
 			for _, name := range aliased {
 				mistakes = append(mistakes, c.takeOne(value{name, strconv.FormatInt(int64(d/time.Second), 10), alias.from})...)
@@ -201,14 +206,17 @@ func readFile(file string) (values []value, mistakes []error) {
 		return nil, []error{fmt.Errorf("%s: %w; write one `name: value` per line", file, err)}
 	}
 	if len(second.Content) > 0 && second.Content[0].Tag != "!!null" {
-		return nil, []error{fmt.Errorf("%s:%d: here a second document begins; write all settings in one, without a line of --- between them", file, second.Content[0].Line)}
+		return nil, []error{fmt.Errorf(
+			"%s:%d: here a second document begins; write all settings in one, without a line of --- between them", file,
+			second.Content[0].Line)}
 	}
 	if len(doc.Content) == 0 { // empty, or only comments
 		return nil, nil
 	}
 	top := doc.Content[0]
 	if top.Kind != yaml.MappingNode {
-		return nil, []error{fmt.Errorf("%s:%d: this is no list of settings; write one `name: value` per line", file, top.Line)}
+		return nil, []error{fmt.Errorf("%s:%d: this is no list of settings; write one `name: value` per line", file,
+			top.Line)}
 	}
 	lines := map[string]int{}
 	for i := 0; i+1 < len(top.Content); i += 2 {
@@ -218,7 +226,8 @@ func readFile(file string) (values []value, mistakes []error) {
 		case first != 0:
 			mistakes = append(mistakes, fmt.Errorf("%s: %s stands in line %d already; write it once", from, key.Value, first))
 		case val.Kind != yaml.ScalarNode:
-			mistakes = append(mistakes, fmt.Errorf("%s: %s has a list or a block of values; write a single one", from, key.Value))
+			mistakes = append(mistakes,
+				fmt.Errorf("%s: %s has a list or a block of values; write a single one", from, key.Value))
 		case val.Tag == "!!null":
 			mistakes = append(mistakes, fmt.Errorf("%s: %s has no value; write one or remove the line", from, key.Value))
 		default:

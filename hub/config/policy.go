@@ -8,7 +8,8 @@ import (
 )
 
 // folded are the settings that say one by one what a policy says as a whole.
-var folded = []string{"allow-privileged", "allow-host-network", "allow-host-pid", "allowed-capabilities", "host-path-prefixes"}
+var folded = []string{"allow-privileged", "allow-host-network", "allow-host-pid", "allowed-capabilities",
+	"host-path-prefixes"}
 
 // Policy is what workloads may do on devices: the file's document or, without a file,
 // the document that the single settings come to.
@@ -38,7 +39,8 @@ func (c *Config) readPolicy() (mistakes []error) {
 	}
 	body, err := os.ReadFile(c.PolicyFile)
 	if err != nil {
-		return append(mistakes, fmt.Errorf("%s: read the policy: %w; correct policy or leave it out", c.source("policy"), err))
+		return append(mistakes, fmt.Errorf("%s: read the policy: %w; correct policy or leave it out", c.source("policy"),
+			err))
 	}
 	d, err := policy.Parse(body)
 	if err != nil {

@@ -31,8 +31,10 @@ func (c *Config) Validate() error {
 		v.wrong("unhealthy-zone-threshold", "write a fraction between 0 and 1, such as 0.55")
 	}
 	v.min("large-cluster-size-threshold", float64(c.LargeClusterSizeThreshold), 0, "write 0 or more nodes, such as 50")
-	v.min("default-not-ready-toleration-seconds", float64(c.DefaultNotReadyTolerationSeconds), 0, "write 0 or more seconds, such as 300")
-	v.min("default-unreachable-toleration-seconds", float64(c.DefaultUnreachableTolerationSeconds), 0, "write 0 or more seconds, such as 300")
+	v.min("default-not-ready-toleration-seconds", float64(c.DefaultNotReadyTolerationSeconds), 0,
+		"write 0 or more seconds, such as 300")
+	v.min("default-unreachable-toleration-seconds", float64(c.DefaultUnreachableTolerationSeconds), 0,
+		"write 0 or more seconds, such as 300")
 	v.min("terminated-pod-gc-threshold", float64(c.TerminatedPodGCThreshold), 0, "write 0 or more pods, such as 1000")
 	for _, p := range c.HostPathPrefixes {
 		if !policy.ValidPath(p) {
@@ -92,22 +94,26 @@ func (v *verdict) database() {
 // incidents: whoever is told of them must be somebody.
 func (v *verdict) incidents() {
 	c := v.c
-	if u, err := url.Parse(c.IncidentWebhook); c.IncidentWebhook != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+	if u, err := url.Parse(c.IncidentWebhook); c.IncidentWebhook != "" &&
+		(err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
 		v.wrong("incident-webhook", "write a URL such as https://alerts.example.org/hook")
 	}
 	if c.IncidentWebhook == "" && c.IncidentWebhookSecretFile != "" {
 		v.wrong("incident-webhook-secret-file", "name the incident-webhook too that it is for, or leave it out")
 	}
 	if c.IncidentMailServer == "" {
-		for name, is := range map[string]bool{"incident-mail-from": c.IncidentMailFrom != "", "incident-mail-to": len(c.IncidentMailTo) > 0, "incident-mail-user": c.IncidentMailUser != ""} {
+		for name, is := range map[string]bool{"incident-mail-from": c.IncidentMailFrom != "",
+			"incident-mail-to": len(c.IncidentMailTo) > 0, "incident-mail-user": c.IncidentMailUser != ""} {
 			if is {
 				v.wrong(name, "name the incident-mail-server too, or leave it out")
 			}
 		}
 		return
 	}
-	if u, err := url.Parse(c.IncidentMailServer); err != nil || u.Scheme != "smtp" && u.Scheme != "smtps" || u.Hostname() == "" || u.Port() == "" || u.User != nil {
-		v.wrong("incident-mail-server", "write a URL with a port and without a password, such as smtp://mail.example.org:587 or smtps://mail.example.org:465")
+	if u, err := url.Parse(c.IncidentMailServer); err != nil || u.Scheme != "smtp" && u.Scheme != "smtps" ||
+		u.Hostname() == "" || u.Port() == "" || u.User != nil {
+		v.wrong("incident-mail-server", "write a URL with a port and without a password, such as "+
+			"smtp://mail.example.org:587 or smtps://mail.example.org:465")
 	}
 	if _, err := mail.ParseAddress(c.IncidentMailFrom); err != nil {
 		v.wrong("incident-mail-from", "write the address that mail is sent from, such as flotilla@example.org")
@@ -138,16 +144,20 @@ func (v *verdict) blocks() {
 	}
 	of, most := c.ClusterCIDR.Bits(), c.ClusterCIDR.Addr().BitLen()-leastBlockBits
 	if c.NodeCIDRMaskSize < of || c.NodeCIDRMaskSize > most {
-		v.wrong("node-cidr-mask-size", fmt.Sprintf("a block lies inside of cluster-cidr %s and has 8 addresses or more, so write %d to %d", c.ClusterCIDR, of, most))
+		v.wrong("node-cidr-mask-size", fmt.Sprintf(
+			"a block lies inside of cluster-cidr %s and has 8 addresses or more, so write %d to %d", c.ClusterCIDR, of, most))
 	} else if c.NodeCIDRMaskSize-of > maxBlockBits {
-		v.wrong("node-cidr-mask-size", fmt.Sprintf("cluster-cidr %s would have more than %d blocks; write %d or less, or a smaller range", c.ClusterCIDR, 1<<maxBlockBits, of+maxBlockBits))
+		v.wrong("node-cidr-mask-size", fmt.Sprintf(
+			"cluster-cidr %s would have more than %d blocks; write %d or less, or a smaller range", c.ClusterCIDR,
+			1<<maxBlockBits, of+maxBlockBits))
 	}
 	for _, no := range []struct{ name, prefix string }{
 		{"the machine itself", "127.0.0.0/8"}, {"multicast", "224.0.0.0/4"}, {"single links", "169.254.0.0/16"},
 		{"the machine itself", "::1/128"}, {"multicast", "ff00::/8"}, {"single links", "fe80::/10"},
 	} {
 		if c.ClusterCIDR.Overlaps(netip.MustParsePrefix(no.prefix)) {
-			v.wrong("cluster-cidr", fmt.Sprintf("%s is for %s; write a range that nothing else in your network has, such as 10.64.0.0/12", no.prefix, no.name))
+			v.wrong("cluster-cidr", fmt.Sprintf(
+				"%s is for %s; write a range that nothing else in your network has, such as 10.64.0.0/12", no.prefix, no.name))
 		}
 	}
 }
@@ -176,7 +186,8 @@ func (v *verdict) periods() {
 	if c.History != 0 && (c.History < time.Hour || c.History > maxHistory) {
 		v.wrong("history", "write 1h to 168h, such as 24h, or false")
 	}
-	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 { // as the wire protocol has it
+	// as the wire protocol has it
+	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 {
 		v.wrong("lease-interval", "write whole seconds between 1s and 5m, such as 10s")
 		return // the others are judged by it
 	}
@@ -188,7 +199,8 @@ func (v *verdict) periods() {
 		is   time.Duration
 	}{{"node-monitor-grace-period", c.NodeMonitorGracePeriod}, {"node-startup-grace-period", c.NodeStartupGracePeriod}} {
 		if least := leasesPerGrace * c.LeaseInterval; p.is < least {
-			v.wrong(p.name, fmt.Sprintf("devices renew every %s, so a few lost leases would evict; use %s or more", c.LeaseInterval, least))
+			v.wrong(p.name, fmt.Sprintf("devices renew every %s, so a few lost leases would evict; use %s or more",
+				c.LeaseInterval, least))
 		}
 	}
 }
@@ -226,17 +238,20 @@ func (v *verdict) addresses() {
 		v.reached("https-addresses", a, "write host:port of every hub, such as hub-a.example.org:8443,hub-b.example.org:8443")
 	}
 	if n := len(c.MQTTAddresses); n > maxBrokers {
-		v.wrong("mqtt-addresses", fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n, maxBrokers))
+		v.wrong("mqtt-addresses", fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n,
+			maxBrokers))
 	}
 	if n := len(c.HTTPSAddresses); n > maxBrokers {
-		v.wrong("https-addresses", fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n, maxBrokers))
+		v.wrong("https-addresses",
+			fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n, maxBrokers))
 	}
 	if c.PeerAddress != "" {
 		v.reached("peer-address", c.PeerAddress, "write host:port, such as hub-a.example.org:8444")
 	}
 	v.brokers()
 	if a := c.AdvertiseAddress; a != "" && !host(a) {
-		v.wrong("advertise-address", "write a host name or an IP address without a port, such as gateway.example.org or 192.168.1.10")
+		v.wrong("advertise-address",
+			"write a host name or an IP address without a port, such as gateway.example.org or 192.168.1.10")
 	}
 }
 
@@ -260,8 +275,10 @@ func (v *verdict) brokers() {
 		if err == nil && u.Port() != "" {
 			port, err = strconv.ParseUint(u.Port(), 10, 16)
 		}
-		if err != nil || port == 0 || u.Scheme != "mqtts" || !host(u.Hostname()) || u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
-			v.wrong("broker", fmt.Sprintf("write addresses such as mqtts://broker.example.org:8883, with commas between them, not %q", b))
+		if err != nil || port == 0 || u.Scheme != "mqtts" || !host(u.Hostname()) || u.User != nil ||
+			u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+			v.wrong("broker", fmt.Sprintf(
+				"write addresses such as mqtts://broker.example.org:8883, with commas between them, not %q", b))
 		}
 	}
 	if len(c.Brokers) > maxBrokers {
@@ -272,10 +289,13 @@ func (v *verdict) brokers() {
 	}
 	bad := c.BrokerPrefix == "" || len(c.BrokerPrefix) > 128 || strings.HasPrefix(c.BrokerPrefix, "$")
 	for level := range strings.SplitSeq(c.BrokerPrefix, "/") {
-		bad = bad || level == "" || strings.ContainsFunc(level, func(r rune) bool { return r <= ' ' || strings.ContainsRune("+#*>.", r) || r > '~' })
+		bad = bad || level == "" || strings.ContainsFunc(level, func(r rune) bool {
+			return r <= ' ' || strings.ContainsRune("+#*>.", r) || r > '~'
+		})
 	}
 	if bad {
-		v.wrong("broker-prefix", "write levels with single slashes between them, of visible ASCII without + # * > and dots, such as fleet/v1")
+		v.wrong("broker-prefix",
+			"write levels with single slashes between them, of visible ASCII without + # * > and dots, such as fleet/v1")
 	}
 	if c.BrokerPrefix != Default().BrokerPrefix && len(c.Brokers) == 0 {
 		v.wrong("broker-prefix", "it is of a broker: name the broker too, or leave it out")
@@ -297,7 +317,8 @@ func (c *Config) BrokerAddresses() []string {
 	return all
 }
 
-// listen returns the port of a listen address, "" for one that is wrong or leaves the port to the system.
+// listen returns the port of a listen address, "" for one that is wrong or leaves the port to the
+// system.
 func (v *verdict) listen(name, address, instead string) string {
 	h, port, err := net.SplitHostPort(address)
 	n, perr := strconv.ParseUint(port, 10, 16)
@@ -327,7 +348,8 @@ func loopback(h string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-var hostForm = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.?$`)
+var hostForm = regexp.MustCompile(
+	`^([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.?$`)
 
 func host(h string) bool {
 	if _, err := netip.ParseAddr(h); err == nil {

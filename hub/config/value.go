@@ -95,7 +95,8 @@ func integer[T int | int64](name, fallback, usage string, field func(*Config) *T
 func setRange(v string, to *netip.Prefix) error {
 	p, err := netip.ParsePrefix(v)
 	if err != nil || p.Addr().Is4In6() {
-		return errors.New("write the first address of the range and how many leading bits are its own, such as 10.64.0.0/12 or fd64::/48")
+		return errors.New(
+			"write the first address of the range and how many leading bits are its own, such as 10.64.0.0/12 or fd64::/48")
 	}
 	if p != p.Masked() {
 		return fmt.Errorf("that is an address inside of the range; write %s", p.Masked())
@@ -110,7 +111,8 @@ type choice[T any] struct {
 	value T
 }
 
-var levels = []choice[slog.Level]{{"debug", slog.LevelDebug}, {"info", slog.LevelInfo}, {"warn", slog.LevelWarn}, {"error", slog.LevelError}}
+var levels = []choice[slog.Level]{{"debug", slog.LevelDebug}, {"info", slog.LevelInfo}, {"warn", slog.LevelWarn},
+	{"error", slog.LevelError}}
 
 func oneOf[T any](v string, choices []choice[T], to *T) error {
 	var words []string

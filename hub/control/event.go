@@ -32,7 +32,8 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 		if c.Warn {
 			kind = corev1.EventTypeWarning
 		}
-		e := NewEvent(s, About(about), Said{Type: kind, Reason: c.Reason, Message: cmp.Or(c.Message, c.Why), Component: c.Source}, now)
+		e := NewEvent(s, About(about),
+			Said{Type: kind, Reason: c.Reason, Message: cmp.Or(c.Message, c.Why), Component: c.Source}, now)
 		if again, ok := latest[e.Namespace+"/"+e.Name]; ok {
 			again.Count++
 			continue
@@ -56,16 +57,19 @@ type Said struct{ Type, Reason, Message, Component, Host string }
 // About returns the reference of an object in an event.
 func About(o state.Object) corev1.ObjectReference {
 	version, kind := state.KindOf(o).GroupVersionKind().ToAPIVersionAndKind()
-	return corev1.ObjectReference{Kind: kind, APIVersion: version, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+	return corev1.ObjectReference{Kind: kind, APIVersion: version, Namespace: o.GetNamespace(), Name: o.GetName(),
+		UID: o.GetUID()}
 }
 
 // NewEvent returns the event that says so about an object: a new one, or the one
 // that said the same before, counted up. Its name follows from what it says.
 func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said Said, now time.Time) *corev1.Event {
-	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + said.Type + "\x00" + said.Reason + "\x00" + said.Message))
+	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + said.Type + "\x00" + said.Reason +
+		"\x00" + said.Message))
 	at := metav1.NewTime(now)
 	e := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name + "." + hex.EncodeToString(h[:8]), CreationTimestamp: at},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name + "." + hex.EncodeToString(h[:8]),
+			CreationTimestamp: at},
 		InvolvedObject: ref, Type: said.Type, Reason: said.Reason, Message: said.Message,
 		Source:         corev1.EventSource{Component: said.Component, Host: said.Host},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,

@@ -41,7 +41,8 @@ func (l *Loop) note(err error, now time.Time) {
 		h.tries++
 		h.until, h.commits = now.Add(retry), l.commits.Load()
 		if h.told.IsZero() || now.Sub(h.told) >= tellAgain {
-			l.Log.Error("pass failed, will try again", "err", err, "every", retry, "for", now.Sub(h.since).Round(time.Second), "tries", h.tries)
+			l.Log.Error("pass failed, will try again", "err", err, "every", retry, "for", now.Sub(h.since).Round(time.Second),
+				"tries", h.tries)
 			h.told = now
 		}
 	case !h.since.IsZero() && l.commits.Load() > h.commits:
@@ -103,8 +104,8 @@ func adds(a state.Applied) bool {
 	return a.Old == nil && a.New != nil && (row == nil || !row.Expendable)
 }
 
-// A storeRoom is what the loop knows of whether the store takes new objects. While it does not, passes
-// are made without what would add any; from time to time one is tried with it.
+// A storeRoom is what the loop knows of whether the store takes new objects. While it does not,
+// passes are made without what would add any; from time to time one is tried with it.
 type storeRoom struct {
 	full bool
 	err  error         // why
@@ -118,8 +119,8 @@ const leastRoomWait, mostRoomWait = time.Second, 10 * time.Second
 // spares tells whether a pass is to be made without what adds an object.
 func (r *storeRoom) spares(now time.Time) bool { return r.full && now.Before(r.next) }
 
-// out tells whether it is for the disk that new objects are not taken: else it may be one of them, such
-// as a row that is too large.
+// out tells whether it is for the disk that new objects are not taken: else it may be one of them,
+// such as a row that is too large.
 func (r *storeRoom) out() bool { return r.full && errors.Is(r.err, ErrFull) }
 
 // failed notes that the store has not taken what was to be added.
@@ -128,7 +129,8 @@ func (r *storeRoom) failed(err error, now time.Time) {
 	r.next = now.Add(r.wait)
 }
 
-// lacksRoom notes how the same pass went without what was to be added. Of a full disk the store tells.
+// lacksRoom notes how the same pass went without what was to be added. Of a full disk the store
+// tells.
 func (l *Loop) lacksRoom(err error, now time.Time) {
 	r := &l.room
 	switch {
@@ -136,7 +138,8 @@ func (l *Loop) lacksRoom(err error, now time.Time) {
 	case err != nil: // it was not for that
 		l.room = storeRoom{}
 	case r.told.IsZero() || now.Sub(r.told) >= tellAgain:
-		l.Log.Error("what the hub would add is not remembered, and tried again; all else goes on", "err", r.err, "every", mostRoomWait)
+		l.Log.Error("what the hub would add is not remembered, and tried again; all else goes on", "err", r.err, "every",
+			mostRoomWait)
 		r.told = now
 	}
 }
@@ -146,8 +149,8 @@ type Roomer interface {
 	Room(ctx context.Context) bool
 }
 
-// hasRoom tells whether the store takes new objects again, after a pass that was remembered whole: it
-// may have had nothing to add.
+// hasRoom tells whether the store takes new objects again, after a pass that was remembered whole:
+// it may have had nothing to add.
 func (l *Loop) hasRoom(ctx context.Context) bool {
 	r, ok := l.Store.(Roomer)
 	return !ok || !l.room.out() || r.Room(ctx)

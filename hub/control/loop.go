@@ -25,7 +25,8 @@ type Row struct {
 
 // A Store remembers rows across a power cut.
 type Store interface {
-	// Commit returns after all rows are durable, or none. ErrFull: there is no room; ErrUnavailable: not now.
+	// Commit returns after all rows are durable, or none. ErrFull: there is no room; ErrUnavailable:
+	// not now.
 	Commit(ctx context.Context, rows []Row, rev uint64) error
 }
 
@@ -55,19 +56,20 @@ type Config struct {
 // changes the fleet; everyone else reads what Snapshot returns.
 type Loop struct {
 	Config
-	settler   *Settler
-	started   time.Time // the hub's time then
-	began     time.Time // the machine's
-	jobs      chan *job
-	stopped   chan struct{}                   // closed when Run has ended
-	running   atomic.Pointer[context.Context] // Run's
-	soon      chan func(state.Snapshot)
-	current   atomic.Pointer[state.Snapshot]
-	feed      *Feed
-	stalls    stalls
-	hold      hold            // only Run's
-	room      storeRoom       // only Run's
-	told      []state.Applied // what no decider has heard of: events of the last pass, news without what follows; only Run's
+	settler *Settler
+	started time.Time // the hub's time then
+	began   time.Time // the machine's
+	jobs    chan *job
+	stopped chan struct{}                   // closed when Run has ended
+	running atomic.Pointer[context.Context] // Run's
+	soon    chan func(state.Snapshot)
+	current atomic.Pointer[state.Snapshot]
+	feed    *Feed
+	stalls  stalls
+	hold    hold      // only Run's
+	room    storeRoom // only Run's
+	// what no decider has heard of: events of the last pass, news without what follows; only Run's
+	told      []state.Applied
 	passes    atomic.Uint64
 	commits   atomic.Uint64
 	pace      pace
@@ -94,7 +96,8 @@ func New(c Config) *Loop {
 	}
 	l := &Loop{
 		Config: c, settler: NewSettler(c.Follows, c.Deciders...),
-		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), stopped: make(chan struct{}), soon: make(chan func(state.Snapshot), 1024),
+		started: c.Start.Started, began: time.Now(), jobs: make(chan *job, 1024), stopped: make(chan struct{}),
+		soon: make(chan func(state.Snapshot), 1024),
 		feed: NewFeed(c.History, c.Start.Revision),
 	}
 	l.current.Store(&c.Start)

@@ -144,7 +144,8 @@ func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 	case from.name == hub:
 		why += "much had to be decided at once"
 	default:
-		why += fmt.Sprintf("most of it for news of %s, whose next news waits for %s", from.name, pause.Round(100*time.Millisecond))
+		why += fmt.Sprintf("most of it for news of %s, whose next news waits for %s", from.name,
+			pause.Round(100*time.Millisecond))
 	}
 	l.Log.Warn(why, "took", took, "sender", from.name)
 	go l.tellSlow(from, why)

@@ -76,7 +76,8 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 
 // settle hears news and settles: all that a pass decides. With spare, deciders' plans that add an
 // object are left out, and for want of room news that does is refused.
-func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time, spare bool) (next state.Snapshot, log, told []state.Applied) {
+func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
+	spare bool) (next state.Snapshot, log, told []state.Applied) {
 	s, log = l.hearAll(s, jobs, now, spare && l.room.out())
 	s = l.withSeen(s, func(yield func(string) bool) {
 		for _, a := range log {
@@ -119,7 +120,8 @@ func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 // hearAll asks every piece of news what follows from it, and what follows from that: the
 // end of an enrolment belongs to the deletion of its Node. With spare, news that adds an object is
 // refused.
-func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time, spare bool) (next state.Snapshot, log []state.Applied) {
+func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time,
+	spare bool) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
 		var changes []state.Change
 		at := time.Now()
@@ -162,7 +164,8 @@ func (l *Loop) noEnd(s state.Snapshot, made []state.Applied, now time.Time) (sta
 	if about == nil {
 		return s, nil
 	}
-	said := Said{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules find no end here: everything is looked at again, please report this"}
+	said := Said{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules find no end here: " +
+		"everything is looked at again, please report this"}
 	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), said, now), "")})
 }
 

@@ -61,7 +61,8 @@ func (t *Settler) Spare(spare bool, until time.Time) { t.spare, t.room = spare, 
 type Follows func(s state.Snapshot, done []state.Applied, now time.Time) []state.Change
 
 // apply makes changes, and what follows from them.
-func (f Follows) apply(s state.Snapshot, changes []state.Change, now time.Time) (next state.Snapshot, done, more []state.Applied) {
+func (f Follows) apply(s state.Snapshot, changes []state.Change,
+	now time.Time) (next state.Snapshot, done, more []state.Applied) {
 	next, done = state.Apply(s, changes)
 	if f != nil && len(done) > 0 {
 		next, more = state.Apply(next, f(next, done, now))
@@ -71,7 +72,8 @@ func (f Follows) apply(s state.Snapshot, changes []state.Change, now time.Time) 
 
 // NewSettler returns a settler that asks about everything once.
 func NewSettler(follows Follows, deciders ...Decider) *Settler {
-	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)), before: make([][]state.Subject, len(deciders))}
+	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)),
+		before: make([][]state.Subject, len(deciders))}
 	t.AskAll()
 	return t
 }
@@ -106,7 +108,8 @@ const rounds = 50
 // the last pass. settled is false when the deciders found no end, or one of them panicked:
 // what they have done until then counts, and after a while they are asked about everything
 // again, with what they have not heard. The others are not held up so long.
-func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
+func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
+	now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
 	log := slices.Clip(recent)
 	heard := make([]int, len(t.deciders)) // how much of the log each decider has been asked about
 	all := t.AsksAll(now)
@@ -163,7 +166,8 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied, now time.Time
 
 // ask asks a decider, and makes the changes of its plan. Where nothing may be added, it is asked
 // again about halves of the subjects until only those are left out whose own plan adds an object.
-func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject, now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
+func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
+	now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
 	d := t.deciders[i]
 	var apart state.Decide
 	if d, ok := d.(Apart); ok && len(subjects) > part {
@@ -275,7 +279,8 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 
 const (
 	leastPatience, mostPatience = time.Second, 5 * time.Minute
-	mostUnheard                 = 100_000 // subjects: they are asked about everything anyway, these only tell what was before
+	// subjects: they are asked about everything anyway, these only tell what was before
+	mostUnheard = 100_000
 )
 
 // Wake returns the moment of the earliest alarm, the zero time if there is none.

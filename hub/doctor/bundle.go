@@ -17,10 +17,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Bundle is what those who help get to see of a hub. No secret is in it: of objects
-// come only the fields that are named below, which people do not write freely, and the
-// sentences in them go through Mask, as all else does. So there are no annotations, no environment, no
-// arguments, no config maps, and of pods' events no sentences.
+// A Bundle is what those who help get to see of a hub. No secret is in it: of objects come only the
+// fields that are named below, which people do not write freely, and the sentences in them go
+// through Mask, as all else does. So there are no annotations, no environment, no arguments, no
+// config maps, and of pods' events no sentences.
 type Bundle struct {
 	Patient Patient
 	Version string
@@ -36,7 +36,8 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)
 	add := func(name, text string) error {
-		if err := out.WriteHeader(&tar.Header{Name: "flotilla-support/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: b.Patient.Now}); err != nil {
+		if err := out.WriteHeader(&tar.Header{Name: "flotilla-support/" + name, Mode: 0o600, Size: int64(len(text)),
+			ModTime: b.Patient.Now}); err != nil {
 			return err
 		}
 		_, err := io.WriteString(out, text)
@@ -100,7 +101,8 @@ func lines(all []Finding) string {
 }
 
 // each shows the objects of a kind, a line each.
-func each[T any](ctx context.Context, e *store.Examination, err error, mask func(string) string, kind state.Kind, show func(*T) any) string {
+func each[T any](ctx context.Context, e *store.Examination, err error, mask func(string) string, kind state.Kind,
+	show func(*T) any) string {
 	var text strings.Builder
 	if err == nil {
 		err = e.Each(ctx, string(kind), func(r store.Row) error {
@@ -136,8 +138,10 @@ func nodeOf(n *corev1.Node) any {
 		taints = append(taints, t.Key+":"+string(t.Effect))
 	}
 	return fields{
-		"name": n.Name, "site": n.Labels[corev1.LabelTopologyZone], "created": n.CreationTimestamp, "conditions": n.Status.Conditions,
-		"capacity": n.Status.Capacity, "allocatable": n.Status.Allocatable, "system": n.Status.NodeInfo, "taints": taints, "unschedulable": n.Spec.Unschedulable,
+		"name": n.Name, "site": n.Labels[corev1.LabelTopologyZone], "created": n.CreationTimestamp,
+		"conditions": n.Status.Conditions,
+		"capacity":   n.Status.Capacity, "allocatable": n.Status.Allocatable, "system": n.Status.NodeInfo, "taints": taints,
+		"unschedulable": n.Spec.Unschedulable,
 	}
 }
 
@@ -150,7 +154,8 @@ func podOf(p *corev1.Pod) any {
 		if w := c.State.Waiting; w != nil {
 			f["waiting"] = w.Reason
 		}
-		for name, t := range map[string]*corev1.ContainerStateTerminated{"ended": c.State.Terminated, "endedBefore": c.LastTerminationState.Terminated} {
+		for name, t := range map[string]*corev1.ContainerStateTerminated{"ended": c.State.Terminated,
+			"endedBefore": c.LastTerminationState.Terminated} {
 			if t != nil {
 				f[name] = fields{"reason": t.Reason, "exitCode": t.ExitCode, "at": t.FinishedAt}
 			}
@@ -162,15 +167,17 @@ func podOf(p *corev1.Pod) any {
 		conditions = append(conditions, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 	}
 	return fields{
-		"namespace": p.Namespace, "name": p.Name, "node": p.Spec.NodeName, "created": p.CreationTimestamp, "deleted": p.DeletionTimestamp, "phase": p.Status.Phase, "reason": p.Status.Reason,
+		"namespace": p.Namespace, "name": p.Name, "node": p.Spec.NodeName, "created": p.CreationTimestamp,
+		"deleted": p.DeletionTimestamp, "phase": p.Status.Phase, "reason": p.Status.Reason,
 		"conditions": conditions, "containers": containers,
 	}
 }
 
 func incidentOf(i *fleet.Incident) any {
 	f := fields{
-		"name": i.Name, "state": i.State, "cause": i.Cause, "severity": i.Severity, "site": i.Site, "about": i.About, "partOf": i.PartOf,
-		"since": i.Since, "opened": i.Opened, "closed": i.Closed, "count": i.Count, "most": i.Most, "evicted": i.Evicted,
+		"name": i.Name, "state": i.State, "cause": i.Cause, "severity": i.Severity, "site": i.Site, "about": i.About,
+		"partOf": i.PartOf,
+		"since":  i.Since, "opened": i.Opened, "closed": i.Closed, "count": i.Count, "most": i.Most, "evicted": i.Evicted,
 	}
 	if i.About.Kind == "Node" || i.About.Kind == "Site" {
 		f["message"] = i.Message
@@ -180,7 +187,8 @@ func incidentOf(i *fleet.Incident) any {
 
 func eventOf(e *corev1.Event) any {
 	f := fields{
-		"namespace": e.Namespace, "kind": e.InvolvedObject.Kind, "name": e.InvolvedObject.Name, "type": e.Type, "reason": e.Reason, "count": e.Count,
+		"namespace": e.Namespace, "kind": e.InvolvedObject.Kind, "name": e.InvolvedObject.Name, "type": e.Type,
+		"reason": e.Reason, "count": e.Count,
 		"first": e.FirstTimestamp, "last": e.LastTimestamp, "at": e.EventTime,
 	}
 	if k := e.InvolvedObject.Kind; k == "Node" || k == "Site" {

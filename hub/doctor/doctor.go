@@ -121,7 +121,8 @@ func (p Patient) configuration() (all []Finding) {
 		all = append(all, Finding{Warn, "configuration", w, "correct it, or remove it"})
 	}
 	if p.Mistakes != nil {
-		return append(all, Finding{Fail, "configuration", strings.ReplaceAll(p.Mistakes.Error(), "\n", "; "), "the hub does not start with it: correct it"})
+		return append(all, Finding{Fail, "configuration", strings.ReplaceAll(p.Mistakes.Error(), "\n", "; "),
+			"the hub does not start with it: correct it"})
 	}
 	if len(all) == 0 {
 		all = append(all, Finding{OK, "configuration", "valid", ""})
@@ -133,7 +134,8 @@ func (p Patient) configuration() (all []Finding) {
 func directory(dir string, running bool) (all []Finding) {
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return []Finding{{Fail, "directory", dir + " is not there", "name the hub's directory with --data-dir, or start `flotilla-hub serve` once, which makes it"}}
+		return []Finding{{Fail, "directory", dir + " is not there",
+			"name the hub's directory with --data-dir, or start `flotilla-hub serve` once, which makes it"}}
 	}
 	if err != nil {
 		return []Finding{{Fail, "directory", err.Error(), "run this as the user of the hub, or as root"}}
@@ -145,10 +147,13 @@ func directory(dir string, running bool) (all []Finding) {
 		return []Finding{{Fail, "directory", err.Error(), startsNot}}
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s is open to others (mode %04o)", dir, mode), "chmod 700 " + dir})
+		all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s is open to others (mode %04o)", dir, mode),
+			"chmod 700 " + dir})
 	}
 	if err := unix.Access(dir, unix.W_OK); err != nil {
-		all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s cannot be written: %v", dir, err), "run this as the user of the hub; if that is who you are, chown it, and see `dmesg` for a file system that has become read-only"})
+		all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s cannot be written: %v", dir, err),
+			"run this as the user of the hub; if that is who you are, chown it, and see `dmesg` for a file system that has " +
+				"become read-only"})
 	}
 	files, foreign := 0, false
 	err = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
@@ -164,12 +169,17 @@ func directory(dir string, running bool) (all []Finding) {
 		}
 		files++
 		name, _ := filepath.Rel(dir, file)
-		if d.Type().IsRegular() && in.Mode().Perm()&0o077 != 0 && (strings.HasSuffix(name, ".key") || name == "database" || strings.HasPrefix(name, "hub.db") || strings.HasPrefix(name, "backups")) {
-			all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s is open to others (mode %04o)", name, in.Mode().Perm()), "chmod 600 " + file + "; who may have read it has the hub's secrets"})
+		if d.Type().IsRegular() && in.Mode().Perm()&0o077 != 0 &&
+			(strings.HasSuffix(name, ".key") || name == "database" || strings.HasPrefix(name, "hub.db") ||
+				strings.HasPrefix(name, "backups")) {
+			all = append(all, Finding{Fail, "directory",
+				fmt.Sprintf("%s is open to others (mode %04o)", name, in.Mode().Perm()),
+				"chmod 600 " + file + "; who may have read it has the hub's secrets"})
 		}
 		if ownerOf(in) != ownerOf(info) {
 			foreign = true
-			all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s belongs to another user than %s", name, dir), fmt.Sprintf("chown %d %s: a command was run as another user", ownerOf(info), file)})
+			all = append(all, Finding{Fail, "directory", fmt.Sprintf("%s belongs to another user than %s", name, dir),
+				fmt.Sprintf("chown %d %s: a command was run as another user", ownerOf(info), file)})
 		}
 		return nil
 	})
@@ -194,16 +204,20 @@ func disk(dir string) []Finding {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return nil // there is no directory, which is said already
 	}
-	free, size := int64(st.Bavail)*int64(st.Bsize), int64(st.Blocks)*int64(st.Bsize) //nolint:unconvert // their types differ between architectures
+	//nolint:unconvert // their types differ between architectures
+	free, size := int64(st.Bavail)*int64(st.Bsize), int64(st.Blocks)*int64(st.Bsize)
 	seen := fmt.Sprintf("%d MB of %d MB are free", free>>20, size>>20)
-	const room = "make room: journalctl --vacuum-size=100M, apt-get clean, old files beside hub.db; or move the directory to a larger disk"
+	const room = "make room: journalctl --vacuum-size=100M, apt-get clean, old files beside hub.db; or move the " +
+		"directory to a larger disk"
 	switch {
 	case st.Flags&unix.ST_RDONLY != 0:
-		return []Finding{{Fail, "disk", "the file system is read-only", "see `dmesg`: a kernel makes it so after errors of the disk. Copy the directory away before anything else"}}
+		return []Finding{{Fail, "disk", "the file system is read-only",
+			"see `dmesg`: a kernel makes it so after errors of the disk. Copy the directory away before anything else"}}
 	case free < noBytes:
 		return []Finding{{Fail, "disk", seen, room}}
 	case st.Files > 0 && st.Ffree < 100:
-		return []Finding{{Fail, "disk", fmt.Sprintf("%d files can still be made", st.Ffree), "remove files: the file system has no inodes left"}}
+		return []Finding{{Fail, "disk", fmt.Sprintf("%d files can still be made", st.Ffree),
+			"remove files: the file system has no inodes left"}}
 	case free < lowBytes:
 		return []Finding{{Warn, "disk", seen, room}}
 	}
@@ -211,12 +225,14 @@ func disk(dir string) []Finding {
 }
 
 func (p Patient) database(e *store.Examination, err error) (all []Finding) {
-	const restore = "the hub takes its newest backup by itself at its next start; to choose one: stop the hub, `flotilla-hub restore FILE`"
+	const restore = "the hub takes its newest backup by itself at its next start; to choose one: stop the hub, " +
+		"`flotilla-hub restore FILE`"
 	switch {
 	case e.Server != "":
 		return p.server(e, err)
 	case errors.Is(err, store.ErrNotFound):
-		return []Finding{{Fail, "database", "hub.db is not there", "name the hub's directory with --data-dir; if this is it, `flotilla-hub restore` the newest of backups/"}}
+		return []Finding{{Fail, "database", "hub.db is not there",
+			"name the hub's directory with --data-dir; if this is it, `flotilla-hub restore` the newest of backups/"}}
 	case err != nil:
 		return []Finding{{Fail, "database", err.Error(), "run this as the user of the hub, or as root"}}
 	case e.Refused != nil:
@@ -224,17 +240,26 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 	case e.Damage != "":
 		return []Finding{{Fail, "database", "hub.db is damaged: " + e.Damage, restore}}
 	case e.Schema > e.Newest:
-		all = append(all, Finding{Fail, "database", fmt.Sprintf("hub.db has schema %d, of flotilla-hub %s; this program works with %d", e.Schema, e.Version, e.Newest), "install that version again, or restore a backup from before it"})
+		all = append(all, Finding{Fail, "database", fmt.Sprintf(
+			"hub.db has schema %d, of flotilla-hub %s; this program works with %d", e.Schema, e.Version,
+			e.Newest), "install that version again, or restore a backup from before it"})
 	case e.Schema < e.Newest:
-		all = append(all, Finding{Warn, "database", fmt.Sprintf("hub.db has schema %d, this program %d", e.Schema, e.Newest), "the hub brings it up to date at its next start; make a copy of the directory before"})
+		all = append(all, Finding{Warn, "database", fmt.Sprintf("hub.db has schema %d, this program %d", e.Schema, e.Newest),
+			"the hub brings it up to date at its next start; make a copy of the directory before"})
 	default:
-		all = append(all, Finding{OK, "database", fmt.Sprintf("hub.db is whole, %.1f MB, schema %d", float64(e.Bytes)/(1<<20), e.Schema), ""})
+		all = append(all, Finding{OK, "database",
+			fmt.Sprintf("hub.db is whole, %.1f MB, schema %d", float64(e.Bytes)/(1<<20), e.Schema), ""})
 	}
 	all = append(append(all, p.paused(e)...), secretsOfDatabase(e)...)
 	lost, _ := fs.Glob(os.DirFS(p.Config.DataDir), "hub.db.corrupt-*")
-	lost = slices.DeleteFunc(lost, func(file string) bool { return strings.HasSuffix(file, "-wal") || strings.HasSuffix(file, "-shm") }) // of one of them
+	// of one of them
+	lost = slices.DeleteFunc(lost, func(file string) bool {
+		return strings.HasSuffix(file, "-wal") || strings.HasSuffix(file, "-shm")
+	})
 	if len(lost) > 0 {
-		all = append(all, Finding{Warn, "database", fmt.Sprintf("%d damaged databases are kept beside it: %s", len(lost), filepath.Base(lost[len(lost)-1])), "a disk or SD card that does it once does it again: replace it; then remove them"})
+		all = append(all, Finding{Warn, "database",
+			fmt.Sprintf("%d damaged databases are kept beside it: %s", len(lost), filepath.Base(lost[len(lost)-1])),
+			"a disk or SD card that does it once does it again: replace it; then remove them"})
 	}
 	return all
 }
@@ -243,21 +268,30 @@ func (p Patient) database(e *store.Examination, err error) (all []Finding) {
 func (p Patient) server(e *store.Examination, err error) (all []Finding) {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return []Finding{{Fail, "database", e.Server + " is empty", "start `flotilla-hub serve` once, correct --database, or `flotilla-hub restore` a backup"}}
+		return []Finding{{Fail, "database", e.Server + " is empty",
+			"start `flotilla-hub serve` once, correct --database, or `flotilla-hub restore` a backup"}}
 	case errors.Is(err, store.ErrUnavailable):
-		return []Finding{{Fail, "database", err.Error(), "see that PostgreSQL runs and that its disk has room (its log says why it does not), that this machine may connect to it (pg_hba.conf, firewall), and that user, password and name are right"}}
+		return []Finding{{Fail, "database", err.Error(), "see that PostgreSQL runs and that its disk has room (its log " +
+			"says why it does not), that this machine may connect to it (pg_hba.conf, firewall), and that user, password " +
+			"and name are right"}}
 	case err != nil:
 		return []Finding{{Fail, "database", err.Error(), "see the manual's page about PostgreSQL"}}
 	case e.Schema < e.Newest:
-		all = append(all, Finding{Warn, "database", fmt.Sprintf("%s has schema %d, this program %d", e.Server, e.Schema, e.Newest), "the hub brings it up to date at its next start; make a copy with pg_dump before"})
+		all = append(all, Finding{Warn, "database",
+			fmt.Sprintf("%s has schema %d, this program %d", e.Server, e.Schema, e.Newest),
+			"the hub brings it up to date at its next start; make a copy with pg_dump before"})
 	default:
-		all = append(all, Finding{OK, "database", fmt.Sprintf("%s answers, PostgreSQL %s, %.1f MB, schema %d", e.Server, e.Release, float64(e.Bytes)/(1<<20), e.Schema), ""})
+		all = append(all, Finding{OK, "database",
+			fmt.Sprintf("%s answers, PostgreSQL %s, %.1f MB, schema %d", e.Server, e.Release, float64(e.Bytes)/(1<<20),
+				e.Schema), ""})
 	}
 	if e.Exposed != "" {
-		all = append(all, Finding{Warn, "database", e.Exposed, "set sslmode=verify-full and sslrootcert in the address of the database"})
+		all = append(all, Finding{Warn, "database", e.Exposed,
+			"set sslmode=verify-full and sslrootcert in the address of the database"})
 	}
 	if len(e.Unsafe) > 0 {
-		all = append(all, Finding{Fail, "database", "a power cut of the server loses what was acknowledged: " + strings.Join(e.Unsafe, ", "), "set fsync and full_page_writes to on in postgresql.conf, and restart PostgreSQL"})
+		all = append(all, Finding{Fail, "database", "a power cut of the server loses what was acknowledged: " +
+			strings.Join(e.Unsafe, ", "), "set fsync and full_page_writes to on in postgresql.conf, and restart PostgreSQL"})
 	}
 	return append(append(all, p.paused(e)...), secretsOfDatabase(e)...)
 }
@@ -285,7 +319,9 @@ func (p Patient) paused(e *store.Examination) (all []Finding) {
 		case e.Paused.From == filepath.Join(p.Config.DataDir, "hub.db"), e.Paused.From == e.Server:
 			from = "an older state of itself"
 		}
-		all = append(all, Finding{Warn, "database", fmt.Sprintf("it was replaced by %s, at %s (%s): devices with a newer desired state keep it", from, e.Paused.At.Format(time.RFC3339), e.Paused.Cause), "see that what the hub has is right, then `flotilla-hub resume`"})
+		all = append(all, Finding{Warn, "database", fmt.Sprintf(
+			"it was replaced by %s, at %s (%s): devices with a newer desired state keep it", from,
+			e.Paused.At.Format(time.RFC3339), e.Paused.Cause), "see that what the hub has is right, then `flotilla-hub resume`"})
 	}
 	return all
 }
@@ -296,13 +332,16 @@ func (p Patient) backups() []Finding {
 	case p.Standing != nil && err == nil:
 		return []Finding{{OK, "backups", "the hub that leads makes them, in its own data directory", ""}}
 	case errors.Is(err, fs.ErrNotExist):
-		return []Finding{{Fail, "backups", err.Error(), "until then the hub makes none, and does not start if its database is damaged"}}
+		return []Finding{{Fail, "backups", err.Error(),
+			"until then the hub makes none, and does not start if its database is damaged"}}
 	case err != nil:
 		return []Finding{{Fail, "backups", err.Error(), "run this as the user of the hub, or as root"}}
 	case at.IsZero():
-		return []Finding{{Warn, "backups", "there is none yet", "the hub makes one a day while it runs; now: `flotilla-hub backup FILE`"}}
+		return []Finding{{Warn, "backups", "there is none yet",
+			"the hub makes one a day while it runs; now: `flotilla-hub backup FILE`"}}
 	case p.Now.Sub(at) > oldCopy:
-		return []Finding{{Warn, "backups", "the newest is of " + at.Format(time.RFC3339), "the hub makes one a day while it runs: see its log for why it did not"}}
+		return []Finding{{Warn, "backups", "the newest is of " + at.Format(time.RFC3339),
+			"the hub makes one a day while it runs: see its log for why it did not"}}
 	}
 	return []Finding{{OK, "backups", "the newest is of " + at.Format(time.RFC3339), ""}}
 }
@@ -314,7 +353,8 @@ func (p Patient) certificates() (all []Finding) {
 	own := []string{"root.crt", "intermediate.crt"}
 	for _, name := range own {
 		if !slices.Contains(files, name) {
-			all = append(all, Finding{Fail, "certificates", "pki/" + name + " is not there", "restore the directory pki from a copy: devices know the hub by it"})
+			all = append(all, Finding{Fail, "certificates", "pki/" + name + " is not there",
+				"restore the directory pki from a copy: devices know the hub by it"})
 		}
 	}
 	for _, file := range files {
@@ -342,22 +382,29 @@ func (p Patient) certificate(name string, text []byte) Finding {
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return Finding{Fail, "certificates", fmt.Sprintf("%s cannot be read: %v", name, err), "restore the directory pki from a copy"}
+		return Finding{Fail, "certificates", fmt.Sprintf("%s cannot be read: %v", name, err),
+			"restore the directory pki from a copy"}
 	}
 	left, until := cert.NotAfter.Sub(p.Now), cert.NotAfter.Format(time.DateOnly)
 	root := strings.HasPrefix(filepath.Base(name), "root")
 	switch {
 	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // they end with the trust in them
 	case p.Now.Before(cert.NotBefore.Add(-time.Hour)):
-		return Finding{Fail, "certificates", fmt.Sprintf("%s is good only from %s on", name, cert.NotBefore.Format(time.DateOnly)), "the clock of this machine is behind: set it"}
+		return Finding{Fail, "certificates",
+			fmt.Sprintf("%s is good only from %s on", name, cert.NotBefore.Format(time.DateOnly)),
+			"the clock of this machine is behind: set it"}
 	case left <= 0 && root:
-		return Finding{Fail, "certificates", fmt.Sprintf("%s ended on %s", name, until), "set the clock if it is wrong; else `flotilla-hub ca rotate --root`, and join the devices anew"}
+		return Finding{Fail, "certificates", fmt.Sprintf("%s ended on %s", name, until),
+			"set the clock if it is wrong; else `flotilla-hub ca rotate --root`, and join the devices anew"}
 	case left <= 0:
-		return Finding{Fail, "certificates", fmt.Sprintf("%s ended on %s", name, until), "set the clock if it is wrong; else start the hub, which makes a new one"}
+		return Finding{Fail, "certificates", fmt.Sprintf("%s ended on %s", name, until),
+			"set the clock if it is wrong; else start the hub, which makes a new one"}
 	case left < soon && root:
-		return Finding{Warn, "certificates", fmt.Sprintf("%s ends on %s", name, until), "`flotilla-hub ca rotate --root` while the devices still believe it"}
+		return Finding{Warn, "certificates", fmt.Sprintf("%s ends on %s", name, until),
+			"`flotilla-hub ca rotate --root` while the devices still believe it"}
 	case left < tooSoon:
-		return Finding{Warn, "certificates", fmt.Sprintf("%s ends on %s, and the hub should have renewed it", name, until), "start the hub, and see its log"}
+		return Finding{Warn, "certificates", fmt.Sprintf("%s ends on %s, and the hub should have renewed it", name, until),
+			"start the hub, and see its log"}
 	}
 	return Finding{OK, "certificates", fmt.Sprintf("%s is good until %s", name, until), ""}
 }
@@ -367,7 +414,8 @@ func (p Patient) clock(e *store.Examination) []Finding {
 	now := p.Now.UTC().Format(time.RFC3339)
 	switch {
 	case !e.Changed.IsZero() && e.Changed.After(p.Now.Add(time.Minute)):
-		return []Finding{{Fail, "clock", fmt.Sprintf("it is %s, and the database was last written at %s", now, e.Changed.UTC().Format(time.RFC3339)), set}}
+		return []Finding{{Fail, "clock",
+			fmt.Sprintf("it is %s, and the database was last written at %s", now, e.Changed.UTC().Format(time.RFC3339)), set}}
 	case p.Now.Year() < 2026:
 		return []Finding{{Fail, "clock", "it is " + now, set}}
 	case p.Unsynced:
@@ -378,13 +426,16 @@ func (p Patient) clock(e *store.Examination) []Finding {
 
 // ports tells whether a hub that is down could listen.
 func (p Patient) ports() (all []Finding) {
-	for _, l := range []struct{ flag, addr string }{{"--https-listen", p.Config.HTTPSListen}, {"--mqtt-listen", p.Config.MQTTListen}, {"--mqtt-dev-listen", p.Config.MQTTDevListen}, {"--peer-listen", p.Config.PeerListen}} {
+	for _, l := range []struct{ flag, addr string }{{"--https-listen", p.Config.HTTPSListen},
+		{"--mqtt-listen", p.Config.MQTTListen}, {"--mqtt-dev-listen", p.Config.MQTTDevListen},
+		{"--peer-listen", p.Config.PeerListen}} {
 		if l.addr == "" || len(p.Config.Brokers) > 0 && strings.HasPrefix(l.flag, "--mqtt") { // devices connect to the broker
 			continue
 		}
 		conn, err := net.Listen("tcp", l.addr)
 		if err != nil {
-			all = append(all, Finding{Fail, "ports", fmt.Sprintf("%s %s: %v", l.flag, l.addr, err), "see who has it with `ss -ltnp`, or choose another with " + l.flag})
+			all = append(all, Finding{Fail, "ports", fmt.Sprintf("%s %s: %v", l.flag, l.addr, err),
+				"see who has it with `ss -ltnp`, or choose another with " + l.flag})
 			continue
 		}
 		_ = conn.Close()

@@ -12,7 +12,8 @@ import (
 // ours are the names that the hub gives in its data directory. What else lies there has one
 // that somebody gave it, which may be anything.
 var ours = regexp.MustCompile(`^(` + strings.Join([]string{
-	`hub\.(lock|rev|sock)`, `hub\.db(\.(migrate|restore))?(-wal|-shm|-journal)?`, `hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(\.part|\.restore)?(-wal|-shm|-journal)?`,
+	`hub\.(lock|rev|sock)`, `hub\.db(\.(migrate|restore))?(-wal|-shm|-journal)?`,
+	`hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(\.part|\.restore)?(-wal|-shm|-journal)?`,
 	`ballast`, `database`, `secrets\.key`, `(hub|policy)\.yaml`, `lost\+found`,
 	`pki`, `pki/(next(\.part)?/)?(lock|remove|revoked|of-database|((former-)?root|intermediate|server|firmware|former|cross|peer|client|ca)\.(crt|key))`, `pki/next(\.part)?`,
 	`backups`, `backups/(hub|before-schema-[0-9]+)-[0-9TZ.-]+\.db(\.part(-journal)?)?`,
@@ -57,7 +58,8 @@ func named(dir, file string) string {
 
 // othersIn are the names of a directory that are not the hub's.
 func othersIn(dir string) (names []string) {
-	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error { // what cannot be read has no name to quote
+	// what cannot be read has no name to quote
+	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if name, rerr := filepath.Rel(dir, file); err == nil && rerr == nil && name != "." && !ours.MatchString(name) {
 			names = append(names, name, filepath.Base(name))
 		}

@@ -20,7 +20,8 @@ var masks = []struct {
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`), "<PEM>"},
 	{regexp.MustCompile(`\bLS0tLS1CRUdJTi[A-Za-z0-9+/=_-]*`), "<PEM>"}, // in base64, as in a kubeconfig
 	{regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]*://)[^\s<>]*@`), "$1<login>@"},
-	{regexp.MustCompile(`(?i)\b((?:postgres(?:ql)?|mqtts?|smtps?|https?|amqps?|wss?):/?)[^\s/<>][^\s<>]*@`), "$1<login>@"}, // mistyped
+	// mistyped
+	{regexp.MustCompile(`(?i)\b((?:postgres(?:ql)?|mqtts?|smtps?|https?|amqps?|wss?):/?)[^\s/<>][^\s<>]*@`), "$1<login>@"},
 	{regexp.MustCompile(`(?i)(https?://[^/?\s"'<>]+)[^\s"'<>]*[?&=][^\s"'<>]*`), "$1/<query>"},
 	{regexp.MustCompile(`(?i)(https?://(?:[a-z0-9.-]*\.)?(?:hooks?|webhooks?|api\.telegram|discord(?:app)?|webhook\.office)\.[^/\s"'<>]+/)[^\s"'<>…]+`), "$1<path>"},
 	{regexp.MustCompile(`(?i)((?:proxy-)?authorization\\*"?\s*[=:]\s*)[^\r\n]+`), "$1<secret>"},
@@ -89,8 +90,11 @@ func secretsOf(c config.Config) (all secrets) {
 			continue
 		}
 		all = append(all, u.RequestURI())
-		for _, part := range strings.FieldsFunc(u.RequestURI(), func(r rune) bool { return strings.ContainsRune("/?&=", r) }) {
-			if strings.ContainsFunc(part, func(r rune) bool { return r < 'a' && r != '.' && r != '-' && r != '_' }) { // others are words
+		for _, part := range strings.FieldsFunc(u.RequestURI(), func(r rune) bool {
+			return strings.ContainsRune("/?&=", r)
+		}) {
+			// others are words
+			if strings.ContainsFunc(part, func(r rune) bool { return r < 'a' && r != '.' && r != '-' && r != '_' }) {
 				all = append(all, part)
 			}
 		}

@@ -43,7 +43,8 @@ var (
 // and the node itself whose order somebody has given or changed.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
-	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets, state.StatefulSets, state.Controllers:
+	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets,
+		state.StatefulSets, state.Controllers:
 		return waiting
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
@@ -60,8 +61,9 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 
 // asked tells whether somebody has just asked for a drain, or changed one.
 func asked(old, next *corev1.Node) bool {
-	return state.DrainMarked(next) && (old == nil || old.Annotations[state.DrainAnnotation] != next.Annotations[state.DrainAnnotation] ||
-		old.Spec.Unschedulable != next.Spec.Unschedulable)
+	return state.DrainMarked(next) &&
+		(old == nil || old.Annotations[state.DrainAnnotation] != next.Annotations[state.DrainAnnotation] ||
+			old.Spec.Unschedulable != next.Spec.Unschedulable)
 }
 
 // Subjects returns one that stands for all.
@@ -154,9 +156,11 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 	case st.Left == 0:
 		end, _ = d.end(n, *st, state.Drained, fmt.Sprintf("%s left", count(st.Pods)), now)
 	case stay == st.Left:
-		end, _ = d.end(n, *st, state.DrainBlocked, fmt.Sprintf("%s not leave: %s: %s", does(stay), held[0].Pod, held[0].Why), now)
+		end, _ = d.end(n, *st, state.DrainBlocked, fmt.Sprintf("%s not leave: %s: %s", does(stay), held[0].Pod, held[0].Why),
+			now)
 	case ask == nil:
-		end, _ = d.end(n, *st, state.DrainTimedOut, fmt.Sprintf("given up after %s: %s", st.Until.Sub(st.Began), rest(held, leaving)), now)
+		end, _ = d.end(n, *st, state.DrainTimedOut,
+			fmt.Sprintf("given up after %s: %s", st.Until.Sub(st.Began), rest(held, leaving)), now)
 	default:
 		next := mark(n, *st)
 		next.Spec.Unschedulable = true
@@ -186,7 +190,8 @@ func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order 
 
 // pods asks the pods of a node to leave, into changes unless that is nil, and returns
 // those that do not and how many are on their way.
-func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time, changes *[]state.Change) (held []state.DrainHeld, leaving int) {
+func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time,
+	changes *[]state.Change) (held []state.DrainHeld, leaving int) {
 	var stays []state.DrainHeld
 	holds := state.NewHolds(s, now)
 	for p := range s.PodsOn(n.Name) {
@@ -249,7 +254,8 @@ func leave(p *corev1.Pod, n *corev1.Node, order state.DrainOrder, now time.Time)
 	c, ok := state.Delete(p, now, order.GracePeriodSeconds, why)
 	if gone, is := c.Object.(*corev1.Pod); ok && is && !c.Delete {
 		state.SetPodCondition(gone, corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
+			Message: "Eviction API: evicting",
 		}, now)
 	}
 	return c.Event("Evicted"), ok
@@ -266,7 +272,8 @@ func mark(n *corev1.Node, st state.DrainStatus) *corev1.Node {
 }
 
 // end takes the order away, and leaves how it ended.
-func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState, why string, now time.Time) ([]state.Change, time.Time) {
+func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState, why string,
+	now time.Time) ([]state.Change, time.Time) {
 	st.State, st.Ended, st.Why = how, now.UTC().Truncate(time.Second), why
 	if how == state.Drained {
 		st.Left, st.Held = 0, nil

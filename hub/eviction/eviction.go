@@ -23,8 +23,9 @@ type Decider struct {
 	Silence state.Silence
 }
 
-// Touches says that a change concerns its pod, or its node if that has other NoExecute
-// taints than before, or is listened to for another time. A deleted node is handed over as it was: deadlines that ran then go on.
+// Touches says that a change concerns its pod, or its node if that has other NoExecute taints than
+// before, or is listened to for another time. A deleted node is handed over as it was: deadlines
+// that ran then go on.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -129,11 +130,12 @@ func remembered(p *corev1.Pod) Leave {
 	if err != nil {
 		return Leave{}
 	}
-	return Leave{Must: true, At: at, Why: "tolerated the taints of its node, which is gone, until " + at.UTC().Format(time.TimeOnly)}
+	return Leave{Must: true, At: at, Why: "tolerated the taints of its node, which is gone, until " +
+		at.UTC().Format(time.TimeOnly)}
 }
 
-// pods returns the pods that the subjects are about, each once: a node is about all of
-// its pods, and a site about those of its nodes; and the nodes that have been deleted, as they were.
+// pods returns the pods that the subjects are about, each once: a node is about all of its pods,
+// and a site about those of its nodes; and the nodes that have been deleted, as they were.
 func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted map[string]*corev1.Node) {
 	seen := make(map[state.Key]bool, len(subjects))
 	add := func(k state.Key) {
@@ -220,7 +222,8 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	if outage := state.OutageOf(n); len(silent) > 0 && outage != nil {
 		var running Leave
 		for _, spell := range outage.Spells {
-			if t := (corev1.Taint{Key: spell.Key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &spell.From}); bound.Before(spell.To.Time) {
+			if t := (corev1.Taint{Key: spell.Key, Effect: corev1.TaintEffectNoExecute,
+				TimeAdded: &spell.From}); bound.Before(spell.To.Time) {
 				running = after(running, leaveFor(t, p.Spec.Tolerations, bound))
 			}
 		}
@@ -231,7 +234,8 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	return sooner(leave, soonest(others, p, bound))
 }
 
-// after is what the next of not-ready and unreachable makes of a deadline that runs from the one before.
+// after is what the next of not-ready and unreachable makes of a deadline that runs from the one
+// before.
 func after(running, next Leave) Leave {
 	if running.Must && next.Must && next.tolerated {
 		return running
@@ -257,7 +261,8 @@ func lifecycles(t corev1.Taint) bool {
 	return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 }
 
-// withoutLifecycles is a node as if it were ready: with the taints alone that somebody has given it.
+// withoutLifecycles is a node as if it were ready: with the taints alone that somebody has given
+// it.
 func withoutLifecycles(n *corev1.Node) *corev1.Node {
 	out := *n
 	out.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), lifecycles)
@@ -280,7 +285,8 @@ func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) 
 		at = t.TimeAdded.Time
 	}
 	at = at.Add(time.Duration(min(*tol.TolerationSeconds, longest)) * time.Second)
-	return Leave{Must: true, At: at, Why: fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)), Lifecycle: lifecycles(t), tolerated: true}
+	return Leave{Must: true, At: at, Why: fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)),
+		Lifecycle: lifecycles(t), tolerated: true}
 }
 
 // longest is the most seconds that are counted: a time.Duration holds 292 years.

@@ -76,8 +76,8 @@ type pack struct {
 	debian
 }
 
-// pack lays an agent out as a package, once: strangers may ask for it as often as they like, and each
-// time all of the program would be read and summed.
+// pack lays an agent out as a package, once: strangers may ask for it as often as they like, and
+// each time all of the program would be read and summed.
 func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
 	d.packing.Lock()
 	defer d.packing.Unlock()
@@ -189,7 +189,8 @@ func write(t *tar.Writer, a Agent, name string, mode int64, text string) error {
 }
 
 func entry(a Agent, name string, mode, size int64) *tar.Header {
-	h := &tar.Header{Name: name, Mode: mode, Size: size, Uname: "root", Gname: "root", ModTime: a.when.Truncate(time.Second), Typeflag: tar.TypeReg, Format: tar.FormatGNU}
+	h := &tar.Header{Name: name, Mode: mode, Size: size, Uname: "root", Gname: "root",
+		ModTime: a.when.Truncate(time.Second), Typeflag: tar.TypeReg, Format: tar.FormatGNU}
 	if strings.HasSuffix(name, "/") {
 		h.Typeflag = tar.TypeDir
 	}

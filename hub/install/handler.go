@@ -59,7 +59,8 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	i := slices.IndexFunc(agents, func(a Agent) bool { return a.Arch == arch })
 	if !ok || i < 0 {
 		have := cmp.Or(strings.Join(d.Arches(), ", "), "no processor")
-		http.Error(w, fmt.Sprintf("the hub has no %.60q: there are agents for %s in its --agents-dir", r.PathValue("file"), have), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("the hub has no %.60q: there are agents for %s in its --agents-dir", r.PathValue("file"),
+			have), http.StatusNotFound)
 		return
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // what has none is a test's
@@ -145,7 +146,8 @@ func (d *download) enter(now time.Time) bool {
 	if own >= downloadsEach || len(g.all) >= downloads {
 		var slowest *download
 		for _, o := range g.all {
-			if now.Sub(o.began) >= downloadSure && (own < downloadsEach || o.source == d.source) && (slowest == nil || o.left(now) > slowest.left(now)) {
+			if now.Sub(o.began) >= downloadSure && (own < downloadsEach || o.source == d.source) &&
+				(slowest == nil || o.left(now) > slowest.left(now)) {
 				slowest = o
 			}
 		}

@@ -41,7 +41,8 @@ var arches = map[string]string{"amd64": "amd64", "arm64": "arm64", "armv7": "arm
 // maxAgent bounds what is looked at: an agent has 16 MB.
 const maxAgent = 64 << 20
 
-// A Depot is a directory of agents. What a file is is what the program in it says, whatever its name.
+// A Depot is a directory of agents. What a file is is what the program in it says, whatever its
+// name.
 type Depot struct {
 	Dir     string
 	Version string // of the hub, which its agents share
@@ -166,8 +167,8 @@ func builtBy(file string) *debug.BuildInfo {
 	}
 }
 
-// whole tells whether a program is not cut off, as by a disk that was full, or a copy that goes on: whether what it
-// says of its segments and sections is in the file (elf(5)).
+// whole tells whether a program is not cut off, as by a disk that was full, or a copy that goes on:
+// whether what it says of its segments and sections is in the file (elf(5)).
 func whole(f *os.File) bool {
 	const narrow, little, noBits = 1, 1, 8
 	info, err := f.Stat()
@@ -220,12 +221,13 @@ var script string
 // Script is what the line runs, for a device that knows the hub as hub.
 func (d *Depot) Script(hub string) string {
 	hub = strings.ReplaceAll(hub, "'", `'\''`) // it stands between single quotes
-	return strings.NewReplacer("@HUB@", hub, "@AGENTS@", strings.Join(d.Arches(), " "), "@UNITS@", strings.Join(firmwareconfigs.Units(), " "), "@DATE@", d.Now().UTC().Format("2006-01-02 15:04Z")).Replace(script)
+	return strings.NewReplacer("@HUB@", hub, "@AGENTS@", strings.Join(d.Arches(), " "), "@UNITS@",
+		strings.Join(firmwareconfigs.Units(), " "), "@DATE@", d.Now().UTC().Format("2006-01-02 15:04Z")).Replace(script)
 }
 
-// Line is what to type on a device to install the agent and join with a token: the
-// authority is fetched, compared with its hash, and nothing else is trusted. The token goes to
-// the script as a line more of it: an argument would stand in sudo's log, and in the list of processes.
+// Line is what to type on a device to install the agent and join with a token: the authority is
+// fetched, compared with its hash, and nothing else is trusted. The token goes to the script as a
+// line more of it: an argument would stand in sudo's log, and in the list of processes.
 func Line(hub string, ca []byte, token string) string {
 	hash := sha256.Sum256(ca)
 	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && { [ "$(sha256sum <$c)" = "%[2]s  -" ] || { echo "flotilla: what answers there is not the hub that made this line (another certificate authority): correct the address, or take a new line from the page of the hub" >&2; false; }; } && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,

@@ -30,7 +30,8 @@ func Decide(s state.Snapshot, l List, startup time.Duration, now time.Time) (cha
 
 func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now time.Time) (state.Change, bool) {
 	tainted := slices.IndexFunc(n.Spec.Taints, shutdown) >= 0
-	ready, placed := state.ReadyOf(n) == corev1.ConditionTrue, state.SiteOf(n) != state.DefaultSite || n.Labels[corev1.LabelTopologyZone] != ""
+	ready, placed := state.ReadyOf(n) == corev1.ConditionTrue,
+		state.SiteOf(n) != state.DefaultSite || n.Labels[corev1.LabelTopologyZone] != ""
 	if ready && placed && !tainted {
 		return state.Change{}, false // nothing that the list could say would change it
 	}
@@ -63,11 +64,14 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 	switch {
 	case off && !tainted:
 		at := metav1.NewTime(now.Truncate(time.Second))
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: TaintShutdown, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
-		why = fmt.Sprintf("taint %s %s:%s: it is not ready, and the inventory says that its machine has been shut down", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
+		n.Spec.Taints = append(n.Spec.Taints,
+			corev1.Taint{Key: TaintShutdown, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
+		why = fmt.Sprintf("taint %s %s:%s: it is not ready, and the inventory says that its machine has been shut down",
+			n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
 	case !off && tainted:
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, shutdown)
-		why = fmt.Sprintf("untaint %s %s:%s: the inventory says that its machine is %s", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule, m.State)
+		why = fmt.Sprintf("untaint %s %s:%s: the inventory says that its machine is %s", n.Name, TaintShutdown,
+			corev1.TaintEffectNoSchedule, m.State)
 		if ready {
 			why = fmt.Sprintf("untaint %s %s:%s: it is ready", n.Name, TaintShutdown, corev1.TaintEffectNoSchedule)
 		}

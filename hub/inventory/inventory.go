@@ -78,7 +78,8 @@ func Parse(text []byte) (List, error) {
 		return List{}, errors.New("it goes on after the list; write a single list")
 	}
 	if len(all) == 0 {
-		return List{}, errors.New("it names no machine; a list that does not name a machine says that it is gone, so write those that there are")
+		return List{}, errors.New(
+			"it names no machine; a list that does not name a machine says that it is gone, so write those that there are")
 	}
 	l := List{machines: make(map[string]Machine, len(all))}
 	var mistakes []error

@@ -118,8 +118,9 @@ func (p *page) forget()              { p.tag = "" }
 // delete nodes.
 func newClient() *http.Client {
 	return &http.Client{
-		Timeout:       pageTime,
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: pageTime},
+		Timeout: pageTime,
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, IdleConnTimeout: pageTime},
 		CheckRedirect: onlyTLS,
 	}
 }
@@ -160,7 +161,8 @@ func (p *page) read(ctx context.Context) ([]byte, error) {
 		return nil, cause(err)
 	}
 	if endless(answer) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
-		return nil, errors.New("the answer does not say where it ends, so one that is cut off cannot be told from all of it, and would call the rest gone: have the server send a Content-Length, or JSON")
+		return nil, errors.New("the answer does not say where it ends, so one that is cut off cannot be told from all " +
+			"of it, and would call the rest gone: have the server send a Content-Length, or JSON")
 	}
 	p.tag = answer.Header.Get("ETag")
 	return text, nil

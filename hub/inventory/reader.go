@@ -71,7 +71,8 @@ func (r *Reader) Health() (h Health, ok bool) {
 func (r *Reader) Run(ctx context.Context) error {
 	for {
 		r.look(ctx)
-		if list := r.list; len(Decide(r.Loop.Snapshot(), list, r.Startup, r.Loop.Now())) > 0 { // looking costs the loop nothing
+		// looking costs the loop nothing
+		if list := r.list; len(Decide(r.Loop.Snapshot(), list, r.Startup, r.Loop.Now())) > 0 {
 			_, err := r.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 				return Decide(s, list, r.Startup, now), nil
 			})
@@ -122,7 +123,8 @@ func (r *Reader) look(ctx context.Context) {
 	}
 	if r.problem != err.Error() {
 		r.problem = err.Error()
-		r.tell(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %s", place(r.Source), oneLine(err)))
+		r.tell(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %s", place(r.Source),
+			oneLine(err)))
 	}
 }
 

@@ -108,8 +108,8 @@ func (b Belief) Decide(now time.Duration) Step {
 	return Wait
 }
 
-// Lives tells whether the hub that leads was seen at work. Of one that was killed the server may still
-// carry out one transaction.
+// Lives tells whether the hub that leads was seen at work. Of one that was killed the server may
+// still carry out one transaction.
 func (b Belief) Lives() bool { return b.Beats >= 3 }
 
 // Leads tells whether anybody is believed to lead.

@@ -114,13 +114,15 @@ func (d Flapping) judge(n *corev1.Node, rec *state.Record, now time.Time, plan *
 		c.Message = fmt.Sprintf("%d or more changes of Ready in %d min", flapCount, int(flapWindow.Minutes()))
 	}
 	n = state.Fork(n)
-	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionFlapping })
+	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == fleet.ConditionFlapping
+	})
 	n.Status.Conditions = append(n.Status.Conditions, c)
 	plan.Do(state.Put(n, fmt.Sprintf("node %s Flapping=%s: %s", n.Name, c.Status, c.Message)).Event("NodeFlapping"))
 }
 
-// flapEnd returns when a flapping node with this record, or none, will count as steady if nothing more
-// happens; the zero time for one that does not flap.
+// flapEnd returns when a flapping node with this record, or none, will count as steady if nothing
+// more happens; the zero time for one that does not flap.
 func flapEnd(rec *state.Record, now time.Time) time.Time {
 	if rec == nil || len(rec.Transitions) < flapCount {
 		return time.Time{}

@@ -89,7 +89,8 @@ func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
 
 // watched are the conditions that a silent node does not keep. OutOfDisk, of older
 // Kubernetes, is not missed where it never was.
-var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, fleet.ConditionOutOfDisk}
+var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+	corev1.NodePIDPressure, fleet.ConditionOutOfDisk}
 
 // node settles the conditions and the taints of one node.
 func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *state.Plan) {
@@ -101,7 +102,8 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 		if silent := silence(n, state.Heard(s, n), now); silent != nil {
 			next = silent
 			if state.ReadyOf(n) != corev1.ConditionUnknown {
-				why = fmt.Sprintf("node %s Ready=Unknown: no heartbeat for %s", n.Name, now.Sub(s.Seen(n.Name)).Truncate(time.Second))
+				why = fmt.Sprintf("node %s Ready=Unknown: no heartbeat for %s", n.Name,
+					now.Sub(s.Seen(n.Name)).Truncate(time.Second))
 				reason = "NodeNotReady"
 				if !state.Heard(s, n) {
 					why = fmt.Sprintf("node %s Ready=Unknown: it has never reported", n.Name)
@@ -166,7 +168,8 @@ func silence(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
 			c.Message = "Kubelet stopped posting node status."
 			c.LastTransitionTime = at
 			if !heard {
-				c.Reason, c.Message, c.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", n.CreationTimestamp
+				c.Reason, c.Message, c.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.",
+					n.CreationTimestamp
 			}
 		}
 	}

@@ -36,7 +36,8 @@ func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
 	if old == nil || next == nil || state.ReadyOf(old) == "" || state.NeverReported(old) {
 		return t, false
 	}
-	return transition{old, next}, state.ReadyOf(old) != state.ReadyOf(next) || (state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
+	return transition{old, next}, state.ReadyOf(old) != state.ReadyOf(next) ||
+		(state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
 }
 
 // pasts returns what has happened to the subjects, in the order of the nodes' first change.
@@ -58,7 +59,9 @@ func pasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*pa
 				p.changed, p.turns = append(p.changed, metav1.NewMicroTime(now)), append(p.turns, turnsOf(was.old, is, now)...)
 			} else if s.Record(q.Name) != nil {
 				p := of(q.Name)
-				p.turns = append(p.turns, state.Turn{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is, Out: state.NoExecuteOf(was.next) != nil}) // as TimeAdded
+				// as TimeAdded
+				p.turns = append(p.turns, state.Turn{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
+					Out: state.NoExecuteOf(was.next) != nil})
 			}
 		case state.Evicted:
 			if s.Record(q.Name) != nil {
@@ -98,5 +101,6 @@ func turnsOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state
 	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {
 		turns = append(turns, state.Turn{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
 	}
-	return append(turns, state.Turn{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is}) // as conditions and taints
+	// as conditions and taints
+	return append(turns, state.Turn{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is})
 }

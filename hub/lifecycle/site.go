@@ -95,7 +95,8 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 	case m != nil && now.Before(m.Until.Time):
 		return 0, hold{fleet.HeldForMaintenance, "maintenance until " + m.Until.UTC().Format(time.RFC3339), true}
 	case st == fleet.SitePartialDisruption && c.Ready+c.NotReady <= set.LargeSite:
-		return 0, hold{fleet.HeldPartialDisruption, fmt.Sprintf("partially disrupted, and not larger than %d nodes", set.LargeSite), false}
+		return 0, hold{fleet.HeldPartialDisruption,
+			fmt.Sprintf("partially disrupted, and not larger than %d nodes", set.LargeSite), false}
 	case st == fleet.SitePartialDisruption:
 		return set.SecondaryRate, hold{}
 	case st == fleet.SiteFullDisruption && set.Policy == fleet.Hold:
@@ -129,7 +130,8 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 		wake = m.Until.Time
 	}
 	if master {
-		perSecond, held = 0, hold{fleet.HeldInMasterDisruption, "no site has a ready node: the hub itself may be cut off", true}
+		perSecond, held = 0, hold{fleet.HeldInMasterDisruption, "no site has a ready node: the hub itself may be cut off",
+			true}
 	}
 	if held.free {
 		d.absolve(s, name, held.why, plan)
@@ -147,7 +149,8 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 		st.State, st.Since = next, &at
 		st.Turn(fleet.SiteTurn{Time: at, State: next, Ready: int32(c.Ready), NotReady: int32(c.NotReady)})
 	}
-	st.Ready, st.NotReady, st.NeverSeen, st.Waiting = int32(c.Ready), int32(c.NotReady), int32(c.NeverSeen), int32(c.Waiting)
+	st.Ready, st.NotReady, st.NeverSeen, st.Waiting = int32(c.Ready), int32(c.NotReady), int32(c.NeverSeen),
+		int32(c.Waiting)
 	st.EvictionRate = strconv.FormatFloat(perSecond, 'g', -1, 64)
 	st.HeldReason, st.Held, st.NextEviction = "", "", nil
 	if c.Waiting > 0 || master {
@@ -198,10 +201,11 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	}
 }
 
-// written tells whether somebody has written anything of a site, which may be nil: that is kept without
-// nodes, too. The hub writes of it nothing but its status.
+// written tells whether somebody has written anything of a site, which may be nil: that is kept
+// without nodes, too. The hub writes of it nothing but its status.
 func written(site *fleet.Site) bool {
-	return site != nil && (site.Spec != (fleet.SiteSpec{}) || len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
+	return site != nil && (site.Spec != (fleet.SiteSpec{}) ||
+		len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
 }
 
 // gap is the time from one node to the next at a rate; 100 years are as good as never, and more
@@ -274,7 +278,8 @@ func (d Sites) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
 		key := t.ToString()
 		n = state.Fork(n)
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-			return t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
+			return t.Effect == corev1.TaintEffectNoExecute &&
+				(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 		})
 		if o := state.OutageOf(n); o != nil {
 			o.Spells = nil

@@ -40,7 +40,8 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	ready := state.ReadyOf(n)
-	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits && ready == corev1.ConditionTrue || ready == "" { // not heard of yet
+	// not heard of yet
+	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits && ready == corev1.ConditionTrue || ready == "" {
 		want[corev1.TaintNodeNotReady] = true
 	}
 	if n.Spec.Unschedulable {
@@ -59,7 +60,8 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 				delete(want, t.Key)
 				out = append(out, t)
 			}
-		case t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable):
+		case t.Effect == corev1.TaintEffectNoExecute &&
+			(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable):
 			leaving = append(leaving, t)
 		default:
 			if t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
@@ -75,7 +77,8 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	if want[corev1.TaintNodeUnschedulable] {
-		out = append(out, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &at})
+		out = append(out, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+			TimeAdded: &at})
 	}
 	if want[fleet.TaintFlapping] {
 		out = append(out, corev1.Taint{Key: fleet.TaintFlapping, Effect: corev1.TaintEffectPreferNoSchedule, TimeAdded: &at})
@@ -140,7 +143,8 @@ func sameTaints(a, b []corev1.Taint) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].Key != b[i].Key || a[i].Effect != b[i].Effect || a[i].Value != b[i].Value || !a[i].TimeAdded.Equal(b[i].TimeAdded) {
+		if a[i].Key != b[i].Key || a[i].Effect != b[i].Effect || a[i].Value != b[i].Value ||
+			!a[i].TimeAdded.Equal(b[i].TimeAdded) {
 			return false
 		}
 	}

@@ -217,8 +217,8 @@ func Cut(ctx context.Context) {
 	}
 }
 
-// One is for the ConnContext of a server without the limits of this package, whose connections carry
-// one request at a time: Cut ends it with its connection.
+// One is for the ConnContext of a server without the limits of this package, whose connections
+// carry one request at a time: Cut ends it with its connection.
 func One(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
 
 // isOne tells whether an answer has a connection of its own, as in HTTP/1.1.

@@ -15,9 +15,10 @@ type Limits struct {
 	Connections int     // at once; default by Files
 	Address     int     // of one address at once, loopback excepted; default three quarters of them
 	Rate        float64 // new ones of an address per second, loopback excepted; default 200, with a burst of ten seconds
-	Asks        float64 // requests per second of strangers at one address, loopback excepted; default 50, with a burst of forty seconds
-	User        int     // connections of one user that keep their place; default a quarter of all
-	Requests    int     // of one user at once, over all connections; default UserRequests
+	// requests per second of strangers at one address, loopback excepted; default 50, with a burst of forty seconds
+	Asks     float64
+	User     int // connections of one user that keep their place; default a quarter of all
+	Requests int // of one user at once, over all connections; default UserRequests
 }
 
 // UserRequests is how many requests one user has under way at once.
@@ -81,7 +82,8 @@ func New(l net.Listener, limits Limits) *Listener {
 		limits.Requests = UserRequests
 	}
 	return &Listener{
-		Listener: l, limits: limits, addresses: Addresses{Most: limits.Address, Rate: limits.Rate, Burst: int(10 * limits.Rate), Asks: limits.Asks, Asked: int(40 * limits.Asks)},
+		Listener: l, limits: limits, addresses: Addresses{Most: limits.Address, Rate: limits.Rate,
+			Burst: int(10 * limits.Rate), Asks: limits.Asks, Asked: int(40 * limits.Asks)},
 		freed: make(chan struct{}, 1), closing: make(chan struct{}), users: map[string]*user{},
 	}
 }
@@ -204,8 +206,8 @@ func (l *Listener) release(c *Conn) {
 	}
 }
 
-// unknown counts a request whose sender did not show who they are; l.mu is held. Where nobody does any more, as one
-// whose right has ended, the connection is a stranger's again.
+// unknown counts a request whose sender did not show who they are; l.mu is held. Where nobody does
+// any more, as one whose right has ended, the connection is a stranger's again.
 func (l *Listener) unknown(c *Conn) {
 	if c.unknown++; c.user != "" && c.unknown >= strangersAsks {
 		l.release(c)

@@ -16,7 +16,9 @@ import (
 // its database, goes on living by it. One of the development listener whose Node was
 // deleted is no stranger: it gets the next.
 func (d *Devices) meet(node string, p *liveness, stored int64) {
-	d.learn(node, func() { p.unmet.Store(true) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
+	d.learn(node, func() {
+		p.unmet.Store(true)
+	}, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 		if !rec.Unmet {
 			return nil
 		}
@@ -35,7 +37,9 @@ func (d *Devices) meet(node string, p *liveness, stored int64) {
 // relented hears that a device has stored the desired state that is wanted: from now on
 // it lives by its lease interval, and not by a longer one before.
 func (d *Devices) relented(node string, p *liveness, stored int64) {
-	d.learn(node, func() { p.relent.Store(true) }, func(s state.Snapshot, rec *state.Record, _ *corev1.Node) []state.Change {
+	d.learn(node, func() {
+		p.relent.Store(true)
+	}, func(s state.Snapshot, rec *state.Record, _ *corev1.Node) []state.Change {
 		if rec.Generation != stored {
 			return nil // there is a newer one, which it says when it has it
 		}
@@ -68,8 +72,8 @@ func (d *Devices) ahead(node string, stored int64) {
 	})
 }
 
-// Doubt returns the changes by which it is not known of any device but one ("": of any) what
-// it has stored, until it says so. That is so where a database is older than what its hub has told: the
+// Doubt returns the changes by which it is not known of any device but one ("": of any) what it has
+// stored, until it says so. That is so where a database is older than what its hub has told: the
 // generations of its desired states go on from an earlier one, and would come to those that devices
 // have, with something else in them.
 func Doubt(s state.Snapshot, but string) (unmet []state.Change) {
@@ -88,12 +92,14 @@ func pause(rec *state.Record, n *corev1.Node, stored int64) state.Change {
 	rec.Paused, rec.Stored = true, stored
 	return state.Change{
 		Object: rec, About: n, Warn: true, Reason: "DesiredStatePaused",
-		Why: fmt.Sprintf("node %s has stored desired state %d, newer than this hub's %d, as after a restore: nothing is sent to it until `flotilla-hub resume`", rec.Name, stored, rec.Generation),
+		Why: fmt.Sprintf("node %s has stored desired state %d, newer than this hub's %d, as after a restore: nothing is "+
+			"sent to it until `flotilla-hub resume`", rec.Name, stored, rec.Generation),
 	}
 }
 
 // learn changes a node's record by what its lease shows. A lease waits for nobody.
-func (d *Devices) learn(node string, failed func(), change func(s state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change) {
+func (d *Devices) learn(node string, failed func(),
+	change func(s state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change) {
 	go func() {
 		defer panics.CatchThen("lease", func(error) { failed() })
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -36,9 +36,11 @@ func speaks(s state.Snapshot, c Caller) error {
 	case enrolled == c.Key:
 		return nil
 	case c.Key == "":
-		return fmt.Errorf("%w: node %s has joined with a certificate, and the development listener does not speak for it; connect over TLS, or delete the Node", ErrStranger, c.Node)
+		return fmt.Errorf("%w: node %s has joined with a certificate, and the development listener does not speak for "+
+			"it; connect over TLS, or delete the Node", ErrStranger, c.Node)
 	}
-	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token", ErrStranger, c.Node)
+	return fmt.Errorf("%w: node %s was removed from this hub or is another device now; join again with a new token",
+		ErrStranger, c.Node)
 }
 
 // Speaks tells whether a caller may speak for its node now.
@@ -75,7 +77,8 @@ func (d *Devices) Connect(c Caller) error {
 	p, now := d.nodes.get(c.Node), d.Age()
 	if rec.MachineID != "" && c.Machine != rec.MachineID {
 		p.rival.Store(&rival{c.Boot, now, now})
-		err := fmt.Errorf("%w: node %s is machine %s, whose lease is alive; machine %s must have a name of its own", ErrConflict, c.Node, rec.MachineID, orUnknown(c.Machine))
+		err := fmt.Errorf("%w: node %s is machine %s, whose lease is alive; machine %s must have a name of its own",
+			ErrConflict, c.Node, rec.MachineID, orUnknown(c.Machine))
 		return errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
 	heard := time.Duration(p.seen.Load())
@@ -87,7 +90,8 @@ func (d *Devices) Connect(c Caller) error {
 		r.at = was.at
 	}
 	p.rival.Store(r)
-	err := fmt.Errorf("%w: another agent is connected as node %s, and was heard of %s ago; it must fall silent first", ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
+	err := fmt.Errorf("%w: another agent is connected as node %s, and was heard of %s ago; it must fall silent first",
+		ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
 	if heard > r.at+within { // it is no link whose end has only not been found out
 		err = errors.Join(err, d.noteConflict(c.Node, c.Machine))
 	}
@@ -128,7 +132,8 @@ func (d *Devices) atPeace(node string) bool {
 
 // noteConflict records that a second machine claims to be a node.
 func (d *Devices) noteConflict(node, machine string) error {
-	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict != "" && (rec.Conflict == orUnknown(machine) || !d.nodes.get(node).clone(d.Age())) {
+	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict != "" &&
+		(rec.Conflict == orUnknown(machine) || !d.nodes.get(node).clone(d.Age())) {
 		return nil // a clone tries for ever, and of one card there may be many
 	}
 	ctx, cancel := bounded()
@@ -148,11 +153,14 @@ func conflict(s state.Snapshot, node, machine string, now time.Time) (changes []
 	rec = rec.DeepCopy()
 	rec.Conflict = orUnknown(machine)
 	n = state.Fork(n)
-	why := fmt.Sprintf("node %s: machine %s is refused: machine %s is this node, and its lease is alive", node, orUnknown(machine), orUnknown(rec.MachineID))
+	why := fmt.Sprintf("node %s: machine %s is refused: machine %s is this node, and its lease is alive", node,
+		orUnknown(machine), orUnknown(rec.MachineID))
 	if machine == rec.MachineID {
-		why = fmt.Sprintf("node %s: two devices have its identity, and both say that they are machine %s: one is refused while the other is alive; join one of them anew", node, orUnknown(machine))
+		why = fmt.Sprintf("node %s: two devices have its identity, and both say that they are machine %s: one is "+
+			"refused while the other is alive; join one of them anew", node, orUnknown(machine))
 	}
-	setCondition(n, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict, Status: corev1.ConditionTrue, Reason: "SecondMachine", Message: why}, now)
+	setCondition(n, corev1.NodeCondition{Type: fleet.ConditionIdentityConflict, Status: corev1.ConditionTrue,
+		Reason: "SecondMachine", Message: why}, now)
 	return []state.Change{state.Put(rec, ""), state.Put(n, why).Warning("IdentityConflict")}
 }
 

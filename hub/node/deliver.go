@@ -53,7 +53,8 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
 		next, _ := c.New.(*corev1.Node)
-		if old == nil || next == nil || state.SiteOf(old) != state.SiteOf(next) || old.Labels[fleet.LabelProfile] != next.Labels[fleet.LabelProfile] || old.Spec.PodCIDR != next.Spec.PodCIDR {
+		if old == nil || next == nil || state.SiteOf(old) != state.SiteOf(next) ||
+			old.Labels[fleet.LabelProfile] != next.Labels[fleet.LabelProfile] || old.Spec.PodCIDR != next.Spec.PodCIDR {
 			return []state.Subject{{Key: c.Key}}
 		}
 	case state.Records:

@@ -72,7 +72,8 @@ func name(o state.Object) metav1.ObjectMeta {
 func forDevice(p *corev1.Pod) corev1.Pod {
 	out := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Generation: p.Generation, Labels: p.Labels,
-		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds,
+		CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
+		DeletionGracePeriodSeconds: p.DeletionGracePeriodSeconds,
 	}, Spec: p.Spec}
 	for k, v := range p.Annotations {
 		if k != corev1.LastAppliedConfigAnnotation {

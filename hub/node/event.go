@@ -41,7 +41,8 @@ func hashOf(e wire.Event) uint64 {
 	}
 	var h maphash.Hash
 	h.SetSeed(eventSeed)
-	for _, part := range []string{e.Boot, e.Time.UTC().Format(time.RFC3339Nano), e.Type, e.Reason, e.Message, string(e.PodUID), e.Namespace, e.Pod, e.Container} {
+	for _, part := range []string{e.Boot, e.Time.UTC().Format(time.RFC3339Nano), e.Type, e.Reason, e.Message,
+		string(e.PodUID), e.Namespace, e.Pod, e.Container} {
 		_, _ = h.WriteString(part)
 		_ = h.WriteByte(0)
 	}

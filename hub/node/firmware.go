@@ -25,13 +25,15 @@ func firmwareFor(s state.Snapshot, node string, key ed25519.PrivateKey) *wire.Fi
 		return nil
 	}
 	r := s.Rollout(rec.Assigned.Rollout)
-	if r == nil || r.Status.Digest == "" || r.Status.Digest != rec.Assigned.Digest || wire.FirmwareDigest([]byte(r.Status.Document)) != r.Status.Digest {
+	if r == nil || r.Status.Digest == "" || r.Status.Digest != rec.Assigned.Digest ||
+		wire.FirmwareDigest([]byte(r.Status.Document)) != r.Status.Digest {
 		return nil
 	}
 	if _, err := fleet.ParseBootConfig([]byte(r.Status.Document)); err != nil {
 		return nil // whoever wrote it into the status: nothing is signed that no device may take
 	}
-	f := wire.SignFirmware(key, node, compatibleOf(s, n, r.Spec.Profile), rec.FirmwareGeneration, []byte(r.Status.Document))
+	f := wire.SignFirmware(key, node, compatibleOf(s, n, r.Spec.Profile), rec.FirmwareGeneration,
+		[]byte(r.Status.Document))
 	turn := rec.Assigned.Step == fleet.FirmwareTrying
 	f.Try, f.Undo, f.Retry = turn && !r.Status.Undoing, turn && r.Status.Undoing, r.Spec.Retry
 	return f
@@ -63,7 +65,8 @@ func namesOf(report state.Object) []string {
 // firmwareMoved tells whether a device is to hear something else of its boot configuration.
 func firmwareMoved(old *state.Record, now state.Object) bool {
 	next, _ := now.(*state.Record)
-	return old != nil && next != nil && (old.FirmwareGeneration != next.FirmwareGeneration || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned))
+	return old != nil && next != nil &&
+		(old.FirmwareGeneration != next.FirmwareGeneration || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned))
 }
 
 // firmwareResumed lets a device be told of its boot configuration again that has seen more
@@ -78,9 +81,9 @@ func firmwareResumed(rec *state.Record, now time.Time) {
 	}
 }
 
-// Replaced notes that a record is of another device from now on: what the one before it has come to with a boot
-// configuration says nothing of this one. A turn that has begun goes on. Nor does what that one had stored: this one is
-// asked itself.
+// Replaced notes that a record is of another device from now on: what the one before it has come to
+// with a boot configuration says nothing of this one. A turn that has begun goes on. Nor does what
+// that one had stored: this one is asked itself.
 func Replaced(rec *state.Record) {
 	rec.Unmet = rec.Unmet || rec.Paused
 	rec.Paused, rec.Stored = false, 0
@@ -92,16 +95,20 @@ func Replaced(rec *state.Record) {
 // heardFirmware remembers what a device says of its boot configuration, and makes the
 // condition FirmwareReady of it, which is not the device's own to set.
 func heardFirmware(rec *state.Record, st *wire.Status) {
-	st.Status.Conditions = slices.DeleteFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionFirmwareReady })
+	st.Status.Conditions = slices.DeleteFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == fleet.ConditionFirmwareReady
+	})
 	f := st.Firmware
 	if f == nil {
 		rec.Firmware = nil
 		return
 	}
 	rec.Firmware = &state.FirmwareReport{
-		Digest: f.Digest, Candidate: f.Candidate, State: f.State, Backend: f.Backend, Trial: f.Trial, Message: f.Message, Diff: f.Diff, Bad: slices.Clone(f.Bad),
+		Digest: f.Digest, Candidate: f.Candidate, State: f.State, Backend: f.Backend, Trial: f.Trial, Message: f.Message,
+		Diff: f.Diff, Bad: slices.Clone(f.Bad),
 	}
-	c := corev1.NodeCondition{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionUnknown, Reason: f.State, Message: f.Message}
+	c := corev1.NodeCondition{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionUnknown, Reason: f.State,
+		Message: f.Message}
 	switch f.State {
 	case wire.FirmwareUpToDate:
 		c.Status = corev1.ConditionTrue
@@ -113,14 +120,16 @@ func heardFirmware(rec *state.Record, st *wire.Status) {
 
 // toldFirmware is the event of a device that is one step further with its boot configuration.
 func (d *Devices) toldFirmware(s state.Snapshot, n *corev1.Node, old, rec *state.Record, now time.Time) []state.Change {
-	if n == nil || rec.Firmware == nil || old.Firmware != nil && old.Firmware.State == rec.Firmware.State && old.Firmware.Candidate == rec.Firmware.Candidate {
+	if n == nil || rec.Firmware == nil || old.Firmware != nil && old.Firmware.State == rec.Firmware.State &&
+		old.Firmware.Candidate == rec.Firmware.Candidate {
 		return nil
 	}
 	f := rec.Firmware
 	if old.Firmware == nil && f.State == wire.FirmwareUpToDate || !d.nodes.get(n.Name).event(d.Age()) {
 		return nil
 	}
-	said := control.Said{Type: corev1.EventTypeNormal, Reason: reasonOf(f.State), Message: fmt.Sprintf("the boot configuration of %s is %s", n.Name, f.State)}
+	said := control.Said{Type: corev1.EventTypeNormal, Reason: reasonOf(f.State),
+		Message: fmt.Sprintf("the boot configuration of %s is %s", n.Name, f.State)}
 	if f.State == wire.FirmwareRolledBack || f.State == wire.FirmwareFailed {
 		said.Type = corev1.EventTypeWarning
 	}

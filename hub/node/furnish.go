@@ -15,9 +15,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Furnish decides which labels and taints the nodes have of their board profiles: those that the profile names now. What
-// it named before and names no more is taken again, unless somebody has changed it since; what somebody has removed or
-// changed stays so until the profile says something new of it.
+// Furnish decides which labels and taints the nodes have of their board profiles: those that the
+// profile names now. What it named before and names no more is taken again, unless somebody has
+// changed it since; what somebody has removed or changed stays so until the profile says something
+// new of it.
 type Furnish struct{}
 
 // Touches says which nodes' profiles may have changed.
@@ -143,8 +144,8 @@ func among(n *corev1.Node, want *state.Given) *state.Given {
 	return have
 }
 
-// furnish gives a node what is wanted, as far as there is room, and takes what was given and is wanted no more, and tells
-// whether that changed it.
+// furnish gives a node what is wanted, as far as there is room, and takes what was given and is
+// wanted no more, and tells whether that changed it.
 func furnish(n *corev1.Node, was, want *state.Given) (changed bool) {
 	for k, v := range was.Labels {
 		if _, still := want.Labels[k]; !still && n.Labels[k] == v {

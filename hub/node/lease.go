@@ -21,7 +21,8 @@ func (d *Devices) NodeLease(node string) *coordv1.Lease {
 	seconds := int32(d.Grace / time.Second)
 	lease := &coordv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: node, Namespace: "kube-node-lease", UID: n.UID, CreationTimestamp: n.CreationTimestamp, ResourceVersion: n.ResourceVersion,
+			Name: node, Namespace: "kube-node-lease", UID: n.UID, CreationTimestamp: n.CreationTimestamp,
+			ResourceVersion: n.ResourceVersion,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: n.UID}},
 		},
 		Spec: coordv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds},

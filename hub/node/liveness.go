@@ -28,10 +28,11 @@ type liveness struct {
 	skew   atomic.Int64           // the device's clock less ours, in nanoseconds
 	unmet  atomic.Bool            // what it has stored is not known yet
 	silent atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
-	unsure atomic.Bool            // it was, and its pods counted as not ready, or somebody has written over one: it must list them again
-	other  atomic.Bool            // its status is what somebody else has written: it must report again
-	link   atomic.Bool            // connected
-	rival  atomic.Pointer[rival]  // the last that was refused in its favour
+	// it was, and its pods counted as not ready, or somebody has written over one: it must list them again
+	unsure atomic.Bool
+	other  atomic.Bool           // its status is what somebody else has written: it must report again
+	link   atomic.Bool           // connected
+	rival  atomic.Pointer[rival] // the last that was refused in its favour
 
 	hardware atomic.Pointer[json.RawMessage] // the newest report, with what changes by itself
 
@@ -136,7 +137,8 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	if !lease.Time.IsZero() {
 		p.skew.Store(int64(lease.Time.Sub(d.At(at))))
 	}
-	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() || p.unsure.Load() || p.other.Load() {
+	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() || p.unsure.Load() ||
+		p.other.Load() {
 		d.askAgain(node, p)
 	} else {
 		p.mu.Lock()
@@ -257,7 +259,8 @@ func (d *Devices) Liveness(node string) Liveness {
 	if p == nil {
 		return Liveness{}
 	}
-	v := Liveness{Connected: p.link.Load(), Lease: p.seq.Load(), Skew: time.Duration(p.skew.Load()), Wanted: p.wanted.Load(), Stored: p.stored.Load()}
+	v := Liveness{Connected: p.link.Load(), Lease: p.seq.Load(), Skew: time.Duration(p.skew.Load()),
+		Wanted: p.wanted.Load(), Stored: p.stored.Load()}
 	if boot := p.boot.Load(); boot != nil {
 		v.Boot = *boot
 	}

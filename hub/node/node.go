@@ -54,13 +54,15 @@ type Devices struct {
 	nodes   livenesses
 	desired Deliver
 	ids     atomic.Uint64
-	former  map[string]int64 // generations of Nodes that were deleted and whose devices need no key; only the loop's goroutine
+	// generations of Nodes that were deleted and whose devices need no key; only the loop's goroutine
+	former map[string]int64
 }
 
 // New returns the devices of the fleet that a loop, made as l says, keeps. Which desired
 // states are to be told is asked after l's deciders.
 func New(c Config, l control.Config) *Devices {
-	d := &Devices{Config: c, former: map[string]int64{}, desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
+	d := &Devices{Config: c, former: map[string]int64{},
+		desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
 	l.Devices, l.Follows = d, Ended
 	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, Furnish{}, d.desired)
 	d.Loop = control.New(l)

@@ -41,9 +41,11 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 	st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.NodeCondition) bool {
 		switch {
 		case !isStatus(c.Status):
-			wrong = append(wrong, fmt.Sprintf("condition %s=%q, which is none of True, False and Unknown", bound.Text(string(c.Type), 64), bound.Text(string(c.Status), 32)))
+			wrong = append(wrong, fmt.Sprintf("condition %s=%q, which is none of True, False and Unknown",
+				bound.Text(string(c.Type), 64), bound.Text(string(c.Status), 32)))
 		case len(validation.IsQualifiedName(string(c.Type))) > 0:
-			wrong = append(wrong, fmt.Sprintf("condition %q, which is not the name of a condition", bound.Text(string(c.Type), 64)))
+			wrong = append(wrong, fmt.Sprintf("condition %q, which is not the name of a condition",
+				bound.Text(string(c.Type), 64)))
 		default:
 			return false
 		}
@@ -83,13 +85,15 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 		most, has := capacity[name]
 		switch {
 		case !has: // nothing of it, too: its name may be anything
-			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s without a capacity", q.String(), bound.Text(string(name), 64)))
+			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s without a capacity", q.String(),
+				bound.Text(string(name), 64)))
 			continue
 		case q.Sign() < 0:
 			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, which is less than nothing", q.String(), name))
 			q = resource.Quantity{Format: q.Format}
 		case q.Cmp(most) > 0:
-			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, more than its capacity of %s", q.String(), name, most.String()))
+			wrong = append(wrong, fmt.Sprintf("allocatable of %s %s, more than its capacity of %s", q.String(), name,
+				most.String()))
 			q = most
 		}
 		allocatable[name] = q
@@ -144,19 +148,21 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 	return kept, wrong
 }
 
-// holder is another ready node of the same site that has an IP address already, of whichever
-// type; but nodes behind one router have its external address in common. One that is not ready gives way: addresses are given out again. Across sites the same
-// private address is two networks. What a device has when it registers is its own: several
-// agents may run on one machine.
+// holder is another ready node of the same site that has an IP address already, of whichever type;
+// but nodes behind one router have its external address in common. One that is not ready gives way:
+// addresses are given out again. Across sites the same private address is two networks. What a
+// device has when it registers is its own: several agents may run on one machine.
 func holder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	n := s.Node(node)
 	if n == nil || slices.Contains(n.Status.Addresses, a) {
 		return "" // it has it already: whoever comes later is asked
 	}
 	for other := range s.NodesIn(state.SiteOf(n)) {
-		if other.Name != node && state.ReadyOf(other) == corev1.ConditionTrue && slices.ContainsFunc(other.Status.Addresses, func(have corev1.NodeAddress) bool {
-			return have.Address == a.Address && (have.Type == corev1.NodeInternalIP || have.Type == corev1.NodeExternalIP && a.Type == corev1.NodeInternalIP)
-		}) {
+		if other.Name != node && state.ReadyOf(other) == corev1.ConditionTrue &&
+			slices.ContainsFunc(other.Status.Addresses, func(have corev1.NodeAddress) bool {
+				return have.Address == a.Address &&
+					(have.Type == corev1.NodeInternalIP || have.Type == corev1.NodeExternalIP && a.Type == corev1.NodeInternalIP)
+			}) {
 			return other.Name
 		}
 	}
@@ -175,16 +181,19 @@ func unbelieved(node string, wrong []string, tooMuch string) string {
 	if n := len(wrong) - 3; n > 0 {
 		wrong, rest = wrong[:3], fmt.Sprintf("; and %d more", n)
 	}
-	return bound.Text(fmt.Sprintf("the device of node %s reports what is not believed: %s%s", node, strings.Join(wrong, "; "), rest), 1000)
+	return bound.Text(fmt.Sprintf("the device of node %s reports what is not believed: %s%s", node,
+		strings.Join(wrong, "; "), rest), 1000)
 }
 
 func isStatus(s corev1.ConditionStatus) bool {
 	return s == corev1.ConditionTrue || s == corev1.ConditionFalse || s == corev1.ConditionUnknown
 }
 
-var podPhases = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
+var podPhases = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed,
+	corev1.PodUnknown}
 
-// clockSkew is how far a device's clock may be ahead of the hub's before its times are not believed.
+// clockSkew is how far a device's clock may be ahead of the hub's before its times are not
+// believed.
 const clockSkew = time.Minute
 
 // plausiblePod leaves of a pod's status what the API has words for. A phase that it does not have
@@ -207,7 +216,8 @@ func plausiblePod(st, old *corev1.PodStatus, now time.Time) {
 	if st.StartTime != nil && future(*st.StartTime) {
 		*st.StartTime = metav1.NewTime(now)
 	}
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses,
+		st.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
 			for _, s := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {

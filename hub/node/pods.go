@@ -161,9 +161,9 @@ func stopped(s state.Snapshot, node string, generation int64, holds map[types.UI
 	return changes
 }
 
-// mergeStatus takes a device's status of a pod over, and leaves the conditions that are not the device's: the hub's, and
-// those that others have put on the pod. Of these a device says none, as a kubelet: they would never go again. But for those
-// that are shared, where nobody has said them.
+// mergeStatus takes a device's status of a pod over, and leaves the conditions that are not the
+// device's: the hub's, and those that others have put on the pod. Of these a device says none, as a
+// kubelet: they would never go again. But for those that are shared, where nobody has said them.
 func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
@@ -179,7 +179,10 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have.Conditions = slices.DeleteFunc(have.Conditions, func(c corev1.PodCondition) bool {
 		again := heard[c.Type]
 		heard[c.Type] = true
-		return again || !devices(c.Type) && (!shared(&c) || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type }))
+		return again || !devices(c.Type) &&
+			(!shared(&c) || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool {
+				return was.Type == c.Type
+			}))
 	})
 	for _, c := range old.Conditions {
 		if !devices(c.Type) {
@@ -199,16 +202,19 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 		}
 	}
 	// The order of conditions says nothing: keep one, so that it makes no difference.
-	sort.SliceStable(have.Conditions, func(i, j int) bool { return order(have.Conditions[i].Type) < order(have.Conditions[j].Type) })
+	sort.SliceStable(have.Conditions, func(i, j int) bool {
+		return order(have.Conditions[i].Type) < order(have.Conditions[j].Type)
+	})
 }
 
-// ofPod keeps of what a device says of a pod what is of that pod: its status is not longer than it is, and everybody who
-// lists pods gets it. The rest no device of ours says.
+// ofPod keeps of what a device says of a pod what is of that pod: its status is not longer than it
+// is, and everybody who lists pods gets it. The rest no device of ours says.
 func ofPod(p *corev1.Pod, old *corev1.PodStatus) {
 	st := &p.Status
 	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), mostIPs)], st.HostIPs[:min(len(st.HostIPs), mostIPs)]
 	st.AllocatedResources, st.Resources, st.Resize = nil, nil, ""
-	st.ResourceClaimStatuses, st.ExtendedResourceClaimStatus, st.NodeAllocatableResourceClaimStatuses, st.VolumeHealth = nil, nil, nil, nil
+	st.ResourceClaimStatuses, st.ExtendedResourceClaimStatus, st.NodeAllocatableResourceClaimStatuses,
+		st.VolumeHealth = nil, nil, nil, nil
 	var debug []corev1.Container
 	for i := range p.Spec.EphemeralContainers {
 		debug = append(debug, corev1.Container{Name: p.Spec.EphemeralContainers[i].Name})
@@ -218,7 +224,8 @@ func ofPod(p *corev1.Pod, old *corev1.PodStatus) {
 	st.EphemeralContainerStatuses = ofContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
 }
 
-// mostIPs is how many addresses a pod or its host has at most: one of each family, and some to spare.
+// mostIPs is how many addresses a pod or its host has at most: one of each family, and some to
+// spare.
 const mostIPs = 8
 
 // ofContainers keeps the statuses of containers that there are, one of each.
@@ -249,8 +256,8 @@ func ofContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (
 	return kept
 }
 
-// granted keeps of what a device says that a container has no more than it is to have, or had before: else a pod's own
-// device could use up a quota with it.
+// granted keeps of what a device says that a container has no more than it is to have, or had
+// before: else a pod's own device could use up a quota with it.
 func granted(says, want, had corev1.ResourceList) {
 	for name, q := range says {
 		most, asked := want[name]
@@ -269,15 +276,16 @@ func granted(says, want, had corev1.ResourceList) {
 // devices tells whether it is for a pod's device to say a condition, and to stop saying it.
 func devices(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, fleet.ConditionDevicesPresent,
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
+		fleet.ConditionDevicesPresent,
 		corev1.PodResizePending, corev1.PodResizeInProgress:
 		return true
 	}
 	return false
 }
 
-// overwritten tells whether somebody has written over what a pod's device says of it. Who opens a readiness gate has
-// not: what follows for Ready is the hub's.
+// overwritten tells whether somebody has written over what a pod's device says of it. Who opens a
+// readiness gate has not: what follows for Ready is the hub's.
 func overwritten(old, next *corev1.Pod) bool {
 	says := func(p *corev1.Pod) corev1.PodStatus {
 		st := p.Status
@@ -290,14 +298,16 @@ func overwritten(old, next *corev1.Pod) bool {
 	return !apiequality.Semantic.DeepEqual(says(old), says(next))
 }
 
-// shared tells whether a condition that is not the device's may come from there, too: that the pod has been scheduled, and
-// that the device has evicted it.
+// shared tells whether a condition that is not the device's may come from there, too: that the pod
+// has been scheduled, and that the device has evicted it.
 func shared(c *corev1.PodCondition) bool {
-	return c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+	return c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+		c.Reason == corev1.PodReasonTerminationByKubelet
 }
 
 func order(t corev1.PodConditionType) int {
 	return slices.Index([]corev1.PodConditionType{
-		corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, corev1.DisruptionTarget,
+		corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
+		corev1.PodScheduled, corev1.DisruptionTarget,
 	}, t)
 }

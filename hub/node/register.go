@@ -19,7 +19,8 @@ import (
 // register makes the Node of a device that reports for the first time, and names what
 // it asked for and does not get. One that came in through the development listener has
 // no join token to say its site, and says it itself.
-func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status, now time.Time) (n *corev1.Node, refused []string) {
+func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status,
+	now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
 	n.Labels, n.Spec.Taints, refused = own(st.Registration, !rec.Enrolled.IsZero(), mostLabels-hubsLabels-len(rec.Labels))
 	for i, k := range slices.Sorted(maps.Keys(rec.Labels)) {
@@ -38,8 +39,8 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	return n, refused
 }
 
-// What a device says of itself, its token and its board profile may not fill its Node: where there is no room for what the hub and people put
-// there, nobody could change it any more.
+// What a device says of itself, its token and its board profile may not fill its Node: where there
+// is no room for what the hub and people put there, nobody could change it any more.
 const (
 	mostLabels     = bound.MaxLabels - 8     // with which all of these end
 	hubsLabels     = 8                       // that refreshLabels sets
@@ -51,7 +52,8 @@ const (
 // registers, and names the others. Those of Kubernetes it may not: they decide where
 // pods may run (node-restriction.kubernetes.io among them), and whether they must
 // leave. placed: its site is known otherwise. most: so many labels.
-func own(r wire.Registration, placed bool, most int) (labels map[string]string, taints []corev1.Taint, refused []string) {
+func own(r wire.Registration, placed bool,
+	most int) (labels map[string]string, taints []corev1.Taint, refused []string) {
 	labels = map[string]string{}
 	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
 		v := r.Labels[k]
@@ -90,7 +92,8 @@ func valid(key, value string) bool {
 
 // registered is the change by which a device's Node comes to be.
 func registered(n *corev1.Node, st wire.Status, refused []string) state.Change {
-	c := state.Put(n, fmt.Sprintf("register node %s on site %s: %s", n.Name, state.SiteOf(n), about(st))).Event("RegisteredNode")
+	c := state.Put(n, fmt.Sprintf("register node %s on site %s: %s", n.Name, state.SiteOf(n),
+		about(st))).Event("RegisteredNode")
 	if len(refused) > 0 {
 		if len(refused) > 5 {
 			refused = append(refused[:5:5], fmt.Sprintf("%d more", len(refused)-5))

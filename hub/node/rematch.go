@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Rematch decides which board profile nodes have when the profiles change: a device that says nothing new is not waited
-// for. What a device reports decides the same again (refreshLabels).
+// Rematch decides which board profile nodes have when the profiles change: a device that says
+// nothing new is not waited for. What a device reports decides the same again (refreshLabels).
 type Rematch struct {
 	Profile func(s state.Snapshot, st corev1.NodeStatus, hardware json.RawMessage) string
 }
@@ -26,7 +26,8 @@ func (r Rematch) Touches(c state.Applied) []state.Subject {
 	}
 	old, _ := c.Old.(*fleet.BoardProfile)
 	next, _ := c.New.(*fleet.BoardProfile)
-	if old != nil && next != nil && apiequality.Semantic.DeepEqual(old.Spec.Match, next.Spec.Match) && slices.Equal(old.Spec.Platforms, next.Spec.Platforms) {
+	if old != nil && next != nil && apiequality.Semantic.DeepEqual(old.Spec.Match, next.Spec.Match) &&
+		slices.Equal(old.Spec.Platforms, next.Spec.Platforms) {
 		return nil
 	}
 	return []state.Subject{{Key: c.Key}}

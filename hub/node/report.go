@@ -50,7 +50,10 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 			delete(n.Labels, fleet.LabelProfile)
 		}
 	}
-	maps.DeleteFunc(n.Labels, func(k, _ string) bool { _, still := st.Registration.Labels[k]; return measured(k) && !still })
+	maps.DeleteFunc(n.Labels, func(k, _ string) bool {
+		_, still := st.Registration.Labels[k]
+		return measured(k) && !still
+	})
 	for _, k := range slices.Sorted(maps.Keys(st.Registration.Labels)) {
 		if _, has := n.Labels[k]; measured(k) && (has || len(n.Labels) < mostLabels) {
 			set(k, st.Registration.Labels[k])
@@ -58,7 +61,8 @@ func (d *Devices) refreshLabels(s state.Snapshot, n *corev1.Node, rec *state.Rec
 	}
 }
 
-// label sets a label of a node, unless the node, made by hand, is full: nobody could change it any more.
+// label sets a label of a node, unless the node, made by hand, is full: nobody could change it any
+// more.
 func label(n *corev1.Node, key, value string) {
 	if _, has := n.Labels[key]; has || len(n.Labels) < bound.MaxLabels {
 		metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
@@ -80,7 +84,8 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	intern(&next)
 	kept := 0
 	next.Conditions = slices.DeleteFunc(next.Conditions, func(c corev1.NodeCondition) bool {
-		if hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse {
+		if hubs(c.Type) || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue &&
+			c.Status != corev1.ConditionFalse {
 			return true
 		}
 		kept++
@@ -88,7 +93,8 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	})
 	if !slices.ContainsFunc(next.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		next.Conditions = append(next.Conditions, corev1.NodeCondition{
-			Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "the device says neither that it is ready nor that it is not",
+			Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady",
+			Message: "the device says neither that it is ready nor that it is not",
 		})
 	}
 	for i := range next.Conditions {
@@ -100,7 +106,9 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 	}
 	for _, c := range n.Status.Conditions { // the hub's own stay, and those of others as far as there is room
 		others := odd(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) && len(next.Conditions) < mostConditions
-		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool { return d.Type == c.Type }) && (hubs(c.Type) || others) {
+		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool {
+			return d.Type == c.Type
+		}) && (hubs(c.Type) || others) {
 			next.Conditions = append(next.Conditions, c)
 		}
 	}
@@ -123,7 +131,8 @@ func awaitProfile(n *corev1.Node, st wire.Status) {
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, state.AwaitsProfile, "true")
 }
 
-// keepKnown keeps what a device knew last of its engine, and does not know now: it may start before its engine.
+// keepKnown keeps what a device knew last of its engine, and does not know now: it may start before
+// its engine.
 func keepKnown(next *corev1.NodeStatus, have corev1.NodeStatus) {
 	is, was := &next.NodeInfo, have.NodeInfo
 	if is.MachineID != was.MachineID {
@@ -169,7 +178,8 @@ func extendedIn(list corev1.ResourceList) (names []string) {
 	return names
 }
 
-// odd tells whether a condition is none that an agent or the hub is known to say: a device may say it, or somebody else.
+// odd tells whether a condition is none that an agent or the hub is known to say: a device may say
+// it, or somebody else.
 func odd(t corev1.NodeConditionType) bool { return fleet.MeaningOf(t) == fleet.Unjudged }
 
 // oddIn returns the odd ones of the conditions that a device says.
@@ -189,5 +199,6 @@ func hubs(t corev1.NodeConditionType) bool {
 // sameNode compares but for heartbeat times: one that says nothing new is not
 // worth a write.
 func sameNode(a, b *corev1.Node) bool {
-	return maps.Equal(a.Labels, b.Labels) && a.Annotations[state.AwaitsProfile] == b.Annotations[state.AwaitsProfile] && fleet.SameStatus(a.Status, b.Status)
+	return maps.Equal(a.Labels, b.Labels) && a.Annotations[state.AwaitsProfile] == b.Annotations[state.AwaitsProfile] &&
+		fleet.SameStatus(a.Status, b.Status)
 }

@@ -108,13 +108,16 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 	if rec == nil || n == nil {
 		return st, false
 	}
-	ready := slices.IndexFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	ready := slices.IndexFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady
+	})
 	same := ready >= 0 && st.Status.Conditions[ready].Status == state.ReadyOf(n)
 	if rec.Boot == st.Boot && same || !d.nodes.get(node).turn(d.Age()) {
 		return st, true
 	}
 	least = st
-	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, nil, wire.Registration{Labels: maps.Clone(n.Labels)}
+	least.AgentVersion, least.Hardware, least.Registration = rec.AgentVersion, nil,
+		wire.Registration{Labels: maps.Clone(n.Labels)}
 	maps.DeleteFunc(least.Registration.Labels, func(k, _ string) bool { return !measured(k) })
 	least.Status = *n.Status.DeepCopy()
 	for _, name := range extendedIn(least.Status.Capacity) {
@@ -128,7 +131,8 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 	}
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady || odd(c.Type) && !slices.Contains(rec.Conditions, string(c.Type)) // somebody else's
+		// somebody else's
+		return c.Type == corev1.NodeReady || odd(c.Type) && !slices.Contains(rec.Conditions, string(c.Type))
 	})
 	if ready >= 0 {
 		least.Status.Conditions = append(least.Status.Conditions, st.Status.Conditions[ready])
@@ -137,7 +141,8 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 }
 
 // status returns what follows from a device's status.
-func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Time) (changes []state.Change, err error) {
+func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
+	now time.Time) (changes []state.Change, err error) {
 	if err := speaks(s, c); err != nil {
 		return nil, err
 	}
@@ -152,7 +157,8 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 		case slices.Contains(rec.PastBoots, st.Boot):
 			return nil, fmt.Errorf("status of %s: boot %s was followed by %s: %w", node, st.Boot, rec.Boot, errPast)
 		case d.incumbent(s, old) && rec.MachineID != "" && rec.MachineID != st.MachineID:
-			return nil, fmt.Errorf("%w: node %s is machine %s, whose lease is alive, not %s", ErrConflict, node, rec.MachineID, st.MachineID)
+			return nil, fmt.Errorf("%w: node %s is machine %s, whose lease is alive, not %s", ErrConflict, node, rec.MachineID,
+				st.MachineID)
 		}
 		rec.Unmet = rec.Unmet || rec.Boot == ""
 		Retire(rec)
@@ -175,7 +181,8 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	}
 
 	if have == nil && d.Manual {
-		return nil, fmt.Errorf("%w: node %s: the hub runs with --register-node=false, so create the Node first", ErrRefused, node)
+		return nil, fmt.Errorf("%w: node %s: the hub runs with --register-node=false, so create the Node first", ErrRefused,
+			node)
 	}
 	if have == nil {
 		n, refused := d.register(s, node, rec, st, now)
@@ -193,7 +200,9 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status, now time.Ti
 	d.refreshLabels(s, n, rec, st)
 	awaitProfile(n, st)
 	if rec.Conflict == "" {
-		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionIdentityConflict })
+		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == fleet.ConditionIdentityConflict
+		})
 	}
 	if sameNode(have, n) {
 		return changes, nil
@@ -222,7 +231,8 @@ func (d *Devices) doubt(s state.Snapshot, n *corev1.Node, what string, now time.
 	if was := p.doubted.Swap(&said); was != nil && *was == what || !p.event(d.Age()) {
 		return nil
 	}
-	return control.AddEvent(s, control.About(n), control.Said{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
+	return control.AddEvent(s, control.About(n),
+		control.Said{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
 }
 
 // introduce tells, with the change of a node's record, what of its device nobody
@@ -236,10 +246,12 @@ func introduce(c state.Change, have *corev1.Node, old *state.Record, st wire.Sta
 	before, machine := have.Status.NodeInfo.MachineID, st.Status.NodeInfo.MachineID
 	switch {
 	case old == nil || old.Boot == "" && len(old.PastBoots) == 0:
-		c.Why = fmt.Sprintf("register node %s, which was made by hand on site %s: %s", have.Name, state.SiteOf(have), about(st))
+		c.Why = fmt.Sprintf("register node %s, which was made by hand on site %s: %s", have.Name, state.SiteOf(have),
+			about(st))
 		c = c.Event("RegisteredNode")
 	case before != "" && machine != "" && before != machine:
-		c.Why = fmt.Sprintf("node %s is machine %s now, which has taken the place of machine %s: %s", have.Name, machine, before, about(st))
+		c.Why = fmt.Sprintf("node %s is machine %s now, which has taken the place of machine %s: %s", have.Name, machine,
+			before, about(st))
 		c = c.Event("RegisteredNode")
 	case was != "" && is != "" && was != is:
 		c.Why = fmt.Sprintf("node %s has been rebooted, boot id: %s", have.Name, is)

@@ -115,7 +115,8 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 		return
 	}
 	content, err := d.desired.content(s, node, rec.Digest)
-	told := wire.Desired{Generation: rec.Generation, Hub: s.Salt, Time: d.Now().UTC(), LeaseIntervalSeconds: seconds(state.WantedLease(s, node, d.LeaseInterval))}
+	told := wire.Desired{Generation: rec.Generation, Hub: s.Salt, Time: d.Now().UTC(),
+		LeaseIntervalSeconds: seconds(state.WantedLease(s, node, d.LeaseInterval))}
 	parts := make([][]byte, 1)
 	if err == nil {
 		parts[0], err = frame(content, told)
@@ -126,7 +127,8 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 			d.learn(node, func() { p.large.Store(0) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 				return []state.Change{{
 					Object: rec, About: n, Warn: true, Reason: "DesiredStateTooLarge",
-					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or smaller config maps and secrets there", node, err),
+					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or "+
+						"smaller config maps and secrets there", node, err),
 				}}
 			})
 			return

@@ -18,8 +18,10 @@ func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
 			break // the rest is told when some have gone
 		}
 		switch ref := v.Spec.ClaimRef; {
-		case ref != nil && state.Has(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node): // whatever else is said of it
-			list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name, Made: v.Annotations[state.MadeAnnotation] != ""})
+		// whatever else is said of it
+		case ref != nil && state.Has(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node):
+			list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name,
+				Made: v.Annotations[state.MadeAnnotation] != ""})
 		case state.ToRemove(v):
 			list = append(list, wire.Volume{UID: v.UID, Remove: true})
 		}

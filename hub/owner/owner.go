@@ -38,8 +38,8 @@ func hardLinks(info fs.FileInfo) int {
 }
 
 // Give gives a file of a data directory, or a directory in it, to whom the directory dir belongs. A
-// command is often run by root, and a hub that is a user of its own could not read what root keeps there.
-// A file that has other names is not given away: it may be somebody else's.
+// command is often run by root, and a hub that is a user of its own could not read what root keeps
+// there. A file that has other names is not given away: it may be somebody else's.
 func Give(f *os.File, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -55,11 +55,13 @@ func Give(f *os.File, dir string) error {
 	return f.Chown(Of(in), Group(in))
 }
 
-// WriteFile writes a file of a data directory that nobody else may read, whole or not at all, and nothing of
-// it elsewhere meanwhile, as below $TMPDIR: it may be a key. It is the hub's, whoever writes it.
+// WriteFile writes a file of a data directory that nobody else may read, whole or not at all, and
+// nothing of it elsewhere meanwhile, as below $TMPDIR: it may be a key. It is the hub's, whoever
+// writes it.
 func WriteFile(path string, text []byte) error {
 	dir := filepath.Dir(path)
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(), renameio.WithTempDir(dir))
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(),
+		renameio.WithTempDir(dir))
 	if err != nil {
 		return err
 	}
@@ -73,8 +75,8 @@ func WriteFile(path string, text []byte) error {
 	return f.CloseAtomicallyReplace()
 }
 
-// GiveDirectory is Give for a directory that was just made in dir. Whoever dir belongs to may have put
-// something else in its place since: what leads elsewhere is not followed.
+// GiveDirectory is Give for a directory that was just made in dir. Whoever dir belongs to may have
+// put something else in its place since: what leads elsewhere is not followed.
 func GiveDirectory(path, dir string) error {
 	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -99,5 +99,6 @@ func Note(family string, p any, args ...any) {
 	if l == nil {
 		l = slog.Default()
 	}
-	l.With(args...).Error("the hub made a mistake and goes on, please report this: "+family+" panicked", "err", p, "stack", string(debug.Stack()))
+	l.With(args...).Error("the hub made a mistake and goes on, please report this: "+family+" panicked", "err", p,
+		"stack", string(debug.Stack()))
 }

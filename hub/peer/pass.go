@@ -200,9 +200,11 @@ func (p *Passer) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.log.Debug("a request was not passed on", "leader", to.name, "address", to.address, "err", err)
 	switch {
 	case errors.Is(err, errReach), r.Method == http.MethodGet, r.Method == http.MethodHead:
-		Unavailable(w, r, fmt.Sprintf("hub %s leads and does not answer at %s: another one takes over in a few seconds", to.name, to.address))
+		Unavailable(w, r, fmt.Sprintf("hub %s leads and does not answer at %s: another one takes over in a few seconds",
+			to.name, to.address))
 	default: // whoever sends it again may do it twice
-		refuse(w, r, http.StatusBadGateway, metav1.StatusReasonInternalError, fmt.Sprintf("hub %s, which leads, was lost while it answered: look whether it was done before you try again", to.name))
+		refuse(w, r, http.StatusBadGateway, metav1.StatusReasonInternalError, fmt.Sprintf(
+			"hub %s, which leads, was lost while it answered: look whether it was done before you try again", to.name))
 	}
 }
 
@@ -226,6 +228,7 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, reason metav1.Stat
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: why,
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code),
+		Reason: reason, Message: why,
 	})
 }

@@ -38,7 +38,8 @@ const (
 
 // told are the headers by which proxies say who sends a request: nobody but a hub may, and
 // of those none but the first four are believed.
-var told = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
+var told = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host", "X-Forwarded-Proto",
+	"X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
 
 func isTold(header string) bool {
 	if strings.HasPrefix(header, "X-Remote-Extra-") {
@@ -66,8 +67,8 @@ type passedKey struct{}
 // Passed is the name of the hub that a request was passed on by; "": it came by itself.
 func Passed(ctx context.Context) string { return By(ctx).Name }
 
-// By is what the hub that has passed a request on says of itself; one of an older version says no more
-// than its name.
+// By is what the hub that has passed a request on says of itself; one of an older version says no
+// more than its name.
 func By(ctx context.Context) leader.Standing {
 	s, _ := ctx.Value(passedKey{}).(leader.Standing)
 	return s
@@ -112,7 +113,8 @@ func Accept(next http.Handler, heard func(leader.Standing)) http.Handler {
 			http.Error(w, fmt.Sprintf("hub %.100q has passed on what cannot be understood: %v", by, err), http.StatusBadRequest)
 			return
 		}
-		own := tls.ConnectionState{Version: r.TLS.Version, HandshakeComplete: true, ServerName: r.TLS.ServerName, PeerCertificates: chain}
+		own := tls.ConnectionState{Version: r.TLS.Version, HandshakeComplete: true, ServerName: r.TLS.ServerName,
+			PeerCertificates: chain}
 		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, stands))
 		r.TLS, r.RemoteAddr = &own, net.JoinHostPort(from.String(), "0")
 		next.ServeHTTP(w, r)

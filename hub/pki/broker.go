@@ -28,13 +28,15 @@ const brokerLife = 30 * 24 * time.Hour
 func (a *Authority) AtBroker() *tls.Config {
 	var mu sync.Mutex
 	var current *tls.Certificate
-	c := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites, Time: a.now, InsecureSkipVerify: true} // VerifyConnection does the same with the roots of this moment
+	// VerifyConnection does the same with the roots of this moment
+	c := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites, Time: a.now, InsecureSkipVerify: true}
 	c.VerifyConnection = func(s tls.ConnectionState) error { return a.verifyBroker(s, s.ServerName) }
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		_, by, _ := a.issuers()
-		if current != nil && a.now().Before(current.Leaf.NotAfter.Add(-brokerLife/2)) && current.Leaf.CheckSignatureFrom(by) == nil {
+		if current != nil && a.now().Before(current.Leaf.NotAfter.Add(-brokerLife/2)) &&
+			current.Leaf.CheckSignatureFrom(by) == nil {
 			return current, nil
 		}
 		chain, key, err := a.issueClient(HubOrganization, HubName, brokerLife)
@@ -73,7 +75,8 @@ func (a *Authority) IssueServer(names []string) (chainPEM, keyPEM []byte, err er
 	if err != nil {
 		return nil, nil, err
 	}
-	leaf, by, err := a.signServer("Flotilla broker", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, names, key)
+	leaf, by, err := a.signServer("Flotilla broker",
+		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, names, key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign the certificate of a broker: %w", err)
 	}

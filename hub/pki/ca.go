@@ -109,7 +109,9 @@ func (a *Authority) open() (err error) {
 	}
 	if a.root, err = a.read("root"); errors.Is(err, os.ErrNotExist) {
 		if _, serr := os.Stat(a.path("intermediate.crt")); serr == nil {
-			return fmt.Errorf("read %s: %w: it is missing although intermediate.crt is there, and a new root would lock every device out; restore the directory pki from a copy, or remove all of it to begin anew", a.path("root.crt"), ErrKey)
+			return fmt.Errorf("read %s: %w: it is missing although intermediate.crt is there, and a new root would lock "+
+				"every device out; restore the directory pki from a copy, or remove all of it to begin anew", a.path("root.crt"),
+				ErrKey)
 		}
 		now := time.Now()
 		if a.root, err = a.newRoot(now); err == nil {
@@ -144,7 +146,8 @@ func (a *Authority) newRoot(now time.Time) (p pair, err error) {
 	}
 	from, until := a.span(rootLife)
 	t := &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla root " + now.UTC().Format("2006-01-02")},
+		Subject: pkix.Name{Organization: []string{"Flotilla"},
+			CommonName: "Flotilla root " + now.UTC().Format("2006-01-02")},
 		NotBefore: from, NotAfter: until,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLen: 1,
 	}
@@ -153,14 +156,16 @@ func (a *Authority) newRoot(now time.Time) (p pair, err error) {
 }
 
 func middleName(now time.Time) pkix.Name {
-	return pkix.Name{Organization: []string{"Flotilla"}, CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")}
+	return pkix.Name{Organization: []string{"Flotilla"},
+		CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")}
 }
 
 // fresh tells whether the intermediate is good already, and still outlives what it signs, or
 // ends with its root: another one would not end later.
 func (a *Authority) fresh(now time.Time) bool {
 	c := a.middle.cert
-	return c != nil && !early(c) && (now.Add(LeafLife+30*24*time.Hour).Before(c.NotAfter) || !c.NotAfter.Before(a.root.cert.NotAfter))
+	return c != nil && !early(c) &&
+		(now.Add(LeafLife+30*24*time.Hour).Before(c.NotAfter) || !c.NotAfter.Before(a.root.cert.NotAfter))
 }
 
 // early tells whether a certificate is not good yet by a clock that is kept right, as those of
@@ -225,7 +230,9 @@ func (a *Authority) signerLocked(now time.Time) (pair, error) {
 		if now.Before(a.middle.cert.NotAfter) {
 			return a.middle, nil
 		}
-		return pair{}, fmt.Errorf("sign a certificate: the intermediate ended on %s: start the hub, which makes another one, and run this again", a.middle.cert.NotAfter.UTC().Format(time.DateOnly))
+		return pair{}, fmt.Errorf(
+			"sign a certificate: the intermediate ended on %s: start the hub, which makes another one, and run this again",
+			a.middle.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 	err := a.rotate(a.root, a.former, now)
 	if err != nil && a.middle.cert != nil && now.Before(a.middle.cert.NotAfter) {
@@ -283,7 +290,8 @@ func (a *Authority) read(name string) (pair, error) {
 		return pair{}, fmt.Errorf("read %s: %w: %w; run the hub as the owner of its data directory", keyFile, ErrKey, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return pair{}, fmt.Errorf("read %s: %w: others may read it (mode %04o); run `chmod 600 %s`", keyFile, ErrKey, info.Mode().Perm(), keyFile)
+		return pair{}, fmt.Errorf("read %s: %w: others may read it (mode %04o); run `chmod 600 %s`", keyFile, ErrKey,
+			info.Mode().Perm(), keyFile)
 	}
 	if text, err = os.ReadFile(keyFile); err != nil {
 		return pair{}, fmt.Errorf("read %s: %w: %w; run the hub as the owner of its data directory", keyFile, ErrKey, err)
@@ -301,8 +309,8 @@ func (a *Authority) read(name string) (pair, error) {
 	return p, nil
 }
 
-// Look is what the next start would refuse of the authority of a data directory, and changes nothing. What is
-// being changed at this moment, or is finished by that start, says nothing.
+// Look is what the next start would refuse of the authority of a data directory, and changes
+// nothing. What is being changed at this moment, or is finished by that start, says nothing.
 func Look(dataDir string) error {
 	a := &Authority{dir: filepath.Join(dataDir, "pki")}
 	if lock, err := os.Open(a.path(lockFile)); err == nil {
@@ -337,7 +345,8 @@ func (a *Authority) readRest() (err error) {
 	}
 	if a.middle.cert != nil {
 		if err := a.middle.cert.CheckSignatureFrom(a.root.cert); err != nil {
-			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
+			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or "+
+				"remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
 		}
 	}
 	return nil

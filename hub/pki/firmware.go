@@ -18,7 +18,8 @@ import (
 // reaches a device only over the connection to its hub.
 const firmwareKey = "firmware.key"
 
-// HasFirmwareKey tells whether there is a file for the key by which the hub signs boot configurations.
+// HasFirmwareKey tells whether there is a file for the key by which the hub signs boot
+// configurations.
 func (a *Authority) HasFirmwareKey() bool {
 	_, err := os.Lstat(a.path(firmwareKey))
 	return err == nil
@@ -57,7 +58,8 @@ func (a *Authority) readFirmwareKey() (key ed25519.PrivateKey, err error) {
 		return nil, fmt.Errorf("read the key that signs boot configurations: %w", err)
 	}
 	if key, err = parseFirmwareKey(text); err != nil {
-		return nil, fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki, for devices take no boot configuration that another key has signed", a.path(firmwareKey), ErrKey, err)
+		return nil, fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki, for devices take no boot "+
+			"configuration that another key has signed", a.path(firmwareKey), ErrKey, err)
 	}
 	return key, nil
 }

@@ -155,7 +155,8 @@ func (a *Authority) IssueClient(role Role, user string, life time.Duration) (cha
 	org, ok := organizations[role]
 	switch {
 	case !ok || role == Device || role == Hub || role == Peer:
-		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer", user, role)
+		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer",
+			user, role)
 	case user == "":
 		return nil, nil, errors.New("issue certificate: its user has no name")
 	case life <= 0 || life > LeafLife:

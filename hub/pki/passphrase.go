@@ -25,8 +25,8 @@ func passphrase(file string) ([]byte, error) {
 // where there is a passphrase for them: in the file, or as systemd's credential.
 func OpenWith(dir, file string) (*Authority, error) { return openWith(dir, file, false) }
 
-// OpenShared is OpenWith for a command, which may work beside the hub: it signs, and makes no intermediate. The
-// hub would know nothing of that, and never revoke it.
+// OpenShared is OpenWith for a command, which may work beside the hub: it signs, and makes no
+// intermediate. The hub would know nothing of that, and never revoke it.
 func OpenShared(dir, file string) (*Authority, error) { return openWith(dir, file, true) }
 
 func openWith(dir, file string, signsOnly bool) (*Authority, error) {

@@ -32,7 +32,8 @@ func (a *Authority) NewPeerClient(name string) *PeerClient {
 // Config is the TLS of one connection to a peer: roots change while the hub runs.
 func (p *PeerClient) Config(host string) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, ServerName: host, RootCAs: p.authority.rootPool(), Time: p.authority.now, NextProtos: []string{"http/1.1"},
+		MinVersion: tls.VersionTLS13, ServerName: host, RootCAs: p.authority.rootPool(), Time: p.authority.now,
+		NextProtos:           []string{"http/1.1"},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return p.certificate() },
 	}
 }

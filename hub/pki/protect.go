@@ -50,7 +50,8 @@ func ReadPassphrase(file string) ([]byte, error) {
 	text, _, _ = bytes.Cut(text, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\r"))
 	if len(text) < minPassphrase || len(text) > maxPassphrase {
-		return nil, fmt.Errorf("read the passphrase: the first line of %s has %d bytes; use %d to %d", file, len(text), minPassphrase, maxPassphrase)
+		return nil, fmt.Errorf("read the passphrase: the first line of %s has %d bytes; use %d to %d", file, len(text),
+			minPassphrase, maxPassphrase)
 	}
 	return text, nil
 }
@@ -59,7 +60,8 @@ func seal(passphrase, key []byte) ([]byte, error) {
 	salt := make([]byte, 16)
 	_, _ = rand.Read(salt) // never fails, see crypto/rand
 	b := &pem.Block{Type: sealedType, Headers: map[string]string{
-		"Version": sealedVersion, "KDF": "argon2id", "Time": strconv.Itoa(kdfTime), "Memory-KiB": strconv.Itoa(kdfMemory), "Threads": strconv.Itoa(kdfThreads), "Salt": hex.EncodeToString(salt),
+		"Version": sealedVersion, "KDF": "argon2id", "Time": strconv.Itoa(kdfTime), "Memory-KiB": strconv.Itoa(kdfMemory),
+		"Threads": strconv.Itoa(kdfThreads), "Salt": hex.EncodeToString(salt),
 	}}
 	aead, belongs, err := cipherOf(passphrase, b)
 	if err != nil {
@@ -91,13 +93,15 @@ func unseal(passphrase []byte, b *pem.Block) ([]byte, error) {
 func cipherOf(passphrase []byte, b *pem.Block) (cipher.AEAD, []byte, error) {
 	h := b.Headers
 	if h["Version"] != sealedVersion || h["KDF"] != "argon2id" {
-		return nil, nil, fmt.Errorf("it is protected in the form %q %q, which this version does not know", h["Version"], h["KDF"])
+		return nil, nil, fmt.Errorf("it is protected in the form %q %q, which this version does not know", h["Version"],
+			h["KDF"])
 	}
 	time, terr := strconv.ParseUint(h["Time"], 10, 32)
 	memory, merr := strconv.ParseUint(h["Memory-KiB"], 10, 32)
 	threads, herr := strconv.ParseUint(h["Threads"], 10, 8)
 	salt, serr := hex.DecodeString(h["Salt"])
-	if errors.Join(terr, merr, herr, serr) != nil || time < 1 || time > 16 || memory < 8<<10 || memory > 512<<10 || threads < 1 || threads > 8 || len(salt) < 16 || len(salt) > 64 {
+	if errors.Join(terr, merr, herr, serr) != nil || time < 1 || time > 16 || memory < 8<<10 || memory > 512<<10 ||
+		threads < 1 || threads > 8 || len(salt) < 16 || len(salt) > 64 {
 		return nil, nil, errors.New("its protection has costs that are out of bounds")
 	}
 	block, err := aes.NewCipher(argon2.IDKey(passphrase, salt, uint32(time), uint32(memory), uint8(threads), 32))
@@ -105,7 +109,8 @@ func cipherOf(passphrase []byte, b *pem.Block) (cipher.AEAD, []byte, error) {
 		return nil, nil, err
 	}
 	aead, err := cipher.NewGCM(block)
-	return aead, []byte(fmt.Sprintf("flotilla protected key %s %s %d %d %d %x", h["Version"], h["KDF"], time, memory, threads, salt)), err
+	return aead, []byte(fmt.Sprintf("flotilla protected key %s %s %d %d %d %x", h["Version"], h["KDF"], time, memory,
+		threads, salt)), err
 }
 
 // Sealed tells whether a passphrase is needed before anything can be signed.
@@ -135,7 +140,8 @@ func (a *Authority) Unlock(passphrase []byte) error {
 			err = errors.New("it is not the key of the certificate beside it")
 		}
 		if err != nil {
-			return fmt.Errorf("open %s: %w: %w; give the right passphrase, or restore the directory pki from a copy", a.path(keyNames[i]+".key"), ErrKey, err)
+			return fmt.Errorf("open %s: %w: %w; give the right passphrase, or restore the directory pki from a copy",
+				a.path(keyNames[i]+".key"), ErrKey, err)
 		}
 		p.sealed = nil
 		a.passphrase = passphrase

@@ -117,7 +117,8 @@ func (a *Authority) carryOut() error {
 		err = os.RemoveAll(next)
 	}
 	if err != nil {
-		return fmt.Errorf("finish a change of the certificate authority: %w; free the disk and make %s writable, then start again", err, a.dir)
+		return fmt.Errorf(
+			"finish a change of the certificate authority: %w; free the disk and make %s writable, then start again", err, a.dir)
 	}
 	return fsync.Dir(a.dir)
 }

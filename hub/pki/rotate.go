@@ -139,7 +139,8 @@ func (a *Authority) Revoke() error {
 		}
 	}
 	if err := a.replace(map[string][]byte{
-		revokedFile: []byte(strings.Join(revoked, "\n") + "\n"), crossFile: nil, formerMiddle: nil, formerRoot + ".crt": nil, formerRoot + ".key": nil,
+		revokedFile: []byte(strings.Join(revoked, "\n") + "\n"), crossFile: nil, formerMiddle: nil, formerRoot + ".crt": nil,
+		formerRoot + ".key": nil,
 	}); err != nil {
 		return err
 	}
@@ -166,8 +167,12 @@ func (a *Authority) readRotation() (err error) {
 	}
 	a.revoked = strings.Fields(string(text))
 	// Nobody writes an empty one, and what is missing in it would be trusted again.
-	if rerr == nil && err == nil && (len(a.revoked) == 0 || slices.ContainsFunc(a.revoked, func(h string) bool { b, herr := hex.DecodeString(h); return herr != nil || len(b) != sha256.Size })) {
-		err = fmt.Errorf("read %s: %w: it is damaged, and what was revoked would be trusted again; %s", a.path(revokedFile), ErrKey, fromCopy)
+	if rerr == nil && err == nil && (len(a.revoked) == 0 || slices.ContainsFunc(a.revoked, func(h string) bool {
+		b, herr := hex.DecodeString(h)
+		return herr != nil || len(b) != sha256.Size
+	})) {
+		err = fmt.Errorf("read %s: %w: it is damaged, and what was revoked would be trusted again; %s", a.path(revokedFile),
+			ErrKey, fromCopy)
 	}
 	return err
 }
@@ -184,7 +189,8 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 			all, rest = append(all, c), after
 		}
 	}
-	if err == nil && (len(all) == 0 || len(bytes.TrimSpace(rest)) > 0) { // of what is not known here `ca revoke` would not end the trust
+	// of what is not known here `ca revoke` would not end the trust
+	if err == nil && (len(all) == 0 || len(bytes.TrimSpace(rest)) > 0) {
 		err = errors.New("it is cut off, or empty")
 	}
 	if err != nil {
@@ -210,7 +216,8 @@ type Status struct {
 // the future.
 func (s Status) Outdated(end time.Time) bool {
 	first := s.Signed.Add(LeafLife)
-	return s.Olds > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) || end.After(s.now.Add(LeafLife+2*backdated)))
+	return s.Olds > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) ||
+		end.After(s.now.Add(LeafLife+2*backdated)))
 }
 
 // Status tells what the authority consists of.
@@ -218,7 +225,8 @@ func (a *Authority) Status() Status {
 	_, last := a.span(0)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil, len(a.olds), int(a.turn), last}
+	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil,
+		len(a.olds), int(a.turn), last}
 }
 
 // roots are those that are trusted, the present one first.

@@ -89,7 +89,8 @@ func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 		if due {
 			s.renewed = now
 		}
-		s.log.Info("the hub has a new certificate", "names", strings.Join(names, " "), "until", fresh.Leaf.NotAfter.UTC().Format(time.DateOnly))
+		s.log.Info("the hub has a new certificate", "names", strings.Join(names, " "), "until",
+			fresh.Leaf.NotAfter.UTC().Format(time.DateOnly))
 	case s.current == nil:
 		return nil, err
 	default:
@@ -124,7 +125,8 @@ func (s *Server) issue(names []string) (*tls.Certificate, error) {
 }
 
 // signServer signs the certificate of a server that answers to these names and addresses.
-func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string, key *ecdsa.PrivateKey) (leaf, by *x509.Certificate, err error) {
+func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string,
+	key *ecdsa.PrivateKey) (leaf, by *x509.Certificate, err error) {
 	from, until := a.span(LeafLife)
 	t := &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"Flotilla"}, CommonName: who},

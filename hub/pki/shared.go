@@ -17,7 +17,8 @@ const ofDatabase = "of-database"
 
 // shared are the files that hubs of one database have in common: all but the hub's own
 // certificate and what is of one machine.
-var shared = []string{"root.crt", "root.key", "intermediate.crt", "intermediate.key", formerRoot + ".crt", formerRoot + ".key", crossFile, formerMiddle, revokedFile, firmwareKey}
+var shared = []string{"root.crt", "root.key", "intermediate.crt", "intermediate.key", formerRoot + ".crt",
+	formerRoot + ".key", crossFile, formerMiddle, revokedFile, firmwareKey}
 
 // Files are the authority as hubs share it, by name. Keys stand there as on the disk: under
 // their passphrase, where there is one.
@@ -57,8 +58,10 @@ func Install(dataDir, database string, files map[string][]byte) error {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("read %s: %w", a.path("root.crt"), err)
 		}
-		if of := strings.TrimSpace(string(copyOf)); root != nil && of != database && string(root) != string(files["root.crt"]) {
-			return fmt.Errorf("use the database's certificate authority: %w: %s holds another one; give this hub a --data-dir of its own, or move that directory away if no device has joined through it", ErrKey, a.dir)
+		if of := strings.TrimSpace(string(copyOf)); root != nil && of != database &&
+			string(root) != string(files["root.crt"]) {
+			return fmt.Errorf("use the database's certificate authority: %w: %s holds another one; give this hub a "+
+				"--data-dir of its own, or move that directory away if no device has joined through it", ErrKey, a.dir)
 		}
 		change := map[string][]byte{}
 		for _, name := range shared {
@@ -86,7 +89,9 @@ func Install(dataDir, database string, files map[string][]byte) error {
 func (a *Authority) kept(change map[string][]byte) error {
 	if a.Keep == nil {
 		if _, err := os.Stat(a.path(ofDatabase)); err == nil { // it would be undone at the next start
-			return fmt.Errorf("%w: it is a copy of the one that the hubs of a database share, which changes through the hub that leads alone", ErrKey)
+			return fmt.Errorf(
+				"%w: it is a copy of the one that the hubs of a database share, which changes through the hub that leads alone",
+				ErrKey)
 		}
 		return nil
 	}

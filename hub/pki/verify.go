@@ -72,7 +72,8 @@ func (a *Authority) holder(chains [][]*x509.Certificate) (Holder, error) {
 		return Holder{}, ErrNoCertificate
 	}
 	if !a.good(chains) {
-		return Holder{}, fmt.Errorf("%w: it was signed by an authority of this hub that was revoked; a device joins again, a person gets a new kubeconfig", ErrUntrusted)
+		return Holder{}, fmt.Errorf("%w: it was signed by an authority of this hub that was revoked; a device joins "+
+			"again, a person gets a new kubeconfig", ErrUntrusted)
 	}
 	leaf := chains[0][0]
 	if len(leaf.Subject.Organization) == 1 && leaf.Subject.CommonName != "" {
@@ -113,10 +114,13 @@ func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 	return c
 }
 
-// suites are those of TLS 1.2 that authenticate what they encrypt; those with CBC were broken again and again.
+// suites are those of TLS 1.2 that authenticate what they encrypt; those with CBC were broken again
+// and again.
 var suites = []uint16{
-	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-	tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+	tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+	tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 }
 
 func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
@@ -129,7 +133,8 @@ func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
 		NextProtos:     []string{"h2", "http/1.1"},
 		Time:           a.now,
 	}
-	var present atomic.Pointer[rooted]                                       // each connection holds its own as long as it lives, so they share it
+	// each connection holds its own as long as it lives, so they share it
+	var present atomic.Pointer[rooted]
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { // roots change while the hub runs
 		_, _, turn := a.issuers()
 		if now := present.Load(); now != nil && now.turn == turn {

@@ -29,7 +29,8 @@ type play struct {
 }
 
 func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *play {
-	p := &play{settler: control.NewRested(r.Follows, r.Deciders...), start: s, s: s, now: now, known: map[types.UID]state.Key{}, left: map[types.UID]bool{}}
+	p := &play{settler: control.NewRested(r.Follows, r.Deciders...), start: s, s: s, now: now,
+		known: map[types.UID]state.Key{}, left: map[types.UID]bool{}}
 	for _, name := range nodes {
 		for pod := range s.PodsOn(name) {
 			p.there = append(p.there, pod)

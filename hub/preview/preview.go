@@ -275,7 +275,8 @@ func (p *play) finish(f Forecast) Forecast {
 		there[pod.UID] = true
 	}
 	for _, uid := range p.order {
-		if pod, ok := p.start.ByUID(uid).(*corev1.Pod); ok && !there[uid] && pod.DeletionTimestamp == nil && !state.Terminated(pod) {
+		if pod, ok := p.start.ByUID(uid).(*corev1.Pod); ok && !there[uid] && pod.DeletionTimestamp == nil &&
+			!state.Terminated(pod) {
 			f.Others = append(f.Others, pod)
 		}
 	}

@@ -29,7 +29,8 @@ func (p *play) replacements() map[types.UID]*corev1.Pod {
 	free := map[types.UID][]*corev1.Pod{}
 	for _, uid := range p.born {
 		k := p.known[uid]
-		if pod := p.s.Pod(k.Namespace, k.Name); pod != nil && pod.UID == uid && pod.DeletionTimestamp == nil && !state.Terminated(pod) {
+		if pod := p.s.Pod(k.Namespace, k.Name); pod != nil && pod.UID == uid && pod.DeletionTimestamp == nil &&
+			!state.Terminated(pod) {
 			free[p.maker(pod)] = append(free[p.maker(pod)], pod)
 		}
 	}

@@ -29,7 +29,9 @@ import (
 type Decider struct{}
 
 // exclusive are the kinds of which there is nothing but what is published.
-var exclusive = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool { return k.Row().Published == "" })
+var exclusive = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool {
+	return k.Row().Published == ""
+})
 
 // Touches says in which namespaces something may be missing, or too much.
 func (Decider) Touches(c state.Applied) []state.Subject {
@@ -44,7 +46,8 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return nil
 }
 
-// Subjects returns all namespaces, and those that are not there but have something that only the hub publishes.
+// Subjects returns all namespaces, and those that are not there but have something that only the
+// hub publishes.
 func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	for o := range s.All(state.Namespaces, "") {
 		all = append(all, state.About(state.KeyOf(o)))
@@ -116,7 +119,8 @@ func (p publication) missing(s state.Snapshot, now time.Time) []state.Change {
 	return []state.Change{state.Put(next, why)}
 }
 
-// publications are what a namespace has. What the hub does not know of itself yet it does not publish.
+// publications are what a namespace has. What the hub does not know of itself yet it does not
+// publish.
 func publications(hub *state.Advertisement, ns string) (all []publication) {
 	add := func(k state.Kind, name string, set func(state.Object)) {
 		all = append(all, publication{state.Key{Kind: k, Namespace: ns, Name: name}, set})
@@ -132,7 +136,8 @@ func publications(hub *state.Advertisement, ns string) (all []publication) {
 		add(state.ConfigMaps, state.RootConfigMap, func(o state.Object) {
 			c := o.(*corev1.ConfigMap)
 			c.Data, c.BinaryData, c.Immutable = map[string]string{state.RootKey: hub.Root}, nil, nil
-			metav1.SetMetaDataAnnotation(&c.ObjectMeta, "kubernetes.io/description", "The hub's certificate authority, by which a program knows the hub's API.")
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, "kubernetes.io/description",
+				"The hub's certificate authority, by which a program knows the hub's API.")
 		})
 	}
 	at, err := netip.ParseAddr(hub.Address)
@@ -140,8 +145,11 @@ func publications(hub *state.Advertisement, ns string) (all []publication) {
 		return all
 	}
 	add(state.Services, state.APIService, func(o state.Object) { service(o.(*corev1.Service), at, hub.Port) })
-	add(state.Endpoints, state.APIService, func(o state.Object) { endpoints(o.(*corev1.Endpoints), at, hub.Port) }) //lint:ignore SA1019 clients read them
-	add(state.EndpointSlices, state.APIService, func(o state.Object) { slice(o.(*discoveryv1.EndpointSlice), at, hub.Port) })
+	//lint:ignore SA1019 clients read them
+	add(state.Endpoints, state.APIService, func(o state.Object) { endpoints(o.(*corev1.Endpoints), at, hub.Port) })
+	add(state.EndpointSlices, state.APIService, func(o state.Object) {
+		slice(o.(*discoveryv1.EndpointSlice), at, hub.Port)
+	})
 	return all
 }
 
@@ -158,7 +166,8 @@ func service(s *corev1.Service, at netip.Addr, port int32) {
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: at.String(), ClusterIPs: []string{at.String()},
 		IPFamilies: []corev1.IPFamily{family}, IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
 		InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster), SessionAffinity: corev1.ServiceAffinityNone,
-		Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(port)}},
+		Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: port,
+			TargetPort: intstr.FromInt32(port)}},
 	}
 	s.Status = corev1.ServiceStatus{}
 }
@@ -179,7 +188,8 @@ func slice(e *discoveryv1.EndpointSlice, at netip.Addr, port int32) {
 	if at.Is6() {
 		e.AddressType = discoveryv1.AddressTypeIPv6
 	}
-	e.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{at.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}}
+	e.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{at.String()},
+		Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}}
 	e.Ports = []discoveryv1.EndpointPort{{Name: new(portName), Port: new(port), Protocol: new(corev1.ProtocolTCP)}}
 }
 

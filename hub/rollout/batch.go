@@ -48,22 +48,25 @@ func (p *pass) stopped(w *work) string {
 	}
 	if *w.r.Spec.PauseOnFailure {
 		if w.r.Status.Undoing {
-			return fmt.Sprintf("%s did not go back: %s; look at it, and raise spec.retry, or set spec.pauseOnFailure to false", nodes(len(bad)), first)
+			return fmt.Sprintf("%s did not go back: %s; look at it, and raise spec.retry, or set spec.pauseOnFailure to false",
+				nodes(len(bad)), first)
 		}
-		return fmt.Sprintf("%s did not keep the configuration: %s; mend the profile, or raise spec.retry, or set spec.pauseOnFailure to false", nodes(len(bad)), first)
+		return fmt.Sprintf("%s did not keep the configuration: %s; mend the profile, or raise spec.retry, or set "+
+			"spec.pauseOnFailure to false", nodes(len(bad)), first)
 	}
 	if b := current(w.r); b == nil && len(kept)*100 < int(w.r.Spec.SuccessThreshold)*(len(kept)+len(bad)) {
 		did, mend := "kept the configuration", "mend the profile"
 		if w.r.Status.Undoing {
 			did, mend = "went back", "raise spec.retry"
 		}
-		return fmt.Sprintf("%d of %s %s, fewer than %d%%: first %s; %s, or lower spec.successThreshold", len(kept), nodes(len(kept)+len(bad)), did, w.r.Spec.SuccessThreshold, first, mend)
+		return fmt.Sprintf("%d of %s %s, fewer than %d%%: first %s; %s, or lower spec.successThreshold", len(kept),
+			nodes(len(kept)+len(bad)), did, w.r.Spec.SuccessThreshold, first, mend)
 	}
 	return ""
 }
 
-// silentSince tells whether a node that had its turn does not answer: what it tried may be the cause, although
-// its device said that it keeps it.
+// silentSince tells whether a node that had its turn does not answer: what it tried may be the
+// cause, although its device said that it keeps it.
 func (p *pass) silentSince(node string) bool {
 	n := p.s.Node(node)
 	_, excluded := n.Labels[fleet.LabelExcludeDisruption]
@@ -177,7 +180,9 @@ func (p *pass) ready(w *work, node string) bool {
 func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 	// What a device says that has had no turn of this rollout proves nothing.
 	var open []string
-	proven, canary := slices.ContainsFunc(w.r.Status.Batches, func(b fleet.FirmwareBatch) bool { return b.Kept > 0 }), w.r.Spec.Canary
+	proven, canary := slices.ContainsFunc(w.r.Status.Batches, func(b fleet.FirmwareBatch) bool {
+		return b.Kept > 0
+	}), w.r.Spec.Canary
 	for _, node := range w.nodes {
 		if p.ready(w, node) {
 			open = append(open, node)
@@ -230,7 +235,8 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 			why = p.crowded(w.r, here)
 		}
 		if why == "" {
-			b := fleet.FirmwareBatch{Number: 1, Site: here, Nodes: slices.Clone(open[:min(end, size)]), Began: metav1.NewTime(p.now)}
+			b := fleet.FirmwareBatch{Number: 1, Site: here, Nodes: slices.Clone(open[:min(end, size)]),
+				Began: metav1.NewTime(p.now)}
 			if n := len(w.r.Status.Batches); n > 0 {
 				b.Number = w.r.Status.Batches[n-1].Number + 1
 			}
@@ -279,8 +285,9 @@ func (p *pass) canary(w *work) string {
 	return why
 }
 
-// crowded says why no more nodes of a site may begin: another site has nodes with a turn or
-// in a trial that a rollout has begun which is gone, or too many of its own are unavailable, for whatever reason.
+// crowded says why no more nodes of a site may begin: another site has nodes with a turn or in a
+// trial that a rollout has begun which is gone, or too many of its own are unavailable, for
+// whatever reason.
 func (p *pass) crowded(r *fleet.FirmwareRollout, site string) string {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
@@ -291,21 +298,24 @@ func (p *pass) crowded(r *fleet.FirmwareRollout, site string) string {
 	}
 	for _, node := range p.trying {
 		if at := state.SiteOf(p.s.Node(node)); at != site {
-			return fmt.Sprintf("the device of node %s on site %s says that it tries a configuration without a turn, and one site at a time is at risk: wait for its end, or look at it, or delete the node", node, at)
+			return fmt.Sprintf("the device of node %s on site %s says that it tries a configuration without a turn, and "+
+				"one site at a time is at risk: wait for its end, or look at it, or delete the node", node, at)
 		}
 	}
 	var out []string
 	for n := range p.s.NodesIn(site) {
 		turn := p.turn(n.Name).Step != "" || slices.Contains(p.trying, n.Name)
 		_, excluded := n.Labels[fleet.LabelExcludeDisruption]
-		if turn || !excluded && !state.NeverReported(n) && (n.Spec.Unschedulable || state.ReadyOf(n) != corev1.ConditionTrue) {
+		if turn || !excluded && !state.NeverReported(n) &&
+			(n.Spec.Unschedulable || state.ReadyOf(n) != corev1.ConditionTrue) {
 			out = append(out, n.Name)
 		}
 	}
 	if len(out) < int(r.Spec.MaxUnavailablePerSite) {
 		return ""
 	}
-	return fmt.Sprintf("site %s has %s unavailable, first %s, and at most %d may be", site, nodes(len(out)), out[0], r.Spec.MaxUnavailablePerSite)
+	return fmt.Sprintf("site %s has %s unavailable, first %s, and at most %d may be", site, nodes(len(out)), out[0],
+		r.Spec.MaxUnavailablePerSite)
 }
 
 func nodes(n int) string {

@@ -57,21 +57,25 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
 		next, _ := c.New.(*corev1.Node)
-		if old == nil || next == nil || old.Spec.Unschedulable != next.Spec.Unschedulable || state.ReadyOf(old) != state.ReadyOf(next) ||
-			state.DrainMarked(old) != state.DrainMarked(next) || old.Annotations[state.DrainStatusAnnotation] != next.Annotations[state.DrainStatusAnnotation] ||
+		if old == nil || next == nil || old.Spec.Unschedulable != next.Spec.Unschedulable ||
+			state.ReadyOf(old) != state.ReadyOf(next) ||
+			state.DrainMarked(old) != state.DrainMarked(next) ||
+			old.Annotations[state.DrainStatusAnnotation] != next.Annotations[state.DrainStatusAnnotation] ||
 			!apiequality.Semantic.DeepEqual(old.Labels, next.Labels) || !sameConditions(old, next) {
 			return some
 		}
 	case state.Records:
 		old, _ := c.Old.(*state.Record)
 		next, _ := c.New.(*state.Record)
-		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) || !apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Withheld() != next.Withheld() {
+		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) ||
+			!apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Withheld() != next.Withheld() {
 			return some
 		}
 	case state.Sites:
 		old, _ := c.Old.(*fleet.Site)
 		next, _ := c.New.(*fleet.Site)
-		if old == nil || next == nil || old.Status.State != next.Status.State || !apiequality.Semantic.DeepEqual(old.Spec.Maintenance, next.Spec.Maintenance) ||
+		if old == nil || next == nil || old.Status.State != next.Status.State ||
+			!apiequality.Semantic.DeepEqual(old.Spec.Maintenance, next.Spec.Maintenance) ||
 			old.Annotations[fleet.AnnotationTimeZone] != next.Annotations[fleet.AnnotationTimeZone] {
 			return some
 		}
@@ -81,10 +85,11 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 
 // sameConditions tells whether every condition has the same status in both.
 func sameConditions(a, b *corev1.Node) bool {
-	return len(a.Status.Conditions) == len(b.Status.Conditions) && !slices.ContainsFunc(a.Status.Conditions, func(c corev1.NodeCondition) bool {
-		d := state.NodeCondition(b, c.Type)
-		return d == nil || d.Status != c.Status
-	})
+	return len(a.Status.Conditions) == len(b.Status.Conditions) &&
+		!slices.ContainsFunc(a.Status.Conditions, func(c corev1.NodeCondition) bool {
+			d := state.NodeCondition(b, c.Type)
+			return d == nil || d.Status != c.Status
+		})
 }
 
 // Subjects returns one that stands for all.
@@ -214,7 +219,8 @@ func (p *pass) assign() {
 
 // selects tells whether a rollout would take a node, others aside.
 func (p *pass) selects(w *work, selector labels.Selector, n *corev1.Node, rec *state.Record) bool {
-	return n.DeletionTimestamp == nil && selector.Matches(labels.Set(n.Labels)) && n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.lacks(w.r, n, rec)
+	return n.DeletionTimestamp == nil && selector.Matches(labels.Set(n.Labels)) &&
+		n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.lacks(w.r, n, rec)
 }
 
 // lacks tells whether a node has what the rollout is to mend, or had it when it became part of it.
@@ -327,7 +333,8 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 		if r.Status.Undoing {
 			return fleet.FirmwareBad, "its device had gone back, and has the configuration again"
 		}
-		return fleet.FirmwareBad, "its device had kept the configuration, and has it no more: its card may lose what is written"
+		return fleet.FirmwareBad,
+			"its device had kept the configuration, and has it no more: its card may lose what is written"
 	case rec.Withheld() != "" && (at == begins(r) || at == fleet.FirmwareWaiting):
 		return at, rec.Withheld()
 	case at == begins(r) && turn.NotBefore.After(p.now):

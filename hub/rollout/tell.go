@@ -41,7 +41,8 @@ func (p *pass) tell(w *work) {
 		c.Why = fmt.Sprintf("firmware rollout %s is complete: %s", next.Name, st.Sentence)
 		c = c.Event("FirmwareRolloutComplete")
 	case begun != nil && (before == nil || before.Number != begun.Number || before.Began != begun.Began):
-		c.Why = fmt.Sprintf("firmware rollout %s begins batch %d on site %s: %s", next.Name, begun.Number, begun.Site, strings.Join(begun.Nodes[:min(len(begun.Nodes), 5)], ", "))
+		c.Why = fmt.Sprintf("firmware rollout %s begins batch %d on site %s: %s", next.Name, begun.Number, begun.Site,
+			strings.Join(begun.Nodes[:min(len(begun.Nodes), 5)], ", "))
 		c = c.Event("FirmwareBatch")
 	}
 	p.do(c)
@@ -49,14 +50,16 @@ func (p *pass) tell(w *work) {
 
 // rank orders the nodes of a status by how much somebody wants to know of them.
 var rank = map[fleet.FirmwareNodeState]int{
-	fleet.FirmwareOverdue: 0, fleet.FirmwareTrying: 1, fleet.FirmwareDraining: 2, fleet.FirmwareBad: 3, fleet.FirmwareUnsupported: 4,
-	fleet.FirmwareStaged: 5, fleet.FirmwareWaiting: 6, fleet.FirmwareKept: 7, fleet.FirmwareUndone: 8,
+	fleet.FirmwareOverdue: 0, fleet.FirmwareTrying: 1, fleet.FirmwareDraining: 2, fleet.FirmwareBad: 3,
+	fleet.FirmwareUnsupported: 4,
+	fleet.FirmwareStaged:      5, fleet.FirmwareWaiting: 6, fleet.FirmwareKept: 7, fleet.FirmwareUndone: 8,
 }
 
 // count counts the nodes, and shows the first of them and what would change on them.
 func (p *pass) count(w *work) {
 	st := &w.r.Status
-	st.Nodes, st.Kept, st.Bad, st.Unsupported, st.Trying, st.Staged, st.Waiting, st.Undone = int32(len(w.nodes)), 0, 0, 0, 0, 0, 0, 0
+	st.Nodes, st.Kept, st.Bad, st.Unsupported, st.Trying, st.Staged, st.Waiting, st.Undone = int32(len(w.nodes)), 0, 0, 0,
+		0, 0, 0, 0
 	st.NodeStates, st.Changes = nil, nil
 	diffs := map[string]*fleet.FirmwareChange{}
 	for _, node := range w.nodes {
@@ -81,7 +84,8 @@ func (p *pass) count(w *work) {
 			one.Since = &since
 		}
 		st.NodeStates = append(st.NodeStates, one)
-		if f := p.s.Record(node).Firmware; f != nil && f.Diff != "" && f.Candidate == st.Digest && !ends(w.r, at) && !st.Undoing {
+		if f := p.s.Record(node).Firmware; f != nil && f.Diff != "" && f.Candidate == st.Digest && !ends(w.r, at) &&
+			!st.Undoing {
 			if diffs[f.Diff] == nil {
 				diffs[f.Diff] = &fleet.FirmwareChange{Diff: f.Diff, First: node}
 			}
@@ -110,7 +114,8 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	case w.wrong != "":
 		return fleet.RolloutPending, w.wrong
 	case st.Nodes == 0 && w.older != "":
-		return fleet.RolloutPending, fmt.Sprintf("the nodes that it selects are part of rollout %s, which is older: delete that one, or select others", w.older)
+		return fleet.RolloutPending, fmt.Sprintf(
+			"the nodes that it selects are part of rollout %s, which is older: delete that one, or select others", w.older)
 	case st.Nodes == 0:
 		text := fmt.Sprintf("no node with the board profile %s is selected", w.r.Spec.Profile)
 		if w.r.Spec.Condition != "" {
@@ -120,7 +125,8 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	case w.over():
 		text := fmt.Sprintf("%d of %s kept the configuration", st.Kept, nodes(int(st.Nodes)))
 		if st.Undoing {
-			text = fmt.Sprintf("undone: %d of %s %s what %s before", st.Undone, nodes(int(st.Nodes)), verb(st.Undone, "has", "have"), verb(st.Undone, "it had", "they had"))
+			text = fmt.Sprintf("undone: %d of %s %s what %s before", st.Undone, nodes(int(st.Nodes)),
+				verb(st.Undone, "has", "have"), verb(st.Undone, "it had", "they had"))
 		}
 		if st.Bad > 0 {
 			text += fmt.Sprintf(", %d %s", st.Bad, map[bool]string{false: "went back", true: "did not go back"}[st.Undoing])
@@ -133,7 +139,8 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 		}
 		return fleet.RolloutComplete, text
 	case w.r.Spec.Paused && st.Trying > 0:
-		return fleet.RolloutPaused, fmt.Sprintf("paused: %s under way %s, then nothing begins", nodes(int(st.Trying)), verb(st.Trying, "ends", "end"))
+		return fleet.RolloutPaused,
+			fmt.Sprintf("paused: %s under way %s, then nothing begins", nodes(int(st.Trying)), verb(st.Trying, "ends", "end"))
 	case w.r.Spec.Paused:
 		return fleet.RolloutPaused, "paused: nothing begins until spec.paused is false"
 	}
@@ -143,7 +150,8 @@ func (p *pass) phase(w *work) (fleet.RolloutPhase, string) {
 	switch {
 	case st.Trying > 0:
 		first := st.NodeStates[0]
-		text := fmt.Sprintf("%s %s on site %s, first %s: %s", nodes(int(st.Trying)), verb(st.Trying, "has its turn", "have their turn"), first.Site, first.Name, first.State)
+		text := fmt.Sprintf("%s %s on site %s, first %s: %s", nodes(int(st.Trying)),
+			verb(st.Trying, "has its turn", "have their turn"), first.Site, first.Name, first.State)
 		if first.State == fleet.FirmwareOverdue {
 			return fleet.RolloutWaiting, text
 		}
@@ -194,7 +202,8 @@ func (p *pass) conditions(w *work) {
 		metav1.Condition{Type: "Progressing", Status: is(fleet.RolloutProgressing, fleet.RolloutWaiting)},
 		metav1.Condition{Type: "Stopped", Status: is(fleet.RolloutStopped)},
 	} {
-		next.Reason, next.Message, next.ObservedGeneration, next.LastTransitionTime = string(st.Phase), st.Sentence, st.ObservedGeneration, metav1.NewTime(p.now)
+		next.Reason, next.Message, next.ObservedGeneration, next.LastTransitionTime = string(st.Phase), st.Sentence,
+			st.ObservedGeneration, metav1.NewTime(p.now)
 		i := slices.IndexFunc(st.Conditions, func(have metav1.Condition) bool { return have.Type == next.Type })
 		if i < 0 {
 			st.Conditions = append(st.Conditions, next)

@@ -25,12 +25,14 @@ func (p *pass) start(r *fleet.FirmwareRollout, node string) {
 	n.Spec.Unschedulable = true
 	p.do(state.Put(n, fmt.Sprintf("node %s has its turn in %s", node, by(r.Name))).Event("FirmwareTurn"))
 	p.record(node, "", func(rec *state.Record) {
-		rec.Assigned = &state.FirmwareTurn{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareDraining, Since: metav1.NewTime(p.now)}
+		rec.Assigned = &state.FirmwareTurn{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareDraining,
+			Since: metav1.NewTime(p.now)}
 	})
 }
 
-// release ends a node's turn, whatever of it there is, and puts the node into use again, if
-// it is for the turn that it is cordoned: whose cordon it is, its drain says. A moment says that it ended before the device began, and when the next may come.
+// release ends a node's turn, whatever of it there is, and puts the node into use again, if it is
+// for the turn that it is cordoned: whose cordon it is, its drain says. A moment says that it ended
+// before the device began, and when the next may come.
 func (p *pass) release(node, why string, notBefore time.Time) {
 	turn := p.turn(node)
 	if turn.Step == "" {
@@ -48,7 +50,8 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 			n.Spec.Unschedulable = false
 			delete(n.Annotations, state.DrainStatusAnnotation)
 		}
-		p.do(state.Put(n, fmt.Sprintf("the turn of node %s in %s ended: %s", node, by(turn.Rollout), why)).Event("FirmwareTurnEnded"))
+		p.do(state.Put(n, fmt.Sprintf("the turn of node %s in %s ended: %s", node, by(turn.Rollout),
+			why)).Event("FirmwareTurnEnded"))
 	}
 	p.record(node, "", func(rec *state.Record) {
 		rec.Assigned = &state.FirmwareTurn{Rollout: turn.Rollout, Digest: turn.Digest}
@@ -141,7 +144,8 @@ func (p *pass) advance(w *work, node string) bool {
 			p.at(since.Add(within))
 			return false
 		}
-		p.do(p.about(n, fmt.Sprintf("node %s has not said within %s how its turn in %s ended", node, within, by(w.r.Name))).Warning("FirmwareOverdue"))
+		p.do(p.about(n, fmt.Sprintf("node %s has not said within %s how its turn in %s ended", node, within,
+			by(w.r.Name))).Warning("FirmwareOverdue"))
 		p.step(node, fleet.FirmwareOverdue)
 		return true
 	case !p.now.Before(since.Add(lateWord)) && state.ReadyOf(n) == corev1.ConditionTrue && idle(p.s.Record(node).Firmware):
@@ -210,7 +214,8 @@ func (p *pass) closed(r *fleet.FirmwareRollout, name string) (why string, until 
 	if w := r.Spec.Window; w != nil {
 		zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone])
 		if err != nil {
-			return fmt.Sprintf("the time zone of site %s is not known: its annotation %s says %q", name, fleet.AnnotationTimeZone, site.Annotations[fleet.AnnotationTimeZone]), time.Time{}
+			return fmt.Sprintf("the time zone of site %s is not known: its annotation %s says %q", name,
+				fleet.AnnotationTimeZone, site.Annotations[fleet.AnnotationTimeZone]), time.Time{}
 		}
 		open, next := w.Open(p.now.In(zone))
 		p.at(next)

@@ -27,7 +27,8 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 		case c.DeletionTimestamp != nil:
 			out.wrong = fmt.Sprintf("persistentvolumeclaim %q is being deleted", name)
 		case c.Status.Phase == corev1.ClaimLost:
-			out.wrong = fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name, c.Spec.VolumeName)
+			out.wrong = fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name,
+				c.Spec.VolumeName)
 		case c.Spec.VolumeName != "" && state.VolumeOf(s, c) == nil, c.Spec.VolumeName == "" && !state.IsLocal(s, c):
 			out.wrong = "pod has unbound immediate PersistentVolumeClaims"
 		}
@@ -72,7 +73,9 @@ func (c claims) against(node string, gone ...*corev1.Pod) Reason {
 // used tells whether a node has a pod, but for those that are gone, that alone may use a volume.
 func (c claims) used(node string, gone []*corev1.Pod) bool {
 	return slices.ContainsFunc(c.taken, func(p *corev1.Pod) bool {
-		return p.Spec.NodeName == node && !slices.ContainsFunc(gone, func(g *corev1.Pod) bool { return g.Namespace == p.Namespace && g.Name == p.Name })
+		return p.Spec.NodeName == node && !slices.ContainsFunc(gone, func(g *corev1.Pod) bool {
+			return g.Namespace == p.Namespace && g.Name == p.Name
+		})
 	})
 }
 
@@ -92,6 +95,7 @@ func sameClaim(a, b *corev1.PersistentVolumeClaim) bool {
 		}
 		return *c.Spec.StorageClassName
 	}
-	return a.UID == b.UID && a.Spec.VolumeName == b.Spec.VolumeName && a.Status.Phase == b.Status.Phase && class(a) == class(b) &&
+	return a.UID == b.UID && a.Spec.VolumeName == b.Spec.VolumeName && a.Status.Phase == b.Status.Phase &&
+		class(a) == class(b) &&
 		(a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil)
 }

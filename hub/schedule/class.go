@@ -74,7 +74,8 @@ func (p *pass) try(pod *corev1.Pod) try {
 }
 
 func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
-	k := &class{pass: p, pod: pod, priority: schedcorev1.PodPriority(pod), ports: state.HostPorts(pod), fits: nodeaffinity.GetRequiredNodeAffinity(pod), only: only, upTo: len(p.placed)}
+	k := &class{pass: p, pod: pod, priority: schedcorev1.PodPriority(pod), ports: state.HostPorts(pod),
+		fits: nodeaffinity.GetRequiredNodeAffinity(pod), only: only, upTo: len(p.placed)}
 	requests := state.Requests(pod)
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		if amount := requests[name]; !amount.IsZero() {
@@ -89,8 +90,10 @@ func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
 		}
 	}
 	k.wish()
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
-		k.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+		k.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(
+			a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	k.images = map[string]bool{}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {

@@ -167,12 +167,14 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	if next != nil && waits(next) && c.Change.Source != Name {
 		all = append(all, state.About(c.Key))
 	}
-	if old != nil && old.Status.NominatedNodeName != "" && (next == nil || !waits(next) || next.Status.NominatedNodeName != old.Status.NominatedNodeName) {
+	if old != nil && old.Status.NominatedNodeName != "" &&
+		(next == nil || !waits(next) || next.Status.NominatedNodeName != old.Status.NominatedNodeName) {
 		node(old.Status.NominatedNodeName) // room was kept for it
 	}
 	was, is := placed(old), placed(next)
 	if was && is && old.Spec.NodeName == next.Spec.NodeName && maps.Equal(old.Labels, next.Labels) &&
-		(old.DeletionTimestamp == nil) == (next.DeletionTimestamp == nil) && old.Generation == next.Generation && !state.Resizing(old) && !state.Resizing(next) {
+		(old.DeletionTimestamp == nil) == (next.DeletionTimestamp == nil) && old.Generation == next.Generation &&
+		!state.Resizing(old) && !state.Resizing(next) {
 		return all // it only reported how it is
 	}
 	if was {
@@ -199,7 +201,8 @@ func sameOffer(a, b *corev1.Node) bool {
 
 // waits tells whether it is for this scheduler to place the pod.
 func waits(p *corev1.Pod) bool {
-	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p) && len(p.Spec.SchedulingGates) == 0 &&
+	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p) &&
+		len(p.Spec.SchedulingGates) == 0 &&
 		(p.Spec.SchedulerName == "" || p.Spec.SchedulerName == Name)
 }
 
@@ -238,7 +241,8 @@ func untried(p *corev1.Pod) bool {
 // linked tells whether where a pod may go depends on where others are, or its volumes.
 func linked(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
-	return len(p.Spec.TopologySpreadConstraints) > 0 || state.HasClaims(p) || a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil)
+	return len(p.Spec.TopologySpreadConstraints) > 0 || state.HasClaims(p) ||
+		a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil)
 }
 
 // schedule tries every node for a pod.
@@ -296,7 +300,8 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 	pod = pod.DeepCopy()
 	pod.Spec.NodeName = node
 	pod.Status.NominatedNodeName = ""
-	state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}, state.Ceil(p.now).Time)
+	state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
+		ObservedGeneration: pod.Generation}, state.Ceil(p.now).Time)
 	c := state.Put(pod, fmt.Sprintf("bind %s to %s", state.Display(pod), node)).Event("Scheduled")
 	c.Message = fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 	p.do(c)
@@ -306,14 +311,16 @@ func (p *pass) bind(pod *corev1.Pod, node string) {
 // the node on which others make room for it.
 func (p *pass) refuse(pod *corev1.Pod, message, room string) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
-	told := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && c.Message == message
+	told := c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+		c.Message == message
 	if told && pod.Status.NominatedNodeName == room {
 		return
 	}
 	pod = pod.DeepCopy()
 	pod.Status.NominatedNodeName = room
 	state.SetPodCondition(pod, corev1.PodCondition{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message, ObservedGeneration: pod.Generation,
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message,
+		ObservedGeneration: pod.Generation,
 	}, p.now)
 	change := state.Put(pod, message)
 	if told {

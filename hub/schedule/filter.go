@@ -57,7 +57,8 @@ func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 
 // cordoned tells whether a node is cordoned to the pod.
 func (t try) cordoned(node *corev1.Node) bool {
-	return node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	return node.Spec.Unschedulable && !state.Tolerates(t.pod.Spec.Tolerations,
+		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 }
 
 // minds tells whether a taint keeps the pod away.
@@ -158,14 +159,15 @@ func (t try) withNominated(n *info) state.Usage {
 			have.Add(q)
 			sum[name] = have
 		}
-		usage = state.Usage{Pods: usage.Pods + 1, Requests: sum, Ports: append(slices.Clone(usage.Ports), state.HostPorts(pod)...)}
+		usage = state.Usage{Pods: usage.Pods + 1, Requests: sum,
+			Ports: append(slices.Clone(usage.Ports), state.HostPorts(pod)...)}
 	}
 	return usage
 }
 
 // withComing shows what the links will be once the pods have come that are coming to a node. That a
-// pod may go there both with them and without is Kubernetes' rule: they may take long, or not come at
-// all, and so nobody is near to them yet.
+// pod may go there both with them and without is Kubernetes' rule: they may take long, or not come
+// at all, and so nobody is near to them yet.
 func (t try) withComing(node *corev1.Node, show func(*links)) {
 	pods := t.coming(node.Name)
 	if len(pods) == 0 {

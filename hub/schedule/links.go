@@ -48,7 +48,8 @@ type term struct {
 }
 
 func (p *pass) term(owner *corev1.Pod, t corev1.PodAffinityTerm) term {
-	out := term{selector: selectorOf(t.LabelSelector, t.MatchLabelKeys, t.MismatchLabelKeys, owner.Labels), key: t.TopologyKey, namespaces: map[string]bool{}}
+	out := term{selector: selectorOf(t.LabelSelector, t.MatchLabelKeys, t.MismatchLabelKeys, owner.Labels),
+		key: t.TopologyKey, namespaces: map[string]bool{}}
 	for _, ns := range t.Namespaces {
 		out.namespaces[ns] = true
 	}
@@ -70,12 +71,14 @@ func selectorOf(s *metav1.LabelSelector, match, differ []string, own map[string]
 		s = s.DeepCopy()
 		for _, k := range match {
 			if v, ok := own[k]; ok {
-				s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: k, Operator: metav1.LabelSelectorOpIn, Values: []string{v}})
+				s.MatchExpressions = append(s.MatchExpressions,
+					metav1.LabelSelectorRequirement{Key: k, Operator: metav1.LabelSelectorOpIn, Values: []string{v}})
 			}
 		}
 		for _, k := range differ {
 			if v, ok := own[k]; ok {
-				s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: k, Operator: metav1.LabelSelectorOpNotIn, Values: []string{v}})
+				s.MatchExpressions = append(s.MatchExpressions,
+					metav1.LabelSelectorRequirement{Key: k, Operator: metav1.LabelSelectorOpNotIn, Values: []string{v}})
 			}
 		}
 	}
@@ -143,7 +146,8 @@ func (k *class) linked(pod *corev1.Pod, n *corev1.Node) (forbids, allows bool) {
 // repels tells whether a pod keeps others away from where it is.
 func repels(pod *corev1.Pod) bool {
 	a := pod.Spec.Affinity
-	return a != nil && a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+	return a != nil && a.PodAntiAffinity != nil &&
+		len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
 }
 
 // count counts a placed pod in (by 1) or out (by -1), and tells whether that can
@@ -268,7 +272,8 @@ func (k *class) spreadOf(c corev1.TopologySpreadConstraint) *spread {
 // have more too.
 func (sp *spread) count(k *class, pod *corev1.Pod, by int) (counts, raised bool) {
 	v, ok := sp.domain[pod.Spec.NodeName]
-	if counts = ok && pod.Namespace == k.pod.Namespace && pod.DeletionTimestamp == nil && !state.Terminated(pod) && sp.selector.Matches(labels.Set(pod.Labels)); !counts {
+	if counts = ok && pod.Namespace == k.pod.Namespace && pod.DeletionTimestamp == nil && !state.Terminated(pod) &&
+		sp.selector.Matches(labels.Set(pod.Labels)); !counts {
 		return false, false
 	}
 	before := sp.least
@@ -308,7 +313,8 @@ func (k *class) eligible(c corev1.TopologySpreadConstraint, n *corev1.Node) bool
 	}
 	if c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor {
 		for i := range n.Spec.Taints {
-			if taint := &n.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(k.pod.Spec.Tolerations, taint) {
+			if taint := &n.Spec.Taints[i]; taint.Effect != corev1.TaintEffectPreferNoSchedule &&
+				!state.Tolerates(k.pod.Spec.Tolerations, taint) {
 				return false
 			}
 		}

@@ -113,12 +113,14 @@ func labelWays(r corev1.NodeSelectorRequirement) (ways []Way) {
 // important first: a DaemonSet's come back, and those that are leaving leave anyway.
 func movable(s state.Snapshot, n *corev1.Node) (pods []*corev1.Pod) {
 	for p := range s.PodsOn(n.Name) {
-		if ref := metav1.GetControllerOfNoCopy(p); !state.Terminated(p) && p.DeletionTimestamp == nil && (ref == nil || ref.Kind != "DaemonSet") {
+		if ref := metav1.GetControllerOfNoCopy(p); !state.Terminated(p) && p.DeletionTimestamp == nil &&
+			(ref == nil || ref.Kind != "DaemonSet") {
 			pods = append(pods, p)
 		}
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(schedcorev1.PodPriority(a), schedcorev1.PodPriority(b)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(schedcorev1.PodPriority(a), schedcorev1.PodPriority(b)),
+			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return pods
 }

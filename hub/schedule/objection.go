@@ -66,7 +66,8 @@ func (o *Objection) said() string { return fmt.Sprint(o.key()) }
 // ours tells whether a key is one that the hub or the device gives, or Kubernetes keeps for itself.
 func ours(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
-	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" || strings.HasSuffix(domain, ".flotilla.dev"))
+	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" ||
+		strings.HasSuffix(domain, ".flotilla.dev"))
 }
 
 // reasonOf is why a taint keeps a pod away.
@@ -96,7 +97,8 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 	}
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		if t.minds(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) { // which a cordon brings, and takes along
+		// which a cordon brings, and takes along
+		if t.minds(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) {
 			reason := reasonOf(taint)
 			if taint.Key == corev1.TaintNodeUnschedulable {
 				reason = NodeUnschedulable
@@ -209,9 +211,12 @@ func asksOf(pod *corev1.Pod) (l asked) {
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		l.selector = append(l.selector, add(corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{pod.Spec.NodeSelector[k]}}, false))
+		l.selector = append(l.selector,
+			add(corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn,
+				Values: []string{pod.Spec.NodeSelector[k]}}, false))
 	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 			var of []int
 			for _, r := range term.MatchExpressions {

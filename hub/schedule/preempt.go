@@ -55,7 +55,8 @@ func (p *pass) preempt(t try) string {
 	}
 	for _, v := range best.victims {
 		c, ok := state.Evict(v, p.now, "PreemptionByScheduler",
-			fmt.Sprintf("Pod %s was preempted by pod %s on node %s, whose priority is %d", state.Display(v), state.Display(t.pod), best.node, t.priority))
+			fmt.Sprintf("Pod %s was preempted by pod %s on node %s, whose priority is %d", state.Display(v),
+				state.Display(t.pod), best.node, t.priority))
 		if ok {
 			p.do(c.Event("Preempted"))
 		}
@@ -126,7 +127,8 @@ func (p *pass) offerOf(t try, name string) *offer {
 // byImportance sorts the pod of the highest priority first, of two the one that was placed
 // earlier: when it began to run its device says, whose clock decides nothing.
 func byImportance(a, b *corev1.Pod) int {
-	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)), state.BoundAt(a).Compare(state.BoundAt(b)), strings.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(schedcorev1.PodPriority(b), schedcorev1.PodPriority(a)),
+		state.BoundAt(a).Compare(state.BoundAt(b)), strings.Compare(a.Name, b.Name))
 }
 
 // fitsWithout tells whether the node would take the pod once the victims are gone.

@@ -57,7 +57,8 @@ func (k *class) candidate(n *info) *candidate {
 	}
 	c := &candidate{info: n}
 	for i := range n.node.Spec.Taints {
-		if taint := &n.node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule && !state.Tolerates(k.pod.Spec.Tolerations, taint) {
+		if taint := &n.node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule &&
+			!state.Tolerates(k.pod.Spec.Tolerations, taint) {
 			c.shy++
 		}
 	}
@@ -118,7 +119,8 @@ func (t try) best(fits []*candidate) string {
 		}
 	}
 	return slices.MinFunc(ties, func(a, b *candidate) int {
-		return cmp.Or(cmp.Compare(crowd[a.site], crowd[b.site]), cmp.Compare(a.usage.Pods, b.usage.Pods), strings.Compare(a.node.Name, b.node.Name))
+		return cmp.Or(cmp.Compare(crowd[a.site], crowd[b.site]), cmp.Compare(a.usage.Pods, b.usage.Pods),
+			strings.Compare(a.node.Name, b.node.Name))
 	}).node.Name
 }
 
@@ -180,7 +182,8 @@ func assumed(pod *corev1.Pod) (milliCPU, memory int64) {
 		}
 	}
 	over := pod.Spec.Overhead
-	return max(milliCPU+sideCPU, mostCPU) + over.Cpu().MilliValue(), max(memory+sideMemory, mostMemory) + over.Memory().Value()
+	return max(milliCPU+sideCPU, mostCPU) + over.Cpu().MilliValue(),
+		max(memory+sideMemory, mostMemory) + over.Memory().Value()
 }
 
 // room scores a node by how much of it is left with a pod on it that counts for so

@@ -131,7 +131,8 @@ func (w *search) look(n *corev1.Node) {
 // compareCandidates orders by how much is to be done, then by how little is missing, then
 // by how much is free.
 func compareCandidates(a, b Candidate) int {
-	return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(a.short, b.short), b.FreeMem.Cmp(a.FreeMem), b.FreeCPU.Cmp(a.FreeCPU), strings.Compare(a.Node.Name, b.Node.Name))
+	return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(a.short, b.short), b.FreeMem.Cmp(a.FreeMem),
+		b.FreeCPU.Cmp(a.FreeCPU), strings.Compare(a.Node.Name, b.Node.Name))
 }
 
 // note counts the values that nodes have for the keys of labels.
@@ -177,7 +178,8 @@ func (w *search) told() (all []Obstacle) {
 	}
 	sort.Slice(all, func(i, j int) bool {
 		a, b := all[i], all[j]
-		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(reasons[b.Reason].cost, reasons[a.Reason].cost), strings.Compare(a.said(), b.said())) < 0
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(reasons[b.Reason].cost, reasons[a.Reason].cost),
+			strings.Compare(a.said(), b.said())) < 0
 	})
 	return all
 }
@@ -186,7 +188,9 @@ func frequent(counts map[string]int, most int) (values []string) {
 	for v := range counts {
 		values = append(values, v)
 	}
-	slices.SortFunc(values, func(a, b string) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b)) })
+	slices.SortFunc(values, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+	})
 	return values[:min(len(values), most)]
 }
 

@@ -142,7 +142,9 @@ func (t token) term(list string) (term Term, why string) {
 	k := KeyNamed(key)
 	switch {
 	case k == nil:
-		return term, fmt.Sprintf("There is no key “%s:”; there is %s. For a label write label:%s, and for a word with a colon put it in quotes.", key, told(list), strings.Trim(key+"="+term.Value, "="))
+		return term, fmt.Sprintf(
+			"There is no key “%s:”; there is %s. For a label write label:%s, and for a word with a colon put it in quotes.",
+			key, told(list), strings.Trim(key+"="+term.Value, "="))
 	case !slices.Contains(k.Lists, list):
 		return term, fmt.Sprintf("The list of %s does not know “%s:”; it knows %s.", list, key, told(list))
 	case term.Value == "":
@@ -154,7 +156,8 @@ func (t token) term(list string) (term Term, why string) {
 		return term, term.address()
 	case Label:
 		if name, _, _ := strings.Cut(term.Value, "="); name == "" || strings.HasSuffix(name, "!") {
-			return term, "“" + t.raw + "” names no label: write label:key or label:key=value, with a minus before it for what has it not."
+			return term, "“" + t.raw + "” names no label: write label:key or label:key=value, with a minus before it for " +
+				"what has it not."
 		}
 	}
 	return term, ""

@@ -34,8 +34,8 @@ const (
 
 var local = state.Subject{Key: state.Key{Kind: state.StorageClasses, Name: state.LocalClass}}
 
-// Touches says which claims and volumes a change concerns: a pod's, if it has come, gone
-// or been placed, or the node that it names has come; a claim and its volume; all that wait for a class.
+// Touches says which claims and volumes a change concerns: a pod's, if it has come, gone or been
+// placed, or the node that it names has come; a claim and its volume; all that wait for a class.
 func (Decider) Touches(c state.Applied) (all []state.Subject) {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -63,7 +63,8 @@ func (Decider) Touches(c state.Applied) (all []state.Subject) {
 		all = append(all, state.About(c.Key))
 		for _, o := range []state.Object{c.Old, c.New} {
 			if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil {
-				all = append(all, state.About(state.Key{Kind: state.Claims, Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}))
+				all = append(all, state.About(state.Key{Kind: state.Claims, Namespace: v.Spec.ClaimRef.Namespace,
+					Name: v.Spec.ClaimRef.Name}))
 			}
 		}
 	case state.Nodes:
@@ -160,7 +161,8 @@ func localClass(now time.Time) *storagev1.StorageClass {
 // Kubernetes; nil: there is none.
 func (p *pass) defaultClass() (class *storagev1.StorageClass) {
 	for c := range state.Each[*storagev1.StorageClass](p.s, state.StorageClasses, "") {
-		if c.Annotations[state.DefaultClassAnnotation] == "true" && (class == nil || c.CreationTimestamp.After(class.CreationTimestamp.Time)) {
+		if c.Annotations[state.DefaultClassAnnotation] == "true" &&
+			(class == nil || c.CreationTimestamp.After(class.CreationTimestamp.Time)) {
 			class = c
 		}
 	}
@@ -232,7 +234,8 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 	case v == nil && c.Status.Phase == corev1.ClaimBound:
 		next := c.DeepCopy()
 		next.Status.Phase = corev1.ClaimLost
-		change := state.Put(next, fmt.Sprintf("claim %s has lost its volume %s", state.Display(c), c.Spec.VolumeName)).Warning("ClaimLost")
+		change := state.Put(next, fmt.Sprintf("claim %s has lost its volume %s", state.Display(c),
+			c.Spec.VolumeName)).Warning("ClaimLost")
 		change.Message, change.Source = "Bound claim has lost its PersistentVolume. Data on the volume is lost!", controller
 		p.do(change)
 		return
@@ -254,9 +257,12 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 func free(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
 	ref := v.Spec.ClaimRef
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
-	return v.DeletionTimestamp == nil && (ref == nil || ref.UID == "" && ref.Namespace == c.Namespace && ref.Name == c.Name) &&
+	return v.DeletionTimestamp == nil &&
+		(ref == nil || ref.UID == "" && ref.Namespace == c.Namespace && ref.Name == c.Name) &&
 		c.Spec.StorageClassName != nil && *c.Spec.StorageClassName == v.Spec.StorageClassName && wants.Cmp(has) <= 0 &&
-		!slices.ContainsFunc(c.Spec.AccessModes, func(m corev1.PersistentVolumeAccessMode) bool { return !slices.Contains(v.Spec.AccessModes, m) })
+		!slices.ContainsFunc(c.Spec.AccessModes, func(m corev1.PersistentVolumeAccessMode) bool {
+			return !slices.Contains(v.Spec.AccessModes, m)
+		})
 }
 
 func reference(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
@@ -281,7 +287,8 @@ func bind(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, node stri
 		c.Annotations["volume.kubernetes.io/storage-provisioner"] = state.LocalProvisioner
 	}
 	c.Spec.VolumeName = v.Name
-	c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: v.Spec.AccessModes, Capacity: v.Spec.Capacity}
+	c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, AccessModes: v.Spec.AccessModes,
+		Capacity: v.Spec.Capacity}
 	return c
 }
 
@@ -301,11 +308,17 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 			Finalizers:  []string{state.VolumeProtection, state.DataProtection},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage]}, AccessModes: c.Spec.AccessModes,
+			Capacity: corev1.
+				ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage]},
+			AccessModes:                   c.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: reclaim, StorageClassName: class.Name, VolumeMode: &mode, ClaimRef: reference(c),
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "persistent/" + string(uid)}}, // in the device's state directory
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{pod.Spec.NodeName}}},
+			// in the device's state directory
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "persistent/" +
+				string(uid)}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.
+				NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{pod.Spec.NodeName}}},
 			}}}},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
@@ -313,13 +326,15 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 	if p.s.Volume(v.Name) != nil {
 		return // it was this claim's before, and somebody has taken it away
 	}
-	change := state.Put(v, fmt.Sprintf("make volume %s on %s for claim %s: %s runs there", v.Name, pod.Spec.NodeName, state.Display(c), state.Display(pod))).Event("ProvisioningSucceeded")
+	change := state.Put(v, fmt.Sprintf("make volume %s on %s for claim %s: %s runs there", v.Name, pod.Spec.NodeName,
+		state.Display(c), state.Display(pod))).Event("ProvisioningSucceeded")
 	change.Message, change.Source, change.About = "Successfully provisioned volume "+v.Name, state.LocalProvisioner, c
 	p.do(change)
 	p.do(state.Put(bind(c, v, pod.Spec.NodeName), ""))
 }
 
-// volume decides about one volume. One that is nobody's any more goes to a claim that has named it before.
+// volume decides about one volume. One that is nobody's any more goes to a claim that has named it
+// before.
 func (p *pass) volume(v *corev1.PersistentVolume) {
 	if v.Spec.ClaimRef == nil {
 		for c := range state.Each[*corev1.PersistentVolumeClaim](p.s, state.Claims, "") {
@@ -354,7 +369,8 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 		if phase == corev1.VolumeReleased && deletes {
 			at, zero := metav1.NewTime(p.now.UTC().Truncate(time.Second)), int64(0)
 			next.DeletionTimestamp, next.DeletionGracePeriodSeconds = &at, &zero
-			why = fmt.Sprintf("delete volume %s on %s with its data: its claim %s/%s is gone", v.Name, cmp.Or(state.NodeOf(v), "no node"), v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
+			why = fmt.Sprintf("delete volume %s on %s with its data: its claim %s/%s is gone", v.Name,
+				cmp.Or(state.NodeOf(v), "no node"), v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
 		}
 		if len(next.Finalizers) != len(v.Finalizers) || why != "" {
 			p.do(state.Put(next, why))
@@ -371,7 +387,8 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 		}
 	}
 	if !deletes { // the data stays, and nobody waits for its end
-		p.letGo(v, state.DataProtection, fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOf(v), "its node"), path(v)))
+		p.letGo(v, state.DataProtection,
+			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOf(v), "its node"), path(v)))
 	}
 }
 

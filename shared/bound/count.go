@@ -26,7 +26,9 @@ type Count struct{ Objects, Values int }
 // Bounded returns an error if the count is over the limits.
 func (c Count) Bounded() error {
 	if c.Objects > MaxObjects || c.Values > MaxValues {
-		return fmt.Errorf("it has more than %d objects and lists, or more than %d names and values: that many are not read at once", MaxObjects, MaxValues)
+		return fmt.Errorf(
+			"it has more than %d objects and lists, or more than %d names and values: that many are not read at once",
+			MaxObjects, MaxValues)
 	}
 	return nil
 }
@@ -76,7 +78,8 @@ func CountYAML(data []byte) (c Count, err error) {
 		return c, errEncoding
 	}
 	// YAML also ends lines at these.
-	usual := !bytes.ContainsAny(data, "\u0085\u2028\u2029") && bytes.Count(data, []byte("\r")) == bytes.Count(data, []byte("\r\n"))
+	usual := !bytes.ContainsAny(data, "\u0085\u2028\u2029") &&
+		bytes.Count(data, []byte("\r")) == bytes.Count(data, []byte("\r\n"))
 	for len(data) > 0 {
 		var line []byte
 		line, data, _ = bytes.Cut(data, []byte("\n"))
@@ -159,7 +162,9 @@ func lineOf(line string) (column int, block, usual bool) {
 		value = strings.TrimLeft(value[1:], " ")
 	}
 	column = entry
-	if n := strings.IndexFunc(value, func(r rune) bool { return !nameRune(r) }); n > 0 && value[n] == ':' && (n+1 == len(value) || value[n+1] == ' ') {
+	if n := strings.IndexFunc(value, func(r rune) bool {
+		return !nameRune(r)
+	}); n > 0 && value[n] == ':' && (n+1 == len(value) || value[n+1] == ' ') {
 		column = len(line) - len(value)
 		value = strings.TrimLeft(value[n+1:], " ")
 	}
@@ -181,5 +186,6 @@ func lineOf(line string) (column int, block, usual bool) {
 
 // nameRune tells whether a character has no meaning of its own in YAML.
 func nameRune(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '/' || r == '-'
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '/' ||
+		r == '-'
 }

@@ -120,7 +120,8 @@ func inWord(data []byte, exponent int) bool {
 		return true
 	}
 	i := exponent - 1
-	for i >= 0 && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_' || data[i] == '+' || data[i] == '-') {
+	for i >= 0 && (data[i] >= '0' && data[i] <= '9' || data[i] == '.' || data[i] == '_' || data[i] == '+' ||
+		data[i] == '-') {
 		i--
 	}
 	return i > 0 && letter(data[i]) && data[i-1] != '\\'

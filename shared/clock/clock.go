@@ -3,7 +3,8 @@ package clock
 
 import "golang.org/x/sys/unix"
 
-// Kept tells whether a time service keeps the time of day right; known is false where the kernel does not say.
+// Kept tells whether a time service keeps the time of day right; known is false where the kernel
+// does not say.
 func Kept() (kept, known bool) {
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx) // modes 0: only reads

@@ -3,8 +3,8 @@ package commands
 
 import "github.com/spf13/cobra"
 
-// Strict has Cobra's own commands refuse what they do not know, as only does of a command that has others below
-// it: they would show their help, as if that had been asked for.
+// Strict has Cobra's own commands refuse what they do not know, as only does of a command that has
+// others below it: they would show their help, as if that had been asked for.
 func Strict(root *cobra.Command, only cobra.PositionalArgs) {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

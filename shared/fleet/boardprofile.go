@@ -36,13 +36,15 @@ type BoardProfileSpec struct {
 
 	Peripherals []Peripheral `json:"peripherals,omitempty"`
 
-	Extends  []string      `json:"extends,omitempty"` // overlays that come with the hub; later ones win, the profile itself over all
+	// overlays that come with the hub; later ones win, the profile itself over all
+	Extends  []string      `json:"extends,omitempty"`
 	Boot     *BoardBoot    `json:"boot,omitempty"`
 	Watchdog *BootWatchdog `json:"watchdog,omitempty"`
 	Health   *BootHealth   `json:"health,omitempty"`
 }
 
-// A BoardBoot is the boot configuration of a profile. A FirmwareRollout gives it to nodes; by itself it changes nothing.
+// A BoardBoot is the boot configuration of a profile. A FirmwareRollout gives it to nodes; by
+// itself it changes nothing.
 type BoardBoot struct {
 	Backend string       `json:"backend,omitempty"` // one of BootBackends
 	Trial   string       `json:"trial,omitempty"`   // one of BootTrials
@@ -86,7 +88,8 @@ type MiBBounds struct {
 	Max int64 `json:"max,omitempty"`
 }
 
-// Signals that a threshold can watch; the first five are the kubelet's. SignalTemperature is another of ours.
+// Signals that a threshold can watch; the first five are the kubelet's. SignalTemperature is
+// another of ours.
 const (
 	SignalMemoryAvailable    = "memory.available"    // bytes
 	SignalNodeFsAvailable    = "nodefs.available"    // bytes
@@ -145,23 +148,27 @@ func ParseThreshold(signal, value string) (Threshold, error) {
 	}
 	q, err := bound.ParseQuantity(value)
 	if err != nil || q.Sign() < 0 {
-		return Threshold{}, fmt.Errorf("%q is neither a quantity of 0 or more, such as 100Mi, nor a percentage, such as 10%%", value)
+		return Threshold{}, fmt.Errorf(
+			"%q is neither a quantity of 0 or more, such as 100Mi, nor a percentage, such as 10%%", value)
 	}
 	t.Quantity = q
 	return t, nil
 }
 
 // ReservableResources are what can be kept back from pods, sorted.
-var ReservableResources = []string{string(corev1.ResourceCPU), string(corev1.ResourceEphemeralStorage), string(corev1.ResourceMemory)}
+var ReservableResources = []string{string(corev1.ResourceCPU), string(corev1.ResourceEphemeralStorage),
+	string(corev1.ResourceMemory)}
 
 // ParseReserved reads how much of a resource is kept back from pods.
 func ParseReserved(name, value string) (resource.Quantity, error) {
 	if !slices.Contains(ReservableResources, name) {
-		return resource.Quantity{}, fmt.Errorf("%q cannot be reserved: use one of %s", name, strings.Join(ReservableResources, ", "))
+		return resource.Quantity{},
+			fmt.Errorf("%q cannot be reserved: use one of %s", name, strings.Join(ReservableResources, ", "))
 	}
 	q, err := bound.ParseQuantity(value)
 	if err != nil || q.Sign() < 0 {
-		return resource.Quantity{}, fmt.Errorf("%q is not a quantity of 0 or more, such as 200m of cpu or 160Mi of memory", value)
+		return resource.Quantity{},
+			fmt.Errorf("%q is not a quantity of 0 or more, such as 200m of cpu or 160Mi of memory", value)
 	}
 	return q, nil
 }
@@ -173,10 +180,12 @@ type BoardResources struct {
 	AgentReserved  map[string]string `json:"agentReserved,omitempty"`
 	EvictionHard   map[string]string `json:"evictionHard,omitempty"`
 
-	EvictionSoft              map[string]SoftThreshold `json:"evictionSoft,omitempty"`
-	EvictionMaxPodGracePeriod int64                    `json:"evictionMaxPodGracePeriod,omitempty"` // seconds that a pod has at most to end for a soft threshold; 0: its own
+	EvictionSoft map[string]SoftThreshold `json:"evictionSoft,omitempty"`
+	// seconds that a pod has at most to end for a soft threshold; 0: its own
+	EvictionMaxPodGracePeriod int64 `json:"evictionMaxPodGracePeriod,omitempty"`
 
-	// Sharing says how many containers may have a device of a resource at a time, such as i2c-1: 4; without it one.
+	// Sharing says how many containers may have a device of a resource at a time, such as i2c-1: 4;
+	// without it one.
 	Sharing map[string]int64 `json:"sharing,omitempty"`
 }
 

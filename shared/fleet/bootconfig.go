@@ -83,7 +83,8 @@ const (
 var (
 	BootBackends = []string{BootNone, BootConfigTxt, BootGrub, BootUEnv}
 	BootTrials   = []string{TrialAuto, TrialTryboot, TrialDeadman}
-	BootChecks   = []string{CheckAgentRunning, CheckEnginePing, CheckHubReconnected, CheckDiskWritable, CheckPeripherals, CheckWorkloads, CheckUndervoltage}
+	BootChecks   = []string{CheckAgentRunning, CheckEnginePing, CheckHubReconnected, CheckDiskWritable, CheckPeripherals,
+		CheckWorkloads, CheckUndervoltage}
 
 	DefaultBootChecks = []string{CheckAgentRunning, CheckEnginePing, CheckHubReconnected, CheckDiskWritable}
 )
@@ -92,7 +93,8 @@ var (
 const (
 	MaxBootConfig  = 64 << 10 // bytes of its Encode
 	MaxBootEntries = 64       // of each list
-	MaxBootLine    = 98       // characters of a line that the firmware of a Raspberry Pi reads (its documentation of config.txt)
+	// characters of a line that the firmware of a Raspberry Pi reads (its documentation of config.txt)
+	MaxBootLine = 98
 
 	DefaultBootDeadline  = 10 * time.Minute
 	DefaultBootStableFor = time.Minute
@@ -108,21 +110,28 @@ var (
 	// file to be loaded, none that changes voltages, and none by which the trial itself
 	// would not be one any more.
 	bootKeys = []string{
-		"arm_64bit", "arm_boost", "arm_freq", "arm_freq_min", "auto_initramfs", "avoid_warnings", "camera_auto_detect", "core_freq_min",
-		"disable_audio_dither", "disable_fw_kms_setup", "disable_overscan", "disable_poe_fan", "disable_splash", "display_auto_detect",
+		"arm_64bit", "arm_boost", "arm_freq", "arm_freq_min", "auto_initramfs", "avoid_warnings", "camera_auto_detect",
+		"core_freq_min",
+		"disable_audio_dither", "disable_fw_kms_setup", "disable_overscan", "disable_poe_fan", "disable_splash",
+		"display_auto_detect",
 		"dtdebug", "enable_jtag_gpio", "enable_tvout", "enable_uart", "gpu_mem", "gpu_mem_1024", "gpu_mem_256", "gpu_mem_512",
-		"hdmi_blanking", "hdmi_drive", "hdmi_force_hotplug", "hdmi_group", "hdmi_ignore_hotplug", "hdmi_mode", "kernel_watchdog_timeout",
-		"max_framebuffers", "start_x", "temp_limit", "temp_soft_limit", "total_mem", "uart_2ndstage", "usb_max_current_enable",
+		"hdmi_blanking", "hdmi_drive", "hdmi_force_hotplug", "hdmi_group", "hdmi_ignore_hotplug", "hdmi_mode",
+		"kernel_watchdog_timeout",
+		"max_framebuffers", "start_x", "temp_limit", "temp_soft_limit", "total_mem", "uart_2ndstage",
+		"usb_max_current_enable",
 	}
 	// bootRefused are never set, also where somebody widens bootKeys.
 	bootRefused = []string{
-		"avoid_safe_mode", "boot_ramdisk", "cmdline", "device_tree", "device_tree_address", "disable_commandline_tags", "fixup_file",
+		"avoid_safe_mode", "boot_ramdisk", "cmdline", "device_tree", "device_tree_address", "disable_commandline_tags",
+		"fixup_file",
 		"force_eeprom_read", "include", "init_emmc_clock", "initramfs", "kernel", "kernel_address", "kernel_old", "os_prefix",
 		"overlay_prefix", "ramfsaddr", "ramfsfile", "start_file", "tryboot_a_b",
 	}
-	// cmdlineRefused would start something else than what the board runs, or hand the rest of the line to it.
+	// cmdlineRefused would start something else than what the board runs, or hand the rest of the line
+	// to it.
 	cmdlineRefused = []string{
-		"--", "-b", "1", "2", "3", "4", "5", "S", "break", "emergency", "init", "initrd", "mount", "noinitrd", "overlayroot", "rdinit", "rescue", "resume", "root",
+		"--", "-b", "1", "2", "3", "4", "5", "S", "break", "emergency", "init", "initrd", "mount", "noinitrd", "overlayroot",
+		"rdinit", "rescue", "resume", "root",
 		"rootdelay", "rootflags", "rootfstype", "rootwait", "s", "single", "boot", "nfsroot", "ip",
 	}
 	cmdlineRefusedPrefixes = []string{"systemd.", "rd.", "luks.", "dm-mod.", "flotilla."}
@@ -158,7 +167,8 @@ func ParseBootConfig(document []byte) (*BootConfig, error) {
 	if err := b.Validate(); err != nil {
 		return b, err
 	}
-	if w := b.Watchdog.word(); w != "" && !slices.Contains(b.Cmdline.Add, w) { // so that every backend boots it as it boots the other words
+	// so that every backend boots it as it boots the other words
+	if w := b.Watchdog.word(); w != "" && !slices.Contains(b.Cmdline.Add, w) {
 		b.Cmdline.Add = append(b.Cmdline.Add, w)
 	}
 	return b, nil
@@ -203,7 +213,9 @@ func (b *BootConfig) Validate() error {
 	if b.Trial != "" && !slices.Contains(BootTrials, b.Trial) {
 		wrong("trial: %.40q is not supported: use one of %s", b.Trial, strings.Join(BootTrials, ", "))
 	}
-	if b.Backend == BootNone && (len(b.Config.All)+len(b.Config.DTParam)+len(b.Config.DTOverlay)+len(b.Cmdline.Add)+len(b.Cmdline.Remove) > 0 || b.Watchdog != nil) {
+	if b.Backend == BootNone &&
+		(len(b.Config.All)+len(b.Config.DTParam)+len(b.Config.DTOverlay)+len(b.Cmdline.Add)+len(b.Cmdline.Remove) > 0 ||
+			b.Watchdog != nil) {
 		wrong("backend: is none, but config, cmdline or watchdog say what to change: use %s, or remove them", BootConfigTxt)
 	}
 	if b.Backend == BootGrub || b.Backend == BootUEnv {
@@ -231,13 +243,16 @@ func (b *BootConfig) Validate() error {
 // onlyCmdline refuses what only config.txt has, and what GRUB cannot take away.
 func (b *BootConfig) onlyCmdline() (errs []error) {
 	if len(b.Config.All)+len(b.Config.DTParam)+len(b.Config.DTOverlay) > 0 {
-		errs = append(errs, fmt.Errorf("config: has settings of config.txt, which backend %s does not know: use cmdline, or %s", b.Backend, BootConfigTxt))
+		errs = append(errs, fmt.Errorf(
+			"config: has settings of config.txt, which backend %s does not know: use cmdline, or %s", b.Backend, BootConfigTxt))
 	}
 	if b.Backend == BootGrub && len(b.Cmdline.Remove) > 0 {
-		errs = append(errs, errors.New("cmdline.remove: GRUB's entries have words of their own, to which Flotilla only adds: add a word that takes the old one back, or remove it from /etc/default/grub"))
+		errs = append(errs, errors.New("cmdline.remove: GRUB's entries have words of their own, to which Flotilla only "+
+			"adds: add a word that takes the old one back, or remove it from /etc/default/grub"))
 	}
 	if b.Trial == TrialTryboot || b.Trial == TrialDeadman && b.Backend == BootGrub {
-		errs = append(errs, fmt.Errorf("trial: %s is not how backend %s tries anything: use %s", b.Trial, b.Backend, TrialAuto))
+		errs = append(errs, fmt.Errorf("trial: %s is not how backend %s tries anything: use %s", b.Trial, b.Backend,
+			TrialAuto))
 	}
 	return errs
 }

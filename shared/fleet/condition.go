@@ -4,18 +4,22 @@ import corev1 "k8s.io/api/core/v1"
 
 // Conditions that devices report beside those of Kubernetes.
 const (
-	ConditionPowerOK            = "PowerOK"            // the supply holds its voltage
-	ConditionStorageHealthy     = "StorageHealthy"     // no disk or card wears out
-	ConditionClockSynced        = "ClockSynced"        // the clock follows a time server
-	ConditionMemoryLimits       = "MemoryLimits"       // the kernel can limit the memory of containers
-	ConditionSwapLimits         = "SwapLimits"         // containers are held to the swap that they may have
-	ConditionTemperatureOK      = "TemperatureOK"      // the processor is not too hot, where the board profile says what that is
+	ConditionPowerOK        = "PowerOK"        // the supply holds its voltage
+	ConditionStorageHealthy = "StorageHealthy" // no disk or card wears out
+	ConditionClockSynced    = "ClockSynced"    // the clock follows a time server
+	ConditionMemoryLimits   = "MemoryLimits"   // the kernel can limit the memory of containers
+	ConditionSwapLimits     = "SwapLimits"     // containers are held to the swap that they may have
+	// the processor is not too hot, where the board profile says what that is
+	ConditionTemperatureOK      = "TemperatureOK"
 	ConditionPeripheralsPresent = "PeripheralsPresent" // what the board profile says is connected is there
-	ConditionFirmwareReady      = "FirmwareReady"      // its boot configuration is the one that its rollout wants; the hub makes it of what the device says
-	ConditionStateStored        = "StateStored"        // what the device must know after a reboot without network is on its disk, whole
+	// its boot configuration is the one that its rollout wants; the hub makes it of what the device says
+	ConditionFirmwareReady = "FirmwareReady"
+	// what the device must know after a reboot without network is on its disk, whole
+	ConditionStateStored = "StateStored"
 )
 
-// ConditionDevicesPresent is the condition of a pod that has devices: whether all of them are plugged in.
+// ConditionDevicesPresent is the condition of a pod that has devices: whether all of them are
+// plugged in.
 const ConditionDevicesPresent corev1.PodConditionType = "flotilla.dev/DevicesPresent"
 
 // A Meaning is what it means that a node's condition is True.
@@ -30,11 +34,14 @@ const (
 )
 
 var meanings = map[corev1.NodeConditionType]Meaning{
-	corev1.NodeMemoryPressure: Trouble, corev1.NodeDiskPressure: Trouble, corev1.NodePIDPressure: Trouble, corev1.NodeNetworkUnavailable: Trouble,
-	ConditionOutOfDisk: Trouble, ConditionFlapping: Trouble, ConditionIdentityConflict: Trouble,
-	corev1.NodeReady: Health, ConditionPowerOK: Health, ConditionStorageHealthy: Health, ConditionStateStored: Health, ConditionPodCIDRAvailable: Health,
-	ConditionTemperatureOK: Health, ConditionPeripheralsPresent: Health,
-	ConditionClockSynced: Feature, ConditionMemoryLimits: Feature, ConditionFirmwareReady: Feature, ConditionSwapLimits: Feature,
+	corev1.NodeMemoryPressure: Trouble, corev1.NodeDiskPressure: Trouble, corev1.NodePIDPressure: Trouble,
+	corev1.NodeNetworkUnavailable: Trouble,
+	ConditionOutOfDisk:            Trouble, ConditionFlapping: Trouble, ConditionIdentityConflict: Trouble,
+	corev1.NodeReady: Health, ConditionPowerOK: Health, ConditionStorageHealthy: Health, ConditionStateStored: Health,
+	ConditionPodCIDRAvailable: Health,
+	ConditionTemperatureOK:    Health, ConditionPeripheralsPresent: Health,
+	ConditionClockSynced: Feature, ConditionMemoryLimits: Feature, ConditionFirmwareReady: Feature,
+	ConditionSwapLimits: Feature,
 }
 
 // MeaningOf returns what it means that a condition is True.

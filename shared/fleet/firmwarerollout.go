@@ -21,19 +21,25 @@ type FirmwareRollout struct {
 // A FirmwareRolloutSpec is what an administrator wants.
 type FirmwareRolloutSpec struct {
 	Selector *metav1.LabelSelector `json:"selector"` // the nodes; an empty one is refused
-	// Condition narrows them to nodes with a condition that is not True, such as MemoryLimits, until they have their turn.
+	// Condition narrows them to nodes with a condition that is not True, such as MemoryLimits, until
+	// they have their turn.
 	Condition string `json:"condition,omitempty"`
 	Profile   string `json:"profile"` // name of the BoardProfile; nodes whose own it is not are left out
 
-	BatchSize             int32           `json:"batchSize,omitempty"`             // nodes of a batch, all of one site; the first batch is one node. Default 5
-	MaxUnavailablePerSite int32           `json:"maxUnavailablePerSite,omitempty"` // nodes of the site that may be unavailable, whatever the reason. Default 1
-	SuccessThreshold      int32           `json:"successThreshold,omitempty"`      // percent of the nodes with an end that must have kept it. Default 100
-	PauseOnFailure        *bool           `json:"pauseOnFailure,omitempty"`        // stop at the first node that goes back. Default true
-	Window                *FirmwareWindow `json:"window,omitempty"`                // nil: always
-	Canary                string          `json:"canary,omitempty"`                // the node that goes first; empty: the first by name
-	Paused                bool            `json:"paused,omitempty"`                // no node begins; those under way end
-	Retry                 int64           `json:"retry,omitempty"`                 // raised: nodes that went back may try the same again
-	Undo                  bool            `json:"undo,omitempty"`                  // nodes that have kept it go back to what they had before, in turns as they came
+	// nodes of a batch, all of one site; the first batch is one node. Default 5
+	BatchSize int32 `json:"batchSize,omitempty"`
+	// nodes of the site that may be unavailable, whatever the reason. Default 1
+	MaxUnavailablePerSite int32 `json:"maxUnavailablePerSite,omitempty"`
+	// percent of the nodes with an end that must have kept it. Default 100
+	SuccessThreshold int32 `json:"successThreshold,omitempty"`
+	// stop at the first node that goes back. Default true
+	PauseOnFailure *bool           `json:"pauseOnFailure,omitempty"`
+	Window         *FirmwareWindow `json:"window,omitempty"` // nil: always
+	Canary         string          `json:"canary,omitempty"` // the node that goes first; empty: the first by name
+	Paused         bool            `json:"paused,omitempty"` // no node begins; those under way end
+	Retry          int64           `json:"retry,omitempty"`  // raised: nodes that went back may try the same again
+	// nodes that have kept it go back to what they had before, in turns as they came
+	Undo bool `json:"undo,omitempty"`
 }
 
 // A FirmwareWindow is when nodes may begin, in the time zone of their site.
@@ -65,7 +71,8 @@ const (
 // A FirmwareNodeState is where a node of a rollout is.
 type FirmwareNodeState string
 
-// The states of a node. Kept, Bad and Unsupported are ends; Undone is one, and Kept none, where the rollout is undone.
+// The states of a node. Kept, Bad and Unsupported are ends; Undone is one, and Kept none, where the
+// rollout is undone.
 const (
 	FirmwareWaiting     FirmwareNodeState = "Waiting"     // its device has not staged it yet
 	FirmwareStaged      FirmwareNodeState = "Staged"      // it can have its turn
@@ -75,7 +82,8 @@ const (
 	FirmwareKept        FirmwareNodeState = "Kept"        //
 	FirmwareBad         FirmwareNodeState = "Bad"         // its device went back, or could not stage it
 	FirmwareUnsupported FirmwareNodeState = "Unsupported" // its device cannot do it, and says why
-	FirmwareUndone      FirmwareNodeState = "Undone"      // of a rollout that is undone: it does not have the configuration
+	// of a rollout that is undone: it does not have the configuration
+	FirmwareUndone FirmwareNodeState = "Undone"
 )
 
 // A FirmwareRolloutStatus is how far a rollout is.
@@ -96,11 +104,14 @@ type FirmwareRolloutStatus struct {
 	Waiting     int32 `json:"waiting,omitempty"`
 	Undone      int32 `json:"undone,omitempty"` // do not have it, where the rollout is undone
 
-	Undoing bool `json:"undoing,omitempty"` // the turns are for going back: spec.undo, once nobody has a turn of the other kind
+	// the turns are for going back: spec.undo, once nobody has a turn of the other kind
+	Undoing bool `json:"undoing,omitempty"`
 
-	Batches    []FirmwareBatch    `json:"batches,omitempty"`    // the newest 20; the last may be under way
-	NodeStates []FirmwareNode     `json:"nodeStates,omitempty"` // first those with a turn, then Bad, Unsupported, the others; 100 at most
-	Changes    []FirmwareChange   `json:"changes,omitempty"`    // what would change on the nodes, as they say themselves; 3 at most
+	Batches []FirmwareBatch `json:"batches,omitempty"` // the newest 20; the last may be under way
+	// first those with a turn, then Bad, Unsupported, the others; 100 at most
+	NodeStates []FirmwareNode `json:"nodeStates,omitempty"`
+	// what would change on the nodes, as they say themselves; 3 at most
+	Changes    []FirmwareChange   `json:"changes,omitempty"`
 	Conditions []metav1.Condition `json:"conditions,omitempty"` // Available: nothing went back; Progressing; Complete
 }
 
@@ -151,7 +162,8 @@ func (s *FirmwareRolloutSpec) Default() {
 	for _, f := range []struct {
 		of   *int32
 		with int32
-	}{{&s.BatchSize, DefaultBatchSize}, {&s.MaxUnavailablePerSite, DefaultMaxUnavailable}, {&s.SuccessThreshold, DefaultSuccessThreshold}} {
+	}{{&s.BatchSize, DefaultBatchSize}, {&s.MaxUnavailablePerSite, DefaultMaxUnavailable},
+		{&s.SuccessThreshold, DefaultSuccessThreshold}} {
 		if *f.of == 0 {
 			*f.of = f.with
 		}
@@ -202,8 +214,8 @@ func (w *FirmwareWindow) Open(now time.Time) (open bool, until time.Time) {
 	return false, time.Time{}
 }
 
-// firstAt is the first moment at which the clock of a place shows what another shows in UTC, or more: it may skip that,
-// or show it twice, where time.Date promises neither moment.
+// firstAt is the first moment at which the clock of a place shows what another shows in UTC, or
+// more: it may skip that, or show it twice, where time.Date promises neither moment.
 func firstAt(clock time.Time, place *time.Location) time.Time {
 	t := time.Date(clock.Year(), clock.Month(), clock.Day(), clock.Hour(), clock.Minute(), 0, 0, place)
 	_, offset := t.Zone()

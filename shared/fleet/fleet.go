@@ -16,7 +16,8 @@ const (
 	LabelBoardPrefix = "board.flotilla.dev/"  // labels of a BoardProfile
 
 	LabelHardwarePrefix = "hardware.flotilla.dev/" // what a device has measured of itself; they follow it
-	// RuntimeHandlerAnnotation is the handler of a pod's RuntimeClass, which the hub has found when it took the pod.
+	// RuntimeHandlerAnnotation is the handler of a pod's RuntimeClass, which the hub has found when it
+	// took the pod.
 	RuntimeHandlerAnnotation = "flotilla.dev/runtime-handler"
 
 	// FeatureEphemeralContainers is what an agent declares that adds containers to pods that run.

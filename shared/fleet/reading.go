@@ -5,8 +5,9 @@ import (
 	"math"
 )
 
-// readings are what a hardware report measures, by the name of the field, and how far each moves from what was last told
-// or remembered of it before that is news. They never stand still; whatever is no reading is news when it is another.
+// readings are what a hardware report measures, by the name of the field, and how far each moves
+// from what was last told or remembered of it before that is news. They never stand still; whatever
+// is no reading is news when it is another.
 var readings = map[string]float64{
 	"celsius": 5,
 	"rpm":     1000,
@@ -20,8 +21,8 @@ var readings = map[string]float64{
 	"full60":  25,
 }
 
-// HardwareChanged tells whether a hardware report says more than that readings have moved a little. By it a device tells
-// its hub at once, and the hub writes it down.
+// HardwareChanged tells whether a hardware report says more than that readings have moved a little.
+// By it a device tells its hub at once, and the hub writes it down.
 func HardwareChanged(have, said json.RawMessage) bool {
 	var a, b any
 	if json.Unmarshal(have, &a) != nil || json.Unmarshal(said, &b) != nil {

@@ -14,7 +14,8 @@ import (
 // What every device says is looked at field by field, which costs a tenth of what reflection does:
 // of a fleet that comes back all but a few say what they said before.
 func SameStatus(a, b corev1.NodeStatus) bool {
-	if !SameResources(a.Capacity, b.Capacity) || !SameResources(a.Allocatable, b.Allocatable) || !slices.Equal(a.Addresses, b.Addresses) || !sameConditions(a.Conditions, b.Conditions) {
+	if !SameResources(a.Capacity, b.Capacity) || !SameResources(a.Allocatable, b.Allocatable) ||
+		!slices.Equal(a.Addresses, b.Addresses) || !sameConditions(a.Conditions, b.Conditions) {
 		return false
 	}
 	for _, st := range []*corev1.NodeStatus{&a, &b} {
@@ -33,7 +34,9 @@ func sameConditions(a, b []corev1.NodeCondition) bool {
 		return false
 	}
 	for i, c := range a {
-		if !sameCondition(c, b[i]) && !slices.ContainsFunc(b, func(other corev1.NodeCondition) bool { return sameCondition(c, other) }) {
+		if !sameCondition(c, b[i]) && !slices.ContainsFunc(b, func(other corev1.NodeCondition) bool {
+			return sameCondition(c, other)
+		}) {
 			return false
 		}
 	}
@@ -41,7 +44,8 @@ func sameConditions(a, b []corev1.NodeCondition) bool {
 }
 
 func sameCondition(a, b corev1.NodeCondition) bool {
-	return a.LastTransitionTime.Equal(&b.LastTransitionTime) && a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+	return a.LastTransitionTime.Equal(&b.LastTransitionTime) && a.Type == b.Type && a.Status == b.Status &&
+		a.Reason == b.Reason && a.Message == b.Message
 }
 
 // Recent is what is kept of a history: its last turns, at most so many, and of those that are older
@@ -62,7 +66,8 @@ const (
 	ForgiveAfter = 10 * time.Minute
 )
 
-// NextBackOff is how long a container waits after a crash, when it waited so long after the one before.
+// NextBackOff is how long a container waits after a crash, when it waited so long after the one
+// before.
 func NextBackOff(last time.Duration) time.Duration {
 	return min(max(2*last, FirstBackOff), MaxBackOff)
 }

@@ -25,7 +25,8 @@ type SiteSpec struct {
 	Description string `json:"description,omitempty"`
 	Location    string `json:"location,omitempty"`
 
-	LeaseInterval             *metav1.Duration `json:"leaseInterval,omitempty"` // whole seconds, 1s to 5m; the graces are four of them at least
+	// whole seconds, 1s to 5m; the graces are four of them at least
+	LeaseInterval             *metav1.Duration `json:"leaseInterval,omitempty"`
 	NodeMonitorGracePeriod    *metav1.Duration `json:"nodeMonitorGracePeriod,omitempty"`
 	NodeStartupGracePeriod    *metav1.Duration `json:"nodeStartupGracePeriod,omitempty"`
 	NodeEvictionRate          *float64         `json:"nodeEvictionRate,omitempty"`          // nodes per second
@@ -71,21 +72,23 @@ const (
 	HeldForMaintenance     SiteHold = "Maintenance"
 	HeldPartialDisruption  SiteHold = "PartialDisruption" // of a site that is not large
 	HeldByDisruptionPolicy SiteHold = "DisruptionPolicy"
-	HeldInMasterDisruption SiteHold = "MasterDisruption" // no site has a ready node: the hub itself is more likely cut off than every site at once
+	// no site has a ready node: the hub itself is more likely cut off than every site at once
+	HeldInMasterDisruption SiteHold = "MasterDisruption"
 )
 
 // A SiteStatus is what the hub concludes about a site.
 type SiteStatus struct {
-	State        SiteState         `json:"state,omitempty"`
-	Since        *metav1.Time      `json:"since,omitempty"` // of State
-	Ready        int32             `json:"ready"`           // nodes with Ready=True
-	NotReady     int32             `json:"notReady"`        // all others that count
-	NeverSeen    int32             `json:"neverSeen,omitempty"`
-	EvictionRate string            `json:"evictionRate,omitempty"` // nodes per second now, as a decimal
-	HeldReason   SiteHold          `json:"heldReason,omitempty"`   // why nothing is evicted although nodes wait
-	Held         string            `json:"held,omitempty"`         // HeldReason in words, for people
-	Waiting      int32             `json:"waiting,omitempty"`      // not-ready nodes that wait for their NoExecute taint
-	LastEviction *metav1.MicroTime `json:"lastEviction,omitempty"` // when a node was last given its NoExecute taint: the site's token bucket
+	State        SiteState    `json:"state,omitempty"`
+	Since        *metav1.Time `json:"since,omitempty"` // of State
+	Ready        int32        `json:"ready"`           // nodes with Ready=True
+	NotReady     int32        `json:"notReady"`        // all others that count
+	NeverSeen    int32        `json:"neverSeen,omitempty"`
+	EvictionRate string       `json:"evictionRate,omitempty"` // nodes per second now, as a decimal
+	HeldReason   SiteHold     `json:"heldReason,omitempty"`   // why nothing is evicted although nodes wait
+	Held         string       `json:"held,omitempty"`         // HeldReason in words, for people
+	Waiting      int32        `json:"waiting,omitempty"`      // not-ready nodes that wait for their NoExecute taint
+	// when a node was last given its NoExecute taint: the site's token bucket
+	LastEviction *metav1.MicroTime `json:"lastEviction,omitempty"`
 	NextEviction *metav1.MicroTime `json:"nextEviction,omitempty"` // when the next one can be
 	// History are the changes of State of the last 30 days, oldest first, with the last
 	// one before, so far as there are not more than 100. Events come and go; these stay.

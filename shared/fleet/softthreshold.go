@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SignalTemperature is how warm the processor is, in degrees Celsius: the one signal that is short above its threshold.
+// SignalTemperature is how warm the processor is, in degrees Celsius: the one signal that is short
+// above its threshold.
 const SignalTemperature = "temperature.celsius"
 
 // A SoftThreshold has to be crossed for a while before pods go, and they go with their grace.
@@ -27,7 +28,8 @@ type Soft struct {
 	For time.Duration
 }
 
-// SoftSignals are the signals with soft thresholds: all but that of OutOfDisk, for which nothing is evicted.
+// SoftSignals are the signals with soft thresholds: all but that of OutOfDisk, for which nothing is
+// evicted.
 func SoftSignals() []string {
 	return slices.DeleteFunc(slices.Clone(Signals), func(s string) bool { return s == SignalOutOfDiskAvailable })
 }
@@ -35,7 +37,8 @@ func SoftSignals() []string {
 // ParseSoft reads a signal's soft threshold.
 func ParseSoft(signal string, s SoftThreshold) (Soft, error) {
 	if !slices.Contains(SoftSignals(), signal) {
-		return Soft{}, fmt.Errorf("there is no soft threshold of %q: use one of %s", signal, strings.Join(SoftSignals(), ", "))
+		return Soft{}, fmt.Errorf("there is no soft threshold of %q: use one of %s", signal,
+			strings.Join(SoftSignals(), ", "))
 	}
 	t, err := ParseThreshold(signal, s.Value)
 	if err != nil {
@@ -55,7 +58,8 @@ func (t Threshold) Crossed(amount, capacity int64) bool {
 	return amount < t.Of(capacity)
 }
 
-// Softer tells whether a soft threshold is crossed before the hard one, where that can be told without a board.
+// Softer tells whether a soft threshold is crossed before the hard one, where that can be told
+// without a board.
 func (s Soft) Softer(hard Threshold) bool {
 	switch {
 	case (s.Percent > 0) != (hard.Percent > 0):

@@ -75,7 +75,8 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	now := time.Now()
 	moved, before := now, -1
 	for {
-		if err := c.begin(&c.write, earlier(now.Add(c.patience/looks), moved.Add(c.patience)), c.Conn.SetWriteDeadline); err != nil {
+		if err := c.begin(&c.write, earlier(now.Add(c.patience/looks), moved.Add(c.patience)),
+			c.Conn.SetWriteDeadline); err != nil {
 			return done, err
 		}
 		n, err := c.Conn.Write(p[done:])
@@ -91,7 +92,8 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 		}
 		before = queued
 		if waited := now.Sub(moved); waited >= c.patience {
-			return done, fmt.Errorf("write to %s: nothing was taken for %s, and %d bytes wait: %w", c.RemoteAddr(), waited.Round(time.Millisecond), len(p)-done+max(queued, 0), os.ErrDeadlineExceeded)
+			return done, fmt.Errorf("write to %s: nothing was taken for %s, and %d bytes wait: %w", c.RemoteAddr(),
+				waited.Round(time.Millisecond), len(p)-done+max(queued, 0), os.ErrDeadlineExceeded)
 		}
 	}
 }

@@ -36,13 +36,15 @@ func (v *verdict) image(image string, p *field.Path) {
 	}
 	name := placeOf(ref)
 	if len(v.Registries) > 0 && !within(name, v.Registries) {
-		v.no(p, fmt.Sprintf("registries: [%s]", name), "image %q comes from %s, and images may come from %s", image, name, strings.Join(v.Registries, ", "))
+		v.no(p, fmt.Sprintf("registries: [%s]", name), "image %q comes from %s, and images may come from %s", image, name,
+			strings.Join(v.Registries, ", "))
 	}
 	if _, ok := ref.(reference.Digested); v.RequireDigest && !ok {
 		v.no(p, "requireDigest: false", "image %q has no digest: write name@sha256:…", image)
 	}
 	if _, ok := v.Signers(image); !ok {
-		v.no(p, fmt.Sprintf("signatures: [{images: [%s], keys: …}]", name), "no rule says who must have signed image %q", image)
+		v.no(p, fmt.Sprintf("signatures: [{images: [%s], keys: …}]", name), "no rule says who must have signed image %q",
+			image)
 	}
 }
 
@@ -86,7 +88,8 @@ func validPlace(place string) error {
 	ref, err := reference.ParseNormalizedNamed(place + "/x")
 	host, _, _ := strings.Cut(place, "/")
 	if err != nil || placeOf(ref) != place+"/x" && (place != "docker.io" || host != place) {
-		return fmt.Errorf("%q must be a registry such as docker.io or registry.example.org:5000, or a repository in one such as registry.example.org/team, in lower case and without tag", place)
+		return fmt.Errorf("%q must be a registry such as docker.io or registry.example.org:5000, or a repository in one "+
+			"such as registry.example.org/team, in lower case and without tag", place)
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 		if h := volume.HostPath; h != nil && !d.AllowsPath(h.Path) {
 			at, resource := p.Child("volumes").Index(i).Child("hostPath", "path"), resourceAt(h.Path)
 			if resource != "" && !privileged(spec) {
-				v.no(at, "", "%q is a device, which a container cannot open by a hostPath: leave the volume out, and ask in the container's resources for limits: {flotilla.dev/%s: 1}",
+				v.no(at, "", "%q is a device, which a container cannot open by a hostPath: leave the volume out, and ask in "+
+					"the container's resources for limits: {flotilla.dev/%s: 1}",
 					h.Path, resource)
 			} else {
 				v.no(at, fmt.Sprintf("hostPaths: [%s]", h.Path), "%q is outside %s", h.Path, orNone(d.HostPaths, "mounted"))
@@ -41,17 +42,21 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 			v.image(im.Reference, p.Child("volumes").Index(i).Child("image", "reference"))
 		}
 		if volume.PersistentVolumeClaim != nil && !d.LocalVolumes {
-			v.no(p.Child("volumes").Index(i).Child("persistentVolumeClaim"), "localVolumes: true", "pods may not keep data on the device that outlives them")
+			v.no(p.Child("volumes").Index(i).Child("persistentVolumeClaim"), "localVolumes: true",
+				"pods may not keep data on the device that outlives them")
 		}
 	}
 	if c := spec.SecurityContext; c != nil {
 		at := p.Child("securityContext")
 		v.profiles(c.SeccompProfile, c.AppArmorProfile, at)
 		for i, s := range c.Sysctls {
-			if name := strings.ReplaceAll(s.Name, "/", "."); spec.HostNetwork && strings.HasPrefix(name, "net.") { // as Kubernetes: they would be the device's
-				v.no(at.Child("sysctls").Index(i).Child("name"), "", "%s may not be set where hostNetwork is true: it would be the device's", s.Name)
+			// as Kubernetes: they would be the device's
+			if name := strings.ReplaceAll(s.Name, "/", "."); spec.HostNetwork && strings.HasPrefix(name, "net.") {
+				v.no(at.Child("sysctls").Index(i).Child("name"), "",
+					"%s may not be set where hostNetwork is true: it would be the device's", s.Name)
 			} else if !d.AllowsSysctl(s.Name) {
-				v.no(at.Child("sysctls").Index(i).Child("name"), fmt.Sprintf("unsafeSysctls: [%s]", s.Name), "%s is not one of the safe sysctls", s.Name)
+				v.no(at.Child("sysctls").Index(i).Child("name"), fmt.Sprintf("unsafeSysctls: [%s]", s.Name),
+					"%s is not one of the safe sysctls", s.Name)
 			}
 		}
 	}
@@ -68,14 +73,16 @@ func (d Document) Judge(spec *corev1.PodSpec, p *field.Path) []Refusal {
 	return v.refusals
 }
 
-// deviceNodes are the beginnings of the paths of devices that pods can ask for, with the resource that each is. A bus has
-// its number behind that.
+// deviceNodes are the beginnings of the paths of devices that pods can ask for, with the resource
+// that each is. A bus has its number behind that.
 var deviceNodes = []struct{ path, resource string }{
-	{"ttyUSB", "serial"}, {"ttyACM", "serial"}, {"ttyAMA", "serial"}, {"ttyS", "serial"}, {"serial", "serial"}, {"gpiochip", "gpiochip"},
+	{"ttyUSB", "serial"}, {"ttyACM", "serial"}, {"ttyAMA", "serial"}, {"ttyS", "serial"}, {"serial", "serial"},
+	{"gpiochip", "gpiochip"},
 	{"i2c-", "i2c-"}, {"spidev", "spi"}, {"video", "video"}, {"v4l/", "video"}, {"dri/", "render"},
 }
 
-// resourceAt is the resource that has the device at a path; "" where no pod can ask for what is there.
+// resourceAt is the resource that has the device at a path; "" where no pod can ask for what is
+// there.
 func resourceAt(name string) string {
 	name, isDev := strings.CutPrefix(path.Clean(name), "/dev/")
 	for _, d := range deviceNodes {
@@ -141,7 +148,8 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 	}
 	for i, have := range s.Capabilities.Add {
 		if name := Capability(string(have)); !v.AllowsCapability(name) {
-			v.no(p.Child("capabilities", "add").Index(i), fmt.Sprintf("capabilities: [%s]", name), "capability %s is not allowed", have)
+			v.no(p.Child("capabilities", "add").Index(i), fmt.Sprintf("capabilities: [%s]", name),
+				"capability %s is not allowed", have)
 		}
 	}
 }
@@ -151,10 +159,12 @@ func (v *verdict) container(c *corev1.Container, p *field.Path) {
 func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	host := func(p *field.Path, h *corev1.HTTPGetAction, t *corev1.TCPSocketAction) {
 		if h != nil && h.Host != "" && !v.HostNetwork {
-			v.no(p.Child("httpGet", "host"), "hostNetwork: true", "the device asks %q from its own network: leave it out, which means the pod", h.Host)
+			v.no(p.Child("httpGet", "host"), "hostNetwork: true",
+				"the device asks %q from its own network: leave it out, which means the pod", h.Host)
 		}
 		if t != nil && t.Host != "" && !v.HostNetwork {
-			v.no(p.Child("tcpSocket", "host"), "hostNetwork: true", "the device asks %q from its own network: leave it out, which means the pod", t.Host)
+			v.no(p.Child("tcpSocket", "host"), "hostNetwork: true",
+				"the device asks %q from its own network: leave it out, which means the pod", t.Host)
 		}
 	}
 	probe := func(name string, b *corev1.Probe) {
@@ -176,8 +186,9 @@ func (v *verdict) asks(c *corev1.Container, p *field.Path) {
 	}
 }
 
-// profiles knows the engine's own profiles, which are in force anyway, and those that the device's owner has put or
-// named in a folder of theirs: who names one cannot be freer than the owner has written.
+// profiles knows the engine's own profiles, which are in force anyway, and those that the device's
+// owner has put or named in a folder of theirs: who names one cannot be freer than the owner has
+// written.
 func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, p *field.Path) {
 	switch at := p.Child("seccompProfile"); {
 	case c == nil || c.Type == corev1.SeccompProfileTypeRuntimeDefault:
@@ -189,11 +200,13 @@ func (v *verdict) profiles(c *corev1.SeccompProfile, a *corev1.AppArmorProfile, 
 	switch at := p.Child("appArmorProfile"); {
 	case a == nil || a.Type == corev1.AppArmorProfileTypeRuntimeDefault:
 	case a.Type == corev1.AppArmorProfileTypeUnconfined && !v.Privileged:
-		v.no(at.Child("type"), "privileged: true", "containers keep a profile of AppArmor: use RuntimeDefault or Localhost, or leave it out")
+		v.no(at.Child("type"), "privileged: true",
+			"containers keep a profile of AppArmor: use RuntimeDefault or Localhost, or leave it out")
 	case a.Type == corev1.AppArmorProfileTypeUnconfined:
 	case a.Type != corev1.AppArmorProfileTypeLocalhost:
 		v.no(at.Child("type"), "", "is not supported: use RuntimeDefault or Localhost, or leave it out")
-	case a.LocalhostProfile == nil || !filepath.IsLocal(*a.LocalhostProfile) || *a.LocalhostProfile == "." || *a.LocalhostProfile == "unconfined":
+	case a.LocalhostProfile == nil || !filepath.IsLocal(*a.LocalhostProfile) || *a.LocalhostProfile == "." ||
+		*a.LocalhostProfile == "unconfined":
 		v.no(at.Child("localhostProfile"), "", "must be a name in the folder of the device's profiles, without ..")
 	}
 }

@@ -41,7 +41,8 @@ func ParseKeys(text string) (keys []Key, err error) {
 			break
 		}
 		if block.Type != "PUBLIC KEY" {
-			return nil, fmt.Errorf("a PEM block is of type %s: write the PUBLIC KEY, such as the content of cosign.pub", block.Type)
+			return nil, fmt.Errorf("a PEM block is of type %s: write the PUBLIC KEY, such as the content of cosign.pub",
+				block.Type)
 		}
 		public, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {

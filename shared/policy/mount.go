@@ -26,8 +26,8 @@ func MountPath(name string) string {
 	return ""
 }
 
-// WorkingDir says what is wrong with the directory in which a container is to begin; empty: nothing. Through
-// /proc/self/fd older runtimes let a container out (CVE-2024-21626).
+// WorkingDir says what is wrong with the directory in which a container is to begin; empty:
+// nothing. Through /proc/self/fd older runtimes let a container out (CVE-2024-21626).
 func WorkingDir(name string) string {
 	if inProc(path.Clean("/" + name)) {
 		return "must not be /proc or below it"

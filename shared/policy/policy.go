@@ -38,8 +38,8 @@ const (
 	mostPids  = 1 << 22 // the kernel's own end
 )
 
-// A Document is what may run. Its zero value and Default allow nothing that reaches
-// out of a container but host ports; the zero value allows no host path and no persistent volume at all.
+// A Document is what may run. Its zero value and Default allow nothing that reaches out of a
+// container but host ports; the zero value allows no host path and no persistent volume at all.
 type Document struct {
 	Privileged    bool     `yaml:"privileged"`         // privileged containers, and with them every capability and sysctl
 	HostNetwork   bool     `yaml:"hostNetwork"`        // pods on the device's own network
@@ -50,7 +50,8 @@ type Document struct {
 	NewPrivileges bool     `yaml:"allowNewPrivileges"` // set-user-ID programs may gain rights
 	UnsafeSysctls []string `yaml:"unsafeSysctls"`      // beyond the safe ones; a * at the end stands for the rest
 
-	Registries    []string    `yaml:"registries"`    // registries, or repositories in them, that images come from; empty: any
+	// registries, or repositories in them, that images come from; empty: any
+	Registries    []string    `yaml:"registries"`
 	RequireDigest bool        `yaml:"requireDigest"` // images by digest only
 	Signatures    []Signature `yaml:"signatures"`    // whose signature an image needs; empty: nobody's
 
@@ -72,7 +73,8 @@ func Default() Document {
 	return Document{HostPaths: []string{VolumesRoot}, LocalVolumes: true, PodPidsLimit: DefaultPidsLimit}
 }
 
-const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, hostPorts, capabilities, allowNewPrivileges, unsafeSysctls, " +
+const knownKeys = "privileged, hostNetwork, hostPID, hostPaths, hostPorts, capabilities, allowNewPrivileges, " +
+	"unsafeSysctls, " +
 	"registries, requireDigest, signatures, localVolumes, podPidsLimit"
 
 // Parse reads a document: YAML, strict, so that a typing mistake opens nothing.
@@ -210,7 +212,9 @@ func (d Document) AllowsCapability(name string) bool {
 	if d.Privileged || slices.Contains(defaultCapabilities, name) {
 		return true
 	}
-	return slices.ContainsFunc(d.Capabilities, func(c string) bool { return Capability(c) == name || Capability(c) == "ALL" })
+	return slices.ContainsFunc(d.Capabilities, func(c string) bool {
+		return Capability(c) == name || Capability(c) == "ALL"
+	})
 }
 
 // safeSysctls are those that Kubernetes calls safe: they act on the pod's own

@@ -18,7 +18,8 @@ func Allowed(root fs.FS) int64 {
 			return
 		}
 		// "max" is v2's word for no limit; v1's is a number that no machine has.
-		if n, err := strconv.ParseInt(field(string(text)), 10, 64); err == nil && n > 0 && n < 1<<50/unit && (least == 0 || n*unit < least) {
+		if n, err := strconv.ParseInt(field(string(text)), 10, 64); err == nil && n > 0 && n < 1<<50/unit &&
+			(least == 0 || n*unit < least) {
 			least = n * unit
 		}
 	}

@@ -30,8 +30,9 @@ func DropProgram() {
 
 // SmallPages has memory that this process is given from now on come in pages of their size, also
 // where the system is for transparent huge pages, as Debian's is: khugepaged fills what lies free
-// between what is used (max_ptes_none), as often as it has been given back. The price is a fault for
-// each page. It holds for the process' children, too. A kernel that does not know it does as it did.
+// between what is used (max_ptes_none), as often as it has been given back. The price is a fault
+// for each page. It holds for the process' children, too. A kernel that does not know it does as it
+// did.
 func SmallPages() { _ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) }
 
 type pages struct{ from, to uintptr }

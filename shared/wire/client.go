@@ -28,7 +28,8 @@ func ParseClientID(id string) (node, machine string, err error) {
 		return "", "", fmt.Errorf("client id %.100q must be <node>:<machine>: %w", id, err)
 	}
 	if named && machine == "" {
-		return "", "", fmt.Errorf("client id %.100q must be <node>:<machine>, or <node> alone where the machine is not known", id)
+		return "", "", fmt.Errorf(
+			"client id %.100q must be <node>:<machine>, or <node> alone where the machine is not known", id)
 	}
 	if err := ValidMachine(machine); err != nil {
 		return "", "", fmt.Errorf("client id %.100q: %w", id, err)

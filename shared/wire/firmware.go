@@ -73,7 +73,8 @@ func FirmwareDigest(document []byte) string {
 // in its /proc/device-tree/compatible ("" where a board has none), and to a generation, so
 // that nothing can be sent to another device, or again later.
 func FirmwareText(node, compatible string, generation int64, digest string) []byte {
-	return []byte(strings.Join([]string{"flotilla.dev/firmware/v1", node, compatible, strconv.FormatInt(generation, 10), digest}, "\n"))
+	return []byte(strings.Join([]string{"flotilla.dev/firmware/v1", node, compatible, strconv.FormatInt(generation, 10),
+		digest}, "\n"))
 }
 
 // SignFirmware makes a Firmware of a document.
@@ -105,7 +106,8 @@ func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []strin
 			return fleet.ParseBootConfig(f.Document)
 		}
 	}
-	return nil, fmt.Errorf("it is not signed by this device's hub for node %s and a board that is %s", node, strings.Join(compatible, " or "))
+	return nil, fmt.Errorf("it is not signed by this device's hub for node %s and a board that is %s", node,
+		strings.Join(compatible, " or "))
 }
 
 // tame keeps of what a hub says what can be carried out at all. One that is too long is no
@@ -126,7 +128,8 @@ func (f *Firmware) tame() {
 }
 
 var firmwareStates = map[string]bool{
-	FirmwareUpToDate: true, FirmwareStaged: true, FirmwareAwaitingWindow: true, FirmwareDraining: true, FirmwareTrial: true,
+	FirmwareUpToDate: true, FirmwareStaged: true, FirmwareAwaitingWindow: true, FirmwareDraining: true,
+	FirmwareTrial:     true,
 	FirmwareVerifying: true, FirmwareRolledBack: true, FirmwareFailed: true, FirmwareUnsupported: true,
 }
 
@@ -137,7 +140,8 @@ func (s *Status) tameFirmware() {
 		return
 	}
 	if !firmwareStates[f.State] {
-		s.Firmware, s.TooMuch = nil, fmt.Sprintf("it says that its boot configuration is %.40q, which is not a state", f.State)
+		s.Firmware, s.TooMuch = nil,
+			fmt.Sprintf("it says that its boot configuration is %.40q, which is not a state", f.State)
 		return
 	}
 	bad := f.Bad[:0]

@@ -58,8 +58,9 @@ type JoinAnswer struct {
 	External             bool      `json:"external,omitempty"`
 	Prefix               string    `json:"prefix,omitempty"` // of all topics; empty: DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
-	Time                 time.Time `json:"time"`                  // the hub's clock
-	FirmwareKey          []byte    `json:"firmwareKey,omitempty"` // by which the hub signs boot configurations: Ed25519, public
+	Time                 time.Time `json:"time"` // the hub's clock
+	// by which the hub signs boot configurations: Ed25519, public
+	FirmwareKey []byte `json:"firmwareKey,omitempty"`
 }
 
 // A JoinRefusal says in one sentence why there is no JoinAnswer, and what to do.
@@ -79,7 +80,8 @@ func ParseJoinRequest(data []byte) (JoinRequest, error) {
 	}
 	err := ValidMachine(r.MachineID)
 	if len(r.Serial) > MaxSerial || len(r.Waiting) > 253 {
-		err = errors.Join(err, fmt.Errorf("serial has %d bytes and waiting %d, at most %d and 253 are read", len(r.Serial), len(r.Waiting), MaxSerial))
+		err = errors.Join(err, fmt.Errorf("serial has %d bytes and waiting %d, at most %d and 253 are read", len(r.Serial),
+			len(r.Waiting), MaxSerial))
 	}
 	return r, check("join request", err)
 }
@@ -98,7 +100,8 @@ func ParseJoinAnswer(data []byte) (JoinAnswer, error) {
 		return JoinAnswer{}, err
 	}
 	if a.LeaseIntervalSeconds < 1 || a.LeaseIntervalSeconds > MaxLeaseSecs {
-		return JoinAnswer{}, fmt.Errorf("join answer: leaseIntervalSeconds is %d, but must be between 1 and %d", a.LeaseIntervalSeconds, MaxLeaseSecs)
+		return JoinAnswer{}, fmt.Errorf("join answer: leaseIntervalSeconds is %d, but must be between 1 and %d",
+			a.LeaseIntervalSeconds, MaxLeaseSecs)
 	}
 	if len(a.Brokers) > MaxBrokers {
 		return JoinAnswer{}, fmt.Errorf("join answer: %d brokers, at most %d are read", len(a.Brokers), MaxBrokers)
@@ -132,14 +135,18 @@ const (
 func ParseJoinToken(text string) (JoinToken, error) {
 	parts := strings.Split(strings.TrimSpace(text), ".")
 	if len(parts) != 4 || parts[0] != joinTokenVersion {
-		return JoinToken{}, fmt.Errorf("a join token has the form %s.<hash>.<id>.<secret>: copy all of what `flotilla-hub token create` printed", joinTokenVersion)
+		return JoinToken{}, fmt.Errorf(
+			"a join token has the form %s.<hash>.<id>.<secret>: copy all of what `flotilla-hub token create` printed",
+			joinTokenVersion)
 	}
 	t := JoinToken{Pin: strings.ToLower(parts[1]), ID: parts[2], Secret: parts[3]}
 	if _, err := hex.DecodeString(t.Pin); err != nil || len(t.Pin) != pinDigits {
-		return JoinToken{}, fmt.Errorf("the hash in the join token has not %d hex digits: copy all of what `flotilla-hub token create` printed", pinDigits)
+		return JoinToken{}, fmt.Errorf(
+			"the hash in the join token has not %d hex digits: copy all of what `flotilla-hub token create` printed", pinDigits)
 	}
 	if !alphanumeric(t.ID, 32) || !alphanumeric(t.Secret, 64) {
-		return JoinToken{}, errors.New("the join token is cut or has letters that do not belong to it: copy all of what `flotilla-hub token create` printed")
+		return JoinToken{}, errors.New("the join token is cut or has letters that do not belong to it: copy all of what " +
+			"`flotilla-hub token create` printed")
 	}
 	return t, nil
 }

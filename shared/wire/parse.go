@@ -125,7 +125,8 @@ func validPart(part, parts int) error {
 	if part == 0 && parts == 0 || part >= 1 && part <= parts && parts <= MaxParts {
 		return nil
 	}
-	return fmt.Errorf("this is part %d of %d, but parts are counted from 1, and at most %d are read", part, parts, MaxParts)
+	return fmt.Errorf("this is part %d of %d, but parts are counted from 1, and at most %d are read", part, parts,
+		MaxParts)
 }
 
 // ParseDesired reads a desired payload, or a part of one: at most MaxToDevice bytes of
@@ -161,7 +162,8 @@ func ParseDesired(data []byte) (Desired, error) {
 	case d.Hub == "":
 		err = errors.New("hub is missing: generations compare within one hub only")
 	case d.LeaseIntervalSeconds < 0 || d.LeaseIntervalSeconds > MaxLeaseSecs:
-		err = fmt.Errorf("leaseIntervalSeconds is %d, but it must be 1 to %d, or 0 to keep the present one", d.LeaseIntervalSeconds, MaxLeaseSecs)
+		err = fmt.Errorf("leaseIntervalSeconds is %d, but it must be 1 to %d, or 0 to keep the present one",
+			d.LeaseIntervalSeconds, MaxLeaseSecs)
 	}
 	return d, check("desired", err)
 }

@@ -38,16 +38,17 @@ func PackPods(p Pods, entries []json.RawMessage) ([][]byte, error) {
 func PackDesired(d Desired) ([][]byte, error) {
 	pods, maps, secrets := len(d.Pods), len(d.ConfigMaps), len(d.Secrets)
 	total := 0
-	payloads, err := inParts(pods+maps+secrets, packing{MaxToDevice, MaxFromDevice, MaxToDevice}, func(lo, hi, part, parts int) ([]byte, error) {
-		p := d
-		p.Part, p.Parts = part, parts
-		p.Pods = within(d.Pods, lo, hi)
-		p.ConfigMaps = within(d.ConfigMaps, lo-pods, hi-pods)
-		p.Secrets = within(d.Secrets, lo-pods-maps, hi-pods-maps)
-		text, err := json.Marshal(p)
-		total = max(total, len(text))
-		return text, err
-	})
+	payloads, err := inParts(pods+maps+secrets, packing{MaxToDevice, MaxFromDevice, MaxToDevice},
+		func(lo, hi, part, parts int) ([]byte, error) {
+			p := d
+			p.Part, p.Parts = part, parts
+			p.Pods = within(d.Pods, lo, hi)
+			p.ConfigMaps = within(d.ConfigMaps, lo-pods, hi-pods)
+			p.Secrets = within(d.Secrets, lo-pods-maps, hi-pods-maps)
+			text, err := json.Marshal(p)
+			total = max(total, len(text))
+			return text, err
+		})
 	if err == nil && total > MaxDesired {
 		err = fmt.Errorf("it has %d bytes, at most %d are read", total, MaxDesired)
 	}

@@ -52,16 +52,19 @@ type Status struct {
 	Registration Registration      `json:"registration"`
 	Status       corev1.NodeStatus `json:"status"`
 	Hardware     json.RawMessage   `json:"hardware,omitempty"` // board, sensors, buses, storage
-	Volumes      []VolumeState     `json:"volumes,omitempty"`  // those of the desired state that are there, or have been removed
-	Vitals       *Vitals           `json:"vitals,omitempty"`   // nil: the agent is older than they are, or has not measured yet
-	Firmware     *FirmwareStatus   `json:"firmware,omitempty"` // nil: the agent is older than this, or nothing is wanted of its boot
+	// those of the desired state that are there, or have been removed
+	Volumes []VolumeState `json:"volumes,omitempty"`
+	Vitals  *Vitals       `json:"vitals,omitempty"` // nil: the agent is older than they are, or has not measured yet
+	// nil: the agent is older than this, or nothing is wanted of its boot
+	Firmware *FirmwareStatus `json:"firmware,omitempty"`
 	// Proof that the boot is of the holder of the node's key, for a hub that does not see the
 	// certificate: its devices connect to a broker.
 	Proof *Proof `json:"proof,omitempty"`
 	// Profile is the name of the board profile under which Status was computed, "" for none; nil: the
 	// agent is older than this.
 	Profile *string `json:"profile,omitempty"`
-	// Connection is the number of the connection in this boot, from 1; 0: the agent is older than this.
+	// Connection is the number of the connection in this boot, from 1; 0: the agent is older than
+	// this.
 	Connection uint64 `json:"connection,omitempty"`
 
 	TooMuch string `json:"-"` // what of it was said and not kept, in half a sentence
@@ -144,20 +147,25 @@ const (
 // A Desired is everything that a device is to run. The device stores it before
 // it acts and lives from it while it is offline.
 type Desired struct {
-	Generation           int64               `json:"generation"`
-	Hub                  string              `json:"hub"`             // identity of the hub: generations compare within one hub only
-	Part                 int                 `json:"part,omitempty"`  // from 1, of one that comes in Parts; each has objects of its own
-	Parts                int                 `json:"parts,omitempty"` //
-	Pods                 []corev1.Pod        `json:"pods"`
-	ConfigMaps           []corev1.ConfigMap  `json:"configMaps"`
-	Secrets              []corev1.Secret     `json:"secrets"`
-	Volumes              []Volume            `json:"volumes,omitempty"`     // persistent ones: those of its pods, and those to be removed
-	Profile              *fleet.BoardProfile `json:"profile,omitempty"`     // the board profile that matches this node
-	PodCIDR              string              `json:"podCIDR,omitempty"`     // addresses of the pods that have a network of their own; empty: the engine's choice
-	Firmware             *Firmware           `json:"firmware,omitempty"`    // nil: the hub wants nothing of its boot
-	FirmwareKey          []byte              `json:"firmwareKey,omitempty"` // Ed25519, public; a device keeps the first that it is told
-	LeaseIntervalSeconds int32               `json:"leaseIntervalSeconds"`
-	Time                 time.Time           `json:"time"`
+	Generation int64 `json:"generation"`
+	// identity of the hub: generations compare within one hub only
+	Hub string `json:"hub"`
+	// from 1, of one that comes in Parts; each has objects of its own
+	Part       int                `json:"part,omitempty"`
+	Parts      int                `json:"parts,omitempty"` //
+	Pods       []corev1.Pod       `json:"pods"`
+	ConfigMaps []corev1.ConfigMap `json:"configMaps"`
+	Secrets    []corev1.Secret    `json:"secrets"`
+	// persistent ones: those of its pods, and those to be removed
+	Volumes []Volume            `json:"volumes,omitempty"`
+	Profile *fleet.BoardProfile `json:"profile,omitempty"` // the board profile that matches this node
+	// addresses of the pods that have a network of their own; empty: the engine's choice
+	PodCIDR  string    `json:"podCIDR,omitempty"`
+	Firmware *Firmware `json:"firmware,omitempty"` // nil: the hub wants nothing of its boot
+	// Ed25519, public; a device keeps the first that it is told
+	FirmwareKey          []byte    `json:"firmwareKey,omitempty"`
+	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
+	Time                 time.Time `json:"time"`
 	// Dismissed: the device's enrolment has ended. There is nothing else in it then.
 	Dismissed *Dismissed `json:"dismissed,omitempty"`
 }
@@ -190,17 +198,18 @@ type Dismissed struct {
 
 // A Request asks a device for something now; its id is in the topic.
 type Request struct {
-	Type            string     `json:"type"` // see the Request… constants
-	Pod             string     `json:"pod,omitempty"`
-	Container       string     `json:"container,omitempty"`
-	Command         []string   `json:"command,omitempty"`
-	TTY             bool       `json:"tty,omitempty"`
-	Stdin           bool       `json:"stdin,omitempty"`
-	TailLines       *int64     `json:"tailLines,omitempty"`
-	Follow          bool       `json:"follow,omitempty"`
-	Previous        bool       `json:"previous,omitempty"`
-	SinceSeconds    *int64     `json:"sinceSeconds,omitempty"`
-	SinceTime       *time.Time `json:"sinceTime,omitempty"` // exactly, by the device's clock; older agents go by sinceSeconds
+	Type         string   `json:"type"` // see the Request… constants
+	Pod          string   `json:"pod,omitempty"`
+	Container    string   `json:"container,omitempty"`
+	Command      []string `json:"command,omitempty"`
+	TTY          bool     `json:"tty,omitempty"`
+	Stdin        bool     `json:"stdin,omitempty"`
+	TailLines    *int64   `json:"tailLines,omitempty"`
+	Follow       bool     `json:"follow,omitempty"`
+	Previous     bool     `json:"previous,omitempty"`
+	SinceSeconds *int64   `json:"sinceSeconds,omitempty"`
+	// exactly, by the device's clock; older agents go by sinceSeconds
+	SinceTime       *time.Time `json:"sinceTime,omitempty"`
 	Timestamps      bool       `json:"timestamps,omitempty"`
 	LimitBytes      *int64     `json:"limitBytes,omitempty"`
 	DeadlineSeconds int64      `json:"deadlineSeconds,omitempty"`
@@ -210,7 +219,8 @@ type Request struct {
 	Port            int32      `json:"port,omitempty"`  // port-forward
 	Width           uint16     `json:"width,omitempty"` // resize
 	Height          uint16     `json:"height,omitempty"`
-	NewBoot         bool       `json:"newBoot,omitempty"` // refresh: under a new boot id, because another has followed the device's
+	// refresh: under a new boot id, because another has followed the device's
+	NewBoot bool `json:"newBoot,omitempty"`
 }
 
 // Types of a Request. The inputs (stdin, resize, close-stdin) go to an exec, an

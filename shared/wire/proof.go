@@ -29,7 +29,8 @@ func ProofText(hub, node, boot string) []byte {
 
 func (p *Proof) valid() error {
 	if p != nil && (len(p.Key) > MaxProof || len(p.Signature) > MaxProof) {
-		return fmt.Errorf("proof has a key of %d and a signature of %d bytes, at most %d are read", len(p.Key), len(p.Signature), MaxProof)
+		return fmt.Errorf("proof has a key of %d and a signature of %d bytes, at most %d are read", len(p.Key),
+			len(p.Signature), MaxProof)
 	}
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 
 // ReportedLabels are the labels of Kubernetes that devices report and the hub sets itself, by
 // what it knows of the device.
-var ReportedLabels = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
+var ReportedLabels = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable,
+	"beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
 
 // CheckLabel tells why a device may not give itself a label when it registers: it cannot be
 // one, or is Kubernetes' own, such as those that decide where pods may run.
@@ -34,7 +35,9 @@ func CheckTaint(t corev1.Taint) error {
 
 func checkPair(what, key, value string) error {
 	if Reserved(key) {
-		return fmt.Errorf("%s %q is Kubernetes' own, and not for a device to give itself: use another prefix, or set it on the Node", what, key)
+		return fmt.Errorf(
+			"%s %q is Kubernetes' own, and not for a device to give itself: use another prefix, or set it on the Node", what,
+			key)
 	}
 	if msgs := validation.IsQualifiedName(key); len(msgs) > 0 {
 		return fmt.Errorf("%s %q: the key %s", what, key, msgs[0])

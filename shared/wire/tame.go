@@ -31,7 +31,8 @@ func (s *Status) tame() {
 		for _, x := range []struct {
 			is          **float64
 			least, most float64
-		}{{&v.CPU, 0, 1}, {&v.Memory, 0, 1}, {&v.Disk, 0, 1}, {&v.Temperature, -100, 250}, {&v.Supply, 0, 1000}, {&v.RTT, 0, 3600}} {
+		}{{&v.CPU, 0, 1}, {&v.Memory, 0, 1}, {&v.Disk, 0, 1}, {&v.Temperature, -100, 250}, {&v.Supply, 0, 1000},
+			{&v.RTT, 0, 3600}} {
 			if f := *x.is; f != nil && (*f < x.least || *f > x.most) {
 				*x.is = nil
 			}

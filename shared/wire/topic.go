@@ -124,10 +124,13 @@ func ValidID(id string) error {
 func ValidPrefix(prefix string) error {
 	bad := prefix == "" || len(prefix) > MaxPrefix || strings.HasPrefix(prefix, "$")
 	for level := range strings.SplitSeq(prefix, "/") {
-		bad = bad || level == "" || strings.ContainsFunc(level, func(r rune) bool { return r <= ' ' || r == '+' || r == '#' || r > '~' })
+		bad = bad || level == "" || strings.ContainsFunc(level, func(r rune) bool {
+			return r <= ' ' || r == '+' || r == '#' || r > '~'
+		})
 	}
 	if bad {
-		return fmt.Errorf("topic prefix %.150q must be levels of visible ASCII between single slashes, without + and #, at most %d bytes, like %s", prefix, MaxPrefix, DefaultPrefix)
+		return fmt.Errorf("topic prefix %.150q must be levels of visible ASCII between single slashes, without + and #, "+
+			"at most %d bytes, like %s", prefix, MaxPrefix, DefaultPrefix)
 	}
 	return nil
 }

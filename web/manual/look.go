@@ -86,14 +86,16 @@ func (l *look) picture(w util.BufWriter, source []byte, n ast.Node, in bool) (as
 	if !isSVG {
 		return ast.WalkStop, fmt.Errorf("picture %s does not begin with <svg", image.Destination)
 	}
-	_, err = fmt.Fprintf(w, `<span class="picture" tabindex="0"><svg role="img" aria-label="%s" %s</span>`, html.EscapeString(plain(n, source)), svg)
+	_, err = fmt.Fprintf(w, `<span class="picture" tabindex="0"><svg role="img" aria-label="%s" %s</span>`,
+		html.EscapeString(plain(n, source)), svg)
 	return ast.WalkSkipChildren, err
 }
 
 // code can be scrolled with the keyboard, too.
 func code(w util.BufWriter, source []byte, n ast.Node, in bool) (ast.WalkStatus, error) {
 	if in {
-		_, err := fmt.Fprintf(w, "<pre tabindex=\"0\"><code>%s</code></pre>\n", html.EscapeString(string(n.Lines().Value(source))))
+		_, err := fmt.Fprintf(w, "<pre tabindex=\"0\"><code>%s</code></pre>\n",
+			html.EscapeString(string(n.Lines().Value(source))))
 		return ast.WalkSkipChildren, err
 	}
 	return ast.WalkContinue, nil

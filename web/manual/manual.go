@@ -85,7 +85,8 @@ func Load(files fs.FS) (*Manual, error) {
 	if err != nil {
 		return nil, err
 	}
-	md := goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(&look{files}, 100))))
+	md := goldmark.New(goldmark.WithExtensions(extension.Table),
+		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(&look{files}, 100))))
 	var first ast.Node
 	var firstSource []byte
 	for _, name := range names {
@@ -129,7 +130,8 @@ func (m *Manual) list(first ast.Node, source []byte) error {
 				to := firstLink(item)
 				p := m.pages[strings.TrimPrefix(strings.TrimPrefix(to, Root), "/")]
 				if p == nil || seen[p.Name] || len(m.Groups) == 0 {
-					return fmt.Errorf("%s.md: the entry %q must link to a page, which is there and named once, below a heading", First, plain(item, source))
+					return fmt.Errorf("%s.md: the entry %q must link to a page, which is there and named once, below a heading",
+						First, plain(item, source))
 				}
 				seen[p.Name] = true
 				g := &m.Groups[len(m.Groups)-1]
@@ -304,7 +306,9 @@ func (p *Page) relink(doc ast.Node) error {
 
 // slug is the anchor of a heading of words.
 func slug(title string) string {
-	words := strings.FieldsFunc(strings.ToLower(title), func(r rune) bool { return r < '0' || r > '9' && r < 'a' || r > 'z' && r < 0x80 })
+	words := strings.FieldsFunc(strings.ToLower(title), func(r rune) bool {
+		return r < '0' || r > '9' && r < 'a' || r > 'z' && r < 0x80
+	})
 	return strings.Join(words, "-")
 }
 

@@ -84,7 +84,8 @@ func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
 	}
 	t.made++
 	s.Labels = maps.Clone(s.Labels)
-	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, limits: engine.LimitsOf(s, t.info), network: t.networks[s.Network], image: image, state: engine.Created, created: time.Now()}
+	c := &instance{id: newID(t.made, s.Name), number: t.made, spec: s, limits: engine.LimitsOf(s, t.info),
+		network: t.networks[s.Network], image: image, state: engine.Created, created: time.Now()}
 	t.containers = append(t.containers, c)
 	t.notify(s.Labels)
 	return c.id, nil
@@ -109,7 +110,8 @@ func (t *Twin) Start(ctx context.Context, id string) error {
 	}
 	if c.spec.NetworkOf != "" {
 		if owner := t.find(c.spec.NetworkOf); owner == nil || owner.state != engine.Running {
-			return fmt.Errorf("start container %s: the container whose network it shares does not run: %s", c.spec.Name, c.spec.NetworkOf)
+			return fmt.Errorf("start container %s: the container whose network it shares does not run: %s", c.spec.Name,
+				c.spec.NetworkOf)
 		}
 	}
 	if owner, port, taken := t.portTaken(c); taken {
@@ -152,7 +154,8 @@ func (t *Twin) Update(ctx context.Context, id string, s engine.Spec) error {
 	if t.info.Name != "podman" {
 		c.limits = engine.LimitsOf(c.spec, t.info)
 	}
-	if c.state == engine.Running && t.info.MemLimit && c.spec.MemoryBytes > 0 && c.play.MemoryBytes > uint64(c.spec.MemoryBytes) {
+	if c.state == engine.Running && t.info.MemLimit && c.spec.MemoryBytes > 0 &&
+		c.play.MemoryBytes > uint64(c.spec.MemoryBytes) {
 		t.end(c, time.Now(), 137, true)
 	}
 	return nil
@@ -205,7 +208,8 @@ func (t *Twin) await(ctx context.Context, call, object string, done func() bool)
 	}
 }
 
-// Remove implements engine.Engine. As in Podman, a container in whose network another one runs stays.
+// Remove implements engine.Engine. As in Podman, a container in whose network another one runs
+// stays.
 func (t *Twin) Remove(ctx context.Context, id string) error {
 	if err := t.enter(ctx, "Remove", id); err != nil {
 		return err
@@ -277,7 +281,8 @@ func (t *Twin) ImageUser(ctx context.Context, ref string) (string, error) {
 }
 
 // ImageTree implements engine.Engine.
-func (t *Twin) ImageTree(ctx context.Context, ref string, s engine.Spec, take func(size int64) (func(*tar.Header, io.Reader) error, error)) (err error) {
+func (t *Twin) ImageTree(ctx context.Context, ref string, s engine.Spec,
+	take func(size int64) (func(*tar.Header, io.Reader) error, error)) (err error) {
 	if err := t.enter(ctx, "ImageTree", ref); err != nil {
 		return err
 	}
@@ -346,7 +351,8 @@ func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, 
 			return err
 		}
 		if left -= step; left > 0 && told != nil {
-			told(engine.Progress{Layers: 1, Bytes: int64(float64(offer.Size) * (1 - float64(left)/float64(offer.Delay))), Total: offer.Size})
+			told(engine.Progress{Layers: 1, Bytes: int64(float64(offer.Size) * (1 - float64(left)/float64(offer.Delay))),
+				Total: offer.Size})
 		}
 	}
 	if offer.Err != nil {

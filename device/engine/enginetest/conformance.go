@@ -12,10 +12,11 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// Conformance checks the promises of engine.Engine against any engine that holds ToolImage. open returns an engine, once
-// for each case. around runs a case: for the twin it is synctest.Test, for real engines it just calls the case. What it
-// creates, it removes.
-func Conformance(t *testing.T, open func(t *testing.T) engine.Engine, around func(t *testing.T, run func(t *testing.T))) {
+// Conformance checks the promises of engine.Engine against any engine that holds ToolImage. open
+// returns an engine, once for each case. around runs a case: for the twin it is synctest.Test, for
+// real engines it just calls the case. What it creates, it removes.
+func Conformance(t *testing.T, open func(t *testing.T) engine.Engine,
+	around func(t *testing.T, run func(t *testing.T))) {
 	for _, c := range slices.Concat(lifeCases, networkCases, streamCases) {
 		t.Run(c.name, func(t *testing.T) {
 			around(t, func(t *testing.T) {
@@ -65,7 +66,8 @@ func (k *kit) clean() {
 func (k *kit) spec(verbs string) engine.Spec {
 	k.made++
 	key, value, _ := strings.Cut(k.label, "=")
-	return engine.Spec{Name: fmt.Sprintf("flotilla-test-%s-%d", value, k.made), Image: ToolImage, Args: strings.Fields(verbs), Labels: map[string]string{key: value}}
+	return engine.Spec{Name: fmt.Sprintf("flotilla-test-%s-%d", value, k.made), Image: ToolImage,
+		Args: strings.Fields(verbs), Labels: map[string]string{key: value}}
 }
 
 func (k *kit) must(err error) {
@@ -115,7 +117,10 @@ func (k *kit) look(id string) engine.Container {
 func (k *kit) await(id string, want engine.State) engine.Container {
 	k.Helper()
 	c := engine.Container{}
-	k.eventually(func() bool { c = k.look(id); return c.State == want }, func() string { return fmt.Sprintf("container is %+v, want %s", c, want) })
+	k.eventually(func() bool {
+		c = k.look(id)
+		return c.State == want
+	}, func() string { return fmt.Sprintf("container is %+v, want %s", c, want) })
 	return c
 }
 
@@ -123,7 +128,10 @@ func (k *kit) await(id string, want engine.State) engine.Container {
 // its own business, which a busy machine takes a while for.
 func (k *kit) speaks(id string) {
 	k.Helper()
-	k.eventually(func() bool { out, _ := k.said(id, everything); return out != "" }, func() string { return "it says nothing" })
+	k.eventually(func() bool {
+		out, _ := k.said(id, everything)
+		return out != ""
+	}, func() string { return "it says nothing" })
 }
 
 func (k *kit) eventually(done func() bool, why func() string) {

@@ -18,7 +18,8 @@ var lifeCases = []conformanceCase{
 	{"an engine says who it is", func(k *kit) {
 		info, err := k.Info(k.ctx)
 		k.must(err)
-		if info.Name == "" || info.Version == "" || info.APIVersion == "" || info.OS != "linux" || info.Arch == "" || !strings.HasPrefix(info.Root, "/") || info.Socket == "" {
+		if info.Name == "" || info.Version == "" || info.APIVersion == "" || info.OS != "linux" || info.Arch == "" ||
+			!strings.HasPrefix(info.Root, "/") || info.Socket == "" {
 			k.Fatalf("it says %+v", info)
 		}
 	}},
@@ -236,7 +237,8 @@ var lifeCases = []conformanceCase{
 	}},
 	{"two containers cannot have one port of the device", func(k *kit) {
 		// Below the ports that other tests' hubs listen on.
-		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(10000 + time.Now().UnixNano()/1000%10000), ContainerPort: 80, Protocol: "TCP"}}
+		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(10000 + time.Now().UnixNano()/1000%10000),
+			ContainerPort: 80, Protocol: "TCP"}}
 		first, second := k.spec("wait"), k.spec("wait")
 		first.Ports, second.Ports = port, port
 		k.start(first)
@@ -257,7 +259,8 @@ var lifeCases = []conformanceCase{
 		if log, err := os.Open("/dev/kmsg"); err == nil {
 			_ = log.Close()
 		} else if !c.OOMKilled {
-			k.Skip("the engine has heard of the end before its reason, as it does now and then, and the kernel's log cannot be read here: ", err)
+			k.Skip("the engine has heard of the end before its reason, as it does now and then, and the kernel's log "+
+				"cannot be read here: ", err)
 		}
 		k.equal(c.OOMKilled, true)
 	}},

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// network is a network of this case with a block of its own, out of the range that is kept for tests of network
-// devices (RFC 2544). It is removed in the end.
+// network is a network of this case with a block of its own, out of the range that is kept for
+// tests of network devices (RFC 2544). It is removed in the end.
 func (k *kit) network(name string) engine.Network {
 	key, value, _ := strings.Cut(k.label, "=")
 	h := fnv.New32a()
@@ -21,7 +21,8 @@ func (k *kit) network(name string) engine.Network {
 		sum |= 0x10
 	}
 	n := engine.Network{Name: "flotilla-test-" + value + name, Labels: map[string]string{key: value},
-		CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(sum>>16&1), byte(sum >> 8), byte(sum) &^ 15}), 28).String()}
+		CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(sum>>16&1), byte(sum >> 8), byte(sum) &^ 15}),
+			28).String()}
 	k.nets = append(k.nets, n)
 	return n
 }

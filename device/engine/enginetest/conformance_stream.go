@@ -105,7 +105,8 @@ var streamCases = []conformanceCase{
 		s.Env = []string{"COLOUR=blue"}
 		id := k.start(s)
 		var out, problems strings.Builder
-		code, err := k.Exec(k.ctx, id, strings.Fields("/tool env COLOUR then complain oops then exit 7"), engine.Streams{Stdout: &out, Stderr: &problems})
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool env COLOUR then complain oops then exit 7"),
+			engine.Streams{Stdout: &out, Stderr: &problems})
 		k.must(err)
 		k.equal(code, 7)
 		k.equal(out.String(), "blue\n")
@@ -137,7 +138,9 @@ var streamCases = []conformanceCase{
 		begin := func() (string, chan ended) {
 			began, end := make(chan string, 1), make(chan ended, 1)
 			go func() {
-				code, err := k.Exec(k.ctx, id, strings.Fields("/tool wait"), engine.Streams{Began: func(exec string) { began <- exec }})
+				code, err := k.Exec(k.ctx, id, strings.Fields("/tool wait"), engine.Streams{Began: func(exec string) {
+					began <- exec
+				}})
 				end <- ended{code, err}
 			}()
 			return <-began, end
@@ -202,7 +205,8 @@ var streamCases = []conformanceCase{
 		var out, problems strings.Builder
 		in, typed := io.Pipe()
 		defer typed.Close()
-		code, err := k.Exec(k.ctx, id, strings.Fields("/tool size 123 45"), engine.Streams{TTY: true, Stdin: in, Stdout: &out, Stderr: &problems, Resize: sizes})
+		code, err := k.Exec(k.ctx, id, strings.Fields("/tool size 123 45"),
+			engine.Streams{TTY: true, Stdin: in, Stdout: &out, Stderr: &problems, Resize: sizes})
 		k.must(err)
 		k.equal(code, 0)
 		k.equal(out.String(), "the terminal is 123 by 45\r\n")
@@ -277,7 +281,8 @@ var streamCases = []conformanceCase{
 		k.mustBe(<-end, context.Canceled)
 	}},
 	{"who attaches and leaves leaves the container running", func(k *kit) {
-		// Without a terminal, Podman ends stdin with the first who attaches, and the API cannot change that.
+		// Without a terminal, Podman ends stdin with the first who attaches, and the API cannot change
+		// that.
 		s := k.spec("cat -")
 		s.Stdin, s.TTY = true, true
 		id := k.start(s)
@@ -324,7 +329,8 @@ var streamCases = []conformanceCase{
 		if !strings.HasPrefix(string(answer), "HTTP/1.1 200") || !strings.Contains(string(answer), "hello") {
 			k.Fatalf("it answers %q", answer)
 		}
-		if _, err := k.Dial(k.ctx, id, 8081); err == nil || !strings.Contains(err.Error(), "connection refused: nothing listens on port 8081") {
+		if _, err := k.Dial(k.ctx, id, 8081); err == nil ||
+			!strings.Contains(err.Error(), "connection refused: nothing listens on port 8081") {
 			k.Fatalf("got %v", err)
 		}
 		_, err = k.Dial(k.ctx, "flotilla-test-nothing", 1)

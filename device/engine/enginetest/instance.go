@@ -50,7 +50,8 @@ type ending struct {
 	oom  bool
 }
 
-// settle carries out the ends whose time has come. Timers do so, too, but at one instant nobody knows who is first.
+// settle carries out the ends whose time has come. Timers do so, too, but at one instant nobody
+// knows who is first.
 func (t *Twin) settle(now time.Time) {
 	for _, c := range t.containers {
 		if e := c.ending; c.state == engine.Running && !e.at.IsZero() && !e.at.After(now) {
@@ -154,7 +155,8 @@ func (t *Twin) portTaken(c *instance) (owner string, port engine.Port, taken boo
 		}
 		for _, p := range c.spec.Ports {
 			for _, q := range d.spec.Ports {
-				if p.HostPort == q.HostPort && p.Protocol == q.Protocol && (p.HostIP == q.HostIP || p.HostIP == "" || q.HostIP == "") {
+				if p.HostPort == q.HostPort && p.Protocol == q.Protocol &&
+					(p.HostIP == q.HostIP || p.HostIP == "" || q.HostIP == "") {
 					return d.spec.Name, p, true
 				}
 			}
@@ -173,7 +175,8 @@ func (c *instance) cpu(now time.Time) uint64 {
 func (c *instance) view() engine.Container {
 	v := engine.Container{
 		ID: c.id, Name: c.spec.Name, Image: c.spec.Image, ImageID: c.image.id, Labels: c.spec.Labels, State: c.state,
-		ExitCode: c.code, OOMKilled: c.oom, Error: c.problem, Created: c.created, StartedAt: c.started, FinishedAt: c.finished, Limits: c.limits,
+		ExitCode: c.code, OOMKilled: c.oom, Error: c.problem, Created: c.created, StartedAt: c.started,
+		FinishedAt: c.finished, Limits: c.limits,
 	}
 	if c.state == engine.Running {
 		v.Pid = 1000 + c.number

@@ -75,8 +75,8 @@ type datedLine struct {
 	at time.Time
 }
 
-// log is what a container has printed until now without the first seen lines, and when it will print next (zero: not
-// known).
+// log is what a container has printed until now without the first seen lines, and when it will
+// print next (zero: not known).
 func (c *instance) log(seen int, now time.Time) (lines []datedLine, next time.Time) {
 	number := c.dropped
 	for _, r := range c.runs {
@@ -259,8 +259,8 @@ func (t *Twin) during(ctx context.Context, c *instance, life int, do func(contex
 	}
 }
 
-// whole fills in what the caller does not want. A terminal has one output, and ends lines as terminals do. After shut
-// nothing is written any more.
+// whole fills in what the caller does not want. A terminal has one output, and ends lines as
+// terminals do. After shut nothing is written any more.
 func whole(s engine.Streams) (all engine.Streams, shut func()) {
 	v := valve{make(chan struct{}, 1), make(chan struct{})}
 	v.turn <- struct{}{}

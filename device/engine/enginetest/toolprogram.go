@@ -118,8 +118,8 @@ func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
 	return nil
 }
 
-// Answering is a server for Play.Dial at one address, such as :8080, or at every port where that is empty: every HTTP
-// request is answered with 200 and a line.
+// Answering is a server for Play.Dial at one address, such as :8080, or at every port where that is
+// empty: every HTTP request is answered with 200 and a line.
 func Answering(address string) func(ctx context.Context, port int) (net.Conn, error) {
 	return func(_ context.Context, port int) (net.Conn, error) {
 		if address != "" && !strings.HasSuffix(address, fmt.Sprintf(":%d", port)) {
@@ -136,7 +136,8 @@ func Answering(address string) func(ctx context.Context, port int) (net.Conn, er
 				}
 				_, _ = io.Copy(io.Discard, r.Body)
 				body := fmt.Sprintf("hello from port %d\n", port)
-				_, err = fmt.Fprintf(theirs, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				_, err = fmt.Fprintf(theirs, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s",
+					len(body), body)
 				if err != nil || r.Close {
 					return
 				}
@@ -150,7 +151,8 @@ func Answering(address string) func(ctx context.Context, port int) (net.Conn, er
 func toolPlay(s engine.Spec, words []string) Play {
 	play := Play{MemoryBytes: 1 << 20, Exits: true}
 	if len(words) == 0 {
-		return Play{Exits: true, ExitCode: 2, Lines: []Line{{Stderr: true, Text: "tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]..."}}}
+		return Play{Exits: true, ExitCode: 2,
+			Lines: []Line{{Stderr: true, Text: "tool VERB [ARGUMENT]... [then VERB [ARGUMENT]...]..."}}}
 	}
 	var now time.Duration
 	say := func(stderr bool, text string) {

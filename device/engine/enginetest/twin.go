@@ -1,9 +1,11 @@
-// Package enginetest is a container engine in memory: the twin of package engine for tests and for simulated devices. It
-// does no I/O and starts no goroutines but for commands that wait for input, so a thousand of them fit in one process; it knows the time only from package
-// time, so it lives in a testing/synctest bubble. Its containers do what their image's Program says.
+// Package enginetest is a container engine in memory: the twin of package engine for tests and for
+// simulated devices. It does no I/O and starts no goroutines but for commands that wait for input,
+// so a thousand of them fit in one process; it knows the time only from package time, so it lives
+// in a testing/synctest bubble. Its containers do what their image's Program says.
 //
-// Conformance holds the twin and the real engines to the same promises. Command image (beside it) builds the test image
-// that the real ones run, package tool is what is inside, and ToolProgram plays it for the twin.
+// Conformance holds the twin and the real engines to the same promises. Command image (beside it)
+// builds the test image that the real ones run, package tool is what is inside, and ToolProgram
+// plays it for the twin.
 package enginetest
 
 import (
@@ -24,7 +26,8 @@ import (
 // A Program says what a container does each time that it is started; run counts the starts from 0.
 type Program func(s engine.Spec, run int) Play
 
-// A Play is one run of a container. The zero Play runs for ever, says nothing, and ends with 0 as soon as it is asked to.
+// A Play is one run of a container. The zero Play runs for ever, says nothing, and ends with 0 as
+// soon as it is asked to.
 type Play struct {
 	StartError  string        // it cannot even be started, and this is why
 	Lines       []Line        // what it prints, in the order of After
@@ -40,8 +43,8 @@ type Play struct {
 	Files       int64                             // in so many files
 	Exec        func(command []string) ExecResult // nil: every command prints nothing and succeeds
 
-	// Attached plays the first process towards one who attaches; nil: it prints its lines as they come. Dial is what is
-	// at its ports; nil: nothing.
+	// Attached plays the first process towards one who attaches; nil: it prints its lines as they
+	// come. Dial is what is at its ports; nil: nothing.
 	Attached func(ctx context.Context, s engine.Streams) error
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
 }
@@ -60,7 +63,8 @@ type ExecResult struct {
 	After          time.Duration // how long it takes
 	Err            error
 
-	Run func(ctx context.Context, s engine.Streams) (code int) // instead of the above, for what reads and waits; until ctx ends
+	// instead of the above, for what reads and waits; until ctx ends
+	Run func(ctx context.Context, s engine.Streams) (code int)
 }
 
 // An Offer is an image in a registry.
@@ -155,11 +159,12 @@ func (t *Twin) addImage(ref string, o Offer) {
 // OfferImage makes an image pullable.
 func (t *Twin) OfferImage(ref string, o Offer) { t.do(func() { t.offers[ref] = o }) }
 
-// SetDown switches the engine off: every call, also those under way, fails with engine.ErrUnavailable until it is switched
-// on again. Containers go on.
+// SetDown switches the engine off: every call, also those under way, fails with
+// engine.ErrUnavailable until it is switched on again. Containers go on.
 func (t *Twin) SetDown(down bool) { t.do(func() { t.down = down }) }
 
-// Fail lets the next call of that name (Start, Pull, …) fail with err. Several faults of one name are used in turn.
+// Fail lets the next call of that name (Start, Pull, …) fail with err. Several faults of one name
+// are used in turn.
 func (t *Twin) Fail(call string, err error) {
 	t.do(func() { t.faults[call] = append(t.faults[call], err) })
 }
@@ -167,7 +172,8 @@ func (t *Twin) Fail(call string, err error) {
 // Record begins to write down calls that change something; see Calls.
 func (t *Twin) Record() { t.do(func() { t.recording = true }) }
 
-// Calls are the calls since Record, such as "Create web", "Start web", "Stop web 30s", "Pull nginx:1".
+// Calls are the calls since Record, such as "Create web", "Start web", "Stop web 30s", "Pull
+// nginx:1".
 func (t *Twin) Calls() (calls []string) {
 	t.do(func() { calls = slices.Clone(t.calls) })
 	return calls
@@ -178,7 +184,8 @@ func (t *Twin) Exit(name string, code int) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), code, false) })
 }
 
-// Crash ends the running container of that name after it has said something; it reports whether there is one.
+// Crash ends the running container of that name after it has said something; it reports whether
+// there is one.
 func (t *Twin) Crash(name string, last []Line, code int, oom bool) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
@@ -231,7 +238,8 @@ func (t *Twin) Rename(name, to string) (found bool) {
 	return found
 }
 
-// Pause freezes the running container of that name, as docker pause does; to is whether it is to be frozen.
+// Pause freezes the running container of that name, as docker pause does; to is whether it is to be
+// frozen.
 func (t *Twin) Pause(name string, to bool) (found bool) {
 	t.do(func() {
 		from, next := engine.Running, engine.Paused
@@ -260,7 +268,8 @@ func (t *Twin) HalfRemove(name string) (found bool) {
 	return found
 }
 
-// PowerCut ends every container as a reboot of the device does: exit code 255 and nothing restarted.
+// PowerCut ends every container as a reboot of the device does: exit code 255 and nothing
+// restarted.
 func (t *Twin) PowerCut() {
 	t.do(func() {
 		for _, c := range t.containers {
@@ -296,8 +305,8 @@ func (t *Twin) wake() {
 	t.changed = make(chan struct{})
 }
 
-// notify tells the listeners that a container with these labels has changed. Changes that nobody has looked at yet
-// count as one.
+// notify tells the listeners that a container with these labels has changed. Changes that nobody
+// has looked at yet count as one.
 func (t *Twin) notify(labels map[string]string) {
 	for listener, label := range t.listeners {
 		if carries(labels, label) {

@@ -57,7 +57,9 @@ func New(c net.Conn) net.Conn {
 		return c
 	}
 	fd := -1
-	if err := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || fd < 0 {
+	if err := raw.Control(func(old uintptr) {
+		fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+	}); err != nil || fd < 0 {
 		return c
 	}
 	q := &Conn{fd: fd, local: addrPort(tcp.LocalAddr()), remote: addrPort(tcp.RemoteAddr())}

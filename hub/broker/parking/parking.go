@@ -1,13 +1,13 @@
 // Package parking holds many TCP connections on which little comes, such as those of
 // devices that renew a lease every ten seconds.
 //
-// With Go's own poller each of them costs a goroutine with its stack, and each packet
-// wakes two threads of the process: on a quiet machine that is most of what a lease
-// costs. Here a connection can be parked: it has no goroutine, and what comes on it is
-// told to its Sleeper by the one goroutine that waits for all of them. Where much comes,
-// that one wakes at most once in a tick, so that a thousand packets a second are a hundred
-// wake-ups; where little comes, with each. What is not parked behaves as any net.Conn, but
-// that it may hear of what comes a tick later. Where there is no epoll, connections stay as they are and cannot be parked.
+// With Go's own poller each of them costs a goroutine with its stack, and each packet wakes two
+// threads of the process: on a quiet machine that is most of what a lease costs. Here a connection
+// can be parked: it has no goroutine, and what comes on it is told to its Sleeper by the one
+// goroutine that waits for all of them. Where much comes, that one wakes at most once in a tick, so
+// that a thousand packets a second are a hundred wake-ups; where little comes, with each. What is
+// not parked behaves as any net.Conn, but that it may hear of what comes a tick later. Where there
+// is no epoll, connections stay as they are and cannot be parked.
 //
 // The package knows no protocol. Its neighbour is hub/broker, which decides when a
 // connection may be parked, and which packets are small enough to be answered there.

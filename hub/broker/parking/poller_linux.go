@@ -19,8 +19,9 @@ type poller struct {
 	err   error
 	began time.Time
 
-	mu    sync.Mutex
-	last  uint64 // of the numbers that connections have: a file's number is another's soon, while events of the former are on their way
+	mu sync.Mutex
+	// of the numbers that connections have: a file's number is another's soon, while events of the former are on their way
+	last  uint64
 	conns map[uint64]*Conn
 }
 
@@ -53,7 +54,8 @@ func (p *poller) add(c *Conn) error {
 	p.last++
 	c.number = p.last
 	p.conns[c.number] = c
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(c.number), Pad: int32(c.number >> 32)}
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(c.number),
+		Pad: int32(c.number >> 32)}
 	if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, c.fd, &event); err != nil {
 		delete(p.conns, c.number)
 		return fmt.Errorf("wait for a connection: %w", err)

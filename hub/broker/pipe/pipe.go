@@ -80,7 +80,8 @@ func (n *Net) Dial(ctx context.Context, device string) (net.Conn, error) {
 	}
 	a, b := net.Pipe()
 	l := &link{}
-	l.ends = [2]*end{{Conn: a, link: l, local: addr(device), remote: addr("hub")}, {Conn: b, link: l, local: addr("hub"), remote: addr(device)}}
+	l.ends = [2]*end{{Conn: a, link: l, local: addr(device), remote: addr("hub")},
+		{Conn: b, link: l, local: addr("hub"), remote: addr(device)}}
 	select {
 	case n.backlog <- l.ends[1]:
 	case <-n.closed:

@@ -45,10 +45,15 @@ var (
 
 func (o Options) check() error {
 	if !prefixForm.MatchString(o.Prefix) {
-		return fmt.Errorf("the topic prefix %.150q has characters that mean something else to brokers: use levels of letters, digits, - _ : and @ with single slashes between them, here and as --broker-prefix of the hub", o.Prefix)
+		return fmt.Errorf("the topic prefix %.150q has characters that mean something else to brokers: use levels of "+
+			"letters, digits, - _ : and @ with single slashes between them, here and as --broker-prefix of the hub", o.Prefix)
 	}
-	if strings.ContainsFunc(o.Path, func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune("\"\\$`", r) }) {
-		return fmt.Errorf("the path %q has characters that mean something else to brokers: use one without quotes, \\, $ and line breaks", o.Path)
+	if strings.ContainsFunc(o.Path, func(r rune) bool {
+		return unicode.IsControl(r) || strings.ContainsRune("\"\\$`", r)
+	}) {
+		return fmt.Errorf(
+			"the path %q has characters that mean something else to brokers: use one without quotes, \\, $ and line breaks",
+			o.Path)
 	}
 	return nil
 }
@@ -68,12 +73,14 @@ var funcs = template.FuncMap{"subject": subject, "join": strings.Join}
 func Files(kind string, o Options) ([]File, error) {
 	t, err := template.New("").Funcs(funcs).ParseFS(templates, "templates/"+kind+"/*")
 	if err != nil {
-		return nil, fmt.Errorf("write the configuration of %s: there is none; choose one of %s", kind, strings.Join(Kinds, ", "))
+		return nil, fmt.Errorf("write the configuration of %s: there is none; choose one of %s", kind,
+			strings.Join(Kinds, ", "))
 	}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("write the configuration of %s: %w", kind, err)
 	}
-	v := view{Options: o, From: []string{"lease", "status", "pods", "event", "presence", "reply/+"}, To: []string{"desired", "request/+"}, HubUser: HubUser, MaxPacket: wire.MaxToDevice + 64<<10}
+	v := view{Options: o, From: []string{"lease", "status", "pods", "event", "presence", "reply/+"},
+		To: []string{"desired", "request/+"}, HubUser: HubUser, MaxPacket: wire.MaxToDevice + 64<<10}
 	for i, a := range o.Addresses {
 		host, port, err := net.SplitHostPort(a)
 		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || !hostForm.MatchString(host) {

@@ -57,7 +57,8 @@ func main() {
 	flag.StringVar(&p.https, "https-listen", ":8443", "of the hub")
 	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "of the hub")
 	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "of the hub")
-	flag.StringVar(&p.script, "script", "", "what happens to the simulated devices: a file, or night (see flotilla-simulate --help)")
+	flag.StringVar(&p.script, "script", "",
+		"what happens to the simulated devices: a file, or night (see flotilla-simulate --help)")
 	flag.Float64Var(&p.speed, "speed", 1, "how many times faster than written the script goes")
 	flag.Parse()
 	back := foreground()
@@ -93,7 +94,8 @@ func run(ctx context.Context, p layout) error {
 		return c, err
 	}
 
-	h, err := start(p.hub(), "serve", "--data-dir", p.hubDir(), "--https-listen", p.https, "--mqtt-listen", p.mqtt, "--mqtt-dev-listen", p.dev, "--agents-dir", filepath.Join(p.bin, "agents"), "--log-level", "warn")
+	h, err := start(p.hub(), "serve", "--data-dir", p.hubDir(), "--https-listen", p.https, "--mqtt-listen", p.mqtt,
+		"--mqtt-dev-listen", p.dev, "--agents-dir", filepath.Join(p.bin, "agents"), "--log-level", "warn")
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,8 @@ func run(ctx context.Context, p layout) error {
 	}
 	// This machine is somebody's: a full disk is no reason to remove images from it.
 	anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
-	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard", anyDisk); err != nil {
+	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard",
+		anyDisk); err != nil {
 		return err
 	}
 	simulate := []string{"--hub", "mqtt://" + p.dev, "--count", "8", "--sites", "3"}
@@ -143,8 +146,8 @@ func run(ctx context.Context, p layout) error {
 	}
 }
 
-// hold makes the directory this quickstart's own, until it and all that it has started have ended: what
-// answers there is the hub that it has started, and no other's.
+// hold makes the directory this quickstart's own, until it and all that it has started have ended:
+// what answers there is the hub that it has started, and no other's.
 func hold(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -156,7 +159,8 @@ func hold(dir string) (*os.File, error) {
 	if err := unix.Flock(int(own.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		own.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another one runs in %s, or is ending: wait until it has ended, or end it with Ctrl-C where it runs", dir)
+			return nil, fmt.Errorf(
+				"another one runs in %s, or is ending: wait until it has ended, or end it with Ctrl-C where it runs", dir)
 		}
 		return nil, fmt.Errorf("lock %s: %w; put it on a local file system", dir, err)
 	}
@@ -265,9 +269,10 @@ func login(text []byte) (*api, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(k.Clusters[0].Cluster.CA)
-	return &api{url: k.Clusters[0].Cluster.Server, client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
-	}}}, nil
+	return &api{url: k.Clusters[0].Cluster.Server,
+		client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12},
+		}}}, nil
 }
 
 func (a *api) ready(ctx context.Context) error {
@@ -292,7 +297,8 @@ func (a *api) create(ctx context.Context, manifest []byte) error {
 	if err := yaml.Unmarshal(manifest, &is); err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/apis/apps/v1/namespaces/default/"+strings.ToLower(is.Kind)+"s", bytes.NewReader(manifest))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		a.url+"/apis/apps/v1/namespaces/default/"+strings.ToLower(is.Kind)+"s", bytes.NewReader(manifest))
 	if err != nil {
 		return err
 	}

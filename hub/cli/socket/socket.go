@@ -54,11 +54,12 @@ func short(path string) (s string, done func(), err error) {
 // looking is how long a hub has to answer what it knows: one that works does so at once.
 const looking = 10 * time.Second
 
-// Ask has the hub of a data directory carry out an order, and returns what it says. Orders are carried out
-// one after the other: it may be behind another.
+// Ask has the hub of a data directory carry out an order, and returns what it says. Orders are
+// carried out one after the other: it may be behind another.
 func Ask(dir, order string) (string, error) { return ask(dir, order, 2*(asking+answering)) }
 
-// Look is Ask for what the hub knows. It is asked of hubs that hang, too, and waits no longer than it has to.
+// Look is Ask for what the hub knows. It is asked of hubs that hang, too, and waits no longer than
+// it has to.
 func Look(dir, what string) (string, error) { return ask(dir, what, looking) }
 
 func ask(dir, order string, patience time.Duration) (string, error) {
@@ -79,7 +80,8 @@ func ask(dir, order string, patience time.Duration) (string, error) {
 	}
 	answer, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return "", fmt.Errorf("the hub of %s runs and has not answered for %s, and may carry it out still: see its log, and start it again if it hangs", dir, patience)
+		return "", fmt.Errorf("the hub of %s runs and has not answered for %s, and may carry it out still: see its log, "+
+			"and start it again if it hangs", dir, patience)
 	}
 	if err != nil {
 		return "", err

@@ -56,7 +56,8 @@ func (a *Hub) Client(pairs ...tls.Certificate) *http.Client {
 	return &http.Client{
 		Timeout:       30 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.Roots, Certificates: pairs}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 512},
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.Roots, Certificates: pairs},
+			ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 512},
 	}
 }
 
@@ -74,7 +75,8 @@ func (a *Hub) Answers(ctx context.Context, within time.Duration) error {
 }
 
 // Call asks and reads the answer.
-func (a *Hub) Call(ctx context.Context, c *http.Client, method, path, kind, body string) (code int, answer string, err error) {
+func (a *Hub) Call(ctx context.Context, c *http.Client, method, path, kind,
+	body string) (code int, answer string, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, a.URL(path), strings.NewReader(body))
 	if err != nil {
 		return 0, "", err

@@ -42,7 +42,8 @@ func (a *Hub) Token(ctx context.Context, args ...string) (string, error) {
 
 // Join makes a device: token, key, certificate.
 func (a *Hub) Join(ctx context.Context, token, node, machine string) (*Device, error) {
-	id, err := join.Join(ctx, join.Options{URL: "https://" + a.HTTPS, Token: token, Node: node, MachineID: machine, AgentVersion: "0", Log: slog.New(slog.DiscardHandler)})
+	id, err := join.Join(ctx, join.Options{URL: "https://" + a.HTTPS, Token: token, Node: node, MachineID: machine,
+		AgentVersion: "0", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,8 @@ func greet(conn net.Conn, clientID, user, node string) (*Link, error) {
 		return nil, fmt.Errorf("%w: CONNACK %x %v", errRefused, answer, err)
 	}
 	_ = conn.SetDeadline(time.Time{})
-	l := &Link{Conn: conn, Prefix: wire.NodePrefix(wire.DefaultPrefix, node), Packets: make(chan mqttPacket, 256), acked: make(chan struct{}, 1024), pong: make(chan struct{}, 64), over: make(chan struct{})}
+	l := &Link{Conn: conn, Prefix: wire.NodePrefix(wire.DefaultPrefix, node), Packets: make(chan mqttPacket, 256),
+		acked: make(chan struct{}, 1024), pong: make(chan struct{}, 64), over: make(chan struct{})}
 	go l.read()
 	return l, nil
 }
@@ -231,7 +233,8 @@ func (l *Link) Chatter(text string, chunks int) {
 		}
 		id, question := strings.CutPrefix(p.Topic, l.Prefix+"request/")
 		var r wire.Request
-		if !question || json.Unmarshal(p.Payload, &r) != nil || r.Type == wire.RequestAck || r.Type == wire.RequestCancel || r.Type == wire.RequestRefresh {
+		if !question || json.Unmarshal(p.Payload, &r) != nil || r.Type == wire.RequestAck || r.Type == wire.RequestCancel ||
+			r.Type == wire.RequestRefresh {
 			continue
 		}
 		go func() {
@@ -267,15 +270,18 @@ func (d *Device) address() string {
 func (d *Device) Good(inner map[string]any, fields map[string]any) []byte {
 	d.Seq++
 	status := map[string]any{
-		"capacity": map[string]any{"cpu": "4", "memory": "4Gi", "pods": "110"}, "allocatable": map[string]any{"cpu": "4", "memory": "4Gi", "pods": "110"},
-		"conditions": []map[string]any{{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it plays"}},
-		"addresses":  []map[string]any{{"type": "Hostname", "address": d.ID.Node}, {"type": "InternalIP", "address": d.address()}},
-		"nodeInfo":   map[string]any{"operatingSystem": "linux", "architecture": "arm64"},
+		"capacity":    map[string]any{"cpu": "4", "memory": "4Gi", "pods": "110"},
+		"allocatable": map[string]any{"cpu": "4", "memory": "4Gi", "pods": "110"},
+		"conditions":  []map[string]any{{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it plays"}},
+		"addresses": []map[string]any{{"type": "Hostname", "address": d.ID.Node},
+			{"type": "InternalIP", "address": d.address()}},
+		"nodeInfo": map[string]any{"operatingSystem": "linux", "architecture": "arm64"},
 	}
 	for k, v := range inner {
 		status[k] = v
 	}
-	body := map[string]any{"boot": d.Boot, "seq": d.Seq, "time": time.Now(), "machineID": d.Machine, "agentVersion": "0", "status": status}
+	body := map[string]any{"boot": d.Boot, "seq": d.Seq, "time": time.Now(), "machineID": d.Machine, "agentVersion": "0",
+		"status": status}
 	for k, v := range fields {
 		body[k] = v
 	}

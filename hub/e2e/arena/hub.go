@@ -1,5 +1,5 @@
-// Package arena starts a fresh hub for attack and load, and lets devices in to it: by its sockets and
-// its command line only, as strangers and devices know it.
+// Package arena starts a fresh hub for attack and load, and lets devices in to it: by its sockets
+// and its command line only, as strangers and devices know it.
 package arena
 
 import (
@@ -72,7 +72,8 @@ func New(ctx context.Context, program, dir string, files int, more ...string) (*
 		if err := FreeAddresses(&a.HTTPS, &a.MQTT, &a.Dev); err != nil {
 			return nil, err
 		}
-		a.args = []string{"serve", "--data-dir", a.Dir, "--https-listen", a.HTTPS, "--mqtt-listen", a.MQTT, "--mqtt-dev-listen", a.Dev, "--log-level", "warn"}
+		a.args = []string{"serve", "--data-dir", a.Dir, "--https-listen", a.HTTPS, "--mqtt-listen", a.MQTT,
+			"--mqtt-dev-listen", a.Dev, "--log-level", "warn"}
 		a.args = append(a.args, more...)
 		err := a.Start(ctx)
 		if err == nil {
@@ -92,7 +93,8 @@ func (a *Hub) Start(ctx context.Context) error {
 	}
 	a.Cmd = exec.Command(a.Program, a.args...)
 	if a.files > 0 {
-		a.Cmd = exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, a.files), a.Program}, a.args...)...)
+		a.Cmd = exec.Command("sh",
+			append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, a.files), a.Program}, a.args...)...)
 	}
 	a.Cmd.Stdout, a.Cmd.Stderr = &a.Said, &a.Said
 	a.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

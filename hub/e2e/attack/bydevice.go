@@ -17,34 +17,49 @@ import (
 // byDevice is what somebody can do who holds one device, or its certificate.
 func byDevice() []attack {
 	return []attack{
-		{name: "endless-quantities", by: "device", does: "capacities, pod statuses and registrations with 1e999999999 and its like, then more news, then a restart", run: endless},
-		{name: "damaged-news", slow: true, by: "device", does: "every kind of news cut short or with a wrong byte, at 200 places each", run: damaged},
-		{name: "changing-hardware", slow: true, by: "device", does: "240 KB of hardware that changes with each status, a minute long, as fast as it is let", run: changing(func(i int) (map[string]any, map[string]any) {
+		{name: "endless-quantities", by: "device", does: "capacities, pod statuses and registrations with 1e999999999 " +
+			"and its like, then more news, then a restart", run: endless},
+		{name: "damaged-news", slow: true, by: "device", does: "every kind of news cut short or with a wrong byte, at " +
+			"200 places each", run: damaged},
+		{name: "changing-hardware", slow: true, by: "device", does: "240 KB of hardware that changes with each status, " +
+			"a minute long, as fast as it is let", run: changing(func(i int) (map[string]any, map[string]any) {
 			return nil, map[string]any{"hardware": map[string]any{"n": i, "x": noise(i, 240<<10)}}
 		})},
-		{name: "changing-images", slow: true, by: "device", does: "the same with its list of images", run: changing(func(i int) (map[string]any, map[string]any) {
-			images := make([]map[string]any, 1000)
-			for k := range images {
-				images[k] = map[string]any{"names": []string{noise(i*1000+k, 200)}, "sizeBytes": k}
-			}
-			return map[string]any{"images": images}, nil
-		})},
-		{name: "changing-conditions", slow: true, by: "device", does: "the same with conditions of its own", run: changing(func(i int) (map[string]any, map[string]any) {
-			conditions := []map[string]any{{"type": "Ready", "status": "True"}}
-			for k := range 60 {
-				conditions = append(conditions, map[string]any{"type": fmt.Sprintf("C%d", k), "status": "True", "reason": "R", "message": noise(i*1000+k, 3000)})
-			}
-			return map[string]any{"conditions": conditions}, nil
-		})},
-		{name: "events", slow: true, by: "device", does: "3,000 events that are all different, beside one of another node", run: events},
-		{name: "replaced", by: "device", does: "the stolen device of a replaced node keeps its session, and comes again", run: replaced},
-		{name: "foreign-identity", by: "device", does: "the address Hostname, labels, taints and capacity of somebody else", run: foreign},
-		{name: "bare-client-id", by: "device", does: "a second connection without a machine takes over the session", run: bare},
-		{name: "second-machine", by: "device", does: "a clone with another machine id, while the first one lives", run: clone},
-		{name: "foreign-topics", slow: true, by: "device", does: "news of others, wildcards and $SYS, at full speed", run: topics},
-		{name: "site-token", by: "device", does: "any token of the site and a machine id enrol a node that exists", run: siteToken},
-		{name: "development-listener", by: "local user", does: "the name of an enrolled node on the development listener", run: devListener},
-		{name: "reconnects", slow: true, by: "device", does: "comes and goes eightfold, with a new boot each time", run: reconnects},
+		{name: "changing-images", slow: true, by: "device", does: "the same with its list of images",
+			run: changing(func(i int) (map[string]any, map[string]any) {
+				images := make([]map[string]any, 1000)
+				for k := range images {
+					images[k] = map[string]any{"names": []string{noise(i*1000+k, 200)}, "sizeBytes": k}
+				}
+				return map[string]any{"images": images}, nil
+			})},
+		{name: "changing-conditions", slow: true, by: "device", does: "the same with conditions of its own",
+			run: changing(func(i int) (map[string]any, map[string]any) {
+				conditions := []map[string]any{{"type": "Ready", "status": "True"}}
+				for k := range 60 {
+					conditions = append(conditions,
+						map[string]any{"type": fmt.Sprintf("C%d", k), "status": "True", "reason": "R", "message": noise(i*1000+k, 3000)})
+				}
+				return map[string]any{"conditions": conditions}, nil
+			})},
+		{name: "events", slow: true, by: "device", does: "3,000 events that are all different, beside one of another node",
+			run: events},
+		{name: "replaced", by: "device", does: "the stolen device of a replaced node keeps its session, and comes again",
+			run: replaced},
+		{name: "foreign-identity", by: "device", does: "the address Hostname, labels, taints and capacity of somebody else",
+			run: foreign},
+		{name: "bare-client-id", by: "device", does: "a second connection without a machine takes over the session",
+			run: bare},
+		{name: "second-machine", by: "device", does: "a clone with another machine id, while the first one lives",
+			run: clone},
+		{name: "foreign-topics", slow: true, by: "device", does: "news of others, wildcards and $SYS, at full speed",
+			run: topics},
+		{name: "site-token", by: "device", does: "any token of the site and a machine id enrol a node that exists",
+			run: siteToken},
+		{name: "development-listener", by: "local user", does: "the name of an enrolled node on the development listener",
+			run: devListener},
+		{name: "reconnects", slow: true, by: "device", does: "comes and goes eightfold, with a new boot each time",
+			run: reconnects},
 		{name: "renewals", by: "device", does: "certificates renewed as fast as they are given", run: renewals},
 	}
 }
@@ -111,7 +126,8 @@ func events(ctx context.Context, a *arena.Hub) (string, error) {
 	}
 	defer q.Close()
 	event := func(d *arena.Device, i int) []byte {
-		e, _ := json.Marshal(wire.Event{Boot: d.Boot, Time: time.Now(), Type: "Warning", Reason: "Worn", Message: noise(i, 3000)})
+		e, _ := json.Marshal(wire.Event{Boot: d.Boot, Time: time.Now(), Type: "Warning", Reason: "Worn",
+			Message: noise(i, 3000)})
 		return e
 	}
 	if err := q.Told(ctx, "event", event(quiet, 1)); err != nil {
@@ -177,7 +193,9 @@ func replaced(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	start := time.Now()
-	if err := arena.Until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) { return !l.Open(), nil }); err != nil {
+	if err := arena.Until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) {
+		return !l.Open(), nil
+	}); err != nil {
 		return "", err
 	}
 	cut := time.Since(start)
@@ -211,7 +229,9 @@ func outside(ctx context.Context, d *arena.Device) error {
 	}
 	_ = l.Publish("status", d.Good(nil, nil))
 	_ = l.Send(arena.Packet(0x30, append(arena.Text(nil, l.Prefix+"lease"), d.Renewal()...)))
-	if err := arena.Until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) { return !l.Open(), nil }); err != nil {
+	if err := arena.Until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) {
+		return !l.Open(), nil
+	}); err != nil {
 		return err
 	}
 	for {
@@ -239,21 +259,28 @@ func foreign(ctx context.Context, a *arena.Hub) (string, error) {
 	defer l.Close()
 	huge := map[string]any{"cpu": "1000000", "memory": "1Pi", "pods": "-5", "example.com/gpu": "99999999"}
 	err = l.Told(ctx, "status", d.Good(
-		map[string]any{"addresses": []map[string]any{{"type": "Hostname", "address": "witness"}, {"type": "InternalIP", "address": "127.0.0.1"}}, "capacity": map[string]any{"cpu": "2", "memory": "1Gi", "pods": "10"}, "allocatable": huge},
+		map[string]any{"addresses": []map[string]any{{"type": "Hostname", "address": "witness"},
+			{"type": "InternalIP", "address": "127.0.0.1"}}, "capacity": map[string]any{"cpu": "2", "memory": "1Gi",
+			"pods": "10"}, "allocatable": huge},
 		map[string]any{"registration": map[string]any{"labels": map[string]string{
-			"kubernetes.io/hostname": "witness", "topology.kubernetes.io/zone": "bergen", "node-restriction.kubernetes.io/x": "y", "node-role.kubernetes.io/control-plane": "",
+			"kubernetes.io/hostname": "witness", "topology.kubernetes.io/zone": "bergen",
+			"node-restriction.kubernetes.io/x": "y", "node-role.kubernetes.io/control-plane": "",
 		}}}))
 	if err != nil {
 		return "", err
 	}
-	if err := arena.Until(ctx, 5*time.Second, "the node is there", func() (bool, error) { _, err := a.Node(ctx, "evil"); return err == nil, err }); err != nil {
+	if err := arena.Until(ctx, 5*time.Second, "the node is there", func() (bool, error) {
+		_, err := a.Node(ctx, "evil")
+		return err == nil, err
+	}); err != nil {
 		return "the hub registers no such node", nil
 	}
 	n, err := a.Node(ctx, "evil")
 	if err != nil {
 		return "", err
 	}
-	for key, want := range map[string]string{"kubernetes.io/hostname": "evil", "topology.kubernetes.io/zone": "oslo", "node-restriction.kubernetes.io/x": "", "node-role.kubernetes.io/control-plane": ""} {
+	for key, want := range map[string]string{"kubernetes.io/hostname": "evil", "topology.kubernetes.io/zone": "oslo",
+		"node-restriction.kubernetes.io/x": "", "node-role.kubernetes.io/control-plane": ""} {
 		if _, has := n.Labels[key]; n.Labels[key] != want || has && want == "" {
 			return "", fmt.Errorf("the label %s is %q", key, n.Labels[key])
 		}
@@ -317,13 +344,15 @@ func topics(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	defer l.Close()
-	for _, filter := range []string{"#", "+/#", "$SYS/#", "$share/g/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/witness/desired", "fleet/v1/nodes/witness/request/+"} {
+	for _, filter := range []string{"#", "+/#", "$SYS/#", "$share/g/#", "fleet/v1/nodes/+/desired",
+		"fleet/v1/nodes/witness/desired", "fleet/v1/nodes/witness/request/+"} {
 		_ = l.Subscribe(filter)
 	}
 	stale, _ := json.Marshal(wire.Presence{Boot: "boot-00000000000000aa", State: wire.PresenceShutdown})
 	end, sent := time.Now().Add(20*time.Second), 0
 	for ; time.Now().Before(end) && l.Open() && sent < 200_000; sent++ {
-		topic := []string{"fleet/v1/nodes/witness/presence", "fleet/v1/nodes/witness/status", "fleet/v1/nodes/witness/desired", "x"}[sent%4]
+		topic := []string{"fleet/v1/nodes/witness/presence", "fleet/v1/nodes/witness/status",
+			"fleet/v1/nodes/witness/desired", "x"}[sent%4]
 		if l.Send(arena.Packet(0x30, append(arena.Text(nil, topic), stale...))) != nil {
 			break
 		}

@@ -21,8 +21,10 @@ import (
 // that lies about it.
 func byFirmware() []attack {
 	return []attack{
-		{name: "hostile-rollouts", by: "administrator", does: "rollouts and board profiles that nobody can mean, and good ones changed in the middle", run: hostileRollouts},
-		{name: "lying-board", by: "device", does: "says of its boot configuration what is not so, flaps, and speaks of other nodes and digests", run: lyingBoard},
+		{name: "hostile-rollouts", by: "administrator", does: "rollouts and board profiles that nobody can mean, and " +
+			"good ones changed in the middle", run: hostileRollouts},
+		{name: "lying-board", by: "device", does: "says of its boot configuration what is not so, flaps, and speaks of " +
+			"other nodes and digests", run: lyingBoard},
 	}
 }
 
@@ -68,55 +70,57 @@ var refusedRollouts = map[string]string{
 	"a window in other digits":         rolloutOf("r", `,"window":{"from":"٠١:٠٠","to":"02:00"}`),
 	"a window on Noday":                rolloutOf("r", `,"window":{"days":["Noday"],"from":"01:00","to":"02:00"}`),
 	"a window on a day twice":          rolloutOf("r", `,"window":{"days":["Mon","Mon"],"from":"01:00","to":"02:00"}`),
-	"a window on 100,000 days":         rolloutOf("r", `,"window":{"days":["Mon"`+strings.Repeat(`,"Mon"`, 100_000)+`],"from":"01:00","to":"02:00"}`),
-	"a canary that is no name":         rolloutOf("r", `,"canary":"../pi\n"`),
-	"a canary of 64 KiB":               rolloutOf("r", `,"canary":"`+strings.Repeat("a", 64<<10)+`"`),
-	"a condition of 64 KiB":            rolloutOf("r", `,"condition":"`+strings.Repeat("a", 64<<10)+`"`),
-	"a condition with a line break":    rolloutOf("r", `,"condition":"Ready\nTrue"`),
-	"a name with a path":               rolloutOf("../r", ""),
-	"a name of 254 characters":         rolloutOf(strings.Repeat("a", 254), ""),
-	"no selector":                      `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil"}}`,
-	"a selector of everything":         `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{}}}`,
-	"a selector that cannot be read":   `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"Like","values":["b"]}]}}}`,
-	"a selector of 10,000 keys":        `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"Exists"}` + strings.Repeat(`,{"key":"a","operator":"Exists"}`, 10_000) + `]}}}`,
-	"a selector with 100,000 values":   `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"` + strings.Repeat(`,"b"`, 100_000) + `]}]}}}`,
-	"no profile":                       `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"selector":{"matchLabels":{"a":"b"}}}}`,
-	"a profile with a path":            `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"../../etc/passwd","selector":{"matchLabels":{"a":"b"}}}}`,
+	"a window on 100,000 days": rolloutOf("r",
+		`,"window":{"days":["Mon"`+strings.Repeat(`,"Mon"`, 100_000)+`],"from":"01:00","to":"02:00"}`),
+	"a canary that is no name":       rolloutOf("r", `,"canary":"../pi\n"`),
+	"a canary of 64 KiB":             rolloutOf("r", `,"canary":"`+strings.Repeat("a", 64<<10)+`"`),
+	"a condition of 64 KiB":          rolloutOf("r", `,"condition":"`+strings.Repeat("a", 64<<10)+`"`),
+	"a condition with a line break":  rolloutOf("r", `,"condition":"Ready\nTrue"`),
+	"a name with a path":             rolloutOf("../r", ""),
+	"a name of 254 characters":       rolloutOf(strings.Repeat("a", 254), ""),
+	"no selector":                    `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil"}}`,
+	"a selector of everything":       `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{}}}`,
+	"a selector that cannot be read": `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"Like","values":["b"]}]}}}`,
+	"a selector of 10,000 keys":      `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"Exists"}` + strings.Repeat(`,{"key":"a","operator":"Exists"}`, 10_000) + `]}}}`,
+	"a selector with 100,000 values": `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"evil","selector":{"matchExpressions":[{"key":"a","operator":"In","values":["b"` + strings.Repeat(`,"b"`, 100_000) + `]}]}}}`,
+	"no profile":                     `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"selector":{"matchLabels":{"a":"b"}}}}`,
+	"a profile with a path":          `{"apiVersion":"flotilla.dev/v1alpha1","kind":"FirmwareRollout","metadata":{"name":"r"},"spec":{"profile":"../../etc/passwd","selector":{"matchLabels":{"a":"b"}}}}`,
 }
 
 var refusedProfiles = map[string]string{
-	"a line break in a value":              boots(`,"config":{"all":{"gpu_mem":"16\ninitramfs x"}}`),
-	"a carriage return":                    boots(`,"config":{"dtparam":["i2c_arm=on\rkernel=x"]}`),
-	"a NUL":                                boots(`,"cmdline":{"add":["quiet\u0000init=/bin/sh"]}`),
-	"a space in a word":                    boots(`,"cmdline":{"add":["quiet init=/bin/sh"]}`),
-	"another line separator":               boots(`,"cmdline":{"add":["quiet\u2028init=/bin/sh"]}`),
-	"a quoted word":                        boots(`,"cmdline":{"add":["x=\"a"]}`),
-	"another init":                         boots(`,"cmdline":{"add":["init=/bin/sh"]}`),
-	"another init, removed":                boots(`,"cmdline":{"remove":["root=/dev/mmcblk0p2"]}`),
-	"a word of the systemd family":         boots(`,"cmdline":{"add":["systemd.unit=rescue.target"]}`),
-	"our own word":                         boots(`,"cmdline":{"add":["flotilla.trial=0123456789abcdef"]}`),
-	"the end of the kernel's words":        boots(`,"cmdline":{"add":["--"]}`),
-	"another kernel":                       boots(`,"config":{"all":{"kernel":"evil.img"}}`),
-	"another kernel in capitals":           boots(`,"config":{"all":{"KERNEL":"evil.img"}}`),
-	"a key with a value in it":             boots(`,"config":{"all":{"gpu_mem=16\nkernel":"evil.img"}}`),
-	"a section as a key":                   boots(`,"config":{"all":{"[tryboot]":"x"}}`),
-	"an overclock":                         boots(`,"config":{"all":{"over_voltage":"14"}}`),
-	"an overlay with a path":               boots(`,"config":{"dtoverlay":["../evil"]}`),
-	"an overlay of overlays":               boots(`,"config":{"dtoverlay":["a,overlay=../b"]}`),
-	"an overlay by its own key":            boots(`,"config":{"all":{"overlay_prefix":"evil/"}}`),
-	"65 words":                             boots(`,"cmdline":{"add":["a0"` + counted(`,"a%d"`, 65) + `]}`),
-	"a word of 129 characters":             boots(`,"cmdline":{"add":["` + strings.Repeat("a", 129) + `"]}`),
-	"a word added and removed":             boots(`,"cmdline":{"add":["quiet"],"remove":["quiet"]}`),
-	"an unknown backend":                   profileOf("evil", `,"boot":{"backend":"sh"}`),
-	"no backend":                           profileOf("evil", `,"boot":{"cmdline":{"add":["quiet"]}}`),
-	"an unknown trial":                     boots(`,"trial":"never"`),
-	"tryboot for GRUB":                     profileOf("evil", `,"boot":{"backend":"grub-dropin","trial":"tryboot"}`),
-	"an unknown field of the boot":         boots(`,"script":"/bin/sh"`),
-	"what extends itself":                  profileOf("evil", `,"extends":["evil"]`),
-	"what extends another profile":         profileOf("evil", `,"extends":["raspberrypi-4"]`),
-	"what extends a path":                  profileOf("evil", `,"extends":["../overlays/onewire"]`),
-	"what extends one twice":               profileOf("evil", `,"extends":["onewire","onewire"]`),
-	"what extends 10,000":                  profileOf("evil", `,"extends":["onewire"`+strings.Repeat(`,"onewire"`, 10_000)+`]`),
+	"a line break in a value":       boots(`,"config":{"all":{"gpu_mem":"16\ninitramfs x"}}`),
+	"a carriage return":             boots(`,"config":{"dtparam":["i2c_arm=on\rkernel=x"]}`),
+	"a NUL":                         boots(`,"cmdline":{"add":["quiet\u0000init=/bin/sh"]}`),
+	"a space in a word":             boots(`,"cmdline":{"add":["quiet init=/bin/sh"]}`),
+	"another line separator":        boots(`,"cmdline":{"add":["quiet\u2028init=/bin/sh"]}`),
+	"a quoted word":                 boots(`,"cmdline":{"add":["x=\"a"]}`),
+	"another init":                  boots(`,"cmdline":{"add":["init=/bin/sh"]}`),
+	"another init, removed":         boots(`,"cmdline":{"remove":["root=/dev/mmcblk0p2"]}`),
+	"a word of the systemd family":  boots(`,"cmdline":{"add":["systemd.unit=rescue.target"]}`),
+	"our own word":                  boots(`,"cmdline":{"add":["flotilla.trial=0123456789abcdef"]}`),
+	"the end of the kernel's words": boots(`,"cmdline":{"add":["--"]}`),
+	"another kernel":                boots(`,"config":{"all":{"kernel":"evil.img"}}`),
+	"another kernel in capitals":    boots(`,"config":{"all":{"KERNEL":"evil.img"}}`),
+	"a key with a value in it":      boots(`,"config":{"all":{"gpu_mem=16\nkernel":"evil.img"}}`),
+	"a section as a key":            boots(`,"config":{"all":{"[tryboot]":"x"}}`),
+	"an overclock":                  boots(`,"config":{"all":{"over_voltage":"14"}}`),
+	"an overlay with a path":        boots(`,"config":{"dtoverlay":["../evil"]}`),
+	"an overlay of overlays":        boots(`,"config":{"dtoverlay":["a,overlay=../b"]}`),
+	"an overlay by its own key":     boots(`,"config":{"all":{"overlay_prefix":"evil/"}}`),
+	"65 words":                      boots(`,"cmdline":{"add":["a0"` + counted(`,"a%d"`, 65) + `]}`),
+	"a word of 129 characters":      boots(`,"cmdline":{"add":["` + strings.Repeat("a", 129) + `"]}`),
+	"a word added and removed":      boots(`,"cmdline":{"add":["quiet"],"remove":["quiet"]}`),
+	"an unknown backend":            profileOf("evil", `,"boot":{"backend":"sh"}`),
+	"no backend":                    profileOf("evil", `,"boot":{"cmdline":{"add":["quiet"]}}`),
+	"an unknown trial":              boots(`,"trial":"never"`),
+	"tryboot for GRUB":              profileOf("evil", `,"boot":{"backend":"grub-dropin","trial":"tryboot"}`),
+	"an unknown field of the boot":  boots(`,"script":"/bin/sh"`),
+	"what extends itself":           profileOf("evil", `,"extends":["evil"]`),
+	"what extends another profile":  profileOf("evil", `,"extends":["raspberrypi-4"]`),
+	"what extends a path":           profileOf("evil", `,"extends":["../overlays/onewire"]`),
+	"what extends one twice":        profileOf("evil", `,"extends":["onewire","onewire"]`),
+	"what extends 10,000": profileOf("evil",
+		`,"extends":["onewire"`+strings.Repeat(`,"onewire"`, 10_000)+`]`),
 	"more than 64 KiB":                     profileOf("evil", `,"title":"`+strings.Repeat("a", 65<<10)+`"`),
 	"a deadline of a second":               boots(`},"health":{"deadline":"1s"`),
 	"a deadline of a year":                 boots(`},"health":{"deadline":"8760h"`),
@@ -149,7 +153,9 @@ func refused(ctx context.Context, a *arena.Hub, path string, objects map[string]
 			return fmt.Errorf("%s: %d %.200s", what, code, answer)
 		case json.Unmarshal([]byte(answer), &status) != nil || status.Message == "":
 			return fmt.Errorf("%s: refused without a sentence: %.200s", what, answer)
-		case len(status.Message) > 2000 || strings.ContainsFunc(status.Message, func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f }):
+		case len(status.Message) > 2000 || strings.ContainsFunc(status.Message, func(r rune) bool {
+			return r < ' ' && r != '\n' || r == 0x7f
+		}):
 			return fmt.Errorf("%s: refused with %d bytes: %.300q", what, len(status.Message), status.Message)
 		}
 	}
@@ -192,16 +198,20 @@ func board(ctx context.Context, a *arena.Hub, name, site, machine string) (*aren
 
 // reportsBoot says something of the boot configuration, and renews.
 func reportsBoot(ctx context.Context, d *arena.Device, l *arena.Link, firmware any) error {
-	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}}, "firmware": firmware}
+	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}},
+		"firmware": firmware}
 	if err := l.Told(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
 	d.Lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes
-	return l.Send(arena.Packet(0x30, append(arena.Text(nil, l.Prefix+"lease"), wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))
+	return l.Send(arena.Packet(0x30,
+		append(arena.Text(nil, l.Prefix+"lease"),
+			wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))
 }
 
 func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
-	if err := errors.Join(refused(ctx, a, rolloutsAPI, refusedRollouts), refused(ctx, a, profilesAPI, refusedProfiles)); err != nil {
+	if err := errors.Join(refused(ctx, a, rolloutsAPI, refusedRollouts),
+		refused(ctx, a, profilesAPI, refusedProfiles)); err != nil {
 		return "", err
 	}
 	d, l, err := board(ctx, a, "pi", "oslo", "00000000000000c3")
@@ -209,7 +219,8 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	defer l.Close()
-	lied := strings.Replace(rolloutOf("first", `,"paused":true`), `"spec":`, `"status":{"phase":"Complete","kept":7,"digest":"sha256:0","document":"{}","batches":[{"number":1,"site":"oslo","nodes":["pi"],"kept":9}]},"spec":`, 1)
+	lied := strings.Replace(rolloutOf("first", `,"paused":true`), `"spec":`,
+		`"status":{"phase":"Complete","kept":7,"digest":"sha256:0","document":"{}","batches":[{"number":1,"site":"oslo","nodes":["pi"],"kept":9}]},"spec":`, 1)
 	const path = rolloutsAPI + "/first"
 	is := func(what string, so func(*fleet.FirmwareRollout) bool) error {
 		var last fleet.FirmwareRolloutStatus
@@ -226,13 +237,15 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 		a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
 		a.Create(ctx, rolloutsAPI+strict, lied),
 		is("a status that came with the spec is not taken", func(r *fleet.FirmwareRollout) bool {
-			return r.Status.Phase == fleet.RolloutPaused && r.Status.Kept == 0 && r.Status.Nodes == 1 && len(r.Status.Batches) == 0 && r.Status.Document != "{}"
+			return r.Status.Phase == fleet.RolloutPaused && r.Status.Kept == 0 && r.Status.Nodes == 1 &&
+				len(r.Status.Batches) == 0 && r.Status.Document != "{}"
 		}),
 		patch(ctx, a, path, `{"status":{"phase":"Complete","kept":7}}`, http.StatusOK),
 		patch(ctx, a, path, `{"spec":{"profile":"raspberrypi-4"}}`, http.StatusUnprocessableEntity),
 		patch(ctx, a, path, `{"spec":{"retry":5}}`, http.StatusOK),
 		patch(ctx, a, path, `{"spec":{"retry":4}}`, http.StatusUnprocessableEntity),
-		patch(ctx, a, path+"/status", `{"status":{"document":"{\"profile\":\"x\",\"revision\":0,\"backend\":\"rpi-config-txt\",\"cmdline\":{\"add\":[\"init=/bin/sh\"]}}"}}`, http.StatusUnprocessableEntity),
+		patch(ctx, a, path+"/status",
+			`{"status":{"document":"{\"profile\":\"x\",\"revision\":0,\"backend\":\"rpi-config-txt\",\"cmdline\":{\"add\":[\"init=/bin/sh\"]}}"}}`, http.StatusUnprocessableEntity),
 	); err != nil {
 		return "", err
 	}
@@ -246,17 +259,23 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 			return "", err
 		}
 		for _, ask := range []struct{ method, path, kind, body string }{
-			{http.MethodPost, rolloutsAPI, "application/json", rolloutOf("mine", "")}, {http.MethodPatch, path, "application/merge-patch+json", `{"spec":{"undo":true}}`}, {http.MethodDelete, path, "", ""},
-			{http.MethodPatch, path + "/status", "application/merge-patch+json", `{"status":{"kept":7}}`}, {http.MethodPatch, profilesAPI + "/evil", "application/merge-patch+json", `{"spec":{"boot":null}}`},
+			{http.MethodPost, rolloutsAPI, "application/json", rolloutOf("mine", "")},
+			{http.MethodPatch, path, "application/merge-patch+json", `{"spec":{"undo":true}}`},
+			{http.MethodDelete, path, "", ""},
+			{http.MethodPatch, path + "/status", "application/merge-patch+json", `{"status":{"kept":7}}`},
+			{http.MethodPatch, profilesAPI + "/evil", "application/merge-patch+json", `{"spec":{"boot":null}}`},
 		} {
-			if code, answer, err := a.Call(ctx, c, ask.method, ask.path, ask.kind, ask.body); err != nil || code != http.StatusForbidden {
+			if code, answer, err := a.Call(ctx, c, ask.method, ask.path, ask.kind, ask.body); err != nil ||
+				code != http.StatusForbidden {
 				return "", fmt.Errorf("a %s's %s %s: %d %.100s %w", role, ask.method, ask.path, code, answer, err)
 			}
 		}
 	}
 
-	// In the middle: the profile changes, goes and comes back; a second one has the same node; undo, twice, and of a stop.
-	if err := reportsBoot(ctx, d, l, map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
+	// In the middle: the profile changes, goes and comes back; a second one has the same node; undo,
+	// twice, and of a stop.
+	if err := reportsBoot(ctx, d, l,
+		map[string]any{"state": "Staged", "candidate": r.Status.Digest, "bad": []string{r.Status.Digest}}); err != nil {
 		return "", err
 	}
 	old := r.Status.Digest
@@ -267,24 +286,31 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 		}
 		return err
 	}
-	return fmt.Sprintf("%d rollouts and %d profiles refused, each with a sentence", len(refusedRollouts), len(refusedProfiles)), errors.Join(
-		patch(ctx, a, profilesAPI+"/evil", `{"spec":{"boot":{"cmdline":{"add":["quiet","splash"]}}}}`, http.StatusOK),
-		is("a changed profile is taken up", func(r *fleet.FirmwareRollout) bool { return r.Status.Digest != old && r.Status.Digest != "" }),
-		a.Create(ctx, rolloutsAPI, rolloutOf("second", "")),
-		arena.Until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
-			r, err := rollout(ctx, a, "second")
-			return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
-		}),
-		remove(profilesAPI+"/evil"),
-		is("it says that its profile is gone, or has no node", func(r *fleet.FirmwareRollout) bool { return r.Status.Phase == fleet.RolloutPending }),
-		patch(ctx, a, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
-		patch(ctx, a, path, `{"spec":{"undo":true}}`, http.StatusOK),
-		is("it is undone, for nobody has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
-		patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns of unknown fields
-		a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
-		is("it goes forward again", func(r *fleet.FirmwareRollout) bool { return !r.Status.Undoing && r.Status.Digest != "" }),
-		remove(path), remove(rolloutsAPI+"/second"),
-	)
+	return fmt.Sprintf("%d rollouts and %d profiles refused, each with a sentence", len(refusedRollouts),
+			len(refusedProfiles)), errors.Join(
+			patch(ctx, a, profilesAPI+"/evil", `{"spec":{"boot":{"cmdline":{"add":["quiet","splash"]}}}}`, http.StatusOK),
+			is("a changed profile is taken up", func(r *fleet.FirmwareRollout) bool {
+				return r.Status.Digest != old && r.Status.Digest != ""
+			}),
+			a.Create(ctx, rolloutsAPI, rolloutOf("second", "")),
+			arena.Until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
+				r, err := rollout(ctx, a, "second")
+				return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
+			}),
+			remove(profilesAPI+"/evil"),
+			is("it says that its profile is gone, or has no node", func(r *fleet.FirmwareRollout) bool {
+				return r.Status.Phase == fleet.RolloutPending
+			}),
+			patch(ctx, a, path, `{"spec":{"undo":true,"paused":false,"pauseOnFailure":true}}`, http.StatusOK),
+			patch(ctx, a, path, `{"spec":{"undo":true}}`, http.StatusOK),
+			is("it is undone, for nobody has it", func(r *fleet.FirmwareRollout) bool { return r.Status.Undoing }),
+			patch(ctx, a, path, `{"spec":{"undo":false,"undone":true}}`, http.StatusOK), // kubectl warns of unknown fields
+			a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
+			is("it goes forward again", func(r *fleet.FirmwareRollout) bool {
+				return !r.Status.Undoing && r.Status.Digest != ""
+			}),
+			remove(path), remove(rolloutsAPI+"/second"),
+		)
 }
 
 // lyingBoard has a board on each of two sites: one says everything but the truth.
@@ -299,7 +325,9 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	defer m.Close()
-	if err := errors.Join(a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)), a.Create(ctx, rolloutsAPI+strict, rolloutOf("r", `,"batchSize":100,"maxUnavailablePerSite":100,"pauseOnFailure":false,"successThreshold":1`))); err != nil {
+	if err := errors.Join(a.Create(ctx, profilesAPI+strict, boots(`,"cmdline":{"add":["quiet"]}`)),
+		a.Create(ctx, rolloutsAPI+strict,
+			rolloutOf("r", `,"batchSize":100,"maxUnavailablePerSite":100,"pauseOnFailure":false,"successThreshold":1`))); err != nil {
 		return "", err
 	}
 	var digest string
@@ -322,19 +350,27 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	if err := reportsBoot(ctx, honest, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
+	if err := reportsBoot(ctx, honest, m,
+		map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
 		return "", err
 	}
 	other := "sha256:" + strings.Repeat("ab", 32)
 	lies := []any{
 		map[string]any{"state": "UpToDate", "digest": digest},                                       // before its turn
 		map[string]any{"state": "Trial", "candidate": digest}, map[string]any{"state": "Verifying"}, // without one
-		map[string]any{"state": "UpToDate", "digest": other, "candidate": other, "bad": []string{other, digest}}, // never offered
-		map[string]any{"state": "RolledBack", "candidate": digest, "bad": []string{digest}}, map[string]any{"state": "Staged", "candidate": digest},
-		map[string]any{"state": "Kept", "digest": digest}, map[string]any{"state": ""}, map[string]any{"state": strings.Repeat("Staged", 10_000)},
-		map[string]any{"state": "Staged", "candidate": digest, "message": strings.Repeat("<img src=x onerror=alert(1)>\u202e\n", 2000), "diff": strings.Repeat("+ x\n", 10_000), "backend": strings.Repeat("x", 5000), "trial": strings.Repeat("y", 5000)},
-		map[string]any{"state": "Staged", "candidate": strings.Repeat("a", 60_000), "digest": "sha256:../../etc", "bad": slices.Repeat([]string{digest}, 900)},
-		map[string]any{"state": "Staged", "node": "honest", "since": "1900-01-01T00:00:00Z", "candidate": digest}, map[string]any{"state": "UpToDate", "since": "9999-12-31T23:59:59Z", "digest": digest},
+		// never offered
+		map[string]any{"state": "UpToDate", "digest": other, "candidate": other, "bad": []string{other, digest}},
+		map[string]any{"state": "RolledBack", "candidate": digest, "bad": []string{digest}},
+		map[string]any{"state": "Staged", "candidate": digest},
+		map[string]any{"state": "Kept", "digest": digest}, map[string]any{"state": ""},
+		map[string]any{"state": strings.Repeat("Staged", 10_000)},
+		map[string]any{"state": "Staged", "candidate": digest,
+			"message": strings.Repeat("<img src=x onerror=alert(1)>\u202e\n", 2000), "diff": strings.Repeat("+ x\n", 10_000),
+			"backend": strings.Repeat("x", 5000), "trial": strings.Repeat("y", 5000)},
+		map[string]any{"state": "Staged", "candidate": strings.Repeat("a", 60_000), "digest": "sha256:../../etc",
+			"bad": slices.Repeat([]string{digest}, 900)},
+		map[string]any{"state": "Staged", "node": "honest", "since": "1900-01-01T00:00:00Z", "candidate": digest},
+		map[string]any{"state": "UpToDate", "since": "9999-12-31T23:59:59Z", "digest": digest},
 		map[string]any{"state": 7}, map[string]any{"state": nil}, "Kept", []any{}, nil,
 	}
 	both := func(what string) error {
@@ -347,7 +383,8 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 			if n.State == fleet.FirmwareDraining || n.State == fleet.FirmwareTrying || n.State == fleet.FirmwareOverdue {
 				sites[n.Site] = true
 			}
-			if n.Name == "honest" && (n.State == fleet.FirmwareKept || n.State == fleet.FirmwareBad || n.State == fleet.FirmwareUnsupported) {
+			if n.Name == "honest" && (n.State == fleet.FirmwareKept || n.State == fleet.FirmwareBad ||
+				n.State == fleet.FirmwareUnsupported) {
 				return fmt.Errorf("%s: the other node is %s", what, n.State)
 			}
 			if len(n.Message) > 2*wire.MaxFirmwareMessage {
@@ -377,7 +414,8 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 				return "", err
 			}
 		}
-		if err := reportsBoot(ctx, honest, m, map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
+		if err := reportsBoot(ctx, honest, m,
+			map[string]any{"state": "Staged", "candidate": digest, "message": "it waits"}); err != nil {
 			return "", err
 		}
 	}
@@ -385,7 +423,9 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionFirmwareReady })
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == fleet.ConditionFirmwareReady
+	})
 	if i < 0 || n.Status.Conditions[i].Reason != "Staged" || n.Status.Conditions[i].Message != "it waits" {
 		return "", fmt.Errorf("the other node's condition: %+v", n.Status.Conditions)
 	}

@@ -22,18 +22,25 @@ import (
 // the same breath, headers without an end, answers that nobody reads.
 func byFrame() []attack {
 	return []attack{
-		{name: "rapid-resets", slow: true, by: "stranger", does: "requests over HTTP/2, each reset in the same breath, 20 s long", run: frameFlood(false, rapidResets)},
-		{name: "endless-headers", slow: true, by: "stranger", does: "a header over HTTP/2 that CONTINUATION frames go on with for ever", run: frameFlood(false, endlessHeaders)},
-		{name: "indexed-headers", slow: true, by: "stranger", does: "a long field in HPACK's table, and headers that name it 16,000 times in a byte each", run: frameFlood(false, indexedHeaders)},
-		{name: "unread-pings", slow: true, by: "stranger", does: "PING and SETTINGS over HTTP/2 as fast as they go; no answer is read", run: frameFlood(true, pingsAndSettings)},
-		{name: "closed-windows", slow: true, by: "stranger", does: "100 requests at once over HTTP/2 for the page's largest file, with a window that lets nothing through", run: frameFlood(true, closedWindows)},
-		{name: "small-frames", slow: true, by: "stranger", does: "WINDOW_UPDATE, PRIORITY, frames of an unknown type and DATA of no bytes over HTTP/2, as fast as they go", run: frameFlood(false, smallFrames)},
+		{name: "rapid-resets", slow: true, by: "stranger", does: "requests over HTTP/2, each reset in the same breath, " +
+			"20 s long", run: frameFlood(false, rapidResets)},
+		{name: "endless-headers", slow: true, by: "stranger", does: "a header over HTTP/2 that CONTINUATION frames go " +
+			"on with for ever", run: frameFlood(false, endlessHeaders)},
+		{name: "indexed-headers", slow: true, by: "stranger", does: "a long field in HPACK's table, and headers that " +
+			"name it 16,000 times in a byte each", run: frameFlood(false, indexedHeaders)},
+		{name: "unread-pings", slow: true, by: "stranger", does: "PING and SETTINGS over HTTP/2 as fast as they go; no " +
+			"answer is read", run: frameFlood(true, pingsAndSettings)},
+		{name: "closed-windows", slow: true, by: "stranger", does: "100 requests at once over HTTP/2 for the page's " +
+			"largest file, with a window that lets nothing through", run: frameFlood(true, closedWindows)},
+		{name: "small-frames", slow: true, by: "stranger", does: "WINDOW_UPDATE, PRIORITY, frames of an unknown type " +
+			"and DATA of no bytes over HTTP/2, as fast as they go", run: frameFlood(false, smallFrames)},
 	}
 }
 
 // frameFlood plays frames on eight connections for 20 s, each anew where it is cut off. It
 // may cost half of a core.
-func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context, *arena.Hub) (string, error) {
+func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context,
+	*arena.Hub) (string, error) {
 	const long = 20 * time.Second
 	return func(ctx context.Context, a *arena.Hub) (string, error) {
 		before := a.CPU()
@@ -114,7 +121,8 @@ func (f *fields) encode(more ...hpack.HeaderField) []byte {
 
 func rapidResets(w *http2.Framer, f *fields, round int) error {
 	id := uint32(2*round + 1)
-	if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: f.encode(), EndHeaders: true, EndStream: true}); err != nil {
+	if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: f.encode(), EndHeaders: true,
+		EndStream: true}); err != nil {
 		return err
 	}
 	return w.WriteRSTStream(id, http2.ErrCodeCancel)
@@ -132,7 +140,8 @@ func endlessHeaders(w *http2.Framer, f *fields, round int) error {
 func indexedHeaders(w *http2.Framer, f *fields, round int) error {
 	block := f.encode(hpack.HeaderField{Name: "x-long", Value: strings.Repeat("l", 3900)})
 	block = append(bytes.Clone(block), bytes.Repeat([]byte{0x80 | 62}, 16_000-len(block))...)
-	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: block, EndHeaders: true, EndStream: true})
+	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: block, EndHeaders: true,
+		EndStream: true})
 }
 
 func pingsAndSettings(w *http2.Framer, _ *fields, round int) error {
@@ -152,7 +161,8 @@ func closedWindows(w *http2.Framer, f *fields, round int) error {
 		time.Sleep(100 * time.Millisecond)
 		return w.WritePing(true, [8]byte{})
 	}
-	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: f.encode(), EndHeaders: true, EndStream: true})
+	return w.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*round + 1), BlockFragment: f.encode(),
+		EndHeaders: true, EndStream: true})
 }
 
 func smallFrames(w *http2.Framer, f *fields, round int) error {

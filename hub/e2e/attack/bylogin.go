@@ -39,7 +39,8 @@ func loginFlood(ctx context.Context, a *arena.Hub) (string, error) {
 		}
 	})
 	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10
-	seen := fmt.Sprintf("%d tries, %d of them told to wait, %s of CPU, %d KiB written", tried.Load(), limited.Load(), spent, kib)
+	seen := fmt.Sprintf("%d tries, %d of them told to wait, %s of CPU, %d KiB written", tried.Load(), limited.Load(),
+		spent, kib)
 	// A password that is looked at takes a tenth of a second; one that is not, a twentieth of that.
 	looked := tried.Load() - limited.Load()
 	switch most := time.Duration(limited.Load())*5*time.Millisecond + time.Duration(looked)*200*time.Millisecond; {

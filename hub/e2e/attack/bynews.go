@@ -14,7 +14,8 @@ import (
 )
 
 func endless(ctx context.Context, a *arena.Hub) (string, error) {
-	for i, q := range []string{"1e999999999", "-1e999999999", "1e-999999999", "9e2147483647", "1e-2147483648", strings.Repeat("9", 4000)} {
+	for i, q := range []string{"1e999999999", "-1e999999999", "1e-999999999", "9e2147483647", "1e-2147483648",
+		strings.Repeat("9", 4000)} {
 		d, err := a.NewDevice(ctx, fmt.Sprintf("evil-%d", i), fmt.Sprintf("%016x", 0xe0+i))
 		if err != nil {
 			return "", err
@@ -24,13 +25,16 @@ func endless(ctx context.Context, a *arena.Hub) (string, error) {
 			return "", err
 		}
 		hostile := map[string]any{"cpu": q, "memory": q, "pods": q, "example.com/x": q}
-		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile}, {"capacity": hostile, "allocatable": hostile}, nil} {
+		for _, inner := range []map[string]any{{"capacity": hostile}, {"allocatable": hostile},
+			{"capacity": hostile, "allocatable": hostile}, nil} {
 			if err := l.Publish("status", d.Good(inner, map[string]any{"hardware": map[string]any{"memory": q}})); err != nil {
 				break // it was thrown out, which is an answer too
 			}
 		}
 		pods, _ := json.Marshal(map[string]any{"boot": d.Boot, "seq": 1, "generation": 0, "pods": []any{map[string]any{
-			"uid": "u", "namespace": "default", "name": "p", "status": map[string]any{"containerStatuses": []any{map[string]any{"name": "c", "allocatedResources": hostile, "resources": map[string]any{"requests": hostile}}}},
+			"uid": "u", "namespace": "default", "name": "p",
+			"status": map[string]any{"containerStatuses": []any{map[string]any{"name": "c", "allocatedResources": hostile,
+				"resources": map[string]any{"requests": hostile}}}},
 		}}})
 		_ = l.Publish("pods", pods)
 		_ = l.Publish("status", d.Good(nil, nil))
@@ -50,14 +54,18 @@ func endless(ctx context.Context, a *arena.Hub) (string, error) {
 	return "refused, and back after kill -9", nil
 }
 
-// damaged sends news of which every reader on the way has to find an end: one did not, and the hub stood still.
+// damaged sends news of which every reader on the way has to find an end: one did not, and the hub
+// stood still.
 func damaged(ctx context.Context, a *arena.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
 	}
-	whole := map[string][]byte{"status": d.Good(nil, nil), "pods": fmt.Appendf(nil, `{"boot":%q,"seq":1,"generation":0,"pods":[{"uid":"u","namespace":"default","name":"p","status":{"phase":"Running","containerStatuses":[{"name":"c","ready":true}]}}]}`, d.Boot),
-		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.Boot), "event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`), "reply/1": []byte(`{"code":200}`)}
+	whole := map[string][]byte{"status": d.Good(nil, nil),
+		"pods":  fmt.Appendf(nil, `{"boot":%q,"seq":1,"generation":0,"pods":[{"uid":"u","namespace":"default","name":"p","status":{"phase":"Running","containerStatuses":[{"name":"c","ready":true}]}}]}`, d.Boot),
+		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.Boot),
+		"event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`),
+		"reply/1": []byte(`{"code":200}`)}
 	var l *arena.Link
 	defer func() {
 		if l != nil {

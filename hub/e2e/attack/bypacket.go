@@ -22,14 +22,25 @@ func byPacket() []attack {
 		own = append(arena.Text(own, "fleet/v1/nodes/evil/request/+"), 0)
 	}
 	return []attack{
-		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as they go, 20 s long", run: packetFlood(bytes.Repeat([]byte{0xc0, 0}, 8000))},
-		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again", run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, subscribe...)))},
-		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, again and again", run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, own...)))},
-		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go", run: packetFlood(bytes.Repeat(arena.Packet(0x82, append(arena.Text([]byte{0, 1}, "#"), 0)), 1000))},
-		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again", run: packetFlood(arena.Packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
-		{name: "acknowledgements", slow: true, by: "device", does: "PUBACK, PUBREC, PUBREL and PUBCOMP of what was never sent", run: packetFlood(bytes.Repeat([]byte{0x40, 2, 0, 9, 0x50, 2, 0, 9, 0x62, 2, 0, 9, 0x70, 2, 0, 9}, 1000))},
-		{name: "exactly-once", slow: true, by: "device", does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own", run: packetFlood(bytes.Repeat(arena.Packet(0x3c, append(arena.Text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
-		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short", run: packetFlood(append(bytes.Repeat(arena.Packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
+		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as they go, 20 s long",
+			run: packetFlood(bytes.Repeat([]byte{0xc0, 0}, 8000))},
+		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again",
+			run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, subscribe...)))},
+		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, " +
+			"again and again", run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, own...)))},
+		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go",
+			run: packetFlood(bytes.Repeat(arena.Packet(0x82, append(arena.Text([]byte{0, 1}, "#"), 0)), 1000))},
+		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again",
+			run: packetFlood(arena.Packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
+		{name: "acknowledgements", slow: true, by: "device",
+			does: "PUBACK, PUBREC, PUBREL and PUBCOMP of what was never sent",
+			run:  packetFlood(bytes.Repeat([]byte{0x40, 2, 0, 9, 0x50, 2, 0, 9, 0x62, 2, 0, 9, 0x70, 2, 0, 9}, 1000))},
+		{name: "exactly-once", slow: true, by: "device",
+			does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own",
+			run: packetFlood(bytes.Repeat(arena.Packet(0x3c,
+				append(arena.Text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
+		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short",
+			run: packetFlood(append(bytes.Repeat(arena.Packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
 	}
 }
 

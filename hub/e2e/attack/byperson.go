@@ -26,16 +26,26 @@ import (
 // was one.
 func byPerson() []attack {
 	return []attack{
-		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with quantities, names and texts that nobody can mean", run: endlessPod},
-		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself", run: hugePatch, heavy: true},
-		{name: "million-elements", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, in each form", run: millionElements},
-		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open", run: deletedOperator},
-		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that nobody reads and answers that are not read", run: unreadStreams},
-		{name: "unread-sockets", slow: true, by: "operator", does: "the same over WebSockets, and pings whose answers nobody reads", run: unreadSockets},
-		{name: "log-pattern", slow: true, by: "viewer", does: "node log queries with patterns that repeat patterns", run: logPattern},
-		{name: "unread-lists", slow: true, by: "viewer", does: "60 lists of some 20 MB each, asked for and not read", run: unreadLists},
-		{name: "unread-watches", slow: true, by: "viewer", does: "400 watches that begin with some 7 MB each, asked for and not read", run: unreadWatches},
-		{name: "refused-writes", slow: true, by: "viewer", does: "20,000 writes that are refused, each of them an audit row", run: refusedWrites},
+		{name: "endless-pod", by: "operator", does: "pods, budgets and workloads with quantities, names and texts that " +
+			"nobody can mean", run: endlessPod},
+		{name: "huge-patch", by: "operator", does: "patches of 3 MB, JSON patches that copy, YAML that refers to itself",
+			run: hugePatch, heavy: true},
+		{name: "million-elements", by: "operator", does: "60 requests at once with a million empty elements, or 16,000, " +
+			"in each form", run: millionElements},
+		{name: "deleted-operator", by: "former operator", does: "goes on reading secrets through a watch that is open",
+			run: deletedOperator},
+		{name: "unread-streams", slow: true, by: "operator", does: "128 shells and ports over SPDY, with megabytes that " +
+			"nobody reads and answers that are not read", run: unreadStreams},
+		{name: "unread-sockets", slow: true, by: "operator", does: "the same over WebSockets, and pings whose answers " +
+			"nobody reads", run: unreadSockets},
+		{name: "log-pattern", slow: true, by: "viewer", does: "node log queries with patterns that repeat patterns",
+			run: logPattern},
+		{name: "unread-lists", slow: true, by: "viewer", does: "60 lists of some 20 MB each, asked for and not read",
+			run: unreadLists},
+		{name: "unread-watches", slow: true, by: "viewer", does: "400 watches that begin with some 7 MB each, asked for " +
+			"and not read", run: unreadWatches},
+		{name: "refused-writes", slow: true, by: "viewer", does: "20,000 writes that are refused, each of them an audit row",
+			run: refusedWrites},
 	}
 }
 
@@ -44,7 +54,8 @@ func pod(name string, spec map[string]any) string {
 	for k, v := range spec {
 		container[k] = v
 	}
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name}, "spec": map[string]any{"containers": []any{container}}})
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"containers": []any{container}}})
 	if err != nil {
 		panic(err) // a mistake in an attack
 	}
@@ -59,7 +70,9 @@ func endlessPod(ctx context.Context, a *arena.Hub) (string, error) {
 	const pods, kind = "/api/v1/namespaces/default/pods", "application/json"
 	bad := map[string]string{}
 	for i, q := range []string{"1e999999999", "1e-999999999", "-1e999999999", "9e2147483647", strings.Repeat("9", 5000)} {
-		bad[pod(fmt.Sprintf("q%d", i), map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": q}, "limits": map[string]any{"cpu": q}}})] = q
+		bad[pod(fmt.Sprintf("q%d", i),
+			map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": q},
+				"limits": map[string]any{"cpu": q}}})] = q
 	}
 	bad[pod("nul", map[string]any{"env": []any{map[string]any{"name": "A", "value": "a\x00b"}}})] = "a NUL"
 	bad[pod("nulcommand", map[string]any{"command": []any{"a\x00b"}})] = "a NUL in a command"
@@ -96,7 +109,8 @@ func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	const maps = "/api/v1/namespaces/default/configmaps"
-	if err := a.Create(ctx, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"`+strings.Repeat("x", 1000)+`"}}`); err != nil {
+	if err := a.Create(ctx, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"`+
+		strings.Repeat("x", 1000)+`"}}`); err != nil {
 		return "", err
 	}
 	if err := a.Create(ctx, "/api/v1/namespaces/default/pods", pod("p", nil)); err != nil {
@@ -133,12 +147,19 @@ func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
 	err = errors.Join(
 		ask("a JSON patch of 40,000 operations", maps+"/m", "application/json-patch+json", "["+all(ops)+"]"),
 		ask("a JSON patch that doubles 200 times", maps+"/m", "application/json-patch+json", "["+all(copies)+"]"),
-		ask("a strategic merge patch of 40,000 variables", podPath, "application/strategic-merge-patch+json", `{"spec":{"containers":[{"name":"c","env":[`+all(env)+`]}]}}`),
-		ask("a strategic merge patch of 40,000 finalizers", podPath, "application/strategic-merge-patch+json", `{"metadata":{"finalizers":[`+all(finalizers)+`]}}`),
-		ask("a merge patch of 3 MB", maps+"/m", "application/merge-patch+json", `{"data":{"a":"`+strings.Repeat("y", 3_000_000)+`"}}`),
-		ask("an apply of 40,000 variables", podPath+"?fieldManager=x&force=true", "application/apply-patch+yaml", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"x","env":[`+all(env)+`]}]}}`),
-		ask("an apply of YAML that refers to itself", maps+"/m?fieldManager=x", "application/apply-patch+yaml", tower.String()),
-		ask("a merge patch nested 100,000 deep", maps+"/m", "application/merge-patch+json", strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
+		ask("a strategic merge patch of 40,000 variables", podPath, "application/strategic-merge-patch+json",
+			`{"spec":{"containers":[{"name":"c","env":[`+all(env)+`]}]}}`),
+		ask("a strategic merge patch of 40,000 finalizers", podPath, "application/strategic-merge-patch+json",
+			`{"metadata":{"finalizers":[`+all(finalizers)+`]}}`),
+		ask("a merge patch of 3 MB", maps+"/m", "application/merge-patch+json",
+			`{"data":{"a":"`+strings.Repeat("y", 3_000_000)+`"}}`),
+		ask("an apply of 40,000 variables", podPath+"?fieldManager=x&force=true", "application/apply-patch+yaml",
+			`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"x","env":[`+
+				all(env)+`]}]}}`),
+		ask("an apply of YAML that refers to itself", maps+"/m?fieldManager=x", "application/apply-patch+yaml",
+			tower.String()),
+		ask("a merge patch nested 100,000 deep", maps+"/m", "application/merge-patch+json",
+			strings.Repeat(`{"a":`, 100_000)+"1"+strings.Repeat("}", 100_000)),
 	)
 	return fmt.Sprintf("%s of CPU for all eight", a.CPU()-start), err
 }
@@ -162,7 +183,9 @@ func millionElements(ctx context.Context, a *arena.Hub) (string, error) {
 			for _, r := range [][4]string{
 				{http.MethodPost, maps, "application/json", whole},
 				{http.MethodPost, maps, "application/yaml", whole + "\n"},
-				{http.MethodPost, maps, "application/yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: m\n  ownerReferences:\n" + strings.Repeat("  - {}\n", min(n, 400_000))},
+				{http.MethodPost, maps, "application/yaml",
+					"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: m\n  ownerReferences:\n" +
+						strings.Repeat("  - {}\n", min(n, 400_000))},
 				{http.MethodPatch, named, "application/merge-patch+json", `{"metadata":{` + owners + `}}`},
 				{http.MethodPatch, named, "application/strategic-merge-patch+json", `{"metadata":{` + owners + `}}`},
 				{http.MethodPatch, named + "?fieldManager=x", "application/apply-patch+yaml", whole},
@@ -264,7 +287,8 @@ func deletedOperator(ctx context.Context, a *arena.Hub) (string, error) {
 		}
 	}
 	took := time.Since(start)
-	if err := a.Create(ctx, "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"after-the-deletion"}}`); err != nil {
+	if err := a.Create(ctx, "/api/v1/namespaces/default/secrets",
+		`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"after-the-deletion"}}`); err != nil {
 		return "", err
 	}
 	if heard.Load() {
@@ -291,12 +315,14 @@ func logPattern(ctx context.Context, a *arena.Hub) (string, error) {
 	defer l.Close()
 	go l.Chatter(strings.Repeat(strings.Repeat("a", 4000)+"\n", 16), 400)
 	start := a.CPU()
-	patterns := []string{"(a?){70}b", "(a|aa){45}b", "(a?){1000}", "(a?){1000}b", "((a{1,30}){1,30})b", "(x*)*(a*)*z{1000}", strings.Repeat("(a|b)*", 150), strings.Repeat("a{0,100}", 9), "a{500}b|a{500}c"}
+	patterns := []string{"(a?){70}b", "(a|aa){45}b", "(a?){1000}", "(a?){1000}b", "((a{1,30}){1,30})b",
+		"(x*)*(a*)*z{1000}", strings.Repeat("(a|b)*", 150), strings.Repeat("a{0,100}", 9), "a{500}b|a{500}c"}
 	answers := map[int]int{}
 	for _, follow := range []string{"", "&follow=true"} {
 		for _, pattern := range patterns {
 			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-			code, _, _ := a.Call(ctx, viewer, http.MethodGet, "/api/v1/nodes/evil/proxy/logs/?query=kubelet&pattern="+url.QueryEscape(pattern)+follow, "", "")
+			code, _, _ := a.Call(ctx, viewer, http.MethodGet,
+				"/api/v1/nodes/evil/proxy/logs/?query=kubelet&pattern="+url.QueryEscape(pattern)+follow, "", "")
 			answers[code]++
 			cancel()
 		}
@@ -317,7 +343,8 @@ func logPattern(ctx context.Context, a *arena.Hub) (string, error) {
 
 func unreadLists(ctx context.Context, a *arena.Hub) (string, error) {
 	for i := range 25 {
-		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i, noise(i, 900_000))
+		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i,
+			noise(i, 900_000))
 		if err := a.Create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
 			return "", err
 		}
@@ -377,7 +404,8 @@ func refusedWrites(ctx context.Context, a *arena.Hub) (string, error) {
 	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	arena.Each(stop, 20_000, 16, func(i int) {
-		code, _, err := a.Call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", pod(fmt.Sprintf("p%d", i), nil))
+		code, _, err := a.Call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json",
+			pod(fmt.Sprintf("p%d", i), nil))
 		switch {
 		case err == nil && (code == http.StatusForbidden || code == http.StatusTooManyRequests):
 			refused.Add(1)
@@ -414,6 +442,7 @@ func renewal2(d *arena.Device, a *arena.Hub) (string, *http.Client, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	body, err := json.Marshal(map[string]string{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
+	body, err := json.Marshal(
+		map[string]string{"csr": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
 	return string(body), a.Client(cfg.Certificates...), err
 }

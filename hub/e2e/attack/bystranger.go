@@ -19,18 +19,34 @@ import (
 // byStranger is what somebody without any right can do from the network.
 func byStranger() []attack {
 	return []attack{
-		{name: "unfinished-bodies", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a POST /join", run: unfinished("POST /join HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n{\"token\":\"", true)},
-		{name: "unfinished-logins", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a POST /login", run: unfinished("POST /login HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 2000\r\n\r\nname=a", true)},
-		{name: "unfinished-api-bodies", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a POST of a pod", run: unfinished("POST /api/v1/namespaces/default/pods HTTP/1.1\r\nHost: HOST\r\nContent-Type: application/json\r\nContent-Length: 2000\r\n\r\n{", true)},
-		{name: "unfinished-headers", slow: true, by: "stranger", files: 2500, does: "2,500 connections each with half a header", run: unfinished("GET / HTTP/1.1\r\nHost: HOST\r\nX-A", true)},
-		{name: "unfinished-handshakes", slow: true, by: "stranger", files: 2500, does: "2,500 connections to HTTPS that say nothing", run: unfinished("", false)},
-		{name: "idle-mqtt", slow: true, by: "stranger", files: 2500, does: "2,500 connections to MQTT that say nothing", run: idleMQTT},
-		{name: "huge-mqtt-packets", by: "stranger", does: "500 connections to MQTT whose first packet claims 256 MiB", run: hugeMQTT},
-		{name: "join-flood", slow: true, by: "stranger", does: "malformed and wrong join tokens as fast as they go, while ten good devices join", run: joinFlood},
-		{name: "guessed-passwords", slow: true, by: "stranger", does: "300 passwords guessed at once for a user that exists", run: guesses},
-		{name: "login-flood", slow: true, by: "stranger", does: "passwords of one person, of many and of nobody, as fast as they go", run: loginFlood},
-		{name: "anonymous-routes", by: "stranger", does: "the API, the metrics and the page without any credential", run: anonymous},
-		{name: "foreign-origin", by: "stranger", does: "a page on another port of the operator's own machine uses the session's cookie for a WebSocket", run: foreignOrigin},
+		{name: "unfinished-bodies", slow: true, by: "stranger", files: 2500,
+			does: "2,500 connections each with half a POST /join", run: unfinished("POST /join HTTP/1.1\r\nHost: "+
+				"HOST\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n{\"token\":\"", true)},
+		{name: "unfinished-logins", slow: true, by: "stranger", files: 2500,
+			does: "2,500 connections each with half a POST /login", run: unfinished("POST /login HTTP/1.1\r\nHost: "+
+				"HOST\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 2000\r\n\r\nname=a", true)},
+		{name: "unfinished-api-bodies", slow: true, by: "stranger", files: 2500,
+			does: "2,500 connections each with half a POST of a pod",
+			run: unfinished("POST /api/v1/namespaces/default/pods HTTP/1.1\r\nHost: HOST\r\nContent-Type: "+
+				"application/json\r\nContent-Length: 2000\r\n\r\n{", true)},
+		{name: "unfinished-headers", slow: true, by: "stranger", files: 2500,
+			does: "2,500 connections each with half a header", run: unfinished("GET / HTTP/1.1\r\nHost: HOST\r\nX-A", true)},
+		{name: "unfinished-handshakes", slow: true, by: "stranger", files: 2500,
+			does: "2,500 connections to HTTPS that say nothing", run: unfinished("", false)},
+		{name: "idle-mqtt", slow: true, by: "stranger", files: 2500, does: "2,500 connections to MQTT that say nothing",
+			run: idleMQTT},
+		{name: "huge-mqtt-packets", by: "stranger", does: "500 connections to MQTT whose first packet claims 256 MiB",
+			run: hugeMQTT},
+		{name: "join-flood", slow: true, by: "stranger", does: "malformed and wrong join tokens as fast as they go, " +
+			"while ten good devices join", run: joinFlood},
+		{name: "guessed-passwords", slow: true, by: "stranger", does: "300 passwords guessed at once for a user that exists",
+			run: guesses},
+		{name: "login-flood", slow: true, by: "stranger", does: "passwords of one person, of many and of nobody, as " +
+			"fast as they go", run: loginFlood},
+		{name: "anonymous-routes", by: "stranger", does: "the API, the metrics and the page without any credential",
+			run: anonymous},
+		{name: "foreign-origin", by: "stranger", does: "a page on another port of the operator's own machine uses the " +
+			"session's cookie for a WebSocket", run: foreignOrigin},
 	}
 }
 
@@ -201,7 +217,8 @@ func joinFlood(ctx context.Context, a *arena.Hub) (string, error) {
 		flood.Go(func() {
 			c := a.Client()
 			for n := i; stop.Err() == nil && n < 16*2000; n++ {
-				code, _, err := a.Call(stop, c, http.MethodPost, wire.PathJoin, "application/json", fmt.Sprintf(`{"token":%q,"csr":"x"}`, bad[n%len(bad)]))
+				code, _, err := a.Call(stop, c, http.MethodPost, wire.PathJoin, "application/json",
+					fmt.Sprintf(`{"token":%q,"csr":"x"}`, bad[n%len(bad)]))
 				if err == nil {
 					tries.Add(1)
 				}
@@ -227,7 +244,8 @@ func joinFlood(ctx context.Context, a *arena.Hub) (string, error) {
 	}
 	cancel()
 	flood.Wait()
-	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(), limited.Load(), let, (a.Wrote()-wrote)>>10)
+	seen := fmt.Sprintf("%d tries, %d of them told to wait; %d of 10 good ones let in; %d KiB written", tries.Load(),
+		limited.Load(), let, (a.Wrote()-wrote)>>10)
 	switch {
 	case in.Load() > 0:
 		return seen, fmt.Errorf("%d bad tokens are good ones", in.Load())
@@ -285,12 +303,14 @@ func foreignOrigin(ctx context.Context, a *arena.Hub) (string, error) {
 	if err != nil || cookie == nil {
 		return "", fmt.Errorf("log in: %w", err)
 	}
-	for _, origin := range []string{"http://localhost:3000", "http://127.0.0.1:8000", "https://[::1]:1", "file://", "null", "https://evil.example"} {
+	for _, origin := range []string{"http://localhost:3000", "http://127.0.0.1:8000", "https://[::1]:1", "file://",
+		"null", "https://evil.example"} {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL("/api/v1/secrets?watch=true"), nil)
 		if err != nil {
 			return "", err
 		}
-		for k, v := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Origin": origin} {
+		for k, v := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+			"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Origin": origin} {
 			r.Header.Set(k, v)
 		}
 		r.AddCookie(&http.Cookie{Name: cookie.Name, Value: cookie.Value})

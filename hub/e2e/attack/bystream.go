@@ -35,7 +35,8 @@ func playing(ctx context.Context, a *arena.Hub, operator *http.Client) (*arena.L
 		return nil, err
 	}
 	body := strings.Replace(pod("quiet", nil), `"spec":{`, `"spec":{"nodeName":"deaf",`, 1)
-	code, answer, err := a.Call(ctx, operator, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", body)
+	code, answer, err := a.Call(ctx, operator, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json",
+		body)
 	var p corev1.Pod
 	if err == nil && code/100 == 2 {
 		err = json.Unmarshal([]byte(answer), &p)
@@ -43,8 +44,11 @@ func playing(ctx context.Context, a *arena.Hub, operator *http.Client) (*arena.L
 	if err != nil || code/100 != 2 {
 		return nil, fmt.Errorf("create a pod: %d %.200s %w", code, answer, err)
 	}
-	running := corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
-	says, err := json.Marshal(wire.Pods{Boot: d.Boot, Seq: 1, Generation: 1 << 40, Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: running}}})
+	running := corev1.PodStatus{Phase: corev1.PodRunning,
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
+	says, err := json.Marshal(wire.Pods{Boot: d.Boot, Seq: 1, Generation: 1 << 40,
+		Pods: []wire.PodStatus{{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Status: running}}})
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +63,8 @@ func playing(ctx context.Context, a *arena.Hub, operator *http.Client) (*arena.L
 
 // spdy opens a stream of a pod.
 func spdy(ctx context.Context, a *arena.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
-	return upgrade(ctx, a, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.HTTPS, protocol))
+	return upgrade(ctx, a, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
+		"SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.HTTPS, protocol))
 }
 
 // upgrade asks for another protocol on a connection of its own.
@@ -149,9 +154,11 @@ func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
 	const pod = "/api/v1/namespaces/default/pods/quiet"
 	var in, sent atomic.Int64
 	arena.Each(ctx, 160, 160, func(i int) {
-		path, protocol, kinds := pod+"/exec?command=sh&stdin=true&stdout=true", "v4.channel.k8s.io", []string{"error", "stdout", "stdin"}
+		path, protocol, kinds := pod+"/exec?command=sh&stdin=true&stdout=true", "v4.channel.k8s.io",
+			[]string{"error", "stdout", "stdin"}
 		if i%2 == 1 {
-			path, protocol, kinds = pod+"/portforward", "portforward.k8s.io", []string{"error", "data", "error", "data", "error", "data", "error", "data"}
+			path, protocol, kinds = pod+"/portforward", "portforward.k8s.io",
+				[]string{"error", "data", "error", "data", "error", "data", "error", "data"}
 		}
 		conn, err := spdy(ctx, a, operator, path, protocol)
 		if err != nil {
@@ -242,7 +249,9 @@ func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
 
 // socket opens a WebSocket of a pod.
 func socket(ctx context.Context, a *arena.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
-	return upgrade(ctx, a, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.HTTPS, protocol))
+	return upgrade(ctx, a, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
+		"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
+		"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.HTTPS, protocol))
 }
 
 // frame is a whole message of a WebSocket's client, with a mask that changes nothing.

@@ -15,7 +15,8 @@ import (
 // unreadWatches opens watches that begin with everything, and reads none.
 func unreadWatches(ctx context.Context, a *arena.Hub) (string, error) {
 	for i := range 8 {
-		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i, noise(i, 900_000))
+		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i,
+			noise(i, 900_000))
 		if err := a.Create(ctx, "/api/v1/namespaces/default/configmaps", body); err != nil {
 			return "", err
 		}
@@ -29,7 +30,9 @@ func unreadWatches(ctx context.Context, a *arena.Hub) (string, error) {
 	arena.Each(ctx, 400, 100, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
-		path := []string{"/api/v1/configmaps?watch=true", "/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "/api/v1/configmaps?watch=true&labelSelector=!x"}[i%3]
+		path := []string{"/api/v1/configmaps?watch=true",
+			"/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+			"/api/v1/configmaps?watch=true&labelSelector=!x"}[i%3]
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL(path), nil)
 		if err != nil {
 			return

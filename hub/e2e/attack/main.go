@@ -90,7 +90,8 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 		if tried++; r.err != nil {
 			failed++
 		}
-		fmt.Printf(row, at.name, at.by, yes(r.err == nil), fmt.Sprintf("%d MB", r.peak>>20), fmt.Sprintf("%.1f s", r.cpu.Seconds()), r.delay.Round(time.Millisecond), r.says())
+		fmt.Printf(row, at.name, at.by, yes(r.err == nil), fmt.Sprintf("%d MB", r.peak>>20),
+			fmt.Sprintf("%.1f s", r.cpu.Seconds()), r.delay.Round(time.Millisecond), r.says())
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

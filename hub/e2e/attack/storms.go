@@ -17,7 +17,8 @@ const crowd = 1000 // devices
 // storms are good devices, all at once: what the budget promises for them.
 func storms() []attack {
 	return []attack{
-		{name: "joins", slow: true, by: "1,000 good devices", does: "join at once behind one address, then connect at once, twice", run: joins, heavy: true, storm: true},
+		{name: "joins", slow: true, by: "1,000 good devices", does: "join at once behind one address, then connect at " +
+			"once, twice", run: joins, heavy: true, storm: true},
 	}
 }
 
@@ -50,7 +51,9 @@ func joins(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	p99, all, err := reconnect(ctx, a, devices)
-	seen := fmt.Sprintf("joined in %s, %s of hub CPU each; back: p99 CONNACK %s, all leased after %s", joined.Round(100*time.Millisecond), each1.Round(100*time.Microsecond), p99.Round(time.Millisecond), all.Round(time.Millisecond))
+	seen := fmt.Sprintf("joined in %s, %s of hub CPU each; back: p99 CONNACK %s, all leased after %s",
+		joined.Round(100*time.Millisecond), each1.Round(100*time.Microsecond), p99.Round(time.Millisecond),
+		all.Round(time.Millisecond))
 	switch {
 	case err != nil:
 		return seen, err

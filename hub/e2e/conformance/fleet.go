@@ -115,7 +115,8 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 	for i := range f.nodes {
 		node := fmt.Sprintf("conformance-%d-%d", os.Getpid(), i+1)
 		state := filepath.Join(f.dir, node)
-		line, err := output(exec.CommandContext(ctx, r.hub, "token", "create", "--data-dir", f.data(), "--site", "conformance"))
+		line, err := output(exec.CommandContext(ctx, r.hub, "token", "create", "--data-dir", f.data(), "--site",
+			"conformance"))
 		if err != nil {
 			return f, err
 		}
@@ -123,13 +124,15 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 		if len(words) < 2 {
 			return f, fmt.Errorf("token create printed %q, which is no line to type", line)
 		}
-		if _, err := output(exec.CommandContext(ctx, r.device, append(words[1:], "--state-dir", state, "--node-name", node)...)); err != nil {
+		if _, err := output(exec.CommandContext(ctx, r.device,
+			append(words[1:], "--state-dir", state, "--node-name", node)...)); err != nil {
 			return f, err
 		}
 		f.joined = append(f.joined, state)
 		// The disk is somebody's: a full one is no reason to remove images from it.
 		anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
-		if _, err := f.begin(fmt.Sprintf("agent%d", i+1), r.device, "run", "--state-dir", state, "--engine", socket, "--policy", r.policy, "--eviction-hard", anyDisk); err != nil {
+		if _, err := f.begin(fmt.Sprintf("agent%d", i+1), r.device, "run", "--state-dir", state, "--engine", socket,
+			"--policy", r.policy, "--eviction-hard", anyDisk); err != nil {
 			return f, err
 		}
 	}
@@ -143,7 +146,8 @@ func (f *fleet) ready(ctx context.Context) error {
 		return err
 	}
 	err := until(ctx, "the nodes of "+f.name, func() error {
-		text, err := f.kubectl(ctx, "get", "nodes", "-o", `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}`)
+		text, err := f.kubectl(ctx, "get", "nodes", "-o",
+			`jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}`)
 		if n := strings.Count(string(text), "True"); err == nil && n != f.nodes {
 			err = fmt.Errorf("%d of %d are ready", n, f.nodes)
 		}
@@ -183,7 +187,8 @@ func (f *fleet) alone(ctx context.Context, do func() error) error {
 
 // kubectl asks the fleet's hub as its administrator.
 func (f *fleet) kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, f.r.suite.program("kubectl"), append([]string{"--kubeconfig", f.kubeconfig}, args...)...)
+	cmd := exec.CommandContext(ctx, f.r.suite.program("kubectl"),
+		append([]string{"--kubeconfig", f.kubeconfig}, args...)...)
 	cmd.Env = f.r.environment()
 	return output(cmd)
 }
@@ -216,7 +221,8 @@ type child struct {
 
 // begin starts a program of the fleet; the first is the hub. What it says is kept.
 func (f *fleet) begin(name, program string, args ...string) (*child, error) {
-	c := &child{cmd: exec.Command(program, args...), log: filepath.Join(f.r.logs, f.name+"."+name+".log"), over: make(chan struct{})}
+	c := &child{cmd: exec.Command(program, args...), log: filepath.Join(f.r.logs, f.name+"."+name+".log"),
+		over: make(chan struct{})}
 	log, err := os.Create(c.log)
 	if err != nil {
 		return nil, err

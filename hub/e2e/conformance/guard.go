@@ -12,8 +12,9 @@ import (
 	"syscall"
 )
 
-// A run that is killed (-9) ends nothing itself: the kernel ends its children, the guards of the suite end all that this
-// has started, and the next run removes what agents of such a run have left on an engine.
+// A run that is killed (-9) ends nothing itself: the kernel ends its children, the guards of the
+// suite end all that this has started, and the next run removes what agents of such a run have left
+// on an engine.
 
 // guardWord is the first argument of a guard.
 const guardWord = "guard"
@@ -41,7 +42,8 @@ func finish(cmd *exec.Cmd) error {
 	return err
 }
 
-// guard runs a command, and ends its own process group when who has started it is gone. It returns the command's exit code.
+// guard runs a command, and ends its own process group when who has started it is gone. It returns
+// the command's exit code.
 func guard(words []string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -82,8 +84,9 @@ func hold(dir string, flags int) (*os.File, error) {
 	return lock, nil
 }
 
-// sweep removes what runs have left that were killed: of each directory in which nobody holds the lock the agents'
-// containers, networks and mounts, which reset knows by its labels, and then the directory.
+// sweep removes what runs have left that were killed: of each directory in which nobody holds the
+// lock the agents' containers, networks and mounts, which reset knows by its labels, and then the
+// directory.
 func sweep(ctx context.Context, in, device string) error {
 	dirs, err := filepath.Glob(filepath.Join(in, workPrefix+"*"))
 	if err != nil {
@@ -111,7 +114,8 @@ func clear(ctx context.Context, dir, device string) error {
 	}
 	for _, state := range states {
 		ctx, cancel := context.WithTimeout(ctx, patience)
-		_, err := output(exec.CommandContext(ctx, device, "reset", "--yes", "--state-dir", state, "--engine", strings.TrimSpace(string(socket))))
+		_, err := output(exec.CommandContext(ctx, device, "reset", "--yes", "--state-dir", state, "--engine",
+			strings.TrimSpace(string(socket))))
 		cancel()
 		if err != nil {
 			return fmt.Errorf("remove what a run that was killed has left in %s: %w", dir, err)

@@ -29,9 +29,12 @@ type picture struct {
 // nonewprivs are built from the suite's own sources; applets are ours.
 var pictures = []picture{
 	{"busybox", []string{"base"}, map[string]any{"Cmd": []string{"sh"}}},
-	{"agnhost", []string{"base", "agnhost", "tools"}, map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}}},
-	{"kitten", []string{"base", "agnhost", "kitten"}, map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"test-webserver"}}},
-	{"nautilus", []string{"base", "agnhost", "nautilus"}, map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"test-webserver"}}},
+	{"agnhost", []string{"base", "agnhost", "tools"},
+		map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}}},
+	{"kitten", []string{"base", "agnhost", "kitten"},
+		map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"test-webserver"}}},
+	{"nautilus", []string{"base", "agnhost", "nautilus"},
+		map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"test-webserver"}}},
 	{"nginx", []string{"base", "nginx"}, map[string]any{"Cmd": []string{"/usr/sbin/nginx"}}},
 	{"nonewprivs", []string{"base", "nonewprivs"}, map[string]any{"Cmd": []string{"nnp"}}},
 	{"nonroot", []string{"base"}, map[string]any{"User": "1234", "Cmd": []string{"sh"}}},
@@ -64,13 +67,15 @@ func (r *run) images(ctx context.Context, socket string) error {
 		return err
 	}
 	c := content{suite: r.suite, sources: sources, busybox: busybox, shell: shell, applets: applets}
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}}
 	for _, p := range pictures {
 		var tags []string
 		for tag := range strings.FieldsSeq(string(out)) {
-			if repository, _, ok := strings.Cut(tag, ":"); ok && path.Base(repository) == p.name && strings.HasPrefix(tag, "registry.k8s.io/") {
+			if repository, _, ok := strings.Cut(tag, ":"); ok && path.Base(repository) == p.name &&
+				strings.HasPrefix(tag, "registry.k8s.io/") {
 				tags = append(tags, tag)
 			}
 		}
@@ -159,7 +164,8 @@ func (c content) layer(ctx context.Context, name string) ([]imagetest.Entry, err
 		if err != nil {
 			return nil, err
 		}
-		l.dirs(0o755, "bin/", "dev/", "etc/", "home/", "proc/", "root/", "sbin/", "sys/", "usr/", "usr/bin/", "usr/sbin/", "usr/local/", "usr/local/bin/", "var/")
+		l.dirs(0o755, "bin/", "dev/", "etc/", "home/", "proc/", "root/", "sbin/", "sys/", "usr/", "usr/bin/", "usr/sbin/",
+			"usr/local/", "usr/local/bin/", "var/")
 		l.dirs(0o1777, "tmp/", "var/tmp/")
 		l.file("bin/busybox", c.busybox, 0o755)
 		l.file("bin/bash", c.shell, 0o755)

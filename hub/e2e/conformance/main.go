@@ -42,11 +42,14 @@ func main() {
 	flag.StringVar(&o.logs, "logs", "", "directory for what the programs and the suite say (default: last in the cache)")
 	flag.StringVar(&o.bin, "bin", "", "directory of flotilla-hub, -device and -simulate (default: built anew)")
 	flag.StringVar(&o.cidr, "cluster-cidr", "10.216.0.0/16", "addresses for the pods on the engine")
-	flag.StringVar(&o.focus, "focus", "", "only claimed specs that this expression matches, as in 'api [sig-apps] Deployment', lane and name; the table is then printed only")
-	flag.StringVar(&o.engine, "engine", "docker", "engine of the specs that look into containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")
+	flag.StringVar(&o.focus, "focus", "", "only claimed specs that this expression matches, as in 'api [sig-apps] "+
+		"Deployment', lane and name; the table is then printed only")
+	flag.StringVar(&o.engine, "engine", "docker",
+		"engine of the specs that look into containers: docker or podman (DOCKER_SOCK, PODMAN_SOCK)")
 	flag.IntVar(&o.procs, "procs", 2*runtime.NumCPU(), "specs that run at once on a hub, where they may")
 	flag.BoolVar(&o.keep, "keep", false, "leave the hubs and devices running after the specs, until Ctrl-C")
-	flag.BoolVar(&o.quick, "quick", false, "only the quick specs that need no engine, some two minutes; none where the suite has not been built")
+	flag.BoolVar(&o.quick, "quick", false,
+		"only the quick specs that need no engine, some two minutes; none where the suite has not been built")
 	flag.BoolVar(&o.list, "list", false, "list the specs: lane, or why not claimed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -70,7 +73,8 @@ func conform(ctx context.Context, o options) error {
 		return err
 	}
 	if o.quick && !s.built(products) {
-		fmt.Println("conformance: Kubernetes' suite is not built on this machine, so that none of it runs here: make conformance builds it, in ten to twenty minutes")
+		fmt.Println("conformance: Kubernetes' suite is not built on this machine, so that none of it runs here: make " +
+			"conformance builds it, in ten to twenty minutes")
 		return nil
 	}
 	if err := s.build(ctx, products); err != nil {
@@ -113,14 +117,16 @@ func conform(ctx context.Context, o options) error {
 		fmt.Fprintln(os.Stderr, "conformance:", err) // it is in nobody's way
 	}
 	for _, sp := range all {
-		sp.chosen = sp.reason == "" && sp.on(o.engine) && (!o.quick || sp.quick()) && focus.MatchString(string(sp.lane)+" "+sp.name)
+		sp.chosen = sp.reason == "" && sp.on(o.engine) && (!o.quick || sp.quick()) &&
+			focus.MatchString(string(sp.lane)+" "+sp.name)
 	}
 	if err := r.all(ctx, all); err != nil {
 		return err
 	}
 	t := tally(all)
 	text := t.text()
-	fmt.Printf("\n%s\n%d specs in %s; what was said is in %s\n", text, t.chosen(), time.Since(began).Round(time.Second), r.logs)
+	fmt.Printf("\n%s\n%d specs in %s; what was said is in %s\n", text, t.chosen(), time.Since(began).Round(time.Second),
+		r.logs)
 	if o.focus == "" && !o.quick && ctx.Err() == nil {
 		if err := rewrite(o.engine, text); err != nil {
 			return err

@@ -33,7 +33,8 @@ func (r *run) programs(ctx context.Context) error {
 	if dir == "" {
 		dir = r.work
 	}
-	r.hub, r.device, r.simulator = filepath.Join(dir, "flotilla-hub"), filepath.Join(dir, "flotilla-device"), filepath.Join(dir, "flotilla-simulate")
+	r.hub, r.device, r.simulator = filepath.Join(dir, "flotilla-hub"), filepath.Join(dir, "flotilla-device"),
+		filepath.Join(dir, "flotilla-simulate")
 	if r.bin != "" {
 		return nil
 	}
@@ -165,7 +166,8 @@ func (r *run) socket() (string, error) {
 		path = s
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%w: start %s, or say where it listens with %s (.ci/services starts both)", err, r.engine, variable)
+		return "", fmt.Errorf("%w: start %s, or say where it listens with %s (.ci/services starts both)", err, r.engine,
+			variable)
 	}
 	return path, nil
 }
@@ -223,9 +225,12 @@ func (r *run) suiteOf(ctx context.Context, f *fleet, called string, specs []*spe
 	}
 	defer log.Close()
 	file := called + ".json"
-	cmd, err := guarded(ctx, r.suite.program("ginkgo"), "run", fmt.Sprintf("--procs=%d", procs), "--timeout="+longest.String(), "--no-color", "--succinct",
-		"--poll-progress-after=0", "--output-dir="+r.logs, "--json-report="+file, "--focus="+strings.Join(names, "|"), r.suite.program("e2e.test"), "--",
-		"--kubeconfig="+f.kubeconfig, "--kubectl-path="+r.suite.program("kubectl"), "--provider=skeleton", fmt.Sprintf("--num-nodes=%d", f.nodes), "--allowed-not-ready-nodes=1", "--dump-logs-on-failure=false")
+	cmd, err := guarded(ctx, r.suite.program("ginkgo"), "run", fmt.Sprintf("--procs=%d", procs),
+		"--timeout="+longest.String(), "--no-color", "--succinct",
+		"--poll-progress-after=0", "--output-dir="+r.logs, "--json-report="+file, "--focus="+strings.Join(names, "|"),
+		r.suite.program("e2e.test"), "--",
+		"--kubeconfig="+f.kubeconfig, "--kubectl-path="+r.suite.program("kubectl"), "--provider=skeleton",
+		fmt.Sprintf("--num-nodes=%d", f.nodes), "--allowed-not-ready-nodes=1", "--dump-logs-on-failure=false")
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,8 @@ func (s *spec) track(looks bool) lane {
 }
 
 // slow are the specs of api that take more than five seconds, and are not in -quick.
-var slow = regexp.MustCompile(`issue 500 podspec updates|capture the life of|with terminating scopes|chunks of results|Watchers should observe|support rollover|pods created by rc|have those defaults applied|dependency circle|promptly calculated`)
+var slow = regexp.MustCompile(
+	`issue 500 podspec updates|capture the life of|with terminating scopes|chunks of results|Watchers should observe|support rollover|pods created by rc|have those defaults applied|dependency circle|promptly calculated`)
 
 // quick tells whether a spec is one of those that every change can wait for.
 func (s *spec) quick() bool { return s.lane == api && !slow.MatchString(s.name) }

@@ -35,12 +35,15 @@ type product struct {
 var products = []product{
 	{name: "kubectl", what: "kubectl", args: []string{"build", "k8s.io/kubernetes/cmd/kubectl"}},
 	{name: "ginkgo", what: "the suite's runner", args: []string{"build", "github.com/onsi/ginkgo/v2/ginkgo"}},
-	{name: "e2e.test", what: "the suite, which takes ten to twenty minutes on two cores", args: []string{"test", "-c", "-vet=off", "k8s.io/kubernetes/test/e2e"}},
+	{name: "e2e.test", what: "the suite, which takes ten to twenty minutes on two cores",
+		args: []string{"test", "-c", "-vet=off", "k8s.io/kubernetes/test/e2e"}},
 }
 
 var contents = []product{
-	{name: "agnhost", what: "the image agnhost", args: []string{"build", "k8s.io/kubernetes/test/images/agnhost"}, env: static},
-	{name: "nnp", what: "the image nonewprivs", args: []string{"build", "k8s.io/kubernetes/test/images/nonewprivs"}, env: static},
+	{name: "agnhost", what: "the image agnhost", args: []string{"build", "k8s.io/kubernetes/test/images/agnhost"},
+		env: static},
+	{name: "nnp", what: "the image nonewprivs", args: []string{"build", "k8s.io/kubernetes/test/images/nonewprivs"},
+		env: static},
 }
 
 var static = []string{"CGO_ENABLED=0"}
@@ -113,7 +116,8 @@ func (s suite) make(ctx context.Context, p product) error {
 		minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
 		flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, version, pkg, pkg, minor)
 	}
-	args := slices.Concat(p.args[:len(p.args)-1], []string{"-ldflags=" + flags, "-o", path + ".new"}, p.args[len(p.args)-1:])
+	args := slices.Concat(p.args[:len(p.args)-1], []string{"-ldflags=" + flags, "-o", path + ".new"},
+		p.args[len(p.args)-1:])
 	if _, err := s.tool(ctx, p.env, args...); err != nil {
 		return fmt.Errorf("build %s: %w", p.what, err)
 	}
@@ -159,7 +163,8 @@ func (s suite) specs(ctx context.Context) ([]*spec, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.CommandContext(ctx, s.program("e2e.test"), "--ginkgo.dry-run", `--ginkgo.focus=\[Conformance\]`, "--ginkgo.json-report="+filepath.Join(dir, "list.json"), "--provider=skeleton")
+	cmd := exec.CommandContext(ctx, s.program("e2e.test"), "--ginkgo.dry-run", `--ginkgo.focus=\[Conformance\]`,
+		"--ginkgo.json-report="+filepath.Join(dir, "list.json"), "--provider=skeleton")
 	cmd.Dir = dir
 	if _, err := output(cmd); err != nil {
 		return nil, fmt.Errorf("list the specs: %w", err)

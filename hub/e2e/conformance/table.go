@@ -125,8 +125,10 @@ func tellers(root, doc string) (behind map[string]string, err error) {
 	}
 	behind = map[string]string{}
 	for name, says := range map[string]string{
-		"README.md":                 fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests ([why not all](hub/e2e/conformance/README.md)).\n", passed, total),
-		"web/manual/conformance.md": fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests; %d are claimed.\n", passed, total, claimed),
+		"README.md": fmt.Sprintf(
+			"It passes %d of Kubernetes' %d conformance tests ([why not all](hub/e2e/conformance/README.md)).\n", passed, total),
+		"web/manual/conformance.md": fmt.Sprintf("It passes %d of Kubernetes' %d conformance tests; %d are claimed.\n",
+			passed, total, claimed),
 	} {
 		file := filepath.Join(root, name)
 		b, err := os.ReadFile(file)

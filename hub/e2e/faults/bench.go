@@ -56,7 +56,8 @@ func newBench(ctx context.Context, logs string, rows []row) (*bench, error) {
 	}
 	for _, program := range []string{"hub", "device", "device/simulate"} {
 		if err == nil && rooms["hub/e2e"] {
-			err = b.build(ctx, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(work, "flotilla-"+filepath.Base(program)), "./"+program)
+			err = b.build(ctx, "build", "-trimpath", "-ldflags", "-s -w", "-o",
+				filepath.Join(work, "flotilla-"+filepath.Base(program)), "./"+program)
 		}
 	}
 	if err != nil {
@@ -116,7 +117,8 @@ func (b *bench) run(ctx context.Context, rows []row) {
 func (b *bench) room(ctx context.Context, room string, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(room), "-test.v=test2json", "-test.run", "^("+strings.Join(names, "|")+")$",
+	cmd := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", b.binary(room), "-test.v=test2json", "-test.run",
+		"^("+strings.Join(names, "|")+")$",
 		"-test.parallel", "4", "-test.timeout", longest.String()) // most of what takes long here waits
 	cmd.Dir = room
 	cmd.Env = append(os.Environ(), "FAULTS=1", "E2E_PROGRAMS="+b.work)
@@ -163,7 +165,8 @@ type event struct {
 
 // read takes what test2json writes to pieces: the outcomes of tests, each as it comes, and,
 // for the log, the words.
-func read(lines io.Reader, of func(name string) *outcome, log io.Writer, ended func(name, state string, took time.Duration)) error {
+func read(lines io.Reader, of func(name string) *outcome, log io.Writer,
+	ended func(name, state string, took time.Duration)) error {
 	sc := bufio.NewScanner(lines)
 	sc.Buffer(nil, 16<<20)
 	failing := map[string]*bytes.Buffer{}
@@ -182,7 +185,8 @@ func read(lines io.Reader, of func(name string) *outcome, log io.Writer, ended f
 		switch {
 		case e.Action == "attr" && e.Key == "seen":
 			o.seen = append(o.seen, e.Value)
-		case e.Action == "output" && !strings.HasPrefix(e.Output, "=== ") && !strings.HasPrefix(strings.TrimSpace(e.Output), "--- "):
+		case e.Action == "output" && !strings.HasPrefix(e.Output, "=== ") &&
+			!strings.HasPrefix(strings.TrimSpace(e.Output), "--- "):
 			if failing[name] == nil {
 				failing[name] = &bytes.Buffer{}
 			}

@@ -27,7 +27,8 @@ const longest = time.Hour
 func main() {
 	only := flag.String("run", "", "only rows whose id matches this expression, as in '^F1$'")
 	list := flag.Bool("list", false, "list the rows and the tests that hold them, and end")
-	logs := flag.String("logs", "", "directory for what the tests say (default: a temporary one, kept where something failed)")
+	logs := flag.String("logs", "",
+		"directory for what the tests say (default: a temporary one, kept where something failed)")
 	update := flag.Bool("update", false, "write the rows into "+manual+", and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -53,7 +54,8 @@ func faults(ctx context.Context, only, logs string, list, update bool) error {
 		}
 	}
 	if len(chosen) == 0 {
-		return fmt.Errorf("-run %s: no row has such an id; they are %s to %s, see -list", only, rows[0].id, rows[len(rows)-1].id)
+		return fmt.Errorf("-run %s: no row has such an id; they are %s to %s, see -list", only, rows[0].id,
+			rows[len(rows)-1].id)
 	}
 	if list {
 		for _, r := range chosen {

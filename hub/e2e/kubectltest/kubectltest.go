@@ -44,7 +44,8 @@ func Build(t testing.TB, minor string) string {
 		}
 		flags := ""
 		for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-			flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg, strings.TrimPrefix(minor, "1."))
+			flags += fmt.Sprintf(" -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s", pkg, release(source), pkg, pkg,
+				strings.TrimPrefix(minor, "1."))
 		}
 		// the program's name stands in what it sends: it must be kubectl
 		return build(module{source, "kubectl-" + minor, "kubectl", flags})

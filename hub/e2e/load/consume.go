@@ -25,7 +25,8 @@ import (
 type consumer struct{ *crew }
 
 func newConsumer(addr, how, connections string, args ...string) (*consumer, error) {
-	k, err := newCrew(append([]string{"-consume", addr, "-consume-how", how, "-consume-connections", connections}, args...)...)
+	k, err := newCrew(append([]string{"-consume", addr, "-consume-how", how, "-consume-connections", connections},
+		args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +116,8 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 			filter = "$share/hub/" + filter
 		}
 		for i := range connections {
-			o := mqtt.NewClientOptions().AddBroker("tcp://" + addr).SetClientID(fmt.Sprintf("hub-%d", i)).SetKeepAlive(30 * time.Second)
+			o := mqtt.NewClientOptions().AddBroker("tcp://" +
+				addr).SetClientID(fmt.Sprintf("hub-%d", i)).SetKeepAlive(30 * time.Second)
 			o.SetConnectionLostHandler(func(_ mqtt.Client, err error) {
 				fmt.Fprintln(os.Stderr, "load: the consumer lost its connection:", err)
 				os.Exit(1)
@@ -144,7 +146,9 @@ func newBare(addr string) (net.Conn, error) {
 		return nil, err
 	}
 	answer := make([]byte, 4)
-	if _, err = c.Write(arena.Packet(0x10, arena.Text(append(arena.Text(nil, "MQTT"), 4, 2, 0, 0), fmt.Sprintf("bare-%d-%d", os.Getpid(), time.Now().UnixNano())))); err == nil {
+	if _, err = c.Write(arena.Packet(0x10,
+		arena.Text(append(arena.Text(nil, "MQTT"), 4, 2, 0, 0),
+			fmt.Sprintf("bare-%d-%d", os.Getpid(), time.Now().UnixNano())))); err == nil {
 		_, err = io.ReadFull(c, answer)
 	}
 	if err != nil || answer[3] != 0 {
@@ -201,7 +205,8 @@ func publish(addr string, from, to int) error {
 		for end := began.Add(time.Duration(seconds) * time.Second); time.Now().Before(end); time.Sleep(tick) {
 			due := first + int(time.Since(began).Seconds()*float64(rate))
 			for ; sent < due && time.Now().Before(end); sent++ {
-				p := leaseOf(millionName(from+sent%(to-from)), wire.Lease{Boot: "boot-1", Seq: uint64(1 + sent/(to-from)), Status: 1, Desired: 1, Time: time.Now()})
+				p := leaseOf(millionName(from+sent%(to-from)),
+					wire.Lease{Boot: "boot-1", Seq: uint64(1 + sent/(to-from)), Status: 1, Desired: 1, Time: time.Now()})
 				if _, err := out[sent%connections].Write(p); err != nil {
 					return err
 				}

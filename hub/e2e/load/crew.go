@@ -79,7 +79,8 @@ func crews(ctx context.Context, a *arena.Hub, n int, secure bool, more ...string
 		if err != nil {
 			return crews, err
 		}
-		k, err := crewOf(from, to, append([]string{"-fleet-devices", a.MQTT, "-fleet-join", "https://" + a.HTTPS, "-fleet-token", token}, more...)...)
+		k, err := crewOf(from, to,
+			append([]string{"-fleet-devices", a.MQTT, "-fleet-join", "https://" + a.HTTPS, "-fleet-token", token}, more...)...)
 		if err != nil {
 			return crews, err
 		}

@@ -24,13 +24,15 @@ const (
 // for each listener and number of nodes. Connections are real, nodes registered, and each
 // renews its lease every ten seconds. The devices are processes of their own, since a
 // process has few files, and so that nothing of theirs is counted.
-func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pings string, paced time.Duration, out io.Writer) error {
+func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pings string, paced time.Duration,
+	out io.Writer) error {
 	work, hub, err := prepare(ctx, "fleet", hub)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	fmt.Fprintf(out, "| Listener | Nodes | Idle | Peak | RSS | a node | Heap | Stack | All in after | CPU a lease |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(out, "| Listener | Nodes | Idle | Peak | RSS | a node | Heap | Stack | All in after | CPU a lease "+
+		"|\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, secure := range listeners {
 		kind := listenerName(secure)
 		for _, size := range strings.Split(sizes, ",") {
@@ -50,7 +52,8 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 				return each(v)
 			}
 			mb := func(v int64) string { return fmt.Sprintf("%.0f MB", float64(v)/1e6) }
-			fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %.0f µs |\n", kind, n, mb(f.idle), mb(f.peak), mb(f.resident), more(f.resident-f.idle), each(f.heap), each(f.stack),
+			fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %.0f µs |\n", kind, n, mb(f.idle), mb(f.peak),
+				mb(f.resident), more(f.resident-f.idle), each(f.heap), each(f.stack),
 				f.in.Round(100*time.Millisecond), float64(f.lease.Nanoseconds())/1e3)
 		}
 	}
@@ -60,10 +63,12 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 // A fleetCost is what one fleet costs.
 type fleetCost struct {
 	idle, peak, resident, heap, stack, goroutines int64
-	in, lease                                     time.Duration // until all are registered; of the processor for each lease
+	// until all are registered; of the processor for each lease
+	in, lease time.Duration
 }
 
-func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, pings string, paced time.Duration) (c fleetCost, err error) {
+func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, pings string,
+	paced time.Duration) (c fleetCost, err error) {
 	a, err := arena.New(ctx, hub, dir, 0)
 	if err != nil {
 		return c, err
@@ -93,7 +98,8 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 	}
 	c.in = time.Since(began)
 	c.peak = a.Peak()
-	if err := order(crews, fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))); err != nil { // what registering left is tidied up
+	// what registering left is tidied up
+	if err := order(crews, fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))); err != nil {
 		return c, err
 	}
 	before, sent := a.CPU(), time.Duration(n)*paced/leaseEvery
@@ -111,7 +117,8 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 	if got := metric(text, `flotilla_mqtt_messages_total{channel="lease"}`); got < int64(n)+int64(sent) {
 		return c, fmt.Errorf("the hub heard %d leases, want %d", got, int64(n)+int64(sent))
 	}
-	c.heap, c.stack, c.goroutines = metric(text, heapBytes)-heap, metric(text, stackBytes)-stack, metric(text, "go_goroutines")
+	c.heap, c.stack, c.goroutines = metric(text, heapBytes)-heap, metric(text, stackBytes)-stack,
+		metric(text, "go_goroutines")
 	return c, nil
 }
 

@@ -34,13 +34,18 @@ func main() {
 	fleet := flag.String("fleet", "", "measure what fleets of so many good devices cost, such as 1000,5000")
 	secure := flag.Bool("tls", false, "with -fleet or -return: devices with certificates, over TLS")
 	both := flag.Bool("both", false, "with -fleet or -return: all without TLS, then all with it")
-	returning := flag.Int("return", 0, "so many good devices whose hub is killed and started again, and then half of them silent")
-	brokers := flag.Int("brokers", 0, "what a lease of so many devices costs the hub, and what it costs Mosquitto and a consumer")
+	returning := flag.Int("return", 0,
+		"so many good devices whose hub is killed and started again, and then half of them silent")
+	brokers := flag.Int("brokers", 0,
+		"what a lease of so many devices costs the hub, and what it costs Mosquitto and a consumer")
 	page := flag.String("write", "", "with -fleet, -return or -brokers: write the table into this page of the manual, too")
-	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as clients do that keep alive by themselves; or none")
+	pings := flag.String("ping", "along", "with -fleet: a ping along with each lease, as the agent sends; apart, as "+
+		"clients do that keep alive by themselves; or none")
 	paced := flag.Duration("paced", 30*time.Second, "with -fleet: how long leases are counted")
-	soaked := flag.Duration("soak", 0, "a fleet on which something happens all the time, for so long, which may leave nothing behind")
-	database := flag.String("database", "", "with -soak: an empty database of PostgreSQL for the hub, such as postgres://flotilla@127.0.0.1/soak (default: SQLite)")
+	soaked := flag.Duration("soak", 0,
+		"a fleet on which something happens all the time, for so long, which may leave nothing behind")
+	database := flag.String("database", "", "with -soak: an empty database of PostgreSQL for the hub, such as "+
+		"postgres://flotilla@127.0.0.1/soak (default: SQLite)")
 	devices := flag.String("fleet-devices", "", "be devices of a fleet that connect to this address")
 	join := flag.String("fleet-join", "", "where they join")
 	token := flag.String("fleet-token", "", "with what")
@@ -70,7 +75,9 @@ func main() {
 	case *soaked > 0:
 		err = soak(ctx, *hub, *database, *soaked)
 	case *returning > 0:
-		err = report(*page, "return", func(out io.Writer) error { return measureReturn(ctx, *hub, *returning, listeners, out) })
+		err = report(*page, "return", func(out io.Writer) error {
+			return measureReturn(ctx, *hub, *returning, listeners, out)
+		})
 	case *fleet != "":
 		err = report(*page, "fleet", func(out io.Writer) error {
 			return measureFleets(ctx, *hub, *fleet, listeners, *pings, *paced, out)

@@ -64,5 +64,6 @@ func machine() string {
 	if avg, err := os.ReadFile("/proc/loadavg"); err == nil {
 		load, _, _ = strings.Cut(string(avg), " ")
 	}
-	return fmt.Sprintf("%s/%s, %d processors%s, %s; load average before it: %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), model, runtime.Version(), load)
+	return fmt.Sprintf("%s/%s, %d processors%s, %s; load average before it: %s", runtime.GOOS, runtime.GOARCH,
+		runtime.NumCPU(), model, runtime.Version(), load)
 }

@@ -25,14 +25,17 @@ func measureReturn(ctx context.Context, hub string, nodes int, listeners []bool,
 		return err
 	}
 	defer os.RemoveAll(work)
-	fmt.Fprintf(out, "| Listener | Nodes | Up again after | All leased after | Computed by the hub | by the devices | Ever not Ready | Silent at once | Unknown, tainted and remembered after their deadline |\n|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(out, "| Listener | Nodes | Up again after | All leased after | Computed by the hub | by the devices "+
+		"| Ever not Ready | Silent at once | Unknown, tainted and remembered after their deadline "+
+		"|\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, secure := range listeners {
 		r, err := returns(ctx, hub, filepath.Join(work, fmt.Sprint(secure)), nodes, secure)
 		if err != nil {
 			return fmt.Errorf("%d nodes that return: %w", nodes, err)
 		}
 		tenths := func(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
-		fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %d | %d | %s |\n", listenerName(secure), nodes, tenths(r.up), tenths(r.leased), tenths(r.hub), tenths(r.devices), r.unready, r.silent, r.late.Round(10*time.Millisecond))
+		fmt.Fprintf(out, "| %s | %d | %s | %s | %s | %s | %d | %d | %s |\n", listenerName(secure), nodes, tenths(r.up),
+			tenths(r.leased), tenths(r.hub), tenths(r.devices), r.unready, r.silent, r.late.Round(10*time.Millisecond))
 	}
 	return nil
 }

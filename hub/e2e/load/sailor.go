@@ -32,8 +32,8 @@ type sailor struct {
 	stored int64 // generation of its desired state
 }
 
-// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst <seconds>,
-// return, renew, half <seconds>.
+// fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst
+// <seconds>, return, renew, half <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
 	crew := make([]*sailor, to-from)
 	a := &arena.Hub{HTTPS: strings.TrimPrefix(url, "https://"), MQTT: addr, Dev: addr}
@@ -139,7 +139,8 @@ func (s *sailor) register(ctx context.Context, site int) error {
 	}
 	status := s.Good(nil, map[string]any{"registration": map[string]any{"labels": map[string]string{"topology.kubernetes.io/zone": fmt.Sprintf("site-%d", site)}}})
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
-	for _, p := range [][]byte{arena.Packet(0x10, hello), arena.Packet(0x82, filters), arena.Packet(0x32, append(append(arena.Text(nil, prefix+"status"), 0, 2), status...))} {
+	for _, p := range [][]byte{arena.Packet(0x10, hello), arena.Packet(0x82, filters),
+		arena.Packet(0x32, append(append(arena.Text(nil, prefix+"status"), 0, 2), status...))} {
 		if _, err := conn.Write(p); err != nil {
 			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
@@ -246,7 +247,8 @@ func wait(ctx context.Context, crew []*sailor) {
 	}
 }
 
-// pace lets each device renew its lease once per interval, evenly, and ping along with it, apart from it, or not at all.
+// pace lets each device renew its lease once per interval, evenly, and ping along with it, apart
+// from it, or not at all.
 func pace(crew []*sailor, during time.Duration, pings string) error {
 	began, step := time.Now(), leaseEvery/time.Duration(len(crew))
 	var wg sync.WaitGroup

@@ -72,7 +72,8 @@ func judge(samples [][]int64) (table string, err error) {
 		most := l.allow(thirds[0], thirds[1])
 		fmt.Fprintf(&b, "%-20s %10d %10d %10d %10d %s\n", l.name, thirds[0], thirds[1], thirds[2], most, l.unit)
 		if thirds[2] > most {
-			err = errors.Join(err, fmt.Errorf("%s: %d %s in the last third of the soak, after %d and %d: wants %d at most", l.name, thirds[2], l.unit, thirds[0], thirds[1], most))
+			err = errors.Join(err, fmt.Errorf("%s: %d %s in the last third of the soak, after %d and %d: wants %d at most",
+				l.name, thirds[2], l.unit, thirds[0], thirds[1], most))
 		}
 	}
 	return b.String(), err
@@ -136,7 +137,8 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.Said.String())
 		}
 		kinds := sumOf(text, `flotilla_objects{`, "") - sumOf(text, `flotilla_objects{`, `"events"`)
-		samples = append(samples, []int64{metric(text, "go_goroutines"), metric(text, "process_open_fds"), metric(text, heapBytes) >> 10, a.Resident() >> 10, metric(text, "flotilla_database_bytes") >> 10, kinds})
+		samples = append(samples, []int64{metric(text, "go_goroutines"), metric(text, "process_open_fds"),
+			metric(text, heapBytes) >> 10, a.Resident() >> 10, metric(text, "flotilla_database_bytes") >> 10, kinds})
 		if time.Since(last) >= max(during/20, 10*time.Second) {
 			last = time.Now()
 			fmt.Printf("%8s  %v  %s\n", time.Since(began).Round(time.Second), samples[len(samples)-1], s.did())
@@ -167,7 +169,8 @@ type soaking struct {
 }
 
 func (s *soaking) did() string {
-	text := fmt.Sprintf("%d deployments made, %d times guests, %d pages read, %d watches, %d failures", s.made.Load(), s.guests.Load(), s.pages.Load(), s.watches.Load(), s.failed.Load())
+	text := fmt.Sprintf("%d deployments made, %d times guests, %d pages read, %d watches, %d failures", s.made.Load(),
+		s.guests.Load(), s.pages.Load(), s.watches.Load(), s.failed.Load())
 	if last := s.failure.Load(); last != nil {
 		text += fmt.Sprintf(", such as %s", last)
 	}
@@ -184,7 +187,8 @@ func (s *soaking) note(ctx context.Context, err error) {
 
 // fleet starts devices, and returns what ends them as a power cut does.
 func (s *soaking) fleet(ctx context.Context, prefix string, count int) (end func(), err error) {
-	cmd := exec.CommandContext(ctx, s.simulator, "--hub", "mqtt://"+s.Dev, "--count", fmt.Sprint(count), "--sites", "10", "--prefix", prefix, "--log-level", "error")
+	cmd := exec.CommandContext(ctx, s.simulator, "--hub", "mqtt://"+s.Dev, "--count", fmt.Sprint(count), "--sites", "10",
+		"--prefix", prefix, "--log-level", "error")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err

@@ -49,9 +49,11 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 	}
 	us := func(d time.Duration) string { return fmt.Sprintf("%.0f µs", float64(d.Nanoseconds())/1e3) }
 	fmt.Fprintf(out, "%d nodes renew their lease each %s, and ping along with it, for %s:\n\n", nodes, leaseEvery, paced)
-	fmt.Fprintf(out, "| | broker, a lease | consumer, a lease | together | of Mosquitto and consumer |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(out,
+		"| | broker, a lease | consumer, a lease | together | of Mosquitto and consumer |\n|---|---|---|---|---|\n")
 	fmt.Fprintf(out, "| the hub | in one | in one | %s | %.2f |\n", us(own), float64(own)/float64(other[0]+other[1]))
-	fmt.Fprintf(out, "| Mosquitto, and a consumer (paho) that keeps the hub's books | %s | %s | %s | 1 |\n\n", us(other[0]), us(other[1]), us(other[0]+other[1]))
+	fmt.Fprintf(out, "| Mosquitto, and a consumer (paho) that keeps the hub's books | %s | %s | %s | 1 |\n\n",
+		us(other[0]), us(other[1]), us(other[0]+other[1]))
 
 	mine, err := saturatedHub(ctx, hub, work)
 	if err != nil {
@@ -61,9 +63,12 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 	if err != nil {
 		return fmt.Errorf("the broker, saturated: %w", err)
 	}
-	fmt.Fprintf(out, "%d devices send leases as fast as they are taken, for %s; devices and brokers share the processors:\n\n", satNodes, satFor)
+	fmt.Fprintf(out,
+		"%d devices send leases as fast as they are taken, for %s; devices and brokers share the processors:\n\n", satNodes,
+		satFor)
 	fmt.Fprintf(out, "| | leases a second | processor time of the broker, a lease | of Mosquitto |\n|---|---|---|---|\n")
-	fmt.Fprintf(out, "| the hub, which keeps its books | %.0f | %s | %.2f |\n", mine.rate, us(mine.each), mine.rate/theirs.rate)
+	fmt.Fprintf(out, "| the hub, which keeps its books | %.0f | %s | %.2f |\n", mine.rate, us(mine.each),
+		mine.rate/theirs.rate)
 	fmt.Fprintf(out, "| Mosquitto, to one subscriber that only counts | %.0f | %s | 1 |\n\n", theirs.rate, us(theirs.each))
 	return behindBroker(ctx, work, out)
 }
@@ -96,7 +101,8 @@ func lease(ctx context.Context, a *arena.Hub, nodes int, paced time.Duration) (t
 // warm lets crews come in, and waits until what that left is tidied up. Few of them come at a time:
 // Mosquitto lets a hundred wait, and the kernel resets what comes beside them.
 func warm(crews []*crew) error {
-	for _, what := range []string{"join", fmt.Sprintf("connect %d", max(1, 64/max(1, len(crews)))), fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
+	for _, what := range []string{"join", fmt.Sprintf("connect %d", max(1, 64/max(1, len(crews)))),
+		fmt.Sprintf("pace %d", int(leaseEvery.Seconds()))} {
 		if err := order(crews, what); err != nil {
 			return err
 		}
@@ -145,7 +151,8 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	}
 	_, port, _ := strings.Cut(m.addr, ":")
 	conf := filepath.Join(dir, "mosquitto-"+port+".conf")
-	text := fmt.Sprintf("listener %s 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type none\nmax_queued_messages 0\n", port)
+	text := fmt.Sprintf(
+		"listener %s 127.0.0.1\nallow_anonymous true\npersistence false\nlog_type none\nmax_queued_messages 0\n", port)
 	if os.Getuid() == 0 {
 		text += "user root\n" // it could not read what lies in a directory of root's
 	}
@@ -293,9 +300,12 @@ const (
 // behindBroker measures what leases of a million devices cost a leader that hears them
 // from Mosquitto, at one connection and at eight that share the subscription.
 func behindBroker(ctx context.Context, dir string, out io.Writer) error {
-	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one process that keeps the hub's books (paho), for %s; publishers, broker and consumer share the processors:\n\n", millionNodes, publishFor)
-	fmt.Fprintf(out, "| connections | offered, a second | heard, a second | consumer, a lease | Mosquitto, a lease | consumer's memory |\n|---|---|---|---|---|---|\n")
-	for _, c := range []struct{ connections, rate int }{{1, 5_000}, {8, 5_000}, {1, 20_000}, {8, 20_000}, {1, 100_000}, {8, 100_000}} {
+	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one process that keeps the hub's books (paho), for "+
+		"%s; publishers, broker and consumer share the processors:\n\n", millionNodes, publishFor)
+	fmt.Fprintf(out, "| connections | offered, a second | heard, a second | consumer, a lease | Mosquitto, a lease | "+
+		"consumer's memory |\n|---|---|---|---|---|---|\n")
+	for _, c := range []struct{ connections, rate int }{{1, 5_000}, {8, 5_000}, {1, 20_000}, {8, 20_000}, {1, 100_000},
+		{8, 100_000}} {
 		row, err := behind(ctx, dir, c.connections, c.rate)
 		if err != nil {
 			return fmt.Errorf("%d connections at %d/s: %w", c.connections, c.rate, err)
@@ -320,7 +330,8 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 	var crews []*crew
 	defer func() { endAll(crews) }()
 	for i := range publishers {
-		p, err := newCrew("-publish", m.addr, "-fleet-from", fmt.Sprint(i*millionNodes/publishers), "-fleet-to", fmt.Sprint((i+1)*millionNodes/publishers))
+		p, err := newCrew("-publish", m.addr, "-fleet-from", fmt.Sprint(i*millionNodes/publishers), "-fleet-to",
+			fmt.Sprint((i+1)*millionNodes/publishers))
 		if err != nil {
 			return "", err
 		}
@@ -348,10 +359,12 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 	}
 	n := max(1, now-heard)
 	each := func(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1e3/float64(n)) }
-	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(), each(consumed), each(used), float64(arena.StatusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
+	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(),
+		each(consumed), each(used), float64(arena.StatusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
 }
 
 // leaseOf is a node's lease packet.
 func leaseOf(node string, l wire.Lease) []byte {
-	return arena.Packet(0x30, append(arena.Text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)), wire.AppendLease(nil, l)...))
+	return arena.Packet(0x30, append(arena.Text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)),
+		wire.AppendLease(nil, l)...))
 }

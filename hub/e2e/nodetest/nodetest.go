@@ -115,7 +115,8 @@ func StartWith(t *testing.T, cfg config.Config, from *state.Snapshot) (*node.Dev
 	if from != nil {
 		s = *from
 	}
-	l := node.New(node.Config{Broker: book, LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod}, control.Config{Store: book, Start: s, Deciders: serve.Deciders(cfg)})
+	l := node.New(node.Config{Broker: book, LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod},
+		control.Config{Store: book, Start: s, Deciders: serve.Deciders(cfg)})
 	ctx, stop := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	go func() { over <- l.Run(ctx) }()
@@ -129,8 +130,10 @@ func StartWith(t *testing.T, cfg config.Config, from *state.Snapshot) (*node.Dev
 
 // Report is the status of a device.
 func Report(boot string, seq uint64, ready corev1.ConditionStatus) wire.Status {
-	return wire.Status{Boot: boot, Seq: seq, MachineID: "0123456789abcdef", Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}},
-		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Reason: "KubeletReady", Message: "container engine is ready"}}}}
+	return wire.Status{Boot: boot, Seq: seq, MachineID: "0123456789abcdef",
+		Registration: wire.Registration{Labels: map[string]string{corev1.LabelTopologyZone: "oslo"}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready,
+			Reason: "KubeletReady", Message: "container engine is ready"}}}}
 }
 
 // Greet is a device's first words: its status, and a lease that says that it has

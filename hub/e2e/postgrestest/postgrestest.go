@@ -94,7 +94,8 @@ func Make(t testing.TB, below string, settings ...string) *Server {
 	}
 	s := &Server{
 		Dir: filepath.Join(dir, "data"), Port: FreePort(t), t: t, bin: filepath.Dir(initdb), log: filepath.Join(dir, "log"),
-		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
+		settings: append([]string{"fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40",
+			"max_wal_size=64MB", "min_wal_size=32MB"}, settings...),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), loaded)
 	defer cancel()
@@ -138,7 +139,8 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 	if err != nil {
 		return "", fmt.Errorf("initdb --version: %w", err)
 	}
-	arguments := []string{"--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8", "--wal-segsize=1"}
+	arguments := []string{"--no-sync", "--auth=trust", "--username=flotilla", "--encoding=UTF8", "--locale=C.UTF-8",
+		"--wal-segsize=1"}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -161,7 +163,8 @@ func template(ctx context.Context, initdb, work string, as func(*exec.Cmd)) (str
 		return at, nil
 	}
 	fresh := filepath.Join(work, "template") // of the server's user, who cannot write to our cache
-	c := exec.CommandContext(ctx, initdb, append(arguments, "--waldir="+filepath.Join(fresh, "wal"), "-D", filepath.Join(fresh, "data"))...)
+	c := exec.CommandContext(ctx, initdb,
+		append(arguments, "--waldir="+filepath.Join(fresh, "wal"), "-D", filepath.Join(fresh, "data"))...)
 	as(c)
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("initdb: %w\n%s", err, out)
@@ -217,7 +220,8 @@ func (s *Server) Begin() error {
 		return err
 	}
 	defer log.Close()
-	args := []string{"-D", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "port=" + strconv.Itoa(s.Port), "-c", "unix_socket_directories=" + s.Dir}
+	args := []string{"-D", s.Dir, "-c", "listen_addresses=127.0.0.1", "-c", "port=" + strconv.Itoa(s.Port), "-c",
+		"unix_socket_directories=" + s.Dir}
 	for _, set := range s.settings {
 		args = append(args, "-c", set)
 	}
@@ -345,7 +349,8 @@ func (s *Server) Try(database, sql string) (string, error) { return s.psql(datab
 func (s *Server) psql(database, sql string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla", "-d", database, "-c", sql)
+	c := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h",
+		"127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla", "-d", database, "-c", sql)
 	c.Env = append(os.Environ(), "PGCONNECT_TIMEOUT=60", "LC_ALL=C")
 	out, err := c.CombinedOutput()
 	if err != nil && ctx.Err() != nil {
@@ -372,7 +377,8 @@ func (s *Server) Standby() *Server {
 	beside := filepath.Join(filepath.Dir(s.Dir), fmt.Sprintf("standby-%d", port))
 	ctx, cancel := context.WithTimeout(context.Background(), loaded)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(s.bin, "pg_basebackup"), "-D", beside, "-R", "-c", "fast", "-X", "stream", "--waldir="+beside+"-wal", "--no-sync", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla")
+	c := exec.CommandContext(ctx, filepath.Join(s.bin, "pg_basebackup"), "-D", beside, "-R", "-c", "fast", "-X", "stream",
+		"--waldir="+beside+"-wal", "--no-sync", "-h", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", "flotilla")
 	s.asOther(c)
 	if out, err := c.CombinedOutput(); err != nil {
 		s.t.Fatalf("pg_basebackup: %v\n%s", err, out)

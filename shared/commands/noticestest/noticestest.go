@@ -38,7 +38,8 @@ func Check(t *testing.T, program, file string, update bool, beside ...string) {
 		return
 	}
 	if !update {
-		t.Fatalf("%s does not have the notices of the modules that %s links (%v): run go test here with -run %s -update", file, program, err, t.Name())
+		t.Fatalf("%s does not have the notices of the modules that %s links (%v): run go test here with -run %s -update",
+			file, program, err, t.Name())
 	}
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -139,7 +140,8 @@ func notices(t *testing.T, program string, beside []string) string {
 // alike orders texts so that those with much in common are neighbours, which gzip makes small.
 func alike(a, b string) int {
 	rank := func(text string) string {
-		for _, words := range []string{"Apache License", "Mozilla", "Permission is hereby granted", "Redistribution and use"} {
+		for _, words := range []string{"Apache License", "Mozilla", "Permission is hereby granted",
+			"Redistribution and use"} {
 			if strings.Contains(text, words) {
 				return words
 			}
@@ -152,7 +154,8 @@ func alike(a, b string) int {
 // packages returns module, module's directory and directory of all that is linked and not ours.
 func packages(t *testing.T, arch string) (found [][3]string) {
 	t.Helper()
-	c := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}|{{.Dir}}|{{$.Dir}}{{end}}{{end}}", ".")
+	c := exec.Command("go", "list", "-deps", "-f",
+		"{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}|{{.Dir}}|{{$.Dir}}{{end}}{{end}}", ".")
 	c.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0")
 	c.Stderr = os.Stderr
 	out, err := c.Output()

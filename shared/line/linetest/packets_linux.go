@@ -16,7 +16,9 @@ func Sends(t testing.TB, c net.Conn) (size int) {
 		t.Fatal(err)
 	}
 	var info *unix.TCPInfo
-	if e := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); e != nil || err != nil {
+	if e := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); e != nil || err != nil {
 		t.Fatal(e, err)
 	}
 	return int(info.Snd_mss)

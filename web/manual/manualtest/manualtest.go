@@ -30,7 +30,8 @@ func Block(t *testing.T, file, name, want string, update bool) {
 		return
 	}
 	if !update {
-		t.Fatalf("%s says something else: run go test here with -run %s -update\ngot:\n%s\nwant:\n%s", file, t.Name(), have, want)
+		t.Fatalf("%s says something else: run go test here with -run %s -update\ngot:\n%s\nwant:\n%s", file, t.Name(), have,
+			want)
 	}
 	next, err := manual.Replace(string(text), name, want)
 	if err == nil {
@@ -54,7 +55,8 @@ func command(b *strings.Builder, c *cobra.Command) {
 	if c.Hidden {
 		return
 	}
-	if c.HasParent() && (!c.HasAvailableSubCommands() || c.LocalFlags().HasAvailableFlags()) { // one with others below may do something itself
+	// one with others below may do something itself
+	if c.HasParent() && (!c.HasAvailableSubCommands() || c.LocalFlags().HasAvailableFlags()) {
 		usage := strings.TrimSpace(strings.TrimSuffix(c.UseLine(), "[flags]"))
 		fmt.Fprintf(b, "## `%s`\n\n%s.", c.CommandPath(), strings.TrimSuffix(escape(c.Short), "."))
 		if usage != c.CommandPath() {

@@ -1,7 +1,8 @@
-// Command image builds the test image flotilla.test/tool:1 and writes it to stdout as a docker-archive, which
-// "docker load" and "podman load" read. It needs the Go compiler, but neither a registry nor an engine. Its only content
-// is package tool. The image asks for a health check that always fails and declares a volume, so that tests see that
-// package engine switches the one off and removes the other.
+// Command image builds the test image flotilla.test/tool:1 and writes it to stdout as a
+// docker-archive, which "docker load" and "podman load" read. It needs the Go compiler, but neither
+// a registry nor an engine. Its only content is package tool. The image asks for a health check
+// that always fails and declares a volume, so that tests see that package engine switches the one
+// off and removes the other.
 package main
 
 import (
@@ -65,7 +66,8 @@ func compile(arch string) ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "tool")
-	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w -buildid=", "-o", out, "flotilla.dev/device/engine/enginetest/tool")
+	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w -buildid=", "-o", out,
+		"flotilla.dev/device/engine/enginetest/tool")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-buildvcs=false")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {

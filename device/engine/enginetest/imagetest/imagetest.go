@@ -65,7 +65,8 @@ func Write(to io.Writer, img Image) error {
 	if err != nil {
 		return err
 	}
-	whole, err := archive(append(append([]Entry{{Name: configName, Data: config, Mode: 0o644}}, files...), Entry{Name: "manifest.json", Data: manifest, Mode: 0o644}))
+	whole, err := archive(append(append([]Entry{{Name: configName, Data: config, Mode: 0o644}}, files...),
+		Entry{Name: "manifest.json", Data: manifest, Mode: 0o644}))
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,8 @@ func archive(entries []Entry) ([]byte, error) {
 		if e.Link != "" {
 			kind = tar.TypeSymlink
 		}
-		h := &tar.Header{Typeflag: kind, Name: e.Name, Linkname: e.Link, Size: int64(len(e.Data)), Mode: e.Mode, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		h := &tar.Header{Typeflag: kind, Name: e.Name, Linkname: e.Link, Size: int64(len(e.Data)), Mode: e.Mode,
+			ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}

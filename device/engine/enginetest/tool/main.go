@@ -1,5 +1,6 @@
-// Command tool is the only program inside the test image flotilla.test/tool:1: whatever a test wants a container to do,
-// it does, without a shell. It is never part of a product; package image puts it into an image.
+// Command tool is the only program inside the test image flotilla.test/tool:1: whatever a test
+// wants a container to do, it does, without a shell. It is never part of a product; package image
+// puts it into an image.
 //
 // Verbs are chained with "then": tool print hello then sleep 1s then exit 3.
 package main
@@ -337,9 +338,17 @@ func serve(address string, healthy bool) error {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("/healthy", func(w http.ResponseWriter, _ *http.Request) { ok.Store(true); fmt.Fprintln(w, "healthy now") })
-	mux.HandleFunc("/unhealthy", func(w http.ResponseWriter, _ *http.Request) { ok.Store(false); fmt.Fprintln(w, "unhealthy now") })
-	mux.HandleFunc("/env", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, strings.Join(os.Environ(), "\n")) })
+	mux.HandleFunc("/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		ok.Store(true)
+		fmt.Fprintln(w, "healthy now")
+	})
+	mux.HandleFunc("/unhealthy", func(w http.ResponseWriter, _ *http.Request) {
+		ok.Store(false)
+		fmt.Fprintln(w, "unhealthy now")
+	})
+	mux.HandleFunc("/env", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, strings.Join(os.Environ(), "\n"))
+	})
 	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) {
 		if err := cat(r.FormValue("path"), w); err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)

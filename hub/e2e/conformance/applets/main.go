@@ -1,6 +1,6 @@
-// Command applets is what the images of the conformance suite need beside Debian's
-// busybox and the suite's own programs: pause, a web server in nginx's place, the few
-// options of curl and nc that specs use, and a choice between two shells. Which one it is says its own name.
+// Command applets is what the images of the conformance suite need beside Debian's busybox and the
+// suite's own programs: pause, a web server in nginx's place, the few options of curl and nc that
+// specs use, and a choice between two shells. Which one it is says its own name.
 package main
 
 import (
