@@ -277,7 +277,7 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 	id, err := join.Load(stateDir)
 	switch {
 	case err == nil:
-		if mended, err := join.Mend(stateDir, id); err != nil {
+		if mended, err := join.Repair(stateDir, id); err != nil {
 			log.Warn("keep the identity of this device twice", "err", err)
 		} else if slices.Contains(mended, join.IdentityFile) {
 			log.Warn("the identity of this device was damaged, and was written anew from its copy: look at the card or disk", "file", filepath.Join(stateDir, join.IdentityFile))

@@ -293,7 +293,7 @@ func (a *Agent) note(now time.Time) {
 	for i := range l.desired.Pods {
 		wanted[string(l.desired.Pods[i].UID)] = &l.desired.Pods[i]
 	}
-	var notes []memory.Note
+	var notes []memory.PodNote
 	due := !now.Before(l.noteAt)
 	for uid, r := range l.o.Pods {
 		pod := wanted[string(uid)]
@@ -310,7 +310,7 @@ func (a *Agent) note(now time.Time) {
 			r.Final, r.Noting = &st, true
 		}
 		if r.Final != nil {
-			notes = append(notes, memory.Note{UID: uid, Status: *r.Final})
+			notes = append(notes, memory.PodNote{UID: uid, Status: *r.Final})
 		}
 		due = due || r.Noting
 	}
@@ -325,7 +325,7 @@ func (a *Agent) note(now time.Time) {
 }
 
 // noted takes in whether these notes are in the journal.
-func (a *Agent) noted(notes []memory.Note, err error) {
+func (a *Agent) noted(notes []memory.PodNote, err error) {
 	l := &a.loop
 	l.noting, l.noteAt = false, time.Time{}
 	for _, n := range notes {

@@ -174,7 +174,7 @@ func (id Identity) TLS(lastKnown time.Time) (*tls.Config, error) {
 func Save(dir string, id Identity) error {
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		_, err = Mend(dir, id)
+		_, err = Repair(dir, id)
 	}
 	if err == nil {
 		if err = os.Remove(filepath.Join(dir, pendingFile)); errors.Is(err, os.ErrNotExist) {
@@ -187,9 +187,9 @@ func Save(dir string, id Identity) error {
 	return nil
 }
 
-// Mend writes an identity to those of its two files that hold another one, or none, and
+// Repair writes an identity to those of its two files that hold another one, or none, and
 // returns their names.
-func Mend(dir string, id Identity) (mended []string, err error) {
+func Repair(dir string, id Identity) (mended []string, err error) {
 	text, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
 		return nil, err

@@ -691,10 +691,10 @@ func TestAnIdentityThatIsDamagedIsReadFromItsCopy(t *testing.T) {
 			if err != nil || !reflect.DeepEqual(got, id) {
 				t.Fatalf("%s with %d bytes: %v", name, len(text), err)
 			}
-			if mended, err := Mend(dir, got); err != nil || !slices.Equal(mended, []string{name}) {
+			if mended, err := Repair(dir, got); err != nil || !slices.Equal(mended, []string{name}) {
 				t.Fatalf("%s with %d bytes: mended %q, %v", name, len(text), mended, err)
 			}
-			if mended, err := Mend(dir, got); err != nil || len(mended) > 0 {
+			if mended, err := Repair(dir, got); err != nil || len(mended) > 0 {
 				t.Fatalf("what is whole is written again: %q, %v", mended, err)
 			}
 		}

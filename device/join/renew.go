@@ -97,9 +97,11 @@ const (
 	lookAgain    = time.Minute // at the clock, which may be set at any time, by months
 )
 
-// adrift tells whether a certificate has ended by a clock that nobody keeps: then it may be
+// clockUnknown tells whether a certificate has ended by a clock that nobody keeps: then it may be
 // any time, and the certificate have ended or not.
-func adrift(now time.Time, leaf *x509.Certificate) bool { return now.After(leaf.NotAfter) && !kept() }
+func clockUnknown(now time.Time, leaf *x509.Certificate) bool {
+	return now.After(leaf.NotAfter) && !kept()
+}
 
 // due is in how long a certificate is renewed: one that was renewed just now after a part of its
 // life has passed, whatever the clock says; another one when that has passed by the clock, or at
@@ -109,7 +111,7 @@ func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) 
 	switch {
 	case renewed:
 		return part
-	case !adrift(now, leaf):
+	case !clockUnknown(now, leaf):
 		return leaf.NotBefore.Add(part).Sub(now)
 	}
 	return rand.N(retryEnded)
@@ -120,7 +122,7 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 	switch {
 	case !now.After(leaf.NotAfter):
 		return min(retryRenewal, max(leaf.NotAfter.Sub(now), retryEnded))
-	case adrift(now, leaf):
+	case clockUnknown(now, leaf):
 		return min(retryEnded<<min(failures, 10), retryRenewal)
 	}
 	return retryEnded

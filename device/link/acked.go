@@ -53,12 +53,12 @@ func (l *Link) ackedByHub(of string) {
 	}
 }
 
-// heeds tells whether what the hub asks of the node is meant for this device. A broker lets in
+// isForUs tells whether what the hub asks of the node is meant for this device. A broker lets in
 // whoever has a certificate of the node's name: a clone hears all that is sent to the node, as does
 // a device that was replaced, and both would run, reboot and answer what is the other's. The hub
 // acknowledges the statuses of the one that it takes for the node; until then a desired state
 // waits, and a request is not this device's.
-func (l *Link) heeds() bool { return l.known.Load() }
+func (l *Link) isForUs() bool { return l.known.Load() }
 
 // Unheard says whether the device is connected to a broker whose hub does not acknowledge
 // what it says: the hub may be away, or may have other addresses now.

@@ -27,7 +27,7 @@ type underWay struct {
 	token paho.Token
 	size  int // bytes
 	since time.Time
-	until patience
+	until ackDeadline
 }
 
 // more is where the next chunk comes from, nil while there is no room for it.

@@ -70,7 +70,7 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 			s.acked(r.Seq)
 		}
 	default:
-		if !l.heeds() {
+		if !l.isForUs() {
 			l.log.Warn("drop a request: the hub has not acknowledged a status of this connection yet", "node", l.cfg.Node,
 				"request", id, "type", r.Type)
 			return

@@ -108,7 +108,7 @@ var ErrDismissed = errors.New("the hub has ended this device's enrolment")
 type Link struct {
 	cfg  Config
 	log  *slog.Logger
-	told teller
+	told lineLimiter
 
 	route   route          // the addresses, and the one that is used
 	wake    chan struct{}  // something below changed
@@ -328,7 +328,7 @@ func (l *Link) deliverAll(ctx context.Context) {
 			l.mu.Lock()
 			var desired [][]byte
 			requests := l.requests
-			if len(l.desired) > 0 && l.heeds() {
+			if len(l.desired) > 0 && l.isForUs() {
 				size := 0 // of all: a part of one is worth nothing
 				for _, payload := range l.desired {
 					size += wire.TextSize(payload)

@@ -51,14 +51,14 @@ func explain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "network Error : "))
 }
 
-// forgetful is a paho store that keeps nothing: what was not acknowledged is made
+// noStore is a paho store that keeps nothing: what was not acknowledged is made
 // anew, not sent again.
-type forgetful struct{}
+type noStore struct{}
 
-func (forgetful) Open()                             {}
-func (forgetful) Put(string, packets.ControlPacket) {}
-func (forgetful) Get(string) packets.ControlPacket  { return nil }
-func (forgetful) All() []string                     { return nil }
-func (forgetful) Del(string)                        {}
-func (forgetful) Close()                            {}
-func (forgetful) Reset()                            {}
+func (noStore) Open()                             {}
+func (noStore) Put(string, packets.ControlPacket) {}
+func (noStore) Get(string) packets.ControlPacket  { return nil }
+func (noStore) All() []string                     { return nil }
+func (noStore) Del(string)                        {}
+func (noStore) Close()                            {}
+func (noStore) Reset()                            {}

@@ -75,7 +75,7 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	defer l.endSession()
 	l.told.tell(l.log, slog.LevelInfo, "connected to the hub", "node", l.cfg.Node, "hub", s.server.url)
 	s.nextStatus = time.Now().Add(l.cfg.StatusInterval)
-	s.greet()
+	s.sendAll()
 	return s.loop(ctx)
 }
 
@@ -104,7 +104,7 @@ func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions
 		SetKeepAlive(keepAlive).
 		SetPingTimeout(time.Hour). // conn sees silence earlier, and takes no slow packet for it
 		SetBinaryWill(wire.Topic(c.Prefix, c.Node, wire.ChannelPresence), will, 1, false).
-		SetStore(forgetful{}).
+		SetStore(noStore{}).
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { s.l.arrived(m) }).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { s.lost <- err })
@@ -146,9 +146,9 @@ func (l *Link) endSession() {
 	l.session = nil
 }
 
-// greet sends status, pods and lease, in this order: the hub takes a boot for the
+// sendAll sends status, pods and lease, in this order: the hub takes a boot for the
 // current one by its first status.
-func (s *session) greet() {
+func (s *session) sendAll() {
 	s.take()
 	s.sendStatus()
 	s.sendPods()
@@ -185,7 +185,7 @@ func (s *session) loop(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			s.farewell()
+			s.sayOffline()
 			return nil
 		case err := <-s.lost:
 			return fmt.Errorf("connection lost: %w", err)
@@ -365,8 +365,8 @@ func (s *session) dropEvent() {
 	}
 }
 
-// farewell ends the session in order: a last status, presence, DISCONNECT.
-func (s *session) farewell() {
+// sayOffline ends the session in order: a last status, presence, DISCONNECT.
+func (s *session) sayOffline() {
 	const patience = 2 * time.Second
 	s.sendStatus()
 	if s.status.token != nil {

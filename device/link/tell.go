@@ -14,16 +14,16 @@ const (
 	tellEvery = 10 * time.Minute
 )
 
-// A teller writes lines about the link to the log while there are some left, and the others
+// A lineLimiter writes lines about the link to the log while there are some left, and the others
 // at level Debug; the next line then says how many those were.
-type teller struct {
+type lineLimiter struct {
 	mu     sync.Mutex
 	spent  float64
 	at     time.Time
 	unsaid int
 }
 
-func (t *teller) tell(log *slog.Logger, level slog.Level, what string, args ...any) {
+func (t *lineLimiter) tell(log *slog.Logger, level slog.Level, what string, args ...any) {
 	t.mu.Lock()
 	now := time.Now()
 	t.spent = max(0, t.spent-float64(max(now.Sub(t.at), 0))/float64(tellEvery))

@@ -18,20 +18,20 @@ type tracked struct {
 	token paho.Token // in flight
 	size  int        // bytes of it
 	sent  time.Time
-	until patience
+	until ackDeadline
 	after time.Time // no other one before
 }
 
-// patience is when something that was sent counts as lost: at a moment, and as much later
+// ackDeadline is when something that was sent counts as lost: at a moment, and as much later
 // as the hub has sent something meanwhile. Its acknowledgement comes behind that, which on
 // a slow line can be a desired state of a minute.
-type patience struct {
+type ackDeadline struct {
 	at       time.Time
 	received time.Duration // until then
 }
 
 // ends is when a patience ends, as far as is known now.
-func (s *session) ends(p patience) time.Time { return p.at.Add(s.received() - p.received) }
+func (s *session) ends(p ackDeadline) time.Time { return p.at.Add(s.received() - p.received) }
 
 func (s *session) received() time.Duration {
 	if s.raw == nil {
@@ -135,12 +135,12 @@ func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 }
 
 // lostAt is when something of so many bytes that goes out now counts as lost.
-func (s *session) lostAt(bytes int) patience {
+func (s *session) lostAt(bytes int) ackDeadline {
 	after := ackTimeout
 	if s.external { // the hub may be what is away, and asks for what it lacks when it is back
 		after <<= min(s.unacked/2, maxDeaf)
 	}
-	return patience{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
+	return ackDeadline{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
 }
 
 func earlier(a, b time.Time) time.Time {

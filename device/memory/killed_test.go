@@ -89,7 +89,7 @@ func TestAnAgentKilledAtAnyFileOperationForgetsNothing(t *testing.T) {
 				if m.SetDesired(desired(int64(i), "hub", "a")) == nil {
 					generation = i
 				}
-				if m.SetNotes([]Note{{UID: "u"}, {UID: "v"}, {UID: "w"}}[:i]) == nil {
+				if m.SetNotes([]PodNote{{UID: "u"}, {UID: "v"}, {UID: "w"}}[:i]) == nil {
 					notes = i
 				}
 				if m.SetVerified(Verified{Asked: fmt.Sprint("image", i), Image: "x"}) == nil {
@@ -109,7 +109,7 @@ func TestAnAgentKilledAtAnyFileOperationForgetsNothing(t *testing.T) {
 				t.Errorf("killed at call %d: %s", n, trouble)
 			}
 			for i := 4; i <= 5; i++ { // the next agent writes as if nothing had been
-				if err := errors.Join(m.SetDesired(desired(int64(i), "hub", "a")), m.SetNotes([]Note{{UID: "x"}}[:i-4])); err != nil {
+				if err := errors.Join(m.SetDesired(desired(int64(i), "hub", "a")), m.SetNotes([]PodNote{{UID: "x"}}[:i-4])); err != nil {
 					t.Errorf("killed at call %d: then %v", n, err)
 				}
 			}

@@ -52,9 +52,9 @@ const (
 	LockFile    = "lock" // of the state directory; never removed
 )
 
-// A Note is what must not be forgotten of a pod that has ended for good: that it
+// A PodNote is what must not be forgotten of a pod that has ended for good: that it
 // has, and its last status. A pod with a note never runs again.
-type Note struct {
+type PodNote struct {
 	UID    types.UID        `json:"uid"`
 	Status corev1.PodStatus `json:"status"`
 }
@@ -73,9 +73,9 @@ type Memory struct {
 	writing sync.Mutex
 	mu      sync.Mutex
 	desired *wire.Desired
-	body    []byte // of desired without its time, to see whether anything changed
-	notes   []Note // by UID
-	noted   []byte // of the notes, as last written
+	body    []byte    // of desired without its time, to see whether anything changed
+	notes   []PodNote // by UID
+	noted   []byte    // of the notes, as last written
 
 	verified []Verified // the newest last
 	pulled   []Pulled   // the newest last
@@ -217,14 +217,14 @@ func bodyOf(d wire.Desired) ([]byte, error) {
 }
 
 // Notes are the pods that have ended for good, by UID.
-func (m *Memory) Notes() []Note {
+func (m *Memory) Notes() []PodNote {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.notes)
 }
 
 // journalOf is what the journal holds for notes, which it sorts.
-func journalOf(notes []Note) ([]Note, []byte, error) {
+func journalOf(notes []PodNote) ([]PodNote, []byte, error) {
 	notes = slices.Clone(notes)
 	sort.Slice(notes, func(i, j int) bool { return notes[i].UID < notes[j].UID })
 	body, err := json.Marshal(notes)
@@ -235,13 +235,13 @@ func journalOf(notes []Note) ([]Note, []byte, error) {
 }
 
 // Noted tells whether SetNotes has nothing to write. It waits for no disk.
-func (m *Memory) Noted(notes []Note) bool {
+func (m *Memory) Noted(notes []PodNote) bool {
 	notes, body, err := journalOf(notes)
 	return err == nil && m.isNoted(notes, body)
 }
 
 // SetNotes replaces the notes durably; the same notes again write nothing.
-func (m *Memory) SetNotes(notes []Note) error {
+func (m *Memory) SetNotes(notes []PodNote) error {
 	notes, body, err := journalOf(notes)
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func (m *Memory) SetNotes(notes []Note) error {
 }
 
 // isNoted tells whether these notes are in the journal.
-func (m *Memory) isNoted(notes []Note, body []byte) bool {
+func (m *Memory) isNoted(notes []PodNote, body []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(notes) == 0 && len(m.notes) == 0 || bytes.Equal(body, m.noted)
@@ -369,7 +369,7 @@ func (m *Memory) Trouble() string {
 
 // readJournal takes the newest notes that are whole.
 func (m *Memory) readJournal() {
-	take := func(notes *[]Note) {
+	take := func(notes *[]PodNote) {
 		m.notes = *notes
 		m.noted, _ = json.Marshal(m.notes)
 	}
@@ -383,7 +383,7 @@ func (m *Memory) readJournal() {
 		m.damaged(journalFile, fmt.Errorf(
 			"the journal is lost; a pod that had ended for good may run once more, unless its containers tell: %w", err))
 	default:
-		var notes []Note
+		var notes []PodNote
 		if m.read(filepath.Join(m.dir, journalFile), &notes, "a pod that had ended for good may run once more") {
 			take(&notes)
 			m.noted = nil // so that they come into the slots

@@ -132,7 +132,7 @@ func TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := m.SetNotes([]Note{{UID: "u"}}); err != nil {
+			if err := m.SetNotes([]PodNote{{UID: "u"}}); err != nil {
 				t.Fatal(err)
 			}
 			_ = m.Close()

@@ -32,7 +32,7 @@ func (d slowDisk) SyncDir(path string) error {
 func TestWhoeverWantsToKnowWaitsForNoDisk(t *testing.T) {
 	for what, store := range map[string]func(*Memory) error{
 		"the desired state": func(m *Memory) error { return m.SetDesired(wire.Desired{Generation: 2, Hub: "hub"}) },
-		"the journal":       func(m *Memory) error { return m.SetNotes([]Note{{UID: "a"}}) },
+		"the journal":       func(m *Memory) error { return m.SetNotes([]PodNote{{UID: "a"}}) },
 		"a pulled image":    func(m *Memory) error { return m.SetPulled(Pulled{Name: "a", ID: "b"}) },
 		"a verified image":  func(m *Memory) error { return m.SetVerified(Verified{Asked: "a", Image: "b", Key: "c"}) },
 	} {

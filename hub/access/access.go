@@ -103,7 +103,7 @@ type Options struct {
 type Guard struct {
 	Options
 	failures lockout
-	ties     ties
+	ties     sessionWatches
 	known    known         // for as long as the database does not answer
 	joining  chan struct{} // one join is decided at a time
 	renewals allowances    // of each node's certificate

@@ -16,10 +16,10 @@ import (
 // shut that key out for a quarter of an hour.
 type lockout struct {
 	mu   sync.Mutex
-	keys map[string]strikes
+	keys map[string]failureCount
 }
 
-type strikes struct {
+type failureCount struct {
 	n     int
 	most  int
 	since time.Time // of the first; of the lock, once there are as many as may be
@@ -63,7 +63,7 @@ func (l *lockout) try(now time.Time, keys ...allowance) (giveBack func(), err er
 		}
 	}
 	if l.keys == nil {
-		l.keys = map[string]strikes{}
+		l.keys = map[string]failureCount{}
 	}
 	if len(l.keys)+len(keys) > maxStrikeKeys {
 		l.forget(now)
@@ -71,7 +71,7 @@ func (l *lockout) try(now time.Time, keys ...allowance) (giveBack func(), err er
 	for _, k := range keys {
 		s := l.keys[k.key]
 		if s.n == 0 || now.Sub(s.since) > strikeWindow || s.n >= k.most {
-			s = strikes{since: now, most: k.most}
+			s = failureCount{since: now, most: k.most}
 		}
 		if s.n++; s.n == k.most {
 			s.since = now
@@ -111,7 +111,7 @@ func (l *lockout) forget(now time.Time) {
 	for _, k := range keys {
 		of[kind(k)]++
 	}
-	locked := func(s strikes) int {
+	locked := func(s failureCount) int {
 		if s.n >= s.most {
 			return 1
 		}

@@ -92,7 +92,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 
 // Apart: where every node has a block, what is wrong with it follows from those of the others,
 // which stay as they are.
-func (d Decider) Apart(s state.Snapshot, subjects []state.Subject) state.Decide {
+func (d Decider) Sharded(s state.Snapshot, subjects []state.Subject) state.Decide {
 	for range s.WithoutBlock() {
 		return nil
 	}

@@ -22,12 +22,12 @@ const (
 // usages are the newest measurements, and those under way.
 type usages struct {
 	mu     sync.Mutex
-	byNode map[string]*gauge
+	byNode map[string]*nodeUsage
 	swept  time.Time
 }
 
-// A gauge is what is known of one node.
-type gauge struct {
+// A nodeUsage is what is known of one node.
+type nodeUsage struct {
 	newest *measurement // nil: none, or the last one failed
 	last   wire.Usage   // that came
 	shown  time.Time    // when LastUsage last asked
@@ -119,7 +119,7 @@ func (c *Client) measure(ctx context.Context, node string) (wire.Usage, error) {
 }
 
 // of is a node's gauge; the caller holds mu. Those that nobody has asked for are forgotten.
-func (u *usages) of(node string, now time.Time) *gauge {
+func (u *usages) of(node string, now time.Time) *nodeUsage {
 	if now.Sub(u.swept) > usageShown {
 		for n, g := range u.byNode {
 			if now.Sub(g.shown) > usageShown && (g.newest == nil || now.Sub(g.newest.at) > usageShown) {
@@ -129,11 +129,11 @@ func (u *usages) of(node string, now time.Time) *gauge {
 		u.swept = now
 	}
 	if u.byNode == nil {
-		u.byNode = map[string]*gauge{}
+		u.byNode = map[string]*nodeUsage{}
 	}
 	g := u.byNode[node]
 	if g == nil {
-		g = &gauge{}
+		g = &nodeUsage{}
 		u.byNode[node] = g
 	}
 	return g

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"time"
 
-	"flotilla.dev/hub/broker/parking"
+	"flotilla.dev/hub/broker/idle"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/line"
@@ -46,7 +46,7 @@ func (b *Broker) accept(ctx context.Context, l listener) error {
 			continue
 		}
 		pause = shortest
-		b.admit(line.New(parking.New(c), writeTimeout), l)
+		b.admit(line.New(idle.New(c), writeTimeout), l)
 	}
 }
 
@@ -58,9 +58,9 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 		_ = c.Close()
 		return
 	}
-	if err := b.remember(c); err != nil {
+	if err := b.register(c); err != nil {
 		b.refused(c, &refusal{why: capacity, err: err})
-		b.forget(c, ip)
+		b.unregister(c, ip)
 		return
 	}
 	b.handlers.Add(1)
@@ -68,35 +68,35 @@ func (b *Broker) admit(c *line.Conn, l listener) {
 		handedOver := false
 		defer func() {
 			if !handedOver {
-				b.forget(c, ip)
+				b.unregister(c, ip)
 				b.handlers.Done()
 			}
 		}()
 		defer panics.Catch("mqtt", "addr", ip) // one connection's must not end all others
-		if s := b.welcome(c, l); s != nil {
+		if s := b.handshake(c, l); s != nil {
 			handedOver = true
-			go b.keep(s, c, ip) // TLS and CONNECT have left a large stack behind; this one is small
+			go b.serveConn(s, c, ip) // TLS and CONNECT have left a large stack behind; this one is small
 		}
 	}()
 }
 
-// keep is a connection from its accepted CONNECT to its end, or until it is parked.
-func (b *Broker) keep(s *session, c net.Conn, ip netip.Addr) {
+// serveConn is a connection from its accepted CONNECT to its end, or until it is parked.
+func (b *Broker) serveConn(s *session, c net.Conn, ip netip.Addr) {
 	defer panics.Catch("mqtt")
 	s.whose, s.ip = c, ip
-	b.live(s, func() (parked bool) { return b.attend(c, s) })
+	b.runPart(s, func() (parked bool) { return b.serveSession(c, s) })
 }
 
-// live is a part of a session's life. With the last one, and with one that panics, the
+// runPart is a part of a session's life. With the last one, and with one that panics, the
 // session ends and the connection is forgotten; one that ends parked is not the last.
-func (b *Broker) live(s *session, part func() (parked bool)) {
+func (b *Broker) runPart(s *session, part func() (parked bool)) {
 	parked := false
 	defer func() {
 		if !parked {
 			if s.claimed {
 				b.release(s)
 			}
-			b.forget(s.whose, s.ip)
+			b.unregister(s.whose, s.ip)
 			b.handlers.Done()
 		}
 	}()
@@ -104,9 +104,9 @@ func (b *Broker) live(s *session, part func() (parked bool)) {
 	parked = part()
 }
 
-// remember enters a connection into the books and takes a slot for its greeting,
+// register enters a connection into the books and takes a slot for its greeting,
 // or says for which of the two there is no room.
-func (b *Broker) remember(c net.Conn) error {
+func (b *Broker) register(c net.Conn) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.open); n >= b.cfg.Limits.Connections {
@@ -125,8 +125,8 @@ func (b *Broker) remember(c net.Conn) error {
 	}
 }
 
-// forget closes a connection and takes it out of the books.
-func (b *Broker) forget(c net.Conn, ip netip.Addr) {
+// unregister closes a connection and takes it out of the books.
+func (b *Broker) unregister(c net.Conn, ip netip.Addr) {
 	_ = c.Close()
 	b.mu.Lock()
 	delete(b.open, c)
@@ -134,8 +134,8 @@ func (b *Broker) forget(c net.Conn, ip netip.Addr) {
 	b.addresses.Leave(ip)
 }
 
-// welcome takes a connection up to its accepted CONNECT, and returns nil if it was refused.
-func (b *Broker) welcome(c *line.Conn, l listener) *session {
+// handshake takes a connection up to its accepted CONNECT, and returns nil if it was refused.
+func (b *Broker) handshake(c *line.Conn, l listener) *session {
 	defer func() { <-b.greeting }()
 	_ = c.SetDeadline(time.Now().Add(b.greetFor))
 	first := make([]byte, 1) // while nothing comes, this and a small stack is all that is held
@@ -143,7 +143,7 @@ func (b *Broker) welcome(c *line.Conn, l listener) *session {
 		b.refused(c, &refusal{why: silent, err: fmt.Errorf("nothing came: %w", err)})
 		return nil
 	}
-	s, ref := b.greet(c, first, l)
+	s, ref := b.readConnectFrom(c, first, l)
 	if ref != nil {
 		b.refused(c, ref)
 		return nil
@@ -159,11 +159,11 @@ func (b *Broker) welcome(c *line.Conn, l listener) *session {
 	return s
 }
 
-// attend is the part of a connection's life after its CONNECT was accepted.
-func (b *Broker) attend(c net.Conn, s *session) (parked bool) {
+// serveSession is the part of a connection's life after its CONNECT was accepted.
+func (b *Broker) serveSession(c net.Conn, s *session) (parked bool) {
 	switch {
 	case s.farewell != nil:
-		b.sayFarewell(s)
+		b.serveDismissed(s)
 		return false
 	case s.watching != nil:
 		err := b.observe(s)
@@ -172,14 +172,14 @@ func (b *Broker) attend(c net.Conn, s *session) (parked bool) {
 	}
 	s.claimed = true
 	speaks := false
-	if apart(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
+	if onOwnGoroutine(func() { speaks = b.cfg.Handler.Speaks(s.peer) }); !speaks {
 		refuse(s.conn, 4, notAuthorized)
 		b.refused(c, &refusal{why: refusedByHub, node: s.peer.Node,
 			err: errors.New("another device took its place in this moment")})
 		return false
 	}
 	b.stats.accepted.Add(1)
-	return b.converse(s)
+	return b.serveUntilIdle(s)
 }
 
 const maxConnections = 65536

@@ -261,7 +261,7 @@ func TestListenersThatWouldBeOpenAreRefusedAtStart(t *testing.T) {
 	}
 }
 
-const idle = 5000 // connections of S6
+const idleConns = 5000 // connections of S6
 
 // How long it takes to dial so many says nothing, on a machine that has other work: here
 // they have as long as that takes. That they end is the next test.
@@ -269,7 +269,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	ca := newAuthority(t)
 	l, dev := loopback(t), loopback(t)
 	d := &recorder{}
-	b, err := New(Config{Handler: d, Log: quiet, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idle}})
+	b, err := New(Config{Handler: d, Log: quiet, Listen: l, TLS: ca.server(), DevListen: dev, Limits: Limits{Greeting: idleConns}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 	started(t, b)
 	good := dialDev(t, dev.Addr(), "pi-1", nil)
 	before := memory()
-	for range idle { // sockets, and nothing of this process's memory
+	for range idleConns { // sockets, and nothing of this process's memory
 		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 		if err == nil {
 			defer syscall.Close(fd)
@@ -287,13 +287,13 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "5,000 connections", func() bool { return b.Stats().Connections == idle+1 })
+	await(t, "5,000 connections", func() bool { return b.Stats().Connections == idleConns+1 })
 	good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
 	if d.count("lease pi-1") != 1 {
 		t.Errorf("a good node's lease is not heard: %q", d.all())
 	}
 	grown := memory() - before
-	t.Logf("%d idle connections: %.1f MiB", idle, float64(grown)/(1<<20))
+	t.Logf("%d idle connections: %.1f MiB", idleConns, float64(grown)/(1<<20))
 	if grown > 32<<20 {
 		t.Errorf("5,000 idle connections made the process grow by %d MiB", grown>>20)
 	}
@@ -302,9 +302,9 @@ func TestS6FiveThousandIdleConnectionsCostLittle(t *testing.T) {
 func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, d := pipe.New(), &recorder{}
-		b := start(t, Config{Handler: d, DevListen: n, Limits: Limits{Greeting: idle}})
+		b := start(t, Config{Handler: d, DevListen: n, Limits: Limits{Greeting: idleConns}})
 		good := dialPipe(t, n, "pi-1", nil)
-		for range idle {
+		for range idleConns {
 			c, err := n.Dial(t.Context(), "idle")
 			if err != nil {
 				t.Fatal(err)
@@ -313,8 +313,8 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 		}
 		time.Sleep(connectTimeout - time.Millisecond)
 		synctest.Wait()
-		if got := b.Stats().Connections; got != idle+1 {
-			t.Fatalf("%d connections before the end of %s, want %d", got, connectTimeout, idle+1)
+		if got := b.Stats().Connections; got != idleConns+1 {
+			t.Fatalf("%d connections before the end of %s, want %d", got, connectTimeout, idleConns+1)
 		}
 		began := time.Now()
 		good.publish0(topicOf("pi-1", wire.ChannelLease), `{"boot":"b1","seq":1}`)
@@ -323,8 +323,8 @@ func TestS6FiveThousandIdleConnectionsEnd(t *testing.T) {
 		}
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
-		if got := b.Stats(); got.Connections != 1 || got.Refused["silent"] != idle {
-			t.Errorf("%d connections after %s, and %d were cut for their silence; want the good one and %d", got.Connections, connectTimeout, got.Refused["silent"], idle)
+		if got := b.Stats(); got.Connections != 1 || got.Refused["silent"] != idleConns {
+			t.Errorf("%d connections after %s, and %d were cut for their silence; want the good one and %d", got.Connections, connectTimeout, got.Refused["silent"], idleConns)
 		}
 	})
 }
@@ -493,8 +493,8 @@ func TestAPanicOfAParserGivesItsPlaceBack(t *testing.T) {
 			t.Error("the parser's place is never given back")
 		}
 	}()
-	apart(func() {
-		_ = tell(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") }, func(wire.Status) error { return nil })
+	onOwnGoroutine(func() {
+		_ = parseAndTell(b, statuses, nil, func([]byte) (wire.Status, error) { panic("an accident") }, func(wire.Status) error { return nil })
 	})
 }
 

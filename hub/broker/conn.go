@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/broker/parking"
+	"flotilla.dev/hub/broker/idle"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/line"
 	"flotilla.dev/shared/wire"
@@ -48,7 +48,7 @@ type conn struct {
 	observers *observers    // of what goes to a device
 	idle      time.Duration // without a byte from the device, then it is cut
 	until     time.Time     // for the packet that is being read; zero: none is
-	sock      *parking.Conn // not nil: the connection below can be parked
+	sock      *idle.Conn    // not nil: the connection below can be parked
 	eager     bool          // the next read does not wait
 	seen      []byte        // read by greet, behind the CONNECT
 
@@ -63,11 +63,11 @@ type conn struct {
 }
 
 // newConn gives a connection the ends that it has from now on.
-func newConn(c net.Conn, raw *line.Conn, seen []byte, idle time.Duration) *conn {
+func newConn(c net.Conn, raw *line.Conn, seen []byte, keepAlive time.Duration) *conn {
 	_ = raw.SetDeadline(time.Time{}) // that of CONNECT
-	raw.Listen(func() time.Duration { return idle })
-	sock, _ := raw.Conn.(*parking.Conn)
-	return &conn{Conn: c, raw: raw, seen: seen, idle: idle, sock: sock}
+	raw.Listen(func() time.Duration { return keepAlive })
+	sock, _ := raw.Conn.(*idle.Conn)
+	return &conn{Conn: c, raw: raw, seen: seen, idle: keepAlive, sock: sock}
 }
 
 // Read first gives back what greet has read.
@@ -82,7 +82,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if eager && c.sock != nil {
-		return c.glance(p)
+		return c.readAvailable(p)
 	}
 	until := c.until
 	if until.IsZero() {
@@ -92,8 +92,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// glance reads what is there, and waits for nothing: then it says parking.ErrNothing.
-func (c *conn) glance(p []byte) (int, error) {
+// readAvailable reads what is there, and waits for nothing: then it says idle.ErrNothing.
+func (c *conn) readAvailable(p []byte) (int, error) {
 	c.sock.Impatient(true)
 	c.raw.Straight(true)
 	defer c.sock.Impatient(false)
@@ -143,9 +143,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// seize makes who must not wait the one who writes; false: somebody else does, or waits to.
+// tryLockWriter makes who must not wait the one who writes; false: somebody else does, or waits to.
 // Until release nothing that is written waits, not even what TLS itself has to say.
-func (c *conn) seize() bool {
+func (c *conn) tryLockWriter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.busy {
@@ -156,14 +156,14 @@ func (c *conn) seize() bool {
 	return true
 }
 
-// release gives back what seize has taken. What there was no room for goes out first.
-func (c *conn) release() {
+// unlockWriter gives back what tryLockWriter took. What there was no room for goes out first.
+func (c *conn) unlockWriter() {
 	rest := c.sock.Spill(false)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case len(rest) > 0:
-		go c.pour(rest)
+		go c.flush(rest)
 	case c.empty():
 		c.busy = false
 	default:
@@ -171,8 +171,8 @@ func (c *conn) release() {
 	}
 }
 
-// pour writes what there was no room for, as it goes to the network, and then the outbox.
-func (c *conn) pour(rest []byte) {
+// flush writes what there was no room for, as it goes to the network, and then the outbox.
+func (c *conn) flush(rest []byte) {
 	defer panics.CatchThen("mqtt", func(error) { _ = c.raw.Close() })
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(rest))))
 	if _, err := c.raw.Write(rest); err != nil {

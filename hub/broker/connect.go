@@ -48,11 +48,11 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.err.Error() }
 
-// greet takes a connection up to its judged CONNECT: TLS, one packet of at most
+// readConnectFrom takes a connection up to its judged CONNECT: TLS, one packet of at most
 // 4 KiB, version, identity, client id, will, and the Handler's own word. Everything
 // that the CONNECT says has been checked here. The first byte has
 // been read already.
-func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *refusal) {
+func (b *Broker) readConnectFrom(raw *line.Conn, first []byte, l listener) (*session, *refusal) {
 	limited := &limitedConn{Conn: raw, seen: first, left: maxHandshake}
 	peer := Peer{Addr: raw.RemoteAddr().String(), Dev: l.tls == nil}
 	var stream net.Conn = limited
@@ -69,7 +69,7 @@ func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *ref
 		}
 		stream = secure
 		if observer == nil {
-			letGo(secure.ConnectionState())
+			dropCertificates(secure.ConnectionState())
 		}
 	}
 	seen, connect, ref := readConnect(stream)
@@ -79,9 +79,9 @@ func (b *Broker) greet(raw *line.Conn, first []byte, l listener) (*session, *ref
 	}
 	var s *session
 	if observer != nil {
-		s, ref = b.judgeObserver(connect, *observer)
+		s, ref = b.checkObserverConnect(connect, *observer)
 	} else {
-		s, ref = b.judge(connect, peer)
+		s, ref = b.checkConnect(connect, peer)
 	}
 	if ref != nil {
 		ref.node = s.peer.Node
@@ -117,9 +117,9 @@ func (b *Broker) observer(state tls.ConnectionState, addr string) *Observer {
 		Chain: state.PeerCertificates}
 }
 
-// letGo takes its certificates away from a connection, which would keep them as long as it
+// dropCertificates takes its certificates away from a connection, which would keep them as long as it
 // lives: 8 kB that nobody asks for, once it is known whose they are.
-func letGo(state tls.ConnectionState) {
+func dropCertificates(state tls.ConnectionState) {
 	clear(state.PeerCertificates)
 	for _, chain := range state.VerifiedChains {
 		clear(chain)
@@ -229,8 +229,8 @@ func validate(pk *packets.ConnectPacket) error {
 	return nil
 }
 
-// judge decides on a CONNECT. The session it returns always says who asked.
-func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
+// checkConnect decides on a CONNECT. The session it returns always says who asked.
+func (b *Broker) checkConnect(pk *packets.ConnectPacket, peer Peer) (*session, *refusal) {
 	s := &session{broker: b, peer: peer}
 	if pk.ProtocolVersion != 4 {
 		return s, &refusal{why: version, code: badVersion, err: fmt.Errorf(
@@ -262,7 +262,7 @@ func (b *Broker) judge(pk *packets.ConnectPacket, peer Peer) (*session, *refusal
 		}
 		s.peer.Boot = s.will.Boot
 	}
-	var f *Farewell
+	var f *Dismissal
 	if err := b.cfg.Handler.Connect(s.peer); errors.As(err, &f) {
 		s.farewell = f.Payload
 	} else if err != nil {

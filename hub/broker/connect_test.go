@@ -44,7 +44,7 @@ func FuzzConnect(f *testing.F) {
 		if len(seen) > maxConnect {
 			t.Errorf("%d bytes were read", len(seen))
 		}
-		s, ref := b.judge(pk, Peer{Dev: true})
+		s, ref := b.checkConnect(pk, Peer{Dev: true})
 		if ref != nil {
 			refuse(io.Discard, pk.ProtocolVersion, ref.code)
 			return

@@ -10,7 +10,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
-	"flotilla.dev/hub/broker/parking"
+	"flotilla.dev/hub/broker/idle"
 	"flotilla.dev/shared/wire"
 )
 
@@ -23,14 +23,14 @@ var (
 // errOrderly is how a session ends whose device has said DISCONNECT: its will is void.
 var errOrderly = errors.New("the device has disconnected")
 
-// converse answers a CONNECT that was judged, and then reads what the device says until
+// serveUntilIdle answers a CONNECT that was judged, and then reads what the device says until
 // the connection is parked or ends.
-func (b *Broker) converse(s *session) (parked bool) {
+func (b *Broker) serveUntilIdle(s *session) (parked bool) {
 	if _, err := s.conn.Write(connack); err != nil {
-		return b.over(s, err)
+		return b.endSession(s, err)
 	}
 	if s.farewell == nil {
-		apart(func() { b.cfg.Handler.Connected(s.peer) })
+		onOwnGoroutine(func() { b.cfg.Handler.Connected(s.peer) })
 		s.established.Store(true)
 	}
 	return b.read(s)
@@ -48,19 +48,19 @@ func (b *Broker) read(s *session) (parked bool) {
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, parking.ErrNothing):
+		case errors.Is(err, idle.ErrNothing):
 			if s.park() {
 				return true
 			}
 		default:
-			return b.over(s, err)
+			return b.endSession(s, err)
 		}
 	}
 }
 
-// over ends the conversation. It tells the will, unless the device has left in order or it
+// endSession ends the conversation. It tells the will, unless the device has left in order or it
 // is the hub that goes away.
-func (b *Broker) over(s *session, err error) (parked bool) {
+func (b *Broker) endSession(s *session, err error) (parked bool) {
 	_ = s.conn.Close()
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -93,28 +93,28 @@ func (b *Broker) handle(s *session, head byte, body []byte) error {
 	flags := head & 0x0f
 	switch kind := head >> 4; {
 	case kind == packets.Publish:
-		s.spend(len(body), 0)
+		s.chargeRate(len(body), 0)
 		return b.published(s, head, bytes.Clone(body))
 	case kind == packets.Subscribe && flags == 2:
 		return b.subscribe(s, head, body)
 	case kind == packets.Unsubscribe && flags == 2:
 		return b.unsubscribe(s, head, body)
 	case kind == packets.Pingreq && flags == 0 && len(body) == 0:
-		s.spend(0, 0)
+		s.chargeRate(0, 0)
 		_, err := s.conn.Write(pingresp)
 		return err
 	case kind == packets.Disconnect && flags == 0 && len(body) == 0:
 		return errOrderly
 	case kind == packets.Puback && flags == 0, kind == packets.Pubrec && flags == 0,
 		kind == packets.Pubrel && flags == 2, kind == packets.Pubcomp && flags == 0:
-		s.spend(len(body), 0) // of nothing that was sent
+		s.chargeRate(len(body), 0) // of nothing that was sent
 		return nil
 	}
 	return fmt.Errorf("%w: type and flags 0x%02x with %d bytes", errMalformed, head, len(body))
 }
 
-// spend has a packet take its part of the node's rate.
-func (s *session) spend(bytes, filters int) {
+// chargeRate has a packet take its part of the node's rate.
+func (s *session) chargeRate(bytes, filters int) {
 	s.rate.take(1 + min(float64(bytes)/(16<<10)+float64(filters)/8, s.rate.perSecond))
 }
 
@@ -150,7 +150,7 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 	if err != nil {
 		return err
 	}
-	s.spend(len(body), len(p.Topics))
+	s.chargeRate(len(body), len(p.Topics))
 	codes, refused, first := make([]byte, len(p.Topics)), 0, ""
 	own := s.filters()
 	for i, f := range p.Topics {
@@ -175,7 +175,7 @@ func (b *Broker) subscribe(s *session, head byte, body []byte) error {
 	}
 	for i, f := range p.Topics {
 		if codes[i] <= 1 && s.farewell != nil {
-			b.farewell(s, f)
+			b.publishDismissal(s, f)
 		}
 	}
 	return nil
@@ -186,7 +186,7 @@ func (b *Broker) unsubscribe(s *session, head byte, body []byte) error {
 	if err != nil {
 		return err
 	}
-	s.spend(len(body), len(p.Topics))
+	s.chargeRate(len(body), len(p.Topics))
 	for _, f := range p.Topics {
 		s.listen(f, false)
 	}
@@ -201,17 +201,17 @@ func (b *Broker) published(s *session, head byte, body []byte) error {
 		return err
 	}
 	var heard error
-	apart(func() { heard = b.hear(s, p) })
+	onOwnGoroutine(func() { heard = b.handlePublish(s, p) })
 	if b.acknowledges(s, p, heard) && p.qos == 1 {
 		_, err = s.conn.Write(ack(packets.Puback, p.id))
 	}
 	return err
 }
 
-// apart does what calls deep on a goroutine of its own, and waits for it: the stack that
+// onOwnGoroutine does what calls deep on a goroutine of its own, and waits for it: the stack that
 // it needs would stay with the connection. What it panics with ends the connection, as
 // if it were the connection's own goroutine.
-func apart(do func()) {
+func onOwnGoroutine(do func()) {
 	var accident any
 	done := make(chan struct{})
 	go func() {
@@ -247,8 +247,8 @@ func (b *Broker) acknowledges(s *session, p publication, err error) bool {
 	return false
 }
 
-// hear checks one message and tells the Handler.
-func (b *Broker) hear(s *session, p publication) error {
+// handlePublish checks one message and tells the Handler.
+func (b *Broker) handlePublish(s *session, p publication) error {
 	tail, own := strings.CutPrefix(string(p.topic), s.base())
 	if !own {
 		return offence{forbiddenTopic, fmt.Sprintf("published on %.100q, which is not its own", p.topic)}
@@ -269,7 +269,7 @@ func (b *Broker) hear(s *session, p publication) error {
 	if s.farewell != nil {
 		switch c {
 		case wire.ChannelPods:
-			return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Left(ctx, peer, v) })
+			return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Left(ctx, peer, v) })
 		case wire.ChannelLease:
 			_, err := parsed(wire.ParseLease(payload))
 			return err
@@ -279,27 +279,27 @@ func (b *Broker) hear(s *session, p publication) error {
 	b.showHeard(string(p.topic), c, payload)
 	switch c {
 	case wire.ChannelLease:
-		return tell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error { handler.Lease(peer, v); return nil })
+		return parseAndTell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error { handler.Lease(peer, v); return nil })
 	case wire.ChannelStatus:
-		return tell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error { return handler.Status(ctx, peer, v) })
+		return parseAndTell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error { return handler.Status(ctx, peer, v) })
 	case wire.ChannelPods:
-		return tell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Pods(ctx, peer, v) })
+		return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Pods(ctx, peer, v) })
 	case wire.ChannelEvent:
-		return tell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return handler.Event(ctx, peer, v) })
+		return parseAndTell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return handler.Event(ctx, peer, v) })
 	case wire.ChannelPresence:
-		return tell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error {
+		return parseAndTell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error {
 			handler.Presence(peer, v)
 			return nil
 		})
 	case wire.ChannelReply:
-		return tell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(peer, id, v); return nil })
+		return parseAndTell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(peer, id, v); return nil })
 	}
 	return nil
 }
 
-// tell parses a payload, counts it and passes it on. Few are parsed at a time, so that a
+// parseAndTell parses a payload, counts it and passes it on. Few are parsed at a time, so that a
 // fleet that comes back at once is not in memory twice.
-func tell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), handle func(T) error) error {
+func parseAndTell[T any](b *Broker, k kind, payload []byte, parse func([]byte) (T, error), handle func(T) error) error {
 	v, err := func() (T, error) {
 		b.parsers <- struct{}{}
 		defer func() { <-b.parsers }()

@@ -27,12 +27,12 @@ var ErrStopping = errors.New("the hub is stopping")
 // not for each message of each device: there is no acknowledgement, the device sends again.
 var ErrLater = errors.New("nothing can be remembered for now")
 
-// A Farewell is a Handler's answer to one who is the node no more. He may subscribe to
+// A Dismissal is a Handler's answer to one who is the node no more. He may subscribe to
 // his desired topic and gets the payload there; of what he publishes only the list of
 // his pods is told, and the connection ends by itself.
-type Farewell struct{ Payload []byte }
+type Dismissal struct{ Payload []byte }
 
-func (f *Farewell) Error() string { return "let in only to be told that it is this node no more" }
+func (f *Dismissal) Error() string { return "let in only to be told that it is this node no more" }
 
 // A Handler is what the broker tells the hub. Its methods are called on the
 // goroutine of the connection concerned: one node's calls come one after the

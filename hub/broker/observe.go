@@ -69,9 +69,9 @@ type watching struct {
 	filters []string
 }
 
-// judgeObserver decides on an observer's CONNECT. His client id says nothing, the
+// checkObserverConnect decides on an observer's CONNECT. His client id says nothing, the
 // certificate all.
-func (b *Broker) judgeObserver(pk *packets.ConnectPacket, o Observer) (*session, *refusal) {
+func (b *Broker) checkObserverConnect(pk *packets.ConnectPacket, o Observer) (*session, *refusal) {
 	s := &session{watching: &watching{Observer: o}}
 	refused := func(why reason, code byte, err error) (*session, *refusal) {
 		return s, &refusal{why: why, code: code, err: fmt.Errorf("observer %s: %w", o.Name, err)}
@@ -168,7 +168,7 @@ func (b *Broker) observed(s *session, head byte, body []byte) error {
 	flags := head & 0x0f
 	switch kind := head >> 4; {
 	case kind == packets.Publish:
-		s.spend(len(body), 0)
+		s.chargeRate(len(body), 0)
 		p, err := parsePublish(head, body)
 		if err != nil {
 			return err
@@ -185,7 +185,7 @@ func (b *Broker) observed(s *session, head byte, body []byte) error {
 	case kind == packets.Unsubscribe && flags == 2:
 		return b.unwatch(s, head, body)
 	case kind == packets.Pingreq && flags == 0 && len(body) == 0:
-		s.spend(0, 0)
+		s.chargeRate(0, 0)
 		_, err := s.conn.Write(pingresp)
 		return err
 	case kind == packets.Disconnect && flags == 0 && len(body) == 0:
@@ -200,7 +200,7 @@ func (b *Broker) watch(s *session, head byte, body []byte) error {
 	if err != nil {
 		return err
 	}
-	s.spend(len(body), len(p.Topics))
+	s.chargeRate(len(body), len(p.Topics))
 	codes := make([]byte, len(p.Topics))
 	w := s.watching
 	b.observers.mu.Lock()
@@ -225,7 +225,7 @@ func (b *Broker) unwatch(s *session, head byte, body []byte) error {
 	if err != nil {
 		return err
 	}
-	s.spend(len(body), len(p.Topics))
+	s.chargeRate(len(body), len(p.Topics))
 	w := s.watching
 	b.observers.mu.Lock()
 	before := len(w.filters)

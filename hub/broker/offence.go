@@ -18,7 +18,7 @@ const (
 // An offence is what a device did that it may not do. It is dropped and counted,
 // never answered by cutting the connection: the device would do it again.
 type offence struct {
-	kind sin
+	kind offenceKind
 	text string
 }
 
@@ -27,11 +27,11 @@ func (o offence) Error() string { return o.text }
 // offences holds back what was told a moment ago.
 type offences struct {
 	mu    sync.Mutex
-	by    map[string]*told
+	by    map[string]*lastTold
 	swept time.Time // when those that may be told again were looked for
 }
 
-type told struct {
+type lastTold struct {
 	at    time.Time
 	every time.Duration // until the next may be told
 	held  int           // since then
@@ -55,7 +55,7 @@ func (o *offences) due(who string) (held int, now bool) {
 		}
 	}
 	if o.by == nil {
-		o.by = map[string]*told{}
+		o.by = map[string]*lastTold{}
 	}
 	every := offenceInterval
 	if t != nil {
@@ -64,12 +64,12 @@ func (o *offences) due(who string) (held int, now bool) {
 			every = min(2*t.every, offenceSlowest)
 		}
 	}
-	o.by[who] = &told{at: time.Now(), every: every}
+	o.by[who] = &lastTold{at: time.Now(), every: every}
 	return held, true
 }
 
-// more is the end of a text about something that happened more often.
-func more(held int) string {
+// andMore is the end of a text about something that happened more often.
+func andMore(held int) string {
 	if held == 0 {
 		return ""
 	}
@@ -77,10 +77,10 @@ func more(held int) string {
 }
 
 // offence counts, and tells the Handler if it is time.
-func (b *Broker) offence(node string, kind sin, text string) {
+func (b *Broker) offence(node string, kind offenceKind, text string) {
 	b.stats.offences[kind].Add(1)
 	if held, now := b.offences.due("node " + node); now {
-		b.cfg.Handler.Offence(node, text+more(held))
+		b.cfg.Handler.Offence(node, text+andMore(held))
 	}
 }
 
@@ -102,6 +102,6 @@ func (b *Broker) refused(c net.Conn, r *refusal) {
 // warn logs, at most once per interval and key.
 func (b *Broker) warn(key, msg string, args ...any) {
 	if held, now := b.offences.due("log " + key); now {
-		b.log.Warn(msg+more(held), args...)
+		b.log.Warn(msg+andMore(held), args...)
 	}
 }

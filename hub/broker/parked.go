@@ -8,7 +8,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
-	"flotilla.dev/hub/broker/parking"
+	"flotilla.dev/hub/broker/idle"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/shared/line"
 )
@@ -23,15 +23,15 @@ func (s *session) park() bool {
 	return s.conn.sock.Park(time.Now().Add(s.conn.idle), s)
 }
 
-// Wake hears what came on the parked connection: parking.Sleeper.
+// Wake hears what came on the parked connection: idle.Sleeper.
 func (s *session) Wake(scratch []byte) {
-	if !s.conn.seize() { // somebody writes: TLS could have to wait for it
+	if !s.conn.tryLockWriter() { // somebody writes: TLS could have to wait for it
 		s.resume(func() bool { return s.broker.read(s) })
 		return
 	}
 	for {
 		next := s.hear(scratch)
-		s.conn.release()
+		s.conn.unlockWriter()
 		if next != nil {
 			s.resume(next)
 			return
@@ -39,7 +39,7 @@ func (s *session) Wake(scratch []byte) {
 		if s.park() {
 			return
 		}
-		if !s.conn.seize() {
+		if !s.conn.tryLockWriter() {
 			s.resume(func() bool { return s.broker.read(s) })
 			return
 		}
@@ -50,23 +50,23 @@ func (s *session) Wake(scratch []byte) {
 // nil: not at all.
 func (s *session) hear(scratch []byte) (next func() (parked bool)) {
 	b := s.broker
-	defer panics.CatchThen("mqtt", func(err error) { next = func() bool { return b.over(s, err) } })
+	defer panics.CatchThen("mqtt", func(err error) { next = func() bool { return b.endSession(s, err) } })
 	for before := s.conn.sock.Received(); ; before = s.conn.sock.Received() {
-		n, err := s.conn.glance(scratch)
+		n, err := s.conn.readAvailable(scratch)
 		switch {
 		case err == nil:
 			rest, err := b.answered(s, scratch[:n])
 			if err != nil {
-				return func() bool { return b.over(s, err) }
+				return func() bool { return b.endSession(s, err) }
 			}
 			if len(rest) > 0 {
 				s.conn.seen = bytes.Clone(rest)
 				return func() bool { return b.read(s) }
 			}
-		case !errors.Is(err, parking.ErrNothing):
-			return func() bool { return b.over(s, err) }
+		case !errors.Is(err, idle.ErrNothing):
+			return func() bool { return b.endSession(s, err) }
 		case s.conn.sock.Received() != before: // a part of a record of TLS: it has its time
-			return func() bool { return b.patient(s) }
+			return func() bool { return b.awaitPacket(s) }
 		default:
 			return nil
 		}
@@ -74,36 +74,36 @@ func (s *session) hear(scratch []byte) (next func() (parked bool)) {
 }
 
 // Expire ends a session of which nothing was heard for too long: quiet to the last, for a
-// hub that has stood still finds what came meanwhile. parking.Sleeper.
+// hub that has stood still finds what came meanwhile. idle.Sleeper.
 func (s *session) Expire() {
 	s.resume(func() (parked bool) {
 		b, before, p := s.broker, s.conn.sock.Received(), make([]byte, smallPacket)
-		n, err := s.conn.glance(p)
+		n, err := s.conn.readAvailable(p)
 		switch {
 		case err == nil:
 			s.conn.seen = p[:n]
 			return b.read(s)
-		case !errors.Is(err, parking.ErrNothing):
-			return b.over(s, err)
+		case !errors.Is(err, idle.ErrNothing):
+			return b.endSession(s, err)
 		case s.conn.sock.Received() != before:
-			return b.patient(s)
+			return b.awaitPacket(s)
 		}
-		return b.over(s, os.ErrDeadlineExceeded)
+		return b.endSession(s, os.ErrDeadlineExceeded)
 	})
 }
 
 // resume goes on with a session on a goroutine of its own.
 func (s *session) resume(part func() (parked bool)) {
-	go s.broker.live(s, part)
+	go s.broker.runPart(s, part)
 }
 
-// patient waits for a packet before the connection may be parked again.
-func (b *Broker) patient(s *session) (parked bool) {
+// awaitPacket waits for a packet before the connection may be parked again.
+func (b *Broker) awaitPacket(s *session) (parked bool) {
 	s.conn.until = time.Now().Add(s.conn.idle + line.Takes(maxRecord))
 	one := make([]byte, smallPacket)
 	n, err := s.conn.Read(one)
 	if err != nil {
-		return b.over(s, err)
+		return b.endSession(s, err)
 	}
 	s.conn.until = time.Time{}
 	s.conn.seen = one[:n]
@@ -121,7 +121,7 @@ func (b *Broker) answered(s *session, p []byte) (rest []byte, err error) {
 		switch {
 		case p[0] == publish0 && b.lease(s, p[header:size]):
 		case p[0] == packets.Pingreq<<4 && size == header:
-			s.spend(0, 0)
+			s.chargeRate(0, 0)
 			if _, err := s.conn.Conn.Write(pingresp); err != nil { // seized
 				return nil, err
 			}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
-	"flotilla.dev/hub/broker/parking"
+	"flotilla.dev/hub/broker/idle"
 	"flotilla.dev/shared/wire"
 )
 
@@ -263,4 +263,4 @@ func TestAParkedDeviceThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	})
 }
 
-var _ net.Conn = (*parking.Conn)(nil)
+var _ net.Conn = (*idle.Conn)(nil)

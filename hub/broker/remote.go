@@ -82,7 +82,7 @@ func (c *Client) arrived(m paho.Message) {
 			from = &r.leases
 		}
 	}
-	if !from.afford(cost) {
+	if !from.tryTake(cost) {
 		c.b.offence(node, badPayload,
 			fmt.Sprintf("publishes more than %.0f messages a second; what is more is dropped", c.cfg.NodeRate))
 		return
@@ -139,8 +139,8 @@ func (c *Client) peer(node string, o Owner) Peer {
 	return Peer{Node: node, Machine: o.Machine, Key: o.Key, Boot: o.Boot, Addr: "broker"}
 }
 
-// afford takes n if it is there.
-func (b *bucket) afford(n float64) bool {
+// tryTake takes n if it is there.
+func (b *bucket) tryTake(n float64) bool {
 	b.fill(time.Now())
 	if b.tokens < n {
 		return false
@@ -187,12 +187,12 @@ func (c *Client) enqueue(r *remote, a arrival) {
 	c.queued.Add(int64(len(a.payload)))
 	if !r.busy {
 		r.busy = true
-		go c.hearAll(r)
+		go c.deliverAll(r)
 	}
 }
 
-// hearAll hears what waits of a node, in order.
-func (c *Client) hearAll(r *remote) {
+// deliverAll hears what waits of a node, in order.
+func (c *Client) deliverAll(r *remote) {
 	defer panics.CatchThen("mqtt", func(error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -209,12 +209,12 @@ func (c *Client) hearAll(r *remote) {
 		r.queue = r.queue[1:]
 		r.bytes -= len(a.payload)
 		r.mu.Unlock()
-		c.hearOne(r, a)
+		c.deliverOne(r, a)
 		c.queued.Add(-int64(len(a.payload)))
 	}
 }
 
-func (c *Client) hearOne(r *remote, a arrival) {
+func (c *Client) deliverOne(r *remote, a arrival) {
 	c.slots <- struct{}{}
 	defer func() { <-c.slots }()
 	defer panics.Catch("mqtt") // what could not be heard is sent again
@@ -223,7 +223,7 @@ func (c *Client) hearOne(r *remote, a arrival) {
 	c.mu.RUnlock()
 	ctx, cancel := context.WithTimeout(run, rememberTimeout)
 	defer cancel()
-	switch err := c.hear(ctx, r, a); {
+	switch err := c.deliver(ctx, r, a); {
 	case err == nil:
 	case errors.Is(err, errUnheard):
 		return
@@ -244,8 +244,8 @@ func (c *Client) hearOne(r *remote, a arrival) {
 // errUnheard is of a message that is not acknowledged, and of which nobody else is told.
 var errUnheard = errors.New("not of this node's device")
 
-// hear tells the Handler one message, if it is of the boot that is the node's.
-func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
+// deliver tells the Handler one message, if it is of the boot that is the node's.
+func (c *Client) deliver(ctx context.Context, r *remote, a arrival) error {
 	owner, ok := c.cfg.Owner(r.node)
 	if !ok {
 		return errUnheard
@@ -260,25 +260,25 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 	}
 	switch a.channel {
 	case wire.ChannelStatus:
-		return tell(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error {
+		return parseAndTell(c.b, statuses, a.payload, wire.ParseStatus, func(s wire.Status) error {
 			return c.status(ctx, r, owner, s)
 		})
 	case wire.ChannelPods:
-		return tell(c.b, podLists, a.payload, wire.ParsePods, func(v wire.Pods) error {
+		return parseAndTell(c.b, podLists, a.payload, wire.ParsePods, func(v wire.Pods) error {
 			if !own(v.Boot) {
 				return errUnheard
 			}
 			return handler.Pods(ctx, p, v)
 		})
 	case wire.ChannelEvent:
-		return tell(c.b, events, a.payload, wire.ParseEvent, func(v wire.Event) error {
+		return parseAndTell(c.b, events, a.payload, wire.ParseEvent, func(v wire.Event) error {
 			if !own(v.Boot) {
 				return errUnheard
 			}
 			return handler.Event(ctx, p, v)
 		})
 	case wire.ChannelPresence:
-		return tell(c.b, presences, a.payload, wire.ParsePresence, func(v wire.Presence) error {
+		return parseAndTell(c.b, presences, a.payload, wire.ParsePresence, func(v wire.Presence) error {
 			if v.Boot != owner.Boot || v.State == wire.PresenceLost && r.connectedSince(v) {
 				return nil
 			}
@@ -287,7 +287,7 @@ func (c *Client) hear(ctx context.Context, r *remote, a arrival) error {
 			return nil
 		})
 	case wire.ChannelReply:
-		return tell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
+		return parseAndTell(c.b, replies, a.payload, wire.ParseReply, func(v wire.Reply) error {
 			if v.Boot == "" {
 				c.b.warn("reply "+r.node, "drop an answer that does not say whose it is: the agent is too old for a broker "+
 					"between it and the hub, or it is somebody else's", "node", r.node)

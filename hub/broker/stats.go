@@ -41,11 +41,11 @@ const (
 var reasonNames = [reasons]string{"silent", "tls", "identity", "malformed", "too-large", "version", "client-id",
 	"will", "hub", "busy", "capacity", "per-address"}
 
-// A sin is what kind of offence it was.
-type sin int
+// An offenceKind is what kind of offence it was.
+type offenceKind int
 
 const (
-	forbiddenTopic sin = iota
+	forbiddenTopic offenceKind = iota
 	forbiddenFilter
 	retained
 	badPayload

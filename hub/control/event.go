@@ -33,26 +33,26 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 			kind = corev1.EventTypeWarning
 		}
 		e := NewEvent(s, About(about),
-			Said{Type: kind, Reason: c.Reason, Message: cmp.Or(c.Message, c.Why), Component: c.Source}, now)
+			EventText{Type: kind, Reason: c.Reason, Message: cmp.Or(c.Message, c.Why), Component: c.Source}, now)
 		if again, ok := latest[e.Namespace+"/"+e.Name]; ok {
 			again.Count++
 			continue
 		}
 		latest[e.Namespace+"/"+e.Name] = e
-		changes = append(changes, room(s, e, now)...)
+		changes = append(changes, trimEvents(s, e, now)...)
 		changes = append(changes, state.Put(e, ""))
 	}
 	return changes
 }
 
 // AddEvent returns the changes by which an event is told, and makes room.
-func AddEvent(s state.Snapshot, ref corev1.ObjectReference, said Said, now time.Time) []state.Change {
+func AddEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now time.Time) []state.Change {
 	e := NewEvent(s, ref, said, now)
-	return append(room(s, e, now), state.Put(e, ""))
+	return append(trimEvents(s, e, now), state.Put(e, ""))
 }
 
-// Said is what an event says.
-type Said struct{ Type, Reason, Message, Component, Host string }
+// EventText is what an event says.
+type EventText struct{ Type, Reason, Message, Component, Host string }
 
 // About returns the reference of an object in an event.
 func About(o state.Object) corev1.ObjectReference {
@@ -63,7 +63,7 @@ func About(o state.Object) corev1.ObjectReference {
 
 // NewEvent returns the event that says so about an object: a new one, or the one
 // that said the same before, counted up. Its name follows from what it says.
-func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said Said, now time.Time) *corev1.Event {
+func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now time.Time) *corev1.Event {
 	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + said.Type + "\x00" + said.Reason +
 		"\x00" + said.Message))
 	at := metav1.NewTime(now)
@@ -96,8 +96,8 @@ const (
 	eventsOf    = 256
 )
 
-// room removes the oldest events that a new one is too many for.
-func room(s state.Snapshot, e *corev1.Event, now time.Time) (changes []state.Change) {
+// trimEvents removes the oldest events that a new one is too many for.
+func trimEvents(s state.Snapshot, e *corev1.Event, now time.Time) (changes []state.Change) {
 	if s.Get(state.KeyOf(e)) != nil {
 		return nil
 	}

@@ -41,7 +41,7 @@ func TestTheOldestEventMakesRoom(t *testing.T) {
 			}
 			s := state.Load(state.Empty("h", now), objects, uint64(len(objects)))
 			var gone []string
-			for _, change := range AddEvent(s, ref, Said{Type: corev1.EventTypeNormal, Reason: "Pulled", Message: "more"}, now) {
+			for _, change := range AddEvent(s, ref, EventText{Type: corev1.EventTypeNormal, Reason: "Pulled", Message: "more"}, now) {
 				if change.Delete {
 					gone = append(gone, change.Object.GetName())
 				}

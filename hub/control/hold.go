@@ -92,7 +92,7 @@ func (l *Loop) carryNews(ctx context.Context, s state.Snapshot, jobs []*job, now
 	}
 	l.told = append(l.told, log...) // the deciders hear of it in the first pass that can be remembered
 	l.told = slices.Clone(l.told[max(0, len(l.told)-mostTold):])
-	weigh(log, jobs, sizes)
+	measureDisk(log, jobs, sizes)
 	l.carryOut(s, log, now)
 	return nil
 }
@@ -104,9 +104,9 @@ func adds(a state.Applied) bool {
 	return a.Old == nil && a.New != nil && (row == nil || !row.Expendable)
 }
 
-// A storeRoom is what the loop knows of whether the store takes new objects. While it does not,
+// A storeSpace is what the loop knows of whether the store takes new objects. While it does not,
 // passes are made without what would add any; from time to time one is tried with it.
-type storeRoom struct {
+type storeSpace struct {
 	full bool
 	err  error         // why
 	told time.Time     // when the log was told last
@@ -117,26 +117,26 @@ type storeRoom struct {
 const leastRoomWait, mostRoomWait = time.Second, 10 * time.Second
 
 // spares tells whether a pass is to be made without what adds an object.
-func (r *storeRoom) spares(now time.Time) bool { return r.full && now.Before(r.next) }
+func (r *storeSpace) spares(now time.Time) bool { return r.full && now.Before(r.next) }
 
 // out tells whether it is for the disk that new objects are not taken: else it may be one of them,
 // such as a row that is too large.
-func (r *storeRoom) out() bool { return r.full && errors.Is(r.err, ErrFull) }
+func (r *storeSpace) out() bool { return r.full && errors.Is(r.err, ErrFull) }
 
 // failed notes that the store has not taken what was to be added.
-func (r *storeRoom) failed(err error, now time.Time) {
+func (r *storeSpace) failed(err error, now time.Time) {
 	r.full, r.err, r.wait = true, err, min(max(2*r.wait, leastRoomWait), mostRoomWait)
 	r.next = now.Add(r.wait)
 }
 
-// lacksRoom notes how the same pass went without what was to be added. Of a full disk the store
+// noteNoSpace notes how the same pass went without what was to be added. Of a full disk the store
 // tells.
-func (l *Loop) lacksRoom(err error, now time.Time) {
+func (l *Loop) noteNoSpace(err error, now time.Time) {
 	r := &l.room
 	switch {
 	case r.out():
 	case err != nil: // it was not for that
-		l.room = storeRoom{}
+		l.room = storeSpace{}
 	case r.told.IsZero() || now.Sub(r.told) >= tellAgain:
 		l.Log.Error("what the hub would add is not remembered, and tried again; all else goes on", "err", r.err, "every",
 			mostRoomWait)
@@ -144,14 +144,14 @@ func (l *Loop) lacksRoom(err error, now time.Time) {
 	}
 }
 
-// A Roomer is a Store that tells by itself whether it has room again, by trying.
-type Roomer interface {
+// A SpaceProber is a Store that tells by itself whether it has room again, by trying.
+type SpaceProber interface {
 	Room(ctx context.Context) bool
 }
 
-// hasRoom tells whether the store takes new objects again, after a pass that was remembered whole:
+// hasSpace tells whether the store takes new objects again, after a pass that was remembered whole:
 // it may have had nothing to add.
-func (l *Loop) hasRoom(ctx context.Context) bool {
-	r, ok := l.Store.(Roomer)
+func (l *Loop) hasSpace(ctx context.Context) bool {
+	r, ok := l.Store.(SpaceProber)
 	return !ok || !l.room.out() || r.Room(ctx)
 }

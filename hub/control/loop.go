@@ -43,7 +43,7 @@ type Config struct {
 	Store    Store
 	Log      *slog.Logger
 	Devices  Devices // nil: there are none
-	Follows  Follows
+	Follows  Consequences
 	Deciders []Decider
 	Start    state.Snapshot
 	History  int // changes that watchers can still get; 0: 10,000
@@ -66,8 +66,8 @@ type Loop struct {
 	current atomic.Pointer[state.Snapshot]
 	feed    *Feed
 	stalls  stalls
-	hold    hold      // only Run's
-	room    storeRoom // only Run's
+	hold    hold       // only Run's
+	room    storeSpace // only Run's
 	// what no decider has heard of: events of the last pass, news without what follows; only Run's
 	told      []state.Applied
 	passes    atomic.Uint64
@@ -153,7 +153,7 @@ var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again
 func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	j := &job{news: news, from: senderOf(ctx), over: make(chan struct{})}
 	if err := l.pace.wait(ctx, j.from.name); err != nil {
-		return nil, l.untaken(err)
+		return nil, l.notHandedOver(err)
 	}
 	if since := l.inCommit.Load(); since != 0 && l.Age()-time.Duration(since) > slowCommit {
 		return nil, ErrUnavailable // nothing is remembered for now: nobody has to wait for that
@@ -161,7 +161,7 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	select {
 	case l.jobs <- j:
 	case <-ctx.Done():
-		return nil, l.untaken(ctx.Err())
+		return nil, l.notHandedOver(ctx.Err())
 	}
 	select {
 	case <-j.over:
@@ -192,8 +192,8 @@ func (l *Loop) ending() bool {
 	return ctx != nil && (*ctx).Err() != nil
 }
 
-// untaken is what becomes of news that the loop has not been handed.
-func (l *Loop) untaken(err error) error {
+// notHandedOver is what becomes of news that the loop has not been handed.
+func (l *Loop) notHandedOver(err error) error {
 	if l.ending() {
 		return ErrStopped
 	}

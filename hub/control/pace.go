@@ -164,7 +164,7 @@ func (l *Loop) tellSlow(from sender, why string) {
 		if about == nil {
 			return nil, nil
 		}
-		return AddEvent(s, About(about), Said{Type: corev1.EventTypeWarning, Reason: "SlowPass", Message: why}, now), nil
+		return AddEvent(s, About(about), EventText{Type: corev1.EventTypeWarning, Reason: "SlowPass", Message: why}, now), nil
 	})
 	if err != nil {
 		l.Log.Debug("tell of a slow pass", "err", err)

@@ -66,7 +66,7 @@ func FuzzParts(f *testing.F) {
 		start := state.Load(state.Empty("parts", began), objects, uint64(len(objects))).WithAllSeen(maps.All(seen))
 		settle := func(wrap func(control.Decider) control.Decider) (sentences []string, made []state.Applied, wake time.Time) {
 			var all []control.Decider
-			for _, d := range append(bigDeciders(), node.Furnish{}, node.Deliver{}) {
+			for _, d := range append(bigDeciders(), node.ApplyProfile{}, node.Deliver{}) {
 				all = append(all, wrap(d))
 			}
 			settler := control.NewSettler(node.Ended, all...)
@@ -99,7 +99,7 @@ func FuzzParts(f *testing.F) {
 // A dud is a decider in parts that panics about one of the nodes.
 type dud struct{ lifecycle.Health }
 
-func (d dud) Apart(state.Snapshot, []state.Subject) state.Decide { return d.Decide }
+func (d dud) Sharded(state.Snapshot, []state.Subject) state.Decide { return d.Decide }
 
 func (d dud) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan {
 	for _, q := range subjects {

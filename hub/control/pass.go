@@ -45,10 +45,10 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		start = l.refreshSeen(start.WithRoom(!l.room.out()), now)
 		s, log, told = l.settle(start, jobs, now, spare)
 		sizes, err = l.remember(ctx, log, s.Revision)
-		l.lacksRoom(err, now)
+		l.noteNoSpace(err, now)
 	} else if err == nil && l.room.full && !spare {
-		if l.hasRoom(ctx) {
-			l.room = storeRoom{}
+		if l.hasSpace(ctx) {
+			l.room = storeSpace{}
 			l.settler.AskAll() // the incident of the full disk is over
 			s = s.WithRoom(true)
 		} else {
@@ -61,7 +61,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		l.newsAlone(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
 	} else {
 		l.told = told // whoever bounds how many there are hears of them in the next pass
-		weigh(log, jobs, sizes)
+		measureDisk(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
 	l.note(err, l.Now())
@@ -97,7 +97,7 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 	log = append(log, made...)
 	if !settled {
 		var told []state.Applied
-		s, told = l.noEnd(s, made, now)
+		s, told = l.reportUnsettled(s, made, now)
 		log = append(log, told...)
 	}
 	s, told = state.Apply(s, events(s, log, now))
@@ -141,17 +141,17 @@ func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time,
 	return s, log
 }
 
-// weigh tells every change what it takes on the disk, those of the news too.
-func weigh(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
+// measureDisk tells every change what it takes on the disk, those of the news too.
+func measureDisk(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
 	measure(log, sizes)
 	for _, j := range jobs {
 		measure(j.done, sizes)
 	}
 }
 
-// noEnd tells that the deciders find no end, which is a mistake in one of them: in the
+// reportUnsettled tells that the deciders find no end, which is a mistake in one of them: in the
 // log, in the metrics, and as an event of what was changed last.
-func (l *Loop) noEnd(s state.Snapshot, made []state.Applied, now time.Time) (state.Snapshot, []state.Applied) {
+func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied, now time.Time) (state.Snapshot, []state.Applied) {
 	l.unsettled.Add(1)
 	last, about := "an alarm that is past", s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceDefault})
 	for _, a := range made {
@@ -164,7 +164,7 @@ func (l *Loop) noEnd(s state.Snapshot, made []state.Applied, now time.Time) (sta
 	if about == nil {
 		return s, nil
 	}
-	said := Said{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules find no end here: " +
+	said := EventText{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules find no end here: " +
 		"everything is looked at again, please report this"}
 	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), said, now), "")})
 }

@@ -29,18 +29,18 @@ type Decider interface {
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
-// Apart is a Decider that may be asked about parts of many subjects, at once.
-type Apart interface {
-	// Apart returns what decides on parts of the subjects: its plans one after the other are the
+// Sharded is a Decider that may be asked about parts of many subjects, at once.
+type Sharded interface {
+	// Sharded returns what decides on parts of the subjects: its plans one after the other are the
 	// plan for all. Nil: of these nothing does, one object's plan depends on another's.
-	Apart(s state.Snapshot, subjects []state.Subject) state.Decide
+	Sharded(s state.Snapshot, subjects []state.Subject) state.Decide
 }
 
 // A Settler asks deciders in order, round after round, each seeing what the ones
 // before it decided, until none has a subject left. It alone keeps what is due, what has
 // changed and what everything is, so that a pass costs what changed and what is due.
 type Settler struct {
-	follows  Follows
+	follows  Consequences
 	deciders []Decider
 	alarms   []alarms
 	all      bool
@@ -56,12 +56,12 @@ type Settler struct {
 // room. What is left out is asked for again at that moment.
 func (t *Settler) Spare(spare bool, until time.Time) { t.spare, t.room = spare, until }
 
-// Follows says what else is changed, in the same transaction, because of what was done:
+// Consequences says what else is changed, in the same transaction, because of what was done:
 // right after every news and every plan. Nil: nothing.
-type Follows func(s state.Snapshot, done []state.Applied, now time.Time) []state.Change
+type Consequences func(s state.Snapshot, done []state.Applied, now time.Time) []state.Change
 
 // apply makes changes, and what follows from them.
-func (f Follows) apply(s state.Snapshot, changes []state.Change,
+func (f Consequences) apply(s state.Snapshot, changes []state.Change,
 	now time.Time) (next state.Snapshot, done, more []state.Applied) {
 	next, done = state.Apply(s, changes)
 	if f != nil && len(done) > 0 {
@@ -71,7 +71,7 @@ func (f Follows) apply(s state.Snapshot, changes []state.Change,
 }
 
 // NewSettler returns a settler that asks about everything once.
-func NewSettler(follows Follows, deciders ...Decider) *Settler {
+func NewSettler(follows Consequences, deciders ...Decider) *Settler {
 	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)),
 		before: make([][]state.Subject, len(deciders))}
 	t.AskAll()
@@ -80,7 +80,7 @@ func NewSettler(follows Follows, deciders ...Decider) *Settler {
 
 // NewRested returns a settler of a fleet that is at rest: it asks only about what changes
 // from then on. What is due later in such a fleet it does not know.
-func NewRested(follows Follows, deciders ...Decider) *Settler {
+func NewRested(follows Consequences, deciders ...Decider) *Settler {
 	t := NewSettler(follows, deciders...)
 	t.all = false
 	return t
@@ -170,8 +170,8 @@ func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
 	now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
 	d := t.deciders[i]
 	var apart state.Decide
-	if d, ok := d.(Apart); ok && len(subjects) > part {
-		apart = d.Apart(s, subjects)
+	if d, ok := d.(Sharded); ok && len(subjects) > part {
+		apart = d.Sharded(s, subjects)
 	}
 	var plan state.Plan
 	if apart != nil {

@@ -28,7 +28,7 @@ func (Health) Touches(c state.Applied) []state.Subject {
 func (Health) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: a node's health is its own.
-func (h Health) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide {
+func (h Health) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide {
 	if !state.OnlyNodes(subjects) {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (d Health) Decide(s state.Snapshot, subjects []state.Subject, now time.Time
 			for n := range s.NodesIn(q.Name) {
 				nodes = append(nodes, n.Name)
 			}
-		case q.Part == "" || !d.lives(s, q, now, &plan):
+		case q.Part == "" || !d.renewDeadline(s, q, now, &plan):
 			nodes = append(nodes, q.Name)
 		}
 	}
@@ -66,10 +66,10 @@ func (d Health) Decide(s state.Snapshot, subjects []state.Subject, now time.Time
 	return plan
 }
 
-// lives tells whether a node whose deadline has come has been heard of in between: then it
+// renewDeadline tells whether a node whose deadline has come has been heard of in between: then it
 // gets a new one, and that is all. Of ten thousand nodes that are due, as a grace after the
 // hub's start, almost all are such.
-func (d Health) lives(s state.Snapshot, q state.Subject, now time.Time, plan *state.Plan) bool {
+func (d Health) renewDeadline(s state.Snapshot, q state.Subject, now time.Time, plan *state.Plan) bool {
 	n := s.Node(q.Name)
 	if n == nil {
 		return false

@@ -9,9 +9,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A past is what has happened to a node: it becomes its history, in the very
+// A nodePast is what has happened to a node: it becomes its history, in the very
 // transaction of the decisions that it tells of.
-type past struct {
+type nodePast struct {
 	node    string
 	changed []metav1.MicroTime // of Ready
 	turns   []state.Turn
@@ -19,7 +19,7 @@ type past struct {
 }
 
 // into adds the past to what is remembered of its node.
-func (p *past) into(rec *state.Record) {
+func (p *nodePast) into(rec *state.Record) {
 	for _, t := range p.turns {
 		rec.Turn(t)
 	}
@@ -40,13 +40,13 @@ func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
 		(state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
 }
 
-// pasts returns what has happened to the subjects, in the order of the nodes' first change.
-func pasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*past) {
-	byNode := map[string]*past{}
-	of := func(node string) *past {
+// nodePasts returns what has happened to the subjects, in the order of the nodes' first change.
+func nodePasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*nodePast) {
+	byNode := map[string]*nodePast{}
+	of := func(node string) *nodePast {
 		p := byNode[node]
 		if p == nil {
-			p = &past{node: node}
+			p = &nodePast{node: node}
 			byNode[node], all = p, append(all, p)
 		}
 		return p

@@ -109,7 +109,7 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, plan *state.Plan) {
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
-	owes := d.owes(old) // a site that comes back under its name has its rate already
+	owes := d.rateUsedUntil(old) // a site that comes back under its name has its rate already
 	if c.Nodes == 0 && !written(old) && !owes.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
@@ -134,10 +134,10 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 			true}
 	}
 	if held.free {
-		d.absolve(s, name, held.why, plan)
+		d.removeNoExecute(s, name, held.why, plan)
 	}
 	if old != nil {
-		d.drain(old, st, perSecond, now)
+		d.emptyBucket(old, st, perSecond, now)
 	}
 
 	why := ""
@@ -157,7 +157,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 		st.HeldReason, st.Held = held.reason, held.why
 	}
 	if perSecond > 0 && c.Waiting > 0 {
-		interval := gap(perSecond)
+		interval := interval(perSecond)
 		turn := now
 		if st.LastEviction != nil && st.LastEviction.Add(interval).After(now) {
 			turn = st.LastEviction.Add(interval)
@@ -167,7 +167,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 				turn = at
 			}
 			if !turn.After(now) {
-				d.expel(n, now, plan)
+				d.addNoExecute(n, now, plan)
 				at := metav1.NewMicroTime(now.Truncate(time.Microsecond))
 				st.LastEviction = &at
 				st.Waiting--
@@ -208,15 +208,15 @@ func written(site *fleet.Site) bool {
 		len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
 }
 
-// gap is the time from one node to the next at a rate; 100 years are as good as never, and more
+// interval is the time from one node to the next at a rate; 100 years are as good as never, and more
 // than 292 are none that a time.Duration holds.
-func gap(perSecond float64) time.Duration {
+func interval(perSecond float64) time.Duration {
 	const most = 100 * 365 * 24 * time.Hour
 	return time.Duration(min(float64(time.Second)/perSecond, float64(most)))
 }
 
-// owes returns until when a site's rate is used up by its last eviction.
-func (d Sites) owes(site *fleet.Site) time.Time {
+// rateUsedUntil returns until when a site's rate is used up by its last eviction.
+func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 	if site == nil || site.Status.LastEviction == nil {
 		return time.Time{}
 	}
@@ -227,7 +227,7 @@ func (d Sites) owes(site *fleet.Site) time.Time {
 	if perSecond <= 0 {
 		return time.Time{}
 	}
-	return site.Status.LastEviction.Add(gap(perSecond))
+	return site.Status.LastEviction.Add(interval(perSecond))
 }
 
 // judged returns when a node that waits may get NoExecute at the earliest: when every
@@ -245,31 +245,31 @@ func judged(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	return at.Add(wait)
 }
 
-// drain empties the bucket of a site whose rate changes, unless it was full: the next
+// emptyBucket empties the bucket of a site whose rate changes, unless it was full: the next
 // node goes 1/rate later. A rate of 0 fills no bucket.
-func (d Sites) drain(old *fleet.Site, st *fleet.SiteStatus, perSecond float64, now time.Time) {
+func (d Sites) emptyBucket(old *fleet.Site, st *fleet.SiteStatus, perSecond float64, now time.Time) {
 	was, err := strconv.ParseFloat(old.Status.EvictionRate, 64)
 	if err != nil || was == perSecond {
 		return
 	}
-	full := was > 0 && (st.LastEviction == nil || !st.LastEviction.Add(gap(was)).After(now))
+	full := was > 0 && (st.LastEviction == nil || !st.LastEviction.Add(interval(was)).After(now))
 	if !full {
 		at := metav1.NewMicroTime(now)
 		st.LastEviction = &at
 	}
 }
 
-// expel gives a node its NoExecute taint.
-func (d Sites) expel(n *corev1.Node, now time.Time, plan *state.Plan) {
+// addNoExecute gives a node its NoExecute taint.
+func (d Sites) addNoExecute(n *corev1.Node, now time.Time, plan *state.Plan) {
 	n = state.Fork(n)
 	t := noExecute(state.ReadyOf(n), state.Ceil(now))
 	n.Spec.Taints = append(n.Spec.Taints, t)
 	plan.Do(state.Put(n, fmt.Sprintf("taint %s %s", n.Name, t.ToString())).Warning("NodeTainted"))
 }
 
-// absolve takes the NoExecute taints from every node of a site, and with them the
+// removeNoExecute takes the NoExecute taints from every node of a site, and with them the
 // deadlines of their pods.
-func (d Sites) absolve(s state.Snapshot, site, why string, plan *state.Plan) {
+func (d Sites) removeNoExecute(s state.Snapshot, site, why string, plan *state.Plan) {
 	for n := range s.NodesIn(site) {
 		t := state.NoExecuteOf(n)
 		if t == nil {

@@ -11,13 +11,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// meet hears which desired state a device has stored that has never reported
+// learnStored hears which desired state a device has stored that has never reported
 // before. One that lives by a state that this hub never made, as after the loss of
 // its database, goes on living by it. One of the development listener whose Node was
 // deleted is no stranger: it gets the next.
-func (d *Devices) meet(node string, p *liveness, stored int64) {
-	d.learn(node, func() {
-		p.unmet.Store(true)
+func (d *Devices) learnStored(node string, p *liveness, stored int64) {
+	d.updateRecord(node, func() {
+		p.storedUnknown.Store(true)
 	}, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 		if !rec.Unmet {
 			return nil
@@ -34,11 +34,11 @@ func (d *Devices) meet(node string, p *liveness, stored int64) {
 	})
 }
 
-// relented hears that a device has stored the desired state that is wanted: from now on
+// leaseIntervalStored hears that a device has stored the desired state that is wanted: from now on
 // it lives by its lease interval, and not by a longer one before.
-func (d *Devices) relented(node string, p *liveness, stored int64) {
-	d.learn(node, func() {
-		p.relent.Store(true)
+func (d *Devices) leaseIntervalStored(node string, p *liveness, stored int64) {
+	d.updateRecord(node, func() {
+		p.leaseIntervalPending.Store(true)
 	}, func(s state.Snapshot, rec *state.Record, _ *corev1.Node) []state.Change {
 		if rec.Generation != stored {
 			return nil // there is a newer one, which it says when it has it
@@ -48,35 +48,35 @@ func (d *Devices) relented(node string, p *liveness, stored int64) {
 	})
 }
 
-// ahead hears that a device has stored a newer desired state than the hub ever
+// storedIsNewer hears that a device has stored a newer desired state than the hub ever
 // made, as after a restore from a backup: nothing is told to it until an
 // administrator resumes. A hub that knew what the device had stored has been put back as
 // a whole, as its machine is to a snapshot, and nothing else says so: then it does not
 // know that of any other either.
-func (d *Devices) ahead(node string, stored int64) {
+func (d *Devices) storedIsNewer(node string, stored int64) {
 	p := d.nodes.get(node)
 	p.mu.Lock()
-	ask := p.resent.turn(d.Age())
+	ask := p.resent.due(d.Age())
 	p.mu.Unlock()
 	if !ask {
 		return
 	}
-	d.learn(node, func() {}, func(s state.Snapshot, rec *state.Record, n *corev1.Node) (changes []state.Change) {
+	d.updateRecord(node, func() {}, func(s state.Snapshot, rec *state.Record, n *corev1.Node) (changes []state.Change) {
 		if rec.Paused || stored <= rec.Generation {
 			return nil
 		}
 		if !rec.Unmet {
-			changes = Doubt(s, node)
+			changes = ForgetStored(s, node)
 		}
 		return append(changes, pause(rec, n, stored))
 	})
 }
 
-// Doubt returns the changes by which it is not known of any device but one ("": of any) what it has
+// ForgetStored returns the changes by which it is not known of any device but one ("": of any) what it has
 // stored, until it says so. That is so where a database is older than what its hub has told: the
 // generations of its desired states go on from an earlier one, and would come to those that devices
 // have, with something else in them.
-func Doubt(s state.Snapshot, but string) (unmet []state.Change) {
+func ForgetStored(s state.Snapshot, but string) (unmet []state.Change) {
 	for rec := range state.Each[*state.Record](s, state.Records, "") {
 		if !rec.Unmet && rec.Name != but {
 			rec = rec.DeepCopy()
@@ -97,8 +97,8 @@ func pause(rec *state.Record, n *corev1.Node, stored int64) state.Change {
 	}
 }
 
-// learn changes a node's record by what its lease shows. A lease waits for nobody.
-func (d *Devices) learn(node string, failed func(),
+// updateRecord changes a node's record by what its lease shows. A lease waits for nobody.
+func (d *Devices) updateRecord(node string, failed func(),
 	change func(s state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change) {
 	go func() {
 		defer panics.CatchThen("lease", func(error) { failed() })

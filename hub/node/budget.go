@@ -37,36 +37,38 @@ func (a *allowance) left(at time.Duration, burst, perSecond float64) float64 {
 	return burst - a.used
 }
 
-// afford tells whether the node may change what is remembered of it. What it may not is
+// allows tells whether the node may change what is remembered of it. What it may not is
 // not lost: its leases show that the hub is behind, and the hub asks again.
-func (p *liveness) afford(at time.Duration) bool {
+func (p *liveness) allows(at time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes.left(at, budgetBytes, bytesPerSec) > 0
 }
 
-// turn takes a turn of boot or Ready, if there is one.
-func (p *liveness) turn(at time.Duration) bool { return p.one(&p.turns, at, budgetTurns, turnsPerSec) }
-
-// event takes an event, if there is one.
-func (p *liveness) event(at time.Duration) bool {
-	return p.one(&p.events, at, budgetEvents, eventsPerSec)
+// historyAllowed takes a turn of boot or Ready, if there is one.
+func (p *liveness) historyAllowed(at time.Duration) bool {
+	return p.allowOne(&p.turns, at, budgetTurns, turnsPerSec)
 }
 
-func (p *liveness) one(a *allowance, at time.Duration, burst, perSecond float64) bool {
-	ok := p.take(a, at, burst, perSecond)
+// eventAllowed takes an event, if there is one.
+func (p *liveness) eventAllowed(at time.Duration) bool {
+	return p.allowOne(&p.events, at, budgetEvents, eventsPerSec)
+}
+
+func (p *liveness) allowOne(a *allowance, at time.Duration, burst, perSecond float64) bool {
+	ok := p.allow(a, at, burst, perSecond)
 	if !ok {
-		p.held.Add(1)
+		p.deferredMessages.Add(1)
 	}
 	return ok
 }
 
-// rewrite takes a rewriting of the node's DeviceReport, if there is one.
-func (p *liveness) rewrite(at time.Duration) bool {
-	return p.take(&p.reports, at, budgetReports, reportsPerSec)
+// reportAllowed takes a rewriting of the node's DeviceReport, if there is one.
+func (p *liveness) reportAllowed(at time.Duration) bool {
+	return p.allow(&p.reports, at, budgetReports, reportsPerSec)
 }
 
-func (p *liveness) take(a *allowance, at time.Duration, burst, perSecond float64) bool {
+func (p *liveness) allow(a *allowance, at time.Duration, burst, perSecond float64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if a.left(at, burst, perSecond) < 1 {
@@ -76,21 +78,21 @@ func (p *liveness) take(a *allowance, at time.Duration, burst, perSecond float64
 	return true
 }
 
-// clone takes a change of who is refused as the node's second machine, if there is one.
-func (p *liveness) clone(at time.Duration) bool {
-	return p.take(&p.clones, at, budgetLines, linesPerSec)
+// conflictAllowed takes a change of who is refused as the node's second machine, if there is one.
+func (p *liveness) conflictAllowed(at time.Duration) bool {
+	return p.allow(&p.conflicts, at, budgetLines, linesPerSec)
 }
 
-// line takes a line of the log, if there is one, and says how many there were not since.
-func (p *liveness) line(at time.Duration) (unsaid int, ok bool) {
+// lineAllowed takes a line of the log, if there is one, and says how many there were not since.
+func (p *liveness) lineAllowed(at time.Duration) (unsaid int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lines.left(at, budgetLines, linesPerSec) < 1 {
-		p.unsaid++
+		p.suppressedLines++
 		return 0, false
 	}
 	p.lines.used++
-	unsaid, p.unsaid = p.unsaid, 0
+	unsaid, p.suppressedLines = p.suppressedLines, 0
 	return unsaid, true
 }
 
@@ -99,7 +101,7 @@ func (p *liveness) line(at time.Duration) (unsaid int, ok bool) {
 func (d *Devices) Say(level slog.Level, node, what string, args ...any) (ok bool) {
 	unsaid, ok := 0, true
 	if p := d.nodes.find(node); p != nil { // else it is no node (any more)
-		unsaid, ok = p.line(d.Age())
+		unsaid, ok = p.lineAllowed(d.Age())
 	}
 	if ok && unsaid > 0 {
 		args = append(args, "unsaid", unsaid)
@@ -110,8 +112,8 @@ func (d *Devices) Say(level slog.Level, node, what string, args ...any) (ok bool
 	return ok
 }
 
-// pay counts what was remembered. A debt is never more than a burst.
-func (p *liveness) pay(done []state.Applied) {
+// charge counts what was remembered. A debt is never more than a burst.
+func (p *liveness) charge(done []state.Applied) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, a := range done {
@@ -119,11 +121,11 @@ func (p *liveness) pay(done []state.Applied) {
 	}
 }
 
-// Held counts the messages of a node that were not remembered because it had used up
+// DeferredMessages counts the messages of a node that were not remembered because it had used up
 // what one device may.
-func (d *Devices) Held() (total uint64) {
+func (d *Devices) DeferredMessages() (total uint64) {
 	d.nodes.m.Range(func(_, v any) bool {
-		total += v.(*liveness).held.Load()
+		total += v.(*liveness).deferredMessages.Load()
 		return true
 	})
 	return total

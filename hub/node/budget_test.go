@@ -168,7 +168,7 @@ func TestWhatIsHeldIsAskedForAgain(t *testing.T) {
 			seq++
 			return st
 		}
-		for l.Held() == 0 {
+		for l.DeferredMessages() == 0 {
 			if say("True"); seq > 2000 { // 62 MB
 				t.Fatal("it may say whatever it likes")
 			}

@@ -53,8 +53,8 @@ const (
 	within = time.Second // what was under way when the newcomer came
 )
 
-// A rival is a second device that wanted to be a node.
-type rival struct {
+// A claimant is a second device that wanted to be a node.
+type claimant struct {
 	boot string
 	at   time.Duration // when it first tried, since the loop's start
 	last time.Duration
@@ -76,7 +76,7 @@ func (d *Devices) Connect(c Caller) error {
 	}
 	p, now := d.nodes.get(c.Node), d.Age()
 	if rec.MachineID != "" && c.Machine != rec.MachineID {
-		p.rival.Store(&rival{c.Boot, now, now})
+		p.refusedClaimant.Store(&claimant{c.Boot, now, now})
 		err := fmt.Errorf("%w: node %s is machine %s, whose lease is alive; machine %s must have a name of its own",
 			ErrConflict, c.Node, rec.MachineID, orUnknown(c.Machine))
 		return errors.Join(err, d.noteConflict(c.Node, c.Machine))
@@ -85,11 +85,11 @@ func (d *Devices) Connect(c Caller) error {
 	if c.Boot == "" || !p.link.Load() || now-heard > state.Lease(rec, d.LeaseInterval)*quiet/2 {
 		return nil
 	}
-	r := &rival{c.Boot, now, now}
-	if was := p.rival.Load(); was != nil && was.boot == c.Boot && now-was.last < time.Minute {
+	r := &claimant{c.Boot, now, now}
+	if was := p.refusedClaimant.Load(); was != nil && was.boot == c.Boot && now-was.last < time.Minute {
 		r.at = was.at
 	}
-	p.rival.Store(r)
+	p.refusedClaimant.Store(r)
 	err := fmt.Errorf("%w: another agent is connected as node %s, and was heard of %s ago; it must fall silent first",
 		ErrConflict, c.Node, (now - heard).Round(time.Millisecond))
 	if heard > r.at+within { // it is no link whose end has only not been found out
@@ -121,10 +121,10 @@ func (d *Devices) incumbent(s state.Snapshot, rec *state.Record) bool {
 	return !d.Now().After(deadline)
 }
 
-// atPeace tells whether nobody else has wanted to be the node for a while.
-func (d *Devices) atPeace(node string) bool {
+// noRecentClaimant tells whether nobody else has wanted to be the node for a while.
+func (d *Devices) noRecentClaimant(node string) bool {
 	last := time.Duration(0) // since the start, for all that is known
-	if r := d.nodes.get(node).rival.Load(); r != nil {
+	if r := d.nodes.get(node).refusedClaimant.Load(); r != nil {
 		last = r.last
 	}
 	return d.Age() > last+peace
@@ -133,7 +133,7 @@ func (d *Devices) atPeace(node string) bool {
 // noteConflict records that a second machine claims to be a node.
 func (d *Devices) noteConflict(node, machine string) error {
 	if rec := d.Snapshot().Record(node); rec != nil && rec.Conflict != "" &&
-		(rec.Conflict == orUnknown(machine) || !d.nodes.get(node).clone(d.Age())) {
+		(rec.Conflict == orUnknown(machine) || !d.nodes.get(node).conflictAllowed(d.Age())) {
 		return nil // a clone tries for ever, and of one card there may be many
 	}
 	ctx, cancel := bounded()

@@ -87,7 +87,7 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 func (Deliver) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node is to run is its own.
-func (v Deliver) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide {
+func (v Deliver) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide {
 	if !state.OnlyNodes(subjects) {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (v Deliver) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		if s.Node(node) == nil || rec == nil || rec.Withheld() != "" {
 			continue
 		}
-		content, err := encode.desired(v.of(s, node, known))
+		content, err := encode.desired(v.wantedOf(s, node, known))
 		if err != nil {
 			continue // objects that came in as JSON go out as JSON
 		}
@@ -227,11 +227,11 @@ func (v Deliver) content(s state.Snapshot, node, digest string) ([]byte, error) 
 			return content.([]byte), nil
 		}
 	}
-	return json.Marshal(v.of(s, node, profiles{}))
+	return json.Marshal(v.wantedOf(s, node, profiles{}))
 }
 
-// of returns what is wanted of a node, with how often its device is to say that it lives.
-func (v Deliver) of(s state.Snapshot, node string, known profiles) wire.Desired {
+// wantedOf returns what is wanted of a node, with how often its device is to say that it lives.
+func (v Deliver) wantedOf(s state.Snapshot, node string, known profiles) wire.Desired {
 	d := known.desired(s, node)
 	d.LeaseIntervalSeconds = seconds(state.WantedLease(s, node, v.lease))
 	if v.signing != nil {

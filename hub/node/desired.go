@@ -44,7 +44,7 @@ func (known profiles) desired(s state.Snapshot, node string) wire.Desired {
 	d.Volumes = volumesFor(s, node)
 	if n := s.Node(node); n != nil {
 		d.PodCIDR = n.Spec.PodCIDR
-		d.Profile = known.of(s, n).told
+		d.Profile = known.ofNode(s, n).told
 	}
 	return d
 }

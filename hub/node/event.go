@@ -22,12 +22,12 @@ import (
 // deliver it twice: it is the same one.
 func (d *Devices) Event(ctx context.Context, c Caller, e wire.Event) error {
 	p, hash := d.nodes.get(c.Node), hashOf(e)
-	if hash != 0 && p.told.Load() == hash && d.Speaks(c) {
+	if hash != 0 && p.lastEventHash.Load() == hash && d.Speaks(c) {
 		return nil
 	}
 	err := d.event(ctx, c.Node, func(s state.Snapshot) error { return speaks(s, c) }, e)
 	if err == nil {
-		p.told.Store(hash)
+		p.lastEventHash.Store(hash)
 	}
 	return err
 }
@@ -51,8 +51,8 @@ func hashOf(e wire.Event) uint64 {
 
 func (d *Devices) event(ctx context.Context, node string, may func(state.Snapshot) error, e wire.Event) error {
 	p := d.nodes.get(node)
-	if !p.afford(d.Age()) || !p.event(d.Age()) {
-		p.held.Add(1)
+	if !p.allows(d.Age()) || !p.eventAllowed(d.Age()) {
+		p.deferredMessages.Add(1)
 		return nil
 	}
 	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
@@ -62,7 +62,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 		if e.Type != corev1.EventTypeWarning {
 			e.Type = corev1.EventTypeNormal
 		}
-		said := control.Said{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "kubelet", Host: node}
+		said := control.EventText{Type: e.Type, Reason: e.Reason, Message: e.Message, Component: "kubelet", Host: node}
 		var ref corev1.ObjectReference
 		switch p := s.Pod(e.Namespace, e.Pod); {
 		case e.Pod == "":
@@ -81,7 +81,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 		}
 		return control.AddEvent(s, ref, said, now), nil
 	})
-	p.pay(done)
+	p.charge(done)
 	return err
 }
 

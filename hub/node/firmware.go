@@ -92,9 +92,9 @@ func Replaced(rec *state.Record) {
 	}
 }
 
-// heardFirmware remembers what a device says of its boot configuration, and makes the
+// firmwareChange remembers what a device says of its boot configuration, and makes the
 // condition FirmwareReady of it, which is not the device's own to set.
-func heardFirmware(rec *state.Record, st *wire.Status) {
+func firmwareChange(rec *state.Record, st *wire.Status) {
 	st.Status.Conditions = slices.DeleteFunc(st.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == fleet.ConditionFirmwareReady
 	})
@@ -118,17 +118,17 @@ func heardFirmware(rec *state.Record, st *wire.Status) {
 	st.Status.Conditions = append(st.Status.Conditions, c)
 }
 
-// toldFirmware is the event of a device that is one step further with its boot configuration.
-func (d *Devices) toldFirmware(s state.Snapshot, n *corev1.Node, old, rec *state.Record, now time.Time) []state.Change {
+// firmwareEvent is the event of a device that is one step further with its boot configuration.
+func (d *Devices) firmwareEvent(s state.Snapshot, n *corev1.Node, old, rec *state.Record, now time.Time) []state.Change {
 	if n == nil || rec.Firmware == nil || old.Firmware != nil && old.Firmware.State == rec.Firmware.State &&
 		old.Firmware.Candidate == rec.Firmware.Candidate {
 		return nil
 	}
 	f := rec.Firmware
-	if old.Firmware == nil && f.State == wire.FirmwareUpToDate || !d.nodes.get(n.Name).event(d.Age()) {
+	if old.Firmware == nil && f.State == wire.FirmwareUpToDate || !d.nodes.get(n.Name).eventAllowed(d.Age()) {
 		return nil
 	}
-	said := control.Said{Type: corev1.EventTypeNormal, Reason: reasonOf(f.State),
+	said := control.EventText{Type: corev1.EventTypeNormal, Reason: reasonOf(f.State),
 		Message: fmt.Sprintf("the boot configuration of %s is %s", n.Name, f.State)}
 	if f.State == wire.FirmwareRolledBack || f.State == wire.FirmwareFailed {
 		said.Type = corev1.EventTypeWarning

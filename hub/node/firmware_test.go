@@ -40,7 +40,7 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 		rec, rollout := rec.DeepCopy(), rollout.DeepCopy()
 		change(rec, rollout)
 		s, _ := state.Apply(s, []state.Change{state.Put(rec, ""), state.Put(rollout, "")})
-		d := Deliver{signing: key}.of(s, "pi-1", profiles{})
+		d := Deliver{signing: key}.wantedOf(s, "pi-1", profiles{})
 		if !bytes.Equal(d.FirmwareKey, public) {
 			t.Error("it is not told the key")
 		}
@@ -126,7 +126,7 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 		if again := d.Decide(s, d.Subjects(s), s.Started).Changes; len(again) > 0 {
 			t.Errorf("with the board %s it is not told what it would be told after a start", said.board)
 		}
-		if _, err := d.of(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
+		if _, err := d.wantedOf(s, "pi-1", profiles{}).Firmware.Verify(public, "pi-1", []string{said.board, "brcm,bcm2837"}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -186,12 +186,12 @@ func TestWhatADeviceSaysOfItsBootConfigurationIsACondition(t *testing.T) {
 		st := wire.Status{Firmware: &wire.FirmwareStatus{State: said, Message: "m", Bad: []string{"x"}}}
 		st.Status.Conditions = []corev1.NodeCondition{{Type: fleet.ConditionFirmwareReady, Status: corev1.ConditionTrue, Message: "its own word"}}
 		rec := new(state.Record)
-		heardFirmware(rec, &st)
+		firmwareChange(rec, &st)
 		if c := st.Status.Conditions; len(c) != 1 || c[0].Status != want || c[0].Reason != said || c[0].Message != "m" || reasonOf(said) != "Firmware"+said {
 			t.Errorf("%s: %+v", said, c)
 		}
 		st.Firmware = nil
-		if heardFirmware(rec, &st); rec.Firmware != nil || len(st.Status.Conditions) != 0 {
+		if firmwareChange(rec, &st); rec.Firmware != nil || len(st.Status.Conditions) != 0 {
 			t.Errorf("one that says nothing of it: %+v, %v", rec.Firmware, st.Status.Conditions)
 		}
 	}

@@ -19,10 +19,10 @@ const (
 	reportsPerSec = 1. / 60
 )
 
-// remember returns the change by which what a device says of its hardware is remembered, if
+// hardwareChange returns the change by which what a device says of its hardware is remembered, if
 // it says enough that is new. A status that says nothing of it (any more than can be kept)
 // changes nothing.
-func (d *Devices) remember(s state.Snapshot, node string, said json.RawMessage, now time.Time) []state.Change {
+func (d *Devices) hardwareChange(s state.Snapshot, node string, said json.RawMessage, now time.Time) []state.Change {
 	if !bytes.HasPrefix(bytes.TrimSpace(said), []byte("{")) {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (d *Devices) remember(s state.Snapshot, node string, said json.RawMessage, 
 		}
 		r = have.DeepCopy()
 	}
-	if !d.nodes.get(node).rewrite(d.Age()) {
+	if !d.nodes.get(node).reportAllowed(d.Age()) {
 		return nil
 	}
 	r.Reported, r.Hardware = metav1.NewTime(now.Truncate(time.Second)), runtime.RawExtension{Raw: bytes.Clone(said)}

@@ -79,12 +79,12 @@ func TestAPartOfAListThatComesAgainIsNotPiledUp(t *testing.T) {
 	}
 	var p liveness
 	for list := range lists {
-		if _, whole := p.gather(part(1, list)); whole {
+		if _, whole := p.addPart(part(1, list)); whole {
 			t.Fatal("one part of two is all")
 		}
-		p.gathered(part(1, list), false)
+		p.partRemembered(part(1, list), false)
 	}
-	holds, whole := p.gather(part(2, 0))
+	holds, whole := p.addPart(part(2, 0))
 	if !whole || len(holds) != 2*pods || !holds[part(1, lists-1).Pods[0].UID] {
 		t.Errorf("%d pods are held, want those of two parts, as they were said last; whole: %v", len(holds), whole)
 	}

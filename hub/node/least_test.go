@@ -54,7 +54,7 @@ func TestOfADeviceThatIsHeldBackAllElseStays(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		for l.Held() == 0 {
+		for l.DeferredMessages() == 0 {
 			if say("True", 80); seq > 2000 {
 				t.Fatal("it may say whatever it likes")
 			}
@@ -87,7 +87,7 @@ func TestWhatIsHeldOfAnotherBootIsNoSignOfLife(t *testing.T) {
 			seq++
 		}
 		time.Sleep(time.Second)
-		for say("b", 0); l.Held() == 0; {
+		for say("b", 0); l.DeferredMessages() == 0; {
 			if say("b", 80); seq > 2000 {
 				t.Fatal("it may say whatever it likes")
 			}

@@ -13,51 +13,51 @@ import (
 // A liveness is when a node was last heard of, and the counters of its lease. Leases
 // touch nothing else: no pass, no lock of the fleet, no write.
 type liveness struct {
-	boot   atomic.Pointer[string] // the current boot; nil before its first status
-	key    atomic.Pointer[string] // the key that speaks for the node; nil: nobody has joined
-	seen   atomic.Int64           // since the loop's start; 0: not yet
-	seq    atomic.Uint64          // of the newest lease
-	back   atomic.Uint64          // of the last lease, where that was an earlier one
-	backs  atomic.Uint32          // how many earlier ones there were in a row
-	status atomic.Uint64          // seq of the newest status that the hub has
-	pods   atomic.Uint64          // seq of the newest pods that the hub has
-	wanted atomic.Int64           // generation that the device should have
-	stored atomic.Int64           // generation that it has stored
-	large  atomic.Int64           // generation that no message holds
-	relent atomic.Bool            // it may live by a longer lease interval than is wanted
-	skew   atomic.Int64           // the device's clock less ours, in nanoseconds
-	unmet  atomic.Bool            // what it has stored is not known yet
-	silent atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
+	boot                 atomic.Pointer[string] // the current boot; nil before its first status
+	key                  atomic.Pointer[string] // the key that speaks for the node; nil: nobody has joined
+	seen                 atomic.Int64           // since the loop's start; 0: not yet
+	seq                  atomic.Uint64          // of the newest lease
+	earlierSeq           atomic.Uint64          // of the last lease, where that was an earlier one
+	earlierCount         atomic.Uint32          // how many earlier ones there were in a row
+	status               atomic.Uint64          // seq of the newest status that the hub has
+	pods                 atomic.Uint64          // seq of the newest pods that the hub has
+	wantedGeneration     atomic.Int64           // generation that the device should have
+	storedGeneration     atomic.Int64           // generation that it has stored
+	oversizedGeneration  atomic.Int64           // generation that no message holds
+	leaseIntervalPending atomic.Bool            // it may live by a longer lease interval than is wanted
+	skew                 atomic.Int64           // the device's clock less ours, in nanoseconds
+	storedUnknown        atomic.Bool            // what it has stored is not known yet
+	silent               atomic.Bool            // the node is Ready=Unknown: it must report before it is ready
 	// it was, and its pods counted as not ready, or somebody has written over one: it must list them again
-	unsure atomic.Bool
-	other  atomic.Bool           // its status is what somebody else has written: it must report again
-	link   atomic.Bool           // connected
-	rival  atomic.Pointer[rival] // the last that was refused in its favour
+	podsStale         atomic.Bool
+	statusOverwritten atomic.Bool              // its status is what somebody else has written: it must report again
+	link              atomic.Bool              // connected
+	refusedClaimant   atomic.Pointer[claimant] // the last that was refused in its favour
 
 	hardware atomic.Pointer[json.RawMessage] // the newest report, with what changes by itself
 
 	// Since TakeVitals was called last:
-	quiet  atomic.Int64                // the longest between two signs of life, in nanoseconds; 0: there were none
-	lost   atomic.Uint64               // leases that were sent and did not arrive
-	vitals atomic.Pointer[wire.Vitals] // the newest; nil: none yet
-	fresh  atomic.Bool                 // they have come since
+	longestSilence atomic.Int64                // the longest between two signs of life, in nanoseconds; 0: there were none
+	lost           atomic.Uint64               // leases that were sent and did not arrive
+	vitals         atomic.Pointer[wire.Vitals] // the newest; nil: none yet
+	vitalsAreNew   atomic.Bool                 // they have come since
 
-	doubted atomic.Pointer[string] // what of its newest status was not believed
-	held    atomic.Uint64          // messages that were not remembered, see budget.go
-	told    atomic.Uint64          // hash of the event that was heard last
+	rejectedFields   atomic.Pointer[string] // what of its newest status was not believed
+	deferredMessages atomic.Uint64          // messages that were not remembered, see budget.go
+	lastEventHash    atomic.Uint64          // hash of the event that was heard last
 
-	mu     sync.Mutex
-	list   *gathering // of pods, while parts of it are missing
-	asked  backoff    // refresh
-	resent backoff    // desired
-	bytes  allowance
-	turns  allowance
-	events allowance
-	lines  allowance
-	clones allowance
+	mu        sync.Mutex
+	list      *partialList // of pods, while parts of it are missing
+	asked     backoff      // refresh
+	resent    backoff      // desired
+	bytes     allowance
+	turns     allowance
+	events    allowance
+	lines     allowance
+	conflicts allowance
 
-	reports allowance
-	unsaid  int // lines since the last one
+	reports         allowance
+	suppressedLines int // lines since the last one
 }
 
 // A backoff spaces repetitions: 2 s at first, doubling to 60 s, until it is reset.
@@ -71,8 +71,8 @@ const (
 	longestGap = 60 * time.Second
 )
 
-// turn tells whether it is time to repeat at t, since the loop's start.
-func (b *backoff) turn(t time.Duration) bool {
+// due tells whether it is time to repeat at t, since the loop's start.
+func (b *backoff) due(t time.Duration) bool {
 	if t < b.last+b.gap {
 		return false
 	}
@@ -120,49 +120,49 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	}
 	boot := p.boot.Load()
 	if boot == nil || *boot != lease.Boot {
-		d.askStranger(node, p, lease.Boot)
+		d.askUnknownBoot(node, p, lease.Boot)
 		return
 	}
 	if lease.Seq <= p.seq.Load() {
-		d.earlier(node, p, lease.Seq)
+		d.earlierLease(node, p, lease.Seq)
 		return
 	}
-	if p.backs.Load() > 0 {
-		p.backs.Store(0)
+	if p.earlierCount.Load() > 0 {
+		p.earlierCount.Store(0)
 	}
 	p.track(at, lease.Seq)
 	p.seq.Store(lease.Seq)
 	p.seen.Store(int64(at))
-	p.stored.Store(lease.Desired)
+	p.storedGeneration.Store(lease.Desired)
 	if !lease.Time.IsZero() {
 		p.skew.Store(int64(lease.Time.Sub(d.At(at))))
 	}
-	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() || p.unsure.Load() ||
-		p.other.Load() {
+	if lease.Status > p.status.Load() || lease.Pods > p.pods.Load() || p.silent.Load() || p.podsStale.Load() ||
+		p.statusOverwritten.Load() {
 		d.askAgain(node, p)
 	} else {
 		p.mu.Lock()
 		p.asked.reset(at)
 		p.mu.Unlock()
 	}
-	wanted := p.wanted.Load()
+	wanted := p.wantedGeneration.Load()
 	switch {
-	case p.unmet.Load():
-		if p.unmet.CompareAndSwap(true, false) {
-			d.meet(node, p, lease.Desired)
+	case p.storedUnknown.Load():
+		if p.storedUnknown.CompareAndSwap(true, false) {
+			d.learnStored(node, p, lease.Desired)
 		}
 	case lease.Desired < wanted:
 		p.mu.Lock()
-		again := p.resent.turn(at)
+		again := p.resent.due(at)
 		p.mu.Unlock()
 		if again {
 			d.resend(node)
 		}
 	case lease.Desired > wanted:
-		d.ahead(node, lease.Desired)
+		d.storedIsNewer(node, lease.Desired)
 	default: // it has caught up
-		if p.relent.CompareAndSwap(true, false) {
-			d.relented(node, p, lease.Desired)
+		if p.leaseIntervalPending.CompareAndSwap(true, false) {
+			d.leaseIntervalStored(node, p, lease.Desired)
 		}
 		p.mu.Lock()
 		p.resent.reset(at)
@@ -170,15 +170,15 @@ func (d *Devices) Lease(c Caller, lease wire.Lease) {
 	}
 }
 
-// earlier hears a lease that is not news. One that comes late or twice is nothing. But
+// earlierLease hears a lease that is not news. One that comes late or twice is nothing. But
 // where they go on, each later than the one before, a device has been put back in its life,
 // as a virtual machine is to a snapshot, and counts on from there: in a new boot it is heard.
-func (d *Devices) earlier(node string, p *liveness, seq uint64) {
+func (d *Devices) earlierLease(node string, p *liveness, seq uint64) {
 	const inARow = 3 // in less than a grace
-	if seq <= p.back.Swap(seq) {
-		p.backs.Store(0)
+	if seq <= p.earlierSeq.Swap(seq) {
+		p.earlierCount.Store(0)
 	}
-	if p.backs.Add(1) >= inARow {
+	if p.earlierCount.Add(1) >= inARow {
 		d.renewBoot(node, p)
 	}
 }
@@ -186,7 +186,7 @@ func (d *Devices) earlier(node string, p *liveness, seq uint64) {
 // track notes how the link fares: before what it knows is overwritten by a lease.
 func (p *liveness) track(at time.Duration, seq uint64) {
 	if was := p.seen.Load(); was > 0 {
-		p.quiet.Store(max(p.quiet.Load(), int64(at)-was))
+		p.longestSilence.Store(max(p.longestSilence.Load(), int64(at)-was))
 	}
 	if was := p.seq.Load(); was > 0 {
 		p.lost.Add(min(seq-was-1, 1000))
@@ -199,8 +199,8 @@ func (p *liveness) speaks(key string) bool {
 	return k == nil && key == "" || k != nil && *k == key
 }
 
-// askStranger asks a device for a refresh whose boot is not the current one.
-func (d *Devices) askStranger(node string, p *liveness, boot string) {
+// askUnknownBoot asks a device for a refresh whose boot is not the current one.
+func (d *Devices) askUnknownBoot(node string, p *liveness, boot string) {
 	if rec := d.Snapshot().Record(node); rec != nil && slices.Contains(rec.PastBoots, boot) {
 		d.renewBoot(node, p)
 		return
@@ -221,7 +221,7 @@ func (d *Devices) askAgain(node string, p *liveness) {
 
 func (d *Devices) refresh(node string, p *liveness, r wire.Request) {
 	p.mu.Lock()
-	ask := p.asked.turn(d.Age())
+	ask := p.asked.due(d.Age())
 	p.mu.Unlock()
 	if ask && d.Broker != nil {
 		if err := d.Broker.Request(node, d.requestID(), r); err != nil {
@@ -260,7 +260,7 @@ func (d *Devices) Liveness(node string) Liveness {
 		return Liveness{}
 	}
 	v := Liveness{Connected: p.link.Load(), Lease: p.seq.Load(), Skew: time.Duration(p.skew.Load()),
-		Wanted: p.wanted.Load(), Stored: p.stored.Load()}
+		Wanted: p.wantedGeneration.Load(), Stored: p.storedGeneration.Load()}
 	if boot := p.boot.Load(); boot != nil {
 		v.Boot = *boot
 	}

@@ -15,7 +15,7 @@ func TestRepetitionsBackOffUntilAllIsWell(t *testing.T) {
 			switch {
 			case slices.Contains(well, s):
 				b.reset(time.Duration(s) * time.Second)
-			case b.turn(time.Duration(s) * time.Second):
+			case b.due(time.Duration(s) * time.Second):
 				at = append(at, s)
 			}
 		}

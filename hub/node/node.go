@@ -64,13 +64,13 @@ func New(c Config, l control.Config) *Devices {
 	d := &Devices{Config: c, former: map[string]int64{},
 		desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
 	l.Devices, l.Follows = d, Ended
-	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, Furnish{}, d.desired)
+	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, ApplyProfile{}, d.desired)
 	d.Loop = control.New(l)
-	eachOf(state.Each[*state.Record](l.Start, state.Records, ""), d.adopt)
+	eachOf(state.Each[*state.Record](l.Start, state.Records, ""), d.adoptRecord)
 	eachOf(l.Start.Nodes(), func(n *corev1.Node) {
 		p := d.nodes.get(n.Name)
 		if rec := l.Start.Record(n.Name); rec != nil {
-			p.relent.Store(seconds(state.WantedLease(l.Start, n.Name, c.LeaseInterval)) < rec.LeaseSeconds)
+			p.leaseIntervalPending.Store(seconds(state.WantedLease(l.Start, n.Name, c.LeaseInterval)) < rec.LeaseSeconds)
 		}
 		p.silent.Store(state.ReadyOf(n) == corev1.ConditionUnknown)
 	})

@@ -123,7 +123,7 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 				a.Address = ip.Unmap().String()
 			}
 			if why == "" {
-				if other := holder(s, node, a); other != "" {
+				if other := addressHolder(s, node, a); other != "" {
 					why = "is that of node " + other + " of the same site"
 				}
 			}
@@ -148,11 +148,11 @@ func addresses(s state.Snapshot, node string, said []corev1.NodeAddress) (kept [
 	return kept, wrong
 }
 
-// holder is another ready node of the same site that has an IP address already, of whichever type;
+// addressHolder is another ready node of the same site that has an IP address already, of whichever type;
 // but nodes behind one router have its external address in common. One that is not ready gives way:
 // addresses are given out again. Across sites the same private address is two networks. What a
 // device has when it registers is its own: several agents may run on one machine.
-func holder(s state.Snapshot, node string, a corev1.NodeAddress) string {
+func addressHolder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	n := s.Node(node)
 	if n == nil || slices.Contains(n.Status.Addresses, a) {
 		return "" // it has it already: whoever comes later is asked
@@ -169,8 +169,8 @@ func holder(s state.Snapshot, node string, a corev1.NodeAddress) string {
 	return ""
 }
 
-// unbelieved is the sentence about what of a status is not believed, "" for nothing.
-func unbelieved(node string, wrong []string, tooMuch string) string {
+// rejectedSentence is the sentence about what of a status is not believed, "" for nothing.
+func rejectedSentence(node string, wrong []string, tooMuch string) string {
 	if tooMuch != "" {
 		wrong = append(wrong, tooMuch)
 	}

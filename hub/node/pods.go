@@ -30,11 +30,11 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 		d.askAgain(node, p)
 		return nil
 	}
-	if !p.afford(d.Age()) {
-		p.held.Add(1)
+	if !p.allows(d.Age()) {
+		p.deferredMessages.Add(1)
 		return nil // its lease shows that we are behind: we ask again
 	}
-	holds, whole := p.gather(pods)
+	holds, whole := p.addPart(pods)
 	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 		if err := speaks(s, c); err != nil {
 			return nil, err
@@ -42,41 +42,41 @@ func (d *Devices) Pods(ctx context.Context, c Caller, pods wire.Pods) error {
 		if rec := s.Record(node); rec == nil || rec.Boot != pods.Boot {
 			return nil, fmt.Errorf("pods %d of %s: %w", pods.Seq, node, ErrStale)
 		}
-		changes := heardPods(s, node, pods, now)
+		changes := podChanges(s, node, pods, now)
 		if whole {
 			changes = append(changes, stopped(s, node, pods.Generation, holds)...)
 		}
 		if whole && pods.Base == 0 { // one that leaves pods to an earlier list says nothing of those
-			p.unsure.Store(p.silent.Load()) // a list from before its status is from before its silence
+			p.podsStale.Store(p.silent.Load()) // a list from before its status is from before its silence
 		}
 		return changes, nil
 	})
-	p.pay(done)
+	p.charge(done)
 	if err != nil {
 		return err
 	}
-	if p.gathered(pods, whole); whole {
+	if p.partRemembered(pods, whole); whole {
 		p.pods.Store(pods.Seq)
 	}
 	return nil
 }
 
-// A gathering is what of a list of pods that comes in parts has been heard: which pods there
+// A partialList is what of a list of pods that comes in parts has been heard: which pods there
 // are. Their statuses are heard with each part.
-type gathering struct {
+type partialList struct {
 	boot  string
 	seq   uint64
 	parts [wire.MaxParts]bool
 	holds [wire.MaxParts][]types.UID // as each part was said last
 }
 
-// gather returns which pods a device holds, and whether that is all of them: of a list in
+// addPart returns which pods a device holds, and whether that is all of them: of a list in
 // parts when the last one has come, and all others were heard.
-func (p *liveness) gather(pods wire.Pods) (holds map[types.UID]bool, whole bool) {
+func (p *liveness) addPart(pods wire.Pods) (holds map[types.UID]bool, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.list == nil || p.list.boot != pods.Boot || p.list.seq != pods.Seq || pods.Parts <= 1 {
-		p.list = &gathering{boot: pods.Boot, seq: pods.Seq}
+		p.list = &partialList{boot: pods.Boot, seq: pods.Seq}
 	}
 	g, part := p.list, max(pods.Part, 1)-1
 	g.holds[part] = make([]types.UID, len(pods.Pods))
@@ -97,8 +97,8 @@ func (p *liveness) gather(pods wire.Pods) (holds map[types.UID]bool, whole bool)
 	return holds, true
 }
 
-// gathered notes that what a part says is remembered, or that the whole list is.
-func (p *liveness) gathered(pods wire.Pods, whole bool) {
+// partRemembered notes that what a part says is remembered, or that the whole list is.
+func (p *liveness) partRemembered(pods wire.Pods, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if whole {
@@ -108,8 +108,8 @@ func (p *liveness) gathered(pods wire.Pods, whole bool) {
 	}
 }
 
-// heardPods returns what follows from what a device says of its pods.
-func heardPods(s state.Snapshot, node string, pods wire.Pods, now time.Time) (changes []state.Change) {
+// podChanges returns what follows from what a device says of its pods.
+func podChanges(s state.Snapshot, node string, pods wire.Pods, now time.Time) (changes []state.Change) {
 	for _, said := range pods.Pods {
 		if said.AsBefore() {
 			continue

@@ -35,7 +35,7 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	d.refreshLabels(s, n, rec, st)
 	awaitProfile(n, st)
 	rec.Given = given(profileOf(s, n))
-	furnish(n, &state.Given{}, rec.Given)
+	applyProfile(n, &state.Given{}, rec.Given)
 	return n, refused
 }
 

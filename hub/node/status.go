@@ -54,12 +54,12 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	if boot := p.boot.Load(); boot != nil && *boot == st.Boot && st.Seq <= p.status.Load() {
 		return fmt.Errorf("status %d of %s: %w", st.Seq, node, ErrStale)
 	}
-	spent, held := !p.afford(d.Age()), false
+	spent, held := !p.allows(d.Age()), false
 	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 		st := st
 		if spent && speaks(s, c) == nil {
-			if st, held = d.least(s, node, st); held {
-				p.held.Add(1)
+			if st, held = d.onlyBoot(s, node, st); held {
+				p.deferredMessages.Add(1)
 				if rec := s.Record(node); rec.Boot == st.Boot {
 					p.seen.Store(int64(d.Age()))
 				}
@@ -69,11 +69,11 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 		changes, err := d.status(s, c, st, now)
 		if err == nil { // heard: the deciders of this very pass must know
 			p.seen.Store(int64(d.Age()))
-			p.other.Store(false) // what somebody writes later, Shown tells later; what is not remembered, the next lease
+			p.statusOverwritten.Store(false) // what somebody writes later, Shown tells later; what is not remembered, the next lease
 		}
 		return changes, err
 	})
-	p.pay(done)
+	p.charge(done)
 	if errors.Is(err, ErrConflict) {
 		return errors.Join(err, d.noteConflict(node, st.MachineID))
 	}
@@ -94,16 +94,16 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 		p.hardware.Store(&hardware)
 		if st.Vitals != nil {
 			p.vitals.Store(st.Vitals)
-			p.fresh.Store(true)
+			p.vitalsAreNew.Store(true)
 		}
 	}
 	return nil
 }
 
-// least is what is heard of the status of a device that has used up what may be
+// onlyBoot is what is heard of the status of a device that has used up what may be
 // remembered of it: that it is another boot, or that Ready is another. held: not even
 // that.
-func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
+func (d *Devices) onlyBoot(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil {
 		return st, false
@@ -112,7 +112,7 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 		return c.Type == corev1.NodeReady
 	})
 	same := ready >= 0 && st.Status.Conditions[ready].Status == state.ReadyOf(n)
-	if rec.Boot == st.Boot && same || !d.nodes.get(node).turn(d.Age()) {
+	if rec.Boot == st.Boot && same || !d.nodes.get(node).historyAllowed(d.Age()) {
 		return st, true
 	}
 	least = st
@@ -132,7 +132,7 @@ func (d *Devices) least(s state.Snapshot, node string, st wire.Status) (least wi
 	least.Status.NodeInfo.BootID = st.Status.NodeInfo.BootID
 	least.Status.Conditions = slices.DeleteFunc(least.Status.Conditions, func(c corev1.NodeCondition) bool {
 		// somebody else's
-		return c.Type == corev1.NodeReady || odd(c.Type) && !slices.Contains(rec.Conditions, string(c.Type))
+		return c.Type == corev1.NodeReady || isUnknownCondition(c.Type) && !slices.Contains(rec.Conditions, string(c.Type))
 	})
 	if ready >= 0 {
 		least.Status.Conditions = append(least.Status.Conditions, st.Status.Conditions[ready])
@@ -163,7 +163,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 		rec.Unmet = rec.Unmet || rec.Boot == ""
 		Retire(rec)
 		rec.Boot, rec.Conflict = st.Boot, ""
-	} else if rec.Conflict != "" && d.atPeace(node) {
+	} else if rec.Conflict != "" && d.noRecentClaimant(node) {
 		rec.Conflict = ""
 	}
 	var wrong []string
@@ -173,11 +173,11 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	}
 	rec.MachineID, rec.AgentVersion = st.MachineID, st.AgentVersion
 	rec.Extended = extendedIn(st.Status.Capacity)
-	heardFirmware(rec, &st)
-	rec.Conditions = oddIn(st.Status.Conditions)
+	firmwareChange(rec, &st)
+	rec.Conditions = unknownConditions(st.Status.Conditions)
 	have := s.Node(node)
 	if old == nil || !apiequality.Semantic.DeepEqual(old, rec) {
-		changes = append(changes, introduce(state.Put(rec, ""), have, old, st))
+		changes = append(changes, deviceEvents(state.Put(rec, ""), have, old, st))
 	}
 
 	if have == nil && d.Manual {
@@ -187,14 +187,14 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	if have == nil {
 		n, refused := d.register(s, node, rec, st, now)
 		changes = append(changes, registered(n, st, refused))
-		return append(changes, d.remember(s, node, st.Hardware, now)...), nil
+		return append(changes, d.hardwareChange(s, node, st.Hardware, now)...), nil
 	}
-	changes = append(changes, d.remember(s, node, st.Hardware, now)...)
+	changes = append(changes, d.hardwareChange(s, node, st.Hardware, now)...)
 	changes = append(changes, heardVolumes(s, node, st.Volumes)...)
 	if old != nil {
-		changes = append(changes, d.toldFirmware(s, have, old, rec, now)...)
+		changes = append(changes, d.firmwareEvent(s, have, old, rec, now)...)
 	}
-	changes = append(changes, d.doubt(s, have, unbelieved(node, wrong, st.TooMuch), now)...)
+	changes = append(changes, d.reportRejected(s, have, rejectedSentence(node, wrong, st.TooMuch), now)...)
 	n := state.Fork(have)
 	d.report(n, st, old, now)
 	d.refreshLabels(s, n, rec, st)
@@ -220,25 +220,25 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 	return append(changes, put), nil
 }
 
-// doubt tells what of a status is not believed, once.
-func (d *Devices) doubt(s state.Snapshot, n *corev1.Node, what string, now time.Time) []state.Change {
+// reportRejected tells what of a status is not believed, once.
+func (d *Devices) reportRejected(s state.Snapshot, n *corev1.Node, what string, now time.Time) []state.Change {
 	p := d.nodes.get(n.Name)
 	if what == "" {
-		p.doubted.Store(nil)
+		p.rejectedFields.Store(nil)
 		return nil
 	}
 	said := what
-	if was := p.doubted.Swap(&said); was != nil && *was == what || !p.event(d.Age()) {
+	if was := p.rejectedFields.Swap(&said); was != nil && *was == what || !p.eventAllowed(d.Age()) {
 		return nil
 	}
 	return control.AddEvent(s, control.About(n),
-		control.Said{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
+		control.EventText{Type: corev1.EventTypeWarning, Reason: "ImplausibleReport", Message: what}, now)
 }
 
-// introduce tells, with the change of a node's record, what of its device nobody
+// deviceEvents tells, with the change of a node's record, what of its device nobody
 // else tells: that it is now the Node that somebody made by hand, or in place of another
 // machine, or has rebooted.
-func introduce(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
+func deviceEvents(c state.Change, have *corev1.Node, old *state.Record, st wire.Status) state.Change {
 	if have == nil {
 		return c
 	}

@@ -16,24 +16,24 @@ import (
 // Shown brings the nodes' livenesses in line with what is remembered now, and tells the
 // nodes that have a new desired state.
 func (d *Devices) Shown(s state.Snapshot, log []state.Applied) {
-	for _, node := range d.follow(s, log) {
+	for _, node := range d.nodesToTell(s, log) {
 		d.tell(s, node)
 	}
 	d.desired.forget()
 }
 
-// follow returns the nodes that have a new desired state.
-func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string) {
+// nodesToTell returns the nodes that have a new desired state.
+func (d *Devices) nodesToTell(s state.Snapshot, log []state.Applied) (nodes []string) {
 	for _, a := range log {
 		switch a.Key.Kind {
 		case state.Nodes:
 			if n, ok := a.New.(*corev1.Node); ok && n != nil {
 				p, silent := d.nodes.get(n.Name), state.ReadyOf(n) == corev1.ConditionUnknown
 				if p.silent.Swap(silent) && !silent {
-					p.unsure.Store(true)
+					p.podsStale.Store(true)
 				}
 				if old, _ := a.Old.(*corev1.Node); a.Change.By != "" && old != nil && !fleet.SameStatus(old.Status, n.Status) {
-					p.other.Store(true) // somebody has written over what its device said
+					p.statusOverwritten.Store(true) // somebody has written over what its device said
 				}
 			}
 		case state.Pods:
@@ -41,7 +41,7 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 			p, _ := a.New.(*corev1.Pod)
 			if a.Change.By != "" && old != nil && p != nil && overwritten(old, p) {
 				if l := d.nodes.find(p.Spec.NodeName); l != nil {
-					l.unsure.Store(true)
+					l.podsStale.Store(true)
 				}
 			}
 		case state.Records:
@@ -53,8 +53,8 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 					d.former[a.Key.Name] = old.Generation
 				}
 			} else {
-				d.adopt(rec)
-				d.nodes.get(rec.Name).relent.Store(seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)
+				d.adoptRecord(rec)
+				d.nodes.get(rec.Name).leaseIntervalPending.Store(seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)
 			}
 			if d.Broker != nil && (rec == nil || old != nil && old.Key != rec.Key) { // who spoke for the node does no more
 				d.Broker.Disconnect(a.Key.Name)
@@ -71,9 +71,9 @@ func (d *Devices) follow(s state.Snapshot, log []state.Applied) (nodes []string)
 	return slices.Compact(nodes)
 }
 
-// adopt makes a node's liveness follow its record, of which it keeps nothing else: there will be
+// adoptRecord makes a node's liveness follow its record, of which it keeps nothing else: there will be
 // newer ones.
-func (d *Devices) adopt(rec *state.Record) {
+func (d *Devices) adoptRecord(rec *state.Record) {
 	p := d.nodes.get(rec.Name)
 	if key := p.key.Load(); rec.Key != "" && (key == nil || *key != rec.Key) {
 		mine := rec.Key
@@ -89,8 +89,8 @@ func (d *Devices) adopt(rec *state.Record) {
 		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not hear says nothing of this one
 		p.mu.Unlock()
 	}
-	p.unmet.Store(rec.Unmet)
-	if p.wanted.Swap(rec.Generation) != rec.Generation {
+	p.storedUnknown.Store(rec.Unmet)
+	if p.wantedGeneration.Swap(rec.Generation) != rec.Generation {
 		p.mu.Lock()
 		p.resent = backoff{last: d.Age(), gap: firstGap}
 		p.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 		return
 	}
 	p := d.nodes.get(node)
-	if p.large.Load() == rec.Generation {
+	if p.oversizedGeneration.Load() == rec.Generation {
 		return
 	}
 	content, err := d.desired.content(s, node, rec.Digest)
@@ -122,9 +122,9 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 		parts[0], err = frame(content, told)
 	}
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
-		if parts, err = wire.PackDesired(with(d.desired.of(s, node, profiles{}), told)); err != nil {
-			p.large.Store(rec.Generation)
-			d.learn(node, func() { p.large.Store(0) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
+		if parts, err = wire.PackDesired(with(d.desired.wantedOf(s, node, profiles{}), told)); err != nil {
+			p.oversizedGeneration.Store(rec.Generation)
+			d.updateRecord(node, func() { p.oversizedGeneration.Store(0) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 				return []state.Change{{
 					Object: rec, About: n, Warn: true, Reason: "DesiredStateTooLarge",
 					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or "+

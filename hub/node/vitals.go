@@ -20,8 +20,8 @@ func (d *Devices) TakeVitals(node string) (v Vitals, heard bool) {
 	if p == nil {
 		return v, false
 	}
-	v.Silence, v.Lost = time.Duration(p.quiet.Swap(0)), p.lost.Swap(0)
-	fresh := p.fresh.Swap(false)
+	v.Silence, v.Lost = time.Duration(p.longestSilence.Swap(0)), p.lost.Swap(0)
+	fresh := p.vitalsAreNew.Swap(false)
 	if said := p.vitals.Load(); fresh && said != nil {
 		v.Vitals = *said
 	}

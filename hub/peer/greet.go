@@ -70,13 +70,13 @@ func (l *listener) accept() {
 		go func() {
 			defer func() { l.addresses.Leave(ip); <-l.slots }()
 			defer panics.CatchThen("peer", func(error) { _ = c.Close() })
-			l.greet(c)
+			l.handshake(c)
 		}()
 	}
 }
 
-// greet does the handshake, and hands the connection over.
-func (l *listener) greet(c net.Conn) {
+// handshake does the handshake, and hands the connection over.
+func (l *listener) handshake(c net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), greetTime)
 	defer cancel()
 	secure := tls.Server(c, l.config)

@@ -29,8 +29,8 @@ const StandbyHeader = "Flotilla-Standby-Of"
 // reachTime is how long a leader may take to be reached.
 const reachTime = 3 * time.Second
 
-// A Passer passes requests on to the hub that leads.
-type Passer struct {
+// A Forwarder passes requests on to the hub that leads.
+type Forwarder struct {
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
 	stands    func() leader.Standing
@@ -53,10 +53,10 @@ type lead struct {
 
 type leadKey struct{}
 
-// NewPasser returns one that shows itself to the leader by the TLS that config makes for its
+// NewForwarder returns one that shows itself to the leader by the TLS that config makes for its
 // host, and says what stands returns of itself. Nobody leads yet.
-func NewPasser(config func(host string) *tls.Config, stands func() leader.Standing, log *slog.Logger) *Passer {
-	p := &Passer{stands: stands, log: log}
+func NewForwarder(config func(host string) *tls.Config, stands func() leader.Standing, log *slog.Logger) *Forwarder {
+	p := &Forwarder{stands: stands, log: log}
 	p.ends, p.end = context.WithCancel(context.Background())
 	p.transport = &http.Transport{
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -89,7 +89,7 @@ func NewPasser(config func(host string) *tls.Config, stands func() leader.Standi
 			}
 			source, _, _ = strings.Cut(source, "%")
 			r.Out.Header.Set(sourceHeader, source)
-			p.introduce(r.Out.Header)
+			p.addHubHeaders(r.Out.Header)
 			if r.In.TLS == nil {
 				return
 			}
@@ -119,7 +119,7 @@ func NewPasser(config func(host string) *tls.Config, stands func() leader.Standi
 
 // Lead says who leads from now on, and where. What was passed on to another hub ends: it
 // leads no more, and may never answer.
-func (p *Passer) Lead(name, address string) {
+func (p *Forwarder) Lead(name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.name == name && p.address == address {
@@ -131,14 +131,14 @@ func (p *Passer) Lead(name, address string) {
 }
 
 // Leader is who leads; "": nobody does.
-func (p *Passer) Leader() (name, address string) {
+func (p *Forwarder) Leader() (name, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.name, p.address
 }
 
 // ServeHTTP implements http.Handler.
-func (p *Passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	to := lead{p.name, p.address, p.ends}
 	p.mu.Unlock()
@@ -167,15 +167,15 @@ func changes(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get("Upgrade") == ""
 }
 
-// introduce says what this hub is.
-func (p *Passer) introduce(h http.Header) {
+// addHubHeaders says what this hub is.
+func (p *Forwarder) addHubHeaders(h http.Header) {
 	if text, err := json.Marshal(p.stands()); err == nil {
 		h.Set(standHeader, string(text))
 	}
 }
 
 // Announce tells the hub that leads of this one, which may have nothing to pass on.
-func (p *Passer) Announce(ctx context.Context) error {
+func (p *Forwarder) Announce(ctx context.Context) error {
 	_, address := p.Leader()
 	if address == "" {
 		return nil
@@ -185,7 +185,7 @@ func (p *Passer) Announce(ctx context.Context) error {
 		return err
 	}
 	r.Header.Set(sourceHeader, "127.0.0.1")
-	p.introduce(r.Header)
+	p.addHubHeaders(r.Header)
 	answer, err := p.transport.RoundTrip(r)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (p *Passer) Announce(ctx context.Context) error {
 }
 
 // failed answers for a leader that did not.
-func (p *Passer) failed(w http.ResponseWriter, r *http.Request, err error) {
+func (p *Forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	to, _ := r.Context().Value(leadKey{}).(lead)
 	p.log.Debug("a request was not passed on", "leader", to.name, "address", to.address, "err", err)
 	switch {

@@ -41,7 +41,7 @@ const (
 var told = []string{certHeader, chainHeader, sourceHeader, standHeader, "X-Forwarded-Host", "X-Forwarded-Proto",
 	"X-Real-Ip", "Forwarded", "X-Remote-User", "X-Remote-Group", "X-Remote-Uid"}
 
-func isTold(header string) bool {
+func wantsStatus(header string) bool {
 	if strings.HasPrefix(header, "X-Remote-Extra-") {
 		return true
 	}
@@ -56,7 +56,7 @@ func isTold(header string) bool {
 // Strip removes what only a hub may say from a request.
 func Strip(h http.Header) {
 	for name := range h {
-		if isTold(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
+		if wantsStatus(http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
 			delete(h, name)
 		}
 	}

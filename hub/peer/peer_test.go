@@ -28,7 +28,7 @@ type hubs struct {
 	authority *pki.Authority
 	leader    *httptest.Server // its peer listener
 	standby   *httptest.Server
-	passer    *Passer
+	passer    *Forwarder
 	mu        sync.Mutex
 	heard     []leader.Standing
 	answer    http.HandlerFunc
@@ -63,7 +63,7 @@ func newHubs(t *testing.T) *hubs {
 	h.leader.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	h.leader.StartTLS()
 	t.Cleanup(h.leader.Close)
-	h.passer = NewPasser(a.NewPeerClient("hub-b").Config, func() leader.Standing {
+	h.passer = NewForwarder(a.NewPeerClient("hub-b").Config, func() leader.Standing {
 		return leader.Standing{Name: "hub-x", Address: "hub-b:8444", Behind: time.Second}
 	}, log)
 	h.standby = httptest.NewUnstartedServer(h.passer)

@@ -38,7 +38,7 @@ const (
 // not among them.
 type Rules struct {
 	Deciders []control.Decider
-	Follows  control.Follows
+	Follows  control.Consequences
 }
 
 // An End is what becomes of a pod.

@@ -107,7 +107,7 @@ func (p *pass) begin(w *work) {
 		}
 		why, until := p.closed(w.r, b.Site)
 		if why == "" {
-			why = p.crowded(w.r, b.Site)
+			why = p.siteBlocked(w.r, b.Site)
 		}
 		if why != "" {
 			w.wait = why
@@ -232,7 +232,7 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 		}
 		why, until := p.closed(w.r, here)
 		if why == "" {
-			why = p.crowded(w.r, here)
+			why = p.siteBlocked(w.r, here)
 		}
 		if why == "" {
 			b := fleet.FirmwareBatch{Number: 1, Site: here, Nodes: slices.Clone(open[:min(end, size)]),
@@ -285,10 +285,10 @@ func (p *pass) canary(w *work) string {
 	return why
 }
 
-// crowded says why no more nodes of a site may begin: another site has nodes with a turn or in a
+// siteBlocked says why no more nodes of a site may begin: another site has nodes with a turn or in a
 // trial that a rollout has begun which is gone, or too many of its own are unavailable, for
 // whatever reason.
-func (p *pass) crowded(r *fleet.FirmwareRollout, site string) string {
+func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
 			if at := state.SiteOf(p.s.Node(node)); p.turn(node).Step != "" && at != site {

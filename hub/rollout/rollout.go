@@ -107,7 +107,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	}
 	p := &pass{s: s, now: now, plan: &plan}
 	p.assign()
-	p.carryOn()
+	p.advanceAll()
 	for _, w := range p.work {
 		p.begin(w)
 	}
@@ -220,11 +220,11 @@ func (p *pass) assign() {
 // selects tells whether a rollout would take a node, others aside.
 func (p *pass) selects(w *work, selector labels.Selector, n *corev1.Node, rec *state.Record) bool {
 	return n.DeletionTimestamp == nil && selector.Matches(labels.Set(n.Labels)) &&
-		n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.lacks(w.r, n, rec)
+		n.Labels[fleet.LabelProfile] == w.r.Spec.Profile && p.needsFirmware(w.r, n, rec)
 }
 
-// lacks tells whether a node has what the rollout is to mend, or had it when it became part of it.
-func (p *pass) lacks(r *fleet.FirmwareRollout, n *corev1.Node, rec *state.Record) bool {
+// needsFirmware tells whether a node has what the rollout is to mend, or had it when it became part of it.
+func (p *pass) needsFirmware(r *fleet.FirmwareRollout, n *corev1.Node, rec *state.Record) bool {
 	if r.Spec.Condition == "" || rec.Assigned != nil && rec.Assigned.Rollout == r.Name {
 		return true
 	}
@@ -320,7 +320,7 @@ func (p *pass) record(node, why string, change func(*state.Record)) {
 // stateOf says where a node is, and why if there is something to say.
 func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNodeState, string) {
 	rec, turn := p.s.Record(node), p.turn(node)
-	at, why := said(rec.Firmware, r)
+	at, why := reported(rec.Firmware, r)
 	switch {
 	case turn.Step != "" && !ends(r, at):
 		if busy(rec.Firmware) {
@@ -343,19 +343,19 @@ func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNod
 	return at, why
 }
 
-// said is what a device says of a rollout's configuration, its turn aside.
-func said(f *state.FirmwareReport, r *fleet.FirmwareRollout) (fleet.FirmwareNodeState, string) {
+// reported is what a device says of a rollout's configuration, its turn aside.
+func reported(f *state.FirmwareReport, r *fleet.FirmwareRollout) (fleet.FirmwareNodeState, string) {
 	if r.Status.Undoing {
-		return saidBack(f, r.Status.Digest)
+		return reportedUndo(f, r.Status.Digest)
 	}
-	return saidOf(f, r.Status.Digest)
+	return reportedFor(f, r.Status.Digest)
 }
 
-// saidBack is what a device says of going back from a configuration.
-func saidBack(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
+// reportedUndo is what a device says of going back from a configuration.
+func reportedUndo(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
 	switch {
 	case f == nil:
-		return saidOf(nil, digest)
+		return reportedFor(nil, digest)
 	case f.State == "Unsupported" && f.Digest == "": // nobody can ask its boot helper
 		return fleet.FirmwareUnsupported, f.Message
 	case f.Digest == digest && f.State == "Failed" && f.Candidate == "":
@@ -368,8 +368,8 @@ func saidBack(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, 
 	return fleet.FirmwareUndone, ""
 }
 
-// saidOf is what a device says of a configuration that it is to have.
-func saidOf(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
+// reportedFor is what a device says of a configuration that it is to have.
+func reportedFor(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, string) {
 	switch {
 	case f == nil:
 		return fleet.FirmwareWaiting, "its device says nothing of its boot configuration: its agent may be too old"
@@ -377,7 +377,7 @@ func saidOf(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, st
 		return fleet.FirmwareWaiting, ""
 	case f.Digest == digest:
 		return fleet.FirmwareKept, ""
-	case slices.Contains(f.Bad, digest) && !(f.Candidate == digest && anew(f)):
+	case slices.Contains(f.Bad, digest) && !(f.Candidate == digest && retried(f)):
 		return fleet.FirmwareBad, f.Message
 	case f.State == "Unsupported":
 		return fleet.FirmwareUnsupported, f.Message
@@ -391,9 +391,9 @@ func saidOf(f *state.FirmwareReport, digest string) (fleet.FirmwareNodeState, st
 	return fleet.FirmwareWaiting, f.Message
 }
 
-// anew tells whether a device is at a configuration although it may have gone back from it
+// retried tells whether a device is at a configuration although it may have gone back from it
 // before: its retry was raised. What it went back from stays in its list.
-func anew(f *state.FirmwareReport) bool { return idle(f) || busy(f) || f.State == "Draining" }
+func retried(f *state.FirmwareReport) bool { return idle(f) || busy(f) || f.State == "Draining" }
 
 // busy tells whether a device says that it is booted for a trial.
 func busy(f *state.FirmwareReport) bool {

@@ -30,7 +30,7 @@ func TestWhereANodeIsByWhatItsDeviceSays(t *testing.T) {
 		{"it cannot do it", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
 		{"it tries it without a turn", &state.FirmwareReport{Candidate: d, State: "Trial"}, fleet.FirmwareWaiting},
 	} {
-		if got, _ := said(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d}}); got != c.want {
+		if got, _ := reported(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d}}); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
 		}
 	}
@@ -54,7 +54,7 @@ func TestWhereANodeIsThatGoesBack(t *testing.T) {
 		{"it went back by itself", &state.FirmwareReport{Candidate: d, State: "RolledBack", Bad: []string{d}}, fleet.FirmwareUndone},
 		{"nobody can ask its boot helper", &state.FirmwareReport{State: "Unsupported"}, fleet.FirmwareUnsupported},
 	} {
-		if got, _ := said(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d, Undoing: true}}); got != c.want {
+		if got, _ := reported(c.said, &fleet.FirmwareRollout{Status: fleet.FirmwareRolloutStatus{Digest: d, Undoing: true}}); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
 		}
 	}

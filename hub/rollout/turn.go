@@ -66,8 +66,8 @@ func (p *pass) step(node string, to fleet.FirmwareNodeState) {
 	p.record(node, "", func(rec *state.Record) { rec.Assigned.Step, rec.Assigned.Since = to, metav1.NewTime(p.now) })
 }
 
-// carryOn takes every turn as far as it goes.
-func (p *pass) carryOn() {
+// advanceAll takes every turn as far as it goes.
+func (p *pass) advanceAll() {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
 			for range 3 { // a turn has no more steps
@@ -91,7 +91,7 @@ func (p *pass) advance(w *work, node string) bool {
 		since = listening
 	}
 	f := p.s.Record(node).Firmware
-	switch at, why := said(f, w.r); {
+	switch at, why := reported(f, w.r); {
 	case at == wanted(w.r):
 		done := "its device has kept the configuration"
 		if w.r.Status.Undoing {

@@ -25,7 +25,7 @@ type class struct {
 	only     map[string]bool // the nodes that its affinity names; nil: any
 	links    *links          // nil: where others are does not matter
 	soft     []*soft         // its own soft spread constraints
-	wishes   []wish          // its preferred affinities to other pods
+	wishes   []preference    // its preferred affinities to other pods
 	drawn    map[domain]int  // where these draw it, and the affinities of others; nil: nowhere
 	images   map[string]bool // that its containers run
 	claims   claims          // where its persistent volumes are
@@ -61,7 +61,7 @@ func (p *pass) try(pod *corev1.Pod) try {
 	if only != nil || pod.Status.NominatedNodeName != "" || state.HasClaims(pod) {
 		return try{p.class(pod, only), pod}
 	}
-	key := likeness(pod)
+	key := equivalenceKey(pod)
 	k := p.classes[key]
 	if k == nil {
 		k = p.class(pod, nil)
@@ -89,7 +89,7 @@ func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
 			k.soft = append(k.soft, k.softOf(c))
 		}
 	}
-	k.wish()
+	k.preferencesFor()
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
 		len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
 		k.preferred, _ = nodeaffinity.NewPreferredSchedulingTerms(
@@ -111,8 +111,8 @@ func (k *class) join(pod *corev1.Pod) {
 		s.add(pod, n)
 	}
 	if k.drawn != nil {
-		k.wished(pod, n)
-		k.leaned(pod, n)
+		k.countPreferred(pod, n)
+		k.countPreferring(pod, n)
 	}
 	if k.small() {
 		k.refused = "" // where that is cheap the sentence counts every reason as it is now

@@ -8,8 +8,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A wish is one preferred affinity to other pods, or (weight below 0) away from them.
-type wish struct {
+// A preference is one preferred affinity to other pods, or (weight below 0) away from them.
+type preference struct {
 	term
 	weight int
 }
@@ -17,58 +17,58 @@ type wish struct {
 // hardWeight is what a required affinity of a placed pod weighs for one that it selects.
 const hardWeight = 1
 
-// wish looks up the pods that the class's preferred affinities select, and those whose
+// preferencesFor looks up the pods that the class's preferred affinities select, and those whose
 // affinities select the class. What names its one node has nothing to choose.
-func (k *class) wish() {
+func (k *class) preferencesFor() {
 	if len(k.only) == 1 {
 		return
 	}
 	k.drawn = map[domain]int{}
 	for pod := range k.s.Leaning() {
-		k.leaned(pod, k.s.Node(pod.Spec.NodeName))
+		k.countPreferring(pod, k.s.Node(pod.Spec.NodeName))
 	}
-	k.wishes = wishesOf(k.pass, k.pod)
+	k.wishes = preferencesOf(k.pass, k.pod)
 	if len(k.wishes) == 0 {
 		return
 	}
 	for pod := range k.s.Pods("") {
 		if placed(pod) {
-			k.wished(pod, k.s.Node(pod.Spec.NodeName))
+			k.countPreferred(pod, k.s.Node(pod.Spec.NodeName))
 		}
 	}
 }
 
-func wishesOf(p *pass, pod *corev1.Pod) (all []wish) {
+func preferencesOf(p *pass, pod *corev1.Pod) (all []preference) {
 	near, away := state.Preferences(pod)
 	for _, w := range near {
-		all = append(all, wish{p.term(pod, w.PodAffinityTerm), int(w.Weight)})
+		all = append(all, preference{p.term(pod, w.PodAffinityTerm), int(w.Weight)})
 	}
 	for _, w := range away {
-		all = append(all, wish{p.term(pod, w.PodAffinityTerm), -int(w.Weight)})
+		all = append(all, preference{p.term(pod, w.PodAffinityTerm), -int(w.Weight)})
 	}
 	return all
 }
 
-// wished counts a placed pod that the class would like to be near to, or away from.
-func (k *class) wished(pod *corev1.Pod, n *corev1.Node) {
+// countPreferred counts a placed pod that the class would like to be near to, or away from.
+func (k *class) countPreferred(pod *corev1.Pod, n *corev1.Node) {
 	for _, w := range k.wishes {
-		k.draw(w, pod, n)
+		k.addPreference(w, pod, n)
 	}
 }
 
-// leaned counts a placed pod that would like to be near to the class, or away from it, or
+// countPreferring counts a placed pod that would like to be near to the class, or away from it, or
 // must be near to it.
-func (k *class) leaned(pod *corev1.Pod, n *corev1.Node) {
-	for _, w := range wishesOf(k.pass, pod) {
-		k.draw(w, k.pod, n)
+func (k *class) countPreferring(pod *corev1.Pod, n *corev1.Node) {
+	for _, w := range preferencesOf(k.pass, pod) {
+		k.addPreference(w, k.pod, n)
 	}
 	for _, t := range state.RequiredNear(pod) {
-		k.draw(wish{k.term(pod, t), hardWeight}, k.pod, n)
+		k.addPreference(preference{k.term(pod, t), hardWeight}, k.pod, n)
 	}
 }
 
-// draw lets a wish that selects the pod draw the class to where the node is.
-func (k *class) draw(w wish, pod *corev1.Pod, n *corev1.Node) {
+// addPreference lets a wish that selects the pod draw the class to where the node is.
+func (k *class) addPreference(w preference, pod *corev1.Pod, n *corev1.Node) {
 	if n == nil {
 		return
 	}
@@ -77,8 +77,8 @@ func (k *class) draw(w wish, pod *corev1.Pod, n *corev1.Node) {
 	}
 }
 
-// company scores nodes by the affinities to, and away from, other pods, in both directions.
-func (t try) company(fits []*candidate) []int64 {
+// podAffinity scores nodes by the affinities to, and away from, other pods, in both directions.
+func (t try) podAffinity(fits []*candidate) []int64 {
 	if len(t.drawn) == 0 {
 		return nil
 	}

@@ -87,7 +87,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 			p.schedule(pod)
 		case untried(pod): // its turn comes
 		case linked(pod):
-			p.plan.Wake(state.KeyOf(pod), p.soon())
+			p.plan.Wake(state.KeyOf(pod), p.retryAt())
 		case !p.onChanged(pod, news.nodes):
 			p.put = true
 		}
@@ -102,9 +102,9 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 // about why pods wait are brought up to date. Room that becomes free is used at once.
 const grid = 10 * time.Second
 
-// soon is when a pod is tried again that may go where others are, or are not: to
+// retryAt is when a pod is tried again that may go where others are, or are not: to
 // find that out costs a walk over all pods.
-func (p *pass) soon() time.Time {
+func (p *pass) retryAt() time.Time {
 	every := time.Duration(1+p.s.Len(state.Pods)/10_000) * time.Second
 	return p.now.Truncate(every).Add(every)
 }
@@ -121,12 +121,12 @@ type pass struct {
 	infos     map[string]*info         // nodes that would do for some pod, as they are now
 	classes   map[string]*class        // by likeness
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
-	like      map[types.UID]*like      // where the placed pods of a controller are
+	like      map[types.UID]*siblings  // where the placed pods of a controller are
 	reasons   []refusal                // see because
 }
 
 func newPass(s state.Snapshot, now time.Time) *pass {
-	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, like: map[types.UID]*like{}}
+	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, like: map[types.UID]*siblings{}}
 }
 
 // news is what the subjects are, by what follows from them.
@@ -343,18 +343,18 @@ func (p *pass) do(c state.Change) {
 		delete(p.infos, pod.Spec.NodeName)
 	}
 	if c.Delete || pod.DeletionTimestamp != nil || old.Status.NominatedNodeName != pod.Status.NominatedNodeName {
-		p.promised(cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName, old.Status.NominatedNodeName))
+		p.roomPromised(cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName, old.Status.NominatedNodeName))
 	}
 	if was := old.Status.NominatedNodeName; was != "" && was != cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName) {
-		p.released()
+		p.roomReleased()
 	}
 	if old.Spec.NodeName != pod.Spec.NodeName {
 		p.placed = append(p.placed, pod)
 	}
 }
 
-// promised tells the classes that room is being made on a node, or not any more.
-func (p *pass) promised(node string) {
+// roomPromised tells the classes that room is being made on a node, or not any more.
+func (p *pass) roomPromised(node string) {
 	p.nominated = nil
 	if p.small() {
 		clear(p.classes)
@@ -370,8 +370,8 @@ func (p *pass) promised(node string) {
 	}
 }
 
-// released tells the classes that room which was kept on a node is anybody's again.
-func (p *pass) released() {
+// roomReleased tells the classes that room which was kept on a node is anybody's again.
+func (p *pass) roomReleased() {
 	for _, k := range p.classes {
 		if !k.partly {
 			k.searched, k.refused = false, ""

@@ -47,18 +47,18 @@ func (k *class) softOf(c corev1.TopologySpreadConstraint) *soft {
 	return s
 }
 
-// like says where the placed pods of one controller are.
-type like struct{ nodes, sites map[string]int }
+// siblings says where the placed pods of one controller are.
+type siblings struct{ nodes, sites map[string]int }
 
 func counts(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && !state.Terminated(pod)
 }
 
-// likeOf counts the pods of a controller, once a pass.
-func (p *pass) likeOf(controller types.UID) *like {
+// siblingsOf counts the pods of a controller, once a pass.
+func (p *pass) siblingsOf(controller types.UID) *siblings {
 	l := p.like[controller]
 	if l == nil {
-		l = &like{map[string]int{}, map[string]int{}}
+		l = &siblings{map[string]int{}, map[string]int{}}
 		for o := range p.s.Owned(controller, state.Pods) {
 			p.place(l, o.(*corev1.Pod), 1)
 		}
@@ -67,7 +67,7 @@ func (p *pass) likeOf(controller types.UID) *like {
 	return l
 }
 
-func (p *pass) place(l *like, pod *corev1.Pod, by int) {
+func (p *pass) place(l *siblings, pod *corev1.Pod, by int) {
 	if n := p.s.Node(pod.Spec.NodeName); n != nil && counts(pod) {
 		l.nodes[n.Name] += by
 		l.sites[state.SiteOf(n)] += by
@@ -88,10 +88,10 @@ func (p *pass) recount(c state.Change) {
 	}
 }
 
-// softs returns the pod's own soft constraints or, if it has no constraints at
+// softConstraints returns the pod's own soft constraints or, if it has no constraints at
 // all, Kubernetes' default ones, which spread the pods of one controller over
 // nodes (skew 3) and zones (skew 5).
-func (t try) softs() []*soft {
+func (t try) softConstraints() []*soft {
 	if len(t.pod.Spec.TopologySpreadConstraints) > 0 {
 		return t.soft
 	}
@@ -99,18 +99,18 @@ func (t try) softs() []*soft {
 	if ref == nil || t.only != nil {
 		return nil
 	}
-	l := t.likeOf(ref.UID)
+	l := t.siblingsOf(ref.UID)
 	return []*soft{
 		{of: func(n *info) string { return n.node.Name }, in: l.nodes, skew: 3, host: true},
 		{of: func(n *info) string { return n.site }, in: l.sites, skew: 5},
 	}
 }
 
-// evenness scores nodes by how few of the pod's like are in the same domains, in
+// topologySpread scores nodes by how few of the pod's like are in the same domains, in
 // Kubernetes' measure: the more domains, the more a pod in one of them weighs. A node
 // without the key of one of the pod's own constraints is in no domain, and scores nothing.
-func (t try) evenness(fits []*candidate) []int64 {
-	all := t.softs()
+func (t try) topologySpread(fits []*candidate) []int64 {
+	all := t.softConstraints()
 	if len(all) == 0 {
 		return nil
 	}

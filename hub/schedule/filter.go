@@ -38,7 +38,7 @@ func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 		return nil, p.because(refusal{Reason: NodeUnschedulable})
 	}
 	for i := range node.Spec.Taints {
-		if taint := &node.Spec.Taints[i]; t.minds(taint) {
+		if taint := &node.Spec.Taints[i]; t.repelledByTaint(taint) {
 			return nil, p.because(refusal{reasonOf(taint), taint.Key, taint.Value})
 		}
 	}
@@ -46,7 +46,7 @@ func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 		return nil, p.because(refusal{Reason: NodeAffinity})
 	}
 	n = p.infoOf(node)
-	if why := t.crowded(n); len(why) > 0 {
+	if why := t.blockedByPods(n); len(why) > 0 {
 		return nil, why
 	}
 	if kind := t.claims.against(node.Name); kind != Fits {
@@ -61,19 +61,19 @@ func (t try) cordoned(node *corev1.Node) bool {
 		&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 }
 
-// minds tells whether a taint keeps the pod away.
-func (t try) minds(taint *corev1.Taint) bool {
+// repelledByTaint tells whether a taint keeps the pod away.
+func (t try) repelledByTaint(taint *corev1.Taint) bool {
 	return taint.Effect != corev1.TaintEffectPreferNoSchedule && !state.Tolerates(t.pod.Spec.Tolerations, taint)
 }
 
-// crowded returns why the node will not do because of the pods that there are: those
+// blockedByPods returns why the node will not do because of the pods that there are: those
 // for which others could make room.
-func (t try) crowded(n *info) []refusal {
+func (t try) blockedByPods(n *info) []refusal {
 	usage := t.withNominated(n)
 	if clash(usage.Ports, t.ports) {
 		return t.because(refusal{Reason: NodePorts})
 	}
-	if reasons := t.short(n.node, usage); len(reasons) > 0 {
+	if reasons := t.missingResources(n.node, usage); len(reasons) > 0 {
 		return reasons
 	}
 	kind := Fits
@@ -95,9 +95,9 @@ func (p *pass) because(r refusal) []refusal {
 	return p.reasons
 }
 
-// short returns what the node has too little of: first a place among its pods,
+// missingResources returns what the node has too little of: first a place among its pods,
 // then each resource. What just fits, fits.
-func (t try) short(node *corev1.Node, usage state.Usage) []refusal {
+func (t try) missingResources(node *corev1.Node, usage state.Usage) []refusal {
 	reasons := t.reasons[:0]
 	if most, ok := node.Status.Allocatable[corev1.ResourcePods]; !ok || usage.Pods+1 > most.Value() {
 		reasons = append(reasons, refusal{Reason: TooManyPods})

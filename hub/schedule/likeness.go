@@ -9,10 +9,10 @@ import (
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// likeness is the same for pods that every node treats alike: all that a filter or a
+// equivalenceKey is the same for pods that every node treats alike: all that a filter or a
 // score reads of a pod, one after the other. It is asked of every pod that waits
 // whenever a node changes, and so makes no garbage but itself.
-func likeness(pod *corev1.Pod) string {
+func equivalenceKey(pod *corev1.Pod) string {
 	b := make(words, 0, 1024)
 	b.say(pod.Namespace)
 	b.pairs(pod.Labels)

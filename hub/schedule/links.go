@@ -330,17 +330,17 @@ func (l *links) against(n *corev1.Node) Reason {
 		}
 	}
 	for i := range l.near {
-		if l.far(i, n) {
+		if l.lacksAffinity(i, n) {
 			return PodAffinity
 		}
 	}
 	for _, tm := range l.apart {
-		if l.avoids(tm, n) {
+		if l.hasAntiAffinity(tm, n) {
 			return PodAntiAffinity
 		}
 	}
 	for key := range l.keys {
-		if l.shunned(key, n) {
+		if l.repelledByOthers(key, n) {
 			return Repelled
 		}
 	}
@@ -359,20 +359,20 @@ func (sp *spread) against(n *corev1.Node) Reason {
 	return Fits
 }
 
-// far tells whether nobody is in the node's domain whom the pod must be near.
-func (l *links) far(i int, n *corev1.Node) bool {
+// lacksAffinity tells whether nobody is in the node's domain whom the pod must be near.
+func (l *links) lacksAffinity(i int, n *corev1.Node) bool {
 	v, ok := n.Labels[l.near[i].key]
 	return !ok || l.by[i][v] == 0 && (l.found > 0 || !l.self)
 }
 
-// avoids tells whether somebody is in the node's domain whom the pod must be away from.
-func (l *links) avoids(tm term, n *corev1.Node) bool {
+// hasAntiAffinity tells whether somebody is in the node's domain whom the pod must be away from.
+func (l *links) hasAntiAffinity(tm term, n *corev1.Node) bool {
 	v, ok := n.Labels[tm.key]
 	return ok && l.away[domain{tm.key, v}] > 0
 }
 
-// shunned tells whether somebody is in the node's domain who must be away from the pod.
-func (l *links) shunned(key string, n *corev1.Node) bool {
+// repelledByOthers tells whether somebody is in the node's domain who must be away from the pod.
+func (l *links) repelledByOthers(key string, n *corev1.Node) bool {
 	v, ok := n.Labels[key]
 	return ok && l.shun[domain{key, v}] > 0
 }

@@ -63,8 +63,8 @@ func (o *Objection) key() objectionKey {
 // said is for ordering.
 func (o *Objection) said() string { return fmt.Sprint(o.key()) }
 
-// ours tells whether a key is one that the hub or the device gives, or Kubernetes keeps for itself.
-func ours(key string) bool {
+// isReservedKey tells whether a key is one that the hub or the device gives, or Kubernetes keeps for itself.
+func isReservedKey(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	return ok && (domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || domain == "flotilla.dev" ||
 		strings.HasSuffix(domain, ".flotilla.dev"))
@@ -75,7 +75,7 @@ func reasonOf(t *corev1.Taint) Reason {
 	switch {
 	case t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable:
 		return NodeNotReady
-	case ours(t.Key):
+	case isReservedKey(t.Key):
 		return NodePressure
 	}
 	return UntoleratedTaint
@@ -98,7 +98,7 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
 		// which a cordon brings, and takes along
-		if t.minds(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) {
+		if t.repelledByTaint(taint) && (!cordoned || taint.Key != corev1.TaintNodeUnschedulable) {
 			reason := reasonOf(taint)
 			if taint.Key == corev1.TaintNodeUnschedulable {
 				reason = NodeUnschedulable
@@ -134,7 +134,7 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 }
 
 func (t try) shortages(node *corev1.Node, usage state.Usage, all []Objection) []Objection {
-	for _, r := range t.short(node, usage) {
+	for _, r := range t.missingResources(node, usage) {
 		o := Objection{Reason: InsufficientResource, Resource: corev1.ResourceName(r.of)}
 		if r.Reason == TooManyPods {
 			o.Reason, o.Resource = TooManyPods, corev1.ResourcePods
@@ -163,17 +163,17 @@ func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
 		}
 	}
 	for i, tm := range l.near {
-		if l.far(i, n) {
+		if l.lacksAffinity(i, n) {
 			all = append(all, Objection{Reason: PodAffinity, Key: tm.key})
 		}
 	}
 	for _, tm := range l.apart {
-		if l.avoids(tm, n) {
+		if l.hasAntiAffinity(tm, n) {
 			all = append(all, Objection{Reason: PodAntiAffinity, Key: tm.key})
 		}
 	}
 	for key := range l.keys {
-		if l.shunned(key, n) {
+		if l.repelledByOthers(key, n) {
 			all = append(all, Objection{Reason: Repelled, Key: key})
 		}
 	}

@@ -145,7 +145,7 @@ func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool
 	for _, v := range victims {
 		t.links.count(t.class, v, node, -1)
 	}
-	fits := len(t.crowded(then)) == 0
+	fits := len(t.blockedByPods(then)) == 0
 	for _, v := range victims {
 		t.links.count(t.class, v, node, 1)
 	}

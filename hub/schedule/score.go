@@ -93,15 +93,15 @@ func (t try) best(fits []*candidate) string {
 	cpu, memory := assumed(t.pod)
 	shy, liked := make([]int64, len(fits)), make([]int64, len(fits))
 	for i, n := range fits {
-		least, balanced := n.room(cpu, memory)
+		least, balanced := n.resourceScore(cpu, memory)
 		scores[i] = weightLeast*least + weightBalanced*balanced
 		shy[i], liked[i] = n.shy, n.liked
 	}
 	t.add(scores, weightTaint, lowIsGood(shy))
 	t.add(scores, weightAffinity, highIsGood(liked))
-	t.add(scores, weightSpread, t.evenness(fits))
-	t.add(scores, weightNeighbors, t.company(fits))
-	t.add(scores, weightImage, t.local(fits))
+	t.add(scores, weightSpread, t.topologySpread(fits))
+	t.add(scores, weightNeighbors, t.podAffinity(fits))
+	t.add(scores, weightImage, t.imageLocality(fits))
 	most := slices.Max(scores)
 	var ties []*candidate
 	crowd := map[string]int64{}
@@ -186,9 +186,9 @@ func assumed(pod *corev1.Pod) (milliCPU, memory int64) {
 		max(memory+sideMemory, mostMemory) + over.Memory().Value()
 }
 
-// room scores a node by how much of it is left with a pod on it that counts for so
+// resourceScore scores a node by how much of it is left with a pod on it that counts for so
 // much, and by how evenly its processor and its memory are used then.
-func (n *info) room(cpu, memory int64) (least, balanced int64) {
+func (n *info) resourceScore(cpu, memory int64) (least, balanced int64) {
 	cpu, memory = cpu+n.usedCPU, memory+n.usedMemory
 	left := func(has, used int64) int64 {
 		if has <= 0 || used > has {
@@ -206,9 +206,9 @@ func (n *info) room(cpu, memory int64) (least, balanced int64) {
 	return least, int64(100 * (1 - math.Abs(part(n.hasCPU, cpu)-part(n.hasMemory, memory))/2))
 }
 
-// local scores nodes by the size of the pod's images that they have already; an
+// imageLocality scores nodes by the size of the pod's images that they have already; an
 // image that few nodes have counts for less, so that not all pods go there.
-func (t try) local(fits []*candidate) []int64 {
+func (t try) imageLocality(fits []*candidate) []int64 {
 	const small, big = 23 << 20, 1000 << 20
 	spread := map[string]int64{}
 	for _, n := range fits {

@@ -81,7 +81,7 @@ func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 	}
 	e.Obstacles, e.Candidates = w.told(), w.best
 	for i := range e.Candidates {
-		t.mend(&e.Candidates[i])
+		t.findWays(&e.Candidates[i])
 	}
 	return e
 }

@@ -194,9 +194,9 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	if now.Key != "k2" || now.MachineID != "m2" || now.Boot != "" || !slices.Contains(now.PastBoots, "b") {
 		t.Errorf("after another joined the record is %+v", now)
 	}
-	var farewell *broker.Farewell
+	var farewell *broker.Dismissal
 	err := d.Connect(peer)
-	if f, ok := err.(*broker.Farewell); !ok {
+	if f, ok := err.(*broker.Dismissal); !ok {
 		t.Errorf("the former device is told %v", err)
 	} else {
 		farewell = f
@@ -210,7 +210,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 	} {
 		if err := d.Connect(p); err == nil || d.Speaks(p) {
 			t.Errorf("%s is let in: %v", name, err)
-		} else if _, ok := err.(*broker.Farewell); ok {
+		} else if _, ok := err.(*broker.Dismissal); ok {
 			t.Errorf("%s is told what is another's to hear", name)
 		}
 	}

@@ -48,7 +48,7 @@ func (d *devices) Connect(p broker.Peer) error {
 	if unsaid, ok := d.farewells.say(p.Node, time.Now()); ok {
 		d.log.Info("told a device that it is this node no more", "node", p.Node, "addr", p.Addr, "by", told.By, "why", told.Reason, "unsaid", unsaid)
 	}
-	return &broker.Farewell{Payload: payload}
+	return &broker.Dismissal{Payload: payload}
 }
 
 func (d *devices) Speaks(p broker.Peer) bool { return d.Devices.Speaks(caller(p)) }

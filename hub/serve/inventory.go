@@ -24,7 +24,7 @@ func machines(cfg config.Config, loop *node.Devices, log *slog.Logger) *inventor
 	return inventory.NewReader(inventory.Options{
 		Source: cfg.Inventory, Loop: loop, Startup: cfg.NodeStartupGracePeriod, Log: log,
 		Tell: func(s state.Snapshot, now time.Time, warn bool, message string) state.Change {
-			said := control.Said{Type: corev1.EventTypeNormal, Reason: "InventoryRead", Message: message}
+			said := control.EventText{Type: corev1.EventTypeNormal, Reason: "InventoryRead", Message: message}
 			if warn {
 				said.Type, said.Reason = corev1.EventTypeWarning, "InventoryUnreadable"
 			}

@@ -130,7 +130,7 @@ func (h *Hub) tellLead(ctx context.Context) error {
 		} else if before.Address != "" {
 			why += fmt.Sprintf("; nothing was heard of %s (%s), which led before", before.Holder, before.Address)
 		}
-		return control.AddEvent(s, control.About(about), control.Said{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}, now), nil
+		return control.AddEvent(s, control.About(about), control.EventText{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}, now), nil
 	})
 	return err
 }

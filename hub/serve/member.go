@@ -34,7 +34,7 @@ type Member struct {
 
 	https, mqtt, dev, peers *gate
 
-	passer *peer.Passer
+	passer *peer.Forwarder
 	client atomic.Pointer[pki.PeerClient]
 	fleet  atomic.Pointer[follower] // while it stands by
 	hub    atomic.Pointer[Hub]      // once it leads
@@ -49,7 +49,7 @@ func NewMember(o Options) *Member {
 	m := &Member{o: o, log: o.Log, began: time.Now(), up: make(chan struct{})}
 	m.https, m.mqtt, m.dev, m.peers = newGate(o.HTTPS), newGate(o.MQTT), newGate(o.Dev), newGate(o.Peer)
 	m.name, _ = os.Hostname()
-	m.passer = peer.NewPasser(m.peerTLS, m.standing, o.Log)
+	m.passer = peer.NewForwarder(m.peerTLS, m.standing, o.Log)
 	return m
 }
 

@@ -55,7 +55,7 @@ func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) erro
 
 // Room implements control.Roomer.
 func (m memory) Room(ctx context.Context) bool {
-	s, ok := m.store.(control.Roomer)
+	s, ok := m.store.(control.SpaceProber)
 	return ok && s.Room(ctx)
 }
 

@@ -109,7 +109,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 	send(metricRevision, gauge, float64(s.Revision))
 	send(metricPasses, counting, float64(m.loop.Passes()))
 	send(metricCommits, counting, float64(m.loop.Commits()))
-	send(metricHeld, counting, float64(m.loop.Held()))
+	send(metricHeld, counting, float64(m.loop.DeferredMessages()))
 	for sender, n := range m.loop.SlowPasses() {
 		send(metricSlow, counting, float64(n), sender)
 	}

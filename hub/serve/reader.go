@@ -23,7 +23,7 @@ import (
 
 // A reader makes objects of rows, which share what they have in common. It is for one goroutine.
 type reader struct {
-	mender     bound.Mender
+	mender     bound.Repairer
 	sharer     state.Sharer
 	options    json.Options
 	lists      map[string]corev1.ResourceList // by their text
@@ -67,7 +67,7 @@ func (k *reader) object(r store.Row) (o state.Object, places []string, err error
 	if !written && json.Unmarshal(r.Object, o, k.options) != nil {
 		o, _ = state.New(kind) // without what has been read already
 		var text []byte
-		text, places = k.mender.Mend(r.Object, o)
+		text, places = k.mender.Repair(r.Object, o)
 		err = stdjson.Unmarshal(text, o)
 	}
 	if err != nil {
@@ -196,7 +196,7 @@ var plain = json.JoinUnmarshalers(
 		if err != nil {
 			return err
 		}
-		if _, places := new(bound.Mender).Mend(text, r); len(places) > 0 {
+		if _, places := new(bound.Repairer).Repair(text, r); len(places) > 0 {
 			return errUnusual
 		}
 		return r.UnmarshalJSON(text)

@@ -76,7 +76,7 @@ func FuzzRows(f *testing.F) {
 			return
 		}
 		got, _ := state.New(state.Kind(kind))
-		mended, broken := new(bound.Mender).Mend([]byte(text), want)
+		mended, broken := new(bound.Repairer).Repair([]byte(text), want)
 		std, quickly := json.Unmarshal(mended, want), jsonquick.Unmarshal([]byte(text), got, quick)
 		if quickly == nil && (std != nil || len(broken) > 0) {
 			t.Fatalf("%s is read, want %v", text, std)

@@ -163,7 +163,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 	start, h.mended = notBefore(start, noted), mended
 	if h.recovered != nil && !h.recovered.Doubted {
-		unmet := node.Doubt(start, "")
+		unmet := node.ForgetStored(start, "")
 		start, _ = state.Apply(start, unmet)
 		h.mended = append(h.mended, unmet...)
 	}

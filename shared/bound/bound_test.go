@@ -219,13 +219,13 @@ func TestMendTakesOutWhatCannotBeKept(t *testing.T) {
 		`{"status":{"capacity":{"cpu":1e-999999999}}}`:                 `{"status":{"capacity":{"cpu":"0"}}}`,
 		`{"metadata":{"annotations":{"a":"1e999999999"}}}`:             `{"metadata":{"annotations":{"a":"1e999999999"}}}`,
 	} {
-		got, places := new(Mender).Mend([]byte(in), &corev1.Node{})
+		got, places := new(Repairer).Repair([]byte(in), &corev1.Node{})
 		if string(got) != want || (in != want) != (len(places) == 1) {
 			t.Errorf("%s became %s, %v", in, got, places)
 		}
 	}
 	in := `{"data":{"spec":{"template":{"spec":{"overhead":{"cpu":"1e-999999999"}}}}}}`
-	if got, places := new(Mender).Mend([]byte(in), &appsv1.ControllerRevision{}); JSON(got, &appsv1.ControllerRevision{}) != nil || len(places) != 1 {
+	if got, places := new(Repairer).Repair([]byte(in), &appsv1.ControllerRevision{}); JSON(got, &appsv1.ControllerRevision{}) != nil || len(places) != 1 {
 		t.Errorf("%s became %s, %v", in, got, places)
 	}
 	if JSON([]byte(in), &appsv1.ControllerRevision{}) == nil {

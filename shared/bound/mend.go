@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// A Mender mends many texts, and knows the types that it has met. It is for one goroutine.
-type Mender struct{ walk walk }
+// A Repairer mends many texts, and knows the types that it has met. It is for one goroutine.
+type Repairer struct{ walk walk }
 
-// Mend makes stored JSON that is for a value of that type harmless: every quantity in it
+// Repair makes stored JSON that is for a value of that type harmless: every quantity in it
 // that cannot be kept becomes 0. It names their places; where there are none, the text is
 // returned as it is. An older program has let such a thing in, and the rest of the object
 // must not be lost for it.
-func (k *Mender) Mend(data []byte, into any) (mended []byte, places []string) {
+func (k *Repairer) Repair(data []byte, into any) (mended []byte, places []string) {
 	if !suspicious(data, inWord) {
 		return data, nil
 	}
@@ -25,7 +25,7 @@ func (k *Mender) Mend(data []byte, into any) (mended []byte, places []string) {
 	if d.Decode(&tree) != nil {
 		return data, nil // the decoder will say so
 	}
-	m := mender{walk: &k.walk}
+	m := repairer{walk: &k.walk}
 	tree = m.value(tree, typeOf(into), "")
 	if len(m.places) == 0 {
 		return data, nil
@@ -38,13 +38,13 @@ func (k *Mender) Mend(data []byte, into any) (mended []byte, places []string) {
 	return mended, m.places
 }
 
-type mender struct {
+type repairer struct {
 	*walk
 	places []string
 }
 
 // value returns what a value of a tree becomes.
-func (m *mender) value(v any, t reflect.Type, place string) any {
+func (m *repairer) value(v any, t reflect.Type, place string) any {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -77,7 +77,7 @@ func (m *mender) value(v any, t reflect.Type, place string) any {
 	return v
 }
 
-func (m *mender) quantity(s string, as any, place string) any {
+func (m *repairer) quantity(s string, as any, place string) any {
 	if _, err := ParseQuantity(s); err != nil {
 		m.places = append(m.places, place[1:])
 		return "0"

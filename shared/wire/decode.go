@@ -36,7 +36,7 @@ func decode(p payload, into any) error {
 	case *desiredApart, *corev1.Pod, *corev1.ConfigMap, *corev1.Secret:
 		apart = true
 	}
-	t, tames := into.(tamed)
+	t, tames := into.(sanitizer)
 	err := scan(p.data, apart || tames)
 	if err == nil {
 		err = bound.JSON(p.data, into)
@@ -55,7 +55,7 @@ func decode(p payload, into any) error {
 		return fmt.Errorf("%s: %s", p.name, plainWords(err))
 	}
 	if tames {
-		t.tame()
+		t.sanitize()
 	}
 	if apart {
 		return nil
@@ -66,9 +66,9 @@ func decode(p payload, into any) error {
 	return nil
 }
 
-// A payload that is tamed says more than is kept of it, or what people cannot read: that
+// A payload that is sanitizer says more than is kept of it, or what people cannot read: that
 // is no reason not to hear the rest of it. A NUL that it leaves is refused by bound.Object.
-type tamed interface{ tame() }
+type sanitizer interface{ sanitize() }
 
 var nulEscape = []byte(`\u0000`)
 

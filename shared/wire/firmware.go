@@ -110,9 +110,9 @@ func (f *Firmware) Verify(key ed25519.PublicKey, node string, compatible []strin
 		strings.Join(compatible, " or "))
 }
 
-// tame keeps of what a hub says what can be carried out at all. One that is too long is no
+// sanitize keeps of what a hub says what can be carried out at all. One that is too long is no
 // reason not to hear what else the hub wants: without its document it is refused later.
-func (f *Firmware) tame() {
+func (f *Firmware) sanitize() {
 	if f == nil {
 		return
 	}
@@ -133,7 +133,7 @@ var firmwareStates = map[string]bool{
 	FirmwareVerifying: true, FirmwareRolledBack: true, FirmwareFailed: true, FirmwareUnsupported: true,
 }
 
-// tame keeps what the hub shows and decides by; a state that it does not know is none.
+// sanitize keeps what the hub shows and decides by; a state that it does not know is none.
 func (s *Status) tameFirmware() {
 	f := s.Firmware
 	if f == nil {

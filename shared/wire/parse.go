@@ -144,7 +144,7 @@ func ParseDesired(data []byte) (Desired, error) {
 		return Desired{}, err
 	}
 	d := all.joined()
-	d.Firmware.tame()
+	d.Firmware.sanitize()
 	rest := d
 	rest.Pods, rest.ConfigMaps, rest.Secrets = nil, nil, nil // what these hold is a matter of the pods that use them
 	err = bound.Object(rest)

@@ -46,8 +46,8 @@ type Way struct {
 // mostLeaving is how many pods are named at most that would have to go.
 const mostLeaving = 3
 
-// mend finds the ways for each objection of a candidate.
-func (t try) mend(c *Candidate) {
+// findWays finds the ways for each objection of a candidate.
+func (t try) findWays(c *Candidate) {
 	for i := range c.Against {
 		c.Against[i].Ways = t.ways(c.Node, &c.Against[i])
 	}
@@ -81,7 +81,7 @@ func (t try) ways(n *corev1.Node, o *Objection) []Way {
 			way.Amount = o.Free.DeepCopy()
 		}
 		ways := []Way{way}
-		if pods := takers(t.s, n, o); len(pods) > 0 {
+		if pods := victimsFor(t.s, n, o); len(pods) > 0 {
 			ways = append(ways, Way{Kind: MakeRoom, Resource: o.Resource, Pods: pods})
 		}
 		return ways
@@ -94,7 +94,7 @@ func labelWays(r corev1.NodeSelectorRequirement) (ways []Way) {
 	if r.Key == "" {
 		return nil
 	}
-	if !ours(r.Key) {
+	if !isReservedKey(r.Key) {
 		switch r.Operator {
 		case corev1.NodeSelectorOpIn:
 			if len(r.Values) > 0 {
@@ -125,9 +125,9 @@ func movable(s state.Snapshot, n *corev1.Node) (pods []*corev1.Pod) {
 	return pods
 }
 
-// takers are pods whose going would free what is missing: the smallest that does it alone,
+// victimsFor are pods whose going would free what is missing: the smallest that does it alone,
 // else the greatest together; none if it takes too many.
-func takers(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
+func victimsFor(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 	if o.None {
 		return nil
 	}

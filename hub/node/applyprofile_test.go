@@ -47,7 +47,7 @@ func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
 	} {
 		was, want, have := set(c.was), set(c.want), set(c.have)
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have.Labels}, Spec: corev1.NodeSpec{Taints: have.Taints}}
-		changed := furnish(n, &was, &want)
+		changed := applyProfile(n, &was, &want)
 		var got []string
 		for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
 			got = append(got, k+"="+n.Labels[k])
@@ -58,7 +58,7 @@ func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
 		if now := strings.Join(got, " "); now != c.then || changed != (c.have != c.then) {
 			t.Errorf("%s: the node has %q, changed %v; want %q", c.rule, now, changed, c.then)
 		}
-		if furnish(n, &want, &want) {
+		if applyProfile(n, &want, &want) {
 			t.Errorf("%s: a second time changes it again", c.rule)
 		}
 	}
@@ -71,11 +71,11 @@ func TestABoardProfileDoesNotFillItsNodes(t *testing.T) {
 		want.Labels[fmt.Sprintf("l%02d", i)] = "v"
 		want.Taints = append(want.Taints, corev1.Taint{Key: fmt.Sprint("t", i), Effect: corev1.TaintEffectNoSchedule})
 	}
-	furnish(n, &state.Given{}, want)
+	applyProfile(n, &state.Given{}, want)
 	if len(n.Labels) != mostLabels || len(n.Spec.Taints) != mostTaints || n.Labels["l00"] != "v" || n.Labels["l63"] != "" {
 		t.Errorf("it has %d labels and %d taints", len(n.Labels), len(n.Spec.Taints))
 	}
-	if furnish(n, want, want) {
+	if applyProfile(n, want, want) {
 		t.Error("a second time changes it again")
 	}
 }

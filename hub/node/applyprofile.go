@@ -15,14 +15,14 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Furnish decides which labels and taints the nodes have of their board profiles: those that the
+// ApplyProfile decides which labels and taints the nodes have of their board profiles: those that the
 // profile names now. What it named before and names no more is taken again, unless somebody has
 // changed it since; what somebody has removed or changed stays so until the profile says something
 // new of it.
-type Furnish struct{}
+type ApplyProfile struct{}
 
 // Touches says which nodes' profiles may have changed.
-func (Furnish) Touches(c state.Applied) []state.Subject {
+func (ApplyProfile) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
@@ -41,10 +41,10 @@ func (Furnish) Touches(c state.Applied) []state.Subject {
 }
 
 // Subjects returns all nodes.
-func (Furnish) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
+func (ApplyProfile) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
 // Apart: what a node has of its profile is its own.
-func (f Furnish) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide {
+func (f ApplyProfile) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide {
 	if !state.OnlyNodes(subjects) {
 		return nil
 	}
@@ -52,14 +52,14 @@ func (f Furnish) Apart(_ state.Snapshot, subjects []state.Subject) state.Decide 
 }
 
 // Decide gives and takes.
-func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
+func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
 	known, gives := profiles{}, map[*fleet.BoardProfile]*state.Given{}
 	for _, name := range concerned(s, subjects) {
 		have, rec := s.Node(name), s.Record(name)
 		if have == nil || rec == nil {
 			continue
 		}
-		p := known.of(s, have).whole
+		p := known.ofNode(s, have).whole
 		want, ok := gives[p]
 		if !ok {
 			want = given(p)
@@ -73,7 +73,7 @@ func (Furnish) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (
 			was = among(have, want)
 		}
 		n := state.Fork(have)
-		if furnish(n, was, want) {
+		if applyProfile(n, was, want) {
 			plan.Do(state.Put(n, fmt.Sprintf("node %s follows its board profile %s", name, have.Labels[fleet.LabelProfile])))
 		}
 		rec = rec.DeepCopy()
@@ -101,8 +101,8 @@ type profiles map[string]profile
 // A profile is one with what it extends, and what of it devices are told. nil: there is none.
 type profile struct{ whole, told *fleet.BoardProfile }
 
-// of is profileOf, once for all nodes that have it.
-func (p profiles) of(s state.Snapshot, n *corev1.Node) profile {
+// ofNode is profileOf, once for all nodes that have it.
+func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 	name := n.Labels[fleet.LabelProfile]
 	known, ok := p[name]
 	if !ok {
@@ -144,9 +144,9 @@ func among(n *corev1.Node, want *state.Given) *state.Given {
 	return have
 }
 
-// furnish gives a node what is wanted, as far as there is room, and takes what was given and is
+// applyProfile gives a node what is wanted, as far as there is room, and takes what was given and is
 // wanted no more, and tells whether that changed it.
-func furnish(n *corev1.Node, was, want *state.Given) (changed bool) {
+func applyProfile(n *corev1.Node, was, want *state.Given) (changed bool) {
 	for k, v := range was.Labels {
 		if _, still := want.Labels[k]; !still && n.Labels[k] == v {
 			delete(n.Labels, k)

@@ -22,23 +22,23 @@ var ErrEnded = errors.New(
 // let in by it.
 const recheck = 1500 * time.Millisecond
 
-// ties are the requests under way, by the credential that let each of them in. One
+// sessionWatches are the requests under way, by the credential that let each of them in. One
 // look at a credential serves all of its requests.
-type ties struct {
+type sessionWatches struct {
 	mu sync.Mutex
-	by map[[sha256.Size]byte]*tied
+	by map[[sha256.Size]byte]*watchedCredential
 }
 
-// A tied credential, and what it let in.
-type tied struct {
+// A watchedCredential credential, and what it let in.
+type watchedCredential struct {
 	credential
 	timer *time.Timer
-	ends  map[*tie]User
+	ends  map[*sessionWatch]User
 }
 
-// A tie is a request's, from its beginning to its end. Whoever Authenticate finds in it
+// A sessionWatch is a request's, from its beginning to its end. Whoever Authenticate finds in it
 // first is who it is tied to.
-type tie struct {
+type sessionWatch struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	found  func(User) error
@@ -50,24 +50,24 @@ type tie struct {
 	over bool
 }
 
-type tieKey struct{}
+type sessionWatchKey struct{}
 
-// Tie makes the context of a request end, with ErrEnded as its cause, within two
+// WatchSession makes the context of a request end, with ErrEnded as its cause, within two
 // seconds after the right ends of whoever Authenticate finds to have sent it: the session was
 // logged out, the password changed, the token or certificate revoked or expired, the
 // person deleted, the role changed. So does everything that lives by the context,
 // whatever it is: this is the one place for it. found is told who it is,
 // and may say that they may not now, which Authenticate returns. end must be called when the
 // request has been served.
-func (g *Guard) Tie(r *http.Request, found func(User) error) (tiedRequest *http.Request, end func()) {
+func (g *Guard) WatchSession(r *http.Request, found func(User) error) (tiedRequest *http.Request, end func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	t := &tie{ctx: ctx, cancel: cancel, found: found, guard: g}
-	return r.WithContext(context.WithValue(ctx, tieKey{}, t)), t.end
+	t := &sessionWatch{ctx: ctx, cancel: cancel, found: found, guard: g}
+	return r.WithContext(context.WithValue(ctx, sessionWatchKey{}, t)), t.end
 }
 
 // bind ties the request of a context to the credential that let it in.
 func (g *Guard) bind(ctx context.Context, c credential, u User) error {
-	t, _ := ctx.Value(tieKey{}).(*tie)
+	t, _ := ctx.Value(sessionWatchKey{}).(*sessionWatch)
 	if t == nil || t.guard != g {
 		return nil
 	}
@@ -83,11 +83,11 @@ func (g *Guard) bind(ctx context.Context, c credential, u User) error {
 	g.ties.mu.Lock()
 	defer g.ties.mu.Unlock()
 	if g.ties.by == nil {
-		g.ties.by = map[[sha256.Size]byte]*tied{}
+		g.ties.by = map[[sha256.Size]byte]*watchedCredential{}
 	}
 	e := g.ties.by[t.key]
 	if e == nil {
-		e = &tied{credential: c, ends: map[*tie]User{}}
+		e = &watchedCredential{credential: c, ends: map[*sessionWatch]User{}}
 		key := t.key
 		e.timer = time.AfterFunc(recheck, func() { g.recheck(key, e) })
 		g.ties.by[t.key] = e
@@ -96,7 +96,7 @@ func (g *Guard) bind(ctx context.Context, c credential, u User) error {
 	return nil
 }
 
-func (t *tie) end() {
+func (t *sessionWatch) end() {
 	t.mu.Lock()
 	t.over = true
 	if ties := &t.guard.ties; t.to {
@@ -115,12 +115,12 @@ func (t *tie) end() {
 
 // recheck ends what a credential let in that is not good for it any more. That the hub
 // cannot look now ends nothing.
-func (g *Guard) recheck(key [sha256.Size]byte, e *tied) {
+func (g *Guard) recheck(key [sha256.Size]byte, e *watchedCredential) {
 	defer panics.CatchThen("session", func(error) { e.timer.Reset(recheck) })
 	g.ties.mu.Lock()
 	before := maps.Clone(e.ends) // who comes while we look was looked at later
 	g.ties.mu.Unlock()
-	maps.DeleteFunc(before, func(t *tie, _ User) bool { return t.ctx.Err() != nil })
+	maps.DeleteFunc(before, func(t *sessionWatch, _ User) bool { return t.ctx.Err() != nil })
 	var now User
 	err := errUnavailable
 	if len(before) > 0 { // else the hub stops, and there may be nowhere to look any more

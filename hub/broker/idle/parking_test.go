@@ -1,6 +1,6 @@
 //go:build linux
 
-package parking
+package idle
 
 import (
 	"bytes"

@@ -18,7 +18,7 @@ func TestOneWhoIsToldFarewellDoesNothingElse(t *testing.T) {
 		b := start(t, Config{Handler: d, DevListen: n})
 		rightful := dialPipe(t, n, "pi-1", nil)
 		rightful.subscribeOwn("pi-1")
-		d.refuse = func(Peer) error { return &Farewell{[]byte(`{"dismissed":{}}`)} }
+		d.refuse = func(Peer) error { return &Dismissal{[]byte(`{"dismissed":{}}`)} }
 		old := dialPipe(t, n, "pi-1", willOf("fleet/v1/nodes/pi-1/presence", `{"boot":"b","state":"lost"}`))
 		old.subscribeOwn("pi-1")
 		pk, err := old.read()
@@ -59,7 +59,7 @@ func TestOneWhoIsToldFarewellDoesNothingElse(t *testing.T) {
 
 func TestOneWhoDoesNotAskToBeToldIsClosedAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &recorder{refuse: func(Peer) error { return &Farewell{[]byte("{}")} }}
+		d := &recorder{refuse: func(Peer) error { return &Dismissal{[]byte("{}")} }}
 		n := pipe.New()
 		start(t, Config{Handler: d, DevListen: n})
 		old := dialPipe(t, n, "pi-1", nil)

@@ -1,4 +1,4 @@
-// Package parking holds many TCP connections on which little comes, such as those of
+// Package idle holds many TCP connections on which little comes, such as those of
 // devices that renew a lease every ten seconds.
 //
 // With Go's own poller each of them costs a goroutine with its stack, and each packet wakes two
@@ -11,7 +11,7 @@
 //
 // The package knows no protocol. Its neighbour is hub/broker, which decides when a
 // connection may be parked, and which packets are small enough to be answered there.
-package parking
+package idle
 
 import (
 	"time"

@@ -80,7 +80,7 @@ func TestWhatARightLetInEndsWithIt(t *testing.T) {
 				e := tt.by(t, g)
 				var open []*http.Request
 				for range 3 {
-					r, end := g.Tie(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return nil })
+					r, end := g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return nil })
 					defer end()
 					e.give(r)
 					_, err := g.Authenticate(r)
@@ -107,7 +107,7 @@ func TestWhatARightLetInEndsWithIt(t *testing.T) {
 func TestARequestThatIsOverIsNotTied(t *testing.T) {
 	g := guard(t, t.TempDir())
 	c := anna(t, g)
-	r, end := g.Tie(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return nil })
+	r, end := g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return nil })
 	r.AddCookie(c)
 	_, err := g.Authenticate(r)
 	must(t, err)
@@ -115,7 +115,7 @@ func TestARequestThatIsOverIsNotTied(t *testing.T) {
 	if len(g.ties.by) != 0 || !errors.Is(context.Cause(r.Context()), context.Canceled) {
 		t.Error("it is looked after for ever")
 	}
-	r, end = g.Tie(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return ErrTooMany })
+	r, end = g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return ErrTooMany })
 	defer end()
 	r.AddCookie(c)
 	if _, err := g.Authenticate(r); !errors.Is(err, ErrTooMany) || len(g.ties.by) != 0 {

@@ -6,17 +6,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// sayFarewell is the connection of one who is his node no more. It is beside the
+// serveDismissed is the connection of one who is his node no more. It is beside the
 // node's session, which may be another device's by now, and short.
-func (b *Broker) sayFarewell(s *session) {
+func (b *Broker) serveDismissed(s *session) {
 	end := time.AfterFunc(farewellTimeout, func() { _ = s.conn.Close() })
 	defer end.Stop()
 	b.stats.accepted.Add(1)
-	b.converse(s)
+	b.serveUntilIdle(s)
 }
 
-// farewell tells one who has subscribed to his desired topic what there is to tell.
-func (b *Broker) farewell(s *session, filter string) {
+// publishDismissal tells one who has subscribed to his desired topic what there is to tell.
+func (b *Broker) publishDismissal(s *session, filter string) {
 	if filter != s.filters()[0] {
 		return
 	}

@@ -15,9 +15,9 @@ const (
 	maxEnded   = 4096 // of what a container says when it ends
 )
 
-// tame keeps of a status what the hub shows, and makes every character of it show. A
+// sanitize keeps of a status what the hub shows, and makes every character of it show. A
 // device with three hundred images or a chatty driver is still a node.
-func (s *Status) tame() {
+func (s *Status) sanitize() {
 	switch n := len(s.Hardware); {
 	case n > bound.MaxHardware:
 		s.Hardware = nil
@@ -56,22 +56,22 @@ func (s *Status) tame() {
 	bound.Clean(&st.Images, maxWord)
 }
 
-// tame makes every character of the pods' statuses show. What a container says when it
+// sanitize makes every character of the pods' statuses show. What a container says when it
 // ends may be as long as Kubernetes has it.
-func (p *Pods) tame() {
+func (p *Pods) sanitize() {
 	for i := range p.Pods {
 		bound.Clean(&p.Pods[i].Status, maxEnded)
 	}
 }
 
-func (e *Event) tame() {
+func (e *Event) sanitize() {
 	if len(e.Message) <= MaxMessage { // longer ones are refused
 		e.Message = bound.Text(e.Message, MaxMessage)
 	}
 }
 
-func (p *Presence) tame() { p.Reason = bound.Text(p.Reason, maxWord) }
+func (p *Presence) sanitize() { p.Reason = bound.Text(p.Reason, maxWord) }
 
-func (r *JoinRequest) tame() {
+func (r *JoinRequest) sanitize() {
 	r.AgentVersion = bound.Text(r.AgentVersion, maxVersion)
 }
