@@ -22,6 +22,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -362,7 +363,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 		return err
 	}
 	list = agent.Made(o.dir, list)
-	turn := map[string]int{agent.KindInit: 1, agent.KindApp: 1, agent.KindSandbox: 2}
+	turn := map[string]int{podspec.KindInit: 1, podspec.KindApp: 1, podspec.KindSandbox: 2}
 	sort.SliceStable(list, func(i, j int) bool {
 		return turn[list[i].Labels[agent.LabelKind]] < turn[list[j].Labels[agent.LabelKind]]
 	})

@@ -12,6 +12,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/podspec"
 )
 
 // Who leaves a fleet leaves nothing that runs, also not what somebody has added to a pod to look at it, which has the
@@ -21,8 +22,8 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 	twin.AddImage(enginetest.ToolImage, 1, enginetest.ToolProgram)
 	ids := map[string]string{}
 	for _, c := range []struct{ pod, name, kind, owner string }{
-		{"alone", "app", agent.KindApp, ""}, {"alone", "look", agent.KindEphemeral, "alone app"},
-		{"many", "", agent.KindSandbox, ""}, {"many", "init", agent.KindInit, "many "}, {"many", "app", agent.KindApp, "many "}, {"many", "look", agent.KindEphemeral, "many "},
+		{"alone", "app", podspec.KindApp, ""}, {"alone", "look", podspec.KindEphemeral, "alone app"},
+		{"many", "", podspec.KindSandbox, ""}, {"many", "init", podspec.KindInit, "many "}, {"many", "app", podspec.KindApp, "many "}, {"many", "look", podspec.KindEphemeral, "many "},
 	} {
 		shown := c.name
 		if shown == "" {

@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 )
 
 const (
@@ -27,7 +28,8 @@ type job struct {
 	step   Step
 	engine engine.Engine
 	info   engine.Info
-	src    sources
+	src    podspec.Sources
+	node   Facts
 	block  string // addresses of the node's pods; empty: the engine's choice
 	hard   hardware.Thresholds
 }
@@ -83,7 +85,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	s := j.step
 	c := s.Spec
 	if c == nil { // a sandbox is made of the first container's image
-		c = everyContainer(s.Pod)[0].spec
+		c = podspec.Containers(s.Pod)[0].Spec
 	}
 	if s.Lacks != "" {
 		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Lacks)
@@ -103,12 +105,12 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		return err
 	}
 	if s.Spec != nil && asksImage(s.Pod, c) {
-		if j.src.imageUser, err = j.engine.ImageUser(ctx, image); err != nil {
+		if j.src.ImageUser, err = j.engine.ImageUser(ctx, image); err != nil {
 			return &runError{"ImageInspectError", err}
 		}
 	}
 	if s.Spec != nil {
-		if j.src.images, err = a.bringImages(ctx, j); err != nil {
+		if j.src.Images, err = a.bringImages(ctx, j); err != nil {
 			return err
 		}
 	}
@@ -129,7 +131,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		if strings.Contains(err.Error(), filepath.Join(a.disk.memory, bindsDir)) {
 			err = fmt.Errorf("%w (the container engine does not see what the agent mounts: both must be in the device's first mount namespace)", err)
 		}
-		err = j.src.hide(s.Spec, err)
+		err = j.src.Hide(s.Spec, err)
 		switch {
 		case errors.Is(err, engine.ErrUnavailable):
 		case s.Spec == nil:
@@ -181,7 +183,7 @@ func (a *Agent) notMounted(j job, err error) error {
 	if errors.Is(err, errSubPath) { // as with the kubelet, whose volumes are mounted by then
 		event, reason = "Failed", "CreateContainerConfigError"
 	}
-	err = j.src.hide(j.step.Spec, err)
+	err = j.src.Hide(j.step.Spec, err)
 	a.event(corev1.EventTypeWarning, event, j.step.Pod, j.step.Spec.Name, "%v", err)
 	return &runError{reason, err}
 }
@@ -206,17 +208,17 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		if err != nil {
 			return engine.Spec{}, volumes, &runError{"CreatePodSandboxError", err}
 		}
-		spec := sandboxSpec(s, j.src.node, path)
+		spec := sandboxSpec(s, j.node, path)
 		resolving(&spec, s.Pod)
 		if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
 			return spec, volumes, &runError{"CreatePodSandboxError", err}
 		}
 		return spec, volumes, nil
 	}
-	spec, err := containerSpec(s, j.src, a.c.Policy)
+	spec, err := containerSpec(s, j.node, j.src, a.c.Policy)
 	resolving(&spec, s.Pod)
 	if err != nil {
-		err = j.src.hide(s.Spec, err)
+		err = j.src.Hide(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerConfigError", err}
 	}
@@ -228,7 +230,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerError", err}
 	}
-	if spec.AppArmor, err = a.appArmor(j.src.node, s.Pod, s.Spec); err != nil {
+	if spec.AppArmor, err = a.appArmor(j.node, s.Pod, s.Spec); err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerError", err}
 	}
@@ -240,9 +242,9 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 	case err != nil: // as with the kubelet: it runs without
 		a.log.Warn("make the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name, "err", err)
 	case source != "":
-		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: messagePath(s.Spec)})
+		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: podspec.MessagePath(s.Spec)})
 	}
-	etc, err := a.disk.etc(s, j.src.podIP)
+	etc, err := a.disk.etc(s, j.src.PodIP)
 	if err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: make the pod's /etc/hosts: %v", err)
 		return spec, volumes, &runError{"CreateContainerConfigError", err}
@@ -258,7 +260,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
-	if spec.CPUs = cmp.Or(s.CPUs, cpusOf(s, j.src.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
+	if spec.CPUs = cmp.Or(s.CPUs, cpusOf(s, j.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
 		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
 			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
 	}

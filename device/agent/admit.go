@@ -13,6 +13,7 @@ import (
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -126,7 +127,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if n := pod.Spec.NodeName; n != "" && n != p.o.Node.Name {
 		return &Verdict{"NodeName", fmt.Sprintf("Pod is bound to node %s, and this is %s", n, p.o.Node.Name)}
 	}
-	if why := unsupported(pod); why != "" {
+	if why := podspec.Unsupported(pod); why != "" {
 		return &Verdict{"Unsupported", why}
 	}
 	if why := needsHostNetwork(pod, p.o.Node); why != "" {
@@ -138,11 +139,11 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if asksAppArmor(pod) && !p.o.Node.AppArmor {
 		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
-	if priority(pod) >= systemCritical { // as by the kubelet: what the system needs is not kept away by what it lacks
+	if podspec.Priority(pod) >= podspec.SystemCritical { // as by the kubelet: what the system needs is not kept away by what it lacks
 		return nil
 	}
 	var under []string
-	if p.o.Pressure.Memory && isBestEffort(pod) && !tolerates(pod, corev1.TaintNodeMemoryPressure) {
+	if p.o.Pressure.Memory && podspec.IsBestEffort(pod) && !tolerates(pod, corev1.TaintNodeMemoryPressure) {
 		under = append(under, "MemoryPressure")
 	}
 	if p.o.Pressure.Disk && !tolerates(pod, corev1.TaintNodeDiskPressure) {
@@ -236,11 +237,11 @@ func (a hostPort) clashes(b hostPort) bool {
 
 func hostPorts(pod *corev1.Pod) []hostPort {
 	var out []hostPort
-	for _, w := range everyContainer(pod) {
-		if w.kind == KindInit && !isSidecar(w) {
+	for _, w := range podspec.Containers(pod) {
+		if w.Kind == podspec.KindInit && !podspec.IsSidecar(w) {
 			continue
 		}
-		for _, port := range w.spec.Ports {
+		for _, port := range w.Spec.Ports {
 			h := hostPort{port.HostIP, port.HostPort, port.Protocol}
 			if pod.Spec.HostNetwork {
 				h.port = port.ContainerPort
@@ -257,78 +258,4 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 		}
 	}
 	return out
-}
-
-// isBestEffort tells whether a pod asks for and limits nothing.
-func isBestEffort(pod *corev1.Pod) bool { return qosOf(pod) == corev1.PodQOSBestEffort }
-
-// qosOf is the quality-of-service class of a pod, as Kubernetes computes it.
-func qosOf(pod *corev1.Pod) corev1.PodQOSClass {
-	any, guaranteed := false, true
-	for _, w := range everyContainer(pod) {
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			req, hasReq := w.spec.Resources.Requests[name]
-			lim, hasLim := w.spec.Resources.Limits[name]
-			if hasReq && !req.IsZero() || hasLim && !lim.IsZero() {
-				any = true
-			}
-			if !hasLim || lim.IsZero() || hasReq && req.Cmp(lim) != 0 {
-				guaranteed = false
-			}
-		}
-	}
-	switch {
-	case !any:
-		return corev1.PodQOSBestEffort
-	case guaranteed:
-		return corev1.PodQOSGuaranteed
-	}
-	return corev1.PodQOSBurstable
-}
-
-// unsupported names the first wish of a pod that this agent cannot fulfil. Such a
-// pod is refused: half of what was asked for is not what was asked for.
-func unsupported(pod *corev1.Pod) string {
-	for _, v := range pod.Spec.Volumes {
-		s := v.VolumeSource
-		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
-			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
-		}
-		if s.Projected != nil {
-			for _, src := range s.Projected.Sources {
-				if src.ConfigMap == nil && src.Secret == nil && src.DownwardAPI == nil {
-					return fmt.Sprintf("volume %q projects a source that devices do not have: use configMap, secret or downwardAPI (and automountServiceAccountToken: false)", v.Name)
-				}
-			}
-		}
-	}
-	if pod.Spec.HostIPC {
-		return "hostIPC is not supported on devices: remove it"
-	}
-	if sharesProcesses(pod) && (pod.Spec.HostNetwork || pod.Spec.HostPID) {
-		return "shareProcessNamespace is not supported on devices together with hostNetwork or hostPID: remove one of them"
-	}
-	for _, w := range everyContainer(pod) {
-		if len(w.spec.VolumeDevices) > 0 {
-			return fmt.Sprintf("container %s: volumeDevices are not supported on devices", w.spec.Name)
-		}
-		for _, kind := range []string{postStart, preStop} {
-			switch h := hookOf(w.spec, kind); {
-			case h == nil:
-			case w.kind == KindInit && !isSidecar(w):
-				return fmt.Sprintf("container %s: an init container without restartPolicy: Always has no %s hook", w.spec.Name, kind)
-			case h.Exec == nil && h.HTTPGet == nil && h.Sleep == nil:
-				return fmt.Sprintf("container %s: the %s hook is of a type that devices do not have: use exec, httpGet or sleep", w.spec.Name, kind)
-			}
-		}
-		if l := w.spec.Lifecycle; l != nil && l.StopSignal != nil {
-			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: write STOPSIGNAL into the image", w.spec.Name)
-		}
-		for k := Startup; k < probeKinds; k++ {
-			if pr := probeOf(w.spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil && pr.GRPC == nil {
-				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc", w.spec.Name, lower(k))
-			}
-		}
-	}
-	return ""
 }

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/device/podspec"
 )
 
 func asking(name, cpu, memory string) corev1.Pod {
@@ -49,9 +51,9 @@ func TestAdmission(t *testing.T) {
 		{"a best-effort pod under memory pressure", nil, makePod("b", "wait"), func(w *world) { w.o.Pressure.Memory = true }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
 		{"a pod with requests under memory pressure", nil, asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Memory = true }, ""},
 		{"a pod with requests in the heat", nil, asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Heat = true }, "Evicted: Pod was rejected: The node had condition: [TemperatureOK=False]. "},
-		{"what the system needs, under every pressure", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(systemCritical); p.Spec.Priority = &n }),
+		{"what the system needs, under every pressure", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }),
 			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, ""},
-		{"what is nearly critical", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(systemCritical - 1); p.Spec.Priority = &n }),
+		{"what is nearly critical", nil, with(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }),
 			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure, DiskPressure, PIDPressure, TemperatureOK=False]. "},
 		{"a privileged pod", nil, with(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/podspec"
 )
 
 // unconfined is the engines' word for no profile.
@@ -29,8 +31,8 @@ func asksAppArmor(pod *corev1.Pod) bool {
 	if s := pod.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
 		return true
 	}
-	for _, w := range everyContainer(pod) {
-		if s := w.spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
+	for _, w := range podspec.Containers(pod) {
+		if s := w.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -224,7 +225,7 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 	if name == "" && len(pod.Spec.Containers) > 0 {
 		name = pod.Spec.Containers[0].Name
 	}
-	if name != anyContainer && specOf(pod, name) == nil {
+	if name != anyContainer && podspec.Find(pod, name) == nil {
 		return nil, "", fmt.Errorf("container %s is not valid for pod %s", name, pod.Name)
 	}
 	for _, in := range l.o.Containers {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/signature"
 )
 
@@ -25,24 +26,24 @@ type login struct{ Username, Password, Auth string }
 // credentials are those of the pod's pull secrets that may be the ones for an image, as Kubernetes reads a config.json: a
 // server may be one with a path, whose images are those below it, and have * in its name, for one word of it. Those of
 // the longest path come first, then those of the first secret. None: the secrets have none for it.
-func (s sources) credentials(image string) (all []*engine.RegistryAuth) {
+func credentials(s podspec.Sources, image string) (all []*engine.RegistryAuth) {
 	ref, err := reference.ParseDockerRef(image)
 	if err != nil {
 		return nil
 	}
 	below := map[*engine.RegistryAuth]int{} // bytes of the path
-	for _, p := range s.pod.Spec.ImagePullSecrets {
-		sec, err := s.secret(p.Name)
+	for _, p := range s.Pod.Spec.ImagePullSecrets {
+		sec, err := s.Secret(p.Name)
 		if sec == nil || err != nil {
 			continue
 		}
 		logins := map[string]login{}
-		if raw := secretData(sec)[corev1.DockerConfigJsonKey]; raw != nil {
+		if raw := podspec.SecretData(sec)[corev1.DockerConfigJsonKey]; raw != nil {
 			var c struct{ Auths map[string]login }
 			if json.Unmarshal(raw, &c) == nil {
 				logins = c.Auths
 			}
-		} else if raw := secretData(sec)[corev1.DockerConfigKey]; raw != nil {
+		} else if raw := podspec.SecretData(sec)[corev1.DockerConfigKey]; raw != nil {
 			_ = json.Unmarshal(raw, &logins) // a broken secret holds no credentials
 		}
 		servers := make([]string, 0, len(logins))

@@ -11,6 +11,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -49,15 +50,15 @@ func TestCredentialsOfAnImage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := makePod("web", "wait")
-			src := sources{pod: &pod}
+			src := podspec.Sources{Pod: &pod}
 			for i, servers := range c.secrets {
 				name := fmt.Sprint("s", i)
-				src.secrets = append(src.secrets, pullSecret(name, servers...))
+				src.Secrets = append(src.Secrets, pullSecret(name, servers...))
 				pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 			}
 			for range 20 { // whatever the order of a map is
 				var users []string
-				for _, a := range src.credentials(c.image) {
+				for _, a := range credentials(src, c.image) {
 					users = append(users, a.Username)
 				}
 				if got := strings.Join(users, " "); got != c.want {

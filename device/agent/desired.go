@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -24,7 +25,7 @@ func (a *Agent) Desired(d wire.Desired) {
 // Store stores a desired state durably, acts on it, and says so to the hub.
 // memory.ErrOlder: the device has a newer one of the same hub.
 func (a *Agent) Store(d wire.Desired) error {
-	d, left := sift(d)
+	d, left := podspec.Sift(d)
 	for _, why := range left[:min(len(left), 10)] {
 		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of what the hub wants here: %s", why)
 	}
@@ -73,7 +74,7 @@ func (a *Agent) judge() {
 				r.Final = pod.Status.DeepCopy()
 			}
 		}
-		why := malformed(pod)
+		why := podspec.Malformed(pod)
 		if why == "" {
 			continue
 		}

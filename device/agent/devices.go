@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -183,7 +184,7 @@ func unplugged(pod *corev1.Pod, o *Observed) (lost []string) {
 // devicesCondition says whether the devices of a pod are plugged in; false for a pod that asks for none.
 func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) {
 	c := corev1.PodCondition{Type: fleet.ConditionDevicesPresent, Status: corev1.ConditionTrue, Reason: "Present"}
-	if !slices.ContainsFunc(everyContainer(pod), func(w wanted) bool { return len(asked(w.spec)) > 0 }) || o.Node.Allocatable == nil {
+	if !slices.ContainsFunc(podspec.Containers(pod), func(w podspec.Container) bool { return len(asked(w.Spec)) > 0 }) || o.Node.Allocatable == nil {
 		return c, false
 	}
 	if lost := unplugged(pod, o); len(lost) > 0 {
@@ -194,31 +195,14 @@ func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) 
 
 // needsHostNetwork names the device of a pod that only the host's network has.
 func needsHostNetwork(pod *corev1.Pod, node Facts) string {
-	for _, w := range everyContainer(pod) {
-		for name := range asked(w.spec) {
+	for _, w := range podspec.Containers(pod) {
+		for name := range asked(w.Spec) {
 			for _, offer := range node.Offers {
 				if offer.Name == name && !pod.Spec.HostNetwork && slices.ContainsFunc(offer.Devices, func(d hardware.Device) bool { return len(d.Nodes) == 0 && !d.Plain }) {
-					return fmt.Sprintf("container %s asks for %s, which is a network interface of the device: set hostNetwork: true", w.spec.Name, name)
+					return fmt.Sprintf("container %s asks for %s, which is a network interface of the device: set hostNetwork: true", w.Spec.Name, name)
 				}
 			}
 		}
 	}
 	return ""
-}
-
-// deviceEnv names the devices of a container in its environment: FLOTILLA_I2C_1=/dev/i2c-1, several with commas between
-// them; what has no node by the name of its network interface.
-func deviceEnv(devices []hardware.Device) (names []string, values map[string]string) {
-	values = map[string]string{}
-	for _, d := range devices {
-		name := "FLOTILLA_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(d.Resource))
-		value := cmp.Or(strings.Join(d.Nodes, ","), d.ID)
-		if have, ok := values[name]; ok {
-			value = have + "," + value
-		} else {
-			names = append(names, name)
-		}
-		values[name] = value
-	}
-	return names, values
 }

@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -274,9 +275,9 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 
 func TestWhatAContainerIsToldOfItsDevices(t *testing.T) {
 	devices := []hardware.Device{chip("0"), chip("1"), {Resource: "can0", ID: "can0"}, {Resource: "usb-0bda-2838", ID: "1-1", Nodes: []string{"/dev/bus/usb/001/004"}}}
-	names, values := deviceEnv(devices)
-	if !slices.Equal(names, []string{"FLOTILLA_GPIOCHIP", "FLOTILLA_CAN0", "FLOTILLA_USB_0BDA_2838"}) || values["FLOTILLA_GPIOCHIP"] != "/dev/gpiochip0,/dev/gpiochip1" || values["FLOTILLA_CAN0"] != "can0" {
-		t.Errorf("%q %q", names, values)
+	env, _, err := podspec.Sources{Pod: &corev1.Pod{}, Devices: devices}.Environment(&corev1.Container{})
+	if err != nil || !slices.Equal(env, []string{"FLOTILLA_GPIOCHIP=/dev/gpiochip0,/dev/gpiochip1", "FLOTILLA_CAN0=can0", "FLOTILLA_USB_0BDA_2838=/dev/bus/usb/001/004"}) {
+		t.Errorf("%q %v", env, err)
 	}
 	spec := engine.Spec{Labels: map[string]string{}, Groups: []string{"7"}}
 	if err := plug(&spec, devices[:2], func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
@@ -291,7 +292,7 @@ func TestWhatAContainerIsToldOfItsDevices(t *testing.T) {
 	if err := plug(&spec, devices[:1], moved); err == nil {
 		t.Error("a device that has moved is given all the same")
 	}
-	env, _, err := sources{pod: &corev1.Pod{}, devices: devices[:1]}.environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT", Value: "$(FLOTILLA_GPIOCHIP)"}}})
+	env, _, err = podspec.Sources{Pod: &corev1.Pod{}, Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT", Value: "$(FLOTILLA_GPIOCHIP)"}}})
 	if err != nil || !slices.Contains(env, "PORT=/dev/gpiochip0") {
 		t.Errorf("%q %v", env, err)
 	}

@@ -6,44 +6,32 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-)
 
-// KindEphemeral is a container that somebody has added to a pod that runs, to look at it. It is
-// started once, in the pod's network and, with a target, among that container's processes; it
-// counts for nothing: not for the pod's phase, its readiness or what it asks for.
-const KindEphemeral = "ephemeral"
+	"flotilla.dev/device/podspec"
+)
 
 // LabelShares has the ids of the containers whose network and, of an ephemeral one, processes a container shares: an
 // engine may not remove them before it.
 const LabelShares = "flotilla.dev/shares"
 
-// ephemerals lists the ephemeral containers of a pod, which everyContainer leaves out.
-func ephemerals(pod *corev1.Pod) []wanted {
-	out := make([]wanted, 0, len(pod.Spec.EphemeralContainers))
-	for i := range pod.Spec.EphemeralContainers {
-		out = append(out, wanted{(*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon), KindEphemeral})
-	}
-	return out
-}
-
 // debug starts the ephemeral containers that have never run, and stops those that the device's
 // owner forbids: the pod is not to blame for them.
 func (p *pass) debug(pod *corev1.Pod, r *Record) {
-	for i, w := range ephemerals(pod) {
-		at, c := Place{pod.UID, w.spec.Name}, r.peek(w.spec.Name)
+	for i, w := range podspec.Ephemerals(pod) {
+		at, c := Place{pod.UID, w.Spec.Name}, r.peek(w.Spec.Name)
 		why := p.o.Policy.forbidsEphemeral(pod, i)
 		switch {
 		case c.Running() && why != "":
 			for _, in := range p.instances[pod.UID] {
 				if in.ID == c.ID {
-					p.stop(in, pod, w.spec, deletionGrace(pod), why)
+					p.stop(in, pod, w.Spec, podspec.Grace(pod), why)
 				}
 			}
 			continue
 		case c.Running() || c.Ended != nil || !p.free(at) || !p.due(c):
 			continue
 		}
-		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Start: r.Start, Counts: r.Counts, Attempt: 0, Forbidden: why}
+		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Start: r.Start, Counts: r.Counts, Attempt: 0, Forbidden: why}
 		if why == "" {
 			var ok bool
 			if s.Network, ok = networkOf(pod, r); !ok {
@@ -57,7 +45,7 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 				s.Processes = t.ID
 			}
 		}
-		s.CPUs, _, _ = p.processors(at, pod, w.spec)
+		s.CPUs, _, _ = p.processors(at, pod, w.Spec)
 		p.step(s)
 	}
 }
@@ -69,9 +57,9 @@ func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 		return "", true
 	}
 	owner := r.peek("")
-	if !owner.Running() && alone(pod) {
-		owner = r.peek(everyContainer(pod)[0].spec.Name)
-		if !owner.Running() && !needsSandbox(pod) && (owner.Ended != nil || owner.Failure != nil) {
+	if !owner.Running() && podspec.HasOneContainer(pod) {
+		owner = r.peek(podspec.Containers(pod)[0].Spec.Name)
+		if !owner.Running() && !podspec.NeedsSandbox(pod) && (owner.Ended != nil || owner.Failure != nil) {
 			return "", true
 		}
 	}

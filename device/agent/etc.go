@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // Files of /etc that say what a pod is called, and whom it asks for names. They are the device's, with the kubelet's words:
@@ -53,7 +53,7 @@ func etcFiles(s Step, podIP, device string) (files []etcFile) {
 
 // managedHosts is the hosts file of a pod with a network of its own.
 func managedHosts(pod *corev1.Pod, ip string) string {
-	names := hostname(pod)
+	names := podspec.Hostname(pod)
 	if pod.Spec.Subdomain != "" {
 		names = fmt.Sprintf("%s.%s.%s.svc.%s\t%s", names, pod.Spec.Subdomain, pod.Namespace, clusterDomain, names)
 	}
@@ -78,15 +78,9 @@ func aliases(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// hostname is what a pod's containers are called.
-func hostname(pod *corev1.Pod) string {
-	name := cmp.Or(pod.Spec.Hostname, pod.Name)
-	return strings.TrimRight(name[:min(len(name), 63)], "-.")
-}
-
 // etc makes a container's files of /etc and says where they are.
 func (d *disk) etc(s Step, podIP string) (mounts []engine.Mount, err error) {
-	if d.root == "" || !isUID(s.Place.Pod) {
+	if d.root == "" || !podspec.IsUID(s.Place.Pod) {
 		return nil, nil // this device keeps nothing
 	}
 	var device []byte

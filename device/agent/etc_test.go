@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -115,7 +116,7 @@ func TestWhoseNamesAreItsOwnHasASandbox(t *testing.T) {
 		pod  corev1.Pod
 		want bool
 	}{{plain, false}, {aliased, true}, {domain, true}, {device, false}} {
-		if needsSandbox(&c.pod) != c.want {
+		if podspec.NeedsSandbox(&c.pod) != c.want {
 			t.Errorf("%+v: want %v", c.pod.Spec, c.want)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/device/podspec"
 )
 
 // A server of HTTP/2 without TLS that plays a health service.
@@ -57,7 +59,7 @@ func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
 			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: corev1.ProbeHandler{
 				GRPC: &corev1.GRPCAction{Port: int32(l.Addr().(*net.TCPAddr).Port), Service: &service}}}}
 			a := &Agent{c: Config{Dial: (&net.Dialer{}).DialContext}}
-			err = a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "127.0.0.1"}})
+			err = a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "127.0.0.1"}})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -94,7 +96,7 @@ func TestAnAnswerThatIsTooLongIsNone(t *testing.T) {
 		"gRPC": {GRPC: &corev1.GRPCAction{Port: int32(port)}},
 	} {
 		spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: handler}}
-		if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "127.0.0.1"}}); err == nil {
+		if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "127.0.0.1"}}); err == nil {
 			t.Errorf("%s: 6 MiB of headers are an answer", what)
 		}
 	}

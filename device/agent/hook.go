@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // Hooks are the kubelet's. That of postStart begins when its container has started, and
@@ -22,52 +23,38 @@ import (
 // grace. Both run at least once; that one has ended is noted on the disk, so that it does
 // not run again under another agent. So is what probes have said, see probing.go.
 const (
-	postStart = "PostStart"
-	preStop   = "PreStop"
-
 	podGrace   = time.Second     // least, of a pod that ends: its preStop hooks have that
 	leastGrace = 2 * time.Second // between TERM and KILL, whatever the grace and what a preStop hook has taken of it
 )
 
-// hookOf is a hook of a container; nil where it has none.
-func hookOf(c *corev1.Container, kind string) *corev1.LifecycleHandler {
-	switch {
-	case c == nil || c.Lifecycle == nil:
-		return nil
-	case kind == postStart:
-		return c.Lifecycle.PostStart
-	}
-	return c.Lifecycle.PreStop
-}
-
 // starting tells whether a container runs and its postStart hook has not ended yet.
 func starting(spec *corev1.Container, c *ContainerRecord) bool {
-	return c.Running() && !c.PostStarted && hookOf(spec, postStart) != nil
+	return c.Running() && !c.PostStarted && podspec.Hook(spec, podspec.PostStart) != nil
 }
 
 // starts wants the postStart hooks that have not begun. One that asks the pod waits for its address.
 func (p *pass) starts(pod *corev1.Pod, r *Record) {
-	for _, w := range everyContainer(pod) {
-		c, at := r.peek(w.spec.Name), Place{pod.UID, w.spec.Name}
-		if !starting(w.spec, c) || c.Kill != "" || !p.free(at) || p.hooking[at] == c.ID {
+	for _, w := range podspec.Containers(pod) {
+		c, at := r.peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
+		if !starting(w.Spec, c) || c.Kill != "" || !p.free(at) || p.hooking[at] == c.ID {
 			continue
 		}
 		ip := podIP(pod, r, p.o.Node)
-		if h := hookOf(w.spec, postStart).HTTPGet; h != nil && h.Host == "" && ip == "" && !pod.Spec.HostNetwork {
+		if h := podspec.Hook(w.Spec, podspec.PostStart).HTTPGet; h != nil && h.Host == "" && ip == "" && !pod.Spec.HostNetwork {
 			continue
 		}
-		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, ID: c.ID, IP: ip})
+		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: ip})
 	}
 }
 
 // holdsUp tells whether the containers after this one wait: until its postStart hook has
 // ended, unless it waits itself to be started again.
-func (p *pass) holdsUp(pod *corev1.Pod, w wanted, c *ContainerRecord) bool {
+func (p *pass) holdsUp(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	switch {
-	case hookOf(w.spec, postStart) == nil || c.Kill != "":
+	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.Kill != "":
 		return false
 	case c.Running():
-		return starting(w.spec, c)
+		return starting(w.Spec, c)
 	case c.Ended != nil && (!restarts(pod, w, c) || c.ReleaseAt.After(p.now)):
 		return false
 	}
@@ -109,9 +96,9 @@ func (a *Agent) endHooks() {
 
 // postStart runs the hook of a container that has started.
 func (a *Agent) postStart(ctx context.Context, j job) error {
-	err := a.hook(ctx, j, hookOf(j.step.Spec, postStart))
+	err := a.hook(ctx, j, podspec.Hook(j.step.Spec, podspec.PostStart))
 	if err == nil {
-		a.disk.noteHook(j.step, postStart)
+		a.disk.noteHook(j.step, podspec.PostStart)
 	}
 	return err
 }
@@ -145,8 +132,8 @@ type stopHook struct {
 // a container that a probe has condemned, but no pod that ends, see podGrace.
 func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	s := j.step
-	h := hookOf(s.Spec, preStop)
-	if h == nil || s.Grace <= 0 || a.disk.hookEnded(s, preStop) {
+	h := podspec.Hook(s.Spec, podspec.PreStop)
+	if h == nil || s.Grace <= 0 || a.disk.hookEnded(s, podspec.PreStop) {
 		return s.Grace
 	}
 	began := time.Now()
@@ -179,7 +166,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 			a.event(corev1.EventTypeWarning, "FailedPreStopHook", s.Pod, s.Place.Container, "PreStopHook failed: %v", err)
 		}
 		if !errors.Is(ctx.Err(), context.Canceled) {
-			a.disk.noteHook(s, preStop)
+			a.disk.noteHook(s, podspec.PreStop)
 		}
 		a.stops.Lock()
 		delete(a.stops.hooks, s.ID)
@@ -234,7 +221,7 @@ func (d *disk) hookNote(uid types.UID, kind, id string) string {
 // noteHook notes that a hook has ended; where it cannot, another agent runs it again.
 func (d *disk) noteHook(s Step, kind string) {
 	path := d.hookNote(s.Place.Pod, kind, s.ID)
-	if d.root == "" || !isUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+	if d.root == "" || !podspec.IsUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
 		return
 	}
 	_ = os.WriteFile(path, nil, 0o600)
@@ -244,23 +231,23 @@ func (d *disk) noteHook(s Step, kind string) {
 func (d *disk) noteProbe(s Step, passed bool) {
 	if passed {
 		d.noteHook(s, s.Probe.String())
-	} else if d.root != "" && isUID(s.Place.Pod) {
+	} else if d.root != "" && podspec.IsUID(s.Place.Pod) {
 		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID)) // should it stay, the next agent finds out by its probes
 	}
 }
 
 // forgetHooks removes the notes of an instance that is being removed.
 func (d *disk) forgetHooks(s Step) {
-	if d.root == "" || !isUID(s.Place.Pod) || s.Place.Container == "" {
+	if d.root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
 		return
 	}
-	for _, kind := range []string{postStart, preStop, Startup.String(), Readiness.String()} {
+	for _, kind := range []string{podspec.PostStart, podspec.PreStop, podspec.Startup.String(), podspec.Readiness.String()} {
 		_ = os.Remove(d.hookNote(s.Place.Pod, kind, s.ID)) // what is left goes with the pod
 	}
 }
 
 func (d *disk) hookEnded(s Step, kind string) bool {
-	if d.root == "" || !isUID(s.Place.Pod) {
+	if d.root == "" || !podspec.IsUID(s.Place.Pod) {
 		return false
 	}
 	_, err := os.Lstat(d.hookNote(s.Place.Pod, kind, s.ID))
@@ -274,8 +261,8 @@ func (a *Agent) recall() {
 			has := func(kind string) bool {
 				return c.Running() && a.disk.hookEnded(Step{Place: Place{uid, name}, ID: c.ID}, kind)
 			}
-			c.PostStarted = c.PostStarted || has(postStart)
-			c.Probe[Startup].Passed, c.Probe[Readiness].Passed = has(Startup.String()), has(Readiness.String())
+			c.PostStarted = c.PostStarted || has(podspec.PostStart)
+			c.Probe[podspec.Startup].Passed, c.Probe[podspec.Readiness].Passed = has(podspec.Startup.String()), has(podspec.Readiness.String())
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/podspec"
 )
 
 // A diary is what the containers of a bubble's device have been asked, and when.
@@ -120,7 +121,7 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 		st, _ := d.pod("app")
 		notes := entries(filepath.Join(d.dir, "volatile", podsDir, string(p.UID)))
 		notes = slices.DeleteFunc(notes, func(name string) bool {
-			return !strings.HasPrefix(name, "."+postStart) && !strings.HasPrefix(name, "."+preStop)
+			return !strings.HasPrefix(name, "."+podspec.PostStart) && !strings.HasPrefix(name, "."+podspec.PreStop)
 		})
 		if restarts := st.ContainerStatuses[0].RestartCount; restarts < 20 || len(notes) == 0 || len(notes) > 4 {
 			t.Errorf("after %d restarts there are %d notes", restarts, len(notes))
@@ -239,7 +240,7 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 // As with the kubelet, whose container's hook has failed is waiting, from then until it runs again.
 func TestWhatAFailedPostStartHookShows(t *testing.T) {
 	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
-	w := everyContainer(&p)[0]
+	w := podspec.Containers(&p)[0]
 	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, Kill: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
 	if s := containerStatus(w, c, true, false, "docker", epoch); s.State.Waiting == nil || s.State.Waiting.Reason != "ContainerCreating" || s.Ready {
 		t.Errorf("while it is being stopped it is %+v", s.State)

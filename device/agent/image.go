@@ -87,7 +87,7 @@ func (a *Agent) trusted(ctx context.Context, j job, image string, keys []policy.
 		return last.Image, false, nil
 	}
 	var v signature.Verified
-	err = withEach(ctx, j.src.credentials(image), func(auth *engine.RegistryAuth) (err error) {
+	err = withEach(ctx, credentials(j.src, image), func(auth *engine.RegistryAuth) (err error) {
 		var who signature.Credentials
 		if auth != nil {
 			who = signature.Credentials{Username: auth.Username, Password: auth.Password}
@@ -219,7 +219,7 @@ func (a *Agent) pullIt(ctx context.Context, j job, c *corev1.Container, image, h
 	a.event(corev1.EventTypeNormal, "Pulling", j.step.Pod, c.Name, "Pulling image %q", image)
 	began, answered := time.Now(), false
 	tell := a.pullProgress(j, c, image, began)
-	err = withEach(pulling, j.src.credentials(image), func(auth *engine.RegistryAuth) error {
+	err = withEach(pulling, credentials(j.src, image), func(auth *engine.RegistryAuth) error {
 		return j.engine.Pull(pulling, image, auth, func(p engine.Progress) {
 			if p.Layers > 0 && !answered {
 				answered = true

@@ -19,6 +19,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -56,8 +57,8 @@ func imageID(id string) (string, error) {
 
 // imageRefs are the images of a pod: of its containers, and of its volumes.
 func imageRefs(pod *corev1.Pod) (refs []string) {
-	for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
-		refs = append(refs, w.spec.Image)
+	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
+		refs = append(refs, w.Spec.Image)
 	}
 	for i := range pod.Spec.Volumes {
 		if v := pod.Spec.Volumes[i].Image; v != nil {
@@ -156,7 +157,7 @@ func (a *Agent) fillImage(ctx context.Context, j job, root *os.Root, image, name
 		return err
 	}
 	u := &unpacking{root: in, owned: os.Geteuid() == 0, closed: map[string]os.FileMode{}}
-	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", j.src.node.StateDir, name[:12]), Labels: map[string]string{LabelImageOf: j.src.node.StateDir}}
+	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", j.node.StateDir, name[:12]), Labels: map[string]string{LabelImageOf: j.node.StateDir}}
 	err = j.engine.ImageTree(ctx, image, spec, func(size int64) (func(*tar.Header, io.Reader) error, error) {
 		room, err := roomFor(in, j.hard)
 		if err != nil {
@@ -216,7 +217,7 @@ func settleDisk(in *os.Root) error {
 
 // useImage notes that a container of a pod uses a copy.
 func (d *disk) useImage(pod types.UID, container, name string) error {
-	if !isUID(pod) {
+	if !podspec.IsUID(pod) {
 		return fmt.Errorf("no directory is made for pod %q: such names lead elsewhere", pod)
 	}
 	dir := filepath.Join(d.root, podsDir, string(pod))
@@ -229,7 +230,7 @@ func (d *disk) useImage(pod types.UID, container, name string) error {
 // usesOnly notes that a container, which is about to start, uses these copies and no more: with a tag that moves, each of
 // its starts may have had another. It tells whether it used any.
 func (d *disk) usesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
-	if !isUID(pod) || len(copies) == 0 {
+	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
 	}
 	dir := filepath.Join(d.root, podsDir, string(pod))
@@ -244,8 +245,8 @@ func (d *disk) usesOnly(pod types.UID, container string, copies map[string]strin
 }
 
 // imageVolume opens the copy that a volume shows.
-func (d *disk) imageVolume(src sources, v *corev1.Volume) (p volumePlace, err error) {
-	name := src.images[v.Name]
+func (d *disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
+	name := src.Images[v.Name]
 	if name == "" {
 		return p, errors.New("its image is not there")
 	}

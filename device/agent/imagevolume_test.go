@@ -18,6 +18,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/policy"
 )
 
@@ -238,7 +239,7 @@ func TestAnAgentThatIsKilledWhileItCopiesAnImage(t *testing.T) {
 		made(t, os.CopyFS(filepath.Join(moments, string(rune('a'+n))), os.DirFS(root)))
 	}
 	work := func(e engine.Engine) job {
-		return job{step: Step{Pod: &pod, Spec: &pod.Spec.Containers[0]}, engine: e, src: sources{node: Facts{StateDir: "abc"}}, hard: anyDisk(t).Hard}
+		return job{step: Step{Pod: &pod, Spec: &pod.Spec.Containers[0]}, engine: e, node: Facts{StateDir: "abc"}, hard: anyDisk(t).Hard}
 	}
 	whole := func(a *Agent, name string) {
 		t.Helper()
@@ -293,7 +294,7 @@ func TestACopyIsMountedReadOnlyAndNothingOutsideOfIt(t *testing.T) {
 	for sub, want := range map[string]string{"": dir, "model": dir + "/model", "model/weights": dir + "/model/weights", "latest": dir + "/model", "out": "!leads out of the volume", "../..": "!must be a relative path", "none": "!no such file"} {
 		c := &p.Spec.Containers[0]
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "m", MountPath: "/m", SubPath: sub}}
-		m, err := d.prepareMounts(sources{pod: &p, images: map[string]string{"m": id}}, c, Policy{})
+		m, err := d.prepareMounts(podspec.Sources{Pod: &p, Images: map[string]string{"m": id}}, c, Policy{})
 		if why, bad := strings.CutPrefix(want, "!"); bad {
 			if err == nil || !strings.Contains(err.Error(), why) {
 				t.Errorf("%q: %v, %v", sub, m.mounts, err)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -82,7 +83,7 @@ func (l *loop) logOf(uid types.UID, name string, previous bool) (engine.Engine, 
 		if name == "" && len(p.Spec.Containers) > 0 {
 			name = p.Spec.Containers[0].Name
 		}
-		if specOf(p, name) == nil {
+		if podspec.Find(p, name) == nil {
 			return nil, "", fmt.Errorf("container %s is not valid for pod %s", name, podName)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // Made returns those containers of a list that the agent with this directory made. Labels alone do
@@ -22,7 +23,7 @@ func Made(dir string, list []engine.Container) []engine.Container {
 	d := disk{root: dir}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {
 		l, note := c.Labels, ""
-		if uid := types.UID(l[LabelPodUID]); dir != "" && isUID(uid) {
+		if uid := types.UID(l[LabelPodUID]); dir != "" && podspec.IsUID(uid) {
 			note = d.madeNote(uid, l[LabelContainer], l[LabelRestarts], c.ID)
 			if _, err := os.Lstat(note); err == nil {
 				return false
@@ -48,13 +49,13 @@ func (d *disk) madeNote(uid types.UID, container, attempt, id string) string {
 // noteMade notes that a container is the agent's; where it cannot, its name tells.
 func (d *disk) noteMade(s Step, id string) {
 	path := d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), id)
-	if d.root != "" && isUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
+	if d.root != "" && podspec.IsUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
 		_ = os.WriteFile(path, nil, 0o600)
 	}
 }
 
 func (d *disk) forgetMade(s Step) {
-	if d.root != "" && isUID(s.Place.Pod) {
+	if d.root != "" && podspec.IsUID(s.Place.Pod) {
 		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID)) // what is left goes with the pod
 	}
 }

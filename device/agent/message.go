@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // What a container says at its end is in a file of the agent's that is bound into it, a
@@ -30,11 +31,6 @@ const (
 	messagesAtOnce = 30 * time.Second
 )
 
-// messagePath is where a container writes its message.
-func messagePath(c *corev1.Container) string {
-	return cmp.Or(c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
-}
-
 func messageName(at Place, attempt int) string {
 	return filepath.Join(podsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
 }
@@ -42,8 +38,8 @@ func messageName(at Place, attempt int) string {
 // message makes the file for a container's message; "" where there is none: a volume of
 // the pod's is there, or this device keeps nothing.
 func (d *disk) message(s Step) (source string, err error) {
-	target := path.Clean(messagePath(s.Spec))
-	if d.root == "" || !isUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
+	target := path.Clean(podspec.MessagePath(s.Spec))
+	if d.root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
 		return "", nil
 	}
 	root, err := os.OpenRoot(d.root)
@@ -69,14 +65,14 @@ func (d *disk) message(s Step) (source string, err error) {
 
 // forgetMessage removes the file of an instance that is being removed.
 func (d *disk) forgetMessage(s Step) {
-	if d.root != "" && isUID(s.Place.Pod) && s.Place.Container != "" {
+	if d.root != "" && podspec.IsUID(s.Place.Pod) && s.Place.Container != "" {
 		_ = os.Remove(filepath.Join(d.root, messageName(s.Place, s.Attempt))) // what is left goes with the pod
 	}
 }
 
 // readMessage reads the end of what an instance has written.
 func (d *disk) readMessage(at Place, attempt int) string {
-	if d.root == "" || !isUID(at.Pod) {
+	if d.root == "" || !podspec.IsUID(at.Pod) {
 		return ""
 	}
 	f, err := os.OpenFile(filepath.Join(d.root, messageName(at, attempt)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -146,9 +142,9 @@ func (l *loop) logSpeaks() map[Place]bool {
 	out := map[Place]bool{}
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
-		for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
-			if w.spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
-				out[Place{pod.UID, w.spec.Name}] = true
+		for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
+			if w.Spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+				out[Place{pod.UID, w.Spec.Name}] = true
 			}
 		}
 	}

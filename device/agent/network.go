@@ -41,7 +41,7 @@ func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	if j.block == "" || spec.HostNetwork || spec.NetworkOf != "" {
 		return nil
 	}
-	n := Network(j.src.node.Name, j.src.node.StateDir, j.block)
+	n := Network(j.node.Name, j.node.StateDir, j.block)
 	err := j.engine.EnsureNetwork(ctx, n)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
 		return err // to be tried again

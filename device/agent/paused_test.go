@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // A paused container serves nobody, whatever its probes said last.
@@ -55,7 +56,7 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &ContainerRecord{ID: "1", State: engine.Running}
-			s := Step{Probe: Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: probe}}
+			s := Step{Probe: podspec.Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: probe}}
 			unmade := error(&probeError{context.DeadlineExceeded})
 			if told := c.Probed(s, nil, time.Now()); told != "" {
 				t.Error(told)

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -50,16 +51,16 @@ func (c *claimed) give(volume, pod types.UID) {
 }
 
 // persistent opens the volume that a pod claims, and makes its directory at its first use.
-func (d *disk) persistent(src sources, v *corev1.Volume) (p volumePlace, err error) {
+func (d *disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
 	claim := v.PersistentVolumeClaim
-	i := slices.IndexFunc(src.volumes, func(have wire.Volume) bool {
-		return have.Namespace == src.pod.Namespace && have.Claim == claim.ClaimName && !have.Remove
+	i := slices.IndexFunc(src.Volumes, func(have wire.Volume) bool {
+		return have.Namespace == src.Pod.Namespace && have.Claim == claim.ClaimName && !have.Remove
 	})
 	if i < 0 {
 		return p, fmt.Errorf("persistentvolumeclaim %q has no volume on this device", claim.ClaimName)
 	}
-	want := src.volumes[i]
-	if !isUID(want.UID) {
+	want := src.Volumes[i]
+	if !podspec.IsUID(want.UID) {
 		return p, fmt.Errorf("no directory is made for volume %q: such names lead elsewhere", want.UID)
 	}
 	defer d.claims.take(want.UID)()
@@ -72,12 +73,12 @@ func (d *disk) persistent(src sources, v *corev1.Volume) (p volumePlace, err err
 		return p, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	group := groupOf(src.pod)
+	group := groupOf(src.Pod)
 	switch info, e := root.Lstat(name); {
 	case e == nil && !info.IsDir():
 		return p, fmt.Errorf("%s is no directory", filepath.Join(parent, name))
 	case e == nil:
-		if err := d.regroup(root, want.UID, info, src.pod); err != nil {
+		if err := d.regroup(root, want.UID, info, src.Pod); err != nil {
 			return p, fmt.Errorf("give the volume to group %d: %w", group, err)
 		}
 	case !errors.Is(e, fs.ErrNotExist):
@@ -169,7 +170,7 @@ func syncDir(name string) error {
 // as they were to go.
 func (d *disk) volumeStates(volumes []wire.Volume) (list []wire.VolumeState) {
 	for _, v := range volumes {
-		if !isUID(v.UID) {
+		if !podspec.IsUID(v.UID) {
 			continue
 		}
 		_, err := os.Lstat(filepath.Join(d.root, PersistentDir, string(v.UID)))
@@ -183,7 +184,7 @@ func (d *disk) volumeStates(volumes []wire.Volume) (list []wire.VolumeState) {
 
 // removePersistent removes the data of a volume.
 func (d *disk) removePersistent(v wire.Volume) error {
-	if !v.Remove || !isUID(v.UID) {
+	if !v.Remove || !podspec.IsUID(v.UID) {
 		return nil
 	}
 	parent := filepath.Join(d.root, PersistentDir)
@@ -203,7 +204,7 @@ func (a *Agent) dropVolumes(now time.Time) {
 	}
 	var gone []wire.Volume
 	for _, v := range l.desired.Volumes {
-		if v.Remove && isUID(v.UID) {
+		if v.Remove && podspec.IsUID(v.UID) {
 			if _, err := os.Lstat(filepath.Join(a.disk.root, PersistentDir, string(v.UID))); err == nil {
 				gone = append(gone, v)
 			}

@@ -10,26 +10,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
 const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
 
 // claiming is what a pod is made of that claims "data", as the hub tells it.
-func claiming(pod string, volume wire.Volume) (sources, *corev1.Volume) {
+func claiming(pod string, volume wire.Volume) (podspec.Sources, *corev1.Volume) {
 	v := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}
 	src := sourcesFor(pod, v)
-	src.pod.Namespace = "default"
+	src.Pod.Namespace = "default"
 	volume.Namespace, volume.Claim = "default", "data"
-	src.volumes = []wire.Volume{volume}
-	return src, &src.pod.Spec.Volumes[0]
+	src.Volumes = []wire.Volume{volume}
+	return src, &src.Pod.Spec.Volumes[0]
 }
 
 func (d *disk) claim(t *testing.T, pod string, volume wire.Volume, change ...func(*corev1.Pod)) (string, error) {
 	t.Helper()
 	src, v := claiming(pod, volume)
 	for _, f := range change {
-		f(src.pod)
+		f(src.Pod)
 	}
 	p, err := d.volume(src, v, Policy{})
 	if err != nil {
@@ -84,7 +85,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Errorf("it says %v", err)
 			}
 			src, v := claiming("a", volume)
-			src.pod.Namespace = "other"
+			src.Pod.Namespace = "other"
 			if _, err := d.volume(src, v, Policy{}); err == nil {
 				t.Error("another namespace gets it")
 			}

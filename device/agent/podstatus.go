@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -73,7 +74,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		return st
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
-	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: qosOf(pod), HostIP: o.Node.HostIP}
+	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: podspec.QOSClass(pod), HostIP: o.Node.HostIP}
 	for _, ip := range o.Node.hostIPs() {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
@@ -103,38 +104,38 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	}
 	inited := initialized(pod, r, o.Node.Boot)
 	var unready, uninited, paused []string
-	for _, w := range everyContainer(pod) {
-		c := r.peek(w.spec.Name)
+	for _, w := range podspec.Containers(pod) {
+		c := r.peek(w.Spec.Name)
 		again := c.Ended != nil && !ended(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
 		cs := containerStatus(w, c, inited, again, engineName, now)
 		if ended(phase) && leaves(pod, r) {
 			lost(&cs, w, c, inited)
 		}
 		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
-		cs.AllocatedResources, cs.Resources = w.spec.Resources.Requests, resourcesOf(pod, w, c, o.Node)
+		cs.AllocatedResources, cs.Resources = w.Spec.Resources.Requests, resourcesOf(pod, w, c, o.Node)
 		if ended(phase) {
 			cs.Ready = false // it may take its grace to stop, and serves nobody any more
 		}
-		if w.kind == KindInit {
-			if !isSidecar(w) {
+		if w.Kind == podspec.KindInit {
+			if !podspec.IsSidecar(w) {
 				cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0 && (inited || initDone(w, c, o.Node.Boot))
 			}
 			if !inited && !initDone(w, c, o.Node.Boot) {
-				uninited = append(uninited, w.spec.Name)
+				uninited = append(uninited, w.Spec.Name)
 			}
 			st.InitContainerStatuses = append(st.InitContainerStatuses, cs)
 		} else {
 			st.ContainerStatuses = append(st.ContainerStatuses, cs)
 		}
-		if !cs.Ready && (w.kind == KindApp || isSidecar(w)) {
-			unready = append(unready, w.spec.Name)
+		if !cs.Ready && (w.Kind == podspec.KindApp || podspec.IsSidecar(w)) {
+			unready = append(unready, w.Spec.Name)
 			if c.State == engine.Paused {
-				paused = append(paused, w.spec.Name)
+				paused = append(paused, w.Spec.Name)
 			}
 		}
 	}
-	for _, w := range ephemerals(pod) {
-		c := r.peek(w.spec.Name)
+	for _, w := range podspec.Ephemerals(pod) {
+		c := r.peek(w.Spec.Name)
 		cs := containerStatus(w, c, inited, false, engineName, now)
 		cs.Started = nil
 		cs.Ready = false // as with the kubelet: it serves nobody
@@ -190,12 +191,12 @@ func unfinished(st *corev1.PodStatus) corev1.PodPhase {
 
 // lost gives a container of a pod that has been deleted an end, as the kubelet does: its own, or, once
 // the pod was initialized, that it is not known.
-func lost(cs *corev1.ContainerStatus, w wanted, c *ContainerRecord, inited bool) {
+func lost(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, inited bool) {
 	switch {
 	case cs.State.Terminated != nil:
 	case c.Ended != nil:
 		cs.State = corev1.ContainerState{Terminated: c.Ended}
-	case inited && w.kind == KindApp:
+	case inited && w.Kind == podspec.KindApp:
 		cs.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
 		}}
@@ -238,9 +239,9 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, pause
 
 // containerStatus is the status of one container; again says that it will be
 // started again after it has ended.
-func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineName string, now time.Time) corev1.ContainerStatus {
-	started := w.kind == KindApp && startedUp(w.spec, c) || isSidecar(w) && startedUp(w.spec, c)
-	cs := corev1.ContainerStatus{Name: w.spec.Name, Image: w.spec.Image, ImageID: c.ImageID, RestartCount: int32(max(c.Attempt, 0)), Started: &started}
+func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool, engineName string, now time.Time) corev1.ContainerStatus {
+	started := w.Kind == podspec.KindApp && startedUp(w.Spec, c) || podspec.IsSidecar(w) && startedUp(w.Spec, c)
+	cs := corev1.ContainerStatus{Name: w.Spec.Name, Image: w.Spec.Image, ImageID: c.ImageID, RestartCount: int32(max(c.Attempt, 0)), Started: &started}
 	if c.Image != "" {
 		cs.Image = c.Image
 	}
@@ -249,11 +250,11 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 	}
 	last := c.Last
 	switch {
-	case starting(w.spec, c) || c.HookError != "" && c.Running(): // it is being stopped again
+	case starting(w.Spec, c) || c.HookError != "" && c.Running(): // it is being stopped again
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	case c.Running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
-		cs.Ready = isReady(w.spec, c)
+		cs.Ready = isReady(w.Spec, c)
 	case c.Failure != nil:
 		cs.State.Waiting = waitingAfterFailure(c, now)
 		if c.Ended != nil {
@@ -262,7 +263,7 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 	case again && c.Crashing: // until it runs, also after its wait
 		// The message keeps still while the container waits: every change is a message to the hub.
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
-			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.Waits, w.spec.Name)}
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.Waits, w.Spec.Name)}
 		if c.HookError != "" {
 			cs.State.Waiting.Message += ": " + c.HookError
 		}
@@ -272,14 +273,14 @@ func containerStatus(w wanted, c *ContainerRecord, inited, again bool, engineNam
 		last = c.Ended
 	case c.Ended != nil:
 		cs.State.Terminated = c.Ended
-	case w.kind == KindInit && !isSidecar(w) && inited: // somebody has removed it
+	case w.Kind == podspec.KindInit && !podspec.IsSidecar(w) && inited: // somebody has removed it
 		cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"}
-	case w.kind == KindApp && !inited:
+	case w.Kind == podspec.KindApp && !inited:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		if w.kind == KindInit && !inited { // as the kubelet has it, whether it is made already or not
+		if w.Kind == podspec.KindInit && !inited { // as the kubelet has it, whether it is made already or not
 			cs.State.Waiting.Reason = "PodInitializing"
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"crypto/tls"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // maxHeader is how much a container may answer before its answer: net/http would keep 10 MB
@@ -42,8 +42,8 @@ func (e *probeError) Unwrap() error { return e.err }
 // probeError or that the engine does not answer.
 func (a *Agent) probe(ctx context.Context, j job) error {
 	s := j.step
-	p := probeOf(s.Spec, s.Probe)
-	timeout := time.Duration(orDefault(p.TimeoutSeconds, 1)) * time.Second
+	p := podspec.ProbeOf(s.Spec, s.Probe)
+	timeout := time.Duration(podspec.OrDefault(p.TimeoutSeconds, 1)) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flotilla.dev/device/podspec"
 )
 
 // As with the kubelet a container is well that answers, and its answer is well that comes to its end.
@@ -45,7 +47,7 @@ func TestAnHTTPProbeReadsTheAnswer(t *testing.T) {
 			a := &Agent{c: Config{Dial: new(net.Dialer).DialContext}}
 			spec := &corev1.Container{LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
 				Path: path, Port: intstr.FromInt(server.Listener.Addr().(*net.TCPAddr).Port)}}}}
-			err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "127.0.0.1"}})
+			err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "127.0.0.1"}})
 			var unmade *probeError
 			if (err == nil) != c.ok || errors.As(err, &unmade) != c.unmade {
 				t.Errorf("it is %v", err)

@@ -8,21 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
-
-// A ProbeKind is a kind of probe.
-type ProbeKind int
-
-// The three kinds of probes.
-const (
-	Startup ProbeKind = iota
-	Liveness
-	Readiness
-	probeKinds
-)
-
-// String is the name as events have it.
-func (k ProbeKind) String() string { return [...]string{"Startup", "Liveness", "Readiness"}[k] }
 
 // A ProbeRecord is where a probe of a running container stands. As with the kubelet (KEP-4781) whoever has passed a startup
 // or readiness probe under an agent before this one has passed it: see noteProbe.
@@ -34,38 +21,28 @@ type ProbeRecord struct {
 	Failed    bool      // the failure threshold has been reached
 }
 
-func probeOf(c *corev1.Container, k ProbeKind) *corev1.Probe {
-	switch k {
-	case Startup:
-		return c.StartupProbe
-	case Liveness:
-		return c.LivenessProbe
-	}
-	return c.ReadinessProbe
-}
-
 // startedUp tells whether a running container has passed its startup probe, if it has one.
 func startedUp(spec *corev1.Container, c *ContainerRecord) bool {
-	return c.Running() && !starting(spec, c) && (spec.StartupProbe == nil || c.Probe[Startup].Passed)
+	return c.Running() && !starting(spec, c) && (spec.StartupProbe == nil || c.Probe[podspec.Startup].Passed)
 }
 
 // isReady tells whether a container is ready to serve.
 func isReady(spec *corev1.Container, c *ContainerRecord) bool {
-	return startedUp(spec, c) && c.State != engine.Paused && c.Kill == "" && (spec.ReadinessProbe == nil || c.Probe[Readiness].Passed)
+	return startedUp(spec, c) && c.State != engine.Paused && c.Kill == "" && (spec.ReadinessProbe == nil || c.Probe[podspec.Readiness].Passed)
 }
 
 // probes wants the probes of a pod's running containers that are due. Until the
 // startup probe has passed, the others wait.
 func (p *pass) probes(pod *corev1.Pod, r *Record) {
-	for _, w := range everyContainer(pod) {
-		c := r.peek(w.spec.Name)
-		at := Place{pod.UID, w.spec.Name}
-		if !c.Running() || starting(w.spec, c) || c.Kill != "" || !p.free(at) {
+	for _, w := range podspec.Containers(pod) {
+		c := r.peek(w.Spec.Name)
+		at := Place{pod.UID, w.Spec.Name}
+		if !c.Running() || starting(w.Spec, c) || c.Kill != "" || !p.free(at) {
 			continue
 		}
-		for k := Startup; k < probeKinds; k++ {
-			pr := probeOf(w.spec, k)
-			if pr == nil || k == Startup && c.Probe[Startup].Passed || k != Startup && !startedUp(w.spec, c) {
+		for k := podspec.Startup; k < podspec.ProbeKinds; k++ {
+			pr := podspec.ProbeOf(w.Spec, k)
+			if pr == nil || k == podspec.Startup && c.Probe[podspec.Startup].Passed || k != podspec.Startup && !startedUp(w.Spec, c) {
 				continue
 			}
 			due := c.Probe[k].Next
@@ -77,7 +54,7 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 			case due.After(p.now):
 				p.at(due)
 			default:
-				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, ID: c.ID, IP: podIP(pod, r, p.o.Node), Probe: k})
+				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: podIP(pod, r, p.o.Node), Probe: k})
 			}
 		}
 	}
@@ -90,12 +67,12 @@ var errPaused = errors.New("the container is paused; unpause it on the device wi
 // condemns the container; a readiness probe only takes it out of service. That the engine
 // could not be asked, or the probe not be made, says nothing of the container.
 func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string) {
-	pr := probeOf(s.Spec, s.Probe)
+	pr := podspec.ProbeOf(s.Spec, s.Probe)
 	if pr == nil || c.ID != s.ID || !c.Running() {
 		return ""
 	}
 	rec := &c.Probe[s.Probe]
-	rec.Next = now.Add(time.Duration(orDefault(pr.PeriodSeconds, 10)) * time.Second)
+	rec.Next = now.Add(time.Duration(podspec.OrDefault(pr.PeriodSeconds, 10)) * time.Second)
 	if c.State == engine.Paused && !errors.Is(err, engine.ErrUnavailable) { // the kernel accepts connections for it all the same
 		err = errPaused
 	}
@@ -108,28 +85,19 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	}
 	if err == nil {
 		rec.Successes, rec.Failures = rec.Successes+1, 0
-		if rec.Successes >= orDefault(pr.SuccessThreshold, 1) {
+		if rec.Successes >= podspec.OrDefault(pr.SuccessThreshold, 1) {
 			rec.Passed, rec.Failed = true, false
 		}
 		return ""
 	}
 	rec.Successes, rec.Failures = 0, rec.Failures+1
-	if rec.Failures >= orDefault(pr.FailureThreshold, 3) {
+	if rec.Failures >= podspec.OrDefault(pr.FailureThreshold, 3) {
 		rec.Passed, rec.Failed = false, true
-		if s.Probe != Readiness {
-			c.Kill = fmt.Sprintf("Container %s failed %s probe, will be restarted", s.Spec.Name, lower(s.Probe))
+		if s.Probe != podspec.Readiness {
+			c.Kill = fmt.Sprintf("Container %s failed %s probe, will be restarted", s.Spec.Name, s.Probe.Lower())
 		}
 	}
 	return fmt.Sprintf("%s probe failed: %v", s.Probe, err)
-}
-
-func lower(k ProbeKind) string { return [...]string{"startup", "liveness", "readiness"}[k] }
-
-func orDefault(v, def int32) int32 {
-	if v <= 0 {
-		return def
-	}
-	return v
 }
 
 // podIP is where the containers of a pod are reached from the device; "" while they
@@ -138,7 +106,7 @@ func podIP(pod *corev1.Pod, r *Record, node Facts) string {
 	if pod.Spec.HostNetwork {
 		return node.HostIP
 	}
-	if box := r.peek(""); needsSandbox(pod) && (box.ID != "" || !alone(pod)) {
+	if box := r.peek(""); podspec.NeedsSandbox(pod) && (box.ID != "" || !podspec.HasOneContainer(pod)) {
 		return box.IP
 	}
 	for i := range pod.Spec.Containers {

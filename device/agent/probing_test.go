@@ -19,6 +19,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/podspec"
 )
 
 func execProbe(p corev1.Probe) *corev1.Probe {
@@ -146,7 +147,7 @@ func TestNetworkProbesAskThePodsAddress(t *testing.T) {
 	spec := &corev1.Container{Name: "c", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}}
 	check := func(h corev1.ProbeHandler) error {
 		spec.LivenessProbe = &corev1.Probe{ProbeHandler: h}
-		return a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness, IP: "10.0.0.9"}})
+		return a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "10.0.0.9"}})
 	}
 	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromString("web")}}); err != nil {
 		t.Errorf("a good answer: %v", err)
@@ -191,7 +192,7 @@ func TestAProbeSendsTheHeadersThatItNames(t *testing.T) {
 			a := &Agent{c: Config{Dial: new(net.Dialer).DialContext}}
 			host, port, _ := net.SplitHostPort(s.Listener.Addr().String())
 			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), HTTPHeaders: c.all}}}}
-			if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: Liveness}}); err != nil {
+			if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness}}); err != nil {
 				t.Fatal(err)
 			}
 			if h := <-got; !maps.EqualFunc(h, c.want, slices.Equal) {

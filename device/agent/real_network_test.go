@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -37,7 +38,7 @@ func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 		}
 		d.end()
 		for _, c := range d.list() {
-			if c.Labels[LabelKind] == KindSandbox {
+			if c.Labels[LabelKind] == podspec.KindSandbox {
 				if err := d.eng.Stop(t.Context(), c.ID, 0); err != nil {
 					t.Fatal(err)
 				}

@@ -22,6 +22,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/loopback"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
@@ -112,7 +113,7 @@ func newRealDevice(t *testing.T, socket string) *realDevice {
 		if err != nil {
 			t.Error(err)
 		}
-		for _, kind := range []string{KindApp, KindInit, KindSandbox} {
+		for _, kind := range []string{podspec.KindApp, podspec.KindInit, podspec.KindSandbox} {
 			for _, c := range list {
 				if c.Labels[LabelKind] == kind {
 					if err := eng.Stop(context.Background(), c.ID, 0); err != nil {

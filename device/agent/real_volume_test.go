@@ -132,7 +132,7 @@ func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
 			made(t, os.Chmod(dir, 0o755)) // only the agent's own modes protect
 		}
 		src := sourcesFor("uid-private-"+d.node, secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory), emptyDir("v", ""))
-		p := src.pod
+		p := src.Pod
 		p.Name = "private"
 		user, size := int64(1000), resource.MustParse("1Mi")
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
@@ -142,7 +142,7 @@ func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: "/sub", SubPath: "made/for/it"},
 			corev1.VolumeMount{Name: "s", MountPath: "/file", SubPath: "key"})
 		c.Args = strings.Fields("cat /s/key /file then print then write /m/x y then write /sub/x y then wait")
-		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{*p}, Secrets: src.secrets}); err != nil {
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{*p}, Secrets: src.Secrets}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("private")) })

@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -33,13 +34,6 @@ const (
 	LabelGrace     = "flotilla.dev/grace"            // seconds; for a container whose pod is no longer known
 	LabelPodStart  = "flotilla.dev/pod-start"        // unix seconds
 	LabelPodUptime = "flotilla.dev/pod-start-uptime" // boot id, and milliseconds from that boot to the pod's start
-)
-
-// Kinds of containers.
-const (
-	KindSandbox = "sandbox" // holds the network that the containers of a pod share
-	KindInit    = "init"
-	KindApp     = "app"
 )
 
 const (
@@ -178,7 +172,7 @@ type ContainerRecord struct {
 	Failures int
 	RetryAt  time.Time
 
-	Probe [probeKinds]ProbeRecord
+	Probe [podspec.ProbeKinds]ProbeRecord
 	Kill  string // why it is being stopped although it is wanted
 
 	PostStarted bool   // its hook has ended
@@ -355,7 +349,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 		}
 		c.Limits, c.Unsure, c.Refused = in.Limits, false, nil
 		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted, c.HookError = in.ID, nil, time.Time{}, "", false, false, ""
-		c.Probe = [probeKinds]ProbeRecord{}
+		c.Probe = [podspec.ProbeKinds]ProbeRecord{}
 		if in.State != engine.Created {
 			c.Failure, c.Failures = nil, 0
 		}

@@ -19,6 +19,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -27,9 +28,6 @@ const evictPause = 30 * time.Second
 
 // freeTime is for the engine to remove one thing: at a mount that is busy it never comes back.
 const freeTime = time.Minute
-
-// systemCritical is the priority from which a pod is never evicted by its device.
-const systemCritical = 2_000_000_000
 
 // A Candidate is a pod that could be evicted to free memory or disk.
 type Candidate struct {
@@ -41,9 +39,9 @@ type Candidate struct {
 // candidate is a pod that uses so much of a resource.
 func candidate(pod *corev1.Pod, name corev1.ResourceName, usage int64) Candidate {
 	c := Candidate{Pod: pod, Usage: usage}
-	for _, w := range everyContainer(pod) {
-		if w.kind == KindApp || isSidecar(w) {
-			q := w.spec.Resources.Requests[name]
+	for _, w := range podspec.Containers(pod) {
+		if w.Kind == podspec.KindApp || podspec.IsSidecar(w) {
+			q := w.Spec.Resources.Requests[name]
 			c.Request += q.Value()
 		}
 	}
@@ -67,7 +65,7 @@ func (c Candidate) low(name corev1.ResourceName) string {
 // then the youngest. A pod that keeps within its request goes last. Pods that the system
 // needs never go. False: there is none.
 func Victim(all []Candidate) (Candidate, bool) {
-	all = slices.DeleteFunc(slices.Clone(all), func(c Candidate) bool { return priority(c.Pod) >= systemCritical })
+	all = slices.DeleteFunc(slices.Clone(all), func(c Candidate) bool { return podspec.Priority(c.Pod) >= podspec.SystemCritical })
 	if len(all) == 0 {
 		return Candidate{}, false
 	}
@@ -78,7 +76,7 @@ func Victim(all []Candidate) (Candidate, bool) {
 		return 1
 	}
 	return slices.MinFunc(all, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(priority(a.Pod), priority(b.Pod)),
+		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(podspec.Priority(a.Pod), podspec.Priority(b.Pod)),
 			cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), b.Pod.CreationTimestamp.Compare(a.Pod.CreationTimestamp.Time), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	}), true
 }
@@ -170,20 +168,20 @@ func (a *Agent) trouble(what string, err error, more ...any) {
 // evictForHeat evicts the pod that matters least: which one warms the processor most
 // nobody measures, and every pod that goes cools it.
 func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
-	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return priority(p) >= systemCritical })
+	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return podspec.Priority(p) >= podspec.SystemCritical })
 	if len(pods) == 0 {
 		a.helpless("The processor is too hot, and this device runs no pod whose eviction would help")
 		done(false)
 		return
 	}
 	rank := func(p *corev1.Pod) int {
-		if isBestEffort(p) {
+		if podspec.IsBestEffort(p) {
 			return 0
 		}
 		return 1
 	}
 	v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(priority(a), priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(podspec.Priority(a), podspec.Priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
 	})
 	a.evict(v, "The node was too hot: "+fleet.SignalTemperature+". ", within)
 	done(true)

@@ -47,7 +47,7 @@ func (a *Agent) removeDamaged(ctx context.Context, j job, c *corev1.Container, i
 	}
 	list, err := j.engine.Containers(ctx, LabelAgent+"="+a.c.Node)
 	for _, made := range Made(a.disk.root, list) {
-		if in, ok := ours(made, j.src.node); ok && hasStopped(in) && in.Image == image {
+		if in, ok := ours(made, j.node); ok && hasStopped(in) && in.Image == image {
 			err = errors.Join(err, j.engine.Remove(ctx, in.ID))
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -58,10 +59,10 @@ func keepGrants(was, d wire.Desired) wire.Desired {
 		old = granted(old)
 		var has []corev1.ContainerStatus
 		differs := false
-		for _, w := range everyContainer(pod) {
-			if c := specOf(old, w.spec.Name); c != nil {
+		for _, w := range podspec.Containers(pod) {
+			if c := podspec.Find(old, w.Spec.Name); c != nil {
 				has = append(has, corev1.ContainerStatus{Name: c.Name, Resources: &c.Resources})
-				differs = differs || !fleet.SameResources(c.Resources.Requests, w.spec.Resources.Requests) || !fleet.SameResources(c.Resources.Limits, w.spec.Resources.Limits)
+				differs = differs || !fleet.SameResources(c.Resources.Requests, w.Spec.Resources.Requests) || !fleet.SameResources(c.Resources.Limits, w.Spec.Resources.Limits)
 			}
 		}
 		if differs {
@@ -80,7 +81,7 @@ func granted(pod *corev1.Pod) *corev1.Pod {
 	out.Status.ContainerStatuses = nil
 	out.Spec.InitContainers, out.Spec.Containers = slices.Clone(pod.Spec.InitContainers), slices.Clone(pod.Spec.Containers)
 	for _, st := range pod.Status.ContainerStatuses {
-		if c := specOf(&out, st.Name); c != nil && st.Resources != nil {
+		if c := podspec.Find(&out, st.Name); c != nil && st.Resources != nil {
 			c.Resources = *st.Resources
 		}
 	}
@@ -135,9 +136,9 @@ func asksMore(want, has *corev1.Pod) bool {
 func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
 	node := p.o.Node
 	why := p.o.Policy.Forbids(want)
-	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; (pinned || node.manages()) && why == "" && qosOf(want) == corev1.PodQOSGuaranteed {
-		for _, w := range everyContainer(want) {
-			if c := specOf(has, w.spec.Name); c == nil || c.Resources.Limits.Cpu().Cmp(*w.spec.Resources.Limits.Cpu()) != 0 {
+	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; (pinned || node.manages()) && why == "" && podspec.QOSClass(want) == corev1.PodQOSGuaranteed {
+		for _, w := range podspec.Containers(want) {
+			if c := podspec.Find(has, w.Spec.Name); c == nil || c.Resources.Limits.Cpu().Cmp(*w.Spec.Resources.Limits.Cpu()) != 0 {
 				why = fmt.Sprintf("Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy %q", node.Topology)
 				if !pinned {
 					why = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy"
@@ -215,9 +216,9 @@ func (a *Agent) takeGrant(pod *corev1.Pod) {
 // sizes says what the containers of a pod have.
 func sizes(pod *corev1.Pod) string {
 	var all []string
-	for _, w := range everyContainer(pod) {
-		r := w.spec.Resources
-		all = append(all, fmt.Sprintf("%s cpu %s/%s memory %s/%s", w.spec.Name, r.Requests.Cpu(), r.Limits.Cpu(), r.Requests.Memory(), r.Limits.Memory()))
+	for _, w := range podspec.Containers(pod) {
+		r := w.Spec.Resources
+		all = append(all, fmt.Sprintf("%s cpu %s/%s memory %s/%s", w.Spec.Name, r.Requests.Cpu(), r.Limits.Cpu(), r.Requests.Memory(), r.Limits.Memory()))
 	}
 	return strings.Join(all, ", ") + " (requests/limits)"
 }
@@ -237,8 +238,8 @@ func size(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 
 // short tells whether a container that runs is held to something else than its pod says. What the pod does not limit
 // does not count: nothing is ever taken away.
-func short(pod *corev1.Pod, w wanted, c *ContainerRecord, node Facts) (want engine.Limits, differs bool) {
-	want = engine.LimitsOf(size(pod, w.spec, node), node.Engine)
+func short(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) (want engine.Limits, differs bool) {
+	want = engine.LimitsOf(size(pod, w.Spec, node), node.Engine)
 	has := c.Limits
 	for _, v := range [][2]int64{{want.Memory, has.Memory}, {want.MemorySwap, has.MemorySwap}, {want.CPUQuota, has.CPUQuota}, {want.CPUShares, has.CPUShares}} {
 		differs = differs || v[0] != 0 && v[0] != v[1]
@@ -258,8 +259,8 @@ func (o *Observed) doubt() {
 
 // updates holds running containers to what their pod was granted.
 func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
-	for _, w := range everyContainer(pod) {
-		c, at := r.peek(w.spec.Name), Place{pod.UID, w.spec.Name}
+	for _, w := range podspec.Containers(pod) {
+		c, at := r.peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
 		want, differs := short(pod, w, c, p.o.Node)
 		has := c.Limits
 		if cpus := p.shared(at, c.ID); cpus != "" && c.Running() {
@@ -269,11 +270,11 @@ func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
 			has, differs = engine.Limits{}, true
 		}
 		switch {
-		case !differs || !p.free(at) || slices.Contains(stopping, w.spec.Name):
+		case !differs || !p.free(at) || slices.Contains(stopping, w.Spec.Name):
 		case c.Refused != nil && c.Refused.limits == want && p.now.Before(c.Refused.until):
 			p.at(c.Refused.until)
 		default:
-			p.step(Step{Action: Update, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, ID: c.ID, Has: has, Limits: want})
+			p.step(Step{Action: Update, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, Has: has, Limits: want})
 		}
 	}
 }
@@ -292,7 +293,7 @@ func (j job) update(ctx context.Context) error {
 			return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", s.Spec.Name, most, used.MemoryBytes)
 		}
 	}
-	to := size(s.Pod, s.Spec, j.src.node)
+	to := size(s.Pod, s.Spec, j.node)
 	to.CPUs = s.Limits.CPUs
 	return j.engine.Update(ctx, s.ID, to)
 }
@@ -328,8 +329,8 @@ func (a *Agent) tellResized() {
 
 // behind tells whether a container still has something else than its pod was granted, and why.
 func behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
-	for _, w := range everyContainer(pod) {
-		c := r.peek(w.spec.Name)
+	for _, w := range podspec.Containers(pod) {
+		c := r.peek(w.Spec.Name)
 		want, differs := short(pod, w, c, node)
 		if c.Refused != nil {
 			want.CPUs = c.Refused.limits.CPUs
@@ -337,7 +338,7 @@ func behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 		if differs && c.Refused != nil && c.Refused.limits == want {
 			why = c.Refused.why
 		}
-		busy = busy || differs || resized(c.Hash, w.spec)
+		busy = busy || differs || resized(c.Hash, w.Spec)
 	}
 	return busy, why
 }
@@ -358,12 +359,12 @@ func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.Pod
 }
 
 // resourcesOf are what a container was granted, but of one that runs what the engine still holds it to.
-func resourcesOf(pod *corev1.Pod, w wanted, c *ContainerRecord, node Facts) *corev1.ResourceRequirements {
+func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) *corev1.ResourceRequirements {
 	want, differs := short(pod, w, c, node)
 	if !differs {
-		return &w.spec.Resources
+		return &w.Spec.Resources
 	}
-	out := &corev1.ResourceRequirements{Requests: maps.Clone(w.spec.Resources.Requests), Limits: maps.Clone(w.spec.Resources.Limits)}
+	out := &corev1.ResourceRequirements{Requests: maps.Clone(w.Spec.Resources.Requests), Limits: maps.Clone(w.Spec.Resources.Limits)}
 	put := func(list corev1.ResourceList, name corev1.ResourceName, want, has int64, q *resource.Quantity) {
 		if _, asked := list[name]; asked && want != has {
 			if list[name] = *q; has == 0 {

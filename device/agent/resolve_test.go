@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -22,7 +23,7 @@ func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 	two := "2"
 	p.Spec.DNSPolicy = corev1.DNSNone
 	p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "rotate"}}}
-	if why := malformed(&p); why != "" {
+	if why := podspec.Malformed(&p); why != "" {
 		t.Error(why)
 	}
 	var spec engine.Spec
@@ -32,7 +33,7 @@ func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 		t.Errorf("%q, want %q", spec.DNSOptions, want)
 	}
 	two = "2\nnameserver 198.51.100.1"
-	if why := malformed(&p); why == "" {
+	if why := podspec.Malformed(&p); why == "" {
 		t.Error("an option of two lines is taken")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // startTimeout is for starting everything that is there.
@@ -45,10 +46,10 @@ func lastResort(o *Observed) (out []Instance) {
 		if i > 0 && o.Containers[i-1].Place == in.Place || in.State != engine.Exited || r != nil && r.Final != nil {
 			continue
 		}
-		if in.Kind == KindSandbox || in.Kind == KindApp {
+		if in.Kind == podspec.KindSandbox || in.Kind == podspec.KindApp {
 			out = append(out, in)
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].Kind == KindSandbox && out[j].Kind != KindSandbox })
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Kind == podspec.KindSandbox && out[j].Kind != podspec.KindSandbox })
 	return out
 }

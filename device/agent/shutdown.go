@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // A PodShutdown is the end of the pods before the device goes down, in two parts as with the kubelet: until Regular the
@@ -69,7 +70,7 @@ func isRunning(in Instance) bool { return in.State == engine.Running || in.State
 // shutDown stops a pod because the device goes down.
 func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
 	until := p.o.Shutdown.Regular
-	if priority(pod) >= systemCritical {
+	if podspec.Priority(pod) >= podspec.SystemCritical {
 		if p.regularRun && p.now.Before(until) {
 			p.at(until)
 			return
@@ -79,12 +80,12 @@ func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
 	if r.Verdict == nil && r.Final == nil && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && !ended(phaseOf(pod, r, p.o.Node.Boot)) {
 		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{nodeShutdown, shutdownMessage}})
 	}
-	p.halt(pod, max(min(deletionGrace(pod), until.Sub(p.now)), 0), "the device is shutting down")
+	p.halt(pod, max(min(podspec.Grace(pod), until.Sub(p.now)), 0), "the device is shutting down")
 }
 
 // regularRuns tells whether a pod runs that the system can do without.
 func (p *pass) regularRuns(pods []corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
-		return priority(&pod) < systemCritical && slices.ContainsFunc(p.instances[pod.UID], isRunning)
+		return podspec.Priority(&pod) < podspec.SystemCritical && slices.ContainsFunc(p.instances[pod.UID], isRunning)
 	})
 }

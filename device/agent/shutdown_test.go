@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/podspec"
 )
 
 func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
@@ -14,7 +16,7 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		always, never, critical := makePod("always", "stubborn"), makePod("never", "wait"), makePod("critical", "wait")
 		never.Spec.RestartPolicy = corev1.RestartPolicyNever
 		critical.Spec.Priority = new(int32)
-		*critical.Spec.Priority = systemCritical
+		*critical.Spec.Priority = podspec.SystemCritical
 		pods := []corev1.Pod{always, critical, never}
 		d.desire(1, pods...)
 		time.Sleep(5 * time.Second)

@@ -18,6 +18,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -87,7 +88,7 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
 		})
 	}
-	critical := with(makePod("critical", "wait"), func(p *corev1.Pod) { n := int32(systemCritical); p.Spec.Priority = &n })
+	critical := with(makePod("critical", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n })
 	memory := func(b *board) { b.stats.Memory = hardware.Amount{Available: 150 * mi, Capacity: 2 << 30} }
 	for _, c := range []struct {
 		rule     string

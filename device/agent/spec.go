@@ -11,6 +11,7 @@ import (
 
 	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // containerName is unique on the device and tells a person what it is.
@@ -28,7 +29,7 @@ func labels(s Step, node Facts) map[string]string {
 		LabelAgent: node.Name, LabelStateDir: node.StateDir, LabelBoot: node.Boot,
 		LabelPodUID: string(s.Pod.UID), LabelPodName: s.Pod.Name, LabelNamespace: s.Pod.Namespace,
 		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
-		LabelGrace:     strconv.Itoa(int(deletionGrace(s.Pod).Seconds())),
+		LabelGrace:     strconv.Itoa(int(podspec.Grace(s.Pod).Seconds())),
 		LabelPodStart:  strconv.FormatInt(s.Start.Unix(), 10),
 		LabelShares:    strings.TrimSpace(s.Network + " " + s.Processes),
 		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelCPUs: "", // or they would be what the image says
@@ -54,7 +55,7 @@ func labels(s Step, node Facts) map[string]string {
 func networked(spec *engine.Spec, pod *corev1.Pod) {
 	spec.HostNetwork = pod.Spec.HostNetwork
 	if !pod.Spec.HostNetwork {
-		spec.Hostname = hostname(pod)
+		spec.Hostname = podspec.Hostname(pod)
 	}
 	if c := pod.Spec.DNSConfig; c != nil {
 		spec.DNS, spec.DNSSearch, spec.DNSOptions = c.Nameservers, c.Searches, dnsOptions(c)
@@ -68,11 +69,11 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 	if pod.Spec.HostNetwork {
 		return
 	}
-	for _, w := range everyContainer(pod) {
-		if w.kind == KindInit && !isSidecar(w) {
+	for _, w := range podspec.Containers(pod) {
+		if w.Kind == podspec.KindInit && !podspec.IsSidecar(w) {
 			continue
 		}
-		for _, p := range w.spec.Ports {
+		for _, p := range w.Spec.Ports {
 			if p.HostPort == 0 {
 				continue
 			}
@@ -90,7 +91,7 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 // it: only a few hundred bytes of our own (see pause.go) that wait for the end.
 func sandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	spec := engine.Spec{
-		Name: containerName(s), Image: everyContainer(s.Pod)[0].spec.Image, Labels: labels(s, node),
+		Name: containerName(s), Image: podspec.Containers(s.Pod)[0].Spec.Image, Labels: labels(s, node),
 		Entrypoint: []string{pause.Target}, Args: []string{}, User: "65535:65535", WorkingDir: "/",
 		ReadOnlyRoot: true, NoNewPrivs: true, CapDrop: []string{"ALL"}, CPUShares: 2,
 		Mounts: []engine.Mount{{Source: pausePath, Target: pause.Target, ReadOnly: true}},
@@ -101,27 +102,27 @@ func sandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 
 // containerSpec is a container as its pod wants it. Mounts are added by the caller,
 // for they must exist on the disk.
-func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
+func containerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engine.Spec, error) {
 	c := s.Spec
-	env, values, err := src.environment(c)
+	env, values, err := src.Environment(c)
 	if err != nil {
 		return engine.Spec{}, err
 	}
-	command, err := expandAll(c.Command, values)
+	command, err := podspec.ExpandAll(c.Command, values)
 	if err != nil {
 		return engine.Spec{}, err
 	}
-	args, err := expandAll(c.Args, values)
+	args, err := podspec.ExpandAll(c.Args, values)
 	if err != nil {
 		return engine.Spec{}, err
 	}
 	spec := engine.Spec{
-		Name: containerName(s), Image: c.Image, Labels: labels(s, src.node), Env: env,
+		Name: containerName(s), Image: c.Image, Labels: labels(s, node), Env: env,
 		Entrypoint: command, Args: args, WorkingDir: c.WorkingDir,
 		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
 		PidsLimit: policy.PidsLimit(),
 	}
-	if sharesProcesses(s.Pod) {
+	if podspec.SharesProcesses(s.Pod) {
 		spec.PidOf = s.Network
 	}
 	if s.Processes != "" {
@@ -129,16 +130,16 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 	}
 	if s.Network == "" {
 		networked(&spec, s.Pod)
-		if s.Kind == KindInit || s.Kind == KindEphemeral {
+		if s.Kind == podspec.KindInit || s.Kind == podspec.KindEphemeral {
 			spec.Ports = nil
 		}
 	}
-	if err := identity(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext, src.imageUser); err != nil {
+	if err := identity(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext, src.ImageUser); err != nil {
 		return engine.Spec{}, err
 	}
 	if sc := c.SecurityContext; sc != nil {
-		spec.ReadOnlyRoot = isTrue(sc.ReadOnlyRootFilesystem)
-		spec.Privileged = isTrue(sc.Privileged)
+		spec.ReadOnlyRoot = podspec.IsTrue(sc.ReadOnlyRootFilesystem)
+		spec.Privileged = podspec.IsTrue(sc.Privileged)
 		if sc.AllowPrivilegeEscalation != nil {
 			spec.NoNewPrivs = !*sc.AllowPrivilegeEscalation
 		}
@@ -154,16 +155,16 @@ func containerSpec(s Step, src sources, policy Policy) (engine.Spec, error) {
 			}
 		}
 	}
-	sized := size(s.Pod, c, src.node)
+	sized := size(s.Pod, c, node)
 	spec.MemoryBytes, spec.SwapBytes, spec.MilliCPU, spec.CPUShares = sized.MemoryBytes, sized.SwapBytes, sized.MilliCPU, sized.CPUShares
-	spec.OOMScoreAdj = oomScore(s.Pod, c, src.memoryBytes)
+	spec.OOMScoreAdj = oomScore(s.Pod, c, node.Allocatable.Memory().Value())
 	return spec, nil
 }
 
 // oomScore is the kubelet's, cut off at 0: who asked for less of what it uses dies
 // first. Below 0 needs a capability that rootless engines lack.
 func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
-	switch qosOf(pod) {
+	switch podspec.QOSClass(pod) {
 	case corev1.PodQOSGuaranteed:
 		return 0
 	case corev1.PodQOSBestEffort:
@@ -180,7 +181,7 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 // matters: it must not be root, or gets another group.
 func asksImage(pod *corev1.Pod, c *corev1.Container) bool {
 	user, group, nonRoot := runAs(pod.Spec.SecurityContext, c.SecurityContext)
-	return user == nil && (isTrue(nonRoot) || group != nil)
+	return user == nil && (podspec.IsTrue(nonRoot) || group != nil)
 }
 
 // notRoot is the number of an image's user, or why it may be root. As with the kubelet
@@ -221,11 +222,11 @@ func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.Secur
 	}
 	name, imageGroup, _ := strings.Cut(imageUser, ":")
 	switch {
-	case user != nil && *user == 0 && isTrue(nonRoot):
+	case user != nil && *user == 0 && podspec.IsTrue(nonRoot):
 		return fmt.Errorf("container's runAsUser breaks non-root policy: it is 0 and runAsNonRoot is true")
 	case user != nil:
 		spec.User, imageGroup = strconv.FormatInt(*user, 10), ""
-	case isTrue(nonRoot):
+	case podspec.IsTrue(nonRoot):
 		if spec.User, err = notRoot(name); err != nil {
 			return err
 		}

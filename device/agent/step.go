@@ -8,6 +8,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 )
 
 // An Action is a kind of step.
@@ -48,7 +49,7 @@ type Step struct {
 	Processes string // container whose processes to share, beside those of the sandbox
 	Forbidden string // by the device's owner: the run fails with that
 	IP        string // where a probe or a hook asks
-	Probe     ProbeKind
+	Probe     podspec.ProbeKind
 	Verdict   Verdict
 	Why       string
 	After     []string  // ids of containers that end before it, see turn.go
@@ -73,7 +74,7 @@ func (s Step) String() string {
 	}
 	if s.Place.Container != "" {
 		what += " container " + s.Place.Container
-	} else if s.Kind == KindSandbox {
+	} else if s.Kind == podspec.KindSandbox {
 		what += " sandbox"
 	}
 	switch s.Action {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -31,7 +32,7 @@ type pass struct {
 
 type probePlace struct {
 	Place
-	kind ProbeKind
+	kind podspec.ProbeKind
 }
 
 // Steps says what is to be done so that the device runs what is desired, and when
@@ -114,7 +115,7 @@ func inOrder(pods []corev1.Pod) []*corev1.Pod {
 	}
 	sort.SliceStable(out, func(i, j int) bool {
 		a, b := out[i], out[j]
-		if pa, pb := priority(a), priority(b); pa != pb {
+		if pa, pb := podspec.Priority(a), podspec.Priority(b); pa != pb {
 			return pa > pb
 		}
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
@@ -125,22 +126,15 @@ func inOrder(pods []corev1.Pod) []*corev1.Pod {
 	return out
 }
 
-func priority(p *corev1.Pod) int32 {
-	if p.Spec.Priority != nil {
-		return *p.Spec.Priority
-	}
-	return 0
-}
-
 // pod says what one admitted, or leaving, pod needs.
 func (p *pass) pod(pod *corev1.Pod) {
 	r := p.o.Pods[pod.UID]
 	switch {
 	case leaves(pod, r) && (r.Final == nil || r.Noting): // how it ended is journaled before anything of it is removed
-		p.halt(pod, deletionGrace(pod), "the pod is being deleted")
+		p.halt(pod, podspec.Grace(pod), "the pod is being deleted")
 		return
 	case pod.DeletionTimestamp != nil:
-		p.windDown(pod.UID, pod, deletionGrace(pod), "the pod is being deleted")
+		p.windDown(pod.UID, pod, podspec.Grace(pod), "the pod is being deleted")
 		return
 	case r == nil:
 		return // not admitted yet
@@ -152,7 +146,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 		if r.Verdict != nil {
 			why = r.Verdict.Message
 		}
-		grace := deletionGrace(pod)
+		grace := podspec.Grace(pod)
 		if r.Within != nil {
 			grace = min(grace, *r.Within)
 		}
@@ -162,7 +156,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 		return
 	}
 	if ended(phaseOf(pod, r, p.o.Node.Boot)) {
-		p.halt(pod, deletionGrace(pod), "the pod has ended")
+		p.halt(pod, podspec.Grace(pod), "the pod has ended")
 		return
 	}
 	if p.expired(pod, r) {
@@ -176,26 +170,26 @@ func (p *pass) pod(pod *corev1.Pod) {
 	p.tidy(pod)
 	stopping := p.replace(pod, r)
 	want := p.wanted(pod, r)
-	if needsSandbox(pod) && !p.sandbox(pod, r, want) {
+	if podspec.NeedsSandbox(pod) && !p.sandbox(pod, r, want) {
 		return
 	}
 	p.debug(pod, r)
 	network := ""
-	if needsSandbox(pod) {
+	if podspec.NeedsSandbox(pod) {
 		network = r.peek("").ID
 	}
 	for _, w := range want {
-		at := Place{pod.UID, w.spec.Name}
-		if !p.free(at) || slices.Contains(stopping, w.spec.Name) || !p.due(r.peek(w.spec.Name)) {
+		at := Place{pod.UID, w.Spec.Name}
+		if !p.free(at) || slices.Contains(stopping, w.Spec.Name) || !p.due(r.peek(w.Spec.Name)) {
 			continue
 		}
-		devices, lacks := p.assign(at, w.spec)
-		cpus, exclusive, few := p.processors(at, pod, w.spec)
+		devices, lacks := p.assign(at, w.Spec)
+		cpus, exclusive, few := p.processors(at, pod, w.Spec)
 		if lacks == "" {
 			lacks = few
 		}
-		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.spec, Kind: w.kind, Network: network, Start: r.Start, Counts: r.Counts,
-			Attempt: nextAttempt(r.peek(w.spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive, NUMA: r.NUMA})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Network: network, Start: r.Start, Counts: r.Counts,
+			Attempt: nextAttempt(r.peek(w.Spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive, NUMA: r.NUMA})
 	}
 	p.updates(pod, r, stopping)
 	p.starts(pod, r)
@@ -242,7 +236,7 @@ func (p *pass) started(r *Record) bool {
 // tells whether it is. When it has died, everything that shared it goes first: a
 // container cannot move to another network. What has ended for good stays, with the
 // network that it had, and whose processes it saw: nothing else would tell that it is not to run again.
-func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
+func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) bool {
 	box := r.peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
 		return true
@@ -250,7 +244,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 	if len(want) == 0 && !running(r) {
 		return true // nothing needs it any more
 	}
-	if box.ID == "" && alone(pod) && !sharesProcesses(pod) && running(r) {
+	if box.ID == "" && podspec.HasOneContainer(pod) && !podspec.SharesProcesses(pod) && running(r) {
 		return true // an earlier version has started it without: it is not restarted for the sake of a variable
 	}
 	others, spent := 0, spent(pod, r)
@@ -260,7 +254,7 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 			continue
 		}
 		others++
-		p.remove(in, pod, deletionGrace(pod), "the pod's network has gone")
+		p.remove(in, pod, podspec.Grace(pod), "the pod's network has gone")
 	}
 	at := Place{Pod: pod.UID}
 	switch {
@@ -270,15 +264,15 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []wanted) bool {
 			p.remove(in, pod, 0, "the pod's network has gone")
 		}
 	case p.due(box):
-		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts, NUMA: r.NUMA})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: podspec.KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts, NUMA: r.NUMA})
 	}
 	return false
 }
 
 // spent lists the ids of the app containers of a pod that have ended and are not started again, and of the ephemeral ones.
 func spent(pod *corev1.Pod, r *Record) (ids []string) {
-	for _, w := range slices.Concat(everyContainer(pod), ephemerals(pod)) {
-		if c := r.peek(w.spec.Name); c.ID != "" && c.Ended != nil && (w.kind == KindEphemeral || w.kind == KindApp && !restarts(pod, w, c)) {
+	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
+		if c := r.peek(w.Spec.Name); c.ID != "" && c.Ended != nil && (w.Kind == podspec.KindEphemeral || w.Kind == podspec.KindApp && !restarts(pod, w, c)) {
 			ids = append(ids, c.ID)
 		}
 	}

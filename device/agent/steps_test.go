@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -24,7 +25,7 @@ import (
 func TestDecidingIsPure(t *testing.T) {
 	acts := []string{"context", "database/sql", "log/slog", "math/rand/v2", "net", "net/http", "os", "sync", "sync/atomic", "syscall"}
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
-	for _, name := range []string{"step.go", "steps.go", "stop.go", "shape.go", "record.go", "probing.go", "admit.go", "devices.go", "policy.go", "podstatus.go", "sources.go", "spec.go", "swap.go", "topology.go", "valid.go"} {
+	for _, name := range []string{"step.go", "steps.go", "stop.go", "shape.go", "record.go", "probing.go", "admit.go", "devices.go", "policy.go", "podstatus.go", "spec.go", "swap.go", "topology.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -212,7 +213,7 @@ func TestSteps(t *testing.T) {
 		return func(w *world) {
 			for i := range w.containers {
 				c := &w.containers[i]
-				if c.Net = "net:[1]"; c.Labels[LabelKind] == KindSandbox {
+				if c.Net = "net:[1]"; c.Labels[LabelKind] == podspec.KindSandbox {
 					c.StartedAt, c.Net = c.StartedAt.Add(later), net
 				} else if c.Labels[LabelContainer] == "c1" {
 					c.Net, c.StartedAt = net, c.StartedAt.Add(later)
@@ -251,7 +252,7 @@ func TestSteps(t *testing.T) {
 			[]string{"reject default/one: DeadlineExceeded: Pod was active on the node longer than the specified deadline"}},
 		{"when a pod's network has died, everything in it goes first", []corev1.Pod{two}, func(w *world) {
 			for i := range w.containers {
-				if c := &w.containers[i]; c.Labels[LabelKind] == KindSandbox {
+				if c := &w.containers[i]; c.Labels[LabelKind] == podspec.KindSandbox {
 					c.State = engine.Exited
 				}
 			}
@@ -446,7 +447,7 @@ func FuzzSteps(f *testing.F) {
 		}
 		var got []string
 		for _, c := range w.containers {
-			if !w.foreign[c.ID] && c.State == engine.Running && c.Labels[LabelKind] == KindApp {
+			if !w.foreign[c.ID] && c.State == engine.Running && c.Labels[LabelKind] == podspec.KindApp {
 				got = append(got, c.Labels[LabelPodName]+"/"+c.Labels[LabelContainer])
 			}
 			if w.foreign[c.ID] && c.ID != "f2" && c.State != engine.Running {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // replace stops the containers that run but should not run as they are: their
@@ -17,31 +18,31 @@ import (
 // back elsewhere, or their network is not the pod's any more. It returns their names.
 func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	var names []string
-	for _, w := range everyContainer(pod) {
-		c := r.peek(w.spec.Name)
+	for _, w := range podspec.Containers(pod) {
+		c := r.peek(w.Spec.Name)
 		why := c.Kill
-		switch hash := specHash(w.spec); {
+		switch hash := specHash(w.Spec); {
 		case !c.Running() || c.Hash == hash || strings.HasPrefix(hash, c.Hash+"-"): // see resized
-		case resized(c.Hash, w.spec):
-			why = fmt.Sprintf("Container %s resize requires restart", w.spec.Name)
+		case resized(c.Hash, w.Spec):
+			why = fmt.Sprintf("Container %s resize requires restart", w.Spec.Name)
 		default:
-			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.spec.Name)
+			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.Spec.Name)
 		}
 		for _, in := range p.instances[pod.UID] {
-			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && policyOf(pod, w) != corev1.RestartPolicyNever {
-				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.spec.Name, moved)
+			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && podspec.RestartPolicy(pod, w) != corev1.RestartPolicyNever {
+				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.Spec.Name, moved)
 			}
-			if why == "" && in.ID == c.ID && p.cutOff(in) && (isSidecar(w) || w.kind == KindApp && policyOf(pod, w) == corev1.RestartPolicyAlways) {
-				why = fmt.Sprintf("Container %s will be restarted: the pod's network was restarted under it", w.spec.Name)
+			if why == "" && in.ID == c.ID && p.cutOff(in) && (podspec.IsSidecar(w) || w.Kind == podspec.KindApp && podspec.RestartPolicy(pod, w) == corev1.RestartPolicyAlways) {
+				why = fmt.Sprintf("Container %s will be restarted: the pod's network was restarted under it", w.Spec.Name)
 			}
 		}
 		if why == "" || !c.Running() {
 			continue
 		}
-		names = append(names, w.spec.Name)
+		names = append(names, w.Spec.Name)
 		for _, in := range p.instances[pod.UID] {
 			if in.ID == c.ID {
-				p.stop(in, pod, w.spec, probeGrace(pod, w.spec, c), why)
+				p.stop(in, pod, w.Spec, probeGrace(pod, w.Spec, c), why)
 			}
 		}
 	}
@@ -74,7 +75,7 @@ func (p *pass) tidy(pod *corev1.Pod) {
 			if !slices.ContainsFunc(p.instances[pod.UID], func(other Instance) bool {
 				return (other.State == engine.Running || other.State == engine.Paused) && sharedBy([]Instance{other}, in)
 			}) {
-				p.stop(in, pod, specOf(pod, at.Container), deletionGrace(pod), "an older instance of the container runs beside it")
+				p.stop(in, pod, podspec.Find(pod, at.Container), podspec.Grace(pod), "an older instance of the container runs beside it")
 			}
 		case n > 2 || in.State == engine.Created:
 			p.remove(in, pod, 0, "an older instance of the container is left over")
@@ -91,7 +92,7 @@ func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
 	for _, in := range p.instances[pod.UID] {
 		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
 			others = true
-			p.stop(in, pod, specOf(pod, in.Place.Container), grace, why, p.before(in, pod)...)
+			p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.before(in, pod)...)
 		}
 	}
 	for _, in := range p.instances[pod.UID] {
@@ -126,7 +127,7 @@ func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why
 // remove removes an instance, stopping it first.
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
 	if in.State == engine.Running || in.State == engine.Paused {
-		p.stop(in, pod, specOf(pod, in.Place.Container), grace, why, p.before(in, pod)...)
+		p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.before(in, pod)...)
 	} else if p.free(in.Place) && !sharedBy(p.instances[in.Place.Pod], in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
 		p.busy[in.Place] = Doing{Since: p.now}

@@ -16,6 +16,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 const (
@@ -42,33 +43,6 @@ func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 		sum += n
 	}
 	return sum
-}
-
-func liesOnDisk(v *corev1.Volume) bool {
-	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory
-}
-
-// limitsStorage tells whether a pod has a limit that only measuring enforces.
-func limitsStorage(pod *corev1.Pod) bool {
-	for i := range pod.Spec.Volumes {
-		if sizeLimit(&pod.Spec.Volumes[i]) != nil {
-			return true
-		}
-	}
-	for _, w := range everyContainer(pod) {
-		if q, has := w.spec.Resources.Limits[corev1.ResourceEphemeralStorage]; has && !q.IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-// sizeLimit is the size of an emptyDir that is not a file system of its own.
-func sizeLimit(v *corev1.Volume) *resource.Quantity {
-	if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
-		return nil
-	}
-	return v.EmptyDir.SizeLimit
 }
 
 // TooMuch says, in the kubelet's words, why a pod has to go that has written more than it
@@ -231,4 +205,31 @@ func (a *Agent) judgeStorage(m measured) {
 			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many files, or the disk is slow; it is measured again in %s", storageMost, m.sum, wait)
 	}
 	r.Unmeasured = !m.whole
+}
+
+func liesOnDisk(v *corev1.Volume) bool {
+	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory
+}
+
+// limitsStorage tells whether a pod has a limit that only measuring enforces.
+func limitsStorage(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Volumes {
+		if sizeLimit(&pod.Spec.Volumes[i]) != nil {
+			return true
+		}
+	}
+	for _, w := range podspec.Containers(pod) {
+		if q, has := w.Spec.Resources.Limits[corev1.ResourceEphemeralStorage]; has && !q.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// sizeLimit is the size of an emptyDir that is not a file system of its own.
+func sizeLimit(v *corev1.Volume) *resource.Quantity {
+	if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
+		return nil
+	}
+	return v.EmptyDir.SizeLimit
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -38,7 +39,7 @@ func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 	if _, has := c.Resources.Requests[corev1.ResourceMemory]; !has {
 		request = limit
 	}
-	if node.SwapUse != LimitedSwap || qosOf(pod) != corev1.PodQOSBurstable || priority(pod) >= systemCritical ||
+	if node.SwapUse != LimitedSwap || podspec.QOSClass(pod) != corev1.PodQOSBurstable || podspec.Priority(pod) >= podspec.SystemCritical ||
 		request <= 0 || request == limit || node.Memory <= 0 || request > node.Memory {
 		return 0
 	}

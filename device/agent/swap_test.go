@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // sized is a pod of one container that requests and limits so much memory; empty: nothing.
@@ -67,8 +68,8 @@ func TestSwapOfContainers(t *testing.T) {
 		{"burstable by another container, and asks for nothing", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, sized("x", "1Gi", "2Gi").Spec.Containers[0])
 		}, "", ""), LimitedSwap, 1 << 30, v2, all, 0},
-		{"critical for the system", of(func(p *corev1.Pod) { n := int32(systemCritical); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 0},
-		{"nearly critical", of(func(p *corev1.Pod) { n := int32(systemCritical - 1); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
+		{"critical for the system", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 0},
+		{"nearly critical", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
 		{"NoSwap", of(nil, "1Gi", "2Gi"), NoSwap, 1 << 30, v2, 2 << 30, 0},
 		{"NoSwap without a limit: the engine limits swap with memory only", of(nil, "1Gi", ""), NoSwap, 1 << 30, v2, all, 0},
 		{"nothing said is NoSwap", of(nil, "", ""), "", 1 << 30, v2, all, 0},

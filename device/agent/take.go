@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -40,7 +41,7 @@ func (a *Agent) take(s Step, now time.Time) {
 	if s.Action == Run || s.Action == Hook {
 		l.cancels[flightOf(s)] = cancel
 	}
-	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), block: l.desired.PodCIDR}
+	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), node: l.o.Node, block: l.desired.PodCIDR}
 	if s.Action == Run {
 		j.hard = a.limits().Hard
 	}
@@ -51,13 +52,13 @@ func (a *Agent) take(s Step, now time.Time) {
 	})
 }
 
-func (a *Agent) sourcesOf(s Step) sources {
+func (a *Agent) sourcesOf(s Step) podspec.Sources {
 	if s.Pod == nil {
-		return sources{}
+		return podspec.Sources{}
 	}
 	l := &a.loop
 	src := sourcesOf(l.desired, s.Pod, l.o.Node, podIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
-	src.devices, src.booting = s.Devices, time.Since(l.o.Node.Booted) < bootTime
+	src.Devices, src.Booting = s.Devices, time.Since(l.o.Node.Booted) < bootTime
 	return src
 }
 
@@ -197,7 +198,7 @@ func (a *Agent) probed(s Step, err error, now time.Time) {
 	}
 	was := c.Probe[s.Probe].Passed
 	told := c.Probed(s, err, now)
-	if is := c.Probe[s.Probe].Passed; is != was && s.Probe != Liveness {
+	if is := c.Probe[s.Probe].Passed; is != was && s.Probe != podspec.Liveness {
 		a.work.Go(func() { a.disk.noteProbe(s, is) })
 	}
 	if told != "" {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 )
 
 // TopologyPolicy says what the NUMA nodes of a container's resources have to do with each other; the kubelet's
@@ -203,20 +204,20 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 		cpus, devices := needOf(pod)
 		best, admit = merge(node.Topology, len(node.NUMA), p.hintsFor(cpus, devices, taken))
 	}
-	for _, w := range everyContainer(pod) {
+	for _, w := range podspec.Containers(pod) {
 		if node.Scope != PodScope {
-			best, admit = merge(node.Topology, len(node.NUMA), p.hintsFor(wholeCPUs(pod, w.spec), asked(w.spec), taken))
+			best, admit = merge(node.Topology, len(node.NUMA), p.hintsFor(wholeCPUs(pod, w.Spec), asked(w.Spec), taken))
 		}
 		if !admit {
 			return nil
 		}
 		for i := range node.NUMA {
 			if best.nodes&(1<<i) != 0 {
-				numa[w.spec.Name] = append(numa[w.spec.Name], node.NUMA[i].ID)
+				numa[w.Spec.Name] = append(numa[w.Spec.Name], node.NUMA[i].ID)
 			}
 		}
-		if w.kind == KindApp || isSidecar(w) { // what an init container has is free again before the others start
-			taken.take(pod, w, numa[w.spec.Name], nil, node)
+		if w.Kind == podspec.KindApp || podspec.IsSidecar(w) { // what an init container has is free again before the others start
+			taken.take(pod, w, numa[w.Spec.Name], nil, node)
 		}
 	}
 	return numa
@@ -250,13 +251,13 @@ func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64)
 	devices = map[corev1.ResourceName]int64{}
 	var running int64
 	runningDevices := map[corev1.ResourceName]int64{}
-	for _, w := range everyContainer(pod) { // init containers first
-		n, want := wholeCPUs(pod, w.spec), asked(w.spec)
+	for _, w := range podspec.Containers(pod) { // init containers first
+		n, want := wholeCPUs(pod, w.Spec), asked(w.Spec)
 		cpus = max(cpus, running+n)
 		for name, k := range want {
 			devices[name] = max(devices[name], runningDevices[name]+k)
 		}
-		if w.kind == KindInit && !isSidecar(w) {
+		if w.Kind == podspec.KindInit && !podspec.IsSidecar(w) {
 			continue
 		}
 		running += n
@@ -313,11 +314,11 @@ func (t *taken) of(offer hardware.Resource, nodes []hardware.NUMANode) (total, f
 func (p *pass) taken(pods []*corev1.Pod) *taken {
 	t := &taken{cpus: make([]int64, len(p.o.Node.NUMA))}
 	for _, pod := range pods {
-		for _, w := range everyContainer(pod) {
-			if w.kind == KindInit && !isSidecar(w) {
+		for _, w := range podspec.Containers(pod) {
+			if w.Kind == podspec.KindInit && !podspec.IsSidecar(w) {
 				continue
 			}
-			at := Place{pod.UID, w.spec.Name}
+			at := Place{pod.UID, w.Spec.Name}
 			var has []hardware.Device
 			for _, in := range p.instances[pod.UID] {
 				if in.Place == at {
@@ -332,8 +333,8 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 }
 
 // take takes what a container has: these devices or, where it has none yet, those that it will be given.
-func (t *taken) take(pod *corev1.Pod, w wanted, near []int, has []hardware.Device, node Facts) {
-	left := wholeCPUs(pod, w.spec)
+func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []hardware.Device, node Facts) {
+	left := wholeCPUs(pod, w.Spec)
 	for i, n := range node.NUMA {
 		if near == nil || slices.Contains(near, n.ID) {
 			some := max(min(left, n.Count()-t.cpus[i]), 0)
@@ -346,7 +347,7 @@ func (t *taken) take(pod *corev1.Pod, w wanted, near []int, has []hardware.Devic
 	if len(has) > 0 {
 		return
 	}
-	for name, n := range asked(w.spec) {
+	for name, n := range asked(w.Spec) {
 		for _, offer := range node.Offers {
 			if offer.Name != name {
 				continue
@@ -386,7 +387,7 @@ func isNear(d hardware.Device, nodes []int) bool {
 // kubelet's static policy those of guaranteed pods that ask for whole ones.
 func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	cpu := c.Resources.Limits.Cpu()
-	if cpu.MilliValue()%1000 != 0 || qosOf(pod) != corev1.PodQOSGuaranteed {
+	if cpu.MilliValue()%1000 != 0 || podspec.QOSClass(pod) != corev1.PodQOSGuaranteed {
 		return 0
 	}
 	return cpu.Value()

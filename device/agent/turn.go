@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // A pod that ends stops its sidecars last, as with the kubelet (KEP-753): what they do for the
@@ -19,23 +20,23 @@ import (
 // are none, and the sidecars that come after it. Of a pod that is no longer known the labels tell
 // as much as they can.
 func (p *pass) before(in Instance, pod *corev1.Pod) (ids []string) {
-	if in.Kind != KindInit {
+	if in.Kind != podspec.KindInit {
 		return nil
 	}
 	last := map[string]bool{}
 	if pod != nil {
 		i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == in.Place.Container })
-		if i < 0 || !isSidecar(wanted{&pod.Spec.InitContainers[i], KindInit}) {
+		if i < 0 || !podspec.IsSidecar(podspec.Container{Spec: &pod.Spec.InitContainers[i], Kind: podspec.KindInit}) {
 			return nil
 		}
 		for j := range pod.Spec.InitContainers[i+1:] {
-			if w := (wanted{&pod.Spec.InitContainers[i+1+j], KindInit}); isSidecar(w) {
-				last[w.spec.Name] = true
+			if w := (podspec.Container{Spec: &pod.Spec.InitContainers[i+1+j], Kind: podspec.KindInit}); podspec.IsSidecar(w) {
+				last[w.Spec.Name] = true
 			}
 		}
 	}
 	for _, other := range p.instances[in.Place.Pod] {
-		if (other.State == engine.Running || other.State == engine.Paused) && (other.Kind == KindApp || last[other.Place.Container]) {
+		if (other.State == engine.Running || other.State == engine.Paused) && (other.Kind == podspec.KindApp || last[other.Place.Container]) {
 			ids = append(ids, other.ID)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/podspec"
 )
 
 // sidecarPod has two containers, and before them a sidecar, an init container that ends, and another sidecar.
@@ -31,8 +32,8 @@ func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
 		}
 		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 	}
-	for _, w := range everyContainer(&p) {
-		w.spec.Image, w.spec.ImagePullPolicy = "app", corev1.PullNever
+	for _, w := range podspec.Containers(&p) {
+		w.Spec.Image, w.Spec.ImagePullPolicy = "app", corev1.PullNever
 	}
 	return p
 }

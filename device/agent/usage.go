@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -133,7 +134,7 @@ func (l *loop) measurables() (all []measurable) {
 	}
 	for _, in := range l.o.Containers {
 		pod := l.pod(in.Place.Pod)
-		if pod != nil && in.State == engine.Running && in.Kind != KindSandbox {
+		if pod != nil && in.State == engine.Running && in.Kind != podspec.KindSandbox {
 			all = append(all, measurable{in.ID, wire.PodUsage{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}, in.Place.Container})
 		}
 	}

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -179,10 +178,10 @@ func TestALongGraceIsALongGrace(t *testing.T) {
 	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second), 1 << 40} {
 		p := makePod("web", "wait")
 		p.Spec.TerminationGracePeriodSeconds, p.Spec.ActiveDeadlineSeconds = &seconds, &seconds
-		if g := deletionGrace(&p); g < 24*time.Hour {
+		if g := podspec.Grace(&p); g < 24*time.Hour {
 			t.Errorf("%d s of grace are %s", seconds, g)
 		}
-		if g := deletionGrace(new(leaving(p, seconds))); g < 24*time.Hour {
+		if g := podspec.Grace(new(leaving(p, seconds))); g < 24*time.Hour {
 			t.Errorf("%d s of grace of its deletion are %s", seconds, g)
 		}
 		bubble(t, func(t *testing.T, d *device) {
@@ -218,41 +217,4 @@ func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
 			t.Errorf("it is ready: %+v", st)
 		}
 	})
-}
-
-func TestPodsThatCannotBeSpokenOfAreLeftOut(t *testing.T) {
-	good := makePod("good", "wait")
-	twin, noUID, noName, nul := makePod("twin", "wait"), makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait")
-	twin.UID, noUID.UID, noName.Name, nul.UID = good.UID, "", "", "a\x00b"
-	kept, left := sift(wire.Desired{Generation: 3, Pods: []corev1.Pod{good, twin, noUID, noName, nul}})
-	if len(kept.Pods) != 1 || kept.Pods[0].Name != "good" || kept.Generation != 3 || len(left) != 4 {
-		t.Errorf("kept %v, left out %q", kept.Pods, left)
-	}
-	many := make([]corev1.Pod, 40_000)
-	for i := range many {
-		many[i].ObjectMeta = metav1.ObjectMeta{Name: "x", Namespace: "y", UID: types.UID(fmt.Sprint(i))}
-	}
-	if kept, left := sift(wire.Desired{Pods: many}); len(kept.Pods) != wire.MaxPods || len(left) != 1 {
-		t.Errorf("kept %d, left out %q", len(kept.Pods), left)
-	}
-}
-
-// Bytes of a secret that no program can be given are a matter of that container.
-func TestANULInASecretIsNoEnvironment(t *testing.T) {
-	src := sourcesFor("uid-1")
-	src.secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: src.pod.Namespace}, Data: map[string][]byte{"key": []byte("a\x00b")}}}
-	c := &src.pod.Spec.Containers[0]
-	for name, from := range map[string]func(){
-		"by its key": func() {
-			c.Env = []corev1.EnvVar{{Name: "key", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "key"}}}}
-		},
-		"as a whole": func() {
-			c.Env, c.EnvFrom = nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
-		},
-	} {
-		from()
-		if _, _, err := src.environment(c); err == nil || !strings.Contains(err.Error(), "environment variable key") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }

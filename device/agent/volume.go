@@ -16,6 +16,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
 )
 
 // hasLiveVolumes tells whether a pod has files that follow what they are made of.
@@ -104,7 +105,7 @@ func (d *disk) dir(v *corev1.Volume, pod types.UID) string {
 
 // clean removes everything of a pod. Of a pod whose uid is none there is nothing.
 func (d *disk) clean(pod types.UID) error {
-	if !isUID(pod) {
+	if !podspec.IsUID(pod) {
 		return nil
 	}
 	defer d.making.take(pod)()
@@ -178,12 +179,12 @@ func (m *mounted) close() error {
 var errSubPath = errors.New("subPath")
 
 // mountedBy finds the volume that a container mounts.
-func mountedBy(src sources, c *corev1.Container, m corev1.VolumeMount) (*corev1.Volume, error) {
-	i := slices.IndexFunc(src.pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+func mountedBy(src podspec.Sources, c *corev1.Container, m corev1.VolumeMount) (*corev1.Volume, error) {
+	i := slices.IndexFunc(src.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 	if i < 0 {
 		return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
 	}
-	return &src.pod.Spec.Volumes[i], nil
+	return &src.Pod.Spec.Volumes[i], nil
 }
 
 // notWritten is why a volume of files is not up to date.
@@ -193,10 +194,10 @@ func (e notWritten) Unwrap() error { return e.error }
 
 // mount prepares one volume for a container. As with the kubelet the files that the pod has had do where it cannot have
 // others now: a secret that was deleted does not end what runs with it. Why they are old, refresh tells.
-func (d *disk) mount(src sources, v *corev1.Volume, policy Policy) (volumePlace, error) {
+func (d *disk) mount(src podspec.Sources, v *corev1.Volume, policy Policy) (volumePlace, error) {
 	p, err := d.volume(src, v, policy)
 	if errors.As(err, &notWritten{}) {
-		dir := d.dir(v, src.pod.UID)
+		dir := d.dir(v, src.Pod.UID)
 		if _, e := os.Stat(filepath.Join(dir, dataLink)); e == nil {
 			p.file, err = hold(dir)
 		}
@@ -208,7 +209,7 @@ func (d *disk) mount(src sources, v *corev1.Volume, policy Policy) (volumePlace,
 }
 
 // setUp prepares the volumes that a container mounts, but for images, which are pulled first.
-func (d *disk) setUp(src sources, c *corev1.Container, policy Policy) error {
+func (d *disk) setUp(src podspec.Sources, c *corev1.Container, policy Policy) error {
 	for _, m := range c.VolumeMounts {
 		v, err := mountedBy(src, c, m)
 		if err != nil {
@@ -230,7 +231,7 @@ func (d *disk) setUp(src sources, c *corev1.Container, policy Policy) error {
 
 // prepareMounts prepares the volumes that a container mounts and says where they are.
 // The caller closes what it gets, also with an error.
-func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*mounted, error) {
+func (d *disk) prepareMounts(src podspec.Sources, c *corev1.Container, policy Policy) (*mounted, error) {
 	out := &mounted{}
 	for _, m := range c.VolumeMounts {
 		v, err := mountedBy(src, c, m)
@@ -244,11 +245,11 @@ func (d *disk) prepareMounts(src sources, c *corev1.Container, policy Policy) (*
 		out.closing = append(out.closing, p.file.Close)
 		sub := m.SubPath
 		if m.SubPathExpr != "" {
-			_, values, err := src.environment(c)
+			_, values, err := src.Environment(c)
 			if err != nil {
 				return out, err
 			}
-			if sub, err = expandSubPath(m.SubPathExpr, values); err != nil {
+			if sub, err = podspec.ExpandSubPath(m.SubPathExpr, values); err != nil {
 				return out, fmt.Errorf("%w of volume %q: %w", errSubPath, v.Name, err)
 			}
 		}
@@ -318,13 +319,13 @@ type volumePlace struct {
 }
 
 // volume prepares one volume.
-func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePlace, err error) {
+func (d *disk) volume(src podspec.Sources, v *corev1.Volume, policy Policy) (p volumePlace, err error) {
 	if v.HostPath != nil {
 		p.file, p.fixed, err = hostPath(v.HostPath, policy)
 		return p, err
 	}
-	if !isUID(src.pod.UID) || len(validation.IsDNS1123Label(v.Name)) > 0 {
-		return p, fmt.Errorf("no directory is made for volume %q of pod %q: such names lead elsewhere", v.Name, src.pod.UID)
+	if !podspec.IsUID(src.Pod.UID) || len(validation.IsDNS1123Label(v.Name)) > 0 {
+		return p, fmt.Errorf("no directory is made for volume %q of pod %q: such names lead elsewhere", v.Name, src.Pod.UID)
 	}
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -332,13 +333,13 @@ func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePla
 	case v.Image != nil:
 		return d.imageVolume(src, v)
 	}
-	defer d.making.take(src.pod.UID)()
+	defer d.making.take(src.Pod.UID)()
 	root, err := os.OpenRoot(d.rootOf(v))
 	if err != nil {
 		return p, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	if err := root.MkdirAll(filepath.Dir(volumePath(src.pod.UID, v.Name)), 0o700); err != nil {
+	if err := root.MkdirAll(filepath.Dir(volumePath(src.Pod.UID, v.Name)), 0o700); err != nil {
 		return p, err
 	}
 	p.fixed = true
@@ -353,7 +354,7 @@ func (d *disk) volume(src sources, v *corev1.Volume, policy Policy) (p volumePla
 	if err != nil {
 		return p, err
 	}
-	p.file, err = hold(d.dir(v, src.pod.UID))
+	p.file, err = hold(d.dir(v, src.Pod.UID))
 	return p, err
 }
 
@@ -366,19 +367,12 @@ func groupOf(pod *corev1.Pod) int {
 }
 
 // writeVolume makes the directory of a volume of files hold what it should.
-func writeVolume(root *os.Root, src sources, v *corev1.Volume) error {
-	files, err := src.files(v)
+func writeVolume(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
+	files, err := src.Files(v)
 	if err != nil {
 		return err
 	}
-	size := 0
-	for _, f := range files {
-		size += len(f.data)
-	}
-	if size > maxVolumeSize {
-		return fmt.Errorf("its files have %d bytes, at most %d are written", size, maxVolumeSize)
-	}
-	name := volumePath(src.pod.UID, v.Name)
+	name := volumePath(src.Pod.UID, v.Name)
 	if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -389,12 +383,12 @@ func writeVolume(root *os.Root, src sources, v *corev1.Volume) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeFiles(dir, files, groupOf(src.pod)), dir.Close())
+	return errors.Join(writeFiles(dir, files, groupOf(src.Pod)), dir.Close())
 }
 
 // emptyDir makes the directory of an emptyDir, whole or not at all.
-func (d *disk) emptyDir(root *os.Root, src sources, v *corev1.Volume) error {
-	name, group := volumePath(src.pod.UID, v.Name), groupOf(src.pod)
+func (d *disk) emptyDir(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
+	name, group := volumePath(src.Pod.UID, v.Name), groupOf(src.Pod)
 	if v.EmptyDir.Medium == corev1.StorageMediumMemory && d.mounts.why == "" {
 		path := filepath.Join(d.memory, name)
 		if isMounted(path) {
@@ -414,7 +408,7 @@ func (d *disk) emptyDir(root *os.Root, src sources, v *corev1.Volume) error {
 	if _, err := root.Lstat(name); err == nil {
 		return nil
 	}
-	return newDir(root, volumePath(src.pod.UID, ".new-"+v.Name), name, group)
+	return newDir(root, volumePath(src.Pod.UID, ".new-"+v.Name), name, group)
 }
 
 // newDir makes a directory that everybody may use, and a group's, whole or not at all.
@@ -439,14 +433,14 @@ func newDir(root *os.Root, fresh, name string, group int) error {
 
 // memorySize is how big an emptyDir in memory may become: as the kubelet's, what the
 // volume says, but no more than the pod's memory limit or the device has for pods.
-func memorySize(src sources, v *corev1.Volume) string {
-	size := src.memoryBytes
+func memorySize(src podspec.Sources, v *corev1.Volume) string {
+	size := src.Allocatable.Memory().Value()
 	smaller := func(n int64) {
 		if n > 0 && (size <= 0 || n < size) {
 			size = n
 		}
 	}
-	limits := resourcehelper.PodLimits(src.pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(src.Pod, resourcehelper.PodResourcesOptions{})
 	smaller(limits.Memory().Value())
 	if q := v.EmptyDir.SizeLimit; q != nil {
 		smaller(q.Value())
@@ -458,14 +452,14 @@ func memorySize(src sources, v *corev1.Volume) string {
 }
 
 // refresh brings the files of a pod's volumes up to date.
-func (d *disk) refresh(src sources) error {
+func (d *disk) refresh(src podspec.Sources) error {
 	var errs []error
-	for i := range src.pod.Spec.Volumes {
-		v := &src.pod.Spec.Volumes[i]
-		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Image != nil || !isUID(src.pod.UID) {
+	for i := range src.Pod.Spec.Volumes {
+		v := &src.Pod.Spec.Volumes[i]
+		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Image != nil || !podspec.IsUID(src.Pod.UID) {
 			continue
 		}
-		if _, err := os.Stat(d.dir(v, src.pod.UID)); err != nil {
+		if _, err := os.Stat(d.dir(v, src.Pod.UID)); err != nil {
 			continue // nothing mounts it yet
 		}
 		p, err := d.volume(src, v, Policy{})

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -65,15 +66,15 @@ func mountsUnder(t *testing.T, dir string) (list []string) {
 }
 
 // sourcesFor are the sources of a pod with some volumes, mounted by its first container.
-func sourcesFor(uid string, volumes ...corev1.Volume) sources {
+func sourcesFor(uid string, volumes ...corev1.Volume) podspec.Sources {
 	p := makePod("p", "wait")
 	p.UID = types.UID(uid)
 	p.Spec.Volumes = volumes
 	for _, v := range volumes {
 		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
-	return sources{pod: &p, memoryBytes: 64 << 20,
-		secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
+	return podspec.Sources{Pod: &p, Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
 }
 
 func emptyDir(name string, medium corev1.StorageMedium) corev1.Volume {
@@ -92,9 +93,9 @@ func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
 	shared := t.TempDir()
 	src := sourcesFor("uid-1", emptyDir("v", ""), corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/d")})
 	policy := allowing(shared)
-	c := &src.pod.Spec.Containers[0]
+	c := &src.Pod.Spec.Containers[0]
 	c.VolumeMounts[0].SubPath = "d/file"
-	empty := d.dir(&src.pod.Spec.Volumes[0], "uid-1")
+	empty := d.dir(&src.Pod.Spec.Volumes[0], "uid-1")
 	tree(t, empty, "d/file")
 	tree(t, shared, "d/inside")
 	m, err := d.prepareMounts(src, c, policy)
@@ -136,8 +137,8 @@ func TestBindsOfACrashAreTakenOff(t *testing.T) {
 	t.Cleanup(func() { made(t, unix.Unmount(shared+"/d", unix.MNT_DETACH)) })
 	tree(t, shared, "d/on-another-disk")
 	src := sourcesFor("uid-1", corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/sub/..")}, secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory))
-	src.pod.Spec.Volumes[0].HostPath.Path = shared + "/d"
-	if _, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], allowing(filepath.Dir(shared))); err != nil {
+	src.Pod.Spec.Volumes[0].HostPath.Path = shared + "/d"
+	if _, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], allowing(filepath.Dir(shared))); err != nil {
 		t.Fatal(err)
 	}
 	if got := mountsUnder(t, filepath.Join(d.memory, bindsDir)); len(got) != 2 {
@@ -149,10 +150,10 @@ func TestBindsOfACrashAreTakenOff(t *testing.T) {
 	if got := mountsUnder(t, filepath.Join(d.memory, bindsDir)); len(got) != 1 {
 		t.Errorf("mounts after: %v", got)
 	}
-	if !isMounted(next.dir(&src.pod.Spec.Volumes[2], "uid-1")) {
+	if !isMounted(next.dir(&src.Pod.Spec.Volumes[2], "uid-1")) {
 		t.Error("the volume in memory has gone")
 	}
-	if b, err := os.ReadFile(next.dir(&src.pod.Spec.Volumes[1], "uid-1") + "/key"); err != nil || string(b) != "hush" {
+	if b, err := os.ReadFile(next.dir(&src.Pod.Spec.Volumes[1], "uid-1") + "/key"); err != nil || string(b) != "hush" {
 		t.Errorf("the secret is %q (%v)", b, err)
 	}
 	made(t, next.clean("uid-1"))
@@ -177,8 +178,8 @@ func TestVolumesAreNobodyElsesBusiness(t *testing.T) {
 		made(t, d.prepare())
 		group := int64(4321)
 		src := sourcesFor("uid-1", emptyDir("v", ""), emptyDir("m", corev1.StorageMediumMemory), secretVolume("s"))
-		src.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-		m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+		src.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+		m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
 		made(t, err)
 		made(t, m.close())
 		umask(old)
@@ -228,19 +229,19 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
-			src.pod.Spec.Volumes[0].EmptyDir.SizeLimit = c.sizeLimit
+			src.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = c.sizeLimit
 			if c.memory != "" {
-				src.pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *limit(c.memory)}
+				src.Pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *limit(c.memory)}
 			}
-			if got := memorySize(src, &src.pod.Spec.Volumes[0]); got != c.want {
+			if got := memorySize(src, &src.Pod.Spec.Volumes[0]); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
 	}
 	d := newDisk(t)
 	src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
-	src.pod.Spec.Volumes[0].EmptyDir.SizeLimit = limit("1Mi")
-	m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+	src.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = limit("1Mi")
+	m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
 	made(t, err)
 	defer func() { made(t, m.close()) }()
 	if err := os.WriteFile(m.mounts[0].Source+"/big", make([]byte, 2<<20), 0o600); err == nil {
@@ -278,8 +279,8 @@ func TestAnAgentThatCannotMountRefusesWhatCouldBeTurned(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			src := sourcesFor("uid-1", c.volume)
-			src.pod.Spec.Containers[0].VolumeMounts[0].SubPath = c.sub
-			m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], policy)
+			src.Pod.Spec.Containers[0].VolumeMounts[0].SubPath = c.sub
+			m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], policy)
 			if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "does not run as root") {
 				t.Error(err)
 			}
@@ -300,13 +301,13 @@ func TestNamesOfAHostileHubLeadNowhere(t *testing.T) {
 			made(t, d.prepare())
 			tree(t, base, "precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious")
 			src := sourcesFor(c.uid, kind)
-			if m, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{}); err == nil {
+			if m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{}); err == nil {
 				t.Errorf("volume %q of pod %q is at %s", c.volume, c.uid, m.mounts[0].Source)
 			}
 			if err := d.refresh(src); err != nil {
 				t.Log(err)
 			}
-			if !isUID(types.UID(c.uid)) {
+			if !podspec.IsUID(types.UID(c.uid)) {
 				made(t, d.clean(types.UID(c.uid)))
 			}
 			for _, name := range []string{"precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious"} {
@@ -343,10 +344,10 @@ func TestFilesAreWrittenInsideOfTheirVolumeOnly(t *testing.T) {
 		d := newDisk(t)
 		out := outside(t)
 		src := sourcesFor("uid-1", secretVolume("s"))
-		dir := d.dir(&src.pod.Spec.Volumes[0], "uid-1")
+		dir := d.dir(&src.Pod.Spec.Volumes[0], "uid-1")
 		tree(t, dir, "x")
 		link(t, out, filepath.Join(dir, plant))
-		_, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+		_, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
 		made(t, err)
 		if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
 			t.Errorf("behind a planted %s: %v", plant, got)
@@ -362,15 +363,15 @@ func TestAVolumeOfFilesHasABound(t *testing.T) {
 	d := newDisk(t)
 	v := secretVolume("s")
 	src := sourcesFor("uid-1", v)
-	src.secrets[0].Data["key"] = make([]byte, 1<<20)
+	src.Secrets[0].Data["key"] = make([]byte, 1<<20)
 	for i := range 17 {
 		v.Secret.Items = append(v.Secret.Items, corev1.KeyToPath{Key: "key", Path: fmt.Sprint("copy-", i)})
 	}
-	if _, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, at most 16777216") {
+	if _, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, at most 16777216") {
 		t.Error(err)
 	}
 	v.Secret.Items = v.Secret.Items[:16]
-	_, err := d.prepareMounts(src, &src.pod.Spec.Containers[0], Policy{})
+	_, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
 	made(t, err)
 }
 
@@ -388,7 +389,7 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	files := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}}
 	pod := makePod("web", "wait")
-	src := sources{pod: &pod, volumes: []wire.Volume{{UID: "volume", Namespace: pod.Namespace, Claim: "mine"}}}
+	src := podspec.Sources{Pod: &pod, Volumes: []wire.Volume{{UID: "volume", Namespace: pod.Namespace, Claim: "mine"}}}
 	defer d.making.take("uid-of-another")() // who removes, or makes
 	defer d.claims.take("volume-of-another")()
 	for _, v := range []*corev1.Volume{&files, &claim} {

@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/link"
 	devmemory "flotilla.dev/device/memory"
+	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
 
@@ -210,7 +211,7 @@ func (d *simDevice) running() map[types.UID]string {
 func (d *simDevice) containers() (out []engine.Container) {
 	list, _ := d.twin.Containers(context.Background(), agent.LabelAgent)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[agent.LabelKind] == agent.KindApp {
+		if c.State == engine.Running && c.Labels[agent.LabelKind] == podspec.KindApp {
 			out = append(out, c)
 		}
 	}
@@ -231,7 +232,7 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 func (d *simDevice) container(uid string) string {
 	list, _ := d.twin.Containers(context.Background(), agent.LabelPodUID+"="+uid)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[agent.LabelKind] == agent.KindApp { // the end of a sandbox is the pod's
+		if c.State == engine.Running && c.Labels[agent.LabelKind] == podspec.KindApp { // the end of a sandbox is the pod's
 			return c.Name
 		}
 	}

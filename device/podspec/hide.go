@@ -1,4 +1,4 @@
-package agent
+package podspec
 
 import (
 	"fmt"
@@ -22,10 +22,10 @@ type hidden struct {
 func (h *hidden) Error() string { return h.text }
 func (h *hidden) Unwrap() error { return h.err }
 
-// hide takes from an error what a container's environment has from secrets: a subPathExpr
+// Hide takes from an error what a container's environment has from secrets: a subPathExpr
 // or a command that is made of it is quoted by whoever fails with it, an engine too, and
 // events are read by those who may not read secrets.
-func (s sources) hide(c *corev1.Container, err error) error {
+func (s Sources) Hide(c *corev1.Container, err error) error {
 	if err == nil || c == nil {
 		return err
 	}
@@ -44,7 +44,7 @@ type secretValue struct{ text, of string }
 
 // secretValues are what a container's environment has from secrets: the values, as they
 // are and as they are quoted, and the names in those that are paths. The longest is first.
-func (s sources) secretValues(c *corev1.Container) (all []secretValue) {
+func (s Sources) secretValues(c *corev1.Container) (all []secretValue) {
 	add := func(of, key string, value []byte) {
 		of = fmt.Sprintf("%s, key %s", of, key)
 		text := string(value)
@@ -59,8 +59,8 @@ func (s sources) secretValues(c *corev1.Container) (all []secretValue) {
 		if from.SecretRef == nil {
 			continue
 		}
-		if m, err := s.secret(from.SecretRef.Name); err == nil && m != nil {
-			for k, v := range secretData(m) {
+		if m, err := s.Secret(from.SecretRef.Name); err == nil && m != nil {
+			for k, v := range SecretData(m) {
 				add(m.Name, k, v)
 			}
 		}
@@ -70,8 +70,8 @@ func (s sources) secretValues(c *corev1.Container) (all []secretValue) {
 			continue
 		}
 		r := e.ValueFrom.SecretKeyRef
-		if m, err := s.secret(r.Name); err == nil && m != nil {
-			add(m.Name, r.Key, secretData(m)[r.Key])
+		if m, err := s.Secret(r.Name); err == nil && m != nil {
+			add(m.Name, r.Key, SecretData(m)[r.Key])
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return len(all[i].text) > len(all[j].text) })

@@ -1,30 +1,36 @@
-package agent
+package podspec
 
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/shared/wire"
 )
 
-func testSources() sources {
-	p := makePod("web", "wait")
+// aPod makes a pod of one container.
+func aPod(name string) corev1.Pod {
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c0", Image: "tool"}}}}
+}
+
+func testSources() Sources {
+	p := aPod("web")
 	p.Labels, p.Annotations = map[string]string{"app": "web", "tier": "front"}, map[string]string{"note": `a "b"`}
-	w := newWorld()
-	s := sourcesOf(w.d, &p, w.o.Node, "10.0.0.9")
-	s.configMaps = []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"logo": {0, 1}}}}
-	s.secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "sec", Namespace: "default"}, Data: map[string][]byte{"k": []byte("s3")}},
+	s := Sources{Pod: &p, NodeName: "pi-1", HostIPs: []string{"192.0.2.7"}, PodIP: "10.0.0.9", Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+	}}
+	s.ConfigMaps = []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"logo": {0, 1}}}}
+	s.Secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "sec", Namespace: "default"}, Data: map[string][]byte{"k": []byte("s3")}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "other"}}}
 	return s
 }
@@ -60,7 +66,7 @@ func TestEnvironment(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			box := corev1.Container{Name: "c", Env: c.env, EnvFrom: c.all, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}
-			got, _, err := testSources().environment(&box)
+			got, _, err := testSources().Environment(&box)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("error %v, want one with %q", err, c.err)
@@ -77,8 +83,9 @@ func TestEnvironment(t *testing.T) {
 // As the kubelet has it, also where a limit is 0.
 func TestALimitThatIsNotSetIsWhatTheDeviceHas(t *testing.T) {
 	s := testSources()
-	s.milliCPU, s.memoryBytes = 4000, 2<<30
-	s.node.Allocatable = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}
+	s.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}
 	none := &corev1.Container{}
 	zero := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("0"), corev1.ResourceMemory: resource.MustParse("0"), corev1.ResourceEphemeralStorage: resource.MustParse("0")}}}
@@ -120,9 +127,15 @@ func TestVariablesThatNameEachOtherHaveAnEnd(t *testing.T) {
 		"one that no one needs": {Env: append(slices.Clone(tower), corev1.EnvVar{Name: "E"})},
 	} {
 		src := testSources()
-		src.configMaps = append(src.configMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "long", Namespace: "default"}, Data: map[string]string{"a": strings.Repeat("x", 200<<10)}})
+		src.ConfigMaps = append(src.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "long", Namespace: "default"}, Data: map[string]string{"a": strings.Repeat("x", 200<<10)}})
 		before := allocated()
-		_, err := containerSpec(Step{Spec: c, Pod: src.pod}, src, Policy{})
+		_, values, err := src.Environment(c)
+		if err == nil {
+			_, err = ExpandAll(c.Command, values)
+		}
+		if err == nil {
+			_, err = ExpandAll(c.Args, values)
+		}
 		if spent := allocated() - before; !errors.Is(err, errTooLong) || spent > 16<<20 {
 			t.Errorf("%s: %v, %d MiB", what, err, spent>>20)
 		}
@@ -136,78 +149,6 @@ func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.TotalAlloc
-}
-
-// A label that the agent reads is the agent's, whatever the image has.
-func TestAnImageSaysNothingForTheAgent(t *testing.T) {
-	l := labels(Step{Pod: testSources().pod}, Facts{Name: "pi-1"})
-	for _, key := range []string{LabelAgent, LabelStateDir, LabelPodUID, LabelPodName, LabelNamespace, LabelContainer, LabelKind, LabelRestarts,
-		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices, LabelShares} {
-		if _, set := l[key]; !set {
-			t.Errorf("%s is left to the image", key)
-		}
-	}
-}
-
-// Files of config maps change all at once, and only when they differ.
-func TestVolumeFiles(t *testing.T) {
-	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = root.Close() })
-	write := func(files map[string]file) string {
-		t.Helper()
-		if err := writeFiles(root, files, -1); err != nil {
-			t.Fatal(err)
-		}
-		now, err := os.Readlink(filepath.Join(dir, dataLink))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return now
-	}
-	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return "none"
-		}
-		return string(b)
-	}
-	one := write(map[string]file{"a": {[]byte("1"), 0o644}, "sub/b": {[]byte("2"), 0o400}})
-	if read("a") != "1" || read("sub/b") != "2" {
-		t.Fatalf("a=%s sub/b=%s", read("a"), read("sub/b"))
-	}
-	if again := write(map[string]file{"a": {[]byte("1"), 0o644}, "sub/b": {[]byte("2"), 0o400}}); again != one {
-		t.Error("the same files were written again")
-	}
-	write(map[string]file{"a": {[]byte("new"), 0o644}, "c": {[]byte("3"), 0o644}})
-	if read("a") != "new" || read("sub/b") != "none" || read("c") != "3" {
-		t.Errorf("a=%s sub/b=%s c=%s", read("a"), read("sub/b"), read("c"))
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 4 { // a, c, ..data, and what it leads to
-		t.Errorf("the directory holds %v (%v)", entries, err)
-	}
-	// An agent that was killed between showing files and naming them.
-	for _, lost := range []string{"c", "a"} {
-		if err := os.Remove(filepath.Join(dir, lost)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(dir, "..files-old"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write(map[string]file{"a": {[]byte("new"), 0o644}, "c": {[]byte("3"), 0o644}})
-	if entries, _ := os.ReadDir(dir); read("a") != "new" || read("c") != "3" || len(entries) != 4 {
-		t.Errorf("after a kill a=%s c=%s, and the directory holds %v", read("a"), read("c"), entries)
-	}
-	for _, bad := range []string{"../x", "/etc/passwd", "..data", "a/../../b", ".."} {
-		if err := addFile(map[string]file{}, bad, nil, 0o644); err == nil {
-			t.Errorf("the path %q is taken", bad)
-		}
-	}
 }
 
 // The others are not concerned: see package wire.
@@ -224,12 +165,12 @@ func TestWhatCannotBeReadIsAnErrorForThoseWhoUseIt(t *testing.T) {
 			corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Optional: &optional}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := makePod("p", "wait")
+			pod := aPod("p")
 			pod.Namespace = "default"
-			src := sources{pod: &pod, secrets: []corev1.Secret{{ObjectMeta: broken}}, configMaps: []corev1.ConfigMap{{ObjectMeta: broken}}}
+			src := Sources{Pod: &pod, Secrets: []corev1.Secret{{ObjectMeta: broken}}, ConfigMaps: []corev1.ConfigMap{{ObjectMeta: broken}}}
 			container := corev1.Container{Name: "c", Env: []corev1.EnvVar{{Name: "X", ValueFrom: &c.env}}}
-			_, _, err := src.environment(&container)
-			_, err2 := src.files(&corev1.Volume{Name: "v", VolumeSource: c.volume})
+			_, _, err := src.Environment(&container)
+			_, err2 := src.Files(&corev1.Volume{Name: "v", VolumeSource: c.volume})
 			for _, err := range []error{err, err2} {
 				if err == nil || !strings.Contains(err.Error(), "cannot read") || name == "a secret" && strings.Contains(err.Error(), "hushhush") {
 					t.Errorf("it is used: %v", err)
@@ -239,82 +180,82 @@ func TestWhatCannotBeReadIsAnErrorForThoseWhoUseIt(t *testing.T) {
 	}
 }
 
-// A container that asks for a path that it cannot have waits as it does at a kubelet,
-// whose volumes are mounted by then.
-func TestABadSubPathIsTheContainersFault(t *testing.T) {
-	bubble(t, func(t *testing.T, d *device) {
-		for i, path := range []string{"/tmp", "..", "a/../../b"} {
-			p := makePod(fmt.Sprintf("bad%d", i), "wait")
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-			c := &p.Spec.Containers[0]
-			c.Env = []corev1.EnvVar{{Name: "WHERE", Value: path}}
-			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: "$(WHERE)"}}
-			d.desire(int64(i+1), p)
-			time.Sleep(time.Second)
-			st := d.wantPhase(p.Name, corev1.PodPending, "")
-			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "subPath") {
-				t.Errorf("with the subPath %q it waits with %+v", path, w)
-			}
-		}
-	})
-}
-
-// Who looks for a key that is missing is told whose key, not where this device keeps its files.
-func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
-	items := []corev1.KeyToPath{{Key: "there", Path: "there"}}
-	secret, config := corev1.LocalObjectReference{Name: "web-tls"}, corev1.LocalObjectReference{Name: "web-conf"}
-	for name, c := range map[string]struct {
-		volume corev1.VolumeSource
-		want   []string
-	}{
-		"a secret":     {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret.Name}}, []string{`secret "web-tls"`}},
-		"a config map": {corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: config, Items: items}}, []string{`configmap "web-conf"`}},
-		"both": {corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{Secret: &corev1.SecretProjection{LocalObjectReference: secret}}, {ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: config}},
-		}}}, []string{`secret "web-tls"`, `configmap "web-conf"`}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *device) {
-				p := makePod("web", "wait")
-				p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: c.volume}}
-				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: ".key"}}
-				meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
-				made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{p},
-					Secrets:    []corev1.Secret{{ObjectMeta: meta("web-tls"), Data: map[string][]byte{"there": nil}}},
-					ConfigMaps: []corev1.ConfigMap{{ObjectMeta: meta("web-conf"), Data: map[string]string{"there": ""}}}}))
-				time.Sleep(time.Second)
-				w := d.wantPhase("web", corev1.PodPending, "").ContainerStatuses[0].State.Waiting
-				for _, want := range append(c.want, `".key"`) {
-					if w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, want) || strings.Contains(w.Message, d.dir) {
-						t.Errorf("it waits with %+v, want %s", w, want)
-					}
-				}
-			})
-		})
+func TestPodsThatCannotBeSpokenOfAreLeftOut(t *testing.T) {
+	good := aPod("good")
+	twin, noUID, noName, nul := aPod("twin"), aPod("a"), aPod("b"), aPod("c")
+	twin.UID, noUID.UID, noName.Name, nul.UID = good.UID, "", "", "a\x00b"
+	kept, left := Sift(wire.Desired{Generation: 3, Pods: []corev1.Pod{good, twin, noUID, noName, nul}})
+	if len(kept.Pods) != 1 || kept.Pods[0].Name != "good" || kept.Generation != 3 || len(left) != 4 {
+		t.Errorf("kept %v, left out %q", kept.Pods, left)
+	}
+	many := make([]corev1.Pod, 40_000)
+	for i := range many {
+		many[i].ObjectMeta = metav1.ObjectMeta{Name: "x", Namespace: "y", UID: types.UID(fmt.Sprint(i))}
+	}
+	if kept, left := Sift(wire.Desired{Pods: many}); len(kept.Pods) != wire.MaxPods || len(left) != 1 {
+		t.Errorf("kept %d, left out %q", len(kept.Pods), left)
 	}
 }
 
-// A variable that is missing or empty leaves nothing of a subPathExpr but the volume itself, or a directory that all pods
-// share whose variable is missing: as at a kubelet the container waits.
-func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
-	bubble(t, func(t *testing.T, d *device) {
-		for i, expr := range []string{"$(EMPTY)", "$(MISSING)", "logs/$(EMPTY)", "$(WHERE)/$(MISSING)", "$(OPTIONAL)"} {
-			p := makePod(fmt.Sprintf("lost%d", i), "wait")
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-			c := &p.Spec.Containers[0]
-			optional := &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}, Key: "k", Optional: new(true)}
-			c.Env = []corev1.EnvVar{{Name: "EMPTY"}, {Name: "WHERE", Value: "a"}, {Name: "OPTIONAL", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: optional}}}
-			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: expr}}
-			d.desire(int64(i+1), p)
-			time.Sleep(time.Second)
-			st := d.wantPhase(p.Name, corev1.PodPending, "")
-			if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "CreateContainerConfigError" || !strings.Contains(w.Message, "subPath") {
-				t.Errorf("with the subPathExpr %q it waits with %+v", expr, w)
+// Bytes of a secret that no program can be given are a matter of that container.
+func TestANULInASecretIsNoEnvironment(t *testing.T) {
+	src := testSources()
+	src.Secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: src.Pod.Namespace}, Data: map[string][]byte{"key": []byte("a\x00b")}}}
+	c := &src.Pod.Spec.Containers[0]
+	for name, from := range map[string]func(){
+		"by its key": func() {
+			c.Env = []corev1.EnvVar{{Name: "key", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "key"}}}}
+		},
+		"as a whole": func() {
+			c.Env, c.EnvFrom = nil, []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
+		},
+	} {
+		from()
+		if _, _, err := src.Environment(c); err == nil || !strings.Contains(err.Error(), "environment variable key") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
+	of := func(data map[string]string) Sources {
+		return Sources{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kiosk"}}, Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "keys"}, StringData: data}}}
+	}
+	c := &corev1.Container{Name: "web", Env: []corev1.EnvVar{
+		{Name: "KEY", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}, Key: "a"}}},
+	}}
+	all := &corev1.Container{Name: "web", EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "keys"}}}}}
+	for _, tt := range []struct{ name, value, text string }{
+		{"as it is", "../hunter2", `"../hunter2" must be a relative path that stays in the volume`},
+		{"as Go quotes it", "hun\tter2", fmt.Sprintf("%q leads out of the volume", "hun\tter2")},
+		{"a name of a path", "deep/hunter2//x", "openat hunter2: not a directory"},
+		{"cleaned", "deep//hunter2", "mkdir /run/x/deep/hunter2: no space left"},
+		{"amid another", "hunter2", `exec: "/bin/run-hunter2-now": no such file`},
+		{"a line of it", "first\nhunter2\n", "cannot open hunter2"},
+	} {
+		for _, c := range []*corev1.Container{c, all} {
+			err := of(map[string]string{"a": tt.value}).Hide(c, fmt.Errorf("%s: %w", tt.text, engine.ErrUnavailable))
+			if got := err.Error(); strings.Contains(got, "hunter2") || strings.Contains(got, "ter2") || !strings.Contains(got, "(secret keys, key a)") {
+				t.Errorf("%s: %s", tt.name, got)
+			}
+			if !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("%s: its cause is lost", tt.name)
 			}
 		}
-	})
-	values := map[string]string{"WHERE": "a", "EMPTY": ""}
-	if sub, err := expandSubPath("$(WHERE)/$$(MISSING)/$WHERE", values); sub != "a/$(MISSING)/$WHERE" || err != nil {
-		t.Errorf("what names no other variable becomes %q, %v", sub, err)
+	}
+	plain := errors.New("no space left on device")
+	if got := of(map[string]string{"a": "hunter2"}).Hide(c, plain); got != plain { //nolint:errorlint // it is the same one
+		t.Errorf("another error becomes %v", got)
+	}
+	if got := of(map[string]string{"b": "no space"}).Hide(c, plain); got != plain { //nolint:errorlint // the same
+		t.Errorf("a key that the container has not: %v", got)
+	}
+}
+
+func TestAFileStaysInItsVolume(t *testing.T) {
+	for _, bad := range []string{"../x", "/etc/passwd", "..data", "a/../../b", ".."} {
+		if err := addFile(map[string]File{}, bad, nil, 0o644); err == nil {
+			t.Errorf("the path %q is taken", bad)
+		}
 	}
 }

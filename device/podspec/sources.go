@@ -1,6 +1,7 @@
-package agent
+package podspec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,56 +15,51 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// sources are what a pod's environment and files are made of.
-type sources struct {
-	pod         *corev1.Pod
-	configMaps  []corev1.ConfigMap
-	secrets     []corev1.Secret
-	volumes     []wire.Volume
-	node        Facts
-	podIP       string
-	memoryBytes int64 // of the device, for a limit that is not set
-	milliCPU    int64
-	devices     []hardware.Device
-	imageUser   string            // as whom the image runs, where asksImage
-	images      map[string]string // copies of images, by the volumes that show them
-	booting     bool              // the device has booted so lately that its network may be coming up
-}
-
-func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) sources {
-	return sources{pod: pod, configMaps: d.ConfigMaps, secrets: d.Secrets, volumes: d.Volumes, node: node, podIP: podIP,
-		memoryBytes: node.Allocatable.Memory().Value(), milliCPU: node.Allocatable.Cpu().MilliValue()}
+// Sources are what a pod's environment and files are made of.
+type Sources struct {
+	Pod         *corev1.Pod
+	ConfigMaps  []corev1.ConfigMap
+	Secrets     []corev1.Secret
+	Volumes     []wire.Volume
+	NodeName    string
+	HostIPs     []string            // the one that counts first
+	Allocatable corev1.ResourceList // of the device, for a limit that is not set
+	PodIP       string
+	Devices     []hardware.Device
+	ImageUser   string            // as whom the image runs, where asksImage
+	Images      map[string]string // copies of images, by the volumes that show them
+	Booting     bool              // the device has booted so lately that its network may be coming up
 }
 
 // configMap finds a config map of the pod's namespace, nil where there is none. One that
 // could not be read is an error for those who use it, also where they could do without.
-func (s sources) configMap(name string) (*corev1.ConfigMap, error) {
-	i := slices.IndexFunc(s.configMaps, func(c corev1.ConfigMap) bool { return c.Name == name && c.Namespace == s.pod.Namespace })
+func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
+	i := slices.IndexFunc(s.ConfigMaps, func(c corev1.ConfigMap) bool { return c.Name == name && c.Namespace == s.Pod.Namespace })
 	if i < 0 {
 		return nil, nil
 	}
-	m := &s.configMaps[i]
+	m := &s.ConfigMaps[i]
 	if why, bad := m.Annotations[wire.Unreadable]; bad {
 		return nil, fmt.Errorf("the device cannot read configmap %q: %s", name, why)
 	}
 	return m, nil
 }
 
-// secret is configMap for secrets. Why one could not be read may quote it, and is not told.
-func (s sources) secret(name string) (*corev1.Secret, error) {
-	i := slices.IndexFunc(s.secrets, func(c corev1.Secret) bool { return c.Name == name && c.Namespace == s.pod.Namespace })
+// Secret is configMap for secrets. Why one could not be read may quote it, and is not told.
+func (s Sources) Secret(name string) (*corev1.Secret, error) {
+	i := slices.IndexFunc(s.Secrets, func(c corev1.Secret) bool { return c.Name == name && c.Namespace == s.Pod.Namespace })
 	if i < 0 {
 		return nil, nil
 	}
-	m := &s.secrets[i]
+	m := &s.Secrets[i]
 	if _, bad := m.Annotations[wire.Unreadable]; bad {
 		return nil, fmt.Errorf("the device cannot read secret %q: it is not what a Secret must be", name)
 	}
 	return m, nil
 }
 
-// secretData is a secret's data with stringData laid over it.
-func secretData(c *corev1.Secret) map[string][]byte {
+// SecretData is a secret's data with stringData laid over it.
+func SecretData(c *corev1.Secret) map[string][]byte {
 	if len(c.StringData) == 0 {
 		return c.Data
 	}
@@ -89,9 +85,9 @@ func configData(c *corev1.ConfigMap) map[string][]byte {
 	return out
 }
 
-// environment computes the environment of a container as the kubelet does: envFrom
+// Environment computes the environment of a container as the kubelet does: envFrom
 // first, then env in its order, where each may use the ones before it.
-func (s sources) environment(c *corev1.Container) ([]string, map[string]string, error) {
+func (s Sources) Environment(c *corev1.Container) ([]string, map[string]string, error) {
 	values := map[string]string{}
 	var order []string
 	room := maxTexts
@@ -103,7 +99,7 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 		values[k] = v
 		room += len(was) - len(v)
 	}
-	names, paths := deviceEnv(s.devices)
+	names, paths := deviceEnv(s.Devices)
 	for _, name := range names {
 		set(name, paths[name])
 	}
@@ -116,7 +112,7 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 				return nil, nil, err
 			}
 			if m == nil {
-				if isTrue(from.ConfigMapRef.Optional) {
+				if IsTrue(from.ConfigMapRef.Optional) {
 					continue
 				}
 				return nil, nil, fmt.Errorf("configmap %q not found", from.ConfigMapRef.Name)
@@ -126,17 +122,17 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 				data[k] = []byte(v)
 			}
 		case from.SecretRef != nil:
-			m, err := s.secret(from.SecretRef.Name)
+			m, err := s.Secret(from.SecretRef.Name)
 			if err != nil {
 				return nil, nil, err
 			}
 			if m == nil {
-				if isTrue(from.SecretRef.Optional) {
+				if IsTrue(from.SecretRef.Optional) {
 					continue
 				}
 				return nil, nil, fmt.Errorf("secret %q not found", from.SecretRef.Name)
 			}
-			data = secretData(m)
+			data = SecretData(m)
 		}
 		keys := make([]string, 0, len(data))
 		for k := range data {
@@ -178,7 +174,7 @@ func (s sources) environment(c *corev1.Container) ([]string, map[string]string, 
 	return out, values, nil
 }
 
-func (s sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (string, bool, error) {
+func (s Sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (string, bool, error) {
 	switch {
 	case from.FieldRef != nil:
 		v, err := s.field(from.FieldRef.FieldPath)
@@ -193,25 +189,25 @@ func (s sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (stri
 			return "", false, err
 		}
 		if m == nil {
-			return "", false, missing(isTrue(r.Optional), "configmap %q not found", r.Name)
+			return "", false, missing(IsTrue(r.Optional), "configmap %q not found", r.Name)
 		}
 		v, has := m.Data[r.Key]
 		if !has {
-			return "", false, missing(isTrue(r.Optional), "couldn't find key %v in ConfigMap %v/%v", r.Key, s.pod.Namespace, r.Name)
+			return "", false, missing(IsTrue(r.Optional), "couldn't find key %v in ConfigMap %v/%v", r.Key, s.Pod.Namespace, r.Name)
 		}
 		return v, true, nil
 	case from.SecretKeyRef != nil:
 		r := from.SecretKeyRef
-		m, err := s.secret(r.Name)
+		m, err := s.Secret(r.Name)
 		if err != nil {
 			return "", false, err
 		}
 		if m == nil {
-			return "", false, missing(isTrue(r.Optional), "secret %q not found", r.Name)
+			return "", false, missing(IsTrue(r.Optional), "secret %q not found", r.Name)
 		}
-		v, has := secretData(m)[r.Key]
+		v, has := SecretData(m)[r.Key]
 		if !has {
-			return "", false, missing(isTrue(r.Optional), "couldn't find key %v in Secret %v/%v", r.Key, s.pod.Namespace, r.Name)
+			return "", false, missing(IsTrue(r.Optional), "couldn't find key %v in Secret %v/%v", r.Key, s.Pod.Namespace, r.Name)
 		}
 		return string(v), true, nil
 	}
@@ -225,39 +221,40 @@ func missing(optional bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-func isTrue(b *bool) bool { return b != nil && *b }
+// IsTrue tells whether an optional flag is set.
+func IsTrue(b *bool) bool { return b != nil && *b }
 
 // field resolves a fieldRef of the downward API.
-func (s sources) field(path string) (string, error) {
+func (s Sources) field(path string) (string, error) {
 	switch path {
 	case "metadata.name":
-		return s.pod.Name, nil
+		return s.Pod.Name, nil
 	case "metadata.namespace":
-		return s.pod.Namespace, nil
+		return s.Pod.Namespace, nil
 	case "metadata.uid":
-		return string(s.pod.UID), nil
+		return string(s.Pod.UID), nil
 	case "metadata.labels":
-		return formatMap(s.pod.Labels), nil
+		return formatMap(s.Pod.Labels), nil
 	case "metadata.annotations":
-		return formatMap(s.pod.Annotations), nil
+		return formatMap(s.Pod.Annotations), nil
 	case "spec.nodeName":
-		return s.node.Name, nil
+		return s.NodeName, nil
 	case "spec.serviceAccountName":
-		return s.pod.Spec.ServiceAccountName, nil
+		return s.Pod.Spec.ServiceAccountName, nil
 	case "status.hostIP":
-		return s.come(s.node.HostIP)
+		return s.come(strings.Join(s.HostIPs[:min(len(s.HostIPs), 1)], ""))
 	case "status.hostIPs":
-		return s.come(strings.Join(s.node.hostIPs(), ","))
+		return s.come(strings.Join(s.HostIPs, ","))
 	case "status.podIP", "status.podIPs": // see isAddress
 		switch {
-		case !s.pod.Spec.HostNetwork:
-			return s.podIP, nil
+		case !s.Pod.Spec.HostNetwork:
+			return s.PodIP, nil
 		case path == "status.podIPs":
 			return s.field("status.hostIPs")
 		}
 		return s.field("status.hostIP")
 	}
-	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.pod.Labels, "metadata.annotations['": s.pod.Annotations} {
+	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.Pod.Labels, "metadata.annotations['": s.Pod.Annotations} {
 		if key, ok := strings.CutPrefix(path, prefix); ok {
 			if key, ok = strings.CutSuffix(key, "']"); ok {
 				return m[key], nil
@@ -269,8 +266,8 @@ func (s sources) field(path string) (string, error) {
 
 // come is the device's addresses, once there are any. As with the kubelet a container that is told of them waits for that;
 // but only as long as the network may be coming up: without network a device runs what it ran.
-func (s sources) come(ips string) (string, error) {
-	if ips == "" && s.booting {
+func (s Sources) come(ips string) (string, error) {
+	if ips == "" && s.Booting {
 		return "", errors.New("host IP unknown: the device has no address yet")
 	}
 	return ips, nil
@@ -290,9 +287,9 @@ func formatMap(m map[string]string) string {
 }
 
 // resource resolves a resourceFieldRef; a limit that is not set is the device's allocatable.
-func (s sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) (string, error) {
+func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) (string, error) {
 	if r.ContainerName != "" && r.ContainerName != c.Name {
-		if c = specOf(s.pod, r.ContainerName); c == nil {
+		if c = Find(s.Pod, r.ContainerName); c == nil {
 			return "", fmt.Errorf("the pod has no container %q", r.ContainerName)
 		}
 	}
@@ -307,11 +304,11 @@ func (s sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) 
 	if q.IsZero() && kind == "limits" {
 		switch name {
 		case "cpu":
-			q = *resource.NewMilliQuantity(s.milliCPU, resource.DecimalSI)
+			q = *s.Allocatable.Cpu()
 		case "memory":
-			q = *resource.NewQuantity(s.memoryBytes, resource.BinarySI)
+			q = *s.Allocatable.Memory()
 		case "ephemeral-storage":
-			q = s.node.Allocatable[corev1.ResourceEphemeralStorage]
+			q = s.Allocatable[corev1.ResourceEphemeralStorage]
 		}
 	}
 	divisor := r.Divisor
@@ -340,9 +337,9 @@ const (
 
 var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB together: no program can be given more, use a file")
 
-// expandSubPath expands a subPathExpr. As with the kubelet each variable in it must have a value: without it the path would
+// ExpandSubPath expands a subPathExpr. As with the kubelet each variable in it must have a value: without it the path would
 // lead to the whole volume, or to where those of all pods lead that lack it.
-func expandSubPath(s string, values map[string]string) (string, error) {
+func ExpandSubPath(s string, values map[string]string) (string, error) {
 	missing := ""
 	out := replace(s, func(name string) string {
 		if values[name] == "" {
@@ -399,7 +396,8 @@ func replace(s string, value func(name string) string) string {
 	return b.String()
 }
 
-func expandAll(in []string, values map[string]string) ([]string, error) {
+// ExpandAll replaces $(NAME) in the words of a command.
+func ExpandAll(in []string, values map[string]string) ([]string, error) {
 	if in == nil {
 		return nil, nil
 	}
@@ -411,4 +409,21 @@ func expandAll(in []string, values map[string]string) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// deviceEnv names the devices of a container in its environment: FLOTILLA_I2C_1=/dev/i2c-1, several with commas between
+// them; what has no node by the name of its network interface.
+func deviceEnv(devices []hardware.Device) (names []string, values map[string]string) {
+	values = map[string]string{}
+	for _, d := range devices {
+		name := "FLOTILLA_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(d.Resource))
+		value := cmp.Or(strings.Join(d.Nodes, ","), d.ID)
+		if have, ok := values[name]; ok {
+			value = have + "," + value
+		} else {
+			names = append(names, name)
+		}
+		values[name] = value
+	}
+	return names, values
 }

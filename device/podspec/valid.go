@@ -1,4 +1,4 @@
-package agent
+package podspec
 
 import (
 	"fmt"
@@ -40,9 +40,9 @@ func addressable(pod *corev1.Pod) bool {
 	return true
 }
 
-// sift returns a desired state with those of its pods that can be told apart and spoken
+// Sift returns a desired state with those of its pods that can be told apart and spoken
 // of, and what speaks against the others.
-func sift(d wire.Desired) (kept wire.Desired, left []string) {
+func Sift(d wire.Desired) (kept wire.Desired, left []string) {
 	kept = d
 	kept.Pods = make([]corev1.Pod, 0, len(d.Pods))
 	seen := make(map[types.UID]bool, len(d.Pods))
@@ -74,15 +74,15 @@ func ptr(s *string) string {
 	return *s
 }
 
-// malformed says what is wrong with a pod in itself, whoever runs it; empty: nothing.
-func malformed(pod *corev1.Pod) string {
+// Malformed says what is wrong with a pod in itself, whoever runs it; empty: nothing.
+func Malformed(pod *corev1.Pod) string {
 	if why := pod.Annotations[wire.Unreadable]; why != "" {
 		return "the device cannot read the pod: " + why
 	}
 	if err := bound.Object(pod); err != nil {
 		return err.Error()
 	}
-	if !isUID(pod.UID) {
+	if !IsUID(pod.UID) {
 		return fmt.Sprintf("metadata.uid: %q cannot be part of a path: it must be letters, digits, '-', '_' and '.'", pod.UID)
 	}
 	if wrong := validation.IsDNS1123Label(pod.Namespace); len(wrong) > 0 {
@@ -105,7 +105,7 @@ func malformed(pod *corev1.Pod) string {
 }
 
 func malformedContainers(pod *corev1.Pod) string {
-	all := slices.Concat(everyContainer(pod), ephemerals(pod))
+	all := slices.Concat(Containers(pod), Ephemerals(pod))
 	if len(pod.Spec.Containers) == 0 {
 		return "spec.containers: a pod has at least one"
 	}
@@ -114,7 +114,7 @@ func malformedContainers(pod *corev1.Pod) string {
 	}
 	names := map[string]bool{}
 	for _, w := range all {
-		c := w.spec
+		c := w.Spec
 		if wrong := validation.IsDNS1123Label(c.Name); len(wrong) > 0 {
 			return fmt.Sprintf("container %q: name: %s", c.Name, wrong[0])
 		}
@@ -133,7 +133,7 @@ func malformedContainers(pod *corev1.Pod) string {
 				return fmt.Sprintf("container %s: volume %q: mountPath %q %s", c.Name, m.Name, m.MountPath, why)
 			}
 		}
-		if why := policy.MountPath(messagePath(c)); why != "" {
+		if why := policy.MountPath(MessagePath(c)); why != "" {
 			return fmt.Sprintf("container %s: terminationMessagePath %q %s", c.Name, c.TerminationMessagePath, why)
 		}
 		if why := policy.WorkingDir(c.WorkingDir); why != "" {
@@ -200,8 +200,8 @@ func filesNamed(v *corev1.Volume) (n int) {
 	return n
 }
 
-// isUID tells whether a pod's uid can be part of a path and of a label.
-func isUID(uid types.UID) bool {
+// IsUID tells whether a pod's uid can be part of a path and of a label.
+func IsUID(uid types.UID) bool {
 	if uid == "" || len(uid) > 128 || uid == "." || uid == ".." {
 		return false
 	}
@@ -211,4 +211,51 @@ func isUID(uid types.UID) bool {
 		}
 	}
 	return true
+}
+
+// Unsupported names the first wish of a pod that this agent cannot fulfil. Such a
+// pod is refused: half of what was asked for is not what was asked for.
+func Unsupported(pod *corev1.Pod) string {
+	for _, v := range pod.Spec.Volumes {
+		s := v.VolumeSource
+		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
+			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
+		}
+		if s.Projected != nil {
+			for _, src := range s.Projected.Sources {
+				if src.ConfigMap == nil && src.Secret == nil && src.DownwardAPI == nil {
+					return fmt.Sprintf("volume %q projects a source that devices do not have: use configMap, secret or downwardAPI (and automountServiceAccountToken: false)", v.Name)
+				}
+			}
+		}
+	}
+	if pod.Spec.HostIPC {
+		return "hostIPC is not supported on devices: remove it"
+	}
+	if SharesProcesses(pod) && (pod.Spec.HostNetwork || pod.Spec.HostPID) {
+		return "shareProcessNamespace is not supported on devices together with hostNetwork or hostPID: remove one of them"
+	}
+	for _, w := range Containers(pod) {
+		if len(w.Spec.VolumeDevices) > 0 {
+			return fmt.Sprintf("container %s: volumeDevices are not supported on devices", w.Spec.Name)
+		}
+		for _, kind := range []string{PostStart, PreStop} {
+			switch h := Hook(w.Spec, kind); {
+			case h == nil:
+			case w.Kind == KindInit && !IsSidecar(w):
+				return fmt.Sprintf("container %s: an init container without restartPolicy: Always has no %s hook", w.Spec.Name, kind)
+			case h.Exec == nil && h.HTTPGet == nil && h.Sleep == nil:
+				return fmt.Sprintf("container %s: the %s hook is of a type that devices do not have: use exec, httpGet or sleep", w.Spec.Name, kind)
+			}
+		}
+		if l := w.Spec.Lifecycle; l != nil && l.StopSignal != nil {
+			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: write STOPSIGNAL into the image", w.Spec.Name)
+		}
+		for k := Startup; k < ProbeKinds; k++ {
+			if pr := ProbeOf(w.Spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil && pr.GRPC == nil {
+				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc", w.Spec.Name, k.Lower())
+			}
+		}
+	}
+	return ""
 }

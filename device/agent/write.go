@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"flotilla.dev/device/podspec"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+const dataLink = "..data"
+
+// writeFiles makes a directory hold exactly the files, all at once, as the kubelet
+// does: they are written beside the old ones, and then one rename of the link
+// ..data shows them all. A program sees either the old set or the new one. Nothing is
+// written where nothing has changed, and nothing outside of the directory, whatever
+// somebody has put into it.
+func writeFiles(dir *os.Root, files map[string]podspec.File, group int) error {
+	shown, _ := dir.Readlink(dataLink) // "" where there is none yet
+	if shown == "" || !same(dir, shown, files) {
+		var err error
+		if shown, err = showFiles(dir, files, group); err != nil {
+			return err
+		}
+	}
+	return nameFiles(dir, files, shown) // also where an agent was ended before it had done that
+}
+
+// showFiles writes files beside the old ones, shows them, and returns where they are.
+func showFiles(dir *os.Root, files map[string]podspec.File, group int) (fresh string, err error) {
+	fresh = "..files-" + strconv.FormatUint(rand.Uint64(), 36)
+	if err := dir.Mkdir(fresh, 0o700); err != nil {
+		return "", err
+	}
+	if err := fill(dir, fresh, files, group); err != nil {
+		return "", errors.Join(err, dir.RemoveAll(fresh))
+	}
+	const tmp = dataLink + "_tmp"
+	_ = dir.RemoveAll(tmp) // left over of a crash
+	if err := dir.Symlink(fresh, tmp); err != nil {
+		return "", err
+	}
+	return fresh, dir.Rename(tmp, dataLink)
+}
+
+// nameFiles gives the files that are shown their names in the directory, and takes all others away.
+func nameFiles(dir *os.Root, files map[string]podspec.File, shown string) error {
+	tops := map[string]bool{}
+	for path := range files {
+		top, _, _ := strings.Cut(path, "/")
+		tops[top] = true
+	}
+	entries, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		keep := e.Name() == dataLink || e.Name() == shown || tops[e.Name()]
+		if !keep {
+			if err := dir.RemoveAll(e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	for top := range tops {
+		if err := dir.Symlink(filepath.Join(dataLink, top), top); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill writes files. Modes are set whatever the umask is: a container that does not
+// run as root reads what its pod lets everybody read.
+func fill(dir *os.Root, in string, files map[string]podspec.File, group int) error {
+	for path, f := range files {
+		full := filepath.Join(in, path)
+		for up := filepath.Dir(full); up != in; up = filepath.Dir(up) {
+			if err := dir.MkdirAll(up, 0o755); err != nil {
+				return err
+			}
+			if err := dir.Chmod(up, 0o755); err != nil {
+				return err
+			}
+		}
+		if err := dir.WriteFile(full, f.Data, 0o600); err != nil {
+			return err
+		}
+		mode := f.Mode
+		if group >= 0 {
+			mode |= mode & 0o400 >> 3 // the group reads what the owner reads
+			if err := dir.Lchown(full, -1, group); err != nil {
+				return err
+			}
+		}
+		if err := dir.Chmod(full, mode); err != nil {
+			return err
+		}
+	}
+	return dir.Chmod(in, 0o755)
+}
+
+// same tells whether a directory holds exactly these files.
+func same(dir *os.Root, in string, files map[string]podspec.File) bool {
+	n := 0
+	err := fs.WalkDir(dir.FS(), in, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		n++
+		rel, err := filepath.Rel(in, path)
+		if err != nil {
+			return err
+		}
+		f, has := files[rel]
+		if !has {
+			return fs.ErrInvalid
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() || info.Size() != int64(len(f.Data)) || info.Mode().Perm()&^0o040 != f.Mode&^0o040 {
+			return fs.ErrInvalid
+		}
+		data, err := dir.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(data, f.Data) {
+			return fs.ErrInvalid
+		}
+		return nil
+	})
+	return err == nil && n == len(files)
+}
