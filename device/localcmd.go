@@ -23,6 +23,7 @@ import (
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
 )
 
@@ -379,7 +380,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 		}
 		fmt.Println("removed", c.Name)
 	}
-	errs = append(errs, agent.RemoveReaders(ctx, o.engine, o.id))
+	errs = append(errs, volume.RemoveReaders(ctx, o.engine, o.id))
 	nodes := map[string]bool{o.node: true} // its network may be there without a container
 	for _, c := range list {
 		nodes[c.Labels[agent.LabelAgent]] = true
@@ -403,12 +404,12 @@ func forget(dir string, keep ...string) error {
 	if volatile == "" {
 		volatile = filepath.Join(dir, "volatile")
 	}
-	if err := agent.RemoveVolumes(dir, volatile); err != nil { // first, for there may be mounts
+	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first, for there may be mounts
 		return fmt.Errorf("forget what this device ran: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
-		if e.Name() != memory.LockFile && e.Name() != agent.PersistentDir && !slices.Contains(keep, e.Name()) {
+		if e.Name() != memory.LockFile && e.Name() != volume.PersistentDir && !slices.Contains(keep, e.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

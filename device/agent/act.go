@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 )
 
 const (
@@ -65,10 +65,10 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		a.disk.forgetHooks(s)
 		return nil
 	case Refresh:
-		return a.disk.refresh(j.src)
+		return a.disk.Refresh(j.src)
 	case Clean:
-		err := a.disk.clean(s.Place.Pod)
-		a.tidyImages()
+		err := a.disk.Clean(s.Place.Pod)
+		a.disk.TidyImages()
 		return err
 	case Hook:
 		return a.postStart(ctx, j)
@@ -96,7 +96,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		return &runError{policyForbidden, errors.New(s.Forbidden)}
 	}
 	if s.Spec != nil {
-		if err := a.disk.setUp(j.src, s.Spec, a.c.Policy); err != nil { // as with the kubelet nothing is pulled for what cannot have its volumes
+		if err := a.disk.SetUp(j.src, s.Spec, a.c.Policy.Document); err != nil { // as with the kubelet nothing is pulled for what cannot have its volumes
 			return a.notMounted(j, err)
 		}
 	}
@@ -116,7 +116,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	}
 	spec, volumes, err := a.specOf(j)
 	defer func() {
-		if err := volumes.close(); err != nil {
+		if err := volumes.Close(); err != nil {
 			a.log.Warn("take off what was mounted to start a container", "err", err)
 		}
 	}()
@@ -128,10 +128,10 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if strings.Contains(err.Error(), filepath.Join(a.disk.memory, bindsDir)) {
+		if strings.Contains(err.Error(), a.disk.Binds()) {
 			err = fmt.Errorf("%w (the container engine does not see what the agent mounts: both must be in the device's first mount namespace)", err)
 		}
-		err = j.src.Hide(s.Spec, err)
+		err = j.src.MaskSecrets(s.Spec, err)
 		switch {
 		case errors.Is(err, engine.ErrUnavailable):
 		case s.Spec == nil:
@@ -180,10 +180,10 @@ func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(re
 // notMounted is the failure of a container that cannot have what it mounts.
 func (a *Agent) notMounted(j job, err error) error {
 	event, reason := failedMount, failedMount
-	if errors.Is(err, errSubPath) { // as with the kubelet, whose volumes are mounted by then
+	if errors.Is(err, volume.ErrSubPath) { // as with the kubelet, whose volumes are mounted by then
 		event, reason = "Failed", "CreateContainerConfigError"
 	}
-	err = j.src.Hide(j.step.Spec, err)
+	err = j.src.MaskSecrets(j.step.Spec, err)
 	a.event(corev1.EventTypeWarning, event, j.step.Pod, j.step.Spec.Name, "%v", err)
 	return &runError{reason, err}
 }
@@ -201,8 +201,8 @@ func latest(image string) bool {
 
 // specOf computes the container to create, with its volumes ready on the disk until
 // the caller closes them, also with an error.
-func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
-	s, volumes := j.step, &mounted{}
+func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
+	s, volumes := j.step, &volume.Mounts{}
 	if s.Spec == nil {
 		path, err := a.pauseFile()
 		if err != nil {
@@ -218,7 +218,7 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 	spec, err := containerSpec(s, j.node, j.src, a.c.Policy)
 	resolving(&spec, s.Pod)
 	if err != nil {
-		err = j.src.Hide(s.Spec, err)
+		err = j.src.MaskSecrets(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerConfigError", err}
 	}
@@ -234,17 +234,21 @@ func (a *Agent) specOf(j job) (engine.Spec, *mounted, error) {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, &runError{"CreateContainerError", err}
 	}
-	if volumes, err = a.disk.prepareMounts(j.src, s.Spec, a.c.Policy); err != nil {
+	if volumes, err = a.disk.PrepareMounts(j.src, s.Spec, a.c.Policy.Document); err != nil {
 		return spec, volumes, a.notMounted(j, err)
 	}
-	spec.Mounts = volumes.mounts
+	spec.Mounts = volumes.List
 	switch source, err := a.disk.message(s); {
 	case err != nil: // as with the kubelet: it runs without
 		a.log.Warn("make the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name, "err", err)
 	case source != "":
 		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: podspec.MessagePath(s.Spec)})
 	}
-	etc, err := a.disk.etc(s, j.src.PodIP)
+	ip := ""
+	if s.Network != "" {
+		ip = j.src.PodIP
+	}
+	etc, err := a.disk.Etc(s.Pod, s.Spec, ip)
 	if err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: make the pod's /etc/hosts: %v", err)
 		return spec, volumes, &runError{"CreateContainerConfigError", err}

@@ -35,6 +35,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/signature"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -96,7 +97,7 @@ type Config struct {
 // An Agent is the agent of one device.
 type Agent struct {
 	c    Config
-	disk disk
+	disk notebook
 	log  *slog.Logger
 
 	inbox   chan func() // what happened, to be taken in by the loop
@@ -105,8 +106,6 @@ type Agent struct {
 	pulls   chan struct{}
 	away    away                      // registries
 	renewed away                      // images that were damaged
-	copying chan struct{}             // held while images are copied for volumes, or copies removed
-	untidy  atomic.Bool               // copies were to be removed while it was held
 	first   chan struct{}             // see Looked
 	beat    atomic.Pointer[time.Time] // the loop's last turn
 	told    published
@@ -167,11 +166,10 @@ func New(c Config) (*Agent, error) {
 		c.Verify = signature.Verify
 	}
 	a := &Agent{
-		c: c, log: c.Log, disk: disk{root: c.VolumesDir, memory: c.MemoryDir},
-		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2), copying: make(chan struct{}, 1),
+		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount, Log: c.Log}},
+		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
 		answers: newAnswers(),
 	}
-	a.disk.mounts.may = mayMount
 	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
 	if c.Uptime == nil {
 		c.Uptime = uptime
@@ -336,4 +334,4 @@ func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format st
 }
 
 // pauseFile is the sandbox's program on the device's disk.
-func (a *Agent) pauseFile() (string, error) { return pause.Write(a.disk.root, runtime.GOARCH) }
+func (a *Agent) pauseFile() (string, error) { return pause.Write(a.disk.Root, runtime.GOARCH) }

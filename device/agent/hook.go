@@ -15,6 +15,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 )
 
 // Hooks are the kubelet's. That of postStart begins when its container has started, and
@@ -214,31 +215,31 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 
 // A note of a hook lies where the pod's volumes lie that do not outlive a boot, under a
 // name that no volume has.
-func (d *disk) hookNote(uid types.UID, kind, id string) string {
-	return filepath.Join(d.memory, podsDir, string(uid), "."+kind+"-"+filepath.Base(id))
+func (d *notebook) hookNote(uid types.UID, kind, id string) string {
+	return filepath.Join(d.Memory, volume.PodsDir, string(uid), "."+kind+"-"+filepath.Base(id))
 }
 
 // noteHook notes that a hook has ended; where it cannot, another agent runs it again.
-func (d *disk) noteHook(s Step, kind string) {
+func (d *notebook) noteHook(s Step, kind string) {
 	path := d.hookNote(s.Place.Pod, kind, s.ID)
-	if d.root == "" || !podspec.IsUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
 		return
 	}
 	_ = os.WriteFile(path, nil, 0o600)
 }
 
 // noteProbe notes whether a probe has passed, for the agent after this one.
-func (d *disk) noteProbe(s Step, passed bool) {
+func (d *notebook) noteProbe(s Step, passed bool) {
 	if passed {
 		d.noteHook(s, s.Probe.String())
-	} else if d.root != "" && podspec.IsUID(s.Place.Pod) {
+	} else if d.Root != "" && podspec.IsUID(s.Place.Pod) {
 		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID)) // should it stay, the next agent finds out by its probes
 	}
 }
 
 // forgetHooks removes the notes of an instance that is being removed.
-func (d *disk) forgetHooks(s Step) {
-	if d.root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
+func (d *notebook) forgetHooks(s Step) {
+	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
 		return
 	}
 	for _, kind := range []string{podspec.PostStart, podspec.PreStop, podspec.Startup.String(), podspec.Readiness.String()} {
@@ -246,8 +247,8 @@ func (d *disk) forgetHooks(s Step) {
 	}
 }
 
-func (d *disk) hookEnded(s Step, kind string) bool {
-	if d.root == "" || !podspec.IsUID(s.Place.Pod) {
+func (d *notebook) hookEnded(s Step, kind string) bool {
+	if d.Root == "" || !podspec.IsUID(s.Place.Pod) {
 		return false
 	}
 	_, err := os.Lstat(d.hookNote(s.Place.Pod, kind, s.ID))

@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 )
 
 // A diary is what the containers of a bubble's device have been asked, and when.
@@ -119,7 +120,7 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 		d.desire(1, p)
 		time.Sleep(6 * time.Hour)
 		st, _ := d.pod("app")
-		notes := entries(filepath.Join(d.dir, "volatile", podsDir, string(p.UID)))
+		notes := namesIn(filepath.Join(d.dir, "volatile", volume.PodsDir, string(p.UID)))
 		notes = slices.DeleteFunc(notes, func(name string) bool {
 			return !strings.HasPrefix(name, "."+podspec.PostStart) && !strings.HasPrefix(name, "."+podspec.PreStop)
 		})
@@ -133,7 +134,7 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 		d.desire(2, p)
 		time.Sleep(6 * time.Hour)
 		st, _ = d.pod("slow")
-		if restarts, execs := st.ContainerStatuses[0].RestartCount, entries(filepath.Join(d.dir, "volatile", "execs")); restarts < 20 || len(execs) > 1 {
+		if restarts, execs := st.ContainerStatuses[0].RestartCount, namesIn(filepath.Join(d.dir, "volatile", "execs")); restarts < 20 || len(execs) > 1 {
 			t.Errorf("after %d restarts there are %d notes of commands", restarts, len(execs))
 		}
 	})
@@ -200,7 +201,7 @@ func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
 		d.engine = e
 		d.start()
 		d.hooking()
-		notes := func() int { return len(entries(d.agent.disk.execs())) }
+		notes := func() int { return len(namesIn(d.agent.disk.execs())) }
 		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1))
 		time.Sleep(20 * time.Second)
 		for range 3 {

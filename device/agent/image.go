@@ -14,6 +14,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/signature"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy"
 )
@@ -280,4 +281,37 @@ func pulledByUs(im engine.Image, pulled []memory.Pulled) bool {
 		return is("")
 	}
 	return !slices.ContainsFunc(im.Tags, func(tag string) bool { return !is(tag) })
+}
+
+// bringImages sees to it that the images are there that a container mounts, as the images of containers are brought, and
+// a copy of each. It returns which copy is which volume's.
+func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, error) {
+	s, copies := j.step, map[string]string{}
+	for _, m := range s.Spec.VolumeMounts {
+		i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		if i < 0 || s.Pod.Spec.Volumes[i].Image == nil || copies[m.Name] != "" {
+			continue
+		}
+		v := s.Pod.Spec.Volumes[i].Image
+		image, err := a.bring(ctx, j, &corev1.Container{Image: v.Reference, ImagePullPolicy: v.PullPolicy})
+		if err != nil {
+			return nil, err
+		}
+		copies[m.Name], err = a.disk.CopyImage(ctx, j.engine, volume.ImageCopy{Image: image, Pod: s.Pod.UID, Container: s.Spec.Name, State: j.node.StateDir, Hard: j.hard})
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, engine.ErrUnavailable):
+			return nil, err
+		default:
+			err = fmt.Errorf("ImageVolumeMountFailed: volume %q: image %s: %w", m.Name, v.Reference, err)
+			a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
+			return nil, &runError{"CreateContainerError", err}
+		}
+	}
+	if a.disk.UsesOnly(s.Pod.UID, s.Spec.Name, copies) {
+		a.disk.TidyImages()
+	}
+	return copies, nil
 }

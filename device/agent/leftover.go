@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
 )
 
 // A Leftover is a stopped container that the engine refuses to remove, because it is being removed
@@ -91,7 +95,7 @@ func (p *pass) leftovers() {
 // before it has left. What somebody has begun by other means is in no note. A boot
 // ends the commands, and the notes are where it ends them too.
 
-func (d *disk) execs() string { return filepath.Join(d.memory, "execs") }
+func (d *notebook) execs() string { return filepath.Join(d.Memory, "execs") }
 
 // noteExec notes a command; strike, that it has ended.
 func (a *Agent) noteExec(exec string) {
@@ -111,7 +115,7 @@ func (a *Agent) strikeExec(exec string) {
 }
 
 // leftover lists the commands that an earlier agent has left.
-func (d *disk) leftover() (execs []string) {
+func (d *notebook) leftover() (execs []string) {
 	entries, _ := os.ReadDir(d.execs()) // none, for most
 	for _, e := range entries {
 		execs = append(execs, e.Name())
@@ -130,4 +134,47 @@ func (a *Agent) endExecs(ctx context.Context, e engine.Engine, execs []string) {
 		}
 		a.strikeExec(exec)
 	}
+}
+
+// dropVolumes removes the volumes that the hub says are to be removed, once all that it
+// does not want any more has stopped: a pod that was deleted by force may still use one.
+func (a *Agent) dropVolumes(now time.Time) {
+	l := &a.loop
+	if l.dropping || now.Before(l.dropAt) {
+		return
+	}
+	var gone []wire.Volume
+	for _, v := range l.desired.Volumes {
+		if v.Remove && podspec.IsUID(v.UID) {
+			if _, err := os.Lstat(filepath.Join(a.disk.Root, volume.PersistentDir, string(v.UID))); err == nil {
+				gone = append(gone, v)
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	for uid, r := range l.o.Pods {
+		if !r.Cleaned && !slices.ContainsFunc(l.desired.Pods, func(p corev1.Pod) bool { return p.UID == uid }) {
+			return
+		}
+	}
+	l.dropping = true
+	a.async(time.Hour, func(context.Context) func() {
+		var errs []error
+		for _, v := range gone {
+			err := a.disk.RemovePersistent(v)
+			if err == nil {
+				a.log.Info("removed the data of a persistent volume, as the hub said", "volume", v.UID)
+			}
+			errs = append(errs, err)
+		}
+		return func() {
+			l.dropping = false
+			err := errors.Join(errs...)
+			if a.trouble("remove the data of persistent volumes; it is tried again each minute", err); err != nil {
+				l.dropAt = time.Now().Add(time.Minute)
+			}
+		}
+	})
 }

@@ -117,18 +117,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	l := &a.loop
 	l.ctx = ctx
-	if err := a.disk.prepare(); err != nil {
+	if err := a.disk.Prepare(); err != nil {
 		a.log.Error("the directories of pods' volumes could not be made ready", "err", err)
-	} else if why := a.disk.mounts.why; why != "" && a.c.Memory.Dir() != "" { // a simulated device has no volumes
+	} else if why := a.disk.NotMounting(); why != "" && a.c.Memory.Dir() != "" { // a simulated device has no volumes
 		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + why)
 	}
-	for _, uid := range a.disk.pods() {
+	for _, uid := range a.disk.Pods() {
 		r := l.o.record(uid) // what of them is no longer desired is cleaned away
 		for name, attempt := range a.disk.attempts(uid) {
 			r.container(name).Attempt = attempt
 		}
 	}
-	a.work.Go(a.tidyImages)
+	a.work.Go(a.disk.TidyImages)
 	a.watch(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()

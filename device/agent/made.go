@@ -12,7 +12,12 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 )
+
+// A notebook is the disk of the pods' volumes with what the agent notes beside these: which containers it has made, which of
+// their hooks and probes have passed, what they say at their end.
+type notebook struct{ volume.Disk }
 
 // Made returns those containers of a list that the agent with this directory made. Labels alone do
 // not tell: an image can bring them, and one that is committed from a container of an agent does.
@@ -20,7 +25,7 @@ import (
 // its creation and its start. A container without a note that has the agent's name for it is of an
 // earlier version, or of an agent that was killed before it wrote the note: it gets one.
 func Made(dir string, list []engine.Container) []engine.Container {
-	d := disk{root: dir}
+	d := notebook{volume.Disk{Root: dir}}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {
 		l, note := c.Labels, ""
 		if uid := types.UID(l[LabelPodUID]); dir != "" && podspec.IsUID(uid) {
@@ -42,30 +47,31 @@ func Made(dir string, list []engine.Container) []engine.Container {
 const madePrefix = ".made-"
 
 // madeNote is the note that the agent made a container. It outlives a boot, as the container does.
-func (d *disk) madeNote(uid types.UID, container, attempt, id string) string {
-	return filepath.Join(d.root, podsDir, string(uid), filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
+func (d *notebook) madeNote(uid types.UID, container, attempt, id string) string {
+	return filepath.Join(d.Root, volume.PodsDir, string(uid), filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
 }
 
 // noteMade notes that a container is the agent's; where it cannot, its name tells.
-func (d *disk) noteMade(s Step, id string) {
+func (d *notebook) noteMade(s Step, id string) {
 	path := d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), id)
-	if d.root != "" && podspec.IsUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
+	if d.Root != "" && podspec.IsUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
 		_ = os.WriteFile(path, nil, 0o600)
 	}
 }
 
-func (d *disk) forgetMade(s Step) {
-	if d.root != "" && podspec.IsUID(s.Place.Pod) {
+func (d *notebook) forgetMade(s Step) {
+	if d.Root != "" && podspec.IsUID(s.Place.Pod) {
 		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID)) // what is left goes with the pod
 	}
 }
 
 // attempts returns the newest attempt of each container of a pod that an agent has noted: somebody may have removed the
 // container since, and its restart count goes on from there.
-func (d *disk) attempts(uid types.UID) map[string]int {
+func (d *notebook) attempts(uid types.UID) map[string]int {
 	out := map[string]int{}
-	for _, name := range entries(filepath.Join(d.root, podsDir, string(uid))) {
-		text, made := strings.CutPrefix(name, madePrefix)
+	list, _ := os.ReadDir(filepath.Join(d.Root, volume.PodsDir, string(uid))) // none, for a pod that has no files
+	for _, e := range list {
+		text, made := strings.CutPrefix(e.Name(), madePrefix)
 		text, container, _ := strings.Cut(text, "-")
 		attempt, err := strconv.Atoi(text)
 		end := strings.LastIndexByte(container, '-')

@@ -19,6 +19,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 )
 
 // What a container says at its end is in a file of the agent's that is bound into it, a
@@ -32,17 +33,17 @@ const (
 )
 
 func messageName(at Place, attempt int) string {
-	return filepath.Join(podsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
+	return filepath.Join(volume.PodsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
 }
 
 // message makes the file for a container's message; "" where there is none: a volume of
 // the pod's is there, or this device keeps nothing.
-func (d *disk) message(s Step) (source string, err error) {
+func (d *notebook) message(s Step) (source string, err error) {
 	target := path.Clean(podspec.MessagePath(s.Spec))
-	if d.root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
+	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
 		return "", nil
 	}
-	root, err := os.OpenRoot(d.root)
+	root, err := os.OpenRoot(d.Root)
 	if err != nil {
 		return "", err
 	}
@@ -60,22 +61,22 @@ func (d *disk) message(s Step) (source string, err error) {
 	if err := root.Chmod(name, 0o666); err != nil { // whatever the umask is: its user is not to be known
 		return "", err
 	}
-	return filepath.Join(d.root, name), nil
+	return filepath.Join(d.Root, name), nil
 }
 
 // forgetMessage removes the file of an instance that is being removed.
-func (d *disk) forgetMessage(s Step) {
-	if d.root != "" && podspec.IsUID(s.Place.Pod) && s.Place.Container != "" {
-		_ = os.Remove(filepath.Join(d.root, messageName(s.Place, s.Attempt))) // what is left goes with the pod
+func (d *notebook) forgetMessage(s Step) {
+	if d.Root != "" && podspec.IsUID(s.Place.Pod) && s.Place.Container != "" {
+		_ = os.Remove(filepath.Join(d.Root, messageName(s.Place, s.Attempt))) // what is left goes with the pod
 	}
 }
 
 // readMessage reads the end of what an instance has written.
-func (d *disk) readMessage(at Place, attempt int) string {
-	if d.root == "" || !podspec.IsUID(at.Pod) {
+func (d *notebook) readMessage(at Place, attempt int) string {
+	if d.Root == "" || !podspec.IsUID(at.Pod) {
 		return ""
 	}
-	f, err := os.OpenFile(filepath.Join(d.root, messageName(at, attempt)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(filepath.Join(d.Root, messageName(at, attempt)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "" // of an agent before this one
 	}

@@ -12,6 +12,7 @@ import (
 	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/volume"
 )
 
 // writing offers the image "app": a container that writes its first argument into the
@@ -104,7 +105,7 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 		if s := st.ContainerStatuses[0]; s.RestartCount < 3 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.Message != "bye" {
 			t.Errorf("%+v", s)
 		}
-		if left, err := filepath.Glob(filepath.Join(d.dir, podsDir, "uid-app", ".message-*")); err != nil || len(left) != 2 {
+		if left, err := filepath.Glob(filepath.Join(d.dir, volume.PodsDir, "uid-app", ".message-*")); err != nil || len(left) != 2 {
 			t.Errorf("there are %q, %v", left, err)
 		}
 	})
@@ -112,10 +113,10 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 
 // Whatever is in the place of the file, nothing else of the device is read.
 func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
-	d := disk{root: t.TempDir()}
-	secret := filepath.Join(d.root, "secret")
+	d := notebook{volume.Disk{Root: t.TempDir()}}
+	secret := filepath.Join(d.Root, "secret")
 	at := Place{"uid", "web"}
-	path := filepath.Join(d.root, messageName(at, 0))
+	path := filepath.Join(d.Root, messageName(at, 0))
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 		st.Conditions = append(st.Conditions, c)
 	}
 	if a.c.Memory.Dir() != "" { // else the device is a simulated one, which has no volumes
-		st.Conditions = append(st.Conditions, a.disk.mounts.condition(), stored(a.c.Memory.Trouble()))
+		st.Conditions = append(st.Conditions, a.disk.Condition(), stored(a.c.Memory.Trouble()))
 	}
 	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last, for it sums up
 	return st, true
@@ -225,7 +225,7 @@ func (a *Agent) publish(now time.Time) {
 		pods = unobserved(l.desired, l.o.Node.HostIP)
 	}
 
-	volumes := a.disk.volumeStates(l.desired.Volumes)
+	volumes := a.disk.States(l.desired.Volumes)
 	profile := ""
 	if l.desired.Profile != nil {
 		profile = l.desired.Profile.Name

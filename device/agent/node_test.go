@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/policy/policytest"
@@ -364,7 +365,7 @@ func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
 		pods[3].Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
 		d.desire(1, pods...)
 		time.Sleep(5 * time.Second)
-		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-app-2", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-app-2", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })

@@ -48,7 +48,7 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 			defer cancel()
 			list, err := e.Containers(asking, LabelAgent+"="+a.c.Node)
 			if err == nil {
-				list = Made(a.disk.root, list)
+				list = Made(a.disk.Root, list)
 				messages = a.readMessages(ctx, e, list, node, ofLog, messages)
 			}
 			return func() {
@@ -104,7 +104,7 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	left := a.disk.leftover()                        // this agent has begun none yet
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
-	a.work.Go(func() { a.endReaders(ctx, e, state) })
+	a.work.Go(func() { a.disk.EndReaders(ctx, e, state) })
 	a.work.Go(func() { a.follow(ctx, e) })
 }
 

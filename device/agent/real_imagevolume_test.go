@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
 )
 
@@ -52,10 +53,10 @@ func TestRealEngineMountsImages(t *testing.T) {
 		}
 		// what a killed agent leaves: half a copy, and the container that it was reading
 		d.end()
-		images := filepath.Join(d.dir, imagesDir)
-		made(t, os.MkdirAll(filepath.Join(images, newImage+id, "half"), 0o700))
+		images := filepath.Join(d.dir, "images")
+		made(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))
 		state := StateDirID(d.dir)
-		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{LabelImageOf: state}})
+		left, err := d.eng.Create(t.Context(), engine.Spec{Name: "flotilla-image-" + state + "-" + id[:12], Image: enginetest.ToolImage, Labels: map[string]string{volume.LabelImageOf: state}})
 		made(t, err)
 		t.Cleanup(func() { _ = d.eng.Remove(context.Background(), left) })
 		d.start()
@@ -70,10 +71,10 @@ func TestRealEngineMountsImages(t *testing.T) {
 			t.Errorf("there is %q", got)
 		}
 		d.await("the second one runs", func() bool { return ready(d.pod("runner")) })
-		if got := entries(images); !slices.Equal(got, []string{id}) {
+		if got := namesIn(images); !slices.Equal(got, []string{id}) {
 			t.Errorf("there are the copies %q", got)
 		}
-		if list, err := d.eng.Containers(t.Context(), LabelImageOf+"="+state); err != nil || len(list) != 0 {
+		if list, err := d.eng.Containers(t.Context(), volume.LabelImageOf+"="+state); err != nil || len(list) != 0 {
 			t.Errorf("what reads images is left: %v, %v", list, err)
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
@@ -81,10 +82,10 @@ func TestRealEngineMountsImages(t *testing.T) {
 		d.end()
 		d.start()
 		d.await("the second one still runs", func() bool { return ready(d.pod("runner")) })
-		if got := entries(images); !slices.Equal(got, []string{id}) {
+		if got := namesIn(images); !slices.Equal(got, []string{id}) {
 			t.Errorf("under another agent there are the copies %q", got)
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 3, Hub: "h"}))
-		d.await("the copy is gone with its last pod", func() bool { return len(entries(images)) == 0 })
+		d.await("the copy is gone with its last pod", func() bool { return len(namesIn(images)) == 0 })
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
 )
 
@@ -58,7 +59,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 		tell([]wire.Volume{claim}, pod("intruder", true, "write", "/v/h", "no"))
 		ended("intruder", corev1.PodFailed)
 
-		path := filepath.Join(d.dir, PersistentDir, "data-uid")
+		path := filepath.Join(d.dir, volume.PersistentDir, "data-uid")
 		kept, err := os.ReadFile(filepath.Join(path, "f"))
 		if err != nil || string(kept) != "kept" {
 			t.Errorf("it holds %q: %v", kept, err)

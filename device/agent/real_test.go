@@ -23,6 +23,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/loopback"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
@@ -125,7 +126,7 @@ func newRealDevice(t *testing.T, socket string) *realDevice {
 				}
 			}
 		}
-		if err := RemoveVolumes(d.dir, filepath.Join(d.dir, "volatile")); err != nil {
+		if err := volume.RemoveVolumes(d.dir, filepath.Join(d.dir, "volatile")); err != nil {
 			t.Error(err)
 		}
 		if err := eng.RemoveNetwork(context.Background(), Network(d.node, StateDirID(d.dir), "")); err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine/enginetest"
@@ -131,9 +132,13 @@ func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
 		for dir := d.dir; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
 			made(t, os.Chmod(dir, 0o755)) // only the agent's own modes protect
 		}
-		src := sourcesFor("uid-private-"+d.node, secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory), emptyDir("v", ""))
-		p := src.Pod
-		p.Name = "private"
+		p := makePod("private", "wait")
+		p.UID = types.UID("uid-private-" + d.node)
+		p.Spec.Volumes = []corev1.Volume{secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory), emptyDir("v", "")}
+		for _, v := range p.Spec.Volumes {
+			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+		}
+		secrets := []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}
 		user, size := int64(1000), resource.MustParse("1Mi")
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user, FSGroup: &user}
@@ -142,7 +147,7 @@ func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: "/sub", SubPath: "made/for/it"},
 			corev1.VolumeMount{Name: "s", MountPath: "/file", SubPath: "key"})
 		c.Args = strings.Fields("cat /s/key /file then print then write /m/x y then write /sub/x y then wait")
-		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{*p}, Secrets: src.Secrets}); err != nil {
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}, Secrets: secrets}); err != nil {
 			t.Fatal(err)
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("private")) })
@@ -166,7 +171,7 @@ func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
 		if made(t, unix.Statfs(pods+"/m", &st)); uint64(st.Blocks)*uint64(st.Bsize) != 1<<20 {
 			t.Errorf("the volume in memory has %d blocks of %d, want 1 MiB", st.Blocks, st.Bsize)
 		}
-		if left := names(t, filepath.Join(d.dir, "volatile", bindsDir)); len(left) > 0 {
+		if left := names(t, d.agent.disk.Binds()); len(left) > 0 {
 			t.Errorf("binds are left: %v", left)
 		}
 	})

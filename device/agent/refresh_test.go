@@ -58,7 +58,7 @@ func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
 		}
 		desire("2")
 		time.Sleep(6 * time.Second)
-		name := filepath.Join(d.agent.disk.dir(&p.Spec.Volumes[0], p.UID), "a")
+		name := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
 		if b, err := os.ReadFile(name); string(b) != "2" {
 			t.Errorf("after it has come back the file is %q (%v)", b, err)
 		}
@@ -104,7 +104,7 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 							t.Errorf("%s container %s is %+v, restarted %d times", after, cs.Name, cs.State, cs.RestartCount)
 						}
 					}
-					file := filepath.Join(d.agent.disk.dir(&p.Spec.Volumes[0], p.UID), "a")
+					file := filepath.Join(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID), "a")
 					if b, err := os.ReadFile(file); string(b) != "1" {
 						t.Errorf("%s the file is %q (%v)", after, b, err)
 					}

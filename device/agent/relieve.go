@@ -266,7 +266,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	}
 	needed := map[string]bool{}
 	for i := range l.desired.Pods {
-		for _, ref := range imageRefs(&l.desired.Pods[i]) {
+		for _, ref := range podspec.Images(&l.desired.Pods[i]) {
 			if _, err := reference.ParseDockerRef(ref); err == nil { // else there is none, see bring
 				needed[a.c.Policy.imageOf(ref)] = true
 			}

@@ -46,7 +46,7 @@ func (a *Agent) removeDamaged(ctx context.Context, j job, c *corev1.Container, i
 		return fmt.Errorf("it is not removed, since it cannot be pulled: %w", err)
 	}
 	list, err := j.engine.Containers(ctx, LabelAgent+"="+a.c.Node)
-	for _, made := range Made(a.disk.root, list) {
+	for _, made := range Made(a.disk.Root, list) {
 		if in, ok := ours(made, j.node); ok && hasStopped(in) && in.Image == image {
 			err = errors.Join(err, j.engine.Remove(ctx, in.ID))
 		}

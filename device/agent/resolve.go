@@ -68,33 +68,6 @@ func readResolver(file string) (r resolver) {
 	return r
 }
 
-// resolvConf is the resolv.conf of a pod that says all of it itself.
-func resolvConf(c *corev1.PodDNSConfig) string {
-	var b strings.Builder
-	if len(c.Searches) > 0 {
-		b.WriteString("search " + strings.Join(c.Searches, " ") + "\n")
-	}
-	for _, s := range c.Nameservers {
-		b.WriteString("nameserver " + s + "\n")
-	}
-	if options := dnsOptions(c); len(options) > 0 {
-		b.WriteString("options " + strings.Join(options, " ") + "\n")
-	}
-	return b.String()
-}
-
-// dnsOptions are the options of a pod as resolv.conf has them.
-func dnsOptions(c *corev1.PodDNSConfig) (options []string) {
-	for _, o := range c.Options {
-		option := o.Name
-		if o.Value != nil && *o.Value != "" {
-			option += ":" + *o.Value
-		}
-		options = append(options, option)
-	}
-	return options
-}
-
 // both are the words of two lists, each once.
 func both(a, b []string) (all []string) {
 	for _, w := range slices.Concat(a, b) {

@@ -19,6 +19,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -279,11 +280,11 @@ func TestWhereInodesAreShortThePodWithTheMostFilesGoes(t *testing.T) {
 		big.Name, big.UID, many.Name, many.UID = "big", "uid-big", "many", "uid-many"
 		d.desire(1, big, many)
 		time.Sleep(20 * time.Second)
-		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-big", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-big", "data", "x"), make([]byte, 4<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 50 {
-			if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-many", "data", strconv.Itoa(i)), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-many", "data", strconv.Itoa(i)), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -58,7 +58,7 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 		spec.Hostname = podspec.Hostname(pod)
 	}
 	if c := pod.Spec.DNSConfig; c != nil {
-		spec.DNS, spec.DNSSearch, spec.DNSOptions = c.Nameservers, c.Searches, dnsOptions(c)
+		spec.DNS, spec.DNSSearch, spec.DNSOptions = c.Nameservers, c.Searches, podspec.DNSOptions(c)
 	}
 	if s := pod.Spec.SecurityContext; s != nil && len(s.Sysctls) > 0 {
 		spec.Sysctls = map[string]string{}

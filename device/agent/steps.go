@@ -164,7 +164,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 			Verdict: Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}})
 		return
 	}
-	if r.Volumes != p.o.Node.Generation && hasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) && p.reached(r.StaleAt.Add(r.StaleWait)) {
+	if r.Volumes != p.o.Node.Generation && podspec.HasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) && p.reached(r.StaleAt.Add(r.StaleWait)) {
 		p.step(Step{Action: Refresh, Place: Place{Pod: pod.UID}, Pod: pod, Generation: p.o.Node.Generation})
 	}
 	p.tidy(pod)

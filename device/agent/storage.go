@@ -72,7 +72,7 @@ func TooMuch(pod *corev1.Pod, s Stored) string {
 // time of its own for it, so that one with millions of files delays no other; first comes who has waited longest.
 func (a *Agent) checkStorage(now time.Time) {
 	l := &a.loop
-	if l.storing || a.disk.root == "" {
+	if l.storing || a.disk.Root == "" {
 		return
 	}
 	var pods []*corev1.Pod
@@ -142,10 +142,10 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 	s := Stored{map[string]int64{}, map[string]int64{}}
 	for j := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[j]
-		if v.EmptyDir == nil || a.disk.root == "" {
+		if v.EmptyDir == nil || a.disk.Root == "" {
 			continue
 		}
-		n, err := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
+		n, err := engine.SizeOf(ctx, a.disk.Dir(v, p.UID))
 		if err != nil && ctx.Err() == nil {
 			m.wrong = errors.Join(m.wrong, fmt.Errorf("volume %s: %w", v.Name, err))
 		}
@@ -163,7 +163,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 		if err != nil { // what cannot be measured cannot be blamed
 			continue
 		}
-		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.root, messageName(Place{p.UID, name}, c.Attempt)))
+		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(Place{p.UID, name}, c.Attempt)))
 		s.Containers[name] = n + said.Bytes
 		m.sum += n + said.Bytes
 	}
@@ -175,8 +175,8 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 // files counts the inodes of what a pod has written on the disk. What cannot be counted in time counts as far as it was.
 func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*ContainerRecord) (sum int64) {
 	for j := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[j]; liesOnDisk(v) && a.disk.root != "" {
-			n, _ := engine.SizeOf(ctx, a.disk.dir(v, p.UID))
+		if v := &p.Spec.Volumes[j]; liesOnDisk(v) && a.disk.Root != "" {
+			n, _ := engine.SizeOf(ctx, a.disk.Dir(v, p.UID))
 			sum += int64(math.Ceil(n.Inodes))
 		}
 	}

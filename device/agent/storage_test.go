@@ -18,6 +18,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/volume"
 )
 
 func storagePod(volume string, containers ...string) corev1.Pod {
@@ -85,7 +86,7 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 		d.wantPhase("app", corev1.PodFailed, "Evicted")
 		d.wantPhase("keeps", corev1.PodRunning, "")
 		d.wantPhase("fills", corev1.PodRunning, "")
-		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-fills", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-fills", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(90 * time.Second)
@@ -114,7 +115,7 @@ func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
 		if err := os.WriteFile(message, make([]byte, 5<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_ = unix.Close(nest(t, filepath.Join(d.dir, podsDir, "uid-deep", "data"), engine.MaxDepth+1))
+		_ = unix.Close(nest(t, filepath.Join(d.dir, volume.PodsDir, "uid-deep", "data"), engine.MaxDepth+1))
 		time.Sleep(90 * time.Second)
 		for name, want := range map[string]string{
 			"app":  "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. ",
@@ -189,7 +190,7 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 			t.Errorf("it was said %d times: %q", said, d.reasons())
 		}
 		// What is seen of it counts.
-		if err := os.WriteFile(filepath.Join(d.dir, podsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(45 * time.Minute)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -37,7 +38,7 @@ func (fullEngine) Remove(context.Context, string) error {
 
 // What is wrong for weeks, until somebody comes, is said now and then, and no more: the log is read for other things.
 func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
-	volume := wire.Volume{UID: dataUID, Namespace: "default", Claim: "data", Remove: true}
+	data := wire.Volume{UID: dataUID, Namespace: "default", Claim: "data", Remove: true}
 	limit := resource.MustParse("1Mi")
 	for said, begin := range map[string]func(t *testing.T, d *device, want *wire.Desired){
 		"the hardware could not be looked at": func(_ *testing.T, d *device, _ *wire.Desired) {
@@ -49,13 +50,13 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 			want.Profile.Spec.Resources.EvictionHard = map[string]string{"moon.available": "1Mi"}
 		},
 		"remove the data of persistent volumes": func(t *testing.T, d *device, want *wire.Desired) {
-			dir := filepath.Join(d.dir, PersistentDir, dataUID)
+			dir := filepath.Join(d.dir, volume.PersistentDir, dataUID)
 			made(t, os.MkdirAll(dir, 0o700))
 			if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m"); err != nil {
 				t.Skip("nothing can be mounted here: ", err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-			want.Volumes = []wire.Volume{volume}
+			want.Volumes = []wire.Volume{data}
 		},
 		"measure the volumes of pod default/app": func(t *testing.T, d *device, want *wire.Desired) {
 			p := &want.Pods[0]
@@ -63,7 +64,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 			made(t, d.agent.Store(*want))
 			time.Sleep(time.Second)
-			where := filepath.Dir(d.agent.disk.dir(&p.Spec.Volumes[0], p.UID))
+			where := filepath.Dir(d.agent.disk.Dir(&p.Spec.Volumes[0], p.UID))
 			made(t, errors.Join(os.Rename(where, where+"-was"), os.WriteFile(where, nil, 0o600)))
 		},
 		"remove default/gone container c0 failed": func(t *testing.T, d *device, want *wire.Desired) {

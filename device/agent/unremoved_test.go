@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/volume"
 )
 
 // refusing is an engine that does not remove the containers of some places.
@@ -123,7 +124,7 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 				d.desire(1, p)
 				time.Sleep(15 * time.Second)
 				d.wantPhase("web", corev1.PodRunning, "")
-				at := filepath.Join(d.agent.disk.root, podsDir)
+				at := filepath.Join(d.agent.disk.Root, volume.PodsDir)
 				file := filepath.Join(at, string(p.UID), "left")
 				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Rename(at, at+".moved"), os.WriteFile(at, nil, 0o600)); err != nil {
 					t.Fatal(err)
@@ -147,7 +148,7 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(6 * time.Minute)
-				if left := entries(at); len(left) > 0 {
+				if left := namesIn(at); len(left) > 0 {
 					t.Errorf("%q is left for ever", left)
 				}
 			})

@@ -224,3 +224,35 @@ func OrDefault(v, def int32) int32 {
 	}
 	return v
 }
+
+// HasLiveVolumes tells whether a pod has files that follow what they are made of.
+func HasLiveVolumes(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+	})
+}
+
+// Images are the images of a pod: of its containers, and of its volumes.
+func Images(pod *corev1.Pod) (refs []string) {
+	for _, w := range slices.Concat(Containers(pod), Ephemerals(pod)) {
+		refs = append(refs, w.Spec.Image)
+	}
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil {
+			refs = append(refs, v.Reference)
+		}
+	}
+	return refs
+}
+
+// DNSOptions are the options of a pod as resolv.conf has them.
+func DNSOptions(c *corev1.PodDNSConfig) (options []string) {
+	for _, o := range c.Options {
+		option := o.Name
+		if o.Value != nil && *o.Value != "" {
+			option += ":" + *o.Value
+		}
+		options = append(options, option)
+	}
+	return options
+}

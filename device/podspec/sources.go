@@ -26,7 +26,7 @@ type Sources struct {
 	Allocatable corev1.ResourceList // of the device, for a limit that is not set
 	PodIP       string
 	Devices     []hardware.Device
-	ImageUser   string            // as whom the image runs, where asksImage
+	ImageUser   string            // as whom the image runs, where only that says it
 	Images      map[string]string // copies of images, by the volumes that show them
 	Booting     bool              // the device has booted so lately that its network may be coming up
 }

@@ -234,7 +234,7 @@ func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
 		{"a line of it", "first\nhunter2\n", "cannot open hunter2"},
 	} {
 		for _, c := range []*corev1.Container{c, all} {
-			err := of(map[string]string{"a": tt.value}).Hide(c, fmt.Errorf("%s: %w", tt.text, engine.ErrUnavailable))
+			err := of(map[string]string{"a": tt.value}).MaskSecrets(c, fmt.Errorf("%s: %w", tt.text, engine.ErrUnavailable))
 			if got := err.Error(); strings.Contains(got, "hunter2") || strings.Contains(got, "ter2") || !strings.Contains(got, "(secret keys, key a)") {
 				t.Errorf("%s: %s", tt.name, got)
 			}
@@ -244,10 +244,10 @@ func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
 		}
 	}
 	plain := errors.New("no space left on device")
-	if got := of(map[string]string{"a": "hunter2"}).Hide(c, plain); got != plain { //nolint:errorlint // it is the same one
+	if got := of(map[string]string{"a": "hunter2"}).MaskSecrets(c, plain); got != plain { //nolint:errorlint // it is the same one
 		t.Errorf("another error becomes %v", got)
 	}
-	if got := of(map[string]string{"b": "no space"}).Hide(c, plain); got != plain { //nolint:errorlint // the same
+	if got := of(map[string]string{"b": "no space"}).MaskSecrets(c, plain); got != plain { //nolint:errorlint // the same
 		t.Errorf("a key that the container has not: %v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 //   - that directory: a tmpfs, so that secrets never come to the flash;
 //   - every emptyDir of medium Memory: a tmpfs of its own, with its size;
 //   - for the moment in which a container is started, binds of what its paths led to
-//     when they were checked (package comment of beneath.go), as the kubelet's.
+//     when they were checked (see subpath.go), as the kubelet's.
 //
 // It needs CAP_SYS_ADMIN in the mount namespace of the container engine. Where it
 // has not got that, why says so, and what cannot be done safely is not done.
@@ -37,8 +37,6 @@ const bindsDir = "binds"
 // conditionVolumeMounts says whether the agent mounts. True is good.
 const conditionVolumeMounts corev1.NodeConditionType = "VolumeMounts"
 
-// condition says of the node whether all volumes can be mounted on it, and what to do
-// where they cannot. It is no reason not to send pods there.
 func (m *mounting) condition() corev1.NodeCondition {
 	if m.why == "" {
 		return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionTrue, Reason: "MountsAvailable", Message: "the agent mounts volumes"}

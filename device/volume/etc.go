@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"bytes"
@@ -34,20 +34,21 @@ const (
 // An etcFile is a file of /etc.
 type etcFile struct{ name, text string }
 
-// etcFiles are the files of /etc of a container that are not the engine's; device is what the device's own hosts file says.
-func etcFiles(s Step, podIP, device string) (files []etcFile) {
-	spec := &s.Pod.Spec
+// etcFiles are the files of /etc of a container that are not the engine's; device is what the
+// device's own hosts file says.
+func etcFiles(pod *corev1.Pod, c *corev1.Container, podIP, device string) (files []etcFile) {
+	spec := &pod.Spec
 	switch {
 	case spec.HostNetwork:
-		files = append(files, etcFile{"hosts", "# Kubernetes-managed hosts file (host network).\n" + device + aliases(s.Pod)})
-	case s.Network != "" && podIP != "":
-		files = append(files, etcFile{"hosts", managedHosts(s.Pod, podIP)})
+		files = append(files, etcFile{"hosts", "# Kubernetes-managed hosts file (host network).\n" + device + aliases(pod)})
+	case podIP != "":
+		files = append(files, etcFile{"hosts", managedHosts(pod, podIP)})
 	}
 	if spec.DNSPolicy == corev1.DNSNone && spec.DNSConfig != nil {
 		files = append(files, etcFile{"resolv.conf", resolvConf(spec.DNSConfig)})
 	}
 	return slices.DeleteFunc(files, func(f etcFile) bool {
-		return s.Spec != nil && slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == "/etc/"+f.name })
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == "/etc/"+f.name })
 	})
 }
 
@@ -78,23 +79,24 @@ func aliases(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// etc makes a container's files of /etc and says where they are.
-func (d *disk) etc(s Step, podIP string) (mounts []engine.Mount, err error) {
-	if d.root == "" || !podspec.IsUID(s.Place.Pod) {
+// Etc makes a container's files of /etc and says where they are. podIP is the address of a network that the pod's
+// containers share; empty: it is not known before this container starts.
+func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts []engine.Mount, err error) {
+	if d.Root == "" || !podspec.IsUID(pod.UID) {
 		return nil, nil // this device keeps nothing
 	}
 	var device []byte
-	if s.Pod.Spec.HostNetwork {
+	if pod.Spec.HostNetwork {
 		if device, err = os.ReadFile("/etc/hosts"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
-	files := etcFiles(s, podIP, string(device))
+	files := etcFiles(pod, c, podIP, string(device))
 	if len(files) == 0 {
 		return nil, nil
 	}
-	defer d.making.take(s.Place.Pod)()
-	dir := filepath.Join(d.memory, podsDir, string(s.Place.Pod), etcDir)
+	defer d.making.take(pod.UID)()
+	dir := filepath.Join(d.Memory, PodsDir, string(pod.UID), etcDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -124,4 +126,19 @@ func (d *disk) etc(s Step, podIP string) (mounts []engine.Mount, err error) {
 		}
 	}
 	return mounts, nil
+}
+
+// resolvConf is the resolv.conf of a pod that says all of it itself.
+func resolvConf(c *corev1.PodDNSConfig) string {
+	var b strings.Builder
+	if len(c.Searches) > 0 {
+		b.WriteString("search " + strings.Join(c.Searches, " ") + "\n")
+	}
+	for _, s := range c.Nameservers {
+		b.WriteString("nameserver " + s + "\n")
+	}
+	if options := podspec.DNSOptions(c); len(options) > 0 {
+		b.WriteString("options " + strings.Join(options, " ") + "\n")
+	}
+	return b.String()
 }

@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"os"
@@ -11,10 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
-
-const dataUID = "0c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"
 
 // claiming is what a pod is made of that claims "data", as the hub tells it.
 func claiming(pod string, volume wire.Volume) (podspec.Sources, *corev1.Volume) {
@@ -26,13 +25,13 @@ func claiming(pod string, volume wire.Volume) (podspec.Sources, *corev1.Volume) 
 	return src, &src.Pod.Spec.Volumes[0]
 }
 
-func (d *disk) claim(t *testing.T, pod string, volume wire.Volume, change ...func(*corev1.Pod)) (string, error) {
+func (d *Disk) claim(t *testing.T, pod string, volume wire.Volume, change ...func(*corev1.Pod)) (string, error) {
 	t.Helper()
 	src, v := claiming(pod, volume)
 	for _, f := range change {
 		f(src.Pod)
 	}
-	p, err := d.volume(src, v, Policy{})
+	p, err := d.volume(src, v, policy.Document{})
 	if err != nil {
 		return "", err
 	}
@@ -54,11 +53,11 @@ func TestPersistentVolumes(t *testing.T) {
 		made(t, err)
 		return info.Sys().(*syscall.Stat_t).Gid, info.Mode()
 	}
-	for name, story := range map[string]func(t *testing.T, d *disk){
-		"one that is new is made, for everybody, in a place that is nobody's": func(t *testing.T, d *disk) {
+	for name, story := range map[string]func(t *testing.T, d *Disk){
+		"one that is new is made, for everybody, in a place that is nobody's": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			made(t, err)
-			if path != filepath.Join(d.root, PersistentDir, dataUID) {
+			if path != filepath.Join(d.Root, PersistentDir, dataUID) {
 				t.Errorf("it is %s", path)
 			}
 			if _, mode := owner(t, path); mode.Perm() != 0o777 {
@@ -68,17 +67,17 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Errorf("where it is has %v", mode)
 			}
 		},
-		"one that was there and is missing is not made anew": func(t *testing.T, d *disk) {
+		"one that was there and is missing is not made anew": func(t *testing.T, d *Disk) {
 			lost := volume
 			lost.Made = true
 			if _, err := d.claim(t, "a", lost); err == nil || !strings.Contains(err.Error(), "is missing; put it back") {
 				t.Errorf("it says %v", err)
 			}
-			if _, err := os.Lstat(filepath.Join(d.root, PersistentDir, dataUID)); err == nil {
+			if _, err := os.Lstat(filepath.Join(d.Root, PersistentDir, dataUID)); err == nil {
 				t.Error("it was made")
 			}
 		},
-		"one that is not named here, or is to go, is not mounted": func(t *testing.T, d *disk) {
+		"one that is not named here, or is to go, is not mounted": func(t *testing.T, d *Disk) {
 			gone := volume
 			gone.Remove = true
 			if _, err := d.claim(t, "a", gone); err == nil || !strings.Contains(err.Error(), "no volume on this device") {
@@ -86,73 +85,73 @@ func TestPersistentVolumes(t *testing.T) {
 			}
 			src, v := claiming("a", volume)
 			src.Pod.Namespace = "other"
-			if _, err := d.volume(src, v, Policy{}); err == nil {
+			if _, err := d.volume(src, v, policy.Document{}); err == nil {
 				t.Error("another namespace gets it")
 			}
 		},
-		"names that lead elsewhere are none": func(t *testing.T, d *disk) {
+		"names that lead elsewhere are none": func(t *testing.T, d *Disk) {
 			for _, uid := range []types.UID{"..", "../x", "a/b", ""} {
 				if _, err := d.claim(t, "a", wire.Volume{UID: uid}); err == nil {
 					t.Errorf("%q is mounted", uid)
 				}
-				made(t, d.removePersistent(wire.Volume{UID: uid, Remove: true}))
+				made(t, d.RemovePersistent(wire.Volume{UID: uid, Remove: true}))
 			}
 		},
-		"what a link leads to is no volume": func(t *testing.T, d *disk) {
-			made(t, private(filepath.Join(d.root, PersistentDir)))
+		"what a link leads to is no volume": func(t *testing.T, d *Disk) {
+			made(t, private(filepath.Join(d.Root, PersistentDir)))
 			out := t.TempDir()
 			made(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
-			made(t, os.Symlink(out, filepath.Join(d.root, PersistentDir, dataUID)))
+			made(t, os.Symlink(out, filepath.Join(d.Root, PersistentDir, dataUID)))
 			if _, err := d.claim(t, "a", volume); err == nil {
 				t.Error("it is mounted")
 			}
-			made(t, d.removePersistent(wire.Volume{UID: dataUID, Remove: true}))
+			made(t, d.RemovePersistent(wire.Volume{UID: dataUID, Remove: true}))
 			if _, err := os.Stat(filepath.Join(out, "canary")); err != nil {
 				t.Error(err)
 			}
 		},
-		"it stays when its pod goes, and when the agent goes for good": func(t *testing.T, d *disk) {
+		"it stays when its pod goes, and when the agent goes for good": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			made(t, err)
 			made(t, os.WriteFile(filepath.Join(path, "f"), []byte("x"), 0o600))
-			made(t, d.clean("a"))
-			made(t, RemoveVolumes(d.root, d.memory))
+			made(t, d.Clean("a"))
+			made(t, RemoveVolumes(d.Root, d.Memory))
 			if _, err := os.Stat(filepath.Join(path, "f")); err != nil {
 				t.Error(err)
 			}
 		},
-		"it goes by the word that it is to go, and by no other": func(t *testing.T, d *disk) {
+		"it goes by the word that it is to go, and by no other": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			made(t, err)
 			made(t, os.MkdirAll(filepath.Join(path, "d", "e"), 0o700))
-			made(t, d.removePersistent(volume))
+			made(t, d.RemovePersistent(volume))
 			if _, err := os.Stat(filepath.Join(path, "d", "e")); err != nil {
 				t.Fatal(err)
 			}
 			told := []wire.Volume{{UID: dataUID, Remove: true}}
-			if got := d.volumeStates(told); len(got) != 0 {
+			if got := d.States(told); len(got) != 0 {
 				t.Errorf("it says %v before it has removed it", got)
 			}
-			made(t, d.removePersistent(told[0]))
-			if got := d.volumeStates(told); len(got) != 1 || !got[0].Gone {
+			made(t, d.RemovePersistent(told[0]))
+			if got := d.States(told); len(got) != 1 || !got[0].Gone {
 				t.Errorf("it says %v", got)
 			}
 			if _, err := os.Lstat(path); err == nil {
 				t.Error("it is there")
 			}
 		},
-		"what is there is told, and nothing of what is not named": func(t *testing.T, d *disk) {
+		"what is there is told, and nothing of what is not named": func(t *testing.T, d *Disk) {
 			_, err := d.claim(t, "a", volume)
 			made(t, err)
 			other := wire.Volume{UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}
-			if got := d.volumeStates([]wire.Volume{volume, other}); len(got) != 1 || got[0] != (wire.VolumeState{UID: dataUID}) {
+			if got := d.States([]wire.Volume{volume, other}); len(got) != 1 || got[0] != (wire.VolumeState{UID: dataUID}) {
 				t.Errorf("it says %v", got)
 			}
-			if got := d.volumeStates(nil); len(got) != 0 {
+			if got := d.States(nil); len(got) != 0 {
 				t.Errorf("it says %v", got)
 			}
 		},
-		"its files are the pod's group's, once for each pod": func(t *testing.T, d *disk) {
+		"its files are the pod's group's, once for each pod": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume, group(1234, corev1.FSGroupChangeAlways))
 			made(t, err)
 			if gid, mode := owner(t, path); gid != 1234 || mode&os.ModeSetgid == 0 {

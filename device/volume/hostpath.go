@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"errors"
@@ -11,20 +11,22 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/shared/policy"
 )
 
 // hostPath opens a path of the device and makes it where its type says so. What the
 // policy allows is asked of where the path really leads, and what is opened lies there
 // whoever changes links meanwhile. fixed: no pod can turn the path elsewhere.
-func hostPath(h *corev1.HostPathVolumeSource, policy Policy) (f *os.File, fixed bool, err error) {
+func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File, fixed bool, err error) {
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
 		kind = *h.Type
 	}
-	if !path.IsAbs(h.Path) || !policy.AllowsPath(h.Path) {
+	if !path.IsAbs(h.Path) || !owner.AllowsPath(h.Path) {
 		return nil, false, fmt.Errorf("hostPath %q is not allowed by this device's policy", h.Path)
 	}
-	f, fixed, err = policy.open(path.Clean(h.Path), kind)
+	f, fixed, err = openAllowed(owner, path.Clean(h.Path), kind)
 	if err != nil {
 		return nil, false, fmt.Errorf("hostPath %s: %w", h.Path, err)
 	}
@@ -52,8 +54,8 @@ func hostPath(h *corev1.HostPathVolumeSource, policy Policy) (f *os.File, fixed 
 	return f, fixed, nil
 }
 
-// open opens an allowed path of the device from the allowed place that it leads to.
-func (p Policy) open(name string, kind corev1.HostPathType) (*os.File, bool, error) {
+// openAllowed opens an allowed path of the device from the allowed place that it leads to.
+func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (*os.File, bool, error) {
 	var create *making
 	switch kind {
 	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines differ in what they do with a missing one
@@ -61,7 +63,7 @@ func (p Policy) open(name string, kind corev1.HostPathType) (*os.File, bool, err
 	case corev1.HostPathFileOrCreate:
 		create = &making{mode: 0o755, file: true}
 	}
-	places := p.places()
+	places := placesOf(owner)
 	for _, place := range places {
 		if _, ok := below(place, name); ok && create != nil {
 			if err := create.place(place, place == name); err != nil {
@@ -128,11 +130,11 @@ func (m *making) place(path string, whole bool) error {
 	return f.Close()
 }
 
-// places are the allowed host paths that no pod can turn elsewhere: neither lie they
+// placesOf are the allowed host paths that no pod can turn elsewhere: neither lie they
 // inside another one, which allows them anyway, nor do they lead through a link there.
-func (p Policy) places() []string {
-	var outer Policy
-	for _, h := range slices.Sorted(slices.Values(p.HostPaths)) {
+func placesOf(owner policy.Document) []string {
+	var outer policy.Document
+	for _, h := range slices.Sorted(slices.Values(owner.HostPaths)) {
 		if path.IsAbs(h) && !outer.AllowsPath(h) {
 			outer.HostPaths = append(outer.HostPaths, h)
 		}

@@ -22,10 +22,10 @@ type hidden struct {
 func (h *hidden) Error() string { return h.text }
 func (h *hidden) Unwrap() error { return h.err }
 
-// Hide takes from an error what a container's environment has from secrets: a subPathExpr
+// MaskSecrets takes from an error what a container's environment has from secrets: a subPathExpr
 // or a command that is made of it is quoted by whoever fails with it, an engine too, and
 // events are read by those who may not read secrets.
-func (s Sources) Hide(c *corev1.Container, err error) error {
+func (s Sources) MaskSecrets(c *corev1.Container, err error) error {
 	if err == nil || c == nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"fmt"
@@ -16,24 +16,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
 
 func umask(mask int) int { return syscall.Umask(mask) }
 
 // newDisk is the disk of an agent that mounts, which only root may.
-func newDisk(t *testing.T) *disk {
+func newDisk(t *testing.T) *Disk {
 	t.Helper()
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	made(t, err)
-	d := &disk{root: filepath.Join(base, "state"), memory: filepath.Join(base, "run")}
-	d.mounts.may = true
+	d := &Disk{Root: filepath.Join(base, "state"), Memory: filepath.Join(base, "run"), MayMount: true}
 	t.Cleanup(func() {
-		if err := RemoveVolumes(d.root, d.memory); err != nil {
+		if err := RemoveVolumes(d.Root, d.Memory); err != nil {
 			t.Error(err)
 		}
 	})
-	made(t, d.prepare())
+	made(t, d.Prepare())
 	if d.mounts.why != "" {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(d.mounts.why)
@@ -77,14 +77,6 @@ func sourcesFor(uid string, volumes ...corev1.Volume) podspec.Sources {
 		Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
 }
 
-func emptyDir(name string, medium corev1.StorageMedium) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium}}}
-}
-
-func secretVolume(name string) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}
-}
-
 // What is mounted is what was found, although the path leads elsewhere by the time at
 // which the engine looks.
 func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
@@ -95,35 +87,35 @@ func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
 	policy := allowing(shared)
 	c := &src.Pod.Spec.Containers[0]
 	c.VolumeMounts[0].SubPath = "d/file"
-	empty := d.dir(&src.Pod.Spec.Volumes[0], "uid-1")
+	empty := d.Dir(&src.Pod.Spec.Volumes[0], "uid-1")
 	tree(t, empty, "d/file")
 	tree(t, shared, "d/inside")
-	m, err := d.prepareMounts(src, c, policy)
+	m, err := d.PrepareMounts(src, c, policy)
 	made(t, err)
 	tree(t, out, "file")
 	for _, dir := range []string{empty, shared} {
 		made(t, os.Rename(dir+"/d", dir+"/was"))
 		link(t, out, dir+"/d")
 	}
-	if got := m.mounts[0].Source; !sameFile(t, got, empty+"/was/file") {
+	if got := m.List[0].Source; !sameFile(t, got, empty+"/was/file") {
 		t.Errorf("the subPath is %s, which is not what was found", got)
 	}
-	if got := m.mounts[1].Source; !sameFile(t, got, shared+"/was") {
+	if got := m.List[1].Source; !sameFile(t, got, shared+"/was") {
 		t.Errorf("the host path is %s, which is not what was found", got)
 	}
-	for _, x := range m.mounts {
-		if !strings.HasPrefix(x.Source, d.memory+"/") {
+	for _, x := range m.List {
+		if !strings.HasPrefix(x.Source, d.Memory+"/") {
 			t.Errorf("%s lies where containers write", x.Source)
 		}
 	}
-	made(t, m.close())
-	if left := names(t, filepath.Join(d.memory, bindsDir)); len(left) > 0 {
+	made(t, m.Close())
+	if left := names(t, filepath.Join(d.Memory, bindsDir)); len(left) > 0 {
 		t.Errorf("binds are left: %v", left)
 	}
 	if got := names(t, shared+"/was"); !slices.Equal(got, []string{"inside"}) {
 		t.Errorf("what was mounted holds %v after that", got)
 	}
-	if _, err := d.prepareMounts(src, c, policy); err == nil {
+	if _, err := d.PrepareMounts(src, c, policy); err == nil {
 		t.Error("and now it leads out, and is mounted")
 	}
 }
@@ -138,25 +130,24 @@ func TestBindsOfACrashAreTakenOff(t *testing.T) {
 	tree(t, shared, "d/on-another-disk")
 	src := sourcesFor("uid-1", corev1.Volume{Name: "h", VolumeSource: onHost(shared + "/sub/..")}, secretVolume("s"), emptyDir("m", corev1.StorageMediumMemory))
 	src.Pod.Spec.Volumes[0].HostPath.Path = shared + "/d"
-	if _, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], allowing(filepath.Dir(shared))); err != nil {
+	if _, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], allowing(filepath.Dir(shared))); err != nil {
 		t.Fatal(err)
 	}
-	if got := mountsUnder(t, filepath.Join(d.memory, bindsDir)); len(got) != 2 {
+	if got := mountsUnder(t, filepath.Join(d.Memory, bindsDir)); len(got) != 2 {
 		t.Fatalf("mounts before: %v", got)
 	}
-	next := &disk{root: d.root, memory: d.memory}
-	next.mounts.may = true
-	made(t, next.prepare())
-	if got := mountsUnder(t, filepath.Join(d.memory, bindsDir)); len(got) != 1 {
+	next := &Disk{Root: d.Root, Memory: d.Memory, MayMount: true}
+	made(t, next.Prepare())
+	if got := mountsUnder(t, filepath.Join(d.Memory, bindsDir)); len(got) != 1 {
 		t.Errorf("mounts after: %v", got)
 	}
-	if !isMounted(next.dir(&src.Pod.Spec.Volumes[2], "uid-1")) {
+	if !isMounted(next.Dir(&src.Pod.Spec.Volumes[2], "uid-1")) {
 		t.Error("the volume in memory has gone")
 	}
-	if b, err := os.ReadFile(next.dir(&src.Pod.Spec.Volumes[1], "uid-1") + "/key"); err != nil || string(b) != "hush" {
+	if b, err := os.ReadFile(next.Dir(&src.Pod.Spec.Volumes[1], "uid-1") + "/key"); err != nil || string(b) != "hush" {
 		t.Errorf("the secret is %q (%v)", b, err)
 	}
-	made(t, next.clean("uid-1"))
+	made(t, next.Clean("uid-1"))
 	if got := names(t, shared+"/d"); !slices.Equal(got, []string{"on-another-disk"}) {
 		t.Errorf("the device's own directory holds %v", got)
 	}
@@ -167,48 +158,48 @@ func TestBindsOfACrashAreTakenOff(t *testing.T) {
 func TestVolumesAreNobodyElsesBusiness(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		d := newDisk(t)
-		made(t, RemoveVolumes(d.root, d.memory))
-		tree(t, d.root, "pods/old/data/x")
-		tree(t, d.memory, "pods/")
-		for _, dir := range []string{d.root + "/pods", d.memory, d.memory + "/pods"} {
+		made(t, RemoveVolumes(d.Root, d.Memory))
+		tree(t, d.Root, "pods/old/data/x")
+		tree(t, d.Memory, "pods/")
+		for _, dir := range []string{d.Root + "/pods", d.Memory, d.Memory + "/pods"} {
 			made(t, os.Chmod(dir, 0o755))
 		}
 		old := umask(mask)
 		t.Cleanup(func() { umask(old) })
-		made(t, d.prepare())
+		made(t, d.Prepare())
 		group := int64(4321)
 		src := sourcesFor("uid-1", emptyDir("v", ""), emptyDir("m", corev1.StorageMediumMemory), secretVolume("s"))
 		src.Pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-		m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
+		m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
 		made(t, err)
-		made(t, m.close())
+		made(t, m.Close())
 		umask(old)
 		for path, want := range map[string]os.FileMode{
-			d.root + "/pods":                  0o700,
-			d.root + "/pods/uid-1":            0o700,
-			d.root + "/pods/uid-1/v":          0o777 | os.ModeSetgid,
-			d.memory:                          0o700,
-			d.memory + "/binds":               0o700,
-			d.memory + "/pods":                0o700,
-			d.memory + "/pods/uid-1":          0o700,
-			d.memory + "/pods/uid-1/m":        0o777 | os.ModeSetgid,
-			d.memory + "/pods/uid-1/s":        0o755,
-			d.memory + "/pods/uid-1/s/..data": 0o755,
-			d.memory + "/pods/uid-1/s/key":    0o644,
+			d.Root + "/pods":                  0o700,
+			d.Root + "/pods/uid-1":            0o700,
+			d.Root + "/pods/uid-1/v":          0o777 | os.ModeSetgid,
+			d.Memory:                          0o700,
+			d.Memory + "/binds":               0o700,
+			d.Memory + "/pods":                0o700,
+			d.Memory + "/pods/uid-1":          0o700,
+			d.Memory + "/pods/uid-1/m":        0o777 | os.ModeSetgid,
+			d.Memory + "/pods/uid-1/s":        0o755,
+			d.Memory + "/pods/uid-1/s/..data": 0o755,
+			d.Memory + "/pods/uid-1/s/key":    0o644,
 		} {
 			if info, err := os.Stat(path); err != nil || info.Mode()&^os.ModeDir != want {
 				t.Errorf("under umask %03o, %s is %v (%v), want %v", mask, path, info.Mode(), err, want)
 			}
 		}
-		for _, path := range []string{d.memory + "/pods/uid-1/s/key", d.memory + "/pods/uid-1/m"} {
+		for _, path := range []string{d.Memory + "/pods/uid-1/s/key", d.Memory + "/pods/uid-1/m"} {
 			var st unix.Statfs_t
 			made(t, unix.Statfs(path, &st))
 			if st.Type != unix.TMPFS_MAGIC {
 				t.Errorf("%s is on file system %x, want a tmpfs", path, st.Type)
 			}
 		}
-		made(t, d.clean("uid-1"))
-		if got := mountsUnder(t, d.memory+"/pods"); len(got) > 0 {
+		made(t, d.Clean("uid-1"))
+		if got := mountsUnder(t, d.Memory+"/pods"); len(got) > 0 {
 			t.Errorf("mounts are left: %v", got)
 		}
 	}
@@ -241,10 +232,10 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 	d := newDisk(t)
 	src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
 	src.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = limit("1Mi")
-	m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
+	m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
 	made(t, err)
-	defer func() { made(t, m.close()) }()
-	if err := os.WriteFile(m.mounts[0].Source+"/big", make([]byte, 2<<20), 0o600); err == nil {
+	defer func() { made(t, m.Close()) }()
+	if err := os.WriteFile(m.List[0].Source+"/big", make([]byte, 2<<20), 0o600); err == nil {
 		t.Error("2 MiB fit into a volume of one")
 	}
 }
@@ -253,8 +244,8 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 func TestAnAgentThatCannotMountRefusesWhatCouldBeTurned(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	made(t, err)
-	d := &disk{root: base, memory: filepath.Join(base, "volatile")}
-	made(t, d.prepare())
+	d := &Disk{Root: base, Memory: filepath.Join(base, "volatile")}
+	made(t, d.Prepare())
 	if c := d.mounts.condition(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "run it as root") {
 		t.Errorf("the node says %s, %s: %s", c.Type, c.Status, c.Message)
 	}
@@ -280,11 +271,11 @@ func TestAnAgentThatCannotMountRefusesWhatCouldBeTurned(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			src := sourcesFor("uid-1", c.volume)
 			src.Pod.Spec.Containers[0].VolumeMounts[0].SubPath = c.sub
-			m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], policy)
+			m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy)
 			if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "does not run as root") {
 				t.Error(err)
 			}
-			made(t, m.close())
+			made(t, m.Close())
 		})
 	}
 }
@@ -297,18 +288,18 @@ func TestNamesOfAHostileHubLeadNowhere(t *testing.T) {
 	} {
 		for _, kind := range []corev1.Volume{emptyDir(c.volume, ""), emptyDir(c.volume, corev1.StorageMediumMemory), secretVolume(c.volume)} {
 			base := t.TempDir()
-			d := &disk{root: filepath.Join(base, "x/state"), memory: filepath.Join(base, "x/run")}
-			made(t, d.prepare())
+			d := &Disk{Root: filepath.Join(base, "x/state"), Memory: filepath.Join(base, "x/run")}
+			made(t, d.Prepare())
 			tree(t, base, "precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious")
 			src := sourcesFor(c.uid, kind)
-			if m, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{}); err == nil {
-				t.Errorf("volume %q of pod %q is at %s", c.volume, c.uid, m.mounts[0].Source)
+			if m, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{}); err == nil {
+				t.Errorf("volume %q of pod %q is at %s", c.volume, c.uid, m.List[0].Source)
 			}
-			if err := d.refresh(src); err != nil {
+			if err := d.Refresh(src); err != nil {
 				t.Log(err)
 			}
 			if !podspec.IsUID(types.UID(c.uid)) {
-				made(t, d.clean(types.UID(c.uid)))
+				made(t, d.Clean(types.UID(c.uid)))
 			}
 			for _, name := range []string{"precious", "x/precious", "x/state/precious", "x/run/precious", "x/state/pods/precious", "x/run/pods/other/precious"} {
 				if _, err := os.Stat(filepath.Join(base, name)); err != nil {
@@ -323,13 +314,13 @@ func TestNamesOfAHostileHubLeadNowhere(t *testing.T) {
 func TestCleaningFollowsNoLink(t *testing.T) {
 	d := newDisk(t)
 	out := outside(t)
-	link(t, out, d.root+"/pods/uid-1")
-	link(t, out, d.memory+"/pods/uid-1")
-	tree(t, d.root, "pods/uid-2/v/")
-	link(t, out, d.root+"/pods/uid-2/v/link")
-	made(t, d.clean("uid-1"))
-	made(t, d.clean("uid-2"))
-	if got := names(t, d.root+"/pods"); len(got) > 0 {
+	link(t, out, d.Root+"/pods/uid-1")
+	link(t, out, d.Memory+"/pods/uid-1")
+	tree(t, d.Root, "pods/uid-2/v/")
+	link(t, out, d.Root+"/pods/uid-2/v/link")
+	made(t, d.Clean("uid-1"))
+	made(t, d.Clean("uid-2"))
+	if got := names(t, d.Root+"/pods"); len(got) > 0 {
 		t.Errorf("left: %v", got)
 	}
 	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
@@ -344,10 +335,10 @@ func TestFilesAreWrittenInsideOfTheirVolumeOnly(t *testing.T) {
 		d := newDisk(t)
 		out := outside(t)
 		src := sourcesFor("uid-1", secretVolume("s"))
-		dir := d.dir(&src.Pod.Spec.Volumes[0], "uid-1")
+		dir := d.Dir(&src.Pod.Spec.Volumes[0], "uid-1")
 		tree(t, dir, "x")
 		link(t, out, filepath.Join(dir, plant))
-		_, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
+		_, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
 		made(t, err)
 		if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
 			t.Errorf("behind a planted %s: %v", plant, got)
@@ -367,25 +358,25 @@ func TestAVolumeOfFilesHasABound(t *testing.T) {
 	for i := range 17 {
 		v.Secret.Items = append(v.Secret.Items, corev1.KeyToPath{Key: "key", Path: fmt.Sprint("copy-", i)})
 	}
-	if _, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, at most 16777216") {
+	if _, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, at most 16777216") {
 		t.Error(err)
 	}
 	v.Secret.Items = v.Secret.Items[:16]
-	_, err := d.prepareMounts(src, &src.Pod.Spec.Containers[0], Policy{})
+	_, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{})
 	made(t, err)
 }
 
 // allowing is the policy of an owner who lets pods mount these.
-func allowing(paths ...string) Policy {
-	p := DefaultPolicy()
+func allowing(paths ...string) policy.Document {
+	p := policy.Default()
 	p.HostPaths = paths
 	return p
 }
 
 // Removing a million files of one pod, or giving them to another group, takes minutes on a card. Nobody else waits for that.
 func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
-	d := &disk{root: t.TempDir(), memory: t.TempDir()}
-	d.mounts.dir, d.mounts.why = d.memory, "not here"
+	d := &Disk{Root: t.TempDir(), Memory: t.TempDir()}
+	d.mounts.dir, d.mounts.why = d.Memory, "not here"
 	files := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}}
 	pod := makePod("web", "wait")
@@ -393,7 +384,7 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	defer d.making.take("uid-of-another")() // who removes, or makes
 	defer d.claims.take("volume-of-another")()
 	for _, v := range []*corev1.Volume{&files, &claim} {
-		p, err := d.volume(src, v, Policy{})
+		p, err := d.volume(src, v, policy.Document{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,15 +392,15 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := d.etc(Step{Place: Place{Pod: pod.UID}, Pod: &pod, Network: "box", Spec: &pod.Spec.Containers[0]}, "192.0.2.9"); err != nil {
+	if _, err := d.Etc(&pod, &pod.Spec.Containers[0], "192.0.2.9"); err != nil {
 		t.Error(err)
 	}
-	if err := d.clean(pod.UID); err != nil {
+	if err := d.Clean(pod.UID); err != nil {
 		t.Error(err)
 	}
 	leave := d.making.take(pod.UID)
 	came := make(chan error)
-	go func() { came <- d.clean(pod.UID) }()
+	go func() { came <- d.Clean(pod.UID) }()
 	leave()
 	if err := <-came; err != nil { // its own turn comes
 		t.Error(err)

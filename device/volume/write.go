@@ -1,15 +1,18 @@
-package agent
+package volume
 
 import (
 	"bytes"
 	"errors"
-	"flotilla.dev/device/podspec"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/podspec"
 )
 
 const dataLink = "..data"
@@ -137,4 +140,24 @@ func same(dir *os.Root, in string, files map[string]podspec.File) bool {
 		return nil
 	})
 	return err == nil && n == len(files)
+}
+
+// writeVolume makes the directory of a volume of files hold what it should.
+func writeVolume(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
+	files, err := src.Files(v)
+	if err != nil {
+		return err
+	}
+	name := volumePath(src.Pod.UID, v.Name)
+	if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := root.Chmod(name, 0o755); err != nil { // whatever the umask is
+		return err
+	}
+	dir, err := root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeFiles(dir, files, groupOf(src.Pod)), dir.Close())
 }

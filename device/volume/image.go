@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"archive/tar"
@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +24,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/fsync"
 )
 
 // Neither Docker 20.10 nor Podman's Docker API mounts images. So what an image volume shows is a copy of the image's
@@ -55,66 +59,42 @@ func imageID(id string) (string, error) {
 	return strings.ToLower(digest), nil
 }
 
-// imageRefs are the images of a pod: of its containers, and of its volumes.
-func imageRefs(pod *corev1.Pod) (refs []string) {
-	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
-		refs = append(refs, w.Spec.Image)
-	}
-	for i := range pod.Spec.Volumes {
-		if v := pod.Spec.Volumes[i].Image; v != nil {
-			refs = append(refs, v.Reference)
-		}
-	}
-	return refs
+// copies are how one copy is made, or removed, after the other.
+type copies struct {
+	once   sync.Once
+	one    chan struct{} // held while images are copied, or copies removed
+	untidy atomic.Bool   // copies were to be removed while it was held
 }
 
-// bringImages sees to it that the images are there that a container mounts, as the images of containers are brought, and
-// a copy of each. It returns which copy is which volume's.
-func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, error) {
-	s, copies := j.step, map[string]string{}
-	for _, m := range s.Spec.VolumeMounts {
-		i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
-		if i < 0 || s.Pod.Spec.Volumes[i].Image == nil || copies[m.Name] != "" {
-			continue
-		}
-		v := s.Pod.Spec.Volumes[i].Image
-		image, err := a.bring(ctx, j, &corev1.Container{Image: v.Reference, ImagePullPolicy: v.PullPolicy})
-		if err != nil {
-			return nil, err
-		}
-		copies[m.Name], err = a.copyImage(ctx, j, image)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case errors.Is(err, engine.ErrUnavailable):
-			return nil, err
-		default:
-			err = fmt.Errorf("ImageVolumeMountFailed: volume %q: image %s: %w", m.Name, v.Reference, err)
-			a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-			return nil, &runError{"CreateContainerError", err}
-		}
-	}
-	if a.disk.usesOnly(s.Pod.UID, s.Spec.Name, copies) {
-		a.tidyImages()
-	}
-	return copies, nil
+func (c *copies) copying() chan struct{} {
+	c.once.Do(func() { c.one = make(chan struct{}, 1) })
+	return c.one
 }
 
-// copyImage sees to it that there is a copy of an image's files for a pod, and returns its name.
-func (a *Agent) copyImage(ctx context.Context, j job, image string) (string, error) {
+// An ImageCopy is what is asked for with a copy of an image's files.
+type ImageCopy struct {
+	Image     string
+	Pod       types.UID
+	Container string // that mounts it
+	State     string // of the state directory: LabelImageOf
+	Hard      hardware.Thresholds
+}
+
+// CopyImage sees to it that there is a copy of an image's files for a container of a pod, and returns its name.
+func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (string, error) {
+	copying := d.images.copying()
 	select { // one after the other: the second pod with an image has but to wait for the first one's copy
-	case a.copying <- struct{}{}:
+	case copying <- struct{}{}:
 		defer func() {
-			<-a.copying
-			if a.untidy.Swap(false) {
-				a.tidyImages()
+			<-copying
+			if d.images.untidy.Swap(false) {
+				d.TidyImages()
 			}
 		}()
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	id, there, err := j.engine.HasImage(ctx, image)
+	id, there, err := e.HasImage(ctx, c.Image)
 	if err == nil && !there {
 		err = errors.New("it has been removed meanwhile")
 	}
@@ -125,10 +105,10 @@ func (a *Agent) copyImage(ctx context.Context, j job, image string) (string, err
 	if err != nil {
 		return "", err
 	}
-	if err := a.disk.useImage(j.step.Pod.UID, j.step.Spec.Name, name); err != nil {
+	if err := d.useImage(c.Pod, c.Container, name); err != nil {
 		return "", err
 	}
-	dir := filepath.Join(a.disk.root, imagesDir)
+	dir := filepath.Join(d.Root, imagesDir)
 	if info, err := os.Lstat(filepath.Join(dir, name)); err == nil && info.IsDir() {
 		return name, nil
 	}
@@ -139,7 +119,7 @@ func (a *Agent) copyImage(ctx context.Context, j job, image string) (string, err
 	if err != nil {
 		return "", err
 	}
-	err = a.fillImage(ctx, j, root, image, name)
+	err = d.fillImage(ctx, e, c, root, name)
 	if err != nil {
 		err = errors.Join(err, removeTree(root, newImage+name))
 	}
@@ -147,7 +127,7 @@ func (a *Agent) copyImage(ctx context.Context, j job, image string) (string, err
 }
 
 // fillImage makes a copy, whole or not at all.
-func (a *Agent) fillImage(ctx context.Context, j job, root *os.Root, image, name string) error {
+func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root *os.Root, name string) error {
 	fresh := newImage + name
 	if err := errors.Join(removeTree(root, fresh), root.Mkdir(fresh, 0o755), root.Chmod(fresh, 0o755)); err != nil {
 		return err
@@ -157,17 +137,17 @@ func (a *Agent) fillImage(ctx context.Context, j job, root *os.Root, image, name
 		return err
 	}
 	u := &unpacking{root: in, owned: os.Geteuid() == 0, closed: map[string]os.FileMode{}}
-	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", j.node.StateDir, name[:12]), Labels: map[string]string{LabelImageOf: j.node.StateDir}}
-	err = j.engine.ImageTree(ctx, image, spec, func(size int64) (func(*tar.Header, io.Reader) error, error) {
-		room, err := roomFor(in, j.hard)
+	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", c.State, name[:12]), Labels: map[string]string{LabelImageOf: c.State}}
+	err = e.ImageTree(ctx, c.Image, spec, func(size int64) (func(*tar.Header, io.Reader) error, error) {
+		room, err := roomFor(in, c.Hard)
 		if err != nil {
 			return nil, err
 		}
 		if size > room {
 			return nil, fmt.Errorf("its files have %d bytes, and %d may come: %w", size, max(room, 0), errNoRoom)
 		}
-		a.log.Info("copy an image for the volumes of pods", "image", image, "bytes", size)
-		return u.measured(func() (int64, error) { return roomFor(in, j.hard) }), nil
+		d.logger().Info("copy an image for the volumes of pods", "image", c.Image, "bytes", size)
+		return u.measured(func() (int64, error) { return roomFor(in, c.Hard) }), nil
 	})
 	if err == nil {
 		err = u.end()
@@ -178,7 +158,7 @@ func (a *Agent) fillImage(ctx context.Context, j job, root *os.Root, image, name
 	if err = errors.Join(err, in.Close()); err != nil {
 		return err
 	}
-	return errors.Join(root.Rename(fresh, name), syncDir(root.Name()))
+	return errors.Join(root.Rename(fresh, name), fsync.Dir(root.Name()))
 }
 
 // measured is put for as long as there is room: others write to the disk meanwhile.
@@ -216,24 +196,24 @@ func settleDisk(in *os.Root) error {
 }
 
 // useImage notes that a container of a pod uses a copy.
-func (d *disk) useImage(pod types.UID, container, name string) error {
+func (d *Disk) useImage(pod types.UID, container, name string) error {
 	if !podspec.IsUID(pod) {
 		return fmt.Errorf("no directory is made for pod %q: such names lead elsewhere", pod)
 	}
-	dir := filepath.Join(d.root, podsDir, string(pod))
+	dir := filepath.Join(d.Root, PodsDir, string(pod))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, usesImage+name+"."+container), nil, 0o600)
 }
 
-// usesOnly notes that a container, which is about to start, uses these copies and no more: with a tag that moves, each of
+// UsesOnly notes that a container, which is about to start, uses these copies and no more: with a tag that moves, each of
 // its starts may have had another. It tells whether it used any.
-func (d *disk) usesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
+func (d *Disk) UsesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
 	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
 	}
-	dir := filepath.Join(d.root, podsDir, string(pod))
+	dir := filepath.Join(d.Root, PodsDir, string(pod))
 	for _, file := range entries(dir) {
 		mark, ours := strings.CutPrefix(file, usesImage)
 		name, by, _ := strings.Cut(mark, ".")
@@ -245,26 +225,26 @@ func (d *disk) usesOnly(pod types.UID, container string, copies map[string]strin
 }
 
 // imageVolume opens the copy that a volume shows.
-func (d *disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
+func (d *Disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
 	name := src.Images[v.Name]
 	if name == "" {
 		return p, errors.New("its image is not there")
 	}
 	p.fixed, p.readOnly = true, true
-	p.file, err = hold(filepath.Join(d.root, imagesDir, name))
+	p.file, err = hold(filepath.Join(d.Root, imagesDir, name))
 	return p, err
 }
 
 // dropImages removes the copies that no pod uses, and what is left of others. Nothing may be copied meanwhile.
-func (d *disk) dropImages() error {
-	dir := filepath.Join(d.root, imagesDir)
+func (d *Disk) dropImages() error {
+	dir := filepath.Join(d.Root, imagesDir)
 	names := entries(dir)
-	if d.root == "" || len(names) == 0 {
+	if d.Root == "" || len(names) == 0 {
 		return nil
 	}
 	used := map[string]bool{}
-	for _, pod := range d.pods() {
-		for _, name := range entries(filepath.Join(d.root, podsDir, string(pod))) {
+	for _, pod := range d.Pods() {
+		for _, name := range entries(filepath.Join(d.Root, PodsDir, string(pod))) {
 			if mark, ok := strings.CutPrefix(name, usesImage); ok {
 				name, _, _ := strings.Cut(mark, ".")
 				used[name] = true
@@ -292,28 +272,30 @@ func (d *disk) dropImages() error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// tidyImages removes the copies that no pod uses, unless one is being made: whoever makes it does so afterwards.
-func (a *Agent) tidyImages() {
+// TidyImages removes the copies that no pod uses, unless one is being made: whoever makes it does so afterwards.
+func (d *Disk) TidyImages() {
+	copying := d.images.copying()
 	select {
-	case a.copying <- struct{}{}:
+	case copying <- struct{}{}:
 	default:
-		a.untidy.Store(true)
+		d.images.untidy.Store(true)
 		return
 	}
-	if err := a.disk.dropImages(); err != nil {
-		a.log.Error("remove the copies of images that no pod uses any more; it is tried again when the next pod has gone", "err", err)
+	if err := d.dropImages(); err != nil {
+		d.logger().Error("remove the copies of images that no pod uses any more; it is tried again when the next pod has gone", "err", err)
 	}
-	<-a.copying
+	<-copying
 }
 
-// endReaders removes the containers that an agent before this one has left when it read images.
-func (a *Agent) endReaders(ctx context.Context, e engine.Engine, state string) {
-	a.copying <- struct{}{}
-	defer func() { <-a.copying }()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// EndReaders removes the containers that an agent before this one has left when it read images.
+func (d *Disk) EndReaders(ctx context.Context, e engine.Engine, state string) {
+	copying := d.images.copying()
+	copying <- struct{}{}
+	defer func() { <-copying }()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := RemoveReaders(ctx, e, state); err != nil {
-		a.log.Warn("remove what an agent before this one has left when it read an image; the next one will try again", "err", err)
+		d.logger().Warn("remove what an agent before this one has left when it read an image; the next one will try again", "err", err)
 	}
 }
 

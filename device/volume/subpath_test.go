@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"os"
@@ -8,13 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 )
-
-func made(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // tree makes directories (a name that ends in /), links (with an arrow) and files.
 func tree(t *testing.T, root string, names ...string) {

@@ -1,10 +1,11 @@
-package agent
+package volume
 
 import (
-	"flotilla.dev/device/podspec"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"flotilla.dev/device/podspec"
 )
 
 // Files of config maps change all at once, and only when they differ.

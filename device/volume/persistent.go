@@ -1,7 +1,6 @@
-package agent
+package volume
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,12 +10,12 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/shared/fsync"
 	"flotilla.dev/shared/wire"
 )
 
@@ -51,7 +50,7 @@ func (c *claimed) give(volume, pod types.UID) {
 }
 
 // persistent opens the volume that a pod claims, and makes its directory at its first use.
-func (d *disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
+func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
 	claim := v.PersistentVolumeClaim
 	i := slices.IndexFunc(src.Volumes, func(have wire.Volume) bool {
 		return have.Namespace == src.Pod.Namespace && have.Claim == claim.ClaimName && !have.Remove
@@ -64,7 +63,7 @@ func (d *disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 		return p, fmt.Errorf("no directory is made for volume %q: such names lead elsewhere", want.UID)
 	}
 	defer d.claims.take(want.UID)()
-	parent, name := filepath.Join(d.root, PersistentDir), string(want.UID)
+	parent, name := filepath.Join(d.Root, PersistentDir), string(want.UID)
 	if err := private(parent); err != nil {
 		return p, err
 	}
@@ -90,7 +89,7 @@ func (d *disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 		if err := newDir(root, ".new-"+name, name, group); err != nil {
 			return p, err
 		}
-		if err := errors.Join(syncDir(parent), syncDir(d.root)); err != nil {
+		if err := errors.Join(fsync.Dir(parent), fsync.Dir(d.Root)); err != nil {
 			return p, err
 		}
 	}
@@ -105,7 +104,7 @@ const deepest = 256
 
 // regroup gives what is in a volume to a pod's group, as the kubelet does: once for each
 // pod, or (fsGroupChangePolicy: OnRootMismatch) where the volume itself is not the group's.
-func (d *disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
+func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
 	group := groupOf(pod)
 	if group < 0 || d.claims.has(volume, pod.UID) {
 		return nil
@@ -156,24 +155,14 @@ func (d *disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *co
 	return err
 }
 
-// syncDir makes sure that a new name in a directory survives a power cut: the hub is told
-// that the volume is there.
-func syncDir(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-// volumeStates says of the volumes that the hub names which are there, and which have gone
+// States says of the volumes that the hub names which are there, and which have gone
 // as they were to go.
-func (d *disk) volumeStates(volumes []wire.Volume) (list []wire.VolumeState) {
+func (d *Disk) States(volumes []wire.Volume) (list []wire.VolumeState) {
 	for _, v := range volumes {
 		if !podspec.IsUID(v.UID) {
 			continue
 		}
-		_, err := os.Lstat(filepath.Join(d.root, PersistentDir, string(v.UID)))
+		_, err := os.Lstat(filepath.Join(d.Root, PersistentDir, string(v.UID)))
 		there, gone := err == nil, errors.Is(err, fs.ErrNotExist)
 		if there && !v.Remove || gone && v.Remove {
 			list = append(list, wire.VolumeState{UID: v.UID, Gone: gone})
@@ -182,58 +171,15 @@ func (d *disk) volumeStates(volumes []wire.Volume) (list []wire.VolumeState) {
 	return list
 }
 
-// removePersistent removes the data of a volume.
-func (d *disk) removePersistent(v wire.Volume) error {
+// RemovePersistent removes the data of a volume.
+func (d *Disk) RemovePersistent(v wire.Volume) error {
 	if !v.Remove || !podspec.IsUID(v.UID) {
 		return nil
 	}
-	parent := filepath.Join(d.root, PersistentDir)
+	parent := filepath.Join(d.Root, PersistentDir)
 	root, err := os.OpenRoot(parent)
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeTree(root, string(v.UID)), root.Close(), syncDir(parent))
-}
-
-// dropVolumes removes the volumes that the hub says are to be removed, once all that it
-// does not want any more has stopped: a pod that was deleted by force may still use one.
-func (a *Agent) dropVolumes(now time.Time) {
-	l := &a.loop
-	if l.dropping || now.Before(l.dropAt) {
-		return
-	}
-	var gone []wire.Volume
-	for _, v := range l.desired.Volumes {
-		if v.Remove && podspec.IsUID(v.UID) {
-			if _, err := os.Lstat(filepath.Join(a.disk.root, PersistentDir, string(v.UID))); err == nil {
-				gone = append(gone, v)
-			}
-		}
-	}
-	if len(gone) == 0 {
-		return
-	}
-	for uid, r := range l.o.Pods {
-		if !r.Cleaned && !slices.ContainsFunc(l.desired.Pods, func(p corev1.Pod) bool { return p.UID == uid }) {
-			return
-		}
-	}
-	l.dropping = true
-	a.async(time.Hour, func(context.Context) func() {
-		var errs []error
-		for _, v := range gone {
-			err := a.disk.removePersistent(v)
-			if err == nil {
-				a.log.Info("removed the data of a persistent volume, as the hub said", "volume", v.UID)
-			}
-			errs = append(errs, err)
-		}
-		return func() {
-			l.dropping = false
-			err := errors.Join(errs...)
-			if a.trouble("remove the data of persistent volumes; it is tried again each minute", err); err != nil {
-				l.dropAt = time.Now().Add(time.Minute)
-			}
-		}
-	})
+	return errors.Join(removeTree(root, string(v.UID)), root.Close(), fsync.Dir(parent))
 }

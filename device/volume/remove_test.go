@@ -1,4 +1,4 @@
-package agent
+package volume
 
 import (
 	"os"
@@ -9,23 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nest makes directories of that depth and returns a descriptor of the last.
-func nest(t *testing.T, dir string, depth int) int {
-	t.Helper()
-	fd, err := unix.Open(dir, unix.O_RDONLY, 0)
-	for i := 0; err == nil && i < depth; i++ {
-		at := fd
-		if err = unix.Mkdirat(at, "d", 0o700); err == nil {
-			fd, err = unix.Openat(at, "d", unix.O_RDONLY, 0)
-		}
-		_ = unix.Close(at)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fd
-}
-
 // What containers leave behind goes, however they have nested it.
 func TestAPodsFilesGoHoweverDeepTheyLie(t *testing.T) {
 	var before, few unix.Rlimit
@@ -33,9 +16,9 @@ func TestAPodsFilesGoHoweverDeepTheyLie(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, far := t.TempDir(), t.TempDir()
-	d := &disk{root: filepath.Join(dir, "disk"), memory: filepath.Join(dir, "memory")}
-	volume := filepath.Join(d.root, podsDir, "u", "v")
-	for _, p := range []string{volume, filepath.Join(d.memory, podsDir), filepath.Join(far, "kept")} {
+	d := &Disk{Root: filepath.Join(dir, "disk"), Memory: filepath.Join(dir, "memory")}
+	volume := filepath.Join(d.Root, PodsDir, "u", "v")
+	for _, p := range []string{volume, filepath.Join(d.Memory, PodsDir), filepath.Join(far, "kept")} {
 		if err := os.MkdirAll(p, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -58,15 +41,15 @@ func TestAPodsFilesGoHoweverDeepTheyLie(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)
 	}
-	err := d.clean("u")
+	err := d.Clean("u")
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before)
-	if left := entries(filepath.Join(d.root, podsDir)); err != nil || len(left) > 0 {
+	if left := entries(filepath.Join(d.Root, PodsDir)); err != nil || len(left) > 0 {
 		t.Errorf("%.200v, left is %q", err, left)
 	}
 	if left := entries(far); len(left) != 1 {
 		t.Errorf("what links led to is %q", left)
 	}
-	if err := d.clean("u"); err != nil { // again
+	if err := d.Clean("u"); err != nil { // again
 		t.Error(err)
 	}
 	if err != nil {
