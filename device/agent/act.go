@@ -75,7 +75,7 @@ func (a *Agent) do(ctx context.Context, j job) error {
 	case Update:
 		return j.update(ctx)
 	case Probe:
-		return a.probe(ctx, j)
+		return a.prober.Probe(ctx, j.engine, s.target(), podspec.ProbeOf(s.Spec, s.Probe))
 	}
 	return fmt.Errorf("%s is not something that takes time", s.Action)
 }

@@ -34,6 +34,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/device/signature"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
@@ -110,6 +111,7 @@ type Agent struct {
 	beat    atomic.Pointer[time.Time] // the loop's last turn
 	told    published
 	answers answers
+	prober  probe.Prober
 	usages  usages
 	stops   stopping
 	storing sync.Mutex
@@ -145,7 +147,7 @@ func New(c Config) (*Agent, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Holds == nil {
-		if c.Holds = holds; c.Dial != nil {
+		if c.Holds = probe.Holds; c.Dial != nil {
 			c.Holds = func(string) bool { return true }
 		}
 	}
@@ -168,7 +170,7 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount, Log: c.Log}},
 		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
-		answers: newAnswers(),
+		answers: newAnswers(), prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
 	}
 	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
 	if c.Uptime == nil {

@@ -15,6 +15,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
 )
 
@@ -182,7 +183,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 	s := j.step
 	switch {
 	case h.Exec != nil:
-		out := &limited{max: 1 << 10}
+		out := &probe.Limited{Max: 1 << 10}
 		id := ""
 		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out, Began: func(exec string) { id = exec; a.noteExec(exec) }})
 		if id != "" && a.loop.ctx.Err() == nil { // what outlasts the agent is for the next one
@@ -192,11 +193,11 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 			return err
 		}
 		if code != 0 {
-			a.log.Debug("a hook failed", "pod", s.Place.Pod, "container", s.Place.Container, "output", string(bytes.TrimSpace(out.b)))
+			a.log.Debug("a hook failed", "pod", s.Place.Pod, "container", s.Place.Container, "output", string(bytes.TrimSpace(out.Bytes)))
 			return fmt.Errorf("command exited with %d", code)
 		}
 	case h.HTTPGet != nil:
-		answer, err := a.get(ctx, s, h.HTTPGet, "kube-lifecycle/flotilla")
+		answer, err := a.prober.Get(ctx, s.target(), h.HTTPGet, "kube-lifecycle/flotilla")
 		if err != nil {
 			return err
 		}

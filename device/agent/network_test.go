@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/shared/wire"
 )
 
@@ -264,10 +265,10 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			if c.Labels[LabelPodName] != "pair" || c.Labels[LabelContainer] != "c1" {
 				continue
 			}
-			var out limited
-			out.max = 1000
+			var out probe.Limited
+			out.Max = 1000
 			if code, err := d.eng.Exec(t.Context(), c.ID, []string{"/tool", "get", "http://" + addresses[0] + ":8080/"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
-				t.Errorf("one pod does not reach the other: %d %v %s", code, err, out.b)
+				t.Errorf("one pod does not reach the other: %d %v %s", code, err, out.Bytes)
 			}
 		}
 

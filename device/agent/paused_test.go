@@ -10,15 +10,16 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 )
 
 // A paused container serves nobody, whatever its probes said last.
 func TestAPausedContainerIsNotReady(t *testing.T) {
-	for name, probe := range map[string]*corev1.Probe{"without probes": nil, "with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
+	for name, kind := range map[string]*corev1.Probe{"without probes": nil, "with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				pod := makePod("web", "wait")
-				pod.Spec.Containers[0].ReadinessProbe = probe
+				pod.Spec.Containers[0].ReadinessProbe = kind
 				d.desire(1, pod)
 				time.Sleep(10 * time.Second)
 				container := nameOf("c0", "web", "default", "uid-web", "0")
@@ -50,14 +51,14 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 
 // What is paused fails every probe: the kernel still accepts connections for it.
 func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
-	for name, probe := range map[string]*corev1.Probe{
+	for name, kind := range map[string]*corev1.Probe{
 		"exec": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}},
 		"tcp":  {PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &ContainerRecord{ID: "1", State: engine.Running}
-			s := Step{Probe: podspec.Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: probe}}
-			unmade := error(&probeError{context.DeadlineExceeded})
+			s := Step{Probe: podspec.Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: kind}}
+			unmade := error(&probe.Error{Err: context.DeadlineExceeded})
 			if told := c.Probed(s, nil, time.Now()); told != "" {
 				t.Error(told)
 			}

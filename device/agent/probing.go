@@ -9,6 +9,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 )
 
 // A ProbeRecord is where a probe of a running container stands. As with the kubelet (KEP-4781) whoever has passed a startup
@@ -76,7 +77,7 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	if c.State == engine.Paused && !errors.Is(err, engine.ErrUnavailable) { // the kernel accepts connections for it all the same
 		err = errPaused
 	}
-	var unmade *probeError
+	var unmade *probe.Error
 	switch {
 	case errors.Is(err, engine.ErrUnavailable):
 		return ""

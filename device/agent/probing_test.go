@@ -3,10 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
-	"maps"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,7 +16,6 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
-	"flotilla.dev/device/podspec"
 )
 
 func execProbe(p corev1.Probe) *corev1.Probe {
@@ -121,85 +117,6 @@ func TestAStartupProbeHoldsTheOthersBack(t *testing.T) {
 			t.Errorf("started %v, ready %v, restarts %d; want started, ready, 0", *s.Started, s.Ready, s.RestartCount)
 		}
 	})
-}
-
-func TestNetworkProbesAskThePodsAddress(t *testing.T) {
-	var asked []string
-	answer := error(nil)
-	a := &Agent{c: Config{Dial: func(_ context.Context, network, address string) (net.Conn, error) {
-		asked = append(asked, network+" "+address)
-		if answer != nil {
-			return nil, answer
-		}
-		ours, theirs := net.Pipe()
-		go func() {
-			b := make([]byte, 2048)
-			n, _ := theirs.Read(b)
-			code := "200 OK"
-			if strings.HasPrefix(string(b[:n]), "GET /bad") {
-				code = "503 Service Unavailable"
-			}
-			_, _ = theirs.Write([]byte("HTTP/1.1 " + code + "\r\nContent-Length: 0\r\n\r\n"))
-			_ = theirs.Close()
-		}()
-		return ours, nil
-	}}}
-	spec := &corev1.Container{Name: "c", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}}}
-	check := func(h corev1.ProbeHandler) error {
-		spec.LivenessProbe = &corev1.Probe{ProbeHandler: h}
-		return a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "10.0.0.9"}})
-	}
-	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromString("web")}}); err != nil {
-		t.Errorf("a good answer: %v", err)
-	}
-	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bad", Port: intstr.FromInt32(8080)}}); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("a bad answer: %v, want one with 503", err)
-	}
-	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err != nil {
-		t.Errorf("an open port: %v", err)
-	}
-	answer = errors.New("refused")
-	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err == nil {
-		t.Error("a closed port passes")
-	}
-	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(asked, want) {
-		t.Errorf("asked %q, want %q", asked, want)
-	}
-}
-
-// Headers are added, as by the kubelet: one name may be there twice, and an empty Accept takes that out.
-func TestAProbeSendsTheHeadersThatItNames(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		all  []corev1.HTTPHeader
-		want http.Header
-	}{
-		{"none", nil, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}}},
-		{"one name twice", []corev1.HTTPHeader{{Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}, "X-A": {"1", "2"}}},
-		{"its own agent, and no Accept", []corev1.HTTPHeader{{Name: "User-Agent", Value: "mine"}, {Name: "Accept"}}, http.Header{"User-Agent": {"mine"}}},
-		{"an Accept, and a Host", []corev1.HTTPHeader{{Name: "Accept", Value: "text/plain"}, {Name: "Host", Value: "a.example"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"text/plain"}, "Host": {"a.example"}}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := make(chan http.Header, 1)
-			s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				if r.Host == "a.example" {
-					r.Header.Set("Host", r.Host)
-				}
-				r.Header.Del("Connection")
-				got <- r.Header
-			}))
-			defer s.Close()
-			a := &Agent{c: Config{Dial: new(net.Dialer).DialContext}}
-			host, port, _ := net.SplitHostPort(s.Listener.Addr().String())
-			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), HTTPHeaders: c.all}}}}
-			if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness}}); err != nil {
-				t.Fatal(err)
-			}
-			if h := <-got; !maps.EqualFunc(h, c.want, slices.Equal) {
-				t.Errorf("it sends %v, want %v", h, c.want)
-			}
-		})
-	}
 }
 
 // An engine that is restarted or hangs is no fault of a container.

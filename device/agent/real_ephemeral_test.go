@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/shared/wire"
 )
 
@@ -53,9 +54,9 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		}
 		before := ids()
 		for _, name := range []string{"one/look", "two/look"} {
-			out := limited{max: 200}
-			if code, err := d.eng.Exec(t.Context(), before[name], []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "serve") {
-				t.Errorf("process 1 of %s is %q (%d, %v)", name, out.b, code, err)
+			out := probe.Limited{Max: 200}
+			if code, err := d.eng.Exec(t.Context(), before[name], []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.Bytes), "serve") {
+				t.Errorf("process 1 of %s is %q (%d, %v)", name, out.Bytes, code, err)
 			}
 		}
 		d.end()

@@ -12,6 +12,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
 )
@@ -69,13 +70,13 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !ready(d.pod(p.Name)) })
 		})
 		said := func(pod, container string) string {
-			out := limited{max: 1 << 16}
+			out := probe.Limited{Max: 1 << 16}
 			for _, c := range d.list() {
 				if c.Labels[LabelPodName] == pod && c.Labels[LabelContainer] == container && c.State == engine.Running {
 					made(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
 				}
 			}
-			return string(out.b)
+			return string(out.Bytes)
 		}
 		device, err := os.ReadFile("/etc/hosts")
 		made(t, err)

@@ -9,6 +9,7 @@ import (
 
 	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/shared/wire"
 )
 
@@ -36,11 +37,11 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 			ids[x.Labels[LabelPodName]+"/"+x.Labels[LabelContainer]] = x.ID
 		}
 		first := func(id string) string { // what process 1 is, seen from there
-			out := limited{max: 200}
+			out := probe.Limited{Max: 200}
 			if code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
-				t.Errorf("%d %v %s", code, err, out.b)
+				t.Errorf("%d %v %s", code, err, out.Bytes)
 			}
-			return string(out.b)
+			return string(out.Bytes)
 		}
 		for _, c := range []string{"c0", "c1"} {
 			if got := first(ids["share/"+c]); !strings.Contains(got, pause.Target) {

@@ -23,6 +23,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/loopback"
 	"flotilla.dev/shared/policy"
@@ -272,10 +273,10 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 				web = x.ID
 			}
 		}
-		var out limited
-		out.max = 100
-		if code, err := d.eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.b), "green") {
-			t.Errorf("in the container the colour is %q (%d, %v), want green", out.b, code, err)
+		var out probe.Limited
+		out.Max = 100
+		if code, err := d.eng.Exec(t.Context(), web, []string{"/tool", "cat", "/conf/colour"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 || !strings.Contains(string(out.Bytes), "green") {
+			t.Errorf("in the container the colour is %q (%d, %v), want green", out.Bytes, code, err)
 		}
 
 		// a restart of the agent restarts nothing

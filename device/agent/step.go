@@ -9,6 +9,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 )
 
 // An Action is a kind of step.
@@ -93,4 +94,9 @@ func (s Step) String() string {
 // same tells whether two steps are one.
 func (s Step) same(t Step) bool {
 	return s.Action == t.Action && s.Place == t.Place && s.ID == t.ID && s.Probe == t.Probe && s.Grace == t.Grace && s.Attempt == t.Attempt
+}
+
+// target is whom a probe or a hook asks.
+func (s Step) target() probe.Target {
+	return probe.Target{ID: s.ID, Spec: s.Spec, IP: s.IP, HostNetwork: s.Pod != nil && s.Pod.Spec.HostNetwork}
 }

@@ -1,4 +1,4 @@
-package agent
+package probe
 
 import (
 	"encoding/binary"
@@ -10,8 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"flotilla.dev/device/podspec"
 )
 
 // A server of HTTP/2 without TLS that plays a health service.
@@ -58,8 +56,8 @@ func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
 			service := "web"
 			spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: corev1.ProbeHandler{
 				GRPC: &corev1.GRPCAction{Port: int32(l.Addr().(*net.TCPAddr).Port), Service: &service}}}}
-			a := &Agent{c: Config{Dial: (&net.Dialer{}).DialContext}}
-			err = a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "127.0.0.1"}})
+			a := &Prober{Dial: (&net.Dialer{}).DialContext}
+			err = a.Probe(t.Context(), nil, Target{Spec: spec, IP: "127.0.0.1"}, spec.LivenessProbe)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -90,13 +88,13 @@ func TestAnAnswerThatIsTooLongIsNone(t *testing.T) {
 	go func() { _ = server.Serve(l) }()
 	defer func() { _ = server.Close() }()
 	port := l.Addr().(*net.TCPAddr).Port
-	a := &Agent{c: Config{Dial: (&net.Dialer{}).DialContext}}
+	a := &Prober{Dial: (&net.Dialer{}).DialContext}
 	for what, handler := range map[string]corev1.ProbeHandler{
 		"HTTP": {HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt(port)}},
 		"gRPC": {GRPC: &corev1.GRPCAction{Port: int32(port)}},
 	} {
 		spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: handler}}
-		if err := a.probe(t.Context(), job{step: Step{Spec: spec, Probe: podspec.Liveness, IP: "127.0.0.1"}}); err == nil {
+		if err := a.Probe(t.Context(), nil, Target{Spec: spec, IP: "127.0.0.1"}, spec.LivenessProbe); err == nil {
 			t.Errorf("%s: 6 MiB of headers are an answer", what)
 		}
 	}

@@ -1,4 +1,6 @@
-package agent
+// Package probe asks a container how it is, as the kubelet's prober does: by a command, HTTP, TCP or gRPC. It counts nothing
+// and restarts nothing: package agent, which calls it, decides when to ask and what an answer means.
+package probe
 
 import (
 	"bytes"
@@ -31,25 +33,40 @@ const maxHeader = 64 << 10
 // its end says nothing of the container.
 const maxAnswer = 10 << 10
 
-// A probeError is why a probe could not be made. As with the kubelet it says nothing of the
+// An Error is why a probe could not be made. As with the kubelet it says nothing of the
 // container, such as that the disk is too full for the engine to run a command.
-type probeError struct{ err error }
+type Error struct{ Err error }
 
-func (e *probeError) Error() string { return e.err.Error() }
-func (e *probeError) Unwrap() error { return e.err }
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
 
-// probe runs one probe once. An error says what is wrong with the container, unless it is a
-// probeError or that the engine does not answer.
-func (a *Agent) probe(ctx context.Context, j job) error {
-	s := j.step
-	p := podspec.ProbeOf(s.Spec, s.Probe)
+// A dialer connects to an address, as net.Dialer does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// A Prober asks containers how they are.
+type Prober struct {
+	Dial  dialer
+	Holds func(address string) bool // whether the device has an address now
+}
+
+// A Target is a container that is asked.
+type Target struct {
+	ID          string
+	Spec        *corev1.Container
+	HostNetwork bool
+	IP          string // of its pod; empty: it has none yet
+}
+
+// Probe runs one probe once. An error says what is wrong with the container, unless it is an
+// Error or that the engine does not answer.
+func (a *Prober) Probe(ctx context.Context, e engine.Engine, s Target, p *corev1.Probe) error {
 	timeout := time.Duration(podspec.OrDefault(p.TimeoutSeconds, 1)) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error
 	switch {
 	case p.Exec != nil:
-		err = a.probeExec(ctx, j, p.Exec.Command)
+		err = probeExec(ctx, e, s.ID, p.Exec.Command)
 	case p.HTTPGet != nil:
 		err = a.probeHTTP(ctx, s, p.HTTPGet)
 	case p.GRPC != nil:
@@ -57,41 +74,41 @@ func (a *Agent) probe(ctx context.Context, j job) error {
 	case p.TCPSocket != nil:
 		err = a.probeTCP(ctx, s, p.TCPSocket)
 	}
-	var unmade *probeError
+	var unmade *Error
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, engine.ErrUnavailable) && !errors.As(err, &unmade) {
 		return fmt.Errorf("no answer within %s", timeout)
 	}
 	return err
 }
 
-func (a *Agent) probeExec(ctx context.Context, j job, command []string) error {
-	out := &limited{max: 1 << 10}
+func probeExec(ctx context.Context, e engine.Engine, id string, command []string) error {
+	out := &Limited{Max: 1 << 10}
 	var began atomic.Bool
-	code, err := j.engine.Exec(ctx, j.step.ID, command, engine.Streams{Stdout: out, Stderr: out, Began: func(string) { began.Store(true) }})
+	code, err := e.Exec(ctx, id, command, engine.Streams{Stdout: out, Stderr: out, Began: func(string) { began.Store(true) }})
 	switch {
 	case err == nil:
 	case ctx.Err() == nil: // a command that does not exist has an exit code
-		return &probeError{err}
+		return &Error{err}
 	case !began.Load(): // it is the engine that hangs
 		return fmt.Errorf("%w: the command has not begun: %w", engine.ErrUnavailable, err)
 	default:
 		return err
 	}
 	if code != 0 {
-		return fmt.Errorf("command exited with %d: %s", code, bytes.TrimSpace(out.b))
+		return fmt.Errorf("command exited with %d: %s", code, bytes.TrimSpace(out.Bytes))
 	}
 	return nil
 }
 
-func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) error {
-	resp, err := a.get(ctx, s, h, "kube-probe/flotilla")
+func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetAction) error {
+	resp, err := a.Get(ctx, s, h, "kube-probe/flotilla")
 	if err != nil {
 		return err
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	_ = resp.Body.Close()
 	if err != nil {
-		return &probeError{fmt.Errorf("the answer has no end: %w", err)}
+		return &Error{fmt.Errorf("the answer has no end: %w", err)}
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
 		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body[:min(len(body), 256)]))
@@ -99,31 +116,28 @@ func (a *Agent) probeHTTP(ctx context.Context, s Step, h *corev1.HTTPGetAction) 
 	return nil
 }
 
-// A dialer connects to an address, as net.Dialer does.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
 // asked is where a step asks and how it gets there: a host that is named, or the pod. One on the device's network is asked
 // at the loopback while the device has not got its address, be it that the cable is out: that is no reason for a container
 // to be restarted. What listens at that address alone cannot be asked then.
-func (a *Agent) asked(s Step, host string) (string, dialer, error) {
-	own := host == "" && s.Pod != nil && s.Pod.Spec.HostNetwork
+func (a *Prober) asked(s Target, host string) (string, dialer, error) {
+	own := host == "" && s.HostNetwork
 	switch host = cmp.Or(host, s.IP); {
-	case own && (host == "" || !a.c.Holds(host)):
+	case own && (host == "" || !a.Holds(host)):
 		return "127.0.0.1", func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := a.c.Dial(ctx, network, address)
+			conn, err := a.Dial(ctx, network, address)
 			if err != nil {
-				err = &probeError{fmt.Errorf("the device has no address: %w", err)}
+				err = &Error{fmt.Errorf("the device has no address: %w", err)}
 			}
 			return conn, err
 		}, nil
 	case host == "":
-		return "", nil, &probeError{errors.New("the pod has no address yet")}
+		return "", nil, &Error{errors.New("the pod has no address yet")}
 	}
-	return host, a.c.Dial, nil
+	return host, a.Dial, nil
 }
 
-// holds tells whether an address is one of the device's now.
-func holds(address string) bool {
+// Holds tells whether an address is one of the device's now.
+func Holds(address string) bool {
 	all, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(all, func(a net.Addr) bool {
 		ip, _, _ := strings.Cut(a.String(), "/")
@@ -131,11 +145,11 @@ func holds(address string) bool {
 	})
 }
 
-// get asks a container, or another host where it is named. The caller closes the answer's body.
-func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who string) (*http.Response, error) {
+// Get asks a container, or another host where it is named. The caller closes the answer's body.
+func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, who string) (*http.Response, error) {
 	port, err := portOf(s.Spec, h.Port)
 	if err != nil {
-		return nil, &probeError{err}
+		return nil, &Error{err}
 	}
 	host, dial, err := a.asked(s, h.Host)
 	if err != nil {
@@ -151,7 +165,7 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+path, nil)
 	if err != nil {
-		return nil, &probeError{err}
+		return nil, &Error{err}
 	}
 	for _, x := range h.HTTPHeaders {
 		if http.CanonicalHeaderKey(x.Name) == "Host" {
@@ -185,10 +199,10 @@ func (a *Agent) get(ctx context.Context, s Step, h *corev1.HTTPGetAction, who st
 	return client.Do(req)
 }
 
-func (a *Agent) probeTCP(ctx context.Context, s Step, t *corev1.TCPSocketAction) error {
+func (a *Prober) probeTCP(ctx context.Context, s Target, t *corev1.TCPSocketAction) error {
 	port, err := portOf(s.Spec, t.Port)
 	if err != nil {
-		return &probeError{err}
+		return &Error{err}
 	}
 	host, dial, err := a.asked(s, t.Host)
 	if err != nil {
@@ -217,13 +231,13 @@ func portOf(c *corev1.Container, p intstr.IntOrString) (int, error) {
 	return 0, fmt.Errorf("container %s has no port named %q", c.Name, p.StrVal)
 }
 
-// limited keeps the beginning of what is written to it.
-type limited struct {
-	b   []byte
-	max int
+// Limited keeps the beginning of what is written to it.
+type Limited struct {
+	Bytes []byte
+	Max   int
 }
 
-func (l *limited) Write(p []byte) (int, error) {
-	l.b = append(l.b, p[:min(len(p), l.max-len(l.b))]...)
+func (l *Limited) Write(p []byte) (int, error) {
+	l.Bytes = append(l.Bytes, p[:min(len(p), l.Max-len(l.Bytes))]...)
 	return len(p), nil
 }

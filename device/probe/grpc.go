@@ -1,4 +1,4 @@
-package agent
+package probe
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ const (
 
 // probeGRPC asks a container's health service, as the kubelet does: any answer but
 // SERVING is a failure.
-func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) error {
+func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) error {
 	host, dial, err := a.asked(s, "")
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (a *Agent) probeGRPC(ctx context.Context, s Step, g *corev1.GRPCAction) err
 	at := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(g.Port))), Path: healthCheck}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(frame))
 	if err != nil {
-		return &probeError{err}
+		return &Error{err}
 	}
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")
