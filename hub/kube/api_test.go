@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"flotilla.dev/hub/kube/body"
+	"flotilla.dev/hub/kube/resource"
 )
 
 var updateGoldens = flag.Bool("update", false, "write the golden files anew")
@@ -135,8 +138,8 @@ var cases = []struct {
 	{"a field manager that is too long", request{method: "POST", path: ns + "/configmaps?fieldManager=" + strings.Repeat("x", 129), body: configMap}},
 	{"an empty body", request{method: "POST", path: ns + "/configmaps"}},
 	{"a body that is not JSON", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":`}},
-	{"a body of protobuf that is not", request{method: "POST", path: ns + "/configmaps", contentType: mediaProto, body: "k8s\x00\x0a\xff\xff"}},
-	{"a body of protobuf without its magic", request{method: "POST", path: ns + "/configmaps", contentType: mediaProto, body: configMap}},
+	{"a body of protobuf that is not", request{method: "POST", path: ns + "/configmaps", contentType: resource.MediaProto, body: "k8s\x00\x0a\xff\xff"}},
+	{"a body of protobuf without its magic", request{method: "POST", path: ns + "/configmaps", contentType: resource.MediaProto, body: configMap}},
 	{"a content type that is not one", request{method: "POST", path: ns + "/configmaps", contentType: "application/json;;;", body: configMap}},
 	{"a field of the wrong type", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"c"},"data":["a"]}`}},
 	{"a quantity that is not one", request{method: "POST", path: ns + "/pods", body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"a","image":"b","resources":{"limits":{"memory":"much"}}}]}}`}},
@@ -183,13 +186,13 @@ var cases = []struct {
 	{"an apply of another kind", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"c"}}`}},
 	{"an apply of a field of the wrong type", request{method: "PATCH", path: apps + "/deployments/web?fieldManager=me&force=true", contentType: ssa, body: `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":"many"}}`}},
 	{"a merge patch that is a list", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `[]`}},
-	{"a patch in a format that is not one", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mediaJSON, body: `{}`}},
+	{"a patch in a format that is not one", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: resource.MediaJSON, body: `{}`}},
 	{"a patch to a wrong type", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"spec":{"unschedulable":"maybe"}}`}},
 	{"a patch with an unknown field", request{method: "PATCH", path: "/api/v1/nodes/pi-1?fieldValidation=Strict", contentType: mp, body: `{"spec":{"color":"red"}}`}},
 	{"a JSON patch that copies its copies", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: `[{"op":"add","path":"/x","value":["` + strings.Repeat("x", 1000) + `"]}` + strings.Repeat(`,{"op":"copy","from":"/x","path":"/x/-"}`, 20) + `]`}},
 	{"a patch that is nested too deep", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: strings.Repeat(`{"spec":`, 20000) + "{}" + strings.Repeat("}", 20000)}},
 	{"an apply that is nested too deep", request{method: "PATCH", path: ns + "/configmaps/c?fieldManager=me", contentType: ssa, body: strings.Repeat(`{"data":`, 20000) + "{}" + strings.Repeat("}", 20000)}},
-	{"a body that is too large", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"` + strings.Repeat("x", maxBody) + `"}}`}},
+	{"a body that is too large", request{method: "POST", path: ns + "/configmaps", body: `{"metadata":{"name":"` + strings.Repeat("x", body.MaxBody) + `"}}`}},
 	{"a patch of the name", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"metadata":{"name":"x"}}`}},
 	{"a patch of the UID", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"metadata":{"uid":"x"}}`}},
 	{"a patch of what a deletion alone says", request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: mp, body: `{"metadata":{"deletionTimestamp":"2026-11-20T12:00:00Z","deletionGracePeriodSeconds":3}}`}},

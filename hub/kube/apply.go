@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube/body"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -30,7 +32,7 @@ type applier struct {
 }
 
 type managerKey struct {
-	res *resource
+	res *resource.Resource
 	sub string
 }
 
@@ -46,7 +48,7 @@ func (a *applier) Default(o runtime.Object) {
 }
 
 // of returns the manager of a resource's fields.
-func (a *applier) of(r *resource, sub string) (*managedfields.FieldManager, error) {
+func (a *applier) of(r *resource.Resource, sub string) (*managedfields.FieldManager, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	key := managerKey{r, sub}
@@ -57,9 +59,9 @@ func (a *applier) of(r *resource, sub string) (*managedfields.FieldManager, erro
 	if err != nil {
 		return nil, err
 	}
-	m, err := managedfields.NewDefaultFieldManager(tc, scheme, a, scheme, r.GroupVersionKind, r.GroupVersion(), sub, r.resets(sub))
+	m, err := managedfields.NewDefaultFieldManager(tc, resource.Scheme, a, resource.Scheme, r.GroupVersionKind, r.GroupVersion(), sub, resets(r, sub))
 	if err != nil {
-		return nil, fmt.Errorf("keep the managed fields of %s: %w", r.plural, err)
+		return nil, fmt.Errorf("keep the managed fields of %s: %w", r.Plural, err)
 	}
 	a.managers[key] = m
 	return m, nil
@@ -67,7 +69,7 @@ func (a *applier) of(r *resource, sub string) (*managedfields.FieldManager, erro
 
 // resets are the fields that a path leaves as they are, whatever is sent: nobody
 // comes to own them there.
-func (r *resource) resets(sub string) map[fieldpath.APIVersion]fieldpath.Filter {
+func resets(r *resource.Resource, sub string) map[fieldpath.APIVersion]fieldpath.Filter {
 	version := fieldpath.APIVersion(r.GroupVersion().String())
 	var set *fieldpath.Set
 	switch {
@@ -79,7 +81,7 @@ func (r *resource) resets(sub string) map[fieldpath.APIVersion]fieldpath.Filter 
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"))
 	case sub == "approval":
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"), fieldpath.MakePathOrDie("metadata", "annotations"), fieldpath.MakePathOrDie("status", "certificate"))
-	case r.sub("status") != nil && r.kind != state.Nodes:
+	case r.Sub("status") != nil && r.State != state.Nodes:
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
 	default:
 		return nil
@@ -99,21 +101,21 @@ var onlyResources = fieldpath.NewIncludeMatcherFilter(
 )
 
 // update notes in next who has set what differs from live (nil: all of it).
-func (a *applier) update(r *resource, live, next state.Object, manager, sub string) error {
+func (a *applier) update(r *resource.Resource, live, next state.Object, manager, sub string) error {
 	m, err := a.of(r, sub)
 	if err != nil {
 		return err
 	}
 	var was runtime.Object
 	if live == nil {
-		if was, err = scheme.New(r.GroupVersionKind); err != nil {
+		if was, err = resource.Scheme.New(r.GroupVersionKind); err != nil {
 			return err
 		}
 		was.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
 	} else {
-		was = r.show(live)
+		was = r.Show(live)
 	}
-	out := m.UpdateNoErrors(was, r.show(next), manager)
+	out := m.UpdateNoErrors(was, r.Show(next), manager)
 	if o, ok := out.(state.Object); ok {
 		next.SetManagedFields(o.GetManagedFields())
 	}
@@ -122,17 +124,17 @@ func (a *applier) update(r *resource, live, next state.Object, manager, sub stri
 
 // applied is the step of a server-side apply: create what is not there, else
 // merge what is sent into it.
-func (c *call) applied(s state.Snapshot, live state.Object, body body, w write, now time.Time) (step, error) {
+func (c *call) applied(s state.Snapshot, live state.Object, sent body.Body, w write, now time.Time) (step, error) {
 	patch := &unstructured.Unstructured{}
-	if err := json.Unmarshal(body.data, &patch.Object); err != nil {
+	if err := json.Unmarshal(sent.Data, &patch.Object); err != nil {
 		return step{}, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
-	twice, err := c.checkKeys(body.twice)
+	twice, err := c.checkKeys(sent.Twice)
 	if err != nil {
 		return step{}, err
 	}
 	if patch.GroupVersionKind() != c.res.GroupVersionKind {
-		return step{}, wrongKind(patch.GroupVersionKind(), c.res.GroupVersionKind)
+		return step{}, body.WrongKind(patch.GroupVersionKind(), c.res.GroupVersionKind)
 	}
 	if patch.GetManagedFields() != nil {
 		return step{}, apierrors.NewBadRequest("metadata.managedFields must be nil")
@@ -140,7 +142,7 @@ func (c *call) applied(s state.Snapshot, live state.Object, body body, w write, 
 	if err := c.place(patch); err != nil {
 		return step{}, err
 	}
-	warnings, err := c.checkFields(patch, body)
+	warnings, err := c.checkFields(patch, sent)
 	if err != nil {
 		return step{}, err
 	}
@@ -152,16 +154,16 @@ func (c *call) applied(s state.Snapshot, live state.Object, body body, w write, 
 	var base runtime.Object
 	switch {
 	case live != nil:
-		base = c.res.show(live)
+		base = c.res.Show(live)
 	case c.sub != nil:
 		return step{}, c.missing()
 	case patch.GetUID() != "":
-		return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", patch.GetUID()))
+		return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", patch.GetUID()))
 	default:
 		if err := c.mayCreate(); err != nil {
 			return step{}, err
 		}
-		if base, err = scheme.New(c.res.GroupVersionKind); err != nil {
+		if base, err = resource.Scheme.New(c.res.GroupVersionKind); err != nil {
 			return step{}, err
 		}
 		base.GetObjectKind().SetGroupVersionKind(c.res.GroupVersionKind)
@@ -174,12 +176,12 @@ func (c *call) applied(s state.Snapshot, live state.Object, body body, w write, 
 	case err != nil: // what is sent does not fit the schema
 		return step{}, apierrors.NewBadRequest(err.Error())
 	}
-	next, ok := take(merged)
+	next, ok := resource.Take(merged)
 	if !ok {
-		return step{}, fmt.Errorf("apply %s %s: merging gave a %T", c.res.singular, c.name, merged)
+		return step{}, fmt.Errorf("apply %s %s: merging gave a %T", c.res.Singular, c.name, merged)
 	}
 	next = next.DeepCopyObject().(state.Object)
-	if err := keeps(next, c.res.GroupVersionKind, c.name); err != nil {
+	if err := body.CheckBounds(next, c.res.GroupVersionKind, c.name); err != nil {
 		return step{}, err
 	}
 	var st step
@@ -213,18 +215,18 @@ func (c *call) checkKeys(err error) ([]string, error) {
 	return warnings, nil
 }
 
-// checkFields checks that the kind has the fields that are applied, which body has as they were
+// checkFields checks that the kind has the fields that are applied, which sent has as they were
 // written.
-func (c *call) checkFields(patch *unstructured.Unstructured, body body) ([]string, error) {
+func (c *call) checkFields(patch *unstructured.Unstructured, sent body.Body) ([]string, error) {
 	b, err := patch.MarshalJSON()
 	if err != nil {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	kind := c.res.GroupVersionKind
-	o, _, err := strictJSON.Decode(b, &kind, nil)
+	o, _, err := resource.StrictJSON.Decode(b, &kind, nil)
 	strict, ok := runtime.AsStrictDecodingError(err)
 	if err == nil || ok {
-		if err := keeps(o, kind, c.name); err != nil {
+		if err := body.CheckBounds(o, kind, c.name); err != nil {
 			return nil, err
 		}
 	}
@@ -232,13 +234,9 @@ func (c *call) checkFields(patch *unstructured.Unstructured, body body) ([]strin
 	case err == nil:
 		return nil, nil
 	case !ok, c.fieldValidation() == metav1.FieldValidationStrict:
-		return nil, unreadable(body, kind, err)
+		return nil, body.DecodeError(sent, kind, err)
 	case c.fieldValidation() == metav1.FieldValidationIgnore:
 		return nil, nil
 	}
-	var warnings []string
-	for _, e := range strict.Errors() {
-		warnings = append(warnings, e.Error())
-	}
-	return warnings, nil
+	return body.Messages(strict.Errors()), nil
 }

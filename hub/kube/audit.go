@@ -44,7 +44,7 @@ func (c *call) row(note string, err error) store.Audit {
 // what is what the request is about, as roles and the audit name it.
 func (c *call) what() string {
 	if c.sub != nil {
-		return c.resource + "/" + c.sub.name
+		return c.resource + "/" + c.sub.Name
 	}
 	return c.resource
 }
@@ -52,7 +52,7 @@ func (c *call) what() string {
 // auditWrite keeps what was changed, or was not. A dry run changes nothing, but of a
 // secret it answers what is in it.
 func (c *call) auditWrite(dry bool, st step, err error) {
-	if dry && c.res.kind != state.Secrets {
+	if dry && c.res.State != state.Secrets {
 		return // a refusal is kept as such
 	}
 	about := *c
@@ -72,7 +72,7 @@ func (c *call) auditWrite(dry bool, st step, err error) {
 
 // auditReading keeps who reads which secrets, before they are answered.
 func (c *call) auditReading() {
-	if c.res.kind != state.Secrets {
+	if c.res.State != state.Secrets {
 		return
 	}
 	switch c.verb {

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -54,14 +55,14 @@ func BenchmarkChangeFor100Watchers(b *testing.B) {
 	s := newServer(f)
 	n := f.Snapshot().Node("pi-1")
 	change := state.Applied{Rev: 10, Key: state.KeyOf(n), Old: n, New: n}
-	sel, err := newSelected(state.Nodes, "", nil, nil)
+	sel, err := resource.NewSelection(state.Nodes, "", nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	var watchers []*watcher
 	for range 100 {
 		c := &call{Server: s, res: s.find(target{version: "v1", resource: "nodes"})}
-		watchers = append(watchers, &watcher{call: c, form: form{media: mediaJSON}, sel: sel, out: discard{}})
+		watchers = append(watchers, &watcher{call: c, form: resource.Form{Media: resource.MediaJSON}, sel: sel, out: discard{}})
 	}
 	for b.Loop() {
 		change.Rev++

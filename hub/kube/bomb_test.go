@@ -10,6 +10,8 @@ import (
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // TestBombsOfAnOperator: each of them took the processor for minutes, or would take the
@@ -33,7 +35,7 @@ func TestBombsOfAnOperator(t *testing.T) {
 	}
 	object := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "b"},
 		Spec: corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": kresource.MustParse("1e123456789")}}}
-	proto, err := runtime.Encode(protoCodec, object)
+	proto, err := runtime.Encode(resource.ProtoCodec, object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,7 @@ func TestBombsOfAnOperator(t *testing.T) {
 	for _, c := range []struct{ name, method, path, media, body string }{
 		{"a limit", "POST", ns + "/pods", "", limits},
 		{"a limit in YAML", "POST", ns + "/pods", "application/yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\nspec: {containers: [{name: c, image: i, resources: {limits: {cpu: \"1e-999999999\"}}}]}"},
-		{"overhead in protobuf", "POST", ns + "/pods", mediaProto, string(proto)},
+		{"overhead in protobuf", "POST", ns + "/pods", resource.MediaProto, string(proto)},
 		{"the size of an emptyDir", "POST", ns + "/pods", "", pods(pod(`}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":` + bomb + `}`))},
 		{"a divisor", "POST", ns + "/pods", "", pod(`,"env":[{"name":"E","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":`+bomb+`}}}]`) + `]}}`},
 		{"a capacity", "PATCH", "/api/v1/nodes/pi-1/status", mp, `{"status":{"capacity":{"cpu":` + bomb + `}}}`},

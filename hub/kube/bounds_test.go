@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/kube/body"
 )
 
 // Each bound of a patch is one of its own: what is below all of them is applied, and what
@@ -55,7 +56,7 @@ func TestEachBoundOfAPatch(t *testing.T) {
 			t.Errorf("%s: %.200v", tt.name, err)
 		}
 	}
-	if jsonpatch.AccumulatedCopySizeLimit != maxBody {
+	if jsonpatch.AccumulatedCopySizeLimit != body.MaxBody {
 		t.Errorf("copies may come to %d bytes", jsonpatch.AccumulatedCopySizeLimit)
 	}
 }
@@ -91,7 +92,7 @@ func TestWhatKeepsToNoBoundsIsNamed(t *testing.T) {
 // A body is read up to its bound and no further.
 func TestABodyHasABound(t *testing.T) {
 	s := newServer(seeded())
-	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x", maxBody) + `"}}`
+	big := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"` + strings.Repeat("x", body.MaxBody) + `"}}`
 	for _, tt := range []struct{ method, path, media string }{{"POST", ns + "/configmaps", ""}, {"PATCH", "/api/v1/nodes/pi-1", mp}, {"DELETE", ns + "/pods/kiosk-1", ""}} {
 		if w := (request{method: tt.method, path: tt.path, contentType: tt.media, body: big}).do(s); w.Code != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s %s: %d %.100s", tt.method, tt.path, w.Code, w.Body)

@@ -14,6 +14,8 @@ import (
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/kube/body"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -25,14 +27,14 @@ type call struct {
 	r *http.Request
 
 	target
-	res  *resource
-	sub  *sub // nil: the resource itself
+	res  *resource.Resource
+	sub  *resource.Sub // nil: the resource itself
 	verb string
 
 	who access.User
 
-	audited bool     // what was decided is in the audit already
-	held    []func() // gives back what the request holds of the hub's memory
+	audited bool         // what was decided is in the audit already
+	reader  *body.Reader // of the body; nil: it was not read
 }
 
 // errNotFound is a path that nothing is served under; it is answered in plain
@@ -62,7 +64,7 @@ func (c *call) serve() error {
 	}
 	what := c.resource
 	if c.sub != nil {
-		what += "/" + c.sub.name
+		what += "/" + c.sub.Name
 	}
 	if !c.may(c.who.Role, c.res, c.verb, what) {
 		return c.forbidden(what)
@@ -140,14 +142,14 @@ func (c *call) route() error {
 	if c.res = c.find(c.target); c.res == nil {
 		return errNotFound
 	}
-	if c.res.row.Sealed {
+	if c.res.Row.Sealed {
 		c.w.Header().Set("Cache-Control", "no-store") // not on the disk of a browser either
 	}
-	if !c.res.namespaced && c.namespace != "" || c.res.namespaced && c.namespace == "" && c.name != "" {
+	if !c.res.Namespaced && c.namespace != "" || c.res.Namespaced && c.namespace == "" && c.name != "" {
 		return errNotFound
 	}
 	if c.target.sub != "" {
-		if c.sub = c.res.sub(c.target.sub); c.sub == nil {
+		if c.sub = c.res.Sub(c.target.sub); c.sub == nil {
 			return c.notServed()
 		}
 	}
@@ -179,17 +181,27 @@ func (c *call) route() error {
 			c.verb = "deletecollection"
 		}
 	}
-	verbs := c.res.verbs
+	verbs := c.res.Verbs
 	if c.sub != nil {
-		verbs = c.sub.verbs
+		verbs = c.sub.Verbs
 	}
 	if !slices.Contains(verbs, c.verb) {
 		return c.unsupported(c.verb, strings.ToLower(c.r.Method))
 	}
-	if c.res.namespaced && c.namespace == "" && (c.verb == "create" || c.verb == "deletecollection") {
-		e := apierrors.NewMethodNotSupported(c.res.groupResource(), strings.ToLower(c.r.Method))
+	if c.res.Namespaced && c.namespace == "" && (c.verb == "create" || c.verb == "deletecollection") {
+		e := apierrors.NewMethodNotSupported(c.res.GroupResource(), strings.ToLower(c.r.Method))
 		e.ErrStatus.Message = "objects of this kind are created and deleted in their namespace: use the path /namespaces/{namespace}/" + c.resource
 		return e
+	}
+	return nil
+}
+
+// find returns the resource that a path names, nil if there is none.
+func (s *Server) find(t target) *resource.Resource {
+	for _, r := range s.resources {
+		if r.Plural == t.resource && r.Group == t.group && r.Version == t.version {
+			return r
+		}
 	}
 	return nil
 }
@@ -197,19 +209,19 @@ func (c *call) route() error {
 // unsupported is the answer to a verb ("": none) that the resource does not have, in the word
 // of the client.
 func (c *call) unsupported(verb, action string) error {
-	e := apierrors.NewMethodNotSupported(c.res.groupResource(), action)
+	e := apierrors.NewMethodNotSupported(c.res.GroupResource(), action)
 	switch {
-	case c.res.empty:
-		e.ErrStatus.Message = c.res.row.Absent
-	case c.res.row.Published != "":
-		e.ErrStatus.Message = c.res.row.Published
-	case c.res.kind == state.DeviceReports:
+	case c.res.Empty:
+		e.ErrStatus.Message = c.res.Row.Absent
+	case c.res.Row.Published != "":
+		e.ErrStatus.Message = c.res.Row.Published
+	case c.res.State == state.DeviceReports:
 		e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
-	case c.res.kind == state.Incidents:
+	case c.res.State == state.Incidents:
 		e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: they can only be read"
-	case c.res.kind == state.Volumes && (verb == "create" || verb == ""):
+	case c.res.State == state.Volumes && (verb == "create" || verb == ""):
 		e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
-	case c.res.kind == state.JoinRequests && verb == "create":
+	case c.res.State == state.JoinRequests && verb == "create":
 		e.ErrStatus.Message = onlyAsked
 	}
 	return e
@@ -219,7 +231,7 @@ func (c *call) unsupported(verb, action string) error {
 // would be refused.
 func (c *call) mayCreate() error {
 	switch {
-	case !slices.Contains(c.res.verbs, "create"):
+	case !slices.Contains(c.res.Verbs, "create"):
 		return c.unsupported("create", "create")
 	case !c.may(c.who.Role, c.res, "create", c.resource):
 		like := *c
@@ -232,16 +244,16 @@ func (c *call) mayCreate() error {
 // notServed is the answer to a subresource that this hub does not have. Tools
 // tell by the missing name in its details that the subresource is meant.
 func (c *call) notServed() error {
-	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.plural, c.target.sub)
+	message := fmt.Sprintf("%s/%s is not served by this hub", c.res.Plural, c.target.sub)
 	switch {
-	case c.res.kind == state.ServiceAccounts && c.target.sub == "token":
+	case c.res.State == state.ServiceAccounts && c.target.sub == "token":
 		message = "service accounts have no tokens: give a program that calls the API a token of a person, as a secret"
-	case c.sub != nil && c.sub.name == "proxy":
+	case c.sub != nil && c.sub.Name == "proxy":
 		message = "devices serve nothing below nodes/proxy but the log of their agent: ask for /api/v1/nodes/" + c.name + "/proxy/logs/?query=kubelet"
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-		Details: &metav1.StatusDetails{Group: c.res.Group, Kind: c.res.plural},
+		Details: &metav1.StatusDetails{Group: c.res.Group, Kind: c.res.Plural},
 		Message: message,
 	}}
 }
@@ -254,11 +266,11 @@ func (c *call) answer() error {
 		return c.usage()
 	}
 	if c.sub != nil {
-		switch c.sub.name {
+		switch c.sub.Name {
 		case "log":
 			return c.log()
 		case "proxy":
-			switch c.res.kind {
+			switch c.res.State {
 			case state.Pods:
 				return c.podProxy()
 			case state.Services:
@@ -297,7 +309,7 @@ func (c *call) answer() error {
 }
 
 func (c *call) forbidden(what string) error {
-	e := apierrors.NewForbidden(c.res.groupResource(), c.name, nil)
+	e := apierrors.NewForbidden(c.res.GroupResource(), c.name, nil)
 	scope := "at the cluster scope"
 	if c.namespace != "" {
 		scope = `in the namespace "` + c.namespace + `"`
@@ -310,13 +322,13 @@ func (c *call) forbidden(what string) error {
 
 func (c *call) plainForbidden() string {
 	if c.name == "" {
-		return c.res.groupResource().String() + " is forbidden"
+		return c.res.GroupResource().String() + " is forbidden"
 	}
-	return c.res.groupResource().String() + ` "` + c.name + `" is forbidden`
+	return c.res.GroupResource().String() + ` "` + c.name + `" is forbidden`
 }
 
 // missing is the answer to a request about an object that is not there.
-func (c *call) missing() error { return apierrors.NewNotFound(c.res.groupResource(), c.name) }
+func (c *call) missing() error { return c.res.NotFound(c.name) }
 
 // fail answers with an error.
 func (c *call) fail(err error) {

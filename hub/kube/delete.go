@@ -13,26 +13,27 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
 // deleting reads the options of a deletion and checks them.
-func (c *call) deleting() (*metav1.DeleteOptions, form, error) {
+func (c *call) deleting() (*metav1.DeleteOptions, resource.Form, error) {
 	o, err := c.deleteOptions()
 	if err != nil {
-		return nil, form{}, err
+		return nil, resource.Form{}, err
 	}
 	if errs := validation.ValidateDeleteOptions(o); len(errs) > 0 {
-		return nil, form{}, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+		return nil, resource.Form{}, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	if err := c.ownLeases(); err != nil {
-		return nil, form{}, err
+		return nil, resource.Form{}, err
 	}
 	//lint:ignore SA1019 older clients still send it
-	if c.res.kind == state.Jobs && o.PropagationPolicy == nil && o.OrphanDependents == nil {
+	if c.res.State == state.Jobs && o.PropagationPolicy == nil && o.OrphanDependents == nil {
 		c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
 	}
-	f, err := negotiate(c.r, c.res.media())
+	f, err := resource.Negotiate(c.r, c.res.Media())
 	return o, f, err
 }
 
@@ -61,13 +62,13 @@ func (c *call) delete() error {
 	if err != nil {
 		return err
 	}
-	if !gone || c.res.kind == state.Pods || c.res.kind == state.Namespaces {
-		return c.write(http.StatusOK, c.res.show(st.result), f.media)
+	if !gone || c.res.State == state.Pods || c.res.State == state.Namespaces {
+		return c.write(http.StatusOK, c.res.Show(st.result), f.Media)
 	}
 	return c.write(http.StatusOK, &metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess,
-		Details: &metav1.StatusDetails{Name: c.name, Group: c.res.Group, Kind: c.res.plural, UID: st.result.GetUID()},
-	}, f.media)
+		Details: &metav1.StatusDetails{Name: c.name, Group: c.res.Group, Kind: c.res.Plural, UID: st.result.GetUID()},
+	}, f.Media)
 }
 
 // deletion is the change that deletes an object: at once, or, where a finalizer
@@ -75,11 +76,11 @@ func (c *call) delete() error {
 func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Time) (change state.Change, ok bool, err error) {
 	if p := o.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != live.GetUID() {
-			return change, false, apierrors.NewConflict(c.res.groupResource(), live.GetName(), fmt.Errorf(
+			return change, false, apierrors.NewConflict(c.res.GroupResource(), live.GetName(), fmt.Errorf(
 				"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, live.GetUID()))
 		}
 		if p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion() {
-			return change, false, apierrors.NewConflict(c.res.groupResource(), live.GetName(), fmt.Errorf(
+			return change, false, apierrors.NewConflict(c.res.GroupResource(), live.GetName(), fmt.Errorf(
 				"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
 		}
 	}
@@ -107,21 +108,21 @@ func (c *call) deletion(live state.Object, o *metav1.DeleteOptions, now time.Tim
 			return change, false, nil
 		}
 		if state.Immortal(next.Name) {
-			return change, false, apierrors.NewForbidden(c.res.groupResource(), next.Name, errors.New("this namespace may not be deleted"))
+			return change, false, apierrors.NewForbidden(c.res.GroupResource(), next.Name, errors.New("this namespace may not be deleted"))
 		}
 		mark(next, now)
 		next.Status.Phase = corev1.NamespaceTerminating
 		return state.Put(next, why), true, nil
 	}
-	if c.res.kind == state.PriorityClasses && state.SystemClass(live.GetName()) != nil {
-		return change, false, apierrors.NewForbidden(c.res.groupResource(), live.GetName(), errors.New("this is a system priority class and cannot be deleted"))
+	if c.res.State == state.PriorityClasses && state.SystemClass(live.GetName()) != nil {
+		return change, false, apierrors.NewForbidden(c.res.GroupResource(), live.GetName(), errors.New("this is a system priority class and cannot be deleted"))
 	}
 	if len(next.GetFinalizers()) == 0 {
 		return state.Remove(live, why), true, nil
 	}
 	if next.GetDeletionTimestamp() == nil {
 		mark(next, now)
-		if c.res.generation {
+		if c.res.Generation {
 			next.SetGeneration(next.GetGeneration() + 1)
 		}
 		changed = true
@@ -176,7 +177,7 @@ func (c *call) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	list, sel, err := c.options(c.res.kind)
+	list, sel, err := c.options(c.res.State)
 	if err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (c *call) deleteCollection() error {
 	_, err = c.commit(len(o.DryRun) > 0, func(s state.Snapshot, now time.Time) (step, error) {
 		st := step{}
 		gone = nil
-		for live := range c.walk(s, sel, "", "") {
+		for live := range c.view.Walk(s, sel, "", "") {
 			if list.Limit > 0 && int64(len(gone)) == list.Limit {
 				break
 			}
@@ -202,9 +203,9 @@ func (c *call) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.many(gone, f, metav1.ListMeta{ResourceVersion: formatRev(c.Fleet.Snapshot().Revision)})
+	answer, err := c.view.Many(c.res, gone, f, metav1.ListMeta{ResourceVersion: resource.FormatRev(c.Fleet.Snapshot().Revision)})
 	if err != nil {
 		return err
 	}
-	return c.write(http.StatusOK, answer, f.media)
+	return c.write(http.StatusOK, answer, f.Media)
 }

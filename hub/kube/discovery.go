@@ -14,6 +14,8 @@ import (
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // Kubernetes is the release whose API this is; kubectl compares it with its own.
@@ -36,7 +38,7 @@ func (s *Server) version(w http.ResponseWriter, r *http.Request) {
 		Major: kubernetesMajor, Minor: kubernetesMinor, GitVersion: git, GitTreeState: "clean",
 		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}, "", "  ")
-	c.send(http.StatusOK, b, mediaJSON)
+	c.send(http.StatusOK, b, resource.MediaJSON)
 }
 
 // discover answers what there is: for /api and /apis in the aggregated form, if
@@ -47,15 +49,15 @@ func (c *call) discover() error {
 	}
 	gv := schema.GroupVersion{Group: c.group, Version: c.target.version}
 	if c.root == "api" && gv.Version == "" || c.root == "apis" && gv.Group == "" {
-		for _, a := range clauses(c.r.Header.Get("Accept")) {
-			v := a.params["v"]
-			if a.media == mediaJSON && a.params["as"] == "APIGroupDiscoveryList" && a.params["g"] == "apidiscovery.k8s.io" && (v == "v2" || v == "v2beta1") {
+		for _, a := range resource.Clauses(c.r.Header.Get("Accept")) {
+			v := a.Params["v"]
+			if a.Media == resource.MediaJSON && a.Params["as"] == "APIGroupDiscoveryList" && a.Params["g"] == "apidiscovery.k8s.io" && (v == "v2" || v == "v2beta1") {
 				return c.aggregated(v)
 			}
 		}
 		c.w.Header().Set("Vary", "Accept")
 	}
-	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto})
+	f, err := resource.Negotiate(c.r, []string{resource.MediaJSON, resource.MediaYAML, resource.MediaProto})
 	if err != nil {
 		return err
 	}
@@ -69,7 +71,7 @@ func (c *call) discover() error {
 		}
 		g := groups[0]
 		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		return c.write(http.StatusOK, &g, f.media)
+		return c.write(http.StatusOK, &g, f.Media)
 	}
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
 	for _, r := range c.resources {
@@ -77,15 +79,15 @@ func (c *call) discover() error {
 			continue
 		}
 		list.APIResources = append(list.APIResources, metav1.APIResource{
-			Name: r.plural, SingularName: r.singular, Namespaced: r.namespaced, Kind: r.Kind,
-			Verbs: r.verbs, ShortNames: r.short, Categories: r.categories,
+			Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind,
+			Verbs: r.Verbs, ShortNames: r.Short, Categories: r.Categories,
 		})
-		for _, s := range r.subs {
-			a := metav1.APIResource{Name: r.plural + "/" + s.name, Namespaced: r.namespaced, Kind: r.Kind, Verbs: s.verbs}
-			if s.kind.Kind != "" {
-				a.Kind = s.kind.Kind
-				if s.kind.GroupVersion() != gv {
-					a.Group, a.Version = s.kind.Group, s.kind.Version
+		for _, s := range r.Subs {
+			a := metav1.APIResource{Name: r.Plural + "/" + s.Name, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: s.Verbs}
+			if s.Kind.Kind != "" {
+				a.Kind = s.Kind.Kind
+				if s.Kind.GroupVersion() != gv {
+					a.Group, a.Version = s.Kind.Group, s.Kind.Version
 				}
 			}
 			list.APIResources = append(list.APIResources, a)
@@ -94,19 +96,19 @@ func (c *call) discover() error {
 	if list.APIResources == nil {
 		return errNotFound
 	}
-	return c.write(http.StatusOK, list, f.media)
+	return c.write(http.StatusOK, list, f.Media)
 }
 
-func (c *call) legacyRoot(f form) error {
+func (c *call) legacyRoot(f resource.Form) error {
 	if c.root == "api" {
 		return c.write(http.StatusOK, &metav1.APIVersions{
 			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
 			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: c.r.Host}},
-		}, f.media)
+		}, f.Media)
 	}
 	return c.write(http.StatusOK, &metav1.APIGroupList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: c.apiGroups(""),
-	}, f.media)
+	}, f.Media)
 }
 
 // apiGroups returns the named groups, "" for all, with the preferred version first.
@@ -154,7 +156,7 @@ func (c *call) aggregated(v string) error {
 			Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: c.described(gv),
 		})
 	}
-	b, err := marshal(apiruntime.Object(list), mediaJSON)
+	b, err := resource.Marshal(apiruntime.Object(list), resource.MediaJSON)
 	if err != nil {
 		return err
 	}
@@ -179,18 +181,18 @@ func (s *Server) described(gv schema.GroupVersion) (list []apidiscoveryv2.APIRes
 			continue
 		}
 		d := apidiscoveryv2.APIResourceDiscovery{
-			Resource: r.plural, ResponseKind: kind(r.GroupVersionKind), Scope: apidiscoveryv2.ScopeCluster,
-			SingularResource: r.singular, Verbs: r.verbs, ShortNames: r.short, Categories: r.categories,
+			Resource: r.Plural, ResponseKind: kind(r.GroupVersionKind), Scope: apidiscoveryv2.ScopeCluster,
+			SingularResource: r.Singular, Verbs: r.Verbs, ShortNames: r.Short, Categories: r.Categories,
 		}
-		if r.namespaced {
+		if r.Namespaced {
 			d.Scope = apidiscoveryv2.ScopeNamespace
 		}
-		for _, sub := range r.subs {
-			k := sub.kind
+		for _, sub := range r.Subs {
+			k := sub.Kind
 			if k.Kind == "" {
 				k = r.GroupVersionKind
 			}
-			d.Subresources = append(d.Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: sub.name, ResponseKind: kind(k), Verbs: sub.verbs})
+			d.Subresources = append(d.Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: sub.Name, ResponseKind: kind(k), Verbs: sub.Verbs})
 		}
 		list = append(list, d)
 	}

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 func TestALargeAnswerIsCompressedForWhoCanReadIt(t *testing.T) {
@@ -56,13 +58,13 @@ func TestProtobufBothWays(t *testing.T) {
 		t.Helper()
 		var b bytes.Buffer
 		if o != nil {
-			if err := protoCodec.Encode(o, &b); err != nil {
+			if err := resource.ProtoCodec.Encode(o, &b); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w := request{method: method, path: path, accept: mediaProto, contentType: mediaProto, body: b.String()}.do(s)
-		out, _, err := protoCodec.Decode(w.Body.Bytes(), nil, nil)
-		if err != nil || w.Header().Get("Content-Type") != mediaProto {
+		w := request{method: method, path: path, accept: resource.MediaProto, contentType: resource.MediaProto, body: b.String()}.do(s)
+		out, _, err := resource.ProtoCodec.Decode(w.Body.Bytes(), nil, nil)
+		if err != nil || w.Header().Get("Content-Type") != resource.MediaProto {
 			t.Fatalf("%s %s: %d %s %v %q", method, path, w.Code, w.Header().Get("Content-Type"), err, w.Body)
 		}
 		return out

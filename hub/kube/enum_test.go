@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // manifests have each field with values as somebody would write it: VALUE is the value. A
@@ -104,10 +106,10 @@ func TestTheValuesOfTheDocumentsAreTaken(t *testing.T) {
 			}
 		}
 	}
-	read(t, s, "/openapi/v2", mediaJSON, &doc)
+	read(t, s, "/openapi/v2", resource.MediaJSON, &doc)
 	ask := func(manifest, value string) (code int, said string) {
 		path, text, _ := strings.Cut(manifest, "\n")
-		w := request{method: "POST", path: path + "?dryRun=All", contentType: mediaYAML, body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
+		w := request{method: "POST", path: path + "?dryRun=All", contentType: resource.MediaYAML, body: strings.ReplaceAll(text, "VALUE", fmt.Sprintf("%q", value))}.do(s)
 		return w.Code, w.Body.String()
 	}
 	// refused is what the hub says against a value as such: what else the value needs is another matter.

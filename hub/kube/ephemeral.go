@@ -30,6 +30,6 @@ func (c *call) mayDebug(s state.Snapshot, next, live *corev1.Pod) error {
 	if n == nil || n.Status.NodeInfo.KubeletVersion == "" || slices.Contains(n.Status.DeclaredFeatures, fleet.FeatureEphemeralContainers) {
 		return nil
 	}
-	return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(
+	return apierrors.NewForbidden(c.res.GroupResource(), c.name, errors.New(
 		"the agent of node "+n.Name+" does not know ephemeral containers: update flotilla-device there, or use kubectl exec, or kubectl debug --copy-to"))
 }

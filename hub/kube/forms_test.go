@@ -22,6 +22,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/kube/resource"
 )
 
 const kubernetesWatchList = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -106,7 +107,7 @@ type protoEvent struct {
 
 // known is what clients know.
 var known = func() *runtime.Scheme {
-	s := newScheme()
+	s := resource.NewScheme()
 	utilruntime.Must(metav1.AddMetaToScheme(s))
 	return s
 }()
@@ -114,7 +115,7 @@ var known = func() *runtime.Scheme {
 // protoEvents reads a stream with Kubernetes' own framer and decoders.
 func protoEvents(t *testing.T, stream io.ReadCloser) (list []protoEvent) {
 	t.Helper()
-	d := framedstream.NewDecoder(protobuf.LengthDelimitedFramer.NewFrameReader(stream), protobuf.NewRawSerializer(scheme, scheme))
+	d := framedstream.NewDecoder(protobuf.LengthDelimitedFramer.NewFrameReader(stream), protobuf.NewRawSerializer(resource.Scheme, resource.Scheme))
 	for {
 		var e metav1.WatchEvent
 		if _, _, err := d.Decode(nil, &e); err == io.EOF {
@@ -156,9 +157,9 @@ func TestAWatchInProtobuf(t *testing.T) {
 		}
 	}
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, mediaProto+";stream=watch")
+		w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch")
 		defer w.cancel()
-		if got := w.header.Get("Content-Type"); got != mediaProto+";stream=watch" {
+		if got := w.header.Get("Content-Type"); got != resource.MediaProto+";stream=watch" {
 			t.Errorf("it is of type %s", got)
 		}
 		first := protoEvents(t, w.take())
@@ -175,7 +176,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 	})
 	t.Run("of metadata", func(t *testing.T) {
 		bubble(t, func(t *testing.T, _ *fakeFleet, s *Server) {
-			w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, mediaProto+";stream=watch;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+			w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
 			defer w.cancel()
 			expect(t, protoEvents(t, w.take()), "ADDED *v1.PartialObjectMetadata pi-1", "ADDED *v1.PartialObjectMetadata pi-2", "BOOKMARK *v1.PartialObjectMetadata")
 		})
@@ -186,7 +187,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			for range 5 {
 				f.touch(fakeNode("pi-1", ""), "a", "b")
 			}
-			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", mediaProto)
+			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaProto)
 			defer w.cancel()
 			got := protoEvents(t, w.take())
 			if len(got) != 1 || got[0].verb != "ERROR" || got[0].Object.(*metav1.Status).Code != http.StatusGone || !w.ended() {
@@ -197,16 +198,16 @@ func TestAWatchInProtobuf(t *testing.T) {
 	t.Run("bookmarks of every kind", func(t *testing.T) {
 		s := newServer(seeded())
 		for _, r := range s.resources {
-			if r.plain || !slices.Contains(r.verbs, "watch") {
+			if r.Plain || !slices.Contains(r.Verbs, "watch") {
 				continue
 			}
 			bubble(t, func(t *testing.T, _ *fakeFleet, s *Server) {
 				s.Allow = func(access.Role, string, string) bool { return true }
-				w := watch(t, s, strings.ReplaceAll("/apis/"+r.GroupVersion().String(), "/apis/v1", "/api/v1")+"/"+r.plural+"?watch=1&fieldSelector=metadata.name%3Dnone&"+kubernetesWatchList, mediaProto)
+				w := watch(t, s, strings.ReplaceAll("/apis/"+r.GroupVersion().String(), "/apis/v1", "/api/v1")+"/"+r.Plural+"?watch=1&fieldSelector=metadata.name%3Dnone&"+kubernetesWatchList, resource.MediaProto)
 				defer w.cancel()
 				got := protoEvents(t, w.take())
 				if len(got) != 1 || got[0].GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
-					t.Errorf("%s: %+v", r.plural, got)
+					t.Errorf("%s: %+v", r.Plural, got)
 				}
 			})
 		}
@@ -214,9 +215,9 @@ func TestAWatchInProtobuf(t *testing.T) {
 	t.Run("not of what has no such form", func(t *testing.T) {
 		s := newServer(seeded())
 		for path, accept := range map[string]string{
-			"/apis/flotilla.dev/v1alpha1/sites?watch=1": mediaProto,
-			"/api/v1/nodes?watch=1":                     mediaProto + ";as=Table;v=v1;g=meta.k8s.io",
-			"/api/v1/pods?watch=1":                      mediaYAML,
+			"/apis/flotilla.dev/v1alpha1/sites?watch=1": resource.MediaProto,
+			"/api/v1/nodes?watch=1":                     resource.MediaProto + ";as=Table;v=v1;g=meta.k8s.io",
+			"/api/v1/pods?watch=1":                      resource.MediaYAML,
 		} {
 			if w := (request{method: "GET", path: path, accept: accept}).do(s); w.Code != http.StatusNotAcceptable {
 				t.Errorf("%s of %s: %d", path, accept, w.Code)
@@ -227,7 +228,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 		srv := mounted(newServer(seeded()))
 		defer srv.Close()
 		conn, _, err := gorilla.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(srv.URL, "http")+"/api/v1/nodes?watch=1",
-			http.Header{"Authorization": {"Bearer viewer"}, "Accept": {mediaProto}})
+			http.Header{"Authorization": {"Bearer viewer"}, "Accept": {resource.MediaProto}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +242,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			if err != nil || kind != gorilla.BinaryMessage || e.Type != "ADDED" {
 				t.Fatalf("%d %v %.100q", kind, err, b)
 			}
-			if o, _, err := protoCodec.Decode(e.Object.Raw, nil, nil); err != nil || o.(*corev1.Node).Name != want {
+			if o, _, err := resource.ProtoCodec.Decode(e.Object.Raw, nil, nil); err != nil || o.(*corev1.Node).Name != want {
 				t.Errorf("told %v of %v, want %s", err, o, want)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/panics"
 )
 
@@ -30,8 +31,8 @@ const (
 type frameKey struct {
 	rev      uint64
 	old      bool // the object as it was before the change
-	resource *resource
-	form     form
+	resource *resource.Resource
+	form     resource.Form
 	headers  bool
 }
 

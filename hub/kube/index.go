@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/kube/openapi"
+	"flotilla.dev/hub/kube/resource"
 )
 
 // asksForIndex tells whether a request of / is for the list of paths, as that of a program that
@@ -16,7 +17,7 @@ import (
 func asksForIndex(r *http.Request) bool {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	return r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
-		strings.Contains(accept, mediaJSON) && !strings.Contains(accept, "text/html")
+		strings.Contains(accept, resource.MediaJSON) && !strings.Contains(accept, "text/html")
 }
 
 // index answers which paths there are for the client, as a kube-apiserver does.
@@ -29,7 +30,7 @@ func (c *call) index() error {
 	}
 	b, err := json.MarshalIndent(metav1.RootPaths{Paths: c.paths()}, "", "  ")
 	if err == nil {
-		c.send(http.StatusOK, b, mediaJSON)
+		c.send(http.StatusOK, b, resource.MediaJSON)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -15,10 +16,10 @@ func same(live, next state.Object) bool {
 	if !sameManagers(a, b) {
 		return false
 	}
-	next = shallow(next)
+	next = resource.Shallow(next)
 	next.SetManagedFields(a)
 	next.SetResourceVersion(live.GetResourceVersion())
-	live = shallow(live)
+	live = resource.Shallow(live)
 	live.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	return equality.Semantic.DeepEqual(live, next)
 }

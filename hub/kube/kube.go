@@ -23,13 +23,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/semaphore"
-	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/kube/body"
 	"flotilla.dev/hub/kube/openapi"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -47,13 +48,6 @@ type Fleet interface {
 	// is closed when there is more. It fails only when the history does not reach
 	// back that far.
 	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
-}
-
-// Leases tells when nodes were last heard of, as objects of namespace kube-node-lease.
-type Leases interface {
-	Seen(node string) time.Time       // zero: not since the hub started
-	Lease(node string) *coordv1.Lease // nil: no such node
-	Leases() []*coordv1.Lease
 }
 
 // Logs copies a container's log to w until its end, or, with opts.Follow, until
@@ -90,7 +84,7 @@ type Audit interface {
 // depends on them is then not served.
 type Config struct {
 	Fleet  Fleet
-	Leases Leases
+	Leases resource.Leases
 	Access Access
 	Allow  func(role access.Role, verb, resource string) bool // nil: access.Allow
 	// RoleOf is the role of the person of a name, "" for nobody; nil: no names are known.
@@ -114,7 +108,8 @@ type Other struct{ Path, Verb, Resource string }
 // A Server answers the API. It is an http.Handler.
 type Server struct {
 	Config
-	resources []*resource
+	view      *resource.View
+	resources []*resource.Resource
 	frames    *frames
 	apply     *applier
 	sessions  *semaphore.Weighted
@@ -122,7 +117,7 @@ type Server struct {
 	answers   *answers
 	sifting   *sifting
 	health    *health
-	load      *load
+	load      *body.Load
 }
 
 // New returns the API of a fleet.
@@ -139,7 +134,7 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, resources: served(c), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: newLoad()}
+	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
 // The paths that are mounted.
@@ -189,7 +184,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := &call{Server: s, w: w, r: r}
-	defer c.release()
+	defer func() {
+		if c.reader != nil {
+			c.reader.Release()
+		}
+	}()
 	serve := c.serve
 	if r.URL.Path == "/" {
 		serve = c.index
@@ -198,4 +197,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.auditRefusal(err)
 		c.fail(err)
 	}
+}
+
+// has tells whether the hub has what a resource needs.
+func (c Config) has(p state.Part) bool {
+	switch p {
+	case state.Logs:
+		return c.Logs != nil
+	case state.Streams:
+		return c.Streams != nil
+	case state.Metrics:
+		return c.Metrics != nil
+	}
+	return true
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -21,6 +22,6 @@ func renewed(o state.Object) time.Time {
 // leaseNamed is what is left to say of the lease of a node that is no more.
 func leaseNamed(node string, snap state.Snapshot) *coordv1.Lease {
 	return &coordv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Name: node, Namespace: corev1.NamespaceNodeLease, ResourceVersion: formatRev(snap.Revision),
+		Name: node, Namespace: corev1.NamespaceNodeLease, ResourceVersion: resource.FormatRev(snap.Revision),
 	}}
 }

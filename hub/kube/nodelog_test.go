@@ -199,13 +199,13 @@ func TestWhatADeviceSaysOfItsLog(t *testing.T) {
 	}
 }
 
-// A reader takes so many pieces of an answer, and leaves.
-type reader struct {
+// A logReader takes so many pieces of an answer, and leaves.
+type logReader struct {
 	*httptest.ResponseRecorder
 	takes int
 }
 
-func (r *reader) Write(b []byte) (int, error) {
+func (r *logReader) Write(b []byte) (int, error) {
 	if r.takes--; r.takes < 0 {
 		return 0, errors.New("client disconnected")
 	}
@@ -222,8 +222,8 @@ func TestOnlyALogThatFailsIsToldOf(t *testing.T) {
 		told  bool
 	}{
 		{"all is read", 9, nil, false},
-		{"the reader leaves", 1, nil, false},
-		{"the reader leaves, and the device with it", 1, broken, false},
+		{"the logReader leaves", 1, nil, false},
+		{"the logReader leaves, and the device with it", 1, broken, false},
 		{"the device fails", 9, broken, true},
 	} {
 		var log strings.Builder
@@ -239,7 +239,7 @@ func TestOnlyALogThatFailsIsToldOf(t *testing.T) {
 		s := New(Config{Fleet: f, Leases: f, Logs: f, Metrics: f, Access: fakeAccess{}, Settings: fakeSettings, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		r := httptest.NewRequest("GET", "/api/v1/nodes/pi-1/proxy/logs/?query=kubelet", nil)
 		r.Header.Set("Authorization", "Bearer admin")
-		w := &reader{httptest.NewRecorder(), c.takes}
+		w := &logReader{httptest.NewRecorder(), c.takes}
 		s.ServeHTTP(w, r)
 		if got := strings.Count(w.Body.String(), "a line"); got != min(c.takes, 3) {
 			t.Errorf("%s: %d lines were read: %d %s", c.name, got, w.Code, w.Body)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube/body"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/bound"
 )
@@ -34,7 +36,7 @@ const (
 
 // A patch may also copy copies of copies: the whole of what it copies is bounded
 // as a request is.
-func init() { jsonpatch.AccumulatedCopySizeLimit = maxBody }
+func init() { jsonpatch.AccumulatedCopySizeLimit = body.MaxBody }
 
 func (c *call) patch() error {
 	kind, err := c.patchType()
@@ -45,19 +47,19 @@ func (c *call) patch() error {
 	if err != nil {
 		return err
 	}
-	body, err := c.body(c.res.GroupVersionKind)
+	sent, err := c.body(c.res.GroupVersionKind)
 	if err != nil {
 		return err
 	}
 	st, err := c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
 		live := c.lookup(s)
 		if kind == types.ApplyYAMLPatchType {
-			return c.applied(s, live, body, w, now)
+			return c.applied(s, live, sent, w, now)
 		}
 		if live == nil {
 			return step{}, c.missing()
 		}
-		next, warnings, err := c.patched(live, body.data, kind)
+		next, warnings, err := c.patched(live, sent.Data, kind)
 		if err != nil {
 			return step{}, err
 		}
@@ -76,22 +78,22 @@ func (c *call) patch() error {
 	if st.created {
 		code = http.StatusCreated
 	}
-	return c.write(code, c.one(st.result, f, true), f.media)
+	return c.write(code, c.view.One(c.res, st.result, f, true), f.Media)
 }
 
 // patchType is the kind of patch that the body is.
 func (c *call) patchType() (types.PatchType, error) {
-	kind := types.PatchType(c.contentType())
+	kind := types.PatchType(body.ContentType(c.r))
 	switch kind {
 	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
 		return kind, nil
 	}
-	return "", unsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+	return "", resource.UnsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
 }
 
 // patched returns the object that a patch makes of live.
 func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (state.Object, []string, error) {
-	shown := c.res.show(live)
+	shown := c.res.Show(live)
 	was, err := json.Marshal(shown)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode %s for a patch: %w", state.KeyOf(live), err)
@@ -104,11 +106,11 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 	if err != nil {
 		return nil, nil, err
 	}
-	next, ok := take(o)
+	next, ok := resource.Take(o)
 	if !ok {
-		return nil, nil, wrongKind(o.GetObjectKind().GroupVersionKind(), c.res.GroupVersionKind)
+		return nil, nil, body.WrongKind(o.GetObjectKind().GroupVersionKind(), c.res.GroupVersionKind)
 	}
-	if !c.res.namespaced {
+	if !c.res.Namespaced {
 		next.SetNamespace("")
 	}
 	if next.GetName() != live.GetName() || next.GetNamespace() != live.GetNamespace() {
@@ -217,23 +219,23 @@ func (c *call) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Ob
 	if err := bound.CountJSON(b).Bounded(); err != nil { // a patch may copy what it has copied
 		return nil, nil, unprocessable(err.Error())
 	}
-	if err := readable(b, mediaJSON, kind); err != nil {
+	if err := body.CheckCost(b, resource.MediaJSON, kind); err != nil {
 		return nil, nil, unprocessable(err.Error())
 	}
-	is := body{text: b, media: mediaJSON, data: b}
-	o, have, err := is.decode(kind)
+	is := body.Body{Text: b, Media: resource.MediaJSON, Data: b}
+	o, have, err := is.Decode(kind)
 	strict, isStrict := runtime.AsStrictDecodingError(err)
 	if err != nil && !isStrict {
 		if runtime.IsNotRegisteredError(err) && have != nil {
-			return nil, nil, wrongKind(*have, kind)
+			return nil, nil, body.WrongKind(*have, kind)
 		}
-		text, _ := inWords(is, kind, err)
+		text, _ := body.Describe(is, kind, err)
 		return nil, nil, unprocessable("patched object: " + text)
 	}
 	if *have != kind {
-		return nil, nil, wrongKind(*have, kind)
+		return nil, nil, body.WrongKind(*have, kind)
 	}
-	if err := keeps(o, kind, c.name); err != nil {
+	if err := body.CheckBounds(o, kind, c.name); err != nil {
 		return nil, nil, err
 	}
 	if !isStrict {
@@ -245,9 +247,5 @@ func (c *call) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Ob
 	case metav1.FieldValidationIgnore:
 		return o, nil, nil
 	}
-	var warnings []string
-	for _, e := range strict.Errors() {
-		warnings = append(warnings, e.Error())
-	}
-	return o, warnings, nil
+	return o, body.Messages(strict.Errors()), nil
 }

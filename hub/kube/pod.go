@@ -11,35 +11,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
 // done answers a request that creates nothing that could be shown.
-func (c *call) done(f form) error {
+func (c *call) done(f resource.Form) error {
 	return c.write(http.StatusCreated, &metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated,
-	}, f.media)
-}
-
-// posted reads a body that is not kept as it is, such as an eviction or a question, and
-// the form in which the answer is wanted.
-func (c *call) posted(kind schema.GroupVersionKind) (o runtime.Object, f form, err error) {
-	if f, err = negotiate(c.r, c.res.media()); err != nil {
-		return nil, f, err
-	}
-	if err := c.known(); err != nil {
-		return nil, f, err
-	}
-	b, err := c.body(kind)
-	if err != nil {
-		return nil, f, err
-	}
-	o, err = c.decode(b, kind)
-	return o, f, err
+	}, f.Media)
 }
 
 // bind places a pod on a node by hand.
@@ -48,7 +31,7 @@ func (c *call) bind() error {
 	if err != nil {
 		return err
 	}
-	o, f, err := c.posted(c.sub.kind)
+	o, f, err := c.posted(c.sub.Kind)
 	if err != nil {
 		return err
 	}
@@ -68,13 +51,13 @@ func (c *call) bind() error {
 		case c.otherThan(p, binding.UID) != nil:
 			return step{}, c.otherThan(p, binding.UID)
 		case binding.ResourceVersion != "" && binding.ResourceVersion != p.ResourceVersion:
-			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
+			return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, errModified)
 		case p.Spec.NodeName != "":
-			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is already assigned to node \""+p.Spec.NodeName+"\""))
+			return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, errors.New("pod "+c.name+" is already assigned to node \""+p.Spec.NodeName+"\""))
 		case p.DeletionTimestamp != nil:
-			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" is being deleted, cannot be assigned to a host"))
+			return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, errors.New("pod "+c.name+" is being deleted, cannot be assigned to a host"))
 		case len(p.Spec.SchedulingGates) > 0:
-			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errors.New("pod "+c.name+" has non-empty .spec.schedulingGates"))
+			return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, errors.New("pod "+c.name+" has non-empty .spec.schedulingGates"))
 		case s.Node(node) == nil:
 			return step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 		}
@@ -119,7 +102,7 @@ func (c *call) evict() error {
 	if err != nil {
 		return err
 	}
-	o, f, err := c.posted(c.sub.kind)
+	o, f, err := c.posted(c.sub.Kind)
 	if err != nil {
 		return err
 	}
@@ -132,7 +115,7 @@ func (c *call) evict() error {
 		opts = new(metav1.DeleteOptions)
 	}
 	if errs := validation.ValidateDeleteOptions(opts); len(errs) > 0 {
-		return apierrors.NewInvalid(c.sub.kind.GroupKind(), c.name, errs)
+		return apierrors.NewInvalid(c.sub.Kind.GroupKind(), c.name, errs)
 	}
 	_, err = c.commit(w.dry || len(opts.DryRun) > 0, func(s state.Snapshot, now time.Time) (step, error) {
 		p := s.Pod(c.namespace, c.name)

@@ -1,15 +1,12 @@
 package kube
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metascheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
@@ -18,54 +15,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
 // lookup returns the object that the path names, nil if it is not there.
 func (c *call) lookup(snap state.Snapshot) state.Object {
-	switch {
-	case c.res.empty:
-		return nil
-	case c.nodeLease():
-		if l := c.Leases.Lease(c.name); l != nil {
-			return stamped(l, snap)
-		}
-		return nil
-	}
-	return snap.Get(state.Key{Kind: c.res.kind, Namespace: c.namespace, Name: c.name})
-}
-
-// nodeLease tells whether the path is one of the leases that the hub keeps in
-// memory: they say when each node was last heard of.
-func (c *call) nodeLease() bool {
-	return c.res.kind == state.Leases && c.namespace == corev1.NamespaceNodeLease
-}
-
-// leases returns the leases of a namespace, "" for all, those of the nodes included.
-func (c *call) leases(snap state.Snapshot, namespace string) (list []state.Object) {
-	for o := range snap.All(state.Leases, namespace) {
-		list = append(list, o)
-	}
-	if namespace == "" || namespace == corev1.NamespaceNodeLease {
-		for _, l := range c.Leases.Leases() {
-			list = append(list, stamped(l, snap))
-		}
-	}
-	slices.SortFunc(list, func(a, b state.Object) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
-	})
-	return list
-}
-
-// stamped gives an object from memory the revision at which it is read.
-func stamped(o state.Object, snap state.Snapshot) state.Object {
-	o = shallow(o)
-	o.SetResourceVersion(formatRev(snap.Revision))
-	return o
+	return c.view.Get(snap, c.res, c.namespace, c.name)
 }
 
 func (c *call) get() error {
-	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata")
+	f, err := resource.Negotiate(c.r, c.res.Media(), "Table", "PartialObjectMetadata")
 	if err != nil {
 		return err
 	}
@@ -77,11 +37,11 @@ func (c *call) get() error {
 	if o == nil {
 		return c.missing()
 	}
-	return c.write(http.StatusOK, c.one(o, f, true), f.media)
+	return c.write(http.StatusOK, c.view.One(c.res, o, f, true), f.Media)
 }
 
 // options reads and checks what a list or watch asks for.
-func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *selected, error) {
+func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *resource.Selection, error) {
 	var o internalversion.ListOptions
 	if err := metascheme.ParameterCodec.DecodeParameters(c.r.URL.Query(), metav1.SchemeGroupVersion, &o); err != nil {
 		return nil, nil, apierrors.NewBadRequest(err.Error())
@@ -92,22 +52,22 @@ func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *selected
 	if o.Limit < 0 {
 		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) + ": use 0 for no limit, or more")
 	}
-	if f := c.fieldNames(kind); f != nil && o.FieldSelector != nil {
+	if f := c.res.FieldNames(kind); f != nil && o.FieldSelector != nil {
 		var err error
 		if o.FieldSelector, err = o.FieldSelector.Transform(f); err != nil {
 			return nil, nil, err
 		}
 	}
-	sel, err := newSelected(kind, c.namespace, o.LabelSelector, o.FieldSelector)
+	sel, err := resource.NewSelection(kind, c.namespace, o.LabelSelector, o.FieldSelector)
 	return &o, sel, err
 }
 
 func (c *call) list() error {
-	o, sel, err := c.options(c.res.kind)
+	o, sel, err := c.options(c.res.State)
 	if err != nil {
 		return err
 	}
-	f, err := negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadataList")
+	f, err := resource.Negotiate(c.r, c.res.Media(), "Table", "PartialObjectMetadataList")
 	if err != nil {
 		return err
 	}
@@ -115,10 +75,10 @@ func (c *call) list() error {
 	if err := checkRev(o.ResourceVersion, snap.Revision); err != nil {
 		return err
 	}
-	if o.ResourceVersionMatch == metav1.ResourceVersionMatchExact && o.ResourceVersion != formatRev(snap.Revision) {
+	if o.ResourceVersionMatch == metav1.ResourceVersionMatchExact && o.ResourceVersion != resource.FormatRev(snap.Revision) {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old: only the newest state can be listed; leave resourceVersionMatch out")
 	}
-	m := metav1.ListMeta{ResourceVersion: formatRev(snap.Revision)}
+	m := metav1.ListMeta{ResourceVersion: resource.FormatRev(snap.Revision)}
 	var from page
 	if o.Continue != "" {
 		if o.ResourceVersion != "" && o.ResourceVersion != "0" {
@@ -129,35 +89,35 @@ func (c *call) list() error {
 		}
 		// Pages are cut from what is now, and all carry the revision of the first: a
 		// watch from there tells all that changed meanwhile.
-		m.ResourceVersion = formatRev(from.Rev)
+		m.ResourceVersion = resource.FormatRev(from.Rev)
 	} else {
 		from.Rev = snap.Revision
 	}
-	key := fmt.Sprintf("%d %t %s %s %t %t %s?%s", snap.Revision, c.wantsPretty(), f.media, f.as, f.old, from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
+	key := fmt.Sprintf("%d %t %s %s %t %t %s?%s", snap.Revision, c.wantsPretty(), f.Media, f.As, f.Old, from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
 	body, release, err := c.answers.share(c.who.Name, key, func() ([]byte, error) {
 		list, err := c.listOf(snap, o, sel, f, m, from)
 		if err != nil {
 			return nil, err
 		}
-		b, err := marshal(list, f.media)
-		return c.pretty(b, f.media), err
+		b, err := resource.Marshal(list, f.Media)
+		return c.pretty(b, f.Media), err
 	})
 	if err != nil {
 		return err
 	}
 	defer release()
-	c.send(http.StatusOK, body, f.media)
+	c.send(http.StatusOK, body, f.Media)
 	return nil
 }
 
 // listOf makes a page of a list.
-func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *selected, f form, m metav1.ListMeta, from page) (runtime.Object, error) {
+func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *resource.Selection, f resource.Form, m metav1.ListMeta, from page) (runtime.Object, error) {
 	var objs []state.Object
 	more := int64(0)
-	for obj := range c.walk(snap, sel, from.Namespace, from.Name) {
+	for obj := range c.view.Walk(snap, sel, from.Namespace, from.Name) {
 		if o.Limit > 0 && int64(len(objs)) == o.Limit {
 			more++
-			if !sel.any() {
+			if !sel.All() {
 				break
 			}
 			continue
@@ -167,11 +127,11 @@ func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *
 	if more > 0 {
 		last := objs[len(objs)-1]
 		m.Continue = page{Rev: from.Rev, Namespace: last.GetNamespace(), Name: last.GetName()}.String()
-		if sel.any() {
+		if sel.All() {
 			m.RemainingItemCount = &more
 		}
 	}
-	return c.many(objs, f, m)
+	return c.view.Many(c.res, objs, f, m)
 }
 
 // checkRev checks the revision that a client wants the answer to be as new as.

@@ -11,33 +11,17 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // compressAbove is the size in bytes from which an answer is compressed for a
 // client that can read it: the limit of Kubernetes.
 const compressAbove = 128 << 10
 
-// marshal encodes an object that has its kind set.
-func marshal(o runtime.Object, media string) ([]byte, error) {
-	switch media {
-	case mediaProto:
-		var b bytes.Buffer
-		if err := protoCodec.Encode(o, &b); err != nil {
-			return nil, err
-		}
-		return b.Bytes(), nil
-	case mediaYAML:
-		return yaml.Marshal(o)
-	}
-	var b bytes.Buffer // which grows to what is written, once: a list of a fleet is tens of megabytes
-	err := json.NewEncoder(&b).Encode(o)
-	return b.Bytes(), err
-}
-
 // write answers with an object that has its kind set.
 func (c *call) write(code int, o runtime.Object, media string) error {
-	b, err := marshal(o, media)
+	b, err := resource.Marshal(o, media)
 	if err != nil {
 		return fmt.Errorf("encode the answer to %s %s: %w", c.verb, c.resource, err)
 	}
@@ -55,7 +39,7 @@ func (c *call) write(code int, o runtime.Object, media string) error {
 // they type with, unless it says not to.
 func (c *call) pretty(b []byte, media string) []byte {
 	var out bytes.Buffer
-	if !c.wantsPretty() || media != mediaJSON || json.Indent(&out, b, "", "  ") != nil {
+	if !c.wantsPretty() || media != resource.MediaJSON || json.Indent(&out, b, "", "  ") != nil {
 		return b
 	}
 	return out.Bytes()
@@ -88,9 +72,9 @@ func (c *call) send(code int, body []byte, media string) {
 
 // writeStatus answers with a Status, in the encoding that the client can read.
 func (c *call) writeStatus(st *metav1.Status) {
-	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto})
+	f, err := resource.Negotiate(c.r, []string{resource.MediaJSON, resource.MediaYAML, resource.MediaProto})
 	if err != nil {
-		f.media = mediaJSON
+		f.Media = resource.MediaJSON
 	}
 	if d := st.Details; d != nil && d.RetryAfterSeconds > 0 {
 		c.w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
@@ -99,12 +83,12 @@ func (c *call) writeStatus(st *metav1.Status) {
 	if code == 0 {
 		code = http.StatusOK
 	}
-	b, err := marshal(st, f.media)
+	b, err := resource.Marshal(st, f.Media)
 	if err != nil {
 		http.Error(c.w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	c.send(code, c.pretty(b, f.media), f.media)
+	c.send(code, c.pretty(b, f.Media), f.Media)
 }
 
 // What of warnings goes into the header of an answer, in bytes: of one, and of all. A body

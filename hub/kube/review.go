@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/kube/resource"
 )
 
 // review answers a client who asks who he is, and what he may do, or an administrator who asks
@@ -61,7 +62,7 @@ func (c *call) review() error {
 		o.Status = c.myRules()
 	}
 	o.GetObjectKind().SetGroupVersionKind(c.res.GroupVersionKind)
-	return c.write(http.StatusCreated, o, f.media)
+	return c.write(http.StatusCreated, o, f.Media)
 }
 
 // unreviewable is the answer to a review that asks nothing that can be answered.
@@ -130,16 +131,16 @@ func open(path string) bool {
 func (c *call) allows(role access.Role, verb, group, resource, sub string) bool {
 	asked, all := false, true
 	for _, r := range c.resources {
-		if group != "*" && r.Group != group || resource != "*" && r.plural != resource {
+		if group != "*" && r.Group != group || resource != "*" && r.Plural != resource {
 			continue
 		}
-		verbs, what := r.verbs, r.plural
+		verbs, what := r.Verbs, r.Plural
 		if sub != "" {
-			s := r.sub(sub)
+			s := r.Sub(sub)
 			if s == nil {
 				continue
 			}
-			verbs, what = s.verbs, what+"/"+sub
+			verbs, what = s.Verbs, what+"/"+sub
 		}
 		for _, v := range verbs {
 			if verb == "*" || verb == v {
@@ -157,8 +158,8 @@ func (c *call) allows(role access.Role, verb, group, resource, sub string) bool 
 
 // may tells whether a role may do a verb to a resource or its subresource. What one is oneself
 // and may do, everybody may ask.
-func (s *Server) may(role access.Role, r *resource, verb, what string) bool {
-	return strings.HasPrefix(r.plural, "selfsubject") || s.Allow(role, verb, what)
+func (s *Server) may(role access.Role, r *resource.Resource, verb, what string) bool {
+	return strings.HasPrefix(r.Plural, "selfsubject") || s.Allow(role, verb, what)
 }
 
 func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
@@ -166,7 +167,7 @@ func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
 		ResourceRules:    []authzv1.ResourceRule{},
 		NonResourceRules: []authzv1.NonResourceRule{{Verbs: []string{"get"}, NonResourceURLs: openPaths}},
 	}
-	add := func(r *resource, verbs []string, what string) {
+	add := func(r *resource.Resource, verbs []string, what string) {
 		var mine []string
 		for _, v := range verbs {
 			if c.may(c.who.Role, r, v, what) {
@@ -188,9 +189,9 @@ func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
 		st.ResourceRules = append(st.ResourceRules, authzv1.ResourceRule{Verbs: mine, APIGroups: []string{r.Group}, Resources: []string{what}})
 	}
 	for _, r := range c.resources {
-		add(r, r.verbs, r.plural)
-		for _, s := range r.subs {
-			add(r, s.verbs, r.plural+"/"+s.name)
+		add(r, r.Verbs, r.Plural)
+		for _, s := range r.Subs {
+			add(r, s.Verbs, r.Plural+"/"+s.Name)
 		}
 	}
 	return st

@@ -10,6 +10,7 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/kube/resource"
 )
 
 // Administrators ask what others may; the answer is the one rule's.
@@ -53,7 +54,7 @@ func TestReviewsOfOthers(t *testing.T) {
 		{"a viewer asks for another", "viewer", local, `"user":"ola",` + list, 403, false, "does not allow it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := request{role: c.role, method: "POST", path: c.path, contentType: mediaJSON, body: `{"spec":{` + c.spec + `}}`}.do(s)
+			w := request{role: c.role, method: "POST", path: c.path, contentType: resource.MediaJSON, body: `{"spec":{` + c.spec + `}}`}.do(s)
 			var r authzv1.SubjectAccessReview
 			_ = json.Unmarshal(w.Body.Bytes(), &r)
 			if w.Code != c.code || r.Status.Allowed != c.allowed || !strings.Contains(w.Body.String(), c.said) {

@@ -9,19 +9,21 @@ import (
 	"testing"
 
 	authzv1 "k8s.io/api/authorization/v1"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // requestOf is a request of the verb: it names what is not there, so that who may ask is
 // told that, and nothing changes.
-func requestOf(r *resource, sub, verb string) request {
-	q := request{path: "/apis/" + r.Group + "/" + r.Version, body: "not an object", contentType: mediaJSON}
+func requestOf(r *resource.Resource, sub, verb string) request {
+	q := request{path: "/apis/" + r.Group + "/" + r.Version, body: "not an object", contentType: resource.MediaJSON}
 	if r.Group == "" {
 		q.path = "/api/" + r.Version
 	}
-	if r.namespaced {
+	if r.Namespaced {
 		q.path += "/namespaces/nowhere"
 	}
-	q.path += "/" + r.plural
+	q.path += "/" + r.Plural
 	if sub != "" || slices.Contains([]string{"get", "update", "patch", "delete"}, verb) {
 		q.path += "/nothing"
 	}
@@ -54,7 +56,7 @@ func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
 		}
 		for _, r := range s.resources {
 			for sub, verbs := range ways(r) {
-				what := strings.TrimSuffix(r.plural+"/"+sub, "/")
+				what := strings.TrimSuffix(r.Plural+"/"+sub, "/")
 				for _, verb := range verbs {
 					name := fmt.Sprintf("%s %s %s.%s", role, verb, what, r.Group)
 					q := requestOf(r, sub, verb)
@@ -67,7 +69,7 @@ func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
 					if may {
 						allowed[role]++
 					}
-					body := fmt.Sprintf(`{"spec":{"resourceAttributes":{"verb":%q,"group":%q,"resource":%q,"subresource":%q}}}`, verb, r.Group, r.plural, sub)
+					body := fmt.Sprintf(`{"spec":{"resourceAttributes":{"verb":%q,"group":%q,"resource":%q,"subresource":%q}}}`, verb, r.Group, r.Plural, sub)
 					var one authzv1.SelfSubjectAccessReview
 					w = request{role: role, method: "POST", path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: body}.do(s)
 					if err := json.Unmarshal(w.Body.Bytes(), &one); err != nil || one.Status.Allowed != may {
@@ -92,10 +94,10 @@ func TestWhatRolesAreToldIsWhatIsEnforced(t *testing.T) {
 }
 
 // ways are the verbs of a resource, under "", and of its subresources.
-func ways(r *resource) map[string][]string {
-	m := map[string][]string{"": r.verbs}
-	for _, s := range r.subs {
-		m[s.name] = s.verbs
+func ways(r *resource.Resource) map[string][]string {
+	m := map[string][]string{"": r.Verbs}
+	for _, s := range r.Subs {
+		m[s.Name] = s.Verbs
 	}
 	return m
 }

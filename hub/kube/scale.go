@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"flotilla.dev/hub/kube/body"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -61,7 +63,7 @@ func setReplicas(o state.Object, n int32) {
 
 // scale reads or sets how many pods a workload wants.
 func (c *call) scale() error {
-	f, err := negotiate(c.r, []string{mediaJSON, mediaYAML, mediaProto}, "Table", "PartialObjectMetadata")
+	f, err := resource.Negotiate(c.r, []string{resource.MediaJSON, resource.MediaYAML, resource.MediaProto}, "Table", "PartialObjectMetadata")
 	if err != nil {
 		return err
 	}
@@ -70,7 +72,7 @@ func (c *call) scale() error {
 		if o == nil {
 			return c.missing()
 		}
-		return c.write(http.StatusOK, scaleAs(scaleOf(o), f), f.media)
+		return c.write(http.StatusOK, scaleAs(scaleOf(o), f), f.Media)
 	}
 	var kind types.PatchType
 	if c.verb == "patch" {
@@ -83,17 +85,17 @@ func (c *call) scale() error {
 		return err
 	}
 	if c.verb == "update" {
-		if err := c.known(); err != nil {
+		if err := body.KnownMedia(c.r); err != nil {
 			return err
 		}
 	}
-	body, err := c.body(c.sub.kind)
+	body, err := c.body(c.sub.Kind)
 	if err != nil {
 		return err
 	}
 	var sent *scalev1.Scale
 	if c.verb == "update" || kind == types.ApplyYAMLPatchType {
-		o, err := c.decode(body, c.sub.kind)
+		o, err := c.decode(body, c.sub.Kind)
 		if err != nil {
 			return err
 		}
@@ -110,7 +112,7 @@ func (c *call) scale() error {
 		want, warnings := sent, []string(nil)
 		if want == nil {
 			var err error
-			if want, warnings, err = c.patchedScale(scaleOf(live), body.data, kind); err != nil {
+			if want, warnings, err = c.patchedScale(scaleOf(live), body.Data, kind); err != nil {
 				return step{}, err
 			}
 		}
@@ -118,10 +120,10 @@ func (c *call) scale() error {
 			return step{}, err
 		}
 		if rv := want.ResourceVersion; !anyVersion(rv) && rv != live.GetResourceVersion() {
-			return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
+			return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, errModified)
 		}
 		if want.Spec.Replicas < 0 {
-			return step{}, apierrors.NewInvalid(c.sub.kind.GroupKind(), c.name, field.ErrorList{
+			return step{}, apierrors.NewInvalid(c.sub.Kind.GroupKind(), c.name, field.ErrorList{
 				field.Invalid(field.NewPath("spec", "replicas"), want.Spec.Replicas, "must be greater than or equal to 0")})
 		}
 		if kind == types.ApplyYAMLPatchType {
@@ -139,36 +141,36 @@ func (c *call) scale() error {
 	if err != nil {
 		return err
 	}
-	return c.write(http.StatusOK, scaleAs(scaleOf(st.result), f), f.media)
+	return c.write(http.StatusOK, scaleAs(scaleOf(st.result), f), f.Media)
 }
 
 // scaleApplied is the applied scale as it is applied to the workload itself: whoever
 // applies a scale comes to own the workload's replicas.
-func (c *call) scaleApplied(sc *scalev1.Scale) body {
+func (c *call) scaleApplied(sc *scalev1.Scale) body.Body {
 	b, _ := json.Marshal(map[string]any{ // strings and a number: cannot fail
 		"apiVersion": c.res.GroupVersion().String(), "kind": c.res.Kind,
 		"metadata": map[string]any{"name": c.name, "namespace": c.namespace},
 		"spec":     map[string]any{"replicas": sc.Spec.Replicas},
 	})
-	return body{text: b, media: mediaJSON, data: b}
+	return body.Body{Text: b, Media: resource.MediaJSON, Data: b}
 }
 
 // scaleAs shows a scale in the form that is asked for, with the columns of Kubernetes.
-func scaleAs(sc *scalev1.Scale, f form) runtime.Object {
+func scaleAs(sc *scalev1.Scale, f resource.Form) runtime.Object {
 	some := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()},
 		ObjectMeta: sc.ObjectMeta,
 	}
-	switch f.as {
+	switch f.As {
 	case "Table":
 		row := metav1.TableRow{Cells: []any{sc.Name, int64(sc.Spec.Replicas), int64(sc.Status.Replicas), duration.HumanDuration(time.Since(sc.CreationTimestamp.Time))}}
-		switch f.include {
+		switch f.Include {
 		case metav1.IncludeMetadata:
 			row.Object = runtime.RawExtension{Object: some}
 		case metav1.IncludeObject:
 			row.Object = runtime.RawExtension{Object: sc}
 		}
-		return f.versioned(&metav1.Table{
+		return f.Versioned(&metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()},
 			ListMeta: metav1.ListMeta{ResourceVersion: sc.ResourceVersion},
 			ColumnDefinitions: []metav1.TableColumnDefinition{
@@ -178,7 +180,7 @@ func scaleAs(sc *scalev1.Scale, f form) runtime.Object {
 			Rows: []metav1.TableRow{row},
 		})
 	case "PartialObjectMetadata":
-		return f.versioned(some)
+		return f.Versioned(some)
 	}
 	return sc
 }
@@ -191,7 +193,7 @@ func (c *call) patchedScale(was *scalev1.Scale, patch []byte, kind types.PatchTy
 	if b, err = patchJSON(b, patch, kind, &scalev1.Scale{}); err != nil {
 		return nil, nil, err
 	}
-	o, warnings, err := c.decodePatched(b, c.sub.kind)
+	o, warnings, err := c.decodePatched(b, c.sub.Kind)
 	if err != nil {
 		return nil, nil, err
 	}

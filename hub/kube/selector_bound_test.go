@@ -13,8 +13,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
+
+// mostRequirements is the limit of package resource.
+const mostRequirements = 256
 
 func TestASelectorHasSoManyRequirements(t *testing.T) {
 	s := newServer(seeded())
@@ -29,10 +33,10 @@ func TestASelectorHasSoManyRequirements(t *testing.T) {
 		name, query, value string
 		code               int
 	}{
-		{"as many labels as there may be", "labelSelector", numbered("!a%d", ",", maxRequirements), 200},
-		{"one more", "labelSelector", numbered("!a%d", ",", maxRequirements+1), 400},
-		{"values count", "labelSelector", "a notin (" + numbered("v%d", ",", maxRequirements+1) + ")", 400},
-		{"fields", "fieldSelector", numbered("metadata.name!=a%d", ",", maxRequirements+1), 400},
+		{"as many labels as there may be", "labelSelector", numbered("!a%d", ",", mostRequirements), 200},
+		{"one more", "labelSelector", numbered("!a%d", ",", mostRequirements+1), 400},
+		{"values count", "labelSelector", "a notin (" + numbered("v%d", ",", mostRequirements+1) + ")", 400},
+		{"fields", "fieldSelector", numbered("metadata.name!=a%d", ",", mostRequirements+1), 400},
 	} {
 		for _, path := range []string{"/api/v1/pods?", "/api/v1/pods?watch=true&timeoutSeconds=1&resourceVersion=1&"} {
 			if strings.Contains(path, "watch") && tt.code == 200 {
@@ -67,12 +71,12 @@ func TestASlowWatcherKeepsNoSnapshotForLong(t *testing.T) {
 				f.put(n)
 			}
 			s := newServer(f)
-			sel, err := newSelected(state.Nodes, "", nil, nil)
+			sel, err := resource.NewSelection(state.Nodes, "", nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c := &call{Server: s, res: s.find(target{version: "v1", resource: "nodes"})}
-			w := &watcher{call: c, form: form{media: mediaJSON}, sel: sel, out: slowReader{took}}
+			w := &watcher{call: c, form: resource.Form{Media: resource.MediaJSON}, sel: sel, out: slowReader{took}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()

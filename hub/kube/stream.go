@@ -67,18 +67,18 @@ func (c *call) stream() error {
 	// Kubernetes 1.35 and later want the right to create of a GET, too: a WebSocket
 	// begins with one and does the same as a POST.
 	c.verb = "create"
-	if what := c.resource + "/" + c.sub.name; !c.Allow(c.who.Role, c.verb, what) {
+	if what := c.resource + "/" + c.sub.Name; !c.Allow(c.who.Role, c.verb, what) {
 		return c.forbidden(what)
 	}
 	pod := c.Fleet.Snapshot().Pod(c.namespace, c.name)
 	if pod == nil {
 		return c.missing()
 	}
-	o, err := streamOptions(c.r.URL.Query(), c.sub.name)
+	o, err := streamOptions(c.r.URL.Query(), c.sub.Name)
 	if err != nil {
 		return err
 	}
-	if c.sub.name != "portforward" {
+	if c.sub.Name != "portforward" {
 		if o.Container, err = containerOf(pod, o.Container); err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (c *call) stream() error {
 	defer leave()
 	c.audit(entered(o), nil)
 	wish := remote.Wish{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
-	switch c.sub.name {
+	switch c.sub.Name {
 	case "exec":
 		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error { return sentence(pod, c.Streams.Exec(ctx, pod, *o, s)) })
 	case "attach":

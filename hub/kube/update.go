@@ -37,7 +37,7 @@ func (c *call) update() error {
 		next := o.DeepCopyObject().(state.Object)
 		live := c.lookup(s)
 		switch {
-		case live == nil && c.sub == nil && c.res.row.CreateOnUpdate:
+		case live == nil && c.sub == nil && c.res.Row.CreateOnUpdate:
 			if err := c.mayCreate(); err != nil {
 				return step{}, err
 			}
@@ -61,7 +61,7 @@ func (c *call) update() error {
 	if st.created {
 		code = http.StatusCreated
 	}
-	return c.write(code, c.one(st.result, f, true), f.media)
+	return c.write(code, c.view.One(c.res, st.result, f, true), f.Media)
 }
 
 // otherThan refuses what is meant for an object of that name with another UID.
@@ -70,7 +70,7 @@ func (c *call) otherThan(live state.Object, uid types.UID) error {
 		return nil
 	}
 	//lint:ignore ST1005 the words of Kubernetes
-	return apierrors.NewConflict(c.res.groupResource(), c.name, fmt.Errorf(
+	return apierrors.NewConflict(c.res.GroupResource(), c.name, fmt.Errorf(
 		"Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, live.GetUID()))
 }
 
@@ -83,10 +83,10 @@ func (c *call) invalid(errs ...*field.Error) error {
 // next's managedFields are settled already.
 func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.Time) (step, error) {
 	switch rv := next.GetResourceVersion(); {
-	case anyVersion(rv) && c.res.row.Conditional:
+	case anyVersion(rv) && c.res.Row.Conditional:
 		return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
 	case !anyVersion(rv) && rv != live.GetResourceVersion():
-		return step{}, apierrors.NewConflict(c.res.groupResource(), c.name, errModified)
+		return step{}, apierrors.NewConflict(c.res.GroupResource(), c.name, errModified)
 	}
 	if uid := next.GetUID(); uid != "" && uid != live.GetUID() {
 		return step{}, c.invalid(field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"))
@@ -105,12 +105,12 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	next.SetGeneration(live.GetGeneration())
 	next.SetGenerateName(live.GetGenerateName())
 
-	resize := c.sub != nil && c.sub.name == "resize"
-	ephemeral := c.sub != nil && c.sub.name == "ephemeralcontainers"
+	resize := c.sub != nil && c.sub.Name == "resize"
+	ephemeral := c.sub != nil && c.sub.Name == "ephemeralcontainers"
 	switch {
-	case c.sub == nil && c.res.sub("status") != nil, c.sub != nil && c.sub.name == "finalize":
+	case c.sub == nil && c.res.Sub("status") != nil, c.sub != nil && c.sub.Name == "finalize":
 		state.SetStatus(next, live)
-	case c.sub != nil && c.sub.name == "status":
+	case c.sub != nil && c.sub.Name == "status":
 		with := live.DeepCopyObject().(state.Object)
 		state.SetStatus(with, next)
 		with.SetAnnotations(next.GetAnnotations())
@@ -128,11 +128,11 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		}
 	case resize:
 		next = admission.Resized(next.(*corev1.Pod), live.(*corev1.Pod))
-	case c.sub != nil && c.sub.name == "approval":
+	case c.sub != nil && c.sub.Name == "approval":
 		next = decided(live.(*certv1.CertificateSigningRequest), next.(*certv1.CertificateSigningRequest), now)
 	}
 	if n, ok := next.(*corev1.Namespace); ok {
-		if old := live.(*corev1.Namespace); c.sub == nil || c.sub.name != "finalize" {
+		if old := live.(*corev1.Namespace); c.sub == nil || c.sub.Name != "finalize" {
 			n.Spec.Finalizers = old.Spec.Finalizers
 		}
 	}
@@ -152,7 +152,7 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	}
 	base := map[state.Key]state.Object{state.KeyOf(live): live}
 	var v admission.Verdict
-	if (c.sub == nil || ephemeral) && c.res.namespaced {
+	if (c.sub == nil || ephemeral) && c.res.Namespaced {
 		k := state.Key{Kind: state.Namespaces, Name: c.namespace}
 		base[k] = s.Get(k)
 		ns, _ := base[k].(*corev1.Namespace)
@@ -161,7 +161,7 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 	if ns, ok := next.(*corev1.Namespace); ok && len(errs) == 0 {
 		warnings = append(warnings, admission.Relabelled(ns, live.(*corev1.Namespace), s.Pods(ns.Name), c.Settings)...)
 	}
-	if c.res.generation && !equality.Semantic.DeepEqual(state.SpecOf(live), state.SpecOf(next)) {
+	if c.res.Generation && !equality.Semantic.DeepEqual(state.SpecOf(live), state.SpecOf(next)) {
 		next.SetGeneration(live.GetGeneration() + 1)
 	}
 	st := step{result: live, warnings: v.Tell(warnings), audit: v.Audit, base: base}
@@ -169,7 +169,7 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		return st, nil
 	}
 	if v.Refused != "" {
-		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(v.Refused))
+		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.GroupResource(), c.name, errors.New(v.Refused))
 	}
 	if err := c.mayLower(live, next); err != nil {
 		return step{}, err
@@ -181,12 +181,12 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		return step{}, c.invalid(errs...)
 	}
 	if err := admission.MayReplace(next, s); err != nil {
-		return step{}, apierrors.NewForbidden(c.res.groupResource(), c.name, err)
+		return step{}, apierrors.NewForbidden(c.res.GroupResource(), c.name, err)
 	}
 	if resize {
 		charges, err := admission.Resize(next.(*corev1.Pod), live.(*corev1.Pod), s, now)
 		if err != nil {
-			return step{}, apierrors.NewForbidden(c.res.groupResource(), c.name, err)
+			return step{}, apierrors.NewForbidden(c.res.GroupResource(), c.name, err)
 		}
 		st.changes = charges
 	}
@@ -197,4 +197,33 @@ func (c *call) replacement(s state.Snapshot, live, next state.Object, now time.T
 		st.changes = append(st.changes, state.Put(next, c.why("change", next)))
 	}
 	return st, nil
+}
+
+// place checks an object's name and namespace against the path, and fills in
+// what the path says.
+func (c *call) place(o state.Object) error {
+	if c.res.Namespaced {
+		switch o.GetNamespace() {
+		case "":
+			o.SetNamespace(c.namespace)
+		case c.namespace:
+		default:
+			return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+		}
+	} else {
+		o.SetNamespace("")
+	}
+	if c.name != "" {
+		switch o.GetName() {
+		case "":
+			if c.verb == "update" { // what is sent takes the whole place: it has to say whose
+				return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.name))
+			}
+			o.SetName(c.name)
+		case c.name:
+		default:
+			return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", o.GetName(), c.name))
+		}
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
@@ -29,7 +30,7 @@ const (
 // usage answers what devices and their pods use now. Nobody measures anything
 // while nobody asks: each request asks the devices that it is about.
 func (c *call) usage() error {
-	f, err := negotiate(c.r, c.res.media(), "Table")
+	f, err := resource.Negotiate(c.r, c.res.Media(), "Table")
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (c *call) usage() error {
 		return err
 	}
 	var nodes []string
-	for o := range c.walk(snap, sel, "", "") {
+	for o := range c.view.Walk(snap, sel, "", "") {
 		if n := asked(snap, o); n != "" {
 			nodes = append(nodes, n)
 		}
@@ -55,7 +56,7 @@ func (c *call) usage() error {
 	slices.Sort(nodes)
 	seen := c.measure(slices.Compact(nodes))
 	t := metav1.TypeMeta{Kind: c.res.Kind + "List", APIVersion: c.res.GroupVersion().String()}
-	m := metav1.ListMeta{ResourceVersion: formatRev(snap.Revision)}
+	m := metav1.ListMeta{ResourceVersion: resource.FormatRev(snap.Revision)}
 	if about == state.Nodes {
 		list := &metricsv1beta1.NodeMetricsList{TypeMeta: t, ListMeta: m, Items: []metricsv1beta1.NodeMetrics{}}
 		for _, s := range seen {
@@ -63,28 +64,28 @@ func (c *call) usage() error {
 				list.Items = append(list.Items, s.ofNode(n))
 			}
 		}
-		if f.as == "Table" {
-			return c.write(http.StatusOK, usageTable(usageRows(list.Items, nodeRow), m, f), f.media)
+		if f.As == "Table" {
+			return c.write(http.StatusOK, usageTable(usageRows(list.Items, nodeRow), m, f), f.Media)
 		}
-		return c.write(http.StatusOK, list, f.media)
+		return c.write(http.StatusOK, list, f.Media)
 	}
 	list := &metricsv1beta1.PodMetricsList{TypeMeta: t, ListMeta: m, Items: []metricsv1beta1.PodMetrics{}}
 	for _, s := range seen {
 		for _, u := range s.Pods {
-			if p := s.pod(snap, u); p != nil && sel.matches(p) {
+			if p := s.pod(snap, u); p != nil && sel.Matches(p) {
 				list.Items = append(list.Items, s.ofPod(p, u))
 			}
 		}
 	}
 	sort.Slice(list.Items, func(i, j int) bool { return byName(&list.Items[i].ObjectMeta, &list.Items[j].ObjectMeta) < 0 })
-	if f.as == "Table" {
-		return c.write(http.StatusOK, usageTable(usageRows(list.Items, podRow), m, f), f.media)
+	if f.As == "Table" {
+		return c.write(http.StatusOK, usageTable(usageRows(list.Items, podRow), m, f), f.Media)
 	}
-	return c.write(http.StatusOK, list, f.media)
+	return c.write(http.StatusOK, list, f.Media)
 }
 
 // usageOf answers what one node or pod uses.
-func (c *call) usageOf(snap state.Snapshot, about state.Kind, f form) error {
+func (c *call) usageOf(snap state.Snapshot, about state.Kind, f resource.Form) error {
 	o := snap.Get(state.Key{Kind: about, Namespace: c.namespace, Name: c.name})
 	if o == nil {
 		return c.missing()
@@ -102,20 +103,20 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f form) error {
 	s := measurement{node: node, Usage: u}
 	if n, ok := o.(*corev1.Node); ok {
 		m := s.ofNode(n)
-		m.TypeMeta = c.res.typeMeta()
-		if f.as == "Table" {
-			return c.write(http.StatusOK, usageTable([]usageRow{nodeRow(m)}, metav1.ListMeta{}, f), f.media)
+		m.TypeMeta = c.res.TypeMeta()
+		if f.As == "Table" {
+			return c.write(http.StatusOK, usageTable([]usageRow{nodeRow(m)}, metav1.ListMeta{}, f), f.Media)
 		}
-		return c.write(http.StatusOK, &m, f.media)
+		return c.write(http.StatusOK, &m, f.Media)
 	}
 	for _, u := range s.Pods {
 		if p := s.pod(snap, u); p != nil && p.Namespace == c.namespace && p.Name == c.name {
 			m := s.ofPod(p, u)
-			m.TypeMeta = c.res.typeMeta()
-			if f.as == "Table" {
-				return c.write(http.StatusOK, usageTable([]usageRow{podRow(m)}, metav1.ListMeta{}, f), f.media)
+			m.TypeMeta = c.res.TypeMeta()
+			if f.As == "Table" {
+				return c.write(http.StatusOK, usageTable([]usageRow{podRow(m)}, metav1.ListMeta{}, f), f.Media)
 			}
-			return c.write(http.StatusOK, &m, f.media)
+			return c.write(http.StatusOK, &m, f.Media)
 		}
 	}
 	return c.unmeasured("its device says nothing of it")
@@ -123,7 +124,7 @@ func (c *call) usageOf(snap state.Snapshot, about state.Kind, f form) error {
 
 // unmeasured is the answer where there is no measurement: tools take it as that.
 func (c *call) unmeasured(why string) error {
-	e := apierrors.NewNotFound(c.res.groupResource(), c.name)
+	e := apierrors.NewNotFound(c.res.GroupResource(), c.name)
 	e.ErrStatus.Message += ": it was not measured: " + why
 	return e
 }
@@ -201,8 +202,4 @@ func (s *measurement) ofPod(p *corev1.Pod, u wire.PodUsage) metricsv1beta1.PodMe
 		m.Containers = append(m.Containers, metricsv1beta1.ContainerMetrics{Name: ct.Name, Usage: ct.Usage})
 	}
 	return m
-}
-
-func (r *resource) typeMeta() metav1.TypeMeta {
-	return metav1.TypeMeta{Kind: r.Kind, APIVersion: r.GroupVersion().String()}
 }

@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // A usageRow is what a row of a table of measurements shows.
@@ -19,7 +21,7 @@ type usageRow struct {
 }
 
 // usageTable lays measurements out as the metrics server does.
-func usageTable(rows []usageRow, m metav1.ListMeta, f form) runtime.Object {
+func usageTable(rows []usageRow, m metav1.ListMeta, f resource.Form) runtime.Object {
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m, Rows: []metav1.TableRow{},
 		ColumnDefinitions: []metav1.TableColumnDefinition{
@@ -30,7 +32,7 @@ func usageTable(rows []usageRow, m metav1.ListMeta, f form) runtime.Object {
 	}
 	for _, r := range rows {
 		row := metav1.TableRow{Cells: []any{r.of.Name, r.usage.Cpu().String(), r.usage.Memory().String(), r.window.String()}}
-		switch f.include {
+		switch f.Include {
 		case metav1.IncludeMetadata:
 			row.Object = runtime.RawExtension{Object: &metav1.PartialObjectMetadata{
 				TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()}, ObjectMeta: r.of,
@@ -40,7 +42,7 @@ func usageTable(rows []usageRow, m metav1.ListMeta, f form) runtime.Object {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	return f.versioned(t)
+	return f.Versioned(t)
 }
 
 func nodeRow(m metricsv1beta1.NodeMetrics) usageRow {

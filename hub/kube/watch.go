@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -38,8 +39,8 @@ const (
 // A watcher writes one watch stream.
 type watcher struct {
 	*call
-	form form
-	sel  *selected
+	form resource.Form
+	sel  *resource.Selection
 	out  sink
 	buf  bytes.Buffer
 	late time.Time // when the snapshot must be told; zero: none is being told
@@ -55,12 +56,12 @@ type sink interface {
 }
 
 func (c *call) watch() error {
-	o, sel, err := c.options(c.res.kind)
+	o, sel, err := c.options(c.res.State)
 	if err != nil {
 		return err
 	}
-	media := slices.DeleteFunc(c.res.media(), func(m string) bool { return m == mediaYAML }) // documents without end
-	f, err := negotiate(c.r, media, "Table", "PartialObjectMetadata")
+	media := slices.DeleteFunc(c.res.Media(), func(m string) bool { return m == resource.MediaYAML }) // documents without end
+	f, err := resource.Negotiate(c.r, media, "Table", "PartialObjectMetadata")
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (c *call) watch() error {
 	defer cancel()
 
 	w := &watcher{call: c, form: f, sel: sel, rev: from}
-	if sel.kind == state.Leases && (c.namespace == "" || c.nodeLease()) {
+	if sel.Kind == state.Leases && (c.namespace == "" || c.res.NodeLease(c.namespace)) {
 		w.leases = map[string]time.Time{}
 	}
 	ws, err := c.upgrades()
@@ -89,8 +90,8 @@ func (c *call) watch() error {
 		return w.overWebSocket(ctx, cancel, o)
 	}
 	w.out = &flusher{w: c.w, rc: http.NewResponseController(c.w)}
-	kind := f.media
-	if kind == mediaProto {
+	kind := f.Media
+	if kind == resource.MediaProto {
 		kind += ";stream=watch"
 	}
 	c.w.Header().Set("Content-Type", kind)
@@ -159,8 +160,8 @@ func (w *watcher) tellAll(end bool) bool {
 	snap := w.Fleet.Snapshot()
 	w.late = time.Now().Add(telling)
 	defer func() { w.late = time.Time{} }()
-	for o := range w.walk(snap, w.sel, "", "") {
-		body, err := marshal(w.one(o, w.form, w.headers()), w.form.media)
+	for o := range w.view.Walk(snap, w.sel, "", "") {
+		body, err := resource.Marshal(w.view.One(w.res, o, w.form, w.headers()), w.form.Media)
 		if err != nil || !w.frame("ADDED", body) {
 			return false
 		}
@@ -176,11 +177,11 @@ func (w *watcher) tellAll(end bool) bool {
 // tell tells a change, if it is about what is selected: an object may also
 // come into the selection, or leave it.
 func (w *watcher) tell(a state.Applied) bool {
-	if a.Key.Kind != w.sel.kind {
+	if a.Key.Kind != w.sel.Kind {
 		return true
 	}
-	was := a.Old != nil && w.sel.matches(a.Old)
-	is := a.New != nil && w.sel.matches(a.New)
+	was := a.Old != nil && w.sel.Matches(a.Old)
+	is := a.New != nil && w.sel.Matches(a.New)
 	switch {
 	case is && !was:
 		return w.change("ADDED", a, a.New)
@@ -194,12 +195,12 @@ func (w *watcher) tell(a state.Applied) bool {
 
 func (w *watcher) change(verb string, a state.Applied, o state.Object) bool {
 	if verb == "DELETED" {
-		o = shallow(o)
-		o.SetResourceVersion(formatRev(a.Rev))
+		o = resource.Shallow(o)
+		o.SetResourceVersion(resource.FormatRev(a.Rev))
 	}
 	headers := w.headers()
 	key := frameKey{rev: a.Rev, old: verb == "DELETED", resource: w.res, form: w.form, headers: headers}
-	body, err := w.frames.get(key, func() ([]byte, error) { return marshal(w.one(o, w.form, headers), w.form.media) })
+	body, err := w.frames.get(key, func() ([]byte, error) { return resource.Marshal(w.view.One(w.res, o, w.form, headers), w.form.Media) })
 	if err != nil {
 		w.Log.Error("encode a change for its watchers", "err", err)
 		return false
@@ -209,7 +210,7 @@ func (w *watcher) change(verb string, a state.Applied, o state.Object) bool {
 
 // headers tells whether the next frame is a table's first, which has the columns.
 func (w *watcher) headers() bool {
-	first := !w.head && w.form.as == "Table"
+	first := !w.head && w.form.As == "Table"
 	w.head = true
 	return first
 }
@@ -217,7 +218,7 @@ func (w *watcher) headers() bool {
 // frame adds an event to what is to be sent: a line of JSON, or a WatchEvent of protobuf behind
 // its length, four bytes of big endian.
 func (w *watcher) frame(verb string, body []byte) bool {
-	if w.form.media == mediaProto {
+	if w.form.Media == resource.MediaProto {
 		event := metav1.WatchEvent{Type: verb, Object: runtime.RawExtension{Raw: body}}
 		b, err := event.Marshal()
 		if err != nil {
@@ -259,23 +260,23 @@ func (w *watcher) flush() bool {
 
 // bookmark tells the revision up to which the client knows all.
 func (w *watcher) bookmark(annotations map[string]string) bool {
-	m := metav1.ObjectMeta{ResourceVersion: formatRev(w.rev), Annotations: annotations}
+	m := metav1.ObjectMeta{ResourceVersion: resource.FormatRev(w.rev), Annotations: annotations}
 	// In protobuf too, the metadata is where every kind has it.
 	some := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{Kind: w.res.Kind, APIVersion: w.res.GroupVersion().String()},
 		ObjectMeta: m,
 	}
 	var o runtime.Object = some
-	if w.form.as != "" {
+	if w.form.As != "" {
 		some.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
 	}
-	if w.form.as == "Table" { // which has no annotations itself: a row carries them
+	if w.form.As == "Table" { // which has no annotations itself: a row carries them
 		o = &metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
 			Rows: []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: some}}},
 		}
 	}
-	body, err := marshal(w.form.versioned(o), w.form.media)
+	body, err := resource.Marshal(w.form.Versioned(o), w.form.Media)
 	return err == nil && w.frame("BOOKMARK", body) && w.flush()
 }
 
@@ -283,7 +284,7 @@ func (w *watcher) bookmark(annotations map[string]string) bool {
 // reaches: it has to list again.
 func (w *watcher) expired() {
 	st := statusOf(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.rev, w.Fleet.Snapshot().Revision)))
-	body, err := marshal(st, w.form.media)
+	body, err := resource.Marshal(st, w.form.Media)
 	if err == nil && w.frame("ERROR", body) {
 		w.flush()
 	}
@@ -296,8 +297,8 @@ func (w *watcher) tellLeases() bool {
 	gone := w.leases
 	w.leases = map[string]time.Time{}
 	for _, l := range w.Leases.Leases() {
-		o := stamped(l, snap)
-		if !w.sel.matches(o) {
+		o := resource.Stamp(l, snap)
+		if !w.sel.Matches(o) {
 			continue
 		}
 		told, known := gone[l.Name]
@@ -310,14 +311,14 @@ func (w *watcher) tellLeases() bool {
 				continue
 			}
 		}
-		body, err := marshal(w.one(o, w.form, w.headers()), w.form.media)
+		body, err := resource.Marshal(w.view.One(w.res, o, w.form, w.headers()), w.form.Media)
 		if err != nil || !w.frame(verb, body) {
 			return false
 		}
 	}
 	for name := range gone {
 		o := leaseNamed(name, snap)
-		body, err := marshal(w.one(o, w.form, w.headers()), w.form.media)
+		body, err := resource.Marshal(w.view.One(w.res, o, w.form, w.headers()), w.form.Media)
 		if err != nil || !w.frame("DELETED", body) {
 			return false
 		}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -177,7 +178,7 @@ func bubble(t *testing.T, f func(*testing.T, *fakeFleet, *Server)) {
 
 func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=true", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=true", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-1 4", "ADDED pi-2 5")
 		f.put(fakePod("kiosk-1", "pi-1")) // another kind: nothing to tell
@@ -190,7 +191,7 @@ func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
 
 func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-2 5")
 		f.touch(fakeNode("pi-1", ""), "a", "b")
@@ -200,7 +201,7 @@ func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
 
 func TestWatchOfASelectionTellsWhoEntersAndLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&labelSelector=lamp%3Don&resourceVersion=5", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=1&labelSelector=lamp%3Don&resourceVersion=5", resource.MediaJSON)
 		defer w.cancel()
 		node := fakeNode("pi-1", "")
 		f.touch(node, "other", "x")
@@ -233,9 +234,9 @@ func TestWatchOfATableHasItsColumnsOnce(t *testing.T) {
 
 func TestWatchTellsTheRevisionEachMinuteIfAsked(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5&allowWatchBookmarks=true", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5&allowWatchBookmarks=true", resource.MediaJSON)
 		defer w.cancel()
-		quiet := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+		quiet := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 		defer quiet.cancel()
 		f.put(fakePod("kiosk-1", "pi-1"))
 		time.Sleep(bookmarkEvery + time.Second)
@@ -248,7 +249,7 @@ func TestWatchTellsTheRevisionEachMinuteIfAsked(t *testing.T) {
 
 func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
 		defer w.cancel()
 		frames := w.expect("ADDED pi-1 4", "ADDED pi-2 5", "BOOKMARK 5")
 		if frames[2].Object.Metadata.Annotations["k8s.io/initial-events-end"] != "true" {
@@ -276,7 +277,7 @@ func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
 		for range 5 {
 			f.touch(fakeNode("pi-1", ""), "a", "b")
 		}
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
 		defer w.cancel()
 		frames := w.expect("ERROR")
 		if o := frames[0].Object; o.Code != 410 || o.Reason != "Expired" || o.Message != "too old resource version: 4 (10)" {
@@ -290,7 +291,7 @@ func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
 
 func TestWatchEndsAtItsTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&timeoutSeconds=7", mediaJSON)
+		w := watch(t, s, "/api/v1/nodes?watch=1&timeoutSeconds=7", resource.MediaJSON)
 		defer w.cancel()
 		time.Sleep(7*time.Second - time.Millisecond)
 		if w.ended() {
@@ -306,9 +307,9 @@ func TestWatchEndsAtItsTimeout(t *testing.T) {
 func TestASlowWatcherHarmsNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		f.keep = 10
-		slow := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+		slow := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 		defer slow.cancel()
-		quick := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+		quick := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 		defer quick.cancel()
 		release := slow.hold()
 		seen := 0
@@ -331,7 +332,7 @@ func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		var all []*watching
 		for range 20 {
-			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 			defer w.cancel()
 			all = append(all, w)
 		}
@@ -357,10 +358,10 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 			all = append(all, state.Put(fakeNode(fmt.Sprintf("pi-%04d", i), "oslo"), ""))
 		}
 		s := newServer(f)
-		path := "/api/v1/nodes?watch=1&resourceVersion=" + formatRev(f.Snapshot().Revision)
+		path := "/api/v1/nodes?watch=1&resourceVersion=" + resource.FormatRev(f.Snapshot().Revision)
 		var plain, tables []*watching
 		for i := range 100 {
-			accept := mediaJSON
+			accept := resource.MediaJSON
 			if i%2 == 0 {
 				accept = aTab
 			}
@@ -402,7 +403,7 @@ func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
 
 func TestWatchOfLeasesTellsRenewals(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", mediaJSON)
+		w := watch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-1 5", "ADDED pi-2 5")
 		time.Sleep(leasePeriod + time.Second)
@@ -462,7 +463,7 @@ func TestWatchesThatNobodyReadsAreBoundedInBytes(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		var all []*watching
 		for range 100 {
-			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", mediaJSON)
+			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 			defer w.cancel()
 			defer w.hold()()
 			all = append(all, w)

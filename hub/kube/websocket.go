@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/panics"
 )
 
@@ -45,11 +46,11 @@ func (c *call) upgrades() (bool, error) {
 	ours := err == nil && u.Host == c.r.Host && (u.Scheme == "https" || c.r.TLS == nil)
 	switch {
 	case cookie && !ours:
-		return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
+		return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf("a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
 	case token || origin == "" || ours || err == nil && own(u):
 		return true, nil
 	}
-	return false, apierrors.NewForbidden(c.res.groupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
+	return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
 }
 
 // own tells whether an origin is a page of a program on the caller's own machine.
@@ -85,7 +86,7 @@ func (w *watcher) overWebSocket(ctx context.Context, cancel context.CancelFunc, 
 				defer cancel()
 				_, _ = io.Copy(io.Discard, conn)
 			}()
-			w.out = messages{conn, w.form.media}
+			w.out = messages{conn, w.form.Media}
 			w.run(ctx, o)
 		},
 	}.ServeHTTP(w.w, w.r)
@@ -105,7 +106,7 @@ func (m messages) write(frames []byte) error {
 		}
 		return websocket.Message.Send(m.conn, message)
 	}
-	if m.media == mediaProto {
+	if m.media == resource.MediaProto {
 		for len(frames) > 0 {
 			end := 4 + binary.BigEndian.Uint32(frames)
 			if err := send(frames[4:end]); err != nil {

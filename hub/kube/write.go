@@ -21,6 +21,7 @@ import (
 
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 )
 
@@ -113,7 +114,7 @@ func (c *call) commit(dry bool, make func(s state.Snapshot, now time.Time) (step
 		st, err = c.attempt(dry, make)
 	}
 	if errors.Is(err, errMoved) {
-		err = apierrors.NewConflict(c.res.groupResource(), c.name, errMoved)
+		err = apierrors.NewConflict(c.res.GroupResource(), c.name, errMoved)
 	}
 	if err != nil {
 		err = c.writeError(err)
@@ -166,8 +167,8 @@ func (c *call) attempt(dry bool, make func(s state.Snapshot, now time.Time) (ste
 				case c.verb == "delete":
 					st.result = a.Old
 				default: // it gave up its last finalizer: it is answered as it was last
-					st.result = shallow(st.result)
-					st.result.SetResourceVersion(formatRev(a.Rev))
+					st.result = resource.Shallow(st.result)
+					st.result.SetResourceVersion(resource.FormatRev(a.Rev))
 				}
 			}
 		}
@@ -213,16 +214,16 @@ func (c *call) writeError(err error) error {
 }
 
 func (c *call) key(o state.Object) state.Key {
-	return state.Key{Kind: c.res.kind, Namespace: c.namespace, Name: o.GetName()}
+	return state.Key{Kind: c.res.State, Namespace: c.namespace, Name: o.GetName()}
 }
 
 // changing reads how a request wants to change an object of the resource, and in which
 // form it wants the answer.
-func (c *call) changing(patch types.PatchType) (w write, f form, err error) {
+func (c *call) changing(patch types.PatchType) (w write, f resource.Form, err error) {
 	if w, err = c.writing(patch); err != nil {
 		return w, f, err
 	}
-	if f, err = negotiate(c.r, c.res.media(), "Table", "PartialObjectMetadata"); err != nil {
+	if f, err = resource.Negotiate(c.r, c.res.Media(), "Table", "PartialObjectMetadata"); err != nil {
 		return w, f, err
 	}
 	return w, f, c.ownLeases()
@@ -252,7 +253,7 @@ func (c *call) create() error {
 	if err != nil {
 		return err
 	}
-	return c.write(http.StatusCreated, c.one(st.result, f, true), f.media)
+	return c.write(http.StatusCreated, c.view.One(c.res, st.result, f, true), f.Media)
 }
 
 // named is the call as if its path named the object: a new call, for this one may
@@ -281,7 +282,7 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	key := c.key(o)
 	base := map[state.Key]state.Object{key: nil}
 	var ns *corev1.Namespace
-	if c.res.namespaced {
+	if c.res.Namespaced {
 		k := state.Key{Kind: state.Namespaces, Name: c.namespace}
 		ns, _ = s.Get(k).(*corev1.Namespace)
 		if err := c.open(ns); err != nil {
@@ -290,17 +291,17 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 		base[k] = ns
 	}
 	if s.Get(key) != nil {
-		return step{}, apierrors.NewAlreadyExists(c.res.groupResource(), o.GetName())
+		return step{}, apierrors.NewAlreadyExists(c.res.GroupResource(), o.GetName())
 	}
 	fresh(o, now)
-	if c.res.generation {
+	if c.res.Generation {
 		o.SetGeneration(1)
 	}
 	if !w.settled {
 		admission.Default(o, c.Settings) // who leaves a field out owns its default
 	}
 	if err := admission.Complete(o, s); err != nil {
-		return step{}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), err)
+		return step{}, apierrors.NewForbidden(c.res.GroupResource(), o.GetName(), err)
 	}
 	if !w.settled {
 		if err := c.apply.update(c.res, nil, o, w.manager, ""); err != nil {
@@ -314,7 +315,7 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	warnings = append(warnings, admission.Named(o, s)...)
 	v := admission.PodSecurity(o, nil, ns, c.Settings)
 	if v.Refused != "" {
-		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), errors.New(v.Refused))
+		return step{audit: v.Audit}, apierrors.NewForbidden(c.res.GroupResource(), o.GetName(), errors.New(v.Refused))
 	}
 	if err := c.mayLower(nil, o); err != nil {
 		return step{}, err
@@ -324,7 +325,7 @@ func (c *call) creation(s state.Snapshot, o state.Object, w write, now time.Time
 	}
 	charges, err := admission.Charge(o, s, now)
 	if err != nil {
-		return step{}, apierrors.NewForbidden(c.res.groupResource(), o.GetName(), err)
+		return step{}, apierrors.NewForbidden(c.res.GroupResource(), o.GetName(), err)
 	}
 	return step{
 		changes: append(charges, state.Put(o, c.why("create", o))),
@@ -341,7 +342,7 @@ func (c *call) mayLower(live, next state.Object) error {
 	}
 	old, _ := live.(*corev1.Namespace)
 	if why := admission.Lowered(ns, old, c.Settings); why != "" {
-		return apierrors.NewForbidden(c.res.groupResource(), ns.Name, errors.New(why))
+		return apierrors.NewForbidden(c.res.GroupResource(), ns.Name, errors.New(why))
 	}
 	return nil
 }
@@ -353,7 +354,7 @@ func (c *call) mayOwn(live, next state.Object) error {
 		return nil
 	}
 	// The words are Kubernetes' own.
-	return apierrors.NewForbidden(c.res.groupResource(), next.GetName(), fmt.Errorf("cannot set an ownerRef on a resource you can't delete: role %q does not allow it", c.who.Role))
+	return apierrors.NewForbidden(c.res.GroupResource(), next.GetName(), fmt.Errorf("cannot set an ownerRef on a resource you can't delete: role %q does not allow it", c.who.Role))
 }
 
 // open tells why nothing can be created in a namespace.
@@ -362,7 +363,7 @@ func (c *call) open(ns *corev1.Namespace) error {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, c.namespace)
 	}
 	if ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
-		e := apierrors.NewForbidden(c.res.groupResource(), c.name,
+		e := apierrors.NewForbidden(c.res.GroupResource(), c.name,
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", c.namespace))
 		e.ErrStatus.Details.Causes = append(e.ErrStatus.Details.Causes, metav1.StatusCause{
 			Type: corev1.NamespaceTerminatingCause, Message: "namespace " + c.namespace + " is being terminated", Field: "metadata.namespace",
@@ -393,7 +394,7 @@ func (c *call) prepare(o state.Object) {
 		}
 		return
 	}
-	if c.res.sub("status") == nil || c.res.kind == state.Nodes {
+	if c.res.Sub("status") == nil || c.res.State == state.Nodes {
 		return
 	}
 	state.SetStatus(o, nil)
@@ -404,18 +405,18 @@ func (c *call) prepare(o state.Object) {
 
 // why is the sentence that tells of a write.
 func (c *call) why(verb string, o state.Object) string {
-	what := c.res.singular
+	what := c.res.Singular
 	if c.sub != nil {
-		what = c.sub.name + " of " + what
+		what = c.sub.Name + " of " + what
 	}
 	return fmt.Sprintf("%s %s %s: asked by %s", verb, what, state.Display(o), c.who.Name)
 }
 
 // ownLeases refuses writes to the leases that the hub itself keeps.
 func (c *call) ownLeases() error {
-	if !c.nodeLease() {
+	if !c.res.NodeLease(c.namespace) {
 		return nil
 	}
-	return apierrors.NewForbidden(c.res.groupResource(), c.name, errors.New(
+	return apierrors.NewForbidden(c.res.GroupResource(), c.name, errors.New(
 		"leases of nodes are kept by the hub: they say when it last heard of each; use another namespace"))
 }

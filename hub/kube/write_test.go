@@ -20,6 +20,7 @@ import (
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -143,7 +144,7 @@ func TestAFinalizerHoldsUntilItGoes(t *testing.T) {
 	}
 	var last corev1.ConfigMap
 	send(t, s, "PATCH", ns+"/configmaps/c", mp, `{"metadata":{"finalizers":null}}`, 200, &last)
-	if len(last.Finalizers) > 0 || last.ResourceVersion != formatRev(f.Snapshot().Revision) {
+	if len(last.Finalizers) > 0 || last.ResourceVersion != resource.FormatRev(f.Snapshot().Revision) {
 		t.Errorf("who takes the last finalizer is answered %+v at revision %d", last.ObjectMeta, f.Snapshot().Revision)
 	}
 	send(t, s, "GET", ns+"/configmaps/c", "", "", 404, nil)
@@ -166,7 +167,7 @@ func TestPagesOfAListWhileThingsChange(t *testing.T) {
 		f.put(fakeNode(fmt.Sprintf("pi-%d", i), "oslo"))
 	}
 	s := newServer(f)
-	first := formatRev(f.Snapshot().Revision)
+	first := resource.FormatRev(f.Snapshot().Revision)
 	var names []string
 	next := ""
 	for page := range 10 {

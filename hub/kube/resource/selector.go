@@ -1,9 +1,7 @@
-package kube
+package resource
 
 import (
 	"fmt"
-	"iter"
-	"slices"
 	"strings"
 
 	eventsv1 "k8s.io/api/events/v1"
@@ -15,10 +13,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A selected is which objects of a kind a list or watch is about.
-type selected struct {
-	kind      state.Kind
-	namespace string // "" for all
+// A Selection is which objects of a kind a list or watch is about.
+type Selection struct {
+	Kind      state.Kind
+	Namespace string // "" for all
 	labels    labels.Selector
 	fields    fields.Requirements
 }
@@ -31,12 +29,12 @@ func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 	return nil
 }
 
-// fieldNames says what fields are called that are asked for by another name, nil: there are no other names.
-func (c *call) fieldNames(kind state.Kind) fields.TransformFunc {
+// FieldNames says what fields are called that are asked for by another name, nil: there are no other names.
+func (r *Resource) FieldNames(kind state.Kind) fields.TransformFunc {
 	switch {
 	case kind == state.Pods:
 		return podField
-	case kind == state.Events && c.res.Group == eventsv1.GroupName:
+	case kind == state.Events && r.Group == eventsv1.GroupName:
 		return newEventField
 	}
 	return nil
@@ -72,9 +70,9 @@ func tooMany(what string, n int) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the %s has %d requirements and values, at most %d are taken: select by fewer, or by another label", what, n, maxRequirements))
 }
 
-// newSelected checks what a client selects by.
-func newSelected(kind state.Kind, namespace string, l labels.Selector, f fields.Selector) (*selected, error) {
-	s := &selected{kind: kind, namespace: namespace, labels: labels.Everything()}
+// NewSelection checks what a client selects by.
+func NewSelection(kind state.Kind, namespace string, l labels.Selector, f fields.Selector) (*Selection, error) {
+	s := &Selection{Kind: kind, Namespace: namespace, labels: labels.Everything()}
 	if l != nil {
 		s.labels = l
 		rs, _ := l.Requirements()
@@ -102,12 +100,12 @@ func newSelected(kind state.Kind, namespace string, l labels.Selector, f fields.
 	return s, nil
 }
 
-// any tells whether the selection is of all objects in its namespace.
-func (s *selected) any() bool { return s.labels.Empty() && len(s.fields) == 0 }
+// All tells whether the selection is of all objects in its namespace.
+func (s *Selection) All() bool { return s.labels.Empty() && len(s.fields) == 0 }
 
-// matches tells whether an object is selected.
-func (s *selected) matches(o state.Object) bool {
-	if s.namespace != "" && o.GetNamespace() != s.namespace {
+// Matches tells whether an object is selected.
+func (s *Selection) Matches(o state.Object) bool {
+	if s.Namespace != "" && o.GetNamespace() != s.Namespace {
 		return false
 	}
 	for _, r := range s.fields {
@@ -118,7 +116,7 @@ func (s *selected) matches(o state.Object) bool {
 		case "metadata.namespace":
 			have = o.GetNamespace()
 		default:
-			have = fieldsOf(s.kind)[r.Field](o)
+			have = fieldsOf(s.Kind)[r.Field](o)
 		}
 		if (have == r.Value) == (r.Operator == selection.NotEquals) {
 			return false
@@ -128,56 +126,11 @@ func (s *selected) matches(o state.Object) bool {
 }
 
 // exactly returns the one value that a field must have, if there is such.
-func (s *selected) exactly(field string) (string, bool) {
+func (s *Selection) exactly(field string) (string, bool) {
 	for _, r := range s.fields {
 		if r.Field == field && r.Operator != selection.NotEquals {
 			return r.Value, true
 		}
 	}
 	return "", false
-}
-
-// walk yields what is selected, in the order of namespace and name, beginning
-// behind the object named.
-func (c *call) walk(snap state.Snapshot, sel *selected, afterNamespace, afterName string) iter.Seq[state.Object] {
-	return func(yield func(state.Object) bool) {
-		for o := range c.candidates(snap, sel, afterNamespace, afterName) {
-			if sel.matches(o) && !yield(o) {
-				return
-			}
-		}
-	}
-}
-
-// candidates narrows the walk down by what the snapshot has an index of.
-func (c *call) candidates(snap state.Snapshot, sel *selected, afterNamespace, afterName string) iter.Seq[state.Object] {
-	behind := func(o state.Object) bool {
-		if n := strings.Compare(o.GetNamespace(), afterNamespace); n != 0 || afterName == "" {
-			return n >= 0
-		}
-		return o.GetName() > afterName
-	}
-	if sel.kind.Row() == nil {
-		return func(func(state.Object) bool) {}
-	}
-	if sel.kind == state.Leases {
-		return slices.Values(slices.DeleteFunc(c.leases(snap, sel.namespace), func(o state.Object) bool { return !behind(o) }))
-	}
-	if name, ok := sel.exactly("metadata.name"); ok && (sel.namespace != "" || !sel.kind.Namespaced()) {
-		return func(yield func(state.Object) bool) {
-			if o := snap.Get(state.Key{Kind: sel.kind, Namespace: sel.namespace, Name: name}); o != nil && behind(o) {
-				yield(o)
-			}
-		}
-	}
-	if node, ok := sel.exactly("spec.nodeName"); ok && sel.kind == state.Pods {
-		return func(yield func(state.Object) bool) {
-			for p := range snap.PodsOn(node) {
-				if behind(p) && !yield(p) {
-					return
-				}
-			}
-		}
-	}
-	return snap.From(sel.kind, sel.namespace, afterNamespace, afterName)
 }

@@ -1,4 +1,4 @@
-package kube
+package body
 
 import (
 	"context"
@@ -23,11 +23,12 @@ const (
 	decodePatience = 10 * time.Second
 )
 
-// A load limits how much memory requests take while they are read and decoded.
-type load struct{ reading, decoding budget }
+// A Load limits how much memory requests take while they are read and decoded.
+type Load struct{ reading, decoding budget }
 
-func newLoad() *load {
-	return &load{
+// NewLoad returns the limits of one hub.
+func NewLoad() *Load {
+	return &Load{
 		reading:  budget{all: semaphore.NewWeighted(maxReading), each: userReading, patience: readPatience},
 		decoding: budget{all: semaphore.NewWeighted(maxDecoding), each: userDecoding, patience: decodePatience},
 	}
@@ -55,25 +56,19 @@ func (r *budget) of(user string) *semaphore.Weighted {
 	return r.by[user]
 }
 
-// reserve takes memory from a budget until the request ends. It waits if none is free.
-func (c *call) reserve(r *budget, bytes int64) error {
-	ctx, cancel := context.WithTimeout(c.r.Context(), r.patience)
+// take takes memory for a user until it is released. It waits if none is free.
+func (r *budget) take(ctx context.Context, user string, bytes int64) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	bytes = min(bytes, r.each) // a larger request is served while its user has no other
-	for _, s := range []*semaphore.Weighted{r.of(c.who.Name), r.all} {
-		if s.Acquire(ctx, bytes) != nil {
-			return apierrors.NewTooManyRequests("the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
+	mine := r.of(user)
+	if mine.Acquire(ctx, bytes) == nil {
+		if r.all.Acquire(ctx, bytes) == nil {
+			return func() { r.all.Release(bytes); mine.Release(bytes) }, nil
 		}
-		c.held = append(c.held, func() { s.Release(bytes) })
+		mine.Release(bytes)
 	}
-	return nil
-}
-
-// release gives back the memory that the request has reserved.
-func (c *call) release() {
-	for _, release := range c.held {
-		release()
-	}
+	return nil, apierrors.NewTooManyRequests("the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
 }
 
 // cost is about how many bytes a body takes while it is decoded, merged and encoded again.

@@ -1,4 +1,4 @@
-package kube
+package resource
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,17 +11,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// scheme knows the types of every kind that is served.
-var scheme = newScheme()
+// Scheme knows the types of every kind that is served.
+var Scheme = NewScheme()
 
 // Decoders of request bodies. A strict one returns the object together with what
 // was wrong with it.
 var (
-	strictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{Strict: true})
-	protoCodec = protobuf.NewSerializer(scheme, scheme)
+	StrictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, Scheme, Scheme, json.SerializerOptions{Strict: true})
+	ProtoCodec = protobuf.NewSerializer(Scheme, Scheme)
 )
 
-func newScheme() *runtime.Scheme {
+// NewScheme returns the types of every kind that is served.
+func NewScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, g := range state.Groups() {
 		if g.AddToScheme != nil {

@@ -1,4 +1,4 @@
-package kube
+package body
 
 import (
 	"bytes"
@@ -17,15 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/kube/lines"
+	"flotilla.dev/hub/kube/resource"
 )
 
 // mostMistakes is how many of an object are told.
 const mostMistakes = 20
 
-// unreadable refuses a body that is not of its kind: by its fields, in plain words and all at
+// DecodeError refuses a body that is not of its kind: by its fields, in plain words and all at
 // once, where the decoder would name a Go type and only the first.
-func unreadable(b body, kind schema.GroupVersionKind, err error) error {
-	text, causes := inWords(b, kind, err)
+func DecodeError(b Body, kind schema.GroupVersionKind, err error) error {
+	text, causes := Describe(b, kind, err)
 	st := metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest,
 		Message: fmt.Sprintf("%s in version %q cannot be handled as a %s: %s", kind.Kind, kind.Version, kind.Kind, text),
@@ -36,9 +37,9 @@ func unreadable(b body, kind schema.GroupVersionKind, err error) error {
 	return &apierrors.StatusError{ErrStatus: st}
 }
 
-// inWords is what a decoder found wrong, in plain words: its own, where only fields are unknown,
+// Describe is what a decoder found wrong, in plain words: its own, where only fields are unknown,
 // as clients know these by them.
-func inWords(b body, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
+func Describe(b Body, kind schema.GroupVersionKind, err error) (string, []metav1.StatusCause) {
 	causes := mistakes(b, kind)
 	var parts []string
 	for _, c := range causes {
@@ -55,18 +56,18 @@ func inWords(b body, kind schema.GroupVersionKind, err error) (string, []metav1.
 const unknownField metav1.CauseType = "FieldUnknown"
 
 // mistakes are the fields of a body whose values are not of their types, or that are none.
-func mistakes(b body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
-	into, err := scheme.New(kind)
-	if err != nil || b.media == mediaProto {
+func mistakes(b Body, kind schema.GroupVersionKind) (all []metav1.StatusCause) {
+	into, err := resource.Scheme.New(kind)
+	if err != nil || b.Media == resource.MediaProto {
 		return nil
 	}
 	var at lines.Object
-	if !json.Valid(b.text) { // YAML
-		if objects := lines.Objects(b.text); len(objects) > 0 {
+	if !json.Valid(b.Text) { // YAML
+		if objects := lines.Objects(b.Text); len(objects) > 0 {
 			at = objects[0]
 		}
 	}
-	d := json.NewDecoder(bytes.NewReader(b.data))
+	d := json.NewDecoder(bytes.NewReader(b.Data))
 	d.UseNumber()
 	var v any
 	if d.Decode(&v) != nil {

@@ -1,4 +1,4 @@
-package kube
+package body
 
 import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -8,16 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/shared/bound"
 )
 
-// readable tells whether JSON or protobuf can be decoded as the kind, at a bounded cost.
-func readable(b []byte, media string, kind schema.GroupVersionKind) error {
-	into, err := scheme.New(kind)
+// CheckCost tells whether JSON or protobuf can be decoded as the kind, at a bounded cost.
+func CheckCost(b []byte, media string, kind schema.GroupVersionKind) error {
+	into, err := resource.Scheme.New(kind)
 	if err != nil {
 		into = nil // not ours: nobody will decode it
 	}
-	if media == mediaProto {
+	if media == resource.MediaProto {
 		err = bound.Proto(b, into)
 	} else {
 		err = bound.JSON(b, into)
@@ -28,9 +29,9 @@ func readable(b []byte, media string, kind schema.GroupVersionKind) error {
 	return nil
 }
 
-// keeps tells whether a decoded object keeps to the limits of everything that comes in,
+// CheckBounds tells whether a decoded object keeps to the limits of everything that comes in,
 // before anything is compared with it. One that is new has no name in the path: it says its own.
-func keeps(o runtime.Object, kind schema.GroupVersionKind, name string) error {
+func CheckBounds(o runtime.Object, kind schema.GroupVersionKind, name string) error {
 	if err := bound.Field(o); err != nil {
 		if m, ok := o.(metav1.Object); ok && name == "" {
 			name = bound.Text(m.GetName(), validation.DNS1123SubdomainMaxLength)

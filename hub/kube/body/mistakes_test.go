@@ -1,4 +1,4 @@
-package kube
+package body
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/kube/resource"
 )
 
 // TestMistakesAreToldByFieldAndLine: what people write wrong is told in plain words, with where
@@ -36,22 +38,22 @@ func TestMistakesAreToldByFieldAndLine(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 			b := inYAML(t, c.text)
-			_, _, err := b.decode(kind)
+			_, _, err := b.Decode(kind)
 			if err == nil {
 				t.Fatal("the decoder takes it")
 			}
 			var no *apierrors.StatusError
-			if !errors.As(unreadable(b, kind, err), &no) || no.ErrStatus.Code != 400 {
+			if !errors.As(DecodeError(b, kind, err), &no) || no.ErrStatus.Code != 400 {
 				t.Fatalf("%v is no refusal", err)
 			}
 			if want := `Deployment in version "v1" cannot be handled as a Deployment: ` + c.want; no.ErrStatus.Message != want {
 				t.Errorf("told\n%s\nwants\n%s", no.ErrStatus.Message, want)
 			}
-			b.text = b.data
-			if _, _, err = b.decode(kind); err == nil {
+			b.Text = b.Data
+			if _, _, err = b.Decode(kind); err == nil {
 				t.Fatal("the decoder takes it as JSON")
 			}
-			text, causes := inWords(b, kind, err)
+			text, causes := Describe(b, kind, err)
 			if strings.Contains(text, "line") || strings.Contains(text, "Go struct") || len(causes) == 0 || !strings.Contains(text, causes[0].Message) {
 				t.Errorf("as JSON: %s (%v)", text, causes)
 			}
@@ -63,19 +65,19 @@ func TestMistakesAreToldByFieldAndLine(t *testing.T) {
 func TestUnknownFieldsKeepTheirWords(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 	b := inYAML(t, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replica: 3\n")
-	_, _, err := b.decode(kind)
-	said, causes := inWords(b, kind, err)
+	_, _, err := b.Decode(kind)
+	said, causes := Describe(b, kind, err)
 	if !strings.Contains(said, `unknown field "spec.replica"`) || len(causes) != 1 || causes[0].Field != "spec.replica" || causes[0].Message != "unknown field; replicas is one (line 4)" {
 		t.Errorf("%s, %v", said, causes)
 	}
 }
 
 // inYAML is the body of a request in YAML.
-func inYAML(t *testing.T, text string) body {
+func inYAML(t *testing.T, text string) Body {
 	t.Helper()
 	data, twice, err := fromYAML([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return body{text: []byte(text), media: mediaJSON, data: data, twice: twice}
+	return Body{Text: []byte(text), Media: resource.MediaJSON, Data: data, Twice: twice}
 }

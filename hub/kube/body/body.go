@@ -1,0 +1,248 @@
+// Package body reads the bodies of requests to the API and decodes them.
+//
+// Nothing else of hub/kube reads a body: each is counted, bounded in size, depth and elements,
+// and its memory is reserved before it is decoded. What is wrong with one is told by field and
+// line. What an object's fields may be is package admission's rule.
+package body
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"flotilla.dev/hub/kube/resource"
+	"flotilla.dev/shared/bound"
+)
+
+// Sizes in bytes of the greatest request that is read.
+const (
+	MaxBody  = 3 << 20  // Kubernetes' limit for JSON and YAML
+	maxSmall = 64 << 10 // of reviews, bindings, evictions, scales and delete options
+)
+
+// A Body is the body of a request, after it was counted and before it is decoded.
+type Body struct {
+	Text  []byte // as it was sent
+	Media string // of data: mediaJSON or mediaProto
+	Data  []byte // text, or the JSON of text that is YAML
+	Twice error  // lists the keys that the YAML has twice
+}
+
+// A Want is what the body of a request is to be.
+type Want struct {
+	Kind  schema.GroupVersionKind
+	Small bool // such bodies are always short
+	Patch bool // it may be a patch of an object of the kind
+}
+
+// A Reader reads the body of one request, whose memory is reserved until Release.
+type Reader struct {
+	load *Load
+	w    http.ResponseWriter
+	r    *http.Request
+	user string
+	held []func() // gives back what the body holds of the hub's memory
+}
+
+// Reader returns the reader of a user's request.
+func (l *Load) Reader(w http.ResponseWriter, r *http.Request, user string) *Reader {
+	return &Reader{load: l, w: w, r: r, user: user}
+}
+
+// Release gives back the memory that the body has reserved.
+func (r *Reader) Release() {
+	for _, release := range r.held {
+		release()
+	}
+	r.held = nil
+}
+
+func (r *Reader) reserve(from *budget, bytes int64) error {
+	release, err := from.take(r.r.Context(), r.user, bytes)
+	if err == nil {
+		r.held = append(r.held, release)
+	}
+	return err
+}
+
+// Read reads the request's body. Nothing else reads bodies, so every body is counted, and its
+// memory is reserved, before it is decoded.
+func (r *Reader) Read(want Want) (b Body, err error) {
+	most := int64(MaxBody)
+	if want.Small {
+		most = maxSmall
+	}
+	size := r.r.ContentLength
+	if size < 0 || size > most {
+		size = most
+	}
+	if err := r.reserve(&r.load.reading, size); err != nil {
+		return b, err
+	}
+	b.Text, err = io.ReadAll(http.MaxBytesReader(r.w, r.r.Body, most))
+	var tooBig *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooBig):
+		return b, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", most))
+	case err != nil:
+		return b, apierrors.NewBadRequest("read the body of the request: " + err.Error())
+	}
+	unread := func(err error) error {
+		return apierrors.NewBadRequest(want.Kind.Kind + " cannot be read: " + err.Error())
+	}
+	b.Media, b.Data = resource.MediaJSON, b.Text
+	media := ContentType(r.r)
+	written := false // as YAML
+	var n bound.Count
+	switch media {
+	case resource.MediaProto:
+		b.Media = resource.MediaProto
+		into, newErr := resource.Scheme.New(want.Kind)
+		if newErr != nil {
+			return b, newErr
+		}
+		n, err = bound.CountProto(b.Text, into)
+	case resource.MediaJSON, string(types.JSONPatchType):
+		n = bound.CountJSON(b.Text)
+	default: // a patch may be YAML; one that is applied says each name once, as YAML
+		written = media == string(types.ApplyYAMLPatchType)
+		if json.Valid(b.Text) {
+			n = bound.CountJSON(b.Text)
+			break
+		}
+		written = true
+		n, err = bound.CountYAML(b.Text)
+	}
+	if err == nil {
+		err = n.Bounded()
+	}
+	if err != nil {
+		return b, unread(err)
+	}
+	if err := r.reserve(&r.load.decoding, cost(b.Text, n, written)); err != nil {
+		return b, err
+	}
+	if written && len(b.Text) > 0 {
+		if err := bound.YAML(b.Text, nil); err != nil {
+			return b, unread(err)
+		}
+		if b.Data, b.Twice, err = fromYAML(b.Text); err != nil {
+			return b, apierrors.NewBadRequest("error decoding YAML: error converting YAML to JSON: " + err.Error())
+		}
+		if err := bound.CountJSON(b.Data).Bounded(); err != nil {
+			return b, unread(err)
+		}
+	}
+	if want.Patch && media != string(types.ApplyYAMLPatchType) {
+		return b, nil // it is not of the kind; what becomes of it is looked at
+	}
+	return b, CheckCost(b.Data, b.Media, want.Kind)
+}
+
+// fromYAML turns YAML into JSON. twice lists the keys that the YAML has twice.
+func fromYAML(text []byte) (data []byte, twice, err error) {
+	if data, twice = yaml.YAMLToJSONStrict(text); twice == nil {
+		return data, nil, nil
+	}
+	data, err = yaml.YAMLToJSON(text)
+	return data, twice, err
+}
+
+// ContentType returns the media type of the body; none at all is JSON.
+func ContentType(r *http.Request) string {
+	header := r.Header.Get("Content-Type")
+	if header == "" {
+		return resource.MediaJSON
+	}
+	media, _, err := mime.ParseMediaType(header)
+	if err != nil {
+		return header
+	}
+	return media
+}
+
+// KnownMedia refuses a body whose media type is not one of objects.
+func KnownMedia(r *http.Request) error {
+	switch media := ContentType(r); media {
+	case resource.MediaJSON, resource.MediaYAML, "application/x-yaml", "text/yaml", resource.MediaProto:
+		return nil
+	default:
+		return resource.UnsupportedMedia(media, resource.MediaJSON, resource.MediaYAML, resource.MediaProto)
+	}
+}
+
+// Decode reads a body as an object of the kind, of which it is known to be readable. It is strict: the error may be one of strict
+// decoding alone, and how strictly that is taken is the client's choice.
+func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
+	if b.Media == resource.MediaProto {
+		return resource.ProtoCodec.Decode(b.Data, &kind, nil)
+	}
+	o, have, err := resource.StrictJSON.Decode(b.Data, &kind, nil)
+	if strict, ok := runtime.AsStrictDecodingError(err); b.Twice != nil && (err == nil || ok) {
+		all := []error{b.Twice}
+		if ok {
+			all = append(all, strict.Errors()...)
+		}
+		err = runtime.NewStrictDecodingError(all)
+	}
+	return o, have, err
+}
+
+// Object reads an object of the kind from b. What is wrong with its fields is refused, returned
+// as warnings or ignored, as validation says. name is what the path calls the object.
+func (b Body) Object(kind schema.GroupVersionKind, name, validation string) (o runtime.Object, warnings []string, err error) {
+	// An empty body decodes as the default kind with no fields: say so instead.
+	if len(b.Text) == 0 {
+		return nil, nil, apierrors.NewBadRequest("the body of the request is empty: send a " + kind.Kind)
+	}
+	o, have, err := b.Decode(kind)
+	strict, ok := runtime.AsStrictDecodingError(err)
+	if err != nil && !ok {
+		if have != nil && *have != kind && runtime.IsNotRegisteredError(err) {
+			return nil, nil, WrongKind(*have, kind)
+		}
+		return nil, nil, DecodeError(b, kind, err)
+	}
+	if *have != kind {
+		return nil, nil, WrongKind(*have, kind)
+	}
+	if err := CheckBounds(o, kind, name); err != nil {
+		return nil, nil, err
+	}
+	if !ok {
+		return o, nil, nil
+	}
+	switch validation {
+	case metav1.FieldValidationIgnore:
+		return o, nil, nil
+	case metav1.FieldValidationStrict:
+		return nil, nil, DecodeError(b, kind, err)
+	}
+	return o, Messages(strict.Errors()), nil
+}
+
+// Messages are the sentences of errors, for warnings.
+func Messages(errs []error) (all []string) {
+	for _, err := range errs {
+		all = append(all, err.Error())
+	}
+	return all
+}
+
+// WrongKind is the answer to an object of another kind than the path says.
+func WrongKind(have, want schema.GroupVersionKind) error {
+	if have.GroupVersion() != want.GroupVersion() {
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", have.GroupVersion(), want.GroupVersion()))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the kind in the data (%s) does not match the expected kind (%s)", have.Kind, want.Kind))
+}

@@ -1,0 +1,112 @@
+package resource
+
+import (
+	"mime"
+	"net/http"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+)
+
+// The encodings of objects.
+const (
+	MediaJSON  = "application/json"
+	MediaYAML  = "application/yaml"
+	MediaProto = "application/vnd.kubernetes.protobuf"
+)
+
+// A Form is how an answer is to look: the encoding, and what it is shown as.
+type Form struct {
+	Media string // mediaJSON, mediaYAML or mediaProto
+	As    string // "", Table, PartialObjectMetadata or PartialObjectMetadataList
+	Old   bool   // that of meta.k8s.io/v1beta1
+	// Of tables only: what a row carries of its object.
+	Include metav1.IncludeObjectPolicy
+}
+
+// A Clause is one of the forms that an Accept header lists.
+type Clause struct {
+	Media  string
+	Params map[string]string
+	q      float64
+}
+
+// Clauses reads an Accept header, best first; an unreadable clause is left out.
+// No header at all asks for anything.
+func Clauses(header string) (list []Clause) {
+	if strings.TrimSpace(header) == "" {
+		return []Clause{{Media: "*/*"}}
+	}
+	for part := range strings.SplitSeq(header, ",") {
+		media, params, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		c := Clause{Media: media, Params: params, q: 1}
+		if q, err := strconv.ParseFloat(params["q"], 64); err == nil {
+			c.q = q
+		}
+		list = append(list, c)
+	}
+	sort.SliceStable(list, func(i, j int) bool { return list[i].q > list[j].q })
+	return list
+}
+
+// encodings maps the media types that clients name to those that are written.
+var encodings = map[string]string{
+	MediaJSON: MediaJSON, "application/*": MediaJSON, "*/*": MediaJSON,
+	MediaYAML: MediaYAML, MediaProto: MediaProto,
+}
+
+// Negotiate picks the first form that the client asks for and the hub can write:
+// encodings in media, shown as one of the kinds.
+func Negotiate(r *http.Request, media []string, kinds ...string) (Form, error) {
+	for _, c := range Clauses(r.Header.Get("Accept")) {
+		f := Form{Media: encodings[c.Media]}
+		if !slices.Contains(media, f.Media) {
+			continue
+		}
+		if as := c.Params["as"]; as != "" {
+			v := c.Params["v"]
+			f.As, f.Old = as, v == metav1beta1.SchemeGroupVersion.Version
+			if !slices.Contains(kinds, as) || c.Params["g"] != metav1.GroupName || !f.Old && v != metav1.SchemeGroupVersion.Version {
+				continue
+			}
+		}
+		if f.As == "Table" {
+			if f.Media == MediaProto {
+				continue // a table has no protobuf form
+			}
+			f.Include = metav1.IncludeObjectPolicy(r.URL.Query().Get("includeObject"))
+			switch f.Include {
+			case "":
+				f.Include = metav1.IncludeMetadata
+			case metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
+			default:
+				return Form{}, apierrors.NewBadRequest("includeObject is " + strconv.Quote(string(f.Include)) + ": use None, Metadata or Object")
+			}
+		}
+		return f, nil
+	}
+	return Form{}, notAcceptable(media)
+}
+
+func notAcceptable(media []string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+		Message: "only the following media types are accepted: " + strings.Join(media, ", "),
+	}}
+}
+
+// UnsupportedMedia is the answer to a body of a media type that is not read.
+func UnsupportedMedia(have string, want ...string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: "the body of the request was in an unknown format (" + strconv.Quote(have) + ") - accepted media types include: " + strings.Join(want, ", "),
+	}}
+}

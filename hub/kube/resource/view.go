@@ -1,0 +1,219 @@
+package resource
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/kube/table"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Leases tells when nodes were last heard of, as objects of namespace kube-node-lease.
+type Leases interface {
+	Seen(node string) time.Time       // zero: not since the hub started
+	Lease(node string) *coordv1.Lease // nil: no such node
+	Leases() []*coordv1.Lease
+}
+
+// A View is the fleet as the API shows it: a snapshot, and what the hub knows from memory alone.
+type View struct {
+	Leases Leases
+	Now    func() time.Time // the hub's time
+}
+
+// Get returns the object of that name, nil if it is not there.
+func (v *View) Get(snap state.Snapshot, r *Resource, namespace, name string) state.Object {
+	switch {
+	case r.Empty:
+		return nil
+	case r.NodeLease(namespace):
+		if l := v.Leases.Lease(name); l != nil {
+			return Stamp(l, snap)
+		}
+		return nil
+	}
+	return snap.Get(state.Key{Kind: r.State, Namespace: namespace, Name: name})
+}
+
+// leases returns the leases of a namespace, "" for all, those of the nodes included.
+func (v *View) leases(snap state.Snapshot, namespace string) (list []state.Object) {
+	for o := range snap.All(state.Leases, namespace) {
+		list = append(list, o)
+	}
+	if namespace == "" || namespace == corev1.NamespaceNodeLease {
+		for _, l := range v.Leases.Leases() {
+			list = append(list, Stamp(l, snap))
+		}
+	}
+	slices.SortFunc(list, func(a, b state.Object) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return list
+}
+
+// Stamp gives an object from memory the revision at which it is read.
+func Stamp(o state.Object, snap state.Snapshot) state.Object {
+	o = Shallow(o)
+	o.SetResourceVersion(FormatRev(snap.Revision))
+	return o
+}
+
+// Walk yields what is selected, in the order of namespace and name, beginning
+// behind the object named.
+func (v *View) Walk(snap state.Snapshot, sel *Selection, afterNamespace, afterName string) iter.Seq[state.Object] {
+	return func(yield func(state.Object) bool) {
+		for o := range v.candidates(snap, sel, afterNamespace, afterName) {
+			if sel.Matches(o) && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// candidates narrows the walk down by what the snapshot has an index of.
+func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace, afterName string) iter.Seq[state.Object] {
+	behind := func(o state.Object) bool {
+		if n := strings.Compare(o.GetNamespace(), afterNamespace); n != 0 || afterName == "" {
+			return n >= 0
+		}
+		return o.GetName() > afterName
+	}
+	if sel.Kind.Row() == nil {
+		return func(func(state.Object) bool) {}
+	}
+	if sel.Kind == state.Leases {
+		return slices.Values(slices.DeleteFunc(v.leases(snap, sel.Namespace), func(o state.Object) bool { return !behind(o) }))
+	}
+	if name, ok := sel.exactly("metadata.name"); ok && (sel.Namespace != "" || !sel.Kind.Namespaced()) {
+		return func(yield func(state.Object) bool) {
+			if o := snap.Get(state.Key{Kind: sel.Kind, Namespace: sel.Namespace, Name: name}); o != nil && behind(o) {
+				yield(o)
+			}
+		}
+	}
+	if node, ok := sel.exactly("spec.nodeName"); ok && sel.Kind == state.Pods {
+		return func(yield func(state.Object) bool) {
+			for p := range snap.PodsOn(node) {
+				if behind(p) && !yield(p) {
+					return
+				}
+			}
+		}
+	}
+	return snap.From(sel.Kind, sel.Namespace, afterNamespace, afterName)
+}
+
+// One returns an object in the form that is asked for.
+func (v *View) One(r *Resource, o state.Object, f Form, headers bool) runtime.Object {
+	switch f.As {
+	case "Table":
+		t := v.table(r, []state.Object{o}, f, headers)
+		t.ResourceVersion = o.GetResourceVersion()
+		return f.Versioned(t)
+	case "PartialObjectMetadata":
+		return f.Versioned(partial(o))
+	}
+	return v.shown(r, o)
+}
+
+// Many returns a list in the form that is asked for.
+func (v *View) Many(r *Resource, objs []state.Object, f Form, m metav1.ListMeta) (runtime.Object, error) {
+	switch f.As {
+	case "Table":
+		t := v.table(r, objs, f, true)
+		t.ListMeta = m
+		return f.Versioned(t), nil
+	case "PartialObjectMetadataList":
+		list := &metav1.PartialObjectMetadataList{
+			TypeMeta: metav1.TypeMeta{Kind: f.As, APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
+			Items: make([]metav1.PartialObjectMetadata, 0, len(objs)),
+		}
+		for _, o := range objs {
+			list.Items = append(list.Items, *partial(o)) // each with its kind, as Kubernetes does
+		}
+		return f.Versioned(list), nil
+	}
+	if r.Empty && r.Plain { // whose types are not part of the hub
+		return &metav1.PartialObjectMetadataList{
+			TypeMeta: metav1.TypeMeta{Kind: r.Kind + "List", APIVersion: r.GroupVersion().String()}, ListMeta: m,
+			Items: []metav1.PartialObjectMetadata{},
+		}, nil
+	}
+	list, err := Scheme.New(r.ListKind())
+	if err != nil {
+		return nil, err
+	}
+	items := make([]runtime.Object, 0, len(objs))
+	for _, o := range objs {
+		item := v.shown(r, o)
+		if r.Plain {
+			items = append(items, item) // as Kubernetes does for kinds of others
+			continue
+		}
+		item.GetObjectKind().SetGroupVersionKind(noKind)
+		items = append(items, item)
+	}
+	if err := meta.SetList(list, items); err != nil {
+		return nil, err
+	}
+	list.GetObjectKind().SetGroupVersionKind(r.ListKind())
+	acc, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, err
+	}
+	acc.SetResourceVersion(m.ResourceVersion)
+	acc.SetContinue(m.Continue)
+	acc.SetRemainingItemCount(m.RemainingItemCount)
+	return list, nil
+}
+
+// noKind is no kind at all: items of a list carry none.
+var noKind = schema.GroupVersionKind{}
+
+func (v *View) table(r *Resource, objs []state.Object, f Form, headers bool) *metav1.Table {
+	return table.For(r.State, objs, table.Options{
+		Include: f.Include, NoHeaders: !headers, Now: v.Now(), LastSeen: v.Leases.Seen,
+		Object: func(o state.Object) runtime.Object { return v.shown(r, o) },
+	})
+}
+
+// shown returns an object as it is answered: show, and what the hub knows from
+// memory alone.
+func (v *View) shown(r *Resource, o state.Object) runtime.Object {
+	if n, ok := o.(*corev1.Node); ok {
+		o = beating(n, v.Leases.Seen(n.Name))
+	}
+	return r.Show(o)
+}
+
+// beating gives the conditions that a device reports the heartbeat that they have: a
+// device says at once what changes, so each sign of life says them once more. That
+// is no change of the node, and is not remembered. The hub's own are as old as they
+// are.
+func beating(n *corev1.Node, seen time.Time) *corev1.Node {
+	at := metav1.NewTime(seen.UTC().Truncate(time.Second))
+	conditions := slices.Clone(n.Status.Conditions)
+	for i := range conditions {
+		switch c := &conditions[i]; c.Type {
+		case fleet.ConditionFlapping, fleet.ConditionIdentityConflict, fleet.ConditionPodCIDRAvailable:
+		default:
+			if at.After(c.LastHeartbeatTime.Time) {
+				c.LastHeartbeatTime = at
+			}
+		}
+	}
+	like := *n
+	like.Status.Conditions = conditions
+	return &like
+}
