@@ -71,7 +71,7 @@ func TestTheOlderFormsDifferInTheirVersionAlone(t *testing.T) {
 				s := newServer(seeded())
 				told := map[string]string{}
 				for _, version := range []string{"v1", "v1beta1"} {
-					w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, accept(as, version))
+					w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, accept(as, version))
 					synctest.Wait()
 					w.mu.Lock()
 					told[version] = w.buf.String()
@@ -157,7 +157,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 		}
 	}
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch")
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch")
 		defer w.cancel()
 		if got := w.header.Get("Content-Type"); got != resource.MediaProto+";stream=watch" {
 			t.Errorf("it is of type %s", got)
@@ -176,7 +176,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 	})
 	t.Run("of metadata", func(t *testing.T) {
 		bubble(t, func(t *testing.T, _ *fakeFleet, s *Server) {
-			w := watch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+			w := openWatch(t, s, "/api/v1/nodes?watch=1&"+kubernetesWatchList, resource.MediaProto+";stream=watch;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
 			defer w.cancel()
 			expect(t, protoEvents(t, w.take()), "ADDED *v1.PartialObjectMetadata pi-1", "ADDED *v1.PartialObjectMetadata pi-2", "BOOKMARK *v1.PartialObjectMetadata")
 		})
@@ -187,7 +187,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			for range 5 {
 				f.touch(fakeNode("pi-1", ""), "a", "b")
 			}
-			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaProto)
+			w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaProto)
 			defer w.cancel()
 			got := protoEvents(t, w.take())
 			if len(got) != 1 || got[0].verb != "ERROR" || got[0].Object.(*metav1.Status).Code != http.StatusGone || !w.ended() {
@@ -203,7 +203,7 @@ func TestAWatchInProtobuf(t *testing.T) {
 			}
 			bubble(t, func(t *testing.T, _ *fakeFleet, s *Server) {
 				s.Allow = func(access.Role, string, string) bool { return true }
-				w := watch(t, s, strings.ReplaceAll("/apis/"+r.GroupVersion().String(), "/apis/v1", "/api/v1")+"/"+r.Plural+"?watch=1&fieldSelector=metadata.name%3Dnone&"+kubernetesWatchList, resource.MediaProto)
+				w := openWatch(t, s, strings.ReplaceAll("/apis/"+r.GroupVersion().String(), "/apis/v1", "/api/v1")+"/"+r.Plural+"?watch=1&fieldSelector=metadata.name%3Dnone&"+kubernetesWatchList, resource.MediaProto)
 				defer w.cancel()
 				got := protoEvents(t, w.take())
 				if len(got) != 1 || got[0].GetObjectKind().GroupVersionKind() != r.GroupVersionKind {

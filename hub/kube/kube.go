@@ -31,6 +31,7 @@ import (
 	"flotilla.dev/hub/kube/body"
 	"flotilla.dev/hub/kube/openapi"
 	"flotilla.dev/hub/kube/resource"
+	"flotilla.dev/hub/kube/watch"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -110,7 +111,7 @@ type Server struct {
 	Config
 	view      *resource.View
 	resources []*resource.Resource
-	frames    *frames
+	encodings *watch.Encodings
 	apply     *applier
 	sessions  *semaphore.Weighted
 	shares    listen.Shares // of sessions
@@ -134,7 +135,7 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has), frames: newFrames(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
+	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has), encodings: watch.NewEncodings(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
 // The paths that are mounted.

@@ -1,11 +1,15 @@
 package kube
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -16,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flotilla.dev/hub/kube/resource"
+	"flotilla.dev/hub/kube/watch"
 	"flotilla.dev/hub/state"
 )
 
@@ -107,6 +112,46 @@ func (c *call) list() error {
 	}
 	defer release()
 	c.send(http.StatusOK, body, f.Media)
+	return nil
+}
+
+// watch streams what is selected, and its changes, to the client.
+func (c *call) watch() error {
+	o, sel, err := c.options(c.res.State)
+	if err != nil {
+		return err
+	}
+	media := slices.DeleteFunc(c.res.Media(), func(m string) bool { return m == resource.MediaYAML }) // documents without end
+	f, err := resource.Negotiate(c.r, media, "Table", "PartialObjectMetadata")
+	if err != nil {
+		return err
+	}
+	var from uint64
+	if o.ResourceVersion != "" {
+		if from, err = strconv.ParseUint(o.ResourceVersion, 10, 64); err != nil {
+			return apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q is not a number: use one that the server gave", o.ResourceVersion))
+		}
+	}
+	life := time.Duration(1800+rand.IntN(1800)) * time.Second
+	if o.TimeoutSeconds != nil && *o.TimeoutSeconds > 0 {
+		life = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), life)
+	defer cancel()
+
+	ws, err := c.upgrades()
+	if err != nil {
+		return err
+	}
+	w := &watch.Watch{
+		Fleet: c.Fleet, View: c.view, Resource: c.res, Selection: sel, Form: f, Rev: from, Encodings: c.encodings, Log: c.Log,
+		Hold: func(bytes int) (func(), error) { return c.answers.hold(c.who.Name, bytes) },
+	}
+	if ws {
+		w.ServeWebSocket(ctx, c.w, c.r, o)
+		return nil
+	}
+	w.Serve(ctx, c.w, o)
 	return nil
 }
 

@@ -1,20 +1,12 @@
 package kube
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
-
-	"flotilla.dev/hub/kube/resource"
-	"flotilla.dev/hub/state"
 )
 
 // mostRequirements is the limit of package resource.
@@ -50,40 +42,5 @@ func TestASelectorHasSoManyRequirements(t *testing.T) {
 				t.Errorf("%s: %d %.300s", tt.name, w.Code, w.Body)
 			}
 		}
-	}
-}
-
-// A slowReader takes its time for each write.
-type slowReader struct{ took time.Duration }
-
-func (s slowReader) write(p []byte) error {
-	time.Sleep(s.took)
-	return nil
-}
-
-func TestASlowWatcherKeepsNoSnapshotForLong(t *testing.T) {
-	for took, all := range map[time.Duration]bool{stalled - time.Second: false, time.Second: true} {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
-			for i := range 200 {
-				n := fakeNode(fmt.Sprintf("pi-%d", i), "oslo")
-				n.Annotations = map[string]string{"long": strings.Repeat("a", 32<<10)}
-				f.put(n)
-			}
-			s := newServer(f)
-			sel, err := resource.NewSelection(state.Nodes, "", nil, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := &call{Server: s, res: s.find(target{version: "v1", resource: "nodes"})}
-			w := &watcher{call: c, form: resource.Form{Media: resource.MediaJSON}, sel: sel, out: slowReader{took}}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			defer cancel()
-			began := time.Now()
-			w.run(ctx, &internalversion.ListOptions{})
-			if held := time.Since(began); all != (held == time.Hour) || !all && held > telling+stalled {
-				t.Errorf("with %s for each 64 KiB the watch lasted %s", took, held)
-			}
-		})
 	}
 }

@@ -75,7 +75,7 @@ const webJSON = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":
 func TestWatchListOfTheEmptyLists(t *testing.T) {
 	for _, path := range []string{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/networking.k8s.io/v1/ingresses"} {
 		bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-			w := watch(t, s, path+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
+			w := openWatch(t, s, path+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
 			defer w.cancel()
 			if frames := w.expect("BOOKMARK 5"); frames[0].Object.Metadata.Annotations["k8s.io/initial-events-end"] != "true" {
 				t.Errorf("the bookmark has the annotations %v", frames[0].Object.Metadata.Annotations)

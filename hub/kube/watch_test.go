@@ -18,6 +18,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
+// The times of package watch.
+const (
+	stalled       = 30 * time.Second
+	leasePeriod   = 10 * time.Second
+	bookmarkEvery = time.Minute
+)
+
 // A watching reads one watch stream, frame by frame.
 type watching struct {
 	t      *testing.T
@@ -60,8 +67,8 @@ func (w *watching) hold() (release func()) {
 	return func() { close(held) }
 }
 
-// watch opens a stream inside a bubble.
-func watch(t *testing.T, s *Server, path, accept string) *watching {
+// openWatch opens a stream inside a bubble.
+func openWatch(t *testing.T, s *Server, path, accept string) *watching {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watching{t: t, cancel: cancel, done: make(chan struct{}), header: http.Header{}}
 	r := httptest.NewRequestWithContext(ctx, "GET", path, nil)
@@ -178,7 +185,7 @@ func bubble(t *testing.T, f func(*testing.T, *fakeFleet, *Server)) {
 
 func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=true", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=true", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-1 4", "ADDED pi-2 5")
 		f.put(fakePod("kiosk-1", "pi-1")) // another kind: nothing to tell
@@ -191,7 +198,7 @@ func TestWatchTellsWhatIsThenWhatChanges(t *testing.T) {
 
 func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-2 5")
 		f.touch(fakeNode("pi-1", ""), "a", "b")
@@ -201,7 +208,7 @@ func TestWatchFromARevisionTellsOnlyWhatCameAfterIt(t *testing.T) {
 
 func TestWatchOfASelectionTellsWhoEntersAndLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&labelSelector=lamp%3Don&resourceVersion=5", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&labelSelector=lamp%3Don&resourceVersion=5", resource.MediaJSON)
 		defer w.cancel()
 		node := fakeNode("pi-1", "")
 		f.touch(node, "other", "x")
@@ -220,7 +227,7 @@ func TestWatchOfASelectionTellsWhoEntersAndLeaves(t *testing.T) {
 
 func TestWatchOfATableHasItsColumnsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", aTab)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", aTab)
 		defer w.cancel()
 		f.touch(fakeNode("pi-1", ""), "a", "b")
 		f.touch(fakeNode("pi-2", ""), "a", "b")
@@ -234,9 +241,9 @@ func TestWatchOfATableHasItsColumnsOnce(t *testing.T) {
 
 func TestWatchTellsTheRevisionEachMinuteIfAsked(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5&allowWatchBookmarks=true", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5&allowWatchBookmarks=true", resource.MediaJSON)
 		defer w.cancel()
-		quiet := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
+		quiet := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 		defer quiet.cancel()
 		f.put(fakePod("kiosk-1", "pi-1"))
 		time.Sleep(bookmarkEvery + time.Second)
@@ -249,7 +256,7 @@ func TestWatchTellsTheRevisionEachMinuteIfAsked(t *testing.T) {
 
 func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", resource.MediaJSON)
 		defer w.cancel()
 		frames := w.expect("ADDED pi-1 4", "ADDED pi-2 5", "BOOKMARK 5")
 		if frames[2].Object.Metadata.Annotations["k8s.io/initial-events-end"] != "true" {
@@ -262,7 +269,7 @@ func TestWatchListEndsTheBeginningWithABookmark(t *testing.T) {
 
 func TestWatchListOfATableEndsTheBeginningInARow(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name%3Dpi-1", aTab)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&fieldSelector=metadata.name%3Dpi-1", aTab)
 		defer w.cancel()
 		end := w.expect("ADDED pi-1 4", "BOOKMARK 5")[1].Object
 		if len(end.Rows) != 1 || end.Rows[0].Object.Metadata.Annotations["k8s.io/initial-events-end"] != "true" {
@@ -277,7 +284,7 @@ func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
 		for range 5 {
 			f.touch(fakeNode("pi-1", ""), "a", "b")
 		}
-		w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=4", resource.MediaJSON)
 		defer w.cancel()
 		frames := w.expect("ERROR")
 		if o := frames[0].Object; o.Code != 410 || o.Reason != "Expired" || o.Message != "too old resource version: 4 (10)" {
@@ -291,7 +298,7 @@ func TestWatchFromBeforeTheHistoryIsToldToListAgain(t *testing.T) {
 
 func TestWatchEndsAtItsTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/api/v1/nodes?watch=1&timeoutSeconds=7", resource.MediaJSON)
+		w := openWatch(t, s, "/api/v1/nodes?watch=1&timeoutSeconds=7", resource.MediaJSON)
 		defer w.cancel()
 		time.Sleep(7*time.Second - time.Millisecond)
 		if w.ended() {
@@ -307,9 +314,9 @@ func TestWatchEndsAtItsTimeout(t *testing.T) {
 func TestASlowWatcherHarmsNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		f.keep = 10
-		slow := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
+		slow := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 		defer slow.cancel()
-		quick := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
+		quick := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 		defer quick.cancel()
 		release := slow.hold()
 		seen := 0
@@ -328,82 +335,9 @@ func TestASlowWatcherHarmsNobody(t *testing.T) {
 	})
 }
 
-func TestAChangeIsEncodedOnceForAllItsWatchers(t *testing.T) {
-	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		var all []*watching
-		for range 20 {
-			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
-			defer w.cancel()
-			all = append(all, w)
-		}
-		f.touch(fakeNode("pi-1", ""), "a", "b")
-		f.touch(fakeNode("pi-1", ""), "a", "c")
-		for _, w := range all {
-			w.expect("MODIFIED pi-1 6", "MODIFIED pi-1 7")
-		}
-		if n := s.frames.encodings; n != 2 {
-			t.Errorf("two changes were encoded %d times", n)
-		}
-	})
-}
-
-// A site of a thousand nodes comes back at once, and a hundred look on, some at
-// tables: each change is encoded once for either.
-func TestAThousandChangesAreEncodedOnceForAHundredWatchers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.keep = 5000
-		var all []state.Change
-		for i := range 1000 {
-			all = append(all, state.Put(fakeNode(fmt.Sprintf("pi-%04d", i), "oslo"), ""))
-		}
-		s := newServer(f)
-		path := "/api/v1/nodes?watch=1&resourceVersion=" + resource.FormatRev(f.Snapshot().Revision)
-		var plain, tables []*watching
-		for i := range 100 {
-			accept := resource.MediaJSON
-			if i%2 == 0 {
-				accept = aTab
-			}
-			w := watch(t, s, path, accept)
-			defer w.cancel()
-			if i%2 == 0 {
-				tables = append(tables, w)
-			} else {
-				plain = append(plain, w)
-			}
-		}
-		f.do(all...)
-		synctest.Wait()
-		for _, w := range append(plain, tables...) {
-			w.mu.Lock()
-			n := bytes.Count(w.buf.Bytes(), []byte("\n"))
-			w.mu.Unlock()
-			if n != 1000 {
-				t.Fatalf("a watcher was told %d changes", n)
-			}
-		}
-		s.frames.mu.Lock()
-		if n := s.frames.encodings; n > 2001 { // the first row of a table comes with its columns
-			t.Errorf("1000 changes were encoded %d times in two forms", n)
-		}
-		if s.frames.bytes == 0 {
-			t.Error("nothing is kept for those who come a moment later")
-		}
-		s.frames.mu.Unlock()
-		time.Sleep(2 * keepFrames)
-		synctest.Wait()
-		s.frames.mu.Lock()
-		defer s.frames.mu.Unlock()
-		if s.frames.bytes != 0 || len(s.frames.made) != 0 {
-			t.Errorf("%d bytes of %d encodings are kept when nobody wants them any more", s.frames.bytes, len(s.frames.made))
-		}
-	})
-}
-
 func TestWatchOfLeasesTellsRenewals(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-		w := watch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", resource.MediaJSON)
+		w := openWatch(t, s, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases?watch=1", resource.MediaJSON)
 		defer w.cancel()
 		w.expect("ADDED pi-1 5", "ADDED pi-2 5")
 		time.Sleep(leasePeriod + time.Second)
@@ -463,7 +397,7 @@ func TestWatchesThatNobodyReadsAreBoundedInBytes(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
 		var all []*watching
 		for range 100 {
-			w := watch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
+			w := openWatch(t, s, "/api/v1/nodes?watch=1&resourceVersion=5", resource.MediaJSON)
 			defer w.cancel()
 			defer w.hold()()
 			all = append(all, w)

@@ -1,25 +1,16 @@
 package kube
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
-	"strings"
-	"time"
 
-	"golang.org/x/net/websocket"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
-	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/panics"
 )
 
@@ -60,68 +51,6 @@ func own(origin *url.URL) bool {
 	}
 	ip, err := netip.ParseAddr(origin.Hostname())
 	return origin.Hostname() == "localhost" || err == nil && ip.IsLoopback()
-}
-
-// watchProtocols are those under which each event is one message: of text, or in protobuf.
-var watchProtocols = []string{"base64.binary.k8s.io", "binary.k8s.io"}
-
-// overWebSocket runs a watch on a WebSocket until either side ends it.
-func (w *watcher) overWebSocket(ctx context.Context, cancel context.CancelFunc, o *internalversion.ListOptions) error {
-	websocket.Server{
-		Handshake: func(config *websocket.Config, _ *http.Request) error {
-			if len(config.Protocol) == 0 {
-				return nil
-			}
-			for _, p := range config.Protocol {
-				if slices.Contains(watchProtocols, p) {
-					config.Protocol = []string{p}
-					return nil
-				}
-			}
-			return errors.New("no protocol that is known")
-		},
-		Handler: func(conn *websocket.Conn) {
-			go func() { // what the client sends is not for us, but its end is
-				defer panics.Catch("watch")
-				defer cancel()
-				_, _ = io.Copy(io.Discard, conn)
-			}()
-			w.out = messages{conn, w.form.Media}
-			w.run(ctx, o)
-		},
-	}.ServeHTTP(w.w, w.r)
-	return nil
-}
-
-// messages sends each frame as a message of its own, without what parts them elsewhere.
-type messages struct {
-	conn  *websocket.Conn
-	media string
-}
-
-func (m messages) write(frames []byte) error {
-	send := func(message any) error {
-		if err := m.conn.SetWriteDeadline(time.Now().Add(stalled)); err != nil {
-			return err
-		}
-		return websocket.Message.Send(m.conn, message)
-	}
-	if m.media == resource.MediaProto {
-		for len(frames) > 0 {
-			end := 4 + binary.BigEndian.Uint32(frames)
-			if err := send(frames[4:end]); err != nil {
-				return err
-			}
-			frames = frames[end:]
-		}
-		return nil
-	}
-	for frame := range bytes.Lines(frames) {
-		if err := send(strings.TrimSuffix(string(frame), "\n")); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // logOverWebSocket copies a log to a WebSocket. An error is the last thing that

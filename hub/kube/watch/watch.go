@@ -1,14 +1,18 @@
-package kube
+// Package watch streams the changes of selected objects to one client: over HTTP, or as the
+// messages of a WebSocket.
+//
+// A Watch follows the loop's bounded feed of changes; who falls behind it is told to list again.
+// Encodings are shared by all watches of a hub. The package decides nothing about who may watch
+// what, which is hub/kube's work.
+package watch
 
 import (
 	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
+	"log/slog"
 	"net/http"
-	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,15 +40,30 @@ const (
 	telling = 2 * time.Minute
 )
 
-// A watcher writes one watch stream.
-type watcher struct {
-	*call
-	form resource.Form
-	sel  *resource.Selection
+// A Fleet is where changes come from.
+type Fleet interface {
+	// Snapshot returns the newest snapshot.
+	Snapshot() state.Snapshot
+	// Since returns every change after the revision, in order, and a channel that is closed when
+	// there is more. It fails only when the history does not reach back that far.
+	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
+}
+
+// A Watch writes one stream of changes.
+type Watch struct {
+	Fleet     Fleet
+	View      *resource.View
+	Resource  *resource.Resource
+	Selection *resource.Selection
+	Form      resource.Form
+	Rev       uint64 // everything up to here has been told; 0: nothing
+	Encodings *Encodings
+	Hold      func(bytes int) (release func(), err error) // counts what the client has not taken yet
+	Log       *slog.Logger
+
 	out  sink
 	buf  bytes.Buffer
 	late time.Time // when the snapshot must be told; zero: none is being told
-	rev  uint64    // everything up to here has been told
 	head bool      // a table's columns have been told
 
 	leases map[string]time.Time // renewal that was last told, by node; nil: not watched
@@ -55,64 +74,34 @@ type sink interface {
 	write(frames []byte) error
 }
 
-func (c *call) watch() error {
-	o, sel, err := c.options(c.res.State)
-	if err != nil {
-		return err
-	}
-	media := slices.DeleteFunc(c.res.Media(), func(m string) bool { return m == resource.MediaYAML }) // documents without end
-	f, err := resource.Negotiate(c.r, media, "Table", "PartialObjectMetadata")
-	if err != nil {
-		return err
-	}
-	var from uint64
-	if o.ResourceVersion != "" {
-		if from, err = strconv.ParseUint(o.ResourceVersion, 10, 64); err != nil {
-			return apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q is not a number: use one that the server gave", o.ResourceVersion))
-		}
-	}
-	life := time.Duration(1800+rand.IntN(1800)) * time.Second
-	if o.TimeoutSeconds != nil && *o.TimeoutSeconds > 0 {
-		life = time.Duration(*o.TimeoutSeconds) * time.Second
-	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), life)
-	defer cancel()
-
-	w := &watcher{call: c, form: f, sel: sel, rev: from}
-	if sel.Kind == state.Leases && (c.namespace == "" || c.res.NodeLease(c.namespace)) {
-		w.leases = map[string]time.Time{}
-	}
-	ws, err := c.upgrades()
-	if err != nil {
-		return err
-	}
-	if ws {
-		return w.overWebSocket(ctx, cancel, o)
-	}
-	w.out = &flusher{w: c.w, rc: http.NewResponseController(c.w)}
-	kind := f.Media
+// Serve sends the stream as the answer of w until the client or ctx ends it.
+func (w *Watch) Serve(ctx context.Context, rw http.ResponseWriter, o *internalversion.ListOptions) {
+	w.out = &flusher{w: rw, rc: http.NewResponseController(rw)}
+	kind := w.Form.Media
 	if kind == resource.MediaProto {
 		kind += ";stream=watch"
 	}
-	c.w.Header().Set("Content-Type", kind)
-	c.w.WriteHeader(http.StatusOK)
+	rw.Header().Set("Content-Type", kind)
+	rw.WriteHeader(http.StatusOK)
 	if err := w.out.write(nil); err != nil { // clients wait for the header
-		return nil
+		return
 	}
 	w.run(ctx, o)
-	return nil
 }
 
 // run tells what is, where that is asked for, and then what changes, until the
 // client or ctx ends it. Its errors are the client's, who has gone or been told.
-func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
+func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
+	if w.Selection.Kind == state.Leases && (w.Selection.Namespace == "" || w.Selection.Namespace == corev1.NamespaceNodeLease) {
+		w.leases = map[string]time.Time{}
+	}
 	initial := o.SendInitialEvents != nil && *o.SendInitialEvents
-	if initial || o.SendInitialEvents == nil && w.rev == 0 {
+	if initial || o.SendInitialEvents == nil && w.Rev == 0 {
 		if !w.tellAll(o.AllowWatchBookmarks && initial) {
 			return
 		}
-	} else if w.rev == 0 {
-		w.rev = w.Fleet.Snapshot().Revision
+	} else if w.Rev == 0 {
+		w.Rev = w.Fleet.Snapshot().Revision
 	}
 	bookmark := time.NewTicker(bookmarkEvery)
 	defer bookmark.Stop()
@@ -123,7 +112,7 @@ func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
 		renewals = t.C
 	}
 	for {
-		events, more, err := w.Fleet.Since(w.rev)
+		events, more, err := w.Fleet.Since(w.Rev)
 		if err != nil {
 			w.expired()
 			return
@@ -133,7 +122,7 @@ func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
 			if !w.tell(a) {
 				return
 			}
-			w.rev = a.Rev
+			w.Rev = a.Rev
 		}
 		w.late = time.Time{}
 		if !w.flush() {
@@ -156,18 +145,18 @@ func (w *watcher) run(ctx context.Context, o *internalversion.ListOptions) {
 }
 
 // tellAll tells everything that is selected now as added.
-func (w *watcher) tellAll(end bool) bool {
+func (w *Watch) tellAll(end bool) bool {
 	snap := w.Fleet.Snapshot()
 	w.late = time.Now().Add(telling)
 	defer func() { w.late = time.Time{} }()
-	for o := range w.view.Walk(snap, w.sel, "", "") {
-		body, err := resource.Marshal(w.view.One(w.res, o, w.form, w.headers()), w.form.Media)
+	for o := range w.View.Walk(snap, w.Selection, "", "") {
+		body, err := resource.Marshal(w.View.One(w.Resource, o, w.Form, w.headers()), w.Form.Media)
 		if err != nil || !w.frame("ADDED", body) {
 			return false
 		}
 		w.remember(o)
 	}
-	w.rev = snap.Revision
+	w.Rev = snap.Revision
 	if end && !w.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"}) {
 		return false
 	}
@@ -176,12 +165,12 @@ func (w *watcher) tellAll(end bool) bool {
 
 // tell tells a change, if it is about what is selected: an object may also
 // come into the selection, or leave it.
-func (w *watcher) tell(a state.Applied) bool {
-	if a.Key.Kind != w.sel.Kind {
+func (w *Watch) tell(a state.Applied) bool {
+	if a.Key.Kind != w.Selection.Kind {
 		return true
 	}
-	was := a.Old != nil && w.sel.Matches(a.Old)
-	is := a.New != nil && w.sel.Matches(a.New)
+	was := a.Old != nil && w.Selection.Matches(a.Old)
+	is := a.New != nil && w.Selection.Matches(a.New)
 	switch {
 	case is && !was:
 		return w.change("ADDED", a, a.New)
@@ -193,14 +182,16 @@ func (w *watcher) tell(a state.Applied) bool {
 	return true
 }
 
-func (w *watcher) change(verb string, a state.Applied, o state.Object) bool {
+func (w *Watch) change(verb string, a state.Applied, o state.Object) bool {
 	if verb == "DELETED" {
 		o = resource.Shallow(o)
 		o.SetResourceVersion(resource.FormatRev(a.Rev))
 	}
 	headers := w.headers()
-	key := frameKey{rev: a.Rev, old: verb == "DELETED", resource: w.res, form: w.form, headers: headers}
-	body, err := w.frames.get(key, func() ([]byte, error) { return resource.Marshal(w.view.One(w.res, o, w.form, headers), w.form.Media) })
+	key := encodingKey{rev: a.Rev, old: verb == "DELETED", resource: w.Resource, form: w.Form, headers: headers}
+	body, err := w.Encodings.get(key, func() ([]byte, error) {
+		return resource.Marshal(w.View.One(w.Resource, o, w.Form, headers), w.Form.Media)
+	})
 	if err != nil {
 		w.Log.Error("encode a change for its watchers", "err", err)
 		return false
@@ -209,16 +200,16 @@ func (w *watcher) change(verb string, a state.Applied, o state.Object) bool {
 }
 
 // headers tells whether the next frame is a table's first, which has the columns.
-func (w *watcher) headers() bool {
-	first := !w.head && w.form.As == "Table"
+func (w *Watch) headers() bool {
+	first := !w.head && w.Form.As == "Table"
 	w.head = true
 	return first
 }
 
 // frame adds an event to what is to be sent: a line of JSON, or a WatchEvent of protobuf behind
 // its length, four bytes of big endian.
-func (w *watcher) frame(verb string, body []byte) bool {
-	if w.form.Media == resource.MediaProto {
+func (w *Watch) frame(verb string, body []byte) bool {
+	if w.Form.Media == resource.MediaProto {
 		event := metav1.WatchEvent{Type: verb, Object: runtime.RawExtension{Raw: body}}
 		b, err := event.Marshal()
 		if err != nil {
@@ -239,14 +230,14 @@ func (w *watcher) frame(verb string, body []byte) bool {
 
 // flush sends the frames. They are counted among the answers that their client has not
 // taken; where those are too many, this watch ends, and may go on from where it was.
-func (w *watcher) flush() bool {
+func (w *Watch) flush() bool {
 	if w.buf.Len() == 0 {
 		return true
 	}
 	if !w.late.IsZero() && time.Now().After(w.late) {
 		return false
 	}
-	release, err := w.answers.hold(w.who.Name, w.buf.Cap())
+	release, err := w.Hold(w.buf.Cap())
 	if err != nil {
 		return false
 	}
@@ -259,32 +250,33 @@ func (w *watcher) flush() bool {
 }
 
 // bookmark tells the revision up to which the client knows all.
-func (w *watcher) bookmark(annotations map[string]string) bool {
-	m := metav1.ObjectMeta{ResourceVersion: resource.FormatRev(w.rev), Annotations: annotations}
+func (w *Watch) bookmark(annotations map[string]string) bool {
+	m := metav1.ObjectMeta{ResourceVersion: resource.FormatRev(w.Rev), Annotations: annotations}
 	// In protobuf too, the metadata is where every kind has it.
 	some := &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{Kind: w.res.Kind, APIVersion: w.res.GroupVersion().String()},
+		TypeMeta:   metav1.TypeMeta{Kind: w.Resource.Kind, APIVersion: w.Resource.GroupVersion().String()},
 		ObjectMeta: m,
 	}
 	var o runtime.Object = some
-	if w.form.As != "" {
+	if w.Form.As != "" {
 		some.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
 	}
-	if w.form.As == "Table" { // which has no annotations itself: a row carries them
+	if w.Form.As == "Table" { // which has no annotations itself: a row carries them
 		o = &metav1.Table{
 			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
 			Rows: []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: some}}},
 		}
 	}
-	body, err := resource.Marshal(w.form.Versioned(o), w.form.Media)
+	body, err := resource.Marshal(w.Form.Versioned(o), w.Form.Media)
 	return err == nil && w.frame("BOOKMARK", body) && w.flush()
 }
 
 // expired ends the stream of a watcher who is further behind than the history
 // reaches: it has to list again.
-func (w *watcher) expired() {
-	st := statusOf(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.rev, w.Fleet.Snapshot().Revision)))
-	body, err := resource.Marshal(st, w.form.Media)
+func (w *Watch) expired() {
+	st := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.Rev, w.Fleet.Snapshot().Revision)).Status()
+	st.Kind, st.APIVersion = "Status", "v1"
+	body, err := resource.Marshal(&st, w.Form.Media)
 	if err == nil && w.frame("ERROR", body) {
 		w.flush()
 	}
@@ -292,13 +284,13 @@ func (w *watcher) expired() {
 
 // tellLeases tells the nodes' leases that were renewed since the last look, that
 // are new, or that have gone.
-func (w *watcher) tellLeases() bool {
+func (w *Watch) tellLeases() bool {
 	snap := w.Fleet.Snapshot()
 	gone := w.leases
 	w.leases = map[string]time.Time{}
-	for _, l := range w.Leases.Leases() {
+	for _, l := range w.View.Leases.Leases() {
 		o := resource.Stamp(l, snap)
-		if !w.sel.Matches(o) {
+		if !w.Selection.Matches(o) {
 			continue
 		}
 		told, known := gone[l.Name]
@@ -311,14 +303,14 @@ func (w *watcher) tellLeases() bool {
 				continue
 			}
 		}
-		body, err := resource.Marshal(w.view.One(w.res, o, w.form, w.headers()), w.form.Media)
+		body, err := resource.Marshal(w.View.One(w.Resource, o, w.Form, w.headers()), w.Form.Media)
 		if err != nil || !w.frame(verb, body) {
 			return false
 		}
 	}
 	for name := range gone {
 		o := leaseNamed(name, snap)
-		body, err := resource.Marshal(w.view.One(w.res, o, w.form, w.headers()), w.form.Media)
+		body, err := resource.Marshal(w.View.One(w.Resource, o, w.Form, w.headers()), w.Form.Media)
 		if err != nil || !w.frame("DELETED", body) {
 			return false
 		}
@@ -327,7 +319,7 @@ func (w *watcher) tellLeases() bool {
 }
 
 // remember notes which renewal of a node's lease has been told.
-func (w *watcher) remember(o state.Object) {
+func (w *Watch) remember(o state.Object) {
 	if w.leases != nil && o.GetNamespace() == corev1.NamespaceNodeLease {
 		w.leases[o.GetName()] = renewed(o)
 	}

@@ -1,4 +1,4 @@
-package kube
+package watch
 
 import (
 	"sync"
@@ -8,27 +8,27 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// frames keeps the encodings of the newest changes, so that each is made once
+// Encodings keeps the encodings of the newest changes, so that each is made once
 // for all watchers that want it in the same form.
-type frames struct {
+type Encodings struct {
 	mu    sync.Mutex
-	made  map[frameKey]*frame
-	queue []frameKey // oldest first
-	bytes int        // of all that is encoded and kept
+	made  map[encodingKey]*encoding
+	queue []encodingKey // oldest first
+	bytes int           // of all that is encoded and kept
 	old   *time.Timer
 
 	encodings int // made in all
 }
 
 const (
-	// maxFrames bounds the encodings kept, in bytes: those of some thousand nodes that
+	// maxKept bounds the encodings kept, in bytes: those of some thousand nodes that
 	// come back at once. A watcher further behind encodes for itself.
-	maxFrames = 16 << 20
-	// keepFrames is how long nothing new may come until they are forgotten.
-	keepFrames = 5 * time.Second
+	maxKept = 16 << 20
+	// keptFor is how long nothing new may come until they are forgotten.
+	keptFor = 5 * time.Second
 )
 
-type frameKey struct {
+type encodingKey struct {
 	rev      uint64
 	old      bool // the object as it was before the change
 	resource *resource.Resource
@@ -36,21 +36,22 @@ type frameKey struct {
 	headers  bool
 }
 
-type frame struct {
+type encoding struct {
 	once sync.Once
 	body []byte
 	err  error
 	size int // as it was counted; 0 while it is being made
 }
 
-func newFrames() *frames { return &frames{made: map[frameKey]*frame{}} }
+// NewEncodings returns the encodings of one hub.
+func NewEncodings() *Encodings { return &Encodings{made: map[encodingKey]*encoding{}} }
 
 // get returns the encoding for the key, by make if it is not there.
-func (f *frames) get(k frameKey, make func() ([]byte, error)) ([]byte, error) {
+func (f *Encodings) get(k encodingKey, make func() ([]byte, error)) ([]byte, error) {
 	f.mu.Lock()
 	e := f.made[k]
 	if e == nil {
-		e = new(frame)
+		e = new(encoding)
 		f.encodings++
 		f.made[k] = e
 		f.queue = append(f.queue, k)
@@ -65,7 +66,7 @@ func (f *frames) get(k frameKey, make func() ([]byte, error)) ([]byte, error) {
 }
 
 // keep counts an encoding that was made, and forgets the oldest for it.
-func (f *frames) keep(k frameKey, e *frame) {
+func (f *Encodings) keep(k encodingKey, e *encoding) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.made[k] != e {
@@ -73,7 +74,7 @@ func (f *frames) keep(k frameKey, e *frame) {
 	}
 	e.size = len(e.body)
 	f.bytes += e.size
-	for f.bytes > maxFrames && len(f.queue) > 1 {
+	for f.bytes > maxKept && len(f.queue) > 1 {
 		f.bytes -= f.made[f.queue[0]].size
 		delete(f.made, f.queue[0])
 		f.queue = f.queue[1:]
@@ -82,17 +83,17 @@ func (f *frames) keep(k frameKey, e *frame) {
 
 // later forgets everything once nothing new has come for a while: the watchers have
 // passed on.
-func (f *frames) later() {
+func (f *Encodings) later() {
 	if f.old == nil {
-		f.old = time.AfterFunc(keepFrames, f.forget)
+		f.old = time.AfterFunc(keptFor, f.forget)
 		return
 	}
-	f.old.Reset(keepFrames)
+	f.old.Reset(keptFor)
 }
 
-func (f *frames) forget() {
+func (f *Encodings) forget() {
 	defer panics.Catch("watch")
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.made, f.queue, f.bytes = map[frameKey]*frame{}, nil, 0
+	f.made, f.queue, f.bytes = map[encodingKey]*encoding{}, nil, 0
 }
