@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/kube/write"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -51,15 +52,15 @@ func (c *call) what() string {
 
 // auditWrite keeps what was changed, or was not. A dry run changes nothing, but of a
 // secret it answers what is in it.
-func (c *call) auditWrite(dry bool, st step, err error) {
+func (c *call) auditWrite(dry bool, st write.Step, err error) {
 	if dry && c.res.State != state.Secrets {
 		return // a refusal is kept as such
 	}
 	about := *c
-	if err == nil && st.result != nil && c.verb == "create" && c.name == "" { // its name was made here
-		about = *c.named(st.result)
+	if err == nil && st.Result != nil && c.verb == "create" && c.name == "" { // its name was made here
+		about = *c.named(st.Result)
 	}
-	note := st.audit
+	note := st.Audit
 	if note != "" {
 		note = "(" + note + ")"
 	}

@@ -60,7 +60,7 @@ func (c *call) object() (state.Object, error) {
 	if !ok {
 		return nil, fmt.Errorf("read a %s: %T is not kept by the hub", c.res.Kind, o)
 	}
-	return obj, c.place(obj)
+	return obj, c.request().Place(obj)
 }
 
 // deleteOptions reads what a deletion is to be like, from its body and its query.

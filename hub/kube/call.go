@@ -227,6 +227,9 @@ func (c *call) unsupported(verb, action string) error {
 	return e
 }
 
+// onlyAsked is why nobody creates a request by hand: it would belong to no device.
+const onlyAsked = "certificate signing requests are made by devices that join with a token: type what `flotilla-hub token create --require-approval` prints on the device; people get a certificate with `flotilla-hub kubeconfig`"
+
 // mayCreate refuses what would create an object in another way than by a POST where that one
 // would be refused.
 func (c *call) mayCreate() error {

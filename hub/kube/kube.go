@@ -7,10 +7,11 @@
 // from the newest snapshot to changes, which the control loop runs, remembers and
 // only then reports back. Watchers follow the loop's bounded feed of changes.
 //
-// The room decides nothing about the fleet and keeps nothing but encodings of
-// the newest changes. What an object's fields may be is package admission's
-// rule, the columns of tables are package table's, the schemas package openapi's, the
-// protocols of exec, attach and port-forward package remote's.
+// The package decides nothing about the fleet and keeps nothing but encodings of
+// the newest changes. Package resource is the table of what is served, body reads what is sent,
+// write says what a request to change something comes to, watch streams changes. What an object's
+// fields may be is package admission's rule, the columns of tables are package table's, the schemas
+// package openapi's, the protocols of exec, attach and port-forward package remote's.
 package kube
 
 import (
@@ -32,23 +33,19 @@ import (
 	"flotilla.dev/hub/kube/openapi"
 	"flotilla.dev/hub/kube/resource"
 	"flotilla.dev/hub/kube/watch"
+	"flotilla.dev/hub/kube/write"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/wire"
 )
 
-// A Fleet is the control loop as this room sees it.
+// A Fleet is the control loop as this package sees it.
 type Fleet interface {
-	// Snapshot returns the newest snapshot.
-	Snapshot() state.Snapshot
+	watch.Fleet
 	// Do has the only writer run the news, and returns what it did once that is
 	// durable. An error of the news itself comes back as it is.
 	Do(ctx context.Context, news control.News) ([]state.Applied, error)
-	// Since returns every change after the revision, in order, and a channel that
-	// is closed when there is more. It fails only when the history does not reach
-	// back that far.
-	Since(rev uint64) ([]state.Applied, <-chan struct{}, error)
 }
 
 // Logs copies a container's log to w until its end, or, with opts.Follow, until
@@ -112,7 +109,7 @@ type Server struct {
 	view      *resource.View
 	resources []*resource.Resource
 	encodings *watch.Encodings
-	apply     *applier
+	managers  *write.Managers
 	sessions  *semaphore.Weighted
 	shares    listen.Shares // of sessions
 	answers   *answers
@@ -135,7 +132,7 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has), encodings: watch.NewEncodings(), apply: newApplier(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
+	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has), encodings: watch.NewEncodings(), managers: write.NewManagers(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
 // The paths that are mounted.

@@ -96,7 +96,6 @@ func FuzzQuery(f *testing.F) {
 	}
 	f.Add("labelSelector=a+in+(b,c),!d&fieldSelector=metadata.name!=x&limit=1&continue=eyJydiI6MSwic3RhcnQiOiJhIn0")
 	f.Add("container=main&tailLines=1&sinceTime=2026-11-20T12:00:00Z&stream=Stdout")
-	shared := newServer(seeded()).apply
 	f.Fuzz(func(t *testing.T, query string) {
 		u, err := url.Parse("/?" + query)
 		if err != nil || strings.ContainsAny(query, " \r\n\x00") || u.Query().Has("watch") || u.Query().Has("follow") {
@@ -104,7 +103,6 @@ func FuzzQuery(f *testing.F) {
 		}
 		fake := seeded()
 		s := newServer(fake)
-		s.apply.types = shared.types
 		for _, q := range []request{
 			{method: "GET", path: ns + "/pods"}, {method: "GET", path: "/api/v1/nodes", accept: aTab}, {method: "GET", path: ns + "/pods/kiosk-1/log"},
 			{method: "POST", path: ns + "/configmaps", body: configMap}, {method: "DELETE", path: ns + "/pods/kiosk-2"}, {method: "DELETE", path: ns + "/secrets"},

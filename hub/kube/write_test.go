@@ -17,10 +17,13 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/kube/body"
 	"flotilla.dev/hub/kube/resource"
+	"flotilla.dev/hub/kube/write"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -313,11 +316,9 @@ func FuzzPatch(f *testing.F) {
 	f.Add(smp, `{"spec":{"$retainKeys":["replicas"],"replicas":1}}`)
 	f.Add(jp, `[{"op":"copy","from":"/spec","path":"/spec/template/spec"},{"op":"move","from":"/metadata/name","path":"/kind"}]`)
 	f.Add(ssa, "apiVersion: apps/v1\nkind: Deployment\nspec: {template: {spec: {containers: [{name: web, ports: [{containerPort: 1}, {containerPort: 1}]}]}}}")
-	shared := newServer(seeded()).apply // the schemas are read once
 	f.Fuzz(func(t *testing.T, contentType, body string) {
 		fake := seeded()
 		s := newServer(fake)
-		s.apply.types = shared.types
 		before := fake.Snapshot().Revision
 		for _, path := range []string{apps + "/deployments/web?fieldManager=fuzz", "/api/v1/nodes/pi-1?fieldManager=fuzz"} {
 			w := request{method: "PATCH", path: path, contentType: contentType, body: body}.do(s)
@@ -442,9 +443,12 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, f *fakeFleet, s *Server) {
-				key := state.Key{Kind: state.Nodes, Name: "pi-1"}
+				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil), verb: "patch", who: access.User{Name: "ola", Role: access.Operator}}
+				caller.target, _ = parsePath("/api/v1/nodes/pi-1")
+				caller.res = s.find(caller.target)
+				change := caller.request()
 				makes, there := 0, 0
-				step := func(now state.Snapshot, _ time.Time) (step, error) {
+				step := func(now state.Snapshot, at time.Time) (write.Step, error) {
 					makes++
 					if !f.mu.TryLock() {
 						there++
@@ -455,13 +459,8 @@ func TestTheWriterDoesNotMakeSlowStepsAgain(t *testing.T) {
 					if makes <= c.moves {
 						f.before = func() { f.touch(fakeNode("pi-1", ""), "moved", fmt.Sprint(makes)) }
 					}
-					n := now.Node("pi-1").DeepCopy()
-					n.Labels = map[string]string{"a": "b"}
-					return step{changes: []state.Change{state.Put(n, "")}, result: n, base: map[state.Key]state.Object{key: now.Get(key)}}, nil
+					return change.Patch(now, body.Body{Data: []byte(`{"metadata":{"labels":{"a":"b"}}}`)}, types.MergePatchType, at)
 				}
-				caller := &call{Server: s, w: httptest.NewRecorder(), r: httptest.NewRequest("PATCH", "/api/v1/nodes/pi-1", nil), verb: "patch", who: access.User{Name: "ola"}}
-				caller.target, _ = parsePath("/api/v1/nodes/pi-1")
-				caller.res = s.find(caller.target)
 				_, err := caller.commit(false, step)
 				if (err == nil) != c.want || !c.want && !apierrors.IsConflict(err) || makes != c.makes || there != c.there {
 					t.Errorf("made %d times, %d of them by the writer, %v; want %d, %d, done %v", makes, there, err, c.makes, c.there, c.want)

@@ -1,4 +1,4 @@
-package kube
+package write
 
 import (
 	"encoding/json"
@@ -38,62 +38,31 @@ const (
 // as a request is.
 func init() { jsonpatch.AccumulatedCopySizeLimit = body.MaxBody }
 
-func (c *call) patch() error {
-	kind, err := c.patchType()
+// Patch is the step that a patch of that kind comes to.
+func (r *Request) Patch(s state.Snapshot, sent body.Body, kind types.PatchType, now time.Time) (Step, error) {
+	live := r.live(s)
+	if kind == types.ApplyYAMLPatchType {
+		return r.applied(s, live, sent, now)
+	}
+	if live == nil {
+		return Step{}, r.missing()
+	}
+	next, warnings, err := r.patched(live, sent.Data, kind)
 	if err != nil {
-		return err
+		return Step{}, err
 	}
-	w, f, err := c.changing(kind)
-	if err != nil {
-		return err
+	admission.Default(next, r.Settings)
+	if err := r.Managers.update(r.Resource, live, next, r.Manager, r.sub()); err != nil {
+		return Step{}, err
 	}
-	sent, err := c.body(c.res.GroupVersionKind)
-	if err != nil {
-		return err
-	}
-	st, err := c.commit(w.dry, func(s state.Snapshot, now time.Time) (step, error) {
-		live := c.lookup(s)
-		if kind == types.ApplyYAMLPatchType {
-			return c.applied(s, live, sent, w, now)
-		}
-		if live == nil {
-			return step{}, c.missing()
-		}
-		next, warnings, err := c.patched(live, sent.Data, kind)
-		if err != nil {
-			return step{}, err
-		}
-		admission.Default(next, c.Settings)
-		if err := c.apply.update(c.res, live, next, w.manager, c.target.sub); err != nil {
-			return step{}, err
-		}
-		st, err := c.replacement(s, live, next, now)
-		st.warnings = append(warnings, st.warnings...)
-		return st, err
-	})
-	if err != nil {
-		return err
-	}
-	code := http.StatusOK
-	if st.created {
-		code = http.StatusCreated
-	}
-	return c.write(code, c.view.One(c.res, st.result, f, true), f.Media)
-}
-
-// patchType is the kind of patch that the body is.
-func (c *call) patchType() (types.PatchType, error) {
-	kind := types.PatchType(body.ContentType(c.r))
-	switch kind {
-	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
-		return kind, nil
-	}
-	return "", resource.UnsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+	st, err := r.replacement(s, live, next, now)
+	st.Warnings = append(warnings, st.Warnings...)
+	return st, err
 }
 
 // patched returns the object that a patch makes of live.
-func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (state.Object, []string, error) {
-	shown := c.res.Show(live)
+func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType) (state.Object, []string, error) {
+	shown := r.Resource.Show(live)
 	was, err := json.Marshal(shown)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode %s for a patch: %w", state.KeyOf(live), err)
@@ -102,15 +71,15 @@ func (c *call) patched(live state.Object, patch []byte, kind types.PatchType) (s
 	if err != nil {
 		return nil, nil, err
 	}
-	o, warnings, err := c.decodePatched(is, c.res.GroupVersionKind)
+	o, warnings, err := r.decodePatched(is, r.Resource.GroupVersionKind)
 	if err != nil {
 		return nil, nil, err
 	}
 	next, ok := resource.Take(o)
 	if !ok {
-		return nil, nil, body.WrongKind(o.GetObjectKind().GroupVersionKind(), c.res.GroupVersionKind)
+		return nil, nil, body.WrongKind(o.GetObjectKind().GroupVersionKind(), r.Resource.GroupVersionKind)
 	}
-	if !c.res.Namespaced {
+	if !r.Resource.Namespaced {
 		next.SetNamespace("")
 	}
 	if next.GetName() != live.GetName() || next.GetNamespace() != live.GetNamespace() {
@@ -215,7 +184,7 @@ func isObject(patch []byte) error {
 
 // decodePatched reads a patched object. Unlike a body it cannot be of another
 // kind by mistake, and it has no fields unknown but those of the patch.
-func (c *call) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Object, []string, error) {
+func (r *Request) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Object, []string, error) {
 	if err := bound.CountJSON(b).Bounded(); err != nil { // a patch may copy what it has copied
 		return nil, nil, unprocessable(err.Error())
 	}
@@ -235,13 +204,13 @@ func (c *call) decodePatched(b []byte, kind schema.GroupVersionKind) (runtime.Ob
 	if *have != kind {
 		return nil, nil, body.WrongKind(*have, kind)
 	}
-	if err := body.CheckBounds(o, kind, c.name); err != nil {
+	if err := body.CheckBounds(o, kind, r.Name); err != nil {
 		return nil, nil, err
 	}
 	if !isStrict {
 		return o, nil, nil
 	}
-	switch c.fieldValidation() {
+	switch r.FieldValidation {
 	case metav1.FieldValidationStrict:
 		return nil, nil, unprocessable(err.Error())
 	case metav1.FieldValidationIgnore:

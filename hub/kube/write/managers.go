@@ -1,0 +1,129 @@
+package write
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/kube/openapi"
+	"flotilla.dev/hub/kube/resource"
+	"flotilla.dev/hub/state"
+)
+
+// Managers keep managedFields: who set which field.
+type Managers struct {
+	settings admission.Settings
+
+	mu       sync.Mutex
+	managers map[managerKey]*managedfields.FieldManager
+}
+
+type managerKey struct {
+	res *resource.Resource
+	sub string
+}
+
+// NewManagers returns the managers of the fields of every resource.
+func NewManagers(s admission.Settings) *Managers {
+	return &Managers{settings: s, managers: map[managerKey]*managedfields.FieldManager{}}
+}
+
+// Default fills in what an applied object leaves out.
+func (a *Managers) Default(o runtime.Object) {
+	if o, ok := o.(state.Object); ok && state.KindOf(o) != "" {
+		admission.Default(o, a.settings)
+	}
+}
+
+// of returns the manager of a resource's fields.
+func (a *Managers) of(r *resource.Resource, sub string) (*managedfields.FieldManager, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := managerKey{r, sub}
+	if m := a.managers[key]; m != nil {
+		return m, nil
+	}
+	tc, err := typeConverter()
+	if err != nil {
+		return nil, err
+	}
+	m, err := managedfields.NewDefaultFieldManager(tc, resource.Scheme, a, resource.Scheme, r.GroupVersionKind, r.GroupVersion(), sub, resets(r, sub))
+	if err != nil {
+		return nil, fmt.Errorf("keep the managed fields of %s: %w", r.Plural, err)
+	}
+	a.managers[key] = m
+	return m, nil
+}
+
+// resets are the fields that a path leaves as they are, whatever is sent: nobody
+// comes to own them there.
+func resets(r *resource.Resource, sub string) map[fieldpath.APIVersion]fieldpath.Filter {
+	version := fieldpath.APIVersion(r.GroupVersion().String())
+	var set *fieldpath.Set
+	switch {
+	case sub == "resize":
+		return map[fieldpath.APIVersion]fieldpath.Filter{version: onlyResources}
+	case sub == "ephemeralcontainers":
+		return map[fieldpath.APIVersion]fieldpath.Filter{version: onlyEphemeral}
+	case sub == "status":
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"))
+	case sub == "approval":
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"), fieldpath.MakePathOrDie("metadata", "annotations"), fieldpath.MakePathOrDie("status", "certificate"))
+	case r.Sub("status") != nil && r.State != state.Nodes:
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
+	default:
+		return nil
+	}
+	return map[fieldpath.APIVersion]fieldpath.Filter{version: fieldpath.NewExcludeSetFilter(set)}
+}
+
+// onlyEphemeral are the fields that pods/ephemeralcontainers is for.
+var onlyEphemeral = fieldpath.NewIncludeMatcherFilter(fieldpath.MakePrefixMatcherOrDie("spec", "ephemeralContainers"))
+
+// onlyResources are the fields that pods/resize is for.
+var onlyResources = fieldpath.NewIncludeMatcherFilter(
+	fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resources"),
+	fieldpath.MakePrefixMatcherOrDie("spec", "containers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
+	fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resources"),
+	fieldpath.MakePrefixMatcherOrDie("spec", "initContainers", fieldpath.MatchAnyPathElement(), "resizePolicy"),
+)
+
+// update notes in next who has set what differs from live (nil: all of it).
+func (a *Managers) update(r *resource.Resource, live, next state.Object, manager, sub string) error {
+	m, err := a.of(r, sub)
+	if err != nil {
+		return err
+	}
+	var was runtime.Object
+	if live == nil {
+		if was, err = resource.Scheme.New(r.GroupVersionKind); err != nil {
+			return err
+		}
+		was.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	} else {
+		was = r.Show(live)
+	}
+	out := m.UpdateNoErrors(was, r.Show(next), manager)
+	if o, ok := out.(state.Object); ok {
+		next.SetManagedFields(o.GetManagedFields())
+	}
+	return nil
+}
+
+// typeConverter has the schemas by which server-side apply merges: the same that clients are
+// shown. They are read the first time that they are needed.
+var typeConverter = sync.OnceValues(func() (managedfields.TypeConverter, error) {
+	schemas, err := openapi.Schemas()
+	if err != nil {
+		return nil, fmt.Errorf("read the API's schemas: %w", err)
+	}
+	c, err := managedfields.NewTypeConverter(schemas, false)
+	if err != nil {
+		return nil, fmt.Errorf("take the API's schemas for server-side apply: %w", err)
+	}
+	return c, nil
+})

@@ -1,0 +1,107 @@
+package write
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/state"
+)
+
+// Bind is the step that places a pod on a node by hand.
+func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time) (Step, error) {
+	node := binding.Target.Name
+	p := s.Pod(r.Namespace, r.Name)
+	switch {
+	case p == nil:
+		return Step{}, r.missing()
+	case r.otherThan(p, binding.UID) != nil:
+		return Step{}, r.otherThan(p, binding.UID)
+	case binding.ResourceVersion != "" && binding.ResourceVersion != p.ResourceVersion:
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errModified)
+	case p.Spec.NodeName != "":
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errors.New("pod "+r.Name+" is already assigned to node \""+p.Spec.NodeName+"\""))
+	case p.DeletionTimestamp != nil:
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errors.New("pod "+r.Name+" is being deleted, cannot be assigned to a host"))
+	case len(p.Spec.SchedulingGates) > 0:
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errors.New("pod "+r.Name+" has non-empty .spec.schedulingGates"))
+	case s.Node(node) == nil:
+		return Step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
+	}
+	next := p.DeepCopy()
+	if err := r.bound(next, p, binding); err != nil {
+		return Step{}, err
+	}
+	next.Spec.NodeName = node
+	state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, state.Ceil(now).Time)
+	return Step{Changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+r.User)}, Result: next}, nil
+}
+
+// bound gives a pod the labels and annotations of what binds it, as Kubernetes does: a scheduler of its own
+// says with them what it has chosen.
+func (r *Request) bound(next, p *corev1.Pod, binding *corev1.Binding) error {
+	if len(binding.Labels)+len(binding.Annotations) == 0 {
+		return nil
+	}
+	next.Labels, next.Annotations = merged(p.Labels, binding.Labels), merged(p.Annotations, binding.Annotations)
+	if _, errs := admission.Admit(next, p, r.Settings); len(errs) > 0 {
+		return r.invalid(errs...)
+	}
+	return nil
+}
+
+// merged is a new map of what is in both; what the second says counts.
+func merged(a, b map[string]string) map[string]string {
+	all := make(map[string]string, len(a)+len(b))
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return all
+}
+
+// Evict is the step that deletes a pod, unless a disruption budget would not have it.
+func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.Time) (Step, error) {
+	p := s.Pod(r.Namespace, r.Name)
+	if p == nil {
+		return Step{}, r.missing()
+	}
+	st := Step{Result: p}
+	if err := permit(s, p, now); err != nil {
+		return Step{}, err
+	}
+	change, ok, err := r.deletion(p, opts, now)
+	if err != nil || !ok {
+		return st, err
+	}
+	change.Why = "evict " + state.Display(p) + " from " + p.Spec.NodeName + ": asked by " + r.User
+	if gone, isPod := change.Object.(*corev1.Pod); isPod && !change.Delete {
+		state.SetPodCondition(gone, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+		}, now)
+	}
+	st.Changes, st.Result = []state.Change{change}, change.Object
+	return st, nil
+}
+
+// permit tells why a pod may not be evicted now. The budget is counted on the snapshot
+// that the eviction is going to change: with one writer, no two evictions can count on the
+// same pod.
+func permit(s state.Snapshot, p *corev1.Pod, now time.Time) error {
+	h := state.HoldOn(s, p, now)
+	switch {
+	case h == nil:
+		return nil
+	case h.Several:
+		//lint:ignore ST1005 the words of Kubernetes
+		return apierrors.NewInternalError(errors.New("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."))
+	}
+	e := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: h.String()}}
+	return e
+}
