@@ -118,9 +118,9 @@ var larger = map[string]int{
 	"device/hardware": 28,
 	"hub/admin":       90,
 	"hub/admission":   30,
-	"hub/serve":       33,
+	"hub/serve":       30,
 	"hub/state":       35,
-	"hub/store":       37,
+	"hub/store":       27,
 	"hub/workload":    28,
 }
 

@@ -80,7 +80,7 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 		s = state.Empty(s.Salt, s.Started)
 		clear(f.mended)
 	}
-	var reads reader
+	var decoder store.Decoder
 	var objects []state.Object
 	for _, r := range d.Rows {
 		if err := ctx.Err(); err != nil { // of a whole fleet, this is most of the work
@@ -91,12 +91,12 @@ func (f *follower) followOne(ctx context.Context) (err error) {
 		if r.Object == nil {
 			continue
 		}
-		o, places, err := reads.object(r)
+		o, mended, err := decoder.Decode(r)
 		if err != nil {
 			return fmt.Errorf("follow the hub that leads: %w", err)
 		}
-		if why := mendedWhy(o, places); why != "" {
-			f.mended[key] = state.Put(o, why).Warning("OutOfBounds")
+		if mended != nil {
+			f.mended[key] = *mended
 		}
 		objects = append(objects, o)
 	}

@@ -70,7 +70,7 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 				if err := st.Commit(t.Context(), store.Commit{Rev: uint64(len(rows)), Rows: rows}); err != nil {
 					t.Fatal(err)
 				}
-				start, mended, err := recall(t.Context(), st, time.Now())
+				start, mended, err := st.Recall(t.Context(), time.Now())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -104,31 +104,5 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 				t.Errorf("panics: %v, before %v", now, before)
 			}
 		})
-	}
-}
-
-// TestARowThatIsAnothersIsRefused: the hub does not start, and says which row it is.
-func TestARowThatIsAnothersIsRefused(t *testing.T) {
-	for what, r := range map[string]store.Row{
-		"another name":      {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`)},
-		"another namespace": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"shop","uid":"u"}}`)},
-		"no object":         {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`null`)},
-		"no such kind":      {Kind: "wishes", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"default"}}`)},
-		"no JSON":           {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
-		"a list":            {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`[]`)},
-	} {
-		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.UID, r.Rev = "u", 1
-		if err := st.Commit(t.Context(), store.Commit{Rev: 1, Rows: []store.Row{r}}); err != nil {
-			t.Logf("%s: the store itself says %v", what, err)
-		} else if _, _, err := recall(t.Context(), st, time.Now()); err == nil || !strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
-			t.Errorf("%s: %v", what, err)
-		}
-		if err := st.Close(); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

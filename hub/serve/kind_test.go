@@ -111,7 +111,7 @@ func restored(t *testing.T) state.Snapshot {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	s, mended, err := recall(t.Context(), st, time.Unix(0, 0))
+	s, mended, err := st.Recall(t.Context(), time.Unix(0, 0))
 	if err != nil || len(mended) > 0 {
 		t.Fatal(err, mended)
 	}

@@ -41,7 +41,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, mended, err := recall(t.Context(), st, time.Now())
+	start, mended, err := st.Recall(t.Context(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestADatabaseWithABombInIt(t *testing.T) {
 	}
 	st = open()
 	defer st.Close()
-	if _, mended, err = recall(t.Context(), st, time.Now()); err != nil || len(mended) != 0 {
+	if _, mended, err = st.Recall(t.Context(), time.Now()); err != nil || len(mended) != 0 {
 		t.Errorf("the next start mends %v, %v", mended, err)
 	}
 }
@@ -101,94 +101,5 @@ func TestAFullDiskIsToldAsThat(t *testing.T) {
 	})
 	if !errors.Is(err, control.ErrFull) || !errors.Is(err, store.ErrFull) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// Rows are decoded on all processors, and come out as they went in, though their text is lent only.
-func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
-	const n = 1000
-	load := func(bad int) func(context.Context, func(store.Row) error) error {
-		return func(_ context.Context, fn func(store.Row) error) error {
-			var text []byte
-			for i := range n {
-				name := fmt.Sprintf("ns-%04d", i)
-				text = fmt.Appendf(text[:0], `{"metadata":{"name":%q}}`, name)
-				r := store.Row{Kind: string(state.Namespaces), Name: name, Object: text}
-				if i == bad {
-					r.Object = []byte("no JSON")
-				}
-				if err := fn(r); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-	}
-	var objects []state.Object
-	add := func(more []state.Object) { objects = append(objects, more...) }
-	_, err := decodeAll(t.Context(), load(-1), add)
-	if err != nil || len(objects) != n {
-		t.Fatalf("%d objects, %v, want %d", len(objects), err, n)
-	}
-	for i, o := range objects {
-		if want := fmt.Sprintf("ns-%04d", i); o.GetName() != want {
-			t.Fatalf("object %d is %s, want %s", i, o.GetName(), want)
-		}
-	}
-	for _, bad := range []int{0, 300, n - 1} {
-		if _, err := decodeAll(t.Context(), load(bad), add); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
-			t.Errorf("row %d is damaged: %v", bad, err)
-		}
-	}
-	lost := errors.New("the disk is gone")
-	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(store.Row) error) error { return lost }, add); !errors.Is(err, lost) {
-		t.Errorf("a store that cannot be read: %v", err)
-	}
-	for range 100 { // whoever is faster, half a fleet is not taken for all of it
-		ctx, cancel := context.WithCancel(t.Context())
-		objects = nil
-		_, err := decodeAll(ctx, func(ctx context.Context, fn func(store.Row) error) error {
-			defer cancel()
-			return load(-1)(ctx, fn)
-		}, add)
-		if err == nil && len(objects) != n || err != nil && !errors.Is(err, context.Canceled) {
-			t.Fatalf("%d objects of %d, %v", len(objects), n, err)
-		}
-	}
-}
-
-// What was read while the database was checked is the fleet at a start, as long as nothing has been written since.
-func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
-	o := store.Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
-	row := func(name string, rev uint64) store.Commit {
-		return store.Commit{Rev: rev, Rows: []store.Row{{Kind: "nodes", Name: name, UID: "u-" + name, Rev: rev, Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"u-%s"}}`, name, name)}}}
-	}
-	st, err := store.Open(t.Context(), o)
-	if err == nil {
-		err = errors.Join(st.Commit(t.Context(), row("a", 1)), st.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	early := recollection{err: errors.New("nothing was read yet")}
-	o.Reads = early.read
-	if st, err = store.Open(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	began := time.Unix(1_700_000_000, 0)
-	s, ok := early.as(t.Context(), st, began)
-	want, _, err := recall(t.Context(), st, began)
-	if err != nil || !ok || !s.Started.Equal(began) || !s.Forgiven().Equal(want.Forgiven()) || s.Salt != want.Salt || s.Revision != want.Revision || s.Node("a") == nil {
-		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.Forgiven(), s.Revision)
-	}
-	if err := st.Commit(t.Context(), row("b", 2)); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := early.as(t.Context(), st, began); ok {
-		t.Error("it counts although there is more")
-	}
-	if _, ok := (&recollection{err: errors.New("nothing was read yet")}).as(t.Context(), st, began); ok {
-		t.Error("nothing counts as a fleet")
 	}
 }

@@ -121,8 +121,8 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		so.Member = &member
 		h.peerAt.Store(&member.Address)
 	}
-	early := recollection{err: errors.New("nothing was read yet")}
-	so.Reads = early.read
+	var early store.Recollection
+	so.Reads = early.Read
 	if h.Store, err = store.Open(ctx, so); err != nil {
 		return nil, err
 	}
@@ -370,9 +370,9 @@ func mqttAddress(cfg config.Config, l net.Listener) string {
 }
 
 // remembered is the fleet as the store has it: a hub that stood by has followed it.
-func (h *Hub) remembered(ctx context.Context, began time.Time, early *recollection) (state.Snapshot, []state.Change, error) {
-	if s, ok := early.as(ctx, h.Store, began); ok {
-		return s, early.mended, nil
+func (h *Hub) remembered(ctx context.Context, began time.Time, early *store.Recollection) (state.Snapshot, []state.Change, error) {
+	if s, mended, ok := early.Take(ctx, h.Store, began); ok {
+		return s, mended, nil
 	}
 	if at := h.o.lead; at != nil && at.fleet != nil {
 		s, mended := at.fleet.take(began)
@@ -380,5 +380,5 @@ func (h *Hub) remembered(ctx context.Context, began time.Time, early *recollecti
 			return s, mended, nil
 		}
 	}
-	return recall(ctx, h.Store, began)
+	return h.Store.Recall(ctx, began)
 }

@@ -1,6 +1,9 @@
 package state
 
 import (
+	"maps"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -8,6 +11,8 @@ import (
 // have in common. It knows what it has met, up to a bound, and is for one goroutine.
 type Sharer struct {
 	words map[string]string
+	lists map[string]corev1.ResourceList // by what they say
+	key   []byte
 }
 
 // Bounds of what a Sharer knows: what is longer, or comes when it knows so much, is left as it is.
@@ -22,6 +27,10 @@ func (k *Sharer) Share(o Object) {
 	case *corev1.Node:
 		o.Labels, o.Annotations = k.named(o.Labels, o.Name), k.named(o.Annotations, o.Name)
 		shareWords(&o.Status, k.word)
+		o.Status.Capacity, o.Status.Allocatable = k.list(o.Status.Capacity), k.list(o.Status.Allocatable)
+		if c := o.Status.Conditions; cap(c) > len(c) { // a decoder has left room for more
+			o.Status.Conditions = append(make([]corev1.NodeCondition, 0, len(c)), c...)
+		}
 	case *corev1.Event:
 		o.Namespace, o.Reason, o.Type = k.word(o.Namespace), k.word(o.Reason), k.word(o.Type)
 		about := &o.InvolvedObject
@@ -31,9 +40,6 @@ func (k *Sharer) Share(o Object) {
 		o.Boot, o.AgentVersion, o.Site, o.Token = k.word(o.Boot), k.word(o.AgentVersion), k.word(o.Site), k.word(o.Token)
 	}
 }
-
-// ShareImages makes the names of a node's images such words.
-func (k *Sharer) ShareImages(images []corev1.ContainerImage) { shareImages(images, k.word) }
 
 // ShareStatus makes the words that every node of a fleet repeats (types, reasons and messages of
 // conditions, versions, resource names, images) those that one returns for them.
@@ -52,13 +58,9 @@ func shareWords(st *corev1.NodeStatus, one func(string) string) {
 	n := &st.NodeInfo
 	n.KernelVersion, n.OSImage, n.OperatingSystem, n.Architecture = one(n.KernelVersion), one(n.OSImage), one(n.OperatingSystem), one(n.Architecture)
 	n.ContainerRuntimeVersion, n.KubeletVersion = one(n.ContainerRuntimeVersion), one(n.KubeletVersion)
-	shareImages(st.Images, one)
-}
-
-func shareImages(images []corev1.ContainerImage, one func(string) string) {
-	for i := range images {
-		for j := range images[i].Names {
-			images[i].Names[j] = one(images[i].Names[j])
+	for _, i := range st.Images {
+		for j := range i.Names {
+			i.Names[j] = one(i.Names[j])
 		}
 	}
 }
@@ -74,12 +76,28 @@ func resources(list corev1.ResourceList, one func(string) string) corev1.Resourc
 	return out
 }
 
-// Word is what a text says, the one in memory that those before share if it was met.
-func (k *Sharer) Word(text []byte) string {
-	if known, ok := k.words[string(text)]; ok {
+// list returns a list of resources that says the same, the one in memory that those before share if it
+// was met.
+func (k *Sharer) list(l corev1.ResourceList) corev1.ResourceList {
+	if len(l) == 0 {
+		return l
+	}
+	k.key = k.key[:0]
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		q := l[name]
+		k.key = append(append(append(append(k.key, name...), '='), q.String()...), ' ')
+	}
+	if known, ok := k.lists[string(k.key)]; ok {
 		return known
 	}
-	return k.word(string(text))
+	l = resources(l, k.word)
+	if k.lists == nil {
+		k.lists = map[string]corev1.ResourceList{}
+	}
+	if len(k.lists) < mostShared && len(k.key) <= longestShared {
+		k.lists[string(k.key)] = l
+	}
+	return l
 }
 
 func (k *Sharer) word(s string) string {
@@ -98,15 +116,17 @@ func (k *Sharer) word(s string) string {
 	return s
 }
 
-// named shares what a node's labels or annotations are called and say, but not its own name,
-// which no other says.
+// named shares what a node's labels or annotations are called and say. Its own name, which no other
+// says, it shares with itself.
 func (k *Sharer) named(m map[string]string, own string) map[string]string {
 	out := m
 	if len(m) >= 8 { // as many as a small map has room for: it grows when it is written
 		out = make(map[string]string, len(m))
 	}
 	for key, v := range m {
-		if v != own {
+		if v == own {
+			v = own // the name's own text in memory
+		} else {
 			v = k.word(v)
 		}
 		out[k.word(key)] = v // a map keeps the key that it was given last

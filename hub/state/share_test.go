@@ -48,6 +48,10 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 		!same(a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]) {
 		t.Error("they do not share their words")
 	}
+	at := func(l corev1.ResourceList) uintptr { return reflect.ValueOf(l).Pointer() }
+	if at(a.Status.Capacity) != at(b.Status.Allocatable) {
+		t.Error("they do not share their resources")
+	}
 	for i := range 20_000 { // more than are known
 		n := node(fmt.Sprint("n-", i), fmt.Sprint(i), "1Gi")
 		n.Labels["i"] = fmt.Sprint(i)

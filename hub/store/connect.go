@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -118,4 +121,141 @@ func (s *Store) disconnect() error {
 	}
 	s.conn, s.read, s.db, s.kinds, s.ahead = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
+}
+
+// The statements of this package are written once, with ? for what is filled in. What
+// SQLite and PostgreSQL call differently is below; what only one of them has is in files
+// of its own.
+
+// A conn is the writer's connection, or one of a reader.
+type conn struct {
+	*sql.Conn
+	postgres bool
+}
+
+// A pool is the readers' connections.
+type pool struct {
+	*sql.DB
+	postgres bool
+}
+
+func (c *conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	query, args = worded(c.postgres, query, args)
+	return c.Conn.ExecContext(ctx, query, args...)
+}
+
+func (c *conn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	query, args = worded(c.postgres, query, args)
+	return c.Conn.QueryContext(ctx, query, args...)
+}
+
+func (c *conn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	query, args = worded(c.postgres, query, args)
+	return c.Conn.QueryRowContext(ctx, query, args...)
+}
+
+func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	query, args = worded(p.postgres, query, args)
+	return p.DB.QueryContext(ctx, query, args...)
+}
+
+func (p *pool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	query, args = worded(p.postgres, query, args)
+	return p.DB.QueryRowContext(ctx, query, args...)
+}
+
+func (p *pool) conn(ctx context.Context) (*conn, error) {
+	c, err := p.DB.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c, p.postgres}, nil
+}
+
+// worded is a statement in the words of its database. No statement of this package has a
+// question mark in a text.
+func worded(postgres bool, query string, args []any) (string, []any) {
+	if !postgres || len(args) == 0 {
+		return query, args
+	}
+	var b strings.Builder
+	n := 0
+	for {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			break
+		}
+		n++
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(n))
+		query = after
+	}
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = storable(text)
+		}
+	}
+	return strings.ReplaceAll(b.String(), "instr(", "strpos("), args
+}
+
+// storable is a text as PostgreSQL takes it: UTF-8 without NUL. Nothing that a hub lets in
+// is any other, but names that somebody asks for may be.
+func storable(text string) string {
+	const instead = "\uFFFD"
+	return strings.ReplaceAll(strings.ToValidUTF8(text, instead), "\x00", instead)
+}
+
+// number is a bool as both databases keep it.
+func number(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// A database that somebody moves or removes while its hub runs goes on, for its hub has it open:
+// all that is acknowledged from then on would be gone with the process, for the next one looks
+// for it under its name. So nothing more is written to it, and what it has goes into a backup,
+// with which the next start begins. Where the file comes back the hub goes on.
+
+// isHere tells whether the database that the hub has open is the one under its name.
+func (s *Store) isHere() bool {
+	if s.ahead == nil {
+		return true
+	}
+	is, err := s.ahead.Stat()
+	if err != nil {
+		return true // who writes into it says what there is to say
+	}
+	named, err := os.Stat(s.file)
+	if err != nil {
+		return !os.IsNotExist(err)
+	}
+	return os.SameFile(is, named)
+}
+
+// inPlace is nil if the database is where the next start looks for it.
+func (s *Store) inPlace(ctx context.Context) error {
+	if s.isHere() {
+		if s.displaced {
+			s.log.Info("the database is back in its place", "file", s.file)
+		}
+		s.displaced = false
+		return nil
+	}
+	if !s.displaced {
+		s.displaced = true
+		file := filepath.Join(s.dir, "backups", s.now().UTC().Format(backupForm))
+		err := s.backup(file, func(part string) error {
+			_, err := s.conn.ExecContext(ctx, vacuumInto, part)
+			return err
+		})
+		if err != nil {
+			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs, and cannot be backed up either: put it back before the hub ends", "file", s.file, "err", err)
+		} else {
+			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs: nothing is remembered until it is back. The next start begins with the backup of this moment", "file", s.file, "backup", file)
+		}
+	}
+	return fmt.Errorf("%w: %s was moved or removed while the hub runs: put it back, or start the hub again, which goes on from the newest backup", ErrUnavailable, s.file)
 }

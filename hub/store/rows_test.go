@@ -1,18 +1,20 @@
-package serve
+package store
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unsafe"
 
-	jsonquick "github.com/go-json-experiment/json"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/bound"
 )
 
@@ -75,22 +77,15 @@ func FuzzRows(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, _ := state.New(state.Kind(kind))
 		mended, broken := new(bound.Repairer).Repair([]byte(text), want)
-		std, quickly := json.Unmarshal(mended, want), jsonquick.Unmarshal([]byte(text), got, quick)
-		if quickly == nil && (std != nil || len(broken) > 0) {
-			t.Fatalf("%s is read, want %v", text, std)
-		}
-		if quickly == nil && !reflect.DeepEqual(got, want) {
-			t.Fatalf("%s is\n%#v, want\n%#v", text, got, want)
-		}
+		std := json.Unmarshal(mended, want)
 		lent := []byte(text)
-		read, places, err := new(reader).object(store.Row{Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent})
+		read, zeroed, err := new(Decoder).Decode(Row{Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent})
 		for i := range lent {
 			lent[i] = 'x' // the text of the next row
 		}
-		if (err == nil) != (std == nil) || err == nil && !slices.Equal(places, broken) {
-			t.Fatalf("%s: %v, mended in %q, want %v, in %q", text, err, places, std, broken)
+		if (err == nil) != (std == nil) || err == nil && (zeroed != nil) != (len(broken) > 0) {
+			t.Fatalf("%s: %v, mended in %q, want %v, in %q", text, err, zeroed, std, broken)
 		}
 		if a, _ := json.Marshal(read); err == nil {
 			if b, _ := json.Marshal(want); string(a) != string(b) {
@@ -102,11 +97,11 @@ func FuzzRows(f *testing.F) {
 
 // Objects that are read share their lists of resources, and what is odd in one row changes no other's.
 func TestRowsShareTheirResources(t *testing.T) {
-	var k reader
+	var d Decoder
 	read := func(kind, text string) state.Object {
-		o, places, err := k.object(store.Row{Kind: kind, Name: "a", Object: []byte(text)})
-		if err != nil || len(places) > 0 {
-			t.Fatal(err, places)
+		o, mended, err := d.Decode(Row{Kind: kind, Name: "a", Object: []byte(text)})
+		if err != nil || mended != nil {
+			t.Fatal(err, mended)
 		}
 		return o
 	}
@@ -126,17 +121,6 @@ func TestRowsShareTheirResources(t *testing.T) {
 	if l := one.Status.Capacity; len(l) != 2 || l.Cpu().Value() != 4 || l.Memory().Value() != 1<<30 {
 		t.Errorf("another row has made of its resources %v", l)
 	}
-	for i := range 2 * mostLists { // more than are known, and one that is long
-		if n := node(fmt.Sprintf(`{"cpu":"%d"}`, i)); n.Status.Capacity.Cpu().Value() != int64(i) {
-			t.Fatalf("%d is %v", i, n.Status.Capacity)
-		}
-	}
-	if n := node(`{"cpu":"3"` + strings.Repeat(" ", 2*longestList) + `}`); n.Status.Capacity.Cpu().Value() != 3 {
-		t.Errorf("it is %v", n.Status.Capacity)
-	}
-	if len(k.lists) > mostLists {
-		t.Errorf("%d lists are known", len(k.lists))
-	}
 	c := one.Status.Conditions
 	if len(c) != 3 || cap(c) != 3 || c[2].Status != corev1.ConditionTrue || &c[0] == &other.Status.Conditions[0] {
 		t.Errorf("the conditions are %v, with room for %d", c, cap(c))
@@ -144,5 +128,157 @@ func TestRowsShareTheirResources(t *testing.T) {
 	few := read("nodes", `{"metadata":{"name":"a"},"status":{"conditions":[{"type":"C"}]}}`).(*corev1.Node).Status.Conditions
 	if !reflect.DeepEqual(few, []corev1.NodeCondition{{Type: "C"}}) {
 		t.Errorf("something of another row is left in %v", few)
+	}
+}
+
+// Rows are decoded on all processors, and come out as they went in, though their text is lent only.
+func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
+	const n = 1000
+	load := func(bad int) func(context.Context, func(Row) error) error {
+		return func(_ context.Context, fn func(Row) error) error {
+			var text []byte
+			for i := range n {
+				name := fmt.Sprintf("ns-%04d", i)
+				text = fmt.Appendf(text[:0], `{"metadata":{"name":%q}}`, name)
+				r := Row{Kind: string(state.Namespaces), Name: name, Object: text}
+				if i == bad {
+					r.Object = []byte("no JSON")
+				}
+				if err := fn(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	var objects []state.Object
+	add := func(more []state.Object) { objects = append(objects, more...) }
+	_, err := decodeAll(t.Context(), load(-1), add)
+	if err != nil || len(objects) != n {
+		t.Fatalf("%d objects, %v, want %d", len(objects), err, n)
+	}
+	for i, o := range objects {
+		if want := fmt.Sprintf("ns-%04d", i); o.GetName() != want {
+			t.Fatalf("object %d is %s, want %s", i, o.GetName(), want)
+		}
+	}
+	for _, bad := range []int{0, 300, n - 1} {
+		if _, err := decodeAll(t.Context(), load(bad), add); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
+			t.Errorf("row %d is damaged: %v", bad, err)
+		}
+	}
+	lost := errors.New("the disk is gone")
+	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(Row) error) error { return lost }, add); !errors.Is(err, lost) {
+		t.Errorf("a store that cannot be read: %v", err)
+	}
+	for range 100 { // whoever is faster, half a fleet is not taken for all of it
+		ctx, cancel := context.WithCancel(t.Context())
+		objects = nil
+		_, err := decodeAll(ctx, func(ctx context.Context, fn func(Row) error) error {
+			defer cancel()
+			return load(-1)(ctx, fn)
+		}, add)
+		if err == nil && len(objects) != n || err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("%d objects of %d, %v", len(objects), n, err)
+		}
+	}
+}
+
+// What was read while the database was checked is the fleet at a start, as long as nothing has been written since.
+func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
+	o := Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
+	row := func(name string, rev uint64) Commit {
+		return Commit{Rev: rev, Rows: []Row{{Kind: "nodes", Name: name, UID: "u-" + name, Rev: rev, Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"u-%s"}}`, name, name)}}}
+	}
+	st, err := Open(t.Context(), o)
+	if err == nil {
+		err = errors.Join(st.Commit(t.Context(), row("a", 1)), st.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var early Recollection
+	o.Reads = early.Read
+	if st, err = Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	began := time.Unix(1_700_000_000, 0)
+	s, _, ok := early.Take(t.Context(), st, began)
+	want, _, err := st.Recall(t.Context(), began)
+	if err != nil || !ok || !s.Started.Equal(began) || !s.Forgiven().Equal(want.Forgiven()) || s.Salt != want.Salt || s.Revision != want.Revision || s.Node("a") == nil {
+		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.Forgiven(), s.Revision)
+	}
+	if err := st.Commit(t.Context(), row("b", 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := early.Take(t.Context(), st, began); ok {
+		t.Error("it counts although there is more")
+	}
+	if _, _, ok := (&Recollection{}).Take(t.Context(), st, began); ok {
+		t.Error("nothing counts as a fleet")
+	}
+}
+
+// TestARowThatIsAnothersIsRefused: the hub does not start, and says which row it is.
+func TestARowThatIsAnothersIsRefused(t *testing.T) {
+	for what, r := range map[string]Row{
+		"another name":      {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`)},
+		"another namespace": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"shop","uid":"u"}}`)},
+		"no object":         {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`null`)},
+		"no such kind":      {Kind: "wishes", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"default"}}`)},
+		"no JSON":           {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
+		"a list":            {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`[]`)},
+	} {
+		st, err := Open(t.Context(), Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.UID, r.Rev = "u", 1
+		if err := st.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{r}}); err != nil {
+			t.Logf("%s: the store itself says %v", what, err)
+		} else if _, _, err := st.Recall(t.Context(), time.Now()); err == nil || !strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestARowOfTooManyElements: a row, as of somebody's backup, is counted before it is decoded.
+func TestARowOfTooManyElements(t *testing.T) {
+	r := Row{Kind: string(state.Pods), Namespace: "default", Name: "a",
+		Object: json.RawMessage(`{"metadata":{"name":"a","namespace":"default"},"spec":{"containers":[` + strings.Repeat("{},", 1<<20) + "{}]}}")}
+	if _, _, err := new(Decoder).Decode(r); err == nil || !strings.Contains(err.Error(), "objects and lists") || !strings.Contains(err.Error(), "restore a backup") {
+		t.Errorf("%.200v", err)
+	}
+}
+
+// Nodes share their words: all but what is a node's own.
+func TestNodesShareTheirWords(t *testing.T) {
+	var d Decoder
+	read := func(name string) *corev1.Node {
+		text := fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"kubernetes.io/hostname":%q,"kubernetes.io/os":"linux"}},"status":{"conditions":[{"type":"Ready","status":"True","message":"is posting"}],"nodeInfo":{"machineID":"m","osImage":"Debian"},"images":[{"names":["example.com/a:1"]}]}}`, name, name)
+		o, _, err := d.Decode(Row{Kind: "nodes", Name: name, Object: []byte(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.(*corev1.Node)
+	}
+	a, b := read("node-1"), read("node-2")
+	for _, words := range [][2]string{
+		{a.Labels["kubernetes.io/os"], b.Labels["kubernetes.io/os"]},
+		{a.Status.Conditions[0].Message, b.Status.Conditions[0].Message},
+		{a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage},
+		{a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]},
+		{b.Labels["kubernetes.io/hostname"], b.Name},
+	} {
+		if words[0] == "" || words[0] != words[1] || unsafe.StringData(words[0]) != unsafe.StringData(words[1]) {
+			t.Errorf("%q and %q are not one", words[0], words[1])
+		}
+	}
+	if again := read("node-1"); unsafe.StringData(again.Name) == unsafe.StringData(a.Name) {
+		t.Error("a name is kept that is a node's own")
 	}
 }

@@ -1,4 +1,4 @@
-package serve
+package store
 
 import (
 	"encoding/json"
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"flotilla.dev/hub/state"
-	"flotilla.dev/hub/store"
 )
 
 // What objects look like has no number in the schema: fields come, and none may go or get
@@ -30,7 +29,7 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test"})
+		st, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "test"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,8 +53,8 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 			}
 			m := named.Metadata
 			rev++
-			row := store.Row{Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: fmt.Sprint(m.UID, "-", rev), Rev: rev, Object: []byte(object)}
-			if err := st.Commit(t.Context(), store.Commit{Rev: rev, Rows: []store.Row{row}}); err != nil {
+			row := Row{Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: fmt.Sprint(m.UID, "-", rev), Rev: rev, Object: []byte(object)}
+			if err := st.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{row}}); err != nil {
 				t.Fatal(err)
 			}
 			key := state.Key{Kind: state.Kind(kind), Namespace: m.Namespace, Name: m.Name}
@@ -63,7 +62,7 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 			all = append(all, kept{key, object})
 			seen[key.Kind] = true
 		}
-		s, mended, err := recall(t.Context(), st, time.Now())
+		s, mended, err := st.Recall(t.Context(), time.Now())
 		if err != nil || len(mended) > 0 {
 			t.Fatalf("%s: mended %v: %v", file, mended, err)
 		}

@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/bound"
+)
+
+// A row may hold what a request may, and who set each of it.
+const (
+	maxRowObjects = 8 * bound.MaxObjects
+	longRow       = 128 << 10 // bytes; what is shorter is not counted
+)
+
+// A Decoder makes objects of rows, which share what they have in common. It is for one goroutine.
+type Decoder struct {
+	mender bound.Repairer
+	sharer state.Sharer
+}
+
+// Decode returns the object of a row. mended is nil unless the row held quantities that no machine
+// can have: an older hub, or someone who changed the database, let them in.
+func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error) {
+	if o, err = state.New(state.Kind(r.Kind)); err != nil {
+		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	if len(r.Object) > longRow && bound.CountJSON(r.Object).Objects > maxRowObjects {
+		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists: that many are not read; restore a backup, or delete the row",
+			r.Kind, r.Namespace, r.Name, maxRowObjects)
+	}
+	text, places := d.mender.Repair(r.Object, o)
+	if err := json.Unmarshal(text, o); err != nil {
+		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+	}
+	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
+		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row",
+			r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
+	}
+	d.sharer.Share(o)
+	if n := len(places); n > 0 {
+		c := state.Put(o, fmt.Sprintf("%s was remembered with %d quantities that no machine can have, which are 0 now: %s",
+			state.KeyOf(o), n, bound.Text(strings.Join(places[:min(n, 5)], ", "), 500))).Warning("OutOfBounds")
+		mended = &c
+	}
+	return o, mended, nil
+}
+
+// Recall reads the fleet as it is remembered, and returns what of it had to be mended.
+func (s *Store) Recall(ctx context.Context, started time.Time) (fleet state.Snapshot, mended []state.Change, err error) {
+	id, err := s.HubID(ctx)
+	if err != nil {
+		return state.Snapshot{}, nil, fmt.Errorf("read the hub's identity: %w", err)
+	}
+	rev, err := s.Revision(ctx)
+	if err != nil {
+		return state.Snapshot{}, nil, fmt.Errorf("read the revision: %w", err)
+	}
+	loading := state.Loading(state.Empty(id, started))
+	if mended, err = decodeAll(ctx, s.Load, loading.Add); err != nil {
+		return state.Snapshot{}, nil, fmt.Errorf("read the fleet: %w", err)
+	}
+	return loading.Loaded(rev), mended, nil
+}
+
+// A Recollection is the fleet as it was read while the database was being checked.
+type Recollection struct {
+	fleet  state.Snapshot
+	mended []state.Change
+	done   bool
+}
+
+// Read is for Options.Reads.
+func (r *Recollection) Read(ctx context.Context, st *Store) {
+	var err error
+	r.fleet, r.mended, err = st.Recall(ctx, time.Time{})
+	r.done = err == nil
+}
+
+// Take returns the fleet at the start of a hub, and what had to be mended; false: it was not read as
+// the store has it now.
+func (r *Recollection) Take(ctx context.Context, st *Store, started time.Time) (s state.Snapshot, mended []state.Change, ok bool) {
+	rev, err := st.Revision(ctx)
+	if !r.done || err != nil || rev != r.fleet.Revision {
+		return s, nil, false
+	}
+	s = r.fleet
+	s.Started = started
+	return s.Forgive(started), r.mended, true
+}
+
+// decodeAll decodes the rows that load yields, on all processors and while more are read, and adds
+// the objects in the order of the rows: most of a start is this.
+func decodeAll(
+	ctx context.Context, load func(context.Context, func(Row) error) error, add func([]state.Object),
+) (mended []state.Change, err error) {
+	const together = 256
+	type batch struct {
+		rows    []Row
+		text    []byte // of the rows, which load lends only
+		objects []state.Object
+		mended  []state.Change
+		decoded chan struct{}
+	}
+	work, ctx := errgroup.WithContext(ctx)
+	processors := runtime.GOMAXPROCS(0)
+	todo, ordered := make(chan *batch), make(chan *batch, 4*processors)
+	type buffers struct { // that a decoded batch leaves to another
+		rows []Row
+		text []byte
+	}
+	free := make(chan buffers, 2*cap(ordered))
+	for range processors {
+		work.Go(func() (err error) {
+			defer panics.CatchThen("start", func(failed error) { err = failed })
+			var d Decoder
+			for b := range todo {
+				for _, r := range b.rows {
+					o, mended, err := d.Decode(r)
+					if err != nil {
+						return err
+					}
+					b.objects = append(b.objects, o)
+					if mended != nil {
+						b.mended = append(b.mended, *mended)
+					}
+				}
+				select {
+				case free <- buffers{b.rows[:0], b.text[:0]}:
+				default:
+				}
+				b.rows, b.text = nil, nil
+				close(b.decoded)
+			}
+			return nil
+		})
+	}
+	work.Go(func() (err error) {
+		defer panics.CatchThen("start", func(failed error) { err = failed })
+		for b := range ordered {
+			select {
+			case <-b.decoded:
+				add(b.objects)
+				mended = append(mended, b.mended...)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	var now *batch
+	hand := func() error {
+		for _, to := range []chan *batch{ordered, todo} {
+			select {
+			case to <- now:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		now = nil
+		return nil
+	}
+	err = load(ctx, func(r Row) error {
+		if now == nil {
+			now = &batch{objects: make([]state.Object, 0, together), decoded: make(chan struct{})}
+			select {
+			case had := <-free:
+				now.rows, now.text = had.rows, had.text
+			default:
+				now.rows = make([]Row, 0, together)
+			}
+		}
+		begin := len(now.text)
+		now.text = append(now.text, r.Object...)
+		r.Object = slices.Clip(now.text[begin:]) // nobody appends to the next one's
+		if now.rows = append(now.rows, r); len(now.rows) < together {
+			return nil
+		}
+		return hand()
+	})
+	if err == nil && now != nil {
+		err = hand()
+	}
+	close(todo)
+	close(ordered)
+	if failed := work.Wait(); failed != nil && (err == nil || !errors.Is(failed, context.Canceled)) {
+		return nil, failed
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mended, nil
+}
