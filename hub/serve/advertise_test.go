@@ -1,14 +1,11 @@
 package serve
 
 import (
-	"errors"
 	"log/slog"
 	"net"
-	"strings"
 	"testing"
 
 	"flotilla.dev/hub/config"
-	"flotilla.dev/hub/e2e/postgrestest"
 	"flotilla.dev/hub/store"
 )
 
@@ -60,57 +57,6 @@ func TestWhereAHubIsReachedIsKeptAsItChanges(t *testing.T) {
 		}
 		if all, err := st.Meta(t.Context(), store.MetaURLs); err != nil || all != url+",https://other:8443" {
 			t.Errorf("at %s all are %q: %v", at, all, err)
-		}
-	}
-}
-
-// Of several hubs, too: a standby passes on what it is asked to where the hub that leads is now.
-func TestWhereAHubThatLeadsIsReachedIsKeptAsItChanges(t *testing.T) {
-	server, log := postgrestest.Start(t), slog.New(slog.DiscardHandler)
-	o := store.Options{Dir: t.TempDir(), Database: server.Database(), Version: "test", Log: log}
-	standby, err := store.StandBy(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := store.Member{Name: "a", Address: "127.0.0.1:8444"}
-	row, err := standby.Row(t.Context())
-	if err == nil {
-		own.Token, err = standby.Take(t.Context(), row, own)
-	}
-	if err := errors.Join(err, standby.Close()); err != nil {
-		t.Fatal(err)
-	}
-	member := own
-	o.Member = &member
-	st, err := store.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	h := &Hub{Store: st, log: log, o: Options{lead: &lead{member: own}}}
-	h.peerAt.Store(&own.Address)
-	for _, at := range []string{"192.168.1.10:8444", "192.168.1.10:8444", "192.168.1.20:8444"} {
-		h.o.Config.PeerAddress = at
-		if err := h.keepPeer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if said, err := st.Meta(t.Context(), "leader"); err != nil || !strings.Contains(said, at) {
-			t.Errorf("at %s standbys are told %s, %v", at, said, err)
-		}
-	}
-}
-
-func TestWhereHubsReachAnother(t *testing.T) {
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	o := Options{Listeners: Listeners{Peer: listener}}
-	for _, tt := range []struct{ own, want string }{{"::1", "127.0.0.1"}, {"192.168.1.10", "192.168.1.10"}, {"192.168.1.20", "192.168.1.20"}} {
-		if got := peerAddress(o, []string{"gateway", "127.0.0.1", tt.own}); got != net.JoinHostPort(tt.want, port) {
-			t.Errorf("with %s at %s, want %s", tt.own, got, tt.want)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/broker"
+	"flotilla.dev/hub/enrolment"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/wire"
@@ -170,7 +171,7 @@ func TestALinkIsOfOneKeyAndOneMachine(t *testing.T) {
 		t.Fatalf("its own is not: %v", err)
 	}
 
-	e := enrolments{hub.Loop}
+	e := enrolment.Enrolments{Loop: hub.Loop}
 	en, ok := e.Enrolment("pi-1")
 	if !ok || en.Key != rec.Key {
 		t.Fatalf("%+v", en)

@@ -13,6 +13,7 @@ import (
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/enrolment"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -49,7 +50,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 		t.Fatal("before it was taken over")
 	}
 	for range 2 {
-		if err := moveEnrolments(t.Context(), loop, st, log); err != nil {
+		if err := enrolment.Move(t.Context(), loop, st, log); err != nil {
 			t.Fatal(err)
 		}
 		if rec := loop.Snapshot().Record("pi-1"); !speaks("pi-1") || rec.Token != "tok" || rec.Boot != "b" || rec.Expires.IsZero() {
@@ -63,7 +64,7 @@ func TestEnrolmentsOfAnEarlierVersionAreTakenOverOnce(t *testing.T) {
 	if err := st.TakeUse(t.Context(), store.Use{Node: "pi-9", Key: "k9", Token: "tok", At: now, Expires: now}); err != nil {
 		t.Fatal(err)
 	}
-	if err := moveEnrolments(t.Context(), loop, st, log); err != nil || loop.Dismissed("k9") != nil {
+	if err := enrolment.Move(t.Context(), loop, st, log); err != nil || loop.Dismissed("k9") != nil {
 		t.Errorf("%v, %+v", err, loop.Dismissed("k9"))
 	}
 }
@@ -97,7 +98,7 @@ func TestAFleetThatOnlyJoinsAgainIsBounded(t *testing.T) {
 	}
 	for i := range joins {
 		key := fmt.Sprint("key ", i)
-		if err := (enrolments{loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: key, MachineID: "m", Site: "oslo", Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)}); err != nil {
+		if err := (enrolment.Enrolments{Loop: loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: key, MachineID: "m", Site: "oslo", Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := loop.Status(t.Context(), node.Caller{Node: "pi-1", Key: key}, wire.Status{Boot: fmt.Sprint("boot ", i), Seq: 1, MachineID: "m"}); err != nil {
@@ -148,7 +149,7 @@ func TestADeviceThatTakesAnothersPlaceHasItsTurnOfARollout(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- loop.Run(ctx) }()
-		err = enrolments{loop}.Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "new", MachineID: "m", Site: "oslo", Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)})
+		err = enrolment.Enrolments{Loop: loop}.Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "new", MachineID: "m", Site: "oslo", Token: "tok", At: now, Expires: now.AddDate(1, 0, 0)})
 		if err == nil {
 			said := wire.Status{Boot: "c", Seq: 1, MachineID: "m", Firmware: &wire.FirmwareStatus{State: wire.FirmwareStaged, Candidate: digest}}
 			said.Status.NodeInfo.Architecture = "arm64"

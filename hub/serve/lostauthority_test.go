@@ -14,6 +14,7 @@ import (
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/broker/pipe"
 	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/enrolment"
 	"flotilla.dev/hub/pki"
 )
 
@@ -46,7 +47,7 @@ func TestAnAuthorityThatIsLostIsNotMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	second, err := run(func(h *Hub) { // nobody has joined through it
-		if err := (enrolments{h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
+		if err := (enrolment.Enrolments{Loop: h.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -109,7 +110,7 @@ func TestAFirmwareKeyThatIsLostIsSaid(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { over <- hub.Run(ctx) }()
 		<-hub.Up()
-		if err := (enrolments{hub.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil && !joined {
+		if err := (enrolment.Enrolments{Loop: hub.Loop}).Enrol(t.Context(), access.Enrolment{Node: "pi-1", Key: "k", MachineID: "m", Site: "oslo", At: time.Now(), Expires: time.Now().AddDate(1, 0, 0)}); err != nil && !joined {
 			t.Error(err)
 		}
 		stop()

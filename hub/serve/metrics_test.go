@@ -1,75 +1,12 @@
 package serve
 
 import (
-	"flag"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"flotilla.dev/hub/state"
-	"flotilla.dev/web/manual/manualtest"
 )
-
-var updateManual = flag.Bool("update", false, "write the part of the manual that is generated")
-
-// The manual lists every metric with its labels, in its own words.
-func TestTheManualHasTheMetrics(t *testing.T) {
-	form := regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "([^"]*)"(?:, unit: "[^"]*")?, constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
-	var rows []string
-	for path, all := range map[string][]fmt.Stringer{"/metrics": stringers(allMetrics), nodeMetricsPath: stringers(allOfNode)} {
-		for _, d := range all {
-			m := form.FindStringSubmatch(d.String())
-			if m == nil {
-				t.Fatalf("the library says %s of itself", d)
-			}
-			labels := ""
-			if m[3] != "" {
-				labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
-			}
-			rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s |", m[1], path, labels, m[2]))
-		}
-	}
-	slices.Sort(rows)
-	manualtest.Block(t, "../../web/manual/monitoring.md", "metrics", "\n| Metric | Where | Labels | What it is |\n|---|---|---|---|\n"+strings.Join(rows, "\n")+"\n\n", *updateManual)
-}
-
-func stringers[T fmt.Stringer](all []T) (out []fmt.Stringer) {
-	for _, s := range all {
-		out = append(out, s)
-	}
-	return out
-}
-
-// TestWhoIsHeldBackWaitsForNoNode: an alert goes by this figure, and says that the events of such a pod tell what it
-// wants. One that somebody holds back by a gate has none, and may wait for days as it is meant to.
-func TestWhoIsHeldBackWaitsForNoNode(t *testing.T) {
-	var changes []state.Change
-	for name, change := range map[string]func(*corev1.Pod){
-		"waits":  func(*corev1.Pod) {},
-		"gated":  func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/queue"}} },
-		"ended":  func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
-		"placed": func(p *corev1.Pod) { p.Spec.NodeName = "pi-1" },
-	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		change(p)
-		changes = append(changes, state.Put(p, ""))
-	}
-	s, _ := state.Apply(state.Empty("x", time.Now()), changes)
-	got := map[*prometheus.Desc]float64{}
-	metrics{}.sendWork(s, func(d *prometheus.Desc, _ prometheus.ValueType, v float64, _ ...string) { got[d] += v })
-	if got[metricUnplaced] != 1 || got[metricPods] != 4 {
-		t.Errorf("%v of %v pods wait for a node, want 1 of 4", got[metricUnplaced], got[metricPods])
-	}
-}
 
 // TestAHubWithoutABackupSaysSo: FlotillaBackupOld goes by when the newest was made, and what is not there rings nothing.
 func TestAHubWithoutABackupSaysSo(t *testing.T) {

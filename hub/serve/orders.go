@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/enrolment"
+	"flotilla.dev/hub/metrics"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/store"
 )
@@ -19,7 +20,7 @@ type orders struct {
 	loop  *node.Devices
 	store *store.Store
 	guard *access.Guard
-	ca    *renewer
+	ca    *enrolment.Renewer
 	tell  http.Handler // what the hub tells Prometheus
 }
 
@@ -32,7 +33,7 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		o.guard.Record(ctx, a)
 	}
 	if what, ok := strings.CutPrefix(order, "ca "); ok {
-		answer, err := o.ca.order(what)
+		answer, err := o.ca.Order(what)
 		if verb, which, _ := strings.Cut(what, "-"); verb != "status" {
 			did(verb, "authority", which, "", err)
 		}
@@ -42,13 +43,7 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 		return o.loop.Now().UTC().Format(time.RFC3339Nano), nil
 	}
 	if order == "metrics" {
-		var text page
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
-		if err != nil {
-			return "", err
-		}
-		o.tell.ServeHTTP(&text, r)
-		return text.String(), nil
+		return metrics.Text(ctx, o.tell)
 	}
 	if order != "resume" {
 		return "", fmt.Errorf("unknown order %q", order)
@@ -61,18 +56,3 @@ func (o orders) handle(ctx context.Context, by, order string) (answer string, er
 	}
 	return fmt.Sprintf("resumed %d devices", n), nil
 }
-
-// A page takes what a handler answers.
-type page struct {
-	bytes.Buffer
-	head http.Header
-}
-
-func (p *page) Header() http.Header {
-	if p.head == nil {
-		p.head = http.Header{}
-	}
-	return p.head
-}
-
-func (*page) WriteHeader(int) {}

@@ -1,9 +1,12 @@
 package serve
 
 import (
+	"context"
 	"net/http"
 
 	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/leader"
+	"flotilla.dev/hub/peer"
 )
 
 func (h *Hub) newPage(api http.Handler) *admin.Server {
@@ -16,4 +19,23 @@ func (h *Hub) newPage(api http.Handler) *admin.Server {
 		c.History = h.history.Window
 	}
 	return admin.New(c)
+}
+
+// members are the hubs of this database, the one that leads first; none: this hub is alone. The request
+// of ctx came by the one that is Here.
+func (h *Hub) members(ctx context.Context) (all []admin.Member) {
+	l := h.o.lead
+	if l == nil {
+		return nil
+	}
+	by := peer.By(ctx)
+	all = append(all, admin.Member{
+		Name: l.Member.Name, Address: l.Address(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true, Here: by.Name == "",
+	})
+	for _, s := range l.Standbys() {
+		all = append(all, admin.Member{
+			Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late, Here: by.Address == s.Address,
+		})
+	}
+	return all
 }

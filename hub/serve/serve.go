@@ -27,11 +27,14 @@ import (
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/cli/socket"
+	"flotilla.dev/hub/cluster"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/enrolment"
 	"flotilla.dev/hub/history"
 	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/inventory"
+	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/notify"
 	"flotilla.dev/hub/panics"
@@ -40,20 +43,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Listeners are where a hub is reached. Those that are nil are not served.
-type Listeners struct {
-	HTTPS, MQTT, Dev net.Listener
-	Peer             net.Listener // for the other hubs of its database
-}
-
-// Close closes all of them.
-func (l Listeners) Close() {
-	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev, l.Peer} {
-		if l != nil {
-			_ = l.Close()
-		}
-	}
-}
+// Listeners are where a hub is reached.
+type Listeners = cluster.Listeners
 
 // Options say what a hub is and where it is reached.
 type Options struct {
@@ -70,7 +61,7 @@ type Options struct {
 	Disk func(control.Store) control.Store
 	Net  func(node.Broker) node.Broker
 
-	lead *lead // nil: it knows of no other hubs
+	lead *cluster.Lead // nil: it knows of no other hubs
 }
 
 // A Gateway is where devices are: this hub's own broker, or the connection to another one.
@@ -98,12 +89,10 @@ type Hub struct {
 	keptURL   string                 // what commands are told of it
 	depot     *install.Depot
 	inventory *inventory.Reader // nil: there is none
-	renewals  *renewer
+	renewals  *enrolment.Renewer
 	notifier  *notify.Notifier
 	pauses    []store.Pause
 	history   *history.History // nil: nobody wants one
-	standbys  standbys
-	peerAt    atomic.Pointer[string] // where standbys are told that they reach this hub, which leads
 	mended    []state.Change
 	recovered *store.Recovery // nil: the database is as the hub has written it
 	web       func() *web     // made when it is first asked for
@@ -117,9 +106,8 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	cfg, log := o.Config, o.Log
 	so := store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}
 	if o.lead != nil {
-		member := o.lead.member
+		member := o.lead.Member
 		so.Member = &member
-		h.peerAt.Store(&member.Address)
 	}
 	var early store.Recollection
 	so.Reads = early.Read
@@ -127,7 +115,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	if o.lead != nil {
-		o.lead.beat(h.Store)
+		o.lead.Beat(h.Store)
 	}
 	st := h.Store
 	defer func() {
@@ -152,7 +140,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	h.authority.Now = func() time.Time { return began } // until there is a Loop
-	if h.server, err = h.authority.NewServer(o.names, log); err != nil {
+	if h.server, err = h.authority.NewServer(func() []string { return cluster.Names(cfg) }, log); err != nil {
 		return nil, err
 	}
 
@@ -183,14 +171,14 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h.authority.Now, h.Store.Now = h.Loop.Now, h.Loop.Now
 
 	h.Guard = access.New(access.Options{
-		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolments{h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
+		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolment.Enrolments{Loop: h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
 		MQTT: mqttAddresses(cfg, o.MQTT), Hubs: cfg.HTTPSAddresses, External: len(cfg.Brokers) > 0, Prefix: brokerPrefix(cfg), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
 	})
-	h.renewals = &renewer{authority: h.authority, loop: h.Loop, log: log}
+	h.renewals = &enrolment.Renewer{Authority: h.authority, Loop: h.Loop, Log: log}
 	if h.Broker, err = h.newGateway(start.Salt); err != nil {
 		return nil, err
 	}
-	h.Loop.Broker, h.Ask.Broker, h.renewals.broker = h.Broker, h.Broker, h.Broker
+	h.Loop.Broker, h.Ask.Broker, h.renewals.Broker = h.Broker, h.Broker, h.Broker
 	if o.Net != nil {
 		h.Loop.Broker = o.Net(h.Broker)
 	}
@@ -203,6 +191,18 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	return h, nil
 }
 
+// NewMember makes a hub that shares its database with others.
+func NewMember(o Options) *cluster.Member {
+	return cluster.New(cluster.Config{
+		Config: o.Config, Settings: AdmissionSettings(o.Config), Version: o.Version, Log: o.Log, Listeners: o.Listeners, Socket: o.Socket,
+		Lead: func(ctx context.Context, l *cluster.Lead) (cluster.Hub, error) {
+			o := o
+			o.lead, o.Listeners = l, l.Listeners
+			return New(ctx, o)
+		},
+	})
+}
+
 // deviceTLS lets in who has a certificate of a device that is enrolled, or of an observer.
 func (h *Hub) deviceTLS() *tls.Config {
 	return h.authority.MQTT(h.server, func(holder pki.Holder) error {
@@ -213,7 +213,7 @@ func (h *Hub) deviceTLS() *tls.Config {
 		if errors.Is(err, access.ErrForbidden) {
 			h.Guard.Note(store.Audit{Who: holder.Name, Via: "certificate", Verb: "connect", Resource: "nodes", Name: holder.Name, Code: http.StatusForbidden, Message: err.Error()})
 		} else if err == nil {
-			h.renewals.connected(holder)
+			h.renewals.Connected(holder)
 		}
 		return err
 	})
@@ -250,7 +250,7 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 
 // leave notes that this hub has ended, and hands the lead over where there are others.
 func (h *Hub) leave(ctx context.Context) {
-	if errors.Is(context.Cause(ctx), ErrDeposed) { // it has nothing to hand over, or cannot
+	if errors.Is(context.Cause(ctx), cluster.ErrDeposed) { // it has nothing to hand over, or cannot
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -278,10 +278,12 @@ func (h *Hub) prepare(ctx context.Context) error {
 			return fmt.Errorf("remember that devices are asked what they have stored: %w", err)
 		}
 	}
-	if err := h.tellLead(ctx); err != nil {
+	if h.o.lead != nil {
+		if _, err := h.Loop.Do(ctx, h.o.lead.News); err != nil {
 		return fmt.Errorf("tell that this hub leads: %w", err)
 	}
-	if err := moveEnrolments(ctx, h.Loop, h.Store, h.log); err != nil {
+	}
+	if err := enrolment.Move(ctx, h.Loop, h.Store, h.log); err != nil {
 		return err
 	}
 	if h.o.HTTPS != nil {
@@ -300,10 +302,12 @@ func (h *Hub) parts() []func(context.Context) error {
 	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("rights", h.Guard.RunRights), h.Store.Ended, kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
 	if h.o.HTTPS != nil {
 		w := h.web()
-		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return runWeb(ctx, &h.answering, w.server, h.o.HTTPS) })
+		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return listen.ServeHTTPS(ctx, &h.answering, w.server, h.o.HTTPS) })
 	}
-	if h.o.Peer != nil {
-		all = append(all, h.runPeers)
+	if h.o.lead != nil && h.o.Peer != nil {
+		all = append(all, func(ctx context.Context) error {
+			return h.o.lead.ServePeers(ctx, &h.answering, h.Handler(), h.authority.Peers(h.server))
+		})
 	}
 	if len(h.notifier.Targets) > 0 {
 		all = append(all, h.notifier.Run)
@@ -374,9 +378,8 @@ func (h *Hub) remembered(ctx context.Context, began time.Time, early *store.Reco
 	if s, mended, ok := early.Take(ctx, h.Store, began); ok {
 		return s, mended, nil
 	}
-	if at := h.o.lead; at != nil && at.fleet != nil {
-		s, mended := at.fleet.take(began)
-		if rev, err := h.Store.Revision(ctx); err == nil && rev == s.Revision {
+	if h.o.lead != nil {
+		if s, mended, ok := h.o.lead.Fleet(ctx, h.Store, began); ok {
 			return s, mended, nil
 		}
 	}

@@ -1,153 +1,26 @@
 package serve
 
 import (
-	"bufio"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
-	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
-	"time"
 
-	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/cluster"
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/listen"
 	"flotilla.dev/hub/peer"
-	"flotilla.dev/hub/pki"
-	"flotilla.dev/hub/store"
 )
-
-// Streams end with the right to them on real connections, and those whose handlers
-// cannot end, because their clients do not read, are cut.
-func TestStreamsEndWithTheRightToThem(t *testing.T) {
-	dir := t.TempDir()
-	st, err := store.Open(t.Context(), store.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	authority, err := pki.Open(dir + "/pki")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := authority.NewServer(func() []string { return []string{"127.0.0.1"} }, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &Hub{authority: authority, server: server, Guard: access.New(access.Options{Store: st, Authority: authority, Log: slog.New(slog.DiscardHandler)})}
-	if err := h.Guard.CreateUser(t.Context(), access.NewUser{Name: "olav", Password: "correct horse battery", Role: access.Operator}); err != nil {
-		t.Fatal(err)
-	}
-	over := make(chan string, 10)
-	handler := h.tied(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() { over <- r.URL.Path }()
-		if _, err := h.Guard.Authenticate(r); err != nil {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		rc := http.NewResponseController(w)
-		var out io.Writer = w
-		if r.URL.Path == "/upgraded" {
-			c, _, err := rc.Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			out = c
-			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
-		} else {
-			w.WriteHeader(http.StatusOK)
-			_ = rc.Flush()
-		}
-		if r.URL.Path == "/quiet" {
-			<-r.Context().Done()
-			return
-		}
-		for b := make([]byte, 64<<10); ; { // deaf to its context
-			if _, err := out.Write(b); err != nil {
-				return
-			}
-		}
-	}))
-	web := &http.Server{TLSConfig: authority.HTTPS(server), Handler: handler}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = listen.Serve(web, listen.New(l, listen.Limits{})) }()
-	defer web.Close()
-	token, err := h.Guard.CreateAPIToken(t.Context(), access.NewAPIToken{User: "olav", Life: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The same as it comes from a hub that stands by, whose own client does not read either.
-	passed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	peers := peerServer(peer.Accept(handler, func(leader.Standing) {}))
-	go func() { _ = peers.Serve(peer.Listen(passed, authority.Peers(server))) }()
-	defer peers.Close()
-	paths := []string{"/quiet", "/flood", "/upgraded"}
-	for i := range 2 * len(paths) {
-		path, to, config := paths[i%len(paths)], l, &tls.Config{InsecureSkipVerify: true}
-		if i >= len(paths) {
-			to, config = passed, authority.NewPeerClient("hub-b").Config("127.0.0.1")
-		}
-		c, err := tls.Dial("tcp", to.Addr().String(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		upgrade := ""
-		if path == "/upgraded" {
-			upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
-		}
-		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: 192.0.2.7\r\nAuthorization: Bearer %s\r\n%s\r\n", path, token, upgrade)
-		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil { // and no more
-			t.Fatal(line, err)
-		}
-	}
-	h2 := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
-	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String()+"/flood2", nil)
-	r.Header.Set("Authorization", "Bearer "+token)
-	answer, err := h2.Do(r)
-	if err != nil || answer.ProtoMajor != 2 {
-		t.Fatal(answer, err)
-	}
-	defer answer.Body.Close()
-	select {
-	case path := <-over:
-		t.Fatalf("%s has ended before its right", path)
-	default:
-	}
-	if err := h.Guard.DeleteUser(t.Context(), "olav"); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	for range 2*len(paths) + 1 {
-		select {
-		case path := <-over:
-			t.Logf("%s ended after %s", path, time.Since(began).Round(time.Millisecond))
-		case <-time.After(3 * time.Minute):
-			t.Fatal("a stream goes on")
-		}
-	}
-}
 
 // Who asks at a standby has as many requests under way at the hub that leads as who asks there.
 func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 	hub, people := wholeHub(t)
 	comes, release := make(chan bool), make(chan struct{})
-	leads := peer.Accept(tied(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, err := hub.Guard.Authenticate(r)
 		if comes <- err == nil; err != nil {
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -190,7 +63,7 @@ func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 // on it is no user, whose share of connections and requests it would take.
 func TestToTheHubThatPassedItOnADeviceIsNoUser(t *testing.T) {
 	hub, people := wholeHub(t)
-	leads := peer.Accept(tied(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	leads := peer.Accept(cluster.WatchSessions(hub.Guard, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := hub.Guard.Authenticate(r); err != nil {
 			t.Error(err)
 		}

@@ -9,10 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -21,10 +18,12 @@ import (
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/cluster"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/metrics"
 	"flotilla.dev/hub/node"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/peer"
@@ -45,14 +44,11 @@ func serveSchema(c echo.Context) error {
 	return c.Blob(http.StatusOK, "application/schema+json", firmwareconfigs.Schema())
 }
 
-// parting is how long what a right let in may take to say goodbye once the right has ended.
-const parting = 2 * time.Second
-
 func (h *Hub) newWeb() *web {
 	others := []other{
 		{kube.Other{Path: exportPath, Verb: "list", Resource: "audit"}, http.HandlerFunc(h.exportAudit)},
 		{kube.Other{Path: "/metrics", Verb: "get", Resource: "metrics"}, h.metrics()},
-		{kube.Other{Path: nodeMetricsPath, Verb: "get", Resource: "metrics"}, h.nodeMetrics()},
+		{kube.Other{Path: metrics.NodesPath, Verb: "get", Resource: "metrics"}, metrics.Nodes(h.Loop)},
 	}
 	others = append(others, profiles()...)
 	api := kube.New(kube.Config{
@@ -80,9 +76,16 @@ func (h *Hub) newWeb() *web {
 		e.GET(o.Path, echo.WrapHandler(h.only(o.Verb, o.Resource, o.handler)))
 	}
 	return &web{api, page, e, &http.Server{
-		Handler: caught(e, h.tied(e)), TLSConfig: h.authority.HTTPS(h.server),
+		Handler: caught(e, cluster.WatchSessions(h.Guard, e)), TLSConfig: h.authority.HTTPS(h.server),
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}}
+}
+
+// metrics answers what the hub tells Prometheus.
+func (h *Hub) metrics() http.Handler {
+	return metrics.Handler(metrics.Sources{
+		Version: h.o.Version, Loop: h.Loop, Broker: h.Broker, Store: h.Store, Authority: h.authority, Server: h.server, Inventory: h.inventory,
+	})
 }
 
 // An other is what the hub serves besides the API and the page.
@@ -123,52 +126,6 @@ func caught(e *echo.Echo, next http.Handler) http.Handler {
 	})
 }
 
-// tied ends what a request opens, whatever it is, when the right of its sender ends.
-func (h *Hub) tied(next http.Handler) http.Handler { return tied(h.Guard, next) }
-
-func tied(guard *access.Guard, next http.Handler) http.Handler {
-	passed := listen.Shares{Most: listen.UserRequests} // over the connections of other hubs, which are nobody's
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave := func() {}
-		defer func() { leave() }()
-		r, end := guard.WatchSession(r, func(u access.User) error {
-			if u.Role == access.Device { // has no business here but its renewals
-				return nil
-			}
-			peer.Known(r.Context(), w, u.Name)
-			if peer.Passed(r.Context()) != "" {
-				mine, ok := passed.Enter(u.Name)
-				if !ok {
-					return fmt.Errorf("%w: %w", access.ErrTooMany, listen.ErrBusy)
-				}
-				leave = mine
-				return nil
-			}
-			if err := listen.Known(r.Context(), u.Name); err != nil {
-				return fmt.Errorf("%w: %w", access.ErrTooMany, err)
-			}
-			return nil
-		})
-		ctx, served := r.Context(), make(chan struct{})
-		defer end()
-		defer close(served)
-		defer context.AfterFunc(ctx, func() {
-			defer panics.Catch("session")
-			if !errors.Is(context.Cause(ctx), access.ErrEnded) {
-				return
-			}
-			late := time.NewTimer(parting)
-			defer late.Stop()
-			select {
-			case <-served:
-			case <-late.C: // its client does not read, or has not gone
-				listen.Cut(ctx)
-			}
-		})()
-		next.ServeHTTP(w, r)
-	})
-}
-
 // hosts refuses requests for names that are not this hub's: a page of another
 // site must not reach it by pointing its own name here.
 func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
@@ -176,34 +133,11 @@ func (h *Hub) hosts(next echo.HandlerFunc) echo.HandlerFunc {
 		if peer.Passed(c.Request().Context()) != "" { // the hub that has passed it on has looked: it is one of its names
 			return next(c)
 		}
-		if code, why := checkHost(c.Response().Header(), c.Request(), h.server.Names()); why != "" {
+		if code, why := listen.CheckHost(c.Response().Header(), c.Request(), h.server.Names()); why != "" {
 			return c.String(code, why)
 		}
 		return next(c)
 	}
-}
-
-// checkHost says why a request is not for a hub of these names, and how to say so.
-func checkHost(header http.Header, r *http.Request, names []string) (code int, why string) {
-	host := r.Host
-	if name, port, err := net.SplitHostPort(host); err == nil {
-		if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
-			return http.StatusBadRequest, fmt.Sprintf("the request's Host has the port %.20q, which is none\n", port)
-		}
-		host = name
-	}
-	host = strings.ToLower(strings.Trim(host, "[]"))
-	ip, err := netip.ParseAddr(host)
-	if err == nil && ip.Zone() != "" { // it means something on one machine only, and may be any text
-		return http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n"
-	}
-	if err != nil && !slices.Contains(names, host) {
-		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or start it with --advertise-address\n", host)
-	}
-	if err != nil && r.TLS != nil && host != "localhost" { // which others serve, too; and addresses cannot have it
-		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days; names below are others' business
-	}
-	return 0, ""
 }
 
 // only lets through who may.
@@ -231,43 +165,12 @@ func (h *Hub) only(verb, resource string, next http.Handler) http.Handler {
 	})
 }
 
-// runWeb serves until ctx ends. open is done once requests that were open then have had five seconds.
-func runWeb(ctx context.Context, open *sync.WaitGroup, s *http.Server, l net.Listener) error {
-	s.BaseContext = func(net.Listener) context.Context { return ctx }
-	return serveUntil(ctx, open, s, func() error { return listen.Serve(s, listen.New(l, listen.Limits{})) })
-}
-
-// serveUntil returns when nobody can come any more, so that the next server may begin. Whoever ends what
-// requests need, or the process, waits for open.
-func serveUntil(ctx context.Context, open *sync.WaitGroup, s *http.Server, serve func() error) error {
-	open.Add(1)
-	stop := context.AfterFunc(ctx, func() {
-		defer open.Done()
-		defer panics.Catch("https")
-		short, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if s.Shutdown(short) != nil {
-			_ = s.Close()
-		}
-	})
-	defer func() {
-		if stop() {
-			open.Done()
-		}
-	}()
-	err := serve()
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return fmt.Errorf("serve HTTPS: %w", err)
-}
-
 // url is the address to give to people, as it was when keepURL looked.
 func (h *Hub) url() string {
 	if at := h.reached.Load(); at != nil {
 		return *at
 	}
-	return reachedAt(h.cfg, addr(h.o.HTTPS), h.o.names())
+	return reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 }
 
 // reachedAt is the address to give to people where HTTPS listens at another, on a machine of so many names.
@@ -280,7 +183,7 @@ func reachedAt(cfg config.Config, at string, machine []string) string {
 		host = cfg.AdvertiseAddress
 	case host == "" || err == nil && ip.IsUnspecified():
 		host = "localhost"
-		if own := ownAddress(machine); own.IsValid() {
+		if own := listen.OwnAddress(machine); own.IsValid() {
 			host = own.String()
 		}
 	}
@@ -301,7 +204,7 @@ func (h *Hub) urls() []string {
 // keepURL remembers where the page is, for tokens and kubeconfigs that are made here and by commands:
 // a machine may get its address, or another one, long after its hub has started.
 func (h *Hub) keepURL(ctx context.Context) error {
-	url := reachedAt(h.cfg, addr(h.o.HTTPS), h.o.names())
+	url := reachedAt(h.cfg, addr(h.o.HTTPS), cluster.Names(h.cfg))
 	former := h.reached.Swap(&url)
 	if former != nil && *former != url {
 		h.log.Info("the hub is reached at another address", "url", url, "former", *former)

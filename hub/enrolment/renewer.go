@@ -1,4 +1,4 @@
-package serve
+package enrolment
 
 import (
 	"context"
@@ -16,13 +16,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A renewer asks devices for a renewal that have not learned of the present
-// intermediate and root yet: they do, with their next certificate.
-type renewer struct {
-	authority *pki.Authority
-	loop      *node.Devices
-	broker    Gateway
-	log       *slog.Logger
+// A Renewer asks devices that do not know the present intermediate and root yet for a renewal: they
+// learn of them with their next certificate. It carries out the rotations that commands ask for.
+type Renewer struct {
+	Authority *pki.Authority
+	Loop      *node.Devices
+	Broker    interface {
+		Request(node, id string, r wire.Request) error
+		Disconnect(node string)
+		Online(node string) bool
+	}
+	Log *slog.Logger
 
 	mu    sync.Mutex
 	stale map[string]bool // connected with an old certificate, and not asked since
@@ -34,14 +38,14 @@ const (
 	renewMost  = 50 // devices that are asked at once: a renewal costs the hub some milliseconds
 )
 
-// connected notes what certificate a device has come with.
-func (r *renewer) connected(h pki.Holder) {
+// Connected notes what certificate a device has come with.
+func (r *Renewer) Connected(h pki.Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stale == nil {
 		r.stale = map[string]bool{}
 	}
-	if r.authority.PresentlySigned(h) {
+	if r.Authority.PresentlySigned(h) {
 		delete(r.stale, h.Name)
 	} else {
 		r.stale[h.Name] = true
@@ -50,12 +54,12 @@ func (r *renewer) connected(h pki.Holder) {
 
 // waiting are the nodes whose newest certificate is of a former intermediate, or
 // whose device has not got it.
-func (r *renewer) waiting() []string {
-	st := r.authority.Status()
+func (r *Renewer) waiting() []string {
+	st := r.Authority.Status()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var nodes []string
-	for rec := range state.Each[*state.Record](r.loop.Snapshot(), state.Records, "") {
+	for rec := range state.Each[*state.Record](r.Loop.Snapshot(), state.Records, "") {
 		if rec.Key != "" && (r.stale[rec.Name] || st.Outdated(rec.Expires.Time)) {
 			nodes = append(nodes, rec.Name)
 		}
@@ -65,7 +69,7 @@ func (r *renewer) waiting() []string {
 
 // rotated makes all stale that are connected when there is another intermediate: by the ends of
 // their certificates it could only be told as far as clocks were right.
-func (r *renewer) rotated(turn int) {
+func (r *Renewer) rotated(turn int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.turn == turn {
@@ -75,33 +79,34 @@ func (r *renewer) rotated(turn int) {
 	if r.stale == nil {
 		r.stale = map[string]bool{}
 	}
-	for rec := range state.Each[*state.Record](r.loop.Snapshot(), state.Records, "") {
-		if rec.Key != "" && r.broker.Online(rec.Name) {
+	for rec := range state.Each[*state.Record](r.Loop.Snapshot(), state.Records, "") {
+		if rec.Key != "" && r.Broker.Online(rec.Name) {
 			r.stale[rec.Name] = true
 		}
 	}
 }
 
-func (r *renewer) Run(ctx context.Context) error {
-	r.turn = r.authority.Status().Turn // who comes from now on says what it has
+// Run asks until ctx ends.
+func (r *Renewer) Run(ctx context.Context) error {
+	r.turn = r.Authority.Status().Turn // who comes from now on says what it has
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(renewEvery):
 		}
-		st := r.authority.Status()
+		st := r.Authority.Status()
 		if st.Former == nil && st.Olds == 0 {
 			continue // nothing to learn
 		}
 		r.rotated(st.Turn)
 		asked := 0
 		for _, node := range r.waiting() {
-			if asked >= renewMost || !r.broker.Online(node) {
+			if asked >= renewMost || !r.Broker.Online(node) {
 				continue
 			}
-			if err := r.broker.Request(node, strings.ToLower(ulid.Make().String()), wire.Request{Type: wire.RequestRenew}); err != nil {
-				r.log.Debug("ask for a renewal", "node", node, "err", err)
+			if err := r.Broker.Request(node, strings.ToLower(ulid.Make().String()), wire.Request{Type: wire.RequestRenew}); err != nil {
+				r.Log.Debug("ask for a renewal", "node", node, "err", err)
 				continue
 			}
 			asked++
@@ -112,19 +117,19 @@ func (r *renewer) Run(ctx context.Context) error {
 	}
 }
 
-// order carries out what `flotilla-hub ca` asks of the running hub.
-func (r *renewer) order(what string) (string, error) {
+// Order carries out what `flotilla-hub ca` asks of the running hub.
+func (r *Renewer) Order(what string) (string, error) {
 	waiting := r.waiting()
 	switch what {
 	case "status":
 		return r.describe(waiting), nil
 	case "rotate-root":
-		if err := r.authority.RotateRoot(); err != nil {
+		if err := r.Authority.RotateRoot(); err != nil {
 			return "", err
 		}
 		return "The root is new; the former one stays trusted until `flotilla-hub ca revoke`.\nConnected devices learn of it within a minute or two, others when they come. Join tokens made until now are refused: make new ones.\nKubeconfigs work until the revocation: give out new ones before it.", nil
 	case "rotate-intermediate":
-		if err := r.authority.RotateIntermediate(); err != nil {
+		if err := r.Authority.RotateIntermediate(); err != nil {
 			return "", err
 		}
 		return "The intermediate is new; certificates of the former one are good until `flotilla-hub ca revoke`.\nConnected devices get new ones within a minute or two. Join tokens stay good; give out new kubeconfigs before the revocation.", nil
@@ -132,21 +137,21 @@ func (r *renewer) order(what string) (string, error) {
 		if n := len(waiting); n > 0 && what == "revoke" {
 			return "", fmt.Errorf("%d devices have not renewed since the rotation, such as %s: they would have to join again by hand; wait for them, or say --force", n, strings.Join(waiting[:min(n, 5)], ", "))
 		}
-		if err := r.authority.Revoke(); err != nil {
+		if err := r.Authority.Revoke(); err != nil {
 			return "", err
 		}
 		for _, node := range waiting {
-			r.broker.Disconnect(node)
+			r.Broker.Disconnect(node)
 		}
 		return fmt.Sprintf("Only the present root and intermediate are trusted now. %d devices have to join again.", len(waiting)), nil
 	}
 	return "", fmt.Errorf("unknown order %q", what)
 }
 
-func (r *renewer) describe(waiting []string) string {
-	st := r.authority.Status()
+func (r *Renewer) describe(waiting []string) string {
+	st := r.Authority.Status()
 	var b strings.Builder
-	fmt.Fprintf(&b, "Root: until %s, pin %s\n", st.Root.NotAfter.Format(time.DateOnly), r.authority.Pin())
+	fmt.Fprintf(&b, "Root: until %s, pin %s\n", st.Root.NotAfter.Format(time.DateOnly), r.Authority.Pin())
 	fmt.Fprintf(&b, "Intermediate: since %s, until %s\n", st.Signed.Format(time.DateTime), st.Intermediate.NotAfter.Format(time.DateOnly))
 	if st.Protected {
 		b.WriteString("Keys: protected by a passphrase\n")

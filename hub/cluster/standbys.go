@@ -1,15 +1,12 @@
-package serve
+package cluster
 
 import (
 	"cmp"
-	"context"
 	"sort"
 	"sync"
 	"time"
 
-	"flotilla.dev/hub/admin"
 	"flotilla.dev/hub/leader"
-	"flotilla.dev/hub/peer"
 )
 
 const (
@@ -18,8 +15,8 @@ const (
 	maxStandbys   = 16
 )
 
-// standbys are the hubs that stand by, as the one that leads has heard of them. It is nobody's memory: the
-// next leader hears of them within seconds.
+// standbys are the hubs that stand by, as the one that leads has heard of them. They are not remembered:
+// the next leader hears of them within seconds.
 type standbys struct {
 	mu  sync.Mutex
 	all map[string]heardStandby // by address: two hubs of one machine have one name
@@ -65,19 +62,5 @@ func (s *standbys) list() (all []leader.Standing) {
 	sort.Slice(all, func(i, j int) bool {
 		return cmp.Or(cmp.Compare(all[i].Name, all[j].Name), cmp.Compare(all[i].Address, all[j].Address)) < 0
 	})
-	return all
-}
-
-// members are the hubs of this database, the one that leads first; none: this hub is alone. The request
-// of ctx came by the one that is Here.
-func (h *Hub) members(ctx context.Context) (all []admin.Member) {
-	if h.o.lead == nil {
-		return nil
-	}
-	by, own := peer.By(ctx), h.o.lead.member
-	all = append(all, admin.Member{Name: own.Name, Address: *h.peerAt.Load(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true, Here: by.Name == ""})
-	for _, s := range h.standbys.list() {
-		all = append(all, admin.Member{Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late, Here: by.Address == s.Address})
-	}
 	return all
 }

@@ -1,4 +1,4 @@
-package serve
+package cluster
 
 import (
 	"context"
@@ -38,8 +38,8 @@ func newFollower(id string, from interface {
 // Snapshot is the fleet as of the revision that was followed last.
 func (f *follower) Snapshot() state.Snapshot { return *f.current.Load() }
 
-// age is for how long it may not have been up to date.
-func (f *follower) age() time.Duration {
+// Age is for how long it may not have been up to date.
+func (f *follower) Age() time.Duration {
 	return time.Since(f.began) - time.Duration(f.read.Load())
 }
 

@@ -1,4 +1,4 @@
-package serve
+package enrolment
 
 import (
 	"context"
@@ -21,8 +21,8 @@ type joinRequest = certv1.CertificateSigningRequest
 
 // Await returns what was decided about a device that may not join before somebody
 // approves, and asks for that where it may begin to.
-func (e enrolments) Await(ctx context.Context, a access.Applicant) (v access.Verdict, err error) {
-	s := e.loop.Snapshot()
+func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Verdict, err error) {
+	s := e.Loop.Snapshot()
 	r := requestOf(a, time.Time{})
 	have := requestAt(s, r.Name)
 	if have == nil || have.Annotations[state.RequestKey] != a.Key {
@@ -32,10 +32,10 @@ func (e enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 		if !a.Begin {
 			return v, access.ErrNoRequest
 		}
-		if _, err := e.loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) { return began(s, a, now) }); err != nil {
+		if _, err := e.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) { return began(s, a, now) }); err != nil {
 			return v, err
 		}
-		if s, v.Begun = e.loop.Snapshot(), true; requestAt(s, r.Name) == nil {
+		if s, v.Begun = e.Loop.Snapshot(), true; requestAt(s, r.Name) == nil {
 			return v, fmt.Errorf("request %s has ended already", r.Name)
 		}
 		have = requestAt(s, r.Name)
@@ -156,7 +156,7 @@ func issued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err 
 
 // Withdraw ends the request of a device that may not join any more, with the token
 // by which it asked for that.
-func (e enrolments) Withdraw(ctx context.Context, key, token, why string) error {
+func (e Enrolments) Withdraw(ctx context.Context, key, token, why string) error {
 	find := func(s state.Snapshot) (found []state.Change) {
 		for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 			d := state.DecisionOn(r)
@@ -166,9 +166,9 @@ func (e enrolments) Withdraw(ctx context.Context, key, token, why string) error 
 		}
 		return found
 	}
-	if len(find(e.loop.Snapshot())) == 0 {
+	if len(find(e.Loop.Snapshot())) == 0 {
 		return nil
 	}
-	_, err := e.loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) { return find(s), nil })
+	_, err := e.Loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) { return find(s), nil })
 	return err
 }

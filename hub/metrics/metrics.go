@@ -1,6 +1,11 @@
-package serve
+// Package metrics is what a hub tells Prometheus. It reads what the hub keeps anyway when it is asked,
+// and counts nothing itself: a second counter could only be wrong. Package serve serves it, and the
+// standbys of package cluster.
+package metrics
 
 import (
+	"bytes"
+	"context"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,17 +23,18 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// metrics are what the hub tells Prometheus, read from what it keeps anyway: a
-// counter of its own could only be wrong.
-type metrics struct {
-	version   string
-	loop      *node.Devices
-	broker    Gateway
-	store     *store.Store
-	authority *pki.Authority
-	server    *pki.Server
-	list      *inventory.Reader // nil: there is none
+// Sources are what the metrics of a hub are read from.
+type Sources struct {
+	Version   string
+	Loop      *node.Devices
+	Broker    interface{ Stats() broker.Stats }
+	Store     *store.Store
+	Authority *pki.Authority
+	Server    *pki.Server
+	Inventory *inventory.Reader // nil: there is none
 }
+
+type hubCollector struct{ Sources }
 
 var (
 	metricNodes     = prometheus.NewDesc("flotilla_nodes", "Nodes by site and by what they mean for its state.", []string{"site", "state"}, nil)
@@ -73,18 +79,18 @@ var (
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
 )
 
-func (m metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m hubCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range allMetrics {
 		ch <- d
 	}
 }
 
-func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
 	defer panics.Catch("metrics")
 	send := func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, t, v, labels...)
 	}
-	s := m.loop.Snapshot()
+	s := m.Loop.Snapshot()
 	for site, c := range s.Counts() {
 		send(metricNodes, gauge, float64(c.Ready), site, "ready")
 		send(metricNodes, gauge, float64(c.NotReady), site, "not-ready")
@@ -107,18 +113,18 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 		send(metricObjects, gauge, float64(s.Len(k)), string(k))
 	}
 	send(metricRevision, gauge, float64(s.Revision))
-	send(metricPasses, counting, float64(m.loop.Passes()))
-	send(metricCommits, counting, float64(m.loop.Commits()))
-	send(metricHeld, counting, float64(m.loop.DeferredMessages()))
-	for sender, n := range m.loop.SlowPasses() {
+	send(metricPasses, counting, float64(m.Loop.Passes()))
+	send(metricCommits, counting, float64(m.Loop.Commits()))
+	send(metricHeld, counting, float64(m.Loop.DeferredMessages()))
+	for sender, n := range m.Loop.SlowPasses() {
 		send(metricSlow, counting, float64(n), sender)
 	}
 	for during, n := range panics.Counts() {
 		send(metricPanics, counting, float64(n), during)
 	}
-	send(metricUnsettled, counting, float64(m.loop.Unsettled()))
-	if m.list != nil {
-		if h, ok := m.list.Health(); ok {
+	send(metricUnsettled, counting, float64(m.Loop.Unsettled()))
+	if m.Inventory != nil {
+		if h, ok := m.Inventory.Health(); ok {
 			send(metricReadable, gauge, number(h.Readable))
 			send(metricMachines, gauge, float64(h.Machines))
 			if !h.Read.IsZero() {
@@ -126,10 +132,10 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 			}
 		}
 	}
-	st := m.broker.Stats()
+	st := m.Broker.Stats()
 	send(metricSessions, gauge, float64(st.Sessions))
 	send(metricConns, gauge, float64(st.Connections))
-	if c, external := m.broker.(*broker.Client); external {
+	if c, external := m.Broker.(*broker.Client); external {
 		send(metricBroker, gauge, number(c.Connected()))
 	}
 	send(metricUnstored, counting, float64(st.Unremembered))
@@ -147,7 +153,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the
 type sender func(d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string)
 
 // sendWork tells of pods, and of what devices have not taken yet.
-func (m metrics) sendWork(s state.Snapshot, send sender) {
+func (m hubCollector) sendWork(s state.Snapshot, send sender) {
 	phases, unplaced, behind := map[corev1.PodPhase]int{}, 0, 0
 	for p := range s.Pods("") {
 		phase := p.Status.Phase
@@ -160,7 +166,7 @@ func (m metrics) sendWork(s state.Snapshot, send sender) {
 		}
 	}
 	for n := range s.Nodes() {
-		if v := m.loop.Liveness(n.Name); v.Connected && v.Stored < v.Wanted {
+		if v := m.Loop.Liveness(n.Name); v.Connected && v.Stored < v.Wanted {
 			behind++
 		}
 	}
@@ -172,32 +178,57 @@ func (m metrics) sendWork(s state.Snapshot, send sender) {
 }
 
 // sendKeeping tells of what an operator has to keep: space, backups, certificates, a version.
-func (m metrics) sendKeeping(send sender) {
-	send(metricBuild, gauge, 1, m.version)
+func (m hubCollector) sendKeeping(send sender) {
+	send(metricBuild, gauge, 1, m.Version)
 	send(metricLeader, gauge, 1)
-	send(metricFull, gauge, number(m.store.Full()))
-	send(metricReach, gauge, number(m.store.Reachable()))
-	if taken, free, err := m.store.Space(); err == nil {
+	send(metricFull, gauge, number(m.Store.Full()))
+	send(metricReach, gauge, number(m.Store.Reachable()))
+	if taken, free, err := m.Store.Space(); err == nil {
 		send(metricDatabase, gauge, float64(taken))
 		send(metricFree, gauge, float64(free))
 	}
-	if last, err := m.store.LastBackup(); err != nil || last.IsZero() { // what is not there rings no alert
+	if last, err := m.Store.LastBackup(); err != nil || last.IsZero() { // what is not there rings no alert
 		send(metricBackup, gauge, 0)
 	} else {
 		send(metricBackup, gauge, float64(last.Unix()))
 	}
-	st := m.authority.Status()
+	st := m.Authority.Status()
 	send(metricExpiry, gauge, float64(st.Root.NotAfter.Unix()), "root")
 	if st.Intermediate != nil {
 		send(metricExpiry, gauge, float64(st.Intermediate.NotAfter.Unix()), "intermediate")
 	}
-	send(metricExpiry, gauge, float64(m.server.Expires().Unix()), "server")
+	send(metricExpiry, gauge, float64(m.Server.Expires().Unix()), "server")
 }
 
-// metrics answers what the hub tells Prometheus.
-func (h *Hub) metrics() http.Handler {
-	m := metrics{h.o.Version, h.Loop, h.Broker, h.Store, h.authority, h.server, h.inventory}
+// Handler answers what a hub tells Prometheus of itself and of the fleet.
+func Handler(from Sources) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(hubCollector{from}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
+
+// Text is what a handler of this package answers.
+func Text(ctx context.Context, h http.Handler) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	var p page
+	h.ServeHTTP(&p, r)
+	return p.String(), nil
+}
+
+// A page takes what a handler answers.
+type page struct {
+	bytes.Buffer
+	head http.Header
+}
+
+func (p *page) Header() http.Header {
+	if p.head == nil {
+		p.head = http.Header{}
+	}
+	return p.head
+}
+
+func (*page) WriteHeader(int) {}

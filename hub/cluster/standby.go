@@ -1,4 +1,4 @@
-package serve
+package cluster
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -39,7 +38,7 @@ func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error
 	}
 	var last error
 	for {
-		files, err := authorityOf(ctx, s)
+		files, err := Authority(ctx, s)
 		if err == nil && files != nil {
 			err = m.serveWith(ctx, s, f, files)
 		}
@@ -60,7 +59,7 @@ func (m *Member) serve(ctx context.Context, s *store.Standby, f *follower) error
 
 // serveWith serves until the authority is another one.
 func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, files map[string][]byte) error {
-	cfg := m.o.Config
+	cfg := m.c.Config
 	id, err := s.HubID(ctx)
 	if err != nil {
 		return err
@@ -76,7 +75,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 		return err
 	}
 	authority.Keep = func(map[string][]byte) error { return store.ErrStandby }
-	server, err := authority.NewServer(m.o.names, m.log)
+	server, err := authority.NewServer(m.names, m.log)
 	if err != nil {
 		return err
 	}
@@ -92,7 +91,7 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 		defer panics.Catch("rights")
 		_ = reads.guard.RunRights(sub)
 	}()
-	return runWeb(sub, &m.answering, &http.Server{
+	return listen.ServeHTTPS(sub, &m.answering, &http.Server{
 		Handler: m.handler(server, reads), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}, m.https.open())
 }
@@ -117,9 +116,9 @@ func (m *Member) watchAuthority(ctx context.Context, s *store.Standby, files map
 
 // handler answers what a standby can answer, and passes the rest on.
 func (m *Member) handler(server *pki.Server, reads *reads) http.Handler {
-	known := tied(reads.guard, reads)
+	known := WatchSessions(reads.guard, reads)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if code, why := checkHost(w.Header(), r, server.Names()); why != "" {
+		if code, why := listen.CheckHost(w.Header(), r, server.Names()); why != "" {
 			http.Error(w, strings.TrimSpace(why), code)
 			return
 		}
@@ -151,25 +150,4 @@ func (m *Member) health(w http.ResponseWriter, what, below string) {
 	default:
 		_, _ = fmt.Fprint(w, "ok")
 	}
-}
-
-// names are those under which this hub is reached.
-func (o Options) names() []string {
-	all := pki.LocalNames(o.Config.AdvertiseAddress)
-	if host, _, err := net.SplitHostPort(o.Config.PeerAddress); err == nil && host != "" {
-		all = append(all, host)
-	}
-	return all
-}
-
-// runPeers serves what standbys pass on.
-func (h *Hub) runPeers(ctx context.Context) error {
-	s := peerServer(peer.Accept(h.Handler(), h.standbys.hear))
-	s.ErrorLog, s.BaseContext = slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), func(net.Listener) context.Context { return ctx }
-	return serveUntil(ctx, &h.answering, s, func() error { return s.Serve(peer.Listen(h.o.Peer, h.authority.Peers(h.server))) })
-}
-
-// peerServer serves other hubs, which bound their clients themselves.
-func peerServer(next http.Handler) *http.Server {
-	return &http.Server{Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10, ConnContext: listen.One}
 }

@@ -1,4 +1,4 @@
-package serve
+package metrics
 
 import (
 	"net/http"
@@ -12,12 +12,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// nodeMetricsPath is apart from /metrics, for it grows with the fleet: less than 1 kB a node.
-const nodeMetricsPath = "/metrics/nodes"
+// NodesPath serves Nodes. It is not part of /metrics, because it grows with the fleet: less than 1 kB a node.
+const NodesPath = "/metrics/nodes"
 
-// nodeMetrics are what devices say of themselves, told to Prometheus by the hub: it asks
-// no device, and so a scrape costs their links nothing.
-type nodeMetrics struct{ loop *node.Devices }
+// A nodeCollector tells what devices have said of themselves: a scrape asks no device, and so costs
+// their links nothing.
+type nodeCollector struct{ loop *node.Devices }
 
 var (
 	ofNode        = []string{"node", "site"}
@@ -37,13 +37,13 @@ var (
 	allOfNode     = []*prometheus.Desc{nodeReady, nodeConnected, nodeSeen, nodeSkew, nodePods, nodeRestarts, nodeExpiry, nodeCPU, nodeMemory, nodeDisk, nodeHeat, nodeSupply, nodeRTT}
 )
 
-func (m nodeMetrics) Describe(ch chan<- *prometheus.Desc) {
+func (m nodeCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range allOfNode {
 		ch <- d
 	}
 }
 
-func (m nodeMetrics) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
+func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
 	defer panics.Catch("metrics")
 	s := m.loop.Snapshot()
 	for n := range s.Nodes() {
@@ -91,8 +91,9 @@ func number(is bool) float64 {
 	return 0
 }
 
-func (h *Hub) nodeMetrics() http.Handler {
+// Nodes answers what a hub tells Prometheus of each node.
+func Nodes(loop *node.Devices) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(nodeMetrics{h.Loop})
+	r.MustRegister(nodeCollector{loop})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }

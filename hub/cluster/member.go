@@ -1,4 +1,10 @@
-package serve
+// Package cluster is several hubs on one database: one leads, the others stand by, follow what it
+// writes, answer reads, pass everything else on to it (package peer), and take over when it is silent.
+//
+// A Member stands by, takes the leader's row (package leader decides when, package store holds it)
+// and then runs the Hub that package serve makes. It never decides about the fleet, and never
+// writes while it stands by.
+package cluster
 
 import (
 	"context"
@@ -7,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -16,23 +21,63 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/cli/socket"
+	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/leader"
+	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/metrics"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
 )
 
+// Config says what a member is, where it is reached, and what it becomes when it leads.
+type Config struct {
+	Config   config.Config
+	Settings admission.Settings // of the API that it serves while it stands by
+	Version  string
+	Log      *slog.Logger
+	Listeners
+	Socket string // the commands' on this machine; "": none
+
+	// Lead makes the hub that leads.
+	Lead func(ctx context.Context, l *Lead) (Hub, error)
+}
+
+// Listeners are where a hub is reached. Those that are nil are not served.
+type Listeners struct {
+	HTTPS, MQTT, Dev net.Listener
+	Peer             net.Listener // for the other hubs of its database
+}
+
+// Close closes all of them.
+func (l Listeners) Close() {
+	for _, l := range []net.Listener{l.HTTPS, l.MQTT, l.Dev, l.Peer} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+// A Hub is what a member runs while it leads.
+type Hub interface {
+	Run(ctx context.Context) error
+	Up() <-chan struct{}
+	Fleet() int
+	Answers(ctx context.Context) error
+}
+
 // A Member is a hub that shares its database with others. It stands by until it leads, and then
-// is a Hub as any other. One that leads no more ends: it is started again, and stands by.
+// runs a Hub. One that is deposed ends: it is started again, and stands by.
 type Member struct {
-	o     Options
+	c     Config
 	log   *slog.Logger
 	name  string
 	began time.Time
 
-	https, mqtt, dev, peers *gate
+	https, mqtt, dev, peers *acceptor
 
 	passer *peer.Forwarder
 	client atomic.Pointer[pki.PeerClient]
@@ -44,27 +89,38 @@ type Member struct {
 	answering sync.WaitGroup // as a standby
 }
 
-// NewMember makes a member of the listeners in o.
-func NewMember(o Options) *Member {
-	m := &Member{o: o, log: o.Log, began: time.Now(), up: make(chan struct{})}
-	m.https, m.mqtt, m.dev, m.peers = newGate(o.HTTPS), newGate(o.MQTT), newGate(o.Dev), newGate(o.Peer)
+// New makes a member of the listeners in c.
+func New(c Config) *Member {
+	m := &Member{c: c, log: c.Log, began: time.Now(), up: make(chan struct{})}
+	m.https, m.mqtt, m.dev, m.peers = newAcceptor(c.HTTPS), newAcceptor(c.MQTT), newAcceptor(c.Dev), newAcceptor(c.Peer)
 	m.name, _ = os.Hostname()
-	m.passer = peer.NewForwarder(m.peerTLS, m.standing, o.Log)
+	m.passer = peer.NewForwarder(m.peerTLS, m.standing, c.Log)
 	return m
 }
 
-// address is where other hubs reach this one now.
-func (m *Member) address() string { return peerAddress(m.o, m.o.names()) }
+func (m *Member) names() []string { return Names(m.c.Config) }
 
-// peerAddress is where other hubs reach this one, on a machine of so many names.
-func peerAddress(o Options, machine []string) string {
-	if o.Config.PeerAddress != "" || o.Peer == nil {
-		return o.Config.PeerAddress
+// address is where other hubs reach this one now.
+func (m *Member) address() string { return peerAddress(m.c.Config, m.c.Peer, m.names()) }
+
+// Names are those under which a hub is reached.
+func Names(cfg config.Config) []string {
+	all := pki.LocalNames(cfg.AdvertiseAddress)
+	if host, _, err := net.SplitHostPort(cfg.PeerAddress); err == nil && host != "" {
+		all = append(all, host)
 	}
-	_, port, _ := net.SplitHostPort(o.Peer.Addr().String())
-	host, _ := advertised(o.Config.AdvertiseAddress, o.Peer.Addr(), machine)
-	if o.Config.AdvertiseAddress != "" {
-		host = o.Config.AdvertiseAddress
+	return all
+}
+
+// peerAddress is where other hubs reach the one that listens at l, on a machine of so many names.
+func peerAddress(cfg config.Config, l net.Listener, machine []string) string {
+	if cfg.PeerAddress != "" || l == nil {
+		return cfg.PeerAddress
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	host, _ := listen.Advertised(cfg.AdvertiseAddress, l.Addr(), machine)
+	if cfg.AdvertiseAddress != "" {
+		host = cfg.AdvertiseAddress
 	}
 	return net.JoinHostPort(host, port)
 }
@@ -75,7 +131,7 @@ func (m *Member) clock() time.Duration { return time.Since(m.began) }
 // Run stands by, leads, and returns when ctx ends, or with ErrDeposed.
 func (m *Member) Run(ctx context.Context) (err error) {
 	defer func() {
-		for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+		for _, g := range []*acceptor{m.https, m.mqtt, m.dev, m.peers} {
 			_ = g.Close()
 		}
 	}()
@@ -96,17 +152,17 @@ func (m *Member) Run(ctx context.Context) (err error) {
 }
 
 func (m *Member) storeOptions() store.Options {
-	cfg := m.o.Config
-	return store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: m.o.Version, Log: m.log, AuditKept: cfg.AuditRetention}
+	cfg := m.c.Config
+	return store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: m.c.Version, Log: m.log, AuditKept: cfg.AuditRetention}
 }
 
 // open opens the database, however long that takes; nil: ctx has ended.
 func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 	refusing, end := context.WithCancel(ctx)
 	defer end()
-	for _, g := range []*gate{m.https, m.mqtt, m.dev, m.peers} {
+	for _, g := range []*acceptor{m.https, m.mqtt, m.dev, m.peers} {
 		go func() {
-			defer panics.Catch("gate")
+			defer panics.Catch("acceptor")
 			_ = g.refuse(refusing)
 		}()
 	}
@@ -138,7 +194,7 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 
 // stand follows the hub that leads and serves what a standby can, until this one has taken the
 // lead; nil: ctx has ended.
-func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
+func (m *Member) stand(ctx context.Context, s *store.Standby) (*Lead, error) {
 	id, err := s.HubID(ctx)
 	if err != nil {
 		return nil, err
@@ -148,8 +204,8 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 	sub, end := context.WithCancel(ctx)
 	defer end()
 	g, sub := errgroup.WithContext(sub)
-	for _, gate := range []*gate{m.mqtt, m.dev, m.peers} {
-		g.Go(func() error { return panics.Keep(sub, "gate", gate.refuse) })
+	for _, port := range []*acceptor{m.mqtt, m.dev, m.peers} {
+		g.Go(func() error { return panics.Keep(sub, "acceptor", port.refuse) })
 	}
 	g.Go(func() error {
 		return panics.Keep(sub, "standby", func(ctx context.Context) error { return m.follow(ctx, f) })
@@ -158,12 +214,12 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 		return panics.Keep(sub, "https", func(ctx context.Context) error { return m.serve(ctx, s, f) })
 	})
 	g.Go(func() error { return panics.Keep(sub, "standby", m.announce) })
-	if m.o.Socket != "" {
+	if m.c.Socket != "" {
 		g.Go(func() error {
-			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.o.Socket, m.orders(f)) })
+			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.c.Socket, m.orders(f)) })
 		})
 	}
-	var at *lead
+	var at *Lead
 	g.Go(func() error {
 		return panics.Keep(sub, "leader", func(ctx context.Context) (err error) {
 			defer end()
@@ -180,20 +236,14 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*lead, error) {
 
 // orders answers the commands of this machine: what a standby knows of itself, and for all else who leads.
 func (m *Member) orders(f *follower) socket.Handler {
-	metrics := standbyMetrics(m.o.Version, f)
+	text := metrics.Standby(m.c.Version, f)
 	return func(ctx context.Context, _, order string) (string, error) {
 		switch name, address := m.passer.Leader(); {
 		case order == "standing":
 			text, err := json.Marshal(m.standing())
 			return string(text), err
 		case order == "metrics":
-			var text page
-			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
-			if err != nil {
-				return "", err
-			}
-			metrics.ServeHTTP(&text, r)
-			return text.String(), nil
+			return metrics.Text(ctx, text)
 		case name == "":
 			return "", errors.New("this hub stands by, and nobody leads: try again in a few seconds")
 		default:
@@ -204,13 +254,13 @@ func (m *Member) orders(f *follower) socket.Handler {
 
 // standing is what this hub says of itself while it stands by.
 func (m *Member) standing() leader.Standing {
-	s := leader.Standing{Name: m.name, Address: m.address(), Version: m.o.Version, Since: m.began}
+	s := leader.Standing{Name: m.name, Address: m.address(), Version: m.c.Version, Since: m.began}
 	if f := m.fleet.Load(); f != nil {
-		s.Revision, s.Behind = f.Snapshot().Revision, f.age()
+		s.Revision, s.Behind = f.Snapshot().Revision, f.Age()
 	}
 	s.Leader, s.At = m.passer.Leader()
-	if m.o.HTTPS != nil {
-		host, port, _ := net.SplitHostPort(m.o.HTTPS.Addr().String())
+	if m.c.HTTPS != nil {
+		host, port, _ := net.SplitHostPort(m.c.HTTPS.Addr().String())
 		if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
 			host = "localhost"
 		}
@@ -253,7 +303,7 @@ func (m *Member) follow(ctx context.Context, f *follower) error {
 }
 
 // await takes the lead when it is its turn; nil: ctx has ended before.
-func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lead, error) {
+func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lead, error) {
 	var b leader.Belief
 	var told leader.Row
 	for ctx.Err() == nil {
@@ -271,12 +321,13 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*lea
 			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
 		}
 		if b.Decide(m.clock()) == leader.Take {
-			at := &lead{member: store.Member{Name: m.name, Address: m.address()}, fleet: f, before: b.Row}
+			at := &Lead{Member: store.Member{Name: m.name, Address: m.address()}, cfg: m.c.Config, log: m.log, fleet: f, before: b.Row}
+			at.address.Store(&at.Member.Address)
 			short, cancel := context.WithTimeout(ctx, leader.Lease)
-			token, err := s.Take(short, b.Row, at.member)
+			token, err := s.Take(short, b.Row, at.Member)
 			cancel()
 			if err == nil {
-				at.member.Token = token
+				at.Member.Token = token
 				m.passer.Lead("", "") // what was passed on to another hub ends
 				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
 				return at, nil
@@ -319,7 +370,7 @@ func (m *Member) Up() <-chan struct{} { return m.up }
 // Fleet is how many nodes there are at a hub that leads: to one that stands by no device comes.
 func (m *Member) Fleet() int {
 	if h := m.hub.Load(); h != nil {
-		return h.Fleet()
+		return (*h).Fleet()
 	}
 	return 0
 }
@@ -328,8 +379,8 @@ func (m *Member) Fleet() int {
 func (m *Member) Answers(ctx context.Context) error {
 	if h := m.hub.Load(); h != nil {
 		select {
-		case <-h.Up():
-			return h.Answers(ctx)
+		case <-(*h).Up():
+			return (*h).Answers(ctx)
 		default:
 		}
 	}

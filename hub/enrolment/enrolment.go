@@ -1,4 +1,9 @@
-package serve
+// Package enrolment keeps which device speaks for which node: enrolments stand in the fleet's records, so
+// that a Node and the rights of its device begin and end in one transaction. It also keeps the requests
+// of devices that wait for approval, and asks devices to renew certificates of a former authority.
+//
+// Package access asks it when a device joins; it checks no token and signs nothing itself.
+package enrolment
 
 import (
 	"context"
@@ -15,14 +20,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// enrolments are the fleet's records as those who let devices in see them: which key
-// speaks for which node. They are part of the fleet, so that a Node and the rights of
-// its device begin and end in one transaction.
-type enrolments struct{ loop *node.Devices }
+// Enrolments are the fleet's records as package access sees them.
+type Enrolments struct{ Loop *node.Devices }
 
 // Enrolment returns who speaks for a node.
-func (e enrolments) Enrolment(node string) (access.Enrolment, bool) {
-	rec := e.loop.Snapshot().Record(node)
+func (e Enrolments) Enrolment(node string) (access.Enrolment, bool) {
+	rec := e.Loop.Snapshot().Record(node)
 	if rec == nil || rec.Key == "" {
 		return access.Enrolment{}, false
 	}
@@ -34,8 +37,8 @@ func (e enrolments) Enrolment(node string) (access.Enrolment, bool) {
 
 // Enrol makes a key the one that speaks for a node. When it returns, that is durable,
 // the session of any other key is closed, and nothing that it says is heard.
-func (e enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
-	_, err := e.loop.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
+	_, err := e.Loop.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: en.Node, CreationTimestamp: metav1.NewTime(now)}}
 		if have := s.Record(en.Node); have != nil {
 			rec = have.DeepCopy()
@@ -64,8 +67,8 @@ func (e enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 }
 
 // Renewed notes that a node's key has a newer certificate.
-func (e enrolments) Renewed(ctx context.Context, name, key string, expires time.Time) error {
-	_, err := e.loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+func (e Enrolments) Renewed(ctx context.Context, name, key string, expires time.Time) error {
+	_, err := e.Loop.Do(ctx, func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
 		rec := s.Record(name)
 		if rec == nil || rec.Key != key {
 			return nil, fmt.Errorf("%w: node %s is another device since a moment ago", node.ErrStranger, name)
@@ -78,14 +81,14 @@ func (e enrolments) Renewed(ctx context.Context, name, key string, expires time.
 }
 
 // Dismissed returns what the holder of a key is to be told whose enrolment has ended.
-func (e enrolments) Dismissed(key string) *wire.Dismissed { return e.loop.Dismissed(key) }
+func (e Enrolments) Dismissed(key string) *wire.Dismissed { return e.Loop.Dismissed(key) }
 
 // metaMoved says that the enrolments are in the records.
 const metaMoved = "enrolments-moved"
 
-// moveEnrolments takes the enrolments of a database of an earlier version into the
+// Move takes the enrolments of a database of an earlier version into the
 // records. One whose Node had been deleted, and which had been left behind, ends.
-func moveEnrolments(ctx context.Context, loop *node.Devices, st *store.Store, log *slog.Logger) error {
+func Move(ctx context.Context, loop *node.Devices, st *store.Store, log *slog.Logger) error {
 	if _, err := st.Meta(ctx, metaMoved); err == nil {
 		return nil
 	}

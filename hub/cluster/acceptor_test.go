@@ -1,4 +1,4 @@
-package serve
+package cluster
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// TestAGateIsNeverClosedBetweenTwoServers: who comes in between waits for the second.
-func TestAGateIsNeverClosedBetweenTwoServers(t *testing.T) {
+// TestAnAcceptorIsNeverClosedBetweenTwoServers: a client that comes in between waits for the second.
+func TestAnAcceptorIsNeverClosedBetweenTwoServers(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGate(l)
-	defer g.Close()
+	a := newAcceptor(l)
+	defer a.Close()
 	dial := func() net.Conn {
 		t.Helper()
 		c, err := net.Dial("tcp", l.Addr().String())
@@ -28,7 +28,7 @@ func TestAGateIsNeverClosedBetweenTwoServers(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	refused := make(chan error, 1)
-	go func() { refused <- g.refuse(ctx) }()
+	go func() { refused <- a.refuse(ctx) }()
 	if _, err := dial().Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("a connection of a standby's was not closed: %v", err)
 	}
@@ -37,7 +37,7 @@ func TestAGateIsNeverClosedBetweenTwoServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	between := dial()
-	second := g.open()
+	second := a.open()
 	c, err := second.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -52,29 +52,29 @@ func TestAGateIsNeverClosedBetweenTwoServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := second.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a closed turn: %v", err)
+		t.Errorf("a closed slot: %v", err)
 	}
-	third := g.open()
-	_ = g.Close()
+	third := a.open()
+	_ = a.Close()
 	if _, err := third.Accept(); err == nil {
-		t.Error("a turn outlives its gate")
+		t.Error("a slot outlives its acceptor")
 	}
 }
 
 // A port that is closed lets nobody in, and the server behind it ends by itself and not with an error.
-func TestAGateThatEndsTellsNoServer(t *testing.T) {
+func TestAnAcceptorThatEndsTellsNoServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGate(l)
-	defer g.Close()
+	a := newAcceptor(l)
+	defer a.Close()
 	waiting, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer waiting.Close()
-	g.end()
+	a.end()
 	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		_ = c.Close()
 		t.Error("the port is open")
@@ -82,10 +82,10 @@ func TestAGateThatEndsTellsNoServer(t *testing.T) {
 	if _, err := waiting.Read(make([]byte, 1)); err == nil {
 		t.Error("who waited still waits")
 	}
-	turn := g.open()
+	slot := a.open()
 	accepted := make(chan error, 1)
 	go func() {
-		_, err := turn.Accept()
+		_, err := slot.Accept()
 		accepted <- err
 	}()
 	select {
@@ -93,7 +93,7 @@ func TestAGateThatEndsTellsNoServer(t *testing.T) {
 		t.Errorf("the server was told %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	_ = turn.Close()
+	_ = slot.Close()
 	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}

@@ -1,8 +1,7 @@
-package serve
+package cluster
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,15 +10,11 @@ import (
 
 	coordv1 "k8s.io/api/coordination/v1"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/leader"
-	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/metrics"
 	"flotilla.dev/hub/peer"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/state"
@@ -29,9 +24,8 @@ import (
 // revisionHeader says up to which revision a standby knows the fleet that answers.
 const revisionHeader = "Flotilla-Revision"
 
-// reads answers at a standby who reads what the hubs' database has. It says yes alone: whoever is
-// not known here, or may not, and whatever else is asked goes to the hub that leads, which refuses
-// with a reason and writes that down.
+// reads answers reads of what the database has. It only answers callers that it knows and that may
+// read; everything else goes to the hub that leads, which refuses with a reason and audits that.
 type reads struct {
 	guard   *access.Guard
 	api     *kube.Server
@@ -44,8 +38,8 @@ type reads struct {
 func (m *Member) reads(s *store.Standby, authority *pki.Authority, f *follower) *reads {
 	guard := access.New(access.Options{Store: s.People(), Authority: authority, Log: m.log, Now: authority.Now, Fleet: noFleet{}})
 	return &reads{
-		guard: guard, fleet: f, leader: m.passer.Leader, next: m.passer, metrics: standbyMetrics(m.o.Version, f),
-		api: kube.New(kube.Config{Fleet: followed{f}, Leases: noLeases{}, Access: guard, Settings: AdmissionSettings(m.o.Config), Version: m.o.Version, Log: m.log}),
+		guard: guard, fleet: f, leader: m.passer.Leader, next: m.passer, metrics: metrics.Standby(m.c.Version, f),
+		api: kube.New(kube.Config{Fleet: followed{f}, Leases: noLeases{}, Access: guard, Settings: m.c.Settings, Version: m.c.Version, Log: m.log}),
 	}
 }
 
@@ -144,7 +138,7 @@ func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("resourceVersion") != "0" {
 		err = s.fleet.catchUp(r.Context())
 	}
-	if err != nil || s.fleet.age() > leader.Late {
+	if err != nil || s.fleet.Age() > leader.Late {
 		s.next.ServeHTTP(w, r)
 		return
 	}
@@ -155,35 +149,4 @@ func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(peer.StandbyHeader, leads)
 	w.Header().Set(revisionHeader, strconv.FormatUint(s.fleet.Snapshot().Revision, 10))
 	s.api.ServeHTTP(w, r)
-}
-
-// A standbyCollector is what a standby tells Prometheus of itself.
-type standbyCollector struct {
-	version string
-	fleet   *follower
-}
-
-var (
-	metricLeader = prometheus.NewDesc("flotilla_leader", "1 at the hub that leads, 0 at one that stands by.", nil, nil)
-	metricLag    = prometheus.NewDesc("flotilla_standby_lag_seconds", "How long ago a hub that stands by was up to date with the database; not there at the one that leads.", nil, nil)
-)
-
-func (standbyCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{metricLeader, metricLag, metricRevision, metricBuild} {
-		ch <- d
-	}
-}
-
-func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine of the library
-	defer panics.Catch("metrics")
-	ch <- prometheus.MustNewConstMetric(metricLeader, gauge, 0)
-	ch <- prometheus.MustNewConstMetric(metricLag, gauge, c.fleet.age().Seconds())
-	ch <- prometheus.MustNewConstMetric(metricRevision, gauge, float64(c.fleet.Snapshot().Revision))
-	ch <- prometheus.MustNewConstMetric(metricBuild, gauge, 1, c.version)
-}
-
-func standbyMetrics(version string, f *follower) http.Handler {
-	r := prometheus.NewRegistry()
-	r.MustRegister(standbyCollector{version, f}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)})
 }

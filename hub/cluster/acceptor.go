@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"flotilla.dev/hub/panics"
+)
+
+// An acceptor is a listener that two servers use one after the other, without a moment at which
+// the port is closed: a client that comes in between waits.
+type acceptor struct {
+	net.Listener
+	comes chan net.Conn
+	shut  chan struct{} // the port is closed
+	over  chan struct{}
+	once  sync.Once
+	err   error // why the listener ended; known once over is closed
+}
+
+// newAcceptor accepts from l; nil: there is no such listener.
+func newAcceptor(l net.Listener) *acceptor {
+	if l == nil {
+		return nil
+	}
+	a := &acceptor{Listener: l, comes: make(chan net.Conn), shut: make(chan struct{}), over: make(chan struct{})}
+	go a.accept()
+	return a
+}
+
+func (a *acceptor) accept() {
+	defer panics.Catch("acceptor")
+	for {
+		c, err := a.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			select {
+			case <-a.shut:
+				return
+			default:
+			}
+			a.once.Do(func() { a.err = err; close(a.over) })
+			return
+		}
+		if err != nil { // too many files are open, for a moment
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		select {
+		case a.comes <- c:
+		case <-a.shut:
+			_ = c.Close()
+			return
+		case <-a.over:
+			_ = c.Close()
+			return
+		}
+	}
+}
+
+// Close ends the listener itself.
+func (a *acceptor) Close() error {
+	if a == nil {
+		return nil
+	}
+	err := a.Listener.Close()
+	a.once.Do(func() { a.err = net.ErrClosed; close(a.over) })
+	return err
+}
+
+// end closes the port, once. The server that has its slot is not told: it ends by itself, and no client
+// comes any more.
+func (a *acceptor) end() {
+	if a == nil {
+		return
+	}
+	close(a.shut)
+	_ = a.Listener.Close()
+}
+
+// open returns the slot of the next server: a listener whose Close leaves the port open.
+func (a *acceptor) open() net.Listener {
+	if a == nil {
+		return nil
+	}
+	return &slot{acceptor: a, closed: make(chan struct{})}
+}
+
+// A slot is the time of one server at an acceptor.
+type slot struct {
+	*acceptor
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (s *slot) Accept() (net.Conn, error) {
+	select {
+	case <-s.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	select {
+	case c := <-s.comes:
+		return c, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	case <-s.over:
+		return nil, s.err
+	}
+}
+
+func (s *slot) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+// refuse closes every connection that comes, until ctx ends: a client that knows another address
+// goes there.
+func (a *acceptor) refuse(ctx context.Context) error {
+	if a == nil {
+		return nil
+	}
+	t := a.open()
+	defer context.AfterFunc(ctx, func() {
+		defer panics.Catch("acceptor")
+		_ = t.Close()
+	})()
+	for {
+		c, err := t.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"flotilla.dev/hub/config"
+	"flotilla.dev/hub/pki"
+	"flotilla.dev/hub/store"
+)
+
+// keptAuthority is the name under which the hubs of a database keep their authority.
+const keptAuthority = "authority"
+
+// Authority reads the certificate authority that the hubs of a database share; nil: none was made.
+func Authority(ctx context.Context, from interface {
+	Kept(ctx context.Context, name string) ([]byte, error)
+}) (files map[string][]byte, err error) {
+	text, err := from.Kept(ctx, keptAuthority)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &files)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the database's certificate authority: %w", err)
+	}
+	return files, nil
+}
+
+// ShareAuthority opens the authority of these files, which the hubs of the database share, and stores
+// every change of it there. nil: the first hub gives the others its own.
+func ShareAuthority(ctx context.Context, st *store.Store, cfg config.Config, files map[string][]byte) (*pki.Authority, error) {
+	id, err := st.HubID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keep := func(all map[string][]byte) error {
+		text, err := json.Marshal(all)
+		if err == nil {
+			err = st.Keep(context.WithoutCancel(ctx), keptAuthority, text)
+		}
+		return err
+	}
+	if files == nil {
+		first, err := pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+		if err == nil {
+			_, err = first.FirmwareKey()
+		}
+		if err == nil {
+			files, err = first.Files()
+		}
+		if err == nil {
+			err = keep(files)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("give the other hubs the certificate authority: %w", err)
+		}
+	}
+	if err := pki.Install(cfg.DataDir, id, files); err != nil {
+		return nil, err
+	}
+	authority, err := pki.OpenWith(cfg.DataDir, cfg.CAPassphraseFile)
+	if err == nil {
+		authority.Keep = keep
+	}
+	return authority, err
+}

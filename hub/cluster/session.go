@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/listen"
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/peer"
+)
+
+// closeGrace is how long a response may take to end once the right to it has ended.
+const closeGrace = 2 * time.Second
+
+// WatchSessions ends a request, and what it has opened, when the right of its sender ends. It counts the
+// requests of a user that another hub has passed on as it counts those that come here.
+func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
+	passed := listen.Shares{Most: listen.UserRequests} // over the connections of other hubs, which belong to no user
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave := func() {}
+		defer func() { leave() }()
+		r, end := guard.Tie(r, func(u access.User) error {
+			if u.Role == access.Device { // has no business here but its renewals
+				return nil
+			}
+			peer.Known(r.Context(), w, u.Name)
+			if peer.Passed(r.Context()) != "" {
+				mine, ok := passed.Enter(u.Name)
+				if !ok {
+					return fmt.Errorf("%w: %w", access.ErrTooMany, listen.ErrBusy)
+				}
+				leave = mine
+				return nil
+			}
+			if err := listen.Known(r.Context(), u.Name); err != nil {
+				return fmt.Errorf("%w: %w", access.ErrTooMany, err)
+			}
+			return nil
+		})
+		ctx, served := r.Context(), make(chan struct{})
+		defer end()
+		defer close(served)
+		defer context.AfterFunc(ctx, func() {
+			defer panics.Catch("session")
+			if !errors.Is(context.Cause(ctx), access.ErrEnded) {
+				return
+			}
+			late := time.NewTimer(closeGrace)
+			defer late.Stop()
+			select {
+			case <-served:
+			case <-late.C: // its client does not read, or has not gone
+				listen.Cut(ctx)
+			}
+		})()
+		next.ServeHTTP(w, r)
+	})
+}
