@@ -122,7 +122,6 @@ var larger = map[string]int{
 	"device/hardware": 28,
 	"hub/admin":       90,
 	"hub/admission":   30,
-	"hub/state":       35,
 	"hub/store":       27,
 	"hub/workload":    28,
 }

@@ -3,10 +3,31 @@ package state
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"sort"
 
+	appsv1 "k8s.io/api/apps/v1"
+	authnv1 "k8s.io/api/authentication/v1"
+	authnv1beta1 "k8s.io/api/authentication/v1beta1"
+	authzv1 "k8s.io/api/authorization/v1"
+	scalev1 "k8s.io/api/autoscaling/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	certv1 "k8s.io/api/certificates/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"flotilla.dev/shared/fleet"
 )
 
 // A Kind names a kind of object by its plural, as it stands in API paths.
@@ -155,4 +176,82 @@ func path(namespace, name string) string {
 		return name
 	}
 	return namespace + "\x00" + name
+}
+
+// The groups of the API.
+var (
+	core           = Group{GroupVersion: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme}
+	apps           = Group{GroupVersion: appsv1.SchemeGroupVersion, AddToScheme: appsv1.AddToScheme}
+	batch          = Group{GroupVersion: batchv1.SchemeGroupVersion, AddToScheme: batchv1.AddToScheme}
+	certificates   = Group{GroupVersion: certv1.SchemeGroupVersion, AddToScheme: certv1.AddToScheme}
+	coordination   = Group{GroupVersion: coordv1.SchemeGroupVersion, AddToScheme: coordv1.AddToScheme}
+	discovery      = Group{GroupVersion: discoveryv1.SchemeGroupVersion, AddToScheme: discoveryv1.AddToScheme}
+	networking     = Group{GroupVersion: networkingv1.SchemeGroupVersion, AddToScheme: networkingv1.AddToScheme}
+	runtimes       = Group{GroupVersion: nodev1.SchemeGroupVersion, AddToScheme: nodev1.AddToScheme}
+	policies       = Group{GroupVersion: policyv1.SchemeGroupVersion, AddToScheme: policyv1.AddToScheme}
+	scheduling     = Group{GroupVersion: schedulingv1.SchemeGroupVersion, AddToScheme: schedulingv1.AddToScheme}
+	storage        = Group{GroupVersion: storagev1.SchemeGroupVersion, AddToScheme: storagev1.AddToScheme}
+	newEvents      = Group{GroupVersion: eventsv1.SchemeGroupVersion, AddToScheme: eventsv1.AddToScheme}
+	flotilla       = Group{GroupVersion: schema.GroupVersion{Group: fleet.Group, Version: fleet.Version}, Plain: true}
+	extensions     = Group{GroupVersion: schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}, Plain: true}
+	authentication = Group{GroupVersion: authnv1.SchemeGroupVersion, AddToScheme: authnv1.AddToScheme}
+	oldReview      = Group{GroupVersion: authnv1beta1.SchemeGroupVersion, AddToScheme: authnv1beta1.AddToScheme}
+	authorization  = Group{GroupVersion: authzv1.SchemeGroupVersion, AddToScheme: authzv1.AddToScheme}
+	usage          = Group{GroupVersion: metricsv1beta1.SchemeGroupVersion, AddToScheme: metricsv1beta1.AddToScheme}
+	autoscaling    = Group{GroupVersion: scalev1.SchemeGroupVersion, AddToScheme: scalev1.AddToScheme} // of subresources alone
+)
+
+// groups is every group in the order in which clients find them.
+var groups = []*Group{
+	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &scheduling, &storage, &newEvents, &flotilla, &extensions,
+	&authentication, &oldReview, &authorization, &usage, &autoscaling,
+}
+
+// Groups returns every version of a group that the API speaks.
+func Groups() []*Group { return groups }
+
+// What the API serves and nothing keeps. Those that are absent are empty lists: nothing
+// implements them, but tools and kubectl's own lists ask for them all the time, and fail
+// where they are not there.
+var unkept = [...]Row{
+	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly, Viewer: readOnly,
+		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port with hostPort"},
+	{Kind: "customresourcedefinitions", Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly,
+		Absent: "custom resources are not implemented: the list is always empty"},
+
+	{Kind: "selfsubjectreviews", Group: &authentication, Also: &oldReview, Name: "SelfSubjectReview", Verbs: createOnly, Viewer: createOnly},
+	{Kind: "selfsubjectaccessreviews", Group: &authorization, Name: "SelfSubjectAccessReview", Verbs: createOnly, Viewer: createOnly},
+	{Kind: "selfsubjectrulesreviews", Group: &authorization, Name: "SelfSubjectRulesReview", Verbs: createOnly, Viewer: createOnly},
+	{Kind: "subjectaccessreviews", Group: &authorization, Name: "SubjectAccessReview", Verbs: createOnly},
+	{Kind: "localsubjectaccessreviews", Group: &authorization, Name: "LocalSubjectAccessReview", Namespaced: true, Verbs: createOnly},
+
+	{Kind: Nodes, Group: &usage, Name: "NodeMetrics", Needs: Metrics, Verbs: []string{"get", "list"}},
+	{Kind: Pods, Group: &usage, Name: "PodMetrics", Namespaced: true, Needs: Metrics, Verbs: []string{"get", "list"}},
+}
+
+// A Resource is a kind under one of the paths where the API serves it.
+type Resource struct {
+	*Row
+	In *Group
+}
+
+// GroupVersionKind is what the API calls it there.
+func (r Resource) GroupVersionKind() schema.GroupVersionKind { return r.In.WithKind(r.Name) }
+
+// Empty tells whether it is served as a list that is always empty.
+func (r Resource) Empty() bool { return r.Absent != "" }
+
+// Served returns all that the API serves, in the order in which clients find it.
+func Served() (all []Resource) {
+	for _, rows := range [][]Row{kinds[:], unkept[:]} {
+		for i := range rows {
+			for _, in := range []*Group{rows[i].Group, rows[i].Also} {
+				if in != nil {
+					all = append(all, Resource{&rows[i], in})
+				}
+			}
+		}
+	}
+	sort.SliceStable(all, func(i, j int) bool { return slices.Index(groups, all[i].In) < slices.Index(groups, all[j].In) })
+	return all
 }

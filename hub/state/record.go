@@ -172,3 +172,132 @@ func (r *Record) DeepCopy() *Record {
 
 // DeepCopyObject implements runtime.Object.
 func (r *Record) DeepCopyObject() runtime.Object { return r.DeepCopy() }
+
+// A Dismissal is what a device is told whose enrolment has ended: it is let in for
+// nothing else. Its name is the hash of the key that spoke for the node, so that it
+// concerns nobody who joins under the same name later. It is shown to nobody.
+type Dismissal struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Node   string      `json:"node"`
+	Time   metav1.Time `json:"time"`
+	By     string      `json:"by,omitempty"` // the person, token or machinery that ended it
+	Reason string      `json:"reason"`
+	Until  metav1.Time `json:"until"` // then no certificate of the key is good for anything, and it is forgotten
+}
+
+// DeepCopy returns a copy that shares nothing that anyone changes.
+func (d *Dismissal) DeepCopy() *Dismissal {
+	out := *d
+	d.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+// DeepCopyObject implements runtime.Object.
+func (d *Dismissal) DeepCopyObject() runtime.Object { return d.DeepCopy() }
+
+// Dismissal returns what the holder of a key is to be told, nil for nothing.
+func (s Snapshot) Dismissal(key string) *Dismissal {
+	d, _ := s.Get(Key{Kind: Dismissals, Name: key}).(*Dismissal)
+	return d
+}
+
+// A Loss is what the hub remembers of a workload whose pods are lost as soon as they are
+// placed, so that it makes them again ever more rarely. It belongs to the workload, goes with
+// it or after a time of peace, and is shown to nobody. Its name is the workload's uid, and for a
+// DaemonSet, whose pods belong to their nodes, behind that the node's name; for a Job that counts
+// the failures of each index, the index. Of a CronJob it is that a quota had no room for its
+// next Job, and that the next one waits for the last.
+type Loss struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Strikes int              `json:"strikes"`          // how often in a row the replacement was lost too
+	Last    metav1.MicroTime `json:"last"`             // the newest strike
+	Owed    int              `json:"owed"`             // pods lost since then and not to be replaced yet
+	Failed  bool             `json:"failed,omitempty"` // whether the pod of that strike failed by itself, or was rejected: nobody drove it out
+
+	Failures int32 `json:"failures,omitempty"` // of an index of a Job: those that its limit counts, for as long as the Job is there
+
+	Waits metav1.Time `json:"waits,omitzero"` // the start of a CronJob that waits for its last Job to end, as it was told
+}
+
+// DeepCopy returns a copy that shares nothing.
+func (l *Loss) DeepCopy() *Loss {
+	out := *l
+	l.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *Loss) DeepCopyObject() runtime.Object { return l.DeepCopy() }
+
+// Of what the hub says of itself, and of what it publishes in every namespace.
+const (
+	HubName        = "hub"              // of the only advertisement
+	APIService     = "kubernetes"       // in the namespace default
+	DefaultAccount = "default"          // in every namespace
+	RootConfigMap  = "kube-root-ca.crt" // in every namespace
+	RootKey        = "ca.crt"           // of its data
+)
+
+// An Advertisement is what the hub says of itself, and shows to nobody as it is: where
+// its API is, and by which authority to know it. There is one.
+type Advertisement struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Address string `json:"address,omitempty"` // IPv4 or IPv6; "": none is known
+	Port    int32  `json:"port,omitempty"`
+	Root    string `json:"root,omitempty"` // certificates, PEM
+}
+
+// DeepCopyObject implements runtime.Object.
+func (a *Advertisement) DeepCopyObject() runtime.Object {
+	out := *a
+	a.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+// Advertisement returns what the hub says of itself, nil if nothing yet.
+func (s Snapshot) Advertisement() *Advertisement {
+	return get[*Advertisement](s, Key{Kind: Advertisements, Name: HubName})
+}
+
+// A FirmwareReport is what a device says of its boot configuration. Its texts are bounded
+// where they come in (package wire).
+type FirmwareReport struct {
+	Digest    string   `json:"digest,omitempty"`    // of what is kept now
+	Candidate string   `json:"candidate,omitempty"` // of what is staged or tried
+	State     string   `json:"state,omitempty"`     // as the reasons of the condition FirmwareReady
+	Backend   string   `json:"backend,omitempty"`
+	Trial     string   `json:"trial,omitempty"` // how it would try
+	Message   string   `json:"message,omitempty"`
+	Diff      string   `json:"diff,omitempty"` // the lines that would change
+	Bad       []string `json:"bad,omitempty"`  // digests that it went back from
+}
+
+// A FirmwareTurn is a node's part in a FirmwareRollout.
+type FirmwareTurn struct {
+	Rollout string `json:"rollout"`
+	Digest  string `json:"digest,omitempty"` // of the rollout's document that the node has been told
+	// Step is where its turn is: Draining, Trying or Overdue; empty: it has none.
+	Step  fleet.FirmwareNodeState `json:"step,omitempty"`
+	Since metav1.Time             `json:"since,omitempty"` // of Step
+	// NotBefore: its last turn ended before it began, because of Why; it is not tried again before.
+	NotBefore metav1.Time `json:"notBefore,omitempty"`
+	Why       string      `json:"why,omitempty"`
+	// Failed is why the hub itself gave the node up: its device never began. It counts until
+	// the rollout's retry is above Retry.
+	Failed string `json:"failed,omitempty"`
+	// Done: a turn of it ended as it should. A device that says afterwards that it is where it began
+	// has lost what it kept, and has no other turn until the rollout's retry is above Retry.
+	Done  bool  `json:"done,omitempty"`
+	Retry int64 `json:"retry,omitempty"`
+}
+
+// Rollout returns a FirmwareRollout, nil for none.
+func (s Snapshot) Rollout(name string) *fleet.FirmwareRollout {
+	return get[*fleet.FirmwareRollout](s, Key{Kind: FirmwareRollouts, Name: name})
+}

@@ -5,9 +5,11 @@ import (
 	"slices"
 
 	"github.com/robfig/cron/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // The labels that a Job gave its pods before they had a prefix; clients still ask for them.
@@ -74,4 +76,53 @@ func Schedule(c *batchv1.CronJobSpec) (cron.Schedule, error) {
 		text = "TZ=" + *c.TimeZone + " " + text
 	}
 	return cron.ParseStandard(text)
+}
+
+// PodUnreachable is a condition of a StatefulSet, and of a Deployment that recreates, that is ours: a pod of
+// it is on a device that does not answer, and no other is made in its place.
+const PodUnreachable appsv1.StatefulSetConditionType = "PodUnreachable"
+
+// RolloutBlocked is a condition of a StatefulSet that is ours: its newest revision waits for a pod of an older one
+// that does not become ready.
+const RolloutBlocked appsv1.StatefulSetConditionType = "RolloutBlocked"
+
+// Replicas is how many pods a workload with a number of its own asks for; 0: it has none.
+func Replicas(o Object) int32 {
+	n := new(int32)
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		n = o.Spec.Replicas
+	case *appsv1.StatefulSet:
+		n = o.Spec.Replicas
+	case *appsv1.ReplicaSet:
+		n = o.Spec.Replicas
+	case *corev1.ReplicationController:
+		n = o.Spec.Replicas
+	}
+	return max(ptr.Deref(n, 1), 0)
+}
+
+// Large is how many objects are walked whenever something becomes of one. More are walked once in a
+// while: the hub would do nothing else while they are all replaced.
+const Large = 1000
+
+// PodsOf is how many pods a workload has, as its status says: of a Job at most, as those that have
+// ended are among them for as long as they are kept.
+func PodsOf(s Snapshot, o Object) int {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return int(o.Status.Replicas)
+	case *appsv1.ReplicaSet:
+		return int(o.Status.Replicas)
+	case *corev1.ReplicationController:
+		return int(o.Status.Replicas)
+	case *appsv1.StatefulSet:
+		return int(o.Status.Replicas)
+	case *appsv1.DaemonSet:
+		return int(o.Status.CurrentNumberScheduled)
+	case *batchv1.Job:
+		st := &o.Status
+		return min(int(st.Active)+int(ptr.Deref(st.Terminating, 0))+int(st.Succeeded)+int(st.Failed), s.Len(Pods))
+	}
+	return 0
 }

@@ -3,9 +3,13 @@ package state
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 )
 
 // HasBlock tells whether a node has a block of addresses.
@@ -130,4 +134,38 @@ func (s Snapshot) Overlapping(p netip.Prefix) iter.Seq2[netip.Prefix, []string] 
 			}
 		}
 	}
+}
+
+// NodeFits tells whether a node matches the nodeSelector and the required node affinity of a pod.
+func NodeFits(spec *corev1.PodSpec, n *corev1.Node) bool {
+	fits, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec}).Match(n)
+	return err == nil && fits
+}
+
+// Tolerates tells whether one of the tolerations tolerates a taint. The operators that
+// compare numbers, alpha in Kubernetes, are none of ours.
+func Tolerates(all []corev1.Toleration, t *corev1.Taint) bool {
+	return schedcorev1.TolerationsTolerateTaint(klog.Logger{}, all, t, false)
+}
+
+// Fork is a copy of a node to make its next version of. Metadata, spec and
+// conditions are the copy's own; of the rest of its status, which only a device
+// changes, and that as a whole, both share what they point to. Objects in a
+// snapshot never change, and the feed keeps several versions of each: whole copies
+// were most of what a starting fleet took.
+func Fork(n *corev1.Node) *corev1.Node {
+	next := *n
+	n.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
+	n.Spec.DeepCopyInto(&next.Spec)
+	next.Status.Conditions = slices.Clone(n.Status.Conditions)
+	return &next
+}
+
+// ForkPod is a copy of a pod to make its next version of, of which only the status is another:
+// metadata and conditions are the copy's own. The rest both share; a device says it as a whole.
+func ForkPod(p *corev1.Pod) *corev1.Pod {
+	next := *p
+	p.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
+	next.Status.Conditions = slices.Clone(p.Status.Conditions)
+	return &next
 }
