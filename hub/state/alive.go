@@ -147,7 +147,8 @@ func spoke(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.P
 // and taints say: times in the API have whole seconds, and a taint that gives way to
 // another takes its moment along.
 type Outage struct {
-	Since  metav1.MicroTime `json:"since"`            // when Ready left True: to the millisecond, and so the order of eviction
+	// when Ready left True: to the millisecond, and so the order of eviction
+	Since  metav1.MicroTime `json:"since"`
 	Spells []Spell          `json:"spells,omitempty"` // earlier NoExecute taints of this outage, oldest first
 }
 
@@ -247,7 +248,8 @@ func Ceil(t time.Time) metav1.Time {
 // BoundAt returns when a pod was bound to its node. One that names its node itself is
 // bound as soon as it is there; its creation has its second cut off.
 func BoundAt(p *corev1.Pod) time.Time {
-	if c := PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+	if c := PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue &&
+		!c.LastTransitionTime.IsZero() {
 		return Ceil(c.LastTransitionTime.Time).Time
 	}
 	if p.CreationTimestamp.IsZero() {

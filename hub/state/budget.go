@@ -56,7 +56,8 @@ func CountBudget(s Snapshot, b *policyv1.PodDisruptionBudget, now time.Time) (c 
 		}
 		there++
 		ready := PodCondition(pod, corev1.PodReady)
-		if _, disrupted := c.Disrupted[pod.Name]; pod.DeletionTimestamp == nil && !disrupted && ready != nil && ready.Status == corev1.ConditionTrue {
+		if _, disrupted := c.Disrupted[pod.Name]; pod.DeletionTimestamp == nil && !disrupted && ready != nil &&
+			ready.Status == corev1.ConditionTrue {
 			c.Healthy++
 		}
 		ref := metav1.GetControllerOfNoCopy(pod)
@@ -111,7 +112,8 @@ type Scale struct {
 	Pods    int32     // that there should be
 }
 
-// ScaleOf returns the scale of an object, which may be nil; it is zero where budgets do not know how many pods it wants.
+// ScaleOf returns the scale of an object, which may be nil; it is zero where budgets do not know
+// how many pods it wants.
 func ScaleOf(o Object) Scale {
 	wanted := func(n *int32) int32 {
 		if n == nil {
@@ -160,7 +162,8 @@ func BudgetsOf(s Snapshot, pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget
 // nobody: it may go if the budget says so, or if all that are needed work without it.
 func (c BudgetCount) MayEvict(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	if ready := PodCondition(pod, corev1.PodReady); ready == nil || ready.Status != corev1.ConditionTrue {
-		if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow || c.Healthy >= c.Desired && c.Desired > 0 {
+		if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow ||
+			c.Healthy >= c.Desired && c.Desired > 0 {
 			return true
 		}
 	}
@@ -240,7 +243,8 @@ func (h *Hold) String() string {
 	case h.Several:
 		return "it has more than one PodDisruptionBudget, which evictions do not support"
 	}
-	return fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", h.Budget, h.Count.Desired, h.Count.Healthy)
+	return fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", h.Budget, h.Count.Desired,
+		h.Count.Healthy)
 }
 
 // HeldBy is HoldOn in words, "" for nothing.

@@ -16,7 +16,10 @@ import (
 type txn struct {
 	Snapshot
 	copied [len(kinds)]bool
-	own    struct{ uid, owned, onNode, usage, repel, lean, rank, inSite, waits, counts, blocks, bare, said, drains, claimants, volumesOn bool }
+	own    struct {
+		uid, owned, onNode, usage, repel, lean, rank, inSite, waits, counts, blocks, bare, said, drains bool
+		claimants, volumesOn                                                                            bool
+	}
 }
 
 func (t *txn) table(k Kind) *table[Object] {
@@ -152,7 +155,8 @@ func held(p *corev1.Pod) (node string, live, repels, leans bool) {
 		return p.Spec.NodeName, live, false, false
 	}
 	near, away := Preferences(p)
-	return p.Spec.NodeName, live, a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0,
+	return p.Spec.NodeName, live, a.PodAntiAffinity != nil &&
+			len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0,
 		len(near)+len(away)+len(RequiredNear(p)) > 0
 }
 
@@ -331,7 +335,8 @@ func (t *txn) count(v view, sign int) {
 
 // swapBlocks keeps the index of the nodes' address blocks, and the nodes without one.
 func (t *txn) swapBlocks(old, next *corev1.Node) {
-	if old != nil && next != nil && old.Spec.PodCIDR == next.Spec.PodCIDR && slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs) &&
+	if old != nil && next != nil && old.Spec.PodCIDR == next.Spec.PodCIDR &&
+		slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs) &&
 		old.CreationTimestamp.Equal(&next.CreationTimestamp) {
 		return
 	}

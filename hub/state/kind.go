@@ -198,12 +198,14 @@ var (
 	oldReview      = Group{GroupVersion: authnv1beta1.SchemeGroupVersion, AddToScheme: authnv1beta1.AddToScheme}
 	authorization  = Group{GroupVersion: authzv1.SchemeGroupVersion, AddToScheme: authzv1.AddToScheme}
 	usage          = Group{GroupVersion: metricsv1beta1.SchemeGroupVersion, AddToScheme: metricsv1beta1.AddToScheme}
-	autoscaling    = Group{GroupVersion: scalev1.SchemeGroupVersion, AddToScheme: scalev1.AddToScheme} // of subresources alone
+	// of subresources alone
+	autoscaling = Group{GroupVersion: scalev1.SchemeGroupVersion, AddToScheme: scalev1.AddToScheme}
 )
 
 // groups is every group in the order in which clients find them.
 var groups = []*Group{
-	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &scheduling, &storage, &newEvents, &flotilla, &extensions,
+	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &scheduling,
+	&storage, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 
@@ -214,16 +216,31 @@ func Groups() []*Group { return groups }
 // implements them, but tools and kubectl's own lists ask for them all the time, and fail
 // where they are not there.
 var unkept = [...]Row{
-	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly, Viewer: readOnly,
-		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port with hostPort"},
-	{Kind: "customresourcedefinitions", Group: &extensions, Name: "CustomResourceDefinition", Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly,
+	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly,
+		Viewer: readOnly,
+		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port " +
+			"with hostPort"},
+	{Kind: "customresourcedefinitions", Group: &extensions, Name: "CustomResourceDefinition",
+		Short: []string{"crd", "crds"}, Verbs: readOnly, Viewer: readOnly,
 		Absent: "custom resources are not implemented: the list is always empty"},
 
-	{Kind: "selfsubjectreviews", Group: &authentication, Also: &oldReview, Name: "SelfSubjectReview", Verbs: createOnly, Viewer: createOnly},
-	{Kind: "selfsubjectaccessreviews", Group: &authorization, Name: "SelfSubjectAccessReview", Verbs: createOnly, Viewer: createOnly},
-	{Kind: "selfsubjectrulesreviews", Group: &authorization, Name: "SelfSubjectRulesReview", Verbs: createOnly, Viewer: createOnly},
+	{
+		Kind: "selfsubjectreviews", Group: &authentication, Also: &oldReview, Name: "SelfSubjectReview", Verbs: createOnly,
+		Viewer: createOnly,
+	},
+	{
+		Kind: "selfsubjectaccessreviews", Group: &authorization, Name: "SelfSubjectAccessReview", Verbs: createOnly,
+		Viewer: createOnly,
+	},
+	{
+		Kind: "selfsubjectrulesreviews", Group: &authorization, Name: "SelfSubjectRulesReview", Verbs: createOnly,
+		Viewer: createOnly,
+	},
 	{Kind: "subjectaccessreviews", Group: &authorization, Name: "SubjectAccessReview", Verbs: createOnly},
-	{Kind: "localsubjectaccessreviews", Group: &authorization, Name: "LocalSubjectAccessReview", Namespaced: true, Verbs: createOnly},
+	{
+		Kind: "localsubjectaccessreviews", Group: &authorization, Name: "LocalSubjectAccessReview", Namespaced: true,
+		Verbs: createOnly,
+	},
 
 	{Kind: Nodes, Group: &usage, Name: "NodeMetrics", Needs: Metrics, Verbs: []string{"get", "list"}},
 	{Kind: Pods, Group: &usage, Name: "PodMetrics", Namespaced: true, Needs: Metrics, Verbs: []string{"get", "list"}},

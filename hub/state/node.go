@@ -59,9 +59,10 @@ type Blocks struct {
 // Blocks returns the blocks with so many leading bits that begin in the range.
 func (s Snapshot) Blocks(in netip.Prefix, bits int) Blocks {
 	first := blockKey(netip.PrefixFrom(in.Masked().Addr(), bits))
-	return Blocks{s.blocks, rank(s.blocks, func(key string) bool { return key >= first }), rank(s.blocks, func(key string) bool {
-		return key >= first && !(key[:2] == first[:2] && in.Contains(blockAt(key).Addr()))
-	})}
+	return Blocks{s.blocks, rank(s.blocks, func(key string) bool { return key >= first }),
+		rank(s.blocks, func(key string) bool {
+			return key >= first && !(key[:2] == first[:2] && in.Contains(blockAt(key).Addr()))
+		})}
 }
 
 // Len is how many there are.

@@ -138,15 +138,19 @@ func SettleReady(p *corev1.Pod, now time.Time) {
 	if len(p.Spec.ReadinessGates) == 0 || containers == nil {
 		return
 	}
-	ready := corev1.PodCondition{Type: corev1.PodReady, Status: containers.Status, Reason: containers.Reason, Message: containers.Message}
+	ready := corev1.PodCondition{
+		Type: corev1.PodReady, Status: containers.Status, Reason: containers.Reason, Message: containers.Message,
+	}
 	if ready.Status == corev1.ConditionTrue {
 		var shut []string
 		for _, g := range p.Spec.ReadinessGates {
 			switch c := PodCondition(p, g.ConditionType); {
 			case c == nil:
-				shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", g.ConditionType))
+				shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",
+					g.ConditionType))
 			case c.Status != corev1.ConditionTrue:
-				shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", g.ConditionType, c.Status))
+				shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", g.ConditionType,
+					c.Status))
 			}
 		}
 		if len(shut) > 0 {

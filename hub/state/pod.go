@@ -139,13 +139,16 @@ func Resizing(p *corev1.Pod) bool {
 				continue
 			}
 			want := &list[at].Resources
-			if !fleet.SameResources(want.Requests, st.AllocatedResources) || !fleet.SameResources(want.Requests, st.Resources.Requests) || !fleet.SameResources(want.Limits, st.Resources.Limits) {
+			if !fleet.SameResources(want.Requests, st.AllocatedResources) ||
+				!fleet.SameResources(want.Requests, st.Resources.Requests) ||
+				!fleet.SameResources(want.Limits, st.Resources.Limits) {
 				return true
 			}
 		}
 		return false
 	}
-	return differs(p.Spec.Containers, p.Status.ContainerStatuses) || differs(p.Spec.InitContainers, p.Status.InitContainerStatuses)
+	return differs(p.Spec.Containers, p.Status.ContainerStatuses) ||
+		differs(p.Spec.InitContainers, p.Status.InitContainerStatuses)
 }
 
 // HostPorts returns the ports of the device that a pod takes as long as it runs: those of
@@ -189,7 +192,8 @@ func (u *Usage) Add(p *corev1.Pod) {
 // sameAsk tells whether a pod takes the same of its node as before.
 func sameAsk(a, b *corev1.Pod) bool {
 	one := func(x, y corev1.Container) bool {
-		return fleet.SameResources(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) && (x.RestartPolicy == nil) == (y.RestartPolicy == nil)
+		return fleet.SameResources(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) &&
+			(x.RestartPolicy == nil) == (y.RestartPolicy == nil)
 	}
 	whole := func(p *corev1.Pod) corev1.ResourceList {
 		if p.Spec.Resources == nil {
@@ -200,7 +204,8 @@ func sameAsk(a, b *corev1.Pod) bool {
 	if Resizing(a) || Resizing(b) {
 		return false // it is rare, and soon over
 	}
-	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
+	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) &&
+		slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
 		fleet.SameResources(a.Spec.Overhead, b.Spec.Overhead) && fleet.SameResources(whole(a), whole(b))
 }
 
@@ -215,7 +220,8 @@ const (
 // SystemClasses are the priority classes that are always there: what they are worth, and what for.
 var SystemClasses = []schedulingv1.PriorityClass{
 	systemClass(NodeCritical, 2000001000, "Used for system critical pods that must not be moved from their current node."),
-	systemClass(ClusterCritical, 2000000000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+	systemClass(ClusterCritical, 2000000000, "Used for system critical pods that must run in the cluster, but can be "+
+		"moved to another node if necessary."),
 }
 
 func systemClass(name string, value int32, text string) (c schedulingv1.PriorityClass) {

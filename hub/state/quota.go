@@ -66,7 +66,8 @@ func Charge(o Object, now time.Time) corev1.ResourceList {
 	return use
 }
 
-// counts tells whether a pod uses anything beside its name: not one that has finished, nor one that should long have stopped.
+// counts tells whether a pod uses anything beside its name: not one that has finished, nor one that
+// should long have stopped.
 func counts(p *corev1.Pod, now time.Time) bool {
 	if Terminated(p) {
 		return false
@@ -88,20 +89,23 @@ func QuotaEnds(p *corev1.Pod) time.Time {
 func computed(use, requests, limits corev1.ResourceList) {
 	for name, q := range requests {
 		switch {
-		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage, strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage,
+			strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
 			use[name], use[requestsPrefix+name] = q, q
 		case strings.Contains(string(name), "/"):
 			use[requestsPrefix+name] = q // extended: nothing but requests counts
 		}
 	}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory,
+		corev1.ResourceEphemeralStorage} {
 		if q, ok := limits[name]; ok {
 			use["limits."+name] = q
 		}
 	}
 }
 
-// Charged is what an object uses of a quota: of what it limits, and only where the object is in its scopes. Nil: nothing.
+// Charged is what an object uses of a quota: of what it limits, and only where the object is in its
+// scopes. Nil: nothing.
 func Charged(q *corev1.ResourceQuota, o Object, now time.Time) corev1.ResourceList {
 	if o.GetNamespace() != q.Namespace || !InScopes(q, o) {
 		return nil
@@ -124,7 +128,8 @@ func InScopes(q *corev1.ResourceQuota, o Object) bool {
 		all = append(all, q.Spec.ScopeSelector.MatchExpressions...)
 	}
 	pod, ok := o.(*corev1.Pod)
-	return len(all) == 0 || ok && !slices.ContainsFunc(all, func(r corev1.ScopedResourceSelectorRequirement) bool { return !inScope(pod, r) })
+	return len(all) == 0 || ok && !slices.ContainsFunc(all,
+		func(r corev1.ScopedResourceSelectorRequirement) bool { return !inScope(pod, r) })
 }
 
 func inScope(p *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
@@ -190,7 +195,9 @@ func looksAbroad(a *corev1.Affinity) bool {
 	if p := a.PodAntiAffinity; p != nil {
 		add(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
-	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool {
+		return len(t.Namespaces) > 0 || t.NamespaceSelector != nil
+	})
 }
 
 // QuotaStatus is a quota's status as it has to be: what it limits, and how much of that is used. next is when
@@ -265,9 +272,11 @@ func SameCharge(old, next Object) bool {
 	if !ok || !also {
 		claim, ok := old.(*corev1.PersistentVolumeClaim)
 		now, also := next.(*corev1.PersistentVolumeClaim)
-		return old != nil && next != nil && (!ok || !also || fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && sameClass(claim, now))
+		return old != nil && next != nil && (!ok || !also ||
+			fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && sameClass(claim, now))
 	}
-	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) && sameDeadline(was, is) &&
+	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) &&
+		sameDeadline(was, is) &&
 		equalGrace(was.ObjectMeta, is.ObjectMeta)
 }
 

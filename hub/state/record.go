@@ -28,12 +28,13 @@ type Record struct {
 	// Enrolled: a device has joined with a token, and may use TLS. Key is the hash of
 	// its public key, and the only one that speaks for the node; Expires is the end of
 	// its newest certificate. Site and Labels are those of Token, named by its id.
-	Enrolled metav1.Time       `json:"enrolled,omitempty"`
-	Key      string            `json:"key,omitempty"` // sha256 (SPKI), hex; empty: nobody has joined, the development listener may speak
-	Expires  metav1.Time       `json:"expires,omitempty"`
-	Token    string            `json:"token,omitempty"`
-	Site     string            `json:"site,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
+	Enrolled metav1.Time `json:"enrolled,omitempty"`
+	// sha256 (SPKI), hex; empty: nobody has joined, the development listener may speak
+	Key     string            `json:"key,omitempty"`
+	Expires metav1.Time       `json:"expires,omitempty"`
+	Token   string            `json:"token,omitempty"`
+	Site    string            `json:"site,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
 
 	// Extended are the extended resources that the device reports itself: all others in the
 	// Node's status are an administrator's.
@@ -84,7 +85,8 @@ type Record struct {
 func (r *Record) Withheld() string {
 	switch {
 	case r.Paused:
-		return "nothing is sent to its device until `flotilla-hub resume`: it has stored a newer desired state than this hub's"
+		return "nothing is sent to its device until `flotilla-hub resume`: it has stored a newer desired state than this " +
+			"hub's"
 	case r.Unmet:
 		return "its device has not said yet which desired state it has stored"
 	}
@@ -213,12 +215,14 @@ type Loss struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	Strikes int              `json:"strikes"`          // how often in a row the replacement was lost too
-	Last    metav1.MicroTime `json:"last"`             // the newest strike
-	Owed    int              `json:"owed"`             // pods lost since then and not to be replaced yet
-	Failed  bool             `json:"failed,omitempty"` // whether the pod of that strike failed by itself, or was rejected: nobody drove it out
+	Strikes int              `json:"strikes"` // how often in a row the replacement was lost too
+	Last    metav1.MicroTime `json:"last"`    // the newest strike
+	Owed    int              `json:"owed"`    // pods lost since then and not to be replaced yet
+	// whether the pod of that strike failed by itself, or was rejected: nobody drove it out
+	Failed bool `json:"failed,omitempty"`
 
-	Failures int32 `json:"failures,omitempty"` // of an index of a Job: those that its limit counts, for as long as the Job is there
+	// of an index of a Job: those that its limit counts, for as long as the Job is there
+	Failures int32 `json:"failures,omitempty"`
 
 	Waits metav1.Time `json:"waits,omitzero"` // the start of a CronJob that waits for its last Job to end, as it was told
 }

@@ -58,7 +58,9 @@ func DecisionOn(r *certv1.CertificateSigningRequest) Decision {
 }
 
 // RequestCondition returns a request's condition of the type, nil if it has none that holds.
-func RequestCondition(r *certv1.CertificateSigningRequest, t certv1.RequestConditionType) *certv1.CertificateSigningRequestCondition {
+func RequestCondition(
+	r *certv1.CertificateSigningRequest, t certv1.RequestConditionType,
+) *certv1.CertificateSigningRequestCondition {
 	for i := range r.Status.Conditions {
 		if c := &r.Status.Conditions[i]; c.Type == t && c.Status != corev1.ConditionFalse {
 			return c

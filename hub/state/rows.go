@@ -32,7 +32,8 @@ var kinds = [...]Row{
 		Viewer: readOnly,
 		New:    fresh[appsv1.ControllerRevision],
 	}, {
-		Kind: DaemonSets, Group: &apps, Name: "DaemonSet", Namespaced: true, Short: []string{"ds"}, All: true, Verbs: everything,
+		Kind: DaemonSets, Group: &apps, Name: "DaemonSet", Namespaced: true, Short: []string{"ds"}, All: true,
+		Verbs:  everything,
 		Subs:   []Sub{statusSub()},
 		Viewer: readOnly, Operator: write,
 		New:      fresh[appsv1.DaemonSet],
@@ -40,7 +41,8 @@ var kinds = [...]Row{
 		Status:   status(func(d *appsv1.DaemonSet) *appsv1.DaemonSetStatus { return &d.Status }),
 		Template: of(func(d *appsv1.DaemonSet) *corev1.PodTemplateSpec { return &d.Spec.Template }),
 	}, {
-		Kind: Deployments, Group: &apps, Name: "Deployment", Namespaced: true, Short: []string{"deploy"}, All: true, Verbs: everything,
+		Kind: Deployments, Group: &apps, Name: "Deployment", Namespaced: true, Short: []string{"deploy"}, All: true,
+		Verbs:  everything,
 		Subs:   []Sub{statusSub(), scaleSub()},
 		Viewer: readOnly, Operator: write,
 		New: fresh[appsv1.Deployment],
@@ -49,7 +51,8 @@ var kinds = [...]Row{
 		Status:   status(func(d *appsv1.Deployment) *appsv1.DeploymentStatus { return &d.Status }),
 		Template: of(func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template }),
 	}, {
-		Kind: Events, Group: &core, Name: "Event", Also: &newEvents, Namespaced: true, Short: []string{"ev"}, Verbs: everything,
+		Kind: Events, Group: &core, Name: "Event", Also: &newEvents, Namespaced: true, Short: []string{"ev"},
+		Verbs:  everything,
 		Viewer: readOnly, Operator: write,
 		CreateOnUpdate: true, Expendable: true,
 		New:    fresh[corev1.Event],
@@ -70,14 +73,16 @@ var kinds = [...]Row{
 		Kind: Nodes, Group: &core, Name: "Node", Short: []string{"no"}, Verbs: everything,
 		Subs: []Sub{
 			statusSub(change...),
-			{Name: "proxy", Group: &core, Kind: "NodeProxyOptions", Needs: Logs, Verbs: getOnly, Below: true, Viewer: getOnly}, // the log of the node's agent
+			// the log of the node's agent
+			{Name: "proxy", Group: &core, Kind: "NodeProxyOptions", Needs: Logs, Verbs: getOnly, Below: true, Viewer: getOnly},
 		},
 		Viewer: readOnly, Operator: write,
 		New:    fresh[corev1.Node],
 		Status: status(func(n *corev1.Node) *corev1.NodeStatus { return &n.Status }),
 		Fields: nodeFields,
 	}, {
-		Kind: PodDisruptionBudgets, Group: &policies, Name: "PodDisruptionBudget", Namespaced: true, Short: []string{"pdb"}, Verbs: everything,
+		Kind: PodDisruptionBudgets, Group: &policies, Name: "PodDisruptionBudget", Namespaced: true, Short: []string{"pdb"},
+		Verbs:  everything,
 		Subs:   []Sub{statusSub()},
 		Viewer: readOnly, Operator: write,
 		Conditional: true,
@@ -95,7 +100,9 @@ var kinds = [...]Row{
 			{Name: "log", Needs: Logs, Verbs: getOnly, Viewer: getOnly},
 			{Name: "exec", Group: &core, Kind: "PodExecOptions", Needs: Streams, Verbs: connect, Operator: connect},
 			{Name: "attach", Group: &core, Kind: "PodAttachOptions", Needs: Streams, Verbs: connect, Operator: connect},
-			{Name: "portforward", Group: &core, Kind: "PodPortForwardOptions", Needs: Streams, Verbs: connect, Operator: connect},
+			{
+				Name: "portforward", Group: &core, Kind: "PodPortForwardOptions", Needs: Streams, Verbs: connect, Operator: connect,
+			},
 			{Name: "proxy", Group: &core, Kind: "PodProxyOptions", Needs: Streams, Verbs: ask, Below: true, Operator: ask},
 		},
 		Viewer: readOnly, Operator: write,
@@ -105,7 +112,8 @@ var kinds = [...]Row{
 		Pod:    of(func(p *corev1.Pod) *corev1.PodSpec { return &p.Spec }),
 		Fields: podFields,
 	}, {
-		Kind: ReplicaSets, Group: &apps, Name: "ReplicaSet", Namespaced: true, Short: []string{"rs"}, All: true, Verbs: everything,
+		Kind: ReplicaSets, Group: &apps, Name: "ReplicaSet", Namespaced: true, Short: []string{"rs"}, All: true,
+		Verbs:  everything,
 		Subs:   []Sub{statusSub(), scaleSub()},
 		Viewer: readOnly, Operator: write,
 		New:      fresh[appsv1.ReplicaSet],
@@ -180,7 +188,8 @@ var kinds = [...]Row{
 		Template: of(func(c *batchv1.CronJob) *corev1.PodTemplateSpec { return &c.Spec.JobTemplate.Spec.Template }),
 	},
 	{
-		Kind: StatefulSets, Group: &apps, Name: "StatefulSet", Namespaced: true, Short: []string{"sts"}, All: true, Verbs: everything,
+		Kind: StatefulSets, Group: &apps, Name: "StatefulSet", Namespaced: true, Short: []string{"sts"}, All: true,
+		Verbs:  everything,
 		Subs:   []Sub{statusSub(), scaleSub()},
 		Viewer: readOnly, Operator: write,
 		New:      fresh[appsv1.StatefulSet],
@@ -188,7 +197,8 @@ var kinds = [...]Row{
 		Status:   status(func(s *appsv1.StatefulSet) *appsv1.StatefulSetStatus { return &s.Status }),
 		Template: of(func(s *appsv1.StatefulSet) *corev1.PodTemplateSpec { return &s.Spec.Template }),
 	}, {
-		Kind: Controllers, Group: &core, Name: "ReplicationController", Namespaced: true, Short: []string{"rc"}, All: true, Verbs: everything,
+		Kind: Controllers, Group: &core, Name: "ReplicationController", Namespaced: true, Short: []string{"rc"}, All: true,
+		Verbs:  everything,
 		Subs:   []Sub{statusSub(), scaleSub()},
 		Viewer: readOnly, Operator: write,
 		Orphans:  true,
@@ -215,15 +225,19 @@ var kinds = [...]Row{
 		Viewer: readOnly,
 		New:    fresh[certv1.CertificateSigningRequest],
 		Fields: requestFields,
-		Status: status(func(r *certv1.CertificateSigningRequest) *certv1.CertificateSigningRequestStatus { return &r.Status }),
+		Status: status(func(r *certv1.CertificateSigningRequest) *certv1.CertificateSigningRequestStatus {
+			return &r.Status
+		}),
 	}, {
-		Kind: Claims, Group: &core, Name: "PersistentVolumeClaim", Namespaced: true, Short: []string{"pvc"}, Verbs: everything,
+		Kind: Claims, Group: &core, Name: "PersistentVolumeClaim", Namespaced: true, Short: []string{"pvc"},
+		Verbs:  everything,
 		Subs:   []Sub{statusSub()},
 		Viewer: readOnly, Operator: write,
 		New:    fresh[corev1.PersistentVolumeClaim],
 		Status: status(func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaimStatus { return &c.Status }),
 	}, {
-		Kind: Volumes, Group: &core, Name: "PersistentVolume", Short: []string{"pv"}, Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "update", "watch"},
+		Kind: Volumes, Group: &core, Name: "PersistentVolume", Short: []string{"pv"},
+		Verbs:  []string{"delete", "deletecollection", "get", "list", "patch", "update", "watch"},
 		Subs:   []Sub{statusSub()},
 		Viewer: readOnly,
 		New:    fresh[corev1.PersistentVolume],
@@ -241,43 +255,54 @@ var kinds = [...]Row{
 	// What the hub publishes, as every Kubernetes has it: who deletes it gets it back (package publish).
 	{
 		Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: endOnly,
-		Subs:      []Sub{{Name: "proxy", Group: &core, Kind: "ServiceProxyOptions", Verbs: ask, Below: true, Viewer: getOnly, Operator: ask}}, // to the hub itself, which asks again
-		Published: "services are not implemented, but for kubernetes, which is the hub itself: publish a pod's port with hostPort",
-		Viewer:    readOnly, Operator: deletion,
+		// to the hub itself, which asks again
+		Subs: []Sub{{
+			Name: "proxy", Group: &core, Kind: "ServiceProxyOptions", Verbs: ask, Below: true, Viewer: getOnly, Operator: ask,
+		}},
+		Published: "services are not implemented, but for kubernetes, which is the hub itself: publish a pod's port with " +
+			"hostPort",
+		Viewer: readOnly, Operator: deletion,
 		New:    fresh[corev1.Service],
 		Fields: serviceFields,
 	}, {
 		Kind: Endpoints, Group: &core, Name: "Endpoints", Namespaced: true, Short: []string{"ep"}, Verbs: endOnly,
-		Published: "endpoints are not implemented, but for those of kubernetes, which is the hub itself, as there are no other services",
-		Viewer:    readOnly, Operator: deletion,
+		Published: "endpoints are not implemented, but for those of kubernetes, which is the hub itself, as there are no " +
+			"other services",
+		Viewer: readOnly, Operator: deletion,
 		//lint:ignore SA1019 clients read them
 		New: fresh[corev1.Endpoints],
 	}, {
 		Kind: EndpointSlices, Group: &discovery, Name: "EndpointSlice", Namespaced: true, Verbs: endOnly,
-		Published: "endpoint slices are not implemented, but for that of kubernetes, which is the hub itself, as there are no other services",
-		Viewer:    readOnly, Operator: deletion,
+		Published: "endpoint slices are not implemented, but for that of kubernetes, which is the hub itself, as there " +
+			"are no other services",
+		Viewer: readOnly, Operator: deletion,
 		New: fresh[discoveryv1.EndpointSlice],
 	}, {
 		Kind: ServiceAccounts, Group: &core, Name: "ServiceAccount", Namespaced: true, Short: []string{"sa"}, Verbs: endOnly,
-		Published: "service accounts are not implemented, but for default in every namespace, which has no token: give a program that calls the API a token of a person, as a secret; name the secrets for its images in the pod's imagePullSecrets",
-		Viewer:    readOnly, Operator: deletion,
+		Published: "service accounts are not implemented, but for default in every namespace, which has no token: give a " +
+			"program that calls the API a token of a person, as a secret; name the secrets for its images in the pod's " +
+			"imagePullSecrets",
+		Viewer: readOnly, Operator: deletion,
 		New: fresh[corev1.ServiceAccount],
 	},
 	{
-		Kind: PriorityClasses, Group: &scheduling, Name: "PriorityClass", Short: []string{"pc"}, Verbs: everything, Consulted: true,
-		Viewer: readOnly,
-		New:    fresh[schedulingv1.PriorityClass],
+		Kind: PriorityClasses, Group: &scheduling, Name: "PriorityClass", Short: []string{"pc"}, Verbs: everything,
+		Consulted: true,
+		Viewer:    readOnly,
+		New:       fresh[schedulingv1.PriorityClass],
 	},
 	{
-		Kind: ResourceQuotas, Group: &core, Name: "ResourceQuota", Namespaced: true, Short: []string{"quota"}, Verbs: everything, Consulted: true,
+		Kind: ResourceQuotas, Group: &core, Name: "ResourceQuota", Namespaced: true, Short: []string{"quota"},
+		Verbs: everything, Consulted: true,
 		Subs:   []Sub{statusSub()},
 		Viewer: readOnly,
 		New:    fresh[corev1.ResourceQuota],
 		Status: status(func(q *corev1.ResourceQuota) *corev1.ResourceQuotaStatus { return &q.Status }),
 	}, {
-		Kind: LimitRanges, Group: &core, Name: "LimitRange", Namespaced: true, Short: []string{"limits"}, Verbs: everything, Consulted: true,
-		Viewer: readOnly,
-		New:    fresh[corev1.LimitRange],
+		Kind: LimitRanges, Group: &core, Name: "LimitRange", Namespaced: true, Short: []string{"limits"}, Verbs: everything,
+		Consulted: true,
+		Viewer:    readOnly,
+		New:       fresh[corev1.LimitRange],
 	},
 }
 

@@ -56,7 +56,8 @@ func shareWords(st *corev1.NodeStatus, one func(string) string) {
 		c.Reason, c.Message = one(c.Reason), one(c.Message)
 	}
 	n := &st.NodeInfo
-	n.KernelVersion, n.OSImage, n.OperatingSystem, n.Architecture = one(n.KernelVersion), one(n.OSImage), one(n.OperatingSystem), one(n.Architecture)
+	n.KernelVersion, n.OSImage, n.OperatingSystem, n.Architecture = one(n.KernelVersion), one(n.OSImage),
+		one(n.OperatingSystem), one(n.Architecture)
 	n.ContainerRuntimeVersion, n.KubeletVersion = one(n.ContainerRuntimeVersion), one(n.KubeletVersion)
 	for _, i := range st.Images {
 		for j := range i.Names {

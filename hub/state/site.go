@@ -68,7 +68,8 @@ func NeverReported(n *corev1.Node) bool {
 func NoExecuteOf(n *corev1.Node) *corev1.Taint {
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
-		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
+		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady ||
+			t.Key == corev1.TaintNodeUnreachable) {
 			return t
 		}
 	}

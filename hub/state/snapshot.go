@@ -68,7 +68,8 @@ func Empty(salt string, started time.Time) Snapshot {
 	s.onNode, s.usage = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *Usage](degree)
 	s.repelling, s.leaning = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *corev1.Pod](degree)
 	s.ranks = btree.NewMap[int32, int](degree)
-	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, *SiteCount](degree), btree.NewMap[string, struct{}](degree)
+	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, *SiteCount](degree),
+		btree.NewMap[string, struct{}](degree)
 	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
 	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
 	s.drains = btree.NewMap[string, struct{}](degree)
@@ -339,7 +340,9 @@ func under[V any](t *table[V], first string) iter.Seq[V] {
 func namesUnder(t *table[struct{}], first string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		prefix := first + "\x00"
-		t.Ascend(prefix, func(key string, _ struct{}) bool { return strings.HasPrefix(key, prefix) && yield(key[len(prefix):]) })
+		t.Ascend(prefix, func(key string, _ struct{}) bool {
+			return strings.HasPrefix(key, prefix) && yield(key[len(prefix):])
+		})
 	}
 }
 
