@@ -72,7 +72,7 @@ type Rule struct {
 	Alone bool
 
 	Card string               // what has happened; %s is what it is in
-	Many string               // the same of several nodes, where it differs
+	Many string               // the same of several, where it differs; %s counts them, such as "13 nodes of 4 sites"
 	Row  func(Finding) string // the same of one pod or node, in few words
 	Fix  string               // what helps
 	Raw  bool                 // the detail is a machine's prose: it is no part of the sentence
@@ -100,8 +100,8 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 	SiteDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyDark,
-		Card: "%s is dark: no node of the site answers",
-		Row:  words("its site is dark"), Fix: "Look at the site's line. Hold the site, or put it into maintenance, before its pods begin to move.",
+		Card: "%s is dark: no node of the site answers", Many: "%s are dark: none of their nodes answers",
+		Row: words("its site is dark"), Fix: "Look at the site's line. Hold the site, or put it into maintenance, before its pods begin to move.",
 	},
 	NodeDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyDark, Rank: 1,
@@ -126,8 +126,8 @@ var rules = map[fleet.IncidentCause]*Rule{
 
 	CrashLoop: {
 		Severity: fleet.SeverityCritical, Family: FamilyRun, Settle: backedOff,
-		Card: "%s crashes again and again",
-		Row:  func(f Finding) string { return joined("crash loop", f.End.short()) }, Fix: "Read the logs of its containers.",
+		Card: "%s crashes again and again", Many: "%s crash again and again",
+		Row: func(f Finding) string { return joined("crash loop", f.End.short()) }, Fix: "Read the logs of its containers.",
 	},
 	CannotStart: {
 		Severity: fleet.SeverityCritical, Family: FamilyRun, Rank: 1,
@@ -136,13 +136,13 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 	ContainerExited: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 2,
-		Card: "%s has a container that has failed and is not started again",
-		Row:  func(f Finding) string { return f.End.short() }, Fix: "Read the container's log. Its restart policy is Never: create the pod anew.",
+		Card: "%s has a container that has failed and is not started again", Many: "%s have a container that has failed and is not started again",
+		Row: func(f Finding) string { return f.End.short() }, Fix: "Read the container's log. Its restart policy is Never: create the pod anew.",
 	},
 	PodFailed: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 3,
-		Card: "%s has failed",
-		Row:  failed, Fix: "Mend what the reason names, and create the pod anew: nothing replaces it.",
+		Card: "%s has failed", Many: "%s have failed",
+		Row: failed, Fix: "Mend what the reason names, and create the pod anew: nothing replaces it.",
 	},
 	PodReplaced: {
 		Severity: fleet.SeverityInfo, Family: FamilyRun, Rank: 9, Alone: true,
@@ -151,18 +151,18 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 	NotStarting: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 4,
-		Card: "%s does not start",
-		Row:  func(f Finding) string { return "has not started on " + f.Node }, Fix: "Look at the pod's events.",
+		Card: "%s does not start", Many: "%s do not start",
+		Row: func(f Finding) string { return "has not started on " + f.Node }, Fix: "Look at the pod's events.",
 	},
 	PodNotReady: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 5,
-		Card: "%s runs but is not ready",
-		Row:  words("runs, but is not ready"), Fix: "Look at the readiness probes.",
+		Card: "%s runs but is not ready", Many: "%s run but are not ready",
+		Row: words("runs, but is not ready"), Fix: "Look at the readiness probes.",
 	},
 	ImageNotPulled: {
 		Severity: fleet.SeverityCritical, Family: FamilyImage, Settle: Restarting, Raw: true,
-		Card: "Image %s cannot be pulled",
-		Row:  func(f Finding) string { return f.Reason }, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
+		Card: "Image %s cannot be pulled", Many: "%s cannot be pulled",
+		Row: func(f Finding) string { return f.Reason }, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
 	},
 	CannotBePlaced: {
 		Severity: fleet.SeverityWarning, Family: FamilyPlace, Raw: true,
@@ -171,29 +171,29 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 	PodGated: {
 		Severity: fleet.SeverityInfo, Family: FamilyGate,
-		Card: "%s is held by scheduling gates",
-		Row:  func(f Finding) string { return "held by the scheduling gate " + f.Message }, Fix: "Remove them, or ask the controller that has set them.",
+		Card: "%s is held by scheduling gates", Many: "%s are held by scheduling gates",
+		Row: func(f Finding) string { return "held by the scheduling gate " + f.Message }, Fix: "Remove them, or ask the controller that has set them.",
 	},
 	DoesNotStop: {
 		Severity: fleet.SeverityWarning, Family: FamilyStop,
-		Card: "%s does not stop",
-		Row:  func(f Finding) string { return "does not stop on " + f.Node }, Fix: "Look at the device: it may be silent, or its engine hang.",
+		Card: "%s does not stop", Many: "%s do not stop",
+		Row: func(f Finding) string { return "does not stop on " + f.Node }, Fix: "Look at the device: it may be silent, or its engine hang.",
 	},
 
 	CannotMakePods: {
 		Severity: fleet.SeverityWarning, Family: FamilyMake,
-		Card: "%s cannot make its pods",
-		Row:  words("cannot make its pods"), Fix: "Mend what the message names: a quota, or the template.",
+		Card: "%s cannot make its pods", Many: "%s cannot make their pods",
+		Row: words("cannot make its pods"), Fix: "Mend what the message names: a quota, or the template.",
 	},
 	JobFailed: {
 		Severity: fleet.SeverityWarning, Family: FamilyMake, Rank: 1,
-		Card: "%s has failed",
-		Row:  words("has failed"), Fix: "Read the logs of its pods.",
+		Card: "%s has failed", Many: "%s have failed",
+		Row: words("has failed"), Fix: "Read the logs of its pods.",
 	},
 	FirmwareRolloutStopped: {
 		Severity: fleet.SeverityWarning, Family: FamilyBoot,
-		Card: "Rollout %s of a boot configuration has stopped",
-		Row:  words("has stopped"), Fix: "Its page says which boards and why. Mend the profile, try again, or undo it.",
+		Card: "Rollout %s of a boot configuration has stopped", Many: "%s of boot configurations have stopped",
+		Row: words("has stopped"), Fix: "Its page says which boards and why. Mend the profile, try again, or undo it.",
 	},
 
 	"MemoryPressure":     ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s", "Move pods away, or lower what they use."),

@@ -1,0 +1,272 @@
+package incident
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+const (
+	// MostCards is how many cards the whole fleet has at most.
+	MostCards = 7
+	// Alone is how many incidents of one cause stand alone; more are always one card.
+	Alone = 3
+)
+
+// A Card is one cause as people are told of it: one open incident, or several of the same cause,
+// with what follows from them. The page and messages show cards; the API shows the incidents.
+type Card struct {
+	// Key names the card while it is open: the incident's name, or the cause where it has several.
+	// The last of too many cards has the key RestKey, and no cause.
+	Key       string
+	Cause     fleet.IncidentCause
+	Severity  fleet.IncidentSeverity // the highest
+	Title     string
+	Incidents []*fleet.Incident   // worst first; at least one
+	Sites     []string            // by name; none where the sites are not known
+	Count     fleet.IncidentCount // of all together
+	Since     time.Time           // of the oldest
+	NextMove  time.Time           // when the first pods leave; zero: none does
+	Evicted   int32               // pods told to leave so far
+	Follows   []Card              // consequences, one card for each cause
+}
+
+// RestKey is the key of the card that has all causes for which no other card is left.
+const RestKey = "rest"
+
+// Cards folds the open incidents: consequences under their cause, and more than Alone incidents of
+// one cause into one card. If there are still more than MostCards, the least important causes are
+// folded too, and the last card has what is left. The worst card is the first.
+func Cards(all iter.Seq[*fleet.Incident]) []Card {
+	open := map[string]*fleet.Incident{}
+	for i := range all {
+		if i.State == fleet.IncidentOpen {
+			open[i.Name] = i
+		}
+	}
+	roots := map[fleet.IncidentCause][]*fleet.Incident{}
+	follows := map[string][]*fleet.Incident{} // by the incident at the top
+	for _, i := range open {
+		if top := topOf(i, open); top != i {
+			follows[top.Name] = append(follows[top.Name], i)
+		} else {
+			roots[i.Cause] = append(roots[i.Cause], i)
+		}
+	}
+	cards := fold(roots, Alone, follows)
+	if len(cards) <= MostCards {
+		return cards
+	}
+	for n := len(cards) - 1; n >= 0 && len(cards) > MostCards; n-- { // the least important first
+		cause := cards[n].Cause
+		if list := roots[cause]; len(list) > 1 && len(cards[n].Incidents) == 1 {
+			cards = slices.DeleteFunc(cards, func(c Card) bool { return c.Cause == cause })
+			cards = append(cards, cardOf(list, follows))
+			n = len(cards)
+			slices.SortFunc(cards, compareCards)
+		}
+	}
+	if len(cards) <= MostCards {
+		return cards
+	}
+	return append(cards[:MostCards-1:MostCards-1], restOf(cards[MostCards-1:]))
+}
+
+// topOf returns the incident that an incident follows from in the end: itself if from none.
+func topOf(i *fleet.Incident, open map[string]*fleet.Incident) *fleet.Incident {
+	for range 8 {
+		next := open[i.PartOf]
+		if next == nil {
+			break
+		}
+		i = next
+	}
+	return i
+}
+
+// fold makes cards of incidents: those of one cause are one card if there are more of them than alone.
+func fold(byCause map[fleet.IncidentCause][]*fleet.Incident, alone int, follows map[string][]*fleet.Incident) (cards []Card) {
+	for _, list := range byCause {
+		if len(list) > alone {
+			cards = append(cards, cardOf(list, follows))
+			continue
+		}
+		for n := range list {
+			cards = append(cards, cardOf(list[n:n+1], follows))
+		}
+	}
+	slices.SortFunc(cards, compareCards)
+	return cards
+}
+
+// cardOf makes one card of incidents of one cause.
+func cardOf(list []*fleet.Incident, follows map[string][]*fleet.Incident) Card {
+	list = slices.SortedFunc(slices.Values(list), Compare)
+	c := Card{Key: list[0].Name, Cause: list[0].Cause, Severity: list[0].Severity, Title: Title(list), Incidents: list}
+	if len(list) > 1 {
+		c.Key = string(c.Cause)
+	}
+	below := map[fleet.IncidentCause][]*fleet.Incident{}
+	for _, i := range list {
+		for _, f := range follows[i.Name] {
+			below[f.Cause] = append(below[f.Cause], f)
+		}
+	}
+	c.sum()
+	c.Follows = fold(below, 1, nil)
+	return c
+}
+
+// restOf is the card of all causes that have none of their own.
+func restOf(cards []Card) Card {
+	rest := Card{Key: RestKey, Severity: cards[0].Severity}
+	for _, c := range cards {
+		rest.Incidents = append(rest.Incidents, c.Incidents...)
+		rest.Follows = append(rest.Follows, c.Follows...)
+		if severityRank(c.Severity) < severityRank(rest.Severity) {
+			rest.Severity = c.Severity
+		}
+	}
+	causes := map[fleet.IncidentCause]bool{}
+	for _, i := range rest.Incidents {
+		causes[i.Cause] = true
+	}
+	rest.Title = plural(len(rest.Incidents), "other incident") + " of " + plural(len(causes), "cause")
+	rest.sum()
+	return rest
+}
+
+// sum counts the card's incidents together. Several sites may be short of the same workload: of
+// their counts the largest is told.
+func (c *Card) sum() {
+	shared := int32(0)
+	for n, i := range c.Incidents {
+		if n == 0 || i.Since.Time.Before(c.Since) {
+			c.Since = i.Since.Time
+		}
+		if i.NextMove != nil {
+			c.NextMove = earliest(c.NextMove, i.NextMove.Time)
+		}
+		c.Evicted += i.Evicted
+		c.Count.Nodes += i.Count.Nodes
+		c.Count.Pods += i.Count.Pods
+		if ofWork(i) {
+			c.Count.Workloads += i.Count.Workloads
+		} else {
+			shared = max(shared, i.Count.Workloads)
+		}
+		if i.Site != "" {
+			c.Sites = append(c.Sites, i.Site)
+		}
+	}
+	c.Count.Workloads += shared
+	slices.Sort(c.Sites)
+	c.Sites = slices.Compact(c.Sites)
+}
+
+// ofWork tells whether an incident is about one workload, and about no other's.
+func ofWork(i *fleet.Incident) bool { return diagnose.IsWork(state.KindNamed(i.About.Kind)) }
+
+// Title says in one sentence what incidents of one cause are: of one, its message.
+func Title(list []*fleet.Incident) string {
+	first := list[0]
+	if len(list) == 1 {
+		return first.Message
+	}
+	rule := diagnose.RuleOf(first.Cause)
+	var nodes, pods int32
+	sites, mixed := map[string]bool{}, false
+	for _, i := range list {
+		nodes, pods = nodes+i.Count.Nodes, pods+i.Count.Pods
+		if i.State == fleet.IncidentClosed {
+			nodes, pods = nodes+i.Most.Nodes, pods+i.Most.Pods
+		}
+		sites[i.About.Name] = true
+		mixed = mixed || i.About.Kind != first.About.Kind
+	}
+	what := strings.ToLower(first.About.Kind)
+	switch {
+	case rule.Family == diagnose.FamilyBoot:
+		what = "rollout"
+	case mixed:
+		what = "workload"
+	}
+	name := plural(len(list), what)
+	switch {
+	case first.Cause == diagnose.SiteDark:
+	case what == "site" && len(sites) == 1:
+		name = plural(nodes, "node") + " of " + first.About.Name
+	case what == "site":
+		name = plural(nodes, "node") + " of " + plural(len(sites), "site")
+	case pods > 0 && what != "pod" && what != "image":
+		name = plural(pods, "pod") + " of " + name
+	}
+	return strings.Replace(cmp.Or(rule.Many, rule.Card), "%s", name, 1)
+}
+
+// Compare orders open incidents, the worst first: what the whole fleet has, then sites that are
+// dark, then the rest; of these the more severe, then what affects more, then the older.
+func Compare(a, b *fleet.Incident) int { return weigh(a).compare(weigh(b)) }
+
+func compareCards(a, b Card) int { return a.weigh().compare(b.weigh()) }
+
+// A weight is what incidents and cards are ordered by.
+type weight struct {
+	reach, severity int
+	affects         int32
+	since           time.Time
+	key             string
+}
+
+func (w weight) compare(o weight) int {
+	return cmp.Or(w.reach-o.reach, w.severity-o.severity, cmp.Compare(o.affects, w.affects), w.since.Compare(o.since), strings.Compare(w.key, o.key))
+}
+
+func weigh(i *fleet.Incident) weight {
+	return weight{reachOf(i), severityRank(i.Severity), affects(i.Count), i.Since.Time, i.Name}
+}
+
+func (c Card) weigh() weight {
+	return weight{reachOf(c.Incidents[0]), severityRank(c.Severity), affects(c.Count), c.Since, c.Key}
+}
+
+// affects is one number for how much is in trouble.
+func affects(c fleet.IncidentCount) int32 { return c.Nodes + c.Pods + c.Workloads }
+
+// reachOf is 0 for an incident of the whole fleet, 1 for one of a whole site, 2 for any other.
+func reachOf(i *fleet.Incident) int {
+	switch {
+	case i.About.Kind == diagnose.KindFleet:
+		return 0
+	case i.Cause == diagnose.SiteDark:
+		return 1
+	}
+	return 2
+}
+
+// severityRank is 0 for the highest severity.
+func severityRank(s fleet.IncidentSeverity) int {
+	switch s {
+	case fleet.SeverityCritical:
+		return 0
+	case fleet.SeverityWarning:
+		return 1
+	}
+	return 2
+}
+
+// String is a card in one line, for tests and logs.
+func (c Card) String() string {
+	text := fmt.Sprintf("%s: %s", c.Severity, c.Title)
+	for _, f := range c.Follows {
+		text += " < " + f.Title
+	}
+	return text
+}
