@@ -1,29 +1,93 @@
 package diagnose
 
 import (
+	"fmt"
+	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 // Fleet returns what is wrong with the fleet as a whole: the hub's disk is full, or all sites are
-// dark at once, which is one cause, the hub's own link. A fleet of one site has that site's.
+// dark, or most of the fleet fell silent at once. That is one cause, likely the hub's own link. A
+// fleet of one site has that site's.
 func Fleet(s state.Snapshot) (all []Finding) {
 	about := fleet.IncidentObject{Kind: KindFleet}
 	if s.OutOfRoom() {
 		all = append(all, Finding{Cause: HubDiskFull, About: about})
 	}
-	if sites := s.Sites(); sites.Master != 0 && sites.Counting >= 2 {
-		var since time.Time
+	switch sites, o := s.Sites(), FleetOutage(s); {
+	case sites.Counting < 2:
+	case sites.Master != 0:
+		since := o.Since
 		for name, c := range s.Counts() {
-			if site := s.Site(name); c.Full() && site != nil && site.Status.Since != nil && site.Status.Since.After(since) {
+			if site := s.Site(name); o.Nodes == 0 && c.Full() && site != nil && site.Status.Since != nil && site.Status.Since.After(since) {
 				since = site.Status.Since.UTC()
 			}
 		}
 		all = append(all, Finding{Cause: FleetDark, About: about, Since: since})
+	case o.Nodes > 0:
+		said := fmt.Sprintf("%d of %d nodes within %d s", o.Nodes, o.Of, o.Latest.Sub(o.Since)/time.Second+1)
+		all = append(all, Finding{Cause: FleetMostlyDark, About: about, Args: Args{Message: said}, Since: o.Since})
 	}
 	return all
+}
+
+// outageSpan is how far apart the nodes of one outage fall silent: devices have about the same grace.
+const outageSpan = time.Minute
+
+// An Outage is most of the fleet that falls silent at once.
+type Outage struct {
+	Nodes, Of     int // that fell silent, and all that have ever reported
+	Sites         []string
+	Since, Latest time.Time // when the first and the last of them fell silent
+}
+
+// FleetOutage returns the outage in which more than half of the nodes, on more than half of the sites,
+// have fallen silent within a minute. Without one, Nodes is 0. It walks nodes only while more than
+// half of them are not ready.
+func FleetOutage(s state.Snapshot) (o Outage) {
+	away := 0
+	for _, c := range s.Counts() {
+		o.Of, away = o.Of+c.Ready+c.NotReady, away+c.NotReady
+	}
+	if away*2 <= o.Of || s.Sites().Counting < 2 {
+		return o
+	}
+	type silent struct {
+		at   time.Time
+		site string
+	}
+	var all []silent
+	for n := range s.Nodes() {
+		if state.ReadyOf(n) == corev1.ConditionUnknown && !state.NeverReported(n) {
+			all = append(all, silent{state.FailedAt(n), state.SiteOf(n)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b silent) int { return a.at.Compare(b.at) })
+	from, to := 0, 0 // of the span with the most
+	for first, last := 0, 0; last < len(all); last++ {
+		for all[last].at.Sub(all[first].at) > outageSpan {
+			first++
+		}
+		if last+1-first > to-from {
+			from, to = first, last+1
+		}
+	}
+	if all = all[from:to]; len(all)*2 <= o.Of {
+		return o
+	}
+	for _, n := range all {
+		o.Sites = append(o.Sites, n.site)
+	}
+	slices.Sort(o.Sites)
+	if o.Sites = slices.Compact(o.Sites); len(o.Sites)*2 > s.Sites().Counting {
+		o.Nodes, o.Since, o.Latest = len(all), all[0].at.UTC(), all[len(all)-1].at.UTC()
+	}
+	return o
 }
 
 // Site returns whether a site is dark: no node of it is ready.

@@ -14,9 +14,10 @@ import (
 // one that the table gives them. A cause is its own reason in the API, and its own entry in the
 // manual's page of incidents.
 const (
-	FleetDark   fleet.IncidentCause = "FleetDark"
-	HubDiskFull fleet.IncidentCause = "HubDiskFull"
-	SiteDark    fleet.IncidentCause = "SiteDark"
+	FleetDark       fleet.IncidentCause = "FleetDark"
+	FleetMostlyDark fleet.IncidentCause = "FleetMostlyDark"
+	HubDiskFull     fleet.IncidentCause = "HubDiskFull"
+	SiteDark        fleet.IncidentCause = "SiteDark"
 
 	NodeDark          fleet.IncidentCause = "NodeDark"
 	NodeNotReady      fleet.IncidentCause = "NodeNotReady"
@@ -92,6 +93,11 @@ var rules = map[fleet.IncidentCause]*Rule{
 		Severity: fleet.SeverityCritical, Family: FamilyFleet,
 		Card: "Every site is dark: the hub itself is more likely cut off than all of them at once",
 		Row:  words("every site is dark"), Fix: "Look at the hub's own network.",
+	},
+	FleetMostlyDark: {
+		Severity: fleet.SeverityCritical, Family: FamilyFleet, Rank: 1,
+		Card: "Most of the fleet fell silent at once",
+		Row:  words("most of the fleet is dark"), Fix: "Look at the hub's own network first.",
 	},
 	HubDiskFull: {
 		Severity: fleet.SeverityCritical, Family: FamilyDisk, Settle: time.Minute,

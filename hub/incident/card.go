@@ -38,6 +38,11 @@ type Card struct {
 	Follows   []Card              // consequences, one card for each cause
 }
 
+// Provisional tells whether the card may still become another: people outside are not told yet.
+func (c Card) Provisional(now time.Time) bool {
+	return !slices.ContainsFunc(c.Incidents, func(i *fleet.Incident) bool { return i.NotifyAfter == nil || !i.NotifyAfter.After(now) })
+}
+
 // RestKey is the key of the card that has all causes for which no other card is left.
 const RestKey = "rest"
 

@@ -36,6 +36,9 @@ const (
 	// gap is how much later than the one before it a node of the same incident fails, and
 	// span how much later than the first.
 	gap, span = 5 * time.Minute, 30 * time.Minute
+	// settles is how long an incident must have been open before anybody outside is told: a site goes
+	// dark node by node, and much is over in a moment. returns is the same of one whose cause is over.
+	settles, returns = 30 * time.Second, time.Minute
 	// examples is how many nodes or pods an incident names.
 	examples = 10
 )

@@ -2,6 +2,7 @@ package incident_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,7 +142,93 @@ func TestAllSitesAtOnceAreTheHubsOwnLink(t *testing.T) {
 	w.shows("every site is part of it", "SiteDark bergen 2 0 0 part", "FleetDark  4 0 0", "SiteDark oslo 2 0 0 part")
 	w.ready("oslo-0", corev1.ConditionTrue)
 	w.wait(3 * time.Second)
-	w.shows("what is still dark is its own then", "SiteDark bergen 2 0 0", "NodeDark oslo 1 0 0")
+	w.shows("most of the fleet is dark still", "SiteDark bergen 2 0 0 part", "FleetMostlyDark  3 0 0", "NodeDark oslo 1 0 0 part")
+	w.ready("oslo-1", corev1.ConditionTrue)
+	w.wait(3 * time.Second)
+	w.shows("what is still dark is its own then", "SiteDark bergen 2 0 0")
+	if i := w.open()[0]; i.NotifyAfter.Sub(w.now) < 50*time.Second {
+		t.Errorf("now is %s, and people are told at %s: the others may be back in a moment", w.now, i.NotifyAfter)
+	}
+}
+
+// Most of the fleet falls silent at once: that is one incident of the fleet as soon as it is so, and before people are
+// told of the sites.
+func TestMostOfTheFleetAtOnceIsOneIncident(t *testing.T) {
+	w := newWorld(t)
+	for _, site := range []string{"bergen", "oslo", "tromso"} {
+		w.nodes(site, 4)
+	}
+	w.ready("tromso-3", corev1.ConditionUnknown)
+	w.wait(time.Hour)
+	silent := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			w.ready(name, corev1.ConditionUnknown)
+		}
+		w.wait(2 * time.Second)
+	}
+	silent("bergen-0", "bergen-1", "bergen-2", "oslo-0", "oslo-1")
+	w.shows("five of twelve are no outage, and one since long does not count", "NodeDark bergen 3 0 0", "NodeDark oslo 2 0 0", "NodeDark tromso 1 0 0")
+	silent("oslo-2")
+	w.shows("nor is half of them", "NodeDark bergen 3 0 0", "NodeDark oslo 3 0 0", "NodeDark tromso 1 0 0")
+	silent("bergen-3")
+	w.shows("more than half on two of three sites are", "SiteDark bergen 4 0 0 part", "FleetMostlyDark  7 0 0", "NodeDark oslo 3 0 0 part", "NodeDark tromso 1 0 0")
+	var all *fleet.Incident
+	for _, i := range w.open() {
+		if i.Cause == diagnose.FleetMostlyDark {
+			all = i
+		}
+		if i.Site != "tromso" && w.now.After(i.NotifyAfter.Time) {
+			t.Errorf("people were told of %s before it was known to be part of the outage", i.Name)
+		}
+	}
+	if !strings.HasSuffix(all.Message, "at once: 7 of 12 nodes within 5 s") || len(all.Examples) != 2 {
+		t.Errorf("%s: %s", all.Message, all.Examples)
+	}
+	card := incident.Cards(slices.Values(w.open()))[0]
+	if card.Key != all.Name || len(card.Follows) != 2 || !card.Provisional(w.now) || card.Provisional(w.now.Add(time.Minute)) {
+		t.Errorf("the first card is %s, %d follow", card, len(card.Follows))
+	}
+	silent("oslo-3", "tromso-0", "tromso-1", "tromso-2")
+	w.shows("with the last one it is the whole fleet, and the same incident", "SiteDark bergen 4 0 0 part", "FleetDark  12 0 0", "SiteDark oslo 4 0 0 part", "SiteDark tromso 3 0 0 part", "NodeDark tromso 1 0 0")
+	if now := w.s.Get(state.KeyOf(all)).(*fleet.Incident); now.Cause != diagnose.FleetDark || !now.Since.Equal(&all.Since) || now.Held == "" {
+		t.Errorf("it is %+v", now)
+	}
+}
+
+// A site that is most of the fleet is that site's.
+func TestOneLargeSiteIsNotTheFleet(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 9)
+	w.nodes("bergen", 1)
+	w.nodes("tromso", 1)
+	for n := range 9 {
+		w.ready(fmt.Sprint("oslo-", n), corev1.ConditionUnknown)
+	}
+	w.wait(2 * time.Second)
+	w.shows("of eleven nodes nine are one site's", "SiteDark oslo 9 0 0")
+}
+
+// Nodes whose link came and went before their site fell silent are part of that.
+func TestALinkThatCameAndWentIsPartOfTheOutage(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 3)
+	w.nodes("bergen", 1)
+	for range 3 {
+		w.ready("oslo-0", corev1.ConditionUnknown)
+		w.wait(20 * time.Second)
+		w.ready("oslo-0", corev1.ConditionTrue)
+		w.wait(20 * time.Second)
+	}
+	w.shows("the link comes and goes", "Flapping oslo 1 0 0")
+	for _, n := range []string{"oslo-0", "oslo-1", "oslo-2"} {
+		w.ready(n, corev1.ConditionUnknown)
+	}
+	w.wait(3 * time.Second)
+	w.shows("and is away with its site", "SiteDark oslo 2 0 0", "Flapping oslo 1 0 0 part")
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(3 * time.Second)
+	w.shows("until it is back", "NodeDark oslo 2 0 0", "Flapping oslo 1 0 0")
 }
 
 func TestCausesOnNodes(t *testing.T) {

@@ -24,6 +24,7 @@ type found struct {
 	fleet.Incident
 	old     *fleet.Incident
 	evicted int32              // pods, since the last look
+	back    bool               // some of its nodes are ready now
 	works   map[state.Key]bool // that have pods on its nodes
 }
 
@@ -81,6 +82,7 @@ func (p *pass) remember(f *found) *fleet.Incident {
 		i := f.Incident.DeepCopy()
 		i.State, i.Severity, i.Opened, i.CreationTimestamp = fleet.IncidentOpen, diagnose.RuleOf(f.Cause).Severity, now, now
 		i.Name = p.name(f)
+		i.NotifyAfter = new(metav1.NewTime(p.now.Add(settles)))
 		p.count(i, f.evicted)
 		i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
 		ch := state.Put(i, "incident "+i.Name+": "+i.Message)
@@ -94,6 +96,9 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions, nil
 	i.Detail, i.Latest = f.Detail, f.Latest
 	p.count(i, f.evicted)
+	if have.PartOf != "" && i.PartOf == "" { // nodes come back one after the other: it may be over in a moment
+		i.NotifyAfter = new(metav1.NewTime(p.now.Add(returns)))
+	}
 	if same(have, i) {
 		return f.old
 	}

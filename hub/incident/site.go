@@ -114,6 +114,7 @@ func (p *pass) site(name string) (f findings) {
 				i.Examples = append(i.Examples, m.node.Name)
 			}
 			out.evicted += p.evicted[m.node.Name]
+			out.back = out.back || diagnose.Ready(m.node)
 			if fam == diagnose.FamilyDark || fam == diagnose.FamilyFlaps && !diagnose.Ready(m.node) {
 				i.Count.Pods += p.podsAt(m.node, touched)
 			}
@@ -129,14 +130,53 @@ func (p *pass) site(name string) (f findings) {
 				f.wake = earliest(f.wake, m)
 			}
 		}
-		if all := p.openOf(theFleet, diagnose.FamilyFleet); g.cause == diagnose.SiteDark && all != nil {
-			i.PartOf = all.Name
+		if fam == diagnose.FamilyDark {
+			i.PartOf = p.outageOf(&i)
 		}
 		i.Message = said(&i)
 		out.Incident = i
 		f.all = append(f.all, out)
 	}
+	p.underDark(&f)
 	return f
+}
+
+// outageOf names the fleet's incident that nodes of a site which are dark are part of; "": of none.
+func (p *pass) outageOf(i *fleet.Incident) string {
+	all := p.openOf(theFleet, diagnose.FamilyFleet)
+	switch {
+	case all == nil:
+	case i.Cause == diagnose.SiteDark && all.Cause == diagnose.FleetDark:
+		return all.Name
+	case !i.Latest.Time.Before(all.Since.Time) && !i.Latest.After(all.Latest.Add(gap)):
+		return all.Name
+	}
+	return ""
+}
+
+// underDark makes links that come and go part of the outage, while all nodes on them are away: of its
+// site, or of the fleet.
+func (p *pass) underDark(f *findings) {
+	var dark *found
+	for n := range f.all {
+		if f.all[n].Cause == diagnose.SiteDark {
+			dark = &f.all[n]
+		}
+	}
+	for n := range f.all {
+		i := &f.all[n]
+		if diagnose.RuleOf(i.Cause).Family != diagnose.FamilyFlaps || i.back {
+			continue
+		}
+		switch all := p.openOf(theFleet, diagnose.FamilyFleet); {
+		case dark != nil && dark.old != nil:
+			i.PartOf = dark.old.Name
+		case dark != nil:
+			f.wake = earliest(f.wake, p.now.Add(rest)) // it has no name yet
+		case all != nil:
+			i.PartOf = all.Name
+		}
+	}
 }
 
 // podsAt counts the pods of a node that are to run there still, and notes their workloads.
@@ -278,9 +318,15 @@ func (p *pass) fleet() (f findings) {
 		default:
 			i.Since = metav1.NewTime(p.now)
 		}
-		i.Latest = metav1.NewMicroTime(i.Since.Time)
-		if x.Cause == diagnose.FleetDark {
-			p.allDark(i)
+		if out.old != nil && out.old.Since.Before(&i.Since) {
+			i.Since = out.old.Since
+		}
+		i.Latest, i.Detail = metav1.NewMicroTime(i.Since.Time), x.Detail()
+		if diagnose.RuleOf(x.Cause).Family == diagnose.FamilyFleet {
+			p.outage(i)
+			if out.old == nil || !out.old.Since.Equal(&i.Since) || !out.old.Latest.Equal(&i.Latest) {
+				p.wakeDark()
+			}
 		}
 		i.Message = said(i)
 		f.all = append(f.all, out)
@@ -288,21 +334,39 @@ func (p *pass) fleet() (f findings) {
 	return f
 }
 
-// allDark counts what is dark where all sites are.
-func (p *pass) allDark(i *fleet.Incident) {
-	for name, c := range p.s.Counts() {
-		if !c.Full() {
-			continue
+// wakeDark looks again at sites whose incidents may be part of the fleet's.
+func (p *pass) wakeDark() {
+	for q := range p.open {
+		if q.Kind == state.Sites && q != theFleet && (p.openOf(q, diagnose.FamilyDark) != nil || p.openOf(q, diagnose.FamilyFlaps) != nil) {
+			p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 		}
-		i.Count.Nodes += int32(c.NotReady) //nolint:gosec // a site has no more nodes than that
-		if len(i.Examples) < examples {
-			i.Examples = append(i.Examples, name)
+	}
+}
+
+// outage counts what is dark where most of the fleet is.
+func (p *pass) outage(i *fleet.Incident) {
+	o := diagnose.FleetOutage(p.s)
+	if !o.Latest.IsZero() {
+		i.Latest = metav1.NewMicroTime(o.Latest.Truncate(time.Microsecond))
+	}
+	i.Count.Nodes = int32(o.Nodes) //nolint:gosec // a fleet has no more nodes than that
+	sites := o.Sites
+	if i.Cause == diagnose.FleetDark {
+		i.Count.Nodes, sites = 0, nil
+		for name, c := range p.s.Counts() {
+			if c.Full() {
+				i.Count.Nodes += int32(c.NotReady) //nolint:gosec // as above
+				sites = append(sites, name)
+			}
+			if site := p.s.Site(name); site != nil && site.Status.HeldReason == fleet.HeldInMasterDisruption {
+				i.Held = site.Status.Held
+			}
 		}
-		if site := p.s.Site(name); site != nil && site.Status.Since.Equal(&i.Since) {
-			i.Held = site.Status.Held
-		}
+	}
+	i.Examples = sites[:min(len(sites), examples)]
+	for _, name := range sites {
 		for _, o := range p.open[aboutSite(name)] {
-			if o.Cause == diagnose.SiteDark {
+			if diagnose.RuleOf(o.Cause).Family == diagnose.FamilyDark {
 				i.Count.Pods += o.Count.Pods
 			}
 		}

@@ -45,7 +45,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		}
 	case state.Incidents:
 		for _, o := range []state.Object{c.Old, c.New} {
-			if i, ok := o.(*fleet.Incident); ok && i.Cause == diagnose.SiteDark {
+			if i, ok := o.(*fleet.Incident); ok && diagnose.RuleOf(i.Cause).Family == diagnose.FamilyDark {
 				return []state.Subject{theFleet} // counts it
 			}
 		}
@@ -130,7 +130,7 @@ func touchedByNode(key state.Key, old, next *corev1.Node) (all []state.Subject) 
 		}
 	}
 	if diagnose.Ready(old) != diagnose.Ready(next) || old == nil || next == nil || !maps.Equal(old.Labels, next.Labels) {
-		all = append(all, state.Subject{Key: key, Part: partReady})
+		all = append(all, state.Subject{Key: key, Part: partReady}, theFleet)
 	}
 	return all
 }

@@ -1,14 +1,15 @@
 // Package notify tells somebody outside of incidents: a webhook, and people by e-mail.
 //
-// Each is told of the opening of an incident and of its end, once each. What was told, and when
-// a failed attempt is made again, stands in the Incident itself: a restart of the hub forgets
-// neither. Who is told, and with which secret, the administrator says in the hub's own
+// Each is told of the opening of an incident and of its end, once each; of many incidents of one
+// cause in one message. What was told, and when a failed attempt is made again, stands in the
+// Incident itself: a restart of the hub forgets neither. Who is told, and with which secret, the administrator says in the hub's own
 // configuration, and nobody else can: the hub sends to no address that comes over the network.
 // It decides nothing about incidents: package incident does.
 package notify
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,15 +22,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 const (
-	// settles is how long an incident must have been open before anybody is told: a site goes
-	// dark node by node, and much is over in a moment.
-	settles = 30 * time.Second
 	// looks is how often incidents are looked at.
 	looks = 2 * time.Second
 	// timeout is how long one message may take.
@@ -61,7 +60,9 @@ type Message struct {
 	Event    Event           `json:"event"`
 	Hub      string          `json:"hub,omitempty"` // address of the page
 	At       metav1.Time     `json:"at"`
-	Incident *fleet.Incident `json:"incident,omitempty"`
+	Incident *fleet.Incident `json:"incident,omitempty"` // of several, the worst
+	// Incidents are all that the message is about, where they are several: of one cause, worst first.
+	Incidents []*fleet.Incident `json:"incidents,omitempty"`
 
 	// Only is those of the target whom it is for: those whom it did not reach at first. nil: all.
 	Only []string `json:"-"`
@@ -73,7 +74,15 @@ func (m Message) ID() string {
 	if m.Incident == nil {
 		return fmt.Sprintf("%s-%d", m.Event, m.At.Unix())
 	}
-	return fmt.Sprintf("%s-%s-%d", m.Incident.Name, m.Event, m.Incident.Opened.Unix())
+	id := func(i *fleet.Incident) string { return fmt.Sprintf("%s-%s-%d", i.Name, m.Event, i.Opened.Unix()) }
+	if len(m.Incidents) == 0 {
+		return id(m.Incident)
+	}
+	h := sha256.New()
+	for _, i := range m.Incidents {
+		h.Write([]byte(id(i) + "\n"))
+	}
+	return fmt.Sprintf("%s-and-%d-%x", id(m.Incident), len(m.Incidents)-1, h.Sum(nil)[:6])
 }
 
 // A Target is somebody who is told.
@@ -150,84 +159,81 @@ func (t *teller) tell(ctx context.Context) {
 	maps.DeleteFunc(t.pending, func(incident string, _ attempt) bool {
 		return t.Fleet.Snapshot().Get(state.Key{Kind: state.Incidents, Name: incident}) == nil
 	})
-	for i := range state.Each[*fleet.Incident](t.Fleet.Snapshot(), state.Incidents, "") {
-		if i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident); i == nil { // those before it may have taken minutes
+	for name, a := range t.pending { // it was sent: once is enough
+		t.remember(ctx, a, name)
+	}
+	now := t.Fleet.Snapshot()
+	for _, d := range deliveries(state.Each[*fleet.Incident](now, state.Incidents, ""), t.Name(), t.Now()) {
+		m := Message{Event: d.event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Only: d.only}
+		var names []string
+		for _, i := range d.incidents {
+			i, _ = t.Fleet.Snapshot().Get(state.KeyOf(i)).(*fleet.Incident) // those before it may have taken minutes
+			if i == nil || t.isPending(i.Name) {
+				continue
+			}
+			if event, _ := due(i, t.Name(), t.Now()); event != d.event {
+				continue
+			}
+			about := i.DeepCopy()
+			about.Told, about.ManagedFields = nil, nil
+			m.Incidents, names = append(m.Incidents, about), append(names, i.Name)
+		}
+		if len(names) == 0 {
 			continue
 		}
-		if a, ok := t.pending[i.Name]; ok { // it was sent: once is enough
-			t.remember(ctx, i.Name, a)
-			continue
-		}
-		event, only := due(i, t.Name(), t.Now())
-		if event == "" {
-			continue
+		if m.Incident = m.Incidents[0]; len(names) == 1 {
+			m.Incidents = nil
 		}
 		if sent++; sent > atOnce || ctx.Err() != nil {
 			return
 		}
-		about := i.DeepCopy()
-		about.Told, about.ManagedFields = nil, nil
 		within, cancel := context.WithTimeout(ctx, timeout)
-		err := t.Send(within, Message{Event: event, Hub: t.Hub(), At: metav1.NewTime(t.Now()), Incident: about, Only: only})
+		err := t.Send(within, m)
 		cancel()
 		switch {
 		case errors.As(err, new(partly)):
-			t.Log.Warn("not everybody was told of an incident", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
+			t.Log.Warn("not everybody was told of an incident", "incident", names[0], "incidents", len(names), "event", d.event, "target", t.Name(), "err", err)
 		case err != nil:
-			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", i.Name, "event", event, "target", t.Name(), "err", err)
+			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", names[0], "incidents", len(names), "event", d.event, "target", t.Name(), "err", err)
 		}
-		t.remember(ctx, i.Name, attempt{event, only, err})
+		t.remember(ctx, attempt{d.event, d.only, err}, names...)
 	}
 }
 
-// due returns what a target is to be told of an incident now, "" for nothing, and who of it; nil for
-// all. One that only follows from another, or is for information, is told to nobody; nor is one that
-// was over before it was told. Who missed the opening is told of the end with the others.
-func due(i *fleet.Incident, whom string, now time.Time) (event Event, only []string) {
-	var told fleet.IncidentTold
-	if at := slices.IndexFunc(i.Told, func(t fleet.IncidentTold) bool { return t.Whom == whom }); at >= 0 {
-		told = i.Told[at]
-	}
-	waits := told.Next != nil && told.Next.After(now)
-	switch {
-	case waits && len(told.Missed) == 0:
-		return "", nil
-	case i.State == fleet.IncidentOpen && told.Opened == nil && i.PartOf == "" && i.Severity != fleet.SeverityInfo && !now.Before(i.Opened.Add(settles)):
-		return Opened, nil
-	case i.State == fleet.IncidentClosed && told.Whom != "" && told.Closed == nil:
-		return Closed, nil
-	case waits || len(told.Missed) == 0:
-		return "", nil
-	case i.State == fleet.IncidentClosed:
-		return Closed, told.Missed
-	}
-	return Opened, told.Missed
+func (t *teller) isPending(incident string) bool {
+	_, is := t.pending[incident]
+	return is
 }
 
 // remember writes down what came of an attempt. Where that cannot be it is tried again, and the
 // attempt is not made again until then.
-func (t *teller) remember(ctx context.Context, incident string, a attempt) {
-	_, err := t.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
-		i, _ := s.Get(state.Key{Kind: state.Incidents, Name: incident}).(*fleet.Incident)
-		if i == nil {
-			return nil, nil
+func (t *teller) remember(ctx context.Context, a attempt, incidents ...string) {
+	_, err := t.Fleet.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+		for _, name := range incidents {
+			i, _ := s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+			if i == nil {
+				continue
+			}
+			i = i.DeepCopy()
+			at := slices.IndexFunc(i.Told, func(told fleet.IncidentTold) bool { return told.Whom == t.Name() })
+			if at < 0 {
+				i.Told, at = append(i.Told, fleet.IncidentTold{Whom: t.Name()}), len(i.Told)
+			}
+			outcome(&i.Told[at], a, now)
+			changes = append(changes, state.Put(i, ""))
 		}
-		i = i.DeepCopy()
-		at := slices.IndexFunc(i.Told, func(told fleet.IncidentTold) bool { return told.Whom == t.Name() })
-		if at < 0 {
-			i.Told, at = append(i.Told, fleet.IncidentTold{Whom: t.Name()}), len(i.Told)
-		}
-		outcome(&i.Told[at], a, now)
-		return []state.Change{state.Put(i, "")}, nil
+		return changes, nil
 	})
-	if err == nil {
-		delete(t.pending, incident)
-		return
+	for _, name := range incidents {
+		if err == nil {
+			delete(t.pending, name)
+			continue
+		}
+		if !t.isPending(name) && ctx.Err() == nil {
+			t.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again", "incident", name, "err", err)
+		}
+		t.pending[name] = a
 	}
-	if _, known := t.pending[incident]; !known && ctx.Err() == nil {
-		t.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again", "incident", incident, "err", err)
-	}
-	t.pending[incident] = a
 }
 
 // outcome notes what came of an attempt.
@@ -271,11 +277,15 @@ func short(text string) string {
 // Line is a message in one line, for people.
 func (m Message) Line() string {
 	i := m.Incident
-	switch {
-	case i == nil:
+	if i == nil {
 		return "This is a test: the hub can reach you"
-	case m.Event == Closed:
-		return "Over: " + i.Message
 	}
-	return string(i.Severity) + ": " + i.Message
+	text := i.Message
+	if len(m.Incidents) > 1 {
+		text = incident.Title(m.Incidents)
+	}
+	if m.Event == Closed {
+		return "Over: " + text
+	}
+	return string(i.Severity) + ": " + text
 }

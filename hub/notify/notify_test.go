@@ -103,8 +103,11 @@ func (e *ear) set(deaf bool) (tries int, heard string) {
 	return e.tries, strings.Join(e.heard, " ")
 }
 
-func incident(name string, change func(*fleet.Incident)) *fleet.Incident {
-	i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, State: fleet.IncidentOpen, Severity: fleet.SeverityCritical, Message: "oslo is dark", Since: metav1.Now(), Opened: metav1.Now(), About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}}
+// settles is how long an incident is open before anybody is told.
+const settles = 30 * time.Second
+
+func trouble(name string, change func(*fleet.Incident)) *fleet.Incident {
+	i := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, State: fleet.IncidentOpen, Cause: fleet.IncidentCause(name), Severity: fleet.SeverityCritical, Message: "oslo is dark", Since: metav1.Now(), Opened: metav1.Now(), NotifyAfter: new(metav1.NewTime(time.Now().Add(settles))), About: fleet.IncidentObject{Kind: "Site", Name: "oslo"}}
 	if change != nil {
 		change(i)
 	}
@@ -131,15 +134,15 @@ func TestOpeningAndClosingAreToldOnceEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		end := run(m, e)
-		m.put(incident("a", nil))
-		m.put(incident("brief", nil))
-		m.put(incident("part", func(i *fleet.Incident) { i.PartOf = "a" }))
-		m.put(incident("note", func(i *fleet.Incident) { i.Severity = fleet.SeverityInfo }))
+		m.put(trouble("a", nil))
+		m.put(trouble("brief", nil))
+		m.put(trouble("part", func(i *fleet.Incident) { i.PartOf = "a" }))
+		m.put(trouble("note", func(i *fleet.Incident) { i.Severity = fleet.SeverityInfo }))
 		time.Sleep(20 * time.Second)
 		if _, heard := e.set(false); heard != "" {
 			t.Errorf("told before it has settled: %s", heard)
 		}
-		m.put(incident("brief", over))
+		m.put(trouble("brief", over))
 		time.Sleep(time.Minute)
 		if _, heard := e.set(false); heard != "a-opened" {
 			t.Errorf("told %q, want the one that is open, and has a cause of its own", heard)
@@ -164,7 +167,7 @@ func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		end := run(m, e)
-		m.put(incident("a", nil))
+		m.put(trouble("a", nil))
 		m.fail(control.ErrUnavailable)
 		time.Sleep(time.Hour)
 		if _, heard := e.set(true); heard != "a-opened" {
@@ -176,9 +179,9 @@ func TestWhatWasSentIsNotSentAgainAsNobodyRemembersIt(t *testing.T) {
 			t.Errorf("it remembers %+v", told)
 		}
 		m.fail(control.ErrFull)
-		m.put(incident("b", nil)) // is refused
+		m.put(trouble("b", nil)) // is refused
 		m.fail(nil)
-		m.put(incident("b", nil))
+		m.put(trouble("b", nil))
 		m.fail(control.ErrFull)
 		before, _ := e.set(true)
 		time.Sleep(time.Hour)
@@ -205,7 +208,7 @@ func TestNobodyWaitsForAReceiverThatHangs(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
 		end := run(m, &named{name: "mail", hangs: true}, e)
 		for n := range 2 * atOnce {
-			m.put(incident(fmt.Sprintf("a%02d", n), nil))
+			m.put(trouble(fmt.Sprintf("a%02d", n), nil))
 		}
 		time.Sleep(settles + 3*looks)
 		if _, heard := e.set(false); len(strings.Fields(heard)) != 2*atOnce {
@@ -228,7 +231,7 @@ func TestWhatIsOverBeforeItsTurnIsNotTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &slow{}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			m.put(incident(name, nil))
+			m.put(trouble(name, nil))
 		}
 		end := run(m, e)
 		time.Sleep(settles + 5*time.Second)
@@ -250,7 +253,7 @@ func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{deaf: true}
 		end := run(m, e)
-		m.put(incident("a", nil))
+		m.put(trouble("a", nil))
 		time.Sleep(10 * time.Minute)
 		tries, _ := e.set(true)
 		if tries < 4 || tries > 8 {
@@ -285,7 +288,7 @@ func TestWhatFailsIsTriedAgainLaterAndLater(t *testing.T) {
 func TestATestIsSentAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, e := &memory{s: state.Empty("x", time.Now())}, &ear{}
-		m.put(incident("a", nil))
+		m.put(trouble("a", nil))
 		other := &named{name: "mail"}
 		n := &Notifier{Fleet: m, Targets: []Target{e, other}, Hub: func() string { return "https://hub" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 		if err := n.TestTarget(t.Context(), "webhook"); err != nil {
@@ -353,7 +356,7 @@ func TestAWebhookIsSignedAndFollowsNobody(t *testing.T) {
 	}))
 	defer srv.Close()
 	w := NewWebhook(srv.URL+"/services/T0/secret", []byte("key"))
-	m := Message{Event: Opened, Hub: "https://hub", Incident: incident("a", nil)}
+	m := Message{Event: Opened, Hub: "https://hub", Incident: trouble("a", nil)}
 	if err := w.Send(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
@@ -463,7 +466,7 @@ func (s *server) talk(conn net.Conn) {
 func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
 	s := serve(t, server{})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org", "ola@example.org"}}
-	evil := incident("a", func(i *fleet.Incident) { i.Message = "oslo is dark\r\nBcc: thief@example.org" })
+	evil := trouble("a", func(i *fleet.Incident) { i.Message = "oslo is dark\r\nBcc: thief@example.org" })
 	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", At: metav1.Now(), Incident: evil}); err != nil {
 		t.Fatal(err)
 	}
@@ -482,7 +485,7 @@ func TestMailSaysItAndNothingOfAnIncidentIsAHeader(t *testing.T) {
 func TestALetterThatWasTakenIsSent(t *testing.T) {
 	s := serve(t, server{leaves: true})
 	m := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"kari@example.org"}}
-	if err := m.Send(t.Context(), Message{Event: Opened, Incident: incident("a", nil)}); err != nil || len(s.letter) != 1 {
+	if err := m.Send(t.Context(), Message{Event: Opened, Incident: trouble("a", nil)}); err != nil || len(s.letter) != 1 {
 		t.Errorf("%d letters were taken, and yet %v", len(s.letter), err)
 	}
 }
@@ -492,7 +495,7 @@ func TestWhoIsRefusedKeepsNobodyElseFromTheMail(t *testing.T) {
 	s := serve(t, server{refuses: "ola"})
 	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
-	m.put(incident("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(time.Now().Add(-time.Hour)) }))
+	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	n := &Notifier{Fleet: m, Hub: func() string { return "" }, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	for range 2 {
 		(&teller{Notifier: n, Target: to, pending: map[string]attempt{}}).tell(t.Context())
@@ -516,7 +519,7 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 	to := &Mail{Server: "smtp://" + s.address, From: "hub@example.org", Whom: []string{"ola@example.org", "kari@example.org", "per@example.org"}}
 	m := &memory{s: state.Empty("x", time.Now())}
 	now := time.Now()
-	m.put(incident("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(now.Add(-time.Hour)) }))
+	m.put(trouble("a", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	// Each look is by a hub that has just begun: what is to be done stands in the incident.
 	look := func(after time.Duration, letters int, missed string) {
 		t.Helper()
@@ -552,7 +555,7 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 
 	// He is still waiting when it is over: then it is that which he is told, with the others, and at once.
 	s.moments = 1
-	m.put(incident("b", func(i *fleet.Incident) { i.Opened = metav1.NewTime(now.Add(-time.Hour)) }))
+	m.put(trouble("b", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	b := func() *fleet.IncidentTold { return &m.get("b").Told[0] }
 	look(0, 1, "")
 	if b().Opened == nil || len(b().Missed) != 1 {
@@ -568,7 +571,7 @@ func TestWhoIsRefusedForTheMomentGetsTheMailLater(t *testing.T) {
 
 	// Whom nobody tells any more is not waited for.
 	s.moments = 1
-	m.put(incident("c", func(i *fleet.Incident) { i.Opened = metav1.NewTime(now.Add(-time.Hour)) }))
+	m.put(trouble("c", func(i *fleet.Incident) { i.NotifyAfter = nil }))
 	look(0, 1, "")
 	to.Whom = to.Whom[1:2]
 	look(time.Hour, 0, "")
@@ -586,7 +589,7 @@ func TestALetterHasNoLongLines(t *testing.T) {
 		m.Whom = append(m.Whom, fmt.Sprintf("somebody-%02d@example.org", n))
 	}
 	said := "Образ не может быть получен = " + strings.Repeat("ошибка сети ", 40) + strings.Repeat("ы", 200)
-	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", Incident: incident("a", func(i *fleet.Incident) { i.Message = said })}); err != nil {
+	if err := m.Send(t.Context(), Message{Event: Opened, Hub: "https://hub", Incident: trouble("a", func(i *fleet.Incident) { i.Message = said })}); err != nil {
 		t.Fatal(err)
 	}
 	letter, err := mail.ReadMessage(strings.NewReader(<-s.letter))
@@ -617,7 +620,7 @@ func TestWhatIsSentAgainIsTheSame(t *testing.T) {
 		}
 		return letter.Header.Get("Message-ID")
 	}
-	a, later := incident("a", nil), incident("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(at.Add(48 * time.Hour)) })
+	a, later := trouble("a", nil), trouble("a", func(i *fleet.Incident) { i.Opened = metav1.NewTime(at.Add(48 * time.Hour)) })
 	first := id(Message{Event: Opened, Incident: a}, 0)
 	if again := id(Message{Event: Opened, Incident: a}, time.Minute); again != first || first == "" {
 		t.Errorf("it is %s, and then %s", first, again)

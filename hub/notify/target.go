@@ -22,6 +22,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"flotilla.dev/shared/fleet"
 )
 
 var errNobody = errors.New("nobody is told: name a webhook or a mail server in the hub's configuration")
@@ -265,25 +267,18 @@ func (m *Mail) letter(msg Message) []byte {
 	body := quotedprintable.NewWriter(&b)
 	line := func(text string) { _, _ = io.WriteString(body, text+"\r\n") } // into memory
 	line(msg.Line() + ".")
-	if i := msg.Incident; i != nil {
+	switch i := msg.Incident; {
+	case len(msg.Incidents) > 1:
 		line("")
-		line("Since: " + i.Since.UTC().Format(time.RFC3339))
-		if i.Closed != nil {
-			line("Over: " + i.Closed.UTC().Format(time.RFC3339))
-			line(fmt.Sprintf("At most: %d nodes, %d pods, %d workloads short; %d pods were told to leave", i.Most.Nodes, i.Most.Pods, i.Most.Workloads, i.Evicted))
-		} else {
-			line(fmt.Sprintf("Touches: %d nodes, %d pods, %d workloads short", i.Count.Nodes, i.Count.Pods, i.Count.Workloads))
+		for n, i := range msg.Incidents {
+			if n == mostLines {
+				line(fmt.Sprintf("and %d more", len(msg.Incidents)-n))
+				break
+			}
+			line(i.Message + " (" + i.Name + ")")
 		}
-		if i.NextMove != nil {
-			line("Pods begin to move: " + i.NextMove.UTC().Format(time.RFC3339))
-		}
-		if i.Held != "" {
-			line("Pods stay: " + i.Held)
-		}
-		if i.Detail != "" && !strings.Contains(i.Message, i.Detail) {
-			line("Details: " + short(i.Detail))
-		}
-		line("Incident: " + i.Name)
+	case i != nil:
+		about(i, line)
 	}
 	if msg.Hub != "" {
 		line("")
@@ -291,4 +286,32 @@ func (m *Mail) letter(msg Message) []byte {
 	}
 	_ = body.Close()
 	return b.Bytes()
+}
+
+// mostLines is how many incidents a letter names that is about several.
+const mostLines = 20
+
+// about writes the lines of a letter about one incident.
+func about(i *fleet.Incident, line func(string)) {
+	line("")
+	line("Since: " + i.Since.UTC().Format(time.RFC3339))
+	if i.Closed != nil {
+		line("Over: " + i.Closed.UTC().Format(time.RFC3339))
+		line(fmt.Sprintf("At most: %d nodes, %d pods, %d workloads short; %d pods were told to leave", i.Most.Nodes, i.Most.Pods, i.Most.Workloads, i.Evicted))
+	} else {
+		line(fmt.Sprintf("Touches: %d nodes, %d pods, %d workloads short", i.Count.Nodes, i.Count.Pods, i.Count.Workloads))
+	}
+	if i.NextMove != nil {
+		line("Pods begin to move: " + i.NextMove.UTC().Format(time.RFC3339))
+	}
+	if i.Held != "" {
+		line("Pods stay: " + i.Held)
+	}
+	if i.Detail != "" && !strings.Contains(i.Message, i.Detail) {
+		line("Details: " + short(i.Detail))
+	}
+	if i.Note != "" {
+		line("Note: " + short(i.Note))
+	}
+	line("Incident: " + i.Name)
 }

@@ -43,7 +43,13 @@ type Incident struct {
 	QuietSince *metav1.Time     `json:"quietSince,omitempty"` // since when the cause has not been seen
 	Counted    metav1.MicroTime `json:"counted"`              // when it was last written by the hub's rules
 
-	Told []IncidentTold `json:"told,omitempty"` // who outside was told
+	// Acknowledged says who takes care of it: nobody is reminded then. Acknowledged and Note are what
+	// people write; all else is the hub's.
+	Acknowledged *IncidentAcknowledged `json:"acknowledged,omitempty"`
+	Note         string                `json:"note,omitempty"`
+
+	NotifyAfter *metav1.Time   `json:"notifyAfter,omitempty"` // nobody outside is told before: it may be over, or part of another
+	Told        []IncidentTold `json:"told,omitempty"`        // who outside was told
 }
 
 // An IncidentState is whether an incident goes on.
@@ -92,6 +98,12 @@ type IncidentCount struct {
 	Workloads int32 `json:"workloads"` // that have fewer pods than they want
 }
 
+// An IncidentAcknowledged is who has taken an incident up, and when: the hub writes both.
+type IncidentAcknowledged struct {
+	By   string      `json:"by"`
+	Time metav1.Time `json:"time"`
+}
+
 // An IncidentTold is what somebody outside knows of an incident.
 type IncidentTold struct {
 	Whom   string       `json:"whom"`             // webhook or mail
@@ -111,7 +123,10 @@ func (i *Incident) DeepCopy() *Incident {
 	out := *i
 	i.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Closed, out.NextMove = i.Closed.DeepCopy(), i.NextMove.DeepCopy()
-	out.ShortSince, out.QuietSince = i.ShortSince.DeepCopy(), i.QuietSince.DeepCopy()
+	out.ShortSince, out.QuietSince, out.NotifyAfter = i.ShortSince.DeepCopy(), i.QuietSince.DeepCopy(), i.NotifyAfter.DeepCopy()
+	if a := i.Acknowledged; a != nil {
+		out.Acknowledged = new(*a)
+	}
 	out.Examples, out.Actions, out.Told = slices.Clone(i.Examples), slices.Clone(i.Actions), slices.Clone(i.Told)
 	for n := range out.Told {
 		t := &out.Told[n]
