@@ -123,7 +123,7 @@ var rules = map[state.Kind]rule{
 	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
 	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) { l.same(c.Handler, old.Handler, field.NewPath("handler")) })},
 	state.DeviceReports:  {check: checks((*list).report)},
-	state.Incidents:      {check: published},
+	state.Incidents:      {check: checks((*list).incident), same: keeps((*list).incidentUnchanged)},
 	state.PriorityClasses: {
 		fill:  fills(func(c *schedulingv1.PriorityClass, _ Settings) { defaultPriorityClass(c) }),
 		check: checks((*list).priorityClass), same: keeps((*list).priorityClassUnchanged),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -168,5 +169,51 @@ func (l *list) report(r *fleet.DeviceReport) {
 		l.errs = append(l.errs, field.TooLong(p, "", bound.MaxHardware))
 	} else if !json.Valid(r.Text()) || !bytes.HasPrefix(bytes.TrimSpace(r.Text()), []byte("{")) {
 		l.errs = append(l.errs, field.Invalid(p, field.OmitValueType{}, "it is no JSON object"))
+	}
+}
+
+// maxNote is how long the note of an incident may be, as the texts of a site.
+const maxNote = 1024
+
+// SignIncident returns an incident that is to replace live, with who has acknowledged it and when:
+// whatever it says of that itself. Moments that a client has read in whole seconds stay what they are.
+// Objects of other kinds are returned as they are.
+func SignIncident(next, live state.Object, by string, now time.Time) state.Object {
+	sent, ok := next.(*fleet.Incident)
+	if !ok {
+		return next
+	}
+	was := live.(*fleet.Incident)
+	signed := was.DeepCopy()
+	signed.Note, signed.ManagedFields = sent.Note, sent.ManagedFields
+	switch a := sent.Acknowledged; {
+	case a == nil:
+		signed.Acknowledged = nil
+	case was.Acknowledged == nil || a.By != was.Acknowledged.By || !a.Time.Equal(&was.Acknowledged.Time):
+		signed.Acknowledged = &fleet.IncidentAcknowledged{By: by, Time: metav1.NewTime(now.UTC().Truncate(time.Second))}
+	}
+	sent.Acknowledged = signed.Acknowledged
+	x, xerr := json.Marshal(sent)
+	y, yerr := json.Marshal(signed)
+	if xerr != nil || yerr != nil || !bytes.Equal(x, y) {
+		return sent // incidentUnchanged refuses it
+	}
+	return signed
+}
+
+func (l *list) incident(i *fleet.Incident) {
+	if p := field.NewPath("note"); len(i.Note) > maxNote {
+		l.errs = append(l.errs, field.TooLong(p, "", maxNote))
+	} else {
+		l.shown(p, i.Note)
+	}
+}
+
+// incidentUnchanged: people write who takes care of an incident, and a note. All else is the hub's.
+func (l *list) incidentUnchanged(i, old *fleet.Incident) {
+	rest := i.DeepCopy()
+	rest.Acknowledged, rest.Note, rest.ManagedFields = old.Acknowledged, old.Note, old.ManagedFields
+	if !equality.Semantic.DeepEqual(rest, old) {
+		l.forbidden(field.NewPath("incident"), "only acknowledged and note can be changed: all else is what the hub finds")
 	}
 }

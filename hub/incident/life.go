@@ -46,6 +46,7 @@ func (p *pass) settle(q state.Subject, f findings) {
 		if r := diagnose.RuleOf(i.Cause); r.Settle > 0 && !f.gone {
 			if i.QuietSince == nil {
 				i = i.DeepCopy()
+				p.spend(i)
 				i.QuietSince, i.Counted = new(metav1.NewTime(p.now)), metav1.NewMicroTime(p.now)
 				p.plan.Do(state.Put(i, ""))
 			}
@@ -95,12 +96,23 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, diagnose.RuleOf(f.Cause).Severity, f.Site, f.About, f.Message, f.PartOf
 	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions, nil
 	i.Detail, i.Latest = f.Detail, f.Latest
+	if i.Tainted == nil {
+		i.Tainted = f.Tainted
+	}
 	p.count(i, f.evicted)
+	if have.PartOf != "" && have.PartOf != i.PartOf {
+		i.Followed = have.PartOf
+	}
 	if have.PartOf != "" && i.PartOf == "" { // nodes come back one after the other: it may be over in a moment
 		i.NotifyAfter = new(metav1.NewTime(p.now.Add(returns)))
 	}
 	if same(have, i) {
 		return f.old
+	}
+	p.spend(have)
+	i.NodeSeconds, i.PodSeconds = have.NodeSeconds, have.PodSeconds
+	if i.Back == nil && i.Count.Nodes < have.Count.Nodes {
+		i.Back = &now
 	}
 	i.Counted = metav1.NewMicroTime(p.now.Truncate(time.Microsecond))
 	why := ""
@@ -115,7 +127,9 @@ func (p *pass) remember(f *found) *fleet.Incident {
 func (p *pass) count(i *fleet.Incident, evicted int32) {
 	m := &i.Most
 	m.Nodes, m.Pods, m.Workloads = max(m.Nodes, i.Count.Nodes), max(m.Pods, i.Count.Pods), max(m.Workloads, i.Count.Workloads)
-	i.Evicted += evicted
+	if i.Evicted += evicted; evicted > 0 && i.Moved == nil {
+		i.Moved = new(metav1.NewTime(p.now))
+	}
 	p.short(i, i.Count.Workloads > 0)
 }
 
@@ -130,11 +144,20 @@ func (p *pass) short(i *fleet.Incident, is bool) {
 	}
 }
 
+// spend adds what an incident has cost since it was counted last; nothing while its cause is not seen.
+func (p *pass) spend(i *fleet.Incident) {
+	if d := p.now.Sub(i.Counted.Time).Seconds(); i.QuietSince == nil && d > 0 {
+		i.NodeSeconds += int64(float64(i.Count.Nodes)*d + 0.5)
+		i.PodSeconds += int64(float64(i.Count.Pods)*d + 0.5)
+	}
+}
+
 // close ends an incident, and looks again at those that followed from it, or from it and others.
 func (p *pass) close(i *fleet.Incident) {
 	i = i.DeepCopy()
 	now := metav1.NewTime(p.now)
 	p.short(i, false)
+	p.spend(i)
 	i.State, i.Closed, i.QuietSince, i.NextMove, i.Held, i.Actions = fleet.IncidentClosed, &now, nil, nil, "", nil
 	i.Count = fleet.IncidentCount{}
 	i.Message = said(i)

@@ -59,7 +59,7 @@ func slug(name string) string {
 	return cmp.Or(strings.Trim(name, "-"), "x")
 }
 
-func plural[N int | int32](n N, one string) string {
+func plural[N int | int32 | int64](n N, one string) string {
 	if n == 1 {
 		return fmt.Sprintf("1 %s", one)
 	}

@@ -234,6 +234,9 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 	}
 	sort.SliceStable(given, func(i, j int) bool { return given[i].at.Compare(given[j].at) < 0 })
 	for _, n := range given {
+		if i.Tainted == nil && !n.at.IsZero() {
+			i.Tainted = new(metav1.NewTime(n.at))
+		}
 		if !first.IsZero() && !n.at.Before(first) {
 			if o := state.OutageOf(n.Node); o == nil || len(o.Spells) == 0 {
 				break // nobody leaves before the taint is there

@@ -78,6 +78,7 @@ var (
 	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	singly     = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	readOnly   = []string{"get", "list", "watch"}
+	amend      = []string{"get", "list", "patch", "update", "watch"}
 	endOnly    = []string{"delete", "deletecollection", "get", "list", "watch"}
 	deletion   = []string{"delete", "deletecollection"}
 	modify     = []string{"get", "patch", "update"}

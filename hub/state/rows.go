@@ -160,8 +160,8 @@ var kinds = [...]Row{
 		List:   func() runtime.Object { return new(fleet.DeviceReportList) },
 	},
 	{
-		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: readOnly, Expendable: true,
-		Viewer: readOnly,
+		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: amend, Expendable: true,
+		Viewer: readOnly, Operator: change, // acknowledged, note
 		New:    fresh[fleet.Incident],
 		List:   func() runtime.Object { return new(fleet.IncidentList) },
 	},

@@ -21,7 +21,8 @@ type Incident struct {
 	About    IncidentObject   `json:"about"`          // what the cause is in
 	Message  string           `json:"message"`        // one sentence for people
 	Detail   string           `json:"detail,omitempty"`
-	PartOf   string           `json:"partOf,omitempty"` // the incident that this one follows from
+	PartOf   string           `json:"partOf,omitempty"`   // the incident that this one follows from
+	Followed string           `json:"followed,omitempty"` // the one that it followed from before
 
 	Since  metav1.Time  `json:"since"`            // of the cause; what happens again and again has begun once
 	Opened metav1.Time  `json:"opened"`           // when the hub saw it
@@ -38,6 +39,12 @@ type Incident struct {
 	Evicted      int32         `json:"evicted,omitempty"`      // pods told to leave
 	ShortSeconds int64         `json:"shortSeconds,omitempty"` // how long workloads were short of pods, until ShortSince
 	ShortSince   *metav1.Time  `json:"shortSince,omitempty"`   // since when some are again
+	NodeSeconds  int64         `json:"nodeSeconds,omitempty"`  // Count.Nodes over time, until Counted
+	PodSeconds   int64         `json:"podSeconds,omitempty"`   // Count.Pods over time, until Counted
+
+	Tainted *metav1.Time `json:"tainted,omitempty"` // when the first of its nodes got its NoExecute taint
+	Moved   *metav1.Time `json:"moved,omitempty"`   // when the first pod was told to leave
+	Back    *metav1.Time `json:"back,omitempty"`    // when the first of its nodes was back
 
 	Latest     metav1.MicroTime `json:"latest"`               // when the last of its nodes failed
 	QuietSince *metav1.Time     `json:"quietSince,omitempty"` // since when the cause has not been seen
@@ -124,6 +131,7 @@ func (i *Incident) DeepCopy() *Incident {
 	i.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Closed, out.NextMove = i.Closed.DeepCopy(), i.NextMove.DeepCopy()
 	out.ShortSince, out.QuietSince, out.NotifyAfter = i.ShortSince.DeepCopy(), i.QuietSince.DeepCopy(), i.NotifyAfter.DeepCopy()
+	out.Tainted, out.Moved, out.Back = i.Tainted.DeepCopy(), i.Moved.DeepCopy(), i.Back.DeepCopy()
 	if a := i.Acknowledged; a != nil {
 		out.Acknowledged = new(*a)
 	}

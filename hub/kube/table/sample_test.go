@@ -191,6 +191,7 @@ func samples(k state.Kind) []state.Object {
 		over := &fleet.Incident{
 			ObjectMeta: meta("kiosk-run-4d5e6f"), State: fleet.IncidentClosed, Cause: "CrashLoop", Severity: fleet.SeverityWarning, About: fleet.IncidentObject{Kind: "Deployment", Namespace: "default", Name: "kiosk"},
 			Message: "deployment kiosk crashes again and again", Since: ago(3 * time.Hour), Opened: ago(3 * time.Hour), Closed: ptr(ago(time.Hour)), Held: "maintenance", PartOf: "oslo-dark-1a2b3c", Evicted: 4,
+			Acknowledged: &fleet.IncidentAcknowledged{By: "kari", Time: ago(2 * time.Hour)}, Note: "the new build lacks its\nconfig map",
 		}
 		return []state.Object{dark, over}
 	case state.FirmwareRollouts:

@@ -59,6 +59,7 @@ func (r *Request) replacement(s state.Snapshot, live, next state.Object, now tim
 		return Step{}, err
 	}
 	r.signDrain(live, next)
+	next = admission.SignIncident(next, live, r.User, now)
 	warnings, errs := r.admit(s, live, next)
 	base := map[state.Key]state.Object{state.KeyOf(live): live}
 	var v admission.Verdict

@@ -1,0 +1,68 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Of an incident people write who takes care of it, and a note: nothing else, and nobody in another's name.
+func TestWhatPeopleWriteOfAnIncident(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 5e8, time.UTC)
+	live := &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c", UID: "u", ResourceVersion: "7", CreationTimestamp: metav1.NewTime(now)}, State: fleet.IncidentOpen, Cause: "SiteDark", Since: metav1.NewTime(now), Opened: metav1.NewTime(now), Latest: metav1.NowMicro()}
+	taken := live.DeepCopy()
+	taken.Acknowledged = &fleet.IncidentAcknowledged{By: "ola", Time: metav1.NewTime(now.Add(-time.Hour).Truncate(time.Second))}
+	whole := func(i *fleet.Incident) { // as a client has read it
+		i.Since, i.Opened = metav1.NewTime(now.Truncate(time.Second)), metav1.NewTime(now.Truncate(time.Second))
+	}
+	for _, c := range []struct {
+		rule   string
+		live   *fleet.Incident
+		change func(*fleet.Incident)
+		by     string // "": nobody
+		wrong  string
+	}{
+		{"it is acknowledged by the caller, now", live, func(i *fleet.Incident) { i.Acknowledged = &fleet.IncidentAcknowledged{} }, "kari 12:00:00", ""},
+		{"whatever it says", live, func(i *fleet.Incident) {
+			i.Acknowledged = &fleet.IncidentAcknowledged{By: "eve", Time: metav1.NewTime(now)}
+		}, "kari 12:00:00", ""},
+		{"a note leaves that as it is", taken, func(i *fleet.Incident) { i.Note = "the line is down\nuntil 14:00" }, "ola 11:00:00", ""},
+		{"another one takes it over", taken, func(i *fleet.Incident) { i.Acknowledged = &fleet.IncidentAcknowledged{} }, "kari 12:00:00", ""},
+		{"and gives it back", taken, func(i *fleet.Incident) { i.Acknowledged = nil }, "", ""},
+		{"moments that a client has read in seconds are not changed", live, func(i *fleet.Incident) { whole(i); i.Note = "x" }, "", ""},
+		{"a severity cannot be changed", live, func(i *fleet.Incident) { i.Severity = "Info" }, "", "incident: Forbidden: only acknowledged and note"},
+		{"nor labels", live, func(i *fleet.Incident) { i.Labels = map[string]string{"a": "b"} }, "", "only acknowledged and note"},
+		{"nor owners", live, func(i *fleet.Incident) { i.Finalizers = []string{"example.org/x"} }, "", "only acknowledged and note"},
+		{"a note has a bound", live, func(i *fleet.Incident) { i.Note = strings.Repeat("x", 1025) }, "", "note: Too long"},
+		{"and shows", live, func(i *fleet.Incident) { i.Note = "a\u202eb" }, "", "characters that do not show"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			sent := c.live.DeepCopy()
+			c.change(sent)
+			next := SignIncident(sent, c.live, "kari", now)
+			_, errs := Admit(next, c.live, normal)
+			if text := errs.ToAggregate(); (text == nil) != (c.wrong == "") || text != nil && !strings.Contains(text.Error(), c.wrong) {
+				t.Fatalf("%v, want %q", text, c.wrong)
+			}
+			if c.wrong != "" {
+				return
+			}
+			i, by := next.(*fleet.Incident), ""
+			if a := i.Acknowledged; a != nil {
+				by = a.By + " " + a.Time.UTC().Format(time.TimeOnly)
+			}
+			if by != c.by || i.Note != sent.Note || !i.Since.Equal(&live.Since) || !i.Latest.Equal(&live.Latest) {
+				t.Errorf("acknowledged by %q, want %q; %+v", by, c.by, i)
+			}
+		})
+	}
+	site := &fleet.Site{}
+	if SignIncident(site, site, "kari", now) != state.Object(site) {
+		t.Error("another kind has changed")
+	}
+}

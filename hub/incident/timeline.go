@@ -1,0 +1,136 @@
+package incident
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// A Moment is one line of an incident's timeline.
+type Moment struct {
+	At   time.Time
+	Text string
+	Of   string // the incident that followed, where the line is about another
+}
+
+// mostMoments bounds what others add to a timeline: incidents that followed, and events.
+const mostMoments = 50
+
+// Timeline returns what an incident has been through, the oldest first: its own moments, the incidents
+// that followed from it, and what the events of its site and its object say of that time.
+func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
+	add := func(at *metav1.Time, format string, args ...any) {
+		if at != nil && !at.IsZero() {
+			all = append(all, Moment{At: at.Time, Text: fmt.Sprintf(format, args...)})
+		}
+	}
+	began, last := "it began", "it reached the last of its nodes"
+	if f := diagnose.RuleOf(i.Cause).Family; f == diagnose.FamilyDark || f == diagnose.FamilyFleet {
+		began, last = "the first of its nodes was heard for the last time", "the last of its nodes was heard for the last time"
+	}
+	add(&i.Since, "%s", began)
+	if latest := metav1.NewTime(i.Latest.Time); i.Most.Nodes > 1 && latest.After(i.Since.Time) {
+		add(&latest, "%s", last)
+	}
+	add(&i.Opened, "the hub opened the incident")
+	add(i.Tainted, "the first of its nodes was tainted: its pods' tolerations run")
+	add(i.Moved, "the first pod was told to leave")
+	add(i.Back, "the first of its nodes was back")
+	add(i.QuietSince, "it was not seen any more")
+	for _, t := range i.Told {
+		add(t.Opened, "%s was told that it is open", t.Whom)
+		add(t.Closed, "%s was told that it is over", t.Whom)
+	}
+	if a := i.Acknowledged; a != nil {
+		add(&a.Time, "%s acknowledged it", a.By)
+	}
+	add(i.Closed, "it was over: %s", Cost(i))
+	all = append(all, followed(s, i)...)
+	all = append(all, told(s, i)...)
+	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
+	return all
+}
+
+// followed are the incidents that follow from one, as they opened.
+func followed(s state.Snapshot, i *fleet.Incident) (all []Moment) {
+	for f := range state.Each[*fleet.Incident](s, state.Incidents, "") {
+		if f.PartOf == i.Name || f.Followed == i.Name {
+			all = append(all, Moment{At: f.Opened.Time, Text: "followed: " + f.Message, Of: f.Name})
+		}
+	}
+	return first(all)
+}
+
+// told are the events of an incident's site and of its object, while it was open.
+func told(s state.Snapshot, i *fleet.Incident) (all []Moment) {
+	about := []fleet.IncidentObject{i.About}
+	if site := state.Sites.Row().Name; i.Site != "" && i.About.Kind != site {
+		about = append(about, fleet.IncidentObject{Kind: site, Name: i.Site})
+	}
+	for _, o := range about {
+		namespace, prefix := o.Namespace, o.Name+"."
+		if namespace == "" {
+			namespace = metav1.NamespaceDefault // where the events of what has none are
+		}
+		for e := range s.From(state.Events, namespace, namespace, prefix) {
+			if !strings.HasPrefix(e.GetName(), prefix) {
+				break
+			}
+			event, ok := e.(*corev1.Event)
+			if !ok || event.InvolvedObject.Kind != o.Kind || event.InvolvedObject.Name != o.Name {
+				continue
+			}
+			at := event.CreationTimestamp.Time
+			if at.Before(i.Since.Time) { // it has been said again since
+				at = event.LastTimestamp.Time
+			}
+			if at.Before(i.Since.Time) || i.Closed != nil && at.After(i.Closed.Time) {
+				continue
+			}
+			all = append(all, Moment{At: at, Text: event.Message})
+		}
+	}
+	return first(all)
+}
+
+// first returns the first of too many moments, in time.
+func first(all []Moment) []Moment {
+	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
+	return all[:min(len(all), mostMoments)]
+}
+
+// Cost says what an incident that is over has cost: how long it lasted, what it touched at most, and
+// for how long all together.
+func Cost(i *fleet.Incident) string {
+	var parts []string
+	if i.Closed != nil {
+		parts = append(parts, "lasted "+duration.HumanDuration(i.Closed.Sub(i.Since.Time)))
+	}
+	if n := Counts(i.Most); n != "" {
+		parts = append(parts, n+" at most")
+	}
+	if i.Evicted > 0 {
+		parts = append(parts, plural(i.Evicted, "pod")+" told to leave")
+	}
+	if i.ShortSeconds > 0 {
+		parts = append(parts, "workloads short for "+duration.HumanDuration(time.Duration(i.ShortSeconds)*time.Second))
+	}
+	for _, n := range []struct {
+		seconds int64
+		one     string
+	}{{i.NodeSeconds, "node-minute"}, {i.PodSeconds, "pod-minute"}} {
+		if minutes := (n.seconds + 30) / 60; minutes > 0 {
+			parts = append(parts, plural(minutes, n.one))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,108 @@
+package incident_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// The timeline of a dark site tells what a post-mortem asks: when it fell silent, what that led to, what people did, and
+// what it has cost.
+func TestAnIncidentTellsWhatItHasBeenThrough(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("bergen", 2)
+	w.nodes("oslo", 2)
+	w.put(deployment("kiosk", 2, 2), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", owned("kiosk-1")), pod("kiosk-b", "oslo-1", owned("kiosk-1")))
+	w.ready("oslo-0", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	w.ready("oslo-1", corev1.ConditionUnknown)
+	w.wait(2 * time.Second)
+	name := w.open()[0].Name
+	get := func() *fleet.Incident { return w.s.Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident) }
+	said := func(about, text string, at time.Time) *corev1.Event {
+		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: about + "." + text, CreationTimestamp: metav1.NewTime(at)}, Message: text, InvolvedObject: corev1.ObjectReference{Kind: "Site", Name: about}}
+		e.LastTimestamp = e.CreationTimestamp
+		return e
+	}
+	again := said("oslo", "again", noon.Add(-time.Hour))
+	again.LastTimestamp = metav1.NewTime(noon.Add(3 * time.Minute))
+	w.put(said("oslo", "disrupted", noon.Add(time.Second)), said("oslo", "before", noon.Add(-time.Second)), said("oslo-2", "other", w.now), again)
+	w.wait(time.Minute)
+	i := get().DeepCopy()
+	i.Acknowledged, i.Told = &fleet.IncidentAcknowledged{By: "kari", Time: metav1.NewTime(w.now)}, []fleet.IncidentTold{{Whom: "mail", Opened: new(metav1.NewTime(w.now.Add(-time.Second)))}}
+	i.Note = "the line is down"
+	unplacedSince := pod("kiosk-c", "", all(owned("kiosk-1"), unplaced, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "oslo"} }))
+	w.put(i, unplacedSince)
+	w.wait(8 * time.Minute)
+	w.ready("oslo-0", corev1.ConditionTrue)
+	w.wait(time.Minute)
+	w.ready("oslo-1", corev1.ConditionTrue)
+	w.wait(2 * time.Second)
+	if i = get(); i.Closed == nil || i.Note == "" || i.Acknowledged == nil {
+		t.Fatalf("it is %+v", i)
+	}
+	var got []string
+	for _, m := range incident.Timeline(w.s, i) {
+		got = append(got, fmt.Sprintf("%s %s", m.At.Sub(noon).Round(time.Second), m.Text))
+	}
+	want := []string{
+		"0s the first of its nodes was heard for the last time", "0s the hub opened the incident", "1s disrupted", "2s the last of its nodes was heard for the last time",
+		"11s the first of its nodes was tainted: its pods' tolerations run", "1m3s mail was told that it is open", "1m4s kari acknowledged it", "1m4s followed: Deployment kiosk cannot be placed", "3m0s again",
+		"5m11s the first pod was told to leave", "9m4s the first of its nodes was back", "10m4s it was over: lasted 10m, 2 nodes, 2 pods at most, 2 pods told to leave, 19 node-minutes, 11 pod-minutes",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// What an incident costs while its cause is not seen is nothing.
+func TestQuietTimeCostsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.nodes("oslo", 1)
+	w.put(deployment("kiosk", 1, 1), replicaSet("kiosk-1", "kiosk"), pod("kiosk-a", "oslo-0", all(owned("kiosk-1"), waiting("CrashLoopBackOff", "x"))))
+	w.wait(3 * time.Minute)
+	w.put(pod("kiosk-a", "oslo-0", owned("kiosk-1")))
+	w.wait(11 * time.Minute)
+	i := incidents(w)[0]
+	if i.Closed == nil || i.PodSeconds != 180 || i.NodeSeconds != 0 {
+		t.Errorf("pod-seconds %d, node-seconds %d, closed %v", i.PodSeconds, i.NodeSeconds, i.Closed)
+	}
+}
+
+func incidents(w *world) (all []*fleet.Incident) {
+	for i := range state.Each[*fleet.Incident](w.s, state.Incidents, "") {
+		all = append(all, i)
+	}
+	return all
+}
+
+// However much follows and is said, a timeline has an end.
+func TestATimelineIsBounded(t *testing.T) {
+	w := newWorld(t)
+	dark := on("oslo", "SiteDark", 1)
+	dark.Opened = dark.Since
+	objects := []state.Object{dark}
+	for n := range 200 {
+		i := partOf(on(fmt.Sprint("x-", n), "Flapping", 1), dark)
+		i.Opened = metav1.NewTime(noon.Add(time.Duration(n) * time.Second))
+		objects = append(objects, i)
+	}
+	w.s, _ = state.Apply(w.s, func() (all []state.Change) {
+		for _, o := range objects {
+			all = append(all, state.Put(o, ""))
+		}
+		return all
+	}())
+	all := incident.Timeline(w.s, dark)
+	if len(all) != 52 || all[51].Of != "site-x-49-flapping" {
+		t.Errorf("%d moments, the last is of %s", len(all), all[len(all)-1].Of)
+	}
+}
