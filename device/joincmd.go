@@ -148,7 +148,7 @@ func joinCommand() *cobra.Command {
 	logs.add(cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&forgetting, "forget-workloads", false, "leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs here, with its volumes")
-	fl.BoolVar(&keeping, "keep-workloads", false, "join the same hub again, as after a rotation of its root that this device has missed: what runs here goes on")
+	fl.BoolVar(&keeping, "keep-workloads", false, "join this hub again, as after a rotation of its root that this device has missed: what runs here goes on")
 	fl.StringVar(&word, "token", "", "what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes does not show")
 	fl.StringVar(&tokenFile, "token-file", "", "file that holds the token, instead of --token")
 	fl.StringVar(&node, "node-name", "", "name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")

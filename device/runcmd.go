@@ -70,7 +70,7 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
 	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(agent.NoCPUManager), "none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
-	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod, all containers of a pod to the same NUMA nodes")
+	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
 	fl.StringSliceVar(&f.external, "node-external-ip", nil, "addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
 	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0, "time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the container engine")
 	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0, "how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")

@@ -147,47 +147,34 @@ func TestEveryFieldOfAPodIsHonouredWarnedOfOrRefused(t *testing.T) {
 	}
 }
 
-// The manual's tables are what the walk finds: go test ./hub/admission -run Manual -update
-// writes them.
+// The manual's tables are what the walk finds, with a row for all fields of a type that fare alike:
+// go test ./hub/admission -run Manual -update writes them.
 func TestTheManualsTablesOfPodFields(t *testing.T) {
-	tables, order := map[string]string{}, []string{}
+	type row struct{ owner, here string }
+	var owners []string
+	heres, fields := map[string][]string{}, map[row][]string{}
 	for _, f := range podFields() {
-		if tables[f.owner] == "" {
-			order = append(order, f.owner)
-			tables[f.owner] = fmt.Sprintf("\n## `%s`\n\n| Field | Here | What it is |\n|---|---|---|\n", f.owner)
-		}
-		here := "honoured"
+		r := row{f.owner, "yes"}
 		switch f.support {
 		case Ignored:
-			here = "**no effect**, with a warning: " + f.why
+			r.here = "**no effect**, with a warning: " + f.why
 		case Refused:
-			here = "**refused**: " + f.why
+			r.here = "**refused**: " + f.why
 		}
-		tables[f.owner] += fmt.Sprintf("| `%s` | %s | %s |\n", f.name, here, documented(f))
+		if heres[f.owner] == nil {
+			owners = append(owners, f.owner)
+		}
+		if fields[r] == nil {
+			heres[f.owner] = append(heres[f.owner], r.here)
+		}
+		fields[r] = append(fields[r], "`"+f.name+"`")
 	}
 	var b strings.Builder
-	for _, owner := range order {
-		b.WriteString(tables[owner])
-	}
-	manualtest.Block(t, "../../web/manual/pod-fields.md", "pod fields", b.String()+"\n", *update)
-}
-
-// documented is what Kubernetes says of a field, its first sentence.
-func documented(f podField) string {
-	owner := reflect.TypeFor[corev1.PodSpec]()
-	for _, step := range f.at[:len(f.at)-1] {
-		if owner = step.Type; owner.Kind() == reflect.Pointer || owner.Kind() == reflect.Slice {
-			owner = owner.Elem()
+	for _, owner := range owners {
+		fmt.Fprintf(&b, "\n## `%s`\n\n| Fields | Honoured |\n|---|---|\n", owner)
+		for _, here := range heres[owner] {
+			fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(fields[row{owner, here}], ", "), here)
 		}
 	}
-	of, ok := reflect.New(owner).Interface().(interface{ SwaggerDoc() map[string]string })
-	if !ok {
-		return ""
-	}
-	text := strings.Join(strings.Fields(of.SwaggerDoc()[f.name]), " ")
-	for _, end := range []string{". ", " More info"} {
-		text, _, _ = strings.Cut(text, end)
-	}
-	text = strings.NewReplacer("|", "or", "<", "", ">", "", "*", "", "_", `\_`, "[", "", "]", "", "`", "").Replace(strings.TrimSuffix(text, "."))
-	return text
+	manualtest.Block(t, "../../web/manual/pod-fields.md", "pod fields", b.String()+"\n", *update)
 }

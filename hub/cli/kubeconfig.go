@@ -19,7 +19,7 @@ func (p Program) kubeconfigCommand() *cobra.Command {
 	dir := dataDir(c)
 	server := c.Flags().String("server", "", "address of the hub, such as https://gateway:8443 (default where the "+
 		"hub last said that it is, with a context for each other hub of its database)")
-	user := c.Flags().String("user", "admin", "whose it is; stands in the audit")
+	user := c.Flags().String("user", "admin", "name in the certificate and the audit")
 	role := c.Flags().String("role", "admin", "admin, operator or viewer")
 	life := c.Flags().Duration("ttl", 365*24*time.Hour, "how long its certificate is good")
 	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),

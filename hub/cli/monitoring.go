@@ -46,7 +46,7 @@ func (p Program) prometheusCommand() *cobra.Command {
 	dir := dataDir(c)
 	server := c.Flags().String("server", "",
 		"address of the hub, such as https://gateway:8443 (default where the hub last said that it is)")
-	user := c.Flags().String("user", "prometheus", "whose the certificate is; stands in the audit")
+	user := c.Flags().String("user", "prometheus", "name in the certificate and the audit")
 	life := c.Flags().Duration("ttl", 365*24*time.Hour, "how long the certificate is good")
 	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
 		"file with the passphrase of the authority's keys, if they have one")

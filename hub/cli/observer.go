@@ -32,7 +32,7 @@ func (p Program) observerCommand() *cobra.Command {
 			"its certificates.",
 	}
 	dir := dataDir(c)
-	name := c.Flags().String("name", "", "whose it is; stands in the audit (required)")
+	name := c.Flags().String("name", "", "name of the observer in the certificate and the audit (required)")
 	out := c.Flags().String("out", "",
 		"directory of the three files, made if there is none; files that are there stay, and are an error (required)")
 	life := c.Flags().Duration("ttl", 30*24*time.Hour, "how long the certificate is good, a year at most")

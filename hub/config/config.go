@@ -159,12 +159,12 @@ var settings = []setting{
 		return &c.AgentsDir
 	}),
 	{
-		name: "log-level", kind: "level", fallback: "info", usage: "what is logged: debug, info, warn or error",
+		name: "log-level", kind: "level", fallback: "info", usage: "least level that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },
 		get: func(c *Config) string { return nameOf(c.LogLevel, levels) },
 	},
 	{
-		name: "log-format", kind: "format", fallback: "text", usage: "how it is logged: text or json",
+		name: "log-format", kind: "format", fallback: "text", usage: "format of the log: text or json",
 		set: func(c *Config, v string) error {
 			return oneOf(v, []choice[string]{{"text", "text"}, {"json", "json"}}, &c.LogFormat)
 		},
@@ -213,16 +213,16 @@ var settings = []setting{
 		"(never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration {
 		return &c.NodeMonitorPeriod
 	}),
-	duration("node-startup-grace-period", "60s", "the same for a node that has never reported",
-		func(c *Config) *time.Duration {
+	duration("node-startup-grace-period", "60s",
+		"silence after which the Ready of a node that has never reported becomes Unknown", func(c *Config) *time.Duration {
 			return &c.NodeStartupGracePeriod
 		}),
 	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site",
 		func(c *Config) *float64 {
 			return &c.NodeEvictionRate
 		}),
-	number("secondary-node-eviction-rate", "0.01", "the same in a large site that is partially disrupted",
-		func(c *Config) *float64 {
+	number("secondary-node-eviction-rate", "0.01",
+		"nodes per second whose pods are moved away in a large site that is partially disrupted", func(c *Config) *float64 {
 			return &c.SecondaryNodeEvictionRate
 		}),
 	number("unhealthy-zone-threshold", "0.55",
@@ -246,8 +246,8 @@ var settings = []setting{
 		"seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 {
 			return &c.DefaultNotReadyTolerationSeconds
 		}),
-	integer("default-unreachable-toleration-seconds", "300", "the same for a node that is unreachable",
-		func(c *Config) *int64 {
+	integer("default-unreachable-toleration-seconds", "300",
+		"seconds for which a pod that says nothing tolerates a node that is unreachable", func(c *Config) *int64 {
 			return &c.DefaultUnreachableTolerationSeconds
 		}),
 	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int {
@@ -272,22 +272,25 @@ var settings = []setting{
 		"smtp://mail.example.org:587 or smtps://mail.example.org:465 (default none)", func(c *Config) *string {
 		return &c.IncidentMailServer
 	}),
-	text("incident-mail-from", "address", "", "sender of that mail", func(c *Config) *string {
+	text("incident-mail-from", "address", "", "sender of mail about incidents", func(c *Config) *string {
 		return &c.IncidentMailFrom
 	}),
-	list("incident-mail-to", "addresses", "", "whom it goes to", func(c *Config) *[]string { return &c.IncidentMailTo }),
-	text("incident-mail-user", "name", "", "login at the mail server (default none)", func(c *Config) *string {
-		return &c.IncidentMailUser
+	list("incident-mail-to", "addresses", "", "recipients of mail about incidents", func(c *Config) *[]string {
+		return &c.IncidentMailTo
 	}),
-	text("incident-mail-password-file", "file", "", "file whose first line is the password of that login",
+	text("incident-mail-user", "name", "", "login at the mail server of --incident-mail-server (default none)",
+		func(c *Config) *string {
+			return &c.IncidentMailUser
+		}),
+	text("incident-mail-password-file", "file", "", "file whose first line is the password of --incident-mail-user",
 		func(c *Config) *string {
 			return &c.IncidentMailPasswordFile
 		}),
-	text("policy", "file", "", "YAML file about what workloads may do on devices, of the same form as a device's "+
-		"own; it takes the place of the allow- flags and the two that follow them (default none)", func(c *Config) *string {
+	text("policy", "file", "", "YAML file about what workloads may do on devices, in the form of a device's policy; "+
+		"it replaces the allow- flags, allowed-capabilities and host-path-prefixes (default none)", func(c *Config) *string {
 		return &c.PolicyFile
 	}),
-	duration("audit-retention", "2160h", "how long it is remembered who did what, at most 200,000 records and 64 MiB",
+	duration("audit-retention", "2160h", "how long audit records are kept, at most 200,000 records and 64 MiB",
 		func(c *Config) *time.Duration {
 			return &c.AuditRetention
 		}),

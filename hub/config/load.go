@@ -36,7 +36,7 @@ func Bind(flags *pflag.FlagSet) {
 	}
 	flags.Var(&flagValue{kind: "duration"}, podEvictionTimeout,
 		"older name that sets default-not-ready- and default-unreachable-toleration-seconds")
-	flags.String("config", "", "YAML file with the same names as the flags")
+	flags.String("config", "", "YAML file of settings, by the names of the flags")
 	flags.Bool("print-config", false, "print every setting and where its value comes from, and end")
 }
 

@@ -22,8 +22,8 @@ var updateManual = flag.Bool("update", false, "write the part of the manual that
 // The manual lists every metric with its labels, in its own words.
 func TestTheManualHasTheMetrics(t *testing.T) {
 	form := regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "([^"]*)"(?:, unit: "[^"]*")?, constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
-	var rows []string
-	for path, all := range map[string][]fmt.Stringer{"/metrics": stringers(allMetrics), NodesPath: stringers(allOfNode)} {
+	rows := func(all []fmt.Stringer) string {
+		var rows []string
 		for _, d := range all {
 			m := form.FindStringSubmatch(d.String())
 			if m == nil {
@@ -33,11 +33,13 @@ func TestTheManualHasTheMetrics(t *testing.T) {
 			if m[3] != "" {
 				labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
 			}
-			rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s | %s |", m[1], path, labels, m[2]))
+			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |\n", m[1], labels, m[2]))
 		}
+		slices.Sort(rows)
+		return "\n| Metric | Labels | What it is |\n|---|---|---|\n" + strings.Join(rows, "")
 	}
-	slices.Sort(rows)
-	manualtest.Block(t, "../../web/manual/monitoring.md", "metrics", "\n| Metric | Where | Labels | What it is |\n|---|---|---|---|\n"+strings.Join(rows, "\n")+"\n\n", *updateManual)
+	text := rows(stringers(allMetrics)) + "\nAt `" + nodeMetricsPath + "`, for each node:\n" + strings.ReplaceAll(rows(stringers(allOfNode)), " `node`, `site` |", "  |")
+	manualtest.Block(t, "../../web/manual/monitoring.md", "metrics", text+"\n", *updateManual)
 }
 
 func stringers[T fmt.Stringer](all []T) (out []fmt.Stringer) {

@@ -27,6 +27,7 @@ const (
 	MaxQuery = 100 // bytes; the rest is not looked at
 	maxWords = 8
 	excerpt  = 200 // bytes
+	manyIDs  = 4   // a row with more entries is called by the one that is found
 )
 
 // A Found is a place in which all words of a search are.
@@ -55,8 +56,11 @@ func (m *Manual) Find(question string, most int) (found []Found) {
 		for _, s := range p.sections {
 			if n := s.score(words); n > 0 {
 				f := Found{Page: p.Title, Title: s.title, Href: Root + "/" + p.Name, Text: s.around(words), score: n}
-				if len(s.ids) > 0 {
-					f.Href += "#" + s.ids[0]
+				if id := s.anchor(words); id != "" {
+					f.Href += "#" + id
+					if len(s.ids) > manyIDs {
+						f.Title = id[strings.LastIndexByte(id, '.')+1:]
+					}
 				}
 				found = append(found, f)
 			}
@@ -65,6 +69,21 @@ func (m *Manual) Find(question string, most int) (found []Found) {
 	sort.SliceStable(found, func(i, j int) bool { return found[i].score > found[j].score })
 	found = variety(found)
 	return found[:min(len(found), most)]
+}
+
+// anchor is the one of the section that has a word, else its first; "" if it has none.
+func (s section) anchor(words []string) string {
+	for _, id := range s.ids {
+		for _, w := range words {
+			if Begins(id, w) > 0 {
+				return id
+			}
+		}
+	}
+	if len(s.ids) > 0 {
+		return s.ids[0]
+	}
+	return ""
 }
 
 // variety puts what has the title of an earlier one behind the others: a flag that many

@@ -1,5 +1,5 @@
-// Package manualtest holds what the manual says to the programs: for tests of the rooms
-// that know better, which write what is generated of it.
+// Package manualtest compares the manual with the programs. Tests of the packages that know a fact
+// call it, and write the parts of the manual that are generated. It changes nothing else.
 package manualtest
 
 import (
@@ -42,55 +42,88 @@ func Block(t *testing.T, file, name, want string, update bool) {
 	}
 }
 
-// Commands is the manual's text about a program: a heading for each command that does
-// something, and a table of its flags.
+// Commands is the manual's text about a program: a table of the flags that several commands have,
+// and for each command that does something a heading and a table of its other flags.
 func Commands(root *cobra.Command) string {
+	doing := commands(root)
+	times := map[string]int{}
+	for _, c := range doing {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) { times[row(f)]++ })
+	}
 	var b strings.Builder
+	common := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, c := range doing {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if times[row(f)] >= several && common.Lookup(f.Name) == nil {
+				common.AddFlag(f)
+			}
+		})
+	}
+	b.WriteString("\n## Flags of several commands\n")
+	flags(&b, common, nil)
+	for _, c := range doing {
+		usage := strings.TrimSpace(strings.TrimSuffix(c.UseLine(), "[flags]"))
+		fmt.Fprintf(&b, "\n## `%s`\n\n%s.", c.CommandPath(), strings.TrimSuffix(escape(c.Short), "."))
+		if usage != c.CommandPath() {
+			fmt.Fprintf(&b, " Usage: `%s`", usage)
+		}
+		b.WriteByte('\n')
+		flags(&b, c.LocalFlags(), times)
+	}
 	b.WriteByte('\n')
-	command(&b, root)
 	return b.String()
 }
 
-func command(b *strings.Builder, c *cobra.Command) {
+// several is how many commands must have a flag, with one default and help, for it to stand above
+// all.
+const several = 3
+
+// commands are those that do something: one with others below it may.
+func commands(c *cobra.Command) (out []*cobra.Command) {
 	if c.Hidden {
-		return
+		return nil
 	}
-	// one with others below may do something itself
 	if c.HasParent() && (!c.HasAvailableSubCommands() || c.LocalFlags().HasAvailableFlags()) {
-		usage := strings.TrimSpace(strings.TrimSuffix(c.UseLine(), "[flags]"))
-		fmt.Fprintf(b, "## `%s`\n\n%s.", c.CommandPath(), strings.TrimSuffix(escape(c.Short), "."))
-		if usage != c.CommandPath() {
-			fmt.Fprintf(b, " Usage: `%s`", usage)
-		}
-		b.WriteByte('\n')
-		flags(b, c.LocalFlags())
-		b.WriteByte('\n')
+		out = append(out, c)
 	}
 	for _, sub := range c.Commands() {
-		command(b, sub)
+		out = append(out, commands(sub)...)
+	}
+	return out
+}
+
+// flags writes a table of those that are not in the table above, and a line that names the others.
+func flags(b *strings.Builder, set *pflag.FlagSet, times map[string]int) {
+	head := "\n| Flag | Default | What it is |\n|---|---|---|\n"
+	var also []string
+	set.VisitAll(func(f *pflag.Flag) {
+		switch line := row(f); {
+		case f.Hidden || f.Name == "help":
+		case times[line] >= several:
+			also = append(also, "`--"+f.Name+"`")
+		default:
+			b.WriteString(head + line)
+			head = ""
+		}
+	})
+	if also != nil {
+		fmt.Fprintf(b, "\nAlso: %s.\n", strings.Join(also, ", "))
 	}
 }
 
-func flags(b *strings.Builder, set *pflag.FlagSet) {
-	head := "\n| Flag | Default | What it is |\n|---|---|---|\n"
-	set.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
-		}
-		kind, usage := pflag.UnquoteUsage(f)
-		def := f.DefValue
-		if def == "[]" {
-			def = ""
-		}
-		if def != "" {
-			def = "`" + def + "`"
-		}
-		if usage = strings.TrimSuffix(usage, "."); kind != "" && kind != "bool" && !strings.HasPrefix(kind, "string") {
-			usage += " (" + kind + ")"
-		}
-		fmt.Fprintf(b, "%s| `--%s` | %s | %s |\n", head, f.Name, def, escape(usage))
-		head = ""
-	})
+func row(f *pflag.Flag) string {
+	kind, usage := pflag.UnquoteUsage(f)
+	def := f.DefValue
+	if def == "[]" {
+		def = ""
+	}
+	if def != "" {
+		def = "`" + def + "`"
+	}
+	if usage = strings.TrimSuffix(usage, "."); kind != "" && kind != "bool" && !strings.HasPrefix(kind, "string") {
+		usage += " (" + kind + ")"
+	}
+	return fmt.Sprintf("| `--%s` | %s | %s |\n", f.Name, def, escape(usage))
 }
 
 // escape keeps a text from being taken for Markdown.
