@@ -125,6 +125,7 @@ bench-fleet:
 
 # What a lease costs the hub, and what it costs Mosquitto with a consumer behind it, in one run;
 # what either takes at most; what a million devices behind a broker cost a leader. Five minutes.
+# BENCH='-write hub/e2e/load/README.md' writes the tables there.
 BROKERS ?= 10000
 bench-broker:
 	$(GORUN) ./hub/e2e/load -brokers $(BROKERS) $(BENCH)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -62,12 +63,11 @@ func Commands(root *cobra.Command) string {
 	b.WriteString("\n## Flags of several commands\n")
 	flags(&b, common, nil)
 	for _, c := range doing {
-		usage := strings.TrimSpace(strings.TrimSuffix(c.UseLine(), "[flags]"))
-		fmt.Fprintf(&b, "\n## `%s`\n\n%s.", c.CommandPath(), strings.TrimSuffix(escape(c.Short), "."))
-		if usage != c.CommandPath() {
-			fmt.Fprintf(&b, " Usage: `%s`", usage)
+		text := strings.TrimSuffix(escape(c.Short), ".") + "."
+		if usage := strings.TrimSpace(strings.TrimSuffix(c.UseLine(), "[flags]")); usage != c.CommandPath() {
+			text += " Usage: `" + usage + "`"
 		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, "\n## `%s`\n\n%s\n", c.CommandPath(), wrapped(text))
 		flags(&b, c.LocalFlags(), times)
 	}
 	b.WriteByte('\n')
@@ -109,6 +109,26 @@ func flags(b *strings.Builder, set *pflag.FlagSet, times map[string]int) {
 	if also != nil {
 		fmt.Fprintf(b, "\nAlso: %s.\n", strings.Join(also, ", "))
 	}
+}
+
+// wrapped breaks a text where its lines would have more than 100 columns.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for _, word := range strings.Fields(text) {
+		switch n := utf8.RuneCountInString(word); {
+		case column == 0:
+			column = n
+		case column+1+n > 100:
+			b.WriteByte('\n')
+			column = n
+		default:
+			b.WriteByte(' ')
+			column += 1 + n
+		}
+		b.WriteString(word)
+	}
+	return b.String()
 }
 
 func row(f *pflag.Flag) string {
