@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -451,10 +452,10 @@ func TestATrialEndsKeptOrRolledBack(t *testing.T) {
 	})
 }
 
-// left says what is left to the run without the race detector: of every sixty one is made with it,
-// and not the same one in every way and outcome. A world is one goroutine.
+// left says which stops are left to make test-long: make test makes one of every sixty, and not the
+// same one in every way and outcome.
 func left(t *testing.T, n int) bool {
-	return raced && (n+int(crc32.ChecksumIEEE([]byte(t.Name()))%60))%60 > 0
+	return os.Getenv("FLOTILLA_LONG") == "" && (n+int(crc32.ChecksumIEEE([]byte(t.Name()))%60))%60 > 0
 }
 
 // TestWhereverThePowerFails stops every call that changes anything, in every way.

@@ -18,10 +18,14 @@ import (
 // begins while the site is disrupted, its window closed, or the rollout paused or stopped.
 // In the end, when nothing disturbs it any more, every node has kept it or gone back.
 func FuzzFirmware(f *testing.F) {
-	for seed := range int64(24) {
-		if nodetest.Raced && seed > 0 {
-			continue
-		}
+	seeds := int64(8)
+	switch {
+	case nodetest.Raced:
+		seeds = 1
+	case nodetest.Long:
+		seeds = 24
+	}
+	for seed := range seeds {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed int64) {

@@ -21,14 +21,14 @@ import (
 
 var modelSeed = flag.Uint64("model.seed", 0, "tell the random story of this seed only")
 
-// TestTheHubDoesAsTheModel tells 200 random stories to a whole loop, and holds what it
-// makes of them against the model.
+// TestTheHubDoesAsTheModel tells random stories to a whole loop, 200 of them in make test-long, and
+// holds what it makes of them against the model.
 func TestTheHubDoesAsTheModel(t *testing.T) {
-	from, to := uint64(1), uint64(200)
+	from, to := uint64(1), uint64(16) // two of each group: the goroutines are the same in every story
 	switch {
-	case nodetest.Raced:
-		to = 16 // two of each group: the goroutines are the same in every story
-	case testing.Short():
+	case nodetest.Long:
+		to = 200
+	case !nodetest.Raced:
 		to = 40
 	}
 	if *modelSeed != 0 {

@@ -6,23 +6,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 // TestApproval is devices that wait, as their owner and an administrator with kubectl see it.
 func TestApproval(t *testing.T) {
 	t.Parallel()
-	for _, minor := range []string{kubectltest.Minors[0], kubectltest.Newest} {
-		t.Run(minor, func(t *testing.T) {
-			approval(t, kubectltest.Build(t, minor))
-		})
-	}
-}
-
-func approval(t *testing.T, program string) {
 	h := newHub(t, "--require-approval")
-	k := &clerk{h, program, "", ""}
+	k := &clerk{h, kubectl(t), "", ""}
 	line := strings.Fields(output(t, programOf(t, "hub"), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--uses", "3"))[1:]
 	dir := t.TempDir()
 	join := func(node string) (p *process, request string) {

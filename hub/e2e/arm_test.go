@@ -43,6 +43,9 @@ func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
 		{"raspberrypi-armv6", platform{"arm", "6"}, "qemu-arm-static", "armv6l", "raspberrypi-zero-w"},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
+			if c.arm == "7" && !testLong {
+				t.Skip("make test-long: it is what the one of version 6 is")
+			}
 			b := newBoard(t, c.board, c.emulator, program(t, "device", c.platform))
 			node := fmt.Sprintf("e2e-%d-%s", os.Getpid(), c.board)
 			t.Cleanup(func() { docker.remove(t, node) })

@@ -51,14 +51,6 @@ type saying struct {
 	not   []string // regular expressions that must not match
 }
 
-// TestKubectl is a working day with kubectl on a simulated fleet.
-func TestKubectl(t *testing.T) {
-	t.Parallel()
-	h := newHub(t)
-	h.simulate(8, 3)
-	h.workingDay(t)
-}
-
 // workingDay is everything that kubectl does with eight simulated devices on three sites.
 func (h *hub) workingDay(t *testing.T) {
 	t.Helper()

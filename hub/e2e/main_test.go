@@ -26,6 +26,9 @@ const (
 	grace         = 6 * time.Second
 )
 
+// testLong is set by make test-long.
+var testLong = os.Getenv("FLOTILLA_LONG") != ""
+
 func TestMain(m *testing.M) {
 	code := 1
 	defer func() { os.Exit(code) }()
@@ -40,6 +43,24 @@ func TestMain(m *testing.M) {
 	}()
 	code = m.Run()
 }
+
+// readSources opens what the programs are built from: go test takes the last run's outcome for today's
+// where every file that the tests have opened is as it was, and does not see what they build.
+var readSources = sync.OnceValue(func() error {
+	const files = "{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}\n{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}\n{{end}}{{end}}{{end}}"
+	list, err := exec.Command("go", "list", "-deps", "-f", files, "flotilla.dev/hub", "flotilla.dev/hub/cli/quickstart", "flotilla.dev/device", "flotilla.dev/device/simulate").Output()
+	if err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	for _, path := range append(strings.Fields(string(list)), repository+"/go.mod") {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		_ = f.Close() // it was only read
+	}
+	return nil
+})
 
 // workshop is where the programs of this test run are.
 var workshop string
@@ -73,6 +94,9 @@ func program(t testing.TB, name string, p platform) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short: this runs the real programs")
+	}
+	if err := readSources(); err != nil {
+		t.Fatal(err)
 	}
 	if dir := os.Getenv("E2E_PROGRAMS"); dir != "" && p == here { // make faults builds them once
 		return filepath.Join(dir, "flotilla-"+name)

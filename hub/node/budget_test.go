@@ -42,7 +42,7 @@ func heap() int {
 // it cost the hub a bounded number of bytes, on disk and in memory.
 // budgetSeconds is how long somebody tries to spend more than a budget.
 func budgetSeconds() int {
-	if nodetest.Raced {
+	if !nodetest.Long {
 		return 15
 	}
 	return 5 * 60

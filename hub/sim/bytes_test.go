@@ -62,8 +62,8 @@ func metered(t *testing.T, interval time.Duration, play func(w *world, m *meter)
 }
 
 func TestFleetAnIdleDeviceCostsFewBytes(t *testing.T) {
-	if raced {
-		t.Skip("two hours of counting: see raced")
+	if !long {
+		t.Skip("two hours of counting: make test-long")
 	}
 	for _, c := range []struct {
 		interval time.Duration

@@ -13,18 +13,15 @@ import (
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "repeat the simulations of chance with this seed only")
-	simHours = flag.Int("sim.hours", 0, "length of the day of two hundred devices (default 24, with the race detector or -short 3)")
+	simHours = flag.Int("sim.hours", 0, "length of the day of two hundred devices (default 3, with FLOTILLA_LONG 24)")
 )
 
 // TestFleetChance loses, doubles and delays messages at random, while people and
 // devices do at random what they do.
 func TestFleetChance(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, 5, 6}
-	switch {
-	case raced:
+	if !long {
 		seeds = seeds[:1]
-	case testing.Short():
-		seeds = seeds[:2]
 	}
 	if *simSeed != 0 {
 		seeds = []uint64{*simSeed}

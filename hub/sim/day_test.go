@@ -54,7 +54,7 @@ func TestFleetLeasesCauseNoCommitAndNoPass(t *testing.T) {
 func TestFleetADay(t *testing.T) {
 	t.Parallel()
 	hours := 24
-	if testing.Short() || raced {
+	if !long {
 		hours = 3
 	}
 	if *simHours > 0 {
@@ -71,7 +71,7 @@ func TestFleetADay(t *testing.T) {
 		w.look.every = 53 * time.Second
 		const sites = 8
 		each := 25
-		if raced {
+		if !long {
 			each = 8
 		}
 		var all []*light

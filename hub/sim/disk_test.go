@@ -74,7 +74,7 @@ func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
 			t.Parallel()
 			simulate(t, func(t *testing.T, w *world) {
 				each, rounds := 20, 100
-				if raced {
+				if !long {
 					each, rounds = 8, 40
 				}
 				lights := slices.Concat(w.newLights("oslo", each), w.newLights("bergen", each))

@@ -92,7 +92,7 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	t.Parallel()
 	hours, each := time.Hour, 50 // an eighth of it
 	const most = 10 << 20
-	if testing.Short() || raced {
+	if !long {
 		hours, each = 30*time.Minute, 10
 	}
 	simulate(t, func(t *testing.T, w *world) {
@@ -191,12 +191,12 @@ func TestFleetTheLogOfABadNightIsShort(t *testing.T) {
 	})
 }
 
-// An agent that nobody answers for eight hours (see raced) says so in a few lines, whatever its link
+// An agent that nobody answers for eight hours (see long) says so in a few lines, whatever its link
 // does: refuse, swallow everything, or come and go.
 func TestFleetTheLogOfAnAgentWithoutAHubIsShort(t *testing.T) {
 	t.Parallel()
 	hours := 8
-	if raced {
+	if !long {
 		hours = 1
 	}
 	for name, lose := range map[string]func(w *world, d *simDevice){

@@ -95,17 +95,17 @@ func (w *world) notReady() (out []string) {
 func TestFleetAnOutageOfTheHubIsNobodysSilence(t *testing.T) {
 	t.Parallel()
 	few := 41
-	if raced {
-		few = 11 // see raced
+	if !long {
+		few = 11
 	}
 	outages := []time.Duration{5 * time.Second, 14 * time.Second, 40 * time.Second, 60 * time.Second, 200 * time.Second, 10 * time.Minute, time.Hour, 24 * time.Hour}
 	for _, size := range []int{1, few, 60, 1000} {
 		for _, away := range outages {
 			switch { // the pause between two tries does not grow after the first seconds: size and length need not meet
-			case size > 1 && away > time.Hour, size > 60 && away != 40*time.Second, testing.Short() && size > 60:
+			case size > 1 && away > time.Hour, size > 60 && away != 40*time.Second:
 				continue
-			case raced && (size > few || away != 40*time.Second):
-				continue // see raced
+			case !long && (size > few || away != 40*time.Second):
+				continue
 			}
 			t.Run(fmt.Sprintf("%d devices, %s", size, away), func(t *testing.T) {
 				t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -33,6 +34,9 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
+
+// long is set by make test-long: tests of a whole day, or of hundreds of cases, play a part otherwise.
+var long = os.Getenv("FLOTILLA_LONG") != ""
 
 // A world is a hub and its devices in one bubble of fake time. Everything is
 // real but the network, which is in memory, and the container engines, which are

@@ -121,7 +121,7 @@ func (b *bench) room(ctx context.Context, room string, names []string) error {
 		"^("+strings.Join(names, "|")+")$",
 		"-test.parallel", "4", "-test.timeout", longest.String()) // most of what takes long here waits
 	cmd.Dir = room
-	cmd.Env = append(os.Environ(), "FAULTS=1", "E2E_PROGRAMS="+b.work)
+	cmd.Env = append(os.Environ(), "FAULTS=1", "FLOTILLA_LONG=1", "E2E_PROGRAMS="+b.work)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second

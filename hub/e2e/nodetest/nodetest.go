@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -21,6 +22,10 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
+
+// Long is set by make test-long: tests that play for a long time, or hundreds of cases, play a part
+// otherwise.
+var Long = os.Getenv("FLOTILLA_LONG") != ""
 
 // A Notebook is a store and a broker that write down what they are told.
 type Notebook struct {

@@ -2,7 +2,6 @@
 
 package nodetest
 
-// Raced: the race detector makes everything about five times slower. Tests that go on for a
-// long time are shorter with it, as it looks for another kind of bug: make test plays all of
-// them without it, too.
+// Raced: the race detector makes everything about five times slower. Tests of one goroutine leave it
+// out, and those of the same goroutines many times play a part.
 const Raced = true
