@@ -61,7 +61,7 @@ bench:
 	go test -run '^$$' -bench . -benchmem ./...
 
 # What fleets of real connections cost the hub, plain and over TLS, and how one returns whose hub was
-# killed. Twenty minutes. BENCH='-write hub/e2e/load/README.md' writes the tables into the manual.
+# killed. Twenty minutes. BENCH='-write hub/e2e/load/README.md' writes the tables there.
 bench-fleet:
 	go run ./hub/e2e/load -fleet $(or $(FLEET),100,1000,5000,10000,18000) -both -paced 20s $(BENCH)
 	go run ./hub/e2e/load -return $(or $(RETURN),10000) $(BENCH)

@@ -105,7 +105,7 @@ func (l *Lead) News(s state.Snapshot, now time.Time) ([]state.Change, error) {
 	} else if before.Address != "" {
 		why += fmt.Sprintf("; nothing was heard of %s (%s), which led before", before.Holder, before.Address)
 	}
-	said := control.Said{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}
+	said := control.EventText{Type: corev1.EventTypeNormal, Reason: "LeaderElection", Message: why}
 	return control.AddEvent(s, control.About(about), said, now), nil
 }
 

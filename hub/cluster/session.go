@@ -23,7 +23,7 @@ func WatchSessions(guard *access.Guard, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		leave := func() {}
 		defer func() { leave() }()
-		r, end := guard.Tie(r, func(u access.User) error {
+		r, end := guard.WatchSession(r, func(u access.User) error {
 			if u.Role == access.Device { // has no business here but its renewals
 				return nil
 			}
