@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"flotilla.dev/shared/fleet"
 )
 
@@ -13,7 +15,7 @@ import (
 func TestIncidentsAreAcknowledged(t *testing.T) {
 	const path, kind = "/apis/flotilla.dev/v1alpha1/incidents/oslo-dark-1a2b3c", `{"apiVersion":"flotilla.dev/v1alpha1","kind":"Incident","metadata":{"name":"oslo-dark-1a2b3c"},`
 	f := seeded()
-	f.put(&fleet.Incident{ObjectMeta: meta("", "oslo-dark-1a2b3c"), State: fleet.IncidentOpen, Cause: "SiteDark"})
+	f.put(&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "oslo-dark-1a2b3c"}, State: fleet.IncidentOpen, Cause: "SiteDark"})
 	s := newServer(f)
 	for _, tt := range []struct {
 		rule, role, method, at, kind, body string

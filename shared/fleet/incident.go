@@ -107,8 +107,8 @@ type IncidentCount struct {
 
 // An IncidentAcknowledged is who has taken an incident up, and when: the hub writes both.
 type IncidentAcknowledged struct {
-	By   string      `json:"by"`
-	Time metav1.Time `json:"time"`
+	By   string      `json:"by,omitempty"`
+	Time metav1.Time `json:"time,omitempty"`
 }
 
 // An IncidentTold is what somebody outside knows of an incident.
