@@ -40,7 +40,7 @@ test:
 # Before a release: what plays for hours of its own time. A whole day of two hundred devices, every
 # message lost, doubled or late, a power cut at every call of a boot configuration.
 test-long:
-	FLOTILLA_LONG=1 go test -vet=off -timeout 60m ./device/firmware ./hub/control ./hub/node ./hub/sim
+	$(SERVICES) .ci/test long
 
 # Attacks of strangers, devices and people on a fresh hub each: a table of what held. Fifteen minutes.
 attack:
