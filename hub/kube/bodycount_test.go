@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,12 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	revision, err := kruntime.Encode(protoCodec, &appsv1.ControllerRevision{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"}, ObjectMeta: metav1.ObjectMeta{Name: "b"},
+		Data: kruntime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"containers":` + empties + `}}}}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ name, method, path, media, body string }{
 		{"containers", "POST", ns + "/pods", "", podOf(`"initContainers":` + empties)},
 		{"containers, tried only", "POST", ns + "/pods?dryRun=All", "", podOf(`"initContainers":` + empties)},
@@ -39,6 +46,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 		{"owners in lines", "POST", ns + "/configmaps", resource.MediaYAML, "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  ownerReferences:\n" + strings.Repeat("  - {}\n", 300_000)},
 		{"names without values", "POST", ns + "/configmaps", resource.MediaYAML, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\ndata:\n" + strings.Repeat("  a:\n", 500_000)},
 		{"containers in protobuf", "POST", ns + "/pods", resource.MediaProto, string(proto)},
+		{"JSON in protobuf", "POST", apps + "/controllerrevisions", resource.MediaProto, string(revision)},
 		{"a merge patch", "PATCH", "/api/v1/nodes/pi-1", mp, `{"metadata":{"ownerReferences":` + empties + `}}`},
 		{"a merge by lists", "PATCH", "/api/v1/nodes/pi-1", smp, `{"metadata":{"ownerReferences":` + empties + `}}`},
 		{"a JSON patch", "PATCH", "/api/v1/nodes/pi-1", jp, `[{"op":"add","path":"/metadata/ownerReferences","value":` + empties + `}]`},

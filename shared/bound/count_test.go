@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	yamlnode "go.yaml.in/yaml/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/shared/bound"
 )
@@ -108,5 +112,31 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 	if _, err := bound.CountYAML([]byte("\xff\xfea\x00:\x00")); err == nil {
 		t.Error("UTF-16 is counted")
+	}
+}
+
+// TestJSONInProtobufIsCounted: both kinds of raw JSON that protobuf carries are decoded later.
+func TestJSONInProtobufIsCounted(t *testing.T) {
+	many := []byte(`{"f:a":[` + strings.Repeat("{},", 20_000) + "{}]}")
+	managed := metav1.ManagedFieldsEntry{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: many}}
+	for name, o := range map[string]interface {
+		Marshal() ([]byte, error)
+		runtime.Object
+	}{
+		"fieldsV1": &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{managed}}},
+		"data":     &appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: many}},
+	} {
+		body, err := o.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		envelope, err := (&runtime.Unknown{Raw: body}).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := bound.CountProto(append([]byte("k8s\x00"), envelope...), o)
+		if err != nil || c.Objects < 20_000 || c.Bounded() == nil {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
 	}
 }

@@ -78,6 +78,13 @@ func (p protoWalk) message(data []byte, t reflect.Type) error {
 			}
 			return nil
 		})
+	case t == fieldsV1 || t == rawExtension: // JSON in bytes, which is decoded as well
+		return each(data, func(_ protowire.Number, body []byte) error {
+			in := CountJSON(body)
+			p.count.Objects += in.Objects
+			p.count.Values += in.Values
+			return nil
+		})
 	case t.Kind() == reflect.Map:
 		return each(data, func(num protowire.Number, body []byte) error {
 			if num == 2 {
