@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"hub/diagnose":      {"shared/fleet", "hub/state"},
 	"hub/incident":      {"shared/fleet", "hub/diagnose", "hub/state"},
 	"hub/admission":     {"shared/fleet", "shared/bound", "shared/policy", "hub/state", "firmware-configs"},
-	"hub/notify":         {"shared/fleet", "hub/state", "hub/control", "hub/incident", "hub/panics"},
+	"hub/notify":        {"shared/fleet", "hub/state", "hub/control", "hub/incident", "hub/panics"},
 	"hub/cli":           {"firmware-configs", "shared/commands", "shared/fleet", "shared/wire", "hub/access", "hub/broker/setup", "hub/cli/socket", "hub/config", "hub/doctor", "hub/leader", "hub/monitoring", "hub/pki", "hub/store"},
 	"hub/doctor":        {"shared/fleet", "shared/line", "hub/config", "hub/leader", "hub/pki", "hub/state", "hub/store"},
 	"hub/cli/socket":    {"hub/listen"},
@@ -121,9 +121,7 @@ var larger = map[string]int{
 	"device/agent":    50,
 	"device/hardware": 28,
 	"hub/admin":       90,
-	"hub/admission":   30,
 	"hub/store":       27,
-	"hub/workload":    28,
 }
 
 // clock is what a package that is told the time must not ask.

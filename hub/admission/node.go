@@ -1,23 +1,15 @@
 package admission
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/bound"
-	"flotilla.dev/shared/fleet"
 )
 
 func (l *list) node(n *corev1.Node) {
@@ -96,124 +88,18 @@ func wholeOnNode(name corev1.ResourceName) bool {
 	return name == corev1.ResourcePods || !isNative(name)
 }
 
-// leaseInterval is how often devices renew unless the hub says otherwise.
-const leaseInterval = 10 * time.Second
-
-// maxRate is far above what any site can do, and far below what overflows.
-const maxRate = 1000
-
-func (l *list) site(s *fleet.Site, set Settings) {
-	l.timeZone(s)
-	p := field.NewPath("spec")
-	every := set.LeaseInterval
-	if every == 0 {
-		every = leaseInterval
+// Named warns of a pod, or pods of a template, that name their node themselves and will not run there as
+// things are: no scheduler looks at them, so nothing else would say so before they are gone.
+func Named(o state.Object, s state.Snapshot) []string {
+	spec, p := podSpecOf(o)
+	if spec == nil || spec.NodeName == "" {
+		return nil
 	}
-	if d := s.Spec.LeaseInterval; d != nil {
-		if every = d.Duration; every < time.Second || every > 5*time.Minute || every%time.Second != 0 {
-			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s") // as the wire protocol has it
-			every = leaseInterval                                                                                       // the graces are judged by one that can be
-		}
+	switch n := s.Node(spec.NodeName); {
+	case n == nil:
+		return []string{fmt.Sprintf("%s: no node is called %q: the pod is removed unless one of that name joins", p.Child("nodeName"), spec.NodeName)}
+	case !state.NodeFits(spec, n):
+		return []string{fmt.Sprintf("%s: node %q does not match the pod's nodeSelector or required node affinity: the pod fails with NodeAffinity", p.Child("nodeName"), n.Name)}
 	}
-	// As of the hub's own settings: four lease intervals, as two lost renewals must
-	// never evict.
-	grace := func(name string, d *metav1.Duration) {
-		if d != nil && d.Duration < 4*every {
-			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf("must be at least %s: devices renew every %s, and two lost leases must not evict", 4*every, every))
-		}
-	}
-	grace("nodeMonitorGracePeriod", s.Spec.NodeMonitorGracePeriod)
-	grace("nodeStartupGracePeriod", s.Spec.NodeStartupGracePeriod)
-	between := func(name string, v *float64, most float64, unit string) {
-		if v != nil && !(*v >= 0 && *v <= most) {
-			l.invalid(p.Child(name), *v, fmt.Sprintf("must be between 0 and %g%s", most, unit))
-		}
-	}
-	between("nodeEvictionRate", s.Spec.NodeEvictionRate, maxRate, " nodes per second")
-	between("secondaryNodeEvictionRate", s.Spec.SecondaryNodeEvictionRate, maxRate, " nodes per second")
-	between("unhealthyZoneThreshold", s.Spec.UnhealthyZoneThreshold, 1, ", as a fraction of the site's nodes")
-	l.count(s.Spec.LargeClusterSizeThreshold, p.Child("largeClusterSizeThreshold"))
-	if s.Spec.DisruptionPolicy != "" {
-		oneOf(l, p.Child("disruptionPolicy"), s.Spec.DisruptionPolicy, fleet.Evict, fleet.Hold)
-	}
-	if m := s.Spec.Maintenance; m != nil && m.Until.IsZero() {
-		l.required(p.Child("maintenance", "until"), "write the moment at which evictions may begin again, such as 2026-11-03T18:00:00Z")
-	}
-	short := func(name, v string) {
-		if len(v) > 1024 {
-			l.errs = append(l.errs, field.TooLong(p.Child(name), "", 1024))
-		}
-	}
-	short("description", s.Spec.Description)
-	short("location", s.Spec.Location)
-	if m := s.Spec.Maintenance; m != nil {
-		short("maintenance.reason", m.Reason)
-	}
-}
-
-// profile asks the room of the profiles, which checks the files as well.
-func (l *list) profile(p *fleet.BoardProfile) {
-	whole := *p
-	whole.Kind, whole.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
-	for _, err := range firmwareconfigs.Validate(&whole) {
-		if err.Field != "metadata.name" { // said already
-			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Detail})
-		}
-	}
-}
-
-// report holds what a device says of its hardware, in whatever words, to be something that can be shown.
-func (l *list) report(r *fleet.DeviceReport) {
-	p := field.NewPath("hardware")
-	if n := len(r.Text()); n > bound.MaxHardware {
-		l.errs = append(l.errs, field.TooLong(p, "", bound.MaxHardware))
-	} else if !json.Valid(r.Text()) || !bytes.HasPrefix(bytes.TrimSpace(r.Text()), []byte("{")) {
-		l.errs = append(l.errs, field.Invalid(p, field.OmitValueType{}, "it is no JSON object"))
-	}
-}
-
-// maxNote is how long the note of an incident may be, as the texts of a site.
-const maxNote = 1024
-
-// SignIncident returns an incident that is to replace live, with who has acknowledged it and when:
-// whatever it says of that itself. Moments that a client has read in whole seconds stay what they are.
-// Objects of other kinds are returned as they are.
-func SignIncident(next, live state.Object, by string, now time.Time) state.Object {
-	sent, ok := next.(*fleet.Incident)
-	if !ok {
-		return next
-	}
-	was := live.(*fleet.Incident)
-	signed := was.DeepCopy()
-	signed.Note, signed.ManagedFields = sent.Note, sent.ManagedFields
-	switch a := sent.Acknowledged; {
-	case a == nil:
-		signed.Acknowledged = nil
-	case was.Acknowledged == nil || a.By != was.Acknowledged.By || !a.Time.Equal(&was.Acknowledged.Time):
-		signed.Acknowledged = &fleet.IncidentAcknowledged{By: by, Time: metav1.NewTime(now.UTC().Truncate(time.Second))}
-	}
-	sent.Acknowledged = signed.Acknowledged
-	x, xerr := json.Marshal(sent)
-	y, yerr := json.Marshal(signed)
-	if xerr != nil || yerr != nil || !bytes.Equal(x, y) {
-		return sent // incidentUnchanged refuses it
-	}
-	return signed
-}
-
-func (l *list) incident(i *fleet.Incident) {
-	if p := field.NewPath("note"); len(i.Note) > maxNote {
-		l.errs = append(l.errs, field.TooLong(p, "", maxNote))
-	} else {
-		l.shown(p, i.Note)
-	}
-}
-
-// incidentUnchanged: people write who takes care of an incident, and a note. All else is the hub's.
-func (l *list) incidentUnchanged(i, old *fleet.Incident) {
-	rest := i.DeepCopy()
-	rest.Acknowledged, rest.Note, rest.ManagedFields = old.Acknowledged, old.Note, old.ManagedFields
-	if !equality.Semantic.DeepEqual(rest, old) {
-		l.forbidden(field.NewPath("incident"), "only acknowledged and note can be changed: all else is what the hub finds")
-	}
+	return nil
 }

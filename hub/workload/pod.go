@@ -182,15 +182,15 @@ func release(o, owner state.Object) state.Object {
 // rankForDeletion orders pods so that those that can best be spared come first, as
 // Kubernetes does: not placed yet, not running yet, not ready, cheap by their
 // annotation, doubled up on a node, ready for a shorter time, restarted more
-// often, younger. crowd counts the related pods of a node.
-func rankForDeletion(pods []*corev1.Pod, crowd map[string]int) {
+// often, younger. related counts the related pods of a node.
+func rankForDeletion(pods []*corev1.Pod, related map[string]int) {
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(
 			first(a.Spec.NodeName == "", b.Spec.NodeName == ""),
 			cmp.Compare(phaseRank(a), phaseRank(b)),
 			first(!ready(a), !ready(b)),
 			cmp.Compare(deletionCost(a), deletionCost(b)),
-			cmp.Compare(crowd[b.Spec.NodeName], crowd[a.Spec.NodeName]),
+			cmp.Compare(related[b.Spec.NodeName], related[a.Spec.NodeName]),
 			availableAt(b, 0).Compare(availableAt(a, 0)),
 			cmp.Compare(restarts(b), restarts(a)),
 			b.CreationTimestamp.Compare(a.CreationTimestamp.Time),

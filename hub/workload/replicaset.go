@@ -141,7 +141,7 @@ func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32
 		}
 		return live, 0, again
 	}
-	rankForDeletion(live, p.crowd(rs))
+	rankForDeletion(live, p.relatedPods(rs))
 	spare := len(live) - want
 	for _, pod := range live[:spare] {
 		c, _ := state.Delete(pod, p.now, nil, fmt.Sprintf("delete %s of %s: %d replicas are wanted", state.Display(pod), rs.Name, want))
@@ -176,9 +176,9 @@ func madeAt(at metav1.Time, pods []*corev1.Pod) (n int) {
 	return n
 }
 
-// crowd counts the active pods per node of the ReplicaSet and its siblings under
+// relatedPods counts the active pods per node of the ReplicaSet and its siblings under
 // the same Deployment: two on one node are less worth than two on two.
-func (p *pass) crowd(rs *appsv1.ReplicaSet) map[string]int {
+func (p *pass) relatedPods(rs *appsv1.ReplicaSet) map[string]int {
 	n := map[string]int{}
 	count := func(rs state.Object) {
 		for o := range p.s.Owned(rs.GetUID(), state.Pods) {
@@ -264,4 +264,57 @@ func refusal(o state.Object, refused, source string) state.Change {
 	c := state.Put(o, fmt.Sprintf("create no pod for %s: %s", o.GetName(), refused)).Warning(failedCreate)
 	c.Message, c.Source = "Error creating: "+refused, source
 	return c
+}
+
+var controllerKind = corev1.SchemeGroupVersion.WithKind("ReplicationController")
+
+// controller keeps the pods of a ReplicationController, as those of a ReplicaSet. orphans
+// are pods that it may adopt.
+func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
+	rc, ok := p.s.Get(k).(*corev1.ReplicationController)
+	if !ok {
+		return
+	}
+	r := keeper{pass: p, owner: rc, kind: controllerKind, source: "replication-controller", rs: asReplicaSet(rc)}
+	r.with = func(st *appsv1.ReplicaSetStatus) state.Object {
+		next := rc.DeepCopy()
+		next.Status = corev1.ReplicationControllerStatus{
+			Replicas: st.Replicas, FullyLabeledReplicas: st.FullyLabeledReplicas, ReadyReplicas: st.ReadyReplicas,
+			AvailableReplicas: st.AvailableReplicas, ObservedGeneration: st.ObservedGeneration,
+		}
+		for _, c := range st.Conditions {
+			next.Status.Conditions = append(next.Status.Conditions, corev1.ReplicationControllerCondition{
+				Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+		}
+		return next
+	}
+	r.keep(k, orphans, turn)
+}
+
+// asReplicaSet is the ReplicaSet that would keep the same pods.
+func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
+	rs := &appsv1.ReplicaSet{ObjectMeta: rc.ObjectMeta, Spec: appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds}}
+	rs.Spec.Selector = selectorOf(rc)
+	if t := rc.Spec.Template; t != nil {
+		rs.Spec.Template = *t
+	}
+	st := rc.Status
+	rs.Status = appsv1.ReplicaSetStatus{
+		Replicas: st.Replicas, FullyLabeledReplicas: st.FullyLabeledReplicas, ReadyReplicas: st.ReadyReplicas,
+		AvailableReplicas: st.AvailableReplicas, ObservedGeneration: st.ObservedGeneration,
+	}
+	for _, c := range st.Conditions {
+		rs.Status.Conditions = append(rs.Status.Conditions, appsv1.ReplicaSetCondition{
+			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+	}
+	return rs
+}
+
+// selectorOf is nil, which selects nothing, where there is none: an empty one would
+// select everything.
+func selectorOf(rc *corev1.ReplicationController) *metav1.LabelSelector {
+	if len(rc.Spec.Selector) == 0 {
+		return nil
+	}
+	return &metav1.LabelSelector{MatchLabels: rc.Spec.Selector}
 }

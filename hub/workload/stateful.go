@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"flotilla.dev/hub/state"
@@ -381,48 +380,6 @@ func (d *stateful) shrink() bool {
 		}
 	}
 	return true
-}
-
-// roll asks pods of an older revision to leave, the last first and none below the partition:
-// one at a time, each as soon as those after it serve, or as many as maxUnavailable leaves. Of
-// pods that come all at once those that do not serve leave before, whatever else is missing.
-func (d *stateful) roll() {
-	s := d.set.Spec.UpdateStrategy
-	if s.Type == appsv1.OnDeleteStatefulSetStrategyType || d.missing {
-		return
-	}
-	old := func(pod *corev1.Pod) bool { return revisionLabel(pod) != d.update.Name && pod.DeletionTimestamp == nil }
-	from, most, bounded := int64(0), int64(1), false
-	if u := s.RollingUpdate; u != nil {
-		from = int64(max(ptr.Deref(u.Partition, 0), 0))
-		if bounded = u.MaxUnavailable != nil; bounded {
-			most = int64(unavailableOf(u.MaxUnavailable, int32(d.want)))
-		}
-	}
-	idle := bounded && !d.ordered // what does not serve is no loss
-	for i := d.want - 1; i >= 0 && bounded; i-- {
-		pod := d.pods[d.first+i]
-		if d.serves(pod) {
-			continue
-		}
-		if most--; idle && i >= from && old(pod) {
-			d.drop(pod, "its template has changed, and it does not serve")
-		}
-	}
-	for i := d.want - 1; i >= from && most > 0; i-- {
-		switch pod := d.pods[d.first+i]; {
-		case old(pod) && (!idle || d.serves(pod)):
-			d.drop(pod, "its template has changed")
-			most--
-		case !bounded && !d.serves(pod):
-			return
-		}
-	}
-}
-
-// unavailableOf is how many pods may be missing during an update: one at least.
-func unavailableOf(v *intstr.IntOrString, total int32) int32 {
-	return max(scaled(v, total, false), 1)
 }
 
 func (d *stateful) drop(pod *corev1.Pod, because string) {

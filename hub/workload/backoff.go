@@ -11,12 +11,12 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// holdMost is the longest that a workload waits.
-const holdMost = 5 * time.Minute
+// maxBackoff is the longest that a workload waits.
+const maxBackoff = 5 * time.Minute
 
-// peace is how long a pod has been on its node when its loss says nothing about the next
+// backoffReset is how long a pod has been on its node when its loss says nothing about the next
 // one, and how long after a strike a workload counts as quiet again.
-const peace = 10 * time.Minute
+const backoffReset = 10 * time.Minute
 
 // holdFor is how long a workload waits after so many strikes: the first loss is made good
 // at once; then 1 s, doubling to 5 min.
@@ -25,9 +25,9 @@ func holdFor(strikes int) time.Duration {
 	case strikes < 2:
 		return 0
 	case strikes > 10:
-		return holdMost
+		return maxBackoff
 	}
-	return min(time.Second<<(strikes-2), holdMost)
+	return min(time.Second<<(strikes-2), maxBackoff)
 }
 
 // heldUntil returns until when what a loss owes is not replaced.
@@ -62,7 +62,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	}
 	bound := state.BoundAt(old)
 	ref := metav1.GetControllerOfNoCopy(old)
-	if ref == nil || p.now.Sub(bound) >= peace {
+	if ref == nil || p.now.Sub(bound) >= backoffReset {
 		return
 	}
 	owner := p.s.ByUID(ref.UID)
@@ -87,7 +87,7 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 			l = l.DeepCopy()
 		}
 	}
-	if l == nil || !p.now.Before(heldUntil(l).Add(peace)) {
+	if l == nil || !p.now.Before(heldUntil(l).Add(backoffReset)) {
 		l = &state.Loss{ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		}}
@@ -134,18 +134,18 @@ func (p *pass) remember(w *work) {
 			c.About = owner
 		}
 		p.do(c)
-		p.wake(k, heldUntil(l).Add(peace))
+		p.wake(k, heldUntil(l).Add(backoffReset))
 	}
 }
 
-// forgetLoss removes a loss after its peace, or asks again then. That a Job's pods have failed by themselves is forgotten
+// forgetLoss removes a loss after its backoffReset, or asks again then. That a Job's pods have failed by themselves is forgotten
 // with a success or with the Job, what a limit counts with the Job, and what a CronJob waits for when it waits no more.
 func (p *pass) forgetLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Loss)
 	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 || !l.Waits.IsZero() {
 		return
 	}
-	if end := heldUntil(l).Add(peace); end.After(p.now) {
+	if end := heldUntil(l).Add(backoffReset); end.After(p.now) {
 		p.wake(k, end)
 		return
 	}
@@ -157,7 +157,7 @@ func (p *pass) forgetLoss(k state.Key) {
 //
 // Kubernetes replaces a lost pod at once, always: a device that rejects its pods makes it
 // create thousands. Here what the last strike owes waits; and of pods that failed no more are
-// tried again, until there has been peace, than have proven ready, or one when the wait is over.
+// tried again, until there has been backoffReset, than have proven ready, or one when the wait is over.
 // Only the hub's own clock is used.
 func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
 	l := p.lossOf(owner, of)
@@ -168,7 +168,7 @@ func (p *pass) allowance(owner state.Object, of string, missing int, live []*cor
 	if p.now.Before(until) {
 		room, least = max(missing-l.Owed, 0), 0
 	} else {
-		until = until.Add(peace)
+		until = until.Add(backoffReset)
 	}
 	if l.Failed && p.now.Before(until) {
 		proven := 0

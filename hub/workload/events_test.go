@@ -97,7 +97,7 @@ func TestAStormPushesOutOnlyItself(t *testing.T) {
 	}
 }
 
-// TestSpareIsFair: whatever there is, no more than the limit stays, of a crowd the newest,
+// TestSpareIsFair: whatever there is, no more than the limit stays, of a bucket the newest,
 // none loses while a larger one keeps two more, and who asks twice gets nothing new.
 func TestSpareIsFair(t *testing.T) {
 	for seed := range uint64(300) {
@@ -113,10 +113,10 @@ func TestSpareIsFair(t *testing.T) {
 		if want := max(0, len(all)-limit); len(gone) != want {
 			t.Fatalf("seed %d: %d of %d go, want %d", seed, len(gone), len(all), want)
 		}
-		kept, lost, newest := map[crowd]int{}, map[crowd]int{}, map[crowd]time.Time{}
+		kept, lost, newest := map[bucket]int{}, map[bucket]int{}, map[bucket]time.Time{}
 		for _, e := range gone {
-			lost[crowdOf(e, at)]++
-			newest[crowdOf(e, at)] = state.ToldAt(e, at)
+			lost[bucketOf(e, at)]++
+			newest[bucketOf(e, at)] = state.ToldAt(e, at)
 		}
 		var left []*corev1.Event
 		for _, e := range all {
@@ -124,7 +124,7 @@ func TestSpareIsFair(t *testing.T) {
 				continue
 			}
 			left = append(left, e)
-			c := crowdOf(e, at)
+			c := bucketOf(e, at)
 			kept[c]++
 			if lost[c] > 0 && state.ToldAt(e, at).Before(newest[c]) {
 				t.Fatalf("seed %d: an older one of %v stays than one that goes", seed, c)
