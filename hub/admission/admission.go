@@ -116,12 +116,14 @@ func validate(o, old state.Object, s Settings) field.ErrorList {
 	return l.errs
 }
 
-// forget leaves out what is wrong with the fields of a pod spec, which stands as it was admitted, or as the hub made it of
-// what was admitted. Rules come and go with versions and settings of the hub: who lets such a pod go, or wants more of
-// it, has said nothing new of its spec.
+// forget leaves out what is wrong with the fields of a pod spec, which stands as it was admitted,
+// or as the hub made it of what was admitted. Rules come and go with versions and settings of the
+// hub: who lets such a pod go, or wants more of it, has said nothing new of its spec.
 func (l *list) forget(at *field.Path) {
 	inside := at.String() + "."
-	l.errs = slices.DeleteFunc(l.errs, func(e *field.Error) bool { return e.Field == at.String() || strings.HasPrefix(e.Field, inside) })
+	l.errs = slices.DeleteFunc(l.errs, func(e *field.Error) bool {
+		return e.Field == at.String() || strings.HasPrefix(e.Field, inside)
+	})
 }
 
 // podSpecOf returns the pod spec in an object and where it stands, nil if there is none.

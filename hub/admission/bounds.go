@@ -21,7 +21,8 @@ func bounds(o state.Object) field.ErrorList {
 	if err == nil {
 		return nil
 	}
-	return field.ErrorList{{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Err.Error()}}
+	return field.ErrorList{{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{},
+		Detail: err.Err.Error()}}
 }
 
 // readable refuses characters that nobody sees where people read, and control characters
@@ -58,7 +59,8 @@ func (l *list) siteTexts(s *fleet.Site) {
 // shown checks a text that people read. Line feeds are theirs.
 func (l *list) shown(p *field.Path, s string) {
 	if bound.Hidden(s) {
-		l.invalid(p, bound.Text(s, 100), "must not contain characters that do not show, or that change the direction of the text")
+		l.invalid(p, bound.Text(s, 100),
+			"must not contain characters that do not show, or that change the direction of the text")
 	}
 }
 

@@ -19,11 +19,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Consulted are the kinds that Complete looks at: what it said stands as long as nothing of them changes.
+// Consulted are the kinds that Complete looks at: what it said stands as long as nothing of them
+// changes.
 var Consulted = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool { return !k.Row().Consulted })
 
-// Complete fills in, in place, what the fleet and the namespace of a new object say of it, and returns why it may not be,
-// in Kubernetes' words. Default has been applied to it.
+// Complete fills in, in place, what the fleet and the namespace of a new object say of it, and
+// returns why it may not be, in Kubernetes' words. Default has been applied to it.
 func Complete(o state.Object, s state.Snapshot) error {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -42,7 +43,8 @@ func Complete(o state.Object, s state.Snapshot) error {
 	return nil
 }
 
-// MayReplace says why an object may not take the place of what was there, for what else there is in the fleet.
+// MayReplace says why an object may not take the place of what was there, for what else there is in
+// the fleet.
 func MayReplace(o state.Object, s state.Snapshot) error {
 	if c, ok := o.(*schedulingv1.PriorityClass); ok {
 		return onlyDefault(c, s)
@@ -58,12 +60,16 @@ func defaultPriorityClass(c *schedulingv1.PriorityClass) {
 func (l *list) priorityClass(c *schedulingv1.PriorityClass) {
 	at := func(name string) *field.Path { return field.NewPath(name) }
 	switch system := state.SystemClass(c.Name); {
-	case system != nil && (c.Value != system.Value || c.GlobalDefault || c.PreemptionPolicy != nil && *c.PreemptionPolicy != *system.PreemptionPolicy):
-		l.forbidden(at("metadata").Child("name"), fmt.Sprintf("%s is the system's own class of value %d, which is no default", c.Name, system.Value))
+	case system != nil && (c.Value != system.Value || c.GlobalDefault ||
+		c.PreemptionPolicy != nil && *c.PreemptionPolicy != *system.PreemptionPolicy):
+		l.forbidden(at("metadata").Child("name"),
+			fmt.Sprintf("%s is the system's own class of value %d, which is no default", c.Name, system.Value))
 	case system == nil && strings.HasPrefix(c.Name, state.SystemClassPrefix):
-		l.forbidden(at("metadata").Child("name"), "priority class names with '"+state.SystemClassPrefix+"' prefix are reserved for system use only")
+		l.forbidden(at("metadata").Child("name"), "priority class names with '"+state.SystemClassPrefix+
+			"' prefix are reserved for system use only")
 	case system == nil && c.Value > state.HighestUserPriority:
-		l.forbidden(at("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %d", state.HighestUserPriority))
+		l.forbidden(at("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %d",
+			state.HighestUserPriority))
 	}
 	if c.PreemptionPolicy != nil {
 		oneOf(l, at("preemptionPolicy"), *c.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
@@ -85,7 +91,8 @@ func onlyDefault(c *schedulingv1.PriorityClass, s state.Snapshot) error {
 	return nil
 }
 
-// prioritise gives a new pod the priority of its class, or of the default one: a number of its own it may not have.
+// prioritise gives a new pod the priority of its class, or of the default one: a number of its own
+// it may not have.
 func prioritise(spec *corev1.PodSpec, s state.Snapshot) error {
 	class := schedulingv1.PriorityClass{PreemptionPolicy: new(corev1.PreemptLowerPriority)}
 	switch named := spec.PriorityClassName != ""; {
@@ -99,10 +106,13 @@ func prioritise(spec *corev1.PodSpec, s state.Snapshot) error {
 		}
 	}
 	if spec.Priority != nil && *spec.Priority != class.Value {
-		return fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *spec.Priority, class.Value)
+		return fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; priority admission "+
+			"controller computed %d from the given PriorityClass name", *spec.Priority, class.Value)
 	}
-	if policy := class.PreemptionPolicy; policy != nil && class.Name != "" && spec.PreemptionPolicy != nil && *spec.PreemptionPolicy != *policy {
-		return errors.New("the string value of PreemptionPolicy (" + string(*spec.PreemptionPolicy) + ") must not be provided in pod spec; priority admission controller computed " +
+	if policy := class.PreemptionPolicy; policy != nil && class.Name != "" && spec.PreemptionPolicy != nil &&
+		*spec.PreemptionPolicy != *policy {
+		return errors.New("the string value of PreemptionPolicy (" + string(*spec.PreemptionPolicy) +
+			") must not be provided in pod spec; priority admission controller computed " +
 			string(*policy) + " from the given PriorityClass name")
 	}
 	spec.PriorityClassName, spec.Priority = class.Name, &class.Value
@@ -140,8 +150,9 @@ func (l *list) overhead(name corev1.ResourceName, of corev1.ResourceList, at *fi
 	l.resource(name, of, at)
 }
 
-// withRuntime gives a pod what its RuntimeClass says, in the words of Kubernetes' admission; the device learns the handler
-// from an annotation, so that a class that is gone takes nothing from the pods that it has had.
+// withRuntime gives a pod what its RuntimeClass says, in the words of Kubernetes' admission; the
+// device learns the handler from an annotation, so that a class that is gone takes nothing from the
+// pods that it has had.
 func withRuntime(p *corev1.Pod, s state.Snapshot) error {
 	delete(p.Annotations, fleet.RuntimeHandlerAnnotation)
 	name := p.Spec.RuntimeClassName
@@ -171,7 +182,8 @@ func withRuntime(p *corev1.Pod, s state.Snapshot) error {
 	if g := c.Scheduling; g != nil {
 		for _, key := range slices.Sorted(maps.Keys(g.NodeSelector)) {
 			if have, ok := p.Spec.NodeSelector[key]; ok && have != g.NodeSelector[key] {
-				return fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, g.NodeSelector[key], key, have)
+				return fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key,
+					g.NodeSelector[key], key, have)
 			}
 		}
 		if len(g.NodeSelector) > 0 && p.Spec.NodeSelector == nil {
@@ -179,7 +191,9 @@ func withRuntime(p *corev1.Pod, s state.Snapshot) error {
 		}
 		maps.Copy(p.Spec.NodeSelector, g.NodeSelector)
 		for _, t := range g.Tolerations {
-			if !slices.ContainsFunc(p.Spec.Tolerations, func(have corev1.Toleration) bool { return apiequality.Semantic.DeepEqual(have, t) }) {
+			if !slices.ContainsFunc(p.Spec.Tolerations, func(have corev1.Toleration) bool {
+				return apiequality.Semantic.DeepEqual(have, t)
+			}) {
 				p.Spec.Tolerations = append(p.Spec.Tolerations, *t.DeepCopy())
 			}
 		}

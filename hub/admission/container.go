@@ -84,7 +84,8 @@ func (l *list) container(c *corev1.Container, volumes map[string]bool, p *field.
 		l.invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
 	}
 	oneOf(l, p.Child("imagePullPolicy"), c.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
-	oneOf(l, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)
+	oneOf(l, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, corev1.TerminationMessageReadFile,
+		corev1.TerminationMessageFallbackToLogsOnError)
 	if why := policy.MountPath(c.TerminationMessagePath); c.TerminationMessagePath != "" && why != "" {
 		l.invalid(p.Child("terminationMessagePath"), c.TerminationMessagePath, why)
 	}
@@ -179,7 +180,8 @@ func (l *list) mounts(mounts []corev1.VolumeMount, volumes map[string]bool, p *f
 func (l *list) restartPolicy(c *corev1.Container, p *field.Path) {
 	rules := p.Child("restartPolicyRules")
 	if c.RestartPolicy != nil {
-		oneOf(l, p.Child("restartPolicy"), *c.RestartPolicy, corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)
+		oneOf(l, p.Child("restartPolicy"), *c.RestartPolicy, corev1.ContainerRestartPolicyAlways,
+			corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)
 	} else if len(c.RestartPolicyRules) > 0 {
 		l.required(p.Child("restartPolicy"), "must specify restartPolicy when restart rules are used")
 	}
@@ -193,7 +195,8 @@ func (l *list) restartPolicy(c *corev1.Container, p *field.Path) {
 			l.required(at.Child("exitCodes"), "must be specified")
 			continue
 		}
-		oneOf(l, at.Child("exitCodes", "operator"), r.ExitCodes.Operator, corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)
+		oneOf(l, at.Child("exitCodes", "operator"), r.ExitCodes.Operator, corev1.ContainerRestartRuleOnExitCodesOpIn,
+			corev1.ContainerRestartRuleOnExitCodesOpNotIn)
 		if most := 255; len(r.ExitCodes.Values) > most {
 			l.errs = append(l.errs, field.TooMany(at.Child("exitCodes", "values"), len(r.ExitCodes.Values), most))
 		}
@@ -214,9 +217,11 @@ func (l *list) resources(r corev1.ResourceRequirements, p *field.Path) {
 		case !limited && !native:
 			l.required(p.Child("limits"), "Limit must be set for non overcommitable resources")
 		case limited && !native && request.Cmp(limit) != 0:
-			l.invalid(p.Child("requests"), request.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String()))
+			l.invalid(p.Child("requests"), request.String(),
+				fmt.Sprintf("must be equal to %s limit of %s", name, limit.String()))
 		case limited && request.Cmp(limit) > 0:
-			l.invalid(p.Child("requests"), request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String()))
+			l.invalid(p.Child("requests"), request.String(),
+				fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String()))
 		}
 	}
 }
@@ -248,7 +253,8 @@ func (l *list) probes(c *corev1.Container, p *field.Path) {
 	l.probe(c.StartupProbe, p.Child("startupProbe"), true)
 	l.probe(c.ReadinessProbe, p.Child("readinessProbe"), false)
 	if r := c.ReadinessProbe; r != nil && r.TerminationGracePeriodSeconds != nil {
-		l.invalid(p.Child("readinessProbe", "terminationGracePeriodSeconds"), *r.TerminationGracePeriodSeconds, "must not be set for readinessProbes")
+		l.invalid(p.Child("readinessProbe", "terminationGracePeriodSeconds"), *r.TerminationGracePeriodSeconds,
+			"must not be set for readinessProbes")
 	}
 }
 

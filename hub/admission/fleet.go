@@ -25,9 +25,11 @@ import (
 func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 	s := r.Spec
 	if sel := s.Selector; sel == nil || len(sel.MatchLabels)+len(sel.MatchExpressions) == 0 {
-		l.required(spec.Child("selector"), "an empty one would take every node: name labels, or say so with matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]")
+		l.required(spec.Child("selector"), "an empty one would take every node: name labels, or say so with "+
+			"matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]")
 	} else {
-		l.all(metavalidation.ValidateLabelSelector(sel, metavalidation.LabelSelectorValidationOptions{}, spec.Child("selector")))
+		l.all(metavalidation.ValidateLabelSelector(sel, metavalidation.LabelSelectorValidationOptions{},
+			spec.Child("selector")))
 		if _, err := metav1.LabelSelectorAsSelector(sel); err != nil && len(l.errs) == 0 {
 			l.invalid(spec.Child("selector"), field.OmitValueType{}, err.Error())
 		}
@@ -78,7 +80,8 @@ func (l *list) firmwareRollout(r *fleet.FirmwareRollout) {
 func (l *list) rolloutUnchanged(r, old *fleet.FirmwareRollout) {
 	l.same(r.Spec.Profile, old.Spec.Profile, spec.Child("profile"))
 	if r.Spec.Retry < old.Spec.Retry {
-		l.invalid(spec.Child("retry"), r.Spec.Retry, fmt.Sprintf("must not fall below %d: nodes have been told that", old.Spec.Retry))
+		l.invalid(spec.Child("retry"), r.Spec.Retry,
+			fmt.Sprintf("must not fall below %d: nodes have been told that", old.Spec.Retry))
 	}
 }
 
@@ -86,7 +89,8 @@ func (l *list) rolloutUnchanged(r, old *fleet.FirmwareRollout) {
 func (l *list) timeZone(s *fleet.Site) {
 	if zone, ok := s.Annotations[fleet.AnnotationTimeZone]; ok {
 		if _, err := time.LoadLocation(zone); err != nil || zone == "" || strings.EqualFold(zone, "Local") {
-			l.invalid(field.NewPath("metadata", "annotations").Key(fleet.AnnotationTimeZone), zone, "must be a time zone as defined in https://www.iana.org/time-zones, such as Europe/Oslo")
+			l.invalid(field.NewPath("metadata", "annotations").Key(fleet.AnnotationTimeZone), zone,
+				"must be a time zone as defined in https://www.iana.org/time-zones, such as Europe/Oslo")
 		}
 	}
 }
@@ -106,7 +110,8 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	}
 	if d := s.Spec.LeaseInterval; d != nil {
 		if every = d.Duration; every < time.Second || every > 5*time.Minute || every%time.Second != 0 {
-			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s") // as the wire protocol has it
+			// as the wire protocol has it
+			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s")
 			every = leaseInterval                                                                                       // the graces are judged by one that can be
 		}
 	}
@@ -114,7 +119,8 @@ func (l *list) site(s *fleet.Site, set Settings) {
 	// never evict.
 	grace := func(name string, d *metav1.Duration) {
 		if d != nil && d.Duration < 4*every {
-			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf("must be at least %s: devices renew every %s, and two lost leases must not evict", 4*every, every))
+			l.invalid(p.Child(name), d.Duration.String(), fmt.Sprintf(
+				"must be at least %s: devices renew every %s, and two lost leases must not evict", 4*every, every))
 		}
 	}
 	grace("nodeMonitorGracePeriod", s.Spec.NodeMonitorGracePeriod)
@@ -132,7 +138,8 @@ func (l *list) site(s *fleet.Site, set Settings) {
 		oneOf(l, p.Child("disruptionPolicy"), s.Spec.DisruptionPolicy, fleet.Evict, fleet.Hold)
 	}
 	if m := s.Spec.Maintenance; m != nil && m.Until.IsZero() {
-		l.required(p.Child("maintenance", "until"), "write the moment at which evictions may begin again, such as 2026-11-03T18:00:00Z")
+		l.required(p.Child("maintenance", "until"),
+			"write the moment at which evictions may begin again, such as 2026-11-03T18:00:00Z")
 	}
 	short := func(name, v string) {
 		if len(v) > 1024 {
@@ -152,12 +159,14 @@ func (l *list) profile(p *fleet.BoardProfile) {
 	whole.Kind, whole.APIVersion = "BoardProfile", fleet.Group+"/"+fleet.Version
 	for _, err := range firmwareconfigs.Validate(&whole) {
 		if err.Field != "metadata.name" { // said already
-			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: err.Field, BadValue: field.OmitValueType{}, Detail: err.Detail})
+			l.errs = append(l.errs, &field.Error{Type: field.ErrorTypeInvalid, Field: err.Field,
+				BadValue: field.OmitValueType{}, Detail: err.Detail})
 		}
 	}
 }
 
-// report holds what a device says of its hardware, in whatever words, to be something that can be shown.
+// report holds what a device says of its hardware, in whatever words, to be something that can be
+// shown.
 func (l *list) report(r *fleet.DeviceReport) {
 	p := field.NewPath("hardware")
 	if n := len(r.Text()); n > bound.MaxHardware {

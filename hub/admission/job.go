@@ -68,7 +68,8 @@ func cronJobName(name string, prefix bool) []string {
 // jobName checks that the name of a Job can be a label of its pods, where they have such.
 func (l *list) jobName(j *batchv1.Job) {
 	if most := validation.LabelValueMaxLength; len(j.Name) > most && !is(j.Spec.ManualSelector) {
-		l.invalid(field.NewPath("metadata", "name"), j.Name, fmt.Sprintf("must be no more than %d characters: it is a label of its pods", most))
+		l.invalid(field.NewPath("metadata", "name"), j.Name, fmt.Sprintf(
+			"must be no more than %d characters: it is a label of its pods", most))
 	}
 }
 
@@ -95,10 +96,13 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 	if d := s.ActiveDeadlineSeconds; d != nil && (*d < 0 || *d > math.MaxInt32) {
 		l.invalid(p.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(0, math.MaxInt32))
 	}
-	oneOf(l, p.Child("completionMode"), ptr.Deref(s.CompletionMode, ""), batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
-	oneOf(l, p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""), batchv1.TerminatingOrFailed, batchv1.Failed)
+	oneOf(l, p.Child("completionMode"), ptr.Deref(s.CompletionMode, ""), batchv1.NonIndexedCompletion,
+		batchv1.IndexedCompletion)
+	oneOf(l, p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""), batchv1.TerminatingOrFailed,
+		batchv1.Failed)
 	if s.PodFailurePolicy != nil && ptr.Deref(s.PodReplacementPolicy, "") != batchv1.Failed {
-		l.invalid(p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""), "must be Failed where there is a podFailurePolicy")
+		l.invalid(p.Child("podReplacementPolicy"), ptr.Deref(s.PodReplacementPolicy, ""),
+			"must be Failed where there is a podFailurePolicy")
 	}
 	if m := s.ManagedBy; m != nil {
 		l.all(validation.IsDomainPrefixedPath(p.Child("managedBy"), *m))
@@ -112,15 +116,17 @@ func (l *list) job(s *batchv1.JobSpec, p *field.Path, fresh bool) {
 	l.all(apivalidation.ValidateAnnotations(s.Template.Annotations, p.Child("metadata", "annotations")))
 	l.podSpec(&s.Template.Spec, p.Child("spec"), ofTemplate)
 	if r := s.Template.Spec.RestartPolicy; r != corev1.RestartPolicyOnFailure && r != corev1.RestartPolicyNever {
-		l.errs = append(l.errs, field.NotSupported(p.Child("spec", "restartPolicy"), r, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}))
+		l.errs = append(l.errs, field.NotSupported(p.Child("spec", "restartPolicy"), r,
+			[]corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}))
 	}
 }
 
-// neverRestarts refuses a rule that counts pods where their containers are started again. It is said by the rule's
-// field: the pod spec may have stood before.
+// neverRestarts refuses a rule that counts pods where their containers are started again. It is
+// said by the rule's field: the pod spec may have stood before.
 func (l *list) neverRestarts(s *batchv1.JobSpec, p *field.Path) {
 	if r := s.Template.Spec.RestartPolicy; r == corev1.RestartPolicyOnFailure {
-		l.forbidden(p, fmt.Sprintf("only \"Never\" is supported as the template's restartPolicy when it is specified, not %q", r))
+		l.forbidden(p, fmt.Sprintf(
+			"only \"Never\" is supported as the template's restartPolicy when it is specified, not %q", r))
 	}
 }
 
@@ -131,7 +137,8 @@ func (l *list) manual(s *batchv1.JobSpec, p *field.Path) {
 		return
 	}
 	l.selector(s.Selector, p.Child("selector"))
-	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil && !selector.Matches(labels.Set(s.Template.Labels)) {
+	if selector, err := metav1.LabelSelectorAsSelector(s.Selector); err == nil &&
+		!selector.Matches(labels.Set(s.Template.Labels)) {
 		l.invalid(p.Child("template", "metadata", "labels"), s.Template.Labels, "`selector` does not match template `labels`")
 	}
 }
@@ -142,9 +149,11 @@ func (l *list) indexed(s *batchv1.JobSpec, p *field.Path) {
 	case indexed && s.Completions == nil:
 		l.required(p.Child("completions"), "when completion mode is Indexed")
 	case indexed && *s.Completions > mostIndexed:
-		l.invalid(p.Child("completions"), *s.Completions, fmt.Sprintf("must be less than or equal to %d when completion mode is Indexed", mostIndexed))
+		l.invalid(p.Child("completions"), *s.Completions, fmt.Sprintf(
+			"must be less than or equal to %d when completion mode is Indexed", mostIndexed))
 	case indexed && ptr.Deref(s.Parallelism, 0) > mostIndexed:
-		l.invalid(p.Child("parallelism"), ptr.Deref(s.Parallelism, 0), fmt.Sprintf("must be less than or equal to %d when completion mode is Indexed", mostIndexed))
+		l.invalid(p.Child("parallelism"), ptr.Deref(s.Parallelism, 0), fmt.Sprintf(
+			"must be less than or equal to %d when completion mode is Indexed", mostIndexed))
 	}
 	l.count(s.BackoffLimitPerIndex, p.Child("backoffLimitPerIndex"))
 	l.count(s.MaxFailedIndexes, p.Child("maxFailedIndexes"))
@@ -176,7 +185,8 @@ func (l *list) failurePolicy(s *batchv1.JobSpec, p *field.Path) {
 	}
 	for i, rule := range s.PodFailurePolicy.Rules {
 		at := p.Index(i)
-		oneOf(l, at.Child("action"), rule.Action, batchv1.PodFailurePolicyActionCount, batchv1.PodFailurePolicyActionFailIndex, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore)
+		oneOf(l, at.Child("action"), rule.Action, batchv1.PodFailurePolicyActionCount,
+			batchv1.PodFailurePolicyActionFailIndex, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore)
 		if rule.Action == batchv1.PodFailurePolicyActionFailIndex && s.BackoffLimitPerIndex == nil {
 			l.invalid(at.Child("action"), rule.Action, "requires the backoffLimitPerIndex to be set")
 		}
@@ -193,19 +203,22 @@ func (l *list) failurePolicy(s *batchv1.JobSpec, p *field.Path) {
 			}
 			for j, c := range rule.OnPodConditions {
 				l.each(at.Child("onPodConditions").Index(j).Child("type"), c.Type, validation.IsQualifiedName(string(c.Type)))
-				oneOf(l, at.Child("onPodConditions").Index(j).Child("status"), c.Status, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown)
+				oneOf(l, at.Child("onPodConditions").Index(j).Child("status"), c.Status, corev1.ConditionTrue,
+					corev1.ConditionFalse, corev1.ConditionUnknown)
 			}
 		}
 	}
 }
 
 func (l *list) exitCodes(s *batchv1.JobSpec, on *batchv1.PodFailurePolicyOnExitCodesRequirement, p *field.Path) {
-	oneOf(l, p.Child("operator"), on.Operator, batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn)
+	oneOf(l, p.Child("operator"), on.Operator, batchv1.PodFailurePolicyOnExitCodesOpIn,
+		batchv1.PodFailurePolicyOnExitCodesOpNotIn)
 	if on.ContainerName != nil {
 		known := false
 		eachContainer(&s.Template.Spec, func(c *corev1.Container) { known = known || c.Name == *on.ContainerName })
 		if !known {
-			l.invalid(p.Child("containerName"), *on.ContainerName, "must be one of the container or initContainer names in the pod template")
+			l.invalid(p.Child("containerName"), *on.ContainerName,
+				"must be one of the container or initContainer names in the pod template")
 		}
 	}
 	switch {
@@ -306,7 +319,8 @@ func (l *list) jobUnchanged(o, old *batchv1.Job) {
 	l.same(now.SuccessPolicy, was.SuccessPolicy, spec.Child("successPolicy"))
 	l.same(now.BackoffLimitPerIndex, was.BackoffLimitPerIndex, spec.Child("backoffLimitPerIndex"))
 	l.same(now.ManagedBy, was.ManagedBy, spec.Child("managedBy"))
-	elastic := ptr.Deref(was.CompletionMode, "") == batchv1.IndexedCompletion && equality.Semantic.DeepEqual(now.Completions, now.Parallelism)
+	elastic := ptr.Deref(was.CompletionMode, "") == batchv1.IndexedCompletion &&
+		equality.Semantic.DeepEqual(now.Completions, now.Parallelism)
 	if !elastic {
 		l.same(now.Completions, was.Completions, spec.Child("completions"))
 	}
@@ -351,7 +365,8 @@ func (l *list) cronJob(s *batchv1.CronJobSpec, old state.Object) {
 		case *z == "":
 			l.invalid(spec.Child("timeZone"), *z, "timeZone must be nil or non-empty string")
 		case strings.EqualFold(*z, "Local"):
-			l.invalid(spec.Child("timeZone"), *z, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones")
+			l.invalid(spec.Child("timeZone"), *z,
+				"timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones")
 		case err != nil:
 			l.invalid(spec.Child("timeZone"), *z, err.Error())
 		}
@@ -362,7 +377,8 @@ func (l *list) cronJob(s *batchv1.CronJobSpec, old state.Object) {
 			l.invalid(spec.Child("startingDeadlineSeconds"), *d, validation.InclusiveRangeError(0, math.MaxInt32))
 		}
 	}
-	oneOf(l, spec.Child("concurrencyPolicy"), s.ConcurrencyPolicy, batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent)
+	oneOf(l, spec.Child("concurrencyPolicy"), s.ConcurrencyPolicy, batchv1.AllowConcurrent, batchv1.ForbidConcurrent,
+		batchv1.ReplaceConcurrent)
 	l.count(s.SuccessfulJobsHistoryLimit, spec.Child("successfulJobsHistoryLimit"))
 	l.count(s.FailedJobsHistoryLimit, spec.Child("failedJobsHistoryLimit"))
 	at := spec.Child("jobTemplate", "spec")
@@ -371,6 +387,7 @@ func (l *list) cronJob(s *batchv1.CronJobSpec, old state.Object) {
 		return
 	}
 	l.all(metavalidation.ValidateLabels(s.JobTemplate.Labels, spec.Child("jobTemplate", "metadata", "labels")))
-	l.all(apivalidation.ValidateAnnotations(s.JobTemplate.Annotations, spec.Child("jobTemplate", "metadata", "annotations")))
+	l.all(apivalidation.ValidateAnnotations(s.JobTemplate.Annotations,
+		spec.Child("jobTemplate", "metadata", "annotations")))
 	l.job(&s.JobTemplate.Spec, at, true)
 }

@@ -22,7 +22,8 @@ const maxRequestBytes = 4 << 10
 func (l *list) joinRequest(r *certv1.CertificateSigningRequest) {
 	spec := field.NewPath("spec")
 	if r.Spec.SignerName != state.SignerDevice {
-		l.invalid(spec.Child("signerName"), r.Spec.SignerName, "the hub signs the certificates of devices only: "+state.SignerDevice)
+		l.invalid(spec.Child("signerName"), r.Spec.SignerName,
+			"the hub signs the certificates of devices only: "+state.SignerDevice)
 	}
 	if !slices.Equal(r.Spec.Usages, []certv1.KeyUsage{certv1.UsageClientAuth}) {
 		l.invalid(spec.Child("usages"), r.Spec.Usages, "a device's certificate is for client auth only")
@@ -65,9 +66,11 @@ func (l *list) conditions(all []certv1.CertificateSigningRequestCondition, p *fi
 		case seen[c.Type]:
 			l.duplicate(at.Child("type"), c.Type)
 		case c.Type != certv1.CertificateApproved && c.Type != certv1.CertificateDenied:
-			l.errs = append(l.errs, field.NotSupported(at.Child("type"), c.Type, []certv1.RequestConditionType{certv1.CertificateApproved, certv1.CertificateDenied}))
+			l.errs = append(l.errs, field.NotSupported(at.Child("type"), c.Type,
+				[]certv1.RequestConditionType{certv1.CertificateApproved, certv1.CertificateDenied}))
 		case c.Status != corev1.ConditionTrue:
-			l.errs = append(l.errs, field.NotSupported(at.Child("status"), c.Status, []corev1.ConditionStatus{corev1.ConditionTrue}))
+			l.errs = append(l.errs, field.NotSupported(at.Child("status"), c.Status,
+				[]corev1.ConditionStatus{corev1.ConditionTrue}))
 		}
 		if len(c.Reason) > 1024 || len(c.Message) > 4096 {
 			l.errs = append(l.errs, field.TooLong(at.Child("message"), "", 4096))
@@ -77,7 +80,8 @@ func (l *list) conditions(all []certv1.CertificateSigningRequestCondition, p *fi
 		seen[c.Type] = true
 	}
 	if seen[certv1.CertificateApproved] && seen[certv1.CertificateDenied] {
-		l.invalid(p, certv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive: delete the request to decide anew")
+		l.invalid(p, certv1.CertificateDenied,
+			"Approved and Denied conditions are mutually exclusive: delete the request to decide anew")
 	}
 }
 

@@ -111,7 +111,9 @@ var rules = map[state.Kind]rule{
 		texts: shows((*list).nodeTexts),
 	},
 	state.Leases:               {check: checks(func(l *list, o *coordv1.Lease) { l.lease(&o.Spec, spec) })},
-	state.PodDisruptionBudgets: {check: checks(func(l *list, b *policyv1.PodDisruptionBudget) { l.budget(&b.Spec, spec) })},
+	state.PodDisruptionBudgets: {check: checks(func(l *list, b *policyv1.PodDisruptionBudget) {
+		l.budget(&b.Spec, spec)
+	})},
 	state.JoinRequests:         {check: checks((*list).joinRequest), same: keeps((*list).decision)},
 	state.Sites: {
 		name:  siteName,
@@ -121,7 +123,9 @@ var rules = map[state.Kind]rule{
 	state.Claims:         {fill: fills(defaultClaim), check: checks((*list).claim), same: keeps((*list).claimUnchanged)},
 	state.Volumes:        {check: checks((*list).persistentVolume), same: keeps((*list).volumeUnchanged)},
 	state.StorageClasses: {fill: fills(defaultClass), check: checks((*list).class), same: keeps((*list).classUnchanged)},
-	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) { l.same(c.Handler, old.Handler, field.NewPath("handler")) })},
+	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) {
+		l.same(c.Handler, old.Handler, field.NewPath("handler"))
+	})},
 	state.DeviceReports:  {check: checks((*list).report)},
 	state.Incidents:      {check: checks((*list).incident), same: keeps((*list).incidentUnchanged)},
 	state.PriorityClasses: {
@@ -138,7 +142,8 @@ var rules = map[state.Kind]rule{
 		check: checks((*list).limitRange),
 	},
 	// What only the hub makes.
-	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published}, state.ServiceAccounts: {check: published},
+	state.Services: {check: published}, state.Endpoints: {check: published}, state.EndpointSlices: {check: published},
+	state.ServiceAccounts: {check: published},
 	state.FirmwareRollouts: {
 		fill:  fills(func(r *fleet.FirmwareRollout, _ Settings) { r.Spec.Default() }),
 		check: checks((*list).firmwareRollout), same: keeps((*list).rolloutUnchanged),

@@ -18,7 +18,8 @@ import (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// ranged gives the containers of a new pod what the limit ranges of its namespace say, and says what is out of range.
+// ranged gives the containers of a new pod what the limit ranges of its namespace say, and says
+// what is out of range.
 func ranged(pod *corev1.Pod, s state.Snapshot) error {
 	for r := range state.Each[*corev1.LimitRange](s, state.LimitRanges, pod.Namespace) {
 		fillIn(pod, r)
@@ -39,7 +40,8 @@ func inRange(pod *corev1.Pod, s state.Snapshot) error {
 					}
 				}
 			case corev1.LimitTypePod:
-				own := componentresource.PodResourcesOptions{ExcludeOverhead: true} // as Kubernetes does: nobody who writes a pod says what its runtime takes
+				// as Kubernetes does: nobody who writes a pod says what its runtime takes
+				own := componentresource.PodResourcesOptions{ExcludeOverhead: true}
 				all = append(all, outside(limit, componentresource.PodRequests(pod, own), componentresource.PodLimits(pod, own))...)
 			}
 		}
@@ -90,7 +92,8 @@ func fillIn(pod *corev1.Pod, r *corev1.LimitRange) {
 			notes = append(notes, strings.Join(set, ", ")+what)
 		}
 	}
-	for what, list := range map[string][]corev1.Container{"container": pod.Spec.Containers, "init container": pod.Spec.InitContainers} {
+	for what, list := range map[string][]corev1.Container{"container": pod.Spec.Containers,
+		"init container": pod.Spec.InitContainers} {
 		for i := range list {
 			c := &list[i]
 			fill(&c.Resources.Limits, limits, " limit for "+what+" "+c.Name)
@@ -141,11 +144,14 @@ func outside(limit *corev1.LimitRangeItem, requests, limits corev1.ResourceList)
 		request, most := requests[name], limits[name]
 		switch {
 		case request.IsZero():
-			say("%s max limit to request ratio per %s is %s, but no request is specified or request is 0", name, limit.Type, upTo.String())
+			say("%s max limit to request ratio per %s is %s, but no request is specified or request is 0", name, limit.Type,
+				upTo.String())
 		case most.IsZero():
-			say("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name, limit.Type, upTo.String())
+			say("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name, limit.Type,
+				upTo.String())
 		case most.AsApproximateFloat64()/request.AsApproximateFloat64() > upTo.AsApproximateFloat64():
-			say("%s max limit to request ratio per %s is %s, but provided ratio is %f", name, limit.Type, upTo.String(), most.AsApproximateFloat64()/request.AsApproximateFloat64())
+			say("%s max limit to request ratio per %s is %s, but provided ratio is %f", name, limit.Type, upTo.String(),
+				most.AsApproximateFloat64()/request.AsApproximateFloat64())
 		}
 	}
 	return all
@@ -163,9 +169,11 @@ func rangedClaim(c *corev1.PersistentVolumeClaim, s state.Snapshot) error {
 					upTo := limit.Max[name]
 					switch request, asks := c.Spec.Resources.Requests[name]; {
 					case !asks:
-						all = append(all, fmt.Errorf("maximum %s usage per %s is %s.  No request is specified", name, limit.Type, upTo.String()))
+						all = append(all, fmt.Errorf("maximum %s usage per %s is %s.  No request is specified", name, limit.Type,
+							upTo.String()))
 					case request.Cmp(upTo) > 0:
-						all = append(all, fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, limit.Type, upTo.String(), request.String()))
+						all = append(all, fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, limit.Type, upTo.String(),
+							request.String()))
 					}
 				}
 			}
@@ -177,11 +185,13 @@ func rangedClaim(c *corev1.PersistentVolumeClaim, s state.Snapshot) error {
 	return together(all)
 }
 
-// defaultRange fills in what follows of the others: a limit from the most, a request from the limit or from the least.
+// defaultRange fills in what follows of the others: a limit from the most, a request from the limit
+// or from the least.
 func defaultRange(r *corev1.LimitRange) {
 	for i := range r.Spec.Limits {
 		limit := &r.Spec.Limits[i]
-		for _, list := range []corev1.ResourceList{limit.Max, limit.Min, limit.Default, limit.DefaultRequest, limit.MaxLimitRequestRatio} {
+		for _, list := range []corev1.ResourceList{limit.Max, limit.Min, limit.Default, limit.DefaultRequest,
+			limit.MaxLimitRequestRatio} {
 			roundUp(list)
 		}
 		if limit.Type != corev1.LimitTypeContainer {
@@ -207,7 +217,8 @@ func (l *list) limitRange(r *corev1.LimitRange) {
 	types := map[corev1.LimitType]bool{}
 	for i := range r.Spec.Limits {
 		limit, at := &r.Spec.Limits[i], spec.Child("limits").Index(i)
-		oneOf(l, at.Child("type"), limit.Type, corev1.LimitTypeContainer, corev1.LimitTypePersistentVolumeClaim, corev1.LimitTypePod)
+		oneOf(l, at.Child("type"), limit.Type, corev1.LimitTypeContainer, corev1.LimitTypePersistentVolumeClaim,
+			corev1.LimitTypePod)
 		if types[limit.Type] {
 			l.duplicate(at.Child("type"), limit.Type)
 		}
@@ -218,20 +229,23 @@ func (l *list) limitRange(r *corev1.LimitRange) {
 
 func (l *list) rangeItem(limit *corev1.LimitRangeItem, at *field.Path) {
 	known := map[corev1.ResourceName]bool{}
-	for what, list := range map[string]corev1.ResourceList{"max": limit.Max, "min": limit.Min, "default": limit.Default, "defaultRequest": limit.DefaultRequest,
+	for what, list := range map[string]corev1.ResourceList{"max": limit.Max, "min": limit.Min, "default": limit.Default,
+		"defaultRequest":       limit.DefaultRequest,
 		"maxLimitRequestRatio": limit.MaxLimitRequestRatio} {
 		for name, q := range list {
 			p := at.Child(what).Key(string(name))
 			known[name] = true
 			l.each(p, name, validation.IsQualifiedName(string(name)))
 			if !strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-				oneOf(l, p, name, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourceStorage)
+				oneOf(l, p, name, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+					corev1.ResourceStorage)
 			}
 			l.quantity(p, q, false)
 		}
 	}
 	if limit.Type == corev1.LimitTypePod {
-		for what, list := range map[string]corev1.ResourceList{"default": limit.Default, "defaultRequest": limit.DefaultRequest} {
+		for what, list := range map[string]corev1.ResourceList{"default": limit.Default,
+			"defaultRequest": limit.DefaultRequest} {
 			if len(list) > 0 {
 				l.forbidden(at.Child(what), "may not be specified when `type` is 'Pod'")
 			}
@@ -259,7 +273,8 @@ func (l *list) rangeOf(limit *corev1.LimitRangeItem, name corev1.ResourceName, a
 	above("min", limit.Min, limit.Max, "min value %s is greater than max value %s")
 	above("defaultRequest", limit.Min, limit.DefaultRequest, "min value %s is greater than default request value %s")
 	above("defaultRequest", limit.DefaultRequest, limit.Max, "default request value %s is greater than max value %s")
-	above("defaultRequest", limit.DefaultRequest, limit.Default, "default request value %s is greater than default limit value %s")
+	above("defaultRequest", limit.DefaultRequest, limit.Default,
+		"default request value %s is greater than default limit value %s")
 	above("default", limit.Min, limit.Default, "min value %s is greater than default value %s")
 	above("default", limit.Default, limit.Max, "default value %s is greater than max value %s")
 	ratio, ok := limit.MaxLimitRequestRatio[name]

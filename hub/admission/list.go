@@ -61,7 +61,8 @@ func legible(errs field.ErrorList) field.ErrorList {
 		errs[i] = &cut
 	}
 	if more > 0 {
-		errs = append(errs, field.Invalid(field.NewPath(errs[maxMistakes-1].Field), field.OmitValueType{}, fmt.Sprintf("and %d more mistakes", more)))
+		errs = append(errs, field.Invalid(field.NewPath(errs[maxMistakes-1].Field), field.OmitValueType{},
+			fmt.Sprintf("and %d more mistakes", more)))
 	}
 	return errs
 }

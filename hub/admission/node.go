@@ -55,7 +55,9 @@ func stillTainted(n *corev1.Node, old state.Object) {
 	}
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
-		if at := slices.IndexFunc(was.Spec.Taints, func(had corev1.Taint) bool { return had.MatchTaint(t) && had.Value == t.Value }); at >= 0 && t.TimeAdded == nil {
+		if at := slices.IndexFunc(was.Spec.Taints, func(had corev1.Taint) bool {
+			return had.MatchTaint(t) && had.Value == t.Value
+		}); at >= 0 && t.TimeAdded == nil {
 			t.TimeAdded = was.Spec.Taints[at].TimeAdded
 		}
 	}
@@ -88,8 +90,9 @@ func wholeOnNode(name corev1.ResourceName) bool {
 	return name == corev1.ResourcePods || !isNative(name)
 }
 
-// Named warns of a pod, or pods of a template, that name their node themselves and will not run there as
-// things are: no scheduler looks at them, so nothing else would say so before they are gone.
+// Named warns of a pod, or pods of a template, that name their node themselves and will not run
+// there as things are: no scheduler looks at them, so nothing else would say so before they are
+// gone.
 func Named(o state.Object, s state.Snapshot) []string {
 	spec, p := podSpecOf(o)
 	if spec == nil || spec.NodeName == "" {
@@ -97,9 +100,12 @@ func Named(o state.Object, s state.Snapshot) []string {
 	}
 	switch n := s.Node(spec.NodeName); {
 	case n == nil:
-		return []string{fmt.Sprintf("%s: no node is called %q: the pod is removed unless one of that name joins", p.Child("nodeName"), spec.NodeName)}
+		return []string{fmt.Sprintf("%s: no node is called %q: the pod is removed unless one of that name joins",
+			p.Child("nodeName"), spec.NodeName)}
 	case !state.NodeFits(spec, n):
-		return []string{fmt.Sprintf("%s: node %q does not match the pod's nodeSelector or required node affinity: the pod fails with NodeAffinity", p.Child("nodeName"), n.Name)}
+		return []string{fmt.Sprintf(
+			"%s: node %q does not match the pod's nodeSelector or required node affinity: the pod fails with NodeAffinity",
+			p.Child("nodeName"), n.Name)}
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ func (l *list) finalizers(of []string, at *field.Path) {
 // finalizer checks that somebody will take a finalizer away: the hub, or whose domain it names.
 func (l *list) finalizer(f string, at *field.Path) {
 	switch {
-	case strings.Contains(f, "/"), f == string(corev1.FinalizerKubernetes), f == metav1.FinalizerOrphanDependents, f == metav1.FinalizerDeleteDependents:
+	case strings.Contains(f, "/"), f == string(corev1.FinalizerKubernetes), f == metav1.FinalizerOrphanDependents,
+		f == metav1.FinalizerDeleteDependents:
 	default:
 		l.invalid(at, f, "name is neither a standard finalizer name nor is it fully qualified")
 	}
@@ -153,7 +154,8 @@ func (l *list) secret(s *corev1.Secret) {
 // event checks that an event lies where its object does.
 func (l *list) event(e *corev1.Event) {
 	about := e.InvolvedObject.Namespace
-	if about == "" && e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem || about != "" && about != e.Namespace {
+	if about == "" && e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem ||
+		about != "" && about != e.Namespace {
 		l.invalid(field.NewPath("involvedObject", "namespace"), about, "does not match event.namespace")
 	}
 }
@@ -189,8 +191,8 @@ func (l *list) revision(r *appsv1.ControllerRevision) {
 	}
 }
 
-// revisionUnchanged compares what the data says: its spelling changes on the way through programs that read it and
-// write it back.
+// revisionUnchanged compares what the data says: its spelling changes on the way through programs
+// that read it and write it back.
 func (l *list) revisionUnchanged(r, old *appsv1.ControllerRevision) {
 	now, was := tree(r.Data.Raw), tree(old.Data.Raw)
 	if now == nil || !equality.Semantic.DeepEqual(now, was) {

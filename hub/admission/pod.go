@@ -29,8 +29,10 @@ func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
 	volumes := l.volumes(s.Volumes, p.Child("volumes"))
 	l.containers(s, volumes, p, of)
 
-	oneOf(l, p.Child("restartPolicy"), s.RestartPolicy, corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
-	oneOf(l, p.Child("dnsPolicy"), s.DNSPolicy, corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
+	oneOf(l, p.Child("restartPolicy"), s.RestartPolicy, corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure,
+		corev1.RestartPolicyNever)
+	oneOf(l, p.Child("dnsPolicy"), s.DNSPolicy, corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst,
+		corev1.DNSDefault, corev1.DNSNone)
 	if s.TerminationGracePeriodSeconds == nil {
 		l.required(p.Child("terminationGracePeriodSeconds"), "")
 	} else {
@@ -71,7 +73,8 @@ func (l *list) podSpec(s *corev1.PodSpec, p *field.Path, of bearer) {
 		l.invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
 	}
 	if is(s.ShareProcessNamespace) && s.HostNetwork {
-		l.forbidden(p.Child("shareProcessNamespace"), "is not supported together with hostNetwork: a pod on the device's network has no sandbox that the processes could belong to")
+		l.forbidden(p.Child("shareProcessNamespace"), "is not supported together with hostNetwork: a pod on the "+
+			"device's network has no sandbox that the processes could belong to")
 	}
 	l.dns(s, p.Child("dnsConfig"))
 	l.podSecurity(s.SecurityContext, p.Child("securityContext"))
@@ -143,7 +146,8 @@ func (l *list) ids(user, group *int64, p *field.Path) {
 	}
 }
 
-// appArmor checks the form of a profile's name. What may be asked for, and that there is a name, is the policy's.
+// appArmor checks the form of a profile's name. What may be asked for, and that there is a name, is
+// the policy's.
 func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
 	if a == nil || a.LocalhostProfile == nil {
 		return
@@ -158,15 +162,18 @@ func (l *list) appArmor(a *corev1.AppArmorProfile, p *field.Path) {
 	}
 }
 
-// priority checks the form of a pod's: whether there is such a class is asked when a pod is made (see Complete).
+// priority checks the form of a pod's: whether there is such a class is asked when a pod is made
+// (see Complete).
 func (l *list) priority(s *corev1.PodSpec, p *field.Path) {
 	class := state.SystemClass(s.PriorityClassName)
 	switch {
 	case class != nil && s.Priority != nil && *s.Priority != class.Value:
-		l.forbidden(p.Child("priority"), fmt.Sprintf("the integer value of priority (%d) must not be provided in pod spec; priority class %s means %d",
+		l.forbidden(p.Child("priority"), fmt.Sprintf(
+			"the integer value of priority (%d) must not be provided in pod spec; priority class %s means %d",
 			*s.Priority, s.PriorityClassName, class.Value))
 	case class == nil && s.Priority != nil && *s.Priority > state.HighestUserPriority:
-		l.invalid(p.Child("priority"), *s.Priority, fmt.Sprintf("must be less than or equal to %d: higher ones belong to the system's classes", state.HighestUserPriority))
+		l.invalid(p.Child("priority"), *s.Priority, fmt.Sprintf(
+			"must be less than or equal to %d: higher ones belong to the system's classes", state.HighestUserPriority))
 	}
 	if s.PriorityClassName != "" {
 		subdomain(l, p.Child("priorityClassName"), s.PriorityClassName)
@@ -250,7 +257,8 @@ func (l *list) keyRef(name, key string, p *field.Path) {
 var (
 	envFields = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
-	fileFields     = []string{"metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations", "metadata.uid"}
+	fileFields = []string{"metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations",
+		"metadata.uid"}
 	resourceFields = []string{"limits.cpu", "limits.ephemeral-storage", "limits.memory",
 		"requests.cpu", "requests.ephemeral-storage", "requests.memory"}
 	oneLabel = regexp.MustCompile(`^metadata\.(labels|annotations)\['(.*)'\]$`)

@@ -126,11 +126,13 @@ func PodSecurity(o, old state.Object, ns *corev1.Namespace, s Settings) (v Verdi
 	return v
 }
 
-// otherImages tells whether an update of a pod is one that the standards look at: another image, or one more
-// ephemeral container.
+// otherImages tells whether an update of a pod is one that the standards look at: another image, or
+// one more ephemeral container.
 func otherImages(pod, was *corev1.Pod) bool {
 	images := func(a, b corev1.Container) bool { return a.Image == b.Image }
-	return len(pod.Spec.EphemeralContainers) != len(was.Spec.EphemeralContainers) || !slices.EqualFunc(pod.Spec.Containers, was.Spec.Containers, images) || !slices.EqualFunc(pod.Spec.InitContainers, was.Spec.InitContainers, images)
+	return len(pod.Spec.EphemeralContainers) != len(was.Spec.EphemeralContainers) ||
+		!slices.EqualFunc(pod.Spec.Containers, was.Spec.Containers, images) ||
+		!slices.EqualFunc(pod.Spec.InitContainers, was.Spec.InitContainers, images)
 }
 
 // MayCreate says why a workload's pod may not be created, in the words of the event
@@ -204,12 +206,14 @@ func Relabelled(ns, old *corev1.Namespace, pods func(func(*corev1.Pod) bool), s 
 		g.first, g.count = min(g.first, pod.Name), g.count+1
 	}
 	if total > most {
-		warnings = append(warnings, fmt.Sprintf("new PodSecurity enforce level only checked against the first %d of %d existing pods", most, total))
+		warnings = append(warnings, fmt.Sprintf(
+			"new PodSecurity enforce level only checked against the first %d of %d existing pods", most, total))
 	}
 	if len(groups) == 0 {
 		return warnings
 	}
-	warnings = append(warnings, fmt.Sprintf("existing pods in namespace %q violate the new PodSecurity enforce level %q", ns.Name, now.String()))
+	warnings = append(warnings,
+		fmt.Sprintf("existing pods in namespace %q violate the new PodSecurity enforce level %q", ns.Name, now.String()))
 	var lines []string
 	for why, g := range groups {
 		switch g.count {
@@ -239,7 +243,9 @@ func Lowered(ns, old *corev1.Namespace, s Settings) string {
 	if !now.weaker(least) || !now.weaker(was) {
 		return ""
 	}
-	return fmt.Sprintf("PodSecurity %q holds its pods to less than this hub's default %q, which only an administrator may choose", now.String(), least.String())
+	return fmt.Sprintf(
+		"PodSecurity %q holds its pods to less than this hub's default %q, which only an administrator may choose",
+		now.String(), least.String())
 }
 
 // weaker tells whether a level forbids less: an older version has fewer checks.

@@ -15,9 +15,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Charge returns the changes by which the quotas of a new object's namespace count it, and why it may not be, in
-// Kubernetes' words: a quota would be exceeded. They belong into the transaction in which the object is written: the one
-// writer makes them one after the other, so that no two can have the same room. Complete has been applied to the object.
+// Charge returns the changes by which the quotas of a new object's namespace count it, and why it
+// may not be, in Kubernetes' words: a quota would be exceeded. They belong into the transaction in
+// which the object is written: the one writer makes them one after the other, so that no two can
+// have the same room. Complete has been applied to the object.
 func Charge(o state.Object, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 	if q, ok := o.(*corev1.ResourceQuota); ok { // it says at once what is used
 		q.Status, _ = state.QuotaStatus(s, q, now)
@@ -62,11 +63,13 @@ func exceeded(q *corev1.ResourceQuota, more corev1.ResourceList) error {
 		}
 		return strings.Join(all, ",")
 	}
-	return fmt.Errorf("exceeded quota: %s, requested: %s, used: %s, limited: %s", q.Name, text(more), text(q.Status.Used), text(q.Spec.Hard))
+	return fmt.Errorf("exceeded quota: %s, requested: %s, used: %s, limited: %s", q.Name, text(more), text(q.Status.Used),
+		text(q.Spec.Hard))
 }
 
 // explicit are the resources that every container has to name where a quota limits them.
-var explicit = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory}
+var explicit = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU,
+	corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory}
 
 // missing says which containers of a pod do not name what a quota limits.
 func missing(q *corev1.ResourceQuota, o state.Object) error {
@@ -81,7 +84,8 @@ func missing(q *corev1.ResourceQuota, o state.Object) error {
 		}
 		var without []string
 		eachContainer(&pod.Spec, func(c *corev1.Container) {
-			list, plain := c.Resources.Requests, corev1.ResourceName(strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix))
+			list, plain := c.Resources.Requests,
+				corev1.ResourceName(strings.TrimPrefix(string(name), corev1.DefaultResourceRequestsPrefix))
 			if rest, isLimit := strings.CutPrefix(string(name), "limits."); isLimit {
 				list, plain = c.Resources.Limits, corev1.ResourceName(rest)
 			}
@@ -103,10 +107,13 @@ func missing(q *corev1.ResourceQuota, o state.Object) error {
 // quotaNames are the resources without a domain that a quota may limit.
 var quotaNames = []corev1.ResourceName{
 	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
-	corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsStorage, corev1.ResourceRequestsEphemeralStorage,
+	corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsStorage,
+	corev1.ResourceRequestsEphemeralStorage,
 	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage,
-	corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers, corev1.ResourceSecrets,
-	corev1.ResourcePersistentVolumeClaims, corev1.ResourceConfigMaps, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers,
+	corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
+	corev1.ResourceSecrets,
+	corev1.ResourcePersistentVolumeClaims, corev1.ResourceConfigMaps, corev1.ResourceServicesNodePorts,
+	corev1.ResourceServicesLoadBalancers,
 }
 
 // ofPods are those of them that scopes go with: of best-effort pods the number alone.
@@ -116,7 +123,8 @@ func ofPods(name corev1.ResourceName) bool {
 }
 
 func (l *list) quota(q *corev1.ResourceQuota) {
-	for at, hard := range map[*field.Path]corev1.ResourceList{spec.Child("hard"): q.Spec.Hard, field.NewPath("status", "hard"): q.Status.Hard, field.NewPath("status", "used"): q.Status.Used} {
+	for at, hard := range map[*field.Path]corev1.ResourceList{spec.Child("hard"): q.Spec.Hard,
+		field.NewPath("status", "hard"): q.Status.Hard, field.NewPath("status", "used"): q.Status.Used} {
 		for _, name := range slices.Sorted(maps.Keys(hard)) {
 			l.limited(name, hard[name], at.Key(string(name)))
 		}
@@ -135,7 +143,8 @@ func (l *list) quota(q *corev1.ResourceQuota) {
 			scopes[r.ScopeName] = true
 		}
 	}
-	if scopes[corev1.ResourceQuotaScopeBestEffort] && scopes[corev1.ResourceQuotaScopeNotBestEffort] || scopes[corev1.ResourceQuotaScopeTerminating] && scopes[corev1.ResourceQuotaScopeNotTerminating] {
+	if scopes[corev1.ResourceQuotaScopeBestEffort] && scopes[corev1.ResourceQuotaScopeNotBestEffort] ||
+		scopes[corev1.ResourceQuotaScopeTerminating] && scopes[corev1.ResourceQuotaScopeNotTerminating] {
 		l.invalid(at, q.Spec.Scopes, "conflicting scopes")
 	}
 }
@@ -143,24 +152,28 @@ func (l *list) quota(q *corev1.ResourceQuota) {
 // limited checks one resource of a quota, and how much of it.
 func (l *list) limited(name corev1.ResourceName, q resource.Quantity, p *field.Path) {
 	l.each(p, name, validation.IsQualifiedName(string(name)))
-	if !strings.Contains(string(name), "/") && !slices.Contains(quotaNames, name) && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) &&
+	if !strings.Contains(string(name), "/") && !slices.Contains(quotaNames, name) &&
+		!strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) &&
 		!strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix) {
 		l.invalid(p, name, "must be a standard resource for quota")
 	}
-	whole := strings.HasPrefix(string(name), "count/") || slices.Contains(quotaNames, name) && !ofPods(name) && name != corev1.ResourceRequestsStorage || name == corev1.ResourcePods
+	whole := strings.HasPrefix(string(name), "count/") || slices.Contains(quotaNames, name) && !ofPods(name) &&
+		name != corev1.ResourceRequestsStorage || name == corev1.ResourcePods
 	l.quantity(p, q, whole)
 }
 
 func (l *list) scope(q *corev1.ResourceQuota, s corev1.ResourceQuotaScope, p *field.Path) {
 	switch s {
-	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
+	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
+		corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
 		corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
 	default:
 		l.invalid(p, s, "unsupported scope")
 		return
 	}
 	for name := range q.Spec.Hard {
-		if slices.Contains(quotaNames, name) && (!ofPods(name) || s == corev1.ResourceQuotaScopeBestEffort && name != corev1.ResourcePods) {
+		if slices.Contains(quotaNames, name) &&
+			(!ofPods(name) || s == corev1.ResourceQuotaScopeBestEffort && name != corev1.ResourcePods) {
 			l.invalid(p, s, "unsupported scope applied to resource")
 			return
 		}
@@ -179,7 +192,8 @@ func (l *list) scopeOperator(r corev1.ScopedResourceSelectorRequirement, p *fiel
 		}
 	case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
 		if len(r.Values) > 0 {
-			l.invalid(p.Child("values"), r.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
+			l.invalid(p.Child("values"), r.Values,
+				"must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
 		}
 	default:
 		l.invalid(p.Child("operator"), r.Operator, "not a valid selector operator")

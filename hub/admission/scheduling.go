@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+var taintEffects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
+	corev1.TaintEffectNoExecute}
 
 // Where a pod may be is looked at for each node, and for each other pod, by the only
 // writer: what a selector may have of requirements and values, and all that a pod has to
@@ -50,7 +51,8 @@ func wishes(s *corev1.PodSpec) (n int) {
 		n += max(len(t.MatchFields)-1, 0)
 	}
 	pod := func(t corev1.PodAffinityTerm) {
-		n += 1 + requirements(t.LabelSelector) + requirements(t.NamespaceSelector) + len(t.Namespaces) + len(t.MatchLabelKeys) + len(t.MismatchLabelKeys)
+		n += 1 + requirements(t.LabelSelector) + requirements(t.NamespaceSelector) + len(t.Namespaces) +
+			len(t.MatchLabelKeys) + len(t.MismatchLabelKeys)
 	}
 	pods := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
 		for _, t := range required {
@@ -82,7 +84,8 @@ func wishes(s *corev1.PodSpec) (n int) {
 // scheduling checks what a pod says about where it wants to be.
 func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
 	if n := wishes(s); n > maxScheduling {
-		l.forbidden(p, fmt.Sprintf("its nodeSelector, tolerations, topologySpreadConstraints and affinity have %d terms, requirements and values, at most %d are looked at: select by a label that says the same", n, maxScheduling))
+		l.forbidden(p, fmt.Sprintf("its nodeSelector, tolerations, topologySpreadConstraints and affinity have %d "+
+			"terms, requirements and values, at most %d are looked at: select by a label that says the same", n, maxScheduling))
 		return
 	}
 	l.all(metavalidation.ValidateLabels(s.NodeSelector, p.Child("nodeSelector")))
@@ -113,14 +116,17 @@ func (l *list) scheduling(s *corev1.PodSpec, p *field.Path) {
 		}
 	}
 	if a := s.Affinity.PodAffinity; a != nil {
-		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAffinity"))
+		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution,
+			p.Child("podAffinity"))
 	}
 	if a := s.Affinity.PodAntiAffinity; a != nil {
-		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAntiAffinity"))
+		l.podTerms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution,
+			p.Child("podAntiAffinity"))
 	}
 }
 
-// gates checks what a pod waits for before it is scheduled, and beside its containers before it is ready.
+// gates checks what a pod waits for before it is scheduled, and beside its containers before it is
+// ready.
 func (l *list) gates(s *corev1.PodSpec, p *field.Path) {
 	seen := map[string]bool{}
 	for i, g := range s.SchedulingGates {
@@ -135,7 +141,8 @@ func (l *list) gates(s *corev1.PodSpec, p *field.Path) {
 		l.forbidden(p.Child("nodeName"), "cannot be set until all schedulingGates have been cleared")
 	}
 	for i, g := range s.ReadinessGates {
-		l.all(metavalidation.ValidateLabelName(string(g.ConditionType), p.Child("readinessGates").Index(i).Child("conditionType")))
+		l.all(metavalidation.ValidateLabelName(string(g.ConditionType),
+			p.Child("readinessGates").Index(i).Child("conditionType")))
 	}
 }
 
@@ -149,7 +156,8 @@ func (l *list) toleration(t corev1.Toleration, p *field.Path) {
 	if t.Key != "" {
 		l.all(metavalidation.ValidateLabelName(t.Key, p.Child("key")))
 	} else if t.Operator != corev1.TolerationOpExists {
-		l.invalid(p.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
+		l.invalid(p.Child("operator"), t.Operator,
+			"operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 	}
 	if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
 		l.invalid(p.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
@@ -162,7 +170,8 @@ func (l *list) toleration(t corev1.Toleration, p *field.Path) {
 			l.invalid(p.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'")
 		}
 	default:
-		l.errs = append(l.errs, field.NotSupported(p.Child("operator"), t.Operator, []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}))
+		l.errs = append(l.errs, field.NotSupported(p.Child("operator"), t.Operator,
+			[]corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}))
 	}
 	if t.Effect != "" {
 		oneOf(l, p.Child("effect"), t.Effect, taintEffects...)
@@ -188,7 +197,8 @@ func (l *list) spread(constraints []corev1.TopologySpreadConstraint, p *field.Pa
 		if m := c.MinDomains; m != nil {
 			l.atLeast(at.Child("minDomains"), int64(*m), 1)
 			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
-				l.invalid(at.Child("minDomains"), *m, "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not "+string(c.WhenUnsatisfiable))
+				l.invalid(at.Child("minDomains"), *m, "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not "+
+					string(c.WhenUnsatisfiable))
 			}
 		}
 		if v := c.NodeAffinityPolicy; v != nil {
@@ -216,7 +226,10 @@ func (l *list) labelKeys(s *metav1.LabelSelector, match, mismatch []string, p *f
 	names(mismatch, p.Child("mismatchLabelKeys"))
 	for i, key := range match {
 		at := p.Child("matchLabelKeys").Index(i)
-		if s != nil && (s.MatchLabels[key] != "" || slices.ContainsFunc(s.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })) {
+		if s != nil && (s.MatchLabels[key] != "" ||
+			slices.ContainsFunc(s.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
+				return r.Key == key
+			})) {
 			l.invalid(at, key, "exists in both matchLabelKeys and labelSelector")
 		}
 		if slices.Contains(mismatch, key) {
@@ -288,7 +301,9 @@ func (l *list) podTerm(t corev1.PodAffinityTerm, p *field.Path) {
 
 func (l *list) selector(s *metav1.LabelSelector, p *field.Path) {
 	if n := requirements(s); n > maxRequirements {
-		l.forbidden(p, fmt.Sprintf("it has %d requirements and values, at most %d are looked at: select by a label that says the same", n, maxRequirements))
+		l.forbidden(p, fmt.Sprintf(
+			"it has %d requirements and values, at most %d are looked at: select by a label that says the same", n,
+			maxRequirements))
 		return
 	}
 	l.all(metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, p))

@@ -45,7 +45,8 @@ func (l *list) claimSpec(s *corev1.PersistentVolumeClaimSpec, p *field.Path) {
 	}
 	for _, name := range sortedKeys(s.Resources.Requests) {
 		if name != corev1.ResourceStorage {
-			l.errs = append(l.errs, field.NotSupported(at.Key(string(name)), name, []corev1.ResourceName{corev1.ResourceStorage}))
+			l.errs = append(l.errs, field.NotSupported(at.Key(string(name)), name,
+				[]corev1.ResourceName{corev1.ResourceStorage}))
 		}
 	}
 	if n := s.StorageClassName; n != nil && *n != "" {
@@ -65,7 +66,8 @@ func (l *list) accessModes(modes []corev1.PersistentVolumeAccessMode, p *field.P
 		switch m {
 		case corev1.ReadWriteOnce, corev1.ReadWriteOncePod:
 		case corev1.ReadOnlyMany, corev1.ReadWriteMany:
-			l.forbidden(p.Index(i), string(m)+" is not supported: a volume is a directory on one device, use ReadWriteOnce or ReadWriteOncePod")
+			l.forbidden(p.Index(i), string(m)+" is not supported: a volume is a directory on one device, use ReadWriteOnce "+
+				"or ReadWriteOncePod")
 		default:
 			oneOf(l, p.Index(i), m, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)
 		}
@@ -92,7 +94,8 @@ func (l *list) claimUnchanged(c, was *corev1.PersistentVolumeClaim) {
 		may.StorageClassName = c.Spec.StorageClassName
 	}
 	if !equality.Semantic.DeepEqual(&c.Spec, may) {
-		l.forbidden(spec, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims; here volumes cannot be resized: make another claim")
+		l.forbidden(spec, "spec is immutable after creation except resources.requests and volumeAttributesClassName for "+
+			"bound claims; here volumes cannot be resized: make another claim")
 	}
 }
 
@@ -106,7 +109,8 @@ func (l *list) persistentVolume(v *corev1.PersistentVolume) {
 	}
 	l.reclaim(s.PersistentVolumeReclaimPolicy, spec.Child("persistentVolumeReclaimPolicy"))
 	if s.Local == nil || state.NodeOf(v) == "" {
-		l.required(spec.Child("local"), "a volume is a directory on the device that its node affinity names by "+corev1.LabelHostname)
+		l.required(spec.Child("local"), "a volume is a directory on the device that its node affinity names by "+
+			corev1.LabelHostname)
 	} else if s.Local.Path == "" {
 		l.required(spec.Child("local", "path"), "")
 	} else {
@@ -117,15 +121,16 @@ func (l *list) persistentVolume(v *corev1.PersistentVolume) {
 	}
 }
 
-// volumeUnchanged: of a volume only what becomes of its data may change, and, once its claim is gone, who may claim it
-// next. A claim that never was must not make the data go.
+// volumeUnchanged: of a volume only what becomes of its data may change, and, once its claim is
+// gone, who may claim it next. A claim that never was must not make the data go.
 func (l *list) volumeUnchanged(v, was *corev1.PersistentVolume) {
 	may := was.Spec.DeepCopy()
 	may.PersistentVolumeReclaimPolicy = v.Spec.PersistentVolumeReclaimPolicy
 	if !equality.Semantic.DeepEqual(v.Spec.ClaimRef, was.Spec.ClaimRef) {
 		switch {
 		case was.Status.Phase == corev1.VolumeBound:
-			l.forbidden(spec.Child("claimRef"), "the volume is bound: delete its claim first, with persistentVolumeReclaimPolicy: Retain if the data is to stay")
+			l.forbidden(spec.Child("claimRef"), "the volume is bound: delete its claim first, with "+
+				"persistentVolumeReclaimPolicy: Retain if the data is to stay")
 		case v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != "":
 			l.forbidden(spec.Child("claimRef", "uid"), "is written by the hub when it binds: leave it out")
 		}
@@ -158,7 +163,8 @@ func (l *list) class(c *storagev1.StorageClass) {
 	switch m := c.VolumeBindingMode; {
 	case m == nil:
 	case *m == storagev1.VolumeBindingImmediate:
-		l.forbidden(at("volumeBindingMode"), "Immediate, which is the default, is not supported: a volume is made where its first pod goes, write WaitForFirstConsumer")
+		l.forbidden(at("volumeBindingMode"), "Immediate, which is the default, is not supported: a volume is made where "+
+			"its first pod goes, write WaitForFirstConsumer")
 	default:
 		oneOf(l, at("volumeBindingMode"), *m, storagev1.VolumeBindingWaitForFirstConsumer)
 	}

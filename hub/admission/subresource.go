@@ -21,7 +21,8 @@ func AdmitEphemeral(p, old *corev1.Pod, s Settings) (warnings []string, errs fie
 }
 
 // admitPart is Admit for an update of a pod that is there, by a subresource with a rule of its own.
-func admitPart(next, live *corev1.Pod, s Settings, rule func(l *list, next, live *corev1.Pod)) (warnings []string, errs field.ErrorList) {
+func admitPart(next, live *corev1.Pod, s Settings,
+	rule func(l *list, next, live *corev1.Pod)) (warnings []string, errs field.ErrorList) {
 	if errs := bounds(next); errs != nil {
 		return nil, errs
 	}
@@ -89,8 +90,9 @@ func asContainer(c *corev1.EphemeralContainer) *corev1.Container {
 	return (*corev1.Container)(&c.EphemeralContainerCommon)
 }
 
-// Resized returns live with the resources of next: nothing else of what is written to pods/resize counts (KEP-1287), but
-// for who owns its fields. Containers that are not live's are left for AdmitResize to refuse.
+// Resized returns live with the resources of next: nothing else of what is written to pods/resize
+// counts (KEP-1287), but for who owns its fields. Containers that are not live's are left for
+// AdmitResize to refuse.
 func Resized(next, live *corev1.Pod) *corev1.Pod {
 	out := live.DeepCopy()
 	out.ManagedFields = next.ManagedFields
@@ -110,7 +112,8 @@ func Resized(next, live *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// AdmitResize is Admit for a pod whose resources are to change while it is there: next is what Resized made.
+// AdmitResize is Admit for a pod whose resources are to change while it is there: next is what
+// Resized made.
 func AdmitResize(next, live *corev1.Pod, s Settings) (warnings []string, errs field.ErrorList) {
 	return admitPart(next, live, s, (*list).resized)
 }
@@ -126,7 +129,8 @@ func (l *list) resized(next, live *corev1.Pod) {
 			break
 		}
 	}
-	if !l.sameOrder(next.Spec.Containers, live.Spec.Containers, "containers") || !l.sameOrder(next.Spec.InitContainers, live.Spec.InitContainers, "initContainers") {
+	if !l.sameOrder(next.Spec.Containers, live.Spec.Containers, "containers") ||
+		!l.sameOrder(next.Spec.InitContainers, live.Spec.InitContainers, "initContainers") {
 		return
 	}
 	for i := range live.Spec.InitContainers {
@@ -174,7 +178,8 @@ func (l *list) notRemoved(c, was *corev1.Container, p *field.Path) {
 	}
 }
 
-// onlyCompute tells whether of a container nothing differs but how much of processor and memory it has.
+// onlyCompute tells whether of a container nothing differs but how much of processor and memory it
+// has.
 func onlyCompute(c, was *corev1.Container) bool {
 	rest := func(c *corev1.Container) *corev1.Container {
 		out := *c
@@ -203,14 +208,16 @@ func (l *list) resizePolicy(c *corev1.Container, of corev1.RestartPolicy, once b
 		case of == corev1.RestartPolicyNever:
 			l.invalid(p, r.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
 		case once && r.RestartPolicy == corev1.RestartContainer:
-			l.invalid(p.Index(i).Child("restartPolicy"), r.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers")
+			l.invalid(p.Index(i).Child("restartPolicy"), r.RestartPolicy,
+				"must not be set to 'RestartContainer' for non-sidecar initContainers")
 		}
 	}
 }
 
-// Resize says why a pod may not ask for what AdmitResize has let through, by the limit ranges and quotas of its namespace,
-// in Kubernetes' words, and returns the changes by which the quotas count it. They belong into the transaction in which
-// the pod is written, as those of Charge. Unlike there, limit ranges give nothing to whoever leaves it out: it has run so.
+// Resize says why a pod may not ask for what AdmitResize has let through, by the limit ranges and
+// quotas of its namespace, in Kubernetes' words, and returns the changes by which the quotas count
+// it. They belong into the transaction in which the pod is written, as those of Charge. Unlike
+// there, limit ranges give nothing to whoever leaves it out: it has run so.
 func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 	if err := inRange(next, s); err != nil {
 		return nil, err
@@ -227,7 +234,8 @@ func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []
 			return nil, err
 		}
 		if counted := state.With(q, more); counted != nil {
-			changes = append(changes, state.Put(counted, fmt.Sprintf("count pod %s anew in quota %s: it is resized", state.Display(next), q.Name)))
+			changes = append(changes, state.Put(counted,
+				fmt.Sprintf("count pod %s anew in quota %s: it is resized", state.Display(next), q.Name)))
 		}
 	}
 	return changes, nil

@@ -19,15 +19,20 @@ import (
 // "*" supports all of a type's fields. Types of other modules (quantities, label
 // selectors, times) are values.
 var supported = map[string]string{
-	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy " +
-		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname affinity schedulerName tolerations runtimeClassName overhead " +
+	"PodSpec": "volumes initContainers containers restartPolicy terminationGracePeriodSeconds activeDeadlineSeconds " +
+		"dnsPolicy " +
+		"nodeSelector nodeName hostNetwork hostPID shareProcessNamespace securityContext imagePullSecrets hostname " +
+		"affinity schedulerName tolerations runtimeClassName overhead " +
 		"hostAliases priorityClassName priority preemptionPolicy dnsConfig enableServiceLinks topologySpreadConstraints os " +
 		"readinessGates schedulingGates ephemeralContainers " +
 		"~serviceAccountName serviceAccount ~automountServiceAccountToken ~subdomain",
-	"Container": "name image command args workingDir ports envFrom env resources restartPolicy restartPolicyRules volumeMounts livenessProbe " +
-		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty resizePolicy",
+	"Container": "name image command args workingDir ports envFrom env resources restartPolicy restartPolicyRules " +
+		"volumeMounts livenessProbe " +
+		"readinessProbe startupProbe lifecycle terminationMessagePath terminationMessagePolicy imagePullPolicy " +
+		"securityContext stdin stdinOnce tty resizePolicy",
 	"ContainerResizePolicy": "*",
-	"EphemeralContainer": "name image command args workingDir envFrom env volumeMounts terminationMessagePath terminationMessagePolicy imagePullPolicy " +
+	"EphemeralContainer": "name image command args workingDir envFrom env volumeMounts terminationMessagePath " +
+		"terminationMessagePolicy imagePullPolicy " +
 		"securityContext stdin stdinOnce tty targetContainerName",
 	"ContainerPort":                   "*",
 	"ContainerRestartRule":            "*",
@@ -45,7 +50,8 @@ var supported = map[string]string{
 	"SecretEnvSource":       "*",
 	"LocalObjectReference":  "*",
 
-	"Probe": "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds successThreshold failureThreshold " +
+	"Probe": "exec httpGet tcpSocket grpc initialDelaySeconds timeoutSeconds periodSeconds successThreshold " +
+		"failureThreshold " +
 		"terminationGracePeriodSeconds",
 	"Lifecycle":        "postStart preStop",
 	"LifecycleHandler": "exec httpGet sleep",
@@ -56,7 +62,8 @@ var supported = map[string]string{
 	"TCPSocketAction":  "*",
 	"GRPCAction":       "*",
 
-	"Volume":                            "name emptyDir hostPath persistentVolumeClaim image configMap secret downwardAPI projected",
+	"Volume": "name emptyDir hostPath persistentVolumeClaim image configMap secret " +
+		"downwardAPI projected",
 	"VolumeMount":                       "name readOnly mountPath subPath subPathExpr",
 	"EmptyDirVolumeSource":              "*",
 	"PersistentVolumeClaimVolumeSource": "*",
@@ -73,7 +80,8 @@ var supported = map[string]string{
 	"SecretProjection":                  "*",
 	"DownwardAPIProjection":             "*",
 
-	"PodSecurityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup fsGroupChangePolicy sysctls seccompProfile appArmorProfile " +
+	"PodSecurityContext": "runAsUser runAsGroup runAsNonRoot supplementalGroups fsGroup fsGroupChangePolicy sysctls " +
+		"seccompProfile appArmorProfile " +
 		"~seLinuxOptions ~seLinuxChangePolicy",
 	"SecurityContext": "capabilities privileged runAsUser runAsGroup runAsNonRoot readOnlyRootFilesystem " +
 		"allowPrivilegeEscalation procMount seccompProfile appArmorProfile ~seLinuxOptions",
@@ -104,10 +112,11 @@ var supported = map[string]string{
 
 	"PersistentVolumeClaimSpec":  "accessModes resources storageClassName volumeMode volumeName",
 	"VolumeResourceRequirements": "requests ~limits",
-	"PersistentVolumeSpec":       "accessModes capacity claimRef local nodeAffinity persistentVolumeReclaimPolicy storageClassName volumeMode",
-	"ObjectReference":            "*",
-	"LocalVolumeSource":          "path",
-	"VolumeNodeAffinity":         "*",
+	"PersistentVolumeSpec": "accessModes capacity claimRef local nodeAffinity persistentVolumeReclaimPolicy " +
+		"storageClassName volumeMode",
+	"ObjectReference":    "*",
+	"LocalVolumeSource":  "path",
+	"VolumeNodeAffinity": "*",
 
 	"NodeSpec":  "podCIDR podCIDRs providerID unschedulable taints",
 	"Taint":     "*",
@@ -116,32 +125,37 @@ var supported = map[string]string{
 
 // why says of some fields why they are not supported, and what to do instead.
 var why = map[string]string{
-	"PodSpec.hostIPC":                                     "containers on devices never share the device's IPC",
-	"PodSpec.subdomain":                                   "it is only a name here, as there is no cluster DNS",
-	"PodSpec.hostUsers":                                   "devices run containers without user namespaces",
-	"PodSpec.resources":                                   "devices limit containers, not pods: write resources at each container",
-	"PodSpec.serviceAccountName":                          "there is no service account but default, and no token is mounted",
-	"PodSpec.automountServiceAccountToken":                "service accounts have no tokens, and none is mounted",
-	"Lifecycle.stopSignal":                                "write STOPSIGNAL into the image",
-	"LifecycleHandler.tcpSocket":                          "Kubernetes does nothing with it: use exec, httpGet or sleep",
-	"Container.volumeDevices":                             "devices have no block volumes: use a hostPath",
-	"ResourceFieldSelector.divisor":                       "use 1m or 1 for cpu, and 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi or 1Ei for memory and ephemeral-storage",
-	"EnvVarSource.fileKeyRef":                             "use configMapKeyRef or secretKeyRef",
-	"VolumeResourceRequirements.limits":                   "a volume may use what its device has free",
-	"PersistentVolumeClaimSpec.selector":                  "volumes are made for claims: leave it out, or name one by volumeName",
+	"PodSpec.hostIPC":   "containers on devices never share the device's IPC",
+	"PodSpec.subdomain": "it is only a name here, as there is no cluster DNS",
+	"PodSpec.hostUsers": "devices run containers without user namespaces",
+	"PodSpec.resources": "devices limit containers, not pods: write resources at " +
+		"each container",
+	"PodSpec.serviceAccountName": "there is no service account but default, and no token is " +
+		"mounted",
+	"PodSpec.automountServiceAccountToken": "service accounts have no tokens, and none is mounted",
+	"Lifecycle.stopSignal":                 "write STOPSIGNAL into the image",
+	"LifecycleHandler.tcpSocket":           "Kubernetes does nothing with it: use exec, httpGet or sleep",
+	"Container.volumeDevices":              "devices have no block volumes: use a hostPath",
+	"ResourceFieldSelector.divisor": "use 1m or 1 for cpu, and 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, " +
+		"1Mi, 1Gi, 1Ti, 1Pi or 1Ei for memory and ephemeral-storage",
+	"EnvVarSource.fileKeyRef":           "use configMapKeyRef or secretKeyRef",
+	"VolumeResourceRequirements.limits": "a volume may use what its device has free",
+	"PersistentVolumeClaimSpec.selector": "volumes are made for claims: leave it out, or name one " +
+		"by volumeName",
 	"PersistentVolumeClaimSpec.dataSource":                whyEmpty,
 	"PersistentVolumeClaimSpec.dataSourceRef":             whyEmpty,
 	"PersistentVolumeClaimSpec.volumeAttributesClassName": "volumes have no attributes",
-	"VolumeProjection.serviceAccountToken":                "service accounts have no tokens: remove it and set automountServiceAccountToken: false",
-	"PodSecurityContext.seLinuxOptions":                   whySELinux,
-	"PodSecurityContext.seLinuxChangePolicy":              whySELinux,
-	"SecurityContext.seLinuxOptions":                      whySELinux,
-	"PodSecurityContext.windowsOptions":                   "devices run Linux",
-	"SecurityContext.windowsOptions":                      "devices run Linux",
-	"NodeSpec.configSource":                               "devices are configured by BoardProfile",
-	"NodeSpec.podPreemptionPolicy":                        "write preemptionPolicy of the pod",
-	"LeaseSpec.strategy":                                  "clients elect among themselves",
-	"LeaseSpec.preferredHolder":                           "clients elect among themselves",
+	"VolumeProjection.serviceAccountToken": "service accounts have no tokens: remove it and set " +
+		"automountServiceAccountToken: false",
+	"PodSecurityContext.seLinuxOptions":      whySELinux,
+	"PodSecurityContext.seLinuxChangePolicy": whySELinux,
+	"SecurityContext.seLinuxOptions":         whySELinux,
+	"PodSecurityContext.windowsOptions":      "devices run Linux",
+	"SecurityContext.windowsOptions":         "devices run Linux",
+	"NodeSpec.configSource":                  "devices are configured by BoardProfile",
+	"NodeSpec.podPreemptionPolicy":           "write preemptionPolicy of the pod",
+	"LeaseSpec.strategy":                     "clients elect among themselves",
+	"LeaseSpec.preferredHolder":              "clients elect among themselves",
 }
 
 const whySELinux = "devices label nothing for SELinux, as Kubernetes does not where a node is without it"
@@ -224,8 +238,8 @@ func (w walk) fields(v reflect.Value, owner string, p *field.Path) {
 	}
 }
 
-// divides tells whether devices can divide a resource so: by Kubernetes' units, thousandths of a processor
-// and whole bytes.
+// divides tells whether devices can divide a resource so: by Kubernetes' units, thousandths of a
+// processor and whole bytes.
 func divides(f corev1.ResourceFieldSelector) bool {
 	known := "1 1k 1M 1G 1T 1P 1E 1Ki 1Mi 1Gi 1Ti 1Pi 1Ei"
 	if strings.HasSuffix(f.Resource, ".cpu") {

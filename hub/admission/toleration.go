@@ -30,9 +30,9 @@ func DefaultTolerations(have []corev1.Toleration, s Settings) []corev1.Toleratio
 	return have
 }
 
-// extendedTolerations adds, for each extended resource that a pod asks for, the toleration of a NoSchedule taint with
-// that key: so a node that is tainted with the name of its hardware takes only pods that want it. It is Kubernetes'
-// admission plugin ExtendedResourceToleration.
+// extendedTolerations adds, for each extended resource that a pod asks for, the toleration of a
+// NoSchedule taint with that key: so a node that is tainted with the name of its hardware takes
+// only pods that want it. It is Kubernetes' admission plugin ExtendedResourceToleration.
 func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
 	asked := map[corev1.ResourceName]bool{}
 	eachContainer(spec, func(c *corev1.Container) {
@@ -49,9 +49,9 @@ func extendedTolerations(spec *corev1.PodSpec, have []corev1.Toleration) []corev
 	return have
 }
 
-// pressureToleration adds, for every pod that asks for some memory or processor, the toleration of a node that is short
-// of memory: it takes no more BestEffort pods, and all others. Scheduler and device both go by it. It is what Kubernetes
-// does for pods that are not BestEffort.
+// pressureToleration adds, for every pod that asks for some memory or processor, the toleration of
+// a node that is short of memory: it takes no more BestEffort pods, and all others. Scheduler and
+// device both go by it. It is what Kubernetes does for pods that are not BestEffort.
 func pressureToleration(spec *corev1.PodSpec, have []corev1.Toleration) []corev1.Toleration {
 	t := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
 	if qos(spec) == corev1.PodQOSBestEffort || state.Tolerates(have, &t) {

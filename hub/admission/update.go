@@ -92,8 +92,8 @@ func (l *list) metaUnchanged(o, old state.Object) {
 	}
 }
 
-// stillComplete gives a pod that is written again what its classes gave it when it was made, where that is left out: no
-// manifest has it, and nobody may change it.
+// stillComplete gives a pod that is written again what its classes gave it when it was made, where
+// that is left out: no manifest has it, and nobody may change it.
 func stillComplete(p *corev1.Pod, old state.Object) {
 	was, ok := old.(*corev1.Pod)
 	if !ok {
@@ -125,7 +125,8 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 		return
 	}
 	if key := fleet.RuntimeHandlerAnnotation; o.Annotations[key] != old.Annotations[key] {
-		l.forbidden(field.NewPath("metadata", "annotations").Key(key), "is what the hub found when the pod was made: runtimeClassName cannot change")
+		l.forbidden(field.NewPath("metadata", "annotations").Key(key),
+			"is what the hub found when the pod was made: runtimeClassName cannot change")
 	}
 	l.deadline(o.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))
 	for _, was := range old.Spec.Tolerations {
@@ -136,7 +137,8 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	}
 	for i, g := range o.Spec.SchedulingGates {
 		if !slices.Contains(old.Spec.SchedulingGates, g) {
-			l.forbidden(spec.Child("schedulingGates").Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name))
+			l.forbidden(spec.Child("schedulingGates").Index(i).Child("name"), fmt.Sprintf(
+				"only deletion is allowed, but found new scheduling gate '%s'", g.Name))
 		}
 	}
 	if equality.Semantic.DeepEqual(o.Spec, old.Spec) {
@@ -164,11 +166,13 @@ func (l *list) podUnchanged(o, old *corev1.Pod) {
 	}
 }
 
-// narrowed checks that a pod that waits behind a scheduling gate may go to no node that it might not have gone to before.
+// narrowed checks that a pod that waits behind a scheduling gate may go to no node that it might
+// not have gone to before.
 func (l *list) narrowed(now, was *corev1.PodSpec) {
 	for k, v := range was.NodeSelector {
 		if have, ok := now.NodeSelector[k]; !ok || have != v {
-			l.invalid(spec.Child("nodeSelector"), now.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
+			l.invalid(spec.Child("nodeSelector"), now.NodeSelector,
+				"only additions to spec.nodeSelector are allowed (no mutations or deletions)")
 			break
 		}
 	}

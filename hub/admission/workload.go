@@ -25,7 +25,8 @@ func (l *list) deployment(s *appsv1.DeploymentSpec, p *field.Path) {
 		l.invalid(p.Child("progressDeadlineSeconds"), *d, "must be greater than minReadySeconds")
 	}
 	p = p.Child("strategy")
-	oneOf(l, p.Child("type"), s.Strategy.Type, appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType)
+	oneOf(l, p.Child("type"), s.Strategy.Type, appsv1.RecreateDeploymentStrategyType,
+		appsv1.RollingUpdateDeploymentStrategyType)
 	u := s.Strategy.RollingUpdate
 	p = p.Child("rollingUpdate")
 	switch {
@@ -53,7 +54,8 @@ func (l *list) daemonSet(s *appsv1.DaemonSetSpec, p *field.Path) {
 	l.atLeast(p.Child("minReadySeconds"), int64(s.MinReadySeconds), 0)
 	l.count(s.RevisionHistoryLimit, p.Child("revisionHistoryLimit"))
 	p = p.Child("updateStrategy")
-	oneOf(l, p.Child("type"), s.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType, appsv1.OnDeleteDaemonSetStrategyType)
+	oneOf(l, p.Child("type"), s.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType,
+		appsv1.OnDeleteDaemonSetStrategyType)
 	u := s.UpdateStrategy.RollingUpdate
 	p = p.Child("rollingUpdate")
 	switch {
@@ -89,7 +91,8 @@ func (l *list) template(s *metav1.LabelSelector, t *corev1.PodTemplateSpec, spec
 		l.selector(s, p)
 	}
 	p = spec.Child("template")
-	if selector, err := metav1.LabelSelectorAsSelector(s); err == nil && !selector.Empty() && s != nil && !selector.Matches(labels.Set(t.Labels)) {
+	if selector, err := metav1.LabelSelectorAsSelector(s); err == nil && !selector.Empty() && s != nil &&
+		!selector.Matches(labels.Set(t.Labels)) {
 		l.invalid(p.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
 	}
 	l.all(metavalidation.ValidateLabels(t.Labels, p.Child("metadata", "labels")))
@@ -97,7 +100,8 @@ func (l *list) template(s *metav1.LabelSelector, t *corev1.PodTemplateSpec, spec
 	l.podSpec(&t.Spec, p.Child("spec"), ofTemplate)
 	p = p.Child("spec")
 	if r := t.Spec.RestartPolicy; r == corev1.RestartPolicyOnFailure || r == corev1.RestartPolicyNever {
-		l.errs = append(l.errs, field.NotSupported(p.Child("restartPolicy"), r, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		l.errs = append(l.errs, field.NotSupported(p.Child("restartPolicy"), r,
+			[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 	if t.Spec.ActiveDeadlineSeconds != nil {
 		l.forbidden(p.Child("activeDeadlineSeconds"), "activeDeadlineSeconds in "+kind+" is not Supported")
@@ -115,7 +119,8 @@ func defaultStatefulSet(s *appsv1.StatefulSetSpec) {
 		s.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
 		set(&s.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	}
-	if u := s.UpdateStrategy.RollingUpdate; u != nil && s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
+	if u := s.UpdateStrategy.RollingUpdate; u != nil &&
+		s.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
 		set(&u.Partition, 0)
 	}
 	set(&s.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
@@ -147,18 +152,22 @@ func (l *list) statefulSet(s *appsv1.StatefulSetSpec, p *field.Path, fresh bool)
 	if o := s.Ordinals; o != nil {
 		l.atLeast(p.Child("ordinals", "start"), int64(o.Start), 0)
 		if s.Replicas != nil && int64(o.Start)+int64(*s.Replicas) > math.MaxInt32 {
-			l.invalid(p.Child("ordinals", "start"), o.Start, fmt.Sprintf("with %d replicas the last ordinal is above %d", *s.Replicas, math.MaxInt32-1))
+			l.invalid(p.Child("ordinals", "start"), o.Start,
+				fmt.Sprintf("with %d replicas the last ordinal is above %d", *s.Replicas, math.MaxInt32-1))
 		}
 	}
 	if s.ServiceName != "" {
 		label(l, p.Child("serviceName"), s.ServiceName)
 	}
-	oneOf(l, p.Child("podManagementPolicy"), s.PodManagementPolicy, appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
+	oneOf(l, p.Child("podManagementPolicy"), s.PodManagementPolicy, appsv1.OrderedReadyPodManagement,
+		appsv1.ParallelPodManagement)
 	l.statefulUpdate(&s.UpdateStrategy, p.Child("updateStrategy"))
 	if keep := s.PersistentVolumeClaimRetentionPolicy; keep != nil {
 		at := p.Child("persistentVolumeClaimRetentionPolicy")
-		oneOf(l, at.Child("whenDeleted"), keep.WhenDeleted, appsv1.DeletePersistentVolumeClaimRetentionPolicyType, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-		oneOf(l, at.Child("whenScaled"), keep.WhenScaled, appsv1.DeletePersistentVolumeClaimRetentionPolicyType, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+		oneOf(l, at.Child("whenDeleted"), keep.WhenDeleted, appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+			appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+		oneOf(l, at.Child("whenScaled"), keep.WhenScaled, appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
+			appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
 	}
 	names := map[string]bool{}
 	for i := range s.VolumeClaimTemplates {
@@ -225,10 +234,14 @@ func (l *list) statefulUpdate(u *appsv1.StatefulSetUpdateStrategy, p *field.Path
 
 func (l *list) statefulSetUnchanged(o, was *appsv1.StatefulSet) {
 	may := was.Spec.DeepCopy()
-	may.Replicas, may.Template, may.UpdateStrategy, may.MinReadySeconds = o.Spec.Replicas, o.Spec.Template, o.Spec.UpdateStrategy, o.Spec.MinReadySeconds
-	may.Ordinals, may.RevisionHistoryLimit, may.PersistentVolumeClaimRetentionPolicy = o.Spec.Ordinals, o.Spec.RevisionHistoryLimit, o.Spec.PersistentVolumeClaimRetentionPolicy
+	may.Replicas, may.Template, may.UpdateStrategy, may.MinReadySeconds = o.Spec.Replicas, o.Spec.Template,
+		o.Spec.UpdateStrategy, o.Spec.MinReadySeconds
+	may.Ordinals, may.RevisionHistoryLimit, may.PersistentVolumeClaimRetentionPolicy = o.Spec.Ordinals,
+		o.Spec.RevisionHistoryLimit, o.Spec.PersistentVolumeClaimRetentionPolicy
 	if !equality.Semantic.DeepEqual(&o.Spec, may) {
-		l.forbidden(spec, "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden")
+		l.forbidden(spec, "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "+
+			"'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are "+
+			"forbidden")
 	}
 }
 

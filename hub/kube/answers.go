@@ -75,7 +75,9 @@ func (a *answers) hold(user string, n int) (release func(), err error) {
 }
 
 func errHeld(user string) error {
-	return apierrors.NewTooManyRequests(fmt.Sprintf("answers of %d MiB wait for %s, or of %d MiB for all, to read them: read those, or ask for pages with limit", heldByUser>>20, user, heldByAll>>20), 2)
+	return apierrors.NewTooManyRequests(fmt.Sprintf(
+		"answers of %d MiB wait for %s, or of %d MiB for all, to read them: read those, or ask for pages with limit",
+		heldByUser>>20, user, heldByAll>>20), 2)
 }
 
 // share returns the encoding of a list, by make if nobody has it now. release must be
@@ -122,7 +124,8 @@ func (a *answers) take(user string, e *shared) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.readers[user] == 0 {
-		if have := a.by[user]; n > 0 && (have > 0 && have+n > heldByUser || len(e.readers) == 0 && a.all > 0 && a.all+n > heldByAll) {
+		if have := a.by[user]; n > 0 &&
+			(have > 0 && have+n > heldByUser || len(e.readers) == 0 && a.all > 0 && a.all+n > heldByAll) {
 			return errHeld(user)
 		}
 		if len(e.readers) == 0 {

@@ -98,7 +98,8 @@ func (c *call) auditRefusal(err error) {
 	}
 	if c.verb == "" {
 		c.verb = map[string]string{
-			http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+			http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update",
+			http.MethodPatch: "patch", http.MethodDelete: "delete",
 		}[c.r.Method]
 	}
 	if c.resource == "" {

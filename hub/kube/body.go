@@ -81,7 +81,8 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 		}
 		have, ok := o.(*metav1.DeleteOptions)
 		if !ok {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("decoded object cannot be converted to DeleteOptions: it is a %T", o))
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("decoded object cannot be converted to DeleteOptions: it is a %T",
+				o))
 		}
 		opts = have
 		return opts, nil

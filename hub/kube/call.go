@@ -83,7 +83,8 @@ func (c *call) himself() error {
 	for name := range c.r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
 			e := apierrors.NewForbidden(schema.GroupResource{Resource: "users"}, c.r.Header.Get("Impersonate-User"), nil)
-			e.ErrStatus.Message = "impersonation is not implemented: leave out --as, --as-group and --as-uid, and use a kubeconfig or a token of the role that is meant"
+			e.ErrStatus.Message = "impersonation is not implemented: leave out --as, --as-group and --as-uid, and use a " +
+				"kubeconfig or a token of the role that is meant"
 			return e
 		}
 	}
@@ -110,7 +111,8 @@ func (c *call) authenticate() error {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", err)
 	}
 	if u.Role == access.Device {
-		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("the certificate of a device is for the hub's broker: get one for kubectl with `flotilla-hub kubeconfig`"))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(
+			"the certificate of a device is for the hub's broker: get one for kubectl with `flotilla-hub kubeconfig`"))
 	}
 	c.who = u
 	c.r = c.r.WithContext(control.From(c.r.Context(), "user "+u.Name))
@@ -121,7 +123,8 @@ func (c *call) authenticate() error {
 // log: a stranger may ask.
 func (c *call) unavailable() error {
 	c.w.Header().Set("Retry-After", "1")
-	return apierrors.NewServiceUnavailable("the hub's database does not answer: nothing was changed as far as is known; try again in a moment, and see the hub's log")
+	return apierrors.NewServiceUnavailable("the hub's database does not answer: nothing was changed as far as is " +
+		"known; try again in a moment, and see the hub's log")
 }
 
 // stopping answers what was surely not done while the hub stops: it is to be sent again.
@@ -190,7 +193,8 @@ func (c *call) route() error {
 	}
 	if c.res.Namespaced && c.namespace == "" && (c.verb == "create" || c.verb == "deletecollection") {
 		e := apierrors.NewMethodNotSupported(c.res.GroupResource(), strings.ToLower(c.r.Method))
-		e.ErrStatus.Message = "objects of this kind are created and deleted in their namespace: use the path /namespaces/{namespace}/" + c.resource
+		e.ErrStatus.Message = "objects of this kind are created and deleted in their namespace: use the path " +
+			"/namespaces/{namespace}/" + c.resource
 		return e
 	}
 	return nil
@@ -216,7 +220,8 @@ func (c *call) unsupported(verb, action string) error {
 	case c.res.Row.Published != "":
 		e.ErrStatus.Message = c.res.Row.Published
 	case c.res.State == state.DeviceReports:
-		e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can only be read"
+		e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can " +
+			"only be read"
 	case c.res.State == state.Incidents:
 		e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: only their fields acknowledged and note can be written, with patch"
 	case c.res.State == state.Volumes && (verb == "create" || verb == ""):
@@ -228,7 +233,9 @@ func (c *call) unsupported(verb, action string) error {
 }
 
 // onlyAsked is why nobody creates a request by hand: it would belong to no device.
-const onlyAsked = "certificate signing requests are made by devices that join with a token: type what `flotilla-hub token create --require-approval` prints on the device; people get a certificate with `flotilla-hub kubeconfig`"
+const onlyAsked = "certificate signing requests are made by devices that join with a token: type what " +
+	"`flotilla-hub token create --require-approval` prints on the device; people get a certificate with " +
+	"`flotilla-hub kubeconfig`"
 
 // mayCreate refuses what would create an object in another way than by a POST where that one
 // would be refused.
@@ -252,7 +259,8 @@ func (c *call) notServed() error {
 	case c.res.State == state.ServiceAccounts && c.target.sub == "token":
 		message = "service accounts have no tokens: give a program that calls the API a token of a person, as a secret"
 	case c.sub != nil && c.sub.Name == "proxy":
-		message = "devices serve nothing below nodes/proxy but the log of their agent: ask for /api/v1/nodes/" + c.name + "/proxy/logs/?query=kubelet"
+		message = "devices serve nothing below nodes/proxy but the log of their agent: ask for /api/v1/nodes/" + c.name +
+			"/proxy/logs/?query=kubelet"
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
@@ -263,7 +271,8 @@ func (c *call) notServed() error {
 
 func (c *call) answer() error {
 	switch c.res.Kind {
-	case "SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview", "LocalSubjectAccessReview":
+	case "SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview",
+		"LocalSubjectAccessReview":
 		return c.review()
 	case "NodeMetrics", "PodMetrics":
 		return c.usage()

@@ -25,7 +25,8 @@ const (
 
 // errMoved is the writer's word that what a step was made from has changed, and that the
 // step takes too long to be made by it.
-var errMoved = errors.New("the object has been modified while the request was carried out; please apply your changes to the latest version and try again")
+var errMoved = errors.New("the object has been modified while the request was carried out; please apply your " +
+	"changes to the latest version and try again")
 
 // commit carries out what make comes to. make is called outside of the writer first, so
 // that this is not kept from its work by decoding, patching and validation, and once more
@@ -118,7 +119,9 @@ func (c *call) writeError(err error) error {
 	case errors.Is(err, control.ErrStopped):
 		return c.stopping()
 	case c.r.Context().Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("the request ended before the hub had answered it: read the object to see whether it was changed", 0) // sent again, it would hear of its own success
+		// sent again, it would hear of its own success
+		return apierrors.NewTimeoutError(
+			"the request ended before the hub had answered it: read the object to see whether it was changed", 0)
 	}
 	c.Log.Error("carry out a request", "err", err)
 	return apierrors.NewInternalError(err)

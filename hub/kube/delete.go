@@ -21,14 +21,16 @@ func (c *call) deleting() (*metav1.DeleteOptions, resource.Form, error) {
 		return nil, resource.Form{}, err
 	}
 	if errs := validation.ValidateDeleteOptions(o); len(errs) > 0 {
-		return nil, resource.Form{}, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+		return nil, resource.Form{},
+			apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	if err := c.ownLeases(); err != nil {
 		return nil, resource.Form{}, err
 	}
 	//lint:ignore SA1019 older clients still send it
 	if c.res.State == state.Jobs && o.PropagationPolicy == nil && o.OrphanDependents == nil {
-		c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
+		c.warn("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove " +
+			"them or set propagationPolicy=Orphan to suppress this warning")
 	}
 	f, err := resource.Negotiate(c.r, c.res.Media())
 	return o, f, err
@@ -40,7 +42,9 @@ func (c *call) delete() error {
 		return err
 	}
 	w := c.request()
-	st, err := c.commit(len(o.DryRun) > 0, func(s state.Snapshot, now time.Time) (write.Step, error) { return w.Delete(s, o, now) })
+	st, err := c.commit(len(o.DryRun) > 0, func(s state.Snapshot, now time.Time) (write.Step, error) {
+		return w.Delete(s, o, now)
+	})
 	if err != nil {
 		return err
 	}
@@ -78,7 +82,8 @@ func (c *call) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.view.Many(c.res, gone, f, metav1.ListMeta{ResourceVersion: resource.FormatRev(c.Fleet.Snapshot().Revision)})
+	answer, err := c.view.Many(c.res, gone, f,
+		metav1.ListMeta{ResourceVersion: resource.FormatRev(c.Fleet.Snapshot().Revision)})
 	if err != nil {
 		return err
 	}

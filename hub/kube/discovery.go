@@ -45,13 +45,15 @@ func (s *Server) version(w http.ResponseWriter, r *http.Request) {
 // the client reads it, else in the older one.
 func (c *call) discover() error {
 	if c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
-		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, c.r.Method, schema.GroupResource{}, "", "", 0, false)
+		return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, c.r.Method, schema.GroupResource{}, "", "", 0,
+			false)
 	}
 	gv := schema.GroupVersion{Group: c.group, Version: c.target.version}
 	if c.root == "api" && gv.Version == "" || c.root == "apis" && gv.Group == "" {
 		for _, a := range resource.Clauses(c.r.Header.Get("Accept")) {
 			v := a.Params["v"]
-			if a.Media == resource.MediaJSON && a.Params["as"] == "APIGroupDiscoveryList" && a.Params["g"] == "apidiscovery.k8s.io" && (v == "v2" || v == "v2beta1") {
+			if a.Media == resource.MediaJSON && a.Params["as"] == "APIGroupDiscoveryList" &&
+				a.Params["g"] == "apidiscovery.k8s.io" && (v == "v2" || v == "v2beta1") {
 				return c.aggregated(v)
 			}
 		}
@@ -73,7 +75,8 @@ func (c *call) discover() error {
 		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
 		return c.write(http.StatusOK, &g, f.Media)
 	}
-	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
+	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: gv.String()}
 	for _, r := range c.resources {
 		if r.GroupVersion() != gv {
 			continue
@@ -192,7 +195,8 @@ func (s *Server) described(gv schema.GroupVersion) (list []apidiscoveryv2.APIRes
 			if k.Kind == "" {
 				k = r.GroupVersionKind
 			}
-			d.Subresources = append(d.Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: sub.Name, ResponseKind: kind(k), Verbs: sub.Verbs})
+			d.Subresources = append(d.Subresources,
+				apidiscoveryv2.APISubresourceDiscovery{Subresource: sub.Name, ResponseKind: kind(k), Verbs: sub.Verbs})
 		}
 		list = append(list, d)
 	}

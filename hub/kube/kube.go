@@ -132,7 +132,10 @@ func New(c Config) *Server {
 	if c.OpenAPI == nil {
 		c.OpenAPI = openapi.Handler()
 	}
-	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has), encodings: watch.NewEncodings(), managers: write.NewManagers(c.Settings), sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(), sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
+	return &Server{Config: c, view: &resource.View{Leases: c.Leases, Now: c.Now}, resources: resource.Served(c.has),
+		encodings: watch.NewEncodings(), managers: write.NewManagers(c.Settings),
+		sessions: semaphore.NewWeighted(maxSessions), shares: listen.Shares{Most: userSessions}, answers: newAnswers(),
+		sifting: newSifting(), health: newHealth(c.Fleet), load: body.NewLoad()}
 }
 
 // The paths that are mounted.

@@ -26,7 +26,8 @@ func (c *call) log() error {
 		errs = append(errs, field.Invalid(field.NewPath("limitBytes"), *opts.LimitBytes, "must be greater than 0"))
 	}
 	if opts.SinceSeconds != nil && opts.SinceTime != nil {
-		errs = append(errs, field.Forbidden(field.NewPath("sinceSeconds"), "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+		errs = append(errs, field.Forbidden(field.NewPath("sinceSeconds"),
+			"at most one of `sinceTime` or `sinceSeconds` may be specified"))
 	}
 	if opts.SinceSeconds != nil && *opts.SinceSeconds < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *opts.SinceSeconds, "must be greater than 0"))
@@ -95,7 +96,8 @@ func logOptions(q url.Values) (o corev1.PodLogOptions, errs field.ErrorList) {
 		return &n
 	}
 	o = corev1.PodLogOptions{
-		Container: q.Get("container"), Follow: truthy(q, "follow"), Previous: truthy(q, "previous"), Timestamps: truthy(q, "timestamps"),
+		Container: q.Get("container"), Follow: truthy(q, "follow"), Previous: truthy(q, "previous"),
+		Timestamps:   truthy(q, "timestamps"),
 		SinceSeconds: number("sinceSeconds"), TailLines: number("tailLines"), LimitBytes: number("limitBytes"),
 	}
 	if v := q.Get("sinceTime"); v != "" {

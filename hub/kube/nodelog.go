@@ -110,7 +110,8 @@ func logQueryOf(v url.Values) (q logQuery, errs field.ErrorList) {
 		}
 	}
 	if !asked {
-		errs = append(errs, field.Required(at("query"), "name the service whose log is wanted: "+strings.Join(agentNames, " or ")+", which are the same here"))
+		errs = append(errs, field.Required(at("query"),
+			"name the service whose log is wanted: "+strings.Join(agentNames, " or ")+", which are the same here"))
 	}
 	q.follow, q.since, q.until = truthy(v, "follow"), moment("sinceTime"), moment("untilTime")
 	switch {

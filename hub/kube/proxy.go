@@ -114,7 +114,8 @@ func (c *call) podProxy() error {
 			}
 			return podConn{rw}, nil
 		},
-		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // nobody vouches for a pod's certificate, as with Kubernetes
+		// nobody vouches for a pod's certificate, as with Kubernetes
+		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 
@@ -144,7 +145,8 @@ func (c *call) podProxy() error {
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
 			if ctx.Err() == nil {
-				c.fail(apierrors.NewServiceUnavailable(fmt.Sprintf("ask pod %s/%s at port %d: %v", pod.Namespace, pod.Name, port, err)))
+				c.fail(apierrors.NewServiceUnavailable(fmt.Sprintf("ask pod %s/%s at port %d: %v", pod.Namespace, pod.Name, port,
+					err)))
 			}
 		},
 	}).ServeHTTP(c.w, c.r.WithContext(ctx))
@@ -225,13 +227,15 @@ type proxiedKey struct{}
 
 // serviceProxy answers what is asked through the only service that there is: kubernetes, which is
 // this API. The request goes no further than here, and is answered as if its sender had asked
-// directly: who he is, and what he may do, is looked at again. A proxy through the proxy is refused.
+// directly: who he is, and what he may do, is looked at again. A proxy through the proxy is
+// refused.
 func (c *call) serviceProxy() error {
 	t, err := parseProxyTarget(c.name)
 	if err != nil {
 		return err
 	}
-	service, _ := c.Fleet.Snapshot().Get(state.Key{Kind: state.Services, Namespace: c.namespace, Name: t.name}).(*corev1.Service)
+	service, _ := c.Fleet.Snapshot().Get(state.Key{Kind: state.Services, Namespace: c.namespace,
+		Name: t.name}).(*corev1.Service)
 	if service == nil {
 		c.name = t.name
 		return c.missing()

@@ -55,7 +55,8 @@ func (c *call) options(kind state.Kind) (*internalversion.ListOptions, *resource
 		return nil, nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	if o.Limit < 0 {
-		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) + ": use 0 for no limit, or more")
+		return nil, nil, apierrors.NewBadRequest("limit is " + strconv.FormatInt(o.Limit, 10) +
+			": use 0 for no limit, or more")
 	}
 	if f := c.res.FieldNames(kind); f != nil && o.FieldSelector != nil {
 		var err error
@@ -80,8 +81,10 @@ func (c *call) list() error {
 	if err := checkRev(o.ResourceVersion, snap.Revision); err != nil {
 		return err
 	}
-	if o.ResourceVersionMatch == metav1.ResourceVersionMatchExact && o.ResourceVersion != resource.FormatRev(snap.Revision) {
-		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old: only the newest state can be listed; leave resourceVersionMatch out")
+	if o.ResourceVersionMatch == metav1.ResourceVersionMatchExact &&
+		o.ResourceVersion != resource.FormatRev(snap.Revision) {
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old: only the newest " +
+			"state can be listed; leave resourceVersionMatch out")
 	}
 	m := metav1.ListMeta{ResourceVersion: resource.FormatRev(snap.Revision)}
 	var from page
@@ -98,7 +101,8 @@ func (c *call) list() error {
 	} else {
 		from.Rev = snap.Revision
 	}
-	key := fmt.Sprintf("%d %t %s %s %t %t %s?%s", snap.Revision, c.wantsPretty(), f.Media, f.As, f.Old, from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
+	key := fmt.Sprintf("%d %t %s %s %t %t %s?%s", snap.Revision, c.wantsPretty(), f.Media, f.As, f.Old,
+		from.Rev == snap.Revision, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
 	body, release, err := c.answers.share(c.who.Name, key, func() ([]byte, error) {
 		list, err := c.listOf(snap, o, sel, f, m, from)
 		if err != nil {
@@ -121,7 +125,8 @@ func (c *call) watch() error {
 	if err != nil {
 		return err
 	}
-	media := slices.DeleteFunc(c.res.Media(), func(m string) bool { return m == resource.MediaYAML }) // documents without end
+	// documents without end
+	media := slices.DeleteFunc(c.res.Media(), func(m string) bool { return m == resource.MediaYAML })
 	f, err := resource.Negotiate(c.r, media, "Table", "PartialObjectMetadata")
 	if err != nil {
 		return err
@@ -129,7 +134,8 @@ func (c *call) watch() error {
 	var from uint64
 	if o.ResourceVersion != "" {
 		if from, err = strconv.ParseUint(o.ResourceVersion, 10, 64); err != nil {
-			return apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q is not a number: use one that the server gave", o.ResourceVersion))
+			return apierrors.NewBadRequest(fmt.Sprintf("resourceVersion %q is not a number: use one that the server gave",
+				o.ResourceVersion))
 		}
 	}
 	life := time.Duration(1800+rand.IntN(1800)) * time.Second
@@ -156,7 +162,8 @@ func (c *call) watch() error {
 }
 
 // listOf makes a page of a list.
-func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *resource.Selection, f resource.Form, m metav1.ListMeta, from page) (runtime.Object, error) {
+func (c *call) listOf(snap state.Snapshot, o *internalversion.ListOptions, sel *resource.Selection, f resource.Form,
+	m metav1.ListMeta, from page) (runtime.Object, error) {
 	var objs []state.Object
 	more := int64(0)
 	for obj := range c.view.Walk(snap, sel, from.Namespace, from.Name) {
@@ -190,7 +197,8 @@ func checkRev(want string, have uint64) error {
 	}
 	if rev > have {
 		e := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rev, have), 1)
-		e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+		e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge,
+			Message: "Too large resource version"}}
 		return e
 	}
 	return nil
@@ -217,7 +225,8 @@ func parsePage(token string, have uint64) (p page, err error) {
 		return page{}, apierrors.NewBadRequest("continue key is not valid: begin the list again without continue")
 	}
 	if p.Rev > have {
-		return page{}, apierrors.NewResourceExpired("The provided continue parameter is from another state of the fleet: begin the list again without continue")
+		return page{}, apierrors.NewResourceExpired(
+			"The provided continue parameter is from another state of the fleet: begin the list again without continue")
 	}
 	return p, nil
 }

@@ -32,7 +32,8 @@ func (c *call) review() error {
 	case *authzv1.SelfSubjectAccessReview:
 		if (o.Spec.ResourceAttributes == nil) == (o.Spec.NonResourceAttributes == nil) {
 			return apierrors.NewInvalid(c.res.GroupVersionKind.GroupKind(), "", field.ErrorList{field.Invalid(
-				field.NewPath("spec"), o.Spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified")})
+				field.NewPath("spec"), o.Spec.NonResourceAttributes,
+				"exactly one of nonResourceAttributes or resourceAttributes must be specified")})
 		}
 		o.Status = c.judge([]access.Role{c.who.Role}, o.Spec.ResourceAttributes, o.Spec.NonResourceAttributes)
 	case *authzv1.SubjectAccessReview:
@@ -46,9 +47,11 @@ func (c *call) review() error {
 		at := field.NewPath("spec", "resourceAttributes", "namespace")
 		switch a := o.Spec.ResourceAttributes; {
 		case o.Spec.NonResourceAttributes != nil:
-			return c.unreviewable(field.Invalid(field.NewPath("spec", "nonResourceAttributes"), o.Spec.NonResourceAttributes, "disallowed on this kind of request"))
+			return c.unreviewable(field.Invalid(field.NewPath("spec", "nonResourceAttributes"), o.Spec.NonResourceAttributes,
+				"disallowed on this kind of request"))
 		case o.Namespace != c.namespace:
-			return apierrors.NewBadRequest(fmt.Sprintf("namespace mismatch: the request is for %s, the review says %s", c.namespace, o.Namespace))
+			return apierrors.NewBadRequest(fmt.Sprintf("namespace mismatch: the request is for %s, the review says %s",
+				c.namespace, o.Namespace))
 		case a != nil && a.Namespace != c.namespace:
 			return c.unreviewable(field.Invalid(at, a.Namespace, "must match metadata.namespace"))
 		}
@@ -76,9 +79,12 @@ func (c *call) others(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAcce
 	p := field.NewPath("spec")
 	switch {
 	case (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil):
-		return authzv1.SubjectAccessReviewStatus{}, c.unreviewable(field.Invalid(p.Child("resourceAttributes"), spec.NonResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+		return authzv1.SubjectAccessReviewStatus{},
+			c.unreviewable(field.Invalid(p.Child("resourceAttributes"), spec.NonResourceAttributes,
+				"exactly one of nonResourceAttributes or resourceAttributes must be specified"))
 	case spec.User == "" && len(spec.Groups) == 0:
-		return authzv1.SubjectAccessReviewStatus{}, c.unreviewable(field.Invalid(p.Child("user"), spec.User, "at least one of user or group must be specified"))
+		return authzv1.SubjectAccessReviewStatus{},
+			c.unreviewable(field.Invalid(p.Child("user"), spec.User, "at least one of user or group must be specified"))
 	}
 	var roles []access.Role
 	for _, r := range []access.Role{access.Admin, access.Operator, access.Viewer, access.Device} {
@@ -99,13 +105,15 @@ func (c *call) others(spec authzv1.SubjectAccessReviewSpec) (authzv1.SubjectAcce
 }
 
 // judge tells whether one of the roles allows what is asked.
-func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes, other *authzv1.NonResourceAttributes) authzv1.SubjectAccessReviewStatus {
+func (c *call) judge(roles []access.Role, a *authzv1.ResourceAttributes,
+	other *authzv1.NonResourceAttributes) authzv1.SubjectAccessReviewStatus {
 	if len(roles) == 0 {
 		return authzv1.SubjectAccessReviewStatus{Reason: "nobody of that name has a role here, and none of the groups is one"}
 	}
 	why := make([]string, 0, len(roles))
 	for _, role := range roles {
-		if a != nil && c.allows(role, a.Verb, a.Group, a.Resource, a.Subresource) || other != nil && other.Verb == "get" && open(other.Path) {
+		if a != nil && c.allows(role, a.Verb, a.Group, a.Resource, a.Subresource) ||
+			other != nil && other.Verb == "get" && open(other.Path) {
 			return authzv1.SubjectAccessReviewStatus{Allowed: true, Reason: "role " + string(role) + " allows it"}
 		}
 		why = append(why, "role "+string(role)+" does not allow it")
@@ -186,7 +194,8 @@ func (c *call) myRules() authzv1.SubjectRulesReviewStatus {
 				return
 			}
 		}
-		st.ResourceRules = append(st.ResourceRules, authzv1.ResourceRule{Verbs: mine, APIGroups: []string{r.Group}, Resources: []string{what}})
+		st.ResourceRules = append(st.ResourceRules,
+			authzv1.ResourceRule{Verbs: mine, APIGroups: []string{r.Group}, Resources: []string{what}})
 	}
 	for _, r := range c.resources {
 		add(r, r.Verbs, r.Plural)

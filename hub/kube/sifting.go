@@ -73,7 +73,9 @@ func newSifting() *sifting { return &sifting{shares: listen.Shares{Most: userSif
 func (s *sifting) enter(user, node string) (leave func(), err error) {
 	mine, ok := s.shares.Enter(user)
 	if !ok {
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d log queries with a time or a pattern of %s are under way, which is the most that one user has: end some", userSift, user), 5)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf(
+			"%d log queries with a time or a pattern of %s are under way, which is the most that one user has: end some",
+			userSift, user), 5)
 	}
 	defer func() {
 		if err != nil {
@@ -83,7 +85,9 @@ func (s *sifting) enter(user, node string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all >= maxSifts || s.by[node] >= nodeSift {
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d log queries with a time or a pattern are under way, %d of node %s; at most %d and %d are served: end some", s.all, s.by[node], node, maxSifts, nodeSift), 5)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf(
+			"%d log queries with a time or a pattern are under way, %d of node %s; at most %d and %d are served: end some",
+			s.all, s.by[node], node, maxSifts, nodeSift), 5)
 	}
 	if s.by == nil {
 		s.by = map[string]int{}

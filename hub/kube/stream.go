@@ -53,11 +53,13 @@ func (s *Server) Run(ctx context.Context) error {
 func (c *call) enter() (leave func(), err error) {
 	mine, ok := c.shares.Enter(c.who.Name)
 	if !ok {
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs of %s are under way, which is the most that one user has: end some", userSessions, c.who.Name), 10)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs "+
+			"of %s are under way, which is the most that one user has: end some", userSessions, c.who.Name), 10)
 	}
 	if !c.sessions.TryAcquire(1) {
 		mine()
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs are under way, which is the most that this hub serves: end some", maxSessions), 10)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d commands, attachments, port-forwards and followed logs "+
+			"are under way, which is the most that this hub serves: end some", maxSessions), 10)
 	}
 	return func() { c.sessions.Release(1); mine() }, nil
 }
@@ -101,10 +103,14 @@ func (c *call) stream() error {
 	wish := remote.Wish{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY}
 	switch c.sub.Name {
 	case "exec":
-		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error { return sentence(pod, c.Streams.Exec(ctx, pod, *o, s)) })
+		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error {
+			return sentence(pod, c.Streams.Exec(ctx, pod, *o, s))
+		})
 	case "attach":
 		a := corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
-		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error { return sentence(pod, c.Streams.Attach(ctx, pod, a, s)) })
+		return remote.Serve(c.w, c.r, wish, func(ctx context.Context, s ask.IO) error {
+			return sentence(pod, c.Streams.Attach(ctx, pod, a, s))
+		})
 	default:
 		return remote.Forward(c.w, c.r, func(ctx context.Context, port int32) (io.ReadWriteCloser, error) {
 			return c.Streams.Forward(ctx, pod, port)
@@ -133,7 +139,8 @@ func streamOptions(q url.Values, sub string) (*corev1.PodExecOptions, error) {
 	if sub == "portforward" {
 		return o, nil // the streams say which ports
 	}
-	o.Container, o.Stdin, o.Stdout, o.Stderr, o.TTY = q.Get("container"), truthy(q, "stdin"), truthy(q, "stdout"), truthy(q, "stderr"), truthy(q, "tty")
+	o.Container, o.Stdin, o.Stdout, o.Stderr, o.TTY = q.Get("container"), truthy(q, "stdin"), truthy(q, "stdout"),
+		truthy(q, "stderr"), truthy(q, "tty")
 	if sub == "exec" {
 		if o.Command = q["command"]; len(o.Command) == 0 || o.Command[0] == "" {
 			return nil, apierrors.NewBadRequest("you must specify a command: there is none in the query")
@@ -169,7 +176,8 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 	case name == "" && len(main) == 1:
 		return main[0], nil
 	case name == "":
-		text := fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", p.Name, strings.Join(main, " "))
+		text := fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", p.Name,
+			strings.Join(main, " "))
 		if len(first) > 0 {
 			text += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(first, " "))
 		}
@@ -216,7 +224,8 @@ func running(p *corev1.Pod, container string) error {
 		return nil
 	}
 	why := "it has not started yet"
-	for _, st := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses) {
+	for _, st := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
+		p.Status.EphemeralContainerStatuses) {
 		switch {
 		case st.Name != container:
 		case st.State.Running != nil:
@@ -256,5 +265,6 @@ func deviceError(err error) error {
 
 // notImplemented is an answer for which Kubernetes has no reason of its own.
 func notImplemented(text string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented", Message: text}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotImplemented,
+		Reason: "NotImplemented", Message: text}}
 }

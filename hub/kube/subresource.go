@@ -22,7 +22,8 @@ import (
 
 // scale reads or sets how many pods a workload wants.
 func (c *call) scale() error {
-	f, err := resource.Negotiate(c.r, []string{resource.MediaJSON, resource.MediaYAML, resource.MediaProto}, "Table", "PartialObjectMetadata")
+	f, err := resource.Negotiate(c.r, []string{resource.MediaJSON, resource.MediaYAML, resource.MediaProto}, "Table",
+		"PartialObjectMetadata")
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,9 @@ func (c *call) scale() error {
 			return err
 		}
 	}
-	st, err := c.commit(w.Dry, func(s state.Snapshot, now time.Time) (write.Step, error) { return w.Scale(s, sent, body, kind, now) })
+	st, err := c.commit(w.Dry, func(s state.Snapshot, now time.Time) (write.Step, error) {
+		return w.Scale(s, sent, body, kind, now)
+	})
 	if err != nil {
 		return err
 	}
@@ -78,7 +81,8 @@ func scaleAs(sc *scalev1.Scale, f resource.Form) runtime.Object {
 	}
 	switch f.As {
 	case "Table":
-		row := metav1.TableRow{Cells: []any{sc.Name, int64(sc.Spec.Replicas), int64(sc.Status.Replicas), duration.HumanDuration(time.Since(sc.CreationTimestamp.Time))}}
+		row := metav1.TableRow{Cells: []any{sc.Name, int64(sc.Spec.Replicas), int64(sc.Status.Replicas),
+			duration.HumanDuration(time.Since(sc.CreationTimestamp.Time))}}
 		switch f.Include {
 		case metav1.IncludeMetadata:
 			row.Object = runtime.RawExtension{Object: some}
@@ -152,7 +156,9 @@ func (c *call) evict() error {
 	if errs := validation.ValidateDeleteOptions(opts); len(errs) > 0 {
 		return apierrors.NewInvalid(c.sub.Kind.GroupKind(), c.name, errs)
 	}
-	_, err = c.commit(w.Dry || len(opts.DryRun) > 0, func(s state.Snapshot, now time.Time) (write.Step, error) { return w.Evict(s, opts, now) })
+	_, err = c.commit(w.Dry || len(opts.DryRun) > 0, func(s state.Snapshot, now time.Time) (write.Step, error) {
+		return w.Evict(s, opts, now)
+	})
 	if err != nil {
 		return err
 	}

@@ -197,8 +197,9 @@ func (s *measurement) ofNode(n *corev1.Node) metricsv1beta1.NodeMetrics {
 
 func (s *measurement) ofPod(p *corev1.Pod, u wire.PodUsage) metricsv1beta1.PodMetrics {
 	m := metricsv1beta1.PodMetrics{
-		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels, CreationTimestamp: metav1.NewTime(s.Time.UTC())},
-		Timestamp:  metav1.NewTime(s.Time.UTC()), Window: s.Window, Containers: []metricsv1beta1.ContainerMetrics{},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels,
+			CreationTimestamp: metav1.NewTime(s.Time.UTC())},
+		Timestamp: metav1.NewTime(s.Time.UTC()), Window: s.Window, Containers: []metricsv1beta1.ContainerMetrics{},
 	}
 	for _, ct := range u.Containers {
 		m.Containers = append(m.Containers, metricsv1beta1.ContainerMetrics{Name: ct.Name, Usage: ct.Usage})
@@ -217,7 +218,8 @@ type usageRow struct {
 // usageTable lays measurements out as the metrics server does.
 func usageTable(rows []usageRow, m metav1.ListMeta, f resource.Form) runtime.Object {
 	t := &metav1.Table{
-		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m, Rows: []metav1.TableRow{},
+		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: metav1.SchemeGroupVersion.String()}, ListMeta: m,
+		Rows: []metav1.TableRow{},
 		ColumnDefinitions: []metav1.TableColumnDefinition{
 			{Name: "Name", Type: "string", Format: "name", Description: "Name of what was measured."},
 			{Name: "cpu", Type: "string", Format: "quantity"}, {Name: "memory", Type: "string", Format: "quantity"},
@@ -229,7 +231,8 @@ func usageTable(rows []usageRow, m metav1.ListMeta, f resource.Form) runtime.Obj
 		switch f.Include {
 		case metav1.IncludeMetadata:
 			row.Object = runtime.RawExtension{Object: &metav1.PartialObjectMetadata{
-				TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()}, ObjectMeta: r.of,
+				TypeMeta:   metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: metav1.SchemeGroupVersion.String()},
+				ObjectMeta: r.of,
 			}}
 		case metav1.IncludeObject:
 			row.Object = runtime.RawExtension{Object: r.whole}

@@ -37,11 +37,13 @@ func (c *call) upgrades() (bool, error) {
 	ours := err == nil && u.Host == c.r.Host && (u.Scheme == "https" || c.r.TLS == nil)
 	switch {
 	case cookie && !ours:
-		return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf("a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
+		return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf(
+			"a page of %q may not open a WebSocket here with a session's cookie: use an API token", origin))
 	case token || origin == "" || ours || err == nil && own(u):
 		return true, nil
 	}
-	return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf("a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
+	return false, apierrors.NewForbidden(c.res.GroupResource(), c.name, fmt.Errorf(
+		"a page of %s may not open a WebSocket here with a client certificate: use an API token", origin))
 }
 
 // own tells whether an origin is a page of a program on the caller's own machine.

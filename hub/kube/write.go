@@ -147,7 +147,9 @@ func (c *call) patch() error {
 	if err != nil {
 		return err
 	}
-	st, err := c.commit(w.Dry, func(s state.Snapshot, now time.Time) (write.Step, error) { return w.Patch(s, sent, kind, now) })
+	st, err := c.commit(w.Dry, func(s state.Snapshot, now time.Time) (write.Step, error) {
+		return w.Patch(s, sent, kind, now)
+	})
 	if err != nil {
 		return err
 	}
@@ -161,7 +163,8 @@ func (c *call) patchType() (types.PatchType, error) {
 	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
 		return kind, nil
 	}
-	return "", resource.UnsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+	return "", resource.UnsupportedMedia(string(kind), string(types.JSONPatchType), string(types.MergePatchType),
+		string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
 }
 
 // ownLeases refuses writes to the leases that the hub itself keeps.

@@ -80,7 +80,8 @@ func (p *pass) offer(w *work, o state.Object) {
 			}
 		}
 		for j := range state.Each[*batchv1.Job](p.s, state.Jobs, o.Namespace) {
-			if j.DeletionTimestamp == nil && state.JobEnd(j) == nil && j.Spec.Selector != nil && matches(j.Spec.Selector, o.Labels) {
+			if j.DeletionTimestamp == nil && state.JobEnd(j) == nil && j.Spec.Selector != nil &&
+				matches(j.Spec.Selector, o.Labels) {
 				k := state.KeyOf(j)
 				w.jobs[k], w.orphans[k] = true, append(w.orphans[k], o)
 				return

@@ -89,7 +89,8 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	}
 	if l == nil || !p.now.Before(heldUntil(l).Add(backoffReset)) {
 		l = &state.Loss{ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
+			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		}}
 	}
 	switch {
@@ -116,7 +117,8 @@ func driven(pod *corev1.Pod) bool {
 		return true
 	}
 	c := state.PodCondition(pod, corev1.DisruptionTarget)
-	return c != nil && c.Status == corev1.ConditionTrue && (c.Reason == "DeletionByTaintManager" || c.Reason == "PreemptionByScheduler")
+	return c != nil && c.Status == corev1.ConditionTrue &&
+		(c.Reason == "DeletionByTaintManager" || c.Reason == "PreemptionByScheduler")
 }
 
 // remember writes the losses down, and says of whom the hub holds back.
@@ -130,7 +132,8 @@ func (p *pass) remember(w *work) {
 		c := state.Put(l, "")
 		if was, _ := p.s.Get(k).(*state.Loss); l.Strikes > 1 && (was == nil || was.Strikes < l.Strikes) {
 			owner := p.s.ByUID(l.OwnerReferences[0].UID)
-			c = state.Put(l, fmt.Sprintf("hold %s back for %s: its pods are lost as soon as they are placed", state.Display(owner), holdFor(l.Strikes))).Warning("BackOff")
+			c = state.Put(l, fmt.Sprintf("hold %s back for %s: its pods are lost as soon as they are placed",
+				state.Display(owner), holdFor(l.Strikes))).Warning("BackOff")
 			c.About = owner
 		}
 		p.do(c)
@@ -138,11 +141,13 @@ func (p *pass) remember(w *work) {
 	}
 }
 
-// forgetLoss removes a loss after its backoffReset, or asks again then. That a Job's pods have failed by themselves is forgotten
-// with a success or with the Job, what a limit counts with the Job, and what a CronJob waits for when it waits no more.
+// forgetLoss removes a loss after its backoffReset, or asks again then. That a Job's pods have
+// failed by themselves is forgotten with a success or with the Job, what a limit counts with the
+// Job, and what a CronJob waits for when it waits no more.
 func (p *pass) forgetLoss(k state.Key) {
 	l, ok := p.s.Get(k).(*state.Loss)
-	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 || !l.Waits.IsZero() {
+	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 ||
+		!l.Waits.IsZero() {
 		return
 	}
 	if end := heldUntil(l).Add(backoffReset); end.After(p.now) {
@@ -155,10 +160,10 @@ func (p *pass) forgetLoss(k state.Key) {
 // allowance returns how many of a workload's missing pods may be made now, and when to ask
 // again for the rest (zero: no need).
 //
-// Kubernetes replaces a lost pod at once, always: a device that rejects its pods makes it
-// create thousands. Here what the last strike owes waits; and of pods that failed no more are
-// tried again, until there has been backoffReset, than have proven ready, or one when the wait is over.
-// Only the hub's own clock is used.
+// Kubernetes replaces a lost pod at once, always: a device that rejects its pods makes it create
+// thousands. Here what the last strike owes waits; and of pods that failed no more are tried again,
+// until there has been backoffReset, than have proven ready, or one when the wait is over. Only the
+// hub's own clock is used.
 func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
 	l := p.lossOf(owner, of)
 	if l == nil || l.Strikes < 2 || missing <= 0 {

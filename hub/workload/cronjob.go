@@ -53,7 +53,8 @@ func (p *pass) cronJob(k state.Key) {
 	p.do(said...)
 }
 
-// saw tells what has become of the Jobs that ran, and of one that runs and that the schedule has not started.
+// saw tells what has become of the Jobs that ran, and of one that runs and that the schedule has
+// not started.
 func (p *pass) saw(was, c *batchv1.CronJob) (said []state.Change) {
 	tell := func(reason, format string, of ...any) *state.Change {
 		change := state.Put(c.DeepCopy(), "").Event(reason)
@@ -76,7 +77,8 @@ func (p *pass) saw(was, c *batchv1.CronJob) (said []state.Change) {
 	}
 	for _, ref := range c.Status.Active {
 		job, _ := p.base.ByUID(ref.UID).(*batchv1.Job)
-		if job != nil && job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == "" && !has(was.Status.Active, ref.UID) {
+		if job != nil && job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == "" &&
+			!has(was.Status.Active, ref.UID) {
 			tell("UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", job.Name).Warn = true
 		}
 	}
@@ -101,7 +103,8 @@ func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 			failed = append(failed, job)
 		default:
 			succeeded = append(succeeded, job)
-			if at := job.Status.CompletionTime; at != nil && (c.Status.LastSuccessfulTime == nil || at.After(c.Status.LastSuccessfulTime.Time)) {
+			if at := job.Status.CompletionTime; at != nil &&
+				(c.Status.LastSuccessfulTime == nil || at.After(c.Status.LastSuccessfulTime.Time)) {
 				c.Status.LastSuccessfulTime = at.DeepCopy()
 			}
 		}
@@ -112,11 +115,14 @@ func (p *pass) jobsOf(c *batchv1.CronJob) (active []*batchv1.Job) {
 	}
 	p.keepJobs(c, succeeded, c.Spec.SuccessfulJobsHistoryLimit)
 	p.keepJobs(c, failed, c.Spec.FailedJobsHistoryLimit)
-	return slices.DeleteFunc(active, func(job *batchv1.Job) bool { return job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == "" })
+	return slices.DeleteFunc(active, func(job *batchv1.Job) bool {
+		return job.Annotations[batchv1.CronJobScheduledTimestampAnnotation] == ""
+	})
 }
 
 func jobRef(job *batchv1.Job) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: job.Namespace, Name: job.Name, UID: job.UID}
+	return corev1.ObjectReference{APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind,
+		Namespace: job.Namespace, Name: job.Name, UID: job.UID}
 }
 
 func olderJob(a, b *batchv1.Job) int {
@@ -213,7 +219,8 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	return again
 }
 
-// refuseJob remembers that a Job may not be made, tells it once, and returns when it is tried again.
+// refuseJob remembers that a Job may not be made, tells it once, and returns when it is tried
+// again.
 func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Loss, why error) time.Time {
 	l := p.nextLoss(c, was)
 	l.Strikes, l.Last = l.Strikes+1, metav1.NewMicroTime(p.now)
@@ -247,7 +254,8 @@ func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Loss) *state.Loss {
 	}
 	k := lossKey(c, "")
 	return &state.Loss{ObjectMeta: metav1.ObjectMeta{
-		Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
+		Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
 	}}
 }
 

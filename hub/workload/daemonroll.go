@@ -123,15 +123,17 @@ func (d *daemon) roll(byNode map[string][]*corev1.Pod) bool {
 	return did
 }
 
-// lostInRollout tells whether a node that does not answer any more had a part in the rollout: its pod
-// is of the new template and not available, or was being replaced. The new template may be the cause,
-// so the rollout must not go on to the next node. A node that was silent before keeps its old pod.
+// lostInRollout tells whether a node that does not answer any more had a part in the rollout: its
+// pod is of the new template and not available, or was being replaced. The new template may be the
+// cause, so the rollout must not go on to the next node. A node that was silent before keeps its
+// old pod.
 func (d *daemon) lostInRollout(pods []*corev1.Pod) bool {
 	for _, pod := range pods {
 		if state.Terminated(pod) {
 			continue
 		}
-		if d.updated(pod) && !d.available(pod, d.ds.Spec.MinReadySeconds, &d.next) || !d.updated(pod) && pod.DeletionTimestamp != nil {
+		if d.updated(pod) && !d.available(pod, d.ds.Spec.MinReadySeconds, &d.next) ||
+			!d.updated(pod) && pod.DeletionTimestamp != nil {
 			return true
 		}
 	}
@@ -218,7 +220,8 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 	for _, c := range st.Conditions {
 		if string(c.Type) == string(appsv1.ReplicaSetReplicaFailure) {
 			of.Conditions = append(of.Conditions, appsv1.ReplicaSetCondition{
-				Type: appsv1.ReplicaSetReplicaFailure, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+				Type: appsv1.ReplicaSetReplicaFailure, Status: c.Status, Reason: c.Reason, Message: c.Message,
+				LastTransitionTime: c.LastTransitionTime})
 		} else {
 			others = append(others, c)
 		}
@@ -226,11 +229,13 @@ func (d *daemon) replicaFailure(st *appsv1.DaemonSetStatus, refused string) bool
 	told := d.pass.replicaFailure(&of, refused)
 	for _, c := range of.Conditions {
 		others = append(others, appsv1.DaemonSetCondition{
-			Type: appsv1.DaemonSetConditionType(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+			Type: appsv1.DaemonSetConditionType(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message,
+			LastTransitionTime: c.LastTransitionTime})
 	}
 	st.Conditions = others
 	if len(of.Conditions) > 0 && d.Complete != nil {
-		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.tryAgain(of.Conditions[0].LastTransitionTime)) // for all its nodes, not for its status alone
+		// for all its nodes, not for its status alone
+		d.wakeFor(state.Subject{Key: d.key, Part: partTemplate}, d.tryAgain(of.Conditions[0].LastTransitionTime))
 	}
 	return told
 }

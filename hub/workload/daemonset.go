@@ -348,7 +348,8 @@ func (d *daemon) launch(node string) {
 			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
 		}}},
 	}
-	c := state.Put(d.admitted(pod), fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
+	c := state.Put(d.admitted(pod),
+		fmt.Sprintf("create %s for %s on %s", state.Display(pod), d.ds.Name, node)).Event("SuccessfulCreate")
 	c.About, c.Source = d.ds, "daemonset-controller"
 	if d.counted(d.ds.Namespace) { // the next one is asked for anew
 		d.do(c)

@@ -46,10 +46,12 @@ type rollout struct {
 // deployment takes the next steps of a Deployment's rollout.
 func (p *pass) deployment(k state.Key, orphans []state.Object) {
 	before, ok := p.s.Get(k).(*appsv1.Deployment)
-	if !ok || p.dying(k.Namespace) || before.DeletionTimestamp == nil && !finds(before.Spec.Selector, &before.Spec.Template) {
+	if !ok || p.dying(k.Namespace) || before.DeletionTimestamp == nil &&
+		!finds(before.Spec.Selector, &before.Spec.Template) {
 		return
 	}
-	r := &rollout{pass: p, before: before, d: before.DeepCopy(), was: map[string]*appsv1.ReplicaSet{}, why: map[string]state.Change{}}
+	r := &rollout{pass: p, before: before, d: before.DeepCopy(), was: map[string]*appsv1.ReplicaSet{},
+		why: map[string]state.Change{}}
 	if r.d.Spec.Replicas == nil {
 		r.d.Spec.Replicas = new(int32(1))
 	}
@@ -89,12 +91,14 @@ func (r *rollout) gather(orphans []state.Object) {
 		case matches(r.d.Spec.Selector, rs.Labels):
 			take(rs)
 		case r.d.DeletionTimestamp == nil:
-			r.do(state.Put(release(rs, r.d), fmt.Sprintf("release %s from %s: its labels no longer match", state.Display(rs), r.d.Name)))
+			r.do(state.Put(release(rs, r.d),
+				fmt.Sprintf("release %s from %s: its labels no longer match", state.Display(rs), r.d.Name)))
 		}
 	}
 	for _, o := range orphans {
 		rs, ok := r.s.Get(state.KeyOf(o)).(*appsv1.ReplicaSet)
-		if ok && r.d.DeletionTimestamp == nil && rs.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(rs) == nil && r.was[rs.Name] == nil {
+		if ok && r.d.DeletionTimestamp == nil && rs.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(rs) == nil &&
+			r.was[rs.Name] == nil {
 			rs = adopt(rs, r.d, deploymentKind).(*appsv1.ReplicaSet)
 			r.do(state.Put(rs, fmt.Sprintf("adopt %s into %s: its labels match", state.Display(rs), r.d.Name)))
 			take(rs)
@@ -172,7 +176,8 @@ func (r *rollout) syncRevision(create bool) {
 		r.annotate(r.current, newest+1)
 		r.current.Spec.MinReadySeconds = r.d.Spec.MinReadySeconds
 		if c := r.condition(appsv1.DeploymentProgressing); r.hasDeadline() && (c == nil || c.Reason == replicaSetRefused) {
-			r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", r.current.Name))
+			r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet",
+				fmt.Sprintf("Found new replica set %q", r.current.Name))
 		}
 	}
 	if r.current != nil && r.d.Annotations[revisionAnnotation] != r.current.Annotations[revisionAnnotation] {
@@ -223,11 +228,13 @@ func (r *rollout) create(revision int64) {
 	r.current = rs
 	r.setSize(rs, r.roomForNew())
 	if r.hasDeadline() {
-		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetCreated", fmt.Sprintf("Created new replica set %q", name))
+		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetCreated",
+			fmt.Sprintf("Created new replica set %q", name))
 	}
 }
 
-// mostPast bounds the revisions that a ReplicaSet has had, in bytes of their list: Kubernetes' limit.
+// mostPast bounds the revisions that a ReplicaSet has had, in bytes of their list: Kubernetes'
+// limit.
 const mostPast = 2000
 
 // annotate copies the Deployment's annotations, and the revision where it grows.
@@ -237,7 +244,8 @@ func (r *rollout) annotate(rs *appsv1.ReplicaSet, revision int64) {
 	}
 	for k, v := range r.d.Annotations {
 		switch k {
-		case corev1.LastAppliedConfigAnnotation, revisionAnnotation, revisionHistoryAnnotation, desiredAnnotation, maxAnnotation, appsv1.DeprecatedRollbackTo:
+		case corev1.LastAppliedConfigAnnotation, revisionAnnotation, revisionHistoryAnnotation, desiredAnnotation,
+			maxAnnotation, appsv1.DeprecatedRollbackTo:
 		default:
 			rs.Annotations[k] = v
 		}
@@ -284,8 +292,11 @@ func (r *rollout) write() {
 	if r.stuck != "" {
 		c = waits(r.d, r.stuck, string(state.PodUnreachable), "deployment-controller")
 	}
-	if r.refused != "" && !slices.ContainsFunc(r.before.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Reason == replicaSetRefused }) {
-		c = state.Put(r.d, fmt.Sprintf("create no replica set for %s: %s", state.Display(r.d), r.refused)).Warning(replicaSetRefused)
+	if r.refused != "" && !slices.ContainsFunc(r.before.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Reason == replicaSetRefused
+	}) {
+		c = state.Put(r.d, fmt.Sprintf("create no replica set for %s: %s", state.Display(r.d),
+			r.refused)).Warning(replicaSetRefused)
 		c.Message, c.Source = r.refused, "deployment-controller"
 	}
 	r.do(c)
@@ -302,13 +313,15 @@ func (r *rollout) cleanUp() {
 	}
 	var idle []*appsv1.ReplicaSet
 	for _, rs := range r.old {
-		if rs.DeletionTimestamp == nil && rs.Status.Replicas == 0 && replicasOf(rs) == 0 && rs.Generation <= rs.Status.ObservedGeneration {
+		if rs.DeletionTimestamp == nil && rs.Status.Replicas == 0 && replicasOf(rs) == 0 &&
+			rs.Generation <= rs.Status.ObservedGeneration {
 			idle = append(idle, rs)
 		}
 	}
 	slices.SortStableFunc(idle, func(a, b *appsv1.ReplicaSet) int { return cmp.Compare(revisionOf(a), revisionOf(b)) })
 	for _, rs := range idle[:max(len(idle)-limit, 0)] {
 		r.old = slices.DeleteFunc(r.old, func(o *appsv1.ReplicaSet) bool { return o == rs })
-		r.removeObject(r.was[rs.Name], fmt.Sprintf("remove %s of %s: %d old revisions are kept", state.Display(rs), r.d.Name, limit))
+		r.removeObject(r.was[rs.Name],
+			fmt.Sprintf("remove %s of %s: %d old revisions are kept", state.Display(rs), r.d.Name, limit))
 	}
 }

@@ -18,7 +18,8 @@ type bucket struct {
 }
 
 func bucketOf(e *corev1.Event, now time.Time) bucket {
-	return bucket{state.ToldAt(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.Reason}
+	return bucket{state.ToldAt(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind,
+		e.InvolvedObject.Namespace, e.Reason}
 }
 
 // spare returns the events to remove so that limit are left, of all of them, the oldest
@@ -87,7 +88,9 @@ func (p *pass) trimEvents() {
 	for e := range state.Each[*corev1.Event](p.s, state.Events, "") {
 		all = append(all, e)
 	}
-	slices.SortStableFunc(all, func(a, b *corev1.Event) int { return state.ToldAt(a, p.now).Compare(state.ToldAt(b, p.now)) })
+	slices.SortStableFunc(all, func(a, b *corev1.Event) int {
+		return state.ToldAt(a, p.now).Compare(state.ToldAt(b, p.now))
+	})
 	var changes []state.Change
 	for len(all) > 0 && !state.ToldAt(all[0], p.now).Add(ttl).After(p.now) {
 		changes = append(changes, state.Remove(all[0], ""))

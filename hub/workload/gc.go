@@ -53,7 +53,8 @@ func (p *pass) inspect(o state.Object) {
 	switch {
 	case slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents):
 		for d := range p.s.Dependents(o.GetUID()) {
-			p.do(state.Put(release(d, o), fmt.Sprintf("keep %s: %s is deleted without its dependents", state.Display(d), state.Display(o))))
+			p.do(state.Put(release(d, o),
+				fmt.Sprintf("keep %s: %s is deleted without its dependents", state.Display(d), state.Display(o))))
 		}
 		p.dropFinalizer(o, metav1.FinalizerOrphanDependents)
 		return
@@ -88,7 +89,8 @@ func (p *pass) dropOwners(o state.Object) bool {
 	case len(solid) == len(refs):
 		return false
 	case len(solid) == 0:
-		return p.removeObject(o, fmt.Sprintf("delete %s: its owner %s %s is gone", state.Display(o), refs[0].Kind, refs[0].Name))
+		return p.removeObject(o, fmt.Sprintf("delete %s: its owner %s %s is gone", state.Display(o), refs[0].Kind,
+			refs[0].Name))
 	}
 	o = o.DeepCopyObject().(state.Object)
 	o.SetOwnerReferences(solid)
@@ -110,7 +112,8 @@ func (p *pass) lives(o state.Object, r metav1.OwnerReference) bool {
 func (p *pass) kept(o state.Object) bool {
 	return slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
 		owner := p.s.ByUID(r.UID)
-		return p.lives(o, r) && (owner == nil || owner.GetDeletionTimestamp() == nil || !slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents))
+		return p.lives(o, r) && (owner == nil || owner.GetDeletionTimestamp() == nil ||
+			!slices.Contains(owner.GetFinalizers(), metav1.FinalizerDeleteDependents))
 	})
 }
 
@@ -140,7 +143,8 @@ func (p *pass) dependentsGone(o state.Object) bool {
 	}
 	for _, d := range rest {
 		if p.kept(d) {
-			p.do(state.Put(release(d, o), fmt.Sprintf("keep %s: its owner %s is deleted, another is not", state.Display(d), o.GetName())))
+			p.do(state.Put(release(d, o),
+				fmt.Sprintf("keep %s: its owner %s is deleted, another is not", state.Display(d), o.GetName())))
 			continue
 		}
 		if d.GetDeletionTimestamp() == nil {
@@ -163,10 +167,12 @@ func blocks(dependent, owner state.Object) bool {
 	})
 }
 
-// waitsFor tells whether an object that goes in the foreground waits for another one, over however many others. Where
-// that one waits for it, too, their owners are a circle, in which all would wait for ever.
+// waitsFor tells whether an object that goes in the foreground waits for another one, over however
+// many others. Where that one waits for it, too, their owners are a circle, in which all would wait
+// for ever.
 func (p *pass) waitsFor(o, other state.Object, seen map[types.UID]bool) bool {
-	if seen[o.GetUID()] || o.GetDeletionTimestamp() == nil || !slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) {
+	if seen[o.GetUID()] || o.GetDeletionTimestamp() == nil ||
+		!slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) {
 		return false
 	}
 	seen[o.GetUID()] = true
@@ -265,7 +271,9 @@ func (p *pass) emptyNamespace(k state.Key) {
 	for _, e := range events {
 		p.do(state.Remove(e, ""))
 	}
-	held := slices.DeleteFunc(slices.Clone(ns.Spec.Finalizers), func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	held := slices.DeleteFunc(slices.Clone(ns.Spec.Finalizers), func(f corev1.FinalizerName) bool {
+		return f == corev1.FinalizerKubernetes
+	})
 	if len(ns.Finalizers)+len(held) == 0 {
 		p.do(state.Remove(ns, fmt.Sprintf("remove namespace %s: it is empty", ns.Name)))
 	} else if len(held) < len(ns.Spec.Finalizers) {
@@ -331,19 +339,25 @@ func conditions(st *corev1.NamespaceStatus, left []state.Object, p *pass) (chang
 		}
 		*was, changed = c, true
 	}
-	set(corev1.NamespaceCondition{Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionFalse, Reason: "ResourcesDiscovered", Message: "All resources successfully discovered"})
-	set(corev1.NamespaceCondition{Type: corev1.NamespaceDeletionGVParsingFailure, Status: corev1.ConditionFalse, Reason: "ParsedGroupVersions", Message: "All legacy kube types successfully parsed"})
-	set(corev1.NamespaceCondition{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse, Reason: "ContentDeleted", Message: "All content successfully deleted, may be waiting on finalization"})
-	content := corev1.NamespaceCondition{Type: corev1.NamespaceContentRemaining, Status: corev1.ConditionFalse, Reason: "ContentRemoved", Message: "All content successfully removed"}
+	set(corev1.NamespaceCondition{Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionFalse,
+		Reason: "ResourcesDiscovered", Message: "All resources successfully discovered"})
+	set(corev1.NamespaceCondition{Type: corev1.NamespaceDeletionGVParsingFailure, Status: corev1.ConditionFalse,
+		Reason: "ParsedGroupVersions", Message: "All legacy kube types successfully parsed"})
+	set(corev1.NamespaceCondition{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse,
+		Reason: "ContentDeleted", Message: "All content successfully deleted, may be waiting on finalization"})
+	content := corev1.NamespaceCondition{Type: corev1.NamespaceContentRemaining, Status: corev1.ConditionFalse,
+		Reason: "ContentRemoved", Message: "All content successfully removed"}
 	if len(kinds) > 0 {
 		content.Status, content.Reason = corev1.ConditionTrue, "SomeResourcesRemain"
 		content.Message = "Some resources are remaining: " + counted(kinds, "%s has %d resource instances")
 	}
 	set(content)
-	held := corev1.NamespaceCondition{Type: corev1.NamespaceFinalizersRemaining, Status: corev1.ConditionFalse, Reason: "ContentHasNoFinalizers", Message: "All content-preserving finalizers finished"}
+	held := corev1.NamespaceCondition{Type: corev1.NamespaceFinalizersRemaining, Status: corev1.ConditionFalse,
+		Reason: "ContentHasNoFinalizers", Message: "All content-preserving finalizers finished"}
 	if len(finalizers) > 0 {
 		held.Status, held.Reason = corev1.ConditionTrue, "SomeFinalizersRemain"
-		held.Message = "Some content in the namespace has finalizers remaining: " + counted(finalizers, "%s in %d resource instances")
+		held.Message = "Some content in the namespace has finalizers remaining: " +
+			counted(finalizers, "%s in %d resource instances")
 	}
 	set(held)
 	return changed

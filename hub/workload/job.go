@@ -204,7 +204,8 @@ func (r *run) count() {
 }
 
 func (r *run) indexed() bool {
-	return ptr.Deref(r.job.Spec.CompletionMode, batchv1.NonIndexedCompletion) == batchv1.IndexedCompletion && r.job.Spec.Completions != nil
+	return ptr.Deref(r.job.Spec.CompletionMode, batchv1.NonIndexedCompletion) == batchv1.IndexedCompletion &&
+		r.job.Spec.Completions != nil
 }
 
 // index is a pod's completion index; ok is false where it has none.
@@ -303,7 +304,8 @@ func (r *run) set(c batchv1.JobCondition) {
 
 func (r *run) event(reason, message string, warn bool) {
 	r.tell = func(c state.Change) state.Change {
-		c.Why, c.Reason, c.Message, c.Warn, c.Source = fmt.Sprintf("job %s: %s", state.Display(r.was), message), reason, message, warn, "job-controller"
+		c.Why, c.Reason, c.Message, c.Warn, c.Source = fmt.Sprintf("job %s: %s", state.Display(r.was), message), reason,
+			message, warn, "job-controller"
 		return c
 	}
 }
@@ -351,7 +353,8 @@ func (r *run) suspension() {
 	case !ptr.Deref(r.job.Spec.Suspend, false) && suspended:
 		at := r.stamp()
 		r.job.Status.StartTime = &at
-		r.set(batchv1.JobCondition{Type: batchv1.JobSuspended, Status: corev1.ConditionFalse, Reason: "JobResumed", Message: "Job resumed"})
+		r.set(batchv1.JobCondition{Type: batchv1.JobSuspended, Status: corev1.ConditionFalse, Reason: "JobResumed",
+			Message: "Job resumed"})
 		r.event("Resumed", "Job resumed", false)
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// hasFailed tells whether a pod counts as failed. One that has been asked to leave does at
-// once, unless its replacement has to wait until it has left. Of one that is forced to go nobody will say that.
+// hasFailed tells whether a pod counts as failed. One that has been asked to leave does at once,
+// unless its replacement has to wait until it has left. Of one that is forced to go nobody will say
+// that.
 func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -24,7 +25,8 @@ func (r *run) hasFailed(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp == nil || pod.Status.Phase == corev1.PodSucceeded {
 		return false
 	}
-	return pod.Spec.NodeName == "" || state.Forced(pod) || ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
+	return pod.Spec.NodeName == "" || state.Forced(pod) ||
+		ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed
 }
 
 // policy says what the Job's rules want for a failed pod: which of them, and why.
@@ -40,7 +42,8 @@ func (r *run) policy(pod *corev1.Pod) (action batchv1.PodFailurePolicyAction, ru
 					continue
 				}
 				if slices.Contains(on.Values, end.ExitCode) == (on.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn) {
-					return rule.Action, i, fmt.Sprintf("Container %s for pod %s/%s failed with exit code %d", c.Name, pod.Namespace, pod.Name, end.ExitCode)
+					return rule.Action, i, fmt.Sprintf("Container %s for pod %s/%s failed with exit code %d", c.Name, pod.Namespace,
+						pod.Name, end.ExitCode)
 				}
 			}
 		}
@@ -73,13 +76,15 @@ func (r *run) strikes() {
 			continue
 		case l == nil:
 			l = &state.Loss{ObjectMeta: metav1.ObjectMeta{
-				Namespace: k.Namespace, Name: k.Name, CreationTimestamp: r.stamp(), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r.was, jobKind)},
+				Namespace: k.Namespace, Name: k.Name, CreationTimestamp: r.stamp(),
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r.was, jobKind)},
 			}}
 		default:
 			l = l.DeepCopy()
 		}
 		l.Strikes, l.Last, l.Failed = l.Strikes+1, metav1.NewMicroTime(r.now), l.Failed || byItself(pod)
-		if action, _, _ := r.policy(pod); r.job.Spec.BackoffLimitPerIndex != nil && action != batchv1.PodFailurePolicyActionIgnore {
+		if action, _, _ := r.policy(pod); r.job.Spec.BackoffLimitPerIndex != nil &&
+			action != batchv1.PodFailurePolicyActionIgnore {
 			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another
 		}
 		r.do(state.Put(l, ""))

@@ -59,7 +59,8 @@ func (r *run) stop(pods []*corev1.Pod, because string, failed bool) {
 			pod = pod.DeepCopy()
 			pod.Finalizers = without(pod.Finalizers)
 		}
-		if c, ok := state.Delete(pod, r.now, nil, fmt.Sprintf("delete %s of %s: %s", state.Display(pod), r.was.Name, because)); ok {
+		if c, ok := state.Delete(pod, r.now, nil,
+			fmt.Sprintf("delete %s of %s: %s", state.Display(pod), r.was.Name, because)); ok {
 			c = c.Event("SuccessfulDelete")
 			c.About, c.Source = r.was, "job-controller"
 			r.do(c)
@@ -161,7 +162,9 @@ func (r *run) alike() {
 func (r *run) pending(n int) (list []int32) {
 	taken := map[int32]bool{}
 	for _, pod := range r.all {
-		if i, ok := r.index(pod); ok && (active(pod) || !state.Terminated(pod) && ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed) {
+		if i, ok := r.index(pod); ok &&
+			(active(pod) || !state.Terminated(pod) &&
+				ptr.Deref(r.job.Spec.PodReplacementPolicy, batchv1.TerminatingOrFailed) == batchv1.Failed) {
 			taken[i] = true
 		}
 	}
@@ -201,7 +204,8 @@ func (r *run) launchIndex(index int32) {
 		pod.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(int(before))
 	}
 	env := corev1.EnvVar{Name: "JOB_COMPLETION_INDEX", ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: fmt.Sprintf("metadata.annotations['%s']", batchv1.JobCompletionIndexAnnotation)},
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1",
+			FieldPath: fmt.Sprintf("metadata.annotations['%s']", batchv1.JobCompletionIndexAnnotation)},
 	}}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -215,7 +219,8 @@ func (r *run) launchIndex(index int32) {
 
 func (r *run) launch(pod *corev1.Pod) {
 	pod.Finalizers = append(pod.Finalizers, batchv1.JobTrackingFinalizer)
-	c := state.Put(r.admitted(pod), fmt.Sprintf("create %s for %s", state.Display(pod), r.was.Name)).Event("SuccessfulCreate")
+	c := state.Put(r.admitted(pod),
+		fmt.Sprintf("create %s for %s", state.Display(pod), r.was.Name)).Event("SuccessfulCreate")
 	c.About, c.Source = r.was, "job-controller"
 	r.do(c)
 	r.live = append(r.live, pod)

@@ -36,8 +36,8 @@ func (p *pass) newPod(owner state.Object, kind gvk, t *corev1.PodTemplateSpec) *
 	return pod
 }
 
-// admitted gives a pod that is about to be created its defaults. Whether it may be is asked of its template before, by
-// refused.
+// admitted gives a pod that is about to be created its defaults. Whether it may be is asked of its
+// template before, by refused.
 func (p *pass) admitted(pod *corev1.Pod) *corev1.Pod {
 	_ = p.admit(pod)
 	return pod
@@ -58,12 +58,14 @@ func (p *pass) admit(pod *corev1.Pod) error {
 	return err
 }
 
-// refused says why a workload's pod may not be created, in Kubernetes' words; empty:
-// it may. What refuses can change with the template, with the labels of the namespace, and with a restart of the hub, and
-// each of them is seen. What the fleet says can change with other objects: it is tried again by the clock (see tryAgain).
+// refused says why a workload's pod may not be created, in Kubernetes' words; empty: it may. What
+// refuses can change with the template, with the labels of the namespace, and with a restart of the
+// hub, and each of them is seen. What the fleet says can change with other objects: it is tried
+// again by the clock (see tryAgain).
 func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels, Annotations: maps.Clone(t.Annotations), Finalizers: t.Finalizers,
+		ObjectMeta: metav1.ObjectMeta{Name: owner.GetName(), Namespace: owner.GetNamespace(), Labels: t.Labels,
+			Annotations: maps.Clone(t.Annotations), Finalizers: t.Finalizers,
 			OwnerReferences: []metav1.OwnerReference{{UID: owner.GetUID(), Name: owner.GetName()}}},
 		Spec: *t.Spec.DeepCopy(),
 	}
@@ -85,8 +87,8 @@ func (p *pass) refused(owner state.Object, t *corev1.PodTemplateSpec) string {
 	return ""
 }
 
-// charge has the quotas of its namespace count a created object, for what comes later in the pass. It goes into
-// the plan once, at the end, however many are created.
+// charge has the quotas of its namespace count a created object, for what comes later in the pass.
+// It goes into the plan once, at the end, however many are created.
 func (p *pass) charge(o state.Object) {
 	if p.Charge == nil {
 		return
@@ -98,7 +100,8 @@ func (p *pass) charge(o state.Object) {
 	p.s, _ = state.Apply(p.s, changes)
 }
 
-// counted tells whether pods of a namespace are counted one by one: each has to be asked for before it is made.
+// counted tells whether pods of a namespace are counted one by one: each has to be asked for before
+// it is made.
 func (p *pass) counted(namespace string) bool {
 	if p.Charge != nil {
 		for range p.s.Quotas(namespace) {
@@ -108,8 +111,8 @@ func (p *pass) counted(namespace string) bool {
 	return false
 }
 
-// tryAgain is when a workload whose pods are refused is asked again without anything having been seen to change: after
-// 10 s, and then after as long as it has lasted, 10 min at most.
+// tryAgain is when a workload whose pods are refused is asked again without anything having been
+// seen to change: after 10 s, and then after as long as it has lasted, 10 min at most.
 func (p *pass) tryAgain(since metav1.Time) time.Time {
 	return p.now.Add(min(max(p.now.Sub(since.Time), 10*time.Second), 10*time.Minute))
 }

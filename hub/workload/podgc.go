@@ -38,19 +38,22 @@ const (
 	nodeAffinity = "NodeAffinity" // as kubelets say
 )
 
-// bindsItself looks at a pod that has named its node itself and has not begun: no scheduler has looked whether
-// there is such a node, and whether the pod may be there. It says so, or ends it.
+// bindsItself looks at a pod that has named its node itself and has not begun: no scheduler has
+// looked whether there is such a node, and whether the pod may be there. It says so, or ends it.
 func (p *pass) bindsItself(pod *corev1.Pod) {
 	c := state.PodCondition(pod, corev1.PodScheduled)
-	if pod.Spec.NodeName == "" || !active(pod) || pod.Status.StartTime != nil || pod.Status.Phase == corev1.PodRunning || c != nil && c.Reason != nodeNotFound {
+	if pod.Spec.NodeName == "" || !active(pod) || pod.Status.StartTime != nil || pod.Status.Phase == corev1.PodRunning ||
+		c != nil && c.Reason != nodeNotFound {
 		return
 	}
 	n := p.s.Node(pod.Spec.NodeName)
 	switch {
 	case n == nil && c == nil:
-		why := fmt.Sprintf("%s names the node %s, and there is none of that name: it is removed unless one joins within %s", state.Display(pod), pod.Spec.NodeName, cmp.Or(p.Quarantine, DefaultQuarantine))
+		why := fmt.Sprintf("%s names the node %s, and there is none of that name: it is removed unless one joins within %s",
+			state.Display(pod), pod.Spec.NodeName, cmp.Or(p.Quarantine, DefaultQuarantine))
 		pod = state.ForkPod(pod)
-		state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: nodeNotFound, Message: why}, p.now)
+		state.SetPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			Reason: nodeNotFound, Message: why}, p.now)
 		change := state.Put(pod, why).Warning(nodeNotFound)
 		if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
 			change.About = p.s.ByUID(ref.UID)
@@ -59,7 +62,8 @@ func (p *pass) bindsItself(pod *corev1.Pod) {
 	case n != nil && !state.NodeFits(&pod.Spec, n):
 		pod = state.ForkPod(pod)
 		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, nodeAffinity
-		pod.Status.Message = "Predicate NodeAffinity failed: node " + n.Name + " does not match the pod's nodeSelector or required node affinity"
+		pod.Status.Message = "Predicate NodeAffinity failed: node " + n.Name + " does not match the pod's nodeSelector " +
+			"or required node affinity"
 		p.do(state.Put(pod, fmt.Sprintf("fail %s: %s", state.Display(pod), pod.Status.Message)).Warning(nodeAffinity))
 	}
 }
@@ -96,7 +100,8 @@ func (p *pass) quarantine(pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" || p.s.Node(pod.Spec.NodeName) != nil {
 		return
 	}
-	p.plan.WakeFor(state.Subject{Key: state.KeyOf(pod), Part: partLost}, p.now.Add(cmp.Or(p.Quarantine, DefaultQuarantine)))
+	p.plan.WakeFor(state.Subject{Key: state.KeyOf(pod), Part: partLost},
+		p.now.Add(cmp.Or(p.Quarantine, DefaultQuarantine)))
 }
 
 // lost removes a pod whose quarantine is over, unless its node has come back.
@@ -114,7 +119,8 @@ func (p *pass) lost(k state.Key) {
 		pod = pod.DeepCopy()
 		pod.Status.Phase = corev1.PodFailed
 		state.SetPodCondition(pod, corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists",
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
+			Message: "PodGC: node no longer exists",
 		}, p.now)
 		p.do(state.Put(pod, fmt.Sprintf("fail %s: %s", state.Display(pod), why)))
 	}

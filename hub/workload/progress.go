@@ -40,9 +40,11 @@ func (r *rollout) status() {
 	st.TerminatingReplicas = &leaving
 
 	if want := *r.d.Spec.Replicas; st.AvailableReplicas >= want-r.gone {
-		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
+		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable",
+			"Deployment has minimum availability.")
 	} else {
-		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+		r.setCondition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable",
+			"Deployment does not have minimum availability.")
 	}
 	r.failure(existing)
 	r.unreachable()
@@ -75,12 +77,14 @@ func (r *rollout) failure(sets []*appsv1.ReplicaSet) {
 	r.dropCondition(appsv1.DeploymentReplicaFailure)
 }
 
-// unreachable says, by a condition of ours, that a rollout that recreates waits for pods on devices that do not answer.
+// unreachable says, by a condition of ours, that a rollout that recreates waits for pods on devices
+// that do not answer.
 func (r *rollout) unreachable() {
 	const t = appsv1.DeploymentConditionType(state.PodUnreachable)
 	text := ""
 	if r.waits != nil {
-		text = r.pass.unreachable(slices.Values(r.waits), "The pods of the newest template are made when the device is back and has stopped it")
+		text = r.pass.unreachable(slices.Values(r.waits),
+			"The pods of the newest template are made when the device is back and has stopped it")
 	}
 	switch have := r.condition(t); {
 	case text == "":
@@ -98,7 +102,8 @@ func (r *rollout) complete() bool {
 	return r.current != nil && st.UpdatedReplicas == want && st.Replicas == want && st.AvailableReplicas == want
 }
 
-// replicaSetRefused is the reason, in Kubernetes' words, of a rollout whose ReplicaSet may not be made.
+// replicaSetRefused is the reason, in Kubernetes' words, of a rollout whose ReplicaSet may not be
+// made.
 const replicaSetRefused = "ReplicaSetCreateError"
 
 // progress keeps the condition Progressing: True while the rollout gets on and
@@ -123,7 +128,8 @@ func (r *rollout) progress(was *appsv1.DeploymentStatus, complete bool) {
 	if c != nil && c.Reason == done && c.Message == subject+succeeded && st.Replicas == st.UpdatedReplicas && !complete {
 		return // it was done: a pod that fails later does not undo that
 	}
-	moved := st.UpdatedReplicas > was.UpdatedReplicas || st.Replicas-st.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
+	moved := st.UpdatedReplicas > was.UpdatedReplicas ||
+		st.Replicas-st.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
 		st.ReadyReplicas > was.ReadyReplicas || st.AvailableReplicas > was.AvailableReplicas
 	switch {
 	case complete:
@@ -187,9 +193,11 @@ func (r *rollout) condition(t appsv1.DeploymentConditionType) *appsv1.Deployment
 }
 
 // setCondition sets a condition; one that says the same already stays as it is.
-func (r *rollout) setCondition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string) {
+func (r *rollout) setCondition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason,
+	message string) {
 	now := r.stamp()
-	c := appsv1.DeploymentCondition{Type: t, Status: status, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now}
+	c := appsv1.DeploymentCondition{Type: t, Status: status, Reason: reason, Message: message, LastUpdateTime: now,
+		LastTransitionTime: now}
 	have := r.condition(t)
 	switch {
 	case have == nil:

@@ -10,11 +10,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// Quotas decides what stands in the status of ResourceQuotas: what of each is used. It is asked before the workloads, so
-// that these never trust what a restored database says. Whoever writes an object adds it to the status in the same
-// transaction (package admission), so that two never have the same room; this decider gives room back, and mends.
+// Quotas decides what stands in the status of ResourceQuotas: what of each is used. It is asked
+// before the workloads, so that these never trust what a restored database says. Whoever writes an
+// object adds it to the status in the same transaction (package admission), so that two never have
+// the same room; this decider gives room back, and mends.
 //
-// In a large namespace everything is counted once in a while, and until then what is given back is taken off.
+// In a large namespace everything is counted once in a while, and until then what is given back is
+// taken off.
 type Quotas struct{}
 
 // A giving is an object before and after a change that may leave a quota more room.
@@ -28,7 +30,8 @@ func (Quotas) Touches(c state.Applied) []state.Subject {
 		if !sameQuota(c.Old, c.New) {
 			return []state.Subject{state.About(c.Key), q} // of which others may count the number
 		}
-	case c.Key.Namespace == "" || c.Key.Kind == state.Events || c.Old != nil && c.New != nil && state.SameCharge(c.Old, c.New):
+	case c.Key.Namespace == "" || c.Key.Kind == state.Events ||
+		c.Old != nil && c.New != nil && state.SameCharge(c.Old, c.New):
 		return nil
 	case c.Old != nil:
 		q.Was = giving{c.Old, c.New}

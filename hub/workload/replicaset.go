@@ -60,7 +60,8 @@ func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 		case !controlledBy(pod, rs):
 		case !matches(rs.Spec.Selector, pod.Labels):
 			if active(pod) && rs.DeletionTimestamp == nil {
-				p.do(state.Put(release(pod, rs), fmt.Sprintf("release %s from %s: its labels no longer match", state.Display(pod), rs.Name)))
+				p.do(state.Put(release(pod, rs),
+					fmt.Sprintf("release %s from %s: its labels no longer match", state.Display(pod), rs.Name)))
 			}
 		case active(pod):
 			live = append(live, pod)
@@ -95,7 +96,8 @@ func (p keeper) keep(k state.Key, orphans []state.Object, turn bool) {
 
 // adoptPods makes the owner the controller of pods that its selector matches and
 // that have none.
-func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSelector, orphans []state.Object) (taken []*corev1.Pod) {
+func (p *pass) adoptPods(owner state.Object, kind gvk, selector *metav1.LabelSelector,
+	orphans []state.Object) (taken []*corev1.Pod) {
 	for _, o := range orphans {
 		pod := p.s.Pod(o.GetNamespace(), o.GetName())
 		if pod == nil || !active(pod) || metav1.GetControllerOfNoCopy(pod) != nil || !matches(selector, pod.Labels) {
@@ -144,7 +146,8 @@ func (p keeper) replicate(live []*corev1.Pod) (left []*corev1.Pod, leaving int32
 	rankForDeletion(live, p.relatedPods(rs))
 	spare := len(live) - want
 	for _, pod := range live[:spare] {
-		c, _ := state.Delete(pod, p.now, nil, fmt.Sprintf("delete %s of %s: %d replicas are wanted", state.Display(pod), rs.Name, want))
+		c, _ := state.Delete(pod, p.now, nil,
+			fmt.Sprintf("delete %s of %s: %d replicas are wanted", state.Display(pod), rs.Name, want))
 		tell(c, "SuccessfulDelete")
 		if !c.Delete {
 			leaving++
@@ -241,7 +244,9 @@ func (p keeper) status(k state.Key, live []*corev1.Pod, leaving int32, refused s
 // replicaFailure keeps the condition ReplicaFailure, and tells whether its sentence
 // is new.
 func (p *pass) replicaFailure(st *appsv1.ReplicaSetStatus, refused string) bool {
-	at := slices.IndexFunc(st.Conditions, func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure })
+	at := slices.IndexFunc(st.Conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure
+	})
 	switch {
 	case refused == "" && at >= 0:
 		st.Conditions = slices.Delete(st.Conditions, at, at+1)
@@ -250,7 +255,8 @@ func (p *pass) replicaFailure(st *appsv1.ReplicaSetStatus, refused string) bool 
 		return false
 	case at < 0:
 		at = len(st.Conditions)
-		st.Conditions = append(st.Conditions, appsv1.ReplicaSetCondition{Type: appsv1.ReplicaSetReplicaFailure, LastTransitionTime: p.stamp()})
+		st.Conditions = append(st.Conditions,
+			appsv1.ReplicaSetCondition{Type: appsv1.ReplicaSetReplicaFailure, LastTransitionTime: p.stamp()})
 	}
 	c := &st.Conditions[at]
 	c.Status, c.Reason, c.Message = corev1.ConditionTrue, failedCreate, refused
@@ -284,7 +290,8 @@ func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 		}
 		for _, c := range st.Conditions {
 			next.Status.Conditions = append(next.Status.Conditions, corev1.ReplicationControllerCondition{
-				Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+				Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status,
+				LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
 		}
 		return next
 	}
@@ -293,7 +300,8 @@ func (p *pass) controller(k state.Key, orphans []state.Object, turn bool) {
 
 // asReplicaSet is the ReplicaSet that would keep the same pods.
 func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
-	rs := &appsv1.ReplicaSet{ObjectMeta: rc.ObjectMeta, Spec: appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds}}
+	rs := &appsv1.ReplicaSet{ObjectMeta: rc.ObjectMeta,
+		Spec: appsv1.ReplicaSetSpec{Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds}}
 	rs.Spec.Selector = selectorOf(rc)
 	if t := rc.Spec.Template; t != nil {
 		rs.Spec.Template = *t
@@ -305,7 +313,8 @@ func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
 	}
 	for _, c := range st.Conditions {
 		rs.Status.Conditions = append(rs.Status.Conditions, appsv1.ReplicaSetCondition{
-			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			Reason: c.Reason, Message: c.Message})
 	}
 	return rs
 }

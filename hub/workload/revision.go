@@ -37,7 +37,8 @@ func (p *pass) adoptRevisions(owner state.Object, kind gvk, selector *metav1.Lab
 	for _, o := range orphans {
 		r, ok := p.s.Get(state.KeyOf(o)).(*appsv1.ControllerRevision)
 		if ok && r.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(r) == nil && matches(selector, r.Labels) {
-			p.do(state.Put(adopt(r, owner, kind), fmt.Sprintf("adopt %s into %s: its labels match", state.Display(r), owner.GetName())))
+			p.do(state.Put(adopt(r, owner, kind),
+				fmt.Sprintf("adopt %s into %s: its labels match", state.Display(r), owner.GetName())))
 		}
 	}
 }
@@ -68,7 +69,8 @@ func (d *daemon) revision(changed bool) (fresh bool, refused string) {
 // which kubectl tells the history and goes back in it. One that is missing is made, one
 // that is used again becomes the newest: then it is fresh. Where a quota has no room for one
 // there is none, as in Kubernetes, and nothing is made of the template.
-func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision, collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32, err error) {
+func (p *pass) revise(owner state.Object, kind gvk, t *corev1.PodTemplateSpec, all []*appsv1.ControllerRevision,
+	collisions *int32) (r *appsv1.ControllerRevision, fresh bool, after *int32, err error) {
 	newest := int64(0)
 	if len(all) > 0 {
 		newest = all[len(all)-1].Revision

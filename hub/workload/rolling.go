@@ -32,7 +32,8 @@ func (r *rollout) setSize(rs *appsv1.ReplicaSet, n int32) {
 		delete(r.why, rs.Name)
 		return
 	}
-	c := state.Put(rs, fmt.Sprintf("scale %s from %d to %d for %s", state.Display(rs), from, n, r.d.Name)).Event("ScalingReplicaSet")
+	c := state.Put(rs, fmt.Sprintf("scale %s from %d to %d for %s", state.Display(rs), from, n,
+		r.d.Name)).Event("ScalingReplicaSet")
 	c.About, c.Source = r.before, "deployment-controller"
 	r.why[rs.Name] = c
 }
@@ -143,7 +144,8 @@ func (r *rollout) recreate() {
 // ReplicaSets were last sized.
 func (r *rollout) rescaled() bool {
 	for _, rs := range r.all() {
-		if n, err := strconv.Atoi(rs.Annotations[desiredAnnotation]); replicasOf(rs) > 0 && err == nil && int32(n) != *r.d.Spec.Replicas {
+		if n, err := strconv.Atoi(rs.Annotations[desiredAnnotation]); replicasOf(rs) > 0 && err == nil &&
+			int32(n) != *r.d.Spec.Replicas {
 			return true
 		}
 	}
@@ -172,7 +174,8 @@ func (r *rollout) scale() {
 		}
 		return
 	}
-	if c := r.current; c != nil && replicasOf(c) == want && availableOf(c) == want && c.Annotations[desiredAnnotation] == strconv.Itoa(int(want)) {
+	if c := r.current; c != nil && replicasOf(c) == want && availableOf(c) == want &&
+		c.Annotations[desiredAnnotation] == strconv.Itoa(int(want)) {
 		for _, rs := range r.old {
 			if replicasOf(rs) > 0 {
 				r.setSize(rs, 0)
@@ -188,7 +191,8 @@ func (r *rollout) scale() {
 		allowed = want + r.surge
 	}
 	add := allowed - total(active, replicasOf)
-	slices.SortStableFunc(active, func(a, b *appsv1.ReplicaSet) int { // the biggest first; among equals the newer grow, the older shrink
+	// the biggest first; among equals the newer grow, the older shrink
+	slices.SortStableFunc(active, func(a, b *appsv1.ReplicaSet) int {
 		age := a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 		if add > 0 {
 			age = -age

@@ -93,7 +93,8 @@ func (p *pass) namesake(pod *corev1.Pod) *appsv1.StatefulSet {
 	if i < 1 {
 		return nil
 	}
-	set, _ := p.s.Get(state.Key{Kind: state.StatefulSets, Namespace: pod.Namespace, Name: pod.Name[:i]}).(*appsv1.StatefulSet)
+	set, _ := p.s.Get(state.Key{Kind: state.StatefulSets, Namespace: pod.Namespace,
+		Name: pod.Name[:i]}).(*appsv1.StatefulSet)
 	if set == nil {
 		return nil
 	}
@@ -114,11 +115,13 @@ func (d *stateful) inRange(ordinal int64) bool {
 func (d *stateful) adopt(orphans []state.Object) {
 	for _, o := range orphans {
 		pod := d.s.Pod(o.GetNamespace(), o.GetName())
-		if pod == nil || state.KindOf(o) != state.Pods || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil || !matches(d.set.Spec.Selector, pod.Labels) {
+		if pod == nil || state.KindOf(o) != state.Pods || pod.DeletionTimestamp != nil ||
+			metav1.GetControllerOfNoCopy(pod) != nil || !matches(d.set.Spec.Selector, pod.Labels) {
 			continue
 		}
 		if _, ok := ordinalOf(d.set.Name, pod.Name); ok {
-			d.do(state.Put(adopt(pod, d.set, statefulSetKind), fmt.Sprintf("adopt %s into %s: its labels match", state.Display(pod), d.set.Name)))
+			d.do(state.Put(adopt(pod, d.set, statefulSetKind),
+				fmt.Sprintf("adopt %s into %s: its labels match", state.Display(pod), d.set.Name)))
 		}
 	}
 	d.adoptRevisions(d.set, statefulSetKind, d.set.Spec.Selector, orphans)
@@ -141,7 +144,8 @@ func (d *stateful) gather(let bool) {
 	}
 	for _, pod := range strangers {
 		if let {
-			d.do(state.Put(release(pod, d.set), fmt.Sprintf("release %s from %s: its labels no longer match", state.Display(pod), d.set.Name)))
+			d.do(state.Put(release(pod, d.set),
+				fmt.Sprintf("release %s from %s: its labels no longer match", state.Display(pod), d.set.Name)))
 		}
 	}
 }
@@ -188,7 +192,8 @@ func revisionLabel(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSe
 
 // serves tells whether a pod is Running, Ready and available, and goes on to be.
 func (d *stateful) serves(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && d.available(pod, d.set.Spec.MinReadySeconds, &d.next)
+	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning &&
+		d.available(pod, d.set.Spec.MinReadySeconds, &d.next)
 }
 
 // grow makes the pods that are missing and clears those away that have ended, by their
@@ -211,7 +216,8 @@ func (d *stateful) grow() bool {
 				d.claims(n, false)
 			}
 			if d.ordered && !d.serves(pod) {
-				if revision, _ := d.revisionFor(n); revision == d.update.Name && revisionLabel(pod) != revision && d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
+				if revision, _ := d.revisionFor(n); revision == d.update.Name && revisionLabel(pod) != revision &&
+					d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
 					d.waitsFor = pod
 				}
 				return false
@@ -223,7 +229,8 @@ func (d *stateful) grow() bool {
 			sooner(&d.next, until(d.now, time.Second))
 			return !d.ordered
 		case bare <= 0:
-			d.missing, d.refuse = true, fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
+			d.missing, d.refuse = true,
+				fmt.Sprintf("%d of its pods have no node yet: more are made when they have", mostUnplaced)
 			return !d.ordered
 		default:
 			made, forbidden := d.create(n)
@@ -334,7 +341,9 @@ func (d *stateful) mount(pod *corev1.Pod, n int64) {
 		volumes = append(volumes, corev1.Volume{Name: t.Name, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: d.claimName(t, n)}}})
 	}
-	pod.Spec.Volumes = append(volumes, slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return claimed[v.Name] })...)
+	pod.Spec.Volumes = append(volumes, slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return claimed[v.Name]
+	})...)
 }
 
 // identify gives an adopted pod the labels of its identity.
@@ -383,7 +392,8 @@ func (d *stateful) shrink() bool {
 }
 
 func (d *stateful) drop(pod *corev1.Pod, because string) {
-	if c, ok := state.Delete(pod, d.now, nil, fmt.Sprintf("delete %s of %s: %s", state.Display(pod), d.set.Name, because)); ok {
+	if c, ok := state.Delete(pod, d.now, nil,
+		fmt.Sprintf("delete %s of %s: %s", state.Display(pod), d.set.Name, because)); ok {
 		d.tell(c, "SuccessfulDelete")
 	}
 }

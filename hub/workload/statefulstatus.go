@@ -47,7 +47,8 @@ func (d *stateful) status(ends bool) {
 		}
 	}
 	all := int32(d.want)
-	if !ends && d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && st.UpdatedReplicas == all && st.ReadyReplicas == all && st.Replicas == all {
+	if !ends && d.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && st.UpdatedReplicas == all &&
+		st.ReadyReplicas == all && st.Replicas == all {
 		st.CurrentReplicas, st.CurrentRevision = st.UpdatedReplicas, st.UpdateRevision
 	}
 	refused := d.condition(st, statefulFailure, failedCreate, d.refuse)
@@ -56,7 +57,8 @@ func (d *stateful) status(ends bool) {
 			sooner(&d.next, d.tryAgain(c.LastTransitionTime))
 		}
 	}
-	unreachable, blocked := d.unreachable(maps.Values(d.pods), "No other is made under that name until the device is back"), d.blocked()
+	unreachable, blocked := d.unreachable(maps.Values(d.pods),
+		"No other is made under that name until the device is back"), d.blocked()
 	stuck := d.condition(st, state.PodUnreachable, string(state.PodUnreachable), unreachable)
 	behind := d.condition(st, state.RolloutBlocked, string(state.RolloutBlocked), blocked)
 	if equality.Semantic.DeepEqual(&d.set.Status, st) {
@@ -86,7 +88,8 @@ func waits(o state.Object, why, reason, source string) state.Change {
 // unreadyFor is how long a pod may be unready before it counts as one that may never be ready.
 const unreadyFor = time.Minute
 
-// blocked says which pod of an older revision the newest one waits for, and what helps; empty: none.
+// blocked says which pod of an older revision the newest one waits for, and what helps; empty:
+// none.
 func (d *stateful) blocked() string {
 	pod := d.waitsFor
 	if pod == nil || pod.DeletionTimestamp != nil || silent(d.s.Node(pod.Spec.NodeName)) {
@@ -100,7 +103,8 @@ func (d *stateful) blocked() string {
 		sooner(&d.next, at)
 		return ""
 	}
-	return fmt.Sprintf("%s is of an older revision and does not become ready, and pods that come one after the other wait for it. If it never will be ready: kubectl delete pod %s -n %s", pod.Name, pod.Name, pod.Namespace)
+	return fmt.Sprintf("%s is of an older revision and does not become ready, and pods that come one after the other "+
+		"wait for it. If it never will be ready: kubectl delete pod %s -n %s", pod.Name, pod.Name, pod.Namespace)
 }
 
 // statefulFailure is ours, as ReplicaSets have it: Kubernetes tells it of StatefulSets by
@@ -109,7 +113,8 @@ const statefulFailure = appsv1.StatefulSetConditionType(appsv1.ReplicaSetReplica
 
 // condition keeps a condition that is there while there is something to say, and tells
 // whether it is new. Those of others stay.
-func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetConditionType, reason, message string) bool {
+func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetConditionType, reason,
+	message string) bool {
 	at := slices.IndexFunc(st.Conditions, func(c appsv1.StatefulSetCondition) bool { return c.Type == t })
 	switch {
 	case message == "" && at >= 0:
@@ -121,7 +126,9 @@ func (d *stateful) condition(st *appsv1.StatefulSetStatus, t appsv1.StatefulSetC
 		st.Conditions[at].Message = message
 		return false
 	}
-	st.Conditions = append(st.Conditions, appsv1.StatefulSetCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: d.stamp(), Reason: reason, Message: message})
+	st.Conditions = append(st.Conditions,
+		appsv1.StatefulSetCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: d.stamp(), Reason: reason,
+			Message: message})
 	return true
 }
 
@@ -131,7 +138,8 @@ func silent(n *corev1.Node) bool { return n != nil && state.ReadyOf(n) == corev1
 // mostNamed is how many pods a sentence names.
 const mostNamed = 3
 
-// unreachable says which pods are on devices that do not answer, what follows, and what to do; empty: none.
+// unreachable says which pods are on devices that do not answer, what follows, and what to do;
+// empty: none.
 func (p *pass) unreachable(pods iter.Seq[*corev1.Pod], follows string) string {
 	var list []*corev1.Pod
 	for pod := range pods {
@@ -151,7 +159,8 @@ func (p *pass) unreachable(pods iter.Seq[*corev1.Pod], follows string) string {
 		who = append(who, fmt.Sprintf("%d more", more))
 	}
 	first := list[0]
-	text := fmt.Sprintf("%s may still run, as the device does not answer. %s. If it never will be: kubectl delete node %s; if the pod surely does not run any more: kubectl delete pod %s -n %s --force",
+	text := fmt.Sprintf("%s may still run, as the device does not answer. %s. If it never will be: kubectl delete "+
+		"node %s; if the pod surely does not run any more: kubectl delete pod %s -n %s --force",
 		strings.Join(who, ", "), follows, first.Spec.NodeName, first.Name, first.Namespace)
 	if state.HasClaims(first) {
 		text += ". Its volume is on that device: a new pod waits for it, unless its claims are deleted, too"
@@ -188,7 +197,9 @@ func (d *stateful) claims(n int64, fresh bool) (wait string) {
 			wait = cmp.Or(wait, d.makeClaim(t, n))
 		case c.DeletionTimestamp != nil:
 			wait = cmp.Or(wait, fmt.Sprintf("persistentvolumeclaim %q is being deleted", name))
-		case fresh && d.scaledAway() && slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return refersTo(r, podKind, d.name(n)) }):
+		case fresh && d.scaledAway() && slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool {
+			return refersTo(r, podKind, d.name(n))
+		}):
 			wait = cmp.Or(wait, fmt.Sprintf("persistentvolumeclaim %q goes with the pod that had it", name))
 		}
 	}
@@ -208,7 +219,8 @@ func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) (why stri
 	maps.Copy(labels, d.set.Spec.Selector.MatchLabels)
 	c.TypeMeta, c.Status = metav1.TypeMeta{}, corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 	c.ObjectMeta = metav1.ObjectMeta{
-		Name: d.claimName(t, n), Namespace: d.set.Namespace, Labels: labels, Annotations: c.Annotations, Finalizers: c.Finalizers, CreationTimestamp: d.stamp(),
+		Name: d.claimName(t, n), Namespace: d.set.Namespace, Labels: labels, Annotations: c.Annotations,
+		Finalizers: c.Finalizers, CreationTimestamp: d.stamp(),
 	}
 	c.OwnerReferences, _ = d.ownersOf(c, nil, n)
 	if err := d.mayClaim(c); err != nil {
@@ -219,7 +231,8 @@ func (d *stateful) makeClaim(t *corev1.PersistentVolumeClaim, n int64) (why stri
 		d.denied[t.Name], d.refuse = why, cmp.Or(d.refuse, why)
 		return why
 	}
-	d.tell(state.Put(c, fmt.Sprintf("create claim %s for %s of %s", state.Display(c), d.name(n), d.set.Name)), "SuccessfulCreate")
+	d.tell(state.Put(c, fmt.Sprintf("create claim %s for %s of %s", state.Display(c), d.name(n), d.set.Name)),
+		"SuccessfulCreate")
 	return ""
 }
 
@@ -261,7 +274,8 @@ func (d *stateful) scaledAway() bool {
 // ownersOf returns the owners that the claim of a pod is to have. One that belongs to an
 // earlier StatefulSet or pod of the same name is not known: it is left to the garbage
 // collection. One that somebody else controls stays that one's.
-func (d *stateful) ownersOf(c *corev1.PersistentVolumeClaim, pod *corev1.Pod, n int64) (refs []metav1.OwnerReference, known bool) {
+func (d *stateful) ownersOf(c *corev1.PersistentVolumeClaim, pod *corev1.Pod,
+	n int64) (refs []metav1.OwnerReference, known bool) {
 	foreign, spare := false, !d.inRange(n)
 	withPod := d.scaledAway() && spare && pod != nil
 	keep := d.set.Spec.PersistentVolumeClaimRetentionPolicy
@@ -289,7 +303,9 @@ func (d *stateful) ownersOf(c *corev1.PersistentVolumeClaim, pod *corev1.Pod, n 
 		}
 	}
 	if foreign && (deletes || d.scaledAway()) {
-		return slices.DeleteFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == d.set.UID || pod != nil && r.UID == pod.UID }), true
+		return slices.DeleteFunc(refs, func(r metav1.OwnerReference) bool {
+			return r.UID == d.set.UID || pod != nil && r.UID == pod.UID
+		}), true
 	}
 	if withSet {
 		refs = append(refs, *metav1.NewControllerRef(d.set, statefulSetKind))

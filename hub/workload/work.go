@@ -21,7 +21,8 @@ type set map[state.Key]bool
 func (s set) sorted() []state.Key { return slices.SortedFunc(maps.Keys(s), byKey) }
 
 func byKey(a, b state.Key) int {
-	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name))
 }
 
 // work is what the subjects of a pass come to.
@@ -55,7 +56,8 @@ type daemonWork struct {
 // workOf maps subjects to the workloads that they concern.
 func (p *pass) workOf(subjects []state.Subject) *work {
 	w := &work{
-		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{}, jobs: set{}, cronJobs: set{}, stateful: set{}, controllers: set{},
+		deployments: set{}, replicaSets: set{}, daemons: set{}, budgets: set{}, turns: set{}, jobs: set{}, cronJobs: set{},
+		stateful: set{}, controllers: set{},
 		daemonWork: map[state.Key]*daemonWork{}, orphans: map[state.Key][]state.Object{},
 		check: set{}, namespaces: set{}, lost: set{}, nodes: set{},
 		losses: map[state.Key]*state.Loss{}, quiet: set{},
@@ -309,7 +311,8 @@ func (p *pass) reached(w *work, pod *corev1.Pod) {
 		w.add(state.KeyOf(owner))
 	case *appsv1.ReplicaSet:
 		if up := metav1.GetControllerOfNoCopy(owner); up != nil {
-			if d, ok := p.s.ByUID(up.UID).(*appsv1.Deployment); ok && d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+			if d, ok := p.s.ByUID(up.UID).(*appsv1.Deployment); ok &&
+				d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 				w.add(state.KeyOf(d))
 			}
 		}

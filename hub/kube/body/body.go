@@ -181,8 +181,9 @@ func KnownMedia(r *http.Request) error {
 	}
 }
 
-// Decode reads a body as an object of the kind, of which it is known to be readable. It is strict: the error may be one of strict
-// decoding alone, and how strictly that is taken is the client's choice.
+// Decode reads a body as an object of the kind, of which it is known to be readable. It is strict:
+// the error may be one of strict decoding alone, and how strictly that is taken is the client's
+// choice.
 func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.GroupVersionKind, error) {
 	if b.Media == resource.MediaProto {
 		return resource.ProtoCodec.Decode(b.Data, &kind, nil)
@@ -200,7 +201,8 @@ func (b Body) Decode(kind schema.GroupVersionKind) (runtime.Object, *schema.Grou
 
 // Object reads an object of the kind from b. What is wrong with its fields is refused, returned
 // as warnings or ignored, as validation says. name is what the path calls the object.
-func (b Body) Object(kind schema.GroupVersionKind, name, validation string) (o runtime.Object, warnings []string, err error) {
+func (b Body) Object(kind schema.GroupVersionKind, name,
+	validation string) (o runtime.Object, warnings []string, err error) {
 	// An empty body decodes as the default kind with no fields: say so instead.
 	if len(b.Text) == 0 {
 		return nil, nil, apierrors.NewBadRequest("the body of the request is empty: send a " + kind.Kind)
@@ -242,7 +244,10 @@ func Messages(errs []error) (all []string) {
 // WrongKind is the answer to an object of another kind than the path says.
 func WrongKind(have, want schema.GroupVersionKind) error {
 	if have.GroupVersion() != want.GroupVersion() {
-		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", have.GroupVersion(), want.GroupVersion()))
+		return apierrors.NewBadRequest(fmt.Sprintf(
+			"the API version in the data (%s) does not match the expected API version (%s)", have.GroupVersion(),
+			want.GroupVersion()))
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("the kind in the data (%s) does not match the expected kind (%s)", have.Kind, want.Kind))
+	return apierrors.NewBadRequest(fmt.Sprintf("the kind in the data (%s) does not match the expected kind (%s)",
+		have.Kind, want.Kind))
 }

@@ -67,7 +67,8 @@ func (r *budget) take(ctx context.Context, user string, bytes int64) (release fu
 		}
 		mine.Release(bytes)
 	}
-	return nil, apierrors.NewTooManyRequests("the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
+	return nil, apierrors.NewTooManyRequests(
+		"the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
 }
 
 // cost is about how many bytes a body takes while it is decoded, merged and encoded again.

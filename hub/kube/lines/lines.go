@@ -128,7 +128,8 @@ func Syntax(text []byte) string {
 	var all [][]byte
 	for line := range bytes.Lines(text) {
 		all = append(all, line)
-		if indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]; bytes.IndexByte(indent, '\t') >= 0 && len(bytes.TrimSpace(line)) > 0 {
+		if indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]; bytes.IndexByte(indent, '\t') >= 0 &&
+			len(bytes.TrimSpace(line)) > 0 {
 			return fmt.Sprintf("line %d is indented with a tab: YAML takes spaces only", len(all))
 		}
 	}

@@ -126,7 +126,8 @@ func (h *handler) version3(w http.ResponseWriter, r *http.Request, name string) 
 		http.Redirect(w, r, "/openapi/"+name+"?hash="+hash, http.StatusMovedPermanently)
 		return
 	}
-	send(w, r, document{"v3/" + strings.ReplaceAll(strings.TrimPrefix(name, "v3/"), "/", "__") + ".json.gz", mediaJSON, hash})
+	send(w, r, document{"v3/" + strings.ReplaceAll(strings.TrimPrefix(name, "v3/"), "/", "__") + ".json.gz", mediaJSON,
+		hash})
 }
 
 type document struct{ file, media, hash string }

@@ -33,7 +33,8 @@ const (
 	v1Base64 = wsstream.Base64ChannelWebSocketProtocol
 )
 
-var commandProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name, v4Base64, v1, v1Base64}
+var commandProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name, v4Base64, v1,
+	v1Base64}
 
 func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, error) {
 	protocol, err := choose(websocket.Subprotocols(r), commandProtocols)
@@ -45,7 +46,8 @@ func acceptChannels(w http.ResponseWriter, r *http.Request, wish Wish) (line, er
 		return nil, err
 	}
 	s.text = protocol == v4Base64 || protocol == v1Base64
-	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name, old: protocol == v1 || protocol == v1Base64}
+	c := &channels{socket: s, input: newInput(), wish: wish, v5: protocol == remotecommand.StreamProtocolV5Name,
+		old: protocol == v1 || protocol == v1Base64}
 	go c.listen()
 	if c.v5 { // its clients need none, and kubectl 1.30 to 1.32 complain of one that comes at once
 		return c, nil
@@ -71,7 +73,8 @@ func (c *channels) listen() {
 	buf := make([]byte, 32<<10)
 	for {
 		_, message, err := c.conn.NextReader()
-		if websocket.IsCloseError(err, websocket.CloseNormalClosure) && !c.v5 { // which could not say otherwise that this was all
+		// which could not say otherwise that this was all
+		if websocket.IsCloseError(err, websocket.CloseNormalClosure) && !c.v5 {
 			c.input.close()
 		}
 		if err != nil {

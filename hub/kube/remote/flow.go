@@ -18,7 +18,8 @@ const (
 	roomOfAll  = 256 << 10 // bytes of a connection
 	// maxSend is how much is sent at once, so that others come between.
 	maxSend = 32 << 10
-	// firstWindow is how much either side may send at first, of a stream and of all, SPDY/3.1 section 2.6.8.
+	// firstWindow is how much either side may send at first, of a stream and of all, SPDY/3.1 section
+	// 2.6.8.
 	firstWindow = 64 << 10
 	// eatenEnough is how much is read until the client is told that it may send as much again.
 	eatenEnough = 32 << 10

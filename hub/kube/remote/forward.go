@@ -103,7 +103,8 @@ func (f *forwarding) accept(s flowing) {
 	p := f.pairs[id]
 	switch {
 	case f.over, id == "", err != nil || port == 0, kind != corev1.StreamTypeData && kind != corev1.StreamTypeError,
-		p != nil && (p.port != int32(port) || kind == corev1.StreamTypeData && p.data != nil || kind == corev1.StreamTypeError && p.fault != nil),
+		p != nil && (p.port != int32(port) || kind == corev1.StreamTypeData && p.data != nil ||
+			kind == corev1.StreamTypeError && p.fault != nil),
 		p == nil && len(f.pairs) >= maxConnections:
 		_ = s.Reset()
 		return

@@ -146,7 +146,8 @@ func (f *framed) fill() error {
 		if size != 8 {
 			return errors.New("the client gives a window of no size")
 		}
-		return f.flow.update(binary.BigEndian.Uint32(frame[frameHeader:])&0x7fffffff, int64(binary.BigEndian.Uint32(frame[frameHeader+4:])&0x7fffffff))
+		return f.flow.update(binary.BigEndian.Uint32(frame[frameHeader:])&0x7fffffff,
+			int64(binary.BigEndian.Uint32(frame[frameHeader+4:])&0x7fffffff))
 	default:
 		return fmt.Errorf("the client sends a control frame of type %d, which no client of streams needs", kind)
 	}

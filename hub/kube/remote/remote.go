@@ -1,6 +1,6 @@
-// Package remote speaks what kubectl and browsers speak when they run a command in
-// a container, join one, or forward a port: WebSockets with numbered channels
-// (v5.channel.k8s.io, v4.channel.k8s.io and the older forms, binary and base64), SPDY/3.1 (v4.channel.k8s.io and
+// Package remote speaks what kubectl and browsers speak when they run a command in a container,
+// join one, or forward a port: WebSockets with numbered channels (v5.channel.k8s.io,
+// v4.channel.k8s.io and the older forms, binary and base64), SPDY/3.1 (v4.channel.k8s.io and
 // portforward.k8s.io), and SPDY inside a WebSocket.
 //
 // It turns an HTTP request into streams and runs on them what it is given; it knows
@@ -121,7 +121,8 @@ func outcome(err, stopped error) *metav1.Status {
 	switch {
 	case errors.As(err, &exit):
 		st.Reason = remotecommand.NonZeroExitCodeReason
-		st.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: strconv.Itoa(exit.Code)}}}
+		st.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType,
+			Message: strconv.Itoa(exit.Code)}}}
 	case errors.As(err, &known):
 		*st = known.Status()
 	default:
@@ -131,7 +132,8 @@ func outcome(err, stopped error) *metav1.Status {
 }
 
 func notUpgraded() error {
-	return apierrors.NewBadRequest("this is a stream and no document: upgrade the connection to websocket or SPDY/3.1, as kubectl does")
+	return apierrors.NewBadRequest(
+		"this is a stream and no document: upgrade the connection to websocket or SPDY/3.1, as kubectl does")
 }
 
 // choose returns the first protocol of the client that is spoken here.
@@ -141,7 +143,8 @@ func choose(offered, spoken []string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", apierrors.NewBadRequest("none of the protocols of this stream is spoken here: offered are [" + strings.Join(offered, " ") + "], use one of [" + strings.Join(spoken, " ") + "]")
+	return "", apierrors.NewBadRequest("none of the protocols of this stream is spoken here: offered are [" +
+		strings.Join(offered, " ") + "], use one of [" + strings.Join(spoken, " ") + "]")
 }
 
 // hijackFailed is the answer when a connection cannot be taken over.

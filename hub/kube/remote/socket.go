@@ -33,7 +33,8 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (*socket, 
 			refused = hijackFailed(reason)
 		},
 	}
-	conn, err := u.Upgrade(w, r, w.Header()) // what was said of the answer goes along: by it a standby knows the caller from a stranger
+	// what was said of the answer goes along: by it a standby knows the caller from a stranger
+	conn, err := u.Upgrade(w, r, w.Header())
 	if err != nil {
 		return nil, refused
 	}
@@ -93,7 +94,8 @@ func (s *socket) leave() { s.once.Do(func() { close(s.left) }) }
 func (s *socket) part() {
 	late := time.AfterFunc(parting, func() { _ = s.conn.Close() })
 	defer late.Stop()
-	_ = s.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Time{})
+	_ = s.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
+		time.Time{})
 	<-s.left
 	_ = s.conn.Close()
 }

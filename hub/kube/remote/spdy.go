@@ -28,7 +28,8 @@ const (
 
 // isSPDY tells whether a request is to become SPDY.
 func isSPDY(r *http.Request) bool {
-	return strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") && strings.EqualFold(r.Header.Get("Upgrade"), spdyUpgrade)
+	return strings.Contains(strings.ToLower(r.Header.Get("Connection")), "upgrade") &&
+		strings.EqualFold(r.Header.Get("Upgrade"), spdyUpgrade)
 }
 
 // switchProtocols answers with SPDY of the first of the client's protocols that is
@@ -48,7 +49,9 @@ func switchProtocols(w http.ResponseWriter, r *http.Request, spoken ...string) (
 	if err != nil {
 		return nil, hijackFailed(err)
 	}
-	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n\r\n", spdyUpgrade, protocolHeader, protocol); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n\r\n", spdyUpgrade,
+		protocolHeader, protocol); err != nil {
 		_ = conn.Close()
 		return nil, nil
 	}
@@ -70,7 +73,8 @@ func (e *early) Read(p []byte) (int, error) { return e.read.Read(p) }
 func serveSPDY(c net.Conn, accept func(flowing)) (conn *framed, gone <-chan struct{}, err error) {
 	conn = newFramed(c)
 	s, err := spdystream.NewConnectionWithOptions(conn, true,
-		spdy.WithMaxControlFramePayloadSize(maxControl), spdy.WithMaxHeaderFieldSize(maxHeader), spdy.WithMaxHeaderCount(maxHeaders))
+		spdy.WithMaxControlFramePayloadSize(maxControl), spdy.WithMaxHeaderFieldSize(maxHeader),
+		spdy.WithMaxHeaderCount(maxHeaders))
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
@@ -150,7 +154,8 @@ func (w Wish) streams() []string {
 	for _, each := range []struct {
 		name   string
 		wanted bool
-	}{{corev1.StreamTypeStdin, w.Stdin}, {corev1.StreamTypeStdout, w.Stdout}, {corev1.StreamTypeStderr, w.Stderr}, {corev1.StreamTypeResize, w.TTY}} {
+	}{{corev1.StreamTypeStdin, w.Stdin}, {corev1.StreamTypeStdout, w.Stdout}, {corev1.StreamTypeStderr, w.Stderr},
+		{corev1.StreamTypeResize, w.TTY}} {
 		if each.wanted {
 			names = append(names, each.name)
 		}

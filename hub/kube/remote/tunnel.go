@@ -44,6 +44,7 @@ func (t *tunnel) Write(p []byte) (int, error) {
 
 func (t *tunnel) Close() error {
 	t.leave()
-	_ = t.socket.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
+	_ = t.socket.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
+		time.Now().Add(time.Second))
 	return t.socket.conn.Close()
 }

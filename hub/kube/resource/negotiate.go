@@ -74,7 +74,8 @@ func Negotiate(r *http.Request, media []string, kinds ...string) (Form, error) {
 		if as := c.Params["as"]; as != "" {
 			v := c.Params["v"]
 			f.As, f.Old = as, v == metav1beta1.SchemeGroupVersion.Version
-			if !slices.Contains(kinds, as) || c.Params["g"] != metav1.GroupName || !f.Old && v != metav1.SchemeGroupVersion.Version {
+			if !slices.Contains(kinds, as) || c.Params["g"] != metav1.GroupName ||
+				!f.Old && v != metav1.SchemeGroupVersion.Version {
 				continue
 			}
 		}
@@ -88,7 +89,8 @@ func Negotiate(r *http.Request, media []string, kinds ...string) (Form, error) {
 				f.Include = metav1.IncludeMetadata
 			case metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
 			default:
-				return Form{}, apierrors.NewBadRequest("includeObject is " + strconv.Quote(string(f.Include)) + ": use None, Metadata or Object")
+				return Form{}, apierrors.NewBadRequest("includeObject is " + strconv.Quote(string(f.Include)) +
+					": use None, Metadata or Object")
 			}
 		}
 		return f, nil
@@ -107,6 +109,7 @@ func notAcceptable(media []string) error {
 func UnsupportedMedia(have string, want ...string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
-		Message: "the body of the request was in an unknown format (" + strconv.Quote(have) + ") - accepted media types include: " + strings.Join(want, ", "),
+		Message: "the body of the request was in an unknown format (" + strconv.Quote(have) +
+			") - accepted media types include: " + strings.Join(want, ", "),
 	}}
 }

@@ -17,7 +17,8 @@ var Scheme = NewScheme()
 // Decoders of request bodies. A strict one returns the object together with what
 // was wrong with it.
 var (
-	StrictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, Scheme, Scheme, json.SerializerOptions{Strict: true})
+	StrictJSON = json.NewSerializerWithOptions(json.DefaultMetaFactory, Scheme, Scheme,
+		json.SerializerOptions{Strict: true})
 	ProtoCodec = protobuf.NewSerializer(Scheme, Scheme)
 )
 

@@ -29,7 +29,8 @@ func fieldsOf(k state.Kind) map[string]func(state.Object) string {
 	return nil
 }
 
-// FieldNames says what fields are called that are asked for by another name, nil: there are no other names.
+// FieldNames says what fields are called that are asked for by another name, nil: there are no
+// other names.
 func (r *Resource) FieldNames(kind state.Kind) fields.TransformFunc {
 	switch {
 	case kind == state.Pods:
@@ -67,7 +68,9 @@ func newEventField(name, value string) (string, string, error) {
 const maxRequirements = 256
 
 func tooMany(what string, n int) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the %s has %d requirements and values, at most %d are taken: select by fewer, or by another label", what, n, maxRequirements))
+	return apierrors.NewBadRequest(fmt.Sprintf(
+		"the %s has %d requirements and values, at most %d are taken: select by fewer, or by another label", what, n,
+		maxRequirements))
 }
 
 // NewSelection checks what a client selects by.

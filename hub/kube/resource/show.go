@@ -48,7 +48,8 @@ func oldEvent(e *eventsv1.Event) *corev1.Event {
 		TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta, EventTime: e.EventTime,
 		ReportingController: e.ReportingController, ReportingInstance: e.ReportingInstance,
 		Action: e.Action, Reason: e.Reason, InvolvedObject: e.Regarding, Related: e.Related, Message: e.Note, Type: e.Type,
-		Source: e.DeprecatedSource, FirstTimestamp: e.DeprecatedFirstTimestamp, LastTimestamp: e.DeprecatedLastTimestamp, Count: e.DeprecatedCount,
+		Source: e.DeprecatedSource, FirstTimestamp: e.DeprecatedFirstTimestamp, LastTimestamp: e.DeprecatedLastTimestamp,
+		Count: e.DeprecatedCount,
 	}
 	if e.Series != nil {
 		out.Series = &corev1.EventSeries{Count: e.Series.Count, LastObservedTime: e.Series.LastObservedTime}
@@ -63,7 +64,8 @@ func newEvent(e *corev1.Event) *eventsv1.Event {
 		ObjectMeta: e.ObjectMeta, EventTime: e.EventTime,
 		ReportingController: e.ReportingController, ReportingInstance: e.ReportingInstance,
 		Action: e.Action, Reason: e.Reason, Regarding: e.InvolvedObject, Related: e.Related, Note: e.Message, Type: e.Type,
-		DeprecatedSource: e.Source, DeprecatedFirstTimestamp: e.FirstTimestamp, DeprecatedLastTimestamp: e.LastTimestamp, DeprecatedCount: e.Count,
+		DeprecatedSource: e.Source, DeprecatedFirstTimestamp: e.FirstTimestamp, DeprecatedLastTimestamp: e.LastTimestamp,
+		DeprecatedCount: e.Count,
 	}
 	if e.Series != nil {
 		out.Series = &eventsv1.EventSeries{Count: e.Series.Count, LastObservedTime: e.Series.LastObservedTime}

@@ -82,7 +82,8 @@ func (v *View) Walk(snap state.Snapshot, sel *Selection, afterNamespace, afterNa
 }
 
 // candidates narrows the walk down by what the snapshot has an index of.
-func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace, afterName string) iter.Seq[state.Object] {
+func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace,
+	afterName string) iter.Seq[state.Object] {
 	behind := func(o state.Object) bool {
 		if n := strings.Compare(o.GetNamespace(), afterNamespace); n != 0 || afterName == "" {
 			return n >= 0
@@ -93,7 +94,9 @@ func (v *View) candidates(snap state.Snapshot, sel *Selection, afterNamespace, a
 		return func(func(state.Object) bool) {}
 	}
 	if sel.Kind == state.Leases {
-		return slices.Values(slices.DeleteFunc(v.leases(snap, sel.Namespace), func(o state.Object) bool { return !behind(o) }))
+		return slices.Values(slices.DeleteFunc(v.leases(snap, sel.Namespace), func(o state.Object) bool {
+			return !behind(o)
+		}))
 	}
 	if name, ok := sel.exactly("metadata.name"); ok && (sel.Namespace != "" || !sel.Kind.Namespaced()) {
 		return func(yield func(state.Object) bool) {

@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	show(state.FirmwareRollouts, columns("Name Phase Nodes(i) Kept(i) Bad(i) Trying(i) Site Age (w)Profile (w)Canary (w)Window (w)Digest Message"), firmwareCells)
+	show(state.FirmwareRollouts, columns(
+		"Name Phase Nodes(i) Kept(i) Bad(i) Trying(i) Site Age "+
+			"(w)Profile (w)Canary (w)Window (w)Digest Message"), firmwareCells)
 }
 
 func firmwareCells(obj state.Object, o *Options) []any {
@@ -25,7 +27,9 @@ func firmwareCells(obj state.Object, o *Options) []any {
 	}
 	digest := strings.TrimPrefix(st.Digest, "sha256:")
 	return []any{
-		r.Name, orUnknown(string(st.Phase)), int64(st.Nodes), int64(st.Kept), int64(st.Bad), int64(st.Trying), orNone(site), age(r.CreationTimestamp, o),
-		r.Spec.Profile, orNone(r.Spec.Canary), cmp.Or(window, "<always>"), orNone(digest[:min(len(digest), 12)]), orNone(st.Sentence),
+		r.Name, orUnknown(string(st.Phase)), int64(st.Nodes), int64(st.Kept), int64(st.Bad), int64(st.Trying), orNone(site),
+		age(r.CreationTimestamp, o),
+		r.Spec.Profile, orNone(r.Spec.Canary), cmp.Or(window, "<always>"), orNone(digest[:min(len(digest), 12)]),
+		orNone(st.Sentence),
 	}
 }

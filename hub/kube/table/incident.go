@@ -10,7 +10,8 @@ import (
 )
 
 func init() {
-	show(state.Incidents, columns("Name State Cause Site Since Nodes(i) Pods(i) Short(i) (w)Severity (w)About (w)Moves (w)Evicted(i) (w)Closed (w)Part-Of (w)Acknowledged (w)Note Message"), incidentCells)
+	show(state.Incidents, columns("Name State Cause Site Since Nodes(i) Pods(i) Short(i) (w)Severity (w)About "+
+		"(w)Moves (w)Evicted(i) (w)Closed (w)Part-Of (w)Acknowledged (w)Note Message"), incidentCells)
 }
 
 func incidentCells(obj state.Object, o *Options) []any {
@@ -37,7 +38,9 @@ func incidentCells(obj state.Object, o *Options) []any {
 		by = a.By + " " + age(a.Time, o) + " ago"
 	}
 	return []any{
-		i.Name, orUnknown(string(i.State)), orUnknown(string(i.Cause)), orNone(i.Site), age(i.Since, o), int64(i.Count.Nodes), int64(i.Count.Pods), int64(i.Count.Workloads),
-		orUnknown(string(i.Severity)), about, moves, int64(i.Evicted), closed, orNone(i.PartOf), orNone(by), orNone(strings.Join(strings.Fields(i.Note), " ")), i.Message,
+		i.Name, orUnknown(string(i.State)), orUnknown(string(i.Cause)), orNone(i.Site), age(i.Since, o),
+		int64(i.Count.Nodes), int64(i.Count.Pods), int64(i.Count.Workloads),
+		orUnknown(string(i.Severity)), about, moves, int64(i.Evicted), closed, orNone(i.PartOf), orNone(by),
+		orNone(strings.Join(strings.Fields(i.Note), " ")), i.Message,
 	}
 }

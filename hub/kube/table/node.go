@@ -11,7 +11,8 @@ import (
 )
 
 func init() {
-	show(state.Nodes, columns("Name Status Roles Age Version (w)Internal-IP (w)External-IP (w)OS-Image (w)Kernel-Version (w)Container-Runtime (w)Site (w)Board (w)Last-Seen"), nodeCells)
+	show(state.Nodes, columns("Name Status Roles Age Version (w)Internal-IP (w)External-IP (w)OS-Image "+
+		"(w)Kernel-Version (w)Container-Runtime (w)Site (w)Board (w)Last-Seen"), nodeCells)
 }
 
 func nodeCells(obj state.Object, o *Options) []any {

@@ -18,8 +18,10 @@ import (
 func init() {
 	show(state.Sites, columns("Name State Ready(i) Not-Ready(i) Waiting(i) Rate Age "+
 		"(w)Never-Seen(i) (w)Policy (w)Since (w)Next-Eviction (w)Held (w)Maintenance (w)Location"), siteCells)
-	show(state.JoinRequests, columns("Name Age SignerName Requestor RequestedDuration Condition (w)Site (w)Machine-ID (w)Serial (w)From"), requestCells)
-	show(state.BoardProfiles, columns("Name Title Platforms Age (w)Compatible (w)Memory (w)Reserved (w)Eviction-Hard"), profileCells)
+	show(state.JoinRequests, columns(
+		"Name Age SignerName Requestor RequestedDuration Condition (w)Site (w)Machine-ID (w)Serial (w)From"), requestCells)
+	show(state.BoardProfiles, columns("Name Title Platforms Age (w)Compatible (w)Memory (w)Reserved (w)Eviction-Hard"),
+		profileCells)
 }
 
 func siteCells(obj state.Object, o *Options) []any {
@@ -67,7 +69,8 @@ func profileCells(obj state.Object, o *Options) []any {
 	r := p.Spec.Resources
 	return []any{
 		p.Name, orNone(p.Spec.Title), orNone(strings.Join(p.Spec.Platforms, ",")), age(p.CreationTimestamp, o),
-		cmp.Or(strings.Join(p.Spec.Match.Compatible, ","), "<any>"), memory, pairs("=", r.SystemReserved), strings.ReplaceAll(pairs("<", r.EvictionHard), fleet.SignalTemperature+"<", fleet.SignalTemperature+">"),
+		cmp.Or(strings.Join(p.Spec.Match.Compatible, ","), "<any>"), memory, pairs("=", r.SystemReserved),
+		strings.ReplaceAll(pairs("<", r.EvictionHard), fleet.SignalTemperature+"<", fleet.SignalTemperature+">"),
 	}
 }
 
@@ -94,7 +97,8 @@ func requestCells(obj state.Object, o *Options) []any {
 	a := r.Annotations
 	return []any{
 		r.Name, age(r.CreationTimestamp, o), cmp.Or(r.Spec.SignerName, "<none>"), r.Spec.Username, life, condition,
-		orNone(a[state.RequestSite]), orUnknown(a[state.RequestMachine]), orUnknown(a[state.RequestSerial]), orUnknown(a[state.RequestSource]),
+		orNone(a[state.RequestSite]), orUnknown(a[state.RequestMachine]), orUnknown(a[state.RequestSerial]),
+		orUnknown(a[state.RequestSource]),
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 )
 
 func init() {
-	show(state.Pods, columns("Name", "Ready", "Status", "Restarts", "Age", "(w)IP", "(w)Node", "(w)Nominated Node", "(w)Readiness Gates"), podCells)
+	show(state.Pods, columns("Name", "Ready", "Status", "Restarts", "Age", "(w)IP", "(w)Node", "(w)Nominated Node",
+		"(w)Readiness Gates"), podCells)
 }
 
 // PodStatus is the word in which kubectl says how a pod is, such as CrashLoopBackOff.

@@ -12,7 +12,9 @@ import (
 )
 
 func init() {
-	show(state.DeviceReports, columns("Name Board Temperature Power Storage Age (w)Model (w)Processor (w)Kernel (w)Firmware (w)Reset (w)Reported"), reportCells)
+	show(state.DeviceReports, columns(
+		"Name Board Temperature Power Storage Age "+
+			"(w)Model (w)Processor (w)Kernel (w)Firmware (w)Reset (w)Reported"), reportCells)
 }
 
 // A report is what the cells show of a device's hardware report. What a device tells in
@@ -57,7 +59,8 @@ func reportCells(obj state.Object, o *Options) []any {
 	word := func(s string) string { return orUnknown(strings.Join(strings.Fields(bound.Text(s, 64)), " ")) }
 	return []any{
 		d.Name, word(r.Board.Name), r.warmest(), r.power(), r.storage(), age(d.CreationTimestamp, o),
-		word(r.Board.Model), word(r.Host.CPU), word(r.Host.Kernel), word(r.Firmware.Version), word(r.Firmware.Reset), age(d.Reported, o),
+		word(r.Board.Model), word(r.Host.CPU), word(r.Host.Kernel), word(r.Firmware.Version), word(r.Firmware.Reset),
+		age(d.Reported, o),
 	}
 }
 
@@ -80,7 +83,8 @@ func (r *report) power() string {
 	}
 	var now, seen []string
 	for _, p := range []struct{ field, word string }{
-		{"underVoltage", "UnderVoltage"}, {"throttled", "Throttled"}, {"frequencyCapped", "FrequencyCapped"}, {"softTemperature", "SoftTemperatureLimit"},
+		{"underVoltage", "UnderVoltage"}, {"throttled", "Throttled"}, {"frequencyCapped", "FrequencyCapped"},
+		{"softTemperature", "SoftTemperatureLimit"},
 	} {
 		if r.Power[p.field] {
 			now = append(now, p.word)

@@ -25,7 +25,8 @@ func serviceCells(obj state.Object, o *Options) []any {
 	for _, p := range s.Spec.Ports {
 		ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 	}
-	return []any{s.Name, string(s.Spec.Type), orNone(s.Spec.ClusterIP), "<none>", orNone(strings.Join(ports, ",")), age(s.CreationTimestamp, o), "<none>"}
+	return []any{s.Name, string(s.Spec.Type), orNone(s.Spec.ClusterIP), "<none>", orNone(strings.Join(ports, ",")),
+		age(s.CreationTimestamp, o), "<none>"}
 }
 
 func endpointsCells(obj state.Object, o *Options) []any {
@@ -59,7 +60,8 @@ func sliceCells(obj state.Object, o *Options) []any {
 	for _, p := range e.Endpoints {
 		all = append(all, p.Addresses...)
 	}
-	return []any{e.Name, string(e.AddressType), cmp.Or(strings.Join(ports, ","), "<unset>"), cmp.Or(strings.Join(all, ","), "<unset>"), age(e.CreationTimestamp, o)}
+	return []any{e.Name, string(e.AddressType), cmp.Or(strings.Join(ports, ","), "<unset>"),
+		cmp.Or(strings.Join(all, ","), "<unset>"), age(e.CreationTimestamp, o)}
 }
 
 func accountCells(obj state.Object, o *Options) []any {

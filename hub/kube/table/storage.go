@@ -11,14 +11,17 @@ import (
 )
 
 func init() {
-	show(state.Claims, columns("Name", "Status", "Volume", "Capacity", "Access Modes", "StorageClass", "VolumeAttributesClass", "Age", "(w)VolumeMode"), claimCells)
-	show(state.Volumes, columns("Name", "Capacity", "Access Modes", "Reclaim Policy", "Status", "Claim", "StorageClass", "VolumeAttributesClass", "Reason", "Age",
+	show(state.Claims, columns("Name", "Status", "Volume", "Capacity", "Access Modes", "StorageClass",
+		"VolumeAttributesClass", "Age", "(w)VolumeMode"), claimCells)
+	show(state.Volumes, columns("Name", "Capacity", "Access Modes", "Reclaim Policy", "Status", "Claim", "StorageClass",
+		"VolumeAttributesClass", "Reason", "Age",
 		"(w)VolumeMode"), volumeCells)
 	show(state.RuntimeClasses, columns("Name Handler Age"), func(obj state.Object, o *Options) []any {
 		c := obj.(*nodev1.RuntimeClass)
 		return []any{c.Name, c.Handler, age(c.CreationTimestamp, o)}
 	})
-	show(state.StorageClasses, columns("Name Provisioner ReclaimPolicy VolumeBindingMode AllowVolumeExpansion Age"), classCells)
+	show(state.StorageClasses, columns("Name Provisioner ReclaimPolicy VolumeBindingMode AllowVolumeExpansion Age"),
+		classCells)
 }
 
 func claimCells(obj state.Object, o *Options) []any {
@@ -33,7 +36,8 @@ func claimCells(obj state.Object, o *Options) []any {
 		capacity = q.String()
 	}
 	return []any{
-		c.Name, phase, c.Spec.VolumeName, capacity, modes, className(c), orUnset(c.Spec.VolumeAttributesClassName), age(c.CreationTimestamp, o), volumeMode(c.Spec.VolumeMode),
+		c.Name, phase, c.Spec.VolumeName, capacity, modes, className(c), orUnset(c.Spec.VolumeAttributesClassName),
+		age(c.CreationTimestamp, o), volumeMode(c.Spec.VolumeMode),
 	}
 }
 
@@ -48,8 +52,10 @@ func volumeCells(obj state.Object, o *Options) []any {
 	}
 	q := v.Spec.Capacity[corev1.ResourceStorage]
 	return []any{
-		v.Name, q.String(), accessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim, v.Spec.StorageClassName,
-		orUnset(v.Spec.VolumeAttributesClassName), v.Status.Reason, age(v.CreationTimestamp, o), volumeMode(v.Spec.VolumeMode),
+		v.Name, q.String(), accessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim,
+		v.Spec.StorageClassName,
+		orUnset(v.Spec.VolumeAttributesClassName), v.Status.Reason, age(v.CreationTimestamp, o),
+		volumeMode(v.Spec.VolumeMode),
 	}
 }
 
@@ -65,7 +71,8 @@ func classCells(obj state.Object, o *Options) []any {
 	if c.VolumeBindingMode != nil {
 		mode = string(*c.VolumeBindingMode)
 	}
-	return []any{name, c.Provisioner, reclaim, mode, c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion, age(c.CreationTimestamp, o)}
+	return []any{name, c.Provisioner, reclaim, mode, c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion,
+		age(c.CreationTimestamp, o)}
 }
 
 func className(c *corev1.PersistentVolumeClaim) string {
@@ -95,7 +102,8 @@ func accessModes(modes []corev1.PersistentVolumeAccessMode) string {
 	for _, m := range []struct {
 		mode  corev1.PersistentVolumeAccessMode
 		short string
-	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"}} {
+	}{{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteMany, "RWX"},
+		{corev1.ReadWriteOncePod, "RWOP"}} {
 		for _, have := range modes {
 			if have == m.mode {
 				short = append(short, m.short)

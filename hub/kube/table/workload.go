@@ -18,18 +18,22 @@ import (
 )
 
 func init() {
-	show(state.Deployments, columns("Name Ready Up-to-date Available Age (w)Containers (w)Images (w)Selector"), deploymentCells)
-	show(state.ReplicaSets, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"), replicaSetCells)
+	show(state.Deployments, columns("Name Ready Up-to-date Available Age (w)Containers (w)Images (w)Selector"),
+		deploymentCells)
+	show(state.ReplicaSets, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"),
+		replicaSetCells)
 	show(state.DaemonSets, columns("Name", "Desired(i)", "Current(i)", "Ready(i)", "Up-to-date(i)", "Available(i)",
 		"Node Selector", "Age", "(w)Containers", "(w)Images", "(w)Selector"), daemonSetCells)
 	show(state.StatefulSets, columns("Name Ready Age (w)Containers (w)Images"), statefulSetCells)
-	show(state.Controllers, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"), controllerCells)
+	show(state.Controllers, columns("Name Desired(i) Current(i) Ready(i) Age (w)Containers (w)Images (w)Selector"),
+		controllerCells)
 	show(state.PodTemplates, columns("Name", "Containers", "Images", "Pod Labels"), podTemplateCells)
 	show(state.Jobs, columns("Name Status Completions Duration Age (w)Containers (w)Images (w)Selector"), jobCells)
 	show(state.CronJobs, columns("Name", "Schedule", "Timezone", "Suspend(b)", "Active(i)", "Last Schedule", "Age",
 		"(w)Containers", "(w)Images", "(w)Selector"), cronJobCells)
 	show(state.ControllerRevisions, columns("Name Controller Revision Age"), revisionCells)
-	show(state.PodDisruptionBudgets, columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions(i)", "Age"), budgetCells)
+	show(state.PodDisruptionBudgets, columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions(i)", "Age"),
+		budgetCells)
 }
 
 func deploymentCells(obj state.Object, o *Options) []any {
@@ -69,7 +73,8 @@ func daemonSetCells(obj state.Object, o *Options) []any {
 func statefulSetCells(obj state.Object, o *Options) []any {
 	s := obj.(*appsv1.StatefulSet)
 	names, images := containers(s.Spec.Template.Spec.Containers)
-	return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, state.Replicas(s)), age(s.CreationTimestamp, o), names, images}
+	return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, state.Replicas(s)), age(s.CreationTimestamp, o),
+		names, images}
 }
 
 func controllerCells(obj state.Object, o *Options) []any {
@@ -97,7 +102,8 @@ func jobCells(obj state.Object, o *Options) []any {
 		selector = s.String()
 	}
 	names, images := containers(j.Spec.Template.Spec.Containers)
-	return []any{j.Name, jobStatus(j), completions(j), jobDuration(j, o), age(j.CreationTimestamp, o), names, images, selector}
+	return []any{j.Name, jobStatus(j), completions(j), jobDuration(j, o), age(j.CreationTimestamp, o), names, images,
+		selector}
 }
 
 // jobStatus is kubectl's word for the state of a Job.

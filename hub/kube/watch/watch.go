@@ -92,7 +92,8 @@ func (w *Watch) Serve(ctx context.Context, rw http.ResponseWriter, o *internalve
 // run tells what is, where that is asked for, and then what changes, until the
 // client or ctx ends it. Its errors are the client's, who has gone or been told.
 func (w *Watch) run(ctx context.Context, o *internalversion.ListOptions) {
-	if w.Selection.Kind == state.Leases && (w.Selection.Namespace == "" || w.Selection.Namespace == corev1.NamespaceNodeLease) {
+	if w.Selection.Kind == state.Leases &&
+		(w.Selection.Namespace == "" || w.Selection.Namespace == corev1.NamespaceNodeLease) {
 		w.leases = map[string]time.Time{}
 	}
 	initial := o.SendInitialEvents != nil && *o.SendInitialEvents
@@ -263,8 +264,9 @@ func (w *Watch) bookmark(annotations map[string]string) bool {
 	}
 	if w.Form.As == "Table" { // which has no annotations itself: a row carries them
 		o = &metav1.Table{
-			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
-			Rows: []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: some}}},
+			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"},
+			ListMeta: metav1.ListMeta{ResourceVersion: m.ResourceVersion},
+			Rows:     []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Object: some}}},
 		}
 	}
 	body, err := resource.Marshal(w.Form.Versioned(o), w.Form.Media)
@@ -274,7 +276,8 @@ func (w *Watch) bookmark(annotations map[string]string) bool {
 // expired ends the stream of a watcher who is further behind than the history
 // reaches: it has to list again.
 func (w *Watch) expired() {
-	st := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.Rev, w.Fleet.Snapshot().Revision)).Status()
+	st := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.Rev,
+		w.Fleet.Snapshot().Revision)).Status()
 	st.Kind, st.APIVersion = "Status", "v1"
 	body, err := resource.Marshal(&st, w.Form.Media)
 	if err == nil && w.frame("ERROR", body) {

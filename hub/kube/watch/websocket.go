@@ -22,7 +22,8 @@ import (
 var watchProtocols = []string{"base64.binary.k8s.io", "binary.k8s.io"}
 
 // ServeWebSocket runs a watch on a WebSocket until either side or ctx ends it.
-func (w *Watch) ServeWebSocket(ctx context.Context, rw http.ResponseWriter, r *http.Request, o *internalversion.ListOptions) {
+func (w *Watch) ServeWebSocket(ctx context.Context, rw http.ResponseWriter, r *http.Request,
+	o *internalversion.ListOptions) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	websocket.Server{

@@ -53,7 +53,8 @@ func (r *Request) applied(s state.Snapshot, live state.Object, sent body.Body, n
 	case r.Sub != nil:
 		return Step{}, r.missing()
 	case patch.GetUID() != "":
-		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", patch.GetUID()))
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, fmt.Errorf(
+			"uid mismatch: the provided object specified uid %s, and no existing object was found", patch.GetUID()))
 	default:
 		if err := r.MayCreate(); err != nil {
 			return Step{}, err

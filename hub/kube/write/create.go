@@ -98,7 +98,8 @@ func (r *Request) creation(s state.Snapshot, o state.Object, now time.Time, sett
 	}
 	return Step{
 		Changes: append(charges, state.Put(o, r.why("create", o))),
-		Result:  o, Created: true, Warnings: v.Tell(warnings), Audit: v.Audit, base: base, from: s, consulted: admission.Consulted,
+		Result:  o, Created: true, Warnings: v.Tell(warnings), Audit: v.Audit, base: base, from: s,
+		consulted: admission.Consulted,
 	}, nil
 }
 
@@ -119,11 +120,13 @@ func (r *Request) mayLower(live, next state.Object) error {
 // mayOwn refuses other owners of an object to whoever may not delete it, as Kubernetes'
 // OwnerReferencesPermissionEnforcement: owners that are gone take it with them.
 func (r *Request) mayOwn(live, next state.Object) error {
-	if equality.Semantic.DeepEqual(live.GetOwnerReferences(), next.GetOwnerReferences()) || r.Allow("delete", r.Resource.Plural) {
+	if equality.Semantic.DeepEqual(live.GetOwnerReferences(), next.GetOwnerReferences()) ||
+		r.Allow("delete", r.Resource.Plural) {
 		return nil
 	}
 	// The words are Kubernetes' own.
-	return apierrors.NewForbidden(r.Resource.GroupResource(), next.GetName(), fmt.Errorf("cannot set an ownerRef on a resource you can't delete: role %q does not allow it", r.Role))
+	return apierrors.NewForbidden(r.Resource.GroupResource(), next.GetName(), fmt.Errorf(
+		"cannot set an ownerRef on a resource you can't delete: role %q does not allow it", r.Role))
 }
 
 // open tells why nothing can be created in a namespace.
@@ -135,7 +138,8 @@ func (r *Request) open(ns *corev1.Namespace) error {
 		e := apierrors.NewForbidden(r.Resource.GroupResource(), r.Name,
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", r.Namespace))
 		e.ErrStatus.Details.Causes = append(e.ErrStatus.Details.Causes, metav1.StatusCause{
-			Type: corev1.NamespaceTerminatingCause, Message: "namespace " + r.Namespace + " is being terminated", Field: "metadata.namespace",
+			Type: corev1.NamespaceTerminatingCause, Message: "namespace " + r.Namespace + " is being terminated",
+			Field: "metadata.namespace",
 		})
 		return e
 	}

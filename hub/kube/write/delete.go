@@ -46,15 +46,18 @@ func (r *Request) DeleteAll(all []state.Object, o *metav1.DeleteOptions, now tim
 
 // deletion is the change that deletes an object: at once, or, where a finalizer
 // or a device holds it, by a mark. Where that changes nothing, ok is false.
-func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions, now time.Time) (change state.Change, ok bool, err error) {
+func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
+	now time.Time) (change state.Change, ok bool, err error) {
 	if p := o.Preconditions; p != nil {
 		if p.UID != nil && *p.UID != live.GetUID() {
 			return change, false, apierrors.NewConflict(r.Resource.GroupResource(), live.GetName(), fmt.Errorf(
-				"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, live.GetUID()))
+				"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted "+
+					"and then recreated", *p.UID, live.GetUID()))
 		}
 		if p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion() {
 			return change, false, apierrors.NewConflict(r.Resource.GroupResource(), live.GetName(), fmt.Errorf(
-				"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
+				"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object "+
+					"might have been modified", *p.ResourceVersion, live.GetResourceVersion()))
 		}
 	}
 	why := r.why("delete", live)
@@ -81,14 +84,16 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions, now time.
 			return change, false, nil
 		}
 		if state.Immortal(next.Name) {
-			return change, false, apierrors.NewForbidden(r.Resource.GroupResource(), next.Name, errors.New("this namespace may not be deleted"))
+			return change, false, apierrors.NewForbidden(r.Resource.GroupResource(), next.Name,
+				errors.New("this namespace may not be deleted"))
 		}
 		mark(next, now)
 		next.Status.Phase = corev1.NamespaceTerminating
 		return state.Put(next, why), true, nil
 	}
 	if r.Resource.State == state.PriorityClasses && state.SystemClass(live.GetName()) != nil {
-		return change, false, apierrors.NewForbidden(r.Resource.GroupResource(), live.GetName(), errors.New("this is a system priority class and cannot be deleted"))
+		return change, false, apierrors.NewForbidden(r.Resource.GroupResource(), live.GetName(),
+			errors.New("this is a system priority class and cannot be deleted"))
 	}
 	if len(next.GetFinalizers()) == 0 {
 		return state.Remove(live, why), true, nil

@@ -51,7 +51,8 @@ func (a *Managers) of(r *resource.Resource, sub string) (*managedfields.FieldMan
 	if err != nil {
 		return nil, err
 	}
-	m, err := managedfields.NewDefaultFieldManager(tc, resource.Scheme, a, resource.Scheme, r.GroupVersionKind, r.GroupVersion(), sub, resets(r, sub))
+	m, err := managedfields.NewDefaultFieldManager(tc, resource.Scheme, a, resource.Scheme, r.GroupVersionKind,
+		r.GroupVersion(), sub, resets(r, sub))
 	if err != nil {
 		return nil, fmt.Errorf("keep the managed fields of %s: %w", r.Plural, err)
 	}
@@ -72,7 +73,8 @@ func resets(r *resource.Resource, sub string) map[fieldpath.APIVersion]fieldpath
 	case sub == "status":
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"))
 	case sub == "approval":
-		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"), fieldpath.MakePathOrDie("metadata", "annotations"), fieldpath.MakePathOrDie("status", "certificate"))
+		set = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "labels"),
+			fieldpath.MakePathOrDie("metadata", "annotations"), fieldpath.MakePathOrDie("status", "certificate"))
 	case r.Sub("status") != nil && r.State != state.Nodes:
 		set = fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
 	default:

@@ -83,7 +83,8 @@ func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType)
 		next.SetNamespace("")
 	}
 	if next.GetName() != live.GetName() || next.GetNamespace() != live.GetNamespace() {
-		return nil, nil, apierrors.NewBadRequest("the patch changes metadata.name or metadata.namespace: those are fixed; create another object instead")
+		return nil, nil, apierrors.NewBadRequest(
+			"the patch changes metadata.name or metadata.namespace: those are fixed; create another object instead")
 	}
 	return next, warnings, nil
 }
@@ -93,7 +94,8 @@ func (r *Request) patched(live state.Object, patch []byte, kind types.PatchType)
 func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is []byte, err error) {
 	defer func() { // the libraries panic at what they do not expect, such as a list as the key of an entry
 		if p := recover(); p != nil {
-			is, err = nil, unprocessable(fmt.Sprintf("it has a list, an object or nothing where a plain value is expected (%v)", p))
+			is, err = nil, unprocessable(fmt.Sprintf("it has a list, an object or nothing where a plain value is expected (%v)",
+				p))
 		}
 	}()
 	if err := bound.JSON(patch, nil); err != nil {
@@ -106,11 +108,13 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is
 			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 		}
 		if len(p) > maxPatchOperations {
-			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(p)))
+			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+				"The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(p)))
 		}
 		if work := len(p) * (len(was) + len(patch)); work > maxPatchBytes {
 			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-				"%d operations on an object of %d bytes, with a patch of %d bytes, are too much work: send fewer operations, or the whole object", len(p), len(was), len(patch)))
+				"%d operations on an object of %d bytes, with a patch of %d bytes, are too much work: send fewer operations, "+
+					"or the whole object", len(p), len(was), len(patch)))
 		}
 		is, err = p.Apply(was)
 		var tooBig *jsonpatch.AccumulatedCopySizeError
@@ -136,14 +140,16 @@ func patchJSON(was, patch []byte, kind types.PatchType, like runtime.Object) (is
 	}
 	var tree any
 	if err := json.Unmarshal(patch, &tree); err == nil && entries(tree) > maxPatchEntries {
-		return nil, apierrors.NewRequestEntityTooLargeError("the lists of the patch have too many entries to be merged: send a JSON merge patch, which replaces lists, or the whole object")
+		return nil, apierrors.NewRequestEntityTooLargeError("the lists of the patch have too many entries to be merged: " +
+			"send a JSON merge patch, which replaces lists, or the whole object")
 	}
 	is, err = strategicpatch.StrategicMergePatch(was, patch, like)
 	switch {
 	case err == nil:
 		return is, nil
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
-		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
 		return nil, apierrors.NewBadRequest(err.Error())
 	}

@@ -27,11 +27,14 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 	case binding.ResourceVersion != "" && binding.ResourceVersion != p.ResourceVersion:
 		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errModified)
 	case p.Spec.NodeName != "":
-		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errors.New("pod "+r.Name+" is already assigned to node \""+p.Spec.NodeName+"\""))
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name,
+			errors.New("pod "+r.Name+" is already assigned to node \""+p.Spec.NodeName+"\""))
 	case p.DeletionTimestamp != nil:
-		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errors.New("pod "+r.Name+" is being deleted, cannot be assigned to a host"))
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name,
+			errors.New("pod "+r.Name+" is being deleted, cannot be assigned to a host"))
 	case len(p.Spec.SchedulingGates) > 0:
-		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errors.New("pod "+r.Name+" has non-empty .spec.schedulingGates"))
+		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name,
+			errors.New("pod "+r.Name+" has non-empty .spec.schedulingGates"))
 	case s.Node(node) == nil:
 		return Step{}, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, node)
 	}
@@ -40,12 +43,14 @@ func (r *Request) Bind(s state.Snapshot, binding *corev1.Binding, now time.Time)
 		return Step{}, err
 	}
 	next.Spec.NodeName = node
-	state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, state.Ceil(now).Time)
-	return Step{Changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+r.User)}, Result: next}, nil
+	state.SetPodCondition(next, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+		state.Ceil(now).Time)
+	return Step{Changes: []state.Change{state.Put(next, "bind "+state.Display(p)+" to "+node+": asked by "+r.User)},
+		Result: next}, nil
 }
 
-// bound gives a pod the labels and annotations of what binds it, as Kubernetes does: a scheduler of its own
-// says with them what it has chosen.
+// bound gives a pod the labels and annotations of what binds it, as Kubernetes does: a scheduler of
+// its own says with them what it has chosen.
 func (r *Request) bound(next, p *corev1.Pod, binding *corev1.Binding) error {
 	if len(binding.Labels)+len(binding.Annotations) == 0 {
 		return nil
@@ -82,7 +87,8 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 	change.Why = "evict " + state.Display(p) + " from " + p.Spec.NodeName + ": asked by " + r.User
 	if gone, isPod := change.Object.(*corev1.Pod); isPod && !change.Delete {
 		state.SetPodCondition(gone, corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
+			Message: "Eviction API: evicting",
 		}, now)
 	}
 	st.Changes, st.Result = []state.Change{change}, change.Object
@@ -99,7 +105,8 @@ func permit(s state.Snapshot, p *corev1.Pod, now time.Time) error {
 		return nil
 	case h.Several:
 		//lint:ignore ST1005 the words of Kubernetes
-		return apierrors.NewInternalError(errors.New("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."))
+		return apierrors.NewInternalError(errors.New(
+			"This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."))
 	}
 	e := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: h.String()}}

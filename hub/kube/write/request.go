@@ -77,7 +77,8 @@ func (st *Step) Stands(s state.Snapshot) bool {
 	return st.base != nil
 }
 
-// Stable tells whether the step knows what it was made from: any other is made anew on each snapshot.
+// Stable tells whether the step knows what it was made from: any other is made anew on each
+// snapshot.
 func (st *Step) Stable() bool { return st.base != nil }
 
 // key is where the object of the request is kept.
@@ -114,7 +115,8 @@ func (r *Request) why(verb string, o state.Object) string {
 	return fmt.Sprintf("%s %s %s: asked by %s", verb, what, state.Display(o), r.User)
 }
 
-var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+var errModified = errors.New(
+	"the object has been modified; please apply your changes to the latest version and try again")
 
 // anyVersion tells whether the resourceVersion of an object that is sent asks for none: Kubernetes
 // reads it as a number, and none of an object is 0.
@@ -129,7 +131,8 @@ func (r *Request) Place(o state.Object) error {
 			o.SetNamespace(r.Namespace)
 		case r.Namespace:
 		default:
-			return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+			return apierrors.NewBadRequest(
+				"the namespace of the provided object does not match the namespace sent on the request")
 		}
 	} else {
 		o.SetNamespace("")
@@ -138,12 +141,14 @@ func (r *Request) Place(o state.Object) error {
 		switch o.GetName() {
 		case "":
 			if r.Verb == "update" { // what is sent takes the whole place: it has to say whose
-				return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", r.Name))
+				return apierrors.NewBadRequest(fmt.Sprintf(
+					"the name of the object (%s based on URL) was undeterminable: name must be provided", r.Name))
 			}
 			o.SetName(r.Name)
 		case r.Name:
 		default:
-			return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", o.GetName(), r.Name))
+			return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)",
+				o.GetName(), r.Name))
 		}
 	}
 	return nil

@@ -25,7 +25,8 @@ func ScaleOf(o state.Object) *scalev1.Scale {
 	sc := &scalev1.Scale{
 		TypeMeta: metav1.TypeMeta{Kind: "Scale", APIVersion: scalev1.SchemeGroupVersion.String()},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
+			Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+			CreationTimestamp: m.CreationTimestamp,
 		},
 	}
 	switch o := o.(type) {
@@ -60,7 +61,8 @@ func setReplicas(o state.Object, n int32) {
 
 // Scale is the step that sets how many pods a workload wants: to what is sent, or, where that is
 // nil, to what a patch of that kind makes of it.
-func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, kind types.PatchType, now time.Time) (Step, error) {
+func (r *Request) Scale(s state.Snapshot, sent *scalev1.Scale, patch body.Body, kind types.PatchType,
+	now time.Time) (Step, error) {
 	live := r.live(s)
 	if live == nil {
 		return Step{}, r.missing()
@@ -106,7 +108,8 @@ func (r *Request) scaleApplied(sc *scalev1.Scale) body.Body {
 	return body.Body{Text: b, Media: resource.MediaJSON, Data: b}
 }
 
-func (r *Request) patchedScale(was *scalev1.Scale, patch []byte, kind types.PatchType) (*scalev1.Scale, []string, error) {
+func (r *Request) patchedScale(was *scalev1.Scale, patch []byte,
+	kind types.PatchType) (*scalev1.Scale, []string, error) {
 	b, err := json.Marshal(was)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode a scale for a patch: %w", err)

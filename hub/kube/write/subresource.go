@@ -20,7 +20,8 @@ func decided(live, sent *certv1.CertificateSigningRequest, now time.Time) state.
 	next := live.DeepCopy()
 	next.Status.Conditions = nil
 	for _, c := range sent.DeepCopy().Status.Conditions {
-		c.LastUpdateTime, c.LastTransitionTime = metav1.NewTime(now.UTC().Truncate(time.Second)), metav1.NewTime(now.UTC().Truncate(time.Second))
+		c.LastUpdateTime, c.LastTransitionTime = metav1.NewTime(now.UTC().Truncate(time.Second)),
+			metav1.NewTime(now.UTC().Truncate(time.Second))
 		for _, have := range live.Status.Conditions {
 			if have.Type == c.Type && have.Status == c.Status {
 				c.LastUpdateTime, c.LastTransitionTime = have.LastUpdateTime, have.LastTransitionTime
@@ -48,9 +49,11 @@ func (r *Request) mayDebug(s state.Snapshot, next, live *corev1.Pod) error {
 		return nil
 	}
 	n := s.Node(live.Spec.NodeName)
-	if n == nil || n.Status.NodeInfo.KubeletVersion == "" || slices.Contains(n.Status.DeclaredFeatures, fleet.FeatureEphemeralContainers) {
+	if n == nil || n.Status.NodeInfo.KubeletVersion == "" ||
+		slices.Contains(n.Status.DeclaredFeatures, fleet.FeatureEphemeralContainers) {
 		return nil
 	}
 	return apierrors.NewForbidden(r.Resource.GroupResource(), r.Name, errors.New(
-		"the agent of node "+n.Name+" does not know ephemeral containers: update flotilla-device there, or use kubectl exec, or kubectl debug --copy-to"))
+		"the agent of node "+n.Name+" does not know ephemeral containers: update flotilla-device there, or use "+
+			"kubectl exec, or kubectl debug --copy-to"))
 }

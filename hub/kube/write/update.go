@@ -46,7 +46,8 @@ func (r *Request) Update(s state.Snapshot, o state.Object, now time.Time) (Step,
 func (r *Request) replacement(s state.Snapshot, live, next state.Object, now time.Time) (Step, error) {
 	switch rv := next.GetResourceVersion(); {
 	case anyVersion(rv) && r.Resource.Row.Conditional:
-		return Step{}, r.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"))
+		return Step{}, r.invalid(field.Invalid(field.NewPath("metadata", "resourceVersion"), 0,
+			"must be specified for an update"))
 	case !anyVersion(rv) && rv != live.GetResourceVersion():
 		return Step{}, apierrors.NewConflict(r.Resource.GroupResource(), r.Name, errModified)
 	}
@@ -165,7 +166,8 @@ func (r *Request) limited(s state.Snapshot, live, next state.Object, now time.Ti
 	return next, nil
 }
 
-// admit returns what is to be said of next, and what is wrong with it, by the path that it comes by.
+// admit returns what is to be said of next, and what is wrong with it, by the path that it comes
+// by.
 func (r *Request) admit(s state.Snapshot, live, next state.Object) (warnings []string, errs field.ErrorList) {
 	switch r.sub() {
 	case "resize":
