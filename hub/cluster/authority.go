@@ -33,7 +33,9 @@ func Authority(ctx context.Context, from interface {
 
 // ShareAuthority opens the authority of these files, which the hubs of the database share, and stores
 // every change of it there. nil: the first hub gives the others its own.
-func ShareAuthority(ctx context.Context, st *store.Store, cfg config.Config, files map[string][]byte) (*pki.Authority, error) {
+func ShareAuthority(
+	ctx context.Context, st *store.Store, cfg config.Config, files map[string][]byte,
+) (*pki.Authority, error) {
 	id, err := st.HubID(ctx)
 	if err != nil {
 		return nil, err

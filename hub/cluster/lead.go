@@ -47,7 +47,9 @@ func (l *Lead) Beat(st *store.Store) { l.beat(st) }
 
 // Fleet returns the fleet as the standby has followed it, and what of it had to be mended; false: it is
 // not what the database holds.
-func (l *Lead) Fleet(ctx context.Context, st *store.Store, began time.Time) (s state.Snapshot, mended []state.Change, ok bool) {
+func (l *Lead) Fleet(
+	ctx context.Context, st *store.Store, began time.Time,
+) (s state.Snapshot, mended []state.Change, ok bool) {
 	if l.fleet == nil {
 		return s, nil, false
 	}
@@ -81,14 +83,16 @@ func (l *Lead) KeepAddress(ctx context.Context, st *store.Store) {
 // ServePeers answers the requests that standbys pass on.
 func (l *Lead) ServePeers(ctx context.Context, open *sync.WaitGroup, next http.Handler, config *tls.Config) error {
 	s := peerServer(peer.Accept(next, l.standbys.hear))
-	s.ErrorLog, s.BaseContext = slog.NewLogLogger(l.log.Handler(), slog.LevelDebug), func(net.Listener) context.Context { return ctx }
+	s.ErrorLog, s.BaseContext = slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
+		func(net.Listener) context.Context { return ctx }
 	return listen.ServeUntil(ctx, open, s, func() error { return s.Serve(peer.Listen(l.Peer, config)) })
 }
 
 // peerServer serves other hubs, which bound their clients themselves.
 func peerServer(next http.Handler) *http.Server {
 	return &http.Server{
-		Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10, ConnContext: listen.One,
+		Handler: next, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
+		ConnContext: listen.One,
 	}
 }
 

@@ -153,7 +153,9 @@ func (m *Member) Run(ctx context.Context) (err error) {
 
 func (m *Member) storeOptions() store.Options {
 	cfg := m.c.Config
-	return store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: m.c.Version, Log: m.log, AuditKept: cfg.AuditRetention}
+	return store.Options{
+		Dir: cfg.DataDir, Database: cfg.Database, Version: m.c.Version, Log: m.log, AuditKept: cfg.AuditRetention,
+	}
 }
 
 // open opens the database, however long that takes; nil: ctx has ended.
@@ -174,7 +176,8 @@ func (m *Member) open(ctx context.Context) (*store.Standby, error) {
 			return s, nil
 		case ctx.Err() != nil:
 			return nil, nil
-		case errors.Is(err, store.ErrLocked) && (busy.IsZero() || time.Since(busy) < 20*time.Second): // another hub is making the database
+		// another hub is making the database
+		case errors.Is(err, store.ErrLocked) && (busy.IsZero() || time.Since(busy) < 20*time.Second):
 			if busy.IsZero() {
 				busy = time.Now()
 			}
@@ -216,7 +219,9 @@ func (m *Member) stand(ctx context.Context, s *store.Standby) (*Lead, error) {
 	g.Go(func() error { return panics.Keep(sub, "standby", m.announce) })
 	if m.c.Socket != "" {
 		g.Go(func() error {
-			return panics.Keep(sub, "socket", func(ctx context.Context) error { return socket.Serve(ctx, m.c.Socket, m.orders(f)) })
+			return panics.Keep(sub, "socket", func(ctx context.Context) error {
+				return socket.Serve(ctx, m.c.Socket, m.orders(f))
+			})
 		})
 	}
 	var at *Lead
@@ -318,10 +323,13 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			told = row
 		}
 		if b.Lives() && row.Address == m.address() {
-			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
+			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give "+
+				"each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
 		}
 		if b.Decide(m.clock()) == leader.Take {
-			at := &Lead{Member: store.Member{Name: m.name, Address: m.address()}, cfg: m.c.Config, log: m.log, fleet: f, before: b.Row}
+			at := &Lead{
+				Member: store.Member{Name: m.name, Address: m.address()}, cfg: m.c.Config, log: m.log, fleet: f, before: b.Row,
+			}
 			at.address.Store(&at.Member.Address)
 			short, cancel := context.WithTimeout(ctx, leader.Lease)
 			token, err := s.Take(short, b.Row, at.Member)
@@ -329,7 +337,8 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			if err == nil {
 				at.Member.Token = token
 				m.passer.Lead("", "") // what was passed on to another hub ends
-				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent", (m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
+				m.log.Info("this hub leads from now on", "token", token, "before", b.Row.Holder, "silent",
+					(m.clock() - b.Changed).Round(time.Millisecond), "left", b.Row.Left)
 				return at, nil
 			}
 			m.log.Info("this hub does not take the lead", "err", err)

@@ -36,10 +36,14 @@ type reads struct {
 }
 
 func (m *Member) reads(s *store.Standby, authority *pki.Authority, f *follower) *reads {
-	guard := access.New(access.Options{Store: s.People(), Authority: authority, Log: m.log, Now: authority.Now, Fleet: noFleet{}})
+	guard := access.New(access.Options{
+		Store: s.People(), Authority: authority, Log: m.log, Now: authority.Now, Fleet: noFleet{},
+	})
 	return &reads{
 		guard: guard, fleet: f, leader: m.passer.Leader, next: m.passer, metrics: metrics.Standby(m.c.Version, f),
-		api: kube.New(kube.Config{Fleet: followed{f}, Leases: noLeases{}, Access: guard, Settings: m.c.Settings, Version: m.c.Version, Log: m.log}),
+		api: kube.New(kube.Config{
+			Fleet: followed{f}, Leases: noLeases{}, Access: guard, Settings: m.c.Settings, Version: m.c.Version, Log: m.log,
+		}),
 	}
 }
 

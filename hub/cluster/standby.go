@@ -92,7 +92,8 @@ func (m *Member) serveWith(ctx context.Context, s *store.Standby, f *follower, f
 		_ = reads.guard.RunRights(sub)
 	}()
 	return listen.ServeHTTPS(sub, &m.answering, &http.Server{
-		Handler: m.handler(server, reads), TLSConfig: authority.HTTPS(server), ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
+		Handler: m.handler(server, reads), TLSConfig: authority.HTTPS(server),
+		ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}, m.https.open())
 }
 

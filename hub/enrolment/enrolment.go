@@ -50,7 +50,8 @@ func (e Enrolments) Enrol(ctx context.Context, en access.Enrolment) error {
 			return nil, fmt.Errorf("%w: the enrolment of its key has just ended: %s", access.ErrRefused, d.Reason)
 		}
 		if rec.Key != en.Key { // another device: the old one's boot has no say any more
-			changes = append(changes, node.Dismiss(s, rec, "join token "+en.Token, fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now)...)
+			changes = append(changes, node.Dismiss(s, rec, "join token "+en.Token,
+				fmt.Sprintf("node %s is another device now, machine %s", en.Node, en.MachineID), now)...)
 			node.Retire(rec)
 			node.Replaced(rec)
 			rec.MachineID, rec.Conflict = en.MachineID, ""

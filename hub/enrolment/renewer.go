@@ -105,7 +105,8 @@ func (r *Renewer) Run(ctx context.Context) error {
 			if asked >= renewMost || !r.Broker.Online(node) {
 				continue
 			}
-			if err := r.Broker.Request(node, strings.ToLower(ulid.Make().String()), wire.Request{Type: wire.RequestRenew}); err != nil {
+			if err := r.Broker.Request(node, strings.ToLower(ulid.Make().String()),
+				wire.Request{Type: wire.RequestRenew}); err != nil {
 				r.Log.Debug("ask for a renewal", "node", node, "err", err)
 				continue
 			}
@@ -127,15 +128,20 @@ func (r *Renewer) Order(what string) (string, error) {
 		if err := r.Authority.RotateRoot(); err != nil {
 			return "", err
 		}
-		return "The root is new; the former one stays trusted until `flotilla-hub ca revoke`.\nConnected devices learn of it within a minute or two, others when they come. Join tokens made until now are refused: make new ones.\nKubeconfigs work until the revocation: give out new ones before it.", nil
+		return "The root is new; the former one stays trusted until `flotilla-hub ca revoke`.\nConnected devices learn of " +
+			"it within a minute or two, others when they come. Join tokens made until now are refused: make new " +
+			"ones.\nKubeconfigs work until the revocation: give out new ones before it.", nil
 	case "rotate-intermediate":
 		if err := r.Authority.RotateIntermediate(); err != nil {
 			return "", err
 		}
-		return "The intermediate is new; certificates of the former one are good until `flotilla-hub ca revoke`.\nConnected devices get new ones within a minute or two. Join tokens stay good; give out new kubeconfigs before the revocation.", nil
+		return "The intermediate is new; certificates of the former one are good until `flotilla-hub ca " +
+			"revoke`.\nConnected devices get new ones within a minute or two. Join tokens stay good; give out new " +
+			"kubeconfigs before the revocation.", nil
 	case "revoke", "revoke-force":
 		if n := len(waiting); n > 0 && what == "revoke" {
-			return "", fmt.Errorf("%d devices have not renewed since the rotation, such as %s: they would have to join again by hand; wait for them, or say --force", n, strings.Join(waiting[:min(n, 5)], ", "))
+			return "", fmt.Errorf("%d devices have not renewed since the rotation, such as %s: they would have to join again "+
+				"by hand; wait for them, or say --force", n, strings.Join(waiting[:min(n, 5)], ", "))
 		}
 		if err := r.Authority.Revoke(); err != nil {
 			return "", err
@@ -143,7 +149,8 @@ func (r *Renewer) Order(what string) (string, error) {
 		for _, node := range waiting {
 			r.Broker.Disconnect(node)
 		}
-		return fmt.Sprintf("Only the present root and intermediate are trusted now. %d devices have to join again.", len(waiting)), nil
+		return fmt.Sprintf("Only the present root and intermediate are trusted now. %d devices have to join again.",
+			len(waiting)), nil
 	}
 	return "", fmt.Errorf("unknown order %q", what)
 }
@@ -152,7 +159,8 @@ func (r *Renewer) describe(waiting []string) string {
 	st := r.Authority.Status()
 	var b strings.Builder
 	fmt.Fprintf(&b, "Root: until %s, pin %s\n", st.Root.NotAfter.Format(time.DateOnly), r.Authority.Pin())
-	fmt.Fprintf(&b, "Intermediate: since %s, until %s\n", st.Signed.Format(time.DateTime), st.Intermediate.NotAfter.Format(time.DateOnly))
+	fmt.Fprintf(&b, "Intermediate: since %s, until %s\n", st.Signed.Format(time.DateTime),
+		st.Intermediate.NotAfter.Format(time.DateOnly))
 	if st.Protected {
 		b.WriteString("Keys: protected by a passphrase\n")
 	} else {
@@ -165,7 +173,8 @@ func (r *Renewer) describe(waiting []string) string {
 	if st.Former != nil {
 		fmt.Fprintf(&b, "The former root is trusted until `flotilla-hub ca revoke`.\n")
 	}
-	fmt.Fprintf(&b, "%d former intermediates are trusted until `flotilla-hub ca revoke`.\n%d devices have not renewed since", st.Olds, len(waiting))
+	fmt.Fprintf(&b, "%d former intermediates are trusted until `flotilla-hub ca revoke`.\n%d devices have not renewed "+
+		"since", st.Olds, len(waiting))
 	for i, node := range waiting[:min(len(waiting), 20)] {
 		b.WriteString(map[bool]string{true: ": ", false: ", "}[i == 0] + node)
 	}

@@ -32,7 +32,8 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 		if !a.Begin {
 			return v, access.ErrNoRequest
 		}
-		if _, err := e.Loop.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) { return began(s, a, now) }); err != nil {
+		begin := func(s state.Snapshot, now time.Time) ([]state.Change, error) { return began(s, a, now) }
+		if _, err := e.Loop.Do(ctx, begin); err != nil {
 			return v, err
 		}
 		if s, v.Begun = e.Loop.Snapshot(), true; requestAt(s, r.Name) == nil {
@@ -46,7 +47,8 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 		v.Approved = true
 	case state.RequestDenied:
 		v.Denied = "an administrator said no; delete the request to let the device ask again"
-		if c := state.RequestCondition(have, certv1.CertificateDenied); c != nil && c.Message != "" && c.Reason != "KubectlDeny" && c.Reason != "AdminPage" {
+		if c := state.RequestCondition(have, certv1.CertificateDenied); c != nil && c.Message != "" &&
+			c.Reason != "KubectlDeny" && c.Reason != "AdminPage" {
 			v.Denied = bound.Text(c.Message, 500)
 		}
 	}
@@ -57,7 +59,8 @@ func (e Enrolments) Await(ctx context.Context, a access.Applicant) (v access.Ver
 // a key, as long as it comes with the same token.
 func denied(s state.Snapshot, a access.Applicant) *joinRequest {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
-		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == state.TokenUser(a.Token) && state.DecisionOn(r) == state.RequestDenied {
+		if r.Annotations[state.RequestKey] == a.Key && r.Spec.Username == state.TokenUser(a.Token) &&
+			state.DecisionOn(r) == state.RequestDenied {
 			return r
 		}
 	}
@@ -74,29 +77,36 @@ func began(s state.Snapshot, a access.Applicant, now time.Time) (changes []state
 		case have.Name == r.Name && have.Annotations[state.RequestKey] == a.Key:
 			return nil, nil
 		case have.Name == r.Name:
-			return nil, fmt.Errorf("%w: another key waits as %s; choose another name with --node-name", access.ErrRefused, r.Name)
+			return nil, fmt.Errorf("%w: another key waits as %s; choose another name with --node-name", access.ErrRefused,
+				r.Name)
 		case have.Annotations[state.RequestKey] == a.Key:
-			changes = append(changes, state.Remove(have, fmt.Sprintf("end request %s: its device asks for something else now, as %s", have.Name, r.Name)))
+			changes = append(changes, state.Remove(have, fmt.Sprintf("end request %s: its device asks for something else "+
+				"now, as %s", have.Name, r.Name)))
 			continue
 		}
 		all++
-		if d := state.DecisionOn(have); have.Spec.Username == r.Spec.Username && (d == state.RequestPending || d == state.RequestApproved) {
+		if d := state.DecisionOn(have); have.Spec.Username == r.Spec.Username &&
+			(d == state.RequestPending || d == state.RequestApproved) {
 			with++
 		}
 	}
 	switch {
 	case with >= a.Left && a.Left <= 0:
-		return nil, fmt.Errorf("%w: token %s is used up; make a new one on the hub with `flotilla-hub token create`", access.ErrRefused, a.Token)
+		return nil, fmt.Errorf("%w: token %s is used up; make a new one on the hub with `flotilla-hub token create`",
+			access.ErrRefused, a.Token)
 	case with >= a.Left:
-		return nil, fmt.Errorf("%w: as many devices wait for approval as token %s has uses left (%d); deny or delete the request of one, or make a new token with `flotilla-hub token create`", access.ErrRefused, a.Token, a.Left)
+		return nil, fmt.Errorf("%w: as many devices wait for approval as token %s has uses left (%d); deny or delete the "+
+			"request of one, or make a new token with `flotilla-hub token create`", access.ErrRefused, a.Token, a.Left)
 	case all >= state.MaxRequests:
 		return nil, access.ErrBusy
 	}
 	if _, errs := admission.Admit(r, nil, admission.Settings{}); len(errs) > 0 {
 		return nil, fmt.Errorf("%w: %w", access.ErrInvalid, errs.ToAggregate())
 	}
-	who := fmt.Sprintf("machine %s, serial number %s, from %s", unknown(a.MachineID), unknown(r.Annotations[state.RequestSerial]), a.Source)
-	return append(changes, state.Put(r, fmt.Sprintf("node %s (%s) asks to join site %s and waits for approval", a.Node, who, a.Site)).Event("WaitsForApproval")), nil
+	who := fmt.Sprintf("machine %s, serial number %s, from %s", unknown(a.MachineID),
+		unknown(r.Annotations[state.RequestSerial]), a.Source)
+	return append(changes, state.Put(r, fmt.Sprintf("node %s (%s) asks to join site %s and waits for approval", a.Node,
+		who, a.Site)).Event("WaitsForApproval")), nil
 }
 
 func unknown(s string) string {
@@ -146,7 +156,8 @@ func issued(s state.Snapshot, en access.Enrolment) (changes []state.Change, err 
 		return nil, nil
 	}
 	r := requestAt(s, en.Request)
-	if r == nil || r.Annotations[state.RequestKey] != en.Key || state.DecisionOn(r) != state.RequestApproved && state.DecisionOn(r) != state.RequestIssued {
+	if r == nil || r.Annotations[state.RequestKey] != en.Key ||
+		state.DecisionOn(r) != state.RequestApproved && state.DecisionOn(r) != state.RequestIssued {
 		return nil, fmt.Errorf("%w: request %s ended a moment ago", access.ErrRefused, en.Request)
 	}
 	r = r.DeepCopy()
@@ -160,7 +171,8 @@ func (e Enrolments) Withdraw(ctx context.Context, key, token, why string) error 
 	find := func(s state.Snapshot) (found []state.Change) {
 		for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 			d := state.DecisionOn(r)
-			if r.Annotations[state.RequestKey] == key && r.Spec.Username == state.TokenUser(token) && (d == state.RequestPending || d == state.RequestApproved) {
+			if r.Annotations[state.RequestKey] == key && r.Spec.Username == state.TokenUser(token) &&
+				(d == state.RequestPending || d == state.RequestApproved) {
 				found = append(found, state.Remove(r, fmt.Sprintf("end request %s: %s", r.Name, why)))
 			}
 		}

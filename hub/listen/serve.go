@@ -31,7 +31,8 @@ func CheckHost(header http.Header, r *http.Request, names []string) (code int, w
 		return http.StatusBadRequest, "the request's Host is an address with a zone: leave out what is behind the %\n"
 	}
 	if err != nil && !slices.Contains(names, host) {
-		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or start it with --advertise-address\n", host)
+		return http.StatusMisdirectedRequest, fmt.Sprintf("this hub is not %.100q: open it under one of its own names, or "+
+			"start it with --advertise-address\n", host)
 	}
 	if err != nil && r.TLS != nil && host != "localhost" { // which others serve, too; and addresses cannot have it
 		header.Set("Strict-Transport-Security", "max-age=2592000") // 30 days; names below are others' business

@@ -37,44 +37,82 @@ type Sources struct {
 type hubCollector struct{ Sources }
 
 var (
-	metricNodes     = prometheus.NewDesc("flotilla_nodes", "Nodes by site and by what they mean for its state.", []string{"site", "state"}, nil)
-	metricSite      = prometheus.NewDesc("flotilla_site_state", "1 for the disruption state that a site is in.", []string{"site", "state"}, nil)
-	metricWaiting   = prometheus.NewDesc("flotilla_site_waiting_nodes", "Not-ready nodes of a site that wait for their NoExecute taint.", []string{"site"}, nil)
+	metricNodes = prometheus.NewDesc("flotilla_nodes", "Nodes by site and by what they mean for its state.",
+		[]string{"site", "state"}, nil)
+	metricSite = prometheus.NewDesc("flotilla_site_state", "1 for the disruption state that a site is in.",
+		[]string{"site", "state"}, nil)
+	metricWaiting = prometheus.NewDesc("flotilla_site_waiting_nodes",
+		"Not-ready nodes of a site that wait for their NoExecute taint.", []string{"site"}, nil)
 	metricObjects   = prometheus.NewDesc("flotilla_objects", "Objects that the hub keeps, by kind.", []string{"kind"}, nil)
 	metricRevision  = prometheus.NewDesc("flotilla_revision", "Revision of the newest change.", nil, nil)
 	metricPasses    = prometheus.NewDesc("flotilla_passes_total", "Looks of the control loop.", nil, nil)
 	metricCommits   = prometheus.NewDesc("flotilla_commits_total", "Transactions written to the database.", nil, nil)
-	metricUnsettled = prometheus.NewDesc("flotilla_unsettled_passes_total", "Looks in which the hub's rules found no end; everything was looked at again. Each is a mistake of the hub.", nil, nil)
+	metricUnsettled = prometheus.NewDesc("flotilla_unsettled_passes_total",
+		"Looks in which the hub's rules found no end; everything was looked at again. Each is a mistake of the hub.", nil,
+		nil)
 	metricSessions  = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
-	metricConns     = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, identified or not.", nil, nil)
-	metricMessages  = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"}, nil)
-	metricRefused   = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.", []string{"reason"}, nil)
-	metricOffences  = prometheus.NewDesc("flotilla_mqtt_offences_total", "Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
-	metricDropped   = prometheus.NewDesc("flotilla_mqtt_dropped_total", "Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
+	metricConns    = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, identified or not.", nil,
+		nil)
+	metricMessages = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"},
+		nil)
+	metricRefused = prometheus.NewDesc("flotilla_mqtt_refused_connections_total", "MQTT connections refused, by reason.",
+		[]string{"reason"}, nil)
+	metricOffences = prometheus.NewDesc("flotilla_mqtt_offences_total",
+		"Messages and subscriptions of devices that were not theirs to send, by kind.", []string{"kind"}, nil)
+	metricDropped = prometheus.NewDesc("flotilla_mqtt_dropped_total",
+		"Messages to devices that were not sent, by reason; the next lease asks for them again.", []string{"reason"}, nil)
 	metricObservers = prometheus.NewDesc("flotilla_mqtt_observers", "MQTT observers connected now.", nil, nil)
-	metricObserved  = prometheus.NewDesc("flotilla_mqtt_observed_total", "MQTT messages for observers: sent, or dropped because an observer reads too slowly.", []string{"result"}, nil)
-	metricBroker    = prometheus.NewDesc("flotilla_broker_connected", "1 while the hub is connected to the broker of --broker, 0 while it hears no device; not there without one.", nil, nil)
-	metricUnstored  = prometheus.NewDesc("flotilla_mqtt_unremembered_total", "Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
-	metricSlow      = prometheus.NewDesc("flotilla_slow_passes_total", "Looks of the control loop that took more than a second, by whose news was most of it; hub where nobody's was.", []string{"sender"}, nil)
-	metricHeld      = prometheus.NewDesc("flotilla_device_messages_held_total", "Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
-	metricPanics    = prometheus.NewDesc("flotilla_panics_total", "Mistakes of the hub that it caught and went on after, by what it was doing. The log has the stack of each.", []string{"during"}, nil)
-	metricReadable  = prometheus.NewDesc("flotilla_inventory_readable", "1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
+	metricObserved  = prometheus.NewDesc("flotilla_mqtt_observed_total",
+		"MQTT messages for observers: sent, or dropped because an observer reads too slowly.", []string{"result"}, nil)
+	metricBroker = prometheus.NewDesc("flotilla_broker_connected",
+		"1 while the hub is connected to the broker of --broker, 0 while it hears no device; not there without one.", nil,
+		nil)
+	metricUnstored = prometheus.NewDesc("flotilla_mqtt_unremembered_total",
+		"Messages of devices left unacknowledged because they could not be remembered.", nil, nil)
+	metricSlow = prometheus.NewDesc("flotilla_slow_passes_total",
+		"Looks of the control loop that took more than a second, by whose news was most of it; hub where nobody's was.",
+		[]string{"sender"}, nil)
+	metricHeld = prometheus.NewDesc("flotilla_device_messages_held_total",
+		"Messages of devices that had used up what may be remembered of one device; the hub asks for them again.", nil, nil)
+	metricPanics = prometheus.NewDesc("flotilla_panics_total",
+		"Mistakes of the hub that it caught and went on after, by what it was doing. The log has the stack of each.",
+		[]string{"during"}, nil)
+	metricReadable = prometheus.NewDesc("flotilla_inventory_readable",
+		"1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
 	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
-	metricIncident  = prometheus.NewDesc("flotilla_incident_open", "1 for each incident that is open. part_of names the one that it follows from.", []string{"incident", "cause", "severity", "site", "kind", "namespace", "name", "part_of"}, nil)
-	metricBuild     = prometheus.NewDesc("flotilla_build_info", "1, with the version of the hub that runs.", []string{"version"}, nil)
+	metricIncident = prometheus.NewDesc("flotilla_incident_open",
+		"1 for each incident that is open. part_of names the one that it follows from.",
+		[]string{"incident", "cause", "severity", "site", "kind", "namespace", "name", "part_of"}, nil)
+	metricBuild = prometheus.NewDesc("flotilla_build_info", "1, with the version of the hub that runs.",
+		[]string{"version"}, nil)
 	metricPods      = prometheus.NewDesc("flotilla_pods", "Pods by phase.", []string{"phase"}, nil)
 	metricUnplaced  = prometheus.NewDesc("flotilla_pods_unscheduled", "Pods that wait for a node.", nil, nil)
-	metricBehind    = prometheus.NewDesc("flotilla_nodes_behind", "Connected nodes that have not stored the newest desired state yet.", nil, nil)
-	metricExpiry    = prometheus.NewDesc("flotilla_certificate_expiry_timestamp_seconds", "When a certificate of the hub ends: root, intermediate or server. The hub renews the last two by itself.", []string{"certificate"}, nil)
-	metricFull      = prometheus.NewDesc("flotilla_disk_full", "1 while the hub remembers nothing new because the disk of its data directory is full.", nil, nil)
-	metricReach     = prometheus.NewDesc("flotilla_database_reachable", "1 if the database answered when it was asked last, 0 while the hub can remember nothing because its server does not.", nil, nil)
-	metricFree      = prometheus.NewDesc("flotilla_data_free_bytes", "What the disk of the data directory leaves to the hub.", nil, nil)
+	metricBehind   = prometheus.NewDesc("flotilla_nodes_behind",
+		"Connected nodes that have not stored the newest desired state yet.", nil, nil)
+	metricExpiry = prometheus.NewDesc("flotilla_certificate_expiry_timestamp_seconds",
+		"When a certificate of the hub ends: root, intermediate or server. The hub renews the last two by itself.",
+		[]string{"certificate"}, nil)
+	metricFull = prometheus.NewDesc("flotilla_disk_full",
+		"1 while the hub remembers nothing new because the disk of its data directory is full.", nil, nil)
+	metricReach = prometheus.NewDesc("flotilla_database_reachable",
+		"1 if the database answered when it was asked last, 0 while the hub can remember nothing because its server does "+
+			"not.", nil, nil)
+	metricFree = prometheus.NewDesc("flotilla_data_free_bytes",
+		"What the disk of the data directory leaves to the hub.", nil, nil)
 	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
-	metricBackup    = prometheus.NewDesc("flotilla_backup_timestamp_seconds", "When the newest daily backup was made; 0 while there is none.", nil, nil)
-	metricRead      = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.", nil, nil)
-	allMetrics      = []*prometheus.Desc{metricLeader, metricLag, metricNodes, metricSite, metricWaiting, metricObjects, metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages, metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored, metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
-		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricReach, metricFree, metricDatabase, metricBackup}
-	allPhases       = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown}
+	metricBackup   = prometheus.NewDesc("flotilla_backup_timestamp_seconds",
+		"When the newest daily backup was made; 0 while there is none.", nil, nil)
+	metricRead = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.",
+		nil, nil)
+	allMetrics = []*prometheus.Desc{metricLeader, metricLag, metricNodes, metricSite, metricWaiting, metricObjects,
+		metricRevision, metricPasses, metricCommits, metricUnsettled, metricSessions, metricConns, metricMessages,
+		metricRefused, metricOffences, metricDropped, metricObservers, metricObserved, metricBroker, metricUnstored,
+		metricSlow, metricHeld, metricPanics, metricReadable, metricMachines, metricRead, metricIncident,
+		metricBuild, metricPods, metricUnplaced, metricBehind, metricExpiry, metricFull, metricReach, metricFree,
+		metricDatabase, metricBackup}
+	allPhases = []corev1.PodPhase{
+		corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown,
+	}
 	allSiteStates   = []fleet.SiteState{fleet.SiteNormal, fleet.SitePartialDisruption, fleet.SiteFullDisruption}
 	gauge, counting = prometheus.GaugeValue, prometheus.CounterValue
 )
@@ -104,7 +142,8 @@ func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine o
 	}
 	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
 		if i.State == fleet.IncidentOpen {
-			send(metricIncident, gauge, 1, i.Name, string(i.Cause), string(i.Severity), i.Site, i.About.Kind, i.About.Namespace, i.About.Name, i.PartOf)
+			send(metricIncident, gauge, 1, i.Name, string(i.Cause), string(i.Severity), i.Site, i.About.Kind, i.About.Namespace,
+				i.About.Name, i.PartOf)
 		}
 	}
 	m.sendWork(s, send)
@@ -143,7 +182,8 @@ func (m hubCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine o
 	for _, each := range []struct {
 		d      *prometheus.Desc
 		values map[string]uint64
-	}{{metricMessages, st.Messages}, {metricRefused, st.Refused}, {metricOffences, st.Offences}, {metricDropped, st.Dropped}, {metricObserved, st.Observed}} {
+	}{{metricMessages, st.Messages}, {metricRefused, st.Refused}, {metricOffences, st.Offences},
+		{metricDropped, st.Dropped}, {metricObserved, st.Observed}} {
 		for k, v := range each.values {
 			send(each.d, counting, float64(v), k)
 		}
@@ -203,7 +243,8 @@ func (m hubCollector) sendKeeping(send sender) {
 // Handler answers what a hub tells Prometheus of itself and of the fleet.
 func Handler(from Sources) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(hubCollector{from}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(hubCollector{from}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 

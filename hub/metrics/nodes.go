@@ -20,21 +20,34 @@ const NodesPath = "/metrics/nodes"
 type nodeCollector struct{ loop *node.Devices }
 
 var (
-	ofNode        = []string{"node", "site"}
-	nodeReady     = prometheus.NewDesc("flotilla_node_ready", "1 if the node is ready, 0 if it is not or is silent.", ofNode, nil)
+	ofNode    = []string{"node", "site"}
+	nodeReady = prometheus.NewDesc("flotilla_node_ready", "1 if the node is ready, 0 if it is not or is silent.",
+		ofNode, nil)
 	nodeConnected = prometheus.NewDesc("flotilla_node_connected", "1 while the device has an MQTT session.", ofNode, nil)
-	nodeSeen      = prometheus.NewDesc("flotilla_node_seen_timestamp_seconds", "When the device was heard last, since this hub began.", ofNode, nil)
-	nodeSkew      = prometheus.NewDesc("flotilla_node_clock_offset_seconds", "How far the device's clock is ahead of the hub's.", ofNode, nil)
-	nodePods      = prometheus.NewDesc("flotilla_node_pods", "Pods that are placed on the node.", ofNode, nil)
-	nodeRestarts  = prometheus.NewDesc("flotilla_node_container_restarts", "Restarts of the containers of the pods that are placed on the node now.", ofNode, nil)
-	nodeExpiry    = prometheus.NewDesc("flotilla_node_certificate_expiry_timestamp_seconds", "When the device's newest certificate ends.", ofNode, nil)
-	nodeCPU       = prometheus.NewDesc("flotilla_node_cpu_usage_ratio", "Share of all processors that is in use, 0 to 1.", ofNode, nil)
-	nodeMemory    = prometheus.NewDesc("flotilla_node_memory_usage_ratio", "Share of the memory that is in use, 0 to 1.", ofNode, nil)
-	nodeDisk      = prometheus.NewDesc("flotilla_node_disk_usage_ratio", "Share of the containers' file system that is in use, 0 to 1.", ofNode, nil)
-	nodeHeat      = prometheus.NewDesc("flotilla_node_temperature_celsius", "Temperature of the hottest sensor.", ofNode, nil)
-	nodeSupply    = prometheus.NewDesc("flotilla_node_supply_volts", "Supply voltage.", ofNode, nil)
-	nodeRTT       = prometheus.NewDesc("flotilla_node_round_trip_seconds", "From a status of the device to the hub's acknowledgement.", ofNode, nil)
-	allOfNode     = []*prometheus.Desc{nodeReady, nodeConnected, nodeSeen, nodeSkew, nodePods, nodeRestarts, nodeExpiry, nodeCPU, nodeMemory, nodeDisk, nodeHeat, nodeSupply, nodeRTT}
+	nodeSeen      = prometheus.NewDesc("flotilla_node_seen_timestamp_seconds",
+		"When the device was heard last, since this hub began.", ofNode, nil)
+	nodeSkew = prometheus.NewDesc("flotilla_node_clock_offset_seconds",
+		"How far the device's clock is ahead of the hub's.", ofNode, nil)
+	nodePods     = prometheus.NewDesc("flotilla_node_pods", "Pods that are placed on the node.", ofNode, nil)
+	nodeRestarts = prometheus.NewDesc("flotilla_node_container_restarts",
+		"Restarts of the containers of the pods that are placed on the node now.", ofNode, nil)
+	nodeExpiry = prometheus.NewDesc("flotilla_node_certificate_expiry_timestamp_seconds",
+		"When the device's newest certificate ends.", ofNode, nil)
+	nodeCPU = prometheus.NewDesc("flotilla_node_cpu_usage_ratio", "Share of all processors that is in use, 0 to 1.",
+		ofNode, nil)
+	nodeMemory = prometheus.NewDesc("flotilla_node_memory_usage_ratio", "Share of the memory that is in use, 0 to 1.",
+		ofNode, nil)
+	nodeDisk = prometheus.NewDesc("flotilla_node_disk_usage_ratio",
+		"Share of the containers' file system that is in use, 0 to 1.", ofNode, nil)
+	nodeHeat = prometheus.NewDesc("flotilla_node_temperature_celsius", "Temperature of the hottest sensor.", ofNode,
+		nil)
+	nodeSupply = prometheus.NewDesc("flotilla_node_supply_volts", "Supply voltage.", ofNode, nil)
+	nodeRTT    = prometheus.NewDesc("flotilla_node_round_trip_seconds",
+		"From a status of the device to the hub's acknowledgement.", ofNode, nil)
+	allOfNode = []*prometheus.Desc{
+		nodeReady, nodeConnected, nodeSeen, nodeSkew, nodePods, nodeRestarts, nodeExpiry, nodeCPU, nodeMemory, nodeDisk,
+		nodeHeat, nodeSupply, nodeRTT,
+	}
 )
 
 func (m nodeCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -76,7 +89,8 @@ func (m nodeCollector) Collect(ch chan<- prometheus.Metric) { // on a goroutine 
 		for _, f := range []struct {
 			d  *prometheus.Desc
 			is *float64
-		}{{nodeCPU, v.Vitals.CPU}, {nodeMemory, v.Vitals.Memory}, {nodeDisk, v.Vitals.Disk}, {nodeHeat, v.Vitals.Temperature}, {nodeSupply, v.Vitals.Supply}, {nodeRTT, v.Vitals.RTT}} {
+		}{{nodeCPU, v.Vitals.CPU}, {nodeMemory, v.Vitals.Memory}, {nodeDisk, v.Vitals.Disk}, {nodeHeat, v.Vitals.Temperature},
+			{nodeSupply, v.Vitals.Supply}, {nodeRTT, v.Vitals.RTT}} {
 			if f.is != nil { // a board that does not measure it
 				send(f.d, *f.is)
 			}

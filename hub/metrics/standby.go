@@ -48,6 +48,8 @@ func (c standbyCollector) Collect(ch chan<- prometheus.Metric) { // on a gorouti
 // Standby answers what a hub that stands by tells Prometheus of itself.
 func Standby(version string, fleet Follower) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(standbyCollector{version, fleet}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)})
+	r.MustRegister(standbyCollector{version, fleet}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(slog.Default().Handler(),
+		slog.LevelWarn)})
 }

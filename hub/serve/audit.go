@@ -25,7 +25,9 @@ func (h *Hub) exportAudit(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "your session has ended", http.StatusUnauthorized)
 		return
 	}
-	h.Guard.Record(r.Context(), store.Audit{Who: u.Name, Via: u.Via, Source: u.Source, Verb: "get", Resource: "audit", Name: "export", Code: http.StatusOK})
+	h.Guard.Record(r.Context(), store.Audit{
+		Who: u.Name, Via: u.Via, Source: u.Source, Verb: "get", Resource: "audit", Name: "export", Code: http.StatusOK,
+	})
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Content-Disposition", `attachment; filename="audit.jsonl"`)
 	w.Header().Set("Cache-Control", "no-store")

@@ -26,7 +26,8 @@ func (h *Hub) openAuthority(ctx context.Context, fleet state.Snapshot) error {
 		h.authority, err = pki.OpenWith(h.cfg.DataDir, h.cfg.CAPassphraseFile)
 	}
 	if err == nil && h.authority.Sealed() {
-		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed, pki.Credential)
+		err = fmt.Errorf("%w: start the hub with --ca-passphrase-file, or give it the systemd credential %s", pki.ErrSealed,
+			pki.Credential)
 	}
 	return err
 }
@@ -46,8 +47,10 @@ func lostAuthority(dataDir string, fleet state.Snapshot) error {
 	if joined == 0 {
 		return nil
 	}
-	return fmt.Errorf("open the certificate authority: %w: %s is missing, through which the devices of this fleet (%d) have joined; put back your copy of it, as backups of the database do not hold it. "+
-		"To begin with a new one, which each of them has to join by hand, make an empty file %s", pki.ErrKey, filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
+	return fmt.Errorf("open the certificate authority: %w: %s is missing, through which the devices of this fleet (%d) "+
+		"have joined; put back your copy of it, as backups of the database do not hold it. "+
+		"To begin with a new one, which each of them has to join by hand, make an empty file %s", pki.ErrKey,
+		filepath.Join(dataDir, "pki"), joined, filepath.Join(dataDir, "pki", pki.BeginAnew))
 }
 
 // firmwareKey is the key that signs boot configurations. Unlike the authority it is made anew where it is
@@ -56,7 +59,9 @@ func (h *Hub) firmwareKey(fleet state.Snapshot) (ed25519.PrivateKey, error) {
 	had := h.authority.HasFirmwareKey()
 	key, err := h.authority.FirmwareKey()
 	if joined := joinedOf(fleet); err == nil && !had && joined > 0 {
-		h.log.Warn("the key that signs boot configurations was missing, and another one was made: boards that know the former take no boot configuration of this hub until `flotilla-device boot-helper --forget` on each. Put the former back if you have a copy, and start the hub again",
+		h.log.Warn("the key that signs boot configurations was missing, and another one was made: boards that know the "+
+			"former take no boot configuration of this hub until `flotilla-device boot-helper --forget` on each. Put the "+
+			"former back if you have a copy, and start the hub again",
 			"file", filepath.Join(h.cfg.DataDir, "pki", "firmware.key"), "joined", joined)
 	}
 	return key, err

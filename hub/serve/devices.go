@@ -48,7 +48,8 @@ func (d *devices) Connect(p broker.Peer) error {
 		return err
 	}
 	if unsaid, ok := d.farewells.say(p.Node, time.Now()); ok {
-		d.log.Info("told a device that it is this node no more", "node", p.Node, "addr", p.Addr, "by", told.By, "why", told.Reason, "unsaid", unsaid)
+		d.log.Info("told a device that it is this node no more", "node", p.Node, "addr", p.Addr, "by", told.By, "why",
+			told.Reason, "unsaid", unsaid)
 	}
 	return &broker.Dismissal{Payload: payload}
 }

@@ -21,19 +21,24 @@ func (h *Hub) newGateway(identity string) (Gateway, error) {
 	cfg := h.cfg
 	handler := &devices{Devices: h.Loop, ask: h.Ask, log: h.log}
 	if len(cfg.Brokers) == 0 {
-		b, err := broker.New(broker.Config{Handler: handler, Observers: observers{h.Guard, h.log}, Log: h.log, Listen: h.o.MQTT, DevListen: h.o.Dev, TLS: h.deviceTLS()})
+		b, err := broker.New(broker.Config{
+			Handler: handler, Observers: observers{h.Guard, h.log}, Log: h.log, Listen: h.o.MQTT, DevListen: h.o.Dev,
+			TLS: h.deviceTLS(),
+		})
 		if err != nil { // not a Gateway that is none
 			return nil, err
 		}
 		return b, nil
 	}
 	if h.o.MQTT != nil || h.o.Dev != nil {
-		return nil, errors.New("devices connect to the broker, and the hub listens for them too: this is a mistake in the program")
+		return nil, errors.New("devices connect to the broker, and the hub listens for them too: this is a mistake in the " +
+			"program")
 	}
 	c, err := broker.NewClient(broker.ClientConfig{
-		Handler: handler, Log: h.log, Servers: cfg.BrokerAddresses(), TLS: h.authority.AtBroker(), Prefix: cfg.BrokerPrefix, Silence: cfg.NodeMonitorGracePeriod,
-		Owner: h.owner,
-		Proof: func(node, boot string, p *wire.Proof) (string, error) { return pki.Proved(identity, node, boot, p) },
+		Handler: handler, Log: h.log, Servers: cfg.BrokerAddresses(), TLS: h.authority.AtBroker(), Prefix: cfg.BrokerPrefix,
+		Silence: cfg.NodeMonitorGracePeriod,
+		Owner:   h.owner,
+		Proof:   func(node, boot string, p *wire.Proof) (string, error) { return pki.Proved(identity, node, boot, p) },
 	})
 	if err != nil {
 		return nil, err
@@ -51,7 +56,8 @@ func (h *Hub) owner(node string) (broker.Owner, bool) {
 	o := broker.Owner{Key: rec.Key, Machine: rec.MachineID, Boot: rec.Boot}
 	if n := s.Node(node); n != nil {
 		now := h.Loop.Now()
-		o.Silence = state.Silence{Grace: h.cfg.NodeMonitorGracePeriod, Startup: h.cfg.NodeStartupGracePeriod, Lease: h.cfg.LeaseInterval}.Deadline(s, n, now).Sub(now)
+		o.Silence = state.Silence{Grace: h.cfg.NodeMonitorGracePeriod, Startup: h.cfg.NodeStartupGracePeriod,
+			Lease: h.cfg.LeaseInterval}.Deadline(s, n, now).Sub(now)
 	}
 	return o, true
 }
@@ -85,5 +91,32 @@ func (o observers) Observing(who broker.Observer) {
 
 func (o observers) note(who broker.Observer, code int, message string) {
 	source, _, _ := net.SplitHostPort(who.Addr)
-	o.guard.Record(context.Background(), store.Audit{Who: who.Name, Via: "certificate", Source: source, Verb: "connect", Resource: "mqttobservers", Name: who.Name, Code: code, Message: message})
+	o.guard.Record(context.Background(), store.Audit{
+		Who: who.Name, Via: "certificate", Source: source, Verb: "connect", Resource: "mqttobservers", Name: who.Name,
+		Code: code, Message: message,
+	})
+}
+
+// mqttAddresses are all that devices are told when they join.
+func mqttAddresses(cfg config.Config, l net.Listener) []string {
+	if len(cfg.Brokers) > 0 {
+		return cfg.BrokerAddresses()
+	}
+	if len(cfg.MQTTAddresses) > 0 { // of several hubs, of which the one that leads lets devices in
+		return cfg.MQTTAddresses
+	}
+	return []string{mqttAddress(cfg, l)}
+}
+
+// mqttAddress is what devices are told when they join: without a host they use
+// the one that they joined through.
+func mqttAddress(cfg config.Config, l net.Listener) string {
+	host, _, _ := net.SplitHostPort(cfg.MQTTListen)
+	_, port, _ := net.SplitHostPort(addr(l))
+	if cfg.AdvertiseAddress != "" {
+		host = cfg.AdvertiseAddress
+	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = ""
+	}
+	return net.JoinHostPort(host, port)
 }

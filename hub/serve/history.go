@@ -12,7 +12,8 @@ func (h *Hub) newHistory() *history.History {
 		return nil
 	}
 	return history.Open(history.Config{
-		Dir: filepath.Join(h.cfg.DataDir, "history"), Life: h.cfg.History, Now: h.Loop.Now, Fleet: h.Loop.Snapshot, Log: h.log,
+		Dir: filepath.Join(h.cfg.DataDir, "history"), Life: h.cfg.History, Now: h.Loop.Now, Fleet: h.Loop.Snapshot,
+		Log: h.log,
 		Measure: func(node string) (history.Sample, bool) {
 			v, heard := h.Loop.TakeVitals(node)
 			s := history.Nothing()

@@ -31,9 +31,12 @@ import (
 )
 
 // newLoop makes the loop with every decider, and with the devices.
-func newLoop(cfg config.Config, start state.Snapshot, st control.Store, signing ed25519.PrivateKey, log *slog.Logger) *node.Devices {
+func newLoop(
+	cfg config.Config, start state.Snapshot, st control.Store, signing ed25519.PrivateKey, log *slog.Logger,
+) *node.Devices {
 	return node.New(node.Config{
-		LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod, Profile: profileOf, Manual: !cfg.RegisterNode, Signing: signing,
+		LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod, Profile: profileOf, Manual: !cfg.RegisterNode,
+		Signing: signing,
 	}, control.Config{Store: st, Log: log, Start: start, Deciders: Deciders(cfg)})
 }
 
@@ -58,7 +61,10 @@ func Deciders(cfg config.Config) []control.Decider {
 		approval.Decider{},
 		publish.Decider{},
 		workload.Quotas{}, // before: what may be made follows from it
-		workload.Decider{Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, Silence: silence, FinishedPods: cfg.TerminatedPodGCThreshold},
+		workload.Decider{
+			Admit: admit, Complete: admission.Complete, Charge: admission.Charge, Refuse: refuse, Silence: silence,
+			FinishedPods: cfg.TerminatedPodGCThreshold,
+		},
 		volume.Decider{}, // before: what waits for a claim's class is placed in the same pass
 		schedule.Decider{},
 		incident.Decider{LeaveBy: leaveBy}, // last: it says what is wrong once all that can be done is
@@ -104,7 +110,8 @@ func AdmissionSettings(cfg config.Config) admission.Settings {
 func (h *Hub) begin(ctx context.Context) (time.Time, error) {
 	began, _, err := access.Time(ctx, h.Store)
 	if clock := time.Now(); err == nil && began.Sub(clock).Abs() > time.Minute {
-		h.log.Warn("this machine's clock cannot be right: the hub goes on from when it was there last; set the clock, and start the hub again", "clock", clock.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
+		h.log.Warn("this machine's clock cannot be right: the hub goes on from when it was there last; set the clock, and "+
+			"start the hub again", "clock", clock.UTC().Format(time.RFC3339), "hub", began.UTC().Format(time.RFC3339))
 	}
 	return began, err
 }

@@ -30,7 +30,9 @@ type memory struct {
 func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) error {
 	c := store.Commit{Rev: rev, Rows: make([]store.Row, 0, len(rows))}
 	for _, r := range rows {
-		row := store.Row{Kind: string(r.Key.Kind), Namespace: r.Key.Namespace, Name: r.Key.Name, UID: r.UID, Rev: r.Rev, Object: r.Object}
+		row := store.Row{
+			Kind: string(r.Key.Kind), Namespace: r.Key.Namespace, Name: r.Key.Name, UID: r.UID, Rev: r.Rev, Object: r.Object,
+		}
 		switch o := r.State.(type) {
 		case *corev1.Pod:
 			row.Node, row.Phase = o.Spec.NodeName, string(o.Status.Phase)
@@ -82,7 +84,9 @@ func furnish(log *slog.Logger) control.News {
 		for _, name := range namespaces {
 			if s.Get(state.Key{Kind: state.Namespaces, Name: name}) == nil {
 				changes = append(changes, state.Put(&corev1.Namespace{
-					ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelMetadataName: name}},
+					ObjectMeta: metav1.ObjectMeta{
+						Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelMetadataName: name},
+					},
 					Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
 					Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 				}, ""))
@@ -110,7 +114,8 @@ func furnish(log *slog.Logger) control.News {
 			next.CreationTimestamp = metav1.NewTime(now)
 			if have, ok := s.Get(state.Key{Kind: state.BoardProfiles, Name: p.Name}).(*fleet.BoardProfile); ok && have != nil {
 				var was fleet.BoardProfileSpec
-				if json.Unmarshal([]byte(have.Annotations[annotationDefault]), &was) != nil || !apiequality.Semantic.DeepEqual(was, have.Spec) || apiequality.Semantic.DeepEqual(p.Spec, have.Spec) {
+				if json.Unmarshal([]byte(have.Annotations[annotationDefault]), &was) != nil ||
+					!apiequality.Semantic.DeepEqual(was, have.Spec) || apiequality.Semantic.DeepEqual(p.Spec, have.Spec) {
 					continue // an administrator's, or the newest
 				}
 				next = have.DeepCopy()

@@ -42,7 +42,9 @@ func targets(cfg config.Config) (all []notify.Target, err error) {
 		all = append(all, notify.NewWebhook(cfg.IncidentWebhook, secret))
 	}
 	if cfg.IncidentMailServer != "" {
-		m := &notify.Mail{Server: cfg.IncidentMailServer, From: cfg.IncidentMailFrom, Whom: cfg.IncidentMailTo, User: cfg.IncidentMailUser}
+		m := &notify.Mail{
+			Server: cfg.IncidentMailServer, From: cfg.IncidentMailFrom, Whom: cfg.IncidentMailTo, User: cfg.IncidentMailUser,
+		}
 		if cfg.IncidentMailPasswordFile != "" {
 			password, err := firstLine(cfg.IncidentMailPasswordFile)
 			if err != nil {
@@ -63,7 +65,8 @@ func firstLine(file string) ([]byte, error) {
 	}
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	if line = bytes.TrimSpace(line); len(line) == 0 || len(line) > maxSecret {
-		return nil, fmt.Errorf("the first line of %s is empty or longer than %d bytes: write the secret there", file, maxSecret)
+		return nil, fmt.Errorf("the first line of %s is empty or longer than %d bytes: write the secret there", file,
+			maxSecret)
 	}
 	return line, nil
 }

@@ -26,7 +26,9 @@ type orders struct {
 
 func (o orders) handle(ctx context.Context, by, order string) (answer string, err error) {
 	did := func(verb, resource, name, message string, err error) {
-		a := store.Audit{Who: by, Via: "command line", Verb: verb, Resource: resource, Name: name, Code: http.StatusOK, Message: message}
+		a := store.Audit{
+			Who: by, Via: "command line", Verb: verb, Resource: resource, Name: name, Code: http.StatusOK, Message: message,
+		}
 		if err != nil {
 			a.Code, a.Message = http.StatusInternalServerError, err.Error()
 		}

@@ -11,8 +11,11 @@ import (
 
 func (h *Hub) newPage(api http.Handler) *admin.Server {
 	c := admin.Config{
-		Fleet: h.Loop, Liveness: h.Loop.Liveness, Usage: h.Ask.LastUsage, Logs: h.Ask, Shells: h.Ask, API: api, Audit: h.Guard.Record,
-		Sessions: h.Guard, Logins: h.Guard, People: h.Guard, Tokens: h.Guard, Accounts: h.Guard, Views: h.Guard, Archive: h.Store, About: h.about, Members: h.members, Told: h.told, TestTold: h.notifier.TestTarget, CA: h.authority.RootPEM, Agents: h.depot.Arches,
+		Fleet: h.Loop, Liveness: h.Loop.Liveness, Usage: h.Ask.LastUsage, Logs: h.Ask, Shells: h.Ask, API: api,
+		Audit:    h.Guard.Record,
+		Sessions: h.Guard, Logins: h.Guard, People: h.Guard, Tokens: h.Guard, Accounts: h.Guard, Views: h.Guard,
+		Archive: h.Store, About: h.about, Members: h.members, Told: h.told, TestTold: h.notifier.TestTarget,
+		CA: h.authority.RootPEM, Agents: h.depot.Arches,
 		HubURLs: h.urls, Version: h.o.Version, Pauses: h.pauses, Log: h.log, Now: h.Loop.Now, Foresight: Foresight(h.cfg),
 	}
 	if h.history != nil {
@@ -30,11 +33,13 @@ func (h *Hub) members(ctx context.Context) (all []admin.Member) {
 	}
 	by := peer.By(ctx)
 	all = append(all, admin.Member{
-		Name: l.Member.Name, Address: l.Address(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true, Here: by.Name == "",
+		Name: l.Member.Name, Address: l.Address(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true,
+		Here: by.Name == "",
 	})
 	for _, s := range l.Standbys() {
 		all = append(all, admin.Member{
-			Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late, Here: by.Address == s.Address,
+			Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late,
+			Here: by.Address == s.Address,
 		})
 	}
 	return all

@@ -104,7 +104,9 @@ type Hub struct {
 func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h = &Hub{o: o, cfg: o.Config, log: o.Log, Ask: &ask.Client{}, up: make(chan struct{})}
 	cfg, log := o.Config, o.Log
-	so := store.Options{Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention}
+	so := store.Options{
+		Dir: cfg.DataDir, Database: cfg.Database, Version: o.Version, Log: log, AuditKept: cfg.AuditRetention,
+	}
 	if o.lead != nil {
 		member := o.lead.Member
 		so.Member = &member
@@ -126,7 +128,8 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	if h.recovered, err = h.Store.Recovered(ctx); err != nil {
 		return nil, err
 	} else if h.recovered != nil {
-		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`", "why", fmt.Sprintf("%+v", *h.recovered))
+		log.Warn("the database was replaced: devices with a newer desired state keep it until `flotilla-hub resume`",
+			"why", fmt.Sprintf("%+v", *h.recovered))
 	}
 	began, err := h.begin(ctx)
 	if err != nil {
@@ -170,10 +173,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	h.Loop.Hurry = o.Hurry
 	h.authority.Now, h.Store.Now = h.Loop.Now, h.Loop.Now
 
-	h.Guard = access.New(access.Options{
-		Store: h.Store, Authority: h.authority, Log: log, Now: h.Loop.Now, Fleet: enrolment.Enrolments{Loop: h.Loop}, Hub: start.Salt, RequireApproval: cfg.RequireApproval,
-		MQTT: mqttAddresses(cfg, o.MQTT), Hubs: cfg.HTTPSAddresses, External: len(cfg.Brokers) > 0, Prefix: brokerPrefix(cfg), LeaseInterval: cfg.LeaseInterval, FirmwareKey: signing.Public().(ed25519.PublicKey),
-	})
+	h.Guard = h.newGuard(start.Salt, signing.Public().(ed25519.PublicKey))
 	h.renewals = &enrolment.Renewer{Authority: h.authority, Loop: h.Loop, Log: log}
 	if h.Broker, err = h.newGateway(start.Salt); err != nil {
 		return nil, err
@@ -191,10 +191,21 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 	return h, nil
 }
 
+// newGuard makes what says who may do what, at the hub of that identity.
+func (h *Hub) newGuard(identity string, signing ed25519.PublicKey) *access.Guard {
+	return access.New(access.Options{
+		Store: h.Store, Authority: h.authority, Log: h.log, Now: h.Loop.Now, Fleet: enrolment.Enrolments{Loop: h.Loop},
+		Hub: identity, RequireApproval: h.cfg.RequireApproval, MQTT: mqttAddresses(h.cfg, h.o.MQTT),
+		Hubs: h.cfg.HTTPSAddresses, External: len(h.cfg.Brokers) > 0, Prefix: brokerPrefix(h.cfg),
+		LeaseInterval: h.cfg.LeaseInterval, FirmwareKey: signing,
+	})
+}
+
 // NewMember makes a hub that shares its database with others.
 func NewMember(o Options) *cluster.Member {
 	return cluster.New(cluster.Config{
-		Config: o.Config, Settings: AdmissionSettings(o.Config), Version: o.Version, Log: o.Log, Listeners: o.Listeners, Socket: o.Socket,
+		Config: o.Config, Settings: AdmissionSettings(o.Config), Version: o.Version, Log: o.Log,
+		Listeners: o.Listeners, Socket: o.Socket,
 		Lead: func(ctx context.Context, l *cluster.Lead) (cluster.Hub, error) {
 			o := o
 			o.lead, o.Listeners = l, l.Listeners
@@ -211,7 +222,10 @@ func (h *Hub) deviceTLS() *tls.Config {
 		}
 		err := h.Guard.MayConnect(holder)
 		if errors.Is(err, access.ErrForbidden) {
-			h.Guard.Note(store.Audit{Who: holder.Name, Via: "certificate", Verb: "connect", Resource: "nodes", Name: holder.Name, Code: http.StatusForbidden, Message: err.Error()})
+			h.Guard.Note(store.Audit{
+				Who: holder.Name, Via: "certificate", Verb: "connect", Resource: "nodes", Name: holder.Name,
+				Code: http.StatusForbidden, Message: err.Error(),
+			})
 		} else if err == nil {
 			h.renewals.Connected(holder)
 		}
@@ -241,7 +255,8 @@ func (h *Hub) Run(ctx context.Context) (err error) {
 			g.Go(func() error { return run(ctx) })
 		}
 		s := h.Loop.Snapshot()
-		h.log.Info("hub is up", "version", h.o.Version, "https", addr(h.o.HTTPS), "mqtt", addr(h.o.MQTT), "data", h.cfg.DataDir, "nodes", s.Len(state.Nodes), "pods", s.Len(state.Pods))
+		h.log.Info("hub is up", "version", h.o.Version, "https", addr(h.o.HTTPS), "mqtt", addr(h.o.MQTT),
+			"data", h.cfg.DataDir, "nodes", s.Len(state.Nodes), "pods", s.Len(state.Pods))
 		close(h.up)
 		return nil
 	})
@@ -299,10 +314,15 @@ func (h *Hub) parts() []func(context.Context) error {
 	kept := func(what string, run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error { return panics.Keep(ctx, what, run) }
 	}
-	all := []func(context.Context) error{h.Broker.Run, kept("backups", h.Store.RunBackups), kept("rights", h.Guard.RunRights), h.Store.Ended, kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll)}
+	all := []func(context.Context) error{
+		h.Broker.Run, h.Store.Ended, kept("backups", h.Store.RunBackups), kept("rights", h.Guard.RunRights),
+		kept("renewals", h.renewals.Run), kept("advertisement", h.advertiseAll),
+	}
 	if h.o.HTTPS != nil {
 		w := h.web()
-		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error { return listen.ServeHTTPS(ctx, &h.answering, w.server, h.o.HTTPS) })
+		all = append(all, w.api.Run, w.page.Run, func(ctx context.Context) error {
+			return listen.ServeHTTPS(ctx, &h.answering, w.server, h.o.HTTPS)
+		})
 	}
 	if h.o.lead != nil && h.o.Peer != nil {
 		all = append(all, func(ctx context.Context) error {
@@ -349,32 +369,10 @@ func addr(l net.Listener) string {
 	return l.Addr().String()
 }
 
-// mqttAddresses are all that devices are told when they join.
-func mqttAddresses(cfg config.Config, l net.Listener) []string {
-	if len(cfg.Brokers) > 0 {
-		return cfg.BrokerAddresses()
-	}
-	if len(cfg.MQTTAddresses) > 0 { // of several hubs, of which the one that leads lets devices in
-		return cfg.MQTTAddresses
-	}
-	return []string{mqttAddress(cfg, l)}
-}
-
-// mqttAddress is what devices are told when they join: without a host they use
-// the one that they joined through.
-func mqttAddress(cfg config.Config, l net.Listener) string {
-	host, _, _ := net.SplitHostPort(cfg.MQTTListen)
-	_, port, _ := net.SplitHostPort(addr(l))
-	if cfg.AdvertiseAddress != "" {
-		host = cfg.AdvertiseAddress
-	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = ""
-	}
-	return net.JoinHostPort(host, port)
-}
-
 // remembered is the fleet as the store has it: a hub that stood by has followed it.
-func (h *Hub) remembered(ctx context.Context, began time.Time, early *store.Recollection) (state.Snapshot, []state.Change, error) {
+func (h *Hub) remembered(
+	ctx context.Context, began time.Time, early *store.Recollection,
+) (state.Snapshot, []state.Change, error) {
 	if s, mended, ok := early.Take(ctx, h.Store, began); ok {
 		return s, mended, nil
 	}

@@ -23,13 +23,16 @@ func (h *Hub) about() (a admin.About, err error) {
 		return a, err
 	}
 	a.Facts = []admin.Fact{
-		{Name: "Version", Value: h.o.Version}, {Name: "Platform", Value: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()},
+		{Name: "Version", Value: h.o.Version}, {
+			Name: "Platform", Value: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version(),
+		},
 		{Name: "Page and API", Value: h.url()}, {Name: "Answers to", Value: strings.Join(h.server.Names(), ", ")},
 		{Name: "Listens for HTTPS", Value: h.cfg.HTTPSListen}, h.devicesAt(),
 		{Name: "Data directory", Value: h.cfg.DataDir}, {Name: "CA's fingerprint", Value: h.authority.Pin()},
 	}
 	a.Kept = []admin.Fact{
-		{Name: "Audit", Value: admin.Roundly(h.cfg.AuditRetention)}, {Name: "Backups", Value: "the last 7, one a day"}, {Name: "Ended join tokens", Value: "a month"},
+		{Name: "Audit", Value: admin.Roundly(h.cfg.AuditRetention)}, {Name: "Backups", Value: "the last 7, one a day"},
+		{Name: "Ended join tokens", Value: "a month"},
 		{Name: "Ended pods", Value: fmt.Sprintf("the newest %d", h.cfg.TerminatedPodGCThreshold)},
 	}
 	a.Settings = h.cfg.All()
@@ -45,7 +48,8 @@ func (h *Hub) devicesAt() admin.Fact {
 	case c.Connected():
 		return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ")}
 	}
-	return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ") + ": no connection, no device is heard"}
+	return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(),
+		", ") + ": no connection, no device is heard"}
 }
 
 // certificates are the hub's own, and the devices' that end first.
@@ -58,17 +62,23 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the CA's certificate: %w", err)
 	}
-	all = append(all, admin.Certificate{Of: "Root CA", Renewal: "by hand only: devices trust the hub because of it", Until: root.NotAfter})
+	all = append(all, admin.Certificate{
+		Of: "Root CA", Renewal: "by hand only: devices trust the hub because of it", Until: root.NotAfter,
+	})
 	own, err := h.server.GetCertificate(nil)
 	if err != nil {
 		return nil, err
 	}
 	if len(own.Certificate) > 1 {
 		if by, err := x509.ParseCertificate(own.Certificate[1]); err == nil {
-			all = append(all, admin.Certificate{Of: "Issuing CA", Renewal: "automatic, before what it signs would outlive it", Until: by.NotAfter})
+			all = append(all, admin.Certificate{
+				Of: "Issuing CA", Renewal: "automatic, before what it signs would outlive it", Until: by.NotAfter,
+			})
 		}
 	}
-	all = append(all, admin.Certificate{Of: "This hub, HTTPS and MQTT", Renewal: "automatic, also when its addresses change", Until: own.Leaf.NotAfter})
+	all = append(all, admin.Certificate{
+		Of: "This hub, HTTPS and MQTT", Renewal: "automatic, also when its addresses change", Until: own.Leaf.NotAfter,
+	})
 	var devices []*state.Record
 	for rec := range state.Each[*state.Record](h.Loop.Snapshot(), state.Records, "") {
 		if rec.Key != "" {
@@ -77,7 +87,9 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	}
 	slices.SortFunc(devices, func(a, b *state.Record) int { return a.Expires.Compare(b.Expires.Time) })
 	for _, d := range devices[:min(len(devices), endingDevices)] {
-		all = append(all, admin.Certificate{Of: "Node " + d.Name, Renewal: "automatic, by the device, at half of its life", Until: d.Expires.Time})
+		all = append(all, admin.Certificate{
+			Of: "Node " + d.Name, Renewal: "automatic, by the device, at half of its life", Until: d.Expires.Time,
+		})
 	}
 	return all, nil
 }

@@ -53,7 +53,8 @@ func (h *Hub) newWeb() *web {
 	others = append(others, profiles()...)
 	api := kube.New(kube.Config{
 		Others: pathsOf(others),
-		Fleet:  h.Loop, Leases: leases{h.Loop}, Access: h.Guard, RoleOf: h.Guard.RoleOf, Audit: h.Guard, Logs: h.Ask, Metrics: h.Ask,
+		Fleet:  h.Loop, Leases: leases{h.Loop}, Access: h.Guard, RoleOf: h.Guard.RoleOf, Audit: h.Guard, Logs: h.Ask,
+		Metrics: h.Ask,
 		Streams: h.Ask, Online: h.Broker.Online,
 		Settings: AdmissionSettings(h.cfg), Version: h.o.Version, Log: h.log, Now: h.Loop.Now,
 	})
@@ -84,7 +85,8 @@ func (h *Hub) newWeb() *web {
 // metrics answers what the hub tells Prometheus.
 func (h *Hub) metrics() http.Handler {
 	return metrics.Handler(metrics.Sources{
-		Version: h.o.Version, Loop: h.Loop, Broker: h.Broker, Store: h.Store, Authority: h.authority, Server: h.server, Inventory: h.inventory,
+		Version: h.o.Version, Loop: h.Loop, Broker: h.Broker, Store: h.Store, Authority: h.authority, Server: h.server,
+		Inventory: h.inventory,
 	})
 }
 
@@ -212,7 +214,8 @@ func (h *Hub) keepURL(ctx context.Context) error {
 	if h.keptURL == url {
 		return nil
 	}
-	if err := errors.Join(h.Store.SetMeta(ctx, store.MetaURL, url), h.Store.SetMeta(ctx, store.MetaURLs, strings.Join(h.urls(), ","))); err != nil {
+	if err := errors.Join(h.Store.SetMeta(ctx, store.MetaURL, url),
+		h.Store.SetMeta(ctx, store.MetaURLs, strings.Join(h.urls(), ","))); err != nil {
 		return err
 	}
 	h.keptURL = url
@@ -232,7 +235,8 @@ func (h *Hub) tellURL(ctx context.Context) error {
 	if err != nil || secret == "" {
 		return err
 	}
-	_, err = fmt.Fprintf(h.o.Out, "The page is %s\nIt has no user yet. Make the first one within 30 minutes here, once:\n    %s/setup?token=%s\n", url, url, secret)
+	_, err = fmt.Fprintf(h.o.Out, "The page is %s\nIt has no user yet. Make the first one within 30 minutes here, "+
+		"once:\n    %s/setup?token=%s\n", url, url, secret)
 	return err
 }
 

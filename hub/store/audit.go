@@ -19,13 +19,14 @@ import (
 
 // An Audit is one thing that somebody did, read that is secret, or was refused.
 type Audit struct {
-	ID        int64 // when it is read: later ones have greater ones
-	At        time.Time
-	Until     time.Time // of a record that stands for several: when the last of them was
-	Count     int       // how many it stands for; 0 is 1
-	Who       string    // "": nobody that is known
-	Via       string    // page, token, certificate, API, command line, join token, password, setup link; session in old records
-	Source    string    // address
+	ID    int64 // when it is read: later ones have greater ones
+	At    time.Time
+	Until time.Time // of a record that stands for several: when the last of them was
+	Count int       // how many it stands for; 0 is 1
+	Who   string    // "": nobody that is known
+	// page, token, certificate, API, command line, join token, password, setup link; session in old records
+	Via       string
+	Source    string // address
 	Verb      string
 	Resource  string
 	Namespace string
@@ -85,7 +86,8 @@ func (a *Audit) bytes() int64 {
 func (a *Audit) link(prev []byte) []byte {
 	h := sha256.New()
 	_, _ = h.Write(prev) // a hash never fails
-	fields := append([]string{strconv.FormatInt(a.ID, 10), stamp(a.At), stamp(a.Until), strconv.Itoa(a.Count)}, a.texts()...)
+	fields := append([]string{strconv.FormatInt(a.ID, 10), stamp(a.At), stamp(a.Until), strconv.Itoa(a.Count)},
+		a.texts()...)
 	for _, f := range append(fields, strconv.Itoa(a.Code)) {
 		_, _ = h.Write([]byte(strconv.Itoa(len(f)) + ":" + f + ","))
 	}
@@ -109,7 +111,8 @@ type AuditQuery struct {
 	Limit     int
 }
 
-const selectAudit = "SELECT id, at, until, count, who, via, source, verb, resource, namespace, name, code, message, hash FROM audit"
+const selectAudit = "SELECT id, at, until, count, who, via, source, verb, resource, namespace, name, code, message, " +
+	"hash FROM audit"
 
 // FindAudits lists records, newest first.
 func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
@@ -135,7 +138,8 @@ func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
 		}
 	}
 	for _, word := range q.Words {
-		query += " AND instr(lower(who || ' ' || via || ' ' || source || ' ' || verb || ' ' || resource || ' ' || namespace || ' ' || name || ' ' || message), lower(?)) > 0"
+		query += " AND instr(lower(who || ' ' || via || ' ' || source || ' ' || verb || ' ' || resource || ' ' || " +
+			"namespace || ' ' || name || ' ' || message), lower(?)) > 0"
 		args = append(args, word)
 	}
 	return list(ctx, s, scanAudit, query+" ORDER BY id DESC LIMIT ?", append(args, q.Limit)...)
@@ -144,7 +148,8 @@ func (s *Store) FindAudits(ctx context.Context, q AuditQuery) ([]Audit, error) {
 func scanAudit(scan func(...any) error) (Audit, error) {
 	var a Audit
 	var at, until string
-	err := scan(&a.ID, &at, &until, &a.Count, &a.Who, &a.Via, &a.Source, &a.Verb, &a.Resource, &a.Namespace, &a.Name, &a.Code, &a.Message, &a.Hash)
+	err := scan(&a.ID, &at, &until, &a.Count, &a.Who, &a.Via, &a.Source, &a.Verb, &a.Resource, &a.Namespace, &a.Name,
+		&a.Code, &a.Message, &a.Hash)
 	a.At, a.Until = moment(at), moment(until)
 	return a, err
 }
@@ -175,7 +180,8 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("since %.40q is neither a duration, a day nor a moment; write 24h, 2026-11-22 or 2026-11-22T04:00:00Z", text)
+	return time.Time{}, fmt.Errorf("since %.40q is neither a duration, a day nor a moment; write 24h, 2026-11-22 or "+
+		"2026-11-22T04:00:00Z", text)
 }
 
 // An AuditLine is a record as it is exported, one JSON object a line.
@@ -199,14 +205,19 @@ type AuditLine struct {
 
 // Line is how a record is exported.
 func (a Audit) Line() AuditLine {
-	return AuditLine{a.ID, stamp(a.At), stamp(a.Until), a.Count, a.Who, a.Via, a.Source, a.Verb, a.Resource, a.Namespace, a.Name, a.Code, a.Message, hex.EncodeToString(a.Prev), hex.EncodeToString(a.Hash)}
+	return AuditLine{
+		a.ID, stamp(a.At), stamp(a.Until), a.Count, a.Who, a.Via, a.Source, a.Verb, a.Resource, a.Namespace, a.Name, a.Code,
+		a.Message, hex.EncodeToString(a.Prev), hex.EncodeToString(a.Hash),
+	}
 }
 
 func (l AuditLine) audit() (Audit, error) {
 	prev, err := hex.DecodeString(l.Prev)
 	hash, herr := hex.DecodeString(l.Hash)
-	return Audit{ID: l.ID, At: moment(l.At), Until: moment(l.Until), Count: l.Count, Who: l.Who, Via: l.Via, Source: l.Source, Verb: l.Verb, Resource: l.Resource,
-		Namespace: l.Namespace, Name: l.Name, Code: l.Code, Message: l.Message, Prev: prev, Hash: hash}, errors.Join(err, herr)
+	return Audit{ID: l.ID, At: moment(l.At), Until: moment(l.Until), Count: l.Count, Who: l.Who, Via: l.Via,
+			Source: l.Source, Verb: l.Verb, Resource: l.Resource,
+			Namespace: l.Namespace, Name: l.Name, Code: l.Code, Message: l.Message, Prev: prev, Hash: hash},
+		errors.Join(err, herr)
 }
 
 // EachAudit gives every record to fn, the oldest first, from the first one at or
@@ -222,7 +233,8 @@ func (s *Store) EachAudit(ctx context.Context, since time.Time, fn func(Audit) e
 	}
 	last := Audit{ID: -1, Hash: anchor.hash}
 	if !since.IsZero() {
-		before, err := list(ctx, s, scanAudit, selectAudit+" WHERE id < coalesce((SELECT min(id) FROM audit WHERE at >= ?), 9223372036854775807) ORDER BY id DESC LIMIT 1", stamp(since))
+		before, err := list(ctx, s, scanAudit, selectAudit+" WHERE id < coalesce((SELECT min(id) FROM audit WHERE at >= "+
+			"?), 9223372036854775807) ORDER BY id DESC LIMIT 1", stamp(since))
 		if err != nil {
 			return err
 		}
@@ -274,7 +286,8 @@ func (r *AuditReport) add(a Audit) {
 	if first {
 		r.From = a
 		if len(a.Prev) == 0 && a.Verb != auditBegins {
-			r.broken("record %d (%s) is the first of the chain and does not say that it begins: those before it are missing", a.ID, stamp(a.At))
+			r.broken("record %d (%s) is the first of the chain and does not say that it begins: those before it are missing",
+				a.ID, stamp(a.At))
 		}
 	}
 	switch gone := a.ID - r.To.ID - 1; {
@@ -316,7 +329,8 @@ func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 	seen := !begun
 	if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error {
 		if cut && r.Records == 0 && a.ID > anchor.id+1 {
-			r.broken("records %d to %d are missing at the beginning: what is too old ends with record %d", anchor.id+1, a.ID-1, anchor.id)
+			r.broken("records %d to %d are missing at the beginning: what is too old ends with record %d", anchor.id+1, a.ID-1,
+				anchor.id)
 		}
 		r.add(a)
 		seen = seen || a.ID == head.id && bytes.Equal(a.Hash, head.hash)
@@ -325,7 +339,8 @@ func (s *Store) VerifyAudit(ctx context.Context) (AuditReport, error) {
 		return r, err
 	}
 	if !seen && (!cut || anchor.id < head.id) {
-		r.broken("the newest record was %d with the hash %x: records at the end are missing or were replaced", head.id, head.hash)
+		r.broken("the newest record was %d with the hash %x: records at the end are missing or were replaced", head.id,
+			head.hash)
 	}
 	return r, nil
 }

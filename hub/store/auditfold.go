@@ -99,7 +99,9 @@ func (f *fold) add(a Audit, now time.Time) {
 			f.wait = min(2*f.wait, foldLongest)
 		}
 	}
-	for _, p := range [][2]*string{{&f.like.Who, &a.Who}, {&f.like.Via, &a.Via}, {&f.like.Source, &a.Source}, {&f.like.Verb, &a.Verb}, {&f.like.Resource, &a.Resource}, {&f.like.Namespace, &a.Namespace}, {&f.like.Name, &a.Name}, {&f.like.Message, &a.Message}} {
+	for _, p := range [][2]*string{{&f.like.Who, &a.Who}, {&f.like.Via, &a.Via}, {&f.like.Source, &a.Source},
+		{&f.like.Verb, &a.Verb}, {&f.like.Resource, &a.Resource}, {&f.like.Namespace, &a.Namespace}, {&f.like.Name, &a.Name},
+		{&f.like.Message, &a.Message}} {
 		if *p[0] != *p[1] {
 			*p[0] = ""
 		}

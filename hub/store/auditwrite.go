@@ -182,7 +182,8 @@ var errNoEnd = errors.New("it is damaged")
 
 // newestRecord is the end of a chain by its last record; false: that is from before the chain began.
 func newestRecord(ctx context.Context, c querier) (e chainEnd, _ bool, err error) {
-	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit ORDER BY id DESC LIMIT 1").Scan(&e.id, &e.hash, &e.total)
+	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit ORDER BY id DESC LIMIT 1").Scan(&e.id, &e.hash,
+		&e.total)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
@@ -194,7 +195,11 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 	head, begun, err := chainEndOf(ctx, c, metaAuditHead)
 	if damage := err; errors.Is(err, errNoEnd) {
 		head, begun, err = newestRecord(ctx, c)
-		said := Audit{At: now, Who: "the hub", Verb: "mend", Resource: "audit", Code: 200, Message: fmt.Sprintf("the note of where the audit ends was damaged (%v): it goes on behind record %d, and nobody knows whether there were later ones", damage, head.id)}
+		said := Audit{
+			At: now, Who: "the hub", Verb: "mend", Resource: "audit", Code: 200,
+			Message: fmt.Sprintf("the note of where the audit ends was damaged (%v): it goes on behind record %d, and "+
+				"nobody knows whether there were later ones", damage, head.id),
+		}
 		rows = append([]*queued{{Audit: said.bounded()}}, rows...)
 	}
 	if err != nil {
@@ -202,7 +207,8 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 	}
 	var last int64
 	var before string
-	if err := c.QueryRowContext(ctx, "SELECT id, at FROM audit ORDER BY id DESC LIMIT 1").Scan(&last, &before); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if err := c.QueryRowContext(ctx, "SELECT id, at FROM audit ORDER BY id DESC LIMIT 1").Scan(&last,
+		&before); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	head.id = max(head.id, last)
@@ -211,15 +217,20 @@ func (s *Store) appendAudits(ctx context.Context, c *conn, rows []*queued, now t
 		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM audit").Scan(&old); err != nil {
 			return err
 		}
-		first := Audit{At: now, Who: "the hub", Verb: auditBegins, Resource: "audit", Code: 200, Message: fmt.Sprintf("the chain of hashes begins with this record; %d older records are not in it", old)}
+		first := Audit{
+			At: now, Who: "the hub", Verb: auditBegins, Resource: "audit", Code: 200,
+			Message: fmt.Sprintf("the chain of hashes begins with this record; %d older records are not in it", old),
+		}
 		rows = append([]*queued{{Audit: first.bounded()}}, rows...)
 	}
 	for _, r := range rows {
 		a := &r.Audit
 		head.id, head.total, a.ID = head.id+1, head.total+a.bytes(), head.id+1
 		head.hash = a.link(head.hash)
-		if _, err := c.ExecContext(ctx, "INSERT INTO audit (id, at, until, count, who, via, source, verb, resource, namespace, name, code, message, total, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			a.ID, stamp(a.At), stamp(a.Until), a.Count, a.Who, a.Via, a.Source, a.Verb, a.Resource, a.Namespace, a.Name, a.Code, a.Message, head.total, head.hash); err != nil {
+		if _, err := c.ExecContext(ctx, "INSERT INTO audit (id, at, until, count, who, via, source, verb, resource, "+
+			"namespace, name, code, message, total, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			a.ID, stamp(a.At), stamp(a.Until), a.Count, a.Who, a.Via, a.Source, a.Verb, a.Resource, a.Namespace, a.Name, a.Code,
+			a.Message, head.total, head.hash); err != nil {
 			return err
 		}
 	}
@@ -242,7 +253,8 @@ func (s *Store) pruneAudits(ctx context.Context, c *conn, head chainEnd, now tim
 	if err := c.QueryRowContext(ctx, "SELECT min(id) FROM audit").Scan(&first); err != nil {
 		return err
 	}
-	err := c.QueryRowContext(ctx, "SELECT id FROM audit WHERE at >= ? AND id > ? AND (total > ? OR length(hash) = 0) ORDER BY id LIMIT 1",
+	err := c.QueryRowContext(ctx, "SELECT id FROM audit WHERE at >= ? AND id > ? AND (total > ? OR length(hash) = 0) "+
+		"ORDER BY id LIMIT 1",
 		stamp(now.Add(-s.auditKept)), head.id-s.auditRows, head.total-s.auditBytes).Scan(&keep)
 	if errors.Is(err, sql.ErrNoRows) {
 		keep.Int64, err = head.id, nil // the newest stays in any case
@@ -252,7 +264,8 @@ func (s *Store) pruneAudits(ctx context.Context, c *conn, head chainEnd, now tim
 	}
 	until := min(keep.Int64, first.Int64+auditPrune)
 	anchor := chainEnd{}
-	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit WHERE id < ? ORDER BY id DESC LIMIT 1", until).Scan(&anchor.id, &anchor.hash, &anchor.total)
+	err = c.QueryRowContext(ctx, "SELECT id, hash, total FROM audit WHERE id < ? ORDER BY id DESC LIMIT 1",
+		until).Scan(&anchor.id, &anchor.hash, &anchor.total)
 	if err != nil {
 		return err
 	}

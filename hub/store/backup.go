@@ -124,7 +124,10 @@ func matching(dir, form string) ([]string, error) {
 
 // halves are what is left of a backup, and of a restore, that was killed: most have a name of
 // their own, and nobody else would remove them.
-var halves = []string{database + ".restore*", "backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*", database + ".before-restore-*.part*", database + ".before-restore-*.restore*"}
+var halves = []string{
+	database + ".restore*", "backups/" + backupGlob + ".part*", "backups/before-schema-*.db.part*",
+	database + ".before-restore-*.part*", database + ".before-restore-*.restore*",
+}
 
 // forgetHalves removes them. Whoever calls it has the lock of the data directory.
 func (s *Store) forgetHalves() {
@@ -309,13 +312,15 @@ func (s *Store) makeRoom(ctx context.Context) {
 		return
 	}
 	for _, old := range list[keep:] {
-		s.log.Warn("there is no room for another backup beside this one, which is removed: give the hub a larger disk", "file", old, "err", remove(old))
+		s.log.Warn("there is no room for another backup beside this one, which is removed: give the hub a larger disk",
+			"file", old, "err", remove(old))
 	}
 }
 
 // backupBytes is about how large a backup is now.
 func (s *Store) backupBytes(ctx context.Context) (n int64, err error) {
-	query := "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
+	query := "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count(), pragma_freelist_count(), " +
+		"pragma_page_size()"
 	if s.pg != nil {
 		query = "SELECT pg_database_size(current_database())"
 	}

@@ -76,7 +76,8 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 		return err
 	}
 	if s.lock == nil {
-		return errors.New("commit: the store is shared with a hub, which is the only writer of objects; ask the hub through its API")
+		return errors.New("commit: the store is shared with a hub, which is the only writer of objects; ask the hub " +
+			"through its API")
 	}
 	rows := slices.Clone(c.Rows)
 	sort.SliceStable(rows, func(i, j int) bool { // of package slices it would have a sorter of its own, of 10 kB
@@ -128,11 +129,13 @@ func (s *Store) Commit(ctx context.Context, c Commit) error {
 func (s *Store) check(r *Row, rev uint64) error {
 	switch {
 	case !kindForm.MatchString(r.Kind):
-		return fmt.Errorf("commit %q %s/%s: a kind is lower-case letters and digits, such as pods", r.Kind, r.Namespace, r.Name)
+		return fmt.Errorf("commit %q %s/%s: a kind is lower-case letters and digits, such as pods", r.Kind, r.Namespace,
+			r.Name)
 	case r.Name == "":
 		return fmt.Errorf("commit %s of namespace %q: the object has no name", r.Kind, r.Namespace)
 	case r.Rev > rev:
-		return fmt.Errorf("commit %s %s/%s: its revision %d is beyond the commit's %d", r.Kind, r.Namespace, r.Name, r.Rev, rev)
+		return fmt.Errorf("commit %s %s/%s: its revision %d is beyond the commit's %d", r.Kind, r.Namespace, r.Name, r.Rev,
+			rev)
 	}
 	if r.Object != nil && sealedKind(r.Kind) {
 		blob, err := s.seal.seal(r.Object, identity(*r))
@@ -318,7 +321,8 @@ func (s *Store) Load(ctx context.Context, fn func(Row) error) error {
 }
 
 func (s *Store) loadKind(ctx context.Context, c *conn, kind string, fn func(Row) error) error {
-	return s.loadRows(ctx, c, kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY namespace, name", nil, fn)
+	return s.loadRows(ctx, c, kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} ORDER BY "+
+		"namespace, name", nil, fn)
 }
 
 // loadRows gives the rows of a query to fn, as Load does, with secrets opened.

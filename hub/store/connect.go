@@ -23,7 +23,10 @@ const busyWait, busyHeld = "5000", "100"
 // dsn says how every connection is made: durable commits, enforced references, and a bounded log.
 // It makes no file: an empty one in the place of one that was moved would cost the log its life.
 func dsn(file string, pragmas ...string) string {
-	all := []string{"busy_timeout(" + busyWait + ")", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)", "trusted_schema(0)"}
+	all := []string{
+		"busy_timeout(" + busyWait + ")", "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(8388608)",
+		"trusted_schema(0)",
+	}
 	q := url.Values{"mode": {"rw"}, "_txlock": {"immediate"}, "_pragma": append(all, pragmas...)}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()
 }
@@ -58,7 +61,8 @@ func (s *Store) connect(ctx context.Context) error {
 	if s.lock != nil {
 		s.ahead = &dirLock{f}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("%w: another flotilla-hub has this database, whose hub.lock was removed; stop it, or give this one its own --data-dir", ErrLocked)
+			return fmt.Errorf("%w: another flotilla-hub has this database, whose hub.lock was removed; stop it, or give this "+
+				"one its own --data-dir", ErrLocked)
 		}
 		s.readAhead.Go(func() { readThrough(f) })
 	} else if err := f.Close(); err != nil {
@@ -90,7 +94,8 @@ func readThrough(f *os.File) {
 	defer panics.Catch("read ahead")
 	var machine unix.Sysinfo_t
 	info, err := f.Stat()
-	if err != nil || unix.Sysinfo(&machine) != nil || uint64(info.Size()) > uint64(machine.Totalram)*uint64(machine.Unit)/4 {
+	if err != nil || unix.Sysinfo(&machine) != nil ||
+		uint64(info.Size()) > uint64(machine.Totalram)*uint64(machine.Unit)/4 {
 		return
 	}
 	for b := make([]byte, 256<<10); err == nil; {
@@ -252,10 +257,13 @@ func (s *Store) inPlace(ctx context.Context) error {
 			return err
 		})
 		if err != nil {
-			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs, and cannot be backed up either: put it back before the hub ends", "file", s.file, "err", err)
+			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs, and cannot be backed up either: put it back "+
+				"before the hub ends", "file", s.file, "err", err)
 		} else {
-			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs: nothing is remembered until it is back. The next start begins with the backup of this moment", "file", s.file, "backup", file)
+			s.log.Error("THE DATABASE WAS MOVED OR REMOVED while the hub runs: nothing is remembered until it is back. The "+
+				"next start begins with the backup of this moment", "file", s.file, "backup", file)
 		}
 	}
-	return fmt.Errorf("%w: %s was moved or removed while the hub runs: put it back, or start the hub again, which goes on from the newest backup", ErrUnavailable, s.file)
+	return fmt.Errorf("%w: %s was moved or removed while the hub runs: put it back, or start the hub again, which goes "+
+		"on from the newest backup", ErrUnavailable, s.file)
 }

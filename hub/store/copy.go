@@ -12,7 +12,9 @@ import (
 
 // ownTables are those that every hub has, each after those that it refers to. The tables
 // of objects come beside them, as kinds says.
-var ownTables = []string{"meta", "users", "sessions", "api_tokens", "revoked_clients", "join_tokens", "enrolments", "audit"}
+var ownTables = []string{
+	"meta", "users", "sessions", "api_tokens", "revoked_clients", "join_tokens", "enrolments", "audit",
+}
 
 // ofPlace are the keys of meta that tell of one database, and not of a hub.
 var ofPlace = []string{metaSchema, metaMoved, metaCameFrom, metaLeader, metaFrom}
@@ -107,7 +109,8 @@ func copyTable(ctx context.Context, from querier, to *conn, table string) (err e
 			return err
 		})
 	}
-	put, err := to.PrepareContext(ctx, forKind(fmt.Sprintf(`INSERT INTO {kind} ("%s") VALUES (?%s)`, strings.Join(columns, `", "`), strings.Repeat(", ?", len(columns)-1)), table))
+	put, err := to.PrepareContext(ctx, forKind(fmt.Sprintf(`INSERT INTO {kind} ("%s") VALUES (?%s)`,
+		strings.Join(columns, `", "`), strings.Repeat(", ?", len(columns)-1)), table))
 	if err != nil {
 		return err
 	}
@@ -144,7 +147,9 @@ func (s *Store) export(ctx context.Context, file string) error {
 
 // fill makes a database of SQLite out of another's content. also, if any, is done to it
 // in the same transaction.
-func (s *Store) fill(ctx context.Context, file string, from querier, also func(ctx context.Context, t *Store, c *conn) error) error {
+func (s *Store) fill(
+	ctx context.Context, file string, from querier, also func(ctx context.Context, t *Store, c *conn) error,
+) error {
 	version, err := valueOf(ctx, from, metaVersion)
 	if err != nil {
 		return err
@@ -175,4 +180,30 @@ func valueOf(ctx context.Context, q querier, key string) (value string, err erro
 		}
 	}
 	return value, rows.Err()
+}
+
+// origin tells a database at one moment from every other.
+func origin(ctx context.Context, q querier) (string, error) {
+	text := ""
+	for _, key := range []string{metaHubID, metaRevision, metaAuditHead} {
+		v, err := valueOf(ctx, q, key)
+		if err != nil {
+			return "", err
+		}
+		text += key + " " + v + " "
+	}
+	return text, nil
+}
+
+// objects counts those of all kinds.
+func objects(ctx context.Context, q querier) (all int, err error) {
+	kinds, err := listKinds(ctx, q)
+	for _, kind := range kinds {
+		var n int
+		if err := q.QueryRowContext(ctx, forKind("SELECT count(*) FROM {kind}", kind)).Scan(&n); err != nil {
+			return 0, err
+		}
+		all += n
+	}
+	return all, err
 }

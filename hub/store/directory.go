@@ -49,16 +49,19 @@ func private(o Options, log *slog.Logger) error {
 		return err
 	}
 	if uid := owner.Of(info); uid != hub {
-		return fmt.Errorf("data directory %s belongs to user %d, who can read and replace everything that the hub (user %d) remembers: run `chown -R %d %s`, or run the hub as its owner", dir, uid, hub, hub, dir)
+		return fmt.Errorf("data directory %s belongs to user %d, who can read and replace everything that the hub (user "+
+			"%d) remembers: run `chown -R %d %s`, or run the hub as its owner", dir, uid, hub, hub, dir)
 	}
 	if err := above(dir, hub, of); err != nil {
 		return err
 	}
 	if open := info.Mode().Perm() &^ 0o700; open != 0 {
 		if err := os.Chmod(dir, 0o700); err != nil {
-			return fmt.Errorf("data directory %s is open to others (%04o): %w; run `chmod 700 %s`", dir, info.Mode().Perm(), err, dir)
+			return fmt.Errorf("data directory %s is open to others (%04o): %w; run `chmod 700 %s`", dir, info.Mode().Perm(), err,
+				dir)
 		}
-		log.Warn("the data directory was open to others and is not any more: if somebody else uses this machine, make new tokens and passwords", "dir", dir, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
+		log.Warn("the data directory was open to others and is not any more: if somebody else uses this machine, make new "+
+			"tokens and passwords", "dir", dir, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 	}
 	return unmixed(dir, hub)
 }
@@ -132,9 +135,11 @@ func holds(parent, dir string, hub, of int) error {
 	byGroup := info.Mode().Perm()&0o020 != 0 && owner.Group(info) != of // a person's own group is that person
 	switch {
 	case uid != hub && uid != 0 && uid != overflow:
-		return fmt.Errorf("data directory %s lies in %s, which belongs to user %d, who can put another in its place: move it to a directory of root's or of the hub's user", dir, parent, uid)
+		return fmt.Errorf("data directory %s lies in %s, which belongs to user %d, who can put another in its place: move "+
+			"it to a directory of root's or of the hub's user", dir, parent, uid)
 	case (byGroup || info.Mode().Perm()&0o002 != 0) && info.Mode()&fs.ModeSticky == 0:
-		return fmt.Errorf("data directory %s lies in %s, into which others may write (%04o), and so put another in its place: run `chmod go-w %s`, or move it", dir, parent, info.Mode().Perm(), parent)
+		return fmt.Errorf("data directory %s lies in %s, into which others may write (%04o), and so put another in its "+
+			"place: run `chmod go-w %s`, or move it", dir, parent, info.Mode().Perm(), parent)
 	}
 	return nil
 }
@@ -156,10 +161,12 @@ func unmixed(dir string, hub int) error {
 			return fmt.Errorf("look at data directory: %w", err)
 		}
 		if uid := owner.Of(info); uid != hub && uid != 0 {
-			return fmt.Errorf("%s belongs to user %d: the hub keeps only what is its own; move it away, or run `chown %d %s` if you trust what is in it", file, uid, hub, file)
+			return fmt.Errorf("%s belongs to user %d: the hub keeps only what is its own; move it away, or run `chown %d %s` "+
+				"if you trust what is in it", file, uid, hub, file)
 		}
 		if info.Mode()&(fs.ModeNamedPipe|fs.ModeDevice) != 0 {
-			return fmt.Errorf("%s is a pipe or a device, for which the hub would wait for ever: put the file itself in its place, or remove it", file)
+			return fmt.Errorf("%s is a pipe or a device, for which the hub would wait for ever: put the file itself in its "+
+				"place, or remove it", file)
 		}
 		if info.Mode()&fs.ModeSymlink != 0 {
 			to, err := os.Stat(file)
@@ -167,7 +174,8 @@ func unmixed(dir string, hub int) error {
 				continue // as a stick that was pulled: a directory is made through no link
 			}
 			if err != nil || !to.IsDir() {
-				return fmt.Errorf("%s leads elsewhere, and the hub would write there: put the file itself in its place, or remove it", file)
+				return fmt.Errorf("%s leads elsewhere, and the hub would write there: put the file itself in its place, or "+
+					"remove it", file)
 			}
 		}
 	}
@@ -285,9 +293,11 @@ func use(ctx context.Context, dir string, how int) (*dirLock, error) {
 		case <-ctx.Done():
 			_ = d.Close()
 			if how == with {
-				return nil, fmt.Errorf("the database of %s is being replaced, by a restore or a move: nothing was changed, run this again afterwards", dir)
+				return nil, fmt.Errorf("the database of %s is being replaced, by a restore or a move: nothing was changed, run "+
+					"this again afterwards", dir)
 			}
-			return nil, fmt.Errorf("a command has the database of %s open: nothing was changed, end it or wait for it, and run this again", dir)
+			return nil, fmt.Errorf("a command has the database of %s open: nothing was changed, end it or wait for it, and "+
+				"run this again", dir)
 		}
 	}
 }

@@ -10,9 +10,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // An Examination is a look at the database of a hub, which may run, be down or have
@@ -82,7 +85,8 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		}
 		for _, end := range []string{"", "-wal"} {
 			if err := copyFile(file+end, filepath.Join(e.copy, database+end)); err != nil {
-				return e, fmt.Errorf("copy %s, which a killed hub left: %w; make room in %s or set TMPDIR", file+end, err, os.TempDir())
+				return e, fmt.Errorf("copy %s, which a killed hub left: %w; make room in %s or set TMPDIR", file+end, err,
+					os.TempDir())
 			}
 		}
 		file = filepath.Join(e.copy, database)
@@ -90,7 +94,8 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 	default:
 		q.Set("immutable", "1")
 	}
-	if e.db, err = sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(), RawQuery: q.Encode()}).String()); err != nil {
+	if e.db, err = sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: file}).EscapedPath(),
+		RawQuery: q.Encode()}).String()); err != nil {
 		return e, err
 	}
 	if err := e.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&e.Schema); err != nil {
@@ -104,7 +109,8 @@ func Examine(ctx context.Context, o Options) (e *Examination, err error) {
 		e.Damage = ""
 	}
 	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL} {
-		_ = e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(into) // of a damaged one, what there is
+		// of a damaged one, what there is
+		_ = e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", key).Scan(into)
 	}
 	var paused string
 	if e.db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaRecovered).Scan(&paused) == nil {
@@ -132,7 +138,8 @@ func unreadable(ctx context.Context, q querier) error {
 			continue
 		}
 		var namespace, name string
-		if q.QueryRowContext(ctx, forKind("SELECT namespace, name FROM {kind} WHERE NOT json_valid(object) LIMIT 1", kind)).Scan(&namespace, &name) == nil {
+		if q.QueryRowContext(ctx, forKind("SELECT namespace, name FROM {kind} WHERE NOT json_valid(object) LIMIT 1",
+			kind)).Scan(&namespace, &name) == nil {
 			return fmt.Errorf("decode %s %s/%s: it is damaged; restore a backup, or delete the row", kind, namespace, name)
 		}
 	}
@@ -198,4 +205,59 @@ func NewestBackup(dir string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{}, err
+}
+
+// examinePostgres looks at a database in PostgreSQL. It is of one moment, and waits for nobody.
+func examinePostgres(ctx context.Context, o Options, url string) (e *Examination, err error) {
+	e = &Examination{Running: running(o.Dir), Newest: latest()}
+	p, err := parsePostgres(url, o.waits, logger(o.Log))
+	if err != nil {
+		return e, err
+	}
+	e.Server, e.Exposed = p.where, exposed(p.config)
+	defer func() { err = explainPostgres(err, p.where) }()
+	q := &pool{stdlib.OpenDB(*p.config), true}
+	q.SetMaxOpenConns(2)
+	e.db = q.DB
+	var fsync, pages string
+	if err := q.QueryRowContext(ctx, "SELECT current_setting('server_version'), current_setting('fsync'), "+
+		"current_setting('full_page_writes'), pg_database_size(current_database())").Scan(&e.Release, &fsync, &pages,
+		&e.Bytes); err != nil {
+		return e, err
+	}
+	for name, is := range map[string]string{"fsync": fsync, "full_page_writes": pages} {
+		if is != "on" {
+			e.Unsafe = append(e.Unsafe, name+" is "+is)
+		}
+	}
+	slices.Sort(e.Unsafe)
+	c, err := q.conn(ctx)
+	if err != nil {
+		return e, err
+	}
+	defer c.Close()
+	s := &Store{conn: c, pg: p, log: p.log}
+	if e.Schema, err = s.postgresSchema(ctx, o); err != nil {
+		return e, err
+	}
+	if e.Schema == 0 {
+		return e, fmt.Errorf("%s: %w", p.where, ErrNotFound)
+	}
+	var written, paused string
+	if err := c.QueryRowContext(ctx, "SELECT written FROM leader").Scan(&written); err != nil {
+		return e, err
+	}
+	e.Changed = moment(written)
+	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL, metaRecovered: &paused} {
+		if *into, err = valueOf(ctx, c, key); err != nil {
+			return e, err
+		}
+	}
+	if paused != "" {
+		e.Paused = new(Recovery)
+		_ = json.Unmarshal([]byte(paused), e.Paused)
+	}
+	s.dir, s.read = o.Dir, q
+	e.lookAtKey(ctx, s)
+	return e, nil
 }

@@ -67,7 +67,8 @@ func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
 		if err != nil {
 			return err
 		}
-		_, err = c.ExecContext(ctx, "INSERT INTO ballast SELECT ?::bytea FROM generate_series(1, ?::int)", pad, ballastBytes/row)
+		_, err = c.ExecContext(ctx, "INSERT INTO ballast SELECT ?::bytea FROM generate_series(1, ?::int)", pad,
+			ballastBytes/row)
 		return err
 	})
 	if err != nil && !errors.Is(err, ErrFull) {
@@ -80,7 +81,8 @@ func (s *Store) makeServerBallast(ctx context.Context) (room bool) {
 // its place says nothing about that, and a copy of it that was made without its holes holds no space.
 func (s *Store) makeBallast() (room bool) {
 	var st unix.Stat_t
-	if err := unix.Lstat(s.ballast(), &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == ballastBytes && st.Blocks*512 >= ballastBytes {
+	if err := unix.Lstat(s.ballast(), &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == ballastBytes &&
+		st.Blocks*512 >= ballastBytes {
 		return true
 	}
 	if free, err := freeBytes(s.dir); err != nil || free < 2*ballastBytes {
@@ -91,7 +93,8 @@ func (s *Store) makeBallast() (room bool) {
 		return false
 	}
 	if err != nil {
-		s.log.Warn("no space is held back for the day when the disk is full: remove what is in the place of that file, or make the data directory writable", "file", s.ballast(), "err", err)
+		s.log.Warn("no space is held back for the day when the disk is full: remove what is in the place of that file, or "+
+			"make the data directory writable", "file", s.ballast(), "err", err)
 	}
 	return true
 }
@@ -134,7 +137,8 @@ func (s *Store) giveUpBallast() bool {
 	if s.conn == nil {
 		return false
 	}
-	_, err := s.conn.ExecContext(context.Background(), "DROP TABLE ballast") // by itself: it needs no room, as the store's own transactions do
+	// by itself: it needs no room, as the store's own transactions do
+	_, err := s.conn.ExecContext(context.Background(), "DROP TABLE ballast")
 	return err == nil
 }
 

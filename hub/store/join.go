@@ -44,17 +44,20 @@ func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
 		return err
 	}
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
-		if _, err := c.ExecContext(ctx, "DELETE FROM join_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
+		if _, err := c.ExecContext(ctx, "DELETE FROM join_tokens WHERE expires < ?",
+			stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx, `INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval)
 			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?)`,
-			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires), number(t.Approval))
+			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires),
+			number(t.Approval))
 		return err
 	})
 }
 
-const selectTokens = "SELECT id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval FROM join_tokens"
+const selectTokens = "SELECT id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, " +
+	"approval FROM join_tokens"
 
 // JoinToken returns a token, or ErrNotFound.
 func (s *Store) JoinToken(ctx context.Context, id string) (JoinToken, error) {
@@ -70,7 +73,8 @@ func (s *Store) joinTokens(ctx context.Context, query string, args ...any) ([]Jo
 	return list(ctx, s, func(scan func(...any) error) (JoinToken, error) {
 		var t JoinToken
 		var labels, created, expires, revoked string
-		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires, &revoked, &t.Approval)
+		err := scan(&t.ID, &t.Hash, &t.Site, &t.Node, &labels, &t.Uses, &t.Used, &created, &t.CreatedBy, &expires, &revoked,
+			&t.Approval)
 		if err == nil {
 			err = json.Unmarshal([]byte(labels), &t.Labels)
 		}
@@ -102,11 +106,13 @@ func (s *Store) TakeUse(ctx context.Context, e Use) error {
 	}
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var again int
-		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM enrolments WHERE node = ? AND key = ? AND token = ?", e.Node, e.Key, e.Token).Scan(&again); err != nil {
+		if err := c.QueryRowContext(ctx, "SELECT count(*) FROM enrolments WHERE node = ? AND key = ? AND token = ?", e.Node,
+			e.Key, e.Token).Scan(&again); err != nil {
 			return err
 		}
 		if again == 0 {
-			r, err := c.ExecContext(ctx, "UPDATE join_tokens SET used = used + 1 WHERE id = ? AND used < uses AND revoked = '' AND expires > ?", e.Token, stamp(e.At))
+			r, err := c.ExecContext(ctx, "UPDATE join_tokens SET used = used + 1 WHERE id = ? AND used < uses AND revoked = "+
+				"'' AND expires > ?", e.Token, stamp(e.At))
 			if err != nil {
 				return err
 			}
@@ -140,7 +146,9 @@ func (s *Store) Enrolments(ctx context.Context) ([]Use, error) {
 }
 
 // list runs a query and scans every row of it.
-func list[T any](ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any) (all []T, err error) {
+func list[T any](
+	ctx context.Context, s *Store, scan func(func(...any) error) (T, error), query string, args ...any,
+) (all []T, err error) {
 	err = s.reading(func() error {
 		rows, err := s.read.QueryContext(ctx, query, args...)
 		if err != nil {

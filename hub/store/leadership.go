@@ -67,7 +67,8 @@ func (s *Store) beginChanges(ctx context.Context) error {
 				return err
 			}
 		}
-		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) SELECT ?, value FROM meta WHERE key = ? ON CONFLICT (key) DO UPDATE SET value = excluded.value", metaFrom, metaRevision)
+		_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) SELECT ?, value FROM meta WHERE key = ? ON CONFLICT "+
+			"(key) DO UPDATE SET value = excluded.value", metaFrom, metaRevision)
 		return err
 	})
 }
@@ -83,9 +84,11 @@ func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64)
 	var revs []int64
 	var kinds, namespaces, names []string
 	for _, r := range rows {
-		revs, kinds, namespaces, names = append(revs, int64(r.Rev)), append(kinds, r.Kind), append(namespaces, r.Namespace), append(names, r.Name)
+		revs, kinds, namespaces, names = append(revs, int64(r.Rev)), append(kinds, r.Kind), append(namespaces, r.Namespace),
+			append(names, r.Name)
 	}
-	if _, err := c.ExecContext(ctx, "INSERT INTO changes (commit, rev, kind, namespace, name) SELECT ?::bigint, * FROM unnest(?::bigint[], ?::text[], ?::text[], ?::text[])", int64(rev), revs, kinds, namespaces, names); err != nil {
+	if _, err := c.ExecContext(ctx, "INSERT INTO changes (commit, rev, kind, namespace, name) SELECT ?::bigint, * FROM "+
+		"unnest(?::bigint[], ?::text[], ?::text[], ?::text[])", int64(rev), revs, kinds, namespaces, names); err != nil {
 		return err
 	}
 	const every = changesKept / 10
@@ -181,7 +184,8 @@ func (s *Store) Kept(ctx context.Context, name string) ([]byte, error) {
 // middle of a transaction hold the row for a moment only.
 func (s *Store) join(m *Member) error {
 	if s.pg == nil {
-		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without --peer-listen")
+		return errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without " +
+			"--peer-listen")
 	}
 	s.pg.member = m
 	next := s.pg.config.AfterConnect

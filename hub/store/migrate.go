@@ -173,10 +173,12 @@ func (s *Store) notNewer(ctx context.Context, o Options) error {
 	}
 	by := "an unknown version"
 	var v string
-	if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&v); err == nil && v != "" {
+	if err := db.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&v); err == nil &&
+		v != "" {
 		by = v
 	}
-	return fmt.Errorf("open %s/%s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema %d); install that version again, or restore a backup from before the upgrade with `flotilla-hub restore FILE`",
+	return fmt.Errorf("open %s/%s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema "+
+		"%d); install that version again, or restore a backup from before the upgrade with `flotilla-hub restore FILE`",
 		s.dir, database, ErrNewer, by, have, orUnknown(o.Version), latest())
 }
 
@@ -306,7 +308,8 @@ func schemaAt(ctx context.Context, version int, kinds []string) (map[string]stri
 	}
 	for _, kind := range kinds {
 		if !kindForm.MatchString(kind) {
-			return nil, fmt.Errorf("it has a kind of objects called %.100q, which no hub makes: somebody has changed it; restore another backup", kind)
+			return nil, fmt.Errorf("it has a kind of objects called %.100q, which no hub makes: somebody has changed it; "+
+				"restore another backup", kind)
 		}
 		for _, m := range migrations[:version] {
 			if _, err := db.ExecContext(ctx, forKind(m.perKind, kind)); err != nil {

@@ -48,7 +48,8 @@ func Move(ctx context.Context, o Options, to string) (Moved, error) {
 			return m, err
 		}
 		if _, err := os.Stat(filepath.Join(o.Dir, database)); err != nil { // a new one would be made, only to be moved
-			return Moved{}, fmt.Errorf("migrate: %w: there is nothing to take along; start `flotilla-hub serve --database %s` to begin there", err, "postgres://…")
+			return Moved{}, fmt.Errorf("migrate: %w: there is nothing to take along; start `flotilla-hub serve --database "+
+				"%s` to begin there", err, "postgres://…")
 		}
 	}
 	o.moving = true
@@ -95,7 +96,8 @@ func alreadyThere(ctx context.Context, o Options, to string) (m Moved, err error
 		return m, err
 	}
 	if _, err := os.Stat(s.file); is != wanted || err != nil {
-		return m, fmt.Errorf("migrate: %w: the database of %s is %s already; to take it elsewhere, use `flotilla-hub migrate --to sqlite` first", ErrExists, o.Dir, p.pg.where)
+		return m, fmt.Errorf("migrate: %w: the database of %s is %s already; to take it elsewhere, use `flotilla-hub "+
+			"migrate --to sqlite` first", ErrExists, o.Dir, p.pg.where)
 	}
 	m.From, m.To = s.file, p.pg.where
 	if m.Objects, err = objects(ctx, p.conn); err != nil {
@@ -124,37 +126,13 @@ func (s *Store) putAside() (kept string, err error) {
 
 // moved is the record of it in the audit.
 func moved(by, from, to string) Audit {
-	a := Audit{At: time.Now(), Who: "the hub", Verb: "migrate", Resource: "databases", Name: to, Code: 200, Message: "from " + from}
+	a := Audit{
+		At: time.Now(), Who: "the hub", Verb: "migrate", Resource: "databases", Name: to, Code: 200, Message: "from " + from,
+	}
 	if by != "" {
 		a.Who, a.Via = by, "command line"
 	}
 	return a
-}
-
-// origin tells a database at one moment from every other.
-func origin(ctx context.Context, q querier) (string, error) {
-	text := ""
-	for _, key := range []string{metaHubID, metaRevision, metaAuditHead} {
-		v, err := valueOf(ctx, q, key)
-		if err != nil {
-			return "", err
-		}
-		text += key + " " + v + " "
-	}
-	return text, nil
-}
-
-// objects counts those of all kinds.
-func objects(ctx context.Context, q querier) (all int, err error) {
-	kinds, err := listKinds(ctx, q)
-	for _, kind := range kinds {
-		var n int
-		if err := q.QueryRowContext(ctx, forKind("SELECT count(*) FROM {kind}", kind)).Scan(&n); err != nil {
-			return 0, err
-		}
-		all += n
-	}
-	return all, err
 }
 
 // beyond is a revision behind all that were given out, so that whoever watches reads anew.
@@ -245,7 +223,8 @@ func (s *Store) stays(ctx context.Context) error {
 	}
 	to, err := valueOf(ctx, s.conn, metaMoved)
 	if to != "" {
-		err = fmt.Errorf("%s has not been the hub's database since a moment ago: nothing was changed, run this again", s.where())
+		err = fmt.Errorf("%s has not been the hub's database since a moment ago: nothing was changed, run this again",
+			s.where())
 	}
 	return err
 }
@@ -274,7 +253,8 @@ func (s *Store) moveToFile(ctx context.Context, o Options) (m Moved, err error) 
 		return m, err
 	}
 	to := fmt.Sprintf("%s on %s at %s", file, host, stamp(time.Now()))
-	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) { // nobody writes meanwhile, no command either
+	// nobody writes meanwhile, no command either
+	if err := s.txLocked(ctx, func(ctx context.Context, from *conn) (err error) {
 		ready = false
 		if err := removeDatabase(part); err != nil {
 			return err
@@ -316,7 +296,8 @@ type errMoved struct {
 
 func (s *Store) isMoved(ctx context.Context, dir, to string) error {
 	e := errMoved{where: s.pg.where, file: copied(ctx, dir, to)}
-	does := fmt.Sprintf("name another database; to go on from what is here all the same, run `psql -c \"DELETE FROM meta WHERE key = '%s'\"` on it", metaMoved)
+	does := fmt.Sprintf("name another database; to go on from what is here all the same, run `psql -c \"DELETE FROM "+
+		"meta WHERE key = '%s'\"` on it", metaMoved)
 	if e.file != "" {
 		does = "run `flotilla-hub migrate --to sqlite` again, which was cut off"
 	}
@@ -395,49 +376,4 @@ func (s *Store) takeOver(file string) (kept string, err error) {
 		return kept, err
 	}
 	return kept, fsync.Dir(s.dir)
-}
-
-// restorePostgres puts a backup in the place of what is in PostgreSQL. What was there is
-// kept as a file: the backup is made ready beside that, as it is where the database is one.
-func restorePostgres(ctx context.Context, o Options, file string) error {
-	o.restoring = true
-	s, err := Open(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
-	r.Aside = s.beside("before-restore", r.At)
-	was, err := s.found(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.Backup(ctx, r.Aside); err != nil {
-		return err
-	}
-	beside := newStore(o, r.Aside)
-	ready := r.Aside + ".restore"
-	defer func() { _ = removeDatabase(ready) }()
-	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir).rev), r); err != nil {
-		return err
-	}
-	from := newStore(o, ready)
-	defer from.disconnect() //nolint:errcheck // it was read only, and some of it is open where this fails
-	if err := from.connect(ctx); err != nil {
-		return err
-	}
-	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
-		is, err := s.found(ctx)
-		if err != nil {
-			return err
-		}
-		if is.writes != was.writes+1 { // our own
-			_ = remove(r.Aside) // nobody will want it
-			return errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again")
-		}
-		return copyAll(ctx, from.conn, c)
-	}); err != nil {
-		return err
-	}
-	return s.witnessAnew(ctx)
 }

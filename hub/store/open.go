@@ -45,15 +45,18 @@ func (s *Store) explain(err error) error {
 		return s.pg.explain(err)
 	}
 	var e *sqlite.Error
-	if !errors.As(err, &e) || errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || errors.Is(err, errCorrupt) { // explained already
+	// explained already
+	if !errors.As(err, &e) || errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || errors.Is(err, errCorrupt) {
 		return err
 	}
 	switch e.Code() & 0xff {
 	case sqliteBusy:
 		if s.shared {
-			return fmt.Errorf("somebody else has been writing to %s for some seconds: nothing was changed, run this again: %w", s.file, err)
+			return fmt.Errorf("somebody else has been writing to %s for some seconds: nothing was changed, run this again: %w",
+				s.file, err)
 		}
-		return fmt.Errorf("%w: somebody else has been writing to %s for some seconds: end what has it open, as sqlite3 or a command that hangs: %w", ErrUnavailable, s.file, err)
+		return fmt.Errorf("%w: somebody else has been writing to %s for some seconds: end what has it open, as sqlite3 or "+
+			"a command that hangs: %w", ErrUnavailable, s.file, err)
 	case sqliteFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case sqliteIOErr: // some file systems refuse to grow the log's index with this one
@@ -73,7 +76,8 @@ func (s *Store) explain(err error) error {
 // failing is an error of a disk, or of a file system that has become read-only. In writing it may be
 // over soon, and the hub reads and shows meanwhile; what cannot be read will not be there later either.
 func (s *Store) failing(err error, reading bool) error {
-	err = fmt.Errorf("the disk with %s fails (see `dmesg`; one that is worn out becomes read-only): if that does not end copy %s to another one, or restore a backup there: %w", s.file, s.dir, err)
+	err = fmt.Errorf("the disk with %s fails (see `dmesg`; one that is worn out becomes read-only): if that does not "+
+		"end copy %s to another one, or restore a backup there: %w", s.file, s.dir, err)
 	if s.shared || reading {
 		return err
 	}
@@ -85,7 +89,8 @@ func (s *Store) open(ctx context.Context, o Options) error {
 		err := s.openPostgres(ctx, o)
 		if err == nil && s.pg.token != 0 && !s.makeServerBallast(ctx) {
 			s.full.Store(true)
-			s.log.Warn("the disk of the database is nearly full: nothing new is remembered until there is space", "where", s.where())
+			s.log.Warn("the disk of the database is nearly full: nothing new is remembered until there is space", "where",
+				s.where())
 		}
 		return err
 	}
@@ -94,7 +99,8 @@ func (s *Store) open(ctx context.Context, o Options) error {
 		err = s.openDatabase(ctx, o)
 	}
 	if errors.Is(err, errCorrupt) && o.moving {
-		return fmt.Errorf("%w; start `flotilla-hub serve` once, which goes on with the newest backup, and look at what that has", err)
+		return fmt.Errorf("%w; start `flotilla-hub serve` once, which goes on with the newest backup, and look at what "+
+			"that has", err)
 	}
 	if errors.Is(err, errCorrupt) {
 		err = s.recover(ctx, o, err)
@@ -111,7 +117,8 @@ func (s *Store) open(ctx context.Context, o Options) error {
 	}
 	if !s.makeBallast() {
 		s.full.Store(true)
-		s.log.Warn("the disk of the data directory is nearly full: nothing new is remembered until there is space", "dir", s.dir)
+		s.log.Warn("the disk of the data directory is nearly full: nothing new is remembered until there is space", "dir",
+			s.dir)
 	}
 	return nil
 }
@@ -210,7 +217,9 @@ func (s *Store) notLost() error {
 
 // placeLost refuses a directory whose database is in PostgreSQL, nobody knows where.
 func placeLost(dir string) error {
-	return fmt.Errorf("open %s: there is none, and the database of this hub was in PostgreSQL, but the file %s, which says where, is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up what is there, `flotilla-hub restore` the newest of %s",
+	return fmt.Errorf("open %s: there is none, and the database of this hub was in PostgreSQL, but the file %s, which "+
+		"says where, is missing: start the hub once with --database postgres://USER@HOST:5432/NAME; or, to give up what "+
+		"is there, `flotilla-hub restore` the newest of %s",
 		filepath.Join(dir, database), filepath.Join(dir, placeFile), filepath.Join(dir, "backups"))
 }
 
@@ -322,7 +331,8 @@ func OpenShared(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (s *Store) openShared(ctx context.Context, o Options) (err error) {
-	if s.used, err = use(ctx, o.Dir, with); err != nil && !errors.Is(err, fs.ErrNotExist) { // what is missing is said below
+	// what is missing is said below
+	if s.used, err = use(ctx, o.Dir, with); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	url, err := place(o)
@@ -332,8 +342,10 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	if url != "" {
 		return s.sharePostgres(ctx, o, url)
 	}
-	if info, err := os.Stat(s.file); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 { // there is none, or a hub is about to make it
-		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name its directory with --data-dir", s.file, ErrNotFound, o.Dir)
+	// there is none, or a hub is about to make it
+	if info, err := os.Stat(s.file); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once, or name "+
+			"its directory with --data-dir", s.file, ErrNotFound, o.Dir)
 	} else if err != nil {
 		return fmt.Errorf("open %s: %w; run this as the user of the hub", s.file, err)
 	}
@@ -352,7 +364,8 @@ func (s *Store) openShared(ctx context.Context, o Options) (err error) {
 	case have > latest(): // since a moment ago
 		return fmt.Errorf("open %s: %w", s.file, ErrNewer)
 	case have < latest():
-		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", s.file, have, latest())
+		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` "+
+			"once, it migrates the database", s.file, have, latest())
 	}
 	return nil
 }

@@ -45,7 +45,8 @@ const metaTaken = "rights-taken"
 // countTaken counts a right that is taken from somebody, in the transaction that does it: whoever remembers rights
 // sees that in RightsTaken.
 func countTaken(ctx context.Context, c *conn) error {
-	_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
+	_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value "+
+		"= CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
 	return err
 }
 
@@ -75,7 +76,8 @@ func (s *Store) RightsTaken(ctx context.Context) (string, error) {
 
 // AddUser stores a new user; ErrExists when the name is taken.
 func (s *Store) AddUser(ctx context.Context, u User) error {
-	n, err := s.exec(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", u.Name, u.Role, u.Password, stamp(u.Created))
+	n, err := s.exec(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+		u.Name, u.Role, u.Password, stamp(u.Created))
 	if err == nil && n == 0 {
 		err = fmt.Errorf("user %s: %w", u.Name, ErrExists)
 	}
@@ -100,7 +102,8 @@ func (s *Store) AddFirstUser(ctx context.Context, u User, metaKey, secret string
 		if n, err := r.RowsAffected(); err != nil || n != 1 {
 			return errors.Join(err, ErrNotFound)
 		}
-		_, err = c.ExecContext(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?)", u.Name, u.Role, u.Password, stamp(u.Created))
+		_, err = c.ExecContext(ctx, "INSERT INTO users (name, role, password, created) VALUES (?, ?, ?, ?)", u.Name, u.Role,
+			u.Password, stamp(u.Created))
 		return err
 	})
 }
@@ -135,7 +138,8 @@ func (s *Store) SetPassword(ctx context.Context, name, password string) error {
 // ReplacePassword is SetPassword for whoever knows the one of before: ErrNotFound where it is
 // none of that user's any more.
 func (s *Store) ReplacePassword(ctx context.Context, name, before, password string) error {
-	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ? AND password = ?", password, name, before)
+	return s.setPassword(ctx, name, "UPDATE users SET password = ? WHERE name = ? AND password = ?", password, name,
+		before)
 }
 
 func (s *Store) setPassword(ctx context.Context, name, update string, args ...any) error {
@@ -170,7 +174,8 @@ func (s *Store) SetRole(ctx context.Context, name, role string, now time.Time) e
 }
 
 func revokeClients(ctx context.Context, c *conn, name string, now time.Time) error {
-	if _, err := c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET before = excluded.before", name, stamp(now)); err != nil {
+	if _, err := c.ExecContext(ctx, "INSERT INTO revoked_clients (name, before) VALUES (?, ?) ON CONFLICT (name) DO "+
+		"UPDATE SET before = excluded.before", name, stamp(now)); err != nil {
 		return err
 	}
 	return countTaken(ctx, c)
@@ -215,7 +220,8 @@ func (s *Store) AddSession(ctx context.Context, v Session, password string) erro
 		if _, err := c.ExecContext(ctx, "DELETE FROM sessions WHERE expires < ?", stamp(v.Created)); err != nil {
 			return err
 		}
-		r, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, \"user\", csrf, source, created, expires) SELECT ?, name, ?, ?, ?, ? FROM users WHERE name = ? AND password = ?",
+		r, err := c.ExecContext(ctx, "INSERT INTO sessions (hash, \"user\", csrf, source, created, expires) SELECT ?, "+
+			"name, ?, ?, ?, ? FROM users WHERE name = ? AND password = ?",
 			v.Hash, v.CSRF, v.Source, stamp(v.Created), stamp(v.Expires), v.User, password)
 		if err != nil {
 			return err
@@ -247,10 +253,12 @@ func (s *Store) DeleteSession(ctx context.Context, hash []byte) error {
 // AddAPIToken stores a token of an existing user, and forgets those that ended a month ago.
 func (s *Store) AddAPIToken(ctx context.Context, t APIToken) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
-		if _, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires < ?", stamp(t.Created.AddDate(0, -1, 0))); err != nil {
+		if _, err := c.ExecContext(ctx, "DELETE FROM api_tokens WHERE expires < ?",
+			stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
-		r, err := c.ExecContext(ctx, "INSERT INTO api_tokens (id, hash, \"user\", note, created, expires) SELECT ?, ?, name, ?, ?, ? FROM users WHERE name = ?",
+		r, err := c.ExecContext(ctx, "INSERT INTO api_tokens (id, hash, \"user\", note, created, expires) SELECT ?, ?, "+
+			"name, ?, ?, ? FROM users WHERE name = ?",
 			t.ID, t.Hash, t.Note, stamp(t.Created), stamp(t.Expires), t.User)
 		if err != nil {
 			return err
@@ -262,7 +270,8 @@ func (s *Store) AddAPIToken(ctx context.Context, t APIToken) error {
 	})
 }
 
-const selectAPITokens = "SELECT t.id, t.hash, t.user, u.role, t.note, t.created, t.expires FROM api_tokens t JOIN users u ON u.name = t.user"
+const selectAPITokens = "SELECT t.id, t.hash, t.user, u.role, t.note, t.created, t.expires FROM api_tokens t JOIN " +
+	"users u ON u.name = t.user"
 
 // APIToken returns a token with its user's role, or ErrNotFound.
 func (s *Store) APIToken(ctx context.Context, id string) (APIToken, error) {
@@ -325,7 +334,8 @@ func (s *Store) Views(ctx context.Context, user string) (views []View, err error
 func (s *Store) ChangeViews(ctx context.Context, user string, change func([]View) ([]View, error)) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		var text sql.NullString
-		err := c.QueryRowContext(ctx, "SELECT m.value FROM users u LEFT JOIN meta m ON m.key = ? WHERE u.name = ?", viewsOf(user), user).Scan(&text)
+		err := c.QueryRowContext(ctx, "SELECT m.value FROM users u LEFT JOIN meta m ON m.key = ? WHERE u.name = ?",
+			viewsOf(user), user).Scan(&text)
 		if errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("user %s: %w", user, ErrNotFound)
 		}

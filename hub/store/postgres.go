@@ -114,10 +114,12 @@ func parsePostgres(address string, w waits, log *slog.Logger) (*postgres, error)
 	}
 	config, err := pgx.ParseConfig(address)
 	if err != nil {
-		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME", unread(address, err))
+		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME",
+			unread(address, err))
 	}
 	if strings.Contains(config.Host, "@") { // the end of a password
-		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME", unread(address, nil))
+		return nil, fmt.Errorf("read the address of the database: %s; write postgres://USER@HOST:5432/NAME",
+			unread(address, nil))
 	}
 	config.ConnectTimeout = dialTimeout
 	dial := config.DialFunc
@@ -146,7 +148,8 @@ func parsePostgres(address string, w waits, log *slog.Logger) (*postgres, error)
 func unread(address string, err error) string {
 	u, parsed := url.Parse(address)
 	if parsed != nil || err == nil {
-		return "it is no URL (it is not shown, for the password); in a password write %25, %2F, %3F, %23, %40 and %3A for % / ? # @ and :"
+		return "it is no URL (it is not shown, for the password); in a password write %25, %2F, %3F, %23, %40 and %3A for " +
+			"% / ? # @ and :"
 	}
 	text := err.Error()
 	text = text[strings.LastIndex(text, "`: ")+1:] // before that is the address

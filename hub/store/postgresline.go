@@ -175,7 +175,8 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 	p, began := s.pg, time.Now()
 	for {
 		var got bool
-		if err := s.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(?::int, hashtext(coalesce(current_schema(), '')))", lockClass).Scan(&got); err != nil {
+		if err := s.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock(?::int, hashtext(coalesce(current_schema(), '')))",
+			lockClass).Scan(&got); err != nil {
 			return err
 		}
 		if got {
@@ -191,7 +192,8 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 		case errors.Is(err, sql.ErrNoRows): // it has just gone
 		case err != nil:
 			return err
-		case pid != p.pid && p.member != nil: // the row is ours, or compare finds out that it is not: whoever has the lock cannot commit
+		// the row is ours, or compare finds out that it is not: whoever has the lock cannot commit
+		case pid != p.pid && p.member != nil:
 			if err := s.stillLeads(ctx); err != nil {
 				return err
 			}
@@ -204,7 +206,8 @@ func (s *Store) takeLeadership(ctx context.Context) error {
 			if from.String != "" {
 				at = "from " + from.String
 			}
-			return fmt.Errorf("lock %s: %w: another hub (connected %s since %s) writes there; stop it, or give this one its own --database", p.where, ErrLocked, at, since.String)
+			return fmt.Errorf("lock %s: %w: another hub (connected %s since %s) writes there; stop it, or give this one its "+
+				"own --database", p.where, ErrLocked, at, since.String)
 		default:
 			if _, err := s.conn.ExecContext(ctx, "SELECT pg_terminate_backend(?::int)", pid); err != nil {
 				return err
@@ -243,9 +246,12 @@ func (s *Store) compare(ctx context.Context) error {
 		p.doubt = nil
 		return nil
 	case tx < p.tx:
-		return s.isOver(fmt.Errorf("%s is older than it was: the newest transaction there is %d, and %d was acknowledged: it was restored, or a standby took over that had not got everything. The hub ends, and looks at it anew when it starts", p.where, tx, p.tx))
+		return s.isOver(fmt.Errorf("%s is older than it was: the newest transaction there is %d, and %d was acknowledged: "+
+			"it was restored, or a standby took over that had not got everything. The hub ends, and looks at it anew when it "+
+			"starts", p.where, tx, p.tx))
 	}
-	return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. The hub ends, and begins anew from what is there", p.where, tx, p.tx))
+	return s.isOver(fmt.Errorf("%s has transaction %d, and this hub has made %d: something else writes as this hub. "+
+		"The hub ends, and begins anew from what is there", p.where, tx, p.tx))
 }
 
 // isOver notes that nothing can be written by this store any more.

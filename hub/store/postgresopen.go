@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"flotilla.dev/hub/owner"
 	"flotilla.dev/shared/fsync"
@@ -36,20 +33,25 @@ func place(o Options) (url string, err error) {
 	if url = o.Database; url == "" {
 		url = kept
 	}
-	// A file that was emptied is not one that is not there: the hub would begin anew beside its database, or with a backup.
+	// A file that was emptied is not one that is not there: the hub would begin anew beside its
+	// database, or with a backup.
 	damaged := err == nil && (kept == "" || strings.ContainsFunc(kept, func(r rune) bool { return r < ' ' }))
 	if damaged && (o.Database == "" || o.Database == SQLite) {
-		return "", fmt.Errorf("read where the database is: %s is damaged: write its address there, as postgres://USER@HOST:5432/NAME, or remove it if the database is %s beside it", filepath.Join(o.Dir, placeFile), database)
+		return "", fmt.Errorf("read where the database is: %s is damaged: write its address there, as "+
+			"postgres://USER@HOST:5432/NAME, or remove it if the database is %s beside it", filepath.Join(o.Dir, placeFile),
+			database)
 	}
 	if url == SQLite && kept != "" {
-		return "", fmt.Errorf("the database of %s is not SQLite's hub.db any more: bring it back with `flotilla-hub migrate --to sqlite`, or, to give up what is in PostgreSQL, remove %s", o.Dir, filepath.Join(o.Dir, placeFile))
+		return "", fmt.Errorf("the database of %s is not SQLite's hub.db any more: bring it back with `flotilla-hub "+
+			"migrate --to sqlite`, or, to give up what is in PostgreSQL, remove %s", o.Dir, filepath.Join(o.Dir, placeFile))
 	}
 	if url == "" || url == SQLite {
 		return "", nil
 	}
 	if !strings.Contains(url, "://") { // a file, so that no password stands in a command line
 		if url, err = firstLine(url); err != nil {
-			return "", fmt.Errorf("read where the database is: %w; write --database postgres://USER@HOST:5432/NAME, or the path of a file whose first line is that", err)
+			return "", fmt.Errorf("read where the database is: %w; write --database postgres://USER@HOST:5432/NAME, or the "+
+				"path of a file whose first line is that", err)
 		}
 	}
 	if !IsPostgres(url) {
@@ -173,16 +175,19 @@ func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 		return 0, err
 	}
 	if version/10000 < oldestServer {
-		return 0, fmt.Errorf("open %s: it is PostgreSQL %s, and the hub needs %d or newer: upgrade the server", s.pg.where, release, oldestServer)
+		return 0, fmt.Errorf("open %s: it is PostgreSQL %s, and the hub needs %d or newer: upgrade the server", s.pg.where,
+			release, oldestServer)
 	}
 	if encoding != "UTF8" {
-		return 0, fmt.Errorf("open %s: its encoding is %s, and must be UTF8: create it with `createdb --encoding=UTF8 --template=template0 NAME`", s.pg.where, encoding)
+		return 0, fmt.Errorf("open %s: its encoding is %s, and must be UTF8: create it with `createdb --encoding=UTF8 "+
+			"--template=template0 NAME`", s.pg.where, encoding)
 	}
 	if is := exposed(s.pg.config); s.lock != nil && is != "" {
 		s.log.Warn(is+": set sslmode=verify-full and sslrootcert in the address", "database", s.pg.where)
 	}
 	if s.lock != nil && (fsync != "on" || pages != "on") {
-		s.log.Error("THE DATABASE LOSES DATA at a power cut: set fsync and full_page_writes to on in postgresql.conf", "database", s.pg.where, "fsync", fsync, "full_page_writes", pages)
+		s.log.Error("THE DATABASE LOSES DATA at a power cut: set fsync and full_page_writes to on in postgresql.conf",
+			"database", s.pg.where, "fsync", fsync, "full_page_writes", pages)
 	}
 	return s.postgresSchema(ctx, o)
 }
@@ -197,11 +202,13 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	}
 	switch {
 	case in == nil:
-		return 0, fmt.Errorf("open %s: there is no schema in its search_path: create one, such as with `CREATE SCHEMA public`", s.pg.where)
+		return 0, fmt.Errorf("open %s: there is no schema in its search_path: create one, such as with `CREATE SCHEMA "+
+			"public`", s.pg.where)
 	case tables == 0:
 		return 0, nil
 	case ours != 3:
-		return 0, fmt.Errorf("open %s: it has %d tables in schema %s that are not of a hub: give the hub a database of its own, or a schema, with ?search_path=flotilla at the end of the address", s.pg.where, tables, *in)
+		return 0, fmt.Errorf("open %s: it has %d tables in schema %s that are not of a hub: give the hub a database of "+
+			"its own, or a schema, with ?search_path=flotilla at the end of the address", s.pg.where, tables, *in)
 	}
 	var text string
 	if err := s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaSchema).Scan(&text); err != nil {
@@ -213,7 +220,8 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 	if schema > latest() {
 		by := "an unknown version"
 		_ = s.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = ?", metaVersion).Scan(&by)
-		return 0, fmt.Errorf("open %s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema %d); install that version again, or restore a copy of the database from before the upgrade",
+		return 0, fmt.Errorf("open %s: %w: it was written by flotilla-hub %s (schema %d), and this is %s (up to schema "+
+			"%d); install that version again, or restore a copy of the database from before the upgrade",
 			s.pg.where, ErrNewer, by, schema, orUnknown(o.Version), latest())
 	}
 	moved, err := valueOf(ctx, s.conn, metaMoved)
@@ -226,15 +234,18 @@ func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err 
 // notElsewhere refuses to begin an empty database where the hub has one already.
 func (s *Store) notElsewhere() error {
 	if info, err := os.Stat(s.file); err == nil && info.Size() > 0 {
-		return fmt.Errorf("open %s: it is empty, and %s holds what this hub remembers: take it along with `flotilla-hub migrate --to postgres://…`, or move that file away to begin anew", s.pg.where, s.file)
+		return fmt.Errorf("open %s: it is empty, and %s holds what this hub remembers: take it along with `flotilla-hub "+
+			"migrate --to postgres://…`, or move that file away to begin anew", s.pg.where, s.file)
 	}
 	if saw := witnessed(s.dir).rev; saw > 0 {
-		return fmt.Errorf("open %s: it is empty, and this hub's database was of revision %d: correct --database, restore it, or, to begin anew, remove %s", s.pg.where, saw, filepath.Join(s.dir, witnessFile))
+		return fmt.Errorf("open %s: it is empty, and this hub's database was of revision %d: correct --database, restore "+
+			"it, or, to begin anew, remove %s", s.pg.where, saw, filepath.Join(s.dir, witnessFile))
 	}
 	return nil
 }
 
-// notAnothers refuses the database of another hub where this one has a fleet of its own, in the directory or in PostgreSQL,
+// notAnothers refuses the database of another hub where this one has a fleet of its own, in the
+// directory or in PostgreSQL,
 // which nobody would see again: the devices of neither know who leads them.
 func (s *Store) notAnothers(ctx context.Context) error {
 	own, where, file := s.ownInFile(ctx), s.file+" holds", s.file
@@ -253,7 +264,9 @@ func (s *Store) notAnothers(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("open %s: it is another hub's, %s, and %s what this hub, %s, remembers: correct --database, and take this one along to a database of its own with `flotilla-hub migrate --to postgres://…`, or move %s away to go on with the other hub's", s.pg.where, is, where, own, file)
+	return fmt.Errorf("open %s: it is another hub's, %s, and %s what this hub, %s, remembers: correct --database, and "+
+		"take this one along to a database of its own with `flotilla-hub migrate --to postgres://…`, or move %s away to "+
+		"go on with the other hub's", s.pg.where, is, where, own, file)
 }
 
 // ownInFile is whose the database in the directory is; "": there is none, or nobody knows.
@@ -296,13 +309,15 @@ func (s *Store) lead(ctx context.Context) error {
 	s.written = moment(written)
 	host, _ := os.Hostname()
 	if m := s.pg.member; m != nil { // it has taken the lead before
-		err := s.conn.QueryRowContext(ctx, "UPDATE leader SET tx = tx + 1, written = ? WHERE token = ? RETURNING token, tx", stamp(time.Now()), int64(m.Token)).Scan(&s.pg.token, &s.pg.tx)
+		err := s.conn.QueryRowContext(ctx, "UPDATE leader SET tx = tx + 1, written = ? WHERE token = ? RETURNING token, tx",
+			stamp(time.Now()), int64(m.Token)).Scan(&s.pg.token, &s.pg.tx)
 		if errors.Is(err, sql.ErrNoRows) {
 			return s.isOver(fmt.Errorf("%w: another hub has taken %s over before this one began to lead", ErrLocked, s.pg.where))
 		}
 		return err
 	}
-	return s.conn.QueryRowContext(ctx, "UPDATE leader SET token = token + 1, tx = tx + 1, who = ?, written = ? RETURNING token, tx",
+	return s.conn.QueryRowContext(ctx, "UPDATE leader SET token = token + 1, tx = tx + 1, who = ?, written = ? "+
+		"RETURNING token, tx",
 		fmt.Sprintf("%s pid %d", host, os.Getpid()), stamp(time.Now())).Scan(&s.pg.token, &s.pg.tx)
 }
 
@@ -320,62 +335,11 @@ func (s *Store) sharePostgres(ctx context.Context, o Options, url string) (err e
 	case err != nil:
 		return err
 	case have == 0:
-		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once", s.pg.where, ErrNotFound, o.Dir)
+		return fmt.Errorf("open %s: %w: no hub has run here yet; start `flotilla-hub serve --data-dir %s` once", s.pg.where,
+			ErrNotFound, o.Dir)
 	case have < latest():
-		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` once, it migrates the database", s.pg.where, have, latest())
+		return fmt.Errorf("open %s: it has schema %d and this program works with %d: start the new `flotilla-hub serve` "+
+			"once, it migrates the database", s.pg.where, have, latest())
 	}
 	return nil
-}
-
-// examinePostgres looks at a database in PostgreSQL. It is of one moment, and waits for nobody.
-func examinePostgres(ctx context.Context, o Options, url string) (e *Examination, err error) {
-	e = &Examination{Running: running(o.Dir), Newest: latest()}
-	p, err := parsePostgres(url, o.waits, logger(o.Log))
-	if err != nil {
-		return e, err
-	}
-	e.Server, e.Exposed = p.where, exposed(p.config)
-	defer func() { err = explainPostgres(err, p.where) }()
-	q := &pool{stdlib.OpenDB(*p.config), true}
-	q.SetMaxOpenConns(2)
-	e.db = q.DB
-	var fsync, pages string
-	if err := q.QueryRowContext(ctx, "SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'), pg_database_size(current_database())").Scan(&e.Release, &fsync, &pages, &e.Bytes); err != nil {
-		return e, err
-	}
-	for name, is := range map[string]string{"fsync": fsync, "full_page_writes": pages} {
-		if is != "on" {
-			e.Unsafe = append(e.Unsafe, name+" is "+is)
-		}
-	}
-	slices.Sort(e.Unsafe)
-	c, err := q.conn(ctx)
-	if err != nil {
-		return e, err
-	}
-	defer c.Close()
-	s := &Store{conn: c, pg: p, log: p.log}
-	if e.Schema, err = s.postgresSchema(ctx, o); err != nil {
-		return e, err
-	}
-	if e.Schema == 0 {
-		return e, fmt.Errorf("%s: %w", p.where, ErrNotFound)
-	}
-	var written, paused string
-	if err := c.QueryRowContext(ctx, "SELECT written FROM leader").Scan(&written); err != nil {
-		return e, err
-	}
-	e.Changed = moment(written)
-	for key, into := range map[string]*string{metaVersion: &e.Version, MetaURL: &e.URL, metaRecovered: &paused} {
-		if *into, err = valueOf(ctx, c, key); err != nil {
-			return e, err
-		}
-	}
-	if paused != "" {
-		e.Paused = new(Recovery)
-		_ = json.Unmarshal([]byte(paused), e.Paused)
-	}
-	s.dir, s.read = o.Dir, q
-	e.lookAtKey(ctx, s)
-	return e, nil
 }

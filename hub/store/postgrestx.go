@@ -115,7 +115,8 @@ func (s *Store) attempt(ctx context.Context, fn func(ctx context.Context, c *con
 		case !gone:
 			return err
 		case p.token == 0:
-			return errDoubt{nil, fmt.Errorf("%w: %s was lost in the middle of a commit: look whether it was carried out: %w", ErrUnavailable, p.where, err)}
+			return errDoubt{nil, fmt.Errorf("%w: %s was lost in the middle of a commit: look whether it was carried out: %w",
+				ErrUnavailable, p.where, err)}
 		}
 		return s.resolve(ctx, &doubt{tx: p.tx + 1, writes: writes, audits: audits}, err)
 	}
@@ -146,11 +147,13 @@ func (s *Store) fence(ctx context.Context, tx int64, now time.Time, changes bool
 	}
 	count := "SELECT coalesce(value, '0')::bigint%s FROM own LEFT JOIN meta ON key = ?"
 	if changes {
-		count = "INSERT INTO meta (key, value) SELECT ?, '1' FROM own ON CONFLICT (key) DO UPDATE SET value = (meta.value::bigint + 1)::text RETURNING value::bigint%s"
+		count = "INSERT INTO meta (key, value) SELECT ?, '1' FROM own ON CONFLICT (key) DO UPDATE SET value = " +
+			"(meta.value::bigint + 1)::text RETURNING value::bigint%s"
 	}
 	var pid int32
 	var sync string
-	err = s.conn.QueryRowContext(ctx, "WITH own AS ("+lock+") "+fmt.Sprintf(count, ", pg_backend_pid(), set_config('synchronous_commit', "+durable+", true)"),
+	err = s.conn.QueryRowContext(ctx, "WITH own AS ("+lock+") "+fmt.Sprintf(count,
+		", pg_backend_pid(), set_config('synchronous_commit', "+durable+", true)"),
 		append(args, metaWrites)...).Scan(&writes, &pid, &sync)
 	switch {
 	case errors.Is(err, sql.ErrNoRows) && p.token != 0:
@@ -199,7 +202,8 @@ func (s *Store) resolve(ctx context.Context, d *doubt, cause error) error {
 		case p.over != nil:
 			return p.over
 		case time.Now().After(until):
-			return errDoubt{d, fmt.Errorf("%w; it was lost in the middle of a commit, and it is not known yet whether that was carried out", err)}
+			return errDoubt{d, fmt.Errorf("%w; it was lost in the middle of a commit, and it is not known yet whether that "+
+				"was carried out", err)}
 		}
 		time.Sleep(50*time.Millisecond + rand.N(50*time.Millisecond))
 	}
@@ -214,7 +218,8 @@ func (s *Store) settle(ctx context.Context, in errDoubt) error {
 			return p.over
 		}
 		if time.Now().After(until) || !s.isOpen() {
-			return s.isOver(fmt.Errorf("%s does not answer, and a plan may have been written there or not: the hub ends, and begins anew from what is there: %w", p.where, in.error))
+			return s.isOver(fmt.Errorf("%s does not answer, and a plan may have been written there or not: the hub ends, and "+
+				"begins anew from what is there: %w", p.where, in.error))
 		}
 		s.mu.Unlock()
 		time.Sleep(restBetween / 2)

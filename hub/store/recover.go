@@ -98,9 +98,11 @@ func (s *Store) recover(ctx context.Context, o Options, cause error) error {
 		return fmt.Errorf("recover %s: %w; free the disk or move the file away by hand", s.file, err)
 	}
 	if r.From == "" {
-		s.log.Error("DATABASE LOST: it was corrupt and there is no usable backup; this hub begins EMPTY", "kept", r.Aside, "err", cause)
+		s.log.Error("DATABASE LOST: it was corrupt and there is no usable backup; this hub begins EMPTY", "kept", r.Aside,
+			"err", cause)
 	} else {
-		s.log.Error("DATABASE RESTORED from a backup because it was corrupt: changes since then are lost", "backup", r.From, "kept", r.Aside, "err", cause)
+		s.log.Error("DATABASE RESTORED from a backup because it was corrupt: changes since then are lost", "backup", r.From,
+			"kept", r.Aside, "err", cause)
 	}
 	return nil
 }
@@ -199,7 +201,10 @@ func (s *Store) prepare(ctx context.Context, o Options, salvaged uint64, r Recov
 // audit says in the chain of what is restored that it was, and where the chain of
 // the database before it ended.
 func (r Recovery) audit(by string, before chainEnd) Audit {
-	a := Audit{At: r.At, Who: "the hub", Verb: "restore", Resource: "backups", Name: filepath.Base(r.From), Code: 200, Message: r.Cause}
+	a := Audit{
+		At: r.At, Who: "the hub", Verb: "restore", Resource: "backups", Name: filepath.Base(r.From), Code: 200,
+		Message: r.Cause,
+	}
 	if by != "" {
 		a.Who, a.Via = by, "command line"
 	}
@@ -210,7 +215,8 @@ func (r Recovery) audit(by string, before chainEnd) Audit {
 		a.Message += "; " + asInBackup
 	}
 	if before.id > 0 {
-		a.Message += fmt.Sprintf("; the audit before it ended with record %d, hash %x, in %s", before.id, before.hash, filepath.Base(r.Aside))
+		a.Message += fmt.Sprintf("; the audit before it ended with record %d, hash %x, in %s", before.id, before.hash,
+			filepath.Base(r.Aside))
 	}
 	return a
 }
@@ -272,4 +278,49 @@ func salvageRevision(ctx context.Context, file string) uint64 {
 	}
 	n, _ := strconv.ParseUint(v, 10, 64)
 	return n
+}
+
+// restorePostgres puts a backup in the place of what is in PostgreSQL. What was there is
+// kept as a file: the backup is made ready beside that, as it is where the database is one.
+func restorePostgres(ctx context.Context, o Options, file string) error {
+	o.restoring = true
+	s, err := Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	r := Recovery{At: time.Now().UTC(), From: file, Cause: "restored by an administrator"}
+	r.Aside = s.beside("before-restore", r.At)
+	was, err := s.found(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Backup(ctx, r.Aside); err != nil {
+		return err
+	}
+	beside := newStore(o, r.Aside)
+	ready := r.Aside + ".restore"
+	defer func() { _ = removeDatabase(ready) }()
+	if err := beside.prepare(ctx, o, max(s.rev, witnessed(s.dir).rev), r); err != nil {
+		return err
+	}
+	from := newStore(o, ready)
+	defer from.disconnect() //nolint:errcheck // it was read only, and some of it is open where this fails
+	if err := from.connect(ctx); err != nil {
+		return err
+	}
+	if err := s.txLocked(ctx, func(ctx context.Context, c *conn) error {
+		is, err := s.found(ctx)
+		if err != nil {
+			return err
+		}
+		if is.writes != was.writes+1 { // our own
+			_ = remove(r.Aside) // nobody will want it
+			return errors.New("a command has written meanwhile, which would be lost: nothing was restored, run this again")
+		}
+		return copyAll(ctx, from.conn, c)
+	}); err != nil {
+		return err
+	}
+	return s.witnessAnew(ctx)
 }

@@ -20,7 +20,8 @@ import (
 var rightsTables = []string{"users", "api_tokens", "revoked_clients", "join_tokens", "enrolments"}
 
 // asInBackup is what an administrator has to do where the former database says nothing.
-const asInBackup = "people, API tokens and devices that were removed, revoked or replaced since then are let in again: look at them. Sessions and join tokens have ended"
+const asInBackup = "people, API tokens and devices that were removed, revoked or replaced since then are let in " +
+	"again: look at them. Sessions and join tokens have ended"
 
 // endedKey is no hash of a key: whoever was the node joins again, with a token for it.
 const endedKey = "ended"
@@ -240,7 +241,8 @@ func (t tableRows) insert(ctx context.Context, c *conn, verb, table string) erro
 	if len(t.rows) == 0 {
 		return nil
 	}
-	query := fmt.Sprintf("%s INTO %s (%s) VALUES (?%s)", verb, table, strings.Join(t.columns, ", "), strings.Repeat(", ?", len(t.columns)-1))
+	query := fmt.Sprintf("%s INTO %s (%s) VALUES (?%s)", verb, table, strings.Join(t.columns, ", "),
+		strings.Repeat(", ?", len(t.columns)-1))
 	for _, row := range t.rows {
 		if _, err := c.ExecContext(ctx, query, row...); err != nil {
 			return fmt.Errorf("take over %s: %w", table, err)
@@ -301,7 +303,8 @@ func (r *rights) restoreDevices(ctx context.Context, c *conn) error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, "UPDATE "+recordsTable+" SET object = ? WHERE name = ?", string(object), name); err != nil {
+		if _, err := c.ExecContext(ctx, "UPDATE "+recordsTable+" SET object = ? WHERE name = ?", string(object),
+			name); err != nil {
 			return err
 		}
 	}

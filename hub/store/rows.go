@@ -36,14 +36,17 @@ func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 	}
 	if len(r.Object) > longRow && bound.CountJSON(r.Object).Objects > maxRowObjects {
-		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists: that many are not read; restore a backup, or delete the row",
+		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists: that many are not read; restore a "+
+			"backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, maxRowObjects)
 	}
 	text, places := d.mender.Repair(r.Object, o)
 	if err := json.Unmarshal(text, o); err != nil {
-		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
+		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name,
+			err)
 	}
-	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace { // else the row outlives it, and comes back at every start
+	// else the row outlives it, and comes back at every start
+	if o.GetName() != r.Name || o.GetNamespace() != r.Namespace {
 		return nil, nil, fmt.Errorf("the row of %s %s/%s holds %s/%s; restore a backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, o.GetNamespace(), bound.Text(o.GetName(), 300))
 	}
@@ -57,7 +60,9 @@ func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error
 }
 
 // Recall reads the fleet as it is remembered, and returns what of it had to be mended.
-func (s *Store) Recall(ctx context.Context, started time.Time) (fleet state.Snapshot, mended []state.Change, err error) {
+func (s *Store) Recall(
+	ctx context.Context, started time.Time,
+) (fleet state.Snapshot, mended []state.Change, err error) {
 	id, err := s.HubID(ctx)
 	if err != nil {
 		return state.Snapshot{}, nil, fmt.Errorf("read the hub's identity: %w", err)
@@ -89,7 +94,9 @@ func (r *Recollection) Read(ctx context.Context, st *Store) {
 
 // Take returns the fleet at the start of a hub, and what had to be mended; false: it was not read as
 // the store has it now.
-func (r *Recollection) Take(ctx context.Context, st *Store, started time.Time) (s state.Snapshot, mended []state.Change, ok bool) {
+func (r *Recollection) Take(
+	ctx context.Context, st *Store, started time.Time,
+) (s state.Snapshot, mended []state.Change, ok bool) {
 	rev, err := st.Revision(ctx)
 	if !r.done || err != nil || rev != r.fleet.Revision {
 		return s, nil, false

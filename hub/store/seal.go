@@ -113,9 +113,11 @@ func (s *Store) keyOf(ctx context.Context) (key []byte, known string, err error)
 	case err != nil || what == "":
 		return key, known, err
 	case missing:
-		return nil, "", fmt.Errorf("open %s: %w: it is missing (%w), and %s in the database are sealed with it; put it back from where you keep it, or give them up with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
+		return nil, "", fmt.Errorf("open %s: %w: it is missing (%w), and %s in the database are sealed with it; put it "+
+			"back from where you keep it, or give them up with `%s`", s.keyFile(), ErrKey, os.ErrNotExist, what, giveUp)
 	}
-	return nil, "", fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key back, or give them up with `%s`", s.keyFile(), ErrKey, keyID(key), what, known, giveUp)
+	return nil, "", fmt.Errorf("open %s: %w: its id is %s, but %s in the database are sealed with key %s; put that key "+
+		"back, or give them up with `%s`", s.keyFile(), ErrKey, keyID(key), what, known, giveUp)
 }
 
 func readKey(file string) ([]byte, error) {
@@ -129,7 +131,8 @@ func readKey(file string) ([]byte, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("open %s: %w: others may read it (mode %04o); run `chmod 600 %s`", file, ErrKey, info.Mode().Perm(), file)
+		return nil, fmt.Errorf("open %s: %w: others may read it (mode %04o); run `chmod 600 %s`", file, ErrKey,
+			info.Mode().Perm(), file)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {

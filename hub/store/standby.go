@@ -61,10 +61,12 @@ func StandBy(ctx context.Context, o Options) (_ *Standby, err error) {
 		return nil, err
 	}
 	if address == "" {
-		return nil, errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one without --peer-listen")
+		return nil, errors.New("several hubs share a PostgreSQL database: name it with --database, or start this one " +
+			"without --peer-listen")
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with --data-dir", err)
+		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with "+
+			"--data-dir", err)
 	}
 	if err := private(o, newStore(o, "").log); err != nil {
 		return nil, err
@@ -136,13 +138,15 @@ func (s *Store) knownSealer(ctx context.Context) (*sealer, error) {
 	file := filepath.Join(s.dir, secretsKey)
 	key, err := readKey(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("open %s: %w: it is missing, and the hubs of a database share one: copy %s from the data directory of the first hub, with mode 0600", file, ErrKey, secretsKey)
+		return nil, fmt.Errorf("open %s: %w: it is missing, and the hubs of a database share one: copy %s from the data "+
+			"directory of the first hub, with mode 0600", file, ErrKey, secretsKey)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if id := keyID(key); id != known {
-		return nil, fmt.Errorf("open %s: %w: its id is %s, and the database is sealed with key %s: copy %s from the data directory of the first hub", file, ErrKey, id, known, secretsKey)
+		return nil, fmt.Errorf("open %s: %w: its id is %s, and the database is sealed with key %s: copy %s from the data "+
+			"directory of the first hub", file, ErrKey, id, known, secretsKey)
 	}
 	return newSealer(key)
 }
@@ -197,8 +201,11 @@ func (s *Standby) sees(is progress) {
 		s.store.witness.saw(is)
 	case is.before(s.saw) && !s.told:
 		s.told = true
-		s.store.log.Error("DATABASE IS OLDER than this hub, which stands by, has seen it: changes are lost. This hub holds still when it leads; one that leads already and says nothing does not know, and tells devices what is in the older one: stop it, unless that is what you want",
-			"database", s.store.where(), "revision", is.rev, "seen", s.saw.rev, "transactions", is.writes, "seenTransactions", s.saw.writes)
+		s.store.log.Error("DATABASE IS OLDER than this hub, which stands by, has seen it: changes are lost. This hub "+
+			"holds still when it leads; one that leads already and says nothing does not know, and tells devices what is in "+
+			"the older one: stop it, unless that is what you want",
+			"database", s.store.where(), "revision", is.rev, "seen", s.saw.rev, "transactions", is.writes, "seenTransactions",
+			s.saw.writes)
 	}
 }
 
@@ -217,22 +224,26 @@ func (s *Standby) Take(ctx context.Context, seen leader.Row, m Member) (token ui
 		return 0, err
 	}
 	err = c.raw(func(c *pgx.Conn) error {
-		return pgx.BeginTxFunc(ctx, c, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(t pgx.Tx) error {
-			var now, tx uint64
-			err := t.QueryRow(ctx, "SELECT token, tx FROM leader FOR UPDATE NOWAIT").Scan(&now, &tx)
-			var e *pgconn.PgError
-			if errors.As(err, &e) && e.Code == stateLocked || err == nil && (now != seen.Token || tx != seen.Beat && !seen.Left) {
-				return ErrExists
-			}
-			if err != nil {
+		return pgx.BeginTxFunc(ctx, c, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite},
+			func(t pgx.Tx) error {
+				var now, tx uint64
+				err := t.QueryRow(ctx, "SELECT token, tx FROM leader FOR UPDATE NOWAIT").Scan(&now, &tx)
+				var e *pgconn.PgError
+				if errors.As(err, &e) && e.Code == stateLocked ||
+					err == nil && (now != seen.Token || tx != seen.Beat && !seen.Left) {
+					return ErrExists
+				}
+				if err != nil {
+					return err
+				}
+				if _, err := t.Exec(ctx, "UPDATE leader SET token = token + 1, tx = tx + 1, who = $1, written = $2", m.Name,
+					stamp(time.Now())); err != nil {
+					return err
+				}
+				_, err = t.Exec(ctx, "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = "+
+					"excluded.value", metaLeader, string(said))
 				return err
-			}
-			if _, err := t.Exec(ctx, "UPDATE leader SET token = token + 1, tx = tx + 1, who = $1, written = $2", m.Name, stamp(time.Now())); err != nil {
-				return err
-			}
-			_, err = t.Exec(ctx, "INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value", metaLeader, string(said))
-			return err
-		})
+			})
 	})
 	if errors.Is(err, ErrExists) {
 		return 0, fmt.Errorf("take the lead: the leader lives, or another hub was faster: %w", ErrExists)
@@ -285,11 +296,14 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 		}
 	}()
 	var now, from, schema sql.NullString
-	if err := c.QueryRowContext(ctx, "SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?)", metaRevision, metaFrom, metaSchema).Scan(&now, &from, &schema); err != nil {
+	if err := c.QueryRowContext(ctx, "SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key "+
+		"= ?), (SELECT value FROM meta WHERE key = ?)", metaRevision, metaFrom,
+		metaSchema).Scan(&now, &from, &schema); err != nil {
 		return d, err
 	}
 	if have, err := strconv.Atoi(schema.String); err != nil || have < latest() {
-		return d, fmt.Errorf("follow the hub that leads: the database has an older schema, which a hub of this version migrates when it leads: %w", ErrUnavailable)
+		return d, fmt.Errorf("follow the hub that leads: the database has an older schema, which a hub of this version "+
+			"migrates when it leads: %w", ErrUnavailable)
 	}
 	if d.Rev, err = strconv.ParseUint(now.String, 10, 64); err != nil {
 		return d, fmt.Errorf("read the revision: %w", err)
@@ -319,7 +333,8 @@ func (s *Standby) Follow(ctx context.Context, rev uint64) (d Delta, err error) {
 
 // changed are the objects that were written since a revision; nil: too many.
 func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, err error) {
-	rows, err := c.QueryContext(ctx, "SELECT DISTINCT ON (kind, namespace, name) kind, namespace, name, rev FROM changes WHERE commit > ? ORDER BY kind, namespace, name, commit DESC LIMIT ?", int64(rev), changesMost+1)
+	rows, err := c.QueryContext(ctx, "SELECT DISTINCT ON (kind, namespace, name) kind, namespace, name, rev FROM "+
+		"changes WHERE commit > ? ORDER BY kind, namespace, name, commit DESC LIMIT ?", int64(rev), changesMost+1)
 	if err != nil {
 		return nil, err
 	}
@@ -342,9 +357,13 @@ func (s *Standby) changed(ctx context.Context, c *conn, rev uint64) (all []Row, 
 			namespaces, names = append(namespaces, all[end].Namespace), append(names, all[end].Name)
 		}
 		of := all[begin:end] // sorted
-		if err := s.store.loadRows(ctx, c, of[0].Kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} WHERE (namespace, name) IN (SELECT * FROM unnest(?::text[], ?::text[]))",
+		if err := s.store.loadRows(ctx, c, of[0].Kind, "SELECT namespace, name, uid, rev, node, phase, object FROM {kind} "+
+			"WHERE (namespace, name) IN (SELECT * FROM unnest(?::text[], ?::text[]))",
 			[]any{namespaces, names}, func(r Row) error {
-				i, found := slices.BinarySearchFunc(of, r, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
+				i, found := slices.BinarySearchFunc(of, r, func(a,
+					b Row) int {
+					return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+				})
 				if !found {
 					return fmt.Errorf("%s %s/%s was not asked for", r.Kind, r.Namespace, r.Name)
 				}

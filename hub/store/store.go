@@ -80,9 +80,10 @@ type Store struct {
 	read   *pool
 	pg     *postgres // nil: the database is SQLite's
 
-	ahead     *dirLock // the database's file, where a hub reads it ahead: no other hub has it, whatever becomes of hub.lock
-	displaced bool     // somebody has moved or removed it; changed under mu
-	held      bool     // somebody else is writing to it, and was waited for; changed under mu
+	// the database's file, where a hub reads it ahead: no other hub has it, whatever becomes of hub.lock
+	ahead     *dirLock
+	displaced bool // somebody has moved or removed it; changed under mu
+	held      bool // somebody else is writing to it, and was waited for; changed under mu
 	readAhead sync.WaitGroup
 
 	audits                auditor
@@ -116,7 +117,8 @@ const database = "hub.db"
 // older one. A database of a newer version is refused with ErrNewer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with --data-dir", err)
+		return nil, fmt.Errorf("create data directory: %w; make the directory above it writable or choose another with "+
+			"--data-dir", err)
 	}
 	if err := private(o, newStore(o, "").log); err != nil {
 		return nil, err
@@ -150,7 +152,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 func newStore(o Options, file string) *Store {
-	s := &Store{dir: o.Dir, file: file, log: logger(o.Log), auditKept: o.AuditKept, auditRows: maxAuditRows, auditBytes: maxAuditBytes}
+	s := &Store{
+		dir: o.Dir, file: file, log: logger(o.Log), auditKept: o.AuditKept, auditRows: maxAuditRows,
+		auditBytes: maxAuditBytes,
+	}
 	if s.auditKept <= 0 {
 		s.auditKept = AuditKept
 	}
@@ -227,7 +232,8 @@ func (s *Store) txLocked(ctx context.Context, fn func(ctx context.Context, c *co
 	}
 	var writes uint64
 	if err == nil {
-		err = s.conn.QueryRowContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) RETURNING CAST(value AS INTEGER)", metaWrites).Scan(&writes)
+		err = s.conn.QueryRowContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET "+
+			"value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) RETURNING CAST(value AS INTEGER)", metaWrites).Scan(&writes)
 	}
 	if err == nil {
 		_, err = s.conn.ExecContext(ctx, "COMMIT")

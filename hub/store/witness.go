@@ -89,10 +89,12 @@ func witnessed(dir string) (p progress) {
 		return progress{}
 	}
 	var sum uint32
-	if _, err := fmt.Sscanf(string(text), witnessForm, &p.rev, &p.writes, &sum); err == nil && strings.HasPrefix(string(text), p.text()) {
+	if _, err := fmt.Sscanf(string(text), witnessForm, &p.rev, &p.writes, &sum); err == nil &&
+		strings.HasPrefix(string(text), p.text()) {
 		return p
 	}
-	if _, err := fmt.Sscanf(string(text), witnessOld, &p.rev, &sum); err == nil && string(text) == fmt.Sprintf(witnessOld, p.rev, crc32.ChecksumIEEE(strconv.AppendUint(nil, p.rev, 10))) {
+	if _, err := fmt.Sscanf(string(text), witnessOld, &p.rev, &sum); err == nil &&
+		string(text) == fmt.Sprintf(witnessOld, p.rev, crc32.ChecksumIEEE(strconv.AppendUint(nil, p.rev, 10))) {
 		return progress{rev: p.rev}
 	}
 	return progress{}
@@ -192,9 +194,11 @@ func (s *Store) outlived(ctx context.Context, o Options, is, saw progress) error
 		how = "a standby took over that had not got everything"
 	}
 	r := Recovery{At: time.Now().UTC(), From: s.where(),
-		Cause: fmt.Sprintf("it is of revision %d, and was of %d: %s, or an older copy was put in its place", is.rev, saw.rev, how)}
+		Cause: fmt.Sprintf("it is of revision %d, and was of %d: %s, or an older copy was put in its place", is.rev, saw.rev,
+			how)}
 	if is.rev == saw.rev { // people, tokens, or the audit
-		r.Cause = fmt.Sprintf("of %d transactions it has %d: %s, or an older copy was put in its place", saw.writes, is.writes, how)
+		r.Cause = fmt.Sprintf("of %d transactions it has %d: %s, or an older copy was put in its place", saw.writes,
+			is.writes, how)
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
