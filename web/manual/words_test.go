@@ -10,22 +10,32 @@ import (
 	"unicode/utf8"
 )
 
-const proseColumns = 110
+const (
+	proseColumns   = 110
+	paragraphLines = 5
+)
 
-// What a page cannot wrap: tables, code, and a picture with its description.
-func TestProseIsWrapped(t *testing.T) {
+// Tables, code, and a picture with its description cannot be wrapped.
+func TestProseIsWrappedIntoShortParagraphs(t *testing.T) {
+	item := regexp.MustCompile(`^([*-]|\d+\.) `)
 	err := fs.WalkDir(Files, ".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(file) != ".md" {
 			return err
 		}
 		text, err := fs.ReadFile(Files, file)
-		inCode := false
+		inCode, paragraph := false, 0
 		for i, line := range strings.Split(string(text), "\n") {
 			if strings.HasPrefix(line, "```") {
 				inCode = !inCode
 			}
 			if inCode || strings.HasPrefix(line, "|") || strings.HasPrefix(line, "![") {
 				continue
+			}
+			if paragraph++; line == "" || strings.HasPrefix(line, "```") || item.MatchString(line) {
+				paragraph = 0
+			}
+			if paragraph > paragraphLines {
+				t.Errorf("%s:%d: the paragraph has more than %d lines: make it a table, or shorter", file, i+1, paragraphLines)
 			}
 			if n := utf8.RuneCountInString(line); n > proseColumns {
 				t.Errorf("%s:%d has %d columns, more than %d", file, i+1, n, proseColumns)
