@@ -18,7 +18,19 @@ import (
 // body reads the request's body: an object of that kind, or a patch of one.
 func (c *call) body(kind schema.GroupVersionKind) (body.Body, error) {
 	c.reader = c.load.Reader(c.w, c.r, c.who.Name)
-	return c.reader.Read(body.Want{Kind: kind, Small: c.small(), Patch: c.verb == "patch"})
+	return c.reader.Read(body.Want{Kind: kind, Small: c.small(), Patch: c.verb == "patch", Live: c.liveSize()})
+}
+
+// liveSize is how many bytes the object has that a patch changes.
+func (c *call) liveSize() int {
+	if c.verb != "patch" {
+		return 0
+	}
+	o, ok := c.lookup(c.Fleet.Snapshot()).(interface{ Size() int })
+	if !ok {
+		return 0
+	}
+	return o.Size()
 }
 
 // small tells whether the request is of a kind whose body is always short.

@@ -91,3 +91,19 @@ func TestOneReaderOfBodies(t *testing.T) {
 		}
 	}
 }
+
+// A patch takes memory by the object that it changes, however short it is.
+func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
+	s := newServer(seeded())
+	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"a":"` + strings.Repeat("x", 900_000) + `"}}`
+	if w := (request{method: "POST", path: ns + "/configmaps", body: body}).do(s); w.Code != http.StatusCreated {
+		t.Fatalf("%d %.300s", w.Code, w.Body)
+	}
+	c := &call{Server: s, verb: "patch", target: target{namespace: "default", name: "large"}, res: s.find(target{version: "v1", resource: "configmaps"})}
+	if got := c.liveSize(); got < 900_000 {
+		t.Errorf("the object has %d bytes, want at least 900,000", got)
+	}
+	if c.verb = "update"; c.liveSize() != 0 {
+		t.Errorf("what replaces an object is read with %d bytes of it", c.liveSize())
+	}
+}

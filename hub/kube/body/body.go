@@ -43,6 +43,7 @@ type Want struct {
 	Kind  schema.GroupVersionKind
 	Small bool // such bodies are always short
 	Patch bool // it may be a patch of an object of the kind
+	Live  int  // bytes of the object that a patch changes
 }
 
 // A Reader reads the body of one request, whose memory is reserved until Release.
@@ -129,7 +130,11 @@ func (r *Reader) Read(want Want) (b Body, err error) {
 	if err != nil {
 		return b, unread(err)
 	}
-	if err := r.reserve(&r.load.decoding, cost(b.Text, n, written)); err != nil {
+	need := cost(b.Text, n, written)
+	if want.Patch {
+		need += patchCost(b.Text, media, want.Live)
+	}
+	if err := r.reserve(&r.load.decoding, need); err != nil {
 		return b, err
 	}
 	if written && len(b.Text) > 0 {

@@ -1,12 +1,14 @@
 package body
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/shared/bound"
 )
@@ -56,16 +58,16 @@ func (r *budget) of(user string) *semaphore.Weighted {
 }
 
 // take takes memory for a user until it is released. It waits if none is free.
-func (r *budget) take(ctx context.Context, user string, bytes int64) (release func(), err error) {
+func (r *budget) take(ctx context.Context, user string, size int64) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	bytes = min(bytes, r.each) // a larger request is served while its user has no other
+	size = min(size, r.each) // a larger request is served while its user has no other
 	mine := r.of(user)
-	if mine.Acquire(ctx, bytes) == nil {
-		if r.all.Acquire(ctx, bytes) == nil {
-			return func() { r.all.Release(bytes); mine.Release(bytes) }, nil
+	if mine.Acquire(ctx, size) == nil {
+		if r.all.Acquire(ctx, size) == nil {
+			return func() { r.all.Release(size); mine.Release(size) }, nil
 		}
-		mine.Release(bytes)
+		mine.Release(size)
 	}
 	return nil, apierrors.NewTooManyRequests(
 		"the hub has no memory free for this request: send fewer large requests at a time, and send this one again", 1)
@@ -78,4 +80,15 @@ func cost(text []byte, n bound.Count, written bool) int64 {
 		size += 4*len(text) + 384*n.Values
 	}
 	return int64(size)
+}
+
+// patchCost is about how many bytes a patch takes beside its own. The object is encoded, patched and
+// decoded; and a JSON patch may copy what it has copied, until that has the size of a whole body.
+func patchCost(patch []byte, media string, live int) int64 {
+	size := 8 * int64(live)
+	copies := bytes.Contains(patch, []byte("copy")) || bytes.IndexByte(patch, '\\') >= 0 // it may be escaped
+	if copies && media == string(types.JSONPatchType) {
+		size += 4 * MaxBody
+	}
+	return size
 }

@@ -45,3 +45,43 @@ func TestRequestsWaitForMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestSmallPatchesWaitForMemory: what a patch takes is that of the object that it changes, and of
+// what it copies, however short it is.
+func TestSmallPatchesWaitForMemory(t *testing.T) {
+	const (
+		label = `{"metadata":{"labels":{"a":"b"}}}`
+		large = 900_000
+	)
+	for _, c := range []struct {
+		media, text string
+		live        int
+		refused     bool
+	}{
+		{"application/merge-patch+json", label, 10, false},
+		{"application/json-patch+json", `[{"op":"add","path":"/data/b","value":"c"}]`, 10, false},
+		{"application/merge-patch+json", label, large, true},
+		{"application/strategic-merge-patch+json", label, large, true},
+		{"application/json-patch+json", `[{"op":"add","path":"/data/b","value":"c"}]`, large, true},
+		{"application/apply-patch+yaml", label, large, true},
+		{"application/json-patch+json", `[{"op":"copy","from":"/data","path":"/data/b"}]`, 10, true},
+		{"application/json-patch+json", `[{"op":"\u0063opy","from":"/data","path":"/data/b"}]`, 10, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := NewLoad()
+			for user, size := range map[string]int64{"one": userDecoding, "two": maxDecoding - userDecoding - 1<<20} {
+				if _, err := l.decoding.take(t.Context(), user, size); err != nil {
+					t.Fatal(err)
+				}
+			}
+			q := httptest.NewRequest("PATCH", "/", strings.NewReader(c.text))
+			q.Header.Set("Content-Type", c.media)
+			r := l.Reader(httptest.NewRecorder(), q, "admin")
+			defer r.Release()
+			_, err := r.Read(Want{Kind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, Patch: true, Live: c.live})
+			if apierrors.IsTooManyRequests(err) != c.refused {
+				t.Errorf("%s %s of %d bytes: %v", c.media, c.text, c.live, err)
+			}
+		})
+	}
+}
