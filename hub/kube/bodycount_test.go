@@ -107,3 +107,12 @@ func TestPatchesAreReadWithTheSizeOfTheirObject(t *testing.T) {
 		t.Errorf("what replaces an object is read with %d bytes of it", c.liveSize())
 	}
 }
+
+// TestALongPathIsNotAnswered: what is wrong with a patch is said in few words, however long its paths are.
+func TestALongPathIsNotAnswered(t *testing.T) {
+	body := `[{"op":"add","path":"` + strings.Repeat("/a", 1_000_000) + `","value":1}]`
+	w := request{method: "PATCH", path: "/api/v1/nodes/pi-1", contentType: jp, body: body}.do(newServer(seeded()))
+	if w.Code != http.StatusUnprocessableEntity || w.Body.Len() > 8<<10 {
+		t.Errorf("%d, %d bytes: %.300s", w.Code, w.Body.Len(), w.Body)
+	}
+}

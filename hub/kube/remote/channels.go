@@ -93,7 +93,7 @@ func (c *channels) listen() {
 				c.typed(message, buf)
 			}
 		case remotecommand.StreamResize:
-			_ = c.resize(json.NewDecoder(io.LimitReader(message, 1<<10)))
+			_ = c.resize(json.NewDecoder(io.LimitReader(message, maxSize)))
 		case remotecommand.StreamClose:
 			if _, err := io.ReadFull(message, buf[:1]); err == nil && c.v5 && buf[0] == remotecommand.StreamStdIn {
 				c.input.close()

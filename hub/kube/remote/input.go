@@ -28,6 +28,9 @@ func newInput() *input {
 // thrown away when the command does not read any more.
 func (i *input) write(b []byte) { _, _ = i.in.Write(b) }
 
+// maxSize is how many bytes the JSON of a size may have.
+const maxSize = 1 << 10
+
 // resize keeps the size of the client's window. Only one goroutine calls it. What
 // is no size is ignored: the window stays as it is.
 func (i *input) resize(d *json.Decoder) error {
@@ -41,6 +44,17 @@ func (i *input) resize(d *json.Decoder) error {
 	}
 	i.sizes <- s
 	return nil
+}
+
+// resizes reads sizes until one cannot be read. A decoder keeps what it has read of a value: each has
+// so many bytes at most.
+func (i *input) resizes(r io.Reader) {
+	short := &io.LimitedReader{R: r}
+	for d := json.NewDecoder(short); ; {
+		if short.N = maxSize; i.resize(d) != nil {
+			return
+		}
+	}
 }
 
 // close ends what the client types.

@@ -201,8 +201,7 @@ func (c *streams) listen(s *flowing) {
 
 func (c *streams) watch(s *flowing) {
 	defer panics.CatchThen("stream", func(error) { _ = c.conn.Close() })
-	for d := json.NewDecoder(s); c.resize(d) == nil; {
-	}
+	c.resizes(s)
 }
 
 func (c *streams) io() ask.IO {

@@ -176,7 +176,7 @@ func entries(v any) (n int) {
 func unprocessable(why string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
-		Message: "the patch cannot be applied: " + why,
+		Message: "the patch cannot be applied: " + bound.Text(why, 4096), // it may cite a path of megabytes
 	}}
 }
 

@@ -1,0 +1,36 @@
+package remote
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"flotilla.dev/hub/ask"
+)
+
+// without gives the same text for ever, and counts.
+type without struct {
+	text string
+	read int
+}
+
+func (w *without) Read(b []byte) (int, error) {
+	n := copy(b, w.text)
+	w.read += n
+	return n, nil
+}
+
+// TestASizeWithoutEnd: sizes may come for ever, but none of them is kept that does not end.
+func TestASizeWithoutEnd(t *testing.T) {
+	sizes := strings.Repeat(`{"Width":80,"Height":24}`+"\n", 10_000)
+	for _, text := range []string{" ", `{"Width":1,"x":"`, "[[[["} {
+		i, end := newInput(), &without{text: text}
+		i.resizes(io.MultiReader(strings.NewReader(sizes), end))
+		if end.read > 2*maxSize {
+			t.Errorf("%d bytes are read of %q", end.read, text)
+		}
+		if got := <-i.sizes; got != (ask.Size{Width: 80, Height: 24}) {
+			t.Errorf("the size is %+v", got)
+		}
+	}
+}
