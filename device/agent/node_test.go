@@ -121,7 +121,7 @@ func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 10 << 20, Capacity: 2 << 30} })
 		time.Sleep(15 * time.Second)
 		st := d.wantPhase("best-effort", corev1.PodFailed, "Evicted")
-		if !strings.Contains(st.Message, "low on resource: memory") {
+		if st.Message != "The node was low on resource: memory. Container c0 was using 200Mi, request is 0, has larger consumption of memory. " {
 			t.Errorf("it was evicted with %q", st.Message)
 		}
 		if c := condition(st, corev1.DisruptionTarget); c.Status != corev1.ConditionTrue || c.Reason != corev1.PodReasonTerminationByKubelet || c.Message != st.Message {

@@ -34,6 +34,7 @@ type Candidate struct {
 	Pod     *corev1.Pod
 	Usage   int64 // bytes, or inodes
 	Request int64
+	In      map[string]int64 // of it, what each container uses, where that is known
 }
 
 // candidate is a pod that uses so much of a resource.
@@ -56,8 +57,19 @@ func (c Candidate) low(name corev1.ResourceName) string {
 	if name == inodes {
 		format = resource.DecimalSI
 	}
-	return fmt.Sprintf("The node was low on resource: %s. The pod was using %s, request is %s. ",
-		name, resource.NewQuantity(c.Usage, format), resource.NewQuantity(c.Request, format))
+	said := fmt.Sprintf("The node was low on resource: %s. ", name)
+	text := func(n int64) string { return resource.NewQuantity(n, format).String() }
+	for _, w := range everyContainer(c.Pod) { // the kubelet's words
+		request := w.spec.Resources.Requests[name]
+		if use := c.In[w.spec.Name]; use > request.Value() {
+			said += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %s. ",
+				w.spec.Name, text(use), text(request.Value()), name)
+		}
+	}
+	if c.In == nil {
+		said += fmt.Sprintf("The pod was using %s, request is %s. ", text(c.Usage), text(c.Request))
+	}
+	return said
 }
 
 // Victim says which pod has to go when memory or disk runs short, as the kubelet does: first
@@ -204,22 +216,30 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 	l := &a.loop
 	pods, e := l.living(), l.engine
 	var ids []string
-	of := map[string]types.UID{}
+	of := map[string]Place{}
 	for _, in := range l.o.Containers {
 		if in.State == engine.Running {
-			ids, of[in.ID] = append(ids, in.ID), in.Place.Pod
+			ids, of[in.ID] = append(ids, in.ID), in.Place
 		}
 	}
 	a.async(askTimeout, func(ctx context.Context) func() {
 		use := map[types.UID]int64{}
+		each := map[types.UID]map[string]int64{}
 		for id, u := range countersOf(ctx, e, ids) { // what cannot be measured cannot be blamed
-			use[of[id]] += int64(u.MemoryBytes)
+			at := of[id]
+			if each[at.Pod] == nil {
+				each[at.Pod] = map[string]int64{}
+			}
+			use[at.Pod] += int64(u.MemoryBytes)
+			each[at.Pod][at.Container] += int64(u.MemoryBytes)
 		}
 		return func() {
 			var all []Candidate
 			for _, p := range pods {
 				if use[p.UID] > 0 {
-					all = append(all, candidate(p, corev1.ResourceMemory, use[p.UID]))
+					c := candidate(p, corev1.ResourceMemory, use[p.UID])
+					c.In = each[p.UID]
+					all = append(all, c)
 				}
 			}
 			v, ok := Victim(all)
