@@ -92,7 +92,7 @@ func serveBootHelper(ctx context.Context, s *firmware.Server, socket string) err
 }
 
 // bootRunner is the agent's part of boot configurations.
-func bootRunner(socket string, p plan, a *agent.Agent, m *memory.Memory, online func() bool, log *slog.Logger) *firmware.Runner {
+func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool, log *slog.Logger) *firmware.Runner {
 	return &firmware.Runner{
 		Node: p.node, Disk: firmware.Kernel{}, Dir: p.stateDir, Log: log,
 		Ask: func(ctx context.Context, r firmware.Request) (firmware.Reply, error) {

@@ -71,7 +71,7 @@ func (d dismissed) keep(stateDir string) error {
 
 // leave begins to leave the fleet, durably: it goes on after a restart. What cannot be
 // written is done all the same, and told again by the hub after a restart.
-func (p plan) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger) {
+func (p prepared) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger) {
 	d.Key = keyOf(*p.identity)
 	log.Error("this device was "+d.String()+": its workloads are stopped and removed", "node", p.node, "hub", p.identity.HubURL)
 	if err := d.keep(p.stateDir); err != nil {
@@ -85,7 +85,7 @@ func (p plan) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger)
 
 // finishLeaving removes what is left of the workloads: containers of pods that the
 // agent did not know, networks, files. What fails is tried again at the next start.
-func (p plan) finishLeaving(ctx context.Context, choice string, log *slog.Logger) error {
+func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Logger) error {
 	d := readDismissed(p.stateDir, *p.identity)
 	if d == nil {
 		d = &dismissed{Key: keyOf(*p.identity), Dismissed: wire.Dismissed{Time: time.Now(), Reason: "the hub said so"}}

@@ -101,7 +101,7 @@ func TestLeavingAFleetKeepsPersistentVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := plan{stateDir: dir, identity: &id}
+	p := prepared{stateDir: dir, identity: &id}
 	if err := p.finishLeaving(t.Context(), "none", slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/device/agent"
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 )
 
 // listed is an engine of which only the list of containers is asked.
@@ -23,7 +23,7 @@ func TestALogIsOfOnePod(t *testing.T) {
 	for i, id := range []string{"shop web app 1", "shop web app 2", "test web app 1", "test web db 1", "shop api app 1", "test api db 1"} {
 		f := strings.Fields(id)
 		e.list = append(e.list, engine.Container{ID: id, Created: time.Unix(int64(i), 0),
-			Labels: map[string]string{agent.LabelNamespace: f[0], agent.LabelPodName: f[1], agent.LabelContainer: f[2]}})
+			Labels: map[string]string{plan.LabelNamespace: f[0], plan.LabelPodName: f[1], plan.LabelContainer: f[2]}})
 	}
 	for _, tt := range []struct {
 		name string

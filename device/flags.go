@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -174,15 +175,15 @@ func refuseSwap(root string) error {
 
 // readPolicy reads the file of the device's owner; without one the policy is the
 // safe default.
-func readPolicy(file string) (agent.Policy, error) {
+func readPolicy(file string) (plan.Policy, error) {
 	if file == "" {
-		return agent.DefaultPolicy(), nil
+		return plan.DefaultPolicy(), nil
 	}
 	body, err := os.ReadFile(file)
 	if err != nil {
-		return agent.Policy{}, usagef("--policy: %w", err)
+		return plan.Policy{}, usagef("--policy: %w", err)
 	}
-	p, err := agent.ParsePolicy(body)
+	p, err := plan.ParsePolicy(body)
 	if err != nil {
 		return p, usagef("%s: %w", file, err)
 	}

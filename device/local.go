@@ -35,7 +35,7 @@ type localStatus struct {
 
 // answerLocally writes the agent's status to everyone who connects to the socket in
 // the state directory. Without it everything but "status" works.
-func answerLocally(ctx context.Context, p plan, a *agent.Agent, l *link.Link, log *slog.Logger) error {
+func answerLocally(ctx context.Context, p prepared, a *agent.Agent, l *link.Link, log *slog.Logger) error {
 	d := localDoor{p.stateDir, localSocket, "flotilla-device status", log}
 	return d.serve(ctx, func(conn net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
@@ -81,7 +81,7 @@ func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
 	}
 }
 
-func statusNow(p plan, a *agent.Agent, l *link.Link) localStatus {
+func statusNow(p prepared, a *agent.Agent, l *link.Link) localStatus {
 	s := localStatus{Node: p.node, Hub: p.server, Generation: a.StoredGeneration(), Status: a.Status(), Pods: a.Pods(), Offline: "no hub is known"}
 	if p.identity != nil {
 		s.Site = p.identity.Site

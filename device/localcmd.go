@@ -22,6 +22,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
@@ -223,7 +224,7 @@ type wantedLog struct {
 
 // findContainer finds a container of this agent's by its labels.
 func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string, error) {
-	list, err := e.Containers(ctx, agent.LabelStateDir+"="+want.stateDirID)
+	list, err := e.Containers(ctx, plan.LabelStateDir+"="+want.stateDirID)
 	if err != nil {
 		return "", err
 	}
@@ -231,14 +232,14 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 	var names, namespaces []string
 	for _, c := range list {
 		l := c.Labels
-		name := l[agent.LabelContainer]
-		if l[agent.LabelPodName] != want.pod || name == "" || want.namespace != "" && l[agent.LabelNamespace] != want.namespace || want.container != "" && name != want.container {
+		name := l[plan.LabelContainer]
+		if l[plan.LabelPodName] != want.pod || name == "" || want.namespace != "" && l[plan.LabelNamespace] != want.namespace || want.container != "" && name != want.container {
 			continue
 		}
 		if attempts[name] == nil {
 			names = append(names, name)
 		}
-		if ns := l[agent.LabelNamespace]; !slices.Contains(namespaces, ns) {
+		if ns := l[plan.LabelNamespace]; !slices.Contains(namespaces, ns) {
 			namespaces = append(namespaces, ns)
 		}
 		attempts[name] = append(attempts[name], c)
@@ -359,14 +360,14 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	if o.engine == nil {
 		return nil
 	}
-	list, err := o.engine.Containers(ctx, agent.LabelStateDir+"="+o.id)
+	list, err := o.engine.Containers(ctx, plan.LabelStateDir+"="+o.id)
 	if err != nil {
 		return err
 	}
 	list = agent.Made(o.dir, list)
 	turn := map[string]int{podspec.KindInit: 1, podspec.KindApp: 1, podspec.KindSandbox: 2}
 	sort.SliceStable(list, func(i, j int) bool {
-		return turn[list[i].Labels[agent.LabelKind]] < turn[list[j].Labels[agent.LabelKind]]
+		return turn[list[i].Labels[plan.LabelKind]] < turn[list[j].Labels[plan.LabelKind]]
 	})
 	var errs []error
 	for _, c := range list {
@@ -383,7 +384,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	errs = append(errs, volume.RemoveReaders(ctx, o.engine, o.id))
 	nodes := map[string]bool{o.node: true} // its network may be there without a container
 	for _, c := range list {
-		nodes[c.Labels[agent.LabelAgent]] = true
+		nodes[c.Labels[plan.LabelAgent]] = true
 	}
 	delete(nodes, "")
 	for node := range nodes {

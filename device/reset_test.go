@@ -12,6 +12,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 )
 
@@ -32,8 +33,8 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 		id, err := twin.Create(t.Context(), engine.Spec{
 			Name: "flotilla_" + shown + "_" + c.pod + "_default_uid-" + c.pod + "_0", Image: enginetest.ToolImage, Args: []string{"wait"}, NetworkOf: ids[c.owner],
 			Labels: map[string]string{
-				agent.LabelAgent: "pi-1", agent.LabelStateDir: "here", agent.LabelPodUID: "uid-" + c.pod, agent.LabelPodName: c.pod,
-				agent.LabelNamespace: "default", agent.LabelContainer: c.name, agent.LabelKind: c.kind, agent.LabelRestarts: "0",
+				plan.LabelAgent: "pi-1", plan.LabelStateDir: "here", plan.LabelPodUID: "uid-" + c.pod, plan.LabelPodName: c.pod,
+				plan.LabelNamespace: "default", plan.LabelContainer: c.name, plan.LabelKind: c.kind, plan.LabelRestarts: "0",
 			},
 		})
 		if err == nil {
@@ -58,7 +59,7 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 			t.Errorf("the network of %s is still there: %q", node, twin.Calls())
 		}
 	}
-	list, err := twin.Containers(t.Context(), agent.LabelStateDir+"=here")
+	list, err := twin.Containers(t.Context(), plan.LabelStateDir+"=here")
 	if err != nil || len(list) != 0 {
 		t.Errorf("there are still %d, %v", len(list), err)
 	}

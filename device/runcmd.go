@@ -25,6 +25,7 @@ import (
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
@@ -67,10 +68,10 @@ func runCommand() *cobra.Command {
 	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor", "folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
 	fl.StringSliceVar(&f.runtimes, "runtimes", nil, "names of the container engine's runtimes, beside its default, that pods may have by a RuntimeClass (Docker)")
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
-	fl.StringVar(&f.swap, "swap-behavior", string(agent.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
-	fl.StringVar(&f.topology, "topology-manager-policy", string(agent.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
-	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(agent.NoCPUManager), "none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
-	fl.StringVar(&f.scope, "topology-manager-scope", string(agent.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
+	fl.StringVar(&f.swap, "swap-behavior", string(plan.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
+	fl.StringVar(&f.topology, "topology-manager-policy", string(plan.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
+	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(plan.NoCPUManager), "none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
+	fl.StringVar(&f.scope, "topology-manager-scope", string(plan.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
 	fl.StringSliceVar(&f.external, "node-external-ip", nil, "addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
 	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0, "time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the container engine")
 	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0, "how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")
@@ -88,8 +89,8 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
-// plan is what run has found out before anything long-lived starts.
-type plan struct {
+// prepared is what run has found out before anything long-lived starts.
+type prepared struct {
 	stateDir string
 	node     string
 	server   string // empty: no hub is known; workloads run all the same
@@ -144,15 +145,15 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if f.grace.critical < 0 || f.grace.total < f.grace.critical {
 		return usagef("--shutdown-grace-period %s must not be less than --shutdown-grace-period-critical-pods %s", f.grace.total, f.grace.critical)
 	}
-	swap, err := agent.ParseSwapBehavior(f.swap)
+	swap, err := plan.ParseSwapBehavior(f.swap)
 	if err != nil {
 		return usagef("--swap-behavior: %w", err)
 	}
-	topology, err := agent.ParseTopologyPolicy(f.topology, len(hardware.NUMA("")))
+	topology, err := plan.ParseTopologyPolicy(f.topology, len(hardware.NUMA("")))
 	if err != nil {
 		return usagef("--topology-manager-policy: %w", err)
 	}
-	scope, err := agent.ParseTopologyScope(f.scope)
+	scope, err := plan.ParseTopologyScope(f.scope)
 	if err != nil {
 		return usagef("--topology-manager-scope: %w", err)
 	}
@@ -160,7 +161,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 	if err != nil {
 		return usagef("--node-external-ip: %w", err)
 	}
-	cpuManager, err := agent.ParseCPUManagerPolicy(f.cpuManager)
+	cpuManager, err := plan.ParseCPUManagerPolicy(f.cpuManager)
 	if err != nil {
 		return usagef("--cpu-manager-policy: %w", err)
 	}
@@ -187,12 +188,12 @@ func runAgent(ctx context.Context, f runFlags) error {
 // runOptions are flags that have been read.
 type runOptions struct {
 	stateDir string
-	policy   agent.Policy
+	policy   plan.Policy
 	limits   hardware.Limits
-	swap     agent.SwapBehavior
-	topology agent.TopologyPolicy
-	scope    agent.TopologyScope
-	cpus     agent.CPUManagerPolicy
+	swap     plan.SwapBehavior
+	topology plan.TopologyPolicy
+	scope    plan.TopologyScope
+	cpus     plan.CPUManagerPolicy
 	journal  *agent.Journal
 	where    hardware.Options
 }
@@ -256,8 +257,8 @@ func (f runFlags) checkHubFlags() error {
 }
 
 // prepare finds out who this device is and which hub it belongs to.
-func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (plan, error) {
-	p := plan{stateDir: stateDir, lease: f.lease}
+func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (prepared, error) {
+	p := prepared{stateDir: stateDir, lease: f.lease}
 	var err error
 	if p.machine, err = hardware.MachineID(""); err != nil {
 		log.Warn("this machine cannot be told from a copy of it", "err", err)
@@ -297,7 +298,7 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 
 // remember takes the lease interval that the hub said last: not that of the join, which
 // may be years old. A hub that wants a longer one would take less for silence.
-func (p *plan) remember(m *memory.Memory) {
+func (p *prepared) remember(m *memory.Memory) {
 	if d, ok := m.Desired(); ok && p.lease == 0 {
 		p.lease = time.Duration(d.LeaseIntervalSeconds) * time.Second
 	}
@@ -314,7 +315,7 @@ func boundTo(m *memory.Memory) string {
 	return ""
 }
 
-func (p *plan) adopt(id join.Identity) {
+func (p *prepared) adopt(id join.Identity) {
 	p.identity, p.node, p.server = &id, id.Node, id.Server()
 	if p.lease == 0 {
 		p.lease = time.Duration(id.LeaseIntervalSeconds) * time.Second
@@ -336,8 +337,8 @@ func checkHub(hubs string) error {
 	return nil
 }
 
-// development makes the plan of a device on a hub's development listener.
-func (p *plan) development(f runFlags) error {
+// development prepares what is run of a device on a hub's development listener.
+func (p *prepared) development(f runFlags) error {
 	err := checkHub(f.hub)
 	if err != nil {
 		return err
@@ -381,7 +382,7 @@ func readRegistration(stateDir string, log *slog.Logger) (r wire.Registration) {
 
 // serve runs everything until ctx ends, and then says goodbye: the hub hears that
 // the device stops in an orderly way, and the workloads go on.
-func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *slog.Logger) error {
+func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, log *slog.Logger) error {
 	var g errgroup.Group
 	agentCtx, stopAgent := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAgent()
@@ -438,7 +439,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, log *s
 }
 
 // newLink makes the link, and keeps its certificate fresh.
-func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p plan, renew chan struct{}, g *errgroup.Group, log *slog.Logger) (*link.Link, error) {
+func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, renew chan struct{}, g *errgroup.Group, log *slog.Logger) (*link.Link, error) {
 	c := link.Config{
 		Node: p.node, Machine: p.machine, Boot: rand.Text(), AgentVersion: agent.Version, Server: p.server,
 		LeaseInterval: p.lease, StatusInterval: p.status, Source: a, Sink: sink{a, nil}, Log: log,

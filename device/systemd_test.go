@@ -16,6 +16,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 )
 
 // A hanging error stops whoever asks for its text, once it is told to: the agent's loop does.
@@ -89,7 +90,7 @@ func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
 	defer func() { _ = m.Close() }()
 	hang := &hanging{}
 	a, err := agent.New(agent.Config{
-		Node: "pi-1", Memory: m, Hardware: &machine{where: hardware.Options{StateDir: dir}, periph: &hardware.Periph{}}, Policy: agent.DefaultPolicy(), Log: log,
+		Node: "pi-1", Memory: m, Hardware: &machine{where: hardware.Options{StateDir: dir}, periph: &hardware.Periph{}}, Policy: plan.DefaultPolicy(), Log: log,
 		OpenEngine: func(context.Context) (engine.Engine, error) { return nil, hang },
 	})
 	if err != nil {

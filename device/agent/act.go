@@ -12,24 +12,23 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
 )
 
 const (
-	failedMount       = "FailedMount"
-	deviceUnavailable = "DeviceUnavailable" // of this program: Kubernetes' device plugins fail the pod instead
-
 	makeTime = 10 * time.Minute // for the engine to make and start a container: an engine that copies images does that on a slow card
 )
 
 // A job is a step with what it takes to do it.
 type job struct {
-	step   Step
+	step   plan.Step
 	engine engine.Engine
 	info   engine.Info
 	src    podspec.Sources
-	node   Facts
+	node   plan.Facts
 	block  string // addresses of the node's pods; empty: the engine's choice
 	hard   hardware.Thresholds
 }
@@ -49,14 +48,14 @@ func (e *runError) Unwrap() error { return e.err }
 func (a *Agent) do(ctx context.Context, j job) error {
 	s := j.step
 	switch s.Action {
-	case Run:
+	case plan.Run:
 		return a.run(ctx, j)
-	case Stop:
+	case plan.Stop:
 		if s.Pod != nil && s.Spec != nil {
 			a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "Stopping container %s: %s", s.Place.Container, s.Why)
 		}
 		return a.stop(ctx, j)
-	case Remove:
+	case plan.Remove:
 		if err := j.engine.Remove(ctx, s.ID); err != nil {
 			return err
 		}
@@ -64,18 +63,18 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		a.disk.forgetMade(s)
 		a.disk.forgetHooks(s)
 		return nil
-	case Refresh:
+	case plan.Refresh:
 		return a.disk.Refresh(j.src)
-	case Clean:
+	case plan.Clean:
 		err := a.disk.Clean(s.Place.Pod)
 		a.disk.TidyImages()
 		return err
-	case Hook:
+	case plan.Hook:
 		return a.postStart(ctx, j)
-	case Update:
+	case plan.Update:
 		return j.update(ctx)
-	case Probe:
-		return a.prober.Probe(ctx, j.engine, s.target(), podspec.ProbeOf(s.Spec, s.Probe))
+	case plan.Probe:
+		return a.prober.Probe(ctx, j.engine, targetOf(s), podspec.ProbeOf(s.Spec, s.Probe))
 	}
 	return fmt.Errorf("%s is not something that takes time", s.Action)
 }
@@ -89,11 +88,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	}
 	if s.Lacks != "" {
 		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Lacks)
-		return &runError{deviceUnavailable, errors.New(s.Lacks)}
+		return &runError{plan.DeviceUnavailable, errors.New(s.Lacks)}
 	}
 	if s.Forbidden != "" {
-		a.event(corev1.EventTypeWarning, policyForbidden, s.Pod, s.Place.Container, "%s", s.Forbidden)
-		return &runError{policyForbidden, errors.New(s.Forbidden)}
+		a.event(corev1.EventTypeWarning, plan.PolicyForbidden, s.Pod, s.Place.Container, "%s", s.Forbidden)
+		return &runError{plan.PolicyForbidden, errors.New(s.Forbidden)}
 	}
 	if s.Spec != nil {
 		if err := a.disk.SetUp(j.src, s.Spec, a.c.Policy.Document); err != nil { // as with the kubelet nothing is pulled for what cannot have its volumes
@@ -104,7 +103,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	if s.Spec != nil && asksImage(s.Pod, c) {
+	if s.Spec != nil && plan.AsksImage(s.Pod, c) {
 		if j.src.ImageUser, err = j.engine.ImageUser(ctx, image); err != nil {
 			return &runError{"ImageInspectError", err}
 		}
@@ -179,7 +178,7 @@ func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(re
 
 // notMounted is the failure of a container that cannot have what it mounts.
 func (a *Agent) notMounted(j job, err error) error {
-	event, reason := failedMount, failedMount
+	event, reason := plan.FailedMount, plan.FailedMount
 	if errors.Is(err, volume.ErrSubPath) { // as with the kubelet, whose volumes are mounted by then
 		event, reason = "Failed", "CreateContainerConfigError"
 	}
@@ -208,14 +207,14 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 		if err != nil {
 			return engine.Spec{}, volumes, &runError{"CreatePodSandboxError", err}
 		}
-		spec := sandboxSpec(s, j.node, path)
+		spec := plan.SandboxSpec(s, j.node, path)
 		resolving(&spec, s.Pod)
 		if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
 			return spec, volumes, &runError{"CreatePodSandboxError", err}
 		}
 		return spec, volumes, nil
 	}
-	spec, err := containerSpec(s, j.node, j.src, a.c.Policy)
+	spec, err := plan.ContainerSpec(s, j.node, j.src, a.c.Policy)
 	resolving(&spec, s.Pod)
 	if err != nil {
 		err = j.src.MaskSecrets(s.Spec, err)
@@ -264,9 +263,14 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
-	if spec.CPUs = cmp.Or(s.CPUs, cpusOf(s, j.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
+	if spec.CPUs = cmp.Or(s.CPUs, plan.CPUsOf(s, j.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
 		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
 			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
 	}
 	return spec, volumes, nil
+}
+
+// targetOf is whom a probe or a hook asks.
+func targetOf(s plan.Step) probe.Target {
+	return probe.Target{ID: s.ID, Spec: s.Spec, IP: s.IP, HostNetwork: s.Pod != nil && s.Pod.Spec.HostNetwork}
 }

@@ -1,9 +1,7 @@
-// Package agent makes a device run what is desired of it: Steps compares desired
+// Package agent makes a device run what is desired of it: package plan compares desired
 // with running and says what to do, and Agent does it, step by step, over and over.
 //
-// Deciding is pure (Steps, See, Statuses and what they call: no clock, no disk, no
-// network), so that every rule is a table row and a crash at any moment is only
-// another state to start from. Doing goes through the container engine (package
+// Doing goes through the container engine (package
 // engine), whose containers' labels are all that the agent needs to adopt them after
 // its own restart. What is desired comes from package memory, which has stored it
 // before the agent sees it; news goes out through package link. The agent never
@@ -30,10 +28,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/pause"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/device/signature"
 	"flotilla.dev/device/volume"
@@ -74,20 +73,20 @@ type Config struct {
 	OpenEngine   func(context.Context) (engine.Engine, error)                                          // tried until it works
 	Watch        func(context.Context, func()) error                                                   // hardware.Watch; nil: the hardware is looked at from time to time only
 	Connected    func(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence // hardware.Connected; nil: no peripherals are looked for
-	Policy       Policy
-	Seccomp      string            // the folder of the device owner's seccomp profiles
-	AppArmor     string            // the folder in which the device's owner lists AppArmor profiles
-	Runtimes     []string          // of the engine's, beside its default, that pods may have by a RuntimeClass
-	SysDir       string            // empty: /sys
-	Verify       Verify            // of images' signatures; nil: signature.Verify
-	Flags        hardware.Limits   // what flags say of reservations and thresholds; laid over the board profile
-	Swap         SwapBehavior      // of containers; empty: NoSwap
-	Topology     TopologyPolicy    // empty: none
-	Scope        TopologyScope     // empty: ContainerScope
-	CPUManager   CPUManagerPolicy  // empty: none
-	Registration wire.Registration // labels and taints for the first status
-	VolumesDir   string            // empty: the memory's directory
-	MemoryDir    string            // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
+	Policy       plan.Policy
+	Seccomp      string                // the folder of the device owner's seccomp profiles
+	AppArmor     string                // the folder in which the device's owner lists AppArmor profiles
+	Runtimes     []string              // of the engine's, beside its default, that pods may have by a RuntimeClass
+	SysDir       string                // empty: /sys
+	Verify       Verify                // of images' signatures; nil: signature.Verify
+	Flags        hardware.Limits       // what flags say of reservations and thresholds; laid over the board profile
+	Swap         plan.SwapBehavior     // of containers; empty: NoSwap
+	Topology     plan.TopologyPolicy   // empty: none
+	Scope        plan.TopologyScope    // empty: ContainerScope
+	CPUManager   plan.CPUManagerPolicy // empty: none
+	Registration wire.Registration     // labels and taints for the first status
+	VolumesDir   string                // empty: the memory's directory
+	MemoryDir    string                // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
 	Holds        func(address string) bool // whether the device has an address now; nil: as its interfaces say, but any where Dial is set
 	Log          *slog.Logger
@@ -172,7 +171,7 @@ func New(c Config) (*Agent, error) {
 		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
 		answers: newAnswers(), prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
 	}
-	a.loop.o.Node = Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
+	a.loop.o.Node = plan.Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
 	if c.Uptime == nil {
 		c.Uptime = uptime
 	}
@@ -181,21 +180,21 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Node.AppArmor = enforcesAppArmor(c.SysDir)
 	a.loop.o.Node.CPUManager, a.loop.o.Node.CPUs = c.CPUManager, onlineCPUs(c.SysDir)
 	a.loop.o.Node.SwapUse, a.loop.o.Node.Topology, a.loop.o.Node.Scope = c.Swap, c.Topology, c.Scope
-	a.loop.o.Pods = map[types.UID]*Record{}
+	a.loop.o.Pods = map[types.UID]*plan.Record{}
 	a.loop.cancels = map[flight]context.CancelFunc{}
 	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
 	a.recollect()
 	d, known := c.Memory.Desired()
 	a.loop.known = known
-	a.loop.desired, a.loop.o.Asked = split(d)
+	a.loop.desired, a.loop.o.Asked = plan.SplitGrants(d)
 	a.loop.o.Node.Generation = a.loop.desired.Generation
 	for _, n := range c.Memory.Notes() {
-		r := a.loop.o.record(n.UID)
+		r := a.loop.o.RecordOf(n.UID)
 		r.Admitted, r.Final = true, n.Status.DeepCopy()
 	}
 	a.judge()
 	a.told.gen = a.loop.desired.Generation
-	a.told.pods = unobserved(a.loop.desired, "")
+	a.told.pods = plan.Unobserved(a.loop.desired, "")
 	return a, nil
 }
 

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/plan"
 )
 
 // unconfined is the engines' word for no profile.
@@ -23,26 +23,10 @@ func enforcesAppArmor(sys string) bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// asksAppArmor tells whether a pod asks for any profile; as with the kubelet, the engine's own too.
-func asksAppArmor(pod *corev1.Pod) bool {
-	asks := func(p *corev1.AppArmorProfile) bool {
-		return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
-	}
-	if s := pod.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
-		return true
-	}
-	for _, w := range podspec.Containers(pod) {
-		if s := w.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
-			return true
-		}
-	}
-	return false
-}
-
 // appArmor is the profile for a container, which it names or its pod; "": the engine's own. Whoever names one says
 // neither what is in it nor that it is loaded: both are the device owner's, who lists in a folder which of the kernel's
 // profiles pods may have.
-func (a *Agent) appArmor(node Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
+func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
 	var p *corev1.AppArmorProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		p = sc.AppArmorProfile

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/plan"
 )
 
 // aKernel is a /sys whose kernel enforces AppArmor, or does not, and has loaded some profiles.
@@ -67,7 +69,7 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: c.pod}
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: c.container}
 			a := &Agent{c: Config{AppArmor: folder, SysDir: sys}}
-			got, err := a.appArmor(Facts{AppArmor: !c.off}, &p, &p.Spec.Containers[0])
+			got, err := a.appArmor(plan.Facts{AppArmor: !c.off}, &p, &p.Spec.Containers[0])
 			if got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("got %q, %v; want %q, %s", got, err, c.want, c.err)
 			}

@@ -233,7 +233,7 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 			return l.engine, in.ID, nil
 		}
 	}
-	for place, c := range l.o.record(uid).Container {
+	for place, c := range l.o.RecordOf(uid).Container {
 		if c.State == engine.Paused && (place == name || name == anyContainer) {
 			return nil, "", fmt.Errorf("container %s of pod %s is paused; unpause it on the device with its container engine, such as docker unpause", place, pod.Name)
 		}
@@ -242,7 +242,7 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 		return nil, "", fmt.Errorf("no container of pod %s is running", pod.Name)
 	}
 	why := "it has not been started yet"
-	switch c := l.o.record(uid).peek(name); {
+	switch c := l.o.RecordOf(uid).Peek(name); {
 	case c.Failure != nil:
 		why = c.Failure.Reason + ": " + c.Failure.Message
 	case c.Ended != nil:

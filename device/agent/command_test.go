@@ -17,6 +17,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -236,7 +237,7 @@ func TestACommandEndsWithWhatItWasFor(t *testing.T) {
 
 // name is what the engine calls the container of a pod.
 func (d *device) name(pod string) string {
-	list, err := d.twin.Containers(context.Background(), LabelPodName+"="+pod)
+	list, err := d.twin.Containers(context.Background(), plan.LabelPodName+"="+pod)
 	if err != nil || len(list) != 1 {
 		d.t.Fatal(list, err)
 	}
@@ -430,8 +431,8 @@ type unmeasured struct {
 }
 
 func (u unmeasured) Usage(ctx context.Context, id string) (engine.Usage, error) {
-	list, err := u.Containers(ctx, LabelAgent+"=pi-1")
-	if err != nil || slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.Labels[LabelPodName] == u.name }) {
+	list, err := u.Containers(ctx, plan.LabelAgent+"=pi-1")
+	if err != nil || slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.Labels[plan.LabelPodName] == u.name }) {
 		<-ctx.Done()
 		return engine.Usage{}, ctx.Err()
 	}

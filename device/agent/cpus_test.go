@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 )
 
 // guaranteed is a pod whose container asks for so much of the processors and no more.
@@ -22,7 +23,7 @@ func guaranteed(name, cpu string) corev1.Pod {
 	return pod
 }
 
-func withCPUs(t *testing.T, policy CPUManagerPolicy, flags hardware.Limits, f func(t *testing.T, d *device)) {
+func withCPUs(t *testing.T, policy plan.CPUManagerPolicy, flags hardware.Limits, f func(t *testing.T, d *device)) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		sys := t.TempDir()
@@ -45,14 +46,14 @@ func withCPUs(t *testing.T, policy CPUManagerPolicy, flags hardware.Limits, f fu
 func (d *device) wantCPUs(want map[string]string) {
 	d.t.Helper()
 	synctest.Wait()
-	list, err := d.twin.Containers(d.t.Context(), LabelAgent)
+	list, err := d.twin.Containers(d.t.Context(), plan.LabelAgent)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	got := map[string]string{}
 	for _, c := range list {
 		if c.State == "running" {
-			got[c.Labels[LabelPodName]] = c.Limits.CPUs
+			got[c.Labels[plan.LabelPodName]] = c.Limits.CPUs
 		}
 	}
 	for pod, cpus := range want {
@@ -63,7 +64,7 @@ func (d *device) wantCPUs(want map[string]string) {
 }
 
 func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
-	withCPUs(t, StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
+	withCPUs(t, plan.StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
 		shared, half, whole := makePod("shared", "wait"), guaranteed("half", "1500m"), guaranteed("whole", "2")
 		d.desire(1, shared, half)
 		time.Sleep(5 * time.Second)
@@ -72,7 +73,7 @@ func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1,2"})
 		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // nothing was restarted
-		d.twin.Exit(nameOf("c0", "whole", "default", "uid-whole", "0"), 1)
+		d.twin.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
 		time.Sleep(time.Minute)
 		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1,2"}) // as before
 		d.end()
@@ -95,22 +96,22 @@ func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
 
 func TestStaticCPUManagerKeepsTheReservedProcessors(t *testing.T) {
 	reserved := hardware.Limits{System: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}}
-	withCPUs(t, StaticCPUManager, reserved, func(t *testing.T, d *device) {
+	withCPUs(t, plan.StaticCPUManager, reserved, func(t *testing.T, d *device) {
 		d.desire(1, guaranteed("whole", "2"))
 		time.Sleep(5 * time.Second)
 		d.wantCPUs(map[string]string{"whole": "2,3"})
 	})
-	withCPUs(t, StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
+	withCPUs(t, plan.StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
 		d.desire(1, guaranteed("all", "4")) // one is everybody's
 		time.Sleep(5 * time.Second)
-		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil || w.Reason != deviceUnavailable {
+		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable {
 			t.Errorf("it is %+v", w)
 		}
 	})
 }
 
 func TestWithoutTheStaticCPUManagerContainersRunOnAllProcessors(t *testing.T) {
-	withCPUs(t, NoCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
+	withCPUs(t, plan.NoCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
 		d.desire(1, makePod("shared", "wait"), guaranteed("whole", "2"))
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "", "whole": ""})

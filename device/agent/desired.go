@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
@@ -48,10 +49,10 @@ func (a *Agent) Store(d wire.Desired) error {
 // goBy makes the loop go by a desired state.
 func (a *Agent) goBy(d wire.Desired) {
 	l := &a.loop
-	l.desired, l.o.Asked = split(d)
+	l.desired, l.o.Asked = plan.SplitGrants(d)
 	l.o.Node.Generation = d.Generation
 	a.judge()
-	l.o.hasCome()
+	l.o.HasCome()
 }
 
 // remember stores a desired state with what of it the device has granted. Nothing that it waits for waits for the loop,
@@ -60,7 +61,7 @@ func (a *Agent) remember(d wire.Desired) error {
 	a.storing.Lock()
 	defer a.storing.Unlock()
 	was, _ := a.c.Memory.Desired()
-	return a.c.Memory.SetDesired(keepGrants(was, d))
+	return a.c.Memory.SetDesired(plan.KeepGrants(was, d))
 }
 
 // judge rejects the pods of the desired state that are wrong in themselves, also those
@@ -69,8 +70,8 @@ func (a *Agent) judge() {
 	l := &a.loop
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
-		if ended(pod.Status.Phase) { // the hub remembers what the journal may have lost
-			if r := l.o.record(pod.UID); r.Final == nil && r.Verdict == nil {
+		if plan.IsFinal(pod.Status.Phase) { // the hub remembers what the journal may have lost
+			if r := l.o.RecordOf(pod.UID); r.Final == nil && r.Verdict == nil {
 				r.Final = pod.Status.DeepCopy()
 			}
 		}
@@ -78,14 +79,14 @@ func (a *Agent) judge() {
 		if why == "" {
 			continue
 		}
-		r := l.o.record(pod.UID)
+		r := l.o.RecordOf(pod.UID)
 		if r.Verdict != nil || r.Final != nil {
 			continue
 		}
 		if r.Start.IsZero() {
 			r.Start = time.Now()
 		}
-		r.Verdict = &Verdict{Reason: "Invalid", Message: why}
+		r.Verdict = &plan.Verdict{Reason: "Invalid", Message: why}
 		a.event(corev1.EventTypeWarning, r.Verdict.Reason, pod, "", "%s", why)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 )
 
 // endingPods are pods that end after a minute, each in its way, while a container of
@@ -94,7 +95,7 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 		}
 		synctest.Wait()
 		runs = tick < 600 || slices.ContainsFunc(d.containers(), func(c string) bool { return strings.HasPrefix(c, "old/") && strings.HasSuffix(c, "running") })
-		if st, _ := d.pod("old"); runs && ended(st.Phase) {
+		if st, _ := d.pod("old"); runs && plan.IsFinal(st.Phase) {
 			t.Fatalf("after %d ms the pod is %s (%s), and %q are there", tick*100, st.Phase, st.Reason, d.containers())
 		}
 		if st, _ := d.pod("next"); runs && st.Phase == corev1.PodRunning {

@@ -10,6 +10,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 )
 
 // debugged is a pod with one more ephemeral container.
@@ -107,7 +108,7 @@ func TestAForbiddenEphemeralContainer(t *testing.T) {
 		d.wantContainers("web/c0#0 running", "web/fine#0 running")
 		d.wantEphemeral("web", "strong", func(cs corev1.ContainerStatus) bool {
 			w := cs.State.Waiting
-			return w != nil && w.Reason == policyForbidden && strings.HasPrefix(w.Message, "spec.ephemeralContainers[1].securityContext.privileged: ")
+			return w != nil && w.Reason == plan.PolicyForbidden && strings.HasPrefix(w.Message, "spec.ephemeralContainers[1].securityContext.privileged: ")
 		})
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
@@ -115,9 +116,9 @@ func TestAForbiddenEphemeralContainer(t *testing.T) {
 
 // sandbox is the name of the sandbox that runs.
 func (d *device) sandbox() string {
-	list, _ := d.twin.Containers(d.t.Context(), LabelAgent+"=pi-1")
+	list, _ := d.twin.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
 	for _, c := range list {
-		if c.Labels[LabelContainer] == "" && c.State == "running" {
+		if c.Labels[plan.LabelContainer] == "" && c.State == "running" {
 			return c.Name
 		}
 	}
@@ -141,7 +142,7 @@ func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					looks := 0
 					d.twin.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
-						if s.Labels[LabelContainer] == "look" {
+						if s.Labels[plan.LabelContainer] == "look" {
 							looks++
 						}
 						return toolOrPause(s, run)

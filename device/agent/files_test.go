@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"flotilla.dev/device/engine/enginetest"
 )
@@ -67,3 +68,13 @@ func namesIn(dir string) (names []string) {
 	}
 	return names
 }
+
+func with(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
+
+func asking(name, cpu, memory string) corev1.Pod {
+	return with(makePod(name, "wait"), func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	})
+}
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

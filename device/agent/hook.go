@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
@@ -24,47 +25,10 @@ import (
 // That of preStop runs before the container is asked to stop, and takes its time from the
 // grace. Both run at least once; that one has ended is noted on the disk, so that it does
 // not run again under another agent. So is what probes have said, see probing.go.
-const (
-	podGrace   = time.Second     // least, of a pod that ends: its preStop hooks have that
-	leastGrace = 2 * time.Second // between TERM and KILL, whatever the grace and what a preStop hook has taken of it
-)
-
-// starting tells whether a container runs and its postStart hook has not ended yet.
-func starting(spec *corev1.Container, c *ContainerRecord) bool {
-	return c.Running() && !c.PostStarted && podspec.Hook(spec, podspec.PostStart) != nil
-}
-
-// starts wants the postStart hooks that have not begun. One that asks the pod waits for its address.
-func (p *pass) starts(pod *corev1.Pod, r *Record) {
-	for _, w := range podspec.Containers(pod) {
-		c, at := r.peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
-		if !starting(w.Spec, c) || c.Kill != "" || !p.free(at) || p.hooking[at] == c.ID {
-			continue
-		}
-		ip := podIP(pod, r, p.o.Node)
-		if h := podspec.Hook(w.Spec, podspec.PostStart).HTTPGet; h != nil && h.Host == "" && ip == "" && !pod.Spec.HostNetwork {
-			continue
-		}
-		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: ip})
-	}
-}
-
-// holdsUp tells whether the containers after this one wait: until its postStart hook has
-// ended, unless it waits itself to be started again.
-func (p *pass) holdsUp(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
-	switch {
-	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.Kill != "":
-		return false
-	case c.Running():
-		return starting(w.Spec, c)
-	case c.Ended != nil && (!restarts(pod, w, c) || c.ReleaseAt.After(p.now)):
-		return false
-	}
-	return !c.RetryAt.After(p.now)
-}
+const leastGrace = 2 * time.Second // between TERM and KILL, whatever the grace and what a preStop hook has taken of it
 
 // hooked takes in how a postStart hook went.
-func (a *Agent) hooked(s Step, err error) {
+func (a *Agent) hooked(s plan.Step, err error) {
 	r := a.loop.o.Pods[s.Place.Pod]
 	if r == nil {
 		return
@@ -86,11 +50,11 @@ func (a *Agent) endHooks() {
 	l := &a.loop
 	for _, b := range l.o.Busy {
 		s := b.Step
-		if s.Action != Hook {
+		if s.Action != plan.Hook {
 			continue
 		}
 		cancel := l.cancels[flightOf(s)]
-		if c := l.o.Pods[s.Place.Pod].peek(s.Place.Container); cancel != nil && (c.ID != s.ID || !c.Running()) {
+		if c := l.o.Pods[s.Place.Pod].Peek(s.Place.Container); cancel != nil && (c.ID != s.ID || !c.Running()) {
 			cancel()
 		}
 	}
@@ -197,7 +161,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 			return fmt.Errorf("command exited with %d", code)
 		}
 	case h.HTTPGet != nil:
-		answer, err := a.prober.Get(ctx, s.target(), h.HTTPGet, "kube-lifecycle/flotilla")
+		answer, err := a.prober.Get(ctx, targetOf(s), h.HTTPGet, "kube-lifecycle/flotilla")
 		if err != nil {
 			return err
 		}
@@ -221,7 +185,7 @@ func (d *notebook) hookNote(uid types.UID, kind, id string) string {
 }
 
 // noteHook notes that a hook has ended; where it cannot, another agent runs it again.
-func (d *notebook) noteHook(s Step, kind string) {
+func (d *notebook) noteHook(s plan.Step, kind string) {
 	path := d.hookNote(s.Place.Pod, kind, s.ID)
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
 		return
@@ -230,7 +194,7 @@ func (d *notebook) noteHook(s Step, kind string) {
 }
 
 // noteProbe notes whether a probe has passed, for the agent after this one.
-func (d *notebook) noteProbe(s Step, passed bool) {
+func (d *notebook) noteProbe(s plan.Step, passed bool) {
 	if passed {
 		d.noteHook(s, s.Probe.String())
 	} else if d.Root != "" && podspec.IsUID(s.Place.Pod) {
@@ -239,7 +203,7 @@ func (d *notebook) noteProbe(s Step, passed bool) {
 }
 
 // forgetHooks removes the notes of an instance that is being removed.
-func (d *notebook) forgetHooks(s Step) {
+func (d *notebook) forgetHooks(s plan.Step) {
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
 		return
 	}
@@ -248,7 +212,7 @@ func (d *notebook) forgetHooks(s Step) {
 	}
 }
 
-func (d *notebook) hookEnded(s Step, kind string) bool {
+func (d *notebook) hookEnded(s plan.Step, kind string) bool {
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) {
 		return false
 	}
@@ -261,7 +225,7 @@ func (a *Agent) recall() {
 	for uid, r := range a.loop.o.Pods {
 		for name, c := range r.Container {
 			has := func(kind string) bool {
-				return c.Running() && a.disk.hookEnded(Step{Place: Place{uid, name}, ID: c.ID}, kind)
+				return c.Running() && a.disk.hookEnded(plan.Step{Place: plan.Place{Pod: uid, Container: name}, ID: c.ID}, kind)
 			}
 			c.PostStarted = c.PostStarted || has(podspec.PostStart)
 			c.Probe[podspec.Startup].Passed, c.Probe[podspec.Readiness].Passed = has(podspec.Startup.String()), has(podspec.Readiness.String())

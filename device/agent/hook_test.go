@@ -17,9 +17,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/pause"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/volume"
 )
@@ -55,9 +56,9 @@ func (d *device) hooking() *diary {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
-		y.note("start %s/%d", s.Labels[LabelContainer], run)
+		y.note("start %s/%d", s.Labels[plan.LabelContainer], run)
 		return enginetest.Play{Exec: func(c []string) enginetest.ExecResult {
-			y.note("%s in %s", c[0], s.Labels[LabelContainer])
+			y.note("%s in %s", c[0], s.Labels[plan.LabelContainer])
 			var r enginetest.ExecResult
 			if len(c) > 1 {
 				var seconds int
@@ -236,25 +237,6 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 			t.Errorf("events %q", r)
 		}
 	})
-}
-
-// As with the kubelet, whose container's hook has failed is waiting, from then until it runs again.
-func TestWhatAFailedPostStartHookShows(t *testing.T) {
-	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
-	w := podspec.Containers(&p)[0]
-	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, Kill: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
-	if s := containerStatus(w, c, true, false, "docker", epoch); s.State.Waiting == nil || s.State.Waiting.Reason != "ContainerCreating" || s.Ready {
-		t.Errorf("while it is being stopped it is %+v", s.State)
-	}
-	c.State, c.Ended = engine.Exited, &corev1.ContainerStateTerminated{ExitCode: 137}
-	s := containerStatus(w, c, true, true, "docker", epoch)
-	if s.State.Waiting == nil || s.State.Waiting.Reason != "PostStartHookError" || s.State.Waiting.Message != "PostStartHook failed: no" ||
-		s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 137 {
-		t.Errorf("before it starts again it is %+v, was %+v", s.State, s.LastTerminationState)
-	}
-	if s := containerStatus(w, c, true, false, "docker", epoch); s.State.Terminated == nil {
-		t.Errorf("when it does not start again it is %+v", s.State)
-	}
 }
 
 // An agent that dies in the middle of a hook leaves it to the next one.

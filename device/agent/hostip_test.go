@@ -10,6 +10,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 )
 
 // The agent starts before the network does: what is told the device's address waits for it a while, and it is known soon
@@ -67,7 +68,7 @@ func TestADeviceOfTwoFamiliesTellsBothAddresses(t *testing.T) {
 		d := newDevice(t)
 		envs := map[string][]string{}
 		d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
-			envs[s.Labels[LabelPodName]] = s.Env
+			envs[s.Labels[plan.LabelPodName]] = s.Env
 			return enginetest.Play{}
 		})
 		d.board.set(func(b *board) { b.dual = true })

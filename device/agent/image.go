@@ -41,7 +41,7 @@ func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) (string, 
 		a.event(corev1.EventTypeWarning, "InspectFailed", j.step.Pod, c.Name, "%v", err)
 		return "", &runError{"InvalidImageName", err}
 	}
-	image := a.c.Policy.imageOf(c.Image)
+	image := a.c.Policy.ImageOf(c.Image)
 	always, never := c.ImagePullPolicy == corev1.PullAlways || c.ImagePullPolicy == "" && latest(c.Image), c.ImagePullPolicy == corev1.PullNever
 	keys, known := a.c.Policy.Signers(c.Image)
 	verified := false // in this very moment

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/signature"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/policy/policytest"
@@ -76,7 +77,7 @@ func TestSignedImages(t *testing.T) {
 	setUp := func(t *testing.T, pull corev1.PullPolicy, commands ...string) (*device, *notary, corev1.Pod) {
 		d := newDevice(t)
 		n := &notary{digest: digestOf("a"), key: keyID(policytest.Ed25519)}
-		d.config.Policy, d.config.Verify = Policy{sign(policytest.Ed25519)}, n.verify
+		d.config.Policy, d.config.Verify = plan.Policy{Document: sign(policytest.Ed25519)}, n.verify
 		for _, letter := range []string{"a", "b"} {
 			d.twin.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
 		}
@@ -88,7 +89,7 @@ func TestSignedImages(t *testing.T) {
 		return d, n, pod
 	}
 	images := func(d *device) (all []string) {
-		list, err := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+		list, err := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +211,7 @@ func TestSignedImages(t *testing.T) {
 				d.desire(1, pod)
 				time.Sleep(20 * time.Second)
 				d.end()
-				d.config.Policy, n.err = Policy{sign(policytest.ECDSA)}, err
+				d.config.Policy, n.err = plan.Policy{Document: sign(policytest.ECDSA)}, err
 				d.twin.Exit(d.newest(t, "web"), 1)
 				d.start()
 				time.Sleep(15 * time.Second)
@@ -240,12 +241,12 @@ func TestSignedImages(t *testing.T) {
 // newest is the name of the newest container of a pod, in the engine.
 func (d *device) newest(t *testing.T, pod string) string {
 	t.Helper()
-	list, err := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+	list, err := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range list {
-		if c.Labels[LabelPodName] == pod && c.State == "running" && c.Labels[LabelContainer] != "" {
+		if c.Labels[plan.LabelPodName] == pod && c.State == "running" && c.Labels[plan.LabelContainer] != "" {
 			return c.Name
 		}
 	}

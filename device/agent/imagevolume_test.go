@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/policy"
 )
@@ -144,7 +145,7 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 		}, corev1.PullIfNotPresent, "", "CreateContainerError", `ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
 		"it is too large": {func(d *device) { d.twin.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
 		"nobody has signed it": {func(d *device) {
-			d.config.Policy = Policy{sign}
+			d.config.Policy = plan.Policy{Document: sign}
 			d.config.Verify = (&notary{err: errors.New("registry.example.org/model:1: it is not signed")}).verify
 		}, corev1.PullIfNotPresent, "registry.example.org/model:1", "ErrImagePull", "its signature cannot be checked"},
 	} {

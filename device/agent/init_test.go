@@ -10,6 +10,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 )
 
 // What happens to a pod that has run its init containers, and how often they have run
@@ -52,7 +53,7 @@ func TestInitContainersRunOncePerSandbox(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					runs := map[string]int{}
 					d.twin.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
-						runs[s.Labels[LabelContainer]]++
+						runs[s.Labels[plan.LabelContainer]]++
 						return toolOrPause(s, run)
 					})
 					p := makePod("web", "wait", "wait")

@@ -11,59 +11,43 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
 
-// A Leftover is a stopped container that the engine refuses to remove, because it is being removed
-// already, say, or a mount of it is busy. It runs nothing, so it holds no pod: the pod ends without
-// it, and its removal is tried again later and later. Files of a pod can be left over, too.
-type Leftover struct {
-	Instance
-	Pod     *corev1.Pod // nil: the pod is not desired any more
-	RetryAt time.Time
-	Wait    time.Duration // until then, from the last try
-}
-
-// leftoverWait is how long the first try again waits; each further wait is twice as long.
-const leftoverWait = 10 * time.Second
-
-func hasStopped(in Instance) bool {
-	return in.State == engine.Exited || in.State == engine.Dead || in.State == engine.Created
-}
-
 // unremoved notes that the engine refused to remove a container, and returns whether that container
 // has stopped and is a leftover now. From the second refusal on, each is an event of the node: the
 // hub may have forgotten the pod.
-func (a *Agent) unremoved(s Step, err error, now time.Time) bool {
+func (a *Agent) unremoved(s plan.Step, err error, now time.Time) bool {
 	o := &a.loop.o
-	if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == s.ID }); i >= 0 {
+	if i := slices.IndexFunc(o.Leftovers, func(l plan.Leftover) bool { return l.ID == s.ID }); i >= 0 {
 		l := &o.Leftovers[i]
 		l.Wait = min(2*l.Wait, fleet.MaxBackOff)
 		l.RetryAt = now.Add(l.Wait)
 		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "", "container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it is tried again",
-			s.ID, l.Labels[LabelNamespace], l.Labels[LabelPodName], err)
+			s.ID, l.Labels[plan.LabelNamespace], l.Labels[plan.LabelPodName], err)
 		return true
 	}
-	i := slices.IndexFunc(o.Containers, func(in Instance) bool { return in.ID == s.ID && hasStopped(in) })
+	i := slices.IndexFunc(o.Containers, func(in plan.Instance) bool { return in.ID == s.ID && plan.HasStopped(in) })
 	if i < 0 {
 		return false
 	}
-	o.Leftovers = append(o.Leftovers, Leftover{o.Containers[i], s.Pod, now.Add(leftoverWait), leftoverWait})
+	o.Leftovers = append(o.Leftovers, plan.Leftover{Instance: o.Containers[i], Pod: s.Pod, RetryAt: now.Add(plan.LeftoverWait), Wait: plan.LeftoverWait})
 	o.Containers = slices.Delete(slices.Clone(o.Containers), i, i+1)
 	return true
 }
 
 // uncleaned notes whether files of a pod could not be removed, because something is mounted on
 // them, say. They hold the pod as little as a container that has stopped.
-func (a *Agent) uncleaned(s Step, r *Record, err error, now time.Time) {
+func (a *Agent) uncleaned(s plan.Step, r *plan.Record, err error, now time.Time) {
 	if err == nil {
 		r.Files = nil
 		return
 	}
-	l := Leftover{Pod: s.Pod, Wait: leftoverWait}
+	l := plan.Leftover{Pod: s.Pod, Wait: plan.LeftoverWait}
 	if r.Files != nil {
 		l.Wait = min(2*r.Files.Wait, fleet.MaxBackOff)
 		of := string(s.Place.Pod)
@@ -74,20 +58,6 @@ func (a *Agent) uncleaned(s Step, r *Record, err error, now time.Time) {
 	}
 	l.RetryAt = now.Add(l.Wait)
 	r.Files = &l
-}
-
-// leftovers tries again to remove what the engine refused to remove.
-func (p *pass) leftovers() {
-	for _, l := range p.o.Leftovers {
-		switch {
-		case !p.free(l.Place):
-		case l.RetryAt.After(p.now):
-			p.at(l.RetryAt)
-		default:
-			p.step(Step{Action: Remove, Place: l.Place, Pod: l.Pod, Kind: l.Kind, ID: l.ID, Attempt: l.Attempt, Why: "the engine refused to remove it before"})
-			p.busy[l.Place] = Doing{Since: p.now}
-		}
-	}
 }
 
 // Engines let a command run on whose caller was killed. So a command that the hub

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -83,7 +84,7 @@ func TestRealKilledAgent(t *testing.T) {
 		d.await("the container runs", func() bool { return ready(d.pod("left")) })
 		ours, others := "ours-"+d.node, "others-"+d.node
 		for _, c := range d.list() {
-			if c.Labels[LabelContainer] == "c0" {
+			if c.Labels[plan.LabelContainer] == "c0" {
 				go func() {
 					_, _ = d.eng.Exec(t.Context(), c.ID, strings.Fields("/tool print "+others+" then wait"), engine.Streams{})
 				}()

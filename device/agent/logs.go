@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
@@ -89,7 +90,7 @@ func (l *loop) logOf(uid types.UID, name string, previous bool) (engine.Engine, 
 	}
 	n := 0
 	for _, in := range l.o.Containers {
-		if in.Place != (Place{uid, name}) || in.State == engine.Created {
+		if in.Place != (plan.Place{Pod: uid, Container: name}) || in.State == engine.Created {
 			continue
 		}
 		if n == 0 && !previous || n == 1 && previous {

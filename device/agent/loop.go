@@ -11,6 +11,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -20,7 +21,6 @@ const (
 	settle      = 50 * time.Millisecond // events come in bunches
 	askTimeout  = 10 * time.Second      // for questions to the engine
 	listTimeout = 5 * time.Minute       // for those about all containers, one after the other
-	holdFailed  = 5 * time.Second       // before a step that failed is tried again
 	measureTime = 10 * time.Second      // between two looks at memory and disk
 	reportTime  = 5 * time.Minute       // between two looks at the hardware
 	plugTime    = time.Second           // from news of something plugged in to a look: it comes in pieces
@@ -35,7 +35,7 @@ type loop struct {
 	ctx     context.Context
 	desired wire.Desired
 	known   bool // desired is: without it nothing is removed
-	o       Observed
+	o       plan.Observed
 	cancels map[flight]context.CancelFunc
 	vital   vital // of the newest vitals
 
@@ -90,20 +90,20 @@ type loop struct {
 
 // A flight is a run, or a postStart hook, that can be cancelled.
 type flight struct {
-	Place
+	plan.Place
 	hook string // the container whose hook it is; "": a run
 }
 
 // flightOf is that of a step which is one.
-func flightOf(s Step) flight {
-	if s.Action == Hook {
+func flightOf(s plan.Step) flight {
+	if s.Action == plan.Hook {
 		return flight{s.Place, s.ID}
 	}
 	return flight{Place: s.Place}
 }
 
 type heldStep struct {
-	doing Doing
+	doing plan.Doing
 	until time.Time
 }
 
@@ -123,9 +123,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + why)
 	}
 	for _, uid := range a.disk.Pods() {
-		r := l.o.record(uid) // what of them is no longer desired is cleaned away
+		r := l.o.RecordOf(uid) // what of them is no longer desired is cleaned away
 		for name, attempt := range a.disk.attempts(uid) {
-			r.container(name).Attempt = attempt
+			r.ContainerOf(name).Attempt = attempt
 		}
 	}
 	a.work.Go(a.disk.TidyImages)
@@ -233,38 +233,38 @@ func (l *loop) stale(now time.Time) bool {
 // settle takes steps until there are none that only change what is remembered.
 func (a *Agent) settle(now time.Time) time.Time {
 	l := &a.loop
-	l.o.count(l.desired.Pods, now)
+	l.o.Count(l.desired.Pods, now)
 	for range 10 {
-		steps, wake := Steps(l.desired, &l.o, now)
+		steps, wake := plan.Steps(l.desired, &l.o, now)
 		again := false
 		for _, s := range steps {
 			switch s.Action {
-			case Admit:
-				r := l.o.record(s.Place.Pod)
+			case plan.Admit:
+				r := l.o.RecordOf(s.Place.Pod)
 				r.Admitted, r.Start, r.Counts, r.NUMA, again = true, now, now, s.NUMA, true
 				a.log.Debug(s.String())
-			case Reject:
-				r := l.o.record(s.Place.Pod)
+			case plan.Reject:
+				r := l.o.RecordOf(s.Place.Pod)
 				if r.Start.IsZero() {
 					r.Start = now
 				}
 				r.Verdict, again = &s.Verdict, true
 				a.event(corev1.EventTypeWarning, s.Verdict.Reason, s.Pod, "", "%s", s.Verdict.Message)
-			case Grant:
+			case plan.Grant:
 				a.grant(s.Pod, now)
-			case Defer:
-				r := l.o.record(s.Place.Pod)
+			case plan.Defer:
+				r := l.o.RecordOf(s.Place.Pod)
 				if r.Pending == nil || r.Pending.Reason != s.Verdict.Reason {
-					a.event(corev1.EventTypeWarning, "Resize"+s.Verdict.Reason, s.Pod, "", "Pod resize %s: %s: %s", s.Verdict.Reason, sizes(s.Pod), s.Verdict.Message)
+					a.event(corev1.EventTypeWarning, "Resize"+s.Verdict.Reason, s.Pod, "", "Pod resize %s: %s: %s", s.Verdict.Reason, plan.DescribeSizes(s.Pod), s.Verdict.Message)
 				}
 				r.Pending, again = &s.Verdict, true
-			case Cancel:
+			case plan.Cancel:
 				for f, cancel := range l.cancels {
 					if f.Place == s.Place {
 						cancel()
 					}
 				}
-			case Run, Stop, Remove, Clean, Refresh, Probe, Hook, Update:
+			case plan.Run, plan.Stop, plan.Remove, plan.Clean, plan.Refresh, plan.Probe, plan.Hook, plan.Update:
 				if !again { // what was decided before is asked again with the new state
 					a.take(s, now)
 				}
@@ -304,9 +304,9 @@ func (a *Agent) note(now time.Time) {
 			}
 			continue
 		}
-		if l.o.finished(pod, r) {
-			st := podStatus(pod, r, &l.o, l.info.Name, now)
-			mergeConditions(l.podTimes[uid], st.Conditions, now)
+		if l.o.Finished(pod, r) {
+			st := plan.PodStatus(pod, r, &l.o, l.info.Name, now)
+			plan.MergeConditions(l.podTimes[uid], st.Conditions, now)
 			r.Final, r.Noting = &st, true
 		}
 		if r.Final != nil {

@@ -20,11 +20,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/pause"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -140,7 +141,7 @@ type device struct {
 }
 
 func newDevice(t testing.TB) *device {
-	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t), Policy: DefaultPolicy()}}
+	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t), Policy: plan.DefaultPolicy()}}
 	d.engine = d.twin
 	d.twin.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
 	return d
@@ -251,17 +252,17 @@ func (d *device) pod(name string) (corev1.PodStatus, bool) {
 
 // containers describes what the engine holds: name, attempt and state of each.
 func (d *device) containers() []string {
-	list, err := d.twin.Containers(context.Background(), LabelAgent+"=pi-1")
+	list, err := d.twin.Containers(context.Background(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	var out []string
 	for _, c := range list {
-		name := c.Labels[LabelContainer]
+		name := c.Labels[plan.LabelContainer]
 		if name == "" {
 			name = "POD"
 		}
-		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[LabelPodName], name, c.Labels[LabelRestarts], c.State))
+		out = append(out, fmt.Sprintf("%s/%s#%s %s", c.Labels[plan.LabelPodName], name, c.Labels[plan.LabelRestarts], c.State))
 	}
 	slices.Sort(out)
 	return out
@@ -274,7 +275,7 @@ func held(a *Agent) []wire.PodStatus {
 	for _, p := range d.Pods {
 		deleted[p.UID] = p.DeletionTimestamp != nil
 	}
-	return slices.DeleteFunc(slices.Clone(a.Pods().Pods), func(p wire.PodStatus) bool { return deleted[p.UID] && ended(p.Status.Phase) })
+	return slices.DeleteFunc(slices.Clone(a.Pods().Pods), func(p wire.PodStatus) bool { return deleted[p.UID] && plan.IsFinal(p.Status.Phase) })
 }
 
 func (d *device) wantContainers(want ...string) {
@@ -616,9 +617,9 @@ func TestWithoutItsDesiredStateADeviceRemovesNothing(t *testing.T) {
 func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for _, l := range []map[string]string{
-			nil, {LabelAgent: "pi-2", LabelStateDir: "x", LabelPodUID: "u1"}, {LabelAgent: "pi-1", LabelStateDir: "another", LabelPodUID: "u2"},
+			nil, {plan.LabelAgent: "pi-2", plan.LabelStateDir: "x", plan.LabelPodUID: "u1"}, {plan.LabelAgent: "pi-1", plan.LabelStateDir: "another", plan.LabelPodUID: "u2"},
 		} {
-			id, err := d.twin.Create(context.Background(), engine.Spec{Name: fmt.Sprint("other", len(l), l[LabelAgent]), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			id, err := d.twin.Create(context.Background(), engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
 			if err == nil {
 				err = d.twin.Start(context.Background(), id)
 			}
@@ -641,13 +642,13 @@ func TestLabelsThatAnImageBringsMakeNoContainerOfTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
-		list, err := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+		list, err := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%v, %v", list, err)
 		}
-		for i, uid := range []string{list[0].Labels[LabelPodUID], "another"} {
+		for i, uid := range []string{list[0].Labels[plan.LabelPodUID], "another"} {
 			l := maps.Clone(list[0].Labels)
-			l[LabelPodUID], l[LabelRestarts] = uid, "7"
+			l[plan.LabelPodUID], l[plan.LabelRestarts] = uid, "7"
 			id, err := d.twin.Create(t.Context(), engine.Spec{Name: fmt.Sprint("debug", i), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
 			if err == nil {
 				err = d.twin.Start(t.Context(), id)
@@ -663,7 +664,7 @@ func TestLabelsThatAnImageBringsMakeNoContainerOfTheAgent(t *testing.T) {
 		}
 		d.desire(2)
 		time.Sleep(5 * time.Minute)
-		if list, err = d.twin.Containers(t.Context(), LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
+		if list, err = d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
 			t.Errorf("of the others there are %v left (%v); the agent did %q", list, err, d.twin.Calls())
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/volume"
 )
@@ -28,13 +29,13 @@ func Made(dir string, list []engine.Container) []engine.Container {
 	d := notebook{volume.Disk{Root: dir}}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {
 		l, note := c.Labels, ""
-		if uid := types.UID(l[LabelPodUID]); dir != "" && podspec.IsUID(uid) {
-			note = d.madeNote(uid, l[LabelContainer], l[LabelRestarts], c.ID)
+		if uid := types.UID(l[plan.LabelPodUID]); dir != "" && podspec.IsUID(uid) {
+			note = d.madeNote(uid, l[plan.LabelContainer], l[plan.LabelRestarts], c.ID)
 			if _, err := os.Lstat(note); err == nil {
 				return false
 			}
 		}
-		if l[LabelAgent] == "" || c.Name != nameOf(l[LabelContainer], l[LabelPodName], l[LabelNamespace], l[LabelPodUID], l[LabelRestarts]) {
+		if l[plan.LabelAgent] == "" || c.Name != plan.NameOf(l[plan.LabelContainer], l[plan.LabelPodName], l[plan.LabelNamespace], l[plan.LabelPodUID], l[plan.LabelRestarts]) {
 			return true
 		}
 		if note != "" {
@@ -52,14 +53,14 @@ func (d *notebook) madeNote(uid types.UID, container, attempt, id string) string
 }
 
 // noteMade notes that a container is the agent's; where it cannot, its name tells.
-func (d *notebook) noteMade(s Step, id string) {
+func (d *notebook) noteMade(s plan.Step, id string) {
 	path := d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), id)
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
 		_ = os.WriteFile(path, nil, 0o600)
 	}
 }
 
-func (d *notebook) forgetMade(s Step) {
+func (d *notebook) forgetMade(s plan.Step) {
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) {
 		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID)) // what is left goes with the pod
 	}

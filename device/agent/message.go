@@ -11,13 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/volume"
 )
@@ -25,20 +25,18 @@ import (
 // What a container says at its end is in a file of the agent's that is bound into it, a
 // new one for each instance, or at the end of its log. The limits are the kubelet's.
 const (
-	maxMessage     = 4096  // bytes of a file: its last
-	maxMessages    = 12288 // of all containers of a pod
-	maxLogMessage  = 2048  // of a log: its last,
-	maxLogLines    = 80    // in so many lines
+	maxLogMessage  = 2048 // of a log: its last,
+	maxLogLines    = 80   // in so many lines
 	messagesAtOnce = 30 * time.Second
 )
 
-func messageName(at Place, attempt int) string {
+func messageName(at plan.Place, attempt int) string {
 	return filepath.Join(volume.PodsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
 }
 
 // message makes the file for a container's message; "" where there is none: a volume of
 // the pod's is there, or this device keeps nothing.
-func (d *notebook) message(s Step) (source string, err error) {
+func (d *notebook) message(s plan.Step) (source string, err error) {
 	target := path.Clean(podspec.MessagePath(s.Spec))
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
 		return "", nil
@@ -65,14 +63,14 @@ func (d *notebook) message(s Step) (source string, err error) {
 }
 
 // forgetMessage removes the file of an instance that is being removed.
-func (d *notebook) forgetMessage(s Step) {
+func (d *notebook) forgetMessage(s plan.Step) {
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) && s.Place.Container != "" {
 		_ = os.Remove(filepath.Join(d.Root, messageName(s.Place, s.Attempt))) // what is left goes with the pod
 	}
 }
 
 // readMessage reads the end of what an instance has written.
-func (d *notebook) readMessage(at Place, attempt int) string {
+func (d *notebook) readMessage(at plan.Place, attempt int) string {
 	if d.Root == "" || !podspec.IsUID(at.Pod) {
 		return ""
 	}
@@ -85,7 +83,7 @@ func (d *notebook) readMessage(at Place, attempt int) string {
 	if err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxMessage), maxMessage))
+	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-plan.MaxMessage), plan.MaxMessage))
 	if err != nil {
 		return fmt.Sprintf("Error on reading termination log: %v", err)
 	}
@@ -94,10 +92,10 @@ func (d *notebook) readMessage(at Place, attempt int) string {
 
 // readMessages reads what those containers said that have ended, and says it as the
 // engine would: in what the list has of them. known is what was read before, by id.
-func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node Facts, ofLog map[Place]bool, known map[string]string) map[string]string {
+func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node plan.Facts, ofLog map[plan.Place]bool, known map[string]string) map[string]string {
 	now := map[string]string{}
 	for i, c := range list {
-		in, ok := ours(c, node)
+		in, ok := plan.InstanceOf(c, node)
 		if !ok || in.Place.Container == "" || in.State != engine.Exited && in.State != engine.Dead {
 			continue
 		}
@@ -139,27 +137,15 @@ func (e *ending) Write(p []byte) (int, error) {
 }
 
 // logSpeaks are the containers whose log speaks for them where they wrote nothing.
-func (l *loop) logSpeaks() map[Place]bool {
-	out := map[Place]bool{}
+func (l *loop) logSpeaks() map[plan.Place]bool {
+	out := map[plan.Place]bool{}
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
 		for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
 			if w.Spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
-				out[Place{pod.UID, w.Spec.Name}] = true
+				out[plan.Place{Pod: pod.UID, Container: w.Spec.Name}] = true
 			}
 		}
 	}
 	return out
-}
-
-// cut holds what the containers of a pod said to what they may say together.
-func cut(cs *corev1.ContainerStatus, containers int) {
-	most := min(maxMessage, maxMessages/max(containers, 1))
-	for _, t := range []**corev1.ContainerStateTerminated{&cs.State.Terminated, &cs.LastTerminationState.Terminated} {
-		if *t != nil && (*t).Message != "" {
-			c := **t
-			c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), most)], "")
-			*t = &c
-		}
-	}
 }

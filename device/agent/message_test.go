@@ -9,9 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/pause"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/volume"
 )
 
@@ -115,7 +116,7 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	d := notebook{volume.Disk{Root: t.TempDir()}}
 	secret := filepath.Join(d.Root, "secret")
-	at := Place{"uid", "web"}
+	at := plan.Place{Pod: "uid", Container: "web"}
 	path := filepath.Join(d.Root, messageName(at, 0))
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	if said := d.readMessage(at, 0); said != "" {
 		t.Errorf("it says %q", said)
 	}
-	if _, err := d.message(Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new one takes its place
+	if _, err := d.message(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new one takes its place
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(secret); string(b) != "secret" {

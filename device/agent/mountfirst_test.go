@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -40,7 +41,7 @@ func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 					time.Sleep(time.Hour)
 					told := 0
 					for _, r := range d.reasons() {
-						if r == failedMount {
+						if r == plan.FailedMount {
 							told++
 						} else if slices.Contains([]string{"Pulling", "Pulled", "Created", "Failed"}, r) {
 							t.Fatalf("the events are %q", d.reasons())

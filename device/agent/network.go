@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 )
 
 // A podNetwork is what the agent remembers of the network that its pods are put on.
@@ -30,7 +31,7 @@ const (
 // Network is the network for the pods of a node with a block of addresses. Its labels
 // tell it from one of somebody else's.
 func Network(node, stateDirID, block string) engine.Network {
-	return engine.Network{Name: "flotilla-" + node, CIDR: block, Labels: map[string]string{LabelAgent: node, LabelStateDir: stateDirID}}
+	return engine.Network{Name: "flotilla-" + node, CIDR: block, Labels: map[string]string{plan.LabelAgent: node, plan.LabelStateDir: stateDirID}}
 }
 
 // join puts a container that gets a network of its own on the one with the node's

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/shared/wire"
 )
@@ -127,7 +128,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 			t.Fatalf("containers were %q and are %q", before, got)
 		}
 		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
-		list, _ := d.twin.Containers(t.Context(), LabelAgent)
+		list, _ := d.twin.Containers(t.Context(), plan.LabelAgent)
 		d.twin.Exit(list[0].Name, 1)
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
@@ -262,7 +263,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			_ = conn.Close()
 		}
 		for _, c := range d.list() {
-			if c.Labels[LabelPodName] != "pair" || c.Labels[LabelContainer] != "c1" {
+			if c.Labels[plan.LabelPodName] != "pair" || c.Labels[plan.LabelContainer] != "c1" {
 				continue
 			}
 			var out probe.Limited

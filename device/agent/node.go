@@ -3,6 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sort"
@@ -15,6 +17,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 )
@@ -54,7 +57,7 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 					}
 				}
 				if l.o.Node.HostIP != was {
-					l.o.hasCome()
+					l.o.HasCome()
 				}
 			}
 		})
@@ -113,7 +116,7 @@ func (a *Agent) weigh(now time.Time) {
 	is := func(t corev1.NodeConditionType, s corev1.ConditionStatus) bool {
 		return slices.ContainsFunc(l.conditions, func(c corev1.NodeCondition) bool { return c.Type == t && c.Status == s })
 	}
-	l.o.Pressure = Pressure{
+	l.o.Pressure = plan.Pressure{
 		Memory: is(corev1.NodeMemoryPressure, corev1.ConditionTrue), Disk: is(corev1.NodeDiskPressure, corev1.ConditionTrue),
 		PID: is(corev1.NodePIDPressure, corev1.ConditionTrue), Heat: is(fleet.ConditionTemperatureOK, corev1.ConditionFalse),
 	}
@@ -139,7 +142,7 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if c, ok := l.peripherals.condition(); ok {
 		st.Conditions = append(st.Conditions, c)
 	}
-	if c, ok := swapCondition(l.o.Node, l.info); ok {
+	if c, ok := plan.SwapCondition(l.o.Node, l.info); ok {
 		st.Conditions = append(st.Conditions, c)
 	}
 	if a.c.Memory.Dir() != "" { // else the device is a simulated one, which has no volumes
@@ -213,16 +216,16 @@ func (a *Agent) publish(now time.Time) {
 	st, ok := a.nodeStatus(now)
 	var pods = a.told.pods
 	if l.seen && l.known {
-		pods = Statuses(l.desired, &l.o, cmp.Or(l.info.Name, "docker"), now)
+		pods = plan.Statuses(l.desired, &l.o, cmp.Or(l.info.Name, "docker"), now)
 		for i := range pods {
 			uid := pods[i].UID
 			if r := l.o.Pods[uid]; r == nil || r.Final == nil {
-				mergeConditions(l.podTimes[uid], pods[i].Status.Conditions, now)
+				plan.MergeConditions(l.podTimes[uid], pods[i].Status.Conditions, now)
 			}
 			l.podTimes[uid] = pods[i].Status.Conditions
 		}
 	} else if !l.seen {
-		pods = unobserved(l.desired, l.o.Node.HostIP)
+		pods = plan.Unobserved(l.desired, l.o.Node.HostIP)
 	}
 
 	volumes := a.disk.States(l.desired.Volumes)
@@ -278,3 +281,9 @@ func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 
 // alike is Kubernetes' equality. On most turns of the loop nothing differs at all, and the library finds that out faster.
 func alike(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semantic.DeepEqual(a, b) }
+
+// onlineCPUs are the processors of the device; empty where the kernel does not tell.
+func onlineCPUs(sysDir string) plan.CPUSet {
+	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
+	return plan.CPUsIn(string(text))
+}

@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/policy"
@@ -224,7 +225,7 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					d.config.Policy, d.config.Verify = Policy{doc}, (&notary{digest: digestOf("b"), key: keys[0].ID}).verify
+					d.config.Policy, d.config.Verify = plan.Policy{Document: doc}, (&notary{digest: digestOf("b"), key: keys[0].ID}).verify
 				}
 				d.start()
 				d.twin.OfferImage(model, enginetest.Offer{Size: 5000, Tree: modelTree})
@@ -372,7 +373,7 @@ func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
 		order := []string{"app-1", "app-2", "app-0", "app-3"}
 		for i, victim := range order {
 			for range 30 { // in between the containers of the one before are removed
-				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:], func(name string) bool { st, _ := d.pod(name); return ended(st.Phase) }) {
+				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:], func(name string) bool { st, _ := d.pod(name); return plan.IsFinal(st.Phase) }) {
 					break
 				}
 			}

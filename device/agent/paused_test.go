@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/probe"
 )
@@ -22,7 +23,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 				pod.Spec.Containers[0].ReadinessProbe = kind
 				d.desire(1, pod)
 				time.Sleep(10 * time.Second)
-				container := nameOf("c0", "web", "default", "uid-web", "0")
+				container := plan.NameOf("c0", "web", "default", "uid-web", "0")
 				ready := func(want bool) corev1.PodCondition {
 					t.Helper()
 					st := d.wantPhase("web", corev1.PodRunning, "")
@@ -56,8 +57,8 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 		"tcp":  {PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &ContainerRecord{ID: "1", State: engine.Running}
-			s := Step{Probe: podspec.Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: kind}}
+			c := &plan.ContainerRecord{ID: "1", State: engine.Running}
+			s := plan.Step{Probe: podspec.Liveness, ID: "1", Spec: &corev1.Container{Name: "c0", LivenessProbe: kind}}
 			unmade := error(&probe.Error{Err: context.DeadlineExceeded})
 			if told := c.Probed(s, nil, time.Now()); told != "" {
 				t.Error(told)
@@ -78,7 +79,7 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}
 		d.desire(1, pod)
 		time.Sleep(10 * time.Second)
-		d.twin.Pause(nameOf("c0", "web", "default", "uid-web", "0"), true)
+		d.twin.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
 		time.Sleep(time.Minute)
 		d.wantContainers("web/c0#0 exited", "web/c0#1 running")
 	})
@@ -88,7 +89,7 @@ func TestACommandInAPausedContainerSaysThatItIsPaused(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
-		d.twin.Pause(nameOf("c0", "web", "default", "uid-web", "0"), true)
+		d.twin.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
 		time.Sleep(time.Second)
 		for _, name := range []string{"c0", anyContainer} {
 			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil || !strings.Contains(err.Error(), "paused") {

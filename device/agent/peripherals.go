@@ -11,6 +11,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 )
@@ -66,7 +67,7 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 	var held []string
 	for _, in := range l.o.Containers {
 		if in.State == engine.Running || in.State == engine.Paused {
-			for _, d := range given(in) {
+			for _, d := range plan.DevicesOf(in) {
 				held = append(held, d.Nodes...)
 			}
 		}
@@ -114,7 +115,7 @@ func (a *Agent) tellPeripherals(before, now []hardware.Presence) {
 			a.event(corev1.EventTypeNormal, "PeripheralPresent", nil, "", "%s is there again", x.Name)
 		}
 		if (x.Missing == "") != (was == "") {
-			a.loop.o.hasCome()
+			a.loop.o.HasCome()
 		}
 	}
 }

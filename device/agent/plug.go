@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -42,7 +43,7 @@ func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Devic
 	if err != nil {
 		return fmt.Errorf("write down the devices of %s: %w", spec.Name, err)
 	}
-	spec.Labels[LabelDevices] = string(label)
+	spec.Labels[plan.LabelDevices] = string(label)
 	return nil
 }
 
@@ -92,7 +93,7 @@ func (a *Agent) compare(before, now *hardware.Report) {
 			if in.Place.Pod != pod.UID || in.State != engine.Running {
 				continue
 			}
-			for _, d := range given(in) {
+			for _, d := range plan.DevicesOf(in) {
 				switch {
 				case slices.ContainsFunc(lost, d.Same):
 					a.event(corev1.EventTypeWarning, "DeviceUnplugged", pod, in.Place.Container, "%s (%s), which the container has, is unplugged", fleet.ResourceName(d.Resource), d.ID)
@@ -103,6 +104,6 @@ func (a *Agent) compare(before, now *hardware.Report) {
 		}
 	}
 	if len(lost)+len(come) > 0 {
-		l.o.hasCome()
+		l.o.HasCome()
 	}
 }

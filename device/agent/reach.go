@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 )
 
 // reach opens the engine, or asks it for its containers where they may have changed.
@@ -46,7 +47,7 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 		a.async(listTimeout+messagesAtOnce, func(ctx context.Context) func() {
 			asking, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
-			list, err := e.Containers(asking, LabelAgent+"="+a.c.Node)
+			list, err := e.Containers(asking, plan.LabelAgent+"="+a.c.Node)
 			if err == nil {
 				list = Made(a.disk.Root, list)
 				messages = a.readMessages(ctx, e, list, node, ofLog, messages)
@@ -152,7 +153,7 @@ func (a *Agent) lost(err error, asked time.Time) {
 func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {
-		err := e.Events(ctx, LabelAgent+"="+a.c.Node, changed)
+		err := e.Events(ctx, plan.LabelAgent+"="+a.c.Node, changed)
 		if ctx.Err() == nil && !errors.Is(err, engine.ErrUnavailable) {
 			a.post(func() { a.trouble("the engine's events ended", err) })
 		}
@@ -206,6 +207,6 @@ func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	a.endHooks()
 	if first {
 		a.recall()
-		l.o.doubt()
+		l.o.Doubt()
 	}
 }

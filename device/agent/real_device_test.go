@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -71,7 +72,7 @@ func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 func (d *realDevice) exec(pod string, command ...string) (output string, code int) {
 	d.t.Helper()
 	for _, c := range d.list() {
-		if c.Labels[LabelPodName] == pod && c.State == engine.Running {
+		if c.Labels[plan.LabelPodName] == pod && c.State == engine.Running {
 			var out bytes.Buffer
 			code, err := d.eng.Exec(d.t.Context(), c.ID, append([]string{"/tool"}, command...), engine.Streams{Stdout: &out, Stderr: &out})
 			if err != nil {

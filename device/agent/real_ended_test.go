@@ -10,6 +10,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
@@ -30,7 +31,7 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 		stopping := false
 		d.await("the pod is over", func() bool {
 			st := d.pod("late")
-			if st == nil || !ended(st.Phase) {
+			if st == nil || !plan.IsFinal(st.Phase) {
 				stopping = stopping || st != nil && st.Reason == "DeadlineExceeded"
 				return false
 			}
@@ -67,7 +68,7 @@ func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 		d.await("the pod is ready", func() bool { return ready(d.pod("again")) })
 		first := d.pod("again").InitContainerStatuses[0].ContainerID
 		for _, c := range d.list() {
-			if c.Labels[LabelKind] == podspec.KindSandbox {
+			if c.Labels[plan.LabelKind] == podspec.KindSandbox {
 				if err := d.eng.Stop(t.Context(), c.ID, 0); err != nil {
 					t.Fatal(err)
 				}
@@ -75,7 +76,7 @@ func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 		}
 		d.await("the pod has a new sandbox", func() bool {
 			return ready(d.pod("again")) && slices.ContainsFunc(d.list(), func(c engine.Container) bool {
-				return c.Labels[LabelKind] == podspec.KindSandbox && c.Labels[LabelRestarts] == "1"
+				return c.Labels[plan.LabelKind] == podspec.KindSandbox && c.Labels[plan.LabelRestarts] == "1"
 			})
 		})
 		d.end()

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/shared/wire"
 )
@@ -47,7 +48,7 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 			out := map[string]string{}
 			for _, x := range d.list() {
 				if x.State == engine.Running {
-					out[x.Labels[LabelPodName]+"/"+x.Labels[LabelContainer]] = x.ID
+					out[x.Labels[plan.LabelPodName]+"/"+x.Labels[plan.LabelContainer]] = x.ID
 				}
 			}
 			return out

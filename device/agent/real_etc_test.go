@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
@@ -72,7 +73,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		said := func(pod, container string) string {
 			out := probe.Limited{Max: 1 << 16}
 			for _, c := range d.list() {
-				if c.Labels[LabelPodName] == pod && c.Labels[LabelContainer] == container && c.State == engine.Running {
+				if c.Labels[plan.LabelPodName] == pod && c.Labels[plan.LabelContainer] == container && c.State == engine.Running {
 					made(t, d.eng.Logs(t.Context(), c.ID, engine.LogOptions{Tail: -1}, &out, &out))
 				}
 			}
@@ -102,7 +103,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		// Its network goes while the agent is away, as after a reboot, and so do the agent's files in memory.
 		d.end()
 		for _, c := range d.list() {
-			if c.Labels[LabelPodName] == "names" {
+			if c.Labels[plan.LabelPodName] == "names" {
 				made(t, d.eng.Stop(t.Context(), c.ID, 0))
 			}
 		}

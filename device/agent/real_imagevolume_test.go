@@ -14,6 +14,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
 )
@@ -39,7 +40,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 			return p
 		}
 		said := func(name string) string {
-			list, err := d.eng.Containers(t.Context(), LabelPodUID+"=uid-"+name+"-"+d.node)
+			list, err := d.eng.Containers(t.Context(), plan.LabelPodUID+"=uid-"+name+"-"+d.node)
 			made(t, err)
 			var out strings.Builder
 			for _, c := range list {

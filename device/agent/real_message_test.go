@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -27,7 +28,7 @@ func TestRealEngineShowsTerminationMessages(t *testing.T) {
 		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{p}}); err != nil {
 			t.Fatal(err)
 		}
-		d.await("the pod has ended", func() bool { st := d.pod("last"); return st != nil && ended(st.Phase) })
+		d.await("the pod has ended", func() bool { st := d.pod("last"); return st != nil && plan.IsFinal(st.Phase) })
 		for i, want := range []string{"bye", "somebody", "no-such-file", "there"} {
 			s := d.pod("last").ContainerStatuses[i].State.Terminated
 			if s == nil || !strings.Contains(s.Message, want) {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
@@ -28,7 +29,7 @@ func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 			out := map[string]string{}
 			for _, c := range d.list() {
 				if c.State == engine.Running {
-					out[c.Labels[LabelContainer]] = c.Net
+					out[c.Labels[plan.LabelContainer]] = c.Net
 				}
 			}
 			return out
@@ -38,7 +39,7 @@ func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 		}
 		d.end()
 		for _, c := range d.list() {
-			if c.Labels[LabelKind] == podspec.KindSandbox {
+			if c.Labels[plan.LabelKind] == podspec.KindSandbox {
 				if err := d.eng.Stop(t.Context(), c.ID, 0); err != nil {
 					t.Fatal(err)
 				}

@@ -34,8 +34,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	k8stypes "k8s.io/apimachinery/pkg/types"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/pause"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )

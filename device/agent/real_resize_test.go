@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -95,7 +96,7 @@ func (d *realDevice) kernel(container string) string {
 		for _, c := range d.list() {
 			for _, file := range files {
 				var out bytes.Buffer
-				if c.Labels[LabelContainer] != container || c.State != engine.Running {
+				if c.Labels[plan.LabelContainer] != container || c.State != engine.Running {
 					continue
 				}
 				if code, err := d.eng.Exec(d.t.Context(), c.ID, []string{"/tool", "cat", "/sys/fs/cgroup/" + file}, engine.Streams{Stdout: &out}); err == nil && code == 0 {

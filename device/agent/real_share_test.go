@@ -7,8 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/pause"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/shared/wire"
 )
@@ -34,7 +35,7 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		d.await("the pods are ready", func() bool { return ready(d.pod("share")) && ready(d.pod("alone")) })
 		ids := map[string]string{}
 		for _, x := range d.list() {
-			ids[x.Labels[LabelPodName]+"/"+x.Labels[LabelContainer]] = x.ID
+			ids[x.Labels[plan.LabelPodName]+"/"+x.Labels[plan.LabelContainer]] = x.ID
 		}
 		first := func(id string) string { // what process 1 is, seen from there
 			out := probe.Limited{Max: 200}

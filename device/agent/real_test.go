@@ -22,6 +22,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/probe"
 	"flotilla.dev/device/volume"
@@ -111,13 +112,13 @@ func newRealDevice(t *testing.T, socket string) *realDevice {
 	d := &realDevice{board: newBoard(), t: t, eng: eng, socket: socket, dir: t.TempDir(), shared: t.TempDir(), node: fmt.Sprintf("test-%d-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6, realDevices.Add(1))}
 	d.policy.HostPaths, d.policy.LocalVolumes = []string{d.shared}, true
 	t.Cleanup(func() {
-		list, err := eng.Containers(context.Background(), LabelAgent+"="+d.node)
+		list, err := eng.Containers(context.Background(), plan.LabelAgent+"="+d.node)
 		if err != nil {
 			t.Error(err)
 		}
 		for _, kind := range []string{podspec.KindApp, podspec.KindInit, podspec.KindSandbox} {
 			for _, c := range list {
-				if c.Labels[LabelKind] == kind {
+				if c.Labels[plan.LabelKind] == kind {
 					if err := eng.Stop(context.Background(), c.ID, 0); err != nil {
 						t.Error(err)
 					}
@@ -144,7 +145,7 @@ func (d *realDevice) start() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(), Policy: Policy{d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"), Flags: anyDisk(d.t),
+	a, err := New(Config{Node: d.node, Memory: m, Hardware: d.board, Log: testLog(), Policy: plan.Policy{Document: d.policy}, MemoryDir: filepath.Join(d.dir, "volatile"), Flags: anyDisk(d.t),
 		OpenEngine: func(ctx context.Context) (engine.Engine, error) { return engine.Open(ctx, d.socket) }})
 	if err != nil {
 		d.t.Fatal(err)
@@ -163,7 +164,7 @@ func (d *realDevice) start() {
 }
 
 func (d *realDevice) list() []engine.Container {
-	list, err := d.eng.Containers(d.t.Context(), LabelAgent+"="+d.node)
+	list, err := d.eng.Containers(d.t.Context(), plan.LabelAgent+"="+d.node)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -269,7 +270,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		d.await("the file is green", func() bool { b, _ := os.ReadFile(file); return string(b) == "green" })
 		var web string
 		for _, x := range d.list() {
-			if x.Labels[LabelContainer] == "c0" {
+			if x.Labels[plan.LabelContainer] == "c0" {
 				web = x.ID
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -34,7 +35,7 @@ func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
 		}
 		told := func() (n int) {
 			for _, r := range d.reasons() {
-				if r == failedMount {
+				if r == plan.FailedMount {
 					n++
 				}
 			}
@@ -111,12 +112,12 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 				}
 				crash := func() {
 					for _, c := range []string{"c0", "c1"} {
-						list, err := d.twin.Containers(t.Context(), LabelContainer+"="+c)
+						list, err := d.twin.Containers(t.Context(), plan.LabelContainer+"="+c)
 						if err != nil {
 							t.Fatal(err)
 						}
 						for _, x := range list {
-							if x.Labels[LabelPodName] == "app" && x.State == engine.Running {
+							if x.Labels[plan.LabelPodName] == "app" && x.State == engine.Running {
 								d.twin.Exit(x.Name, 1)
 							}
 						}

@@ -19,6 +19,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
@@ -205,7 +206,7 @@ func (l *loop) living() []*corev1.Pod {
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
 		r := l.o.Pods[pod.UID]
-		if pod.DeletionTimestamp == nil && r != nil && r.Admitted && r.Verdict == nil && r.Final == nil && running(r) {
+		if pod.DeletionTimestamp == nil && r != nil && r.Admitted && r.Verdict == nil && r.Final == nil && plan.HasRunning(r) {
 			out = append(out, pod)
 		}
 	}
@@ -254,15 +255,12 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 	})
 }
 
-// evicted is the reason of a pod that the device had no room for any more, or again.
-const evicted = "Evicted"
-
 // evict ends a pod here, with a grace of so long at most, nil: its own; the hub makes a new one elsewhere.
 func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
-	r := a.loop.o.record(pod.UID)
+	r := a.loop.o.RecordOf(pod.UID)
 	if r.Verdict == nil && r.Final == nil {
-		r.Verdict, r.Within = &Verdict{evicted, why}, within
-		a.event(corev1.EventTypeWarning, evicted, pod, "", "%s", why)
+		r.Verdict, r.Within = &plan.Verdict{Reason: plan.Evicted, Message: why}, within
+		a.event(corev1.EventTypeWarning, plan.Evicted, pod, "", "%s", why)
 	}
 }
 
@@ -278,9 +276,9 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	for i, in := range l.o.Containers {
 		r := l.o.Pods[in.Place.Pod]
 		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
-		busy := slices.ContainsFunc(l.o.Busy, func(b Doing) bool { return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.aside() })
+		busy := slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool { return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.RunsBeside() })
 		over := r != nil && r.Final != nil && !r.Noting
-		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) && !sharedBy(l.o.Containers, in) {
+		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) && !plan.IsShared(l.o.Containers, in) {
 			dead = append(dead, in.ID)
 		}
 	}
@@ -288,7 +286,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	for i := range l.desired.Pods {
 		for _, ref := range podspec.Images(&l.desired.Pods[i]) {
 			if _, err := reference.ParseDockerRef(ref); err == nil { // else there is none, see bring
-				needed[a.c.Policy.imageOf(ref)] = true
+				needed[a.c.Policy.ImageOf(ref)] = true
 			}
 		}
 	}

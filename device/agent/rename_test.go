@@ -3,6 +3,8 @@ package agent
 import (
 	"testing"
 	"time"
+
+	"flotilla.dev/device/plan"
 )
 
 // A container's name can be changed at any time (docker rename), so the agent finds its containers by the ids that it
@@ -20,7 +22,7 @@ func TestARenamedContainerStaysTheAgents(t *testing.T) {
 					time.Sleep(time.Second)
 					all := []string{"web/POD#0 running", "web/c0#0 running", "web/c1#0 running"}
 					d.wantContainers(all...)
-					if !d.twin.Rename(nameOf(test.container, "web", "default", "uid-web", test.attempt), "debug") {
+					if !d.twin.Rename(plan.NameOf(test.container, "web", "default", "uid-web", test.attempt), "debug") {
 						t.Fatal("there is no such container")
 					}
 					if restart {
@@ -46,13 +48,13 @@ func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
-		name := nameOf("c0", "web", "default", "uid-web", "0")
-		list, err := d.twin.Containers(t.Context(), LabelAgent)
+		name := plan.NameOf("c0", "web", "default", "uid-web", "0")
+		list, err := d.twin.Containers(t.Context(), plan.LabelAgent)
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)
 		}
 		d.end()
-		d.agent.disk.forgetMade(Step{Place: Place{"uid-web", "c0"}, ID: list[0].ID})
+		d.agent.disk.forgetMade(plan.Step{Place: plan.Place{Pod: "uid-web", Container: "c0"}, ID: list[0].ID})
 		d.start()
 		time.Sleep(time.Minute)
 		d.twin.Rename(name, "debug")

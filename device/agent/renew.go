@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 )
 
 const (
@@ -45,9 +46,9 @@ func (a *Agent) removeDamaged(ctx context.Context, j job, c *corev1.Container, i
 		a.renewed.set(image, 0)
 		return fmt.Errorf("it is not removed, since it cannot be pulled: %w", err)
 	}
-	list, err := j.engine.Containers(ctx, LabelAgent+"="+a.c.Node)
+	list, err := j.engine.Containers(ctx, plan.LabelAgent+"="+a.c.Node)
 	for _, made := range Made(a.disk.Root, list) {
-		if in, ok := ours(made, j.node); ok && hasStopped(in) && in.Image == image {
+		if in, ok := plan.InstanceOf(made, j.node); ok && plan.HasStopped(in) && in.Image == image {
 			err = errors.Join(err, j.engine.Remove(ctx, in.ID))
 		}
 	}

@@ -11,11 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
-	"flotilla.dev/device/hardware"
-	"flotilla.dev/shared/wire"
+	"flotilla.dev/device/plan"
 )
 
 // has gives a container resources, as "cpu/limit memory/limit"; - for none.
@@ -131,22 +129,6 @@ func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 	})
 }
 
-// One that an earlier agent has made is not: it would be restarted for an upgrade of the agent.
-func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
-	p := makePod("p", "wait")
-	c := &has(p, 0, "20m/30m 35Mi/45Mi").Spec.Containers[0]
-	earlier := specHash(c)
-	c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
-	if strings.Contains(earlier, "-") || resized(earlier, c) || !strings.HasPrefix(specHash(c), earlier+"-") {
-		t.Errorf("%s, then %s", earlier, specHash(c))
-	}
-	other := *c
-	other.Image = "newer"
-	if resized(specHash(&other), c) || resized(specHash(c), c) {
-		t.Error("another image is no resize")
-	}
-}
-
 // What does not fit is not granted, and what was granted stays, across restarts of the agent; when there is room it is.
 func TestAResizeWaitsForRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
@@ -187,7 +169,7 @@ func TestAResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
 		p := makePod("p", "wait")
 		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
 		time.Sleep(time.Second)
-		name := containerName(Step{Place: Place{"uid-p", "c0"}, Pod: &p})
+		name := plan.NameOf("c0", p.Name, p.Namespace, string(p.UID), "0")
 		d.twin.Use(name, 1, 20<<20)
 		d.desire(2, has(p, 0, "20m/30m 10Mi/10Mi"))
 		d.wantShown("p", `#0 granted 20m 10Mi has 20m/30m 10Mi/45Mi PodResizeInProgress=True Error: cannot decrease memory limits: attempting to set container "c0" memory limit (10485760) below current usage (20971520)`)
@@ -213,76 +195,4 @@ func TestAResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 	})
-}
-
-// What was granted is stored in one write with what is asked, so that no crash is between them.
-func TestWhatWasGrantedIsStoredWithWhatIsAsked(t *testing.T) {
-	state := func(generation int64, pods ...corev1.Pod) wire.Desired {
-		return wire.Desired{Generation: generation, Hub: "h", Pods: pods}
-	}
-	p := makePod("p", "wait", "wait")
-	first, second, third := has(p, 0, "1/2 1Mi/2Mi"), has(p, 0, "2/2 1Mi/2Mi"), has(p, 0, "3/3 1Mi/2Mi")
-	at := func(d wire.Desired) (run, asked string) {
-		r, a := split(d)
-		run = sizes(&r.Pods[0])
-		if p := a["uid-p"]; p != nil {
-			asked = sizes(p)
-		}
-		if len(r.Pods[0].Status.ContainerStatuses) > 0 {
-			t.Errorf("the status is left: %+v", r.Pods[0].Status)
-		}
-		return run, asked
-	}
-	one := keepGrants(wire.Desired{}, state(1, first))
-	two := keepGrants(one, state(2, second))
-	three := keepGrants(two, state(3, third))
-	back := keepGrants(three, state(4, has(p, 0, "1000m/2 1Mi/2048Ki")))
-	for i, c := range []struct {
-		d          wire.Desired
-		run, asked corev1.Pod
-	}{{one, first, corev1.Pod{}}, {two, first, second}, {three, first, third}, {back, first, corev1.Pod{}}} {
-		run, asked := at(c.d)
-		want := ""
-		if len(c.asked.Spec.Containers) > 0 {
-			want = sizes(&c.asked)
-		}
-		if run != sizes(&c.run) || asked != want {
-			t.Errorf("%d: it runs %s and is asked for %q, want %s and %q", i, run, asked, sizes(&c.run), want)
-		}
-	}
-	other := second
-	other.UID = "another"
-	if run, asked := split(keepGrants(one, state(2, other))); len(asked) != 0 || sizes(&run.Pods[0]) != sizes(&second) {
-		t.Error("another pod of that name has what it asks for")
-	}
-	lie := second
-	lie.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c0", Resources: &third.Spec.Containers[0].Resources}}
-	if _, asked := split(keepGrants(wire.Desired{}, state(1, lie))); len(asked) != 0 {
-		t.Error("the hub says what was granted")
-	}
-	if sizes(&first) == sizes(&second) || len(first.Status.ContainerStatuses)+len(second.Status.ContainerStatuses) > 0 {
-		t.Error("what was given has changed")
-	}
-}
-
-// The processors of a guaranteed pod are near to its devices and memory: they stay as they are.
-func TestPinnedProcessorsAreNotResized(t *testing.T) {
-	p := makePod("p", "wait")
-	w := newWorld(has(p, 0, "1/1 100Mi/100Mi"))
-	w.o.Node.Topology = SingleNUMANode
-	w.o.Node.NUMA = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
-	w.settle(t)
-	ask := func(text string, want ...string) {
-		t.Helper()
-		asked := has(p, 0, text)
-		w.o.Asked = map[types.UID]*corev1.Pod{p.UID: &asked}
-		w.o.record(p.UID).Pending = nil
-		if got := sentences(w.look()); !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
-	}
-	ask("2/2 100Mi/100Mi", `defer default/p: Infeasible: Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy "single-numa-node"`)
-	ask("1/1 200Mi/200Mi", "grant default/p")
-	w.o.Node.Topology = AnyTopology
-	ask("2/2 100Mi/100Mi", "grant default/p")
 }

@@ -26,8 +26,7 @@ func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 	if why := podspec.Malformed(&p); why != "" {
 		t.Error(why)
 	}
-	var spec engine.Spec
-	networked(&spec, &p)
+	spec := engine.Spec{DNSOptions: podspec.DNSOptions(p.Spec.DNSConfig)}
 	resolving(&spec, &p)
 	if want := []string{"ndots:2", "rotate"}; !slices.Equal(spec.DNSOptions, want) {
 		t.Errorf("%q, want %q", spec.DNSOptions, want)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 )
 
@@ -40,7 +41,7 @@ func (a *Agent) resort() {
 
 // lastResort lists the newest instance of each sandbox and app container that has ended,
 // but of pods that have ended for good; sandboxes first.
-func lastResort(o *Observed) (out []Instance) {
+func lastResort(o *plan.Observed) (out []plan.Instance) {
 	for i, in := range o.Containers { // the newest of a place first
 		r := o.Pods[in.Place.Pod]
 		if i > 0 && o.Containers[i-1].Place == in.Place || in.State != engine.Exited || r != nil && r.Final != nil {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/plan"
 )
 
 // As with the kubelet, which counts a container's log files, a restart count never goes back: neither when
@@ -22,7 +24,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 				if away {
 					d.end()
 				}
-				list, err := d.twin.Containers(t.Context(), LabelAgent)
+				list, err := d.twin.Containers(t.Context(), plan.LabelAgent)
 				if err != nil || len(list) == 0 {
 					t.Fatal(list, err)
 				}
@@ -59,7 +61,7 @@ func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
 			t.Fatal(n)
 		}
 		d.end()
-		list, err := d.twin.Containers(t.Context(), LabelAgent)
+		list, err := d.twin.Containers(t.Context(), plan.LabelAgent)
 		if err != nil || len(list) != 2 {
 			t.Fatal(list, err)
 		}

@@ -37,7 +37,7 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 			t.Errorf("the node is %+v", c)
 		}
 		for name, phase := range map[string]corev1.PodPhase{"always": corev1.PodRunning, "critical": corev1.PodRunning, "never": corev1.PodFailed} {
-			if st := d.wantPhase(name, phase, "Terminated"); st.Message != shutdownMessage {
+			if st := d.wantPhase(name, phase, "Terminated"); st.Message != "Pod was terminated in response to imminent node shutdown." {
 				t.Errorf("%s says %q", name, st.Message)
 			}
 		}

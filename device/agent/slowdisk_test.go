@@ -9,10 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"flotilla.dev/device/engine"
-	"flotilla.dev/shared/wire"
+	"flotilla.dev/device/plan"
 )
 
 // slow makes whoever opens files of the device's state directory wait until the returned function is called: the kernel
@@ -65,7 +63,7 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.stop("job")
 			d.eventually("job has not ended", d.hasEnded("job"))
 			d.restart("web")
-			if st, _ := d.pod("job"); ended(st.Phase) {
+			if st, _ := d.pod("job"); plan.IsFinal(st.Phase) {
 				d.t.Errorf("an end is told that is not journaled: %+v", st)
 			}
 			end()
@@ -134,19 +132,5 @@ func (d *device) stop(name string) {
 	_, id, _ := strings.Cut(st.ContainerStatuses[0].ContainerID, "://")
 	if err := d.twin.Stop(d.t.Context(), id, time.Second); err != nil {
 		d.t.Fatal(err)
-	}
-}
-
-// What a pod leaves is removed once its end is in the journal.
-func TestNothingOfAPodIsRemovedBeforeItsEndIsJournaled(t *testing.T) {
-	pod := leaving(makePod("job", "exit 0"), 1)
-	o := &Observed{Pods: map[types.UID]*Record{}, Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
-	r := o.record(pod.UID)
-	r.Admitted, r.Final, r.Noting = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
-	for _, noting := range []bool{true, false} {
-		r.Noting = noting
-		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == noting {
-			t.Errorf("while it is being journaled %v: %v", noting, steps)
-		}
 	}
 }

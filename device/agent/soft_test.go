@@ -18,6 +18,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
@@ -215,7 +216,7 @@ func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
 	const mi = 1 << 20
 	bubble(t, func(t *testing.T, d *device) {
 		d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
-			if s.Labels[LabelPodName] == "pod-39" {
+			if s.Labels[plan.LabelPodName] == "pod-39" {
 				return enginetest.Play{MemoryBytes: 500 * mi}
 			}
 			return enginetest.Play{MemoryBytes: 10 * mi}

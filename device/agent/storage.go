@@ -16,6 +16,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 )
 
@@ -109,13 +110,13 @@ func (a *Agent) checkStorage(now time.Time) {
 }
 
 // instancesOf are the containers that run of each of these pods, by name, as measure may read them outside of the loop.
-func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*ContainerRecord {
-	running := make([]map[string]*ContainerRecord, len(pods))
+func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*plan.ContainerRecord {
+	running := make([]map[string]*plan.ContainerRecord, len(pods))
 	for i, p := range pods {
-		running[i] = map[string]*ContainerRecord{}
+		running[i] = map[string]*plan.ContainerRecord{}
 		for name, c := range l.o.Pods[p.UID].Container {
 			if name != "" && c.Running() {
-				running[i][name] = &ContainerRecord{ID: c.ID, Attempt: c.Attempt}
+				running[i][name] = &plan.ContainerRecord{ID: c.ID, Attempt: c.Attempt}
 			}
 		}
 	}
@@ -134,7 +135,7 @@ type measured struct {
 }
 
 // measure measures what a pod has written. What cannot be measured in time counts as far as it was.
-func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*ContainerRecord) measured {
+func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*plan.ContainerRecord) measured {
 	ctx, cancel := context.WithTimeout(ctx, storageMost)
 	defer cancel()
 	began := time.Now()
@@ -163,7 +164,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 		if err != nil { // what cannot be measured cannot be blamed
 			continue
 		}
-		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(Place{p.UID, name}, c.Attempt)))
+		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name}, c.Attempt)))
 		s.Containers[name] = n + said.Bytes
 		m.sum += n + said.Bytes
 	}
@@ -173,7 +174,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 }
 
 // files counts the inodes of what a pod has written on the disk. What cannot be counted in time counts as far as it was.
-func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*ContainerRecord) (sum int64) {
+func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*plan.ContainerRecord) (sum int64) {
 	for j := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[j]; liesOnDisk(v) && a.disk.Root != "" {
 			n, _ := engine.SizeOf(ctx, a.disk.Dir(v, p.UID))
@@ -191,7 +192,7 @@ func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod, runni
 func (a *Agent) judgeStorage(m measured) {
 	l := &a.loop
 	r := l.o.Pods[m.pod.UID]
-	if r == nil || !running(r) {
+	if r == nil || !plan.HasRunning(r) {
 		return
 	}
 	a.trouble("measure the volumes of pod "+m.pod.Namespace+"/"+m.pod.Name, m.wrong)

@@ -18,6 +18,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/volume"
 )
 
@@ -111,7 +112,7 @@ func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		d.wantPhase("app", corev1.PodRunning, "")
 		d.wantPhase("deep", corev1.PodRunning, "")
-		message := filepath.Join(d.dir, messageName(Place{says.UID, says.Spec.Containers[0].Name}, 0))
+		message := filepath.Join(d.dir, messageName(plan.Place{Pod: says.UID, Container: says.Spec.Containers[0].Name}, 0))
 		if err := os.WriteFile(message, make([]byte, 5<<20), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -142,16 +143,16 @@ func (s *slow) times(pod string) int {
 }
 
 func (s *slow) Written(ctx context.Context, id string) (int64, error) {
-	list, err := s.Containers(context.Background(), LabelAgent+"=pi-1")
+	list, err := s.Containers(context.Background(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		return 0, err
 	}
 	for _, c := range list {
 		if c.ID == id {
 			s.mu.Lock()
-			s.asked[c.Labels[LabelPodName]]++
+			s.asked[c.Labels[plan.LabelPodName]]++
 			s.mu.Unlock()
-			if strings.HasPrefix(c.Labels[LabelPodName], "slow") {
+			if strings.HasPrefix(c.Labels[plan.LabelPodName], "slow") {
 				<-ctx.Done()
 				return 0, ctx.Err()
 			}

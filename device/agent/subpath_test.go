@@ -13,17 +13,6 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A label that the agent reads is the agent's, whatever the image has.
-func TestAnImageSaysNothingForTheAgent(t *testing.T) {
-	l := labels(Step{Pod: new(makePod("web", "wait"))}, Facts{Name: "pi-1"})
-	for _, key := range []string{LabelAgent, LabelStateDir, LabelPodUID, LabelPodName, LabelNamespace, LabelContainer, LabelKind, LabelRestarts,
-		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices, LabelShares} {
-		if _, set := l[key]; !set {
-			t.Errorf("%s is left to the image", key)
-		}
-	}
-}
-
 // A container that asks for a path that it cannot have waits as it does at a kubelet,
 // whose volumes are mounted by then.
 func TestABadSubPathIsTheContainersFault(t *testing.T) {

@@ -10,25 +10,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
 )
 
 // take takes a step outside the loop.
-func (a *Agent) take(s Step, now time.Time) {
+func (a *Agent) take(s plan.Step, now time.Time) {
 	l := &a.loop
-	d := Doing{Step: s, Since: now}
+	d := plan.Doing{Step: s, Since: now}
 	l.o.Busy = append(l.o.Busy, d)
-	if !s.Action.aside() {
+	if !s.Action.RunsBeside() {
 		a.log.Debug(s.String(), "pod", s.Place.Pod)
 	}
 	timeout := 2 * time.Minute
 	switch s.Action {
-	case Run:
+	case plan.Run:
 		timeout = 2 * time.Hour // images can be large and uplinks slow; Cancel ends it
-	case Hook:
+	case plan.Hook:
 		timeout = 0 // as long as it takes; a container that is stopped ends it
-	case Stop:
+	case plan.Stop:
 		timeout = s.Grace + time.Minute
 	}
 	var ctx context.Context
@@ -38,11 +39,11 @@ func (a *Agent) take(s Step, now time.Time) {
 	} else {
 		ctx, cancel = context.WithCancel(l.ctx)
 	}
-	if s.Action == Run || s.Action == Hook {
+	if s.Action == plan.Run || s.Action == plan.Hook {
 		l.cancels[flightOf(s)] = cancel
 	}
 	j := job{step: s, engine: l.engine, info: l.info, src: a.sourcesOf(s), node: l.o.Node, block: l.desired.PodCIDR}
-	if s.Action == Run {
+	if s.Action == plan.Run {
 		j.hard = a.limits().Hard
 	}
 	a.work.Go(func() {
@@ -52,37 +53,37 @@ func (a *Agent) take(s Step, now time.Time) {
 	})
 }
 
-func (a *Agent) sourcesOf(s Step) podspec.Sources {
+func (a *Agent) sourcesOf(s plan.Step) podspec.Sources {
 	if s.Pod == nil {
 		return podspec.Sources{}
 	}
 	l := &a.loop
-	src := sourcesOf(l.desired, s.Pod, l.o.Node, podIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
-	src.Devices, src.Booting = s.Devices, time.Since(l.o.Node.Booted) < bootTime
+	src := plan.SourcesOf(l.desired, s.Pod, l.o.Node, plan.PodIP(s.Pod, l.o.Pods[s.Pod.UID], l.o.Node))
+	src.Devices, src.Booting = s.Devices, time.Since(l.o.Node.Booted) < plan.BootTime
 	return src
 }
 
 // free takes a step out of those in flight.
-func (a *Agent) free(d Doing) {
+func (a *Agent) free(d plan.Doing) {
 	l := &a.loop
-	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b Doing) bool { return b.Since.Equal(d.Since) && b.Step.same(d.Step) })
+	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.Doing) bool { return b.Since.Equal(d.Since) && b.Step.Same(d.Step) })
 }
 
 // done takes in how a step went.
-func (a *Agent) done(d Doing, err error) {
+func (a *Agent) done(d plan.Doing, err error) {
 	l := &a.loop
 	now := time.Now()
 	s := d.Step
-	r := l.o.record(s.Place.Pod)
-	if s.Action == Probe {
+	r := l.o.RecordOf(s.Place.Pod)
+	if s.Action == plan.Probe {
 		a.free(d)
 		a.probed(s, err, now)
 		return
 	}
-	if s.Action == Hook {
+	if s.Action == plan.Hook {
 		delete(l.cancels, flightOf(s))
 		if errors.Is(err, engine.ErrUnavailable) { // its fault is not the container's
-			l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
+			l.held = append(l.held, heldStep{d, now.Add(plan.HoldFailed)})
 			return
 		}
 		a.free(d)
@@ -90,9 +91,9 @@ func (a *Agent) done(d Doing, err error) {
 		return
 	}
 	l.changed()
-	if s.Action == Run {
+	if s.Action == plan.Run {
 		delete(l.cancels, flightOf(s))
-		c := r.container(s.Place.Container)
+		c := r.ContainerOf(s.Place.Container)
 		switch {
 		case err == nil:
 			c.Failure, c.Failures, c.RetryAt = nil, 0, time.Time{}
@@ -105,12 +106,12 @@ func (a *Agent) done(d Doing, err error) {
 		a.free(d)
 		return
 	}
-	if s.Action == Update && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil {
+	if s.Action == plan.Update && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil {
 		a.free(d)
 		a.updated(s, err, now)
 		return
 	}
-	if s.Action == Refresh {
+	if s.Action == plan.Refresh {
 		a.free(d)
 		a.refreshed(s, r, err, now)
 		return
@@ -118,76 +119,61 @@ func (a *Agent) done(d Doing, err error) {
 	if l.ctx.Err() == nil {
 		a.trouble(fmt.Sprintf("%s failed, it is tried again", s), err)
 	}
-	if s.Action == Clean && l.ctx.Err() == nil {
+	if s.Action == plan.Clean && l.ctx.Err() == nil {
 		a.uncleaned(s, r, err, now)
 		err = nil
 	}
-	if s.Action == Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil && a.unremoved(s, err, now) {
+	if s.Action == plan.Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil && a.unremoved(s, err, now) {
 		a.free(d)
 		return
 	}
 	if err != nil && l.ctx.Err() == nil {
-		l.held = append(l.held, heldStep{d, now.Add(holdFailed)})
+		l.held = append(l.held, heldStep{d, now.Add(plan.HoldFailed)})
 		return
 	}
 	a.free(d)
-	if s.Action == Clean {
+	if s.Action == plan.Clean {
 		r.Cleaned = true
 	}
 }
 
 // refreshed takes in whether the volumes of a pod are up to date. What they are made of may be gone for months, and the
 // pod runs on: it is tried later and later, and again when the hub wants something else.
-func (a *Agent) refreshed(s Step, r *Record, err error, now time.Time) {
+func (a *Agent) refreshed(s plan.Step, r *plan.Record, err error, now time.Time) {
 	switch {
 	case err == nil:
 		r.Volumes, r.StaleAt, r.StaleWait = s.Generation, time.Time{}, 0
 	case a.loop.ctx.Err() == nil:
-		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, holdFailed), fleet.MaxBackOff)
+		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, plan.HoldFailed), fleet.MaxBackOff)
 		if s.Generation != a.loop.o.Node.Generation { // it has wanted something else meanwhile
-			r.StaleWait = holdFailed
+			r.StaleWait = plan.HoldFailed
 		}
-		a.event(corev1.EventTypeWarning, failedMount, s.Pod, "", "%v", err)
-	}
-}
-
-// awaiting are the reasons for which a container waits until something has come: then it is tried at once.
-var awaiting = []string{"CreateContainerConfigError", failedMount, deviceUnavailable}
-
-// hasCome tries again at once what waits for something: it may have come.
-func (o *Observed) hasCome() {
-	for _, r := range o.Pods {
-		r.StaleWait = min(r.StaleWait, holdFailed)
-		for _, c := range r.Container {
-			if c.Failure != nil && slices.Contains(awaiting, c.Failure.Reason) {
-				c.RetryAt = time.Time{}
-			}
-		}
+		a.event(corev1.EventTypeWarning, plan.FailedMount, s.Pod, "", "%v", err)
 	}
 }
 
 // runFailed notes why a container could not be run, and when to try again: later and
 // later, as with crashes.
-func (a *Agent) runFailed(s Step, c *ContainerRecord, err error, now time.Time) {
-	v := Verdict{Reason: "RunContainerError", Message: err.Error()}
+func (a *Agent) runFailed(s plan.Step, c *plan.ContainerRecord, err error, now time.Time) {
+	v := plan.Verdict{Reason: "RunContainerError", Message: err.Error()}
 	var f *runError
 	if errors.As(err, &f) {
-		v = Verdict{Reason: f.reason, Message: f.err.Error()}
+		v = plan.Verdict{Reason: f.reason, Message: f.err.Error()}
 	}
 	c.Failure = &v
 	c.Failures++
 	wait := min(fleet.FirstBackOff<<min(c.Failures-1, 6), fleet.MaxBackOff)
 	switch {
-	case v.Reason == failedMount:
-		wait = min(wait, maxMountBackOff)
-	case slices.Contains(awaiting, v.Reason):
+	case v.Reason == plan.FailedMount:
+		wait = min(wait, plan.MaxMountBackOff)
+	case slices.Contains(plan.Awaiting, v.Reason):
 		wait = min(wait, time.Minute)
 	}
 	c.RetryAt = now.Add(wait)
 }
 
 // probed takes in the result of a probe.
-func (a *Agent) probed(s Step, err error, now time.Time) {
+func (a *Agent) probed(s plan.Step, err error, now time.Time) {
 	r := a.loop.o.Pods[s.Place.Pod]
 	if r == nil || errors.Is(err, context.Canceled) {
 		return

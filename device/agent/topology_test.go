@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,131 +10,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/fleet"
 )
-
-// hintsFrom reads "01+ 0" as two hints: nodes 0 and 1, preferred, or node 0; "-" is no wish, "!" that there is nothing.
-func hintsFrom(text string) []hint {
-	out := []hint{}
-	for _, word := range strings.Fields(text) {
-		switch word {
-		case "-":
-			return nil
-		case "!":
-			return out
-		}
-		var h hint
-		for _, c := range word {
-			if c == '+' {
-				h.preferred = true
-			} else {
-				h.nodes |= 1 << (c - '0')
-			}
-		}
-		out = append(out, h)
-	}
-	return out
-}
-
-func (h hint) String() string {
-	s := ""
-	for i := range 16 {
-		if h.nodes&(1<<i) != 0 {
-			s += strconv.Itoa(i)
-		}
-	}
-	if h.preferred {
-		s += "+"
-	}
-	return s
-}
-
-// The cases of the kubelet's own table (topologymanager/policy_test.go), which is on four nodes; "" is any node.
-func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
-	const be, re, si = "best-effort", "restricted", "single-numa-node"
-	for _, c := range []struct {
-		name      string
-		policy    TopologyPolicy
-		resources []string
-		want      string // the best hint
-		admit     bool
-	}{
-		{"two providers, one hint each, same mask, both preferred", be, []string{"0+", "0+"}, "0+", true},
-		{"the same on another node", si, []string{"1+", "1+"}, "1+", true},
-		{"one without a wish, one preferred", re, []string{"-", "0+"}, "0+", true},
-		{"two hints and one that matches the first", be, []string{"0+ 1+", "0+"}, "0+", true},
-		{"two hints and one that matches the second", re, []string{"0+ 1+", "1+"}, "1+", true},
-		{"both with two hints: the narrower preferred of both", be, []string{"0+ 1+", "0+ 01"}, "0+", true},
-		{"less narrow preferred hints over narrower that are not", re, []string{"1+ 01", "0 1+ 01"}, "1+", true},
-		{"nobody wishes anything", be, nil, "+", true},
-		{"nobody wishes anything, on one node only", si, []string{"-", "-"}, "+", true},
-		{"it cannot be had, and is tried", be, []string{"!"}, "", true},
-		{"it cannot be had", re, []string{"!"}, "", false},
-		{"it cannot be had from one node either", si, []string{"!"}, "", false},
-		{"no common mask", be, []string{"0+", "1+"}, "", true},
-		{"no common mask, restricted", re, []string{"0+", "1+"}, "", false},
-		{"no common mask, one node", si, []string{"0+", "1+"}, "", false},
-		{"same mask, one preferred", be, []string{"0+", "0"}, "0", true},
-		{"same mask, one preferred, restricted", re, []string{"0+", "0"}, "0", false},
-		{"same mask, one preferred, one node", si, []string{"0+", "0"}, "", false},
-		{"a wider mask is not the same preference", be, []string{"0+", "01+"}, "0", true},
-		{"a wider mask is not the same preference, restricted", re, []string{"0+", "01+"}, "0", false},
-		{"a wider mask is none of one node", si, []string{"01+"}, "", false},
-		{"two nodes where that is the least", re, []string{"01+"}, "01+", true},
-		{"best of the unpreferred: as many nodes as the greediest needs (1)", be, []string{"01 0123", "01 0123"}, "01", true},
-		{"best of the unpreferred (2)", be, []string{"0 01 0123", "01 0123"}, "01", true},
-		{"best of the unpreferred (3)", be, []string{"01 0123", "0 1 01"}, "01", true},
-		{"of equal ones the lower", be, []string{"2 3", "2 3"}, "2", true},
-	} {
-		var lists [][]hint
-		for _, r := range c.resources {
-			lists = append(lists, hintsFrom(r))
-		}
-		best, admit := merge(c.policy, 4, lists)
-		if best.String() != c.want || admit != c.admit {
-			t.Errorf("%s: %q %v, want %q %v", c.name, best, admit, c.want, c.admit)
-		}
-	}
-}
-
-// As the kubelet's generateDeviceTopologyHints: preferred is what no fewer nodes could ever give, taken or not.
-func TestWhereAResourceCanComeFrom(t *testing.T) {
-	for _, c := range []struct {
-		name        string
-		total, free []int64
-		amount      int64
-		want        string
-	}{
-		{"one of one on each", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
-		{"two of one on each", []int64{1, 1}, []int64{1, 1}, 2, "[01+]"},
-		{"two that one node has, but one is taken", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
-		{"the other node's is taken", []int64{1, 1}, []int64{1, 0}, 1, "[0+ 01]"},
-		{"all are taken", []int64{1, 1}, []int64{0, 0}, 1, "[]"},
-		{"more than there is", []int64{1, 1}, []int64{1, 1}, 3, "[]"},
-		{"three nodes", []int64{1, 1, 2}, []int64{1, 1, 2}, 2, "[01 2+ 02 12 012]"},
-	} {
-		if got := fmt.Sprint(hints(c.total, c.free, c.amount)); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-	}
-}
-
-func TestTopologyPolicies(t *testing.T) {
-	for _, s := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
-		if p, err := ParseTopologyPolicy(s, 8); err != nil || string(p) != s {
-			t.Errorf("%s: %q %v", s, p, err)
-		}
-	}
-	if _, err := ParseTopologyPolicy("none", 9); err != nil {
-		t.Error(err)
-	}
-	if _, err := ParseTopologyPolicy("restricted", 9); err == nil || !strings.Contains(err.Error(), "more than 8 NUMA nodes, and this one has 9") {
-		t.Error(err)
-	}
-}
 
 // on is a device on a NUMA node; -1: on none.
 func on(d hardware.Device, node int) hardware.Device {
@@ -161,138 +40,11 @@ func entire(p corev1.Pod, cpus string) corev1.Pod {
 // twoNodes has two processors on each NUMA node.
 var twoNodes = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
 
-func TestPodsAreAlignedOrRejected(t *testing.T) {
-	each := []hardware.Device{on(chip("0"), 0), on(chip("1"), 1)}
-	both := slices.Concat(each, []hardware.Device{on(port("a", "ttyS0"), 0), on(port("b", "ttyS1"), 1)})
-	onOne := []hardware.Device{on(chip("0"), 1), on(port("a", "ttyS0"), 1), on(port("b", "ttyS1"), 0)}
-	apart := []hardware.Device{on(chip("0"), 0), on(port("a", "ttyS0"), 1)}
-	with := func(p corev1.Pod, device, n string) corev1.Pod {
-		r := p.Spec.Containers[0].Resources
-		r.Limits[fleet.ResourceName(device)] = resource.MustParse(n)
-		return p
-	}
-	for _, c := range []struct {
-		rule    string
-		policy  TopologyPolicy
-		nodes   []hardware.NUMANode
-		devices []hardware.Device
-		pods    []corev1.Pod
-		want    string // of each: the nodes of its containers, or "no"
-	}{
-		{"none: wherever", AnyTopology, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[]"},
-		{"a device is taken from the lower node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[0]"},
-		{"the next from the other", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait"), requesting("b", "gpiochip", "1", "wait")}, "a[0] b[1]"},
-		{"two that are apart are not from one node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a no"},
-		{"but from as few as can be", Restricted, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
-		{"two resources from the node that has both", Restricted, twoNodes, onOne, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[1]"},
-		{"two resources that are apart: restricted", Restricted, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a no"},
-		{"two resources that are apart: best effort", BestEffort, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[0]"},
-		{"two resources that are apart, because another has the near one", SingleNUMANode, twoNodes, both, []corev1.Pod{
-			requesting("a", "gpiochip", "1", "wait"), with(requesting("b", "gpiochip", "1", "wait"), "serial", "2"), with(requesting("c", "gpiochip", "1", "wait"), "serial", "1")}, "a[0] b no c[1]"},
-		{"what is on no node is near to all", SingleNUMANode, twoNodes, []hardware.Device{chip("0"), chip("1")}, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
-		{"whole processors of a guaranteed pod", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "2"), entire(makePod("b", "wait"), "2")}, "a[0] b[1]"},
-		{"processors of one node that others have", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "2"), entire(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
-		{"no node has two left", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
-		{"three are on no node", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "3")}, "a no"},
-		{"three, from both", Restricted, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "3"), entire(makePod("b", "wait"), "1")}, "a[] b[1]"},
-		{"two left, but not on one node", Restricted, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "1"), entire(makePod("c", "wait"), "2")}, "a[0] b[0] c[1]"},
-		{"half a processor is nobody's own", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1500m")}, "a[]"},
-		{"processors and a device", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 1)}, []corev1.Pod{entire(requesting("a", "gpiochip", "1", "wait"), "2")}, "a[1]"},
-		{"processors that the device's node has not left", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 0)}, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(requesting("b", "gpiochip", "1", "wait"), "2")}, "a[0] b no"},
-		{"one node: all is near", SingleNUMANode, nil, each[:1], []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[]"},
-	} {
-		t.Run(c.rule, func(t *testing.T) {
-			w := newWorld(c.pods...)
-			w.o.Node.Topology, w.o.Node.NUMA, w.o.Node.Offers = c.policy, c.nodes, hardware.Resources(c.devices, nil)
-			for _, o := range w.o.Node.Offers {
-				w.o.Node.Allocatable[o.Name] = *resource.NewQuantity(o.Amount(), resource.DecimalSI)
-			}
-			steps, _ := Steps(w.d, &w.o, w.now)
-			var got []string
-			for _, p := range c.pods {
-				for _, s := range steps {
-					if s.Place.Pod != p.UID {
-						continue
-					}
-					line := p.Name
-					for _, spec := range p.Spec.Containers {
-						line += fmt.Sprint(s.NUMA[spec.Name])
-					}
-					if s.Action == Reject {
-						line = p.Name + " no"
-						if s.Verdict.Reason != "TopologyAffinityError" || s.Verdict.Message != "Resources cannot be allocated with Topology locality" {
-							t.Errorf("it says %+v", s.Verdict)
-						}
-					}
-					got = append(got, line)
-				}
-			}
-			if have := strings.Join(got, " "); have != c.want {
-				t.Errorf("%s, want %s", have, c.want)
-			}
-		})
-	}
-}
-
-func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
-	inInit := func(p corev1.Pod, cpu string) corev1.Pod {
-		first := *p.Spec.Containers[0].DeepCopy()
-		first.Name = "prepare"
-		q := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Mi")}
-		first.Resources = corev1.ResourceRequirements{Requests: q, Limits: q.DeepCopy()}
-		p.Spec.InitContainers = []corev1.Container{first}
-		return p
-	}
-	three := []hardware.NUMANode{{ID: 0, CPUs: "0-2"}, {ID: 1, CPUs: "3-5"}}
-	for _, c := range []struct {
-		rule  string
-		scope TopologyScope
-		nodes []hardware.NUMANode
-		pods  []corev1.Pod
-		want  string
-	}{
-		{"two containers that have room on one node together", PodScope, twoNodes, []corev1.Pod{entire(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
-		{"beside one that has half of the lower node: both on the other", PodScope, twoNodes, []corev1.Pod{
-			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
-		{"each container by itself", ContainerScope, twoNodes, []corev1.Pod{
-			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
-		{"two containers that have no room on one node together", PodScope, three, []corev1.Pod{entire(makePod("a", "wait", "wait"), "2")}, "a no"},
-		{"an init container gives back what it had", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "2")}, "a[0]"},
-		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "3")}, "a no"},
-	} {
-		t.Run(c.rule, func(t *testing.T) {
-			w := newWorld(c.pods...)
-			w.o.Node.Topology, w.o.Node.Scope, w.o.Node.NUMA = SingleNUMANode, c.scope, c.nodes
-			w.o.Node.Allocatable[corev1.ResourceCPU] = resource.MustParse("6")
-			steps, _ := Steps(w.d, &w.o, w.now)
-			var got []string
-			for _, p := range c.pods {
-				for _, s := range steps {
-					switch {
-					case s.Place.Pod != p.UID:
-					case s.Action == Reject:
-						got = append(got, p.Name+" no")
-					case s.Action == Admit:
-						line := p.Name
-						for _, spec := range p.Spec.Containers {
-							line += fmt.Sprint(s.NUMA[spec.Name])
-						}
-						got = append(got, line)
-					}
-				}
-			}
-			if have := strings.Join(got, " "); have != c.want {
-				t.Errorf("%s, want %s", have, c.want)
-			}
-		})
-	}
-}
-
 // A pod that would be aligned once another has gone waits for that; the same one that another holds for good fails.
 func TestAlignmentWaitsForThoseWhoLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		d.config.Topology = SingleNUMANode
+		d.config.Topology = plan.SingleNUMANode
 		d.board.numa, d.board.devices = twoNodes, []hardware.Device{on(chip("0"), 0), on(chip("1"), 1), on(port("a", "ttyS0"), 0)}
 		d.start()
 		defer func() { d.end() }()
@@ -304,7 +56,7 @@ func TestAlignmentWaitsForThoseWhoLeave(t *testing.T) {
 		d.wantDevices("first", "/dev/gpiochip0")
 		d.desire(2, leaving(first, 10), second)
 		time.Sleep(time.Second)
-		if st, _ := d.pod("second"); st.Phase != corev1.PodPending || slices.Contains(d.reasons(), deviceUnavailable) {
+		if st, _ := d.pod("second"); st.Phase != corev1.PodPending || slices.Contains(d.reasons(), plan.DeviceUnavailable) {
 			t.Fatalf("it is %+v; events %q", st, d.reasons())
 		}
 		time.Sleep(30 * time.Second)
@@ -332,7 +84,7 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		info, _ := d.twin.Info(t.Context())
 		info.CPUSet = true
 		d.twin.SetInfo(info)
-		d.config.Topology = SingleNUMANode
+		d.config.Topology = plan.SingleNUMANode
 		d.board.numa = twoNodes
 		d.start()
 		defer func() { d.end() }()
@@ -373,26 +125,4 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 			t.Errorf("a third has processors %s", got)
 		}
 	})
-}
-
-// Who is aligned gets the devices of its nodes, and waits for them rather than taking others.
-func TestDevicesComeFromThePodsNodes(t *testing.T) {
-	w := newWorld()
-	w.o.Node.Topology, w.o.Node.NUMA = Restricted, twoNodes
-	w.o.Node.Offers = hardware.Resources([]hardware.Device{on(chip("0"), 0), on(chip("1"), 1)}, nil)
-	p := requesting("a", "gpiochip", "1", "wait")
-	at := Place{p.UID, "c0"}
-	w.o.Pods = map[types.UID]*Record{p.UID: {Admitted: true, NUMA: map[string][]int{"c0": {1}}}}
-	pass := &pass{o: &w.o}
-	if d, lacks := pass.assign(at, &p.Spec.Containers[0]); lacks != "" || len(d) != 1 || d[0].ID != "gpiochip1" {
-		t.Errorf("%+v %s", d, lacks)
-	}
-	w.o.Node.Offers = hardware.Resources([]hardware.Device{on(chip("0"), 0)}, nil)
-	if d, lacks := pass.assign(at, &p.Spec.Containers[0]); lacks == "" {
-		t.Errorf("far away: %+v", d)
-	}
-	w.o.Node.Topology = BestEffort
-	if d, lacks := pass.assign(at, &p.Spec.Containers[0]); lacks != "" || d[0].ID != "gpiochip0" {
-		t.Errorf("best effort: %+v %s", d, lacks)
-	}
 }

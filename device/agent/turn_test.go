@@ -8,9 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
+	"flotilla.dev/device/pause"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 )
 
@@ -20,7 +21,7 @@ func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
-		return enginetest.Play{StopTakes: stopTakes[s.Labels[LabelContainer]], Exits: s.Labels[LabelContainer] == "init",
+		return enginetest.Play{StopTakes: stopTakes[s.Labels[plan.LabelContainer]], Exits: s.Labels[plan.LabelContainer] == "init",
 			Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: 2 * time.Second} }}
 	})
 	p := makePod("app", "", "")

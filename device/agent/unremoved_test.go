@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/volume"
 )
 
@@ -62,12 +63,12 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 				refuse.Store(true)
 				d.end()
 				d.engine = refusing{d.twin, func(id string) bool {
-					list, _ := d.twin.Containers(t.Context(), LabelAgent+"=pi-1")
+					list, _ := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 					at := slices.IndexFunc(list, func(o engine.Container) bool { return o.ID == id })
 					if at < 0 || !refuse.Load() {
 						return false
 					}
-					if list[at].Labels[LabelContainer] == "" {
+					if list[at].Labels[plan.LabelContainer] == "" {
 						return c.sandbox
 					}
 					return c.others

@@ -15,51 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/shared/wire"
 )
-
-func TestAsWhomAContainerRuns(t *testing.T) {
-	number := func(n int64) *int64 { return &n }
-	yes, no := true, false
-	for _, c := range []struct {
-		name      string
-		pod       *corev1.PodSecurityContext
-		container *corev1.SecurityContext
-		image     string
-		want      string // the user, or a part of why not
-		refused   bool
-	}{
-		{name: "nobody says anything", image: "1000"},
-		{name: "the pod says", pod: &corev1.PodSecurityContext{RunAsUser: number(7)}, image: "1000:1000", want: "7"},
-		{name: "the container says otherwise", pod: &corev1.PodSecurityContext{RunAsUser: number(7)}, container: &corev1.SecurityContext{RunAsUser: number(8), RunAsGroup: number(9)}, want: "8:9"},
-		{name: "not root, by the pod's own user", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: number(7)}, want: "7"},
-		{name: "not root, and the user is", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: number(0)}, want: "breaks non-root policy", refused: true},
-		{name: "not root, by the image", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "1000", want: "1000"},
-		{name: "not root, by the image with its group", container: &corev1.SecurityContext{RunAsNonRoot: &yes}, image: "1000:50", want: "1000:50"},
-		{name: "not root, by the image, with another group", container: &corev1.SecurityContext{RunAsNonRoot: &yes, RunAsGroup: number(60)}, image: "1000:50", want: "1000:60"},
-		{name: "not root, and the image says nothing", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, want: "image will run as root", refused: true},
-		{name: "not root, and the image is", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "0:1000", want: "image will run as root", refused: true},
-		{name: "not root, and the image is, in another way", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "000", want: "image will run as root", refused: true},
-		{name: "not root, and the image's user is a name", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "app", want: "non-numeric user (app)", refused: true},
-		{name: "not root, and the image's user is no number that there is", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "4294967296", want: "non-numeric user (4294967296)", refused: true},
-		{name: "not root, and the image's user is below it", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "-1", want: "non-numeric user (-1)", refused: true},
-		{name: "the container takes the pod's word back", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, container: &corev1.SecurityContext{RunAsNonRoot: &no}},
-		{name: "a group for the image's user", pod: &corev1.PodSecurityContext{RunAsGroup: number(60)}, image: "app:50", want: "app:60"},
-		{name: "a group for an image without a user", pod: &corev1.PodSecurityContext{RunAsGroup: number(60)}, want: "0:60"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var spec engine.Spec
-			err := identity(&spec, c.pod, c.container, c.image)
-			if c.refused && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("it runs as %q, %v, want an error with %q", spec.User, err, c.want)
-			} else if !c.refused && (err != nil || spec.User != c.want) {
-				t.Errorf("it runs as %q, %v, want %q", spec.User, err, c.want)
-			}
-		})
-	}
-}
 
 // notRootPod is a pod of an image that must not run as root.
 func notRootPod(name, image string) corev1.Pod {

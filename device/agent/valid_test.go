@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
@@ -190,9 +190,6 @@ func TestALongGraceIsALongGrace(t *testing.T) {
 			d.wantPhase("web", corev1.PodRunning, "")
 		})
 	}
-	if g := orphanGrace([]Instance{{Container: engine.Container{Labels: map[string]string{LabelGrace: "9223372036854775807"}}}}); g < 24*time.Hour {
-		t.Errorf("of an orphan it is %s", g)
-	}
 }
 
 // It may take its whole grace to stop, and is not counted on meanwhile.
@@ -210,7 +207,7 @@ func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
 		d.desire(2, p)
 		time.Sleep(5 * time.Second)
 		st := d.agent.Pods().Pods[0].Status
-		if st.Reason != policyForbidden || st.ContainerStatuses[0].State.Running == nil {
+		if st.Reason != plan.PolicyForbidden || st.ContainerStatuses[0].State.Running == nil {
 			t.Fatalf("it is %+v, want one that is forbidden and still stops", st)
 		}
 		if ready(&st) || st.ContainerStatuses[0].Ready {

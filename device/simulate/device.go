@@ -22,6 +22,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/shared/wire"
 )
 
@@ -115,7 +116,7 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 		Node: d.node, Memory: d.memory, Hardware: d.board, Log: d.log.With("node", d.node), Watch: d.board.watch,
 		Uptime:     d.board.uptime,
 		OpenEngine: func(context.Context) (engine.Engine, error) { return d.engine, nil },
-		Policy:     agent.DefaultPolicy(),
+		Policy:     plan.DefaultPolicy(),
 		Registration: wire.Registration{Labels: map[string]string{
 			"topology.kubernetes.io/zone": d.site, "flotilla.dev/simulated": "true",
 		}},
@@ -213,7 +214,7 @@ func (d *device) begin(g going) {
 	if g.verb != "crash" {
 		return
 	}
-	list, err := d.engine.Containers(context.Background(), agent.LabelPodName)
+	list, err := d.engine.Containers(context.Background(), plan.LabelPodName)
 	if err != nil {
 		return // a twin that is switched off runs nothing
 	}
@@ -282,8 +283,8 @@ func (d *device) flap(how effect) {
 // means tells whether a crash is that of a container: what says the pod's name, or that of
 // the workload that it is of.
 func (g going) means(labels map[string]string) bool {
-	name := labels[agent.LabelPodName]
-	return labels[agent.LabelContainer] != "" && (name == g.word || strings.HasPrefix(name, g.word+"-"))
+	name := labels[plan.LabelPodName]
+	return labels[plan.LabelContainer] != "" && (name == g.word || strings.HasPrefix(name, g.word+"-"))
 }
 
 // lines are what a container says until it crashes.

@@ -15,9 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flotilla.dev/device/agent"
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/web/manual/manualtest"
 )
 
@@ -276,7 +276,7 @@ func started(t *testing.T, d *device, pod, image string) (said func() (string, e
 	if err := d.engine.Pull(t.Context(), image, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	id, err := d.engine.Create(t.Context(), engine.Spec{Name: pod, Image: image, Labels: map[string]string{agent.LabelPodName: pod, agent.LabelContainer: "web"}})
+	id, err := d.engine.Create(t.Context(), engine.Spec{Name: pod, Image: image, Labels: map[string]string{plan.LabelPodName: pod, plan.LabelContainer: "web"}})
 	if err == nil {
 		err = d.engine.Start(t.Context(), id)
 	}
@@ -288,7 +288,7 @@ func started(t *testing.T, d *device, pod, image string) (said func() (string, e
 		if err := d.engine.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, &out); err != nil {
 			t.Fatal(err)
 		}
-		list, _ := d.engine.Containers(t.Context(), agent.LabelPodName)
+		list, _ := d.engine.Containers(t.Context(), plan.LabelPodName)
 		i := slices.IndexFunc(list, func(c engine.Container) bool { return c.ID == id })
 		return out.String(), list[i]
 	}
@@ -337,7 +337,7 @@ func TestAScriptHappens(t *testing.T) {
 		if said, c := tiller(); c.State != engine.Running {
 			t.Errorf("another workload's is %s: %q", c.State, said)
 		}
-		if list, _ := all[1].engine.Containers(ctx, agent.LabelPodName); list[0].State != engine.Running {
+		if list, _ := all[1].engine.Containers(ctx, plan.LabelPodName); list[0].State != engine.Running {
 			t.Errorf("on another site it is %s", list[0].State)
 		}
 		again := started(t, all[3], "till-5c6b-again", "a/till:1")

@@ -21,6 +21,7 @@ import (
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/link"
 	devmemory "flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/wire"
 )
@@ -112,7 +113,7 @@ func (d *simDevice) start() {
 	a, err := agent.New(agent.Config{
 		Node: d.name, Memory: mem, Hardware: d.board, Log: log,
 		OpenEngine:   func(context.Context) (engine.Engine, error) { return simEngine{d.twin, d}, nil },
-		Policy:       agent.DefaultPolicy(),
+		Policy:       plan.DefaultPolicy(),
 		Flags:        hardware.Limits{Hard: fewPIDs},
 		Registration: reg,
 		Uptime:       func() time.Duration { return time.Since(d.booted) },
@@ -202,16 +203,16 @@ func (d *simDevice) powerOn() {
 func (d *simDevice) running() map[types.UID]string {
 	out := map[types.UID]string{}
 	for _, c := range d.containers() {
-		out[types.UID(c.Labels[agent.LabelPodUID])] = c.Labels[agent.LabelNamespace] + "/" + c.Labels[agent.LabelPodName]
+		out[types.UID(c.Labels[plan.LabelPodUID])] = c.Labels[plan.LabelNamespace] + "/" + c.Labels[plan.LabelPodName]
 	}
 	return out
 }
 
 // containers returns the pods' containers that run on the device.
 func (d *simDevice) containers() (out []engine.Container) {
-	list, _ := d.twin.Containers(context.Background(), agent.LabelAgent)
+	list, _ := d.twin.Containers(context.Background(), plan.LabelAgent)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[agent.LabelKind] == podspec.KindApp {
+		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp {
 			out = append(out, c)
 		}
 	}
@@ -221,7 +222,7 @@ func (d *simDevice) containers() (out []engine.Container) {
 // containersOf counts those of a pod.
 func (d *simDevice) containersOf(uid types.UID) (n int) {
 	for _, c := range d.containers() {
-		if c.Labels[agent.LabelPodUID] == string(uid) {
+		if c.Labels[plan.LabelPodUID] == string(uid) {
 			n++
 		}
 	}
@@ -230,9 +231,9 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 
 // container returns the name of the container of a pod that runs.
 func (d *simDevice) container(uid string) string {
-	list, _ := d.twin.Containers(context.Background(), agent.LabelPodUID+"="+uid)
+	list, _ := d.twin.Containers(context.Background(), plan.LabelPodUID+"="+uid)
 	for _, c := range list {
-		if c.State == engine.Running && c.Labels[agent.LabelKind] == podspec.KindApp { // the end of a sandbox is the pod's
+		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // the end of a sandbox is the pod's
 			return c.Name
 		}
 	}
@@ -277,7 +278,7 @@ func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAu
 }
 
 func (e simEngine) find(id string) (engine.Container, bool) {
-	list, _ := e.Containers(context.Background(), agent.LabelAgent)
+	list, _ := e.Containers(context.Background(), plan.LabelAgent)
 	for _, c := range list {
 		if c.ID == id || c.Name == id {
 			return c, true
@@ -291,13 +292,13 @@ func (e simEngine) Start(ctx context.Context, id string) error {
 	c, ok := e.find(id)
 	err := e.Twin.Start(ctx, id)
 	if ok && err == nil {
-		key := c.Labels[agent.LabelPodUID] + "/" + c.Labels[agent.LabelContainer]
+		key := c.Labels[plan.LabelPodUID] + "/" + c.Labels[plan.LabelContainer]
 		e.d.mu.Lock()
 		e.d.starts[key]++
 		n := e.d.starts[key]
 		e.d.mu.Unlock()
 		if n > 1 && !endsAtOnce(c.Image) {
-			e.d.w.look.broken("container %s of pod %s on %s was started %d times without a power cut", c.Labels[agent.LabelContainer], c.Labels[agent.LabelPodName], e.d.key, n)
+			e.d.w.look.broken("container %s of pod %s on %s was started %d times without a power cut", c.Labels[plan.LabelContainer], c.Labels[plan.LabelPodName], e.d.key, n)
 		}
 	}
 	return err
@@ -306,7 +307,7 @@ func (e simEngine) Start(ctx context.Context, id string) error {
 // Stop checks that somebody wanted it.
 func (e simEngine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if c, ok := e.find(id); ok {
-		e.d.w.look.stopping(e.d, types.UID(c.Labels[agent.LabelPodUID]), c.Labels[agent.LabelPodName])
+		e.d.w.look.stopping(e.d, types.UID(c.Labels[plan.LabelPodUID]), c.Labels[plan.LabelPodName])
 	}
 	return e.Twin.Stop(ctx, id, grace)
 }

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"slices"
@@ -72,7 +72,7 @@ var everything = func() (d policytest.Case) {
 
 func TestAPodThatThePolicyForbidsIsStoppedAndNeverStartedAgain(t *testing.T) {
 	yes := true
-	pod := with(makePod("b", "wait"), func(p *corev1.Pod) {
+	pod := With(makePod("b", "wait"), func(p *corev1.Pod) {
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 	})
 	w := newWorld(pod, makePod("a", "wait"))
@@ -91,7 +91,7 @@ func TestAPodThatThePolicyForbidsIsStoppedAndNeverStartedAgain(t *testing.T) {
 
 func TestAPodThatHasEndedIsNotJudgedAgain(t *testing.T) {
 	yes := true
-	pod := with(makePod("b", "exit 0"), func(p *corev1.Pod) {
+	pod := With(makePod("b", "exit 0"), func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 	})
@@ -118,7 +118,7 @@ func TestAnImageIsAskedForByTheNameThatWasJudged(t *testing.T) {
 			t.Fatal(err)
 		}
 		for image, want := range cases {
-			if got := p.imageOf(image); got != want {
+			if got := p.ImageOf(image); got != want {
 				t.Errorf("%q: %s is %s, want %s", document, image, got, want)
 			}
 		}

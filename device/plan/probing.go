@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"errors"
@@ -36,7 +36,7 @@ func isReady(spec *corev1.Container, c *ContainerRecord) bool {
 // startup probe has passed, the others wait.
 func (p *pass) probes(pod *corev1.Pod, r *Record) {
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
+		c := r.Peek(w.Spec.Name)
 		at := Place{pod.UID, w.Spec.Name}
 		if !c.Running() || starting(w.Spec, c) || c.Kill != "" || !p.free(at) {
 			continue
@@ -55,7 +55,7 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 			case due.After(p.now):
 				p.at(due)
 			default:
-				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: podIP(pod, r, p.o.Node), Probe: k})
+				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: PodIP(pod, r, p.o.Node), Probe: k})
 			}
 		}
 	}
@@ -101,19 +101,53 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	return fmt.Sprintf("%s probe failed: %v", s.Probe, err)
 }
 
-// podIP is where the containers of a pod are reached from the device; "" while they
+// PodIP is where the containers of a pod are reached from the device; "" while they
 // cannot be.
-func podIP(pod *corev1.Pod, r *Record, node Facts) string {
+func PodIP(pod *corev1.Pod, r *Record, node Facts) string {
 	if pod.Spec.HostNetwork {
 		return node.HostIP
 	}
-	if box := r.peek(""); podspec.NeedsSandbox(pod) && (box.ID != "" || !podspec.HasOneContainer(pod)) {
+	if box := r.Peek(""); podspec.NeedsSandbox(pod) && (box.ID != "" || !podspec.HasOneContainer(pod)) {
 		return box.IP
 	}
 	for i := range pod.Spec.Containers {
-		if ip := r.peek(pod.Spec.Containers[i].Name).IP; ip != "" {
+		if ip := r.Peek(pod.Spec.Containers[i].Name).IP; ip != "" {
 			return ip
 		}
 	}
 	return ""
+}
+
+// starting tells whether a container runs and its postStart hook has not ended yet.
+func starting(spec *corev1.Container, c *ContainerRecord) bool {
+	return c.Running() && !c.PostStarted && podspec.Hook(spec, podspec.PostStart) != nil
+}
+
+// starts wants the postStart hooks that have not begun. One that asks the pod waits for its address.
+func (p *pass) starts(pod *corev1.Pod, r *Record) {
+	for _, w := range podspec.Containers(pod) {
+		c, at := r.Peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
+		if !starting(w.Spec, c) || c.Kill != "" || !p.free(at) || p.hooking[at] == c.ID {
+			continue
+		}
+		ip := PodIP(pod, r, p.o.Node)
+		if h := podspec.Hook(w.Spec, podspec.PostStart).HTTPGet; h != nil && h.Host == "" && ip == "" && !pod.Spec.HostNetwork {
+			continue
+		}
+		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: ip})
+	}
+}
+
+// holdsUp tells whether the containers after this one wait: until its postStart hook has
+// ended, unless it waits itself to be started again.
+func (p *pass) holdsUp(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
+	switch {
+	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.Kill != "":
+		return false
+	case c.Running():
+		return starting(w.Spec, c)
+	case c.Ended != nil && (!restarts(pod, w, c) || c.ReleaseAt.After(p.now)):
+		return false
+	}
+	return !c.RetryAt.After(p.now)
 }

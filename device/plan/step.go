@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/podspec"
-	"flotilla.dev/device/probe"
 )
 
 // An Action is a kind of step.
@@ -33,8 +32,8 @@ const (
 	Update  Action = "update"  // hold a running container to them
 )
 
-// aside tells of an action that runs beside others of its place.
-func (a Action) aside() bool { return a == Probe || a == Hook }
+// RunsBeside tells of an action that runs beside others of its place.
+func (a Action) RunsBeside() bool { return a == Probe || a == Hook }
 
 // A Step is one thing that the agent does to make the device as it should be.
 type Step struct {
@@ -91,12 +90,7 @@ func (s Step) String() string {
 	return string(s.Action) + " " + what
 }
 
-// same tells whether two steps are one.
-func (s Step) same(t Step) bool {
+// Same tells whether two steps are one.
+func (s Step) Same(t Step) bool {
 	return s.Action == t.Action && s.Place == t.Place && s.ID == t.ID && s.Probe == t.Probe && s.Grace == t.Grace && s.Attempt == t.Attempt
-}
-
-// target is whom a probe or a hook asks.
-func (s Step) target() probe.Target {
-	return probe.Target{ID: s.ID, Spec: s.Spec, IP: s.IP, HostNetwork: s.Pod != nil && s.Pod.Spec.HostNetwork}
 }

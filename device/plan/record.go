@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"cmp"
@@ -9,13 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
-	"flotilla.dev/device/podspec"
-	"flotilla.dev/shared/fleet"
 )
 
 // Labels of every container that an agent makes. They are all that an agent needs
@@ -37,8 +34,8 @@ const (
 )
 
 const (
-	bootTime        = 2 * time.Minute               // in which a device has its addresses, or has none
-	maxMountBackOff = 2*time.Minute + 2*time.Second // as the kubelet's for what a volume needs
+	BootTime        = 2 * time.Minute               // in which a device has its addresses, or has none
+	MaxMountBackOff = 2*time.Minute + 2*time.Second // as the kubelet's for what a volume needs
 )
 
 // A Place names a container of a pod; an empty Container is the pod's sandbox.
@@ -82,7 +79,7 @@ type Facts struct {
 	Topology    TopologyPolicy
 	Scope       TopologyScope // empty: ContainerScope
 	CPUManager  CPUManagerPolicy
-	CPUs        cpuSet // of the device; empty: not known
+	CPUs        CPUSet // of the device; empty: not known
 	AppArmor    bool   // the kernel enforces it
 	Engine      engine.Info
 }
@@ -142,50 +139,8 @@ type Record struct {
 // A Verdict ends a pod with phase Failed.
 type Verdict struct{ Reason, Message string }
 
-// A ContainerRecord is what the agent remembers of one container of a pod. Moments
-// in it are taken when the agent noticed, so that they are on its monotonic clock.
-type ContainerRecord struct {
-	ID      string // newest instance; "" where none is known
-	State   engine.State
-	Attempt int // of the newest instance
-	Hash    string
-	Boot    string
-	IP      string
-	Network string // id of the container whose network it has; "": its own, or not known
-	ImageID string
-	Image   string
-	Limits  engine.Limits // what the engine said at first, and what it was told since
-	Unsure  bool          // whether they still are
-	Refused *refusal
-
-	StartedAt time.Time // the engine's clock, to show
-	Since     time.Time // running since
-	Ended     *corev1.ContainerStateTerminated
-	Last      *corev1.ContainerStateTerminated // of the instance before
-
-	Delay     time.Duration // the next crash waits this long
-	Waits     time.Duration // from the last crash to ReleaseAt
-	ReleaseAt time.Time     // no restart before
-	Crashing  bool          // it waits because it crashed
-
-	Failure  *Verdict // why it could not be run
-	Failures int
-	RetryAt  time.Time
-
-	Probe [podspec.ProbeKinds]ProbeRecord
-	Kill  string // why it is being stopped although it is wanted
-
-	PostStarted bool   // its hook has ended
-	HookError   string // and how it failed
-}
-
-// Running tells whether the newest instance runs.
-func (c *ContainerRecord) Running() bool {
-	return c.State == engine.Running || c.State == engine.Paused
-}
-
-// record returns the record of a pod, making it.
-func (o *Observed) record(uid types.UID) *Record {
+// RecordOf returns the record of a pod, making it.
+func (o *Observed) RecordOf(uid types.UID) *Record {
 	r := o.Pods[uid]
 	if r == nil {
 		r = &Record{Container: map[string]*ContainerRecord{}}
@@ -197,8 +152,8 @@ func (o *Observed) record(uid types.UID) *Record {
 	return r
 }
 
-// container returns the record of a container, making it.
-func (r *Record) container(name string) *ContainerRecord {
+// ContainerOf returns the record of a container, making it.
+func (r *Record) ContainerOf(name string) *ContainerRecord {
 	c := r.Container[name]
 	if c == nil {
 		c = &ContainerRecord{Attempt: -1}
@@ -207,8 +162,8 @@ func (r *Record) container(name string) *ContainerRecord {
 	return c
 }
 
-// peek returns the record of a container or an empty one, for reading only.
-func (r *Record) peek(name string) *ContainerRecord {
+// Peek returns the record of a container or an empty one, for reading only.
+func (r *Record) Peek(name string) *ContainerRecord {
 	if r != nil {
 		if c := r.Container[name]; c != nil {
 			return c
@@ -217,8 +172,8 @@ func (r *Record) peek(name string) *ContainerRecord {
 	return &ContainerRecord{Attempt: -1}
 }
 
-// ours reads the labels of a container that Made has kept; false for one of another agent.
-func ours(c engine.Container, node Facts) (Instance, bool) {
+// InstanceOf reads the labels of a container that Made has kept; false for one of another agent.
+func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
 		return Instance{}, false
 	}
@@ -241,12 +196,12 @@ func ours(c engine.Container, node Facts) (Instance, bool) {
 func (o *Observed) atWork(uid types.UID) bool {
 	return o.Stale || slices.ContainsFunc(o.Containers, func(in Instance) bool {
 		return in.Place.Pod == uid && (in.State == engine.Running || in.State == engine.Paused)
-	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && !b.Step.Action.aside() })
+	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && !b.Step.Action.RunsBeside() })
 }
 
-// finished tells whether a pod has ended for good, and that is not noted yet.
-func (o *Observed) finished(pod *corev1.Pod, r *Record) bool {
-	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.atWork(pod.UID) && ended(phaseOf(pod, r, o.Node.Boot))
+// Finished tells whether a pod has ended for good, and that is not noted yet.
+func (o *Observed) Finished(pod *corev1.Pod, r *Record) bool {
+	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.atWork(pod.UID) && IsFinal(phaseOf(pod, r, o.Node.Boot))
 }
 
 // See takes in a new list of containers: what started, what ended, what is gone.
@@ -256,11 +211,11 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 	o.Containers = o.Containers[:0:0]
 	var left []Leftover
 	for _, c := range list {
-		in, ok := ours(c, o.Node)
+		in, ok := InstanceOf(c, o.Node)
 		if !ok {
 			continue
 		}
-		if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == in.ID }); i >= 0 && hasStopped(in) {
+		if i := slices.IndexFunc(o.Leftovers, func(l Leftover) bool { return l.ID == in.ID }); i >= 0 && HasStopped(in) {
 			left = append(left, o.Leftovers[i])
 			continue
 		}
@@ -282,7 +237,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 	}
 	var at Place
 	for i, in := range o.Containers {
-		r := o.record(in.Place.Pod)
+		r := o.RecordOf(in.Place.Pod)
 		r.Admitted = true // it has run here before: whatever would speak against it now, it is adopted
 		r.Cleaned = false
 		if sec, err := strconv.ParseInt(in.Labels[LabelPodStart], 10, 64); err == nil && r.Start.IsZero() {
@@ -291,7 +246,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		if r.NUMA == nil {
 			r.NUMA = numaOf(in)
 		}
-		c := r.container(in.Place.Container)
+		c := r.ContainerOf(in.Place.Container)
 		switch {
 		case (i == 0 || in.Place != at) && in.Attempt < c.Attempt: // older than one that has gone meanwhile
 		case i == 0 || in.Place != at:
@@ -303,9 +258,9 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 	}
 }
 
-// count finds out from when on the deadlines of pods count that an earlier agent has
+// Count finds out from when on the deadlines of pods count that an earlier agent has
 // started. The boot id must be known.
-func (o *Observed) count(pods []corev1.Pod, now time.Time) {
+func (o *Observed) Count(pods []corev1.Pod, now time.Time) {
 	for i := range pods {
 		if r := o.Pods[pods[i].UID]; r != nil && r.Counts.IsZero() && !r.Start.IsZero() {
 			r.Counts = o.Node.since(r.Uptime, r.Start, pods[i].CreationTimestamp.Time, now)
@@ -335,88 +290,44 @@ func (o *Observed) exists(p Place, id string) bool {
 	return slices.ContainsFunc(o.Containers, func(in Instance) bool { return in.Place == p && in.ID == id })
 }
 
-// see takes in the newest instance of a container.
-func (c *ContainerRecord) see(in Instance, now time.Time) {
-	if in.IP != "" || in.ID != c.ID { // engines forget it with the end, the pod keeps it
-		c.IP = in.IP
-	}
-	if in.ID != c.ID {
-		if c.Ended != nil {
-			c.Last = c.Ended
-		}
-		if c.Hash != "" && c.Hash != in.Hash {
-			c.Delay = 0 // another definition: its own crashes only
-		}
-		c.Limits, c.Unsure, c.Refused = in.Limits, false, nil
-		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted, c.HookError = in.ID, nil, time.Time{}, "", false, false, ""
-		c.Probe = [podspec.ProbeKinds]ProbeRecord{}
-		if in.State != engine.Created {
-			c.Failure, c.Failures = nil, 0
-		}
-	}
-	c.Attempt, c.Hash, c.Boot = in.Attempt, in.Hash, in.Boot
-	c.ImageID, c.Image, c.StartedAt = in.ImageID, in.Image, in.StartedAt
-	c.Network, _, _ = strings.Cut(in.Labels[LabelShares], " ")
-	c.State = in.State
-	switch in.State {
-	case engine.Running, engine.Paused:
-		if c.Ended != nil { // somebody has started it again
-			c.Last, c.Ended, c.Since = c.Ended, nil, now
-		}
-		if c.Since.IsZero() {
-			c.Since = now.Add(-min(max(now.Sub(in.StartedAt), 0), time.Hour))
-		}
-	case engine.Exited, engine.Dead:
-		if c.Ended == nil {
-			c.end(terminated(in), now)
-		}
-	}
+// A Leftover is a stopped container that the engine refuses to remove, because it is being removed
+// already, say, or a mount of it is busy. It runs nothing, so it holds no pod: the pod ends without
+// it, and its removal is tried again later and later. Files of a pod can be left over, too.
+type Leftover struct {
+	Instance
+	Pod     *corev1.Pod // nil: the pod is not desired any more
+	RetryAt time.Time
+	Wait    time.Duration // until then, from the last try
 }
 
-// end notes that the newest instance has ended, and how long its successor waits.
-func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time) {
-	c.Ended = t
-	if t.FinishedAt.IsZero() { // nobody has seen it
-		t.FinishedAt = metav1.NewTime(now)
-	}
-	if !c.Since.IsZero() && now.Sub(c.Since) >= fleet.ForgiveAfter {
-		c.Delay = 0
-	}
-	c.ReleaseAt, c.Crashing, c.Waits = now.Add(c.Delay), c.Delay > 0, c.Delay
-	c.Delay = fleet.NextBackOff(c.Delay)
+// LeftoverWait is how long the first try again waits; each further wait is twice as long.
+const LeftoverWait = 10 * time.Second
+
+// HasStopped tells whether an instance is there and does not run.
+func HasStopped(in Instance) bool {
+	return in.State == engine.Exited || in.State == engine.Dead || in.State == engine.Created
 }
 
-// gone notes that somebody has removed the newest instance.
-func (c *ContainerRecord) gone(now time.Time) {
-	if c.Running() && c.Ended == nil {
-		c.end(&corev1.ContainerStateTerminated{
-			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located: it was removed from outside.",
-			StartedAt: metav1.NewTime(c.StartedAt), FinishedAt: metav1.NewTime(now), ContainerID: c.ID,
-		}, now)
-	}
-	c.State, c.IP = engine.Exited, ""
-	if c.Ended == nil { // it never started
-		c.State = ""
-	}
-	c.ID = ""
-}
+// Reasons why a container could not be run.
+const (
+	FailedMount       = "FailedMount"
+	DeviceUnavailable = "DeviceUnavailable" // of this program: Kubernetes' device plugins fail the pod instead
+)
 
-// terminated is how an ended instance ended, in the kubelet's words.
-func terminated(in Instance) *corev1.ContainerStateTerminated {
-	t := &corev1.ContainerStateTerminated{
-		ExitCode: int32(in.ExitCode), Message: in.Error, ContainerID: in.ID,
-		StartedAt: metav1.NewTime(in.StartedAt), FinishedAt: metav1.NewTime(in.FinishedAt),
+// HoldFailed is how long a step that failed waits before it is tried again.
+const HoldFailed = 5 * time.Second
+
+// Awaiting are the reasons for which a container waits until something has come: then it is tried at once.
+var Awaiting = []string{"CreateContainerConfigError", FailedMount, DeviceUnavailable}
+
+// HasCome tries again at once what waits for something: it may have come.
+func (o *Observed) HasCome() {
+	for _, r := range o.Pods {
+		r.StaleWait = min(r.StaleWait, HoldFailed)
+		for _, c := range r.Container {
+			if c.Failure != nil && slices.Contains(Awaiting, c.Failure.Reason) {
+				c.RetryAt = time.Time{}
+			}
+		}
 	}
-	switch {
-	case in.OOMKilled:
-		t.Reason = "OOMKilled"
-	case in.ExitCode == 0:
-		t.Reason = "Completed"
-	default:
-		t.Reason = "Error"
-	}
-	if n := in.ExitCode - 128; n > 0 && n < 65 {
-		t.Signal = int32(n)
-	}
-	return t
 }

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"crypto/sha256"
@@ -56,13 +56,13 @@ func initDone(w podspec.Container, c *ContainerRecord, boot string) bool {
 // app container has been started under this boot, in the network that the pod has now.
 func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
-		if w.Kind == podspec.KindApp && c.ID != "" && sameBoot(c.Boot, boot) && (c.Network == "" || c.Network == r.peek("").ID) {
+		c := r.Peek(w.Spec.Name)
+		if w.Kind == podspec.KindApp && c.ID != "" && sameBoot(c.Boot, boot) && (c.Network == "" || c.Network == r.Peek("").ID) {
 			return true
 		}
 	}
 	for _, w := range podspec.Containers(pod) {
-		if w.Kind == podspec.KindInit && !initDone(w, r.peek(w.Spec.Name), boot) {
+		if w.Kind == podspec.KindInit && !initDone(w, r.Peek(w.Spec.Name), boot) {
 			return false
 		}
 	}
@@ -75,7 +75,7 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []podspec.Container {
 	var out []podspec.Container
 	ready := initialized(pod, r, p.o.Node.Boot)
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
+		c := r.Peek(w.Spec.Name)
 		if w.Kind == podspec.KindInit && !podspec.IsSidecar(w) {
 			if ready || initDone(w, c, p.o.Node.Boot) {
 				continue
@@ -114,7 +114,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	leaving := leaves(pod, r)
 	started, live, failed := true, false, false
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
+		c := r.Peek(w.Spec.Name)
 		if leaving && c.Running() {
 			leaving = false // not yet
 		}
@@ -148,8 +148,8 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	return corev1.PodSucceeded
 }
 
-// ended tells whether a phase is a last one.
-func ended(ph corev1.PodPhase) bool { return ph == corev1.PodSucceeded || ph == corev1.PodFailed }
+// IsFinal tells whether a phase is a last one.
+func IsFinal(ph corev1.PodPhase) bool { return ph == corev1.PodSucceeded || ph == corev1.PodFailed }
 
 // specHash tells one definition of a container from another: by its image, and by the
 // resources that it is restarted for. A hash over more would restart everything when
@@ -183,6 +183,7 @@ func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) tim
 // sameBoot compares boot ids; one that could not be read tells nothing.
 func sameBoot(a, b string) bool { return a == b || a == "" || b == "" }
 
-func sourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) podspec.Sources {
+// SourcesOf is what the environment and files of a pod are made of.
+func SourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) podspec.Sources {
 	return podspec.Sources{Pod: pod, ConfigMaps: d.ConfigMaps, Secrets: d.Secrets, Volumes: d.Volumes, NodeName: node.Name, HostIPs: node.hostIPs(), PodIP: podIP, Allocatable: node.Allocatable}
 }

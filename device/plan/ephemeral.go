@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ const LabelShares = "flotilla.dev/shares"
 // owner forbids: the pod is not to blame for them.
 func (p *pass) debug(pod *corev1.Pod, r *Record) {
 	for i, w := range podspec.Ephemerals(pod) {
-		at, c := Place{pod.UID, w.Spec.Name}, r.peek(w.Spec.Name)
+		at, c := Place{pod.UID, w.Spec.Name}, r.Peek(w.Spec.Name)
 		why := p.o.Policy.forbidsEphemeral(pod, i)
 		switch {
 		case c.Running() && why != "":
@@ -38,7 +38,7 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 				continue // news will tell
 			}
 			if target := pod.Spec.EphemeralContainers[i].TargetContainerName; target != "" && !pod.Spec.HostPID {
-				t := r.peek(target)
+				t := r.Peek(target)
 				if !t.Running() {
 					continue
 				}
@@ -56,9 +56,9 @@ func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 	if pod.Spec.HostNetwork {
 		return "", true
 	}
-	owner := r.peek("")
+	owner := r.Peek("")
 	if !owner.Running() && podspec.HasOneContainer(pod) {
-		owner = r.peek(podspec.Containers(pod)[0].Spec.Name)
+		owner = r.Peek(podspec.Containers(pod)[0].Spec.Name)
 		if !owner.Running() && !podspec.NeedsSandbox(pod) && (owner.Ended != nil || owner.Failure != nil) {
 			return "", true
 		}
@@ -66,8 +66,8 @@ func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 	return owner.ID, owner.Running()
 }
 
-// sharedBy tells whether a container that is still there shares an instance's network or processes.
-func sharedBy(all []Instance, in Instance) bool {
+// IsShared tells whether a container that is still there shares an instance's network or processes.
+func IsShared(all []Instance, in Instance) bool {
 	return slices.ContainsFunc(all, func(other Instance) bool {
 		return other.ID != in.ID && slices.Contains(strings.Fields(other.Labels[LabelShares]), in.ID)
 	})

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"fmt"
@@ -9,12 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcehelper "k8s.io/component-helpers/resource"
 	schedcorev1 "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/policy"
 )
 
 // admissions looks at the pods that are new here and says of each whether it may
@@ -85,7 +87,7 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 
 // over tells whether a pod has ended, whatever of it still runs.
 func (p *pass) over(pod *corev1.Pod, r *Record) bool {
-	return r.Final != nil || ended(phaseOf(pod, r, p.o.Node.Boot)) || p.expired(pod, r)
+	return r.Final != nil || IsFinal(phaseOf(pod, r, p.o.Node.Boot)) || p.expired(pod, r)
 }
 
 // expired tells whether a pod has been active longer than it may; if not yet, p wakes when it will have been.
@@ -115,12 +117,13 @@ func (p *pass) outlawed(pod *corev1.Pod, r *Record) bool {
 	}
 	why := p.o.Policy.Forbids(pod)
 	if why != "" {
-		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{policyForbidden, why}})
+		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{PolicyForbidden, why}})
 	}
 	return why != ""
 }
 
-const policyForbidden = "PolicyForbidden"
+// PolicyForbidden is the reason of what the device's owner does not allow.
+const PolicyForbidden = "PolicyForbidden"
 
 // forbidden says what speaks against a pod whatever else runs.
 func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
@@ -134,7 +137,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 		return &Verdict{"Unsupported", why}
 	}
 	if why := p.o.Policy.Forbids(pod); why != "" {
-		return &Verdict{policyForbidden, why}
+		return &Verdict{PolicyForbidden, why}
 	}
 	if asksAppArmor(pod) && !p.o.Node.AppArmor {
 		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
@@ -156,7 +159,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 		under = append(under, "TemperatureOK=False")
 	}
 	if len(under) > 0 {
-		return &Verdict{evicted, "Pod was rejected: The node had condition: [" + strings.Join(under, ", ") + "]. "}
+		return &Verdict{Evicted, "Pod was rejected: The node had condition: [" + strings.Join(under, ", ") + "]. "}
 	}
 	return nil
 }
@@ -258,4 +261,83 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 		}
 	}
 	return out
+}
+
+// Evicted is the reason of a pod that the device had no room for any more, or again.
+const Evicted = "Evicted"
+
+// asksAppArmor tells whether a pod asks for any profile; as with the kubelet, the engine's own too.
+func asksAppArmor(pod *corev1.Pod) bool {
+	asks := func(p *corev1.AppArmorProfile) bool {
+		return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
+	}
+	if s := pod.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
+		return true
+	}
+	for _, w := range podspec.Containers(pod) {
+		if s := w.Spec.SecurityContext; s != nil && asks(s.AppArmorProfile) {
+			return true
+		}
+	}
+	return false
+}
+
+// A Policy is what the owner of a device lets the hub run on it. The hub cannot
+// change it. Its zero value allows nothing that reaches out of a container, and DefaultPolicy only host
+// ports.
+type Policy struct{ policy.Document }
+
+// DefaultPolicy is the policy of a device whose owner has written none.
+func DefaultPolicy() Policy { return Policy{policy.Default()} }
+
+// ParsePolicy reads a policy file.
+func ParsePolicy(body []byte) (Policy, error) {
+	d, err := policy.Parse(body)
+	return Policy{d}, err
+}
+
+// Forbids returns the sentence why a pod may not run here; empty if it may. Of its ephemeral containers
+// each is asked for alone: see forbidsEphemeral.
+func (p Policy) Forbids(pod *corev1.Pod) string {
+	spec := pod.Spec
+	spec.EphemeralContainers = nil
+	return p.forbids(&spec, "spec")
+}
+
+// forbids speaks of what stands below a field.
+func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
+	var why []string
+	allowable := false
+	for _, r := range p.Judge(spec, field.NewPath("spec")) {
+		s := r.Field.String() + ": " + r.Why
+		if !strings.HasPrefix(s, below) {
+			continue
+		}
+		if r.Allow != "" {
+			allowable = true
+			s += " (" + r.Allow + ")"
+		}
+		why = append(why, s)
+	}
+	if len(why) == 0 {
+		return ""
+	}
+	if !allowable {
+		return strings.Join(why, "; ")
+	}
+	return strings.Join(why, "; ") + "; this device's policy forbids it, and its owner can allow it in the file given with --policy"
+}
+
+func capability(name string) string { return policy.Capability(name) }
+
+// ImageOf is the name by which the engine is asked for an image. Where the policy
+// says anything of images it is the whole one, because engines take a short name or
+// an id for what the policy has not looked at.
+func (p Policy) ImageOf(image string) string {
+	if p.JudgesImages() {
+		if whole, err := policy.Canonical(image); err == nil {
+			return whole
+		}
+	}
+	return image
 }

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"cmp"
@@ -32,7 +32,7 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 		if r != nil && r.Cleaned && (r.Final == nil || o.Dismissed) {
 			continue
 		}
-		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Status: podStatus(pod, r, o, engineName, now)})
+		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Status: PodStatus(pod, r, o, engineName, now)})
 	}
 	for i, in := range o.Containers {
 		uid := in.Place.Pod
@@ -51,9 +51,9 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 	return out
 }
 
-// unobserved is the status of pods while the engine has not answered since the
+// Unobserved is the status of pods while the engine has not answered since the
 // agent's start: they may well run.
-func unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
+func Unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 	out := make([]wire.PodStatus, 0, len(d.Pods))
 	for i := range d.Pods {
 		pod := &d.Pods[i]
@@ -64,11 +64,11 @@ func unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 	return out
 }
 
-// podStatus is the status of one pod, as the kubelet would report it.
-func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
+// PodStatus is the status of one pod, as the kubelet would report it.
+func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
 	if r != nil && r.Final != nil {
 		st := *r.Final.DeepCopy()
-		if (pod.DeletionTimestamp != nil && !r.Cleaned || r.Noting) && !ended(pod.Status.Phase) {
+		if (pod.DeletionTimestamp != nil && !r.Cleaned || r.Noting) && !IsFinal(pod.Status.Phase) {
 			st.Phase = unfinished(&st) // its end is the sign that nothing of it is left, and that it does not run again
 		}
 		return st
@@ -84,7 +84,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	if !r.Start.IsZero() {
 		st.StartTime = &metav1.Time{Time: r.Start.Truncate(time.Second)}
 	}
-	if ended(phase) && r.Admitted && o.atWork(pod.UID) {
+	if IsFinal(phase) && r.Admitted && o.atWork(pod.UID) {
 		st.Phase = unended(r)
 	}
 	if r.Verdict != nil {
@@ -93,10 +93,10 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 			return st
 		}
 	}
-	if o.Shutdown != nil && st.Reason == "" && r.Admitted && !ended(phase) {
+	if o.Shutdown != nil && st.Reason == "" && r.Admitted && !IsFinal(phase) {
 		st.Reason, st.Message = nodeShutdown, shutdownMessage
 	}
-	if ip := podIP(pod, r, o.Node); ip != "" && (st.Phase != corev1.PodPending || pod.Spec.HostNetwork) {
+	if ip := PodIP(pod, r, o.Node); ip != "" && (st.Phase != corev1.PodPending || pod.Spec.HostNetwork) {
 		st.PodIP, st.PodIPs = ip, []corev1.PodIP{{IP: ip}}
 		if pod.Spec.HostNetwork && o.Node.OtherIP != "" {
 			st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: o.Node.OtherIP})
@@ -105,15 +105,15 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	inited := initialized(pod, r, o.Node.Boot)
 	var unready, uninited, paused []string
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
-		again := c.Ended != nil && !ended(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
+		c := r.Peek(w.Spec.Name)
+		again := c.Ended != nil && !IsFinal(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
 		cs := containerStatus(w, c, inited, again, engineName, now)
-		if ended(phase) && leaves(pod, r) {
+		if IsFinal(phase) && leaves(pod, r) {
 			lost(&cs, w, c, inited)
 		}
 		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 		cs.AllocatedResources, cs.Resources = w.Spec.Resources.Requests, resourcesOf(pod, w, c, o.Node)
-		if ended(phase) {
+		if IsFinal(phase) {
 			cs.Ready = false // it may take its grace to stop, and serves nobody any more
 		}
 		if w.Kind == podspec.KindInit {
@@ -135,7 +135,7 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		}
 	}
 	for _, w := range podspec.Ephemerals(pod) {
-		c := r.peek(w.Spec.Name)
+		c := r.Peek(w.Spec.Name)
 		cs := containerStatus(w, c, inited, false, engineName, now)
 		cs.Started = nil
 		cs.Ready = false // as with the kubelet: it serves nobody
@@ -143,13 +143,13 @@ func podStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
 	}
 	st.Conditions = conditions(pod, phase, unready, uninited, paused)
-	if c, ok := devicesCondition(pod, o); ok && !ended(phase) {
+	if c, ok := devicesCondition(pod, o); ok && !IsFinal(phase) {
 		st.Conditions = append(st.Conditions, c)
 	}
-	if !ended(phase) {
+	if !IsFinal(phase) {
 		st.Conditions = append(st.Conditions, resizeConditions(pod, r, o)...)
 	}
-	if r.Verdict != nil && (r.Verdict.Reason == evicted || r.Verdict.Reason == nodeShutdown) {
+	if r.Verdict != nil && (r.Verdict.Reason == Evicted || r.Verdict.Reason == nodeShutdown) {
 		st.Conditions = append(st.Conditions, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: r.Verdict.Message,
 		})
@@ -311,15 +311,33 @@ func waitingAfterFailure(c *ContainerRecord, now time.Time) *corev1.ContainerSta
 	return w
 }
 
-// mergeConditions keeps the transition times of conditions that have not changed, and gives
+// MergeConditions keeps the transition times of conditions that have not changed, and gives
 // now to the others.
-func mergeConditions(old, next []corev1.PodCondition, now time.Time) {
+func MergeConditions(old, next []corev1.PodCondition, now time.Time) {
 	for i := range next {
 		next[i].LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 		for _, o := range old {
 			if o.Type == next[i].Type && o.Status == next[i].Status {
 				next[i].LastTransitionTime = o.LastTransitionTime
 			}
+		}
+	}
+}
+
+// The kubelet's limits of what containers say at their end, in bytes.
+const (
+	MaxMessage  = 4096  // of one container
+	maxMessages = 12288 // of all containers of a pod
+)
+
+// cut holds what the containers of a pod said to what they may say together.
+func cut(cs *corev1.ContainerStatus, containers int) {
+	most := min(MaxMessage, maxMessages/max(containers, 1))
+	for _, t := range []**corev1.ContainerStateTerminated{&cs.State.Terminated, &cs.LastTerminationState.Terminated} {
+		if *t != nil && (*t).Message != "" {
+			c := **t
+			c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), most)], "")
+			*t = &c
 		}
 	}
 }

@@ -1,14 +1,15 @@
-package agent
+package plan
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/podspec"
 )
 
 // CPUManagerPolicy says whether containers get processors of their own; the kubelet's --cpu-manager-policy.
@@ -32,13 +33,13 @@ func ParseCPUManagerPolicy(s string) (CPUManagerPolicy, error) {
 // LabelCPUs is the label that says which processors a container has for itself. As with devices it is the only record of it.
 const LabelCPUs = "flotilla.dev/cpus"
 
-// A cpuSet is a set of processors: whether each is in it, by number.
-type cpuSet []bool
+// A CPUSet is a set of processors: whether each is in it, by number.
+type CPUSet []bool
 
 const mostCPUs = 8192 // of Linux
 
-// cpusIn reads a list as the kernel and engines write it, such as 0-3,5.
-func cpusIn(list string) (set cpuSet) {
+// CPUsIn reads a list as the kernel and engines write it, such as 0-3,5.
+func CPUsIn(list string) (set CPUSet) {
 	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
 		from, to, many := strings.Cut(part, "-")
 		if !many {
@@ -57,17 +58,17 @@ func cpusIn(list string) (set cpuSet) {
 }
 
 //go:noinline
-func (s *cpuSet) put(n int) {
+func (s *CPUSet) put(n int) {
 	for len(*s) <= n {
 		*s = append(*s, false)
 	}
 	(*s)[n] = true
 }
 
-func (s cpuSet) has(n int) bool { return n < len(s) && s[n] }
+func (s CPUSet) has(n int) bool { return n < len(s) && s[n] }
 
 // String is the list of the numbers, one by one.
-func (s cpuSet) String() string {
+func (s CPUSet) String() string {
 	var list []string
 	for n, in := range s {
 		if in {
@@ -77,29 +78,23 @@ func (s cpuSet) String() string {
 	return strings.Join(list, ",")
 }
 
-// onlineCPUs are the processors of the device; empty where the kernel does not tell.
-func onlineCPUs(sysDir string) cpuSet {
-	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
-	return cpusIn(string(text))
-}
-
 // manages tells whether containers get processors by the static policy.
 func (f Facts) manages() bool {
 	return f.CPUManager == StaticCPUManager && f.Engine.CPUSet && len(f.CPUs) > 0
 }
 
 // freeCPUs are the processors that no container has for itself, or is about to, but for one.
-func (p *pass) freeCPUs(but Place) cpuSet {
+func (p *pass) freeCPUs(but Place) CPUSet {
 	set := slices.Clone(p.o.Node.CPUs)
 	take := func(list string) {
-		for n, taken := range cpusIn(list) {
+		for n, taken := range CPUsIn(list) {
 			if taken && n < len(set) {
 				set[n] = false
 			}
 		}
 	}
 	for _, in := range p.o.Containers {
-		if in.Place != but && isRunning(in) {
+		if in.Place != but && IsRunning(in) {
 			take(in.Labels[LabelCPUs])
 		}
 	}
@@ -127,25 +122,25 @@ func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus 
 			free[n], left = false, left-1
 		}
 	}
-	var had, near cpuSet // it had them before, or they are on its NUMA nodes
+	var had, near CPUSet // it had them before, or they are on its NUMA nodes
 	for _, in := range p.instances[at.Pod] {
 		if in.Place == at {
-			had = append(had, cpusIn(in.Labels[LabelCPUs])...)
+			had = append(had, CPUsIn(in.Labels[LabelCPUs])...)
 			break // the newest
 		}
 	}
 	for _, numa := range node.NUMA {
 		if slices.Contains(p.nearTo(at), numa.ID) {
-			for n, in := range cpusIn(numa.CPUs) {
+			for n, in := range CPUsIn(numa.CPUs) {
 				if in {
 					near.put(n)
 				}
 			}
 		}
 	}
-	var own cpuSet
+	var own CPUSet
 	left := want
-	for _, first := range []cpuSet{had, near, free} {
+	for _, first := range []CPUSet{had, near, free} {
 		for n := 0; n < len(free) && left > 0; n++ {
 			if free[n] && first.has(n) {
 				own.put(n)
@@ -181,4 +176,28 @@ func (p *pass) shared(at Place, id string) string {
 		}
 	}
 	return ""
+}
+
+// wholeCPUs is how many processors of a NUMA node a container takes for itself among those that take some: as with the
+// kubelet's static policy those of guaranteed pods that ask for whole ones.
+func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
+	cpu := c.Resources.Limits.Cpu()
+	if cpu.MilliValue()%1000 != 0 || podspec.QOSClass(pod) != corev1.PodQOSGuaranteed {
+		return 0
+	}
+	return cpu.Value()
+}
+
+// CPUsOf are the processors that a container stays on: those of its NUMA nodes, if it asks for whole ones. They are not
+// its own alone: whoever asks for none runs on all.
+func CPUsOf(s Step, nodes []hardware.NUMANode) string {
+	var cpus []string
+	if near := s.NUMA[s.Place.Container]; len(near) > 0 && wholeCPUs(s.Pod, s.Spec) > 0 {
+		for _, n := range nodes {
+			if slices.Contains(near, n.ID) && n.CPUs != "" {
+				cpus = append(cpus, n.CPUs)
+			}
+		}
+	}
+	return strings.Join(cpus, ",")
 }

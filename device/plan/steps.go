@@ -1,4 +1,8 @@
-package agent
+// Package plan decides what an agent does next. Steps compares what is desired of a device with what was observed on it
+// and says what to do; See takes in what the engine lists; Statuses says how the pods are. All of it is pure: no clock, no
+// disk, no network, so that every rule is a table row and a crash at any moment is only another state to start from.
+// Package agent takes the steps, and is the only one that changes an Observed.
+package plan
 
 import (
 	"maps"
@@ -155,7 +159,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 	case !r.Admitted:
 		return
 	}
-	if ended(phaseOf(pod, r, p.o.Node.Boot)) {
+	if IsFinal(phaseOf(pod, r, p.o.Node.Boot)) {
 		p.halt(pod, podspec.Grace(pod), "the pod has ended")
 		return
 	}
@@ -176,11 +180,11 @@ func (p *pass) pod(pod *corev1.Pod) {
 	p.debug(pod, r)
 	network := ""
 	if podspec.NeedsSandbox(pod) {
-		network = r.peek("").ID
+		network = r.Peek("").ID
 	}
 	for _, w := range want {
 		at := Place{pod.UID, w.Spec.Name}
-		if !p.free(at) || slices.Contains(stopping, w.Spec.Name) || !p.due(r.peek(w.Spec.Name)) {
+		if !p.free(at) || slices.Contains(stopping, w.Spec.Name) || !p.due(r.Peek(w.Spec.Name)) {
 			continue
 		}
 		devices, lacks := p.assign(at, w.Spec)
@@ -189,7 +193,7 @@ func (p *pass) pod(pod *corev1.Pod) {
 			lacks = few
 		}
 		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Network: network, Start: r.Start, Counts: r.Counts,
-			Attempt: nextAttempt(r.peek(w.Spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive, NUMA: r.NUMA})
+			Attempt: nextAttempt(r.Peek(w.Spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive, NUMA: r.NUMA})
 	}
 	p.updates(pod, r, stopping)
 	p.starts(pod, r)
@@ -237,20 +241,20 @@ func (p *pass) started(r *Record) bool {
 // container cannot move to another network. What has ended for good stays, with the
 // network that it had, and whose processes it saw: nothing else would tell that it is not to run again.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) bool {
-	box := r.peek("")
+	box := r.Peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
 		return true
 	}
-	if len(want) == 0 && !running(r) {
+	if len(want) == 0 && !HasRunning(r) {
 		return true // nothing needs it any more
 	}
-	if box.ID == "" && podspec.HasOneContainer(pod) && !podspec.SharesProcesses(pod) && running(r) {
+	if box.ID == "" && podspec.HasOneContainer(pod) && !podspec.SharesProcesses(pod) && HasRunning(r) {
 		return true // an earlier version has started it without: it is not restarted for the sake of a variable
 	}
 	others, spent := 0, spent(pod, r)
 	for _, in := range p.instances[pod.UID] {
 		if in.Place.Container == "" || in.State == engine.Exited && slices.Contains(spent, in.ID) ||
-			(in.State == engine.Exited || in.State == engine.Dead) && sharedBy(p.instances[pod.UID], in) {
+			(in.State == engine.Exited || in.State == engine.Dead) && IsShared(p.instances[pod.UID], in) {
 			continue
 		}
 		others++
@@ -272,14 +276,15 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) boo
 // spent lists the ids of the app containers of a pod that have ended and are not started again, and of the ephemeral ones.
 func spent(pod *corev1.Pod, r *Record) (ids []string) {
 	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
-		if c := r.peek(w.Spec.Name); c.ID != "" && c.Ended != nil && (w.Kind == podspec.KindEphemeral || w.Kind == podspec.KindApp && !restarts(pod, w, c)) {
+		if c := r.Peek(w.Spec.Name); c.ID != "" && c.Ended != nil && (w.Kind == podspec.KindEphemeral || w.Kind == podspec.KindApp && !restarts(pod, w, c)) {
 			ids = append(ids, c.ID)
 		}
 	}
 	return ids
 }
 
-func running(r *Record) bool {
+// HasRunning tells whether a container of a pod runs, beside its sandbox.
+func HasRunning(r *Record) bool {
 	for name, c := range r.Container {
 		if name != "" && c.Running() {
 			return true

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"encoding/json"
@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"slices"
 	"sort"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -322,7 +321,7 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 			var has []hardware.Device
 			for _, in := range p.instances[pod.UID] {
 				if in.Place == at {
-					has = given(in)
+					has = DevicesOf(in)
 					break // the newest
 				}
 			}
@@ -383,34 +382,10 @@ func isNear(d hardware.Device, nodes []int) bool {
 	return d.NUMA == nil || nodes == nil || slices.Contains(nodes, *d.NUMA)
 }
 
-// wholeCPUs is how many processors of a NUMA node a container takes for itself among those that take some: as with the
-// kubelet's static policy those of guaranteed pods that ask for whole ones.
-func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
-	cpu := c.Resources.Limits.Cpu()
-	if cpu.MilliValue()%1000 != 0 || podspec.QOSClass(pod) != corev1.PodQOSGuaranteed {
-		return 0
-	}
-	return cpu.Value()
-}
-
 // numaOf are the NUMA nodes that an instance's label names.
 func numaOf(in Instance) (numa map[string][]int) {
 	if json.Unmarshal([]byte(in.Labels[LabelNUMA]), &numa) != nil {
 		return nil
 	}
 	return numa
-}
-
-// cpusOf are the processors that a container stays on: those of its NUMA nodes, if it asks for whole ones. They are not
-// its own alone: whoever asks for none runs on all.
-func cpusOf(s Step, nodes []hardware.NUMANode) string {
-	var cpus []string
-	if near := s.NUMA[s.Place.Container]; len(near) > 0 && wholeCPUs(s.Pod, s.Spec) > 0 {
-		for _, n := range nodes {
-			if slices.Contains(near, n.ID) && n.CPUs != "" {
-				cpus = append(cpus, n.CPUs)
-			}
-		}
-	}
-	return strings.Join(cpus, ",")
 }

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"cmp"
@@ -9,17 +9,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/agent/pause"
 	"flotilla.dev/device/engine"
+	"flotilla.dev/device/pause"
 	"flotilla.dev/device/podspec"
 )
 
 // containerName is unique on the device and tells a person what it is.
 func containerName(s Step) string {
-	return nameOf(s.Place.Container, s.Pod.Name, s.Pod.Namespace, string(s.Pod.UID), strconv.Itoa(s.Attempt))
+	return NameOf(s.Place.Container, s.Pod.Name, s.Pod.Namespace, string(s.Pod.UID), strconv.Itoa(s.Attempt))
 }
 
-func nameOf(container, pod, namespace, uid, attempt string) string {
+// NameOf is the name of a container in the engine; of a sandbox, where it has none in its pod.
+func NameOf(container, pod, namespace, uid, attempt string) string {
 	return fmt.Sprintf("flotilla_%s_%s_%s_%s_%s", cmp.Or(container, "POD"), pod, namespace, uid, attempt)
 }
 
@@ -86,10 +87,10 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 	}
 }
 
-// sandboxSpec is the container that holds the network of a pod. It is made of the
+// SandboxSpec is the container that holds the network of a pod. It is made of the
 // image of the pod's first container, which the pod needs anyway, and runs nothing of
 // it: only a few hundred bytes of our own (see pause.go) that wait for the end.
-func sandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
+func SandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	spec := engine.Spec{
 		Name: containerName(s), Image: podspec.Containers(s.Pod)[0].Spec.Image, Labels: labels(s, node),
 		Entrypoint: []string{pause.Target}, Args: []string{}, User: "65535:65535", WorkingDir: "/",
@@ -100,9 +101,9 @@ func sandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	return spec
 }
 
-// containerSpec is a container as its pod wants it. Mounts are added by the caller,
+// ContainerSpec is a container as its pod wants it. Mounts are added by the caller,
 // for they must exist on the disk.
-func containerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engine.Spec, error) {
+func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engine.Spec, error) {
 	c := s.Spec
 	env, values, err := src.Environment(c)
 	if err != nil {
@@ -155,7 +156,7 @@ func containerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engi
 			}
 		}
 	}
-	sized := size(s.Pod, c, node)
+	sized := SizeOf(s.Pod, c, node)
 	spec.MemoryBytes, spec.SwapBytes, spec.MilliCPU, spec.CPUShares = sized.MemoryBytes, sized.SwapBytes, sized.MilliCPU, sized.CPUShares
 	spec.OOMScoreAdj = oomScore(s.Pod, c, node.Allocatable.Memory().Value())
 	return spec, nil
@@ -177,9 +178,9 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	return int(min(max(adj, 3), 999))
 }
 
-// asksImage tells whether only a container's image says as whom it runs, and that
+// AsksImage tells whether only a container's image says as whom it runs, and that
 // matters: it must not be root, or gets another group.
-func asksImage(pod *corev1.Pod, c *corev1.Container) bool {
+func AsksImage(pod *corev1.Pod, c *corev1.Container) bool {
 	user, group, nonRoot := runAs(pod.Spec.SecurityContext, c.SecurityContext)
 	return user == nil && (podspec.IsTrue(nonRoot) || group != nil)
 }

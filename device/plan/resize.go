@@ -1,7 +1,6 @@
-package agent
+package plan
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -29,21 +28,15 @@ import (
 // What was granted while the hub asks for something else stands in the pod's status in the stored desired state: it is
 // stored with what is asked in one write, and an agent that does not know of it goes by the spec.
 
-const (
-	resizeStarted   = "ResizeStarted"
-	resizeCompleted = "ResizeCompleted"
-	retryResize     = time.Minute // after an engine did not do it
-)
-
-// A refusal is what a container could not be held to.
-type refusal struct {
-	limits engine.Limits
-	until  time.Time
-	why    string
+// A Refusal is what a container could not be held to.
+type Refusal struct {
+	Limits engine.Limits
+	Until  time.Time
+	Why    string
 }
 
-// keepGrants returns a desired state whose pods keep what the device has granted them, by the one before.
-func keepGrants(was, d wire.Desired) wire.Desired {
+// KeepGrants returns a desired state whose pods keep what the device has granted them, by the one before.
+func KeepGrants(was, d wire.Desired) wire.Desired {
 	before := make(map[types.UID]*corev1.Pod, len(was.Pods))
 	for i := range was.Pods {
 		before[was.Pods[i].UID] = &was.Pods[i]
@@ -53,7 +46,7 @@ func keepGrants(was, d wire.Desired) wire.Desired {
 		pod := &d.Pods[i]
 		pod.Status.ContainerStatuses = nil
 		old := before[pod.UID]
-		if old == nil || ended(pod.Status.Phase) {
+		if old == nil || IsFinal(pod.Status.Phase) {
 			continue
 		}
 		old = granted(old)
@@ -88,8 +81,8 @@ func granted(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// split tells what the device runs from what it is asked for beyond that, by pod.
-func split(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.Pod) {
+// SplitGrants tells what the device runs from what it is asked for beyond that, by pod.
+func SplitGrants(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.Pod) {
 	asked = map[types.UID]*corev1.Pod{}
 	run = d
 	run.Pods = slices.Clone(d.Pods)
@@ -163,58 +156,8 @@ func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict
 	return nil
 }
 
-// grant remembers that a pod is to have what it asks for, before anything is done about it. Where it cannot, the pod
-// goes on asking.
-func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
-	l := &a.loop
-	if l.granting || now.Before(l.grantAt) {
-		return
-	}
-	l.granting = true
-	hub, generation := l.desired.Hub, l.desired.Generation
-	a.work.Go(func() {
-		done, err := a.rememberGrant(pod.UID, hub, generation)
-		a.post(func() {
-			l.granting, l.grantAt = false, time.Time{}
-			if a.trouble("what a pod is granted could not be remembered, so that it is not", err, "pod", pod.UID); err != nil {
-				l.grantAt = time.Now().Add(maxIdle)
-			}
-			if done {
-				a.takeGrant(pod)
-			}
-		})
-	})
-}
-
-// rememberGrant stores that a pod of a desired state has what it asks for; false: that is no longer what the hub wants.
-func (a *Agent) rememberGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
-	a.storing.Lock()
-	defer a.storing.Unlock()
-	d, _ := a.c.Memory.Desired()
-	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == uid })
-	if i < 0 || d.Hub != hub || d.Generation != generation {
-		return false, nil // another desired state is on its way to the loop
-	}
-	d.Pods = slices.Clone(d.Pods)
-	d.Pods[i].Status.ContainerStatuses = nil
-	err = a.c.Memory.SetDesired(d)
-	return err == nil, err
-}
-
-// takeGrant takes in that a pod has what it asked for, unless the loop goes by another desired state meanwhile, which has it too.
-func (a *Agent) takeGrant(pod *corev1.Pod) {
-	l := &a.loop
-	if d, _ := a.c.Memory.Desired(); d.Hub == l.desired.Hub && d.Generation == l.desired.Generation {
-		l.desired, l.o.Asked = split(d)
-	}
-	if r := l.o.Pods[pod.UID]; r != nil {
-		r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may tell containers what they have
-	}
-	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", sizes(pod))
-}
-
-// sizes says what the containers of a pod have.
-func sizes(pod *corev1.Pod) string {
+// DescribeSizes says what the containers of a pod have.
+func DescribeSizes(pod *corev1.Pod) string {
 	var all []string
 	for _, w := range podspec.Containers(pod) {
 		r := w.Spec.Resources
@@ -223,8 +166,8 @@ func sizes(pod *corev1.Pod) string {
 	return strings.Join(all, ", ") + " (requests/limits)"
 }
 
-// size is what a container's resources mean to the engine.
-func size(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
+// SizeOf is what a container's resources mean to the engine.
+func SizeOf(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 	limits, requests := c.Resources.Limits, c.Resources.Requests
 	s.MemoryBytes, s.MilliCPU = limits.Memory().Value(), limits.Cpu().MilliValue()
 	cpu := requests.Cpu().MilliValue()
@@ -239,7 +182,7 @@ func size(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 // short tells whether a container that runs is held to something else than its pod says. What the pod does not limit
 // does not count: nothing is ever taken away.
 func short(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) (want engine.Limits, differs bool) {
-	want = engine.LimitsOf(size(pod, w.Spec, node), node.Engine)
+	want = engine.LimitsOf(SizeOf(pod, w.Spec, node), node.Engine)
 	has := c.Limits
 	for _, v := range [][2]int64{{want.Memory, has.Memory}, {want.MemorySwap, has.MemorySwap}, {want.CPUQuota, has.CPUQuota}, {want.CPUShares, has.CPUShares}} {
 		differs = differs || v[0] != 0 && v[0] != v[1]
@@ -247,9 +190,9 @@ func short(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts)
 	return want, differs && c.Running()
 }
 
-// doubt is for what an agent finds when it starts: Podman tells of the limits that a container was made with, whatever it
+// Doubt is for what an agent finds when it starts: Podman tells of the limits that a container was made with, whatever it
 // was told since. Those of pods that have changed since are told once more.
-func (o *Observed) doubt() {
+func (o *Observed) Doubt() {
 	for _, r := range o.Pods {
 		for _, c := range r.Container {
 			c.Unsure = o.Node.Engine.Name == "podman"
@@ -260,7 +203,7 @@ func (o *Observed) doubt() {
 // updates holds running containers to what their pod was granted.
 func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
 	for _, w := range podspec.Containers(pod) {
-		c, at := r.peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
+		c, at := r.Peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
 		want, differs := short(pod, w, c, p.o.Node)
 		has := c.Limits
 		if cpus := p.shared(at, c.ID); cpus != "" && c.Running() {
@@ -271,72 +214,24 @@ func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
 		}
 		switch {
 		case !differs || !p.free(at) || slices.Contains(stopping, w.Spec.Name):
-		case c.Refused != nil && c.Refused.limits == want && p.now.Before(c.Refused.until):
-			p.at(c.Refused.until)
+		case c.Refused != nil && c.Refused.Limits == want && p.now.Before(c.Refused.Until):
+			p.at(c.Refused.Until)
 		default:
 			p.step(Step{Action: Update, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, Has: has, Limits: want})
 		}
 	}
 }
 
-// update has the engine hold a container to what its pod was granted. A memory limit below what is used is none that the
-// kernel keeps without killing somebody.
-func (j job) update(ctx context.Context) error {
-	s := j.step
-	most := s.Spec.Resources.Limits.Memory().Value()
-	if most > 0 && (s.Has.Memory == 0 || s.Limits.Memory < s.Has.Memory) {
-		used, err := j.engine.Usage(ctx, s.ID)
-		if err != nil {
-			return err
-		}
-		if used.MemoryBytes >= uint64(most) {
-			return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", s.Spec.Name, most, used.MemoryBytes)
-		}
-	}
-	to := size(s.Pod, s.Spec, j.node)
-	to.CPUs = s.Limits.CPUs
-	return j.engine.Update(ctx, s.ID, to)
-}
-
-// updated takes in how that went.
-func (a *Agent) updated(s Step, err error, now time.Time) {
-	c := a.loop.o.record(s.Place.Pod).container(s.Place.Container)
-	switch {
-	case c.ID != s.ID:
-	case err == nil:
-		c.Limits, c.Unsure, c.Refused = s.Limits, false, nil
-	default:
-		if c.Refused == nil || c.Refused.why != err.Error() {
-			a.event(corev1.EventTypeWarning, "ResizeError", s.Pod, s.Place.Container, "Pod resize error: %v", err)
-		}
-		c.Refused = &refusal{s.Limits, now.Add(retryResize), err.Error()}
-	}
-}
-
-// tellResized says of pods that have what they were granted.
-func (a *Agent) tellResized() {
-	l := &a.loop
-	for i := range l.desired.Pods {
-		pod := &l.desired.Pods[i]
-		if r := l.o.Pods[pod.UID]; r != nil && r.Resizing {
-			if busy, _ := behind(pod, r, l.o.Node); !busy {
-				r.Resizing = false
-				a.event(corev1.EventTypeNormal, resizeCompleted, pod, "", "Pod resize completed: %s", sizes(pod))
-			}
-		}
-	}
-}
-
-// behind tells whether a container still has something else than its pod was granted, and why.
-func behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
+// Behind tells whether a container still has something else than its pod was granted, and why.
+func Behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
+		c := r.Peek(w.Spec.Name)
 		want, differs := short(pod, w, c, node)
 		if c.Refused != nil {
-			want.CPUs = c.Refused.limits.CPUs
+			want.CPUs = c.Refused.Limits.CPUs
 		}
-		if differs && c.Refused != nil && c.Refused.limits == want {
-			why = c.Refused.why
+		if differs && c.Refused != nil && c.Refused.Limits == want {
+			why = c.Refused.Why
 		}
 		busy = busy || differs || resized(c.Hash, w.Spec)
 	}
@@ -348,7 +243,7 @@ func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.Pod
 	if v := r.Pending; v != nil && o.Asked[pod.UID] != nil {
 		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: v.Reason, Message: v.Message})
 	}
-	if busy, why := behind(pod, r, o.Node); busy {
+	if busy, why := Behind(pod, r, o.Node); busy {
 		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Message: why}
 		if why != "" {
 			c.Reason = corev1.PodReasonError

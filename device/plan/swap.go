@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"fmt"
@@ -58,8 +58,8 @@ func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Fac
 	spec.SwapBytes = swapOf(pod, c, node)
 }
 
-// swapCondition says whether containers are held to their swap; false where there is none, or nobody knows yet.
-func swapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
+// SwapCondition says whether containers are held to their swap; false where there is none, or nobody knows yet.
+func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 	c := corev1.NodeCondition{Type: fleet.ConditionSwapLimits, Status: corev1.ConditionFalse}
 	if node.Swap <= 0 || info.Name == "" {
 		return c, false

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"fmt"
@@ -13,13 +13,15 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
+const podGrace = time.Second // least, of a pod that ends: its preStop hooks have that
+
 // replace stops the containers that run but should not run as they are: their
 // definition has changed, a probe has condemned them, a device of theirs has come
 // back elsewhere, or their network is not the pod's any more. It returns their names.
 func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	var names []string
 	for _, w := range podspec.Containers(pod) {
-		c := r.peek(w.Spec.Name)
+		c := r.Peek(w.Spec.Name)
 		why := c.Kill
 		switch hash := specHash(w.Spec); {
 		case !c.Running() || c.Hash == hash || strings.HasPrefix(hash, c.Hash+"-"): // see resized
@@ -73,7 +75,7 @@ func (p *pass) tidy(pod *corev1.Pod) {
 		case n == 1:
 		case in.State == engine.Running || in.State == engine.Paused:
 			if !slices.ContainsFunc(p.instances[pod.UID], func(other Instance) bool {
-				return (other.State == engine.Running || other.State == engine.Paused) && sharedBy([]Instance{other}, in)
+				return (other.State == engine.Running || other.State == engine.Paused) && IsShared([]Instance{other}, in)
 			}) {
 				p.stop(in, pod, podspec.Find(pod, at.Container), podspec.Grace(pod), "an older instance of the container runs beside it")
 			}
@@ -128,7 +130,7 @@ func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
 	if in.State == engine.Running || in.State == engine.Paused {
 		p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.before(in, pod)...)
-	} else if p.free(in.Place) && !sharedBy(p.instances[in.Place.Pod], in) {
+	} else if p.free(in.Place) && !IsShared(p.instances[in.Place.Pod], in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
 		p.busy[in.Place] = Doing{Since: p.now}
 	}
@@ -142,7 +144,7 @@ func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace 
 	}
 	ip := in.IP
 	if pod != nil && ip == "" {
-		ip = podIP(pod, p.o.Pods[pod.UID], p.o.Node)
+		ip = PodIP(pod, p.o.Pods[pod.UID], p.o.Node)
 	}
 	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace, Why: why, After: after}
 	p.step(s)
@@ -156,6 +158,83 @@ func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	for _, b := range p.o.Busy {
 		if b.Step.Place.Pod == uid && (b.Step.Action == Run || b.Step.Action == Hook) {
 			p.step(Step{Action: Cancel, Place: b.Step.Place, Pod: pod, Kind: b.Step.Kind})
+		}
+	}
+}
+
+// before lists the running containers of a pod that end before one of its sidecars: those that
+// are none, and the sidecars that come after it. Of a pod that is no longer known the labels tell
+// as much as they can.
+func (p *pass) before(in Instance, pod *corev1.Pod) (ids []string) {
+	if in.Kind != podspec.KindInit {
+		return nil
+	}
+	last := map[string]bool{}
+	if pod != nil {
+		i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == in.Place.Container })
+		if i < 0 || !podspec.IsSidecar(podspec.Container{Spec: &pod.Spec.InitContainers[i], Kind: podspec.KindInit}) {
+			return nil
+		}
+		for j := range pod.Spec.InitContainers[i+1:] {
+			if w := (podspec.Container{Spec: &pod.Spec.InitContainers[i+1+j], Kind: podspec.KindInit}); podspec.IsSidecar(w) {
+				last[w.Spec.Name] = true
+			}
+		}
+	}
+	for _, other := range p.instances[in.Place.Pod] {
+		if (other.State == engine.Running || other.State == engine.Paused) && (other.Kind == podspec.KindApp || last[other.Place.Container]) {
+			ids = append(ids, other.ID)
+		}
+	}
+	return ids
+}
+
+// A PodShutdown is the end of the pods before the device goes down, in two parts as with the kubelet: until Regular the
+// pods end, then those that the system needs, until Critical. Pods that are always restarted come back after the boot, the
+// others have Failed.
+type PodShutdown struct{ Regular, Critical time.Time }
+
+const (
+	nodeShutdown    = "Terminated"
+	shutdownMessage = "Pod was terminated in response to imminent node shutdown."
+)
+
+// IsRunning tells whether an instance runs, or is paused.
+func IsRunning(in Instance) bool { return in.State == engine.Running || in.State == engine.Paused }
+
+// shutDown stops a pod because the device goes down.
+func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
+	until := p.o.Shutdown.Regular
+	if podspec.Priority(pod) >= podspec.SystemCritical {
+		if p.regularRun && p.now.Before(until) {
+			p.at(until)
+			return
+		}
+		until = p.o.Shutdown.Critical
+	}
+	if r.Verdict == nil && r.Final == nil && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && !IsFinal(phaseOf(pod, r, p.o.Node.Boot)) {
+		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{nodeShutdown, shutdownMessage}})
+	}
+	p.halt(pod, max(min(podspec.Grace(pod), until.Sub(p.now)), 0), "the device is shutting down")
+}
+
+// regularRuns tells whether a pod runs that the system can do without.
+func (p *pass) regularRuns(pods []corev1.Pod) bool {
+	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
+		return podspec.Priority(&pod) < podspec.SystemCritical && slices.ContainsFunc(p.instances[pod.UID], IsRunning)
+	})
+}
+
+// leftovers tries again to remove what the engine refused to remove.
+func (p *pass) leftovers() {
+	for _, l := range p.o.Leftovers {
+		switch {
+		case !p.free(l.Place):
+		case l.RetryAt.After(p.now):
+			p.at(l.RetryAt)
+		default:
+			p.step(Step{Action: Remove, Place: l.Place, Pod: l.Pod, Kind: l.Kind, ID: l.ID, Attempt: l.Attempt, Why: "the engine refused to remove it before"})
+			p.busy[l.Place] = Doing{Since: p.now}
 		}
 	}
 }

@@ -1,10 +1,7 @@
-package agent
+package plan
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,31 +18,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The files that decide import nothing that acts and ask no clock.
-func TestDecidingIsPure(t *testing.T) {
-	acts := []string{"context", "database/sql", "log/slog", "math/rand/v2", "net", "net/http", "os", "sync", "sync/atomic", "syscall"}
-	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
-	for _, name := range []string{"step.go", "steps.go", "stop.go", "shape.go", "record.go", "probing.go", "admit.go", "devices.go", "policy.go", "podstatus.go", "spec.go", "swap.go", "topology.go"} {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, spec := range f.Imports {
-			if imp, _ := strconv.Unquote(spec.Path.Value); slices.Contains(acts, imp) {
-				t.Errorf("%s imports %s", name, imp)
-			}
-		}
-		for n := range ast.Preorder(f) {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clock, sel.Sel.Name) {
-					t.Errorf("%s calls time.%s", name, sel.Sel.Name)
-				}
-			}
-		}
-	}
-}
-
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // A world is an engine reduced to what Steps can see of it. Steps are taken at once.
 type world struct {
@@ -59,7 +32,7 @@ type world struct {
 }
 
 func newWorld(pods ...corev1.Pod) *world {
-	w := &world{now: epoch, foreign: map[string]bool{}}
+	w := &world{now: Epoch, foreign: map[string]bool{}}
 	w.o.Node = Facts{Name: "pi-1", StateDir: "state", Boot: "boot-1", HostIP: "192.0.2.7", Generation: 1, Allocatable: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"),
 		corev1.ResourceEphemeralStorage: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
@@ -87,7 +60,7 @@ func sentences(steps []Step) []string {
 
 // take takes one step.
 func (w *world) take(t testing.TB, s Step) {
-	r := w.o.record(s.Place.Pod)
+	r := w.o.RecordOf(s.Place.Pod)
 	at := slices.IndexFunc(w.containers, func(c engine.Container) bool { return c.ID == s.ID })
 	if (s.Action == Stop || s.Action == Remove) && w.foreign[s.ID] {
 		t.Fatalf("%s touches a container that is not the agent's own", s)
@@ -99,7 +72,7 @@ func (w *world) take(t testing.TB, s Step) {
 		r.Verdict = &s.Verdict
 	case Run:
 		for _, c := range w.containers {
-			if in, ok := ours(c, w.o.Node); ok && in.Place == s.Place && c.State == engine.Running {
+			if in, ok := InstanceOf(c, w.o.Node); ok && in.Place == s.Place && c.State == engine.Running {
 				t.Fatalf("%s although an instance of it runs", s)
 			}
 		}
@@ -108,7 +81,7 @@ func (w *world) take(t testing.TB, s Step) {
 		c := engine.Container{ID: fmt.Sprint("id", w.made), Name: containerName(s), Labels: labels(s, w.o.Node), State: engine.Running,
 			Created: w.now, StartedAt: w.now, IP: "10.0.0.1"}
 		if s.Spec != nil {
-			c.Limits = engine.LimitsOf(size(s.Pod, s.Spec, w.o.Node), w.o.Node.Engine)
+			c.Limits = engine.LimitsOf(SizeOf(s.Pod, s.Spec, w.o.Node), w.o.Node.Engine)
 		}
 		if s.Network != "" && !slices.ContainsFunc(w.containers, func(c engine.Container) bool { return c.ID == s.Network && c.State == engine.Running }) {
 			t.Fatalf("%s joins a network that is not there", s)
@@ -139,9 +112,9 @@ func (w *world) take(t testing.TB, s Step) {
 	case Defer:
 		r.Pending = &s.Verdict
 	case Update:
-		w.containers[at].Limits, r.container(s.Place.Container).Limits = s.Limits, s.Limits
+		w.containers[at].Limits, r.ContainerOf(s.Place.Container).Limits = s.Limits, s.Limits
 	case Probe:
-		r.container(s.Place.Container).Probed(s, nil, w.now)
+		r.ContainerOf(s.Place.Container).Probed(s, nil, w.now)
 	}
 }
 
@@ -169,8 +142,8 @@ func (w *world) settle(t testing.TB) {
 // note notes the pods that are being deleted and have ended, so that they can be removed.
 func (w *world) note() (noted bool) {
 	for i := range w.d.Pods {
-		if p, r := &w.d.Pods[i], w.o.Pods[w.d.Pods[i].UID]; p.DeletionTimestamp != nil && r != nil && w.o.finished(p, r) {
-			st := podStatus(p, r, &w.o, "engine", w.now)
+		if p, r := &w.d.Pods[i], w.o.Pods[w.d.Pods[i].UID]; p.DeletionTimestamp != nil && r != nil && w.o.Finished(p, r) {
+			st := PodStatus(p, r, &w.o, "engine", w.now)
 			r.Final, noted = &st, true
 		}
 	}
@@ -193,7 +166,7 @@ func withInit(p corev1.Pod, names ...string) corev1.Pod {
 	return p
 }
 
-func with(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
+func With(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
 
 // The rules of Steps, one by one: in a settled world something changes, and this is
 // the first thing that is to be done about it.
@@ -231,24 +204,24 @@ func TestSteps(t *testing.T) {
 		{"a new pod is admitted first", nil, set(one), []string{"admit default/one"}},
 		{"a container that has ended is started again", []corev1.Pod{one}, end("c0", 1), []string{"run default/one container c0, attempt 1"}},
 		{"only the container that has ended is started again", []corev1.Pod{two}, end("c1", 0), []string{"run default/two container c1, attempt 1"}},
-		{"a job that has ended well is left alone", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 0), []string{}},
-		{"a job that has failed is tried again", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 1),
+		{"a job that has ended well is left alone", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 0), []string{}},
+		{"a job that has failed is tried again", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 1),
 			[]string{"run default/one container c0, attempt 1"}},
-		{"a pod that never restarts is left as it has ended", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
-		{"when every container has ended for good, the network goes too", []corev1.Pod{with(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
+		{"a pod that never restarts is left as it has ended", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
+		{"when every container has ended for good, the network goes too", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
 			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two sandbox within 30s: the pod has ended"}},
 		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(leaving(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
 		{"the network of a pod is stopped after what uses it", []corev1.Pod{two}, set(leaving(two, 7)),
 			[]string{"stop default/two container c0 within 7s: the pod is being deleted", "stop default/two container c1 within 7s: the pod is being deleted"}},
 		{"a pod that was deleted before it started leaves nothing", nil, set(leaving(one, 7)), []string{"clean default/one"}},
-		{"what is no longer desired is stopped with the grace that its labels remember", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
+		{"what is no longer desired is stopped with the grace that its labels remember", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
 			[]string{"stop uid-one container c0 within 9s: the pod is no longer desired on this node"}},
-		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(with(one, func(p *corev1.Pod) {
+		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(With(one, func(p *corev1.Pod) {
 			p.Spec.Containers = slices.Clone(p.Spec.Containers)
 			p.Spec.Containers[0].Image = "newer"
 		})),
 			[]string{"stop default/one container c0 within 30s: Container c0 definition changed, will be restarted"}},
-		{"a pod past its deadline is ended", []corev1.Pod{with(one, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = seconds(60) })}, func(w *world) { w.now = w.now.Add(time.Minute) },
+		{"a pod past its deadline is ended", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = seconds(60) })}, func(w *world) { w.now = w.now.Add(time.Minute) },
 			[]string{"reject default/one: DeadlineExceeded: Pod was active on the node longer than the specified deadline"}},
 		{"when a pod's network has died, everything in it goes first", []corev1.Pod{two}, func(w *world) {
 			for i := range w.containers {
@@ -279,7 +252,7 @@ func TestSteps(t *testing.T) {
 			old := w.containers[0]
 			old.ID, old.Labels = "old", maps.Clone(old.Labels)
 			w.containers[0].Labels[LabelRestarts] = "1"
-			w.containers[0].Name = nameOf("", "two", "default", "uid-two", "1")
+			w.containers[0].Name = NameOf("", "two", "default", "uid-two", "1")
 			w.containers = append(w.containers, old)
 		}, []string{"stop default/two sandbox within 30s: an older instance of the container runs beside it"}},
 		{"an older network that somebody uses stays", []corev1.Pod{two}, func(w *world) {
@@ -287,11 +260,11 @@ func TestSteps(t *testing.T) {
 				box := w.containers[0]
 				box.ID, box.Labels = id, maps.Clone(box.Labels)
 				box.Labels[LabelRestarts] = strconv.Itoa(len(id)) // older than 9
-				box.Name = nameOf("", "two", "default", "uid-two", box.Labels[LabelRestarts])
+				box.Name = NameOf("", "two", "default", "uid-two", box.Labels[LabelRestarts])
 				w.containers = append(w.containers, box)
 			}
 			w.containers[0].Labels = maps.Clone(w.containers[0].Labels)
-			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9", nameOf("", "two", "default", "uid-two", "9")
+			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9", NameOf("", "two", "default", "uid-two", "9")
 			w.containers[1].Labels[LabelShares], w.containers[2].Labels[LabelShares] = "old", "older"
 		}, []string{}},
 		{"what runs in a network that the pod has no more is restarted", []corev1.Pod{two}, cut(time.Second, "net:[2]"), []string{
@@ -299,14 +272,14 @@ func TestSteps(t *testing.T) {
 		{"a program that has gone to another network by itself is not", []corev1.Pod{two}, cut(0, "net:[2]"), []string{}},
 		{"nor is one whose network cannot be seen", []corev1.Pod{two}, cut(time.Second, ""), []string{}},
 		{"nor is one that started before the clock was set", []corev1.Pod{two}, cut(time.Second, "net:[1]"), []string{}},
-		{"nor is a job, which would count as done", []corev1.Pod{with(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
+		{"nor is a job, which would count as done", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
 		{"a step in flight is not taken twice", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{}},
 		{"a pull for a pod that has to go is given up", nil, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 7)}
-			w.o.record("uid-one").Admitted = true
+			w.o.RecordOf("uid-one").Admitted = true
 			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{"cancel default/one container c0"}},
 		{"a shorter grace is told to the engine", []corev1.Pod{one}, func(w *world) {
@@ -347,7 +320,7 @@ func TestInitContainersRunOneAfterTheOther(t *testing.T) {
 
 func TestAnInitContainerThatFailsHoldsUpThePod(t *testing.T) {
 	for policy, phase := range map[corev1.RestartPolicy]corev1.PodPhase{corev1.RestartPolicyNever: corev1.PodFailed, corev1.RestartPolicyAlways: corev1.PodPending} {
-		w := newWorld(with(withInit(makePod("p", "wait"), "first"), func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
+		w := newWorld(With(withInit(makePod("p", "wait"), "first"), func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
 		w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 1, name == "first" }
 		w.settle(t)
 		if got := Statuses(w.d, &w.o, "docker", w.now)[0].Status.Phase; got != phase {
@@ -436,7 +409,7 @@ func FuzzSteps(f *testing.F) {
 			r := w.o.Pods[p.UID]
 			if p.DeletionTimestamp == nil && phaseOf(&p, r, w.o.Node.Boot) == corev1.PodRunning {
 				for i := range p.Spec.Containers {
-					c := r.peek(p.Spec.Containers[i].Name)
+					c := r.Peek(p.Spec.Containers[i].Name)
 					if p.Spec.RestartPolicy == corev1.RestartPolicyAlways || c.Ended == nil || c.Ended.ExitCode != 0 {
 						want = append(want, p.Name+"/"+p.Spec.Containers[i].Name)
 					}
@@ -488,7 +461,7 @@ func TestAfterARebootInitContainersRunAgainFirst(t *testing.T) {
 // The clock of the engine may jump by years: back-offs are counted on the agent's.
 func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	c := &ContainerRecord{Attempt: -1}
-	now := epoch
+	now := Epoch
 	crash := func(id string, ran time.Duration) time.Duration {
 		c.see(Instance{Container: engine.Container{ID: id, State: engine.Running, StartedAt: now.AddDate(30, 0, 0)}}, now)
 		now = now.Add(ran)

@@ -1,4 +1,4 @@
-package agent
+package plan
 
 import (
 	"cmp"
@@ -34,8 +34,8 @@ func asked(c *corev1.Container) map[corev1.ResourceName]int64 {
 	return out
 }
 
-// given is which devices an instance has been given.
-func given(in Instance) (list []hardware.Device) {
+// DevicesOf is which devices an instance has been given.
+func DevicesOf(in Instance) (list []hardware.Device) {
 	if json.Unmarshal([]byte(in.Labels[LabelDevices]), &list) != nil {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 				}
 			}
 			for _, in := range p.o.Containers {
-				devices := given(in)
+				devices := DevicesOf(in)
 				switch own := in.Place == at; {
 				case !own && (in.State == engine.Running || in.State == engine.Paused):
 					hold(devices)
@@ -158,7 +158,7 @@ func (f Facts) now(d hardware.Device) (hardware.Device, bool) {
 
 // moved says of a running container which of its devices has come back elsewhere than where the container has it.
 func (p *pass) moved(in Instance) string {
-	for _, d := range given(in) {
+	for _, d := range DevicesOf(in) {
 		if now, ok := p.o.Node.now(d); ok && !slices.Equal(now.Nodes, d.Nodes) {
 			return fmt.Sprintf("%s is %s now and no longer %s", d.ID, strings.Join(now.Nodes, " "), strings.Join(d.Nodes, " "))
 		}
@@ -172,7 +172,7 @@ func unplugged(pod *corev1.Pod, o *Observed) (lost []string) {
 		if in.Place.Pod != pod.UID || in.State != engine.Running && in.State != engine.Paused {
 			continue
 		}
-		for _, d := range given(in) {
+		for _, d := range DevicesOf(in) {
 			if _, ok := o.Node.now(d); !ok {
 				lost = append(lost, fmt.Sprintf("%s/%s (%s) of container %s", fleet.Group, d.Resource, d.ID, in.Place.Container))
 			}

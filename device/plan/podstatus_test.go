@@ -1,0 +1,91 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/podspec"
+	"flotilla.dev/shared/wire"
+)
+
+// What is asked for and neither granted nor refused yet is of a generation that the status does
+// not tell of: whoever waits for it would take the pod for resized.
+func TestWhatIsOnlyAskedForIsNotObserved(t *testing.T) {
+	was, now := makePod("p", "wait"), makePod("p", "wait")
+	was.Generation, now.Generation = 1, 2
+	d := KeepGrants(wire.Desired{Pods: []corev1.Pod{has(was, 0, "20m/30m 35Mi/45Mi")}}, wire.Desired{Pods: []corev1.Pod{has(now, 0, "25m/35m 40Mi/50Mi")}})
+	run, asked := SplitGrants(d)
+	pod := &run.Pods[0]
+	if len(asked) != 1 {
+		t.Fatalf("it asks for %v", asked)
+	}
+	o := &Observed{Asked: asked, Pods: map[types.UID]*Record{}}
+	r := o.RecordOf(pod.UID)
+	observed := func() int64 { return PodStatus(pod, r, o, "docker", time.Now()).ObservedGeneration }
+	if got := observed(); got != 1 {
+		t.Errorf("asked for, it tells of generation %d", got)
+	}
+	r.Pending = &Verdict{corev1.PodReasonDeferred, "no room"}
+	if got := observed(); got != 2 {
+		t.Errorf("deferred, it tells of generation %d", got)
+	}
+	r.Pending, o.Asked = nil, nil
+	if got := observed(); got != 2 {
+		t.Errorf("granted, it tells of generation %d", got)
+	}
+}
+
+// As with the kubelet, whose container's hook has failed is waiting, from then until it runs again.
+func TestWhatAFailedPostStartHookShows(t *testing.T) {
+	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
+	w := podspec.Containers(&p)[0]
+	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, Kill: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
+	if s := containerStatus(w, c, true, false, "docker", Epoch); s.State.Waiting == nil || s.State.Waiting.Reason != "ContainerCreating" || s.Ready {
+		t.Errorf("while it is being stopped it is %+v", s.State)
+	}
+	c.State, c.Ended = engine.Exited, &corev1.ContainerStateTerminated{ExitCode: 137}
+	s := containerStatus(w, c, true, true, "docker", Epoch)
+	if s.State.Waiting == nil || s.State.Waiting.Reason != "PostStartHookError" || s.State.Waiting.Message != "PostStartHook failed: no" ||
+		s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 137 {
+		t.Errorf("before it starts again it is %+v, was %+v", s.State, s.LastTerminationState)
+	}
+	if s := containerStatus(w, c, true, false, "docker", Epoch); s.State.Terminated == nil {
+		t.Errorf("when it does not start again it is %+v", s.State)
+	}
+}
+
+// What a pod leaves is removed once its end is in the journal.
+func TestNothingOfAPodIsRemovedBeforeItsEndIsJournaled(t *testing.T) {
+	pod := leaving(makePod("job", "exit 0"), 1)
+	o := &Observed{Pods: map[types.UID]*Record{}, Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
+	r := o.RecordOf(pod.UID)
+	r.Admitted, r.Final, r.Noting = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
+	for _, noting := range []bool{true, false} {
+		r.Noting = noting
+		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == noting {
+			t.Errorf("while it is being journaled %v: %v", noting, steps)
+		}
+	}
+}
+
+// A label that the agent reads is the agent's, whatever the image has.
+func TestAnImageSaysNothingForTheAgent(t *testing.T) {
+	l := labels(Step{Pod: new(makePod("web", "wait"))}, Facts{Name: "pi-1"})
+	for _, key := range []string{LabelAgent, LabelStateDir, LabelPodUID, LabelPodName, LabelNamespace, LabelContainer, LabelKind, LabelRestarts,
+		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices, LabelShares} {
+		if _, set := l[key]; !set {
+			t.Errorf("%s is left to the image", key)
+		}
+	}
+}
+
+// Multiplied, the longest grace that can be written became none at all.
+func TestALongGraceOfAnOrphanIsALongGrace(t *testing.T) {
+	if g := orphanGrace([]Instance{{Container: engine.Container{Labels: map[string]string{LabelGrace: "9223372036854775807"}}}}); g < 24*time.Hour {
+		t.Errorf("of an orphan it is %s", g)
+	}
+}
