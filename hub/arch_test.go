@@ -119,7 +119,6 @@ var only = map[string][]string{
 const mostFiles = 25
 
 var larger = map[string]int{
-	"device/agent":    35,
 	"device/hardware": 28,
 	"hub/admin":       90,
 	"hub/store":       27,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +25,8 @@ import (
 // until it has ended the container counts as starting; one that fails ends the container.
 // That of preStop runs before the container is asked to stop, and takes its time from the
 // grace. Both run at least once; that one has ended is noted on the disk, so that it does
-// not run again under another agent. So is what probes have said, see probing.go.
+// not run again under another agent. So is what probes have said, see noteProbe.
+
 const leastGrace = 2 * time.Second // between TERM and KILL, whatever the grace and what a preStop hook has taken of it
 
 // hooked takes in how a postStart hook went.
@@ -229,6 +231,47 @@ func (a *Agent) recall() {
 			}
 			c.PostStarted = c.PostStarted || has(podspec.PostStart)
 			c.Probe[podspec.Startup].Passed, c.Probe[podspec.Readiness].Passed = has(podspec.Startup.String()), has(podspec.Readiness.String())
+		}
+	}
+}
+
+// see takes in what runs.
+func (s *stopping) see(all []plan.Instance) {
+	s.Lock()
+	defer s.Unlock()
+	s.running = make(map[string]bool, len(all))
+	for _, in := range all {
+		if in.State == engine.Running || in.State == engine.Paused {
+			s.running[in.ID] = true
+		}
+	}
+	if s.news != nil {
+		close(s.news)
+		s.news = nil
+	}
+}
+
+// turn waits until the containers that end before one have ended, at most for its grace, and
+// returns what is left of that.
+func (s *stopping) turn(ctx context.Context, before []string, grace time.Duration) time.Duration {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	for {
+		s.Lock()
+		waits := slices.ContainsFunc(before, func(id string) bool { return s.running[id] })
+		if waits && s.news == nil {
+			s.news = make(chan struct{})
+		}
+		news := s.news
+		s.Unlock()
+		if !waits {
+			return grace - time.Since(began)
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return grace - time.Since(began)
 		}
 	}
 }

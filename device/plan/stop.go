@@ -162,6 +162,11 @@ func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	}
 }
 
+// A pod that ends stops its sidecars last, as with the kubelet (KEP-753): what they do for the
+// others, such as carrying their connections or logs, they do until those have ended. Their
+// preStop hooks begin with the others', and waiting takes its time from the grace: when that is
+// over, they are stopped whatever else still runs.
+
 // before lists the running containers of a pod that end before one of its sidecars: those that
 // are none, and the sidecars that come after it. Of a pod that is no longer known the labels tell
 // as much as they can.
