@@ -1,43 +1,19 @@
 // Flotilla-device is the agent of a device: it runs the containers that its hub
 // wants here, and reports how they and the device are.
 //
-// This package is the process: the command line, the wiring of the rooms below
-// device/, signals, systemd and exit codes. It decides nothing about workloads.
+// This package is the program alone: its version, the licenses of what is linked, and the child
+// process that asks for peripherals. What people type stands in package cli.
 package main
 
 import (
-	"context"
 	_ "embed"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
-
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"flotilla.dev/device/agent"
+	"flotilla.dev/device/cli"
 	"flotilla.dev/device/hardware"
-	"flotilla.dev/shared/bound"
-	"flotilla.dev/shared/commands"
 )
-
-// Exit codes.
-const (
-	exitFailed = 1 // something went wrong while running
-	exitUsage  = 2 // wrong usage or configuration
-)
-
-// A usageError is a mistake of the one who called: exit code 2.
-type usageError struct{ err error }
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // version is set by the build.
 var version string
@@ -53,106 +29,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == hardware.ChildCommand {
 		if err := hardware.RunChild(os.Stdout, os.Args[2:]...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(exitFailed)
+			os.Exit(1)
 		}
 		return
 	}
-	os.Exit(run(os.Args[1:]))
-}
-
-func run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	go func() {
-		<-ctx.Done()
-		stop() // a second signal kills
-	}()
-	root := command()
-	commands.Strict(root, onlyCommands)
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintln(terminal{os.Stderr}, "flotilla-device:", err)
-	if usage := (usageError{}); errors.As(err, &usage) {
-		return exitUsage
-	}
-	return exitFailed
-}
-
-// A terminal is where people read what others have said too: the hub, and before its
-// certificate was compared whoever answers in its place. What would move the cursor, or
-// change what stands there, is written out.
-type terminal struct{ io.Writer }
-
-func (t terminal) Write(p []byte) (int, error) {
-	_, err := io.WriteString(t.Writer, bound.Text(string(p), 1<<20))
-	return len(p), err
-}
-
-// command is the whole command line.
-func command() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "flotilla-device",
-		Short:         "The agent of a device in a fleet: runs containers, reports how they and the device are",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return fromEnvironment(cmd.Flags())
-		},
-		Args: onlyCommands,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if missing := (*pflag.NotExistError)(nil); errors.As(err, &missing) {
-			return unknownFlag(cmd, missing.GetSpecifiedName())
-		}
-		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
-	})
-	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), commands.Licenses(licenses, noArguments), versionCommand())
-	for _, c := range root.Commands() {
-		if c.Args == nil {
-			c.Args = noArguments
-		}
-	}
-	return root
-}
-
-// onlyCommands refuses what is none of a command's own.
-func onlyCommands(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("%q is not a command; see %s --help", args[0], cmd.CommandPath())
-	}
-	return nil
-}
-
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("%s takes no argument, and %q was given; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
-	}
-	return nil
-}
-
-// fromEnvironment sets every flag that was not given from FLOTILLA_<NAME>.
-func fromEnvironment(flags *pflag.FlagSet) error {
-	var errs []error
-	flags.VisitAll(func(f *pflag.Flag) {
-		name := environmentName(f.Name)
-		v, has := os.LookupEnv(name)
-		if f.Changed || !has || f.Name == "help" {
-			return
-		}
-		if err := flags.Set(f.Name, v); err != nil {
-			errs = append(errs, fmt.Errorf("%s=%q in the environment: %w", name, v, commands.Plainly(err)))
-		}
-	})
-	if err := errors.Join(errs...); err != nil {
-		return usageError{err}
-	}
-	return nil
-}
-
-func environmentName(flag string) string {
-	return "FLOTILLA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	os.Exit(cli.Run(os.Args[1:], licenses))
 }

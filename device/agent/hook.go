@@ -82,7 +82,7 @@ func (a *Agent) stop(ctx context.Context, j job) error {
 }
 
 // stopping are the preStop hooks that run, by container id: a second stop with a shorter
-// grace waits for the hook of the first. See turn.go for the others.
+// grace waits for the hook of the first. See turn for the others.
 type stopping struct {
 	sync.Mutex
 	hooks   map[string]*stopHook

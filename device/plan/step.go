@@ -52,7 +52,7 @@ type Step struct {
 	Probe     podspec.ProbeKind
 	Verdict   Verdict
 	Why       string
-	After     []string  // ids of containers that end before it, see turn.go
+	After     []string  // ids of containers that end before it, see before
 	Start     time.Time // of the pod, by the wall clock
 	Counts    time.Time // the same on the monotonic clock
 	Devices   []hardware.Device

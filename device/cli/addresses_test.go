@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestADeviceThatIsOutOfReachAsksWhereItsHubIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var online atomic.Bool
+		renew := make(chan struct{}, 1)
+		done := make(chan struct{})
+		go func() { defer close(done); _ = askForAddresses(ctx, online.Load, renew) }()
+		count := func(d time.Duration) (asked int) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+				select {
+				case <-renew:
+					asked++
+				default:
+				}
+			}
+			return asked
+		}
+		online.Store(true)
+		if n := count(24 * time.Hour); n != 0 {
+			t.Errorf("asked %d times in a day on which it was connected", n)
+		}
+		online.Store(false)
+		if n := count(59 * time.Second); n != 0 {
+			t.Errorf("asked %d times within a minute", n)
+		}
+		if n := count(70 * time.Second); n != 1 {
+			t.Errorf("asked %d times within two minutes, want once", n)
+		}
+		if n := count(24 * time.Hour); n < 22 || n > 50 {
+			t.Errorf("asked %d times in a day, want every 32 to 64 minutes", n)
+		}
+		online.Store(true)
+		count(time.Minute)
+		online.Store(false)
+		if n := count(130 * time.Second); n != 1 {
+			t.Errorf("asked %d times within two minutes of the next outage, want once", n)
+		}
+		cancel()
+		<-done
+	})
+}

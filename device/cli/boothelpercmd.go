@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/firmware"
+	"flotilla.dev/device/link"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/fleet"
+	"flotilla.dev/shared/wire"
+)
+
+const (
+	defaultBootHelper    = "/run/flotilla-boot-helper.sock"
+	defaultBootHelperDir = "/var/lib/flotilla/boot-helper"
+	helperIdle           = 30 * time.Second // then systemd listens again
+)
+
+// bootHelperCommand is what touches the boot files, apart from the agent.
+func bootHelperCommand() *cobra.Command {
+	var stateDir, socket, root string
+	var deadman, forget, restore bool
+	var l logFlags
+	cmd := &cobra.Command{
+		Use:   "boot-helper",
+		Short: "Change this board's boot configuration for the agent, if its hub has signed it; systemd starts it",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := l.logger(nil)
+			if err != nil {
+				return err
+			}
+			s := &firmware.Server{Disk: firmware.Kernel{}, Board: firmware.Machine{Root: root}, StateDir: stateDir, Log: log}
+			if err := os.MkdirAll(stateDir, 0o700); err != nil {
+				return usageError{err}
+			}
+			switch {
+			case forget:
+				return s.Forget()
+			case deadman:
+				return s.Deadman(cmd.Context())
+			case restore:
+				return s.Restore()
+			}
+			return serveBootHelper(cmd.Context(), s, socket)
+		},
+	}
+	l.add(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&stateDir, "state-dir", defaultBootHelperDir, "directory of what the helper must remember")
+	fl.StringVar(&socket, "socket", "", "where to listen, without systemd")
+	fl.BoolVar(&deadman, "deadman", false, "do not listen: reboot out of a trial that nobody judges in time")
+	fl.BoolVar(&restore, "restore", false, "do not listen: put the old files back where a trial has ended that only files of the new one can tell of; early in each boot")
+	fl.BoolVar(&forget, "forget", false, "do not listen: forget the node and its hub's key, so that the next ones are believed")
+	fl.StringVar(&root, "root", "", "directory of a fake board, for tests; it is not rebooted")
+	_ = fl.MarkHidden("root") // it is there
+	return cmd
+}
+
+func serveBootHelper(ctx context.Context, s *firmware.Server, socket string) error {
+	if socket == "" {
+		ln, err := firmware.Listener()
+		if err != nil {
+			return err
+		}
+		if ln == nil {
+			return usagef("boot-helper is started by systemd (flotilla-boot-helper.socket), or with --socket")
+		}
+		return s.Serve(ctx, ln, helperIdle)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return usageError{err}
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return usageError{err}
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	return s.Serve(ctx, ln, 0)
+}
+
+// bootRunner is the agent's part of boot configurations.
+func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool, log *slog.Logger) *firmware.Runner {
+	return &firmware.Runner{
+		Node: p.node, Disk: firmware.Kernel{}, Dir: p.stateDir, Log: log,
+		Ask: func(ctx context.Context, r firmware.Request) (firmware.Reply, error) {
+			return firmware.Ask(ctx, socket, r)
+		},
+		Desired: func() (*wire.Firmware, []byte) {
+			d, _ := m.Desired()
+			return d.Firmware, d.FirmwareKey
+		},
+		Fares: func(context.Context) firmware.Fares { return fares(p.stateDir, a, m, online()) },
+		Tell:  a.SetFirmware,
+	}
+}
+
+// fares is how the device is, as far as a boot configuration is judged by it.
+func fares(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firmware.Fares {
+	f := firmware.Fares{Hub: online, Engine: "the agent has not looked yet"}
+	for _, c := range a.Status().Status.Conditions {
+		switch {
+		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
+			f.Engine = ""
+		case c.Type == corev1.NodeReady:
+			f.Engine = c.Message
+		case c.Type == "PowerOK" && c.Status == corev1.ConditionFalse && c.Reason == "UnderVoltage":
+			f.Undervoltage = true
+		case c.Type == fleet.ConditionPeripheralsPresent && c.Status != corev1.ConditionTrue:
+			f.Missing = c.Message
+		}
+	}
+	d, _ := m.Desired()
+	for i := range d.Pods {
+		f.Desired = append(f.Desired, string(d.Pods[i].UID))
+	}
+	for _, pod := range a.Pods().Pods {
+		if pod.Status.Phase == corev1.PodRunning {
+			f.Running = append(f.Running, string(pod.UID))
+		}
+	}
+	slices.Sort(f.Running)
+	f.Disk = func() string {
+		if err := writable(stateDir); err != nil {
+			return strings.TrimSpace(err.Error())
+		}
+		return ""
+	}
+	return f
+}
+
+// writable writes to the disk of a directory.
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, "writable-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("\n")
+	return errors.Join(err, f.Sync(), f.Close(), os.Remove(f.Name()))
+}
+
+// isOnline tells whether a link is connected to its hub.
+func isOnline(l *link.Link) func() bool {
+	return func() bool {
+		if l == nil {
+			return false
+		}
+		online, _ := l.Online()
+		return online
+	}
+}

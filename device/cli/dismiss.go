@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/join"
+	"flotilla.dev/device/link"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/shared/wire"
+)
+
+// dismissedFile keeps, in the state directory, that the enrolment has ended.
+const dismissedFile = "dismissed.json"
+
+// A dismissed is the end of an enrolment, as the hub told it.
+type dismissed struct {
+	wire.Dismissed
+	Key  string `json:"key"`            // sha256 of the key whose enrolment it was
+	Done bool   `json:"done,omitempty"` // what it ran is removed
+}
+
+func (d dismissed) String() string {
+	who := "somebody"
+	if d.By != "" {
+		who = d.By
+	}
+	return fmt.Sprintf("removed from the hub by %s at %s (%s)", who, d.Time.UTC().Format(time.RFC3339), d.Reason)
+}
+
+// again is the line to type.
+func again(id join.Identity) string {
+	return fmt.Sprintf("to join again, make a token on the hub with `flotilla-hub token create --site %s` and type here: flotilla-device join %s --token …", id.Site, id.HubURL)
+}
+
+func keyOf(id join.Identity) string {
+	sum := sha256.Sum256([]byte(id.Key))
+	return hex.EncodeToString(sum[:])
+}
+
+// readDismissed returns how the enrolment of an identity has ended, nil if it has
+// not: a device that has joined since has another key.
+func readDismissed(stateDir string, id join.Identity) *dismissed {
+	body, err := os.ReadFile(filepath.Join(stateDir, dismissedFile))
+	var d dismissed
+	if err != nil || json.Unmarshal(body, &d) != nil || d.Key != keyOf(id) {
+		return nil
+	}
+	return &d
+}
+
+func (d dismissed) keep(stateDir string) error {
+	body, err := json.Marshal(d)
+	if err == nil {
+		err = renameio.WriteFile(filepath.Join(stateDir, dismissedFile), body, 0o600, renameio.IgnoreUmask())
+	}
+	return err
+}
+
+// leave begins to leave the fleet, durably: it goes on after a restart. What cannot be
+// written is done all the same, and told again by the hub after a restart.
+func (p prepared) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger) {
+	d.Key = keyOf(*p.identity)
+	log.Error("this device was "+d.String()+": its workloads are stopped and removed", "node", p.node, "hub", p.identity.HubURL)
+	if err := d.keep(p.stateDir); err != nil {
+		log.Error("keep that this device was dismissed", "err", err)
+	}
+	if err := a.Leave(); err != nil {
+		log.Error("stop the workloads in order; they are stopped all the same", "err", err)
+	}
+	l.Leave()
+}
+
+// finishLeaving removes what is left of the workloads: containers of pods that the
+// agent did not know, networks, files. What fails is tried again at the next start.
+func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Logger) error {
+	d := readDismissed(p.stateDir, *p.identity)
+	if d == nil {
+		d = &dismissed{Key: keyOf(*p.identity), Dismissed: wire.Dismissed{Time: time.Now(), Reason: "the hub said so"}}
+	}
+	old, err := findWorkloads(ctx, choice, p.stateDir)
+	if err == nil {
+		defer old.close()
+		err = old.remove(ctx)
+	}
+	err = errors.Join(err, forget(p.stateDir, join.IdentityFile, join.IdentityCopy, dismissedFile))
+	if err != nil {
+		log.Error("something of what this device ran is left; it is removed at the next start of the agent, or by flotilla-device join", "err", err)
+		return nil
+	}
+	d.Done = true
+	if err := d.keep(p.stateDir); err != nil {
+		log.Error("keep that this device has left", "err", err)
+	}
+	return nil
+}
+
+// inUse tells whether another process has the state directory, such as join.
+func inUse(stateDir string, log *slog.Logger) bool {
+	m, err := memory.Open(stateDir, log)
+	return err != nil || m.Close() != nil
+}
+
+// waitForJoin waits until the device has been joined again; false: ctx has ended. It
+// does not hold the state directory, which join needs.
+func waitForJoin(ctx context.Context, stateDir string, journal *agent.Journal, log *slog.Logger) (bool, error) {
+	old, err := join.Load(stateDir)
+	if err != nil {
+		return false, err
+	}
+	ended := readDismissed(stateDir, old)
+	if ended == nil {
+		ended = &dismissed{}
+	}
+	log.Error("this device was "+ended.String()+", and waits to be joined again", "do", again(old))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	notify("READY=1")
+	s := localStatus{Node: old.Node, Site: old.Site, Hub: old.HubURL, Offline: ended.String(), Dismissed: ended, Join: again(old)}
+	door := localDoor{stateDir, localSocket, "flotilla-device status", log}
+	done := make(chan error, 2)
+	go func() {
+		done <- door.serve(ctx, func(conn net.Conn) {
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = json.NewEncoder(conn).Encode(s) // whoever asked may have gone
+			_ = conn.Close()
+		})
+	}()
+	go func() { done <- tellLocally(ctx, stateDir, journal, log) }()
+	joined := false
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for !joined && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			notify("WATCHDOG=1")
+			id, err := join.Load(stateDir)
+			joined = err == nil && keyOf(id) != keyOf(old) && !inUse(stateDir, log)
+		}
+	}
+	stop()
+	if err := errors.Join(<-done, <-done); err != nil {
+		return false, err
+	}
+	if joined {
+		log.Info("this device has been joined again")
+	}
+	return joined, nil
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/plan"
+)
+
+// listed is an engine of which only the list of containers is asked.
+type listed struct {
+	engine.Engine
+	list []engine.Container
+}
+
+func (l listed) Containers(context.Context, string) ([]engine.Container, error) { return l.list, nil }
+
+func TestALogIsOfOnePod(t *testing.T) {
+	var e listed
+	for i, id := range []string{"shop web app 1", "shop web app 2", "test web app 1", "test web db 1", "shop api app 1", "test api db 1"} {
+		f := strings.Fields(id)
+		e.list = append(e.list, engine.Container{ID: id, Created: time.Unix(int64(i), 0),
+			Labels: map[string]string{plan.LabelNamespace: f[0], plan.LabelPodName: f[1], plan.LabelContainer: f[2]}})
+	}
+	for _, tt := range []struct {
+		name string
+		want wantedLog
+		id   string
+		says string
+	}{
+		{"the newest instance", wantedLog{pod: "web", namespace: "shop"}, "shop web app 2", ""},
+		{"the one before", wantedLog{pod: "web", namespace: "shop", previous: true}, "shop web app 1", ""},
+		{"one of several containers", wantedLog{pod: "web", namespace: "test"}, "", "has the containers app, db"},
+		{"pods of several namespaces", wantedLog{pod: "web", container: "app"}, "", "namespaces shop, test: choose one with --namespace"},
+		{"none of them is the instance before of another", wantedLog{pod: "web", container: "app", previous: true}, "", "--namespace"},
+		{"nor has one pod the containers of both", wantedLog{pod: "api"}, "", "--namespace"},
+		{"only one of them has the container", wantedLog{pod: "api", container: "db"}, "test api db 1", ""},
+		{"no pod", wantedLog{pod: "wbe"}, "", "no container of pod wbe"},
+	} {
+		id, err := findContainer(t.Context(), e, tt.want)
+		if id != tt.id || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %q, %v; want %q, %q", tt.name, id, err, tt.id, tt.says)
+		}
+	}
+}

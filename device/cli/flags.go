@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/plan"
+	"flotilla.dev/shared/wire"
+)
+
+const (
+	defaultStateDir = "/var/lib/flotilla/device"
+	labelZone       = "topology.kubernetes.io/zone"
+)
+
+// logFlags are the flags of every command that logs.
+type logFlags struct{ level, format string }
+
+func (l *logFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&l.level, "log-level", "info", "debug, info, warn or error")
+	cmd.Flags().StringVar(&l.format, "log-format", "text", "text or json")
+}
+
+// logger logs to standard error, and also into the journal unless that is nil.
+func (l *logFlags) logger(journal *agent.Journal) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.level)); err != nil {
+		return nil, usagef("--log-level %q is none of debug, info, warn, error", l.level)
+	}
+	o := &slog.HandlerOptions{Level: level}
+	var h slog.Handler
+	switch l.format {
+	case "text":
+		h = slog.NewTextHandler(os.Stderr, o)
+	case "json":
+		h = slog.NewJSONHandler(os.Stderr, o)
+	default:
+		return nil, usagef("--log-format %q is none of text, json", l.format)
+	}
+	if journal != nil {
+		h = slog.NewMultiHandler(h, journal.Handler(level))
+	}
+	return slog.New(h), nil
+}
+
+func stateDirFlag(cmd *cobra.Command, into *string) {
+	cmd.Flags().StringVar(into, "state-dir", defaultStateDir, "directory of what this device must remember")
+}
+
+func engineFlag(cmd *cobra.Command, into *string) {
+	cmd.Flags().StringVar(into, "engine", "auto", "container engine: auto, docker, podman, balena, none, or the path of its socket")
+}
+
+func checkEngine(choice string) error {
+	switch choice {
+	case "auto", "docker", "podman", "balena", "balena-engine", "none":
+		return nil
+	}
+	if strings.HasPrefix(choice, "/") || strings.HasPrefix(choice, "unix:///") {
+		return nil
+	}
+	return usagef("--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket", choice)
+}
+
+// parseLabels reads --label k=v, and several of them with commas between.
+func parseLabels(in []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, s := range parts(in) {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, usagef("--label %q must be key=value", s)
+		}
+		if had, twice := out[k]; twice && had != v {
+			return nil, usagef("--label %q is %q and %q: write it once", k, had, v)
+		}
+		if k == labelZone {
+			return nil, usagef("--label %q: the site comes from the join token, or from --site with --hub", k)
+		}
+		if err := wire.CheckLabel(k, v); err != nil {
+			return nil, usagef("--label %q: %w", s, err)
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// parseTaints reads --taint k=v:Effect and k:Effect, and several of them with commas between.
+func parseTaints(in []string) ([]corev1.Taint, error) {
+	var out []corev1.Taint
+	for _, s := range parts(in) {
+		left, effect, ok := strings.Cut(s, ":")
+		key, value, _ := strings.Cut(left, "=")
+		if !ok || key == "" {
+			return nil, usagef("--taint %q must be key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute", s)
+		}
+		t := corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}
+		if err := wire.CheckTaint(t); err != nil {
+			return nil, usagef("--taint %q: %w", s, err)
+		}
+		if slices.ContainsFunc(out, func(had corev1.Taint) bool { return had.MatchTaint(&t) }) {
+			return nil, usagef("--taint %q is there twice: of one key and effect there is one", s)
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// parts takes lists apart: neither a label nor a taint can have a comma.
+func parts(in []string) (out []string) {
+	for _, s := range in {
+		out = append(out, strings.Split(s, ",")...)
+	}
+	return out
+}
+
+// limitFlags are the flags about what is kept back from pods.
+type limitFlags struct{ reserved, agents, hard string }
+
+func (l *limitFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&l.reserved, "system-reserved", "", "kept back from pods, such as cpu=200m,memory=160Mi (over the board profile)")
+	cmd.Flags().StringVar(&l.agents, "kube-reserved", "", "kept back from pods for the agent and the container engine, such as cpu=100m,memory=48Mi (over the board profile)")
+	cmd.Flags().StringVar(&l.hard, "eviction-hard", "", "when pods must go, such as memory.available<100Mi,nodefs.available<10% (over the board profile)")
+}
+
+func (l *limitFlags) limits() (hardware.Limits, error) {
+	var out hardware.Limits
+	var errs []error
+	for _, of := range []struct {
+		flag, value string
+		into        *corev1.ResourceList
+	}{{"system-reserved", l.reserved, &out.System}, {"kube-reserved", l.agents, &out.Agent}} {
+		if of.value != "" {
+			r, err := hardware.ParseReserved(of.value)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("--%s: %w", of.flag, err))
+			}
+			*of.into = r
+		}
+	}
+	if l.hard != "" {
+		t, err := hardware.ParseThresholds(l.hard)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--eviction-hard: %w", err))
+		}
+		out.Hard = t
+	}
+	if err := errors.Join(errs...); err != nil {
+		return out, usageError{err}
+	}
+	return out, nil
+}
+
+// refuseSwap says that swap is on, if it is, on the machine whose root directory is root.
+func refuseSwap(root string) error {
+	on, err := hardware.Swaps(root)
+	if err != nil {
+		return usagef("--fail-swap-on: %w", err)
+	}
+	if len(on) > 0 {
+		return usagef("running with swap on is not supported with --fail-swap-on, and %s is: switch it off for good (on Raspberry Pi OS: systemctl disable --now dphys-swapfile, or rpi-swap's zram), or leave the flag out",
+			strings.Join(on, ", "))
+	}
+	return nil
+}
+
+// readPolicy reads the file of the device's owner; without one the policy is the
+// safe default.
+func readPolicy(file string) (plan.Policy, error) {
+	if file == "" {
+		return plan.DefaultPolicy(), nil
+	}
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return plan.Policy{}, usagef("--policy: %w", err)
+	}
+	p, err := plan.ParsePolicy(body)
+	if err != nil {
+		return p, usagef("%s: %w", file, err)
+	}
+	return p, nil
+}
+
+// checkNode checks a node name given on the command line.
+func checkNode(name string) error {
+	if err := wire.ValidNode(name); err != nil {
+		return usagef("--node-name: %w", err)
+	}
+	return nil
+}
+
+func absolute(dir string) (string, error) {
+	if dir == "" {
+		return "", usagef("--state-dir is empty: name a directory, such as %s", defaultStateDir)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", usagef("--state-dir %s: %w", dir, err)
+	}
+	return abs, nil
+}

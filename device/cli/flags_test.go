@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// As the kubelet, the agent does not start where the flag says so and swap is on; zram is swap.
+func TestSwapThatIsOnIsRefused(t *testing.T) {
+	for _, tt := range []struct{ name, swaps, want string }{
+		{"a kernel without swap", "-", ""},
+		{"none", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n", ""},
+		{"a file and zram", "Filename Type Size Used Priority\n/var/swap file 102396 0 -2\n/dev/zram0 partition 204800 0 100\n", "/var/swap, /dev/zram0"},
+	} {
+		root := t.TempDir()
+		if tt.swaps != "-" {
+			if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, "proc/swaps"), []byte(tt.swaps), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := refuseSwap(root); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		label bool
+		in    []string
+		want  string // what it reads, or words of the refusal behind "refused: "
+	}{
+		{"two labels", true, []string{"floor=2", "wing=b"}, "map[floor:2 wing:b]"},
+		{"two with a comma between", true, []string{"a=b,c=d"}, "map[a:b c:d]"},
+		{"an empty value", true, []string{"a="}, "map[a:]"},
+		{"a prefix of one's own", true, []string{"example.com/floor=2"}, "map[example.com/floor:2]"},
+		{"no value", true, []string{"a"}, "refused: must be key=value"},
+		{"nothing behind a comma", true, []string{"a=b,"}, "refused: must be key=value"},
+		{"a space in the key", true, []string{"a b=c"}, "refused: name part must consist"},
+		{"a value that is too long", true, []string{"a=" + strings.Repeat("x", 64)}, "refused: 63"},
+		{"a value with a slash", true, []string{"a=b/c"}, "refused: a valid label must"},
+		{"one key twice", true, []string{"a=b", "a=c"}, "refused: write it once"},
+		{"Kubernetes' own", true, []string{"node-restriction.kubernetes.io/a=b"}, "refused: Kubernetes' own"},
+		{"what the hub sets itself", true, []string{"kubernetes.io/hostname=x"}, "refused: the device's own"},
+		{"the site", true, []string{"topology.kubernetes.io/zone=oslo"}, "refused: --site"},
+		{"a taint", false, []string{"camera=true:NoSchedule"}, "[{camera true NoSchedule}]"},
+		{"two taints with a comma between, one without a value", false, []string{"a:NoExecute,b=c:PreferNoSchedule"}, "[{a  NoExecute} {b c PreferNoSchedule}]"},
+		{"one key with two effects", false, []string{"a:NoExecute", "a:NoSchedule"}, "[{a  NoExecute} {a  NoSchedule}]"},
+		{"no effect", false, []string{"a=b"}, "refused: must be key=value:Effect"},
+		{"an effect that is none", false, []string{"a=b:NoRun"}, `refused: has the effect "NoRun"`},
+		{"a key that is none", false, []string{"-a=b:NoSchedule"}, "refused: name part must consist"},
+		{"a value that is none", false, []string{"a=b c:NoSchedule"}, "refused: a valid label must"},
+		{"a second colon", false, []string{"a=b:c:NoSchedule"}, "refused: has the effect"},
+		{"one twice", false, []string{"a=b:NoSchedule", "a=c:NoSchedule"}, "refused: twice"},
+		{"one of the hub's", false, []string{"node.kubernetes.io/unreachable:NoExecute"}, "refused: Kubernetes' own"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if tt.label {
+				labels, err := parseLabels(tt.in)
+				if got = fmt.Sprint(labels); err != nil {
+					got = "refused: " + err.Error()
+				}
+			} else {
+				taints, err := parseTaints(tt.in)
+				var all []string
+				for _, t := range taints {
+					all = append(all, fmt.Sprintf("{%s %s %s}", t.Key, t.Value, t.Effect))
+				}
+				if got = fmt.Sprint(all); err != nil {
+					got = "refused: " + err.Error()
+				}
+			}
+			if words, refused := strings.CutPrefix(tt.want, "refused: "); refused != strings.HasPrefix(got, "refused: ") || !strings.Contains(got, words) {
+				t.Errorf("%v: %s, want %s", tt.in, got, tt.want)
+			}
+		})
+	}
+}

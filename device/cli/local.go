@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/link"
+	"flotilla.dev/shared/wire"
+)
+
+// localSocket is where a running agent tells how it is, to root on the device.
+const localSocket = "agent.sock"
+
+// A localStatus is what it tells.
+type localStatus struct {
+	Node       string      `json:"node"`
+	Hub        string      `json:"hub,omitempty"`
+	Site       string      `json:"site,omitempty"`
+	Online     bool        `json:"online"`
+	Offline    string      `json:"offline,omitempty"` // why
+	Generation int64       `json:"generation"`
+	Status     wire.Status `json:"status"`
+	Pods       wire.Pods   `json:"pods"`
+
+	Dismissed *dismissed `json:"dismissed,omitempty"` // the device belongs to the hub no more
+	Join      string     `json:"join,omitempty"`      // the line to type then
+}
+
+// answerLocally writes the agent's status to everyone who connects to the socket in
+// the state directory. Without it everything but "status" works.
+func answerLocally(ctx context.Context, p prepared, a *agent.Agent, l *link.Link, log *slog.Logger) error {
+	d := localDoor{p.stateDir, localSocket, "flotilla-device status", log}
+	return d.serve(ctx, func(conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // whoever asked may have gone
+		_ = conn.Close()
+	})
+}
+
+// A localDoor is a socket in the state directory, for root on the device.
+type localDoor struct {
+	stateDir, name string
+	what           string // the command that comes through it
+	log            *slog.Logger
+}
+
+// serve lets in everyone who connects, one after the other, until ctx ends. Where the
+// socket cannot be made, only the command does not work.
+func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
+	path := filepath.Join(d.stateDir, d.name)
+	_ = os.Remove(path) // of an agent that was killed; we hold the lock of the directory
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		d.log.Warn(d.what+" will not work", "err", err)
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	if err := os.Chmod(path, 0o600); err != nil {
+		d.log.Warn(d.what+" will not work", "err", err)
+		return ln.Close()
+	}
+	for {
+		conn, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			d.log.Warn(d.what+" could not be answered", "err", err)
+			time.Sleep(time.Second)
+			continue
+		}
+		answer(conn)
+	}
+}
+
+func statusNow(p prepared, a *agent.Agent, l *link.Link) localStatus {
+	s := localStatus{Node: p.node, Hub: p.server, Generation: a.StoredGeneration(), Status: a.Status(), Pods: a.Pods(), Offline: "no hub is known"}
+	if p.identity != nil {
+		s.Site = p.identity.Site
+		if s.Dismissed = readDismissed(p.stateDir, *p.identity); s.Dismissed != nil {
+			s.Join = again(*p.identity)
+		}
+	} else {
+		s.Site = p.reg.Labels[labelZone]
+	}
+	if l != nil {
+		online, err := l.Online()
+		s.Online, s.Offline = online, ""
+		if err != nil {
+			s.Offline = err.Error()
+		}
+	}
+	return s
+}
+
+// askLocally asks the running agent; an error when none runs.
+func askLocally(ctx context.Context, stateDir string) (s localStatus, err error) {
+	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, localSocket))
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	return s, json.NewDecoder(conn).Decode(&s)
+}

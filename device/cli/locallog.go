@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/shared/wire"
+)
+
+const (
+	// logSocket is where a running agent tells its own log, to root on the device: a
+	// question is a request of the wire protocol on one line, the answer the lines.
+	logSocket = "agent-log.sock"
+
+	maxReaders  = 16      // at one time; the next one waits
+	maxQuestion = 4 << 10 // bytes
+)
+
+// tellLocally answers everyone who connects to the log's socket.
+func tellLocally(ctx context.Context, stateDir string, j *agent.Journal, log *slog.Logger) error {
+	var readers errgroup.Group
+	readers.SetLimit(maxReaders)
+	d := localDoor{stateDir, logSocket, "flotilla-device logs", log}
+	err := d.serve(ctx, func(conn net.Conn) {
+		readers.Go(func() error {
+			tellReader(ctx, conn, j)
+			return nil
+		})
+	})
+	return errors.Join(err, readers.Wait())
+}
+
+func tellReader(ctx context.Context, conn net.Conn, j *agent.Journal) {
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	line, err := bufio.NewReader(io.LimitReader(conn, maxQuestion)).ReadBytes('\n')
+	_ = conn.SetReadDeadline(time.Time{})
+	if err != nil {
+		return
+	}
+	r, err := wire.ParseRequest(line)
+	if err != nil || r.Type != wire.RequestNodeLogs {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, conn) // until the reader has gone
+		cancel()
+	}()
+	_ = j.Copy(ctx, r, conn) // whoever asked may have gone
+}
+
+// readLocally copies the running agent's own log to w.
+func readLocally(ctx context.Context, stateDir string, r wire.Request, w io.Writer) error {
+	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, logSocket))
+	if err != nil {
+		if _, lives := askLocally(ctx, stateDir); lives == nil {
+			return fmt.Errorf("ask the agent: it is older than this command: systemctl restart flotilla-device (%w)", err)
+		}
+		return notRunning(stateDir, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	defer func() { _ = conn.Close() }()
+	if err := json.NewEncoder(conn).Encode(r); err != nil {
+		return fmt.Errorf("ask the agent: %w", err)
+	}
+	_, err = io.Copy(w, conn)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err == nil && r.Follow:
+		return errors.New("the agent has ended: see systemctl status flotilla-device")
+	}
+	return err
+}

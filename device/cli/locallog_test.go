@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/shared/wire"
+)
+
+// telling is an agent that tells its log in a directory, until stop.
+func telling(t *testing.T) (dir string, log *slog.Logger, stop func()) {
+	t.Helper()
+	dir = t.TempDir()
+	j := agent.NewJournal(agent.JournalSize)
+	log = slog.New(j.Handler(slog.LevelInfo))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- tellLocally(ctx, dir, j, log) }()
+	stop = func() {
+		if cancel(); ended == nil {
+			return
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		ended = nil
+	}
+	t.Cleanup(stop)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		conn, err := net.Dial("unix", filepath.Join(dir, logSocket))
+		if err == nil {
+			_ = conn.Close()
+			return dir, log, stop
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTheAgentTellsItsLogOnTheDevice(t *testing.T) {
+	dir, log, stop := telling(t)
+	log.Info("one")
+	log.Info("two")
+	tail := int64(1)
+	var out strings.Builder
+	if err := readLocally(t.Context(), dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail}, &out); err != nil || out.String() != "level=INFO msg=two\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	follow := func() {
+		ended <- readLocally(ctx, dir, wire.Request{Type: wire.RequestNodeLogs, TailLines: &tail, Follow: true}, w)
+	}
+	line := func(want string) {
+		t.Helper()
+		b := make([]byte, 100)
+		if n, err := r.Read(b); string(b[:n]) != want || err != nil {
+			t.Errorf("followed %q, %v; want %q", b[:n], err, want)
+		}
+	}
+	go follow()
+	line("level=INFO msg=two\n")
+	log.Info("three")
+	line("level=INFO msg=three\n")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("one who has seen enough is told %v", err)
+	}
+	ctx = t.Context()
+	go follow()
+	line("level=INFO msg=three\n")
+	stop()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "the agent has ended") {
+		t.Errorf("the end of the agent is told as %v", err)
+	}
+}
+
+func TestWhoAsksForTheLogInOtherWordsIsSentAway(t *testing.T) {
+	dir, log, _ := telling(t)
+	log.Info("one")
+	for _, q := range []string{"\n", "{}\n", `{"type":"exec","command":["sh"]}` + "\n", strings.Repeat("x", 2*maxQuestion)} {
+		conn, err := net.Dial("unix", filepath.Join(dir, logSocket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, q)
+		if said, _ := io.ReadAll(conn); len(said) > 0 {
+			t.Errorf("%.40q is answered with %q", q, said)
+		}
+		_ = conn.Close()
+	}
+}
+
+func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
+	dir := t.TempDir()
+	q := wire.Request{Type: wire.RequestNodeLogs}
+	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "no agent runs") {
+		t.Errorf("where none runs: %v", err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(dir, localSocket)) // as before there was a log to ask for
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			_ = json.NewEncoder(conn).Encode(localStatus{Node: "pi-1"})
+			_ = conn.Close()
+		}
+	}()
+	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "it is older than this command: systemctl restart flotilla-device") {
+		t.Errorf("where an older one runs: %v", err)
+	}
+}

@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestTheAgentTakesNoHugePages(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	end()
+	if err := keepSmall(over); err != nil {
+		t.Error(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) }()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip(err)
+	}
+	if _, on, said := strings.Cut(string(status), "THP_enabled:"); said && !strings.HasPrefix(strings.TrimSpace(on), "0") {
+		t.Error("the system may still give huge pages")
+	}
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"flotilla.dev/device/agent"
+)
+
+// notify tells systemd, where it listens.
+func notify(state string) { _, _ = daemon.SdNotify(false, state) } // without systemd nobody listens
+
+// stuckAfter is how long the agent's loop may not turn before the watchdog is no
+// longer fed. The loop turns at least every 15 s and never waits for anything.
+const stuckAfter = 45 * time.Second
+
+// watch feeds systemd's watchdog while the agent's loop has turned within a time. A timer
+// alone would keep a stuck agent alive for ever. The returned function ends it.
+func watch(ctx context.Context, a *agent.Agent, within time.Duration, log *slog.Logger) (stop func()) {
+	every, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || every <= 0 {
+		return func() {}
+	}
+	ctx, stop = context.WithCancel(ctx)
+	began := time.Now()
+	go func() {
+		t := time.NewTicker(every / 3)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			last := a.Turned()
+			if last.Before(began) {
+				last = began
+			}
+			if late := time.Since(last); late > within {
+				log.Error("the agent's loop is stuck, so the watchdog is not fed", "since", late)
+				continue
+			}
+			notify("WATCHDOG=1")
+		}
+	}()
+	return stop
+}

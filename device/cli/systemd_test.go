@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/agent"
+	"flotilla.dev/device/engine"
+	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/memory"
+	"flotilla.dev/device/plan"
+)
+
+// A hanging error stops whoever asks for its text, once it is told to: the agent's loop does.
+type hanging struct {
+	sync.Mutex
+	until chan struct{} // nil: it does not
+}
+
+func (h *hanging) Error() string {
+	h.Lock()
+	until := h.until
+	h.Unlock()
+	if until != nil {
+		<-until
+	}
+	return "no engine"
+}
+
+// systemd is the socket on which it hears what it is told.
+func systemd(t *testing.T, watchdog time.Duration) *net.UnixConn {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	name := filepath.Join(dir, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", name)
+	t.Setenv("WATCHDOG_USEC", strconv.FormatInt(watchdog.Microseconds(), 10))
+	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
+	return conn
+}
+
+// fed waits for the watchdog to be fed, for so long.
+func fed(t *testing.T, conn *net.UnixConn, within time.Duration) bool {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	for {
+		n, err := conn.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(buf[:n]) == "WATCHDOG=1" {
+			return true
+		}
+	}
+}
+
+// The watchdog of the real unit, with shorter times: it is fed while the agent's loop turns, not while it hangs, and again
+// when it goes on. Everything else of the process lives meanwhile.
+func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
+	const every, stuck = 600 * time.Millisecond, 6 * time.Second // the loop here turns every 2 s: there is no engine
+	conn := systemd(t, every)
+	log := slog.New(slog.DiscardHandler)
+	dir := t.TempDir()
+	m, err := memory.Open(dir, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	hang := &hanging{}
+	a, err := agent.New(agent.Config{
+		Node: "pi-1", Memory: m, Hardware: &machine{where: hardware.Options{StateDir: dir}, periph: &hardware.Periph{}}, Policy: plan.DefaultPolicy(), Log: log,
+		OpenEngine: func(context.Context) (engine.Engine, error) { return nil, hang },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer watch(ctx, a, stuck, log)()
+	for range 40 { // for longer than it may be stuck
+		if !fed(t, conn, 5*time.Second) {
+			t.Fatal("the watchdog is not fed while the loop turns")
+		}
+	}
+	until := make(chan struct{})
+	hang.Lock()
+	hang.until = until
+	hang.Unlock()
+	for end := time.Now().Add(stuck + 20*time.Second); fed(t, conn, 5*every); {
+		if time.Now().After(end) {
+			t.Fatal("the watchdog is still fed, and the loop hangs")
+		}
+	}
+	if late := time.Since(a.Turned()); late < stuck {
+		t.Errorf("it is not fed any more %s after the loop has turned, want more than %s", late, stuck)
+	}
+	hang.Lock()
+	hang.until = nil
+	hang.Unlock()
+	close(until)
+	if !fed(t, conn, 20*time.Second) {
+		t.Error("the watchdog is not fed when the loop turns again")
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// volatileDir is where secrets and volumes in memory live, so that they never come to the
+// flash: below /run, where the agent mounts a tmpfs; below a tmpfs that there is, where it
+// does not run as root. Empty: there is none.
+func volatileDir(stateDir string) string {
+	return volatileOf(stateDir, os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"), "/dev/shm")
+}
+
+func volatileOf(stateDir string, user int, runtimeDir, shared string) string {
+	name := strings.ReplaceAll(strings.Trim(stateDir, "/"), "/", "-")
+	if user == 0 {
+		if info, err := os.Stat("/run"); err != nil || !info.IsDir() {
+			return ""
+		}
+		return filepath.Join("/run/flotilla", name)
+	}
+	if filepath.IsAbs(runtimeDir) && inMemory(runtimeDir) {
+		return filepath.Join(runtimeDir, "flotilla", name)
+	}
+	if inMemory(shared) { // everybody writes there: nothing of others may be on the way
+		return filepath.Join(shared, fmt.Sprintf("flotilla-%d-%s", user, name))
+	}
+	return ""
+}
+
+// inMemory tells whether a directory is on a file system that is never on a disk, and can
+// be written to.
+func inMemory(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && slices.Contains([]int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}, int64(fs.Type)) && unix.Access(dir, unix.W_OK) == nil
+}

@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestSecretsHaveAPlaceInMemory(t *testing.T) {
+	tmpfs, disk := t.TempDir(), t.TempDir()
+	if err := unix.Mount("test", tmpfs, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip("no tmpfs can be mounted here: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(tmpfs, unix.MNT_DETACH) })
+	if inMemory(disk) {
+		t.Skip("the directory for tests is in memory itself")
+	}
+	for _, c := range []struct {
+		name            string
+		user            int
+		runtime, shared string
+		want            string
+	}{
+		{"root mounts a tmpfs below /run", 0, disk, disk, "/run/flotilla/var-lib-x"},
+		{"a user has a runtime directory", 1000, tmpfs, disk, tmpfs + "/flotilla/var-lib-x"},
+		{"a runtime directory on the disk is none", 1000, disk, tmpfs, tmpfs + "/flotilla-1000-var-lib-x"},
+		{"without a runtime directory there is what all users share", 1000, "", tmpfs, tmpfs + "/flotilla-1000-var-lib-x"},
+		{"a device without a tmpfs", 1000, "/none", disk, ""},
+	} {
+		if got := volatileOf("/var/lib/x", c.user, c.runtime, c.shared); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
