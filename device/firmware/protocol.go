@@ -1,0 +1,94 @@
+package firmware
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"flotilla.dev/shared/wire"
+)
+
+// Operations of a Request.
+const (
+	OpStatus  = "status"
+	OpPin     = "pin"
+	OpInspect = "inspect"
+	OpArm     = "arm"
+	OpKeep    = "keep"
+	OpRestore = "restore"
+	OpUndo    = "undo"
+)
+
+// A Request asks the helper for one thing.
+type Request struct {
+	Op       string         `json:"op"`
+	Firmware *wire.Firmware `json:"firmware,omitempty"` // inspect, arm
+	Digest   string         `json:"digest,omitempty"`   // keep, undo
+	Node     string         `json:"node,omitempty"`     // pin
+	Key      []byte         `json:"key,omitempty"`      // pin
+}
+
+// A Reply answers it.
+type Reply struct {
+	Error  string        `json:"error,omitempty"`
+	Status *HelperStatus `json:"status,omitempty"`
+	Diff   string        `json:"diff,omitempty"`
+}
+
+// Do carries a request out.
+func (h *Helper) Do(r Request) (a Reply) {
+	err := h.Settle()
+	switch {
+	case r.Op == OpStatus:
+		s := h.Status()
+		if err != nil {
+			s.Refused, err = err.Error(), nil
+		}
+		a.Status = &s
+	case err != nil:
+	case r.Op == OpPin:
+		err = h.Pin(r.Node, r.Key)
+	case r.Op == OpInspect:
+		a.Diff, err = h.Inspect(r.Firmware)
+		if len(a.Diff) > wire.MaxFirmwareDiff {
+			a.Diff = strings.ToValidUTF8(a.Diff[:wire.MaxFirmwareDiff-len("…")], "") + "…"
+		}
+	case r.Op == OpArm:
+		err = h.Arm(r.Firmware)
+	case r.Op == OpKeep:
+		err = h.Keep(r.Digest)
+	case r.Op == OpRestore:
+		err = h.Restore()
+	case r.Op == OpUndo:
+		err = h.Undo(r.Digest)
+	default:
+		err = fmt.Errorf("unknown operation %.40q", r.Op)
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	return a
+}
+
+// unmarshal reads one JSON text, and nothing that it does not know.
+func unmarshal(text []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return err
+	}
+	if dec.More() {
+		return errors.New("there is more than one")
+	}
+	return nil
+}
+
+// Err is what went wrong.
+func (a Reply) Err() error {
+	if a.Error == "" {
+		return nil
+	}
+	return errors.New(a.Error)
+}
