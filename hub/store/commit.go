@@ -37,6 +37,12 @@ func sealedKind(kind string) bool {
 	return r != nil && r.Sealed
 }
 
+// protoKind tells whether objects of a kind are stored in Kubernetes' protobuf form.
+func protoKind(kind string) bool {
+	r := state.Kind(kind).Row()
+	return r != nil && r.Proto
+}
+
 // expendableKind tells whether new objects of a kind are left out while the disk is full.
 func expendableKind(kind string) bool {
 	r := state.Kind(kind).Row()
@@ -229,6 +235,9 @@ func (s *Store) write(ctx context.Context, r Row, grow bool) (kept bool, err err
 	return changed(r, n)
 }
 
+// Into reads the object of a row.
+func (r Row) Into(o state.Object) error { return state.Decode(r.Object, o) }
+
 // put, change and remove are what is filled into the statements of these names.
 func (r Row) put() []any {
 	return []any{r.Namespace, r.Name, r.UID, int64(r.Rev), r.Node, r.Phase, r.object()}
@@ -240,9 +249,9 @@ func (r Row) change() []any {
 
 func (r Row) remove() []any { return []any{r.Namespace, r.Name} }
 
-// object is JSON as text: people read it with sqlite3 and psql.
+// object is JSON as text where it can be: people read it with sqlite3 and psql.
 func (r Row) object() any {
-	if sealedKind(r.Kind) {
+	if sealedKind(r.Kind) || protoKind(r.Kind) {
 		return r.Object
 	}
 	return unsafe.String(unsafe.SliceData(r.Object), len(r.Object)) // nobody writes into it: no copy of each

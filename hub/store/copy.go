@@ -97,7 +97,10 @@ func copyTable(ctx context.Context, from querier, to *conn, table string) (err e
 			done, err := c.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromFunc(func() ([]any, error) {
 				row, err := next()
 				for i := range row {
-					if text, ok := row[i].(string); ok {
+					switch text, ok := row[i].(string); {
+					case ok && protoKind(table) && columns[i] == "object": // JSON of an older hub
+						row[i] = []byte(text)
+					case ok:
 						row[i] = storable(text)
 					}
 				}

@@ -138,7 +138,11 @@ func unreadable(ctx context.Context, q querier) error {
 			continue
 		}
 		var namespace, name string
-		if q.QueryRowContext(ctx, forKind("SELECT namespace, name FROM {kind} WHERE NOT json_valid(object) LIMIT 1",
+		damaged := "NOT json_valid(object)"
+		if protoKind(kind) { // of which some are JSON still
+			damaged = "substr(object, 1, 4) <> x'6B387300' AND NOT json_valid(CAST(object AS TEXT))"
+		}
+		if q.QueryRowContext(ctx, forKind("SELECT namespace, name FROM {kind} WHERE "+damaged+" LIMIT 1",
 			kind)).Scan(&namespace, &name) == nil {
 			return fmt.Errorf("decode %s %s/%s: it is damaged; restore a backup, or delete the row", kind, namespace, name)
 		}

@@ -131,11 +131,15 @@ func createKind(ctx context.Context, c *conn, kind string) error {
 // forKind gives a statement the name of a kind's table and, where it makes one in
 // PostgreSQL, the type of what is in it.
 func forKind(sql, kind string) string {
-	object := "text"
+	object, stored, converted := "text", "text", "object"
 	if sealedKind(kind) {
-		object = "bytea"
+		object, stored = "bytea", "bytea"
 	}
-	return strings.NewReplacer("{kind}", `"`+kind+`"`, "{object}", object).Replace(sql)
+	if protoKind(kind) { // which were text until schema 4
+		stored, converted = "bytea", "convert_to(object, 'UTF8')"
+	}
+	return strings.NewReplacer("{kind}", `"`+kind+`"`, "{object}", object, "{stored}", stored,
+		"{converted}", converted).Replace(sql)
 }
 
 func listKinds(ctx context.Context, c querier) ([]string, error) {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -35,13 +34,21 @@ func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error
 	if o, err = state.New(state.Kind(r.Kind)); err != nil {
 		return nil, nil, fmt.Errorf("%s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name, err)
 	}
-	if len(r.Object) > longRow && bound.CountJSON(r.Object).Objects > maxRowObjects {
+	if len(r.Object) > longRow && countRow(r.Object, o) > maxRowObjects {
 		return nil, nil, fmt.Errorf("%s %s/%s has more than %d objects and lists: that many are not read; restore a "+
 			"backup, or delete the row",
 			r.Kind, r.Namespace, r.Name, maxRowObjects)
 	}
-	text, places := d.mender.Repair(r.Object, o)
-	if err := json.Unmarshal(text, o); err != nil {
+	text, places := r.Object, []string(nil)
+	if state.InProto(text) {
+		err = bound.Proto(text, o)
+	} else {
+		text, places = d.mender.Repair(text, o)
+	}
+	if err == nil {
+		err = state.Decode(text, o)
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("decode %s %s/%s: %w; restore a backup, or delete the row", r.Kind, r.Namespace, r.Name,
 			err)
 	}
@@ -57,6 +64,18 @@ func (d *Decoder) Decode(r Row) (o state.Object, mended *state.Change, err error
 		mended = &c
 	}
 	return o, mended, nil
+}
+
+// countRow counts the objects and lists in a row.
+func countRow(data []byte, into state.Object) int {
+	if state.InProto(data) {
+		c, err := bound.CountProto(data, into)
+		if err != nil {
+			return maxRowObjects + 1
+		}
+		return c.Objects
+	}
+	return bound.CountJSON(data).Objects
 }
 
 // Recall reads the fleet as it is remembered, and returns what of it had to be mended.

@@ -1,4 +1,4 @@
--- The schema after every migration (3), with one table of objects as an example: go test ./hub/store -update
+-- The schema after every migration (4), with one table of objects as an example: go test ./hub/store -update
 
 CREATE TABLE api_tokens (
   id      TEXT PRIMARY KEY,

@@ -3,10 +3,11 @@
 //
 // What Commit or any other writing method has acknowledged is on the disk
 // (write-ahead log, synchronous=FULL): neither kill -9 nor a power cut takes it
-// back. The package knows rows, not rules: objects are opaque JSON with the few
-// columns that people query, and what a token or a session means is package
-// access's work. It decides nothing, and it never sees a lease. It is the only
-// importer of database/sql; package control and package access write through it.
+// back. The package knows rows, not rules: an object is JSON (a Node Kubernetes'
+// protobuf) with the few columns that people query, and what a token or a session
+// means is package access's work. A Decoder makes objects of rows again. It decides
+// nothing, and it never sees a lease. It is the only importer of database/sql;
+// package control and package access write through it.
 package store
 
 import (

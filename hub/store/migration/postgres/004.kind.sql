@@ -1,0 +1,1 @@
+ALTER TABLE {kind} ALTER COLUMN object TYPE {stored} USING {converted};

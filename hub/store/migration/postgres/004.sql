@@ -1,0 +1,1 @@
+-- Nodes are written in Kubernetes' protobuf form, which an older hub cannot read. Rows in JSON stay until they change.
