@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -115,10 +114,10 @@ func profileOfNode(ctx context.Context, st *store.Store, name string) (*fleet.Bo
 		switch {
 		case r.Kind == "nodes" && r.Name == name:
 			node = new(corev1.Node)
-			err = json.Unmarshal(r.Object, node)
+			err = r.Into(node)
 		case r.Kind == "boardprofiles":
 			p := new(fleet.BoardProfile)
-			err = json.Unmarshal(r.Object, p)
+			err = r.Into(p)
 			profiles[r.Name] = p
 		}
 		return err

@@ -135,7 +135,7 @@ func (w *modelWorld) up() {
 	for k, raw := range w.rows {
 		o, err := state.New(k.Kind)
 		if err == nil {
-			err = json.Unmarshal(raw, o)
+			err = state.Decode(raw, o)
 		}
 		if err != nil {
 			w.t.Fatalf("seed %d: read %s again: %v", w.seed, k, err)

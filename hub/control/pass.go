@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -269,7 +268,7 @@ func encode(rows []Row) error {
 			if r.State == nil {
 				continue
 			}
-			if r.Object, failed[i] = json.Marshal(r.State); failed[i] != nil {
+			if r.Object, failed[i] = state.Encode(r.State); failed[i] != nil {
 				failed[i] = fmt.Errorf("encode %s: %w", r.Key, failed[i])
 				return
 			}

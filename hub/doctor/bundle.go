@@ -107,7 +107,7 @@ func each[T any](ctx context.Context, e *store.Examination, err error, mask func
 	if err == nil {
 		err = e.Each(ctx, string(kind), func(r store.Row) error {
 			o := new(T)
-			if err := json.Unmarshal(r.Object, o); err != nil {
+			if err := r.Into(any(o).(state.Object)); err != nil {
 				return err
 			}
 			line, err := json.Marshal(show(o))

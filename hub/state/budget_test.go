@@ -22,7 +22,9 @@ func TestCountBudget(t *testing.T) {
 	meta := func(name string, owner types.UID, kind string) metav1.ObjectMeta {
 		m := metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: app}
 		if owner != "" {
-			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: string(owner), UID: owner, Controller: new(true)}}
+			m.OwnerReferences = []metav1.OwnerReference{{
+				APIVersion: "apps/v1", Kind: kind, Name: string(owner), UID: owner, Controller: new(true),
+			}}
 		}
 		return m
 	}
@@ -30,7 +32,9 @@ func TestCountBudget(t *testing.T) {
 		return &appsv1.Deployment{ObjectMeta: meta("kiosk", "", ""), Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
 	}
 	replicaSet := func(name string, owner types.UID, replicas *int32) state.Object {
-		return &appsv1.ReplicaSet{ObjectMeta: meta(name, owner, "Deployment"), Spec: appsv1.ReplicaSetSpec{Replicas: replicas}}
+		return &appsv1.ReplicaSet{
+			ObjectMeta: meta(name, owner, "Deployment"), Spec: appsv1.ReplicaSetSpec{Replicas: replicas},
+		}
 	}
 	pods := func(prefix string, owner types.UID, kind string, ready, not int) (out []state.Object) {
 		for i := range ready + not {
@@ -60,7 +64,8 @@ func TestCountBudget(t *testing.T) {
 		s.UnhealthyPodEvictionPolicy = new(policyv1.AlwaysAllow)
 		return s
 	}
-	rollout := all(one(deployment(4)), one(replicaSet("old", "kiosk", new(int32(3)))), one(replicaSet("new", "kiosk", new(int32(2)))),
+	rollout := all(one(deployment(4)), one(replicaSet("old", "kiosk", new(int32(3)))),
+		one(replicaSet("new", "kiosk", new(int32(2)))),
 		pods("old", "old", "ReplicaSet", 3, 0), pods("new", "new", "ReplicaSet", 0, 2))
 	for _, tt := range []struct {
 		name                                string
@@ -69,26 +74,87 @@ func TestCountBudget(t *testing.T) {
 		expected, desired, healthy, allowed int32
 		ready, unready                      bool // whether such a pod may be evicted
 	}{
-		{"in the middle of a rollout two replica sets of one deployment are one workload", most("1"), rollout, 4, 3, 3, 0, false, true},
-		{"in the middle of a rollout a percentage is of the deployment's replicas", least("50%"), rollout, 4, 2, 3, 1, true, true},
-		{"neither field allows nothing", policyv1.PodDisruptionBudgetSpec{}, all(one(deployment(4)), one(replicaSet("old", "kiosk", new(int32(4)))), pods("old", "old", "ReplicaSet", 4, 0)), 0, 0, 4, 0, false, false},
-		{"a percentage of what may be missing is rounded up", most("30%"), all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 3, 5, 2, true, true},
-		{"a percentage of what must be there is rounded up", least("30%"), all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 2, 5, 3, true, true},
-		{"100 % may be missing", most("100%"), all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 0, 5, 5, true, true},
-		{"more may be missing than there are", most("9"), all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 0, 5, 5, true, true},
-		{"a replica set that says no number wants one", most("1"), all(one(replicaSet("r", "", nil)), pods("r", "r", "ReplicaSet", 1, 0)), 1, 0, 1, 1, true, true},
-		{"a scaled down workload still has its pods", most("1"), all(one(replicaSet("r", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 5, 0)), 2, 1, 5, 4, true, true},
-		{"pods without a controller count only for a whole minAvailable", least("2"), pods("bare", "", "", 3, 0), 3, 2, 3, 1, true, true},
-		{"of pods without a controller nobody knows what may be missing", most("1"), pods("bare", "", "", 3, 0), 0, 0, 3, 0, false, false},
-		{"a pod without a controller does not say how many there should be", most("1"), all(one(replicaSet("r", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 2, 0), pods("bare", "", "", 1, 0)), 2, 1, 3, 2, true, true},
-		{"a controller that is gone leaves it unknown", most("1"), pods("r", "gone", "ReplicaSet", 3, 0), 0, 0, 3, 0, false, false},
-		{"a deployment that is gone leaves it unknown", least("10%"), all(one(replicaSet("r", "gone", new(int32(3)))), pods("r", "r", "ReplicaSet", 3, 0)), 0, 0, 3, 0, false, false},
-		{"a whole minAvailable needs no controller", least("1"), pods("r", "gone", "ReplicaSet", 3, 0), 3, 1, 3, 2, true, true},
-		{"a pod that does not work may go while enough do", least("2"), all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 2, 2, 0, false, true},
-		{"a pod that does not work may not go while too few do", least("3"), all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 3, 2, 0, false, false},
-		{"unless the budget always lets it", always(least("3")), all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 3, 2, 0, false, true},
-		{"ours: a daemon set wants as many as it has nodes", most("1"), all(one(&appsv1.DaemonSet{ObjectMeta: meta("d", "", ""), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3}}), pods("d", "d", "DaemonSet", 3, 0)), 3, 2, 3, 1, true, true},
-		{"two workloads add up", most("50%"), all(one(replicaSet("r", "", new(int32(3)))), one(replicaSet("q", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 3, 0), pods("q", "q", "ReplicaSet", 2, 0)), 5, 2, 5, 3, true, true},
+		{
+			"in the middle of a rollout two replica sets of one deployment are one workload", most("1"), rollout, 4, 3, 3, 0,
+			false, true,
+		},
+		{
+			"in the middle of a rollout a percentage is of the deployment's replicas", least("50%"), rollout, 4, 2, 3, 1, true,
+			true,
+		},
+		{
+			"neither field allows nothing", policyv1.PodDisruptionBudgetSpec{},
+			all(one(deployment(4)), one(replicaSet("old", "kiosk", new(int32(4)))), pods("old", "old", "ReplicaSet", 4, 0)), 0,
+			0, 4, 0, false, false,
+		},
+		{
+			"a percentage of what may be missing is rounded up", most("30%"),
+			all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 3, 5, 2, true, true,
+		},
+		{
+			"a percentage of what must be there is rounded up", least("30%"),
+			all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 2, 5, 3, true, true,
+		},
+		{"100 % may be missing", most("100%"), all(one(replicaSet("r", "", new(int32(5)))),
+			pods("r", "r", "ReplicaSet", 5, 0)), 5, 0, 5, 5, true, true},
+		{
+			"more may be missing than there are", most("9"),
+			all(one(replicaSet("r", "", new(int32(5)))), pods("r", "r", "ReplicaSet", 5, 0)), 5, 0, 5, 5, true, true,
+		},
+		{
+			"a replica set that says no number wants one", most("1"),
+			all(one(replicaSet("r", "", nil)), pods("r", "r", "ReplicaSet", 1, 0)), 1, 0, 1, 1, true, true,
+		},
+		{
+			"a scaled down workload still has its pods", most("1"),
+			all(one(replicaSet("r", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 5, 0)), 2, 1, 5, 4, true, true,
+		},
+		{
+			"pods without a controller count only for a whole minAvailable", least("2"), pods("bare", "", "", 3, 0), 3, 2, 3, 1,
+			true, true,
+		},
+		{
+			"of pods without a controller nobody knows what may be missing", most("1"), pods("bare", "", "", 3, 0), 0, 0, 3, 0,
+			false, false,
+		},
+		{
+			"a pod without a controller does not say how many there should be", most("1"),
+			all(one(replicaSet("r", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 2, 0), pods("bare", "", "", 1, 0)), 2, 1,
+			3, 2, true, true,
+		},
+		{
+			"a controller that is gone leaves it unknown", most("1"), pods("r", "gone", "ReplicaSet", 3, 0), 0, 0, 3, 0, false,
+			false,
+		},
+		{
+			"a deployment that is gone leaves it unknown", least("10%"),
+			all(one(replicaSet("r", "gone", new(int32(3)))), pods("r", "r", "ReplicaSet", 3, 0)), 0, 0, 3, 0, false, false,
+		},
+		{
+			"a whole minAvailable needs no controller", least("1"), pods("r", "gone", "ReplicaSet", 3, 0), 3, 1, 3, 2, true,
+			true,
+		},
+		{
+			"a pod that does not work may go while enough do", least("2"),
+			all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 2, 2, 0, false, true,
+		},
+		{
+			"a pod that does not work may not go while too few do", least("3"),
+			all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 3, 2, 0, false, false,
+		},
+		{
+			"unless the budget always lets it", always(least("3")),
+			all(one(replicaSet("r", "", new(int32(3)))), pods("r", "r", "ReplicaSet", 2, 1)), 3, 3, 2, 0, false, true,
+		},
+		{
+			"ours: a daemon set wants as many as it has nodes", most("1"),
+			all(one(&appsv1.DaemonSet{ObjectMeta: meta("d", "", ""),
+				Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3}}), pods("d", "d", "DaemonSet", 3, 0)), 3, 2, 3, 1, true,
+			true,
+		},
+		{"two workloads add up", most("50%"), all(one(replicaSet("r", "", new(int32(3)))),
+			one(replicaSet("q", "", new(int32(2)))), pods("r", "r", "ReplicaSet", 3, 0), pods("q", "q", "ReplicaSet", 2, 0)), 5,
+			2, 5, 3, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var changes []state.Change

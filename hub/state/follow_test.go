@@ -20,7 +20,10 @@ func TestWhatIsFollowedIsWhatWasDone(t *testing.T) {
 	leads := state.Empty("salt", time.Unix(0, 0))
 	follows := leads
 	pod := func(i int) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)}, Spec: corev1.PodSpec{NodeName: fmt.Sprint("n", r.IntN(3))}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)},
+			Spec:       corev1.PodSpec{NodeName: fmt.Sprint("n", r.IntN(3))},
+		}
 	}
 	again := 0
 	for range 500 {
@@ -53,11 +56,13 @@ func TestWhatIsFollowedIsWhatWasDone(t *testing.T) {
 		}
 		follows = follows.Follow(objects, gone, leads.Revision)
 		if follows.Revision != leads.Revision || follows.Len(state.Pods) != leads.Len(state.Pods) {
-			t.Fatalf("revision %d with %d pods, want %d with %d", follows.Revision, follows.Len(state.Pods), leads.Revision, leads.Len(state.Pods))
+			t.Fatalf("revision %d with %d pods, want %d with %d", follows.Revision, follows.Len(state.Pods), leads.Revision,
+				leads.Len(state.Pods))
 		}
 		for o := range leads.All(state.Pods, "") {
 			k := state.KeyOf(o)
-			if have := follows.Get(k); have == nil || have.GetUID() != o.GetUID() || have.GetResourceVersion() != o.GetResourceVersion() {
+			if have := follows.Get(k); have == nil || have.GetUID() != o.GetUID() ||
+				have.GetResourceVersion() != o.GetResourceVersion() {
 				t.Fatalf("%s is not as it was made", k)
 			}
 		}

@@ -49,11 +49,13 @@ func TestARowIsWhole(t *testing.T) {
 		if c, ok := o.(*corev1.ReplicationController); ok {
 			c.Spec.Template = new(corev1.PodTemplateSpec) // the only one that may have none
 		}
-		if r.Template != nil && (r.Template(o) == nil || state.PodSpecOf(o) == nil) || r.Pod != nil && r.Pod(o) != state.PodSpecOf(o) {
+		if r.Template != nil && (r.Template(o) == nil || state.PodSpecOf(o) == nil) ||
+			r.Pod != nil && r.Pod(o) != state.PodSpecOf(o) {
 			t.Errorf("%s: its pod spec is not found", k)
 		}
 		for name, field := range r.Fields {
-			if field(o) != "" && name != "spec.unschedulable" && name != "spec.hostNetwork" && name != "status.successful" && name != "status.replicas" {
+			if field(o) != "" && name != "spec.unschedulable" && name != "spec.hostNetwork" && name != "status.successful" &&
+				name != "status.replicas" {
 				t.Errorf("%s: %s of an empty object is %q", k, name, field(o))
 			}
 		}

@@ -13,11 +13,16 @@ import (
 
 // What a decider may change of a fork is not the old version's, which others read.
 func TestForksLeaveTheirOriginalAsItIs(t *testing.T) {
-	meta := metav1.ObjectMeta{Name: "x", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"a": "1"}, Finalizers: []string{"a"}}
-	node := &corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}}}
+	meta := metav1.ObjectMeta{
+		Name: "x", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"a": "1"}, Finalizers: []string{"a"},
+	}
+	node := &corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{
+		Key: "a", Effect: corev1.TaintEffectNoExecute,
+	}}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "n"}}
-	pod.Status.Conditions = append(make([]corev1.PodCondition, 0, 4), corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+	pod.Status.Conditions = append(make([]corev1.PodCondition, 0, 4),
+		corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
 	wasNode, wasPod := node.DeepCopy(), pod.DeepCopy()
 
 	n := state.Fork(node)

@@ -29,7 +29,8 @@ func TestAPodIsAskedToLeaveAgain(t *testing.T) {
 		{"by force when its time is over", time.Hour, new(int64(0)), 30 * time.Second, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Finalizers: []string{"example.org/held"}}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p",
+				Finalizers: []string{"example.org/held"}}, Spec: corev1.PodSpec{NodeName: "pi-1"}}
 			first, _ := state.Delete(p, at, new(int64(30)), "")
 			again, ok := state.Delete(first.Object.(*corev1.Pod), at.Add(c.after), c.grace, "")
 			if ok != c.ok {
@@ -38,7 +39,8 @@ func TestAPodIsAskedToLeaveAgain(t *testing.T) {
 			if !ok {
 				return
 			}
-			if p = again.Object.(*corev1.Pod); *p.DeletionGracePeriodSeconds != c.left || !p.DeletionTimestamp.Time.Equal(at.Add(c.until)) {
+			if p = again.Object.(*corev1.Pod); *p.DeletionGracePeriodSeconds != c.left ||
+				!p.DeletionTimestamp.Time.Equal(at.Add(c.until)) {
 				t.Errorf("it has %d s until %s", *p.DeletionGracePeriodSeconds, p.DeletionTimestamp)
 			}
 			if _, ok := state.Delete(p, at.Add(c.after+time.Minute), c.grace, ""); ok {

@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A pod that is being resized takes the most of what it is to have, what it was granted and what it has: its node has not
+// A pod that is being resized takes the most of what it is to have, what it was granted and what it
+// has: its node has not
 // got back yet what it gives up, and must not give away what it is about to give. What can never be is not counted.
 func TestAPodThatIsBeingResizedCountsTheMost(t *testing.T) {
 	cpu := func(v string) corev1.ResourceList {
@@ -29,14 +30,20 @@ func TestAPodThatIsBeingResizedCountsTheMost(t *testing.T) {
 		{"of an old agent", "1", "", "", "", "1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "pi", Containers: []corev1.Container{{Name: "a", Resources: corev1.ResourceRequirements{Requests: cpu(c.want)}}}}}
+			p := &corev1.Pod{Spec: corev1.PodSpec{
+				NodeName: "pi", Containers: []corev1.Container{{
+					Name: "a", Resources: corev1.ResourceRequirements{Requests: cpu(c.want)},
+				}},
+			}}
 			st := corev1.ContainerStatus{Name: "a"}
 			if c.granted != "" {
 				st.AllocatedResources, st.Resources = cpu(c.granted), &corev1.ResourceRequirements{Requests: cpu(c.has)}
 			}
 			p.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{st}}
 			if c.pending != "" {
-				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: c.pending}}
+				p.Status.Conditions = []corev1.PodCondition{{
+					Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: c.pending,
+				}}
 			}
 			p.Name, p.Namespace = "p", "default"
 			before := p.DeepCopy()
@@ -49,7 +56,8 @@ func TestAPodThatIsBeingResizedCountsTheMost(t *testing.T) {
 				t.Errorf("its node has given %s, want %s", got, c.counts)
 			}
 			done := p.DeepCopy()
-			done.Status.ContainerStatuses[0].AllocatedResources, done.Status.ContainerStatuses[0].Resources = cpu(c.want), &corev1.ResourceRequirements{Requests: cpu(c.want)}
+			done.Status.ContainerStatuses[0].AllocatedResources, done.Status.ContainerStatuses[0].Resources = cpu(c.want),
+				&corev1.ResourceRequirements{Requests: cpu(c.want)}
 			s, _ = Apply(s, []Change{Put(done, "")})
 			u = s.Usage("pi")
 			if got := u.Requests.Cpu().String(); got != c.want {

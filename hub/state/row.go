@@ -32,6 +32,7 @@ type Row struct {
 	Orphans        bool // who deletes one and says nothing of what it owns keeps that
 	Sealed         bool // it is unreadable in the database and in backups
 	Expendable     bool // new ones are left out while the disk is full
+	Proto          bool // it is stored in Kubernetes' protobuf form: there may be very many, all read at a start
 	Consulted      bool // what is made is completed or refused by what they say
 
 	New      func() Object                        // nil: objects of it are not kept

@@ -70,7 +70,7 @@ var kinds = [...]Row{
 		Status: status(func(n *corev1.Namespace) *corev1.NamespaceStatus { return &n.Status }),
 		Fields: namespaceFields,
 	}, {
-		Kind: Nodes, Group: &core, Name: "Node", Short: []string{"no"}, Verbs: everything,
+		Kind: Nodes, Group: &core, Name: "Node", Short: []string{"no"}, Verbs: everything, Proto: true,
 		Subs: []Sub{
 			statusSub(change...),
 			// the log of the node's agent

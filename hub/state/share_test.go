@@ -19,13 +19,20 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 	node := func(name string, cpu, memory string) *corev1.Node {
 		of := strings.Clone
 		list := func() corev1.ResourceList {
-			return corev1.ResourceList{corev1.ResourceName(of("cpu")): resource.MustParse(cpu), corev1.ResourceName(of("memory")): resource.MustParse(memory)}
+			return corev1.ResourceList{
+				corev1.ResourceName(of("cpu")):    resource.MustParse(cpu),
+				corev1.ResourceName(of("memory")): resource.MustParse(memory),
+			}
 		}
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{of("kubernetes.io/hostname"): of(name), of("zone"): of("oslo")}, Annotations: map[string]string{of("a"): of("b")}},
-			Status: corev1.NodeStatus{Capacity: list(), Allocatable: list(), NodeInfo: corev1.NodeSystemInfo{OSImage: of("Debian"), MachineID: of(name)},
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeConditionType(of("Ready")), Message: of("all is well"), Reason: of(strings.Repeat("long", 100))}},
-				Images:     []corev1.ContainerImage{{Names: []string{of("docker.io/a:1")}}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{of("kubernetes.io/hostname"): of(name),
+				of("zone"): of("oslo")}, Annotations: map[string]string{of("a"): of("b")}},
+			Status: corev1.NodeStatus{Capacity: list(), Allocatable: list(),
+				NodeInfo: corev1.NodeSystemInfo{OSImage: of("Debian"), MachineID: of(name)},
+				Conditions: []corev1.NodeCondition{{
+					Type: corev1.NodeConditionType(of("Ready")), Message: of("all is well"), Reason: of(strings.Repeat("long", 100)),
+				}},
+				Images: []corev1.ContainerImage{{Names: []string{of("docker.io/a:1")}}}},
 		}
 	}
 	var k state.Sharer
@@ -44,7 +51,9 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 		}
 		return ""
 	}
-	if !same(a.Labels["zone"], b.Labels["zone"]) || !same(key(a.Labels), key(b.Labels)) || !same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) || !same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
+	if !same(a.Labels["zone"], b.Labels["zone"]) || !same(key(a.Labels), key(b.Labels)) ||
+		!same(a.Status.NodeInfo.OSImage, b.Status.NodeInfo.OSImage) ||
+		!same(a.Status.Conditions[0].Message, b.Status.Conditions[0].Message) ||
 		!same(a.Status.Images[0].Names[0], b.Status.Images[0].Names[0]) {
 		t.Error("they do not share their words")
 	}

@@ -29,21 +29,26 @@ func TestEveryKindKnowsItsObject(t *testing.T) {
 
 func TestApplyLeavesTheOldSnapshotAsItWas(t *testing.T) {
 	pod := func(node string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: corev1.PodSpec{NodeName: node}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: corev1.PodSpec{NodeName: node},
+		}
 	}
 	before, _ := state.Apply(state.Empty("x", noon), []state.Change{state.Put(pod("pi-1"), "")})
 	after, done := state.Apply(before, []state.Change{state.Put(pod("pi-2"), "")})
 	if got := count(before.PodsOn("pi-1")); got != 1 {
 		t.Errorf("before: %d pods on pi-1", got)
 	}
-	if count(after.PodsOn("pi-1")) != 0 || count(after.PodsOn("pi-2")) != 1 || after.Usage("pi-1").Pods != 0 || after.Usage("pi-2").Pods != 1 {
+	if count(after.PodsOn("pi-1")) != 0 || count(after.PodsOn("pi-2")) != 1 || after.Usage("pi-1").Pods != 0 ||
+		after.Usage("pi-2").Pods != 1 {
 		t.Errorf("after: the pod did not move in the indexes")
 	}
-	if done[0].Rev != before.Revision+1 || after.Revision != done[0].Rev || done[0].Old.GetResourceVersion() != "1" || done[0].New.GetResourceVersion() != "2" {
+	if done[0].Rev != before.Revision+1 || after.Revision != done[0].Rev || done[0].Old.GetResourceVersion() != "1" ||
+		done[0].New.GetResourceVersion() != "2" {
 		t.Errorf("revisions %+v", done[0])
 	}
 	gone, done := state.Apply(after, []state.Change{state.Remove(pod(""), ""), state.Remove(pod(""), "")})
-	if gone.Pod("default", "a") != nil || len(done) != 1 || done[0].Old.GetResourceVersion() != "3" || after.Pod("default", "a").ResourceVersion != "2" {
+	if gone.Pod("default", "a") != nil || len(done) != 1 || done[0].Old.GetResourceVersion() != "3" ||
+		after.Pod("default", "a").ResourceVersion != "2" {
 		t.Errorf("a removal has its own revision, and a second one is nothing: %+v", done)
 	}
 }
@@ -61,7 +66,8 @@ func TestUIDsAreUniqueAmongHubs(t *testing.T) {
 		s := state.Empty(salt, noon)
 		for i := range 100 {
 			var done []state.Applied
-			s, done = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}}, "")})
+			s, done = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}},
+				"")})
 			if uid := done[0].New.GetUID(); len(uid) != 36 || seen[uid] {
 				t.Fatalf("uid %q", uid)
 			} else {
@@ -74,7 +80,8 @@ func TestUIDsAreUniqueAmongHubs(t *testing.T) {
 func TestWalksAreInOrderOfNamespaceAndName(t *testing.T) {
 	s := state.Empty("x", noon)
 	for _, k := range [][2]string{{"a-b", "x"}, {"a", "z"}, {"a", "b"}, {"a.b", "c"}} {
-		s, _ = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k[0], Name: k[1]}}, "")})
+		s, _ = state.Apply(s, []state.Change{state.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k[0],
+			Name: k[1]}}, "")})
 	}
 	var got []string
 	for p := range s.Pods("") {
@@ -116,9 +123,13 @@ func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
 		t.Errorf("a node that flaps has a history of %d turns, want %d", len(r.History), 200)
 	}
 	for i := range 300 {
-		r.Evict(state.Evicted{At: metav1.NewMicroTime(begin.Add(time.Duration(i) * time.Hour)), Pod: fmt.Sprint("default/p-", i), Text: strings.Repeat("ø", 100)})
+		r.Evict(state.Evicted{
+			At: metav1.NewMicroTime(begin.Add(time.Duration(i) * time.Hour)), Pod: fmt.Sprint("default/p-", i),
+			Text: strings.Repeat("ø", 100),
+		})
 	}
-	if n := len(r.Evicted); n != 250 || r.Evicted[n-1].Pod != "default/p-299" || r.Evicted[0].Text != strings.Repeat("ø", 80) {
+	if n := len(r.Evicted); n != 250 || r.Evicted[n-1].Pod != "default/p-299" ||
+		r.Evicted[0].Text != strings.Repeat("ø", 80) {
 		t.Errorf("a node that loses pods all the time remembers %d of them, the last %v", n, r.Evicted[n-1])
 	}
 	r.Evict(state.Evicted{At: metav1.NewMicroTime(begin.Add(36 * 24 * time.Hour)), Pod: "default/last"})

@@ -23,7 +23,10 @@ func TestASubjectComesOnceAndWhatItWasAsOftenAsItWasSomething(t *testing.T) {
 		{"one is one", [][]state.Subject{nil, {a}}, []state.Subject{a}},
 		{"the first of those that are alike stays where it is", [][]state.Subject{{b, a}, {a, b}}, []state.Subject{b, a}},
 		{"a part is another subject", [][]state.Subject{{a}, {part}}, []state.Subject{a, part}},
-		{"what is handed over is never left out", [][]state.Subject{{a, was}, {was, again}}, []state.Subject{a, was, was, again}},
+		{
+			"what is handed over is never left out", [][]state.Subject{{a, was}, {was, again}},
+			[]state.Subject{a, was, was, again},
+		},
 	} {
 		if got := state.Distinct(c.lists...); fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %v, want %v", c.rule, got, c.want)

@@ -18,7 +18,10 @@ import (
 )
 
 func did(name string) Audit {
-	return Audit{At: time.Now(), Who: "anna", Via: "certificate", Source: "10.0.0.9", Verb: "patch", Resource: "nodes", Name: name, Code: 200}
+	return Audit{
+		At: time.Now(), Who: "anna", Via: "certificate", Source: "10.0.0.9", Verb: "patch", Resource: "nodes", Name: name,
+		Code: 200,
+	}
 }
 
 func refused(name string) Audit {
@@ -42,14 +45,19 @@ func TestAChangedOrMissingRecordShows(t *testing.T) {
 		{"a name was changed", "UPDATE audit SET who = 'bob' WHERE id = 5", "record 5 ("},
 		{"a result was changed", "UPDATE audit SET code = 201 WHERE id = 4", "record 4 ("},
 		{"a moment was moved", "UPDATE audit SET at = '2020-01-01T00:00:00.000Z' WHERE id = 4", "record 4 ("},
-		{"text moved from one field to the next", "UPDATE audit SET name = '', message = name || message WHERE id = 4", "record 4 ("},
+		{
+			"text moved from one field to the next", "UPDATE audit SET name = '', message = name || message WHERE id = 4",
+			"record 4 (",
+		},
 		{"one is missing", "DELETE FROM audit WHERE id = 6", "record 6 is missing"},
 		{"several are missing", "DELETE FROM audit WHERE id IN (4, 5, 6)", "records 4 to 6 are missing"},
 		{"the first is missing", "DELETE FROM audit WHERE id = 1", "is the first of the chain"},
 		{"the newest is missing", "DELETE FROM audit WHERE id = 11", "records at the end are missing"},
 		{"all are missing", "DELETE FROM audit", "records at the end are missing"},
-		{"one was made up", "INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) VALUES (12, '2026-01-01T00:00:00.000Z', 'x', '', '', 'delete', 'nodes', '', 'n', 200, '')", "record 12 ("},
-		{"two changed places", "UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit SET id = -id WHERE id < 0", "record 5 ("},
+		{"one was made up", "INSERT INTO audit (id, at, who, via, source, verb, resource, namespace, name, code, message) " +
+			"VALUES (12, '2026-01-01T00:00:00.000Z', 'x', '', '', 'delete', 'nodes', '', 'n', 200, '')", "record 12 ("},
+		{"two changed places", "UPDATE audit SET id = CASE id WHEN 5 THEN -6 ELSE -5 END WHERE id IN (5, 6); UPDATE audit " +
+			"SET id = -id WHERE id < 0", "record 5 ("},
 		{"a hash was taken away", "UPDATE audit SET hash = x'' WHERE id = 5", "record 5 ("},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -60,7 +68,11 @@ func TestAChangedOrMissingRecordShows(t *testing.T) {
 				}
 			}
 			if tt.sql != "" {
-				if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error { _, err := c.ExecContext(ctx, tt.sql); return err }); err != nil {
+				if err := s.tx(t.Context(), func(ctx context.Context, c *conn) error {
+					_,
+						err := c.ExecContext(ctx, tt.sql)
+					return err
+				}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -75,7 +87,8 @@ func TestAChangedOrMissingRecordShows(t *testing.T) {
 				t.Fatalf("%q is not in %q", tt.want, r.Broken)
 			}
 			// An export says the same, but for what is missing at its ends: that shows against the hub.
-			if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil || (f.Breaks == 0) != (tt.want == "" || strings.Contains(tt.want, "at the end")) {
+			if f, err := VerifyAuditExport(bytes.NewReader(export(t, s, time.Time{}))); err != nil ||
+				(f.Breaks == 0) != (tt.want == "" || strings.Contains(tt.want, "at the end")) {
 				t.Fatalf("the export: %v %+v", err, f)
 			}
 			// It goes on after a damage.
@@ -178,8 +191,14 @@ func TestAFloodIsAFewRecordsThatSayHowManyThereWere(t *testing.T) {
 			a.Who, a.Via, a.Resource, a.Verb, a.Code = fmt.Sprint("user-", i), "password", "sessions", "create", 401
 			return a
 		}, foldBurst + 20},
-		{"logins that succeed", func(i int) Audit { a := did(""); a.Resource, a.Verb = "sessions", "create"; return a }, foldBurst + 20},
-		{"readings of secrets", func(i int) Audit { a := did("s"); a.Resource, a.Verb = "secrets", "get"; return a }, foldBurst + 20},
+		{
+			"logins that succeed", func(i int) Audit { a := did(""); a.Resource, a.Verb = "sessions", "create"; return a },
+			foldBurst + 20,
+		},
+		{
+			"readings of secrets", func(i int) Audit { a := did("s"); a.Resource, a.Verb = "secrets", "get"; return a },
+			foldBurst + 20,
+		},
 		{"refusals from ever new addresses", func(i int) Audit {
 			a := refused("x")
 			a.Source = fmt.Sprintf("2001:db8:%x::1", i)
@@ -247,7 +266,9 @@ func (s *Store) writes(t *testing.T) int {
 func TestWhatIsKeptShowsEveryCharacter(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	const hiding = "a\u202eb\u200b\x1b[31m\x00"
-	if err := s.AddAudit(t.Context(), Audit{At: time.Now(), Who: hiding, Via: hiding, Source: hiding, Verb: hiding, Resource: hiding, Namespace: hiding, Name: strings.Repeat("\u202e", 300), Code: 401, Message: hiding + "\xff"}); err != nil {
+	if err := s.AddAudit(t.Context(), Audit{At: time.Now(), Who: hiding, Via: hiding, Source: hiding, Verb: hiding,
+		Resource: hiding, Namespace: hiding, Name: strings.Repeat("\u202e", 300), Code: 401,
+		Message: hiding + "\xff"}); err != nil {
 		t.Fatal(err)
 	}
 	found, err := s.Audits(t.Context(), 1)
@@ -259,7 +280,8 @@ func TestWhatIsKeptShowsEveryCharacter(t *testing.T) {
 			t.Errorf("%q is kept", text)
 		}
 	}
-	if a := found[0]; a.Who != `a\u202eb\u200b\u001b[31m\u0000` || len(a.Name) > maxAuditText || !strings.HasPrefix(a.Name, `\u202e\u202e`) {
+	if a := found[0]; a.Who != `a\u202eb\u200b\u001b[31m\u0000` || len(a.Name) > maxAuditText ||
+		!strings.HasPrefix(a.Name, `\u202e\u202e`) {
 		t.Errorf("%+v", a)
 	}
 	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
@@ -332,7 +354,8 @@ func TestARestoredBackupSaysSoInTheChain(t *testing.T) {
 	}
 	s = openIn(t, dir)
 	found, err := s.Audits(t.Context(), 1)
-	if err != nil || len(found) != 1 || found[0].Verb != "restore" || !strings.Contains(found[0].Message, fmt.Sprintf("record 5, hash %x", lost[0].Hash)) {
+	if err != nil || len(found) != 1 || found[0].Verb != "restore" ||
+		!strings.Contains(found[0].Message, fmt.Sprintf("record 5, hash %x", lost[0].Hash)) {
 		t.Fatalf("%v %+v", err, found)
 	}
 	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 0 {
@@ -364,16 +387,19 @@ func TestAnExportBeginsWhenAskedAndVerifiesAlone(t *testing.T) {
 			t.Error(n)
 		}
 		late := export(t, s, since)
-		if r, err := VerifyAuditExport(bytes.NewReader(late)); err != nil || r.Records != 1 || r.Breaks != 0 || r.From.ID != 1202 {
+		if r, err := VerifyAuditExport(bytes.NewReader(late)); err != nil || r.Records != 1 || r.Breaks != 0 ||
+			r.From.ID != 1202 {
 			t.Errorf("%v %+v\n%s", err, r, late)
 		}
-		if r, err := VerifyAuditExport(bytes.NewReader(bytes.Replace(late, []byte("late"), []byte("Late"), 1))); err != nil || r.Breaks != 1 {
+		if r, err := VerifyAuditExport(bytes.NewReader(bytes.Replace(late, []byte("late"), []byte("Late"), 1))); err != nil ||
+			r.Breaks != 1 {
 			t.Errorf("%v %+v", err, r)
 		}
 		if text := export(t, s, since.Add(time.Hour)); len(text) != 0 {
 			t.Errorf("%s", text)
 		}
-		if _, err := VerifyAuditExport(strings.NewReader("{\"id\": 1}\nno\n")); err == nil || !strings.Contains(err.Error(), "line 2") {
+		if _, err := VerifyAuditExport(strings.NewReader("{\"id\": 1}\nno\n")); err == nil ||
+			!strings.Contains(err.Error(), "line 2") {
 			t.Error(err)
 		}
 		s.Close()
@@ -389,7 +415,9 @@ func TestEveryColumnIsInTheChain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	columns, err := list(t.Context(), s, func(scan func(...any) error) (name string, err error) { return name, scan(&name) }, "SELECT name FROM pragma_table_info('audit')")
+	columns, err := list(t.Context(), s, func(scan func(...any) error) (name string, err error) {
+		return name, scan(&name)
+	}, "SELECT name FROM pragma_table_info('audit')")
 	if err != nil || len(columns) < 14 {
 		t.Fatal(columns, err)
 	}
@@ -448,13 +476,16 @@ func TestARecordMadeUpWithItsHashShows(t *testing.T) {
 		t.Fatal(err)
 	}
 	newest := forge(all[0], all[1].Hash)
-	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", newest.Who, newest.Hash, newest.ID); err != nil {
+	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", newest.Who, newest.Hash,
+		newest.ID); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 1 || !strings.Contains(r.Broken[0], "at the end are missing or were replaced") {
+	if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks != 1 ||
+		!strings.Contains(r.Broken[0], "at the end are missing or were replaced") {
 		t.Errorf("the newest: %v %+v", err, r)
 	}
-	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", all[0].Who, all[0].Hash, all[0].ID); err != nil {
+	if _, err := s.exec(t.Context(), "UPDATE audit SET who = ?, hash = ? WHERE id = ?", all[0].Who, all[0].Hash,
+		all[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.SplitAfter(strings.TrimSpace(string(export(t, s, time.Time{})))+"\n", "\n")
@@ -462,7 +493,8 @@ func TestARecordMadeUpWithItsHashShows(t *testing.T) {
 		t.Helper()
 		mine := append([]string(nil), lines...)
 		edit(mine)
-		if r, err := VerifyAuditExport(strings.NewReader(strings.Join(mine, ""))); err != nil || r.Breaks == 0 || !strings.Contains(r.Broken[0], want) {
+		if r, err := VerifyAuditExport(strings.NewReader(strings.Join(mine, ""))); err != nil || r.Breaks == 0 ||
+			!strings.Contains(r.Broken[0], want) {
 			t.Errorf("%s: %v %+v", what, err, r)
 		}
 	}
@@ -500,7 +532,8 @@ func TestOfAChainThatWasCutBothEndsShow(t *testing.T) {
 		if _, err := s.exec(t.Context(), tt.sql); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 || !strings.Contains(strings.Join(r.Broken, "\n"), tt.want) {
+		if r, err := s.VerifyAudit(t.Context()); err != nil || r.Breaks == 0 ||
+			!strings.Contains(strings.Join(r.Broken, "\n"), tt.want) {
 			t.Errorf("%s: %v %+v", what, err, r)
 		}
 	}
@@ -535,7 +568,8 @@ func TestRecordsOfAHubWhoseClockIsBehindAreKept(t *testing.T) {
 			t.Fatal(err) // it began by that clock as well
 		}
 	}
-	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}}); err != nil || len(found) != 5 {
+	if found, err := s.FindAudits(t.Context(), AuditQuery{Limit: 99, NotVerbs: []string{auditBegins}}); err != nil ||
+		len(found) != 5 {
 		t.Errorf("%d of 5 are kept, %v", len(found), err)
 	}
 }
@@ -643,7 +677,8 @@ func TestAuditGoesOnWhereANoteOfItsEndsIsDamaged(t *testing.T) {
 	}
 }
 
-// A restore goes by the clock of a machine on which no hub runs. One that is far ahead, as without a battery, takes nothing
+// A restore goes by the clock of a machine on which no hub runs. One that is far ahead, as without
+// a battery, takes nothing
 // away of who did what: that is done by the second record of such a time, which a hub writes that believes it.
 func TestARestoreByAWrongClockKeepsTheAudit(t *testing.T) {
 	dir := t.TempDir()

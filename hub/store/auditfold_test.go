@@ -34,15 +34,23 @@ func TestWhoseFloodItIs(t *testing.T) {
 	}{
 		{"one person from one address", func(*Audit, int) {}, foldBurst},
 		{"two people who have shown who they are", func(a *Audit, i int) { a.Who = fmt.Sprint("anna-", i%2) }, 2 * foldBurst},
-		{"names with tokens that are not good", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 }, foldBurst},
+		{
+			"names with tokens that are not good", func(a *Audit, i int) { a.Who, a.Code = fmt.Sprint("anna-", i), 401 },
+			foldBurst,
+		},
 		{"names with passwords", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("anna-", i), "password" }, foldBurst},
 		{"names with join tokens", func(a *Audit, i int) { a.Who, a.Via = fmt.Sprint("pi-", i), "join token" }, foldBurst},
-		{"readings, which cost nothing", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "get", "secrets", 200 }, foldBurst},
+		{
+			"readings, which cost nothing", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "get", "secrets", 200 },
+			foldBurst,
+		},
 		{"renewals", func(a *Audit, i int) { a.Verb, a.Code = "renew", 200 }, foldBurst},
 		{"logins", func(a *Audit, i int) { a.Verb, a.Resource, a.Code = "create", "sessions", 200 }, foldBurst},
 		{"changes, which have cost a write", func(a *Audit, i int) { a.Code = 200 }, 200},
 		{"two addresses", func(a *Audit, i int) { a.Source = fmt.Sprint("10.0.0.", i%2) }, 2 * foldBurst},
-		{"addresses of one network", func(a *Audit, i int) { a.Source, a.Origin = fmt.Sprint("2001:db8::", i), "2001:db8::/64" }, foldBurst},
+		{"addresses of one network", func(a *Audit, i int) {
+			a.Source, a.Origin = fmt.Sprint("2001:db8::", i), "2001:db8::/64"
+		}, foldBurst},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,7 +144,8 @@ func TestALongFloodIsToldOfEverLessOften(t *testing.T) {
 		if len(folded) > 40 || len(folded) < 10 {
 			t.Fatalf("%d records stand for a day's flood", len(folded))
 		}
-		if a := folded[len(folded)-1].Audit; a.Name != "" || a.Who != "anna" || a.Code != 500 || a.Until.Sub(a.At) < foldLongest/2 {
+		if a := folded[len(folded)-1].Audit; a.Name != "" || a.Who != "anna" || a.Code != 500 ||
+			a.Until.Sub(a.At) < foldLongest/2 {
 			t.Errorf("the last one is %+v", a)
 		}
 	})
@@ -147,16 +156,23 @@ func TestAStrangersRecordIsShort(t *testing.T) {
 	long := strings.Repeat("x", 4096)
 	for _, a := range []Audit{
 		{Who: long, Via: "password", Source: "2001:db8::1", Verb: "create", Resource: "sessions", Code: 401, Message: long},
-		{Who: long, Via: "join token", Source: "2001:db8::1", Verb: "create", Resource: "enrolments", Name: long, Code: 403, Message: long},
+		{
+			Who: long, Via: "join token", Source: "2001:db8::1", Verb: "create", Resource: "enrolments", Name: long, Code: 403,
+			Message: long,
+		},
 		{Via: "setup link", Source: "2001:db8::1", Verb: "create", Resource: "users", Name: long, Code: 429, Message: long},
-		{Who: long, Via: "certificate", Source: "2001:db8::1", Verb: "list", Resource: long, Name: long, Code: 401, Message: long},
+		{
+			Who: long, Via: "certificate", Source: "2001:db8::1", Verb: "list", Resource: long, Name: long, Code: 401,
+			Message: long,
+		},
 	} {
 		a = a.bounded()
 		if days := maxAuditBytes / (a.bytes() * maxAuditRows / 90); days < 49 {
 			t.Errorf("%d days of records of %d bytes: %+v", days, a.bytes(), a)
 		}
 	}
-	known := Audit{Who: "anna", Via: "session", Source: "2001:db8::1", Verb: "update", Resource: "nodes", Name: long, Code: 403, Message: long}.bounded()
+	known := Audit{Who: "anna", Via: "session", Source: "2001:db8::1", Verb: "update", Resource: "nodes", Name: long,
+		Code: 403, Message: long}.bounded()
 	if len(known.Message) != maxAuditMessage || len(known.Name) != maxAuditText {
 		t.Errorf("of somebody known %d bytes are kept", known.bytes())
 	}

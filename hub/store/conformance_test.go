@@ -57,11 +57,15 @@ func TestObjectsAreAsTheyWereCommitted(t *testing.T) {
 		}
 		// Bytes that a database which reads JSON would change: order, blanks, escapes, long numbers, twice the same name.
 		odd := []byte(`{ "b":1, "a":2 ,"a": 1e400, "u":"\u0000\ud83d\ude00é", "s":"it''s ? $1 {kind}"}`)
-		secret := Row{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "u-w", Rev: 2, Object: []byte("{\"data\":\"\x00\xffhunter2\"}")}
+		secret := Row{
+			Kind: "secrets", Namespace: "default", Name: "wifi", UID: "u-w", Rev: 2,
+			Object: []byte("{\"data\":\"\x00\xffhunter2\"}"),
+		}
 		mustCommit(t, s, 2, pod("b", 1), pod("a", 2), secret, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 2, Object: odd})
 		changed := pod("b", 3)
 		changed.Phase = "Failed"
-		mustCommit(t, s, 5, Row{Kind: "pods", Namespace: "default", Name: "a"}, pod("b", 3), changed, pod("c", 4), Row{Kind: "pods", Namespace: "default", Name: "c"}, pod("c", 5))
+		mustCommit(t, s, 5, Row{Kind: "pods", Namespace: "default", Name: "a"}, pod("b", 3), changed, pod("c", 4),
+			Row{Kind: "pods", Namespace: "default", Name: "c"}, pod("c", 5))
 		s = reopened(t, s, o)
 		expect(t, contents(t, s),
 			`nodes /pi-1 n 2   `+string(odd),
@@ -112,11 +116,15 @@ func TestACommitIsAllOrNothing(t *testing.T) {
 		mustCommit(t, s, 7, pod("a", 7))
 		before := contents(t, s)
 		for name, c := range map[string]Commit{
-			"a revision that goes back":            {Rev: 6, Rows: []Row{pod("z", 6)}},
-			"an object beyond the revision":        {Rev: 8, Rows: []Row{pod("b", 8), pod("z", 9)}},
-			"an object without a name":             {Rev: 8, Rows: []Row{pod("b", 8), pod("", 8)}},
-			"a kind that is no table name":         {Rev: 8, Rows: []Row{pod("b", 8), {Kind: `x"; DROP TABLE pods`, Name: "z", Object: []byte("{}")}}},
-			"a kind that is one of our own tables": {Rev: 8, Rows: []Row{pod("b", 8), {Kind: "users", Name: "z", Object: []byte("{}")}}},
+			"a revision that goes back":     {Rev: 6, Rows: []Row{pod("z", 6)}},
+			"an object beyond the revision": {Rev: 8, Rows: []Row{pod("b", 8), pod("z", 9)}},
+			"an object without a name":      {Rev: 8, Rows: []Row{pod("b", 8), pod("", 8)}},
+			"a kind that is no table name": {
+				Rev: 8, Rows: []Row{pod("b", 8), {Kind: `x"; DROP TABLE pods`, Name: "z", Object: []byte("{}")}},
+			},
+			"a kind that is one of our own tables": {
+				Rev: 8, Rows: []Row{pod("b", 8), {Kind: "users", Name: "z", Object: []byte("{}")}},
+			},
 		} {
 			t.Run(name, func(t *testing.T) {
 				if err := s.Commit(t.Context(), c); err == nil {
@@ -134,7 +142,8 @@ func TestACommitIsAllOrNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustCommit(t, s, 8, pod("b", 8), Row{Kind: "nodes", Name: "n", UID: "n", Rev: 8, Object: []byte("{}")})
-		if _, err := s.conn.ExecContext(t.Context(), "CREATE UNIQUE INDEX stop ON pods (phase) WHERE name = 'a' OR name = 'b' AND phase <> 'Running'"); err != nil {
+		if _, err := s.conn.ExecContext(t.Context(), "CREATE UNIQUE INDEX stop ON pods (phase) WHERE name = 'a' OR name = "+
+			"'b' AND phase <> 'Running'"); err != nil {
 			t.Fatal(err)
 		}
 		before = contents(t, s)
@@ -158,7 +167,8 @@ func TestASecondHubIsRefusedOnBoth(t *testing.T) {
 		elsewhere.Dir = t.TempDir()
 		if o.Database != "" { // from another machine
 			_, err := Open(t.Context(), elsewhere)
-			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "another hub (connected from 127.0.0.1") || !strings.Contains(err.Error(), "--database") {
+			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "another hub (connected from 127.0.0.1") ||
+				!strings.Contains(err.Error(), "--database") {
 				t.Fatal(err)
 			}
 		}
@@ -194,27 +204,35 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 			if _, err := s.APIToken(ctx, strange); !errors.Is(err, ErrNotFound) {
 				t.Errorf("%q: %v", strange, err)
 			}
-			if found, err := s.FindAudits(ctx, AuditQuery{Words: []string{strange + "nothing"}, Via: []string{strange}, Limit: 5}); err != nil || len(found) > 0 {
+			if found, err := s.FindAudits(ctx, AuditQuery{Words: []string{strange + "nothing"}, Via: []string{strange},
+				Limit: 5}); err != nil || len(found) > 0 {
 				t.Errorf("%q: %v", strange, err)
 			}
 		}
-		must(s.AddSession(ctx, Session{Hash: []byte{0, 1, 255}, User: "anna", CSRF: "c", Source: "::1", Created: now, Expires: now.Add(time.Hour)}, "p"))
+		must(s.AddSession(ctx, Session{Hash: []byte{0, 1, 255}, User: "anna", CSRF: "c", Source: "::1", Created: now,
+			Expires: now.Add(time.Hour)}, "p"))
 		for who, before := range map[string]string{"anna": "another", "nobody": "p"} {
-			if err := s.AddSession(ctx, Session{Hash: []byte(who), User: who, Created: now, Expires: now.Add(time.Hour)}, before); !errors.Is(err, ErrNotFound) {
+			if err := s.AddSession(ctx, Session{Hash: []byte(who), User: who, Created: now, Expires: now.Add(time.Hour)},
+				before); !errors.Is(err, ErrNotFound) {
 				t.Errorf("a session of %s with a password that is not theirs: %v", who, err)
 			}
 			if err := s.ReplacePassword(ctx, who, before, "q"); !errors.Is(err, ErrNotFound) {
 				t.Errorf("the password of %s, which is another than was said, is replaced: %v", who, err)
 			}
 		}
-		if v, err := s.Session(ctx, []byte{0, 1, 255}); err != nil || v.Role != "admin" || v.CSRF != "c" || !v.Expires.Equal(now.Add(time.Hour)) {
+		if v, err := s.Session(ctx, []byte{0, 1, 255}); err != nil || v.Role != "admin" || v.CSRF != "c" ||
+			!v.Expires.Equal(now.Add(time.Hour)) {
 			t.Fatal(v, err)
 		}
-		must(s.AddAPIToken(ctx, APIToken{ID: "t1", Hash: []byte("h"), User: "anna", Note: "a ? note", Created: now, Expires: now.Add(time.Hour)}))
-		if err := s.AddAPIToken(ctx, APIToken{ID: "t2", Hash: []byte("h"), User: "eve", Created: now}); !errors.Is(err, ErrNotFound) {
+		must(s.AddAPIToken(ctx, APIToken{
+			ID: "t1", Hash: []byte("h"), User: "anna", Note: "a ? note", Created: now, Expires: now.Add(time.Hour),
+		}))
+		if err := s.AddAPIToken(ctx, APIToken{ID: "t2", Hash: []byte("h"), User: "eve", Created: now}); !errors.Is(err,
+			ErrNotFound) {
 			t.Fatal(err)
 		}
-		if v, err := s.APIToken(ctx, "t1"); err != nil || v.User != "anna" || v.Role != "admin" || string(v.Hash) != "h" || v.Note != "a ? note" {
+		if v, err := s.APIToken(ctx, "t1"); err != nil || v.User != "anna" || v.Role != "admin" || string(v.Hash) != "h" ||
+			v.Note != "a ? note" {
 			t.Fatal(v, err)
 		}
 		must(s.ChangeViews(ctx, "anna", func(v []View) ([]View, error) { return append(v, View{"mine", "/x?y=1"}), nil }))
@@ -232,8 +250,12 @@ func TestPeopleTokensAndSessionsOnBoth(t *testing.T) {
 		}
 		for _, approval := range []bool{true, false} {
 			id := fmt.Sprint("j", approval)
-			must(s.AddJoinToken(ctx, JoinToken{ID: id, Hash: []byte{1}, Site: "oslo", Labels: map[string]string{"rack": "a"}, Uses: 1, Created: now, Expires: now.Add(time.Hour), Approval: approval}))
-			if v, err := s.JoinToken(ctx, id); err != nil || v.Approval != approval || v.Labels["rack"] != "a" || !v.Revoked.IsZero() {
+			must(s.AddJoinToken(ctx, JoinToken{
+				ID: id, Hash: []byte{1}, Site: "oslo", Labels: map[string]string{"rack": "a"}, Uses: 1, Created: now,
+				Expires: now.Add(time.Hour), Approval: approval,
+			}))
+			if v, err := s.JoinToken(ctx, id); err != nil || v.Approval != approval || v.Labels["rack"] != "a" ||
+				!v.Revoked.IsZero() {
 				t.Fatal(v, err)
 			}
 		}
@@ -385,7 +407,8 @@ func TestTheHubsTimeIsRememberedOnBoth(t *testing.T) {
 		if at := last(); !at.IsZero() {
 			t.Fatalf("a new database is of %s", at)
 		}
-		for i, c := range []struct{ after, want time.Duration }{{0, 0}, {59 * time.Minute, 0}, {time.Hour, time.Hour}, {90 * time.Minute, time.Hour}, {-time.Hour, time.Hour}, {3 * time.Hour, 3 * time.Hour}} {
+		for i, c := range []struct{ after, want time.Duration }{{0, 0}, {59 * time.Minute, 0}, {time.Hour, time.Hour},
+			{90 * time.Minute, time.Hour}, {-time.Hour, time.Hour}, {3 * time.Hour, 3 * time.Hour}} {
 			now = begin.Add(c.after)
 			mustCommit(t, s, uint64(i+1), pod("a", uint64(i+1)))
 			if at := last(); !at.Equal(begin.Add(c.want)) {
@@ -414,7 +437,8 @@ func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, ni
 func TestACommandReadsAllButTheSecrets(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		hub := opened(t, o)
-		mustCommit(t, hub, 1, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 1, Object: []byte("{}")}, Row{Kind: "sites", Name: "oslo", UID: "o", Rev: 1, Object: []byte("{}")},
+		mustCommit(t, hub, 1, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 1, Object: []byte("{}")},
+			Row{Kind: "sites", Name: "oslo", UID: "o", Rev: 1, Object: []byte("{}")},
 			Row{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "w", Rev: 1, Object: []byte(`{"data":"hunter2"}`)})
 		cli, err := OpenShared(t.Context(), o)
 		if err != nil {

@@ -24,7 +24,8 @@ func TestADatabaseThatIsMovedTakesNothingUntilItIsBack(t *testing.T) {
 	for round := range 2 {
 		rename(t, file, file+".bak")
 		rev := uint64(2 + round)
-		if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{pod("lost", rev)}}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "moved or removed") {
+		if err := s.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{pod("lost", rev)}}); !errors.Is(err, ErrUnavailable) ||
+			!strings.Contains(err.Error(), "moved or removed") {
 			t.Fatalf("a commit into a database that was moved: %v", err)
 		}
 		if err := s.SetMeta(t.Context(), "k", "v"); !errors.Is(err, ErrUnavailable) {

@@ -187,7 +187,8 @@ func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
 		t.Helper()
 		var names []string
 		must(t, filepath.WalkDir(dir, func(file string, d os.DirEntry, err error) error {
-			if err == nil && !d.IsDir() && !strings.HasSuffix(file, "-wal") && !strings.HasSuffix(file, "-shm") || strings.Contains(file, ".part") || strings.Contains(file, ".restore") {
+			if err == nil && !d.IsDir() && !strings.HasSuffix(file, "-wal") && !strings.HasSuffix(file, "-shm") ||
+				strings.Contains(file, ".part") || strings.Contains(file, ".restore") {
 				names = append(names, strings.TrimPrefix(file, dir))
 			}
 			return err
@@ -199,7 +200,8 @@ func TestWhatDoesNotFitLeavesNothing(t *testing.T) {
 		"a backup":      func() error { return s.backupNow(t.Context(), time.Now()) },
 		"another place": func() error { return s.Backup(t.Context(), filepath.Join(dir, "mine.db")) },
 		"from PostgreSQL": func() error {
-			return s.backup(filepath.Join(dir, "copied.db"), func(part string) error { return s.fill(t.Context(), part, s.conn, nil) })
+			return s.backup(filepath.Join(dir, "copied.db"),
+				func(part string) error { return s.fill(t.Context(), part, s.conn, nil) })
 		},
 	} {
 		if err := do(); !errors.Is(err, ErrFull) {
@@ -286,7 +288,8 @@ func TestAnUpgradeTakesTheRoomOfOldBackups(t *testing.T) {
 	must(t, copyFile(filepath.Join(fromDump(t, dumps[0]), database), filepath.Join(dir, database)))
 	must(t, os.Mkdir(filepath.Join(dir, "backups"), 0o700))
 	for n := range 7 {
-		must(t, os.WriteFile(filepath.Join(dir, "backups", time.Date(2026, 11, 1+n, 0, 0, 0, 0, time.UTC).Format(backupForm)), make([]byte, 3<<20), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, "backups", time.Date(2026, 11, 1+n, 0, 0, 0, 0, time.UTC).Format(backupForm)),
+			make([]byte, 3<<20), 0o600))
 	}
 	free, err := freeBytes(dir)
 	must(t, err)
@@ -309,11 +312,17 @@ func TestABallastIsTheSpaceThatItHolds(t *testing.T) {
 		do   func(file string) error
 		made bool
 	}{
-		{"a directory in its place is no full disk", func(file string) error { return os.MkdirAll(filepath.Join(file, "x"), 0o700) }, false},
+		{"a directory in its place is no full disk", func(file string) error {
+			return os.MkdirAll(filepath.Join(file, "x"),
+				0o700)
+		}, false},
 		{"a copy of it that takes no space is filled", func(file string) error {
 			return errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, ballastBytes))
 		}, true},
-		{"one of another size is made anew", func(file string) error { return os.WriteFile(file, make([]byte, ballastBytes+1), 0o600) }, true},
+		{"one of another size is made anew", func(file string) error {
+			return os.WriteFile(file, make([]byte, ballastBytes+1),
+				0o600)
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -323,7 +332,8 @@ func TestABallastIsTheSpaceThatItHolds(t *testing.T) {
 				t.Error("it takes the disk for full")
 			}
 			var st unix.Stat_t
-			if err := unix.Stat(s.ballast(), &st); err != nil || tt.made && (st.Size != ballastBytes || st.Blocks*512 < ballastBytes) {
+			if err := unix.Stat(s.ballast(), &st); err != nil ||
+				tt.made && (st.Size != ballastBytes || st.Blocks*512 < ballastBytes) {
 				t.Errorf("the ballast is of %d bytes and takes %d: %v", st.Size, st.Blocks*512, err)
 			}
 			s.full.Store(true) // as it was on a bad day
@@ -401,7 +411,8 @@ func BenchmarkOpen(b *testing.B) {
 				b.Fatal(err)
 			}
 			n := 0
-			if err := errors.Join(s.Load(b.Context(), func(Row) error { n++; return nil }), s.Close()); err != nil || n != len(rows) {
+			if err := errors.Join(s.Load(b.Context(), func(Row) error { n++; return nil }), s.Close()); err != nil ||
+				n != len(rows) {
 				b.Fatal(n, err)
 			}
 		}

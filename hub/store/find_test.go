@@ -10,7 +10,10 @@ import (
 func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	for i := range 10 {
-		a := Audit{At: time.Now(), Who: "Anna", Via: "session", Source: "10.1.2.3", Verb: "patch", Resource: "nodes", Name: fmt.Sprintf("pi-%d", i), Code: 200}
+		a := Audit{
+			At: time.Now(), Who: "Anna", Via: "session", Source: "10.1.2.3", Verb: "patch", Resource: "nodes",
+			Name: fmt.Sprintf("pi-%d", i), Code: 200,
+		}
 		if i%3 == 0 {
 			a.Code, a.Message = 403, "not allowed, 100%"
 		}
@@ -27,7 +30,9 @@ func TestAuditIsFoundByWordsAndPage(t *testing.T) {
 		want string
 	}{
 		{"the newest come first", AuditQuery{Limit: 3}, "pi-9 pi-8 pi-7"},
-		{"a page goes on before a record", AuditQuery{Before: 5, NotVerbs: []string{auditBegins}, Limit: 9}, "pi-2 pi-1 pi-0"},
+		{
+			"a page goes on before a record", AuditQuery{Before: 5, NotVerbs: []string{auditBegins}, Limit: 9}, "pi-2 pi-1 pi-0",
+		},
 		{"only what was refused", AuditQuery{Refused: true, Limit: 9}, "pi-9 pi-6 pi-3 pi-0"},
 		{"only what came in certain ways", AuditQuery{Via: []string{"token", "command line"}, Limit: 9}, "pi-5"},
 		{"a way is no SQL", AuditQuery{Via: []string{`session') OR ('a' = 'a`}, Limit: 9}, ""},
@@ -61,7 +66,8 @@ func TestABackupOnWishIsOneOfTheDaily(t *testing.T) {
 		t.Fatal(err)
 	}
 	copies, next, err := s.Copies()
-	if err != nil || len(copies) != 1 || copies[0].File != file || copies[0].Bytes == 0 || time.Until(next) < 23*time.Hour {
+	if err != nil || len(copies) != 1 || copies[0].File != file || copies[0].Bytes == 0 ||
+		time.Until(next) < 23*time.Hour {
 		t.Errorf("%+v, next %s, %v", copies, next, err)
 	}
 }

@@ -17,7 +17,8 @@ func TestACommandMakesNoDatabase(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "serve") {
+	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) ||
+		!strings.Contains(err.Error(), "serve") {
 		t.Errorf("of an empty file: %v", err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Size() > 0 {
@@ -39,7 +40,8 @@ func TestACommandMakesNoDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "first start") {
+	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) ||
+		!strings.Contains(err.Error(), "first start") {
 		t.Errorf("of one without tables: %v", err)
 	}
 	if is, err := os.ReadFile(file); err != nil || !bytes.Equal(is, was) {

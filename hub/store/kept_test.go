@@ -53,7 +53,10 @@ func TestObjectsThatOlderHubsHaveWrittenAreReadWhole(t *testing.T) {
 			}
 			m := named.Metadata
 			rev++
-			row := Row{Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: fmt.Sprint(m.UID, "-", rev), Rev: rev, Object: []byte(object)}
+			row := Row{
+				Kind: kind, Namespace: m.Namespace, Name: m.Name, UID: fmt.Sprint(m.UID, "-", rev), Rev: rev,
+				Object: []byte(object),
+			}
 			if err := st.Commit(t.Context(), Commit{Rev: rev, Rows: []Row{row}}); err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +114,8 @@ func lostOf(at string, was, is any) (lost []string) {
 			lost = append(lost, lostOf(fmt.Sprintf("%s[%d]", at, i), v, to)...)
 		}
 	default:
-		if fmt.Sprint(was) != fmt.Sprint(is) && fmt.Sprint(was) != "" && fmt.Sprint(was) != "0" && fmt.Sprint(was) != "false" {
+		if fmt.Sprint(was) != fmt.Sprint(is) && fmt.Sprint(was) != "" && fmt.Sprint(was) != "0" &&
+			fmt.Sprint(was) != "false" {
 			lost = append(lost, fmt.Sprintf("%s=%v, and says %v", at, was, is))
 		}
 	}

@@ -21,7 +21,9 @@ import (
 )
 
 // rowsOf is every row of every table, as "table column=value ...", of the columns given, or of all.
-func rowsOf(t *testing.T, file string, columns map[string][]string) (all map[string][]string, have map[string][]string) {
+func rowsOf(
+	t *testing.T, file string, columns map[string][]string,
+) (all map[string][]string, have map[string][]string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", dsn(file, "query_only(1)"))
 	must(t, err)
@@ -78,7 +80,8 @@ func TestAnUpgradeKeepsEveryRow(t *testing.T) {
 					t.Errorf("the dump has no row of %s", table)
 				}
 				for _, row := range rows {
-					if count++; !slices.Contains(after[table], row) && !strings.Contains(row, metaAuditHead) && !strings.Contains(row, metaKeyID) {
+					if count++; !slices.Contains(after[table], row) && !strings.Contains(row, metaAuditHead) &&
+						!strings.Contains(row, metaKeyID) {
 						t.Errorf("%s has lost %s: it has %v", table, row, after[table])
 					}
 				}
@@ -95,7 +98,8 @@ func filesOf(t *testing.T, dir string) map[string][32]byte {
 	t.Helper()
 	all := map[string][32]byte{}
 	must(t, filepath.WalkDir(dir, func(file string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || d.Name() == "hub.lock" || strings.HasSuffix(file, "-shm") { // an index that SQLite makes anew at every start
+		// an index that SQLite makes anew at every start
+		if err != nil || d.IsDir() || d.Name() == "hub.lock" || strings.HasSuffix(file, "-shm") {
 			return err
 		}
 		text, err := os.ReadFile(file)
@@ -152,7 +156,8 @@ func TestADowngradeIsRefusedAndChangesNothing(t *testing.T) {
 			for range 2 {
 				for _, open := range []func(context.Context, Options) (*Store, error){Open, OpenShared} {
 					s, err := open(t.Context(), Options{Dir: dir, Version: "0.9"})
-					if s != nil || !errors.Is(err, ErrNewer) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), fmt.Sprintf("(schema %d), and this is 0.9 (up to schema %d)", tooNew, latest())) {
+					if s != nil || !errors.Is(err, ErrNewer) || strings.Contains(err.Error(), "\n") ||
+						!strings.Contains(err.Error(), fmt.Sprintf("(schema %d), and this is 0.9 (up to schema %d)", tooNew, latest())) {
 						t.Fatalf("%v %v", s, err)
 					}
 				}

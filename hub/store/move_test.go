@@ -42,7 +42,8 @@ func everything(t *testing.T, s *Store) string {
 			for i, v := range row {
 				line += fmt.Sprintf(" %s=%q", columns[i], fmt.Sprint(v))
 			}
-			skip := table == "meta" && slices.ContainsFunc([]string{metaRevision, metaWrites, metaSchema, metaCameFrom, metaMoved, metaAuditHead, "x"}, func(k string) bool { return strings.Contains(line, `key="`+k+`"`) }) ||
+			skip := table == "meta" && slices.ContainsFunc([]string{metaRevision, metaWrites, metaSchema, metaCameFrom,
+				metaMoved, metaAuditHead, "x"}, func(k string) bool { return strings.Contains(line, `key="`+k+`"`) }) ||
 				table == "audit" && strings.Contains(line, `verb="migrate"`)
 			if !skip {
 				b.WriteString(line + "\n")
@@ -60,7 +61,10 @@ func filled(t *testing.T, s *Store) {
 	t.Helper()
 	ctx, now := t.Context(), time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	rows := []Row{
-		{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "s", Rev: 9, Object: []byte("{\"data\":\"\x00\xffgeheim\"}")},
+		{
+			Kind: "secrets", Namespace: "default", Name: "wifi", UID: "s", Rev: 9,
+			Object: []byte("{\"data\":\"\x00\xffgeheim\"}"),
+		},
 		{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 9, Object: []byte(`{ "b":1, "a":1e400, "u":"\u0000é" }`)},
 	}
 	for i := range 1200 {
@@ -69,10 +73,16 @@ func filled(t *testing.T, s *Store) {
 	mustCommit(t, s, 9, rows...)
 	for _, err := range []error{
 		s.AddUser(ctx, User{Name: "anna", Role: "admin", Password: "$argon2id$x", Created: now}),
-		s.AddSession(ctx, Session{Hash: []byte{0, 255}, User: "anna", CSRF: "c", Created: now, Expires: now.AddDate(99, 0, 0)}, "$argon2id$x"),
-		s.AddAPIToken(ctx, APIToken{ID: "t", Hash: []byte{1, 0}, User: "anna", Note: "n", Created: now, Expires: now.AddDate(99, 0, 0)}),
+		s.AddSession(ctx, Session{Hash: []byte{0, 255}, User: "anna", CSRF: "c", Created: now,
+			Expires: now.AddDate(99, 0, 0)}, "$argon2id$x"),
+		s.AddAPIToken(ctx, APIToken{
+			ID: "t", Hash: []byte{1, 0}, User: "anna", Note: "n", Created: now, Expires: now.AddDate(99, 0, 0),
+		}),
 		s.RevokeClients(ctx, "eve", now),
-		s.AddJoinToken(ctx, JoinToken{ID: "j", Hash: []byte{2}, Site: "oslo", Labels: map[string]string{"a": "b"}, Uses: 3, Created: now, Expires: now.AddDate(99, 0, 0), Approval: true}),
+		s.AddJoinToken(ctx, JoinToken{
+			ID: "j", Hash: []byte{2}, Site: "oslo", Labels: map[string]string{"a": "b"}, Uses: 3, Created: now,
+			Expires: now.AddDate(99, 0, 0), Approval: true,
+		}),
 		s.TakeUse(ctx, Use{Node: "pi-1", Key: "k", Token: "j", At: now, Expires: now.AddDate(99, 0, 0)}),
 		s.ChangeViews(ctx, "anna", func([]View) ([]View, error) { return []View{{"v", "/x"}}, nil }),
 	} {
@@ -214,7 +224,8 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 		}
 		_ = s.Close()
 		l.isDown(false)
-		if n := server.Do(postgrestest.Name(p.Database), "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"); n != "0" {
+		if n := server.Do(postgrestest.Name(p.Database),
+			"SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"); n != "0" {
 			t.Fatal("half of it stayed:", n)
 		}
 	})
@@ -325,7 +336,8 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 			if does == none {
 				must(t, err)
 				must(t, os.WriteFile(filepath.Join(o.Dir, placeFile), []byte(address), 0o600))
-			} else if err == nil || !strings.Contains(err.Error(), "run this again when the server answers") || l.happened() != 1 {
+			} else if err == nil || !strings.Contains(err.Error(), "run this again when the server answers") ||
+				l.happened() != 1 {
 				t.Fatal(m, err)
 			}
 			l.isDown(false)
@@ -336,7 +348,8 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 					t.Error("a hub that starts meanwhile is not where it was")
 				}
 				must(t, s.Close())
-			} else if err == nil || !strings.Contains(err.Error(), "was taken to") || !strings.Contains(err.Error(), "run `flotilla-hub migrate --to sqlite` again") {
+			} else if err == nil || !strings.Contains(err.Error(), "was taken to") ||
+				!strings.Contains(err.Error(), "run `flotilla-hub migrate --to sqlite` again") {
 				t.Errorf("a hub that starts meanwhile: %v", err)
 			}
 			m, err = Move(t.Context(), o, SQLite)
@@ -354,7 +367,8 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 			}
 			elsewhere := o
 			elsewhere.Dir, elsewhere.Database = t.TempDir(), address
-			if s, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was taken to") || !strings.Contains(err.Error(), "name another database") {
+			if s, err := Open(t.Context(), elsewhere); err == nil || !strings.Contains(err.Error(), "was taken to") ||
+				!strings.Contains(err.Error(), "name another database") {
 				t.Errorf("another hub goes on from where it was: %v, %v", s, err)
 			}
 			o.Database = address
@@ -391,7 +405,8 @@ func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 	if err := Restore(t.Context(), o, file); !errors.Is(err, ErrLocked) {
 		t.Fatal("the hub runs", err)
 	}
-	mustCommit(t, s, 20, pod("later", 20), Row{Kind: "nodes", Name: "pi-1"}, Row{Kind: "sites", Name: "bergen", UID: "b", Rev: 20, Object: []byte("{}")})
+	mustCommit(t, s, 20, pod("later", 20), Row{Kind: "nodes", Name: "pi-1"},
+		Row{Kind: "sites", Name: "bergen", UID: "b", Rev: 20, Object: []byte("{}")})
 	if err := s.DeleteUser(t.Context(), "anna", time.Now()); err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +551,9 @@ func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 	for _, to := range []string{server.Database(), SQLite} {
 		id := func(n int) string { return fmt.Sprint(to == SQLite, n) }
 		told := commands(t, o, func(s *Store, n int) error {
-			return s.AddJoinToken(t.Context(), JoinToken{ID: id(n), Hash: []byte(id(n)), Site: "oslo", Uses: 1, Created: now, Expires: now.AddDate(1, 0, 0)})
+			return s.AddJoinToken(t.Context(), JoinToken{
+				ID: id(n), Hash: []byte(id(n)), Site: "oslo", Uses: 1, Created: now, Expires: now.AddDate(1, 0, 0),
+			})
 		}, func() {
 			_, err := Move(t.Context(), o, to)
 			must(t, err)
@@ -579,7 +596,8 @@ func TestACommandElsewhereWritesNothingToAFormerDatabase(t *testing.T) {
 		_, err := Move(t.Context(), o, SQLite)
 		must(t, err)
 	})
-	for refused, want := range map[error]string{during: "nothing was changed, run this again", write(): "has not been the hub's database since a moment ago"} {
+	for refused, want := range map[error]string{during: "nothing was changed, run this again",
+		write(): "has not been the hub's database since a moment ago"} {
 		if refused == nil || !strings.Contains(refused.Error(), want) { // the first may have waited too long
 			t.Errorf("a command that writes to the former database is told %v", refused)
 		}
@@ -634,7 +652,8 @@ func TestADamagedDatabaseIsNotMoved(t *testing.T) {
 	before := mustRead(t, file)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := Move(ctx, o, postgrestest.Start(t).Database()); !errors.Is(err, errCorrupt) || !strings.Contains(err.Error(), "start `flotilla-hub serve` once") {
+	if _, err := Move(ctx, o, postgrestest.Start(t).Database()); !errors.Is(err, errCorrupt) ||
+		!strings.Contains(err.Error(), "start `flotilla-hub serve` once") {
 		t.Error(err)
 	}
 	if !bytes.Equal(mustRead(t, file), before) {
@@ -659,21 +678,25 @@ func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
 	must(t, err)
 	_, moved := Move(soon(), o, "postgres://nobody@127.0.0.1:1/none")
 	for what, err := range map[string]error{"a restore": Restore(soon(), o, file), "a move": moved} {
-		if err == nil || !strings.Contains(err.Error(), "a command has the database of "+dir+" open: nothing was changed, end it or wait for it, and run this again") {
+		if err == nil || !strings.Contains(err.Error(), "a command has the database of "+dir+" open: nothing was changed, "+
+			"end it or wait for it, and run this again") {
 			t.Errorf("%s of a database that is open: %v", what, err)
 		}
 	}
 	was, err := os.ReadFile(filepath.Join(dir, database))
 	must(t, err)
 	damage(t, filepath.Join(dir, database))
-	if s, err := Open(soon(), o); err == nil || !strings.Contains(err.Error(), "a command has the database of "+dir+" open") {
+	if s, err := Open(soon(), o); err == nil || !strings.Contains(err.Error(),
+		"a command has the database of "+dir+" open") {
 		t.Errorf("a hub that replaces its damaged database: %v, %v", s, err)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, database), was, 0o600))
 	must(t, command.Close())
 	used, err := use(t.Context(), dir, alone)
 	must(t, err)
-	if s, err := OpenShared(soon(), o); err == nil || !strings.Contains(err.Error(), "is being replaced, by a restore or a move: nothing was changed, run this again afterwards") {
+	if s, err := OpenShared(soon(), o); err == nil ||
+		!strings.Contains(err.Error(), "is being replaced, by a restore or a move: nothing was changed, run this again "+
+			"afterwards") {
 		t.Errorf("a command while the database is being replaced: %v, %v", s, err)
 	}
 	must(t, used.Close())
@@ -703,7 +726,9 @@ func TestARestoreInPostgresIsNoneWhileACommandWrites(t *testing.T) {
 		told++
 		return command.AddUser(t.Context(), User{Name: fmt.Sprint("anna-", told), Role: "admin", Created: time.Now()})
 	}, func() {
-		if err := Restore(t.Context(), o, file); err == nil || !strings.Contains(err.Error(), "a command has written meanwhile, which would be lost: nothing was restored, run this again") {
+		if err := Restore(t.Context(), o, file); err == nil ||
+			!strings.Contains(err.Error(), "a command has written meanwhile, which would be lost: nothing was restored, run "+
+				"this again") {
 			t.Errorf("a restore while a command writes: %v", err)
 		}
 	})

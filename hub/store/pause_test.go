@@ -49,13 +49,20 @@ func TestWhenTheHubDidNotRun(t *testing.T) {
 		}
 	}
 
-	expect(t, run(0, ends(time.Hour)))                                                                          // a new hub
-	expect(t, run(2*time.Hour, dies), "1h0m0s to 2h0m0s")                                                       // after a clean end
-	touched(150 * time.Minute)                                                                                  // its last write before it was killed
-	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")                     // after the kill
-	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")                     // the clock went back
-	expect(t, run(10*24*time.Hour, ends(11*24*time.Hour)), "4h0m0s to 240h0m0s")                                // old ones are forgotten
-	if s := openIn(t, dir); s.SetMeta(t.Context(), metaPauses, "{") != nil || s.End(t.Context(), noon) != nil { // nobody's hub fails for this
+	// a new hub
+	expect(t, run(0, ends(time.Hour)))
+	// after a clean end
+	expect(t, run(2*time.Hour, dies), "1h0m0s to 2h0m0s")
+	// its last write before it was killed
+	touched(150 * time.Minute)
+	// after the kill
+	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")
+	// the clock went back
+	expect(t, run(3*time.Hour, ends(4*time.Hour)), "1h0m0s to 2h0m0s", "2h30m0s to 3h0m0s")
+	// old ones are forgotten
+	expect(t, run(10*24*time.Hour, ends(11*24*time.Hour)), "4h0m0s to 240h0m0s")
+	// nobody's hub fails for this
+	if s := openIn(t, dir); s.SetMeta(t.Context(), metaPauses, "{") != nil || s.End(t.Context(), noon) != nil {
 		t.Error("what is not readable is in the way")
 	}
 }

@@ -91,7 +91,8 @@ func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
 				_ = opened(t, o).Close()
 				o.Database = bouncer(t, o, mode)
 				for range 3 {
-					if _, err := OpenShared(t.Context(), o); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "pool_mode = session") {
+					if _, err := OpenShared(t.Context(), o); !errors.Is(err, ErrUnavailable) ||
+						!strings.Contains(err.Error(), "pool_mode = session") {
 						t.Fatal(err)
 					}
 				}

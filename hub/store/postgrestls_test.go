@@ -32,7 +32,9 @@ type issuer struct {
 
 func newIssuer(t *testing.T, dir, name string) *issuer {
 	i := &issuer{t: t, dir: dir}
-	i.cert, i.key = i.issue(name, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	i.cert, i.key = i.issue(name, &x509.Certificate{
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
 	return i
 }
 
@@ -53,8 +55,10 @@ func (i *issuer) issue(name string, c *x509.Certificate) (*x509.Certificate, *ec
 	must(i.t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	must(i.t, err)
-	must(i.t, os.WriteFile(filepath.Join(i.dir, name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw}), 0o644))
-	must(i.t, os.WriteFile(filepath.Join(i.dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	must(i.t, os.WriteFile(filepath.Join(i.dir, name+".crt"),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw}), 0o644))
+	must(i.t, os.WriteFile(filepath.Join(i.dir, name+".key"),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
 	return made, key
 }
 
@@ -66,7 +70,9 @@ func TestTheWayToTheServer(t *testing.T) { // not parallel: libpq's variables ar
 	must(t, os.Chmod(dir, 0o755))
 	in := func(name string) string { return filepath.Join(dir, name) }
 	ca := newIssuer(t, dir, "ca")
-	ca.issue("server", &x509.Certificate{DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	ca.issue("server", &x509.Certificate{
+		DNSNames: []string{"localhost"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
 	ca.issue("certified", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	newIssuer(t, dir, "other")
 	must(t, os.WriteFile(in("hba"), []byte(`
@@ -82,15 +88,20 @@ host    all flotilla  127.0.0.1/32   trust
 		_ = l.Close()
 		addresses += ",::1"
 	}
-	server := postgrestest.Make(t, "", "ssl=on", "ssl_ca_file="+in("ca.crt"), "ssl_cert_file="+in("server.crt"), "ssl_key_file="+in("server.key"), "hba_file="+in("hba"), "password_encryption=scram-sha-256", "listen_addresses="+addresses)
+	server := postgrestest.Make(t, "", "ssl=on", "ssl_ca_file="+in("ca.crt"), "ssl_cert_file="+in("server.crt"),
+		"ssl_key_file="+in("server.key"), "hba_file="+in("hba"), "password_encryption=scram-sha-256",
+		"listen_addresses="+addresses)
 	if info, err := os.Stat(server.Dir); err == nil && os.Geteuid() == 0 {
 		must(t, os.Chown(in("server.key"), owner.Of(info), owner.Group(info)))
 	}
 	server.Run()
-	server.Do("postgres", "CREATE ROLE certified LOGIN SUPERUSER; CREATE ROLE scram LOGIN SUPERUSER PASSWORD 'ge/hei m?#@'")
+	server.Do("postgres", "CREATE ROLE certified LOGIN SUPERUSER; CREATE ROLE scram LOGIN SUPERUSER PASSWORD 'ge/hei "+
+		"m?#@'")
 	plain := postgrestest.Start(t)
 	must(t, os.WriteFile(in("pgpass"), fmt.Appendf(nil, "localhost:%d:*:scram:ge/hei m?#@\n", server.Port), 0o600))
-	must(t, os.WriteFile(in("service"), fmt.Appendf(nil, "[fleet]\nhost=localhost\nport=%d\nuser=scram\npassword=ge/hei m?#@\nsslmode=verify-full\nsslrootcert=%s\n", server.Port, in("ca.crt")), 0o600))
+	must(t, os.WriteFile(in("service"), fmt.Appendf(nil,
+		"[fleet]\nhost=localhost\nport=%d\nuser=scram\npassword=ge/hei m?#@\nsslmode=verify-full\nsslrootcert=%s\n",
+		server.Port, in("ca.crt")), 0o600))
 	t.Setenv("PGPASSFILE", in("none"))
 	full := "sslmode=verify-full&sslrootcert=" + in("ca.crt")
 	password := url.QueryEscape("ge/hei m?#@")
@@ -100,25 +111,47 @@ host    all flotilla  127.0.0.1/32   trust
 		env  map[string]string
 		says string // "": it is let in
 	}{
-		"verify-full":                        {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", server.Port, full)},
-		"verify-full, of another name":       {url: fmt.Sprintf("postgres://flotilla@127.0.0.1:%d/%%s?%s", server.Port, full), says: "certificate"},
+		"verify-full": {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", server.Port,
+			full)},
+		"verify-full, of another name": {
+			url: fmt.Sprintf("postgres://flotilla@127.0.0.1:%d/%%s?%s", server.Port, full), says: "certificate",
+		},
 		"verify-full, of another authority":  {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?sslmode=verify-full&sslrootcert=%s", server.Port, in("other.crt")), says: "certificate"},
 		"verify-full, without the authority": {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?sslmode=verify-full&sslrootcert=%s", server.Port, in("none.crt")), says: "none.crt"},
-		"verify-full, of a plain server":     {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", plain.Port, full), says: "TLS"},
-		"a certificate":                      {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full, in("certified.crt"), in("certified.key"))},
-		"no certificate":                     {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s", server.Port, full), says: "does not let this user in"},
-		"another's certificate":              {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full, in("certified.crt"), in("certified.key")), says: "password"},
-		"a password in the address":          {url: fmt.Sprintf("postgres://scram:%s@localhost:%d/%%s?%s", strings.ReplaceAll(password, "%", "%%"), server.Port, full)},
-		"a password as a parameter":          {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&password=%s", server.Port, full, strings.ReplaceAll(password, "%", "%%"))},
-		"a wrong password":                   {url: fmt.Sprintf("postgres://scram:geheim@localhost:%d/%%s?%s", server.Port, full), says: "does not let this user in"},
-		"no password":                        {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full), says: "password"},
-		"PGPASSWORD":                         {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full), env: map[string]string{"PGPASSWORD": "ge/hei m?#@"}},
-		"PGPASSFILE":                         {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full), env: map[string]string{"PGPASSFILE": in("pgpass")}},
-		"a service":                          {url: "postgres:///%s?service=fleet&servicefile=" + in("service")},
-		"PGSSLROOTCERT":                      {url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s", server.Port), env: map[string]string{"PGSSLMODE": "verify-full", "PGSSLROOTCERT": in("ca.crt")}},
-		"a socket":                           {url: fmt.Sprintf("postgres://flotilla@/%%s?host=%s&port=%d", server.Dir, server.Port)},
-		"of several hosts, the one that is":  {url: fmt.Sprintf("postgres://flotilla@localhost:1,localhost:%d/%%s?target_session_attrs=read-write&%s", server.Port, full)},
-		"IPv6":                               {url: fmt.Sprintf("postgres://scram:%s@[::1]:%d/%%s?sslmode=verify-ca&sslrootcert=%s", strings.ReplaceAll(password, "%", "%%"), server.Port, in("ca.crt"))},
+		"verify-full, of a plain server": {
+			url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s?%s", plain.Port, full), says: "TLS",
+		},
+		"a certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s", server.Port, full, in("certified.crt"), in("certified.key"))},
+		"no certificate": {url: fmt.Sprintf("postgres://certified@localhost:%d/%%s?%s", server.Port,
+			full), says: "does not let this user in"},
+		"another's certificate": {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&sslcert=%s&sslkey=%s",
+			server.Port, full, in("certified.crt"), in("certified.key")), says: "password"},
+		"a password in the address": {url: fmt.Sprintf("postgres://scram:%s@localhost:%d/%%s?%s",
+			strings.ReplaceAll(password, "%", "%%"), server.Port, full)},
+		"a password as a parameter": {url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s&password=%s",
+			server.Port, full, strings.ReplaceAll(password, "%", "%%"))},
+		"a wrong password": {url: fmt.Sprintf("postgres://scram:geheim@localhost:%d/%%s?%s", server.Port,
+			full), says: "does not let this user in"},
+		"no password": {
+			url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full), says: "password",
+		},
+		"PGPASSWORD": {
+			url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full),
+			env: map[string]string{"PGPASSWORD": "ge/hei m?#@"},
+		},
+		"PGPASSFILE": {
+			url: fmt.Sprintf("postgres://scram@localhost:%d/%%s?%s", server.Port, full),
+			env: map[string]string{"PGPASSFILE": in("pgpass")},
+		},
+		"a service": {url: "postgres:///%s?service=fleet&servicefile=" + in("service")},
+		"PGSSLROOTCERT": {
+			url: fmt.Sprintf("postgres://flotilla@localhost:%d/%%s", server.Port),
+			env: map[string]string{"PGSSLMODE": "verify-full", "PGSSLROOTCERT": in("ca.crt")},
+		},
+		"a socket": {url: fmt.Sprintf("postgres://flotilla@/%%s?host=%s&port=%d", server.Dir,
+			server.Port)},
+		"of several hosts, the one that is": {url: fmt.Sprintf("postgres://flotilla@localhost:1,localhost:%d/%%s?target_session_attrs=read-write&%s", server.Port, full)},
+		"IPv6":                              {url: fmt.Sprintf("postgres://scram:%s@[::1]:%d/%%s?sslmode=verify-ca&sslrootcert=%s", strings.ReplaceAll(password, "%", "%%"), server.Port, in("ca.crt"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "IPv6" && !strings.Contains(addresses, "::1") {
@@ -177,7 +210,8 @@ func TestAnAddressThatCannotBeReadTellsNoPassword(t *testing.T) {
 			t.Error("accepted: ", address)
 			continue
 		}
-		if strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "postgres://USER@HOST") {
+		if strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), says) ||
+			!strings.Contains(err.Error(), "postgres://USER@HOST") {
 			t.Errorf("%s: no %q in %v", address, says, err)
 		}
 	}

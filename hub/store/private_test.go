@@ -28,29 +28,48 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 	}{
 		{"one that others may read is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o755) }, ""},
 		{"one that all may write is closed", false, func(_, dir string) error { return os.Chmod(dir, 0o777) }, ""},
-		{"one of somebody else is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) }, "belongs to user 4242"},
-		{"so is one that others can move away", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) }, "others may write"},
+		{
+			"one of somebody else is refused", true, func(_, dir string) error { return os.Chown(dir, other, other) },
+			"belongs to user 4242",
+		},
+		{
+			"so is one that others can move away", false, func(parent, _ string) error { return os.Chmod(parent, 0o777) },
+			"others may write",
+		},
 		{"or another group", true, func(parent, _ string) error {
 			if err := os.Chown(parent, 0, other); err != nil {
 				return err
 			}
 			return os.Chmod(parent, 0o775)
 		}, "others may write"},
-		{"not where only owners may, as in /tmp", false, func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, ""},
-		{"or somebody else's directory around it", true, func(parent, _ string) error { return os.Chown(parent, other, other) }, "belongs to user 4242"},
+		{
+			"not where only owners may, as in /tmp", false,
+			func(parent, _ string) error { return os.Chmod(parent, 0o777|os.ModeSticky) }, "",
+		},
+		{
+			"or somebody else's directory around it", true,
+			func(parent, _ string) error { return os.Chown(parent, other, other) }, "belongs to user 4242",
+		},
 		{"one that something else uses is left alone", false, func(_, dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o644), os.Chmod(dir, 0o755))
 		}, "not a hub's, and not empty (thesis.txt)"},
 		{"such as a directory for all users", false, func(_, dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "socket"), 0o700), os.Chmod(dir, 0o777|os.ModeSticky))
 		}, "not a hub's, and not empty (socket)"},
-		{"also an empty one", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "shared by all users (1777)"},
+		{
+			"also an empty one", false, func(_, dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
+			"shared by all users (1777)",
+		},
 		{"or one with certificates, as /etc", false, func(_, dir string) error {
 			return errors.Join(os.Mkdir(filepath.Join(dir, "pki"), 0o755), os.WriteFile(filepath.Join(dir, "fstab"), nil, 0o644))
 		}, "not a hub's, and not empty (fstab)"},
-		{"the root of a disk is fine", false, func(_, dir string) error { return os.Mkdir(filepath.Join(dir, "lost+found"), 0o700) }, ""},
+		{"the root of a disk is fine", false, func(_, dir string) error {
+			return os.Mkdir(filepath.Join(dir, "lost+found"),
+				0o700)
+		}, ""},
 		{"so is what somebody added to a hub's", false, func(_, dir string) error {
-			return errors.Join(os.WriteFile(filepath.Join(dir, "hub.lock"), nil, 0o600), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
+			return errors.Join(os.WriteFile(filepath.Join(dir, "hub.lock"), nil, 0o600),
+				os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
 		}, ""},
 		{"a file of somebody else in it", true, func(_, dir string) error {
 			if err := os.WriteFile(filepath.Join(dir, "hub.db"), nil, 0o666); err != nil {
@@ -99,7 +118,8 @@ func TestTheDataDirectoryIsTheHubsAlone(t *testing.T) {
 			o := Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}
 			if strings.HasPrefix(tt.wants, "not a hub's") {
 				_, lock := Lock(dir)
-				for what, err := range map[string]error{"doctor": Foreign(dir), "restore": Restore(t.Context(), o, victim), "lock": lock} {
+				for what, err := range map[string]error{"doctor": Foreign(dir), "restore": Restore(t.Context(), o, victim),
+					"lock": lock} {
 					if err == nil || !strings.Contains(err.Error(), tt.wants) {
 						t.Errorf("%s says %v, want %q", what, err, tt.wants)
 					}
@@ -226,7 +246,11 @@ func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
 		}},
 		{"a restore there", func() error { return Restore(t.Context(), options(t, dir), backup) }},
 		{"back", func() error { _, err := Move(t.Context(), options(t, dir), SQLite); return err }},
-		{"and to PostgreSQL again", func() error { _, err := Move(t.Context(), options(t, dir), server.Database()); return err }},
+		{"and to PostgreSQL again", func() error {
+			_, err := Move(t.Context(), options(t, dir),
+				server.Database())
+			return err
+		}},
 	} {
 		for _, name := range []string{"hub.lock", witnessFile, secretsKey, "ballast"} { // what is not there is made
 			must(t, remove(filepath.Join(dir, name)))
@@ -246,7 +270,8 @@ func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "planted"), nil, 0o600))
 	must(t, os.Chown(filepath.Join(dir, "planted"), hub+1, hub+1))
-	if _, err := Move(t.Context(), options(t, dir), SQLite); err == nil || !strings.Contains(err.Error(), "planted belongs to user 4243") {
+	if _, err := Move(t.Context(), options(t, dir), SQLite); err == nil ||
+		!strings.Contains(err.Error(), "planted belongs to user 4243") {
 		t.Errorf("with somebody else's file in it: %v", err)
 	}
 }
@@ -278,7 +303,8 @@ func TestWhereRootHasTakenADatabaseTheHubCanRead(t *testing.T) {
 		if got, err := firstLine(filepath.Join(dir, placeFile)); err != nil || got != want {
 			t.Errorf("%s: it is noted that the database is at %q (%v), want %q", tt.name, got, err, want)
 		}
-		if _, err := Move(t.Context(), options(t, dir), file); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "already") {
+		if _, err := Move(t.Context(), options(t, dir), file); !errors.Is(err, ErrExists) ||
+			!strings.Contains(err.Error(), "already") {
 			t.Errorf("%s: once more: %v", tt.name, err)
 		}
 	}

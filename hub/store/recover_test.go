@@ -60,7 +60,10 @@ func TestADamagedDatabaseIsReplacedLoudly(t *testing.T) {
 	}{
 		{"flipped bytes, with a backup", damage, 1, true},
 		{"flipped bytes, without a backup", damage, 1, false},
-		{"text instead of a database", func(t *testing.T, f string) { must(t, os.WriteFile(f, []byte(strings.Repeat("x", 9000)), 0o600)) }, 1, true},
+		{"text instead of a database", func(t *testing.T,
+			f string) {
+			must(t, os.WriteFile(f, []byte(strings.Repeat("x", 9000)), 0o600))
+		}, 1, true},
 		{"cut in half", func(t *testing.T, f string) { must(t, os.Truncate(f, 8192)) }, 1, true},
 		{"cut to nothing", func(t *testing.T, f string) { must(t, os.Truncate(f, 0)) }, 0, true},
 		{"gone", func(t *testing.T, f string) { must(t, os.Remove(f)) }, 0, true},
@@ -129,7 +132,10 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := openIn(t, dir)
-			secret := Row{Kind: "secrets", Namespace: "default", Name: "door", UID: "u-door", Rev: 5, Object: []byte(`{"data":{"code":"MTIzNA=="}}`)}
+			secret := Row{
+				Kind: "secrets", Namespace: "default", Name: "door", UID: "u-door", Rev: 5,
+				Object: []byte(`{"data":{"code":"MTIzNA=="}}`),
+			}
 			mustCommit(t, s, 10, pod("old", 10), secret)
 			must(t, s.backupNow(t.Context(), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)))
 			mustCommit(t, s, 20, pod("new", 20))
@@ -142,7 +148,8 @@ func TestWhatIsReadWhileADatabaseIsCheckedIsWhatItHas(t *testing.T) {
 				times++
 				read = nil
 				_ = s.Load(ctx, func(r Row) error {
-					read = append(read, fmt.Sprintf("%s %s/%s %s %d %s %s %s", r.Kind, r.Namespace, r.Name, r.UID, r.Rev, r.Node, r.Phase, r.Object))
+					read = append(read, fmt.Sprintf("%s %s/%s %s %d %s %s %s", r.Kind, r.Namespace, r.Name, r.UID, r.Rev, r.Node,
+						r.Phase, r.Object))
 					return nil
 				})
 			}
@@ -272,9 +279,14 @@ func TestWhatAKilledHubWasBackingUpGoes(t *testing.T) {
 	o := options(t, t.TempDir())
 	must(t, opened(t, o).Close())
 	must(t, os.MkdirAll(filepath.Join(o.Dir, "backups"), 0o700))
-	halves := []string{"backups/hub-20260102T030405Z.db.part", "backups/hub-20260102T030405Z.db.part-journal", "backups/before-schema-7-20260102T030405Z.db.part",
-		"hub.db.before-restore-20260102T030405Z.part", "hub.db.before-restore-20260102T030405Z.restore", "hub.db.before-restore-20260102T030405Z-2.restore-wal"}
-	whole := []string{"backups/hub-20260102T030405Z.db", "backups/before-schema-7-20260102T030405Z.db", "hub.db.before-restore-20260102T030405Z", "mine.part"}
+	halves := []string{"backups/hub-20260102T030405Z.db.part", "backups/hub-20260102T030405Z.db.part-journal",
+		"backups/before-schema-7-20260102T030405Z.db.part",
+		"hub.db.before-restore-20260102T030405Z.part", "hub.db.before-restore-20260102T030405Z.restore",
+		"hub.db.before-restore-20260102T030405Z-2.restore-wal"}
+	whole := []string{
+		"backups/hub-20260102T030405Z.db", "backups/before-schema-7-20260102T030405Z.db",
+		"hub.db.before-restore-20260102T030405Z", "mine.part",
+	}
 	for _, name := range slices.Concat(halves, whole) {
 		must(t, os.WriteFile(filepath.Join(o.Dir, name), []byte("x"), 0o600))
 	}
@@ -307,7 +319,8 @@ func TestADailyBackupIsKeptForAWeek(t *testing.T) {
 		for _, step := range []struct {
 			wait time.Duration
 			want int
-		}{{30 * time.Second, 0}, {time.Minute, 1}, {23 * time.Hour, 1}, {time.Hour, 2}, {4 * 24 * time.Hour, 6}, {10 * 24 * time.Hour, 7}} {
+		}{{30 * time.Second, 0}, {time.Minute, 1}, {23 * time.Hour, 1}, {time.Hour, 2}, {4 * 24 * time.Hour, 6},
+			{10 * 24 * time.Hour, 7}} {
 			time.Sleep(step.wait)
 			synctest.Wait()
 			if got := count(); got != step.want {
@@ -338,12 +351,15 @@ func TestAHubWhoseBackupsAreAway(t *testing.T) {
 	if list, _, err := s.Copies(); err != nil || len(list) > 0 {
 		t.Errorf("the page of settings has %v, %v", list, err)
 	}
-	must(t, errors.Join(s.Close(), os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("no database", 1000)), 0o600)))
-	if s, err := Open(t.Context(), options(t, dir)); err == nil || !strings.Contains(err.Error(), "leads to what is not there") {
+	must(t, errors.Join(s.Close(), os.WriteFile(filepath.Join(dir, database), []byte(strings.Repeat("no database", 1000)),
+		0o600)))
+	if s, err := Open(t.Context(), options(t, dir)); err == nil ||
+		!strings.Contains(err.Error(), "leads to what is not there") {
 		t.Fatalf("a damaged database while they are away: %v, %v", s, err)
 	}
 	must(t, os.Remove(filepath.Join(dir, database)))
-	if s, err := Open(t.Context(), options(t, dir)); err == nil || !strings.Contains(err.Error(), "leads to what is not there") {
+	if s, err := Open(t.Context(), options(t, dir)); err == nil ||
+		!strings.Contains(err.Error(), "leads to what is not there") {
 		t.Fatalf("a missing database while they are away: %v, %v", s, err)
 	}
 	must(t, os.Rename(stick+".pulled", stick))
@@ -386,7 +402,8 @@ func TestBackupsOfAHubWhoseClockBeginsInThePast(t *testing.T) {
 			must(t, s.RunBackups(ctx))
 			list, err := backups(dir)
 			must(t, err)
-			if want := s.Now().UTC().Format("hub-20060102"); len(list) != min(life+1, keptBackups) || !strings.HasPrefix(filepath.Base(list[0]), want) {
+			if want := s.Now().UTC().Format("hub-20060102"); len(list) != min(life+1, keptBackups) ||
+				!strings.HasPrefix(filepath.Base(list[0]), want) {
 				t.Fatalf("in life %d there are %v, want the newest of %s", life, list, want)
 			}
 		})
@@ -416,7 +433,8 @@ func TestBackupsFromTheFutureAreNoNewOnes(t *testing.T) {
 		must(t, s.RunBackups(ctx))
 		list, err := filepath.Glob(filepath.Join(dir, "backups", "*"))
 		must(t, err)
-		if now := time.Now().UTC().Format("hub-20060102"); len(list) != keptBackups || !strings.HasPrefix(filepath.Base(list[0]), now) || strings.HasPrefix(filepath.Base(list[1]), now) {
+		if now := time.Now().UTC().Format("hub-20060102"); len(list) != keptBackups ||
+			!strings.HasPrefix(filepath.Base(list[0]), now) || strings.HasPrefix(filepath.Base(list[1]), now) {
 			t.Fatalf("in three hours it has made %v, want one", list)
 		}
 		must(t, s.Close())

@@ -13,11 +13,17 @@ import (
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func recordOf(node, key string, rev uint64, more string) Row {
-	return Row{Kind: "records", Name: node, UID: "u-" + node, Rev: rev, Object: []byte(`{"metadata":{"name":"` + node + `"},"key":"` + key + `","generation":7` + more + `}`)}
+	return Row{
+		Kind: "records", Name: node, UID: "u-" + node, Rev: rev,
+		Object: []byte(`{"metadata":{"name":"` + node + `"},"key":"` + key + `","generation":7` + more + `}`),
+	}
 }
 
 func dismissalOf(key string, rev uint64) Row {
-	return Row{Kind: "dismissals", Name: key, UID: "u-" + key, Rev: rev, Object: []byte(`{"metadata":{"name":"` + key + `"},"node":"pi-2"}`)}
+	return Row{
+		Kind: "dismissals", Name: key, UID: "u-" + key, Rev: rev,
+		Object: []byte(`{"metadata":{"name":"` + key + `"},"node":"pi-2"}`),
+	}
 }
 
 func hashOf(s string) []byte { return []byte(strings.Repeat(s, 32)[:32]) }
@@ -30,14 +36,22 @@ func outlived(t *testing.T) (dir, backup string) {
 	s, ctx := openIn(t, dir), t.Context()
 	for _, name := range []string{"kari", "ola"} {
 		must(t, s.AddUser(ctx, User{Name: name, Role: "admin", Password: "old", Created: noon}))
-		must(t, s.AddAPIToken(ctx, APIToken{ID: "of-" + name, Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
-		must(t, s.AddSession(ctx, Session{Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)}, "old"))
+		must(t, s.AddAPIToken(ctx, APIToken{
+			ID: "of-" + name, Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0),
+		}))
+		must(t, s.AddSession(ctx, Session{Hash: hashOf(name), User: name, Created: noon, Expires: noon.AddDate(1, 0, 0)},
+			"old"))
 	}
-	must(t, s.AddAPIToken(ctx, APIToken{ID: "revoked", Hash: hashOf("r"), User: "kari", Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+	must(t, s.AddAPIToken(ctx, APIToken{
+		ID: "revoked", Hash: hashOf("r"), User: "kari", Created: noon, Expires: noon.AddDate(1, 0, 0),
+	}))
 	for _, id := range []string{"used", "revoked", "open"} {
-		must(t, s.AddJoinToken(ctx, JoinToken{ID: id, Hash: hashOf(id), Site: "oslo", Uses: 1, Created: noon, Expires: noon.AddDate(1, 0, 0)}))
+		must(t, s.AddJoinToken(ctx, JoinToken{
+			ID: id, Hash: hashOf(id), Site: "oslo", Uses: 1, Created: noon, Expires: noon.AddDate(1, 0, 0),
+		}))
 	}
-	mustCommit(t, s, 10, recordOf("pi-1", "stolen", 1, `,"machineID":"m1","labels":{"a":"1"}`), recordOf("pi-2", "deleted", 2, ""), recordOf("pi-3", "good", 3, ""), dismissalOf("before", 4))
+	mustCommit(t, s, 10, recordOf("pi-1", "stolen", 1, `,"machineID":"m1","labels":{"a":"1"}`),
+		recordOf("pi-2", "deleted", 2, ""), recordOf("pi-3", "good", 3, ""), dismissalOf("before", 4))
 	must(t, s.backupNow(ctx, noon))
 	must(t, s.DeleteUser(ctx, "ola", noon.Add(time.Hour)))
 	must(t, s.SetPassword(ctx, "kari", "new"))
@@ -45,7 +59,10 @@ func outlived(t *testing.T) (dir, backup string) {
 	must(t, s.DeleteAPIToken(ctx, "revoked"))
 	must(t, s.TakeUse(ctx, Use{Node: "pi-1", Key: "fresh", Token: "used", At: noon.Add(time.Hour)}))
 	must(t, s.RevokeJoinToken(ctx, "revoked", noon.Add(time.Hour)))
-	must(t, s.Commit(ctx, Commit{Rev: 20, Rows: []Row{recordOf("pi-1", "fresh", 18, `,"machineID":"m9"`), recordOf("pi-4", "since", 20, `,"machineID":"m4"`), dismissalOf("deleted", 19)}}))
+	must(t, s.Commit(ctx, Commit{Rev: 20, Rows: []Row{
+		recordOf("pi-1", "fresh", 18, `,"machineID":"m9"`), recordOf("pi-4", "since", 20, `,"machineID":"m4"`),
+		dismissalOf("deleted", 19),
+	}}))
 	if _, err := s.exec(ctx, "DELETE FROM records WHERE name = 'pi-2'"); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +97,8 @@ func TestARestoreLetsNobodyInAgain(t *testing.T) {
 			t.Errorf("the join token %s is %+v, %v", id, j, err)
 		}
 	}
-	if all, err := s.Enrolments(ctx); len(all) != 1 || all[0].Key != "fresh" { // or its join, whose answer got lost, costs another use
+	// or its join, whose answer got lost, costs another use
+	if all, err := s.Enrolments(ctx); len(all) != 1 || all[0].Key != "fresh" {
 		t.Errorf("who joined is %+v, %v", all, err)
 	}
 	expect(t, contents(t, s),
@@ -98,7 +116,11 @@ func TestARestoreKeepsThoseWhoWereEnrolledSince(t *testing.T) {
 	s := openIn(t, dir)
 	mustCommit(t, s, 1, pod("a", 1))
 	must(t, s.backupNow(t.Context(), noon))
-	nobody := Row{Kind: recordsTable, Name: "pi-5", UID: "u-pi-5", Rev: 2, Object: []byte(`{"metadata":{"name":"pi-5"},"generation":7}`)} // came in without a certificate
+	// came in without a certificate
+	nobody := Row{
+		Kind: recordsTable, Name: "pi-5", UID: "u-pi-5", Rev: 2,
+		Object: []byte(`{"metadata":{"name":"pi-5"},"generation":7}`),
+	}
 	mustCommit(t, s, 2, recordOf("pi-4", "since", 2, ""), nobody)
 	must(t, s.Close())
 	must(t, Restore(t.Context(), options(t, dir), filepath.Join(dir, "backups", "hub-20261101T120000Z.db")))
@@ -154,7 +176,10 @@ func TestAKeyIsMissedByAllThatIsSealed(t *testing.T) {
 			says string
 		}{
 			{nil, true, "the keys of the authority that several hubs share in the database are sealed"},
-			{[]Row{{Kind: "secrets", Name: "wifi", UID: "s", Rev: 1, Object: []byte("{}")}}, false, "1 secrets in the database are sealed"},
+			{
+				[]Row{{Kind: "secrets", Name: "wifi", UID: "s", Rev: 1, Object: []byte("{}")}}, false,
+				"1 secrets in the database are sealed",
+			},
 			{[]Row{{Kind: "secrets", Name: "wifi", UID: "s", Rev: 1, Object: []byte("{}")}}, true, "1 secrets and the keys of"},
 		} {
 			s, ctx := opened(t, o), t.Context()
@@ -223,11 +248,13 @@ func TestARestoreWithoutTheFormerSaysSo(t *testing.T) {
 					t.Errorf("the session of %s: %v", name, err)
 				}
 			}
-			if all, err := s.JoinTokens(ctx); len(all) != 3 || all[0].Revoked.IsZero() || all[1].Revoked.IsZero() || all[2].Revoked.IsZero() {
+			if all, err := s.JoinTokens(ctx); len(all) != 3 || all[0].Revoked.IsZero() || all[1].Revoked.IsZero() ||
+				all[2].Revoked.IsZero() {
 				t.Errorf("the join tokens are %+v, %v", all, err)
 			}
 			said := ""
-			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { said += a.Message + "\n"; return nil }); err != nil || !strings.Contains(said, asInBackup) {
+			if err := s.EachAudit(ctx, time.Time{}, func(a Audit) error { said += a.Message + "\n"; return nil }); err != nil ||
+				!strings.Contains(said, asInBackup) {
 				t.Errorf("the audit says %q, %v", said, err)
 			}
 		})

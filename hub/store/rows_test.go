@@ -80,7 +80,9 @@ func FuzzRows(f *testing.F) {
 		mended, broken := new(bound.Repairer).Repair([]byte(text), want)
 		std := json.Unmarshal(mended, want)
 		lent := []byte(text)
-		read, zeroed, err := new(Decoder).Decode(Row{Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent})
+		read, zeroed, err := new(Decoder).Decode(Row{
+			Kind: kind, Name: want.GetName(), Namespace: want.GetNamespace(), Object: lent,
+		})
 		for i := range lent {
 			lent[i] = 'x' // the text of the next row
 		}
@@ -163,12 +165,14 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 		}
 	}
 	for _, bad := range []int{0, 300, n - 1} {
-		if _, err := decodeAll(t.Context(), load(bad), add); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
+		if _, err := decodeAll(t.Context(), load(bad), add); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("ns-%04d", bad)) {
 			t.Errorf("row %d is damaged: %v", bad, err)
 		}
 	}
 	lost := errors.New("the disk is gone")
-	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(Row) error) error { return lost }, add); !errors.Is(err, lost) {
+	if _, err := decodeAll(t.Context(), func(_ context.Context, fn func(Row) error) error { return lost },
+		add); !errors.Is(err, lost) {
 		t.Errorf("a store that cannot be read: %v", err)
 	}
 	for range 100 { // whoever is faster, half a fleet is not taken for all of it
@@ -188,7 +192,10 @@ func TestWhatIsDecodedAtOnceKeepsItsOrder(t *testing.T) {
 func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Version: "test", Log: slog.New(slog.DiscardHandler)}
 	row := func(name string, rev uint64) Commit {
-		return Commit{Rev: rev, Rows: []Row{{Kind: "nodes", Name: name, UID: "u-" + name, Rev: rev, Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"u-%s"}}`, name, name)}}}
+		return Commit{Rev: rev, Rows: []Row{{
+			Kind: "nodes", Name: name, UID: "u-" + name, Rev: rev,
+			Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":"u-%s"}}`, name, name),
+		}}}
 	}
 	st, err := Open(t.Context(), o)
 	if err == nil {
@@ -206,7 +213,8 @@ func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	s, _, ok := early.Take(t.Context(), st, began)
 	want, _, err := st.Recall(t.Context(), began)
-	if err != nil || !ok || !s.Started.Equal(began) || !s.Forgiven().Equal(want.Forgiven()) || s.Salt != want.Salt || s.Revision != want.Revision || s.Node("a") == nil {
+	if err != nil || !ok || !s.Started.Equal(began) || !s.Forgiven().Equal(want.Forgiven()) || s.Salt != want.Salt ||
+		s.Revision != want.Revision || s.Node("a") == nil {
 		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.Forgiven(), s.Revision)
 	}
 	if err := st.Commit(t.Context(), row("b", 2)); err != nil {
@@ -223,12 +231,18 @@ func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
 // TestARowThatIsAnothersIsRefused: the hub does not start, and says which row it is.
 func TestARowThatIsAnothersIsRefused(t *testing.T) {
 	for what, r := range map[string]Row{
-		"another name":      {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`)},
-		"another namespace": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"shop","uid":"u"}}`)},
-		"no object":         {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`null`)},
-		"no such kind":      {Kind: "wishes", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"default"}}`)},
-		"no JSON":           {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
-		"a list":            {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`[]`)},
+		"another name": {
+			Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"b","namespace":"default","uid":"u"}}`),
+		},
+		"another namespace": {
+			Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"shop","uid":"u"}}`),
+		},
+		"no object": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`null`)},
+		"no such kind": {
+			Kind: "wishes", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{"name":"a","namespace":"default"}}`),
+		},
+		"no JSON": {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`{"metadata":{`)},
+		"a list":  {Kind: "pods", Namespace: "default", Name: "a", Object: []byte(`[]`)},
 	} {
 		st, err := Open(t.Context(), Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -237,7 +251,8 @@ func TestARowThatIsAnothersIsRefused(t *testing.T) {
 		r.UID, r.Rev = "u", 1
 		if err := st.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{r}}); err != nil {
 			t.Logf("%s: the store itself says %v", what, err)
-		} else if _, _, err := st.Recall(t.Context(), time.Now()); err == nil || !strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
+		} else if _, _, err := st.Recall(t.Context(), time.Now()); err == nil ||
+			!strings.Contains(err.Error(), "default/a") || !strings.Contains(err.Error(), "restore a backup") {
 			t.Errorf("%s: %v", what, err)
 		}
 		if err := st.Close(); err != nil {
@@ -250,7 +265,8 @@ func TestARowThatIsAnothersIsRefused(t *testing.T) {
 func TestARowOfTooManyElements(t *testing.T) {
 	r := Row{Kind: string(state.Pods), Namespace: "default", Name: "a",
 		Object: json.RawMessage(`{"metadata":{"name":"a","namespace":"default"},"spec":{"containers":[` + strings.Repeat("{},", 1<<20) + "{}]}}")}
-	if _, _, err := new(Decoder).Decode(r); err == nil || !strings.Contains(err.Error(), "objects and lists") || !strings.Contains(err.Error(), "restore a backup") {
+	if _, _, err := new(Decoder).Decode(r); err == nil || !strings.Contains(err.Error(), "objects and lists") ||
+		!strings.Contains(err.Error(), "restore a backup") {
 		t.Errorf("%.200v", err)
 	}
 }

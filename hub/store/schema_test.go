@@ -11,15 +11,18 @@ import (
 // Whoever has had a backup in the hand may have put more than rows into it.
 func TestARestoreCarriesNothingOutThatABackupBrings(t *testing.T) {
 	for what, change := range map[string]string{
-		"a trigger":                      "CREATE TRIGGER back AFTER INSERT ON users BEGIN UPDATE users SET role = 'admin' WHERE name = new.name; END",
-		"a view":                         "ALTER TABLE revoked_clients RENAME TO r; CREATE VIEW revoked_clients AS SELECT * FROM r WHERE 0",
-		"a column that says what is not": "DROP TABLE revoked_clients; CREATE TABLE revoked_clients (name TEXT PRIMARY KEY, before TEXT GENERATED ALWAYS AS ('')) STRICT",
-		"a table of another's":           "CREATE TABLE mine (x)",
-		"an index":                       "CREATE UNIQUE INDEX one ON users (name, role)",
-		"a table less":                   "DROP TABLE revoked_clients",
-		"a kind that is a statement":     `INSERT INTO kinds VALUES ('x" (y); CREATE TABLE other (z); --')`,
-		"a schema below zero":            "PRAGMA user_version = -1",
-		"a schema that it has not":       "PRAGMA user_version = 1; DELETE FROM kinds",
+		"a trigger": "CREATE TRIGGER back AFTER INSERT ON users BEGIN UPDATE users SET role = " +
+			"'admin' WHERE name = new.name; END",
+		"a view": "ALTER TABLE revoked_clients RENAME TO r; CREATE VIEW revoked_clients AS SELECT " +
+			"* FROM r WHERE 0",
+		"a column that says what is not": "DROP TABLE revoked_clients; CREATE TABLE revoked_clients (name TEXT PRIMARY " +
+			"KEY, before TEXT GENERATED ALWAYS AS ('')) STRICT",
+		"a table of another's":       "CREATE TABLE mine (x)",
+		"an index":                   "CREATE UNIQUE INDEX one ON users (name, role)",
+		"a table less":               "DROP TABLE revoked_clients",
+		"a kind that is a statement": `INSERT INTO kinds VALUES ('x" (y); CREATE TABLE other (z); --')`,
+		"a schema below zero":        "PRAGMA user_version = -1",
+		"a schema that it has not":   "PRAGMA user_version = 1; DELETE FROM kinds",
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir, file := outlived(t)
@@ -30,7 +33,8 @@ func TestARestoreCarriesNothingOutThatABackupBrings(t *testing.T) {
 			_, err = db.Exec("PRAGMA journal_mode = DELETE") // all of it in the one file
 			must(t, err)
 			must(t, db.Close())
-			if err := Restore(t.Context(), options(t, dir), file); err == nil || !strings.Contains(err.Error(), "no hub makes") && !strings.Contains(err.Error(), "lacks the") {
+			if err := Restore(t.Context(), options(t, dir), file); err == nil ||
+				!strings.Contains(err.Error(), "no hub makes") && !strings.Contains(err.Error(), "lacks the") {
 				t.Errorf("restoring says %v", err)
 			}
 			s := openIn(t, dir)
@@ -53,8 +57,10 @@ func TestAnOlderBackupIsGenuine(t *testing.T) {
 	}
 }
 
-// SQLite takes a file without a byte for a database without a table. A copy of a backup that was cut off at its beginning,
-// as by a full disk, is no backup: a restore would put an empty fleet in the place of one, and a start that looks for the
+// SQLite takes a file without a byte for a database without a table. A copy of a backup that was
+// cut off at its beginning,
+// as by a full disk, is no backup: a restore would put an empty fleet in the place of one, and a
+// start that looks for the
 // newest backup would take it for one.
 func TestAnEmptyFileIsNoBackup(t *testing.T) {
 	empty, bare := filepath.Join(t.TempDir(), "empty.db"), filepath.Join(t.TempDir(), "bare.db")

@@ -138,7 +138,8 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 	if err := led.Beat(t.Context()); err != nil {
 		t.Errorf("the end of the deposed leader harmed the new one: %v", err)
 	}
-	if got := strings.Join(contents(t, led), " "); strings.Contains(got, "default/b ") || !strings.Contains(got, "default/a ") || !strings.Contains(got, "default/c ") {
+	if got := strings.Join(contents(t, led), " "); strings.Contains(got, "default/b ") ||
+		!strings.Contains(got, "default/a ") || !strings.Contains(got, "default/c ") {
 		t.Errorf("the database has %s", got)
 	}
 	if err := led.Close(); err != nil {
@@ -236,7 +237,8 @@ func TestAStandbyFollowsOnceAnotherHasMigrated(t *testing.T) {
 	mustCommit(t, a, 1, pod("a", 1))
 	must(t, a.SetMeta(t.Context(), metaSchema, fmt.Sprint(latest()-1)))
 	b := m.standby("b")
-	if _, err := b.Follow(t.Context(), 0); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "older schema") {
+	if _, err := b.Follow(t.Context(), 0); !errors.Is(err, ErrUnavailable) ||
+		!strings.Contains(err.Error(), "older schema") {
 		t.Errorf("of an older schema: %v", err)
 	}
 	must(t, a.SetMeta(t.Context(), metaSchema, fmt.Sprint(latest())))
@@ -363,7 +365,10 @@ func TestAStandbyHasWhatTheLeaderWrote(t *testing.T) {
 			var rows []Row
 			for range 1 + r.IntN(5) {
 				rev++
-				row := Row{Kind: []string{"pods", "secrets", "nodes"}[r.IntN(3)], Namespace: "default", Name: fmt.Sprint("o", r.IntN(9)), UID: fmt.Sprint("u", rev), Rev: rev, Object: []byte(fmt.Sprintf(`{"n":%d}`, rev))}
+				row := Row{
+					Kind: []string{"pods", "secrets", "nodes"}[r.IntN(3)], Namespace: "default", Name: fmt.Sprint("o", r.IntN(9)),
+					UID: fmt.Sprint("u", rev), Rev: rev, Object: []byte(fmt.Sprintf(`{"n":%d}`, rev)),
+				}
 				if row.Kind == "nodes" {
 					row.Namespace = ""
 				}
@@ -562,7 +567,8 @@ func TestAStandbyThatLeadsKnowsHowFarTheDatabaseWas(t *testing.T) {
 			led := m.lead(b, "b")
 			r, err := led.Recovered(t.Context())
 			must(t, err)
-			if (r != nil) != (change != nil) || r != nil && !strings.Contains(r.Cause, "a standby took over that had not got everything") {
+			if (r != nil) != (change != nil) || r != nil &&
+				!strings.Contains(r.Cause, "a standby took over that had not got everything") {
 				t.Errorf("%+v", r)
 			}
 			must(t, led.Close())
@@ -579,14 +585,16 @@ func TestASecondHubNeedsTheKeyOfTheFirst(t *testing.T) {
 	}
 	o := m.options("b")
 	file := filepath.Join(o.Dir, secretsKey)
-	for _, c := range []struct{ key, says string }{{"", "it is missing"}, {strings.Repeat("ab", keyBytes), "the database is sealed with key"}} {
+	for _, c := range []struct{ key, says string }{{"", "it is missing"},
+		{strings.Repeat("ab", keyBytes), "the database is sealed with key"}} {
 		_ = os.Remove(file)
 		if c.key != "" {
 			if err := os.WriteFile(file, []byte(c.key), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := StandBy(t.Context(), o); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "from the data directory of the first hub") {
+		if _, err := StandBy(t.Context(), o); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), c.says) ||
+			!strings.Contains(err.Error(), "from the data directory of the first hub") {
 			t.Errorf("%q: %v", c.key, err)
 		}
 	}

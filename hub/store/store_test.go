@@ -33,7 +33,10 @@ func openIn(t *testing.T, dir string) *Store {
 }
 
 func pod(name string, rev uint64) Row {
-	return Row{Kind: "pods", Namespace: "default", Name: name, UID: "u-" + name, Rev: rev, Node: "pi-1", Phase: "Running", Object: []byte(`{"kind":"Pod","metadata":{"name":"` + name + `"}}`)}
+	return Row{
+		Kind: "pods", Namespace: "default", Name: name, UID: "u-" + name, Rev: rev, Node: "pi-1", Phase: "Running",
+		Object: []byte(`{"kind":"Pod","metadata":{"name":"` + name + `"}}`),
+	}
 }
 
 func mustCommit(t *testing.T, s *Store, rev uint64, rows ...Row) {
@@ -48,7 +51,8 @@ func contents(t *testing.T, s *Store) []string {
 	t.Helper()
 	var all []string
 	if err := s.Load(t.Context(), func(r Row) error {
-		all = append(all, fmt.Sprintf("%s %s/%s %s %d %s %s %s", r.Kind, r.Namespace, r.Name, r.UID, r.Rev, r.Node, r.Phase, r.Object))
+		all = append(all, fmt.Sprintf("%s %s/%s %s %d %s %s %s", r.Kind, r.Namespace, r.Name, r.UID, r.Rev, r.Node, r.Phase,
+			r.Object))
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -70,11 +74,15 @@ func TestWhatWasCommittedIsThereAfterAReopen(t *testing.T) {
 	if err != nil || len(hub) < 20 {
 		t.Fatalf("hub id %q %v", hub, err)
 	}
-	secret := Row{Kind: "secrets", Namespace: "default", Name: "wifi", UID: "u-w", Rev: 2, Object: []byte(`{"data":"hunter2"}`)}
-	mustCommit(t, s, 2, pod("b", 1), pod("a", 2), secret, Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 2, Object: []byte(`{}`)})
+	secret := Row{
+		Kind: "secrets", Namespace: "default", Name: "wifi", UID: "u-w", Rev: 2, Object: []byte(`{"data":"hunter2"}`),
+	}
+	mustCommit(t, s, 2, pod("b", 1), pod("a", 2), secret,
+		Row{Kind: "nodes", Name: "pi-1", UID: "n", Rev: 2, Object: []byte(`{}`)})
 	changed := pod("b", 3)
 	changed.Phase = "Failed"
-	mustCommit(t, s, 5, Row{Kind: "pods", Namespace: "default", Name: "a"}, pod("b", 3), changed, pod("c", 4), Row{Kind: "pods", Namespace: "default", Name: "c"}, pod("c", 5))
+	mustCommit(t, s, 5, Row{Kind: "pods", Namespace: "default", Name: "a"}, pod("b", 3), changed, pod("c", 4),
+		Row{Kind: "pods", Namespace: "default", Name: "c"}, pod("c", 5))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +104,8 @@ func TestASecondHubOnTheSameDirectoryIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	first := openIn(t, dir)
 	_, err := Open(t.Context(), options(t, dir))
-	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) || !strings.Contains(err.Error(), "--data-dir") {
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) ||
+		!strings.Contains(err.Error(), "--data-dir") {
 		t.Fatal(err)
 	}
 	if err := Restore(t.Context(), options(t, dir), "x"); !errors.Is(err, ErrLocked) {
@@ -110,7 +119,8 @@ func TestASecondHubOnTheSameDirectoryIsRefused(t *testing.T) {
 
 func TestACommandWorksBesideARunningHub(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "serve") {
+	if _, err := OpenShared(t.Context(), options(t, dir)); !errors.Is(err, ErrNotFound) ||
+		!strings.Contains(err.Error(), "serve") {
 		t.Fatal(err)
 	}
 	hub := openIn(t, dir)
@@ -167,13 +177,15 @@ func TestNobodyElseMayReadTheFiles(t *testing.T) {
 func TestSchemaIsTheGoldenOne(t *testing.T) {
 	s := openIn(t, t.TempDir())
 	mustCommit(t, s, 1, pod("a", 1))
-	rows, err := s.read.Query("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
+	rows, err := s.read.Query("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER " +
+		"BY name")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Close()
 	var b strings.Builder
-	fmt.Fprintf(&b, "-- The schema after every migration (%d), with one table of objects as an example: go test ./hub/store -update\n", latest())
+	fmt.Fprintf(&b, "-- The schema after every migration (%d), with one table of objects as an example: go test "+
+		"./hub/store -update\n", latest())
 	for rows.Next() {
 		var text string
 		if err := rows.Scan(&text); err != nil {
@@ -188,7 +200,8 @@ func TestSchemaIsTheGoldenOne(t *testing.T) {
 	}
 	want, err := os.ReadFile("schema.golden.sql")
 	if err != nil || b.String() != string(want) {
-		t.Fatalf("%v: the schema is now\n%s\na released schema changes by a new migration only; if this is one, run with -update", err, b.String())
+		t.Fatalf("%v: the schema is now\n%s\na released schema changes by a new migration only; if this is one, run with "+
+			"-update", err, b.String())
 	}
 }
 
@@ -237,7 +250,8 @@ func TestDatabasesOfOlderVersionsOpen(t *testing.T) {
 			if u, err := s.User(t.Context(), "anna"); err != nil || u.Role != "admin" {
 				t.Fatal(u, err)
 			}
-			if e, err := s.Enrolments(t.Context()); err != nil || len(e) != 1 || e[0].Node != "pi-1" || e[0].Site != "oslo" || e[0].Labels["rack"] != "a" {
+			if e, err := s.Enrolments(t.Context()); err != nil || len(e) != 1 || e[0].Node != "pi-1" || e[0].Site != "oslo" ||
+				e[0].Labels["rack"] != "a" {
 				t.Fatal(e, err)
 			}
 			mustCommit(t, s, 8, pod("new", 8))
@@ -277,7 +291,8 @@ func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
 	if !errors.Is(err, ErrNewer) {
 		t.Fatal(err)
 	}
-	for _, part := range []string{fmt.Sprintf("flotilla-hub 1.0 (schema %d)", latest()+1), fmt.Sprintf("this is 0.9 (up to schema %d)", latest()), "restore FILE"} {
+	for _, part := range []string{fmt.Sprintf("flotilla-hub 1.0 (schema %d)", latest()+1),
+		fmt.Sprintf("this is 0.9 (up to schema %d)", latest()), "restore FILE"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %q", part, err)
 		}
@@ -286,7 +301,9 @@ func TestAMigrationKeepsTheOldDatabaseAndChangesEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	broken := append(old[:len(old):len(old)], migration{number: 2, sql: "CREATE TABLE half (x TEXT); CREATE TABLE half (x TEXT)"})
+	broken := append(old[:len(old):len(old)], migration{
+		number: 2, sql: "CREATE TABLE half (x TEXT); CREATE TABLE half (x TEXT)",
+	})
 	dir = fromDump(t, "testdata/v1.sql")
 	migrations = broken
 	if _, err := Open(t.Context(), options(t, dir)); err == nil || !strings.Contains(err.Error(), "schema 2") {
@@ -331,8 +348,10 @@ func TestSecretsAreSealed(t *testing.T) {
 		spoil func() error
 		says  string
 	}{
-		"a missing key":        {func() error { return os.Remove(key) }, "is missing"},
-		"another key":          {func() error { return os.WriteFile(key, bytes.Repeat([]byte("ab"), 32), 0o600) }, "sealed with key"},
+		"a missing key": {func() error { return os.Remove(key) }, "is missing"},
+		"another key": {
+			func() error { return os.WriteFile(key, bytes.Repeat([]byte("ab"), 32), 0o600) }, "sealed with key",
+		},
 		"a cut key":            {func() error { return os.WriteFile(key, good[:20], 0o600) }, "64 hex digits"},
 		"a key for all to see": {func() error { return os.Chmod(key, 0o644) }, "chmod 600"},
 	} {
@@ -351,7 +370,8 @@ func TestSecretsAreSealed(t *testing.T) {
 		})
 	}
 	s = openIn(t, dir)
-	if _, err := s.conn.ExecContext(t.Context(), "UPDATE secrets SET object = (SELECT object FROM secrets WHERE name = 'a') WHERE name = 'b'"); err != nil {
+	if _, err := s.conn.ExecContext(t.Context(), "UPDATE secrets SET object = (SELECT object FROM secrets WHERE name = "+
+		"'a') WHERE name = 'b'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Load(t.Context(), func(Row) error { return nil }); !errors.Is(err, ErrKey) {
@@ -421,7 +441,8 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 	if _, err := first.Users(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := os.Stat(log); err != nil || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
+	if after, err := os.Stat(log); err != nil || after.Size() != before.Size() ||
+		!after.ModTime().Equal(before.ModTime()) {
 		t.Errorf("a command that reads writes to the database: %v, %v", after, err)
 	}
 	must(t, first.tx(t.Context(), func(context.Context, *conn) error {
@@ -433,10 +454,12 @@ func TestWhoOnlyReadsWaitsForNobody(t *testing.T) {
 		if _, err := second.Users(t.Context()); err != nil {
 			return err
 		}
-		if err := second.AddUser(t.Context(), User{Name: "anna", Role: "admin"}); err == nil || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "somebody else has been writing") {
+		if err := second.AddUser(t.Context(), User{Name: "anna", Role: "admin"}); err == nil ||
+			errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "somebody else has been writing") {
 			t.Errorf("while another one writes a command is told %v", err)
 		}
-		if err := hub.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{pod("a", 1)}}); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), "somebody else has been writing") != 1 {
+		if err := hub.Commit(t.Context(), Commit{Rev: 1, Rows: []Row{pod("a", 1)}}); !errors.Is(err, ErrUnavailable) ||
+			strings.Count(err.Error(), "somebody else has been writing") != 1 {
 			t.Errorf("while another one writes the hub is told %v", err)
 		}
 		patience(hub, 100) // one transaction has waited: those behind it do not, too

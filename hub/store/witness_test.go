@@ -60,10 +60,16 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 		{"the database and its log are gone", func(t *testing.T, dir string) {
 			must(t, errors.Join(os.Remove(wal(dir)), os.Remove(filepath.Join(dir, database))))
 		}, true},
-		{"the witness is gone", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, witnessFile))) }, false},
-		{"the witness is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, witnessFile), 0)) }, false},
+		{
+			"the witness is gone", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, witnessFile))) }, false,
+		},
+		{
+			"the witness is empty", func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, witnessFile), 0)) },
+			false,
+		},
 		{"the witness is damaged", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(strings.Replace(progress{10, 99}.text(), "0000", "0900", 1)), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, witnessFile),
+				[]byte(strings.Replace(progress{10, 99}.text(), "0000", "0900", 1)), 0o600))
 		}, false},
 		{"the witness is behind, as after a power cut", func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, witnessFile), []byte(progress{7, 1}.text()), 0o600))
@@ -81,7 +87,8 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			must(t, err)
 			rev, err := s.Revision(t.Context())
 			must(t, err)
-			if got := len(contents(t, s)); (got == 10) == c.lost || (r != nil) != c.lost || strings.Contains(said.String(), "DATABASE") != c.lost {
+			if got := len(contents(t, s)); (got == 10) == c.lost || (r != nil) != c.lost ||
+				strings.Contains(said.String(), "DATABASE") != c.lost {
 				t.Fatalf("%d of 10 pods are there, recovered %+v, said %s", got, r, said.String())
 			}
 			if c.lost && rev <= 10 || !c.lost && rev != 10 || s.rev != rev {
@@ -95,7 +102,8 @@ func TestADatabaseThatIsOlderThanItWasSaysSo(t *testing.T) {
 			said.Reset()
 			s, err = Open(t.Context(), o)
 			must(t, err)
-			if again, err := s.Recovered(t.Context()); err != nil || (again != nil) != c.lost || c.lost && !again.At.Equal(r.At) || strings.Contains(said.String(), "DATABASE") {
+			if again, err := s.Recovered(t.Context()); err != nil || (again != nil) != c.lost ||
+				c.lost && !again.At.Equal(r.At) || strings.Contains(said.String(), "DATABASE") {
 				t.Errorf("the next start: %+v, %v: %s", again, err, said.String())
 			}
 			must(t, s.Close())
@@ -137,14 +145,20 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 			lost bool
 		}{
 			"nothing has happened since": {func(*testing.T, *Store, *Store) error { return nil }, false},
-			"the hub has deleted a user": {func(t *testing.T, hub, _ *Store) error { return hub.DeleteUser(t.Context(), "anna", now) }, true},
+			"the hub has deleted a user": {func(t *testing.T, hub,
+				_ *Store) error {
+				return hub.DeleteUser(t.Context(), "anna", now)
+			}, true},
 			"a command has revoked a token": {func(t *testing.T, _, command *Store) error {
 				return command.RevokeJoinToken(t.Context(), "j", now)
 			}, true},
 			"a command, and then the hub again": {func(t *testing.T, hub, command *Store) error {
 				return errors.Join(command.RevokeClients(t.Context(), "eve", now), hub.RevokeClients(t.Context(), "mallory", now))
 			}, true},
-			"somebody was noted in the audit": {func(t *testing.T, hub, _ *Store) error { return hub.AddAudit(t.Context(), did("pi-1")) }, true},
+			"somebody was noted in the audit": {func(t *testing.T, hub,
+				_ *Store) error {
+				return hub.AddAudit(t.Context(), did("pi-1"))
+			}, true},
 		} {
 			t.Run(where+": "+name, func(t *testing.T) {
 				o := options(t, t.TempDir())
@@ -163,8 +177,11 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 				s := opened(t, o)
 				mustCommit(t, s, 5, pod("a", 5))
 				must(t, s.AddUser(t.Context(), User{Name: "anna", Role: "admin", Created: now}))
-				must(t, s.AddSession(t.Context(), Session{Hash: []byte{1}, User: "anna", Created: now, Expires: now.Add(time.Hour)}, ""))
-				must(t, s.AddJoinToken(t.Context(), JoinToken{ID: "j", Hash: []byte{2}, Site: "oslo", Uses: 3, Created: now, Expires: now.Add(time.Hour)}))
+				must(t, s.AddSession(t.Context(), Session{Hash: []byte{1}, User: "anna", Created: now, Expires: now.Add(time.Hour)},
+					""))
+				must(t, s.AddJoinToken(t.Context(), JoinToken{
+					ID: "j", Hash: []byte{2}, Site: "oslo", Uses: 3, Created: now, Expires: now.Add(time.Hour),
+				}))
 				must(t, s.Close())
 				keep()
 				if c.lost {
@@ -186,12 +203,14 @@ func TestAnOlderDatabaseOfTheSameObjectsSaysSo(t *testing.T) {
 				s = opened(t, o)
 				r, err := s.Recovered(t.Context())
 				must(t, err)
-				if (r != nil) != c.lost || strings.Contains(said.String(), "DATABASE IS OLDER") != c.lost || c.lost && !strings.Contains(r.Cause, "transactions") {
+				if (r != nil) != c.lost || strings.Contains(said.String(), "DATABASE IS OLDER") != c.lost ||
+					c.lost && !strings.Contains(r.Cause, "transactions") {
 					t.Fatalf("%+v: %s", r, said.String())
 				}
 				token, err := s.JoinToken(t.Context(), "j")
 				must(t, err)
-				if _, err := s.Session(t.Context(), []byte{1}); token.Revoked.IsZero() == c.lost || errors.Is(err, ErrNotFound) != c.lost {
+				if _, err := s.Session(t.Context(), []byte{1}); token.Revoked.IsZero() == c.lost ||
+					errors.Is(err, ErrNotFound) != c.lost {
 					t.Error("who was shut out is in again:", token, err)
 				}
 				rev := s.rev
