@@ -213,16 +213,18 @@ var settings = []setting{
 		"(never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration {
 		return &c.NodeMonitorPeriod
 	}),
-	duration("node-startup-grace-period", "60s",
-		"silence after which the Ready of a node that has never reported becomes Unknown", func(c *Config) *time.Duration {
+	duration("node-startup-grace-period", "60s", "silence after which the Ready of a node that has never reported "+
+		"becomes Unknown",
+		func(c *Config) *time.Duration {
 			return &c.NodeStartupGracePeriod
 		}),
 	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site",
 		func(c *Config) *float64 {
 			return &c.NodeEvictionRate
 		}),
-	number("secondary-node-eviction-rate", "0.01",
-		"nodes per second whose pods are moved away in a large site that is partially disrupted", func(c *Config) *float64 {
+	number("secondary-node-eviction-rate", "0.01", "nodes per second whose pods are moved away in a large site "+
+		"that is partially disrupted",
+		func(c *Config) *float64 {
 			return &c.SecondaryNodeEvictionRate
 		}),
 	number("unhealthy-zone-threshold", "0.55",
@@ -246,8 +248,9 @@ var settings = []setting{
 		"seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 {
 			return &c.DefaultNotReadyTolerationSeconds
 		}),
-	integer("default-unreachable-toleration-seconds", "300",
-		"seconds for which a pod that says nothing tolerates a node that is unreachable", func(c *Config) *int64 {
+	integer("default-unreachable-toleration-seconds", "300", "seconds for which a pod that says nothing tolerates "+
+		"a node that is unreachable",
+		func(c *Config) *int64 {
 			return &c.DefaultUnreachableTolerationSeconds
 		}),
 	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int {
@@ -286,10 +289,11 @@ var settings = []setting{
 		func(c *Config) *string {
 			return &c.IncidentMailPasswordFile
 		}),
-	text("policy", "file", "", "YAML file about what workloads may do on devices, in the form of a device's policy; "+
-		"it replaces the allow- flags, allowed-capabilities and host-path-prefixes (default none)", func(c *Config) *string {
-		return &c.PolicyFile
-	}),
+	text("policy", "file", "", "YAML file about what workloads may do on devices, in the form of a device's "+
+		"policy; it replaces the allow- flags, allowed-capabilities and host-path-prefixes (default none)",
+		func(c *Config) *string {
+			return &c.PolicyFile
+		}),
 	duration("audit-retention", "2160h", "how long audit records are kept, at most 200,000 records and 64 MiB",
 		func(c *Config) *time.Duration {
 			return &c.AuditRetention
