@@ -20,7 +20,7 @@ import (
 // onBoth runs a test with a store in SQLite, and with one in PostgreSQL.
 func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, options(t, t.TempDir())) })
-	t.Run("postgres", func(t *testing.T) { test(t, onPostgres(t, postgrestest.Start(t))) })
+	t.Run("postgres", func(t *testing.T) { test(t, onPostgres(t, postgrestest.Shared(t))) })
 }
 
 // onPostgres is a new hub with a new database of a server.

@@ -33,7 +33,9 @@ func TestMain(m *testing.M) {
 		n, _ := strconv.Atoi(os.Getenv("FLOTILLA_STORE_POINT"))
 		dieAt(dir, n)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	postgrestest.End()
+	os.Exit(code)
 }
 
 // writeForEver commits pods and says each on stdout once it is acknowledged.

@@ -108,7 +108,7 @@ func wholeAudit(t *testing.T, s *Store) {
 
 func TestADatabaseIsMovedToPostgresAndBack(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := options(t, t.TempDir())
 	o.By = "anna"
 	s := opened(t, o)
@@ -202,7 +202,7 @@ func differs(before, after string) string {
 
 func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := options(t, t.TempDir())
 	s := opened(t, o)
 	filled(t, s)
@@ -315,7 +315,7 @@ func TestAMoveThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 // noted it: the hub goes on in one of the two, and never in both.
 func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
 		"before the server has noted it":     cutBeforeAndDown,
 		"after it, before anybody knows":     cutAndDown,
@@ -381,7 +381,7 @@ func TestAMoveToAFileThatIsCutOffIsNoneOrIsFinished(t *testing.T) {
 
 func TestABackupIsAFileWhereverTheDatabaseIs(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
 	filled(t, s)
@@ -542,7 +542,7 @@ func commands(t *testing.T, o Options, write func(s *Store, n int) error, do fun
 // hub goes on.
 func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := options(t, t.TempDir())
 	s := opened(t, o)
 	filled(t, s)
@@ -576,7 +576,7 @@ func TestAMoveLosesNothingThatACommandWrites(t *testing.T) {
 func TestACommandElsewhereWritesNothingToAFormerDatabase(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
-	o.Database = postgrestest.Start(t).Database()
+	o.Database = postgrestest.Shared(t).Database()
 	must(t, opened(t, o).Close())
 	elsewhere := o
 	elsewhere.Dir = t.TempDir()
@@ -652,7 +652,7 @@ func TestADamagedDatabaseIsNotMoved(t *testing.T) {
 	before := mustRead(t, file)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := Move(ctx, o, postgrestest.Start(t).Database()); !errors.Is(err, errCorrupt) ||
+	if _, err := Move(ctx, o, postgrestest.Shared(t).Database()); !errors.Is(err, errCorrupt) ||
 		!strings.Contains(err.Error(), "start `flotilla-hub serve` once") {
 		t.Error(err)
 	}
@@ -710,7 +710,7 @@ func TestADatabaseThatIsOpenIsNotReplaced(t *testing.T) {
 func TestARestoreInPostgresIsNoneWhileACommandWrites(t *testing.T) {
 	t.Parallel()
 	o := options(t, t.TempDir())
-	o.Database = postgrestest.Start(t).Database()
+	o.Database = postgrestest.Shared(t).Database()
 	s := opened(t, o)
 	filled(t, s)
 	file := filepath.Join(t.TempDir(), "backup.db")

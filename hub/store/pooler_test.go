@@ -74,7 +74,7 @@ pool_mode = %s
 
 func TestAPoolerKeepsASessionTogetherOrIsRefused(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for _, mode := range []string{"transaction", "statement", "session"} {
 		t.Run(mode, func(t *testing.T) {
 			o := onPostgres(t, server)

@@ -181,7 +181,7 @@ var impatient = waits{stalled: time.Second, patience: 2 * time.Second, doubt: ti
 
 func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for name, does := range map[string]fault{
 		"before the server had it":                        cutBefore,
 		"after it, before its answer":                     cutAfter,
@@ -231,7 +231,7 @@ func TestACommitThatWasCutOffIsMadeOnce(t *testing.T) {
 
 func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for name, c := range map[string]struct {
 		does fault
 		done bool
@@ -308,7 +308,7 @@ func TestAPlanInDoubtWaitsUntilItIsKnown(t *testing.T) {
 
 func TestWhatIsInDoubtButNoPlanIsToldAndHappensOnce(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for does, want := range map[fault]error{cutBeforeAndDown: nil, cutAndDown: ErrExists} {
 		o := onPostgres(t, server)
 		o.waits = waits{stalled: time.Second, patience: 100 * time.Millisecond}
@@ -419,7 +419,7 @@ func TestNothingAcknowledgedIsLostByKill9OfTheServer(t *testing.T) {
 
 func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
 	ctx, stop := context.WithCancel(t.Context())
@@ -448,7 +448,7 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 
 func TestACommandInDoubtIsNotDoneTwice(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	opened(t, o)
 	shared := o
@@ -499,7 +499,7 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 
 func TestAHubThatWasOvertakenWritesNothing(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
@@ -549,7 +549,7 @@ func TestADatabaseThatIsOlderThanItWasIsNotWrittenOn(t *testing.T) {
 
 func TestAConflictIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for _, state := range []string{"40001", "40P01"} {
 		t.Run(state, func(t *testing.T) {
 			o := onPostgres(t, server)
@@ -685,7 +685,7 @@ func TestCommitsAreDurableWhateverTheServersDefault(t *testing.T) {
 // backup, or with nothing, beside its database.
 func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 	t.Parallel()
-	o := onPostgres(t, postgrestest.Start(t))
+	o := onPostgres(t, postgrestest.Shared(t))
 	address, note := o.Database, o.Dir+"/"+placeFile
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
@@ -725,7 +725,7 @@ func TestADamagedNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 // out of sight at once, and the other's locked out.
 func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	other := onPostgres(t, server)
 	s := opened(t, other)
 	mustCommit(t, s, 100, pod("theirs", 100))
@@ -770,7 +770,7 @@ func TestAHubThatHasAFleetTakesNoOthersDatabase(t *testing.T) {
 // end its sessions and join tokens, and then its own for an older one of the other's.
 func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for _, far := range []uint64{3, 100} {
 		other, o := onPostgres(t, server), onPostgres(t, server)
 		address := o.Database
@@ -820,7 +820,7 @@ func TestAHubWithADatabaseTakesNoOthers(t *testing.T) {
 // A file of a hub of before does not say whose the database was; one that such a hub wrote over says nothing, too.
 func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
 	mustCommit(t, s, 1, pod("a", 1))
@@ -857,7 +857,7 @@ func TestAWitnessOfAHubOfBeforeRefusesNoDatabase(t *testing.T) {
 // lost, and a hub that took it for that would go on with yesterday's backup, or with nothing, beside its database.
 func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for _, backup := range []bool{false, true} {
 		o := onPostgres(t, server)
 		address := o.Database
@@ -927,7 +927,7 @@ func TestAMissingNoteOfTheDatabaseIsNoOtherDatabase(t *testing.T) {
 
 func TestAPasswordIsReadFromAFile(t *testing.T) {
 	t.Parallel()
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	file := t.TempDir() + "/url"
 	if err := os.WriteFile(file, []byte(o.Database+"\n# how it was made\n"), 0o600); err != nil {

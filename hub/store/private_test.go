@@ -220,7 +220,7 @@ func TestRootTakesADatabaseElsewhereForTheHub(t *testing.T) {
 		t.Skip("needs root")
 	}
 	const hub = 4242
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	dir, backup := history(t, false), filepath.Join(t.TempDir(), "backup.db")
 	each := func(do func(path string, info fs.FileInfo) error) {
 		must(t, filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
@@ -282,7 +282,7 @@ func TestWhereRootHasTakenADatabaseTheHubCanRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	server := postgrestest.Start(t)
+	server := postgrestest.Shared(t)
 	for _, tt := range []struct {
 		name string
 		hub  int

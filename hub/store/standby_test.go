@@ -27,7 +27,7 @@ type members struct {
 
 func newMembers(t *testing.T) *members {
 	t.Helper()
-	m := &members{t: t, o: onPostgres(t, postgrestest.Start(t)), dir: map[string]string{}}
+	m := &members{t: t, o: onPostgres(t, postgrestest.Shared(t)), dir: map[string]string{}}
 	m.dir["a"] = m.o.Dir
 	return m
 }

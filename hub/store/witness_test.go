@@ -250,7 +250,7 @@ func TestACommandThatWritesWhileTheHubStartsLosesNothing(t *testing.T) {
 			t.Parallel()
 			o := options(t, t.TempDir())
 			if where == "postgres" {
-				o.Database = postgrestest.Start(t).Database()
+				o.Database = postgrestest.Shared(t).Database()
 			}
 			var said bytes.Buffer
 			o.Log = logTo(&said)

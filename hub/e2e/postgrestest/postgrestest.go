@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -66,6 +67,39 @@ func Start(t testing.TB, settings ...string) *Server {
 	s := Make(t, "", settings...)
 	s.Run()
 	return s
+}
+
+// shared is the server of Shared.
+var shared struct {
+	mu     sync.Mutex
+	server *Server
+	ends   []func()
+}
+
+// outliving is a test whose cleanup is left to End.
+type outliving struct{ testing.TB }
+
+func (outliving) Cleanup(end func()) { shared.ends = append(shared.ends, end) }
+
+// Shared is one server for all tests of a package that leave it as it is and have databases of
+// their own: a server costs a second of processor time. TestMain calls End.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.server == nil {
+		shared.server = Start(outliving{t})
+	}
+	s := *shared.server
+	s.t = t
+	return &s
+}
+
+// End ends the server of Shared.
+func End() {
+	for _, end := range slices.Backward(shared.ends) {
+		end()
+	}
 }
 
 // Make makes a server and does not start it. Its data is below a directory ("": of its
