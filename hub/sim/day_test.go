@@ -120,7 +120,7 @@ func TestFleetADay(t *testing.T) {
 				time.Sleep(time.Duration(w.rand.Int64N(int64(90 * time.Second))))
 				w.startHub()
 			default:
-				w.deploy("kiosk", int32(250+w.rand.IntN(100)))
+				w.deploy("kiosk", int32(10*each+w.rand.IntN(4*each)))
 			}
 		}
 		time.Sleep(45 * time.Minute) // everything that was to come back is back

@@ -109,12 +109,13 @@ func TestFleetADeviceWhoseNodeIsDeletedIsTold(t *testing.T) {
 		}},
 		{"while it is cut off for a day", func(w *world, d *simDevice) {
 			w.cut(d)
-			time.Sleep(time.Hour)
-			w.deleteNode(d.name)
+			half := 10 * time.Minute // nothing of it ends with time
 			if long {
-				time.Sleep(22 * time.Hour)
+				half = 12 * time.Hour
 			}
-			time.Sleep(time.Hour)
+			time.Sleep(half)
+			w.deleteNode(d.name)
+			time.Sleep(half)
 			w.restartHub(10 * time.Second)
 			w.heal(d)
 		}},
