@@ -60,11 +60,11 @@ func (c Candidate) low(name corev1.ResourceName) string {
 	}
 	said := fmt.Sprintf("The node was low on resource: %s. ", name)
 	text := func(n int64) string { return resource.NewQuantity(n, format).String() }
-	for _, w := range everyContainer(c.Pod) { // the kubelet's words
-		request := w.spec.Resources.Requests[name]
-		if use := c.In[w.spec.Name]; use > request.Value() {
+	for _, w := range podspec.Containers(c.Pod) { // the kubelet's words
+		request := w.Spec.Resources.Requests[name]
+		if use := c.In[w.Spec.Name]; use > request.Value() {
 			said += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %s. ",
-				w.spec.Name, text(use), text(request.Value()), name)
+				w.Spec.Name, text(use), text(request.Value()), name)
 		}
 	}
 	if c.In == nil {
@@ -217,7 +217,7 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 	l := &a.loop
 	pods, e := l.living(), l.engine
 	var ids []string
-	of := map[string]Place{}
+	of := map[string]plan.Place{}
 	for _, in := range l.o.Containers {
 		if in.State == engine.Running {
 			ids, of[in.ID] = append(ids, in.ID), in.Place
