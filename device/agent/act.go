@@ -19,7 +19,9 @@ import (
 )
 
 const (
-	makeTime = 10 * time.Minute // for the engine to make and start a container: an engine that copies images does that on a slow card
+	// for the engine to make and start a container: an engine that copies images does that on a
+	// slow card
+	makeTime = 10 * time.Minute
 )
 
 // A job is a step with what it takes to do it.
@@ -52,7 +54,8 @@ func (a *Agent) do(ctx context.Context, j job) error {
 		return a.run(ctx, j)
 	case plan.Stop:
 		if s.Pod != nil && s.Spec != nil {
-			a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "Stopping container %s: %s", s.Place.Container, s.Why)
+			a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "Stopping container %s: %s", s.Place.Container,
+				s.Why)
 		}
 		return a.stop(ctx, j)
 	case plan.Remove:
@@ -95,7 +98,8 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		return &runError{plan.PolicyForbidden, errors.New(s.Forbidden)}
 	}
 	if s.Spec != nil {
-		if err := a.disk.SetUp(j.src, s.Spec, a.c.Policy.Document); err != nil { // as with the kubelet nothing is pulled for what cannot have its volumes
+		// as with the kubelet nothing is pulled for what cannot have its volumes
+		if err := a.disk.SetUp(j.src, s.Spec, a.c.Policy.Document); err != nil {
 			return a.notMounted(j, err)
 		}
 	}
@@ -239,7 +243,8 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	spec.Mounts = volumes.List
 	switch source, err := a.disk.message(s); {
 	case err != nil: // as with the kubelet: it runs without
-		a.log.Warn("make the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name, "err", err)
+		a.log.Warn("make the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name,
+			"err", err)
 	case source != "":
 		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: podspec.MessagePath(s.Spec)})
 	}

@@ -67,12 +67,15 @@ type Hub interface {
 // Config is what an agent needs to know. Fields without a word on their zero value
 // are required.
 type Config struct {
-	Node         string
-	Memory       *memory.Memory
-	Hardware     Hardware
-	OpenEngine   func(context.Context) (engine.Engine, error)                                          // tried until it works
-	Watch        func(context.Context, func()) error                                                   // hardware.Watch; nil: the hardware is looked at from time to time only
-	Connected    func(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence // hardware.Connected; nil: no peripherals are looked for
+	Node     string
+	Memory   *memory.Memory
+	Hardware Hardware
+	// tried until it works
+	OpenEngine func(context.Context) (engine.Engine, error)
+	// hardware.Watch; nil: the hardware is looked at from time to time only
+	Watch func(context.Context, func()) error
+	// hardware.Connected; nil: no peripherals are looked for
+	Connected    func(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence
 	Policy       plan.Policy
 	Seccomp      string                // the folder of the device owner's seccomp profiles
 	AppArmor     string                // the folder in which the device's owner lists AppArmor profiles
@@ -86,12 +89,16 @@ type Config struct {
 	CPUManager   plan.CPUManagerPolicy // empty: none
 	Registration wire.Registration     // labels and taints for the first status
 	VolumesDir   string                // empty: the memory's directory
-	MemoryDir    string                // for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and it mounts nothing
-	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
-	Holds        func(address string) bool // whether the device has an address now; nil: as its interfaces say, but any where Dial is set
-	Log          *slog.Logger
-	Uptime       func() time.Duration // since the boot that the hardware's boot id names, on the monotonic clock; nil: the system's
-	Journal      *Journal             // what Log says, for those who ask; nil: nothing is kept
+	// for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and
+	// it mounts nothing
+	MemoryDir string
+	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
+	// whether the device has an address now; nil: as its interfaces say, but any where Dial is set
+	Holds func(address string) bool
+	Log   *slog.Logger
+	// since the boot that the hardware's boot id names, on the monotonic clock; nil: the system's
+	Uptime  func() time.Duration
+	Journal *Journal // what Log says, for those who ask; nil: nothing is kept
 }
 
 // An Agent is the agent of one device.
@@ -167,7 +174,8 @@ func New(c Config) (*Agent, error) {
 		c.Verify = signature.Verify
 	}
 	a := &Agent{
-		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount, Log: c.Log}},
+		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount,
+			Log: c.Log}},
 		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
 		answers: newAnswers(), prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
 	}
@@ -229,7 +237,8 @@ func (a *Agent) defaultLabels() map[string]string {
 	return out
 }
 
-// StateDirID is the value of LabelStateDir for a state directory. It the containers of two agents of one name apart.
+// StateDirID is the value of LabelStateDir for a state directory. It the containers of two agents
+// of one name apart.
 func StateDirID(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:6])
@@ -261,8 +270,9 @@ func (a *Agent) Status() wire.Status {
 	defer a.told.Unlock()
 	st := wire.Status{
 		MachineID: a.told.machineID, AgentVersion: Version, Registration: a.c.Registration,
-		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes, Vitals: a.told.vitals, Firmware: a.told.firmware,
-		Profile: new(a.told.profile),
+		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes, Vitals: a.told.vitals,
+		Firmware: a.told.firmware,
+		Profile:  new(a.told.profile),
 	}
 	st.Registration.Labels = a.defaultLabels()
 	if a.told.shutdown != "" {
@@ -317,7 +327,8 @@ func (a *Agent) post(f func()) {
 
 // event tells the hub something about a pod or, with a nil pod, about the node.
 func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format string, args ...any) {
-	e := wire.Event{Time: time.Now(), Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...), Container: container}
+	e := wire.Event{Time: time.Now(), Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Container: container}
 	if pod != nil {
 		e.PodUID, e.Namespace, e.Pod = pod.UID, pod.Namespace, pod.Name
 	}
@@ -331,7 +342,8 @@ func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format st
 	if kind == corev1.EventTypeWarning {
 		level = slog.LevelWarn
 	}
-	a.log.Log(context.Background(), level, e.Message, "reason", reason, "pod", e.Namespace+"/"+e.Pod, "container", container)
+	a.log.Log(context.Background(), level, e.Message, "reason", reason, "pod", e.Namespace+"/"+e.Pod, "container",
+		container)
 }
 
 // pauseFile is the sandbox's program on the device's disk.

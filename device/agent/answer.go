@@ -12,10 +12,11 @@ import (
 )
 
 const (
-	maxAnswers   = 16            // commands under way at one time, and as many logs
-	maxForwards  = 32            // connections into pods at one time
-	maxAwaiting  = 96            // more of each, which wait until one of those ends
-	longestReply = 4 * time.Hour // for a request that gives no deadline; an exec, attach or port-forward may be silent so long
+	maxAnswers  = 16 // commands under way at one time, and as many logs
+	maxForwards = 32 // connections into pods at one time
+	maxAwaiting = 96 // more of each, which wait until one of those ends
+	// for a request that gives no deadline; an exec, attach or port-forward may be silent so long
+	longestReply = 4 * time.Hour
 	endTime      = 10 * time.Second
 	roomTime     = 10 * time.Second // for room: the hub waits 15 s for a first word
 )
@@ -71,9 +72,10 @@ func newRoom(n int, full string) room {
 	return room{seats: make(chan struct{}, n), full: fmt.Errorf(full, n)}
 }
 
-// take takes a seat. Where there is none it waits in its turn, as in a listener's queue: a crowd that
-// asks for the logs of all pods at once is answered, and kubectl gives up all that it forwards when
-// one connection is refused, though those that come and go quickly end a moment later here than there.
+// take takes a seat. Where there is none it waits in its turn, as in a listener's queue: a crowd
+// that asks for the logs of all pods at once is answered, and kubectl gives up all that it forwards
+// when one connection is refused, though those that come and go quickly end a moment later here
+// than there.
 func (r *room) take(ctx context.Context) (leave func(), err error) {
 	ctx, done := context.WithTimeout(ctx, roomTime)
 	defer done()

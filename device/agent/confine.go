@@ -22,7 +22,8 @@ import (
 // maxSeccomp bounds a profile: Docker's own has 15 kB.
 const maxSeccomp = 256 << 10
 
-// seccomp is the profile of the device owner's folder that a container, or its pod, names; nil: none.
+// seccomp is the profile of the device owner's folder that a container, or its pod, names; nil:
+// none.
 func seccomp(folder string, pod *corev1.Pod, c *corev1.Container) (*engine.Seccomp, error) {
 	var p *corev1.SeccompProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -79,9 +80,9 @@ func enforcesAppArmor(sys string) bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// appArmor is the profile for a container, which it names or its pod; "": the engine's own. Whoever names one says
-// neither what is in it nor that it is loaded: both are the device owner's, who lists in a folder which of the kernel's
-// profiles pods may have.
+// appArmor is the profile for a container, which it names or its pod; "": the engine's own. Whoever
+// names one says neither what is in it nor that it is loaded: both are the device owner's, who
+// lists in a folder which of the kernel's profiles pods may have.
 func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
 	var p *corev1.AppArmorProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -112,12 +113,14 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner allows it by a file of that name in %s", name, err, folder)
 	}
 	if err := loaded(a.c.SysDir, name); err != nil {
-		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner loads it with apparmor_parser", name, err)
+		return "", fmt.Errorf("cannot use AppArmor profile %q: %w: the device's owner loads it with apparmor_parser", name,
+			err)
 	}
 	return name, nil
 }
 
-// loaded tells whether the kernel has a profile of that name: its list says "name (mode)" in each line.
+// loaded tells whether the kernel has a profile of that name: its list says "name (mode)" in each
+// line.
 func loaded(sys, name string) error {
 	f, err := os.Open(filepath.Join(sys, "kernel/security/apparmor/profiles"))
 	if err != nil {
@@ -134,9 +137,9 @@ func loaded(sys, name string) error {
 	return errors.Join(lines.Err(), errors.New("it is not loaded into the kernel"))
 }
 
-// runtimeOf is the engine's runtime for the containers of a pod that names a RuntimeClass; "": the engine's default.
-// A runtime can give a container what the policy does not, such as a processor for graphics: beside the
-// default a pod has only those that the device's owner allows.
+// runtimeOf is the engine's runtime for the containers of a pod that names a RuntimeClass; "": the
+// engine's default. A runtime can give a container what the policy does not, such as a processor
+// for graphics: beside the default a pod has only those that the device's owner allows.
 func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
@@ -152,12 +155,14 @@ func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, err
 	case info.Name == "podman":
 		return "", fmt.Errorf("RuntimeClass %q: Podman's API runs every container with the engine's default runtime, %s here, not with %q", class, info.DefaultRuntime, handler)
 	case !slices.Contains(info.Runtimes, handler):
-		return "", fmt.Errorf("RuntimeClass %q: the container engine has no runtime %q, it has %s", class, handler, strings.Join(info.Runtimes, ", "))
+		return "", fmt.Errorf("RuntimeClass %q: the container engine has no runtime %q, it has %s", class, handler,
+			strings.Join(info.Runtimes, ", "))
 	}
 	return handler, nil
 }
 
-// runtimeHandlers is what a node says of its runtimes, the default first; nil where there is no choice.
+// runtimeHandlers is what a node says of its runtimes, the default first; nil where there is no
+// choice.
 func runtimeHandlers(allowed []string, info engine.Info) []corev1.NodeRuntimeHandler {
 	var all []corev1.NodeRuntimeHandler
 	for _, name := range info.Runtimes {

@@ -23,9 +23,10 @@ const maxCredentials = 16
 // A login is an entry of a pull secret.
 type login struct{ Username, Password, Auth string }
 
-// credentials are those of the pod's pull secrets that may be the ones for an image, as Kubernetes reads a config.json: a
-// server may be one with a path, whose images are those below it, and have * in its name, for one word of it. Those of
-// the longest path come first, then those of the first secret. None: the secrets have none for it.
+// credentials are those of the pod's pull secrets that may be the ones for an image, as Kubernetes
+// reads a config.json: a server may be one with a path, whose images are those below it, and have *
+// in its name, for one word of it. Those of the longest path come first, then those of the first
+// secret. None: the secrets have none for it.
 func credentials(s podspec.Sources, image string) (all []*engine.RegistryAuth) {
 	ref, err := reference.ParseDockerRef(image)
 	if err != nil {
@@ -98,8 +99,9 @@ func isHost(server, host string) bool {
 	return true
 }
 
-// withEach tries something with one after the other of the credentials, without any where there are none, until that goes
-// well or fails for another reason. The error is that of the first, which fit best.
+// withEach tries something with one after the other of the credentials, without any where there are
+// none, until that goes well or fails for another reason. The error is that of the first, which fit
+// best.
 func withEach(ctx context.Context, all []*engine.RegistryAuth, try func(*engine.RegistryAuth) error) (err error) {
 	if len(all) == 0 {
 		return try(nil)

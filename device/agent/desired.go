@@ -57,8 +57,8 @@ func (a *Agent) goBy(d wire.Desired) {
 	l.o.HasCome()
 }
 
-// remember stores a desired state with what of it the device has granted. Nothing that it waits for waits for the loop,
-// which grants more.
+// remember stores a desired state with what of it the device has granted. Nothing that it waits for
+// waits for the loop, which grants more.
 func (a *Agent) remember(d wire.Desired) error {
 	a.storing.Lock()
 	defer a.storing.Unlock()

@@ -46,8 +46,8 @@ func (a *Agent) hooked(s plan.Step, err error) {
 	}
 }
 
-// endHooks ends the postStart hooks whose containers have ended: who is asked may never answer, and where the processes are
-// the pod's, engines let a command run on, or do not see that it has ended.
+// endHooks ends the postStart hooks whose containers have ended: who is asked may never answer, and
+// where the processes are the pod's, engines let a command run on, or do not see that it has ended.
 func (a *Agent) endHooks() {
 	l := &a.loop
 	for _, b := range l.o.Busy {
@@ -151,7 +151,8 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 	case h.Exec != nil:
 		out := &probe.Limited{Max: 1 << 10}
 		id := ""
-		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out, Began: func(exec string) { id = exec; a.noteExec(exec) }})
+		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out,
+			Began: func(exec string) { id = exec; a.noteExec(exec) }})
 		if id != "" && a.loop.ctx.Err() == nil { // what outlasts the agent is for the next one
 			a.strikeExec(id)
 		}
@@ -159,7 +160,8 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 			return err
 		}
 		if code != 0 {
-			a.log.Debug("a hook failed", "pod", s.Place.Pod, "container", s.Place.Container, "output", string(bytes.TrimSpace(out.Bytes)))
+			a.log.Debug("a hook failed", "pod", s.Place.Pod, "container", s.Place.Container, "output",
+				string(bytes.TrimSpace(out.Bytes)))
 			return fmt.Errorf("command exited with %d", code)
 		}
 	case h.HTTPGet != nil:
@@ -200,7 +202,8 @@ func (d *notebook) noteProbe(s plan.Step, passed bool) {
 	if passed {
 		d.noteHook(s, s.Probe.String())
 	} else if d.Root != "" && podspec.IsUID(s.Place.Pod) {
-		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID)) // should it stay, the next agent finds out by its probes
+		// should it stay, the next agent finds out by its probes
+		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID))
 	}
 }
 
@@ -209,7 +212,8 @@ func (d *notebook) forgetHooks(s plan.Step) {
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
 		return
 	}
-	for _, kind := range []string{podspec.PostStart, podspec.PreStop, podspec.Startup.String(), podspec.Readiness.String()} {
+	for _, kind := range []string{podspec.PostStart, podspec.PreStop, podspec.Startup.String(),
+		podspec.Readiness.String()} {
 		_ = os.Remove(d.hookNote(s.Place.Pod, kind, s.ID)) // what is left goes with the pod
 	}
 }
@@ -222,7 +226,8 @@ func (d *notebook) hookEnded(s plan.Step, kind string) bool {
 	return err == nil
 }
 
-// recall finds out which containers of an agent before this one have had their postStart hook, and passed their probes.
+// recall finds out which containers of an agent before this one have had their postStart hook, and
+// passed their probes.
 func (a *Agent) recall() {
 	for uid, r := range a.loop.o.Pods {
 		for name, c := range r.Container {
@@ -230,7 +235,8 @@ func (a *Agent) recall() {
 				return c.Running() && a.disk.hookEnded(plan.Step{Place: plan.Place{Pod: uid, Container: name}, ID: c.ID}, kind)
 			}
 			c.PostStarted = c.PostStarted || has(podspec.PostStart)
-			c.Probe[podspec.Startup].Passed, c.Probe[podspec.Readiness].Passed = has(podspec.Startup.String()), has(podspec.Readiness.String())
+			c.Probe[podspec.Startup].Passed, c.Probe[podspec.Readiness].Passed = has(podspec.Startup.String()),
+				has(podspec.Readiness.String())
 		}
 	}
 }

@@ -29,7 +29,8 @@ const (
 
 // A Verify function tells which digest an image has and whether one of the keys has
 // signed it (signature.Verify).
-type Verify func(ctx context.Context, image string, keys []policy.Key, c signature.Credentials) (signature.Verified, error)
+type Verify func(ctx context.Context, image string, keys []policy.Key, c signature.Credentials) (signature.Verified,
+	error)
 
 // bring sees to it that the image is there, by the container's pull policy, and
 // returns the name to run it by. Ours: where the policy is Always and the registry
@@ -42,12 +43,14 @@ func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) (string, 
 		return "", &runError{"InvalidImageName", err}
 	}
 	image := a.c.Policy.ImageOf(c.Image)
-	always, never := c.ImagePullPolicy == corev1.PullAlways || c.ImagePullPolicy == "" && latest(c.Image), c.ImagePullPolicy == corev1.PullNever
+	always, never := c.ImagePullPolicy == corev1.PullAlways || c.ImagePullPolicy == "" && latest(c.Image),
+		c.ImagePullPolicy == corev1.PullNever
 	keys, known := a.c.Policy.Signers(c.Image)
 	verified := false // in this very moment
 	var unreachable error
 	if !known { // its pod was not admitted: this is a mistake of ours, and must not run
-		return "", a.noImage(j, c, signatureInvalid, fmt.Errorf("no rule of this device's policy says who must have signed image %q", c.Image))
+		return "", a.noImage(j, c, signatureInvalid,
+			fmt.Errorf("no rule of this device's policy says who must have signed image %q", c.Image))
 	}
 	if len(keys) > 0 {
 		var err error
@@ -64,15 +67,19 @@ func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) (string, 
 		a.event(corev1.EventTypeWarning, "InspectFailed", j.step.Pod, c.Name, "Failed to inspect image %q: %v", image, err)
 		return "", &runError{"ImageInspectError", err}
 	case present && unreachable != nil:
-		a.event(corev1.EventTypeWarning, pullFailedUsePresent, j.step.Pod, c.Name, "%v; the image that is on the device is used", unreachable)
+		a.event(corev1.EventTypeWarning, pullFailedUsePresent, j.step.Pod, c.Name,
+			"%v; the image that is on the device is used", unreachable)
 		return image, nil
-	case present && (!always || verified || j.step.Spec == nil): // by a digest that was looked at just now there is nothing newer
+	case present && (!always || verified ||
+		j.step.Spec == nil): // by a digest that was looked at just now there is nothing newer
 		if j.step.Spec != nil {
-			a.event(corev1.EventTypeNormal, "Pulled", j.step.Pod, c.Name, "Container image %q already present on machine", c.Image)
+			a.event(corev1.EventTypeNormal, "Pulled", j.step.Pod, c.Name, "Container image %q already present on machine",
+				c.Image)
 		}
 		return image, nil
 	case never:
-		return "", a.noImage(j, c, errImageNeverPull, fmt.Errorf("container image %q is not present with pull policy of Never", c.Image))
+		return "", a.noImage(j, c, errImageNeverPull,
+			fmt.Errorf("container image %q is not present with pull policy of Never", c.Image))
 	}
 	return image, a.pull(ctx, j, c, image, had)
 }
@@ -81,7 +88,8 @@ func (a *Agent) bring(ctx context.Context, j job, c *corev1.Container) (string, 
 // one that was verified before and is still what the pull policy wants, or what its
 // registry has now. An empty name comes with why there is none, and a name with an
 // error was verified before, and its registry does not answer now.
-func (a *Agent) trusted(ctx context.Context, j job, image string, keys []policy.Key, always bool) (name string, now bool, err error) {
+func (a *Agent) trusted(ctx context.Context, j job, image string, keys []policy.Key, always bool) (name string,
+	now bool, err error) {
 	last, known := a.c.Memory.Verified(image)
 	known = known && slices.ContainsFunc(keys, func(k policy.Key) bool { return k.ID == last.Key })
 	if known && !always {
@@ -128,9 +136,10 @@ func (a *Agent) noImage(j job, c *corev1.Container, reason string, err error) er
 	return &runError{reason, err}
 }
 
-// A registry that is cut off does not say so: Docker waits a quarter of a minute for it, Podman many minutes, and the containers
-// of a device that comes back from a power cut wait one after the other. For an image that is there already it is waited for
-// little, and not at all where it keeps somebody else waiting, or has just done so.
+// A registry that is cut off does not say so: Docker waits a quarter of a minute for it, Podman
+// many minutes, and the containers of a device that comes back from a power cut wait one after the
+// other. For an image that is there already it is waited for little, and not at all where it keeps
+// somebody else waiting, or has just done so.
 const (
 	answerTime = 30 * time.Second // for a registry to answer a pull
 	awayTime   = time.Minute      // for which one is not asked that did not
@@ -139,7 +148,8 @@ const (
 
 var errNoAnswer = errors.New("there is no answer from its registry")
 
-// away are the names that are left alone, such as those of registries that do not answer, and until when that holds.
+// away are the names that are left alone, such as those of registries that do not answer, and until
+// when that holds.
 type away struct {
 	sync.Mutex
 	until map[string]time.Time
@@ -172,14 +182,16 @@ func (a *Agent) pull(ctx context.Context, j job, c *corev1.Container, image, had
 	switch {
 	case err == nil:
 		a.notePulled(ctx, j.engine, image, had)
-		a.event(corev1.EventTypeNormal, "Pulled", pod, c.Name, "Successfully pulled image %q in %s", image, time.Since(began).Round(time.Millisecond))
+		a.event(corev1.EventTypeNormal, "Pulled", pod, c.Name, "Successfully pulled image %q in %s", image,
+			time.Since(began).Round(time.Millisecond))
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, engine.ErrUnavailable):
 		return err
 	case had != "":
-		a.event(corev1.EventTypeWarning, pullFailedUsePresent, pod, c.Name, "Failed to pull image %q: %v; the image that is on the device is used", image, err)
+		a.event(corev1.EventTypeWarning, pullFailedUsePresent, pod, c.Name,
+			"Failed to pull image %q: %v; the image that is on the device is used", image, err)
 		return nil
 	}
 	a.event(corev1.EventTypeWarning, "Failed", pod, c.Name, "Failed to pull image %q: %v", image, err)
@@ -243,7 +255,8 @@ func (a *Agent) pullIt(ctx context.Context, j job, c *corev1.Container, image, h
 	return err
 }
 
-// pullProgress tells of a long pull after half a minute, and each time after twice as long, up to ten minutes.
+// pullProgress tells of a long pull after half a minute, and each time after twice as long, up to
+// ten minutes.
 func (a *Agent) pullProgress(j job, c *corev1.Container, image string, began time.Time) func(engine.Progress) {
 	const first, longest = 30 * time.Second, 10 * time.Minute
 	wait, last := first, began
@@ -253,7 +266,8 @@ func (a *Agent) pullProgress(j job, c *corev1.Container, image string, began tim
 			return
 		}
 		wait, last = min(2*wait, longest), now
-		a.event(corev1.EventTypeNormal, "Pulling", j.step.Pod, c.Name, "Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s", image,
+		a.event(corev1.EventTypeNormal, "Pulling", j.step.Pod, c.Name,
+			"Pulling image %q: %.1f of %.1f MiB, %d of %d layers, since %s", image,
 			float64(p.Bytes)/(1<<20), float64(p.Total)/(1<<20), p.Done, p.Layers, now.Sub(began).Round(time.Second))
 	}
 }
@@ -274,7 +288,8 @@ func (a *Agent) notePulled(ctx context.Context, e engine.Engine, image, had stri
 func pulledByUs(im engine.Image, pulled []memory.Pulled) bool {
 	is := func(name string) bool {
 		return slices.ContainsFunc(pulled, func(p memory.Pulled) bool {
-			return (p.ID == im.ID || p.ID == "") && (name == "" && p.ID != "" || name != "" && fullName(p.Name) == fullName(name))
+			return (p.ID == im.ID || p.ID == "") && (name == "" && p.ID != "" || name != "" &&
+				fullName(p.Name) == fullName(name))
 		})
 	}
 	if len(im.Tags) == 0 {
@@ -283,8 +298,8 @@ func pulledByUs(im engine.Image, pulled []memory.Pulled) bool {
 	return !slices.ContainsFunc(im.Tags, func(tag string) bool { return !is(tag) })
 }
 
-// bringImages sees to it that the images are there that a container mounts, as the images of containers are brought, and
-// a copy of each. It returns which copy is which volume's.
+// bringImages sees to it that the images are there that a container mounts, as the images of
+// containers are brought, and a copy of each. It returns which copy is which volume's.
 func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, error) {
 	s, copies := j.step, map[string]string{}
 	for _, m := range s.Spec.VolumeMounts {
@@ -297,7 +312,8 @@ func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, erro
 		if err != nil {
 			return nil, err
 		}
-		copies[m.Name], err = a.disk.CopyImage(ctx, j.engine, volume.ImageCopy{Image: image, Pod: s.Pod.UID, Container: s.Spec.Name, State: j.node.StateDir, Hard: j.hard})
+		copies[m.Name], err = a.disk.CopyImage(ctx, j.engine, volume.ImageCopy{Image: image, Pod: s.Pod.UID,
+			Container: s.Spec.Name, State: j.node.StateDir, Hard: j.hard})
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
@@ -314,4 +330,40 @@ func (a *Agent) bringImages(ctx context.Context, j job) (map[string]string, erro
 		a.disk.TidyImages()
 	}
 	return copies, nil
+}
+
+// idsOf are the ids of those of the images that are there: what is known by its digest has no other
+// name in an engine's list.
+func (a *Agent) idsOf(ctx context.Context, e engine.Engine, images map[string]bool) (map[string]bool, error) {
+	ids := map[string]bool{}
+	for image := range images {
+		if v, signed := a.c.Memory.Verified(image); signed {
+			image = v.Image
+		}
+		id, _, err := e.HasImage(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+		ids[id] = true
+	}
+	return ids, nil
+}
+
+// forgetPulled forgets an image that was removed: whoever brings it back is its owner.
+func (a *Agent) forgetPulled(im engine.Image) {
+	if err := a.c.Memory.DropPulled(func(p memory.Pulled) bool {
+		return p.ID == im.ID || p.ID == "" && slices.ContainsFunc(im.Tags,
+			func(t string) bool { return fullName(t) == fullName(p.Name) })
+	}); err != nil {
+		a.log.Error("a removed image", "err", err)
+	}
+}
+
+// fullName is an image's name with registry and tag.
+func fullName(image string) string {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return image
+	}
+	return ref.String()
 }

@@ -51,12 +51,13 @@ func NewJournal(most int) *Journal { return &Journal{most: most} }
 
 // Handler notes in the journal what is logged at the level or above, as text.
 func (j *Journal) Handler(level slog.Leveler) slog.Handler {
-	return slog.NewTextHandler(j, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) == 0 && a.Key == slog.TimeKey {
-			return slog.Attr{} // an entry has it by itself
-		}
-		return a
-	}})
+	return slog.NewTextHandler(j, &slog.HandlerOptions{Level: level,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{} // an entry has it by itself
+			}
+			return a
+		}})
 }
 
 // Write takes one line, as slog's handlers write them.

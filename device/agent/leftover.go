@@ -27,7 +27,8 @@ func (a *Agent) unremoved(s plan.Step, err error, now time.Time) bool {
 		l := &o.Leftovers[i]
 		l.Wait = min(2*l.Wait, fleet.MaxBackOff)
 		l.RetryAt = now.Add(l.Wait)
-		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "", "container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it is tried again",
+		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "",
+			"container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it is tried again",
 			s.ID, l.Labels[plan.LabelNamespace], l.Labels[plan.LabelPodName], err)
 		return true
 	}
@@ -35,7 +36,8 @@ func (a *Agent) unremoved(s plan.Step, err error, now time.Time) bool {
 	if i < 0 {
 		return false
 	}
-	o.Leftovers = append(o.Leftovers, plan.Leftover{Instance: o.Containers[i], Pod: s.Pod, RetryAt: now.Add(plan.LeftoverWait), Wait: plan.LeftoverWait})
+	o.Leftovers = append(o.Leftovers, plan.Leftover{Instance: o.Containers[i], Pod: s.Pod,
+		RetryAt: now.Add(plan.LeftoverWait), Wait: plan.LeftoverWait})
 	o.Containers = slices.Delete(slices.Clone(o.Containers), i, i+1)
 	return true
 }
@@ -54,7 +56,8 @@ func (a *Agent) uncleaned(s plan.Step, r *plan.Record, err error, now time.Time)
 		if s.Pod != nil {
 			of = s.Pod.Namespace + "/" + s.Pod.Name + " (" + of + ")"
 		}
-		a.event(corev1.EventTypeWarning, "FailedRemoveVolumes", nil, "", "files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", of, err)
+		a.event(corev1.EventTypeWarning, "FailedRemoveVolumes", nil, "",
+			"files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", of, err)
 	}
 	l.RetryAt = now.Add(l.Wait)
 	r.Files = &l

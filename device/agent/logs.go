@@ -66,7 +66,8 @@ func copyLog(ctx context.Context, r wire.Request, answer Answer, source func(con
 }
 
 // logOf finds the container whose log is meant.
-func (a *Agent) logOf(ctx context.Context, uid types.UID, name string, previous bool) (e engine.Engine, id string, err error) {
+func (a *Agent) logOf(ctx context.Context, uid types.UID, name string, previous bool) (e engine.Engine, id string,
+	err error) {
 	err = a.inLoop(ctx, func(l *loop) (err error) {
 		e, id, err = l.logOf(uid, name, previous)
 		return err

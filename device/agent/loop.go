@@ -223,9 +223,10 @@ func (a *Agent) turn(now time.Time) time.Time {
 // changed notes that the agent has changed something of its containers itself.
 func (l *loop) changed() { l.dirty, l.steps = true, l.steps+1 }
 
-// stale tells whether the list of containers is to be waited for. One from before the agent's own last step never does;
-// but where only others change something, as a container that runs out of memory twice a second, the newest list does
-// after a while: by the time that a slow engine has told of all containers something has changed again.
+// stale tells whether the list of containers is to be waited for. One from before the agent's own
+// last step never does; but where only others change something, as a container that runs out of
+// memory twice a second, the newest list does after a while: by the time that a slow engine has
+// told of all containers something has changed again.
 func (l *loop) stale(now time.Time) bool {
 	return (l.dirty || l.listing) && (l.listed != l.steps || now.Before(l.settledAt.Add(maxIdle)))
 }
@@ -255,7 +256,8 @@ func (a *Agent) settle(now time.Time) time.Time {
 			case plan.Defer:
 				r := l.o.RecordOf(s.Place.Pod)
 				if r.Pending == nil || r.Pending.Reason != s.Verdict.Reason {
-					a.event(corev1.EventTypeWarning, "Resize"+s.Verdict.Reason, s.Pod, "", "Pod resize %s: %s: %s", s.Verdict.Reason, plan.DescribeSizes(s.Pod), s.Verdict.Message)
+					a.event(corev1.EventTypeWarning, "Resize"+s.Verdict.Reason, s.Pod, "", "Pod resize %s: %s: %s", s.Verdict.Reason,
+						plan.DescribeSizes(s.Pod), s.Verdict.Message)
 				}
 				r.Pending, again = &s.Verdict, true
 			case plan.Cancel:

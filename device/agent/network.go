@@ -34,7 +34,8 @@ const (
 // Network is the network for the pods of a node with a block of addresses. Its labels
 // tell it from one of somebody else's.
 func Network(node, stateDirID, block string) engine.Network {
-	return engine.Network{Name: "flotilla-" + node, CIDR: block, Labels: map[string]string{plan.LabelAgent: node, plan.LabelStateDir: stateDirID}}
+	return engine.Network{Name: "flotilla-" + node, CIDR: block,
+		Labels: map[string]string{plan.LabelAgent: node, plan.LabelStateDir: stateDirID}}
 }
 
 // join puts a container that gets a network of its own on the one with the node's
@@ -98,7 +99,8 @@ func (a *Agent) joined(block string, err error) {
 	}
 	n.askAt = time.Now().Add(networkRetry)
 	if n.problem != err.Error() {
-		a.event(corev1.EventTypeWarning, "PodNetworkUnavailable", nil, "", "Pods get addresses of the engine's own network and not of %s: %v", block, err)
+		a.event(corev1.EventTypeWarning, "PodNetworkUnavailable", nil, "",
+			"Pods get addresses of the engine's own network and not of %s: %v", block, err)
 	}
 	n.problem = err.Error()
 }
@@ -128,12 +130,14 @@ func (a *Agent) leave() {
 // they do not, no more are sent here: others would look for them at those addresses. What
 // runs goes on, and so does what comes all the same.
 func (l *loop) networkCondition() corev1.NodeCondition {
-	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated", Message: "containers use the engine's own network"}
+	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated",
+		Message: "containers use the engine's own network"}
 	block, err := netip.ParsePrefix(l.desired.PodCIDR)
 	problem := l.network.problem
 	switch {
 	case l.engine == nil && l.engineErr != nil:
-		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "ContainerEngineUnavailable", "there is no network for pods: "+l.engineErr.Error()
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "ContainerEngineUnavailable",
+			"there is no network for pods: "+l.engineErr.Error()
 	case l.desired.PodCIDR == "":
 	case err != nil:
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "NoRouteCreated", c.Message+": "+err.Error()
@@ -154,8 +158,9 @@ func (l *loop) networkCondition() corev1.NodeCondition {
 // A resolver is what a resolv.conf says.
 type resolver struct{ servers, searches, options []string }
 
-// resolving completes what a pod's dnsConfig says of the resolver: as with the kubelet that is laid over the device's,
-// unless the pod's dnsPolicy is None. An engine takes the device's only where it is given none.
+// resolving completes what a pod's dnsConfig says of the resolver: as with the kubelet that is laid
+// over the device's, unless the pod's dnsPolicy is None. An engine takes the device's only where it
+// is given none.
 func resolving(spec *engine.Spec, pod *corev1.Pod) {
 	if pod.Spec.DNSConfig == nil || pod.Spec.DNSPolicy == corev1.DNSNone {
 		return
@@ -172,8 +177,9 @@ func resolving(spec *engine.Spec, pod *corev1.Pod) {
 	}
 }
 
-// deviceResolver is the device's resolver as containers can have it: where it asks systemd-resolved, that one's servers,
-// and none of the device's own loopback, where containers have another.
+// deviceResolver is the device's resolver as containers can have it: where it asks
+// systemd-resolved, that one's servers, and none of the device's own loopback, where containers
+// have another.
 func deviceResolver(read func(string) ([]byte, error)) resolver {
 	file, _ := read("/etc/resolv.conf") // none: the device has nothing to add
 	r := readResolver(string(file))
@@ -189,7 +195,8 @@ func deviceResolver(read func(string) ([]byte, error)) resolver {
 	return r
 }
 
-// readResolver reads a resolv.conf; as for the resolver, the last line of searches and of options counts.
+// readResolver reads a resolv.conf; as for the resolver, the last line of searches and of options
+// counts.
 func readResolver(file string) (r resolver) {
 	for line := range strings.Lines(file) {
 		words := strings.Fields(line)

@@ -157,15 +157,18 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 // stored says whether the device will know after a reboot without network what it runs.
 func stored(trouble string) corev1.NodeCondition {
 	if trouble == "" {
-		return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionTrue, Reason: "StateStored", Message: "what the hub wants here is on this device's disk"}
+		return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionTrue, Reason: "StateStored",
+			Message: "what the hub wants here is on this device's disk"}
 	}
-	return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionFalse, Reason: "StateDamaged", Message: bound.Text(trouble, 1000)}
+	return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionFalse, Reason: "StateDamaged",
+		Message: bound.Text(trouble, 1000)}
 }
 
 // readiness is the Ready condition with every reason against it.
 func (a *Agent) readiness(st corev1.NodeStatus, now time.Time) corev1.NodeCondition {
 	l := &a.loop
-	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status", LastHeartbeatTime: metav1.NewTime(now)}
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+		Message: "kubelet is posting ready status", LastHeartbeatTime: metav1.NewTime(now)}
 	var reasons []string
 	if l.engineErr != nil && now.Sub(l.downSince) >= graceDown {
 		c.Reason = "ContainerEngineUnavailable"
@@ -174,7 +177,8 @@ func (a *Agent) readiness(st corev1.NodeStatus, now time.Time) corev1.NodeCondit
 		reasons = append(reasons, "the container engine has not answered yet")
 	}
 	var short []string
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+		corev1.ResourcePods} {
 		if q := st.Capacity[name]; q.IsZero() {
 			short = append(short, string(name))
 		}
@@ -240,7 +244,8 @@ func (a *Agent) publish(now time.Time) {
 	if ok {
 		keepTimes(a.told.status.Conditions, st.Conditions, now)
 		// The hub waits for the profile's name, also where it changes nothing of the status.
-		statusChanged = !slices.Equal(a.told.volumes, volumes) || !fleet.SameStatus(a.told.status, st) || a.told.profile != profile
+		statusChanged = !slices.Equal(a.told.volumes, volumes) || !fleet.SameStatus(a.told.status, st) ||
+			a.told.profile != profile
 		if a.told.last != l.report {
 			a.told.hardware = l.report.JSON()
 			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
@@ -281,7 +286,8 @@ func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 	}
 }
 
-// alike is Kubernetes' equality. On most turns of the loop nothing differs at all, and the library finds that out faster.
+// alike is Kubernetes' equality. On most turns of the loop nothing differs at all, and the library
+// finds that out faster.
 func alike(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semantic.DeepEqual(a, b) }
 
 // onlineCPUs are the processors of the device; empty where the kernel does not tell.
@@ -318,7 +324,8 @@ func vitalsOf(before, now vital, r *hardware.Report) *wire.Vitals {
 	if r == nil {
 		return &v
 	}
-	if all := now.at.Sub(before.at) * time.Duration(r.Capacity.CPUs); !before.at.IsZero() && all > 0 && before.stats.Busy > 0 && now.stats.Busy >= before.stats.Busy {
+	if all := now.at.Sub(before.at) * time.Duration(r.Capacity.CPUs); !before.at.IsZero() && all > 0 &&
+		before.stats.Busy > 0 && now.stats.Busy >= before.stats.Busy {
 		v.CPU = figure(min(float64(now.stats.Busy-before.stats.Busy)/float64(all), 1))
 	}
 	for _, t := range r.Temperatures {

@@ -24,8 +24,8 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// A notebook is the disk of the pods' volumes with what the agent notes beside these: which containers it has made, which of
-// their hooks and probes have passed, what they say at their end.
+// A notebook is the disk of the pods' volumes with what the agent notes beside these: which
+// containers it has made, which of their hooks and probes have passed, what they say at their end.
 type notebook struct{ volume.Disk }
 
 // Made returns those containers of a list that the agent with this directory made. Labels alone do
@@ -43,7 +43,8 @@ func Made(dir string, list []engine.Container) []engine.Container {
 				return false
 			}
 		}
-		if l[plan.LabelAgent] == "" || c.Name != plan.NameOf(l[plan.LabelContainer], l[plan.LabelPodName], l[plan.LabelNamespace], l[plan.LabelPodUID], l[plan.LabelRestarts]) {
+		if l[plan.LabelAgent] == "" || c.Name != plan.NameOf(l[plan.LabelContainer], l[plan.LabelPodName],
+			l[plan.LabelNamespace], l[plan.LabelPodUID], l[plan.LabelRestarts]) {
 			return true
 		}
 		if note != "" {
@@ -57,7 +58,8 @@ const madePrefix = ".made-"
 
 // madeNote is the note that the agent made a container. It outlives a boot, as the container does.
 func (d *notebook) madeNote(uid types.UID, container, attempt, id string) string {
-	return filepath.Join(d.Root, volume.PodsDir, string(uid), filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
+	return filepath.Join(d.Root, volume.PodsDir, string(uid),
+		filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
 }
 
 // noteMade notes that a container is the agent's; where it cannot, its name tells.
@@ -70,12 +72,13 @@ func (d *notebook) noteMade(s plan.Step, id string) {
 
 func (d *notebook) forgetMade(s plan.Step) {
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) {
-		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID)) // what is left goes with the pod
+		// what is left goes with the pod
+		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID))
 	}
 }
 
-// attempts returns the newest attempt of each container of a pod that an agent has noted: somebody may have removed the
-// container since, and its restart count goes on from there.
+// attempts returns the newest attempt of each container of a pod that an agent has noted: somebody
+// may have removed the container since, and its restart count goes on from there.
 func (d *notebook) attempts(uid types.UID) map[string]int {
 	out := map[string]int{}
 	list, _ := os.ReadDir(filepath.Join(d.Root, volume.PodsDir, string(uid))) // none, for a pod that has no files
@@ -111,7 +114,8 @@ func messageName(at plan.Place, attempt int) string {
 // the pod's is there, or this device keeps nothing.
 func (d *notebook) message(s plan.Step) (source string, err error) {
 	target := path.Clean(podspec.MessagePath(s.Spec))
-	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
+	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts,
+		func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
 		return "", nil
 	}
 	root, err := os.OpenRoot(d.Root)
@@ -165,7 +169,8 @@ func (d *notebook) readMessage(at plan.Place, attempt int) string {
 
 // readMessages reads what those containers said that have ended, and says it as the
 // engine would: in what the list has of them. known is what was read before, by id.
-func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node plan.Facts, ofLog map[plan.Place]bool, known map[string]string) map[string]string {
+func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node plan.Facts,
+	ofLog map[plan.Place]bool, known map[string]string) map[string]string {
 	now := map[string]string{}
 	for i, c := range list {
 		in, ok := plan.InstanceOf(c, node)

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// How often the peripherals of the board profile are looked for, beside when the agent starts, the profile changes, or
-// something is plugged in or out.
+// How often the peripherals of the board profile are looked for, beside when the agent starts, the
+// profile changes, or something is plugged in or out.
 const (
 	peripheralsTime = 10 * time.Minute
 	missingTime     = time.Minute // while one is missing
@@ -93,8 +93,8 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 	return p.at
 }
 
-// takeOver keeps what was known of what could not be asked now. Of what was never asked the container that has its bus
-// is believed.
+// takeOver keeps what was known of what could not be asked now. Of what was never asked the
+// container that has its bus is believed.
 func takeOver(before, now []hardware.Presence) []hardware.Presence {
 	for i := range now {
 		if now[i].Unasked && i < len(before) {
@@ -125,7 +125,8 @@ func (a *Agent) tellPeripherals(before, now []hardware.Presence) {
 
 // condition says whether all of them are there; false where the profile names none.
 func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
-	c = corev1.NodeCondition{Type: fleet.ConditionPeripheralsPresent, Status: corev1.ConditionTrue, Reason: "PeripheralsPresent", Message: "what the board profile says is connected is there"}
+	c = corev1.NodeCondition{Type: fleet.ConditionPeripheralsPresent, Status: corev1.ConditionTrue,
+		Reason: "PeripheralsPresent", Message: "what the board profile says is connected is there"}
 	if p.known == nil {
 		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "nobody has looked for the peripherals yet"
 		return c, len(p.of) > 0
@@ -137,13 +138,16 @@ func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 		}
 	}
 	if len(missing) > 0 {
-		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PeripheralMissing", bound.Text(strings.Join(missing, "; "), 1000)
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PeripheralMissing",
+			bound.Text(strings.Join(missing, "; "), 1000)
 	}
 	return c, true
 }
 
-// plug puts the devices of a container into its spec, as they are now. Its user gets the groups that may open them.
-func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Device) (hardware.Device, []hardware.Node, error)) error {
+// plug puts the devices of a container into its spec, as they are now. Its user gets the groups
+// that may open them.
+func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Device) (hardware.Device, []hardware.Node,
+	error)) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -154,7 +158,8 @@ func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Devic
 			return fmt.Errorf("%s: %w", fleet.ResourceName(d.Resource), err)
 		}
 		if !slices.Equal(found.Nodes, d.Nodes) {
-			return fmt.Errorf("%s: %s has moved to %s this moment", fleet.ResourceName(d.Resource), d.ID, strings.Join(found.Nodes, " "))
+			return fmt.Errorf("%s: %s has moved to %s this moment", fleet.ResourceName(d.Resource), d.ID,
+				strings.Join(found.Nodes, " "))
 		}
 		now[i] = found
 		for _, n := range nodes {
@@ -191,7 +196,8 @@ func (a *Agent) watch(ctx context.Context) {
 	})
 }
 
-// compare tells what was plugged in or unplugged between two looks at the hardware, and to whom it matters.
+// compare tells what was plugged in or unplugged between two looks at the hardware, and to whom it
+// matters.
 func (a *Agent) compare(before, now *hardware.Report) {
 	if before == nil {
 		return
@@ -221,9 +227,11 @@ func (a *Agent) compare(before, now *hardware.Report) {
 			for _, d := range plan.DevicesOf(in) {
 				switch {
 				case slices.ContainsFunc(lost, d.Same):
-					a.event(corev1.EventTypeWarning, "DeviceUnplugged", pod, in.Place.Container, "%s (%s), which the container has, is unplugged", fleet.ResourceName(d.Resource), d.ID)
+					a.event(corev1.EventTypeWarning, "DeviceUnplugged", pod, in.Place.Container,
+						"%s (%s), which the container has, is unplugged", fleet.ResourceName(d.Resource), d.ID)
 				case slices.ContainsFunc(come, d.Same):
-					a.event(corev1.EventTypeNormal, "DevicePlugged", pod, in.Place.Container, "%s (%s), which the container has, is plugged in again", fleet.ResourceName(d.Resource), d.ID)
+					a.event(corev1.EventTypeNormal, "DevicePlugged", pod, in.Place.Container,
+						"%s (%s), which the container has, is plugged in again", fleet.ResourceName(d.Resource), d.ID)
 				}
 			}
 		}

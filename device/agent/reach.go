@@ -113,8 +113,8 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	a.work.Go(func() { a.follow(ctx, e) })
 }
 
-// meet takes in who the engine says that it is, and remembers it: after a restart the agent may be there before the
-// engine, and what is not known yet is the last that was known.
+// meet takes in who the engine says that it is, and remembers it: after a restart the agent may be
+// there before the engine, and what is not known yet is the last that was known.
 func (a *Agent) meet(info engine.Info) {
 	l := &a.loop
 	l.info, l.o.Node.Engine = info, info
@@ -152,8 +152,9 @@ func (a *Agent) lost(err error, asked time.Time) {
 	}
 }
 
-// follow asks the loop to look again whenever the engine says that something changed. One that has said its last word may
-// have been upgraded, or set up in another way: it is asked who it is before anything else.
+// follow asks the loop to look again whenever the engine says that something changed. One that has
+// said its last word may have been upgraded, or set up in another way: it is asked who it is before
+// anything else.
 func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {
@@ -183,7 +184,8 @@ func (a *Agent) ask(ctx context.Context, e engine.Engine) {
 		if reflect.DeepEqual(info, l.info) {
 			return
 		}
-		a.log.Info("the container engine is another one now", "engine", info.Name, "version", info.Version, "api", info.APIVersion)
+		a.log.Info("the container engine is another one now", "engine", info.Name, "version", info.Version, "api",
+			info.APIVersion)
 		l.dirty = true
 		a.meet(info)
 		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // its disk may be another one
@@ -254,6 +256,9 @@ func lastResort(o *plan.Observed) (out []plan.Instance) {
 			out = append(out, in)
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].Kind == podspec.KindSandbox && out[j].Kind != podspec.KindSandbox })
+	sort.SliceStable(out, func(i, j int) bool {
+		return out[i].Kind == podspec.KindSandbox &&
+			out[j].Kind != podspec.KindSandbox
+	})
 	return out
 }

@@ -18,7 +18,6 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
-	"flotilla.dev/device/memory"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
@@ -78,7 +77,8 @@ func (c Candidate) low(name corev1.ResourceName) string {
 // then the youngest. A pod that keeps within its request goes last. Pods that the system
 // needs never go. False: there is none.
 func Victim(all []Candidate) (Candidate, bool) {
-	all = slices.DeleteFunc(slices.Clone(all), func(c Candidate) bool { return podspec.Priority(c.Pod) >= podspec.SystemCritical })
+	all = slices.DeleteFunc(slices.Clone(all),
+		func(c Candidate) bool { return podspec.Priority(c.Pod) >= podspec.SystemCritical })
 	if len(all) == 0 {
 		return Candidate{}, false
 	}
@@ -90,7 +90,8 @@ func Victim(all []Candidate) (Candidate, bool) {
 	}
 	return slices.MinFunc(all, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(podspec.Priority(a.Pod), podspec.Priority(b.Pod)),
-			cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), b.Pod.CreationTimestamp.Compare(a.Pod.CreationTimestamp.Time), cmp.Compare(a.Pod.UID, b.Pod.UID))
+			cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), b.Pod.CreationTimestamp.Compare(a.Pod.CreationTimestamp.Time),
+			cmp.Compare(a.Pod.UID, b.Pod.UID))
 	}), true
 }
 
@@ -105,7 +106,8 @@ func (a *Agent) relieve(now time.Time) {
 		return
 	}
 	var short []relief
-	for _, r := range []relief{{l.heldP.Memory.Due, a.evictForMemory}, {l.heldP.Disk.Due, a.freeDisk}, {l.heldP.Heat.Due, a.evictForHeat}} {
+	for _, r := range []relief{{l.heldP.Memory.Due, a.evictForMemory}, {l.heldP.Disk.Due, a.freeDisk},
+		{l.heldP.Heat.Due, a.evictForHeat}} {
 		if r.due != hardware.NotDue {
 			short = append(short, r)
 		}
@@ -118,7 +120,8 @@ func (a *Agent) relieve(now time.Time) {
 	a.relieveFirst(short)
 }
 
-// A relief makes room for one thing; done is called in the loop, and told whether it has found something that could go.
+// A relief makes room for one thing; done is called in the loop, and told whether it has found
+// something that could go.
 type relief struct {
 	due hardware.Due
 	do  func(within *time.Duration, done func(found bool))
@@ -164,7 +167,8 @@ func (l *loop) sayable(what string) bool {
 	if l.sayAt == nil {
 		l.sayAt = map[string]time.Time{}
 	}
-	maps.DeleteFunc(l.sayAt, func(_ string, at time.Time) bool { return !now.Before(at) }) // what it was about may be no more
+	// what it was about may be no more
+	maps.DeleteFunc(l.sayAt, func(_ string, at time.Time) bool { return !now.Before(at) })
 	l.sayAt[what] = now.Add(sayAgain)
 	return true
 }
@@ -181,7 +185,8 @@ func (a *Agent) trouble(what string, err error, more ...any) {
 // evictForHeat evicts the pod that matters least: which one warms the processor most
 // nobody measures, and every pod that goes cools it.
 func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
-	pods := slices.DeleteFunc(a.loop.living(), func(p *corev1.Pod) bool { return podspec.Priority(p) >= podspec.SystemCritical })
+	pods := slices.DeleteFunc(a.loop.living(),
+		func(p *corev1.Pod) bool { return podspec.Priority(p) >= podspec.SystemCritical })
 	if len(pods) == 0 {
 		a.helpless("The processor is too hot, and this device runs no pod whose eviction would help")
 		done(false)
@@ -194,7 +199,8 @@ func (a *Agent) evictForHeat(within *time.Duration, done func(found bool)) {
 		return 1
 	}
 	v := slices.MinFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(podspec.Priority(a), podspec.Priority(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(podspec.Priority(a), podspec.Priority(b)),
+			b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(string(a.UID), string(b.UID)))
 	})
 	a.evict(v, "The node was too hot: "+fleet.SignalTemperature+". ", within)
 	done(true)
@@ -206,7 +212,8 @@ func (l *loop) living() []*corev1.Pod {
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
 		r := l.o.Pods[pod.UID]
-		if pod.DeletionTimestamp == nil && r != nil && r.Admitted && r.Verdict == nil && r.Final == nil && plan.HasRunning(r) {
+		if pod.DeletionTimestamp == nil && r != nil && r.Admitted && r.Verdict == nil && r.Final == nil &&
+			plan.HasRunning(r) {
 			out = append(out, pod)
 		}
 	}
@@ -255,7 +262,8 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 	})
 }
 
-// evict ends a pod here, with a grace of so long at most, nil: its own; the hub makes a new one elsewhere.
+// evict ends a pod here, with a grace of so long at most, nil: its own; the hub makes a new one
+// elsewhere.
 func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 	r := a.loop.o.RecordOf(pod.UID)
 	if r.Verdict == nil && r.Final == nil {
@@ -276,9 +284,13 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	for i, in := range l.o.Containers {
 		r := l.o.Pods[in.Place.Pod]
 		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
-		busy := slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool { return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.RunsBeside() })
+		busy := slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool {
+			return b.Step.Place.Pod == in.Place.Pod &&
+				!b.Step.Action.RunsBeside()
+		})
 		over := r != nil && r.Final != nil && !r.Noting
-		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) && !plan.IsShared(l.o.Containers, in) {
+		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) &&
+			!plan.IsShared(l.o.Containers, in) {
 			dead = append(dead, in.ID)
 		}
 	}
@@ -353,7 +365,8 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			l.changed()
 			l.imagesAt = time.Time{}
 			if removed+gone > 0 {
-				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "", "The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
+				a.event(corev1.EventTypeNormal, "DiskFreed", nil, "",
+					"The disk is short of space: removed %d dead containers and %d unused images", removed, gone)
 				done(true)
 				return
 			}
@@ -371,38 +384,4 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			done(true)
 		}
 	})
-}
-
-// idsOf are the ids of those of the images that are there: what is known by its digest has no other name in an engine's list.
-func (a *Agent) idsOf(ctx context.Context, e engine.Engine, images map[string]bool) (map[string]bool, error) {
-	ids := map[string]bool{}
-	for image := range images {
-		if v, signed := a.c.Memory.Verified(image); signed {
-			image = v.Image
-		}
-		id, _, err := e.HasImage(ctx, image)
-		if err != nil {
-			return nil, err
-		}
-		ids[id] = true
-	}
-	return ids, nil
-}
-
-// forgetPulled forgets an image that was removed: whoever brings it back is its owner.
-func (a *Agent) forgetPulled(im engine.Image) {
-	if err := a.c.Memory.DropPulled(func(p memory.Pulled) bool {
-		return p.ID == im.ID || p.ID == "" && slices.ContainsFunc(im.Tags, func(t string) bool { return fullName(t) == fullName(p.Name) })
-	}); err != nil {
-		a.log.Error("a removed image", "err", err)
-	}
-}
-
-// fullName is an image's name with registry and tag.
-func fullName(image string) string {
-	ref, err := reference.ParseDockerRef(image)
-	if err != nil {
-		return image
-	}
-	return ref.String()
 }

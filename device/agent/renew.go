@@ -17,15 +17,17 @@ const (
 	renewTime    = time.Hour // between two renewals of one image: it may be the disk, or a layer that others hold
 )
 
-// renew replaces an image that lacks the files of a layer, after a power cut say: nothing but another pull
-// brings them. It is removed only once its registry has answered, with the stopped containers that hold it.
+// renew replaces an image that lacks the files of a layer, after a power cut say: nothing but
+// another pull brings them. It is removed only once its registry has answered, with the stopped
+// containers that hold it.
 func (a *Agent) renew(ctx context.Context, j job, c *corev1.Container, image string, damage error) error {
 	why := a.removeDamaged(ctx, j, c, image)
 	next := "it is removed and pulled again"
 	if why != nil {
 		next = why.Error()
 	}
-	a.event(corev1.EventTypeWarning, imageDamaged, j.step.Pod, c.Name, "Image %q lacks files on this device: %v; %s", image, damage, next)
+	a.event(corev1.EventTypeWarning, imageDamaged, j.step.Pod, c.Name, "Image %q lacks files on this device: %v; %s",
+		image, damage, next)
 	if why != nil {
 		return &runError{"ImageInspectError", errors.Join(damage, why)}
 	}

@@ -8,8 +8,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// StopPods stops the pods within a time, of which critical is kept for those that the system needs, and returns when none
-// runs, or the time is over. The node is not ready until StartPods.
+// StopPods stops the pods within a time, of which critical is kept for those that the system needs,
+// and returns when none runs, or the time is over. The node is not ready until StartPods.
 func (a *Agent) StopPods(ctx context.Context, total, critical time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, total)
 	defer cancel()
@@ -17,7 +17,8 @@ func (a *Agent) StopPods(ctx context.Context, total, critical time.Duration) {
 	done := make(chan struct{})
 	a.post(func() {
 		now := time.Now()
-		a.loop.o.Shutdown, a.loop.stopped = &plan.PodShutdown{Regular: now.Add(total - critical), Critical: now.Add(total)}, done
+		a.loop.o.Shutdown, a.loop.stopped = &plan.PodShutdown{Regular: now.Add(total - critical), Critical: now.Add(total)},
+			done
 	})
 	select {
 	case <-done:
@@ -45,7 +46,8 @@ func (a *Agent) say(why string) {
 
 // haveStopped tells StopPods that no container runs or is about to.
 func (l *loop) haveStopped() {
-	if l.stopped == nil || slices.ContainsFunc(l.o.Containers, plan.IsRunning) || slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool { return !b.Step.Action.RunsBeside() }) {
+	if l.stopped == nil || slices.ContainsFunc(l.o.Containers, plan.IsRunning) ||
+		slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool { return !b.Step.Action.RunsBeside() }) {
 		return
 	}
 	close(l.stopped)

@@ -62,15 +62,17 @@ func TooMuch(pod *corev1.Pod, s Stored) string {
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		if limit, has := c.Resources.Limits[corev1.ResourceEphemeralStorage]; has && !limit.IsZero() && s.Containers[c.Name] > limit.Value() {
+		if limit, has := c.Resources.Limits[corev1.ResourceEphemeralStorage]; has && !limit.IsZero() &&
+			s.Containers[c.Name] > limit.Value() {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
 		}
 	}
 	return ""
 }
 
-// checkStorage measures those pods that have limits, from time to time, and evicts those that are over them. Each has a
-// time of its own for it, so that one with millions of files delays no other; first comes who has waited longest.
+// checkStorage measures those pods that have limits, from time to time, and evicts those that are
+// over them. Each has a time of its own for it, so that one with millions of files delays no other;
+// first comes who has waited longest.
 func (a *Agent) checkStorage(now time.Time) {
 	l := &a.loop
 	if l.storing || a.disk.Root == "" {
@@ -109,7 +111,8 @@ func (a *Agent) checkStorage(now time.Time) {
 	})
 }
 
-// instancesOf are the containers that run of each of these pods, by name, as measure may read them outside of the loop.
+// instancesOf are the containers that run of each of these pods, by name, as measure may read them
+// outside of the loop.
 func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*plan.ContainerRecord {
 	running := make([]map[string]*plan.ContainerRecord, len(pods))
 	for i, p := range pods {
@@ -135,7 +138,8 @@ type measured struct {
 }
 
 // measure measures what a pod has written. What cannot be measured in time counts as far as it was.
-func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*plan.ContainerRecord) measured {
+func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
+	running map[string]*plan.ContainerRecord) measured {
 	ctx, cancel := context.WithTimeout(ctx, storageMost)
 	defer cancel()
 	began := time.Now()
@@ -164,7 +168,8 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 		if err != nil { // what cannot be measured cannot be blamed
 			continue
 		}
-		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name}, c.Attempt)))
+		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name},
+			c.Attempt)))
 		s.Containers[name] = n + said.Bytes
 		m.sum += n + said.Bytes
 	}
@@ -173,8 +178,10 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod, run
 	return m
 }
 
-// files counts the inodes of what a pod has written on the disk. What cannot be counted in time counts as far as it was.
-func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod, running map[string]*plan.ContainerRecord) (sum int64) {
+// files counts the inodes of what a pod has written on the disk. What cannot be counted in time
+// counts as far as it was.
+func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod,
+	running map[string]*plan.ContainerRecord) (sum int64) {
 	for j := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[j]; liesOnDisk(v) && a.disk.Root != "" {
 			n, _ := engine.SizeOf(ctx, a.disk.Dir(v, p.UID))

@@ -67,7 +67,10 @@ func (a *Agent) sourcesOf(s plan.Step) podspec.Sources {
 // free takes a step out of those in flight.
 func (a *Agent) free(d plan.Doing) {
 	l := &a.loop
-	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.Doing) bool { return b.Since.Equal(d.Since) && b.Step.Same(d.Step) })
+	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.Doing) bool {
+		return b.Since.Equal(d.Since) &&
+			b.Step.Same(d.Step)
+	})
 }
 
 // done takes in how a step went.
@@ -124,7 +127,8 @@ func (a *Agent) done(d plan.Doing, err error) {
 		a.uncleaned(s, r, err, now)
 		err = nil
 	}
-	if s.Action == plan.Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil && a.unremoved(s, err, now) {
+	if s.Action == plan.Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil &&
+		a.unremoved(s, err, now) {
 		a.free(d)
 		return
 	}
@@ -138,8 +142,9 @@ func (a *Agent) done(d plan.Doing, err error) {
 	}
 }
 
-// refreshed takes in whether the volumes of a pod are up to date. What they are made of may be gone for months, and the
-// pod runs on: it is tried later and later, and again when the hub wants something else.
+// refreshed takes in whether the volumes of a pod are up to date. What they are made of may be gone
+// for months, and the pod runs on: it is tried later and later, and again when the hub wants
+// something else.
 func (a *Agent) refreshed(s plan.Step, r *plan.Record, err error, now time.Time) {
 	switch {
 	case err == nil:
@@ -202,8 +207,8 @@ const (
 	retryResize     = time.Minute // after an engine did not do it
 )
 
-// grant remembers that a pod is to have what it asks for, before anything is done about it. Where it cannot, the pod
-// goes on asking.
+// grant remembers that a pod is to have what it asks for, before anything is done about it. Where
+// it cannot, the pod goes on asking.
 func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	l := &a.loop
 	if l.granting || now.Before(l.grantAt) {
@@ -225,7 +230,8 @@ func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	})
 }
 
-// rememberGrant stores that a pod of a desired state has what it asks for; false: that is no longer what the hub wants.
+// rememberGrant stores that a pod of a desired state has what it asks for; false: that is no longer
+// what the hub wants.
 func (a *Agent) rememberGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
 	a.storing.Lock()
 	defer a.storing.Unlock()
@@ -240,7 +246,8 @@ func (a *Agent) rememberGrant(uid types.UID, hub string, generation int64) (done
 	return err == nil, err
 }
 
-// takeGrant takes in that a pod has what it asked for, unless the loop goes by another desired state meanwhile, which has it too.
+// takeGrant takes in that a pod has what it asked for, unless the loop goes by another desired
+// state meanwhile, which has it too.
 func (a *Agent) takeGrant(pod *corev1.Pod) {
 	l := &a.loop
 	if d, _ := a.c.Memory.Desired(); d.Hub == l.desired.Hub && d.Generation == l.desired.Generation {
@@ -252,8 +259,8 @@ func (a *Agent) takeGrant(pod *corev1.Pod) {
 	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", plan.DescribeSizes(pod))
 }
 
-// update has the engine hold a container to what its pod was granted. A memory limit below what is used is none that the
-// kernel keeps without killing somebody.
+// update has the engine hold a container to what its pod was granted. A memory limit below what is
+// used is none that the kernel keeps without killing somebody.
 func (j job) update(ctx context.Context) error {
 	s := j.step
 	most := s.Spec.Resources.Limits.Memory().Value()

@@ -101,8 +101,8 @@ func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
 	return answer.Send(ctx, wire.Reply{Data: payload})
 }
 
-// countersOf asks for those of many containers. What cannot be measured, such as one that has ended by now or that the
-// engine does not answer for, is not among them.
+// countersOf asks for those of many containers. What cannot be measured, such as one that has ended
+// by now or that the engine does not answer for, is not among them.
 func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]counted {
 	out := make(map[string]counted, len(ids))
 	var (
@@ -135,12 +135,14 @@ func (l *loop) measurables() (all []measurable) {
 	for _, in := range l.o.Containers {
 		pod := l.pod(in.Place.Pod)
 		if pod != nil && in.State == engine.Running && in.Kind != podspec.KindSandbox {
-			all = append(all, measurable{in.ID, wire.PodUsage{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}, in.Place.Container})
+			all = append(all, measurable{in.ID, wire.PodUsage{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name},
+				in.Place.Container})
 		}
 	}
 	sort.SliceStable(all, func(i, j int) bool {
 		x, y := all[i], all[j]
-		return strings.Compare(x.pod.Namespace+"/"+x.pod.Name+"/"+string(x.pod.UID)+"/"+x.name, y.pod.Namespace+"/"+y.pod.Name+"/"+string(y.pod.UID)+"/"+y.name) < 0
+		return strings.Compare(x.pod.Namespace+"/"+x.pod.Name+"/"+string(x.pod.UID)+"/"+x.name,
+			y.pod.Namespace+"/"+y.pod.Name+"/"+string(y.pod.UID)+"/"+y.name) < 0
 	})
 	return all
 }
@@ -158,7 +160,8 @@ func usageOf(first, last reading, all []measurable) wire.Usage {
 			corev1.ResourceMemory: *resource.NewQuantity(max(memory, 0), resource.BinarySI),
 		}
 	}
-	u := wire.Usage{Time: last.at.UTC(), Window: metav1.Duration{Duration: window.Round(time.Millisecond)}, Node: amount(window, last.busy-first.busy, last.memory)}
+	u := wire.Usage{Time: last.at.UTC(), Window: metav1.Duration{Duration: window.Round(time.Millisecond)},
+		Node: amount(window, last.busy-first.busy, last.memory)}
 	for _, c := range all {
 		now, measured := last.containers[c.id]
 		if !measured {
@@ -172,7 +175,8 @@ func usageOf(first, last reading, all []measurable) wire.Usage {
 			u.Pods = append(u.Pods, c.pod)
 		}
 		pod := &u.Pods[len(u.Pods)-1]
-		pod.Containers = append(pod.Containers, wire.ContainerUsage{Name: c.name, Usage: amount(while, spent, int64(now.MemoryBytes))})
+		pod.Containers = append(pod.Containers, wire.ContainerUsage{Name: c.name,
+			Usage: amount(while, spent, int64(now.MemoryBytes))})
 	}
 	return u
 }

@@ -60,8 +60,10 @@ func bootHelperCommand() *cobra.Command {
 	fl.StringVar(&stateDir, "state-dir", defaultBootHelperDir, "directory of what the helper must remember")
 	fl.StringVar(&socket, "socket", "", "where to listen, without systemd")
 	fl.BoolVar(&deadman, "deadman", false, "do not listen: reboot out of a trial that nobody judges in time")
-	fl.BoolVar(&restore, "restore", false, "do not listen: put the old files back where a trial has ended that only files of the new one can tell of; early in each boot")
-	fl.BoolVar(&forget, "forget", false, "do not listen: forget the node and its hub's key, so that the next ones are believed")
+	fl.BoolVar(&restore, "restore", false,
+		"do not listen: put the old files back where a trial has ended that only files of the new one can tell of; early in each boot")
+	fl.BoolVar(&forget, "forget", false,
+		"do not listen: forget the node and its hub's key, so that the next ones are believed")
 	fl.StringVar(&root, "root", "", "directory of a fake board, for tests; it is not rebooted")
 	_ = fl.MarkHidden("root") // it is there
 	return cmd
@@ -92,7 +94,8 @@ func serveBootHelper(ctx context.Context, s *firmware.Server, socket string) err
 }
 
 // bootRunner is the agent's part of boot configurations.
-func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool, log *slog.Logger) *firmware.Runner {
+func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool,
+	log *slog.Logger) *firmware.Runner {
 	return &firmware.Runner{
 		Node: p.node, Disk: firmware.Kernel{}, Dir: p.stateDir, Log: log,
 		Ask: func(ctx context.Context, r firmware.Request) (firmware.Reply, error) {

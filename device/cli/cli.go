@@ -1,5 +1,6 @@
-// Package cli is what people type after flotilla-device: the commands, the wiring of the packages below device/, signals,
-// systemd and exit codes. It decides nothing about workloads. The program's main calls it.
+// Package cli is what people type after flotilla-device: the commands, the wiring of the packages
+// below device/, signals, systemd and exit codes. It decides nothing about workloads. The program's
+// main calls it.
 package cli
 
 import (
@@ -33,7 +34,8 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Run does what the words say and returns the exit code. licenses is what the command of that name shows.
+// Run does what the words say and returns the exit code. licenses is what the command of that name
+// shows.
 func Run(args []string, licenses []byte) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -84,7 +86,8 @@ func command(licenses []byte) *cobra.Command {
 		}
 		return usagef("%w; see %s --help", commands.Plainly(err), cmd.CommandPath())
 	})
-	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(), policyCommand(), bootHelperCommand(), commands.Licenses(licenses, noArguments), versionCommand())
+	root.AddCommand(joinCommand(), runCommand(), probeCommand(), statusCommand(), logsCommand(), resetCommand(),
+		policyCommand(), bootHelperCommand(), commands.Licenses(licenses, noArguments), versionCommand())
 	for _, c := range root.Commands() {
 		if c.Args == nil {
 			c.Args = noArguments

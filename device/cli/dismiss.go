@@ -73,7 +73,8 @@ func (d dismissed) keep(stateDir string) error {
 // written is done all the same, and told again by the hub after a restart.
 func (p prepared) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger) {
 	d.Key = keyOf(*p.identity)
-	log.Error("this device was "+d.String()+": its workloads are stopped and removed", "node", p.node, "hub", p.identity.HubURL)
+	log.Error("this device was "+d.String()+": its workloads are stopped and removed", "node", p.node, "hub",
+		p.identity.HubURL)
 	if err := d.keep(p.stateDir); err != nil {
 		log.Error("keep that this device was dismissed", "err", err)
 	}
@@ -128,7 +129,8 @@ func waitForJoin(ctx context.Context, stateDir string, journal *agent.Journal, l
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	notify("READY=1")
-	s := localStatus{Node: old.Node, Site: old.Site, Hub: old.HubURL, Offline: ended.String(), Dismissed: ended, Join: again(old)}
+	s := localStatus{Node: old.Node, Site: old.Site, Hub: old.HubURL, Offline: ended.String(), Dismissed: ended,
+		Join: again(old)}
 	door := localDoor{stateDir, localSocket, "flotilla-device status", log}
 	done := make(chan error, 2)
 	go func() {

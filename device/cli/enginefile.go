@@ -14,7 +14,8 @@ import (
 // engineFile keeps, in the state directory, the socket of the engine that has the containers.
 const engineFile = "engine.socket"
 
-// findEngine finds the engine that choice names: where it names several, that which the agent has used.
+// findEngine finds the engine that choice names: where it names several, that which the agent has
+// used.
 func findEngine(ctx context.Context, choice, stateDir string) (engine.Engine, error) {
 	last, _ := os.ReadFile(filepath.Join(stateDir, engineFile)) // none is used yet, or any
 	return engine.Find(ctx, choice, string(last))
@@ -34,7 +35,8 @@ func openEngine(ctx context.Context, choice, stateDir string, log *slog.Logger) 
 	file := filepath.Join(stateDir, engineFile)
 	if last, _ := os.ReadFile(file); string(last) != info.Socket { // else flash wears
 		if err := renameio.WriteFile(file, []byte(info.Socket), 0o600, renameio.IgnoreUmask()); err != nil {
-			log.Warn("keep which container engine is used; where there are several, the next start may take another", "socket", info.Socket, "err", err)
+			log.Warn("keep which container engine is used; where there are several, the next start may take another", "socket",
+				info.Socket, "err", err)
 		}
 	}
 	return e, nil

@@ -58,7 +58,8 @@ func stateDirFlag(cmd *cobra.Command, into *string) {
 }
 
 func engineFlag(cmd *cobra.Command, into *string) {
-	cmd.Flags().StringVar(into, "engine", "auto", "container engine: auto, docker, podman, balena, none, or the path of its socket")
+	cmd.Flags().StringVar(into, "engine", "auto",
+		"container engine: auto, docker, podman, balena, none, or the path of its socket")
 }
 
 func checkEngine(choice string) error {
@@ -127,9 +128,12 @@ func parts(in []string) (out []string) {
 type limitFlags struct{ reserved, agents, hard string }
 
 func (l *limitFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&l.reserved, "system-reserved", "", "kept back from pods, such as cpu=200m,memory=160Mi (over the board profile)")
-	cmd.Flags().StringVar(&l.agents, "kube-reserved", "", "kept back from pods for the agent and the container engine, such as cpu=100m,memory=48Mi (over the board profile)")
-	cmd.Flags().StringVar(&l.hard, "eviction-hard", "", "when pods must go, such as memory.available<100Mi,nodefs.available<10% (over the board profile)")
+	cmd.Flags().StringVar(&l.reserved, "system-reserved", "",
+		"kept back from pods, such as cpu=200m,memory=160Mi (over the board profile)")
+	cmd.Flags().StringVar(&l.agents, "kube-reserved", "",
+		"kept back from pods for the agent and the container engine, such as cpu=100m,memory=48Mi (over the board profile)")
+	cmd.Flags().StringVar(&l.hard, "eviction-hard", "",
+		"when pods must go, such as memory.available<100Mi,nodefs.available<10% (over the board profile)")
 }
 
 func (l *limitFlags) limits() (hardware.Limits, error) {

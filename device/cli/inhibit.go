@@ -14,13 +14,15 @@ import (
 // retryLogind is how long a systemd-logind that is not there is left alone.
 const retryLogind = 30 * time.Second
 
-// A stopper ends the pods before the device goes down, and runs them again where it does not; agent.Agent.
+// A stopper ends the pods before the device goes down, and runs them again where it does not;
+// agent.Agent.
 type stopper interface {
 	StopPods(ctx context.Context, total, critical time.Duration)
 	StartPods()
 }
 
-// grace is how long pods have before the device goes down: in all, and of that those that the system needs.
+// grace is how long pods have before the device goes down: in all, and of that those that the
+// system needs.
 type grace struct{ total, critical time.Duration }
 
 // within is as much of it as systemd-logind lets.

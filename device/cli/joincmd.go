@@ -120,9 +120,11 @@ func joinCommand() *cobra.Command {
 				return err
 			}
 			known, _ := m.Desired()
-			id, err := join.Join(cmd.Context(), join.Options{URL: args[0], Token: token, Node: node, MachineID: machineID, StateDir: dir, Key: key,
-				Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), firstHub(args[0]), machineID), AgentVersion: agent.Version,
-				LastKnown: known.Time, Log: log, Hub: hub})
+			id, err := join.Join(cmd.Context(), join.Options{URL: args[0], Token: token, Node: node, MachineID: machineID,
+				StateDir: dir, Key: key,
+				Serial: hardware.Serial(""), Waits: waitsFor(cmd.OutOrStdout(), firstHub(args[0]), machineID),
+				AgentVersion: agent.Version,
+				LastKnown:    known.Time, Log: log, Hub: hub})
 			if errors.Is(err, join.ErrUsage) {
 				return usageError{err}
 			}
@@ -132,7 +134,8 @@ func joinCommand() *cobra.Command {
 			if forgetting {
 				err = old.remove(cmd.Context())
 				if err := errors.Join(err, forget(dir, keptByJoin...)); err != nil {
-					return fmt.Errorf("this device has joined as node %s, but something of what it ran before is left: %w", id.Node, err)
+					return fmt.Errorf("this device has joined as node %s, but something of what it ran before is left: %w", id.Node,
+						err)
 				}
 			} else if err := os.Remove(filepath.Join(dir, dismissedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("this device has joined as node %s, but: %w", id.Node, err)
@@ -147,13 +150,18 @@ func joinCommand() *cobra.Command {
 	engineFlag(cmd, &choice)
 	logs.add(cmd)
 	fl := cmd.Flags()
-	fl.BoolVar(&forgetting, "forget-workloads", false, "leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs here, with its volumes")
-	fl.BoolVar(&keeping, "keep-workloads", false, "join this hub again, as after a rotation of its root that this device has missed: what runs here goes on")
-	fl.StringVar(&word, "token", "", "what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes does not show")
+	fl.BoolVar(&forgetting, "forget-workloads", false,
+		"leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs here, with its volumes")
+	fl.BoolVar(&keeping, "keep-workloads", false,
+		"join this hub again, as after a rotation of its root that this device has missed: what runs here goes on")
+	fl.StringVar(&word, "token", "",
+		"what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes does not show")
 	fl.StringVar(&tokenFile, "token-file", "", "file that holds the token, instead of --token")
-	fl.StringVar(&node, "node-name", "", "name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")
+	fl.StringVar(&node, "node-name", "",
+		"name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")
 	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration; the kubelet's --node-labels")
-	fl.StringArrayVar(&taints, "taint", nil, "key=value:Effect, for the first registration; the kubelet's --register-with-taints")
+	fl.StringArrayVar(&taints, "taint", nil,
+		"key=value:Effect, for the first registration; the kubelet's --register-with-taints")
 	fl.SetNormalizeFunc(kubelets)
 	return cmd
 }

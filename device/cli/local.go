@@ -82,7 +82,8 @@ func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
 }
 
 func statusNow(p prepared, a *agent.Agent, l *link.Link) localStatus {
-	s := localStatus{Node: p.node, Hub: p.server, Generation: a.StoredGeneration(), Status: a.Status(), Pods: a.Pods(), Offline: "no hub is known"}
+	s := localStatus{Node: p.node, Hub: p.server, Generation: a.StoredGeneration(), Status: a.Status(), Pods: a.Pods(),
+		Offline: "no hub is known"}
 	if p.identity != nil {
 		s.Site = p.identity.Site
 		if s.Dismissed = readDismissed(p.stateDir, *p.identity); s.Dismissed != nil {

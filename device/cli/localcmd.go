@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -21,10 +19,7 @@ import (
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
-	"flotilla.dev/device/memory"
 	"flotilla.dev/device/plan"
-	"flotilla.dev/device/podspec"
-	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/wire"
 )
 
@@ -97,7 +92,8 @@ func notRunning(dir string, err error) error {
 	if joined != nil {
 		return fmt.Errorf("no agent runs with the state directory %s, and the device has not joined a hub: flotilla-device join https://<hub>:8443 --token <token>", dir)
 	}
-	return fmt.Errorf("node %s of the hub at %s has joined, but its agent does not run: systemctl start flotilla-device", id.Node, id.HubURL)
+	return fmt.Errorf("node %s of the hub at %s has joined, but its agent does not run: systemctl start flotilla-device",
+		id.Node, id.HubURL)
 }
 
 func writeStatus(w io.Writer, s localStatus) error {
@@ -120,7 +116,8 @@ func writeStatus(w io.Writer, s localStatus) error {
 	line("generation\t%d", s.Generation)
 	line("engine\t%s", s.Status.Status.NodeInfo.ContainerRuntimeVersion)
 	for _, c := range s.Status.Status.Conditions {
-		bad := c.Status == corev1.ConditionFalse && c.Type == corev1.NodeReady || c.Status != corev1.ConditionFalse && strings.HasSuffix(string(c.Type), "Pressure")
+		bad := c.Status == corev1.ConditionFalse && c.Type == corev1.NodeReady || c.Status != corev1.ConditionFalse &&
+			strings.HasSuffix(string(c.Type), "Pressure")
 		if bad || c.Type == corev1.NodeReady {
 			line("%s\t%s: %s", c.Type, c.Status, c.Message)
 		}
@@ -137,7 +134,8 @@ func writeStatus(w io.Writer, s localStatus) error {
 				why = wt.Reason
 			}
 		}
-		line("%s\t%s\t%s\t%d/%d\t%d\t%s", p.Namespace, p.Name, p.Status.Phase, ready, len(p.Status.ContainerStatuses), restarts, why)
+		line("%s\t%s\t%s\t%d/%d\t%d\t%s", p.Namespace, p.Name, p.Status.Phase, ready, len(p.Status.ContainerStatuses),
+			restarts, why)
 	}
 	return t.Flush()
 }
@@ -233,7 +231,8 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 	for _, c := range list {
 		l := c.Labels
 		name := l[plan.LabelContainer]
-		if l[plan.LabelPodName] != want.pod || name == "" || want.namespace != "" && l[plan.LabelNamespace] != want.namespace || want.container != "" && name != want.container {
+		if l[plan.LabelPodName] != want.pod || name == "" || want.namespace != "" &&
+			l[plan.LabelNamespace] != want.namespace || want.container != "" && name != want.container {
 			continue
 		}
 		if attempts[name] == nil {
@@ -248,7 +247,8 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 	case len(names) == 0:
 		return "", fmt.Errorf("find the log: no container of pod %s is on this device; flotilla-device status lists its pods", want.pod)
 	case len(namespaces) > 1: // of several pods none is the one before another
-		return "", usagef("a pod %s is in each of the namespaces %s: choose one with --namespace", want.pod, strings.Join(namespaces, ", "))
+		return "", usagef("a pod %s is in each of the namespaces %s: choose one with --namespace", want.pod,
+			strings.Join(namespaces, ", "))
 	case len(names) > 1:
 		return "", usagef("pod %s has the containers %s: choose one with --container", want.pod, strings.Join(names, ", "))
 	}
@@ -270,152 +270,4 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 		return before, nil
 	}
 	return newest, nil
-}
-
-func resetCommand() *cobra.Command {
-	var stateDir, choice string
-	var yes bool
-	var logs logFlags
-	cmd := &cobra.Command{
-		Use:   "reset",
-		Short: "Leave the fleet: remove this device's containers, their volumes, and its identity",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := absolute(stateDir)
-			if err != nil {
-				return err
-			}
-			if !yes {
-				return usagef("reset removes every container that this agent runs, their volumes, and the identity in %s: say --yes", dir)
-			}
-			if err := checkEngine(choice); err != nil {
-				return err
-			}
-			log, err := logs.logger(nil)
-			if err != nil {
-				return err
-			}
-			if _, err := os.Stat(dir); err != nil {
-				return usagef("--state-dir: %w", err)
-			}
-			m, err := memory.Open(dir, log)
-			if err != nil {
-				return usageError{err}
-			}
-			defer func() { _ = m.Close() }() // the process ends anyway
-			old, err := findWorkloads(cmd.Context(), choice, dir)
-			if err != nil {
-				return err
-			}
-			defer old.close()
-			if err := old.remove(cmd.Context()); err != nil {
-				return err
-			}
-			if err := forget(dir); err != nil {
-				return err
-			}
-			fmt.Println("this device belongs to no fleet any more; revoke it on the hub too: kubectl delete node")
-			return nil
-		},
-	}
-	stateDirFlag(cmd, &stateDir)
-	engineFlag(cmd, &choice)
-	logs.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "yes, remove them")
-	return cmd
-}
-
-// oldWorkloads are the containers and the networks of an agent that is not to run
-// them any more.
-type oldWorkloads struct {
-	engine engine.Engine // nil: they are left
-	dir    string        // the state directory
-	id     string        // its id
-	node   string        // who the device is; "": nobody
-}
-
-// findWorkloads finds the engine that has them: where there is none, nothing has
-// been done yet.
-func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error) {
-	if choice == "none" {
-		return oldWorkloads{}, nil
-	}
-	e, err := findEngine(ctx, choice, dir)
-	if err != nil {
-		return oldWorkloads{}, fmt.Errorf("%w; to leave the containers as they are: --engine none", err)
-	}
-	identity, _ := join.Load(dir) // without one there are the names on the containers
-	return oldWorkloads{e, dir, agent.StateDirID(dir), identity.Node}, nil
-}
-
-func (o oldWorkloads) close() {
-	if o.engine != nil {
-		_ = o.engine.Close() // the process ends anyway
-	}
-}
-
-// remove stops and removes every container of the agent, before those whose network they
-// are in: what somebody has added to a pod first, what holds only a network last. What the
-// node was called when they were made does not matter.
-func (o oldWorkloads) remove(ctx context.Context) error {
-	if o.engine == nil {
-		return nil
-	}
-	list, err := o.engine.Containers(ctx, plan.LabelStateDir+"="+o.id)
-	if err != nil {
-		return err
-	}
-	list = agent.Made(o.dir, list)
-	turn := map[string]int{podspec.KindInit: 1, podspec.KindApp: 1, podspec.KindSandbox: 2}
-	sort.SliceStable(list, func(i, j int) bool {
-		return turn[list[i].Labels[plan.LabelKind]] < turn[list[j].Labels[plan.LabelKind]]
-	})
-	var errs []error
-	for _, c := range list {
-		err := o.engine.Stop(ctx, c.ID, 10*time.Second)
-		if err == nil {
-			err = o.engine.Remove(ctx, c.ID)
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		fmt.Println("removed", c.Name)
-	}
-	errs = append(errs, volume.RemoveReaders(ctx, o.engine, o.id))
-	nodes := map[string]bool{o.node: true} // its network may be there without a container
-	for _, c := range list {
-		nodes[c.Labels[plan.LabelAgent]] = true
-	}
-	delete(nodes, "")
-	for node := range nodes {
-		errs = append(errs, o.engine.RemoveNetwork(ctx, agent.Network(node, o.id, "")))
-	}
-	return errors.Join(errs...)
-}
-
-// forget removes everything in the state directory but its lock, what is kept, and the data
-// that is to outlive what ran: only the hub that knows a persistent volume removes it, or
-// the device's owner by hand.
-func forget(dir string, keep ...string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("forget what this device ran: %w", err)
-	}
-	volatile := volatileDir(dir)
-	if volatile == "" {
-		volatile = filepath.Join(dir, "volatile")
-	}
-	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first, for there may be mounts
-		return fmt.Errorf("forget what this device ran: %w", err)
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.Name() != memory.LockFile && e.Name() != volume.PersistentDir && !slices.Contains(keep, e.Name()) {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("forget what this device ran: %w", err)
-	}
-	return nil
 }

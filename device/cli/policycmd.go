@@ -128,7 +128,8 @@ func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 		strict := json.NewDecoder(bytes.NewReader(body))
 		strict.DisallowUnknownFields()
 		err = strict.Decode(&pod)
-	case "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "ReplicationController", "Job", "CronJob": // what we want of them stands at one place, or at another
+	case "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "ReplicationController", "Job",
+		"CronJob": // what we want of them stands at one place, or at another
 		var d struct {
 			metav1.ObjectMeta `json:"metadata"`
 			Spec              struct {

@@ -3,17 +3,9 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
-	"os"
-	"path/filepath"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,47 +54,52 @@ func runCommand() *cobra.Command {
 	f.limits.add(cmd)
 	f.log.add(cmd)
 	fl := cmd.Flags()
-	fl.DurationVar(&f.lease, "lease-interval", 0, "time between two signs of life, the kubelet's --node-status-update-frequency, until the hub says otherwise (default: what the hub said last, or 10s)")
-	fl.StringVar(&f.policy, "policy", "", "YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
-	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp", "folder of the device owner's seccomp profiles, which pods name with type: Localhost")
-	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor", "folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
-	fl.StringSliceVar(&f.runtimes, "runtimes", nil, "names of the container engine's runtimes, beside its default, that pods may have by a RuntimeClass (Docker)")
-	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false, "do not start while the device has swap switched on (the kubelet's default is true)")
-	fl.StringVar(&f.swap, "swap-behavior", string(plan.NoSwap), "swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
-	fl.StringVar(&f.topology, "topology-manager-policy", string(plan.AnyTopology), "on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
-	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(plan.NoCPUManager), "none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
-	fl.StringVar(&f.scope, "topology-manager-scope", string(plan.ContainerScope), "what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
-	fl.StringSliceVar(&f.external, "node-external-ip", nil, "addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
-	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0, "time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the container engine")
-	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0, "how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")
-	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper, "socket of the helper that changes the boot configuration; empty: none is changed")
-	fl.StringVar(&f.hub, "hub", "", "development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
-	fl.StringVar(&f.node, "node-name", "", "with --hub: name of this node, the kubelet's --hostname-override (default: the host name)")
+	fl.DurationVar(&f.lease, "lease-interval", 0,
+		"time between two signs of life, the kubelet's --node-status-update-frequency, until the hub says otherwise (default: what the hub said last, or 10s)")
+	fl.StringVar(&f.policy, "policy", "",
+		"YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
+	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp",
+		"folder of the device owner's seccomp profiles, which pods name with type: Localhost")
+	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor",
+		"folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
+	fl.StringSliceVar(&f.runtimes, "runtimes", nil,
+		"names of the container engine's runtimes, beside its default, that pods may have by a RuntimeClass (Docker)")
+	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false,
+		"do not start while the device has swap switched on (the kubelet's default is true)")
+	fl.StringVar(&f.swap, "swap-behavior", string(plan.NoSwap),
+		"swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
+	fl.StringVar(&f.topology, "topology-manager-policy", string(plan.AnyTopology),
+		"on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
+	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(plan.NoCPUManager),
+		"none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
+	fl.StringVar(&f.scope, "topology-manager-scope", string(plan.ContainerScope),
+		"what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
+	fl.StringSliceVar(&f.external, "node-external-ip", nil,
+		"addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
+	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0,
+		"time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the container engine")
+	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0,
+		"how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")
+	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper,
+		"socket of the helper that changes the boot configuration; empty: none is changed")
+	fl.StringVar(&f.hub, "hub", "",
+		"development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
+	fl.StringVar(&f.node, "node-name", "",
+		"with --hub: name of this node, the kubelet's --hostname-override (default: the host name)")
 	fl.StringVar(&f.site, "site", "", "with --hub: site of this node")
-	fl.StringArrayVar(&f.labels, "label", nil, "with --hub: key=value, for the first registration; the kubelet's --node-labels")
-	fl.StringArrayVar(&f.taints, "taint", nil, "with --hub: key=value:Effect, for the first registration; the kubelet's --register-with-taints")
-	fl.StringSliceVar(&f.nodeIP, "node-ip", nil, "InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: the addresses of the interface with the default route)")
+	fl.StringArrayVar(&f.labels, "label", nil,
+		"with --hub: key=value, for the first registration; the kubelet's --node-labels")
+	fl.StringArrayVar(&f.taints, "taint", nil,
+		"with --hub: key=value:Effect, for the first registration; the kubelet's --register-with-taints")
+	fl.StringSliceVar(&f.nodeIP, "node-ip", nil,
+		"InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: the addresses of the interface with the default route)")
 	fl.Int64Var(&f.maxPods, "max-pods", 0, "how many pods may run here (default: 110, fewer where the memory is small)")
-	fl.DurationVar(&f.status, "node-status-report-frequency", 5*time.Minute, "longest time between two reports of the node's status; what changes is reported at once")
-	fl.BoolVar(&f.register, "register-node", true, "true: the hub registers each device that joins, see flotilla-hub serve --register-node")
+	fl.DurationVar(&f.status, "node-status-report-frequency", 5*time.Minute,
+		"longest time between two reports of the node's status; what changes is reported at once")
+	fl.BoolVar(&f.register, "register-node", true,
+		"true: the hub registers each device that joins, see flotilla-hub serve --register-node")
 	fl.SetNormalizeFunc(kubelets)
 	return cmd
-}
-
-// prepared is what run has found out before anything long-lived starts.
-type prepared struct {
-	stateDir string
-	node     string
-	server   string // empty: no hub is known; workloads run all the same
-	identity *join.Identity
-	ended    *dismissed // the enrolment of identity, and what it ran is being removed
-	reg      wire.Registration
-	machine  string
-	lease    time.Duration
-	status   time.Duration
-	journal  *agent.Journal
-	helper   string
-	grace    grace
 }
 
 func runAgent(ctx context.Context, f runFlags) error {
@@ -143,7 +140,8 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return usagef("--node-ip: %w", err)
 	}
 	if f.grace.critical < 0 || f.grace.total < f.grace.critical {
-		return usagef("--shutdown-grace-period %s must not be less than --shutdown-grace-period-critical-pods %s", f.grace.total, f.grace.critical)
+		return usagef("--shutdown-grace-period %s must not be less than --shutdown-grace-period-critical-pods %s",
+			f.grace.total, f.grace.critical)
 	}
 	swap, err := plan.ParseSwapBehavior(f.swap)
 	if err != nil {
@@ -175,7 +173,8 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return err
 	}
 	for {
-		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, cpuManager, journal, hardware.Options{StateDir: stateDir, NodeIPs: ips, ExternalIPs: external, MaxPods: f.maxPods}}, log)
+		err := runJoined(ctx, f, runOptions{stateDir, policy, limits, swap, topology, scope, cpuManager, journal,
+			hardware.Options{StateDir: stateDir, NodeIPs: ips, ExternalIPs: external, MaxPods: f.maxPods}}, log)
 		if !errors.Is(err, link.ErrDismissed) {
 			return err
 		}
@@ -256,129 +255,7 @@ func (f runFlags) checkHubFlags() error {
 	return nil
 }
 
-// prepare finds out who this device is and which hub it belongs to.
-func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (prepared, error) {
-	p := prepared{stateDir: stateDir, lease: f.lease}
-	var err error
-	if p.machine, err = hardware.MachineID(""); err != nil {
-		log.Warn("this machine cannot be told from a copy of it", "err", err)
-	}
-	if f.hub != "" {
-		id, err := join.Load(stateDir)
-		if err == nil {
-			return p, usagef("--hub is for a device that has not joined, and the one of %s is node %s of the hub at %s: leave --hub out, or use another --state-dir", stateDir, id.Node, id.HubURL)
-		}
-		if !errors.Is(err, join.ErrNotJoined) {
-			return p, usageError{err}
-		}
-		p.remember(m)
-		return p, p.development(f)
-	}
-	p.remember(m)
-	id, err := join.Load(stateDir)
-	switch {
-	case err == nil:
-		if mended, err := join.Repair(stateDir, id); err != nil {
-			log.Warn("keep the identity of this device twice", "err", err)
-		} else if slices.Contains(mended, join.IdentityFile) {
-			log.Warn("the identity of this device was damaged, and was written anew from its copy: look at the card or disk", "file", filepath.Join(stateDir, join.IdentityFile))
-		}
-		p.adopt(id)
-		p.ended = readDismissed(stateDir, id)
-		p.reg = readRegistration(stateDir, log)
-	case boundTo(m) != "":
-		// No error of certificates or files ever stops a workload.
-		p.node = boundTo(m)
-		log.Error("this device does not know its hub any more and runs what it last wanted; join again with the same name", "err", err)
-	default:
-		return p, usageError{err} // it says what to do
-	}
-	return p, nil
-}
-
-// remember takes the lease interval that the hub said last: not that of the join, which
-// may be years old. A hub that wants a longer one would take less for silence.
-func (p *prepared) remember(m *memory.Memory) {
-	if d, ok := m.Desired(); ok && p.lease == 0 {
-		p.lease = time.Duration(d.LeaseIntervalSeconds) * time.Second
-	}
-}
-
-// boundTo is the node that the stored pods are bound to.
-func boundTo(m *memory.Memory) string {
-	d, _ := m.Desired()
-	for i := range d.Pods {
-		if n := d.Pods[i].Spec.NodeName; n != "" {
-			return n
-		}
-	}
-	return ""
-}
-
-func (p *prepared) adopt(id join.Identity) {
-	p.identity, p.node, p.server = &id, id.Node, id.Server()
-	if p.lease == 0 {
-		p.lease = time.Duration(id.LeaseIntervalSeconds) * time.Second
-	}
-}
-
-// checkHub checks the addresses of a hub's development listener, or of several hubs' with commas
-// between them.
-func checkHub(hubs string) error {
-	for hub := range strings.SplitSeq(hubs, ",") {
-		u, err := url.Parse(hub)
-		if err != nil || u.Scheme != "mqtt" || u.Port() == "" {
-			return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub)
-		}
-		if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", hub)
-		}
-	}
-	return nil
-}
-
-// development prepares what is run of a device on a hub's development listener.
-func (p *prepared) development(f runFlags) error {
-	err := checkHub(f.hub)
-	if err != nil {
-		return err
-	}
-	p.server, p.node = f.hub, f.node
-	if p.node == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("find the host name: %w; set --node-name", err)
-		}
-		p.node = strings.ToLower(host)
-	}
-	if err := checkNode(p.node); err != nil {
-		return err
-	}
-	if p.reg.Labels, err = parseLabels(f.labels); err != nil {
-		return err
-	}
-	if p.reg.Taints, err = parseTaints(f.taints); err != nil {
-		return err
-	}
-	if f.site != "" {
-		p.reg.Labels[labelZone] = f.site
-	}
-	return nil
-}
-
 const registrationFile = "registration.json"
-
-// readRegistration reads the labels and taints that join was given.
-func readRegistration(stateDir string, log *slog.Logger) (r wire.Registration) {
-	body, err := os.ReadFile(filepath.Join(stateDir, registrationFile))
-	if err == nil {
-		err = json.Unmarshal(body, &r)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		log.Warn("the labels and taints of the join cannot be read; they matter only before the hub knows this node", "err", err)
-	}
-	return r
-}
 
 // serve runs everything until ctx ends, and then says goodbye: the hub hears that
 // the device stops in an orderly way, and the workloads go on.
@@ -439,7 +316,8 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 }
 
 // newLink makes the link, and keeps its certificate fresh.
-func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, renew chan struct{}, g *errgroup.Group, log *slog.Logger) (*link.Link, error) {
+func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, renew chan struct{}, g *errgroup.Group,
+	log *slog.Logger) (*link.Link, error) {
 	c := link.Config{
 		Node: p.node, Machine: p.machine, Boot: rand.Text(), AgentVersion: agent.Version, Server: p.server,
 		LeaseInterval: p.lease, StatusInterval: p.status, Source: a, Sink: sink{a, nil}, Log: log,
@@ -465,7 +343,8 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, 
 		p.leave(dismissed{Dismissed: d}, a, l, log)
 	}
 	c.Dismissed = ended
-	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node, Asked: renew, Dismissed: ended}
+	o := join.Options{StateDir: p.stateDir, AgentVersion: agent.Version, LastKnown: last.Time, Log: log, Node: p.node,
+		Asked: renew, Dismissed: ended}
 	changed := func(id join.Identity) {
 		live.Store(&id)
 		if <-ready; l != nil {

@@ -38,5 +38,6 @@ func volatileOf(stateDir string, user int, runtimeDir, shared string) string {
 // be written to.
 func inMemory(dir string) bool {
 	var fs unix.Statfs_t
-	return unix.Statfs(dir, &fs) == nil && slices.Contains([]int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}, int64(fs.Type)) && unix.Access(dir, unix.W_OK) == nil
+	return unix.Statfs(dir, &fs) == nil && slices.Contains([]int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}, int64(fs.Type)) &&
+		unix.Access(dir, unix.W_OK) == nil
 }

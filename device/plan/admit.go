@@ -59,7 +59,8 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 		}
 		v := p.forbidden(pod)
 		if v == nil {
-			if v = fits(pod, holders, p.o.Node.Allocatable); v == nil && fits(pod, slices.Concat(holders, leaving), p.o.Node.Allocatable) != nil {
+			if v = fits(pod, holders, p.o.Node.Allocatable); v == nil &&
+				fits(pod, slices.Concat(holders, leaving), p.o.Node.Allocatable) != nil {
 				continue // it fits when those leaving have gone, which is news
 			}
 		}
@@ -90,7 +91,8 @@ func (p *pass) over(pod *corev1.Pod, r *Record) bool {
 	return r.Final != nil || IsFinal(phaseOf(pod, r, p.o.Node.Boot)) || p.expired(pod, r)
 }
 
-// expired tells whether a pod has been active longer than it may; if not yet, p wakes when it will have been.
+// expired tells whether a pod has been active longer than it may; if not yet, p wakes when it will
+// have been.
 func (p *pass) expired(pod *corev1.Pod, r *Record) bool {
 	s := pod.Spec.ActiveDeadlineSeconds
 	if s == nil || r.Start.IsZero() {
@@ -142,7 +144,8 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if asksAppArmor(pod) && !p.o.Node.AppArmor {
 		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
-	if podspec.Priority(pod) >= podspec.SystemCritical { // as by the kubelet: what the system needs is not kept away by what it lacks
+	// as by the kubelet: what the system needs is not kept away by what it lacks
+	if podspec.Priority(pod) >= podspec.SystemCritical {
 		return nil
 	}
 	var under []string
@@ -155,7 +158,8 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if p.o.Pressure.PID && !tolerates(pod, corev1.TaintNodePIDPressure) {
 		under = append(under, "PIDPressure")
 	}
-	if p.o.Pressure.Heat && !tolerates(pod, fleet.TaintTooHot) { // unlike memory, of which one can ask for a part: every pod warms the board
+	// unlike memory, of which one can ask for a part: every pod warms the board
+	if p.o.Pressure.Heat && !tolerates(pod, fleet.TaintTooHot) {
 		under = append(under, "TemperatureOK=False")
 	}
 	if len(under) > 0 {
@@ -175,13 +179,15 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 		for _, a := range hostPorts(pod) {
 			for _, b := range hostPorts(o) {
 				if a.clashes(b) {
-					return &Verdict{"NodePorts", fmt.Sprintf("Predicate NodePorts failed: host port %d/%s is held by pod %s/%s", a.port, a.protocol, o.Namespace, o.Name)}
+					return &Verdict{"NodePorts", fmt.Sprintf("Predicate NodePorts failed: host port %d/%s is held by pod %s/%s",
+						a.port, a.protocol, o.Namespace, o.Name)}
 				}
 			}
 		}
 	}
 	if max := allocatable[corev1.ResourcePods]; int64(len(others))+1 > max.Value() {
-		return outOf(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI), *resource.NewQuantity(int64(len(others)), resource.DecimalSI), max)
+		return outOf(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI),
+			*resource.NewQuantity(int64(len(others)), resource.DecimalSI), max)
 	}
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	used := corev1.ResourceList{}
@@ -211,8 +217,8 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 	return nil
 }
 
-// foreign tells whether a resource is one that an administrator has given the Node: the hub alone counts it, and the
-// device knows nothing of it.
+// foreign tells whether a resource is one that an administrator has given the Node: the hub alone
+// counts it, and the device knows nothing of it.
 func foreign(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), fleet.Group+"/")
 }
@@ -224,8 +230,9 @@ func outOf(name corev1.ResourceName, want, used, has resource.Quantity) *Verdict
 		}
 		return q.Value()
 	}
-	return &Verdict{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-		name, unit(want), unit(used), unit(has))}
+	return &Verdict{"OutOf" + string(name),
+		fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+			name, unit(want), unit(used), unit(has))}
 }
 
 type hostPort struct {
@@ -282,9 +289,8 @@ func asksAppArmor(pod *corev1.Pod) bool {
 	return false
 }
 
-// A Policy is what the owner of a device lets the hub run on it. The hub cannot
-// change it. Its zero value allows nothing that reaches out of a container, and DefaultPolicy only host
-// ports.
+// A Policy is what the owner of a device lets the hub run on it. The hub cannot change it. Its zero
+// value allows nothing that reaches out of a container, and DefaultPolicy only host ports.
 type Policy struct{ policy.Document }
 
 // DefaultPolicy is the policy of a device whose owner has written none.
@@ -296,8 +302,8 @@ func ParsePolicy(body []byte) (Policy, error) {
 	return Policy{d}, err
 }
 
-// Forbids returns the sentence why a pod may not run here; empty if it may. Of its ephemeral containers
-// each is asked for alone: see forbidsEphemeral.
+// Forbids returns the sentence why a pod may not run here; empty if it may. Of its ephemeral
+// containers each is asked for alone: see forbidsEphemeral.
 func (p Policy) Forbids(pod *corev1.Pod) string {
 	spec := pod.Spec
 	spec.EphemeralContainers = nil
@@ -325,7 +331,8 @@ func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 	if !allowable {
 		return strings.Join(why, "; ")
 	}
-	return strings.Join(why, "; ") + "; this device's policy forbids it, and its owner can allow it in the file given with --policy"
+	return strings.Join(why, "; ") +
+		"; this device's policy forbids it, and its owner can allow it in the file given with --policy"
 }
 
 func capability(name string) string { return policy.Capability(name) }

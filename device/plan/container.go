@@ -109,7 +109,8 @@ func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time)
 func (c *ContainerRecord) gone(now time.Time) {
 	if c.Running() && c.Ended == nil {
 		c.end(&corev1.ContainerStateTerminated{
-			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located: it was removed from outside.",
+			ExitCode: 137, Reason: "ContainerStatusUnknown",
+			Message:   "The container could not be located: it was removed from outside.",
 			StartedAt: metav1.NewTime(c.StartedAt), FinishedAt: metav1.NewTime(now), ContainerID: c.ID,
 		}, now)
 	}

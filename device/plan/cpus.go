@@ -12,11 +12,12 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// CPUManagerPolicy says whether containers get processors of their own; the kubelet's --cpu-manager-policy.
+// CPUManagerPolicy says whether containers get processors of their own; the kubelet's
+// --cpu-manager-policy.
 type CPUManagerPolicy string
 
-// CPU manager policies. With static, a container of a guaranteed pod that asks for whole processors has them for itself,
-// and all others share the rest.
+// CPU manager policies. With static, a container of a guaranteed pod that asks for whole processors
+// has them for itself, and all others share the rest.
 const (
 	NoCPUManager     CPUManagerPolicy = "none"
 	StaticCPUManager CPUManagerPolicy = "static"
@@ -30,7 +31,8 @@ func ParseCPUManagerPolicy(s string) (CPUManagerPolicy, error) {
 	return "", fmt.Errorf("%q is neither none nor static", s)
 }
 
-// LabelCPUs is the label that says which processors a container has for itself. As with devices it is the only record of it.
+// LabelCPUs is the label that says which processors a container has for itself. As with devices it
+// is the only record of it.
 const LabelCPUs = "flotilla.dev/cpus"
 
 // A CPUSet is a set of processors: whether each is in it, by number.
@@ -106,8 +108,8 @@ func (p *pass) freeCPUs(but Place) CPUSet {
 	return set
 }
 
-// processors chooses the processors of a container that is to be started. As with the kubelet the lowest ones are nobody's:
-// as many as the node's reservations take, and one at least.
+// processors chooses the processors of a container that is to be started. As with the kubelet the
+// lowest ones are nobody's: as many as the node's reservations take, and one at least.
 func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus string, exclusive bool, lacks string) {
 	node := p.o.Node
 	if !node.manages() {
@@ -165,7 +167,8 @@ func (p *pass) reservedCPUs() int64 {
 	return max(all-p.o.Node.Allocatable.Cpu().MilliValue()/1000, 1)
 }
 
-// shared are the processors that a running container shares with others; "": it has its own, or there is no such rule.
+// shared are the processors that a running container shares with others; "": it has its own, or
+// there is no such rule.
 func (p *pass) shared(at Place, id string) string {
 	if !p.o.Node.manages() {
 		return ""
@@ -178,8 +181,8 @@ func (p *pass) shared(at Place, id string) string {
 	return ""
 }
 
-// wholeCPUs is how many processors of a NUMA node a container takes for itself among those that take some: as with the
-// kubelet's static policy those of guaranteed pods that ask for whole ones.
+// wholeCPUs is how many processors of a NUMA node a container takes for itself among those that
+// take some: as with the kubelet's static policy those of guaranteed pods that ask for whole ones.
 func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	cpu := c.Resources.Limits.Cpu()
 	if cpu.MilliValue()%1000 != 0 || podspec.QOSClass(pod) != corev1.PodQOSGuaranteed {
@@ -188,8 +191,8 @@ func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	return cpu.Value()
 }
 
-// CPUsOf are the processors that a container stays on: those of its NUMA nodes, if it asks for whole ones. They are not
-// its own alone: whoever asks for none runs on all.
+// CPUsOf are the processors that a container stays on: those of its NUMA nodes, if it asks for
+// whole ones. They are not its own alone: whoever asks for none runs on all.
 func CPUsOf(s Step, nodes []hardware.NUMANode) string {
 	var cpus []string
 	if near := s.NUMA[s.Place.Container]; len(near) > 0 && wholeCPUs(s.Pod, s.Spec) > 0 {

@@ -17,8 +17,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// LabelDevices is the label that says which devices a container has been given, in JSON. It is the only record of it:
-// who has a device is what runs with it, whatever the agent or the engine has been through.
+// LabelDevices is the label that says which devices a container has been given, in JSON. It is the
+// only record of it: who has a device is what runs with it, whatever the agent or the engine has
+// been through.
 const LabelDevices = "flotilla.dev/devices"
 
 // asked is how many of each device's resource a container asks for.
@@ -42,10 +43,11 @@ func DevicesOf(in Instance) (list []hardware.Device) {
 	return list
 }
 
-// assign chooses the devices of a container that is to be started, or says what there is too little of. As many pods
-// are admitted as there are devices, so one that nobody has is there, unless it was unplugged since. It prefers those
-// that the container had, then those that fewest have had. A device node that a running container has is in use, though
-// the kernel has given it to another device since: the container can open that one now.
+// assign chooses the devices of a container that is to be started, or says what there is too little
+// of. As many pods are admitted as there are devices, so one that nobody has is there, unless it
+// was unplugged since. It prefers those that the container had, then those that fewest have had. A
+// device node that a running container has is in use, though the kernel has given it to another
+// device since: the container can open that one now.
 func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device, lacks string) {
 	want := asked(c)
 	for _, offer := range p.o.Node.Offers {
@@ -113,7 +115,8 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 					}
 					return 1
 				}
-				return cmp.Or(cmp.Compare(a.mine, b.mine), cmp.Compare(had(a), had(b)), cmp.Compare(far(a), far(b)), cmp.Compare(a.holders, b.holders), cmp.Compare(a.past, b.past), strings.Compare(a.ID, b.ID))
+				return cmp.Or(cmp.Compare(a.mine, b.mine), cmp.Compare(had(a), had(b)), cmp.Compare(far(a), far(b)),
+					cmp.Compare(a.holders, b.holders), cmp.Compare(a.past, b.past), strings.Compare(a.ID, b.ID))
 			})
 			for i := range choices {
 				if choices[i].Device == best.Device {
@@ -156,7 +159,8 @@ func (f Facts) now(d hardware.Device) (hardware.Device, bool) {
 	return d, false
 }
 
-// moved says of a running container which of its devices has come back elsewhere than where the container has it.
+// moved says of a running container which of its devices has come back elsewhere than where the
+// container has it.
 func (p *pass) moved(in Instance) string {
 	for _, d := range DevicesOf(in) {
 		if now, ok := p.o.Node.now(d); ok && !slices.Equal(now.Nodes, d.Nodes) {
@@ -181,14 +185,17 @@ func unplugged(pod *corev1.Pod, o *Observed) (lost []string) {
 	return lost
 }
 
-// devicesCondition says whether the devices of a pod are plugged in; false for a pod that asks for none.
+// devicesCondition says whether the devices of a pod are plugged in; false for a pod that asks for
+// none.
 func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) {
 	c := corev1.PodCondition{Type: fleet.ConditionDevicesPresent, Status: corev1.ConditionTrue, Reason: "Present"}
-	if !slices.ContainsFunc(podspec.Containers(pod), func(w podspec.Container) bool { return len(asked(w.Spec)) > 0 }) || o.Node.Allocatable == nil {
+	if !slices.ContainsFunc(podspec.Containers(pod), func(w podspec.Container) bool { return len(asked(w.Spec)) > 0 }) ||
+		o.Node.Allocatable == nil {
 		return c, false
 	}
 	if lost := unplugged(pod, o); len(lost) > 0 {
-		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "Unplugged", strings.Join(lost, ", ")+" is unplugged: plug it in again"
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "Unplugged",
+			strings.Join(lost, ", ")+" is unplugged: plug it in again"
 	}
 	return c, true
 }
@@ -198,8 +205,10 @@ func needsHostNetwork(pod *corev1.Pod, node Facts) string {
 	for _, w := range podspec.Containers(pod) {
 		for name := range asked(w.Spec) {
 			for _, offer := range node.Offers {
-				if offer.Name == name && !pod.Spec.HostNetwork && slices.ContainsFunc(offer.Devices, func(d hardware.Device) bool { return len(d.Nodes) == 0 && !d.Plain }) {
-					return fmt.Sprintf("container %s asks for %s, which is a network interface of the device: set hostNetwork: true", w.Spec.Name, name)
+				if offer.Name == name && !pod.Spec.HostNetwork && slices.ContainsFunc(offer.Devices,
+					func(d hardware.Device) bool { return len(d.Nodes) == 0 && !d.Plain }) {
+					return fmt.Sprintf("container %s asks for %s, which is a network interface of the device: set hostNetwork: true",
+						w.Spec.Name, name)
 				}
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// LabelShares has the ids of the containers whose network and, of an ephemeral one, processes a container shares: an
-// engine may not remove them before it.
+// LabelShares has the ids of the containers whose network and, of an ephemeral one, processes a
+// container shares: an engine may not remove them before it.
 const LabelShares = "flotilla.dev/shares"
 
 // debug starts the ephemeral containers that have never run, and stops those that the device's
@@ -31,7 +31,8 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 		case c.Running() || c.Ended != nil || !p.free(at) || !p.due(c):
 			continue
 		}
-		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Start: r.Start, Counts: r.Counts, Attempt: 0, Forbidden: why}
+		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Start: r.Start, Counts: r.Counts, Attempt: 0,
+			Forbidden: why}
 		if why == "" {
 			var ok bool
 			if s.Network, ok = networkOf(pod, r); !ok {
@@ -50,8 +51,9 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 	}
 }
 
-// networkOf is the container that has a pod's network; empty: it is the device's, or there is none while the
-// pod's only container is down, and who looks why gets one of his own. Not ok: it is to come.
+// networkOf is the container that has a pod's network; empty: it is the device's, or there is none
+// while the pod's only container is down, and who looks why gets one of his own. Not ok: it is to
+// come.
 func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 	if pod.Spec.HostNetwork {
 		return "", true
@@ -73,7 +75,9 @@ func IsShared(all []Instance, in Instance) bool {
 	})
 }
 
-// forbidsEphemeral returns why one of a pod's ephemeral containers may not run here; empty if it may.
+// forbidsEphemeral returns why one of a pod's ephemeral containers may not run here; empty if it
+// may.
 func (p Policy) forbidsEphemeral(pod *corev1.Pod, i int) string {
-	return p.forbids(&corev1.PodSpec{EphemeralContainers: pod.Spec.EphemeralContainers}, fmt.Sprintf("spec.ephemeralContainers[%d]", i))
+	return p.forbids(&corev1.PodSpec{EphemeralContainers: pod.Spec.EphemeralContainers},
+		fmt.Sprintf("spec.ephemeralContainers[%d]", i))
 }

@@ -32,7 +32,8 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 		if r != nil && r.Cleaned && (r.Final == nil || o.Dismissed) {
 			continue
 		}
-		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Status: PodStatus(pod, r, o, engineName, now)})
+		out = append(out, wire.PodStatus{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name,
+			Status: PodStatus(pod, r, o, engineName, now)})
 	}
 	for i, in := range o.Containers {
 		uid := in.Place.Pod
@@ -41,12 +42,14 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 		}
 		if i == 0 || o.Containers[i-1].Place.Pod != uid {
 			out = append(out, wire.PodStatus{UID: uid, Namespace: in.Labels[LabelNamespace], Name: in.Labels[LabelPodName],
-				Status: corev1.PodStatus{Phase: corev1.PodUnknown, HostIP: o.Node.HostIP, Message: "The device holds containers of this pod without knowing the pod."}})
+				Status: corev1.PodStatus{Phase: corev1.PodUnknown, HostIP: o.Node.HostIP,
+					Message: "The device holds containers of this pod without knowing the pod."}})
 		}
 	}
 	sort.Slice(out, func(i, j int) bool {
 		a, b := out[i], out[j]
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID))) < 0
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name),
+			strings.Compare(string(a.UID), string(b.UID))) < 0
 	})
 	return out
 }
@@ -74,7 +77,8 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		return st
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
-	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: podspec.QOSClass(pod), HostIP: o.Node.HostIP}
+	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: podspec.QOSClass(pod),
+		HostIP: o.Node.HostIP}
 	for _, ip := range o.Node.hostIPs() {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
@@ -118,7 +122,8 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		}
 		if w.Kind == podspec.KindInit {
 			if !podspec.IsSidecar(w) {
-				cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0 && (inited || initDone(w, c, o.Node.Boot))
+				cs.Ready = cs.State.Terminated != nil && cs.State.Terminated.ExitCode == 0 &&
+					(inited || initDone(w, c, o.Node.Boot))
 			}
 			if !inited && !initDone(w, c, o.Node.Boot) {
 				uninited = append(uninited, w.Spec.Name)
@@ -151,7 +156,8 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	}
 	if r.Verdict != nil && (r.Verdict.Reason == Evicted || r.Verdict.Reason == nodeShutdown) {
 		st.Conditions = append(st.Conditions, corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: r.Verdict.Message,
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: r.Verdict.Message,
 		})
 	}
 	for i := range st.Conditions {
@@ -181,16 +187,18 @@ func unended(r *Record) corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// unfinished is the phase of a pod whose last status is known, while its containers are being removed.
+// unfinished is the phase of a pod whose last status is known, while its containers are being
+// removed.
 func unfinished(st *corev1.PodStatus) corev1.PodPhase {
-	if slices.ContainsFunc(slices.Concat(st.InitContainerStatuses, st.ContainerStatuses), func(cs corev1.ContainerStatus) bool { return cs.ContainerID != "" }) {
+	if slices.ContainsFunc(slices.Concat(st.InitContainerStatuses, st.ContainerStatuses),
+		func(cs corev1.ContainerStatus) bool { return cs.ContainerID != "" }) {
 		return corev1.PodRunning
 	}
 	return corev1.PodPending
 }
 
-// lost gives a container of a pod that has been deleted an end, as the kubelet does: its own, or, once
-// the pod was initialized, that it is not known.
+// lost gives a container of a pod that has been deleted an end, as the kubelet does: its own, or,
+// once the pod was initialized, that it is not known.
 func lost(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, inited bool) {
 	switch {
 	case cs.State.Terminated != nil:
@@ -198,7 +206,8 @@ func lost(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, i
 		cs.State = corev1.ContainerState{Terminated: c.Ended}
 	case inited && w.Kind == podspec.KindApp:
 		cs.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
+			ExitCode: 137, Reason: "ContainerStatusUnknown",
+			Message: "The container could not be located when the pod was terminated",
 		}}
 	}
 }
@@ -214,7 +223,8 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, pause
 	}
 	init := is(corev1.PodInitialized, "", "")
 	if len(uninited) > 0 {
-		init = is(corev1.PodInitialized, "ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninited, " ")))
+		init = is(corev1.PodInitialized, "ContainersNotInitialized",
+			fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninited, " ")))
 	}
 	var reason, message string
 	switch {
@@ -226,9 +236,11 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, pause
 	case phase == corev1.PodFailed:
 		reason = "PodFailed"
 	case len(unready) > 0:
-		reason, message = "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
+		reason, message = "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]",
+			strings.Join(unready, " "))
 		if len(paused) > 0 {
-			message += fmt.Sprintf("; paused on the device by its container engine, as by docker pause: [%s]", strings.Join(paused, " "))
+			message += fmt.Sprintf("; paused on the device by its container engine, as by docker pause: [%s]",
+				strings.Join(paused, " "))
 		}
 	}
 	// Readiness gates are the hub's: the conditions that open them are written there.
@@ -239,9 +251,11 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, pause
 
 // containerStatus is the status of one container; again says that it will be
 // started again after it has ended.
-func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool, engineName string, now time.Time) corev1.ContainerStatus {
+func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool, engineName string,
+	now time.Time) corev1.ContainerStatus {
 	started := w.Kind == podspec.KindApp && startedUp(w.Spec, c) || podspec.IsSidecar(w) && startedUp(w.Spec, c)
-	cs := corev1.ContainerStatus{Name: w.Spec.Name, Image: w.Spec.Image, ImageID: c.ImageID, RestartCount: int32(max(c.Attempt, 0)), Started: &started}
+	cs := corev1.ContainerStatus{Name: w.Spec.Name, Image: w.Spec.Image, ImageID: c.ImageID,
+		RestartCount: int32(max(c.Attempt, 0)), Started: &started}
 	if c.Image != "" {
 		cs.Image = c.Image
 	}

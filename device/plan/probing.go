@@ -12,8 +12,9 @@ import (
 	"flotilla.dev/device/probe"
 )
 
-// A ProbeRecord is where a probe of a running container stands. As with the kubelet (KEP-4781) whoever has passed a startup
-// or readiness probe under an agent before this one has passed it: see noteProbe.
+// A ProbeRecord is where a probe of a running container stands. As with the kubelet (KEP-4781)
+// whoever has passed a startup or readiness probe under an agent before this one has passed it: see
+// noteProbe.
 type ProbeRecord struct {
 	Next      time.Time // when it is due; zero: not scheduled yet
 	Successes int32     // in a row
@@ -29,7 +30,8 @@ func startedUp(spec *corev1.Container, c *ContainerRecord) bool {
 
 // isReady tells whether a container is ready to serve.
 func isReady(spec *corev1.Container, c *ContainerRecord) bool {
-	return startedUp(spec, c) && c.State != engine.Paused && c.Kill == "" && (spec.ReadinessProbe == nil || c.Probe[podspec.Readiness].Passed)
+	return startedUp(spec, c) && c.State != engine.Paused && c.Kill == "" &&
+		(spec.ReadinessProbe == nil || c.Probe[podspec.Readiness].Passed)
 }
 
 // probes wants the probes of a pod's running containers that are due. Until the
@@ -43,7 +45,8 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 		}
 		for k := podspec.Startup; k < podspec.ProbeKinds; k++ {
 			pr := podspec.ProbeOf(w.Spec, k)
-			if pr == nil || k == podspec.Startup && c.Probe[podspec.Startup].Passed || k != podspec.Startup && !startedUp(w.Spec, c) {
+			if pr == nil || k == podspec.Startup && c.Probe[podspec.Startup].Passed || k != podspec.Startup &&
+				!startedUp(w.Spec, c) {
 				continue
 			}
 			due := c.Probe[k].Next
@@ -55,7 +58,8 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 			case due.After(p.now):
 				p.at(due)
 			default:
-				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: PodIP(pod, r, p.o.Node), Probe: k})
+				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: PodIP(pod, r, p.o.Node),
+					Probe: k})
 			}
 		}
 	}
@@ -74,7 +78,8 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	}
 	rec := &c.Probe[s.Probe]
 	rec.Next = now.Add(time.Duration(podspec.OrDefault(pr.PeriodSeconds, 10)) * time.Second)
-	if c.State == engine.Paused && !errors.Is(err, engine.ErrUnavailable) { // the kernel accepts connections for it all the same
+	// the kernel accepts connections for it all the same
+	if c.State == engine.Paused && !errors.Is(err, engine.ErrUnavailable) {
 		err = errPaused
 	}
 	var unmade *probe.Error
@@ -123,7 +128,8 @@ func starting(spec *corev1.Container, c *ContainerRecord) bool {
 	return c.Running() && !c.PostStarted && podspec.Hook(spec, podspec.PostStart) != nil
 }
 
-// starts wants the postStart hooks that have not begun. One that asks the pod waits for its address.
+// starts wants the postStart hooks that have not begun. One that asks the pod waits for its
+// address.
 func (p *pass) starts(pod *corev1.Pod, r *Record) {
 	for _, w := range podspec.Containers(pod) {
 		c, at := r.Peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
@@ -131,7 +137,8 @@ func (p *pass) starts(pod *corev1.Pod, r *Record) {
 			continue
 		}
 		ip := PodIP(pod, r, p.o.Node)
-		if h := podspec.Hook(w.Spec, podspec.PostStart).HTTPGet; h != nil && h.Host == "" && ip == "" && !pod.Spec.HostNetwork {
+		if h := podspec.Hook(w.Spec, podspec.PostStart).HTTPGet; h != nil && h.Host == "" && ip == "" &&
+			!pod.Spec.HostNetwork {
 			continue
 		}
 		p.step(Step{Action: Hook, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: ip})

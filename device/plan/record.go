@@ -201,7 +201,8 @@ func (o *Observed) atWork(uid types.UID) bool {
 
 // Finished tells whether a pod has ended for good, and that is not noted yet.
 func (o *Observed) Finished(pod *corev1.Pod, r *Record) bool {
-	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.atWork(pod.UID) && IsFinal(phaseOf(pod, r, o.Node.Boot))
+	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.atWork(pod.UID) &&
+		IsFinal(phaseOf(pod, r, o.Node.Boot))
 }
 
 // See takes in a new list of containers: what started, what ended, what is gone.
@@ -317,7 +318,8 @@ const (
 // HoldFailed is how long a step that failed waits before it is tried again.
 const HoldFailed = 5 * time.Second
 
-// Awaiting are the reasons for which a container waits until something has come: then it is tried at once.
+// Awaiting are the reasons for which a container waits until something has come: then it is tried
+// at once.
 var Awaiting = []string{"CreateContainerConfigError", FailedMount, DeviceUnavailable}
 
 // HasCome tries again at once what waits for something: it may have come.

@@ -21,12 +21,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Resources of a pod that is there change in three steps, as with the kubelet (KEP-1287): the hub asks, the device grants
-// what it has room for, or says why not, and each container is then held to what was granted, by the engine where it
-// runs or, where its resizePolicy says so, by another instance.
+// Resources of a pod that is there change in three steps, as with the kubelet (KEP-1287): the hub
+// asks, the device grants what it has room for, or says why not, and each container is then held to
+// what was granted, by the engine where it runs or, where its resizePolicy says so, by another
+// instance.
 //
-// What was granted while the hub asks for something else stands in the pod's status in the stored desired state: it is
-// stored with what is asked in one write, and an agent that does not know of it goes by the spec.
+// What was granted while the hub asks for something else stands in the pod's status in the stored
+// desired state: it is stored with what is asked in one write, and an agent that does not know of
+// it goes by the spec.
 
 // A Refusal is what a container could not be held to.
 type Refusal struct {
@@ -35,7 +37,8 @@ type Refusal struct {
 	Why    string
 }
 
-// KeepGrants returns a desired state whose pods keep what the device has granted them, by the one before.
+// KeepGrants returns a desired state whose pods keep what the device has granted them, by the one
+// before.
 func KeepGrants(was, d wire.Desired) wire.Desired {
 	before := make(map[types.UID]*corev1.Pod, len(was.Pods))
 	for i := range was.Pods {
@@ -55,7 +58,8 @@ func KeepGrants(was, d wire.Desired) wire.Desired {
 		for _, w := range podspec.Containers(pod) {
 			if c := podspec.Find(old, w.Spec.Name); c != nil {
 				has = append(has, corev1.ContainerStatus{Name: c.Name, Resources: &c.Resources})
-				differs = differs || !fleet.SameResources(c.Resources.Requests, w.Spec.Resources.Requests) || !fleet.SameResources(c.Resources.Limits, w.Spec.Resources.Limits)
+				differs = differs || !fleet.SameResources(c.Resources.Requests, w.Spec.Resources.Requests) ||
+					!fleet.SameResources(c.Resources.Limits, w.Spec.Resources.Limits)
 			}
 		}
 		if differs {
@@ -96,7 +100,8 @@ func SplitGrants(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.
 	return run, asked
 }
 
-// resizes grants what pods ask for that are here already, or says why not. Those that take no more go first.
+// resizes grants what pods ask for that are here already, or says why not. Those that take no more
+// go first.
 func (p *pass) resizes(holders, leaving []*corev1.Pod) {
 	for _, more := range []bool{false, true} {
 		for i, pod := range holders {
@@ -129,9 +134,11 @@ func asksMore(want, has *corev1.Pod) bool {
 func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
 	node := p.o.Node
 	why := p.o.Policy.Forbids(want)
-	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; (pinned || node.manages()) && why == "" && podspec.QOSClass(want) == corev1.PodQOSGuaranteed {
+	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; (pinned || node.manages()) &&
+		why == "" && podspec.QOSClass(want) == corev1.PodQOSGuaranteed {
 		for _, w := range podspec.Containers(want) {
-			if c := podspec.Find(has, w.Spec.Name); c == nil || c.Resources.Limits.Cpu().Cmp(*w.Spec.Resources.Limits.Cpu()) != 0 {
+			if c := podspec.Find(has, w.Spec.Name); c == nil ||
+				c.Resources.Limits.Cpu().Cmp(*w.Spec.Resources.Limits.Cpu()) != 0 {
 				why = fmt.Sprintf("Resize is infeasible for the processors of Guaranteed Pods alongside topology manager policy %q", node.Topology)
 				if !pinned {
 					why = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy"
@@ -161,7 +168,8 @@ func DescribeSizes(pod *corev1.Pod) string {
 	var all []string
 	for _, w := range podspec.Containers(pod) {
 		r := w.Spec.Resources
-		all = append(all, fmt.Sprintf("%s cpu %s/%s memory %s/%s", w.Spec.Name, r.Requests.Cpu(), r.Limits.Cpu(), r.Requests.Memory(), r.Limits.Memory()))
+		all = append(all, fmt.Sprintf("%s cpu %s/%s memory %s/%s", w.Spec.Name, r.Requests.Cpu(), r.Limits.Cpu(),
+			r.Requests.Memory(), r.Limits.Memory()))
 	}
 	return strings.Join(all, ", ") + " (requests/limits)"
 }
@@ -179,19 +187,20 @@ func SizeOf(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 	return s
 }
 
-// short tells whether a container that runs is held to something else than its pod says. What the pod does not limit
-// does not count: nothing is ever taken away.
+// short tells whether a container that runs is held to something else than its pod says. What the
+// pod does not limit does not count: nothing is ever taken away.
 func short(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) (want engine.Limits, differs bool) {
 	want = engine.LimitsOf(SizeOf(pod, w.Spec, node), node.Engine)
 	has := c.Limits
-	for _, v := range [][2]int64{{want.Memory, has.Memory}, {want.MemorySwap, has.MemorySwap}, {want.CPUQuota, has.CPUQuota}, {want.CPUShares, has.CPUShares}} {
+	for _, v := range [][2]int64{{want.Memory, has.Memory}, {want.MemorySwap, has.MemorySwap},
+		{want.CPUQuota, has.CPUQuota}, {want.CPUShares, has.CPUShares}} {
 		differs = differs || v[0] != 0 && v[0] != v[1]
 	}
 	return want, differs && c.Running()
 }
 
-// Doubt is for what an agent finds when it starts: Podman tells of the limits that a container was made with, whatever it
-// was told since. Those of pods that have changed since are told once more.
+// Doubt is for what an agent finds when it starts: Podman tells of the limits that a container was
+// made with, whatever it was told since. Those of pods that have changed since are told once more.
 func (o *Observed) Doubt() {
 	for _, r := range o.Pods {
 		for _, c := range r.Container {
@@ -241,7 +250,8 @@ func Behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 // resizeConditions say how far a resize is.
 func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.PodCondition) {
 	if v := r.Pending; v != nil && o.Asked[pod.UID] != nil {
-		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: v.Reason, Message: v.Message})
+		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: v.Reason,
+			Message: v.Message})
 	}
 	if busy, why := Behind(pod, r, o.Node); busy {
 		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Message: why}
@@ -253,13 +263,15 @@ func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.Pod
 	return out
 }
 
-// resourcesOf are what a container was granted, but of one that runs what the engine still holds it to.
+// resourcesOf are what a container was granted, but of one that runs what the engine still holds it
+// to.
 func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) *corev1.ResourceRequirements {
 	want, differs := short(pod, w, c, node)
 	if !differs {
 		return &w.Spec.Resources
 	}
-	out := &corev1.ResourceRequirements{Requests: maps.Clone(w.Spec.Resources.Requests), Limits: maps.Clone(w.Spec.Resources.Limits)}
+	out := &corev1.ResourceRequirements{Requests: maps.Clone(w.Spec.Resources.Requests),
+		Limits: maps.Clone(w.Spec.Resources.Limits)}
 	put := func(list corev1.ResourceList, name corev1.ResourceName, want, has int64, q *resource.Quantity) {
 		if _, asked := list[name]; asked && want != has {
 			if list[name] = *q; has == 0 {
@@ -269,18 +281,22 @@ func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node 
 	}
 	has := c.Limits
 	put(out.Limits, corev1.ResourceMemory, want.Memory, has.Memory, resource.NewQuantity(has.Memory, resource.BinarySI))
-	put(out.Limits, corev1.ResourceCPU, want.CPUQuota, has.CPUQuota, resource.NewMilliQuantity(has.CPUQuota/100, resource.DecimalSI))
-	put(out.Requests, corev1.ResourceCPU, want.CPUShares, has.CPUShares, resource.NewMilliQuantity((has.CPUShares*1000+1023)/1024, resource.DecimalSI))
+	put(out.Limits, corev1.ResourceCPU, want.CPUQuota, has.CPUQuota,
+		resource.NewMilliQuantity(has.CPUQuota/100, resource.DecimalSI))
+	put(out.Requests, corev1.ResourceCPU, want.CPUShares, has.CPUShares,
+		resource.NewMilliQuantity((has.CPUShares*1000+1023)/1024, resource.DecimalSI))
 	return out
 }
 
-// restartSize is what of a container's resources it has to be made anew for, hashed; empty: nothing.
+// restartSize is what of a container's resources it has to be made anew for, hashed; empty:
+// nothing.
 func restartSize(c *corev1.Container) string {
 	text := ""
 	for _, p := range c.ResizePolicy {
 		if p.RestartPolicy == corev1.RestartContainer {
 			request, limit := c.Resources.Requests[p.ResourceName], c.Resources.Limits[p.ResourceName]
-			text += string(p.ResourceName) + " " + strconv.FormatInt(request.MilliValue(), 10) + " " + strconv.FormatInt(limit.MilliValue(), 10) + "\n"
+			text += string(p.ResourceName) + " " + strconv.FormatInt(request.MilliValue(), 10) + " " +
+				strconv.FormatInt(limit.MilliValue(), 10) + "\n"
 		}
 	}
 	if text == "" {
@@ -290,8 +306,9 @@ func restartSize(c *corev1.Container) string {
 	return "-" + hex.EncodeToString(sum[:6])
 }
 
-// resized tells whether an instance with that hash was made for other resources than its container has now. One of an
-// agent from before there was resizing says nothing of them, and is not made anew.
+// resized tells whether an instance with that hash was made for other resources than its container
+// has now. One of an agent from before there was resizing says nothing of them, and is not made
+// anew.
 func resized(hash string, c *corev1.Container) bool {
 	definition, size, says := strings.Cut(hash, "-")
 	want, now, matters := strings.Cut(specHash(c), "-")

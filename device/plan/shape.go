@@ -15,13 +15,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// restarts tells whether a container is wanted again that has ended: for other resources, or by the restart policy: the first of the container's rules
-// that its exit code is of, the container's policy, the pod's.
+// restarts tells whether a container is wanted again that has ended: for other resources, or by the
+// restart policy: the first of the container's rules that its exit code is of, the container's
+// policy, the pod's.
 func restarts(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	policy := podspec.RestartPolicy(pod, w)
-	if podspec.IsSidecar(w) || resized(c.Hash, w.Spec) || slices.ContainsFunc(w.Spec.RestartPolicyRules, func(rule corev1.ContainerRestartRule) bool {
-		return ruled(rule, int32(c.Ended.ExitCode))
-	}) {
+	if podspec.IsSidecar(w) || resized(c.Hash, w.Spec) || slices.ContainsFunc(w.Spec.RestartPolicyRules,
+		func(rule corev1.ContainerRestartRule) bool {
+			return ruled(rule, int32(c.Ended.ExitCode))
+		}) {
 		return true
 	}
 	if w.Kind == podspec.KindInit && policy == corev1.RestartPolicyAlways {
@@ -38,7 +40,8 @@ func restarts(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 
 // ruled tells whether an exit code is one that a rule is for, whose only action is to restart.
 func ruled(rule corev1.ContainerRestartRule, code int32) bool {
-	return rule.ExitCodes != nil && slices.Contains(rule.ExitCodes.Values, code) == (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
+	return rule.ExitCodes != nil && slices.Contains(rule.ExitCodes.Values,
+		code) == (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
 }
 
 // initDone tells whether an init container needs to run no more: it has ended well
@@ -57,7 +60,8 @@ func initDone(w podspec.Container, c *ContainerRecord, boot string) bool {
 func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
-		if w.Kind == podspec.KindApp && c.ID != "" && sameBoot(c.Boot, boot) && (c.Network == "" || c.Network == r.Peek("").ID) {
+		if w.Kind == podspec.KindApp && c.ID != "" && sameBoot(c.Boot, boot) &&
+			(c.Network == "" || c.Network == r.Peek("").ID) {
 			return true
 		}
 	}
@@ -185,5 +189,6 @@ func sameBoot(a, b string) bool { return a == b || a == "" || b == "" }
 
 // SourcesOf is what the environment and files of a pod are made of.
 func SourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) podspec.Sources {
-	return podspec.Sources{Pod: pod, ConfigMaps: d.ConfigMaps, Secrets: d.Secrets, Volumes: d.Volumes, NodeName: node.Name, HostIPs: node.hostIPs(), PodIP: podIP, Allocatable: node.Allocatable}
+	return podspec.Sources{Pod: pod, ConfigMaps: d.ConfigMaps, Secrets: d.Secrets, Volumes: d.Volumes,
+		NodeName: node.Name, HostIPs: node.hostIPs(), PodIP: podIP, Allocatable: node.Allocatable}
 }

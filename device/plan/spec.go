@@ -30,10 +30,11 @@ func labels(s Step, node Facts) map[string]string {
 		LabelAgent: node.Name, LabelStateDir: node.StateDir, LabelBoot: node.Boot,
 		LabelPodUID: string(s.Pod.UID), LabelPodName: s.Pod.Name, LabelNamespace: s.Pod.Namespace,
 		LabelContainer: s.Place.Container, LabelKind: s.Kind, LabelRestarts: strconv.Itoa(s.Attempt),
-		LabelGrace:     strconv.Itoa(int(podspec.Grace(s.Pod).Seconds())),
-		LabelPodStart:  strconv.FormatInt(s.Start.Unix(), 10),
-		LabelShares:    strings.TrimSpace(s.Network + " " + s.Processes),
-		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelCPUs: "", // or they would be what the image says
+		LabelGrace:    strconv.Itoa(int(podspec.Grace(s.Pod).Seconds())),
+		LabelPodStart: strconv.FormatInt(s.Start.Unix(), 10),
+		LabelShares:   strings.TrimSpace(s.Network + " " + s.Processes),
+		// or they would be what the image says
+		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelCPUs: "",
 	}
 	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
 		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
@@ -82,7 +83,8 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 			if proto == "" {
 				proto = corev1.ProtocolTCP
 			}
-			spec.Ports = append(spec.Ports, engine.Port{HostIP: p.HostIP, HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: string(proto)})
+			spec.Ports = append(spec.Ports, engine.Port{HostIP: p.HostIP, HostPort: p.HostPort, ContainerPort: p.ContainerPort,
+				Protocol: string(proto)})
 		}
 	}
 }
@@ -120,8 +122,9 @@ func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engi
 	spec := engine.Spec{
 		Name: containerName(s), Image: c.Image, Labels: labels(s, node), Env: env,
 		Entrypoint: command, Args: args, WorkingDir: c.WorkingDir,
-		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network, NoNewPrivs: !policy.NewPrivileges,
-		PidsLimit: policy.PidsLimit(),
+		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce, HostPID: s.Pod.Spec.HostPID, NetworkOf: s.Network,
+		NoNewPrivs: !policy.NewPrivileges,
+		PidsLimit:  policy.PidsLimit(),
 	}
 	if podspec.SharesProcesses(s.Pod) {
 		spec.PidOf = s.Network
@@ -157,7 +160,8 @@ func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engi
 		}
 	}
 	sized := SizeOf(s.Pod, c, node)
-	spec.MemoryBytes, spec.SwapBytes, spec.MilliCPU, spec.CPUShares = sized.MemoryBytes, sized.SwapBytes, sized.MilliCPU, sized.CPUShares
+	spec.MemoryBytes, spec.SwapBytes, spec.MilliCPU, spec.CPUShares = sized.MemoryBytes, sized.SwapBytes, sized.MilliCPU,
+		sized.CPUShares
 	spec.OOMScoreAdj = oomScore(s.Pod, c, node.Allocatable.Memory().Value())
 	return spec, nil
 }
@@ -211,7 +215,8 @@ func runAs(pod *corev1.PodSecurityContext, c *corev1.SecurityContext) (user, gro
 
 // identity sets the user and groups. imageUser is as whom the image runs, where
 // asksImage.
-func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext, imageUser string) (err error) {
+func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext,
+	imageUser string) (err error) {
 	user, group, nonRoot := runAs(pod, c)
 	if pod != nil {
 		for _, g := range pod.SupplementalGroups {

@@ -14,8 +14,9 @@ import (
 // An Action is a kind of step.
 type Action string
 
-// What a step can do. Admit, Reject, Grant and Defer only change what the agent remembers, Grant when
-// that is stored; the others take time, and no two are in flight for one place (but see Stop and aside).
+// What a step can do. Admit, Reject, Grant and Defer only change what the agent remembers, Grant
+// when that is stored; the others take time, and no two are in flight for one place (but see Stop
+// and aside).
 const (
 	Admit   Action = "admit"
 	Reject  Action = "reject" // end the pod with phase Failed
@@ -92,5 +93,6 @@ func (s Step) String() string {
 
 // Same tells whether two steps are one.
 func (s Step) Same(t Step) bool {
-	return s.Action == t.Action && s.Place == t.Place && s.ID == t.ID && s.Probe == t.Probe && s.Grace == t.Grace && s.Attempt == t.Attempt
+	return s.Action == t.Action && s.Place == t.Place && s.ID == t.ID && s.Probe == t.Probe && s.Grace == t.Grace &&
+		s.Attempt == t.Attempt
 }

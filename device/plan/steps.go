@@ -1,7 +1,8 @@
-// Package plan decides what an agent does next. Steps compares what is desired of a device with what was observed on it
-// and says what to do; See takes in what the engine lists; Statuses says how the pods are. All of it is pure: no clock, no
-// disk, no network, so that every rule is a table row and a crash at any moment is only another state to start from.
-// Package agent takes the steps, and is the only one that changes an Observed.
+// Package plan decides what an agent does next. Steps compares what is desired of a device with
+// what was observed on it and says what to do; See takes in what the engine lists; Statuses says
+// how the pods are. All of it is pure: no clock, no disk, no network, so that every rule is a table
+// row and a crash at any moment is only another state to start from. Package agent takes the steps,
+// and is the only one that changes an Observed.
 package plan
 
 import (
@@ -49,7 +50,8 @@ type probePlace struct {
 // policy, later and later; what is no longer desired is stopped with its grace and
 // removed. Containers that are not the agent's own are not in what it observes.
 func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.Time) {
-	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{}, probing: map[probePlace]bool{}, hooking: map[Place]string{}, aligned: map[types.UID]map[string][]int{}}
+	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{},
+		probing: map[probePlace]bool{}, hooking: map[Place]string{}, aligned: map[types.UID]map[string][]int{}}
 	for _, in := range o.Containers {
 		p.instances[in.Place.Pod] = append(p.instances[in.Place.Pod], in)
 	}
@@ -168,7 +170,8 @@ func (p *pass) pod(pod *corev1.Pod) {
 			Verdict: Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}})
 		return
 	}
-	if r.Volumes != p.o.Node.Generation && podspec.HasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) && p.reached(r.StaleAt.Add(r.StaleWait)) {
+	if r.Volumes != p.o.Node.Generation && podspec.HasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) &&
+		p.reached(r.StaleAt.Add(r.StaleWait)) {
 		p.step(Step{Action: Refresh, Place: Place{Pod: pod.UID}, Pod: pod, Generation: p.o.Node.Generation})
 	}
 	p.tidy(pod)
@@ -192,8 +195,10 @@ func (p *pass) pod(pod *corev1.Pod) {
 		if lacks == "" {
 			lacks = few
 		}
-		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Network: network, Start: r.Start, Counts: r.Counts,
-			Attempt: nextAttempt(r.Peek(w.Spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive, NUMA: r.NUMA})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Network: network, Start: r.Start,
+			Counts:  r.Counts,
+			Attempt: nextAttempt(r.Peek(w.Spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive,
+			NUMA: r.NUMA})
 	}
 	p.updates(pod, r, stopping)
 	p.starts(pod, r)
@@ -236,10 +241,10 @@ func (p *pass) started(r *Record) bool {
 	return false
 }
 
-// sandbox sees to it that the pod's network is there where something needs it, and
-// tells whether it is. When it has died, everything that shared it goes first: a
-// container cannot move to another network. What has ended for good stays, with the
-// network that it had, and whose processes it saw: nothing else would tell that it is not to run again.
+// sandbox sees to it that the pod's network is there where something needs it, and tells whether it
+// is. When it has died, everything that shared it goes first: a container cannot move to another
+// network. What has ended for good stays, with the network that it had, and whose processes it saw:
+// nothing else would tell that it is not to run again.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) bool {
 	box := r.Peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
@@ -268,15 +273,18 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) boo
 			p.remove(in, pod, 0, "the pod's network has gone")
 		}
 	case p.due(box):
-		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: podspec.KindSandbox, Attempt: nextAttempt(box), Start: r.Start, Counts: r.Counts, NUMA: r.NUMA})
+		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: podspec.KindSandbox, Attempt: nextAttempt(box), Start: r.Start,
+			Counts: r.Counts, NUMA: r.NUMA})
 	}
 	return false
 }
 
-// spent lists the ids of the app containers of a pod that have ended and are not started again, and of the ephemeral ones.
+// spent lists the ids of the app containers of a pod that have ended and are not started again, and
+// of the ephemeral ones.
 func spent(pod *corev1.Pod, r *Record) (ids []string) {
 	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
-		if c := r.Peek(w.Spec.Name); c.ID != "" && c.Ended != nil && (w.Kind == podspec.KindEphemeral || w.Kind == podspec.KindApp && !restarts(pod, w, c)) {
+		if c := r.Peek(w.Spec.Name); c.ID != "" && c.Ended != nil &&
+			(w.Kind == podspec.KindEphemeral || w.Kind == podspec.KindApp && !restarts(pod, w, c)) {
 			ids = append(ids, c.ID)
 		}
 	}

@@ -31,10 +31,12 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.Spec.Name)
 		}
 		for _, in := range p.instances[pod.UID] {
-			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" && podspec.RestartPolicy(pod, w) != corev1.RestartPolicyNever {
+			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" &&
+				podspec.RestartPolicy(pod, w) != corev1.RestartPolicyNever {
 				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.Spec.Name, moved)
 			}
-			if why == "" && in.ID == c.ID && p.cutOff(in) && (podspec.IsSidecar(w) || w.Kind == podspec.KindApp && podspec.RestartPolicy(pod, w) == corev1.RestartPolicyAlways) {
+			if why == "" && in.ID == c.ID && p.cutOff(in) && (podspec.IsSidecar(w) || w.Kind == podspec.KindApp &&
+				podspec.RestartPolicy(pod, w) == corev1.RestartPolicyAlways) {
 				why = fmt.Sprintf("Container %s will be restarted: the pod's network was restarted under it", w.Spec.Name)
 			}
 		}
@@ -51,9 +53,10 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	return names
 }
 
-// cutOff tells whether a container is in a network that its pod has no more: somebody has restarted every container of the
-// device, say, while no agent saw it, the sandbox last. It reaches nobody, and nobody reaches it. Both signs count: programs
-// go to other networks by themselves, and clocks are set.
+// cutOff tells whether a container is in a network that its pod has no more: somebody has restarted
+// every container of the device, say, while no agent saw it, the sandbox last. It reaches nobody,
+// and nobody reaches it. Both signs count: programs go to other networks by themselves, and clocks
+// are set.
 func (p *pass) cutOff(in Instance) bool {
 	owner, _, _ := strings.Cut(in.Labels[LabelShares], " ")
 	return in.Net != "" && slices.ContainsFunc(p.instances[in.Place.Pod], func(box Instance) bool {
@@ -77,7 +80,8 @@ func (p *pass) tidy(pod *corev1.Pod) {
 			if !slices.ContainsFunc(p.instances[pod.UID], func(other Instance) bool {
 				return (other.State == engine.Running || other.State == engine.Paused) && IsShared([]Instance{other}, in)
 			}) {
-				p.stop(in, pod, podspec.Find(pod, at.Container), podspec.Grace(pod), "an older instance of the container runs beside it")
+				p.stop(in, pod, podspec.Find(pod, at.Container), podspec.Grace(pod),
+					"an older instance of the container runs beside it")
 			}
 		case n > 2 || in.State == engine.Created:
 			p.remove(in, pod, 0, "an older instance of the container is left over")
@@ -137,7 +141,8 @@ func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why str
 }
 
 // stop stops an instance after others, or shortens the grace of a stop in flight.
-func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string, after ...string) {
+func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string,
+	after ...string) {
 	b, busy := p.busy[in.Place]
 	if busy && (b.Step.Action != Stop || b.Step.ID != in.ID || !p.now.Add(grace).Before(deadline(b).Add(-time.Second))) {
 		return
@@ -146,7 +151,8 @@ func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace 
 	if pod != nil && ip == "" {
 		ip = PodIP(pod, p.o.Pods[pod.UID], p.o.Node)
 	}
-	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace, Why: why, After: after}
+	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace,
+		Why: why, After: after}
 	p.step(s)
 	p.busy[in.Place] = Doing{Step: s, Since: p.now}
 }
@@ -187,16 +193,17 @@ func (p *pass) before(in Instance, pod *corev1.Pod) (ids []string) {
 		}
 	}
 	for _, other := range p.instances[in.Place.Pod] {
-		if (other.State == engine.Running || other.State == engine.Paused) && (other.Kind == podspec.KindApp || last[other.Place.Container]) {
+		if (other.State == engine.Running || other.State == engine.Paused) &&
+			(other.Kind == podspec.KindApp || last[other.Place.Container]) {
 			ids = append(ids, other.ID)
 		}
 	}
 	return ids
 }
 
-// A PodShutdown is the end of the pods before the device goes down, in two parts as with the kubelet: until Regular the
-// pods end, then those that the system needs, until Critical. Pods that are always restarted come back after the boot, the
-// others have Failed.
+// A PodShutdown is the end of the pods before the device goes down, in two parts as with the
+// kubelet: until Regular the pods end, then those that the system needs, until Critical. Pods that
+// are always restarted come back after the boot, the others have Failed.
 type PodShutdown struct{ Regular, Critical time.Time }
 
 const (
@@ -217,7 +224,8 @@ func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
 		}
 		until = p.o.Shutdown.Critical
 	}
-	if r.Verdict == nil && r.Final == nil && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && !IsFinal(phaseOf(pod, r, p.o.Node.Boot)) {
+	if r.Verdict == nil && r.Final == nil && pod.Spec.RestartPolicy != corev1.RestartPolicyAlways &&
+		!IsFinal(phaseOf(pod, r, p.o.Node.Boot)) {
 		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{nodeShutdown, shutdownMessage}})
 	}
 	p.halt(pod, max(min(podspec.Grace(pod), until.Sub(p.now)), 0), "the device is shutting down")
@@ -238,7 +246,8 @@ func (p *pass) leftovers() {
 		case l.RetryAt.After(p.now):
 			p.at(l.RetryAt)
 		default:
-			p.step(Step{Action: Remove, Place: l.Place, Pod: l.Pod, Kind: l.Kind, ID: l.ID, Attempt: l.Attempt, Why: "the engine refused to remove it before"})
+			p.step(Step{Action: Remove, Place: l.Place, Pod: l.Pod, Kind: l.Kind, ID: l.ID, Attempt: l.Attempt,
+				Why: "the engine refused to remove it before"})
 			p.busy[l.Place] = Doing{Since: p.now}
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// SwapBehavior is how much of the device's swap containers get, as the kubelet's memorySwap.swapBehavior (KEP-2400).
+// SwapBehavior is how much of the device's swap containers get, as the kubelet's
+// memorySwap.swapBehavior (KEP-2400).
 type SwapBehavior string
 
 // Swap behaviors.
@@ -31,23 +32,25 @@ func ParseSwapBehavior(s string) (SwapBehavior, error) {
 	return "", fmt.Errorf("%q is neither NoSwap nor LimitedSwap", s)
 }
 
-// swapOf is how much swap a container gets, in bytes: of a burstable pod its memory request's share of the node's
-// memory, of the node's swap. None gets who asks for no memory, or for all that it may use; nor what is critical for
-// the system.
+// swapOf is how much swap a container gets, in bytes: of a burstable pod its memory request's share
+// of the node's memory, of the node's swap. None gets who asks for no memory, or for all that it
+// may use; nor what is critical for the system.
 func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	if _, has := c.Resources.Requests[corev1.ResourceMemory]; !has {
 		request = limit
 	}
-	if node.SwapUse != LimitedSwap || podspec.QOSClass(pod) != corev1.PodQOSBurstable || podspec.Priority(pod) >= podspec.SystemCritical ||
+	if node.SwapUse != LimitedSwap || podspec.QOSClass(pod) != corev1.PodQOSBurstable ||
+		podspec.Priority(pod) >= podspec.SystemCritical ||
 		request <= 0 || request == limit || node.Memory <= 0 || request > node.Memory {
 		return 0
 	}
 	return int64(math.Floor(float64(request) / float64(node.Memory) * float64(node.Swap)))
 }
 
-// limitSwap holds a container to its swap. Engines limit swap only together with memory, so who has no limit of that
-// gets one that is all there is. With cgroup v1 that would count both as one: there only what has a limit is held to it.
+// limitSwap holds a container to its swap. Engines limit swap only together with memory, so who has
+// no limit of that gets one that is all there is. With cgroup v1 that would count both as one:
+// there only what has a limit is held to it.
 func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Facts, info engine.Info) {
 	if node.Swap <= 0 || node.Memory <= 0 || !info.CgroupV2 || !info.MemLimit || !info.SwapLimit {
 		return
@@ -58,7 +61,8 @@ func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Fac
 	spec.SwapBytes = swapOf(pod, c, node)
 }
 
-// SwapCondition says whether containers are held to their swap; false where there is none, or nobody knows yet.
+// SwapCondition says whether containers are held to their swap; false where there is none, or
+// nobody knows yet.
 func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 	c := corev1.NodeCondition{Type: fleet.ConditionSwapLimits, Status: corev1.ConditionFalse}
 	if node.Swap <= 0 || info.Name == "" {
@@ -67,15 +71,20 @@ func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 	has := fmt.Sprintf("the device has %d MiB of swap", node.Swap>>20)
 	switch {
 	case !info.MemLimit:
-		c.Reason, c.Message = "MemoryControllerDisabled", has+", and the kernel limits neither memory nor swap of containers: see MemoryLimits, or switch swap off"
+		c.Reason, c.Message = "MemoryControllerDisabled",
+			has+", and the kernel limits neither memory nor swap of containers: see MemoryLimits, or switch swap off"
 	case !info.SwapLimit:
-		c.Reason, c.Message = "SwapAccountingDisabled", has+", and the kernel does not limit what containers use of it: boot with swapaccount=1, or switch swap off"
+		c.Reason, c.Message = "SwapAccountingDisabled",
+			has+", and the kernel does not limit what containers use of it: boot with swapaccount=1, or switch swap off"
 	case !info.CgroupV2 && node.SwapUse == LimitedSwap:
-		c.Reason, c.Message = "CgroupV1", has+", and --swap-behavior LimitedSwap needs cgroup v2: containers with a memory limit get none of it, others are not held to anything; boot with systemd.unified_cgroup_hierarchy=1"
+		c.Reason, c.Message = "CgroupV1",
+			has+", and --swap-behavior LimitedSwap needs cgroup v2: containers with a memory limit get none of it, others are not held to anything; boot with systemd.unified_cgroup_hierarchy=1"
 	case !info.CgroupV2:
-		c.Reason, c.Message = "CgroupV1", has+", and with cgroup v1 only containers with a memory limit are kept from it: boot with systemd.unified_cgroup_hierarchy=1, or switch swap off"
+		c.Reason, c.Message = "CgroupV1",
+			has+", and with cgroup v1 only containers with a memory limit are kept from it: boot with systemd.unified_cgroup_hierarchy=1, or switch swap off"
 	case node.SwapUse == LimitedSwap:
-		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(LimitedSwap), has+"; containers of burstable pods get the share of their memory request"
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(LimitedSwap),
+			has+"; containers of burstable pods get the share of their memory request"
 	default:
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(NoSwap), has+"; containers get none of it"
 	}

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// TopologyPolicy says what the NUMA nodes of a container's resources have to do with each other; the kubelet's
-// --topology-manager-policy.
+// TopologyPolicy says what the NUMA nodes of a container's resources have to do with each other;
+// the kubelet's --topology-manager-policy.
 type TopologyPolicy string
 
 // Topology policies.
@@ -42,8 +42,8 @@ func ParseTopologyScope(s string) (TopologyScope, error) {
 	return "", fmt.Errorf("%q is neither container nor pod", s)
 }
 
-// LabelNUMA is the label of every container of a pod that says to which NUMA nodes each of them is aligned, in JSON. As
-// with devices it is the only record of it.
+// LabelNUMA is the label of every container of a pod that says to which NUMA nodes each of them is
+// aligned, in JSON. As with devices it is the only record of it.
 const LabelNUMA = "flotilla.dev/numa"
 
 const (
@@ -58,7 +58,8 @@ func ParseTopologyPolicy(s string, nodes int) (TopologyPolicy, error) {
 		return "", fmt.Errorf("%q is none of none, best-effort, restricted and single-numa-node", s)
 	}
 	if p != AnyTopology && nodes > maxNUMA {
-		return "", fmt.Errorf("%s is not supported on a device with more than %d NUMA nodes, and this one has %d: use none", p, maxNUMA, nodes)
+		return "", fmt.Errorf("%s is not supported on a device with more than %d NUMA nodes, and this one has %d: use none",
+			p, maxNUMA, nodes)
 	}
 	return p, nil
 }
@@ -68,7 +69,8 @@ type nodeSet uint16
 
 func (s nodeSet) count() int { return bits.OnesCount16(uint16(s)) }
 
-// narrower tells whether one of two sets is the better one, all else being equal: of fewer nodes, or of lower ones.
+// narrower tells whether one of two sets is the better one, all else being equal: of fewer nodes,
+// or of lower ones.
 func (s nodeSet) narrower(t nodeSet) bool {
 	if s.count() == t.count() {
 		return s < t
@@ -76,14 +78,15 @@ func (s nodeSet) narrower(t nodeSet) bool {
 	return s.count() < t.count()
 }
 
-// A hint is a set of nodes that a resource could come from; preferred, if none of fewer nodes ever could give it. The
-// empty set is no wish.
+// A hint is a set of nodes that a resource could come from; preferred, if none of fewer nodes ever
+// could give it. The empty set is no wish.
 type hint struct {
 	nodes     nodeSet
 	preferred bool
 }
 
-// hints are the sets of nodes that so much of a resource could come from: of total on each node, free is not taken.
+// hints are the sets of nodes that so much of a resource could come from: of total on each node,
+// free is not taken.
 func hints(total, free []int64, amount int64) []hint {
 	out, least := []hint{}, len(total)
 	for s := nodeSet(1); s < 1<<len(total); s++ {
@@ -106,8 +109,9 @@ func hints(total, free []int64, amount int64) []hint {
 	return out
 }
 
-// merge finds the nodes for a container from the hints of each of its resources (nil: no wish; empty: it cannot be had),
-// and says whether the policy lets it run. It is the kubelet's HintMerger, with its order among hints.
+// merge finds the nodes for a container from the hints of each of its resources (nil: no wish;
+// empty: it cannot be had), and says whether the policy lets it run. It is the kubelet's
+// HintMerger, with its order among hints.
 func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, admit bool) {
 	all := nodeSet(1<<nodes - 1)
 	lists := make([][]hint, len(resources))
@@ -161,8 +165,8 @@ func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, adm
 	return best, best.preferred || policy == BestEffort
 }
 
-// better tells whether a merged hint is better than the best so far. Of those that are not preferred, the best has as
-// many nodes as the resource needs that needs the most.
+// better tells whether a merged hint is better than the best so far. Of those that are not
+// preferred, the best has as many nodes as the resource needs that needs the most.
 func better(h, best hint, most int) bool {
 	if h.preferred != best.preferred {
 		return h.preferred
@@ -177,8 +181,8 @@ func better(h, best hint, most int) bool {
 	return n <= most && n > b
 }
 
-// align finds the NUMA nodes of a new pod's containers: nil where the policy does not let it run here; wait where it
-// would, once those that are leaving have gone.
+// align finds the NUMA nodes of a new pod's containers: nil where the policy does not let it run
+// here; wait where it would, once those that are leaving have gone.
 func (p *pass) align(pod *corev1.Pod, holders, leaving []*corev1.Pod) (numa map[string][]int, wait bool) {
 	node := p.o.Node
 	if node.Topology == AnyTopology || node.Topology == "" || len(node.NUMA) < 2 || len(node.NUMA) > maxNUMA {
@@ -191,8 +195,8 @@ func (p *pass) align(pod *corev1.Pod, holders, leaving []*corev1.Pod) (numa map[
 	return numa, numa == nil
 }
 
-// place finds the NUMA nodes of a pod's containers, one after the other, beside what others hold; nil: the policy
-// forbids.
+// place finds the NUMA nodes of a pod's containers, one after the other, beside what others hold;
+// nil: the policy forbids.
 func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 	node := p.o.Node
 	taken := p.taken(others)
@@ -215,7 +219,8 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 				numa[w.Spec.Name] = append(numa[w.Spec.Name], node.NUMA[i].ID)
 			}
 		}
-		if w.Kind == podspec.KindApp || podspec.IsSidecar(w) { // what an init container has is free again before the others start
+		// what an init container has is free again before the others start
+		if w.Kind == podspec.KindApp || podspec.IsSidecar(w) {
 			taken.take(pod, w, numa[w.Spec.Name], nil, node)
 		}
 	}
@@ -244,8 +249,8 @@ func (p *pass) hintsFor(cpus int64, devices map[corev1.ResourceName]int64, taken
 	return lists
 }
 
-// needOf is what a pod holds at most at one moment: its containers and sidecars, or an init container
-// beside the sidecars before it.
+// needOf is what a pod holds at most at one moment: its containers and sidecars, or an init
+// container beside the sidecars before it.
 func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64) {
 	devices = map[corev1.ResourceName]int64{}
 	var running int64
@@ -293,8 +298,8 @@ func (t *taken) hold(d hardware.Device) {
 	t.devices[i].holders++
 }
 
-// of is how much of a resource there is on each NUMA node, and how much of that is free; near tells whether any of it is
-// on one.
+// of is how much of a resource there is on each NUMA node, and how much of that is free; near tells
+// whether any of it is on one.
 func (t *taken) of(offer hardware.Resource, nodes []hardware.NUMANode) (total, free []int64, near bool) {
 	total, free = make([]int64, len(nodes)), make([]int64, len(nodes))
 	for _, d := range offer.Devices {
@@ -331,7 +336,8 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 	return t
 }
 
-// take takes what a container has: these devices or, where it has none yet, those that it will be given.
+// take takes what a container has: these devices or, where it has none yet, those that it will be
+// given.
 func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []hardware.Device, node Facts) {
 	left := wholeCPUs(pod, w.Spec)
 	for i, n := range node.NUMA {

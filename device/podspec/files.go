@@ -31,9 +31,11 @@ func (s Sources) Files(v *corev1.Volume) (map[string]File, error) {
 	var err error
 	switch {
 	case v.ConfigMap != nil:
-		err = s.addConfigMap(out, v.ConfigMap.Name, v.ConfigMap.Items, IsTrue(v.ConfigMap.Optional), modeOr(v.ConfigMap.DefaultMode, defaultFileMode))
+		err = s.addConfigMap(out, v.ConfigMap.Name, v.ConfigMap.Items, IsTrue(v.ConfigMap.Optional),
+			modeOr(v.ConfigMap.DefaultMode, defaultFileMode))
 	case v.Secret != nil:
-		err = s.addSecret(out, v.Secret.SecretName, v.Secret.Items, IsTrue(v.Secret.Optional), modeOr(v.Secret.DefaultMode, defaultFileMode))
+		err = s.addSecret(out, v.Secret.SecretName, v.Secret.Items, IsTrue(v.Secret.Optional),
+			modeOr(v.Secret.DefaultMode, defaultFileMode))
 	case v.DownwardAPI != nil:
 		err = s.addDownward(out, v.DownwardAPI.Items, modeOr(v.DownwardAPI.DefaultMode, defaultFileMode))
 	case v.Projected != nil:
@@ -65,7 +67,8 @@ func (s Sources) Files(v *corev1.Volume) (map[string]File, error) {
 	return out, nil
 }
 
-func (s Sources) addConfigMap(out map[string]File, name string, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
+func (s Sources) addConfigMap(out map[string]File, name string, items []corev1.KeyToPath, optional bool,
+	mode fs.FileMode) error {
 	m, err := s.configMap(name)
 	if err != nil {
 		return err
@@ -76,7 +79,8 @@ func (s Sources) addConfigMap(out map[string]File, name string, items []corev1.K
 	return addItems(out, "configmap "+name, configData(m), items, optional, mode)
 }
 
-func (s Sources) addSecret(out map[string]File, name string, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
+func (s Sources) addSecret(out map[string]File, name string, items []corev1.KeyToPath, optional bool,
+	mode fs.FileMode) error {
 	m, err := s.Secret(name)
 	if err != nil {
 		return err
@@ -87,7 +91,8 @@ func (s Sources) addSecret(out map[string]File, name string, items []corev1.KeyT
 	return addItems(out, "secret "+name, SecretData(m), items, optional, mode)
 }
 
-func addItems(out map[string]File, what string, data map[string][]byte, items []corev1.KeyToPath, optional bool, mode fs.FileMode) error {
+func addItems(out map[string]File, what string, data map[string][]byte, items []corev1.KeyToPath, optional bool,
+	mode fs.FileMode) error {
 	if len(items) == 0 {
 		for k, v := range data {
 			if err := addFile(out, k, v, mode); err != nil {
@@ -138,7 +143,8 @@ func (s Sources) addDownward(out map[string]File, items []corev1.DownwardAPIVolu
 // addFile refuses paths that would lead out of the volume or into its own workings.
 func addFile(out map[string]File, path string, data []byte, mode fs.FileMode) error {
 	if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") || slices.Contains(strings.Split(path, "/"), "..") {
-		return fmt.Errorf("file path %q must be relative, must not begin with two dots and must not lead out of the volume", path)
+		return fmt.Errorf("file path %q must be relative, must not begin with two dots and must not lead out of the volume",
+			path)
 	}
 	out[filepath.Clean(path)] = File{data, mode}
 	return nil

@@ -49,7 +49,8 @@ func (s Sources) secretValues(c *corev1.Container) (all []secretValue) {
 		of = fmt.Sprintf("%s, key %s", of, key)
 		text := string(value)
 		quoted := strconv.Quote(text)
-		for _, t := range append([]string{text, strings.TrimSpace(text), quoted[1 : len(quoted)-1]}, strings.FieldsFunc(text, func(r rune) bool { return r == '/' || r == '\n' })...) {
+		for _, t := range append([]string{text, strings.TrimSpace(text), quoted[1 : len(quoted)-1]},
+			strings.FieldsFunc(text, func(r rune) bool { return r == '/' || r == '\n' })...) {
 			if len(t) >= leastHidden {
 				all = append(all, secretValue{t, of})
 			}

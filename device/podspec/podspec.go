@@ -1,7 +1,7 @@
-// Package podspec says what the spec of a pod means for the device that runs it: its containers in their order, its
-// class, grace, network and hooks, what is wrong with it, and the environment and files that its ConfigMaps, Secrets and
-// fields make. It is pure: it knows nothing of what runs, and never touches a disk, an engine or a clock. Packages agent,
-// volume, image and probe call it.
+// Package podspec says what the spec of a pod means for the device that runs it: its containers in
+// their order, its class, grace, network and hooks, what is wrong with it, and the environment and
+// files that its ConfigMaps, Secrets and fields make. It is pure: it knows nothing of what runs,
+// and never touches a disk, an engine or a clock. Packages agent, volume, image and probe call it.
 package podspec
 
 import (
@@ -48,7 +48,8 @@ func Containers(pod *corev1.Pod) []Container {
 func Ephemerals(pod *corev1.Pod) []Container {
 	out := make([]Container, 0, len(pod.Spec.EphemeralContainers))
 	for i := range pod.Spec.EphemeralContainers {
-		out = append(out, Container{(*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon), KindEphemeral})
+		out = append(out, Container{(*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon),
+			KindEphemeral})
 	}
 	return out
 }
@@ -68,7 +69,8 @@ func Find(pod *corev1.Pod, name string) *corev1.Container {
 
 // IsSidecar tells whether an init container runs on beside the others (KEP-753).
 func IsSidecar(w Container) bool {
-	return w.Kind == KindInit && w.Spec.RestartPolicy != nil && *w.Spec.RestartPolicy == corev1.ContainerRestartPolicyAlways
+	return w.Kind == KindInit && w.Spec.RestartPolicy != nil &&
+		*w.Spec.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // NeedsSandbox tells whether a pod needs a network of its own that outlives its containers: where
@@ -120,7 +122,8 @@ func Grace(pod *corev1.Pod) time.Duration {
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
 		seconds = *pod.DeletionGracePeriodSeconds
 	}
-	return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second // more is no grace any more, but less than none
+	// more is no grace any more, but less than none
+	return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
 }
 
 // Priority is the priority of a pod; 0 where it says none.

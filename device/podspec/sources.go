@@ -34,7 +34,10 @@ type Sources struct {
 // configMap finds a config map of the pod's namespace, nil where there is none. One that
 // could not be read is an error for those who use it, also where they could do without.
 func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
-	i := slices.IndexFunc(s.ConfigMaps, func(c corev1.ConfigMap) bool { return c.Name == name && c.Namespace == s.Pod.Namespace })
+	i := slices.IndexFunc(s.ConfigMaps, func(c corev1.ConfigMap) bool {
+		return c.Name == name &&
+			c.Namespace == s.Pod.Namespace
+	})
 	if i < 0 {
 		return nil, nil
 	}
@@ -47,7 +50,10 @@ func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
 
 // Secret is configMap for secrets. Why one could not be read may quote it, and is not told.
 func (s Sources) Secret(name string) (*corev1.Secret, error) {
-	i := slices.IndexFunc(s.Secrets, func(c corev1.Secret) bool { return c.Name == name && c.Namespace == s.Pod.Namespace })
+	i := slices.IndexFunc(s.Secrets, func(c corev1.Secret) bool {
+		return c.Name == name &&
+			c.Namespace == s.Pod.Namespace
+	})
 	if i < 0 {
 		return nil, nil
 	}
@@ -73,7 +79,8 @@ func SecretData(c *corev1.Secret) map[string][]byte {
 	return out
 }
 
-// configData is what a config map has for files. As with the kubelet variables have its data alone, which is text.
+// configData is what a config map has for files. As with the kubelet variables have its data alone,
+// which is text.
 func configData(c *corev1.ConfigMap) map[string][]byte {
 	out := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
 	for k, v := range c.BinaryData {
@@ -193,7 +200,8 @@ func (s Sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (stri
 		}
 		v, has := m.Data[r.Key]
 		if !has {
-			return "", false, missing(IsTrue(r.Optional), "couldn't find key %v in ConfigMap %v/%v", r.Key, s.Pod.Namespace, r.Name)
+			return "", false, missing(IsTrue(r.Optional), "couldn't find key %v in ConfigMap %v/%v", r.Key, s.Pod.Namespace,
+				r.Name)
 		}
 		return v, true, nil
 	case from.SecretKeyRef != nil:
@@ -254,7 +262,8 @@ func (s Sources) field(path string) (string, error) {
 		}
 		return s.field("status.hostIP")
 	}
-	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.Pod.Labels, "metadata.annotations['": s.Pod.Annotations} {
+	for prefix, m := range map[string]map[string]string{"metadata.labels['": s.Pod.Labels,
+		"metadata.annotations['": s.Pod.Annotations} {
 		if key, ok := strings.CutPrefix(path, prefix); ok {
 			if key, ok = strings.CutSuffix(key, "']"); ok {
 				return m[key], nil
@@ -264,8 +273,9 @@ func (s Sources) field(path string) (string, error) {
 	return "", fmt.Errorf("field path %q is not one that devices know", path)
 }
 
-// come is the device's addresses, once there are any. As with the kubelet a container that is told of them waits for that;
-// but only as long as the network may be coming up: without network a device runs what it ran.
+// come is the device's addresses, once there are any. As with the kubelet a container that is told
+// of them waits for that; but only as long as the network may be coming up: without network a
+// device runs what it ran.
 func (s Sources) come(ips string) (string, error) {
 	if ips == "" && s.Booting {
 		return "", errors.New("host IP unknown: the device has no address yet")
@@ -321,98 +331,8 @@ func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) 
 	return strconv.FormatInt(ceilDiv(q.Value(), divisor.Value()), 10), nil
 }
 
-func ceilDiv(a, b int64) int64 {
-	if b <= 0 {
-		return a
-	}
-	return (a + b - 1) / b
-}
-
-// What Linux gives a program: of one argument or variable, and of all. Without an end, four
-// variables that each name the one before it a thousand times are terabytes.
-const (
-	maxText  = 128 << 10
-	maxTexts = 2 << 20
-)
-
-var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB together: no program can be given more, use a file")
-
-// ExpandSubPath expands a subPathExpr. As with the kubelet each variable in it must have a value: without it the path would
-// lead to the whole volume, or to where those of all pods lead that lack it.
-func ExpandSubPath(s string, values map[string]string) (string, error) {
-	missing := ""
-	out := replace(s, func(name string) string {
-		if values[name] == "" {
-			missing = name
-		}
-		return values[name]
-	})
-	if missing != "" {
-		return "", fmt.Errorf("missing value for %s: the container has no such environment variable, or it is empty", missing)
-	}
-	return out, nil
-}
-
-// expand replaces $(NAME) by the value of a variable that is known, and leaves unknown ones as they are.
-func expand(s string, values map[string]string) string {
-	return replace(s, func(name string) string {
-		if v, ok := values[name]; ok {
-			return v
-		}
-		return "$(" + name + ")"
-	})
-}
-
-// replace replaces each $(NAME), and takes $$ for $. What is longer than maxText has no end.
-func replace(s string, value func(name string) string) string {
-	if !strings.Contains(s, "$") {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s) && b.Len() <= maxText; i++ {
-		if s[i] != '$' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		switch s[i+1] {
-		case '$':
-			b.WriteByte('$')
-			i++
-		case '(':
-			end := strings.IndexByte(s[i+2:], ')')
-			if end < 0 {
-				b.WriteString("$(")
-				i++
-				continue
-			}
-			b.WriteString(value(s[i+2 : i+2+end]))
-			i += 2 + end
-		default:
-			b.WriteByte('$')
-			b.WriteByte(s[i+1])
-			i++
-		}
-	}
-	return b.String()
-}
-
-// ExpandAll replaces $(NAME) in the words of a command.
-func ExpandAll(in []string, values map[string]string) ([]string, error) {
-	if in == nil {
-		return nil, nil
-	}
-	out, room := make([]string, len(in)), maxTexts
-	for i, s := range in {
-		out[i] = expand(s, values)
-		if room -= len(out[i]); room < 0 || len(out[i]) > maxText {
-			return nil, errTooLong
-		}
-	}
-	return out, nil
-}
-
-// deviceEnv names the devices of a container in its environment: FLOTILLA_I2C_1=/dev/i2c-1, several with commas between
-// them; what has no node by the name of its network interface.
+// deviceEnv names the devices of a container in its environment: FLOTILLA_I2C_1=/dev/i2c-1, several
+// with commas between them; what has no node by the name of its network interface.
 func deviceEnv(devices []hardware.Device) (names []string, values map[string]string) {
 	values = map[string]string{}
 	for _, d := range devices {

@@ -93,7 +93,8 @@ func Malformed(pod *corev1.Pod) string {
 	}
 	if c := pod.Spec.DNSConfig; c != nil {
 		for _, o := range c.Options {
-			if option := o.Name + ptr(o.Value); o.Name == "" || strings.ContainsFunc(option, unicode.IsSpace) || bound.Hidden(option) {
+			if option := o.Name + ptr(o.Value); o.Name == "" || strings.ContainsFunc(option, unicode.IsSpace) ||
+				bound.Hidden(option) {
 				return fmt.Sprintf("spec.dnsConfig.options: %q is no option of resolv.conf", option)
 			}
 		}
@@ -218,7 +219,8 @@ func IsUID(uid types.UID) bool {
 func Unsupported(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		s := v.VolumeSource
-		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil && s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
+		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil &&
+			s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
 			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
 		}
 		if s.Projected != nil {
@@ -243,16 +245,19 @@ func Unsupported(pod *corev1.Pod) string {
 			switch h := Hook(w.Spec, kind); {
 			case h == nil:
 			case w.Kind == KindInit && !IsSidecar(w):
-				return fmt.Sprintf("container %s: an init container without restartPolicy: Always has no %s hook", w.Spec.Name, kind)
+				return fmt.Sprintf("container %s: an init container without restartPolicy: Always has no %s hook", w.Spec.Name,
+					kind)
 			case h.Exec == nil && h.HTTPGet == nil && h.Sleep == nil:
-				return fmt.Sprintf("container %s: the %s hook is of a type that devices do not have: use exec, httpGet or sleep", w.Spec.Name, kind)
+				return fmt.Sprintf("container %s: the %s hook is of a type that devices do not have: use exec, httpGet or sleep",
+					w.Spec.Name, kind)
 			}
 		}
 		if l := w.Spec.Lifecycle; l != nil && l.StopSignal != nil {
 			return fmt.Sprintf("container %s: lifecycle.stopSignal is not supported on devices: write STOPSIGNAL into the image", w.Spec.Name)
 		}
 		for k := Startup; k < ProbeKinds; k++ {
-			if pr := ProbeOf(w.Spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil && pr.GRPC == nil {
+			if pr := ProbeOf(w.Spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil &&
+				pr.GRPC == nil {
 				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc", w.Spec.Name, k.Lower())
 			}
 		}

@@ -51,8 +51,9 @@ func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) 
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")
 	req.Header.Set("User-Agent", "kube-probe/flotilla")
-	transport := &http.Transport{DialContext: dial, DisableCompression: true, Protocols: new(http.Protocols), MaxResponseHeaderBytes: maxHeader,
-		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: maxHeader, MaxReceiveBufferPerStream: maxHeader}}
+	transport := &http.Transport{DialContext: dial, DisableCompression: true, Protocols: new(http.Protocols),
+		MaxResponseHeaderBytes: maxHeader,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerConnection: maxHeader, MaxReceiveBufferPerStream: maxHeader}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
@@ -80,7 +81,8 @@ func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) 
 	}
 	status, err := healthStatus(answer)
 	if err == nil && status != serving {
-		err = fmt.Errorf("service unhealthy (responded with %s)", [...]string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}[min(status, 3)])
+		err = fmt.Errorf("service unhealthy (responded with %s)",
+			[...]string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}[min(status, 3)])
 	}
 	return err
 }

@@ -1,5 +1,6 @@
-// Package probe asks a container how it is, as the kubelet's prober does: by a command, HTTP, TCP or gRPC. It counts nothing
-// and restarts nothing: package agent, which calls it, decides when to ask and what an answer means.
+// Package probe asks a container how it is, as the kubelet's prober does: by a command, HTTP, TCP
+// or gRPC. It counts nothing and restarts nothing: package agent, which calls it, decides when to
+// ask and what an answer means.
 package probe
 
 import (
@@ -29,8 +30,8 @@ import (
 // of each, and all containers answer at once.
 const maxHeader = 64 << 10
 
-// maxAnswer is how much of an answer a probe reads, as the kubelet's: bytes. One that breaks off before
-// its end says nothing of the container.
+// maxAnswer is how much of an answer a probe reads, as the kubelet's: bytes. One that breaks off
+// before its end says nothing of the container.
 const maxAnswer = 10 << 10
 
 // An Error is why a probe could not be made. As with the kubelet it says nothing of the
@@ -75,7 +76,8 @@ func (a *Prober) Probe(ctx context.Context, e engine.Engine, s Target, p *corev1
 		err = a.probeTCP(ctx, s, p.TCPSocket)
 	}
 	var unmade *Error
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, engine.ErrUnavailable) && !errors.As(err, &unmade) {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, engine.ErrUnavailable) &&
+		!errors.As(err, &unmade) {
 		return fmt.Errorf("no answer within %s", timeout)
 	}
 	return err
@@ -84,7 +86,8 @@ func (a *Prober) Probe(ctx context.Context, e engine.Engine, s Target, p *corev1
 func probeExec(ctx context.Context, e engine.Engine, id string, command []string) error {
 	out := &Limited{Max: 1 << 10}
 	var began atomic.Bool
-	code, err := e.Exec(ctx, id, command, engine.Streams{Stdout: out, Stderr: out, Began: func(string) { began.Store(true) }})
+	code, err := e.Exec(ctx, id, command, engine.Streams{Stdout: out, Stderr: out,
+		Began: func(string) { began.Store(true) }})
 	switch {
 	case err == nil:
 	case ctx.Err() == nil: // a command that does not exist has an exit code
@@ -111,14 +114,16 @@ func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetActio
 		return &Error{fmt.Errorf("the answer has no end: %w", err)}
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode, bytes.TrimSpace(body[:min(len(body), 256)]))
+		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode,
+			bytes.TrimSpace(body[:min(len(body), 256)]))
 	}
 	return nil
 }
 
-// asked is where a step asks and how it gets there: a host that is named, or the pod. One on the device's network is asked
-// at the loopback while the device has not got its address, be it that the cable is out: that is no reason for a container
-// to be restarted. What listens at that address alone cannot be asked then.
+// asked is where a step asks and how it gets there: a host that is named, or the pod. One on the
+// device's network is asked at the loopback while the device has not got its address, be it that
+// the cable is out: that is no reason for a container to be restarted. What listens at that address
+// alone cannot be asked then.
 func (a *Prober) asked(s Target, host string) (string, dialer, error) {
 	own := host == "" && s.HostNetwork
 	switch host = cmp.Or(host, s.IP); {
@@ -163,7 +168,8 @@ func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, who
 	if path == "" || path[0] != '/' {
 		path = "/" + path
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port))+path, nil)
 	if err != nil {
 		return nil, &Error{err}
 	}

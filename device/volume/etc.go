@@ -17,13 +17,15 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Files of /etc that say what a pod is called, and whom it asks for names. They are the device's, with the kubelet's words:
+// Files of /etc that say what a pod is called, and whom it asks for names. They are the device's,
+// with the kubelet's words:
 //
 //   - hosts, of pods on the host's network, and of those whose address is known before a container of theirs starts. The
 //     others, of one container without aliases and domain, have the engine's, which has the same lines but for the comments.
 //   - resolv.conf, of pods whose dnsPolicy is None: engines write an address of their own there, and the device's options.
 //
-// A container may write them, so they lie on a small tmpfs of the pod's own, beside its volumes in memory.
+// A container may write them, so they lie on a small tmpfs of the pod's own, beside its volumes in
+// memory.
 
 const (
 	etcDir        = ".etc"          // no name of a volume
@@ -48,7 +50,8 @@ func etcFiles(pod *corev1.Pod, c *corev1.Container, podIP, device string) (files
 		files = append(files, etcFile{"resolv.conf", resolvConf(spec.DNSConfig)})
 	}
 	return slices.DeleteFunc(files, func(f etcFile) bool {
-		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == "/etc/"+f.name })
+		return slices.ContainsFunc(c.VolumeMounts,
+			func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == "/etc/"+f.name })
 	})
 }
 
@@ -79,8 +82,8 @@ func aliases(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// Etc makes a container's files of /etc and says where they are. podIP is the address of a network that the pod's
-// containers share; empty: it is not known before this container starts.
+// Etc makes a container's files of /etc and says where they are. podIP is the address of a network
+// that the pod's containers share; empty: it is not known before this container starts.
 func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts []engine.Mount, err error) {
 	if d.Root == "" || !podspec.IsUID(pod.UID) {
 		return nil, nil // this device keeps nothing
@@ -105,7 +108,8 @@ func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts [
 			return nil, err
 		}
 	}
-	// Containers that run have these files too: what is right is not written again, and the files stay the same ones.
+	// Containers that run have these files too: what is right is not written again, and the files stay
+	// the same ones.
 	var wrong []etcFile
 	for _, f := range files {
 		at := filepath.Join(dir, f.name)

@@ -27,8 +27,8 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Neither Docker 20.10 nor Podman's Docker API mounts images. So what an image volume shows is a copy of the image's
-// files, made once and mounted read-only by whoever uses that image:
+// Neither Docker 20.10 nor Podman's Docker API mounts images. So what an image volume shows is a
+// copy of the image's files, made once and mounted read-only by whoever uses that image:
 //
 //	images/<digest>       a copy; a name that it gets when it is whole, and on the disk
 //	images/.new-<digest>  one that is being made, or was when the agent was killed
@@ -45,7 +45,8 @@ const (
 	imageStep = 16 << 20 // bytes, between two looks at how much room there is
 )
 
-// LabelImageOf is on the containers that the agent makes to read an image, and says of which state directory it is.
+// LabelImageOf is on the containers that the agent makes to read an image, and says of which state
+// directory it is.
 const LabelImageOf = "flotilla.dev/image-of"
 
 var errNoRoom = errors.New("there is no room for it on the disk of the agent's directory, or pods would be evicted for that")
@@ -80,7 +81,8 @@ type ImageCopy struct {
 	Hard      hardware.Thresholds
 }
 
-// CopyImage sees to it that there is a copy of an image's files for a container of a pod, and returns its name.
+// CopyImage sees to it that there is a copy of an image's files for a container of a pod, and
+// returns its name.
 func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (string, error) {
 	copying := d.images.copying()
 	select { // one after the other: the second pod with an image has but to wait for the first one's copy
@@ -137,7 +139,8 @@ func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root
 		return err
 	}
 	u := &unpacking{root: in, owned: os.Geteuid() == 0, closed: map[string]os.FileMode{}}
-	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", c.State, name[:12]), Labels: map[string]string{LabelImageOf: c.State}}
+	spec := engine.Spec{Name: fmt.Sprintf("flotilla-image-%s-%s", c.State, name[:12]),
+		Labels: map[string]string{LabelImageOf: c.State}}
 	err = e.ImageTree(ctx, c.Image, spec, func(size int64) (func(*tar.Header, io.Reader) error, error) {
 		room, err := roomFor(in, c.Hard)
 		if err != nil {
@@ -182,7 +185,8 @@ func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
 		return 0, &os.PathError{Op: "statfs", Path: in.Name(), Err: err}
 	}
 	block := int64(st.Bsize)
-	least := max(hard.Least(fleet.SignalNodeFsAvailable, int64(st.Blocks)*block), hard.Least(fleet.SignalOutOfDiskAvailable, int64(st.Blocks)*block))
+	least := max(hard.Least(fleet.SignalNodeFsAvailable, int64(st.Blocks)*block),
+		hard.Least(fleet.SignalOutOfDiskAvailable, int64(st.Blocks)*block))
 	return int64(st.Bavail)*block - least, nil
 }
 
@@ -207,8 +211,8 @@ func (d *Disk) useImage(pod types.UID, container, name string) error {
 	return os.WriteFile(filepath.Join(dir, usesImage+name+"."+container), nil, 0o600)
 }
 
-// UsesOnly notes that a container, which is about to start, uses these copies and no more: with a tag that moves, each of
-// its starts may have had another. It tells whether it used any.
+// UsesOnly notes that a container, which is about to start, uses these copies and no more: with a
+// tag that moves, each of its starts may have had another. It tells whether it used any.
 func (d *Disk) UsesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
 	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
@@ -217,7 +221,8 @@ func (d *Disk) UsesOnly(pod types.UID, container string, copies map[string]strin
 	for _, file := range entries(dir) {
 		mark, ours := strings.CutPrefix(file, usesImage)
 		name, by, _ := strings.Cut(mark, ".")
-		if ours && by == container && !slices.Contains(slices.Collect(maps.Values(copies)), name) && os.Remove(filepath.Join(dir, file)) == nil {
+		if ours && by == container && !slices.Contains(slices.Collect(maps.Values(copies)), name) &&
+			os.Remove(filepath.Join(dir, file)) == nil {
 			let = true
 		}
 	}
@@ -235,7 +240,8 @@ func (d *Disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace
 	return p, err
 }
 
-// dropImages removes the copies that no pod uses, and what is left of others. Nothing may be copied meanwhile.
+// dropImages removes the copies that no pod uses, and what is left of others. Nothing may be copied
+// meanwhile.
 func (d *Disk) dropImages() error {
 	dir := filepath.Join(d.Root, imagesDir)
 	names := entries(dir)
@@ -272,7 +278,8 @@ func (d *Disk) dropImages() error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// TidyImages removes the copies that no pod uses, unless one is being made: whoever makes it does so afterwards.
+// TidyImages removes the copies that no pod uses, unless one is being made: whoever makes it does
+// so afterwards.
 func (d *Disk) TidyImages() {
 	copying := d.images.copying()
 	select {
@@ -295,7 +302,8 @@ func (d *Disk) EndReaders(ctx context.Context, e engine.Engine, state string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := RemoveReaders(ctx, e, state); err != nil {
-		d.logger().Warn("remove what an agent before this one has left when it read an image; the next one will try again", "err", err)
+		d.logger().Warn("remove what an agent before this one has left when it read an image; the next one will try again",
+			"err", err)
 	}
 }
 

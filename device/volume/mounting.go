@@ -39,7 +39,8 @@ const conditionVolumeMounts corev1.NodeConditionType = "VolumeMounts"
 
 func (m *mounting) condition() corev1.NodeCondition {
 	if m.why == "" {
-		return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionTrue, Reason: "MountsAvailable", Message: "the agent mounts volumes"}
+		return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionTrue, Reason: "MountsAvailable",
+			Message: "the agent mounts volumes"}
 	}
 	return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionFalse, Reason: "MountsUnavailable",
 		Message: "secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + m.why}
@@ -61,7 +62,8 @@ func (m *mounting) prepare() error {
 	if err := m.clear(); err != nil {
 		return err
 	}
-	// What an older agent has left in a plain directory is mounted by containers that run: it stays until they have gone.
+	// What an older agent has left in a plain directory is mounted by containers that run: it stays
+	// until they have gone.
 	if !isMounted(m.dir) && len(entries(filepath.Join(m.dir, "pods"))) == 0 {
 		if m.refused(mountTmpfs(m.dir, "mode=0700,size=25%")) {
 			return nil
@@ -95,7 +97,8 @@ func (m *mounting) bind(f *os.File) (path string, release func() error, err erro
 		return "", nil, err
 	}
 	if _, above := below(real, filepath.Join(m.dir, bindsDir)); above {
-		return real, func() error { return nil }, nil // whoever may mount the agent's own directory needs no link to get anywhere
+		// whoever may mount the agent's own directory needs no link to get anywhere
+		return real, func() error { return nil }, nil
 	}
 	info, err := f.Stat()
 	if err != nil {

@@ -50,8 +50,9 @@ type notWritten struct{ error }
 // Unwrap gives the cause.
 func (e notWritten) Unwrap() error { return e.error }
 
-// mount prepares one volume for a container. As with the kubelet the files that the pod has had do where it cannot have
-// others now: a secret that was deleted does not end what runs with it. Why they are old, refresh tells.
+// mount prepares one volume for a container. As with the kubelet the files that the pod has had do
+// where it cannot have others now: a secret that was deleted does not end what runs with it. Why
+// they are old, refresh tells.
 func (d *Disk) mount(src podspec.Sources, v *corev1.Volume, owner policy.Document) (volumePlace, error) {
 	p, err := d.volume(src, v, owner)
 	if errors.As(err, &notWritten{}) {

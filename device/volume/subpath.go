@@ -83,7 +83,8 @@ func enter(dir *os.File, name string, make *making, last bool) (*os.File, error)
 	if errors.Is(err, fs.ErrNotExist) && make != nil {
 		if made = true; last && make.file {
 			var f int
-			if f, err = unix.Openat(int(dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600); err == nil {
+			if f, err = unix.Openat(int(dir.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC,
+				0o600); err == nil {
 				err = unix.Close(f)
 			}
 		} else {

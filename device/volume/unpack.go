@@ -20,9 +20,9 @@ const (
 	maxTarget  = 4096 // bytes of a symbolic link, as the kernel's
 )
 
-// An unpacking writes the files of an image into a directory, and nothing anywhere else: each name is walked inside of
-// the directory, and what would lead out of it is an error. There are no device nodes, pipes, sockets, file
-// capabilities and set-user-ID programs in what it writes.
+// An unpacking writes the files of an image into a directory, and nothing anywhere else: each name
+// is walked inside of the directory, and what would lead out of it is an error. There are no device
+// nodes, pipes, sockets, file capabilities and set-user-ID programs in what it writes.
 type unpacking struct {
 	root    *os.Root
 	left    int64 // bytes
@@ -133,7 +133,8 @@ func (u *unpacking) file(name string, h *tar.Header, data io.Reader) (err error)
 	return u.root.Chtimes(name, h.ModTime, h.ModTime)
 }
 
-// dir gives a directory its owner and mode, but not yet one under which nothing more could be written.
+// dir gives a directory its owner and mode, but not yet one under which nothing more could be
+// written.
 func (u *unpacking) dir(name string, h *tar.Header) error {
 	mode := h.FileInfo().Mode().Perm()
 	if mode&0o700 != 0o700 {

@@ -1,7 +1,8 @@
-// Package volume makes what the containers of pods mount: directories in memory and on the disk, the files of ConfigMaps,
-// Secrets and fields, host paths that the device's owner allows, persistent volumes, copies of images, and the files of
-// /etc. A path is walked once, from descriptor to descriptor, and what was found is what the engine mounts. It never
-// follows a link out of a volume, and removes nothing outside of its own directories. Package agent calls it.
+// Package volume makes what the containers of pods mount: directories in memory and on the disk,
+// the files of ConfigMaps, Secrets and fields, host paths that the device's owner allows,
+// persistent volumes, copies of images, and the files of
+// follows a link out of a volume, and removes nothing outside of its own directories. Package agent
+// calls it.
 package volume
 
 import (
@@ -36,8 +37,8 @@ type Disk struct {
 	images copies
 }
 
-// turns lets one at a time do something with what has a uid, and nobody wait for what is done with anything else: that
-// may be a million files.
+// turns lets one at a time do something with what has a uid, and nobody wait for what is done with
+// anything else: that may be a million files.
 type turns struct {
 	mu sync.Mutex
 	by map[types.UID]*queue
@@ -79,7 +80,8 @@ func (d *Disk) logger() *slog.Logger {
 	return d.Log
 }
 
-// PodsDir is where, in both directories of a Disk, the directories of pods are, each named by its uid.
+// PodsDir is where, in both directories of a Disk, the directories of pods are, each named by its
+// uid.
 const PodsDir = "pods"
 
 // Prepare makes the disk private and ready for mounts, where the agent may mount.
@@ -98,8 +100,8 @@ func (d *Disk) Prepare() error {
 // NotMounting is why the agent mounts nothing; empty: it does.
 func (d *Disk) NotMounting() string { return d.mounts.why }
 
-// Condition says whether all volumes can be mounted on the node, and what to do where they cannot. It
-// is no reason not to send pods there.
+// Condition says whether all volumes can be mounted on the node, and what to do where they cannot.
+// It is no reason not to send pods there.
 func (d *Disk) Condition() corev1.NodeCondition { return d.mounts.condition() }
 
 // Binds is the directory of what is mounted for the moment in which a container is started.
@@ -163,7 +165,8 @@ func RemoveVolumes(root, memory string) error {
 	if err := takeOff(memory); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(memory), os.RemoveAll(filepath.Join(root, PodsDir)), os.RemoveAll(filepath.Join(root, imagesDir)))
+	return errors.Join(os.RemoveAll(memory), os.RemoveAll(filepath.Join(root, PodsDir)),
+		os.RemoveAll(filepath.Join(root, imagesDir)))
 }
 
 // Pods lists the pods that have volumes on the disk.
@@ -302,7 +305,8 @@ func (d *Disk) Refresh(src podspec.Sources) error {
 	var errs []error
 	for i := range src.Pod.Spec.Volumes {
 		v := &src.Pod.Spec.Volumes[i]
-		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Image != nil || !podspec.IsUID(src.Pod.UID) {
+		if v.HostPath != nil || v.EmptyDir != nil || v.PersistentVolumeClaim != nil || v.Image != nil ||
+			!podspec.IsUID(src.Pod.UID) {
 			continue
 		}
 		if _, err := os.Stat(d.Dir(v, src.Pod.UID)); err != nil {

@@ -32,7 +32,7 @@ func TestBodiesOfTooManyElements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	revision, err := kruntime.Encode(protoCodec, &appsv1.ControllerRevision{
+	revision, err := kruntime.Encode(resource.ProtoCodec, &appsv1.ControllerRevision{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"}, ObjectMeta: metav1.ObjectMeta{Name: "b"},
 		Data: kruntime.RawExtension{Raw: []byte(`{"spec":{"template":{"spec":{"containers":` + empties + `}}}}`)}})
 	if err != nil {
