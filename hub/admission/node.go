@@ -56,7 +56,7 @@ func stillTainted(n *corev1.Node, old state.Object) {
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
 		if at := slices.IndexFunc(was.Spec.Taints, func(had corev1.Taint) bool {
-			return had.MatchTaint(t) && had.Value == t.Value
+			return state.SameTaint(had, *t)
 		}); at >= 0 && t.TimeAdded == nil {
 			t.TimeAdded = was.Spec.Taints[at].TimeAdded
 		}

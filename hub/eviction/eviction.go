@@ -174,7 +174,7 @@ func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted
 func sameNoExecute(old, next *corev1.Node) bool {
 	x, y := noExecute(old.Spec.Taints), noExecute(next.Spec.Taints)
 	return slices.EqualFunc(x, y, func(x, y corev1.Taint) bool {
-		return x.MatchTaint(&y) && x.Value == y.Value && x.TimeAdded.Equal(y.TimeAdded)
+		return state.SameTaint(x, y) && x.TimeAdded.Equal(y.TimeAdded)
 	})
 }
 

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,14 +140,7 @@ func noExecute(ready corev1.ConditionStatus, at metav1.Time) corev1.Taint {
 }
 
 func sameTaints(a, b []corev1.Taint) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Key != b[i].Key || a[i].Effect != b[i].Effect || a[i].Value != b[i].Value ||
-			!a[i].TimeAdded.Equal(b[i].TimeAdded) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(x, y corev1.Taint) bool {
+		return state.SameTaint(x, y) && x.TimeAdded.Equal(y.TimeAdded)
+	})
 }

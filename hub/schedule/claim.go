@@ -89,13 +89,7 @@ func sameClaim(a, b *corev1.PersistentVolumeClaim) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	class := func(c *corev1.PersistentVolumeClaim) string {
-		if c.Spec.StorageClassName == nil {
-			return ""
-		}
-		return *c.Spec.StorageClassName
-	}
 	return a.UID == b.UID && a.Spec.VolumeName == b.Spec.VolumeName && a.Status.Phase == b.Status.Phase &&
-		class(a) == class(b) &&
+		state.ClassOf(a) == state.ClassOf(b) &&
 		(a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil)
 }

@@ -193,9 +193,7 @@ func sameOffer(a, b *corev1.Node) bool {
 		return a == b
 	}
 	return a.Spec.Unschedulable == b.Spec.Unschedulable && maps.Equal(a.Labels, b.Labels) &&
-		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool {
-			return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
-		}) &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, state.SameTaint) &&
 		maps.EqualFunc(a.Status.Allocatable, b.Status.Allocatable, func(x, y quantity) bool { return x.Cmp(y) == 0 })
 }
 

@@ -115,24 +115,14 @@ type Scale struct {
 // ScaleOf returns the scale of an object, which may be nil; it is zero where budgets do not know
 // how many pods it wants.
 func ScaleOf(o Object) Scale {
-	wanted := func(n *int32) int32 {
-		if n == nil {
-			return 1
-		}
-		return *n
-	}
 	switch o := o.(type) {
 	case *appsv1.ReplicaSet:
 		if up := metav1.GetControllerOfNoCopy(o); up != nil {
 			return Scale{UID: o.UID, Of: up.UID}
 		}
-		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
-	case *appsv1.Deployment:
-		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
-	case *appsv1.StatefulSet:
-		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
-	case *corev1.ReplicationController:
-		return Scale{UID: o.UID, Pods: wanted(o.Spec.Replicas)}
+		return Scale{UID: o.UID, Pods: Replicas(o)}
+	case *appsv1.Deployment, *appsv1.StatefulSet, *corev1.ReplicationController:
+		return Scale{UID: o.GetUID(), Pods: Replicas(o)}
 	case *appsv1.DaemonSet:
 		return Scale{UID: o.UID, Pods: o.Status.DesiredNumberScheduled}
 	}

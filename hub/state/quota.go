@@ -273,16 +273,15 @@ func SameCharge(old, next Object) bool {
 		claim, ok := old.(*corev1.PersistentVolumeClaim)
 		now, also := next.(*corev1.PersistentVolumeClaim)
 		return old != nil && next != nil && (!ok || !also ||
-			fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && sameClass(claim, now))
+			fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && ClassOf(claim) == ClassOf(now))
 	}
 	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) &&
 		sameDeadline(was, is) &&
 		equalGrace(was.ObjectMeta, is.ObjectMeta)
 }
 
-func sameClass(a, b *corev1.PersistentVolumeClaim) bool {
-	return ptr.Deref(a.Spec.StorageClassName, "") == ptr.Deref(b.Spec.StorageClassName, "")
-}
+// ClassOf is the storage class that a claim asks for, "" for none.
+func ClassOf(c *corev1.PersistentVolumeClaim) string { return ptr.Deref(c.Spec.StorageClassName, "") }
 
 func sameDeadline(a, b *corev1.Pod) bool {
 	return (a.Spec.ActiveDeadlineSeconds == nil) == (b.Spec.ActiveDeadlineSeconds == nil)

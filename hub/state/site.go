@@ -116,3 +116,6 @@ func FailedAt(n *corev1.Node) time.Time {
 	}
 	return n.CreationTimestamp.Time
 }
+
+// SameTaint tells whether two taints mean the same to pods, whenever they were added.
+func SameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }

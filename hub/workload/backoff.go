@@ -21,13 +21,15 @@ const backoffReset = 10 * time.Minute
 // holdFor is how long a workload waits after so many strikes: the first loss is made good
 // at once; then 1 s, doubling to 5 min.
 func holdFor(strikes int) time.Duration {
-	switch {
-	case strikes < 2:
+	if strikes < 2 {
 		return 0
-	case strikes > 10:
-		return maxBackoff
 	}
-	return min(time.Second<<(strikes-2), maxBackoff)
+	return doubled(time.Second, strikes-2, maxBackoff)
+}
+
+// doubled is a duration doubled so many times, at most the longest.
+func doubled(d time.Duration, times int, longest time.Duration) time.Duration {
+	return min(d<<min(times, 16), longest)
 }
 
 // heldUntil returns until when what a loss owes is not replaced.

@@ -110,10 +110,7 @@ func (r *run) indexKey(index string) state.Key {
 
 // jobHold is how long the next pod waits after so many failures: 10 s, doubling to 10 min.
 func jobHold(strikes int) time.Duration {
-	if strikes > 6 {
-		return 10 * time.Minute
-	}
-	return 10 * time.Second << (max(strikes, 1) - 1)
+	return doubled(10*time.Second, max(strikes, 1)-1, 10*time.Minute)
 }
 
 // heldBack returns until when nothing is made in the place of what failed.

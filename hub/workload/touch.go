@@ -163,9 +163,7 @@ func kinOf(old, next state.Object) (k kin, ok bool) {
 func sameForDaemons(old, next *corev1.Node) bool {
 	return old != nil && next != nil && old.Spec.Unschedulable == next.Spec.Unschedulable && old.UID == next.UID &&
 		maps.Equal(old.Labels, next.Labels) &&
-		slices.EqualFunc(old.Spec.Taints, next.Spec.Taints, func(x, y corev1.Taint) bool {
-			return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
-		})
+		slices.EqualFunc(old.Spec.Taints, next.Spec.Taints, state.SameTaint)
 }
 
 // What concerns the whole of a kind.

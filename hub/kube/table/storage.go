@@ -36,7 +36,7 @@ func claimCells(obj state.Object, o *Options) []any {
 		capacity = q.String()
 	}
 	return []any{
-		c.Name, phase, c.Spec.VolumeName, capacity, modes, className(c), orUnset(c.Spec.VolumeAttributesClassName),
+		c.Name, phase, c.Spec.VolumeName, capacity, modes, state.ClassOf(c), orUnset(c.Spec.VolumeAttributesClassName),
 		age(c.CreationTimestamp, o), volumeMode(c.Spec.VolumeMode),
 	}
 }
@@ -73,13 +73,6 @@ func classCells(obj state.Object, o *Options) []any {
 	}
 	return []any{name, c.Provisioner, reclaim, mode, c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion,
 		age(c.CreationTimestamp, o)}
-}
-
-func className(c *corev1.PersistentVolumeClaim) string {
-	if c.Spec.StorageClassName == nil {
-		return ""
-	}
-	return *c.Spec.StorageClassName
 }
 
 func volumeMode(m *corev1.PersistentVolumeMode) string {

@@ -29,18 +29,19 @@ func ScaleOf(o state.Object) *scalev1.Scale {
 			CreationTimestamp: m.CreationTimestamp,
 		},
 	}
+	sc.Spec.Replicas = state.Replicas(o)
 	switch o := o.(type) {
 	case *appsv1.Deployment:
-		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
+		sc.Status.Replicas = o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
 	case *appsv1.StatefulSet:
-		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
+		sc.Status.Replicas = o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
 	case *corev1.ReplicationController:
-		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
+		sc.Status.Replicas = o.Status.Replicas
 		sc.Status.Selector = labels.FormatLabels(o.Spec.Selector)
 	case *appsv1.ReplicaSet:
-		sc.Spec.Replicas, sc.Status.Replicas = state.Replicas(o), o.Status.Replicas
+		sc.Status.Replicas = o.Status.Replicas
 		sc.Status.Selector = metav1.FormatLabelSelector(o.Spec.Selector)
 	}
 	return sc
