@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 	"hub/kube/lines":    {"shared/bound"},
 	"hub/kube/openapi":  {"shared/fleet"},
 	"hub/ask":           {"shared/wire", "hub/panics"},
-	"hub/admin":         {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/admission", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/diagnose", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
+	"hub/admin":        {"shared/fleet", "shared/wire", "shared/bound", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/ask", "hub/eviction", "hub/install", "hub/schedule", "hub/kube/table", "hub/listen", "web", "hub/diagnose", "hub/incident", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/kube/lines"},
 
 	"hub/e2e/arena": {"device/join", "shared/loopback", "shared/wire"},
 

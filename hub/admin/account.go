@@ -144,7 +144,7 @@ func (c *call) tell(err error) (code int, text string) {
 		return http.StatusConflict, told.Error()
 	}
 	code, text = c.explain(err)
-	return code, upper(strings.TrimSuffix(text, ".")) + "."
+	return code, capital(strings.TrimSuffix(text, ".")) + "."
 }
 
 // kubeconfig answers with the file for an API token that has just been made. Only

@@ -22,7 +22,6 @@ const (
 // what exactly it would be done to, and begun from there.
 func (s *Server) actionRoutes() []Route {
 	routes := []Route{
-		{Method: http.MethodGet, Path: "/actions", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.show(jobList) }},
 		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes", serve: func(c *call) error { return c.show(jobView) }},
 		{Method: http.MethodPost, Path: "/actions/:id", Verb: "patch", Resource: "nodes", serve: (*call).jobAction},
 	}
@@ -179,7 +178,7 @@ func (c *call) listOf(a *action) string {
 func targetOf(a *request, o state.Object) target {
 	i := itemOf(o)
 	t := target{Form: i.Form(), Name: i.String(), Href: objectHref(state.KindOf(o), i)}
-	how := shownAs(state.KindOf(o))
+	how := a.listings[state.KindOf(o)]
 	if how.pill != nil {
 		t.Pill = how.pill(a, o)
 	}

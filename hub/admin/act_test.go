@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"fmt"
 	"html"
 	"maps"
@@ -71,7 +70,7 @@ func worksample(t testing.TB) *memory {
 	m := newMemory(sample()...)
 	labels := map[string]string{"app": "shop"}
 	two := int32(2)
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", Annotations: map[string]string{revisionOf: "2"}},
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", Annotations: map[string]string{"deployment.kubernetes.io/revision": "2"}},
 		Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/shop:2"}}}}}}
 	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "watch", Namespace: "default"},
@@ -108,10 +107,10 @@ func worksample(t testing.TB) *memory {
 	kept := m.Snapshot().Deployment("default", "shop")
 	for i := 1; i <= 2; i++ {
 		hash := fmt.Sprintf("hash%d", i)
-		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "shop-" + hash, Namespace: "default", Annotations: map[string]string{revisionOf: fmt.Sprint(i)},
+		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "shop-" + hash, Namespace: "default", Annotations: map[string]string{"deployment.kubernetes.io/revision": fmt.Sprint(i)},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(kept, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
 			Spec: appsv1.ReplicaSetSpec{Replicas: &two, Selector: d.Spec.Selector.DeepCopy(), Template: *kept.Spec.Template.DeepCopy()}}
-		rs.Spec.Template.Labels = map[string]string{"app": "shop", templateHash: hash}
+		rs.Spec.Template.Labels = map[string]string{"app": "shop", "pod-template-hash": hash}
 		rs.Spec.Template.Spec.Containers[0].Image = fmt.Sprintf("registry.example/shop:%d", i)
 		m.put(t, rs)
 	}
@@ -159,17 +158,17 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 		{"/actions/deployments/scale", state.Deployments, "default", "shop", url.Values{"replicas": {"5"}}, func() string { return fmt.Sprint(*shop().Spec.Replicas) }, "5", true},
 		{"/actions/deployments/pause", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Paused) }, "true", true},
 		{"/actions/deployments/undo", state.Deployments, "default", "shop", url.Values{"revision": {"0"}}, func() string {
-			return shop().Spec.Template.Spec.Containers[0].Image + shop().Spec.Template.Labels[templateHash]
+			return shop().Spec.Template.Spec.Containers[0].Image + shop().Spec.Template.Labels["pod-template-hash"]
 		}, "registry.example/shop:1", true},
-		{"/actions/deployments/restart", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Template.Annotations[restartedAt] != "") }, "true", false},
+		{"/actions/deployments/restart", state.Deployments, "default", "shop", nil, func() string { return fmt.Sprint(shop().Spec.Template.Annotations[restarted] != "") }, "true", false},
 		{"/actions/daemonsets/undo", state.DaemonSets, "default", "watch", url.Values{"revision": {"0"}}, watchImage, "registry.example/watch:2", true},
 		{"/actions/daemonsets/undo", state.DaemonSets, "default", "watch", url.Values{"revision": {"1"}}, watchImage, "registry.example/watch:1", true},
 		{"/actions/daemonsets/restart", state.DaemonSets, "default", "watch", nil, func() string {
-			return fmt.Sprint(m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"}).(*appsv1.DaemonSet).Spec.Template.Annotations[restartedAt] != "")
+			return fmt.Sprint(m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"}).(*appsv1.DaemonSet).Spec.Template.Annotations[restarted] != "")
 		}, "true", false},
 		{"/actions/statefulsets/scale", state.StatefulSets, "default", "db", url.Values{"replicas": {"7"}}, func() string { return fmt.Sprint(*db().Spec.Replicas) }, "7", true},
 		{"/actions/statefulsets/undo", state.StatefulSets, "default", "db", url.Values{"revision": {"0"}}, func() string { return db().Spec.Template.Spec.Containers[0].Image }, "registry.example/db:1", true},
-		{"/actions/statefulsets/restart", state.StatefulSets, "default", "db", nil, func() string { return fmt.Sprint(db().Spec.Template.Annotations[restartedAt] != "") }, "true", false},
+		{"/actions/statefulsets/restart", state.StatefulSets, "default", "db", nil, func() string { return fmt.Sprint(db().Spec.Template.Annotations[restarted] != "") }, "true", false},
 		{"/actions/statefulsets/delete", state.StatefulSets, "default", "db", nil, func() string { return fmt.Sprint(db() == nil) }, "true", false},
 		{"/actions/sites/hold", state.Sites, "", "oslo", nil, func() string { return string(site().Spec.DisruptionPolicy) }, "Hold", true},
 		{"/actions/sites/maintenance", state.Sites, "", "oslo", url.Values{"for": {"2h"}, "reason": {"new switch"}}, func() string {
@@ -245,8 +244,8 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 	// Before it is done one comes, one goes, and one is replaced by another of its name.
 	m.put(t, testNode("pi-4", "oslo", nil))
 	gone := m.Snapshot().Node("pi-2")
-	_, _ = m.Do(t.Context(), func(state.Snapshot, time.Time) ([]state.Change, error) {
-		return []state.Change{state.Remove(gone, ""), state.Remove(m.s.Node("pi-3"), ""), state.Put(testNode("pi-3", "oslo", nil), "")}, nil
+	_, _ = m.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
+		return []state.Change{state.Remove(gone, ""), state.Remove(s.Node("pi-3"), ""), state.Put(testNode("pi-3", "oslo", nil), "")}, nil
 	})
 	code, body := srv.do(t, "admin", "/actions/nodes/cordon", form)
 	s := m.Snapshot()
@@ -261,7 +260,7 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 	if strings.Count(body, ">Gone<") != 2 {
 		t.Errorf("what is not there any more has failed otherwise: %s", mainOf(body))
 	}
-	for _, form := range []url.Values{{}, {"item": {"nonsense"}}, {"items": {strings.Join(numbered("/node-%d", maxItems+1), " ")}}} {
+	for _, form := range []url.Values{{}, {"item": {"nonsense"}}, {"items": {strings.Join(numbered("/node-%d", mostItems+1), " ")}}} {
 		if code, _ := srv.do(t, "admin", "/actions/nodes/cordon", form); code != http.StatusBadRequest {
 			t.Errorf("a form with %d items: %d, want 400", len(form["item"]), code)
 		}
@@ -385,26 +384,6 @@ func TestADrainCanBeStopped(t *testing.T) {
 	})
 }
 
-func TestOnlySoManyActionsGoOnAtATime(t *testing.T) {
-	js := newJobs(newLive(newMemory(), time.Now), time.Now)
-	defer js.end()
-	endless := &action{all: func(ctx context.Context, _ *job) { <-ctx.Done() }}
-	for i := range remembered {
-		if !js.begin(&job{act: endless}) {
-			t.Fatalf("action %d is refused", i)
-		}
-	}
-	if js.begin(&job{act: endless}) {
-		t.Errorf("action %d is begun", remembered+1)
-	}
-	first := js.all()[remembered-1]
-	first.cancel()
-	<-first.over
-	if !js.begin(&job{act: endless}) || js.get(first.ID) != nil {
-		t.Error("one that has ended keeps its place")
-	}
-}
-
 // What could not be taken back can be taken back later, and nothing is that was already.
 func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 	m := newMemory(sample()...)
@@ -504,7 +483,7 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 	at := "/actions/sites/settings?" + url.Values{"item": {m.form(state.Sites, "", "oslo")}}.Encode()
 	spec := func() string {
 		s := m.Snapshot().Site("oslo").Spec
-		return strings.Join([]string{s.Description, s.Location, durationText(s.LeaseInterval), numberText(s.NodeEvictionRate), string(s.DisruptionPolicy)}, "|")
+		return strings.Join([]string{s.Description, s.Location, printed(s.LeaseInterval), printed(s.NodeEvictionRate), string(s.DisruptionPolicy)}, "|")
 	}
 	open := func() url.Values {
 		_, body := srv.ask(t, "admin", "GET", at, nil)
@@ -536,6 +515,17 @@ func TestSettingsOfASiteInTwoTabs(t *testing.T) {
 }
 
 // A reason that the hub does not take is not lost: its form is shown again, with all that was filled in.
+// printed is what a setting is, "" where there is none.
+func printed[T any](v *T) string {
+	if v == nil {
+		return ""
+	}
+	if d, ok := any(v).(*metav1.Duration); ok {
+		return d.Duration.String()
+	}
+	return fmt.Sprint(*v)
+}
+
 func TestMaintenanceThatIsRefusedIsStillTyped(t *testing.T) {
 	m := newMemory(sample()...)
 	srv := acting(t, m)
@@ -569,8 +559,8 @@ func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
 	if code, body := srv.do(t, "admin", "/actions/sites/settings", form); code != http.StatusOK {
 		t.Errorf("%d: %s", code, mainOf(body))
 	}
-	if s := m.Snapshot().Site("oslo").Spec; s.Description != was.Spec.Description || s.Location != was.Spec.Location || durationText(s.LeaseInterval) != "1m0s" {
-		t.Errorf("the site has %q, %q, %s", s.Description, s.Location, durationText(s.LeaseInterval))
+	if s := m.Snapshot().Site("oslo").Spec; s.Description != was.Spec.Description || s.Location != was.Spec.Location || printed(s.LeaseInterval) != "1m0s" {
+		t.Errorf("the site has %q, %q, %s", s.Description, s.Location, printed(s.LeaseInterval))
 	}
 	_, body = srv.ask(t, "admin", "GET", at, nil)
 	form = fieldsOf(body)
@@ -597,9 +587,9 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 		t.Fatalf("rolled back, it has %s", image())
 	}
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash1"}).DeepCopyObject().(*appsv1.ReplicaSet)
-	rs.Annotations[revisionOf] = "3" // as the Deployment numbers it now
+	rs.Annotations["deployment.kubernetes.io/revision"] = "3" // as the Deployment numbers it now
 	m.put(t, rs)
-	if _, body := srv.do(t, "operator", "/actions/deployments/undo", second); image() != "registry.example/shop:1" || !strings.Contains(body, errChanged.Error()) {
+	if _, body := srv.do(t, "operator", "/actions/deployments/undo", second); image() != "registry.example/shop:1" || !strings.Contains(body, "somebody has changed it since you looked at it") {
 		t.Errorf("rolled back by another, it has %s: %s", image(), mainOf(body))
 	}
 	named.Set("revision", "2") // a number means one version, whenever

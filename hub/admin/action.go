@@ -109,6 +109,7 @@ type item struct {
 	UID             types.UID
 }
 
+// itemOf is an object as forms name it.
 func itemOf(o state.Object) item { return item{"", o.GetNamespace(), o.GetName(), o.GetUID()} }
 
 // pickOf is the item of a check box, which tells its kind too.
@@ -185,6 +186,7 @@ func objectURL(kind state.Kind, namespace, name string) string {
 // A tree is JSON that is made here.
 type tree = map[string]any
 
+// Media types of what is asked of the API.
 const (
 	mergePatch = "application/merge-patch+json"
 	plainJSON  = "application/json"
@@ -220,6 +222,7 @@ func (w *worker) send(ctx context.Context, q apiCall, body any) error {
 	return err
 }
 
+// answer asks the API for a change, and returns what it says.
 func (w *worker) answer(ctx context.Context, q apiCall, body any) (a apiAnswer, err error) {
 	if q.body, err = json.Marshal(body); err != nil {
 		return a, fmt.Errorf("encode what to ask the API for: %w", err)

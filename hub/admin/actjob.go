@@ -22,6 +22,7 @@ import (
 // manually marks a Job that somebody started from a CronJob, as `kubectl create job --from` does.
 const manually = "cronjob.kubernetes.io/instantiate"
 
+// jobActions are what can be done to jobs and cron jobs.
 func jobActions() []*action {
 	cron := []*action{
 		{Name: "run", Label: "Run now", Done: "runs now", Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
@@ -182,6 +183,7 @@ func cronNotes(s state.Snapshot, with []state.Object) []string {
 	return []string{fmt.Sprintf("%s of it, %d of which %s not ended, go with their pods.", plural(jobs, "job"), running, verb(running, "has", "have"))}
 }
 
+// verb is the form of a verb after a number of things.
 func verb(n int, one, many string) string {
 	if n == 1 {
 		return one

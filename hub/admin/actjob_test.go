@@ -32,10 +32,10 @@ func nightly(t testing.TB) *memory {
 	return m
 }
 
-// manual counts the jobs that people have started.
-func (m *memory) manual() (n int) {
+// byHand counts the jobs that people have started.
+func (m *memory) byHand() (n int) {
 	for j := range state.Each[*batchv1.Job](m.Snapshot(), state.Jobs, "default") {
-		if j.Annotations[manually] != "" {
+		if j.Annotations[fromCronJob] != "" {
 			n++
 		}
 	}
@@ -50,7 +50,7 @@ func TestACronJobRunsNowAsByKubectl(t *testing.T) {
 	if !strings.Contains(body, `value="nightly-manual-`) {
 		t.Errorf("no name is offered: %s", mainOf(body))
 	}
-	if code, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"Not_A_Name"}}); code != 422 || m.manual() != 0 {
+	if code, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"Not_A_Name"}}); code != 422 || m.byHand() != 0 {
 		t.Errorf("a name that is none: %d %s", code, mainOf(body))
 	}
 	srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}})
@@ -63,14 +63,14 @@ func TestACronJobRunsNowAsByKubectl(t *testing.T) {
 	if owner := metav1.GetControllerOf(j); owner == nil || owner.UID != c.GetUID() || owner.Kind != "CronJob" || owner.BlockOwnerDeletion != nil {
 		t.Errorf("its owner is %v", owner)
 	}
-	if j.Annotations[manually] != "manual" || j.Annotations["note"] != "quiet" || j.Labels["who"] != "sweep" || j.Spec.Template.Spec.Containers[0].Image != "registry.example/sweep:1" {
+	if j.Annotations[fromCronJob] != "manual" || j.Annotations["note"] != "quiet" || j.Labels["who"] != "sweep" || j.Spec.Template.Spec.Containers[0].Image != "registry.example/sweep:1" {
 		t.Errorf("it is not of the template: %v %v", j.Annotations, j.Labels)
 	}
 	if _, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}}); !strings.Contains(body, "already exists") {
 		t.Errorf("the same name twice: %s", mainOf(body))
 	}
-	if code, _ := srv.do(t, "viewer", "/actions/cronjobs/run", url.Values{"item": {item}}); code != 403 || m.manual() != 1 {
-		t.Errorf("a viewer started a job: %d, %d jobs", code, m.manual())
+	if code, _ := srv.do(t, "viewer", "/actions/cronjobs/run", url.Values{"item": {item}}); code != 403 || m.byHand() != 1 {
+		t.Errorf("a viewer started a job: %d, %d jobs", code, m.byHand())
 	}
 }
 
@@ -81,7 +81,7 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 		item := m.form(kind, "default", name)
 		now := func() state.Object { return m.Snapshot().Get(state.Key{Kind: kind, Namespace: "default", Name: name}) }
 		_, body := srv.do(t, "operator", "/actions/"+string(kind)+"/suspend", url.Values{"item": {item}})
-		if !suspended(now()) || !strings.Contains(body, "is suspended") || !strings.Contains(body, ">Undo<") {
+		if !isSuspended(now()) || !strings.Contains(body, "is suspended") || !strings.Contains(body, ">Undo<") {
 			t.Errorf("%s %s is not suspended: %s", kind, name, mainOf(body))
 		}
 		_, body = srv.ask(t, "operator", "GET", "/workloads?q=nightly", nil)
@@ -92,7 +92,7 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 			t.Errorf("%s: the list offers actions to a viewer", kind)
 		}
 		srv.do(t, "operator", "/actions/"+string(kind)+"/resume", url.Values{"item": {item}})
-		if suspended(now()) {
+		if isSuspended(now()) {
 			t.Errorf("%s %s is not resumed", kind, name)
 		}
 	}
@@ -122,7 +122,7 @@ func TestACronJobOfAnyNameRunsNow(t *testing.T) {
 		_, rest, _ := strings.Cut(body, `name="name" value="`)
 		offered, _, _ := strings.Cut(rest, `"`)
 		for n, form := range []url.Values{{"item": {item}, "name": {offered}}, {"item": {item}}} {
-			if code, body := srv.do(t, "operator", "/actions/cronjobs/run", form); code != 200 || m.manual() != 2*i+n+1 {
+			if code, body := srv.do(t, "operator", "/actions/cronjobs/run", form); code != 200 || m.byHand() != 2*i+n+1 {
 				t.Errorf("%s is not run as %q: %d %s", name, form.Get("name"), code, mainOf(body))
 			}
 		}
@@ -180,4 +180,14 @@ func TestWorkloadsArePages(t *testing.T) {
 	if strings.Contains(second, "Jobs</h2>") {
 		t.Error("a kind that is not on the page has a section there")
 	}
+}
+
+func isSuspended(o state.Object) bool {
+	switch o := o.(type) {
+	case *batchv1.Job:
+		return o.Spec.Suspend != nil && *o.Spec.Suspend
+	case *batchv1.CronJob:
+		return o.Spec.Suspend != nil && *o.Spec.Suspend
+	}
+	return false
 }

@@ -18,6 +18,7 @@ import (
 // the object at the same time.
 const again = 5
 
+// nodeActions are what can be done to nodes.
 func nodeActions() []*action {
 	all := []*action{
 		{Name: "cordon", quick: true, Label: "Cordon", Done: "is cordoned", Means: "No new pods are placed there. Those that run stay.",

@@ -23,6 +23,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
+// siteActions are what can be done to sites.
 func siteActions(now func() time.Time) []*action {
 	all := []*action{
 		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
@@ -117,6 +118,7 @@ func movesFrom(n *corev1.Node, p *corev1.Pod) bool {
 	return eviction.LeaveBy(n, p).Must
 }
 
+// yes is why, where something is so.
 func yes(is bool, why string) string {
 	if is {
 		return why
@@ -173,6 +175,7 @@ func (w *worker) asLeft(o state.Object, before, after tree) (bool, error) {
 	return true, nil
 }
 
+// errSince is why what was done is not taken back.
 const errSince = errTold("somebody has changed it since: look at it first")
 
 // specOf returns those fields of an object's spec, nil where they are not set.
@@ -181,6 +184,7 @@ func specOf(o state.Object, fields tree) (tree, error) {
 	return only(all, fields), err
 }
 
+// only are those fields of an object's spec, nil where they are not set.
 func only(object, fields tree) tree {
 	spec, _ := object["spec"].(tree)
 	have := tree{}

@@ -21,6 +21,7 @@ const (
 	maxReplicas = 100_000
 )
 
+// podActions are what can be done to pods.
 func podActions() []*action {
 	all := []*action{
 		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
@@ -66,6 +67,7 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 	return notes
 }
 
+// workloadActions are what can be done to what keeps pods running.
 func workloadActions(now func() time.Time) []*action {
 	restart := restarter(now)
 	deployments := []*action{

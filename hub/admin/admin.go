@@ -180,15 +180,24 @@ type Server struct {
 	cache *cache
 	live  *live
 	tools tools
-	shown shown
 
-	actions []*action
-	jobs    *jobs
+	actions  []*action
+	jobs     *jobs
+	listings map[state.Kind]listing
+	routes   []Route
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
 // setting can cause.
 func New(c Config) *Server {
+	s := newServer(c, actions, listings())
+	s.add(routes())
+	return s
+}
+
+// newServer returns a page that has the routes of its actions only: what can be done, and what the
+// lists show of each kind, is of the packages beside this one.
+func newServer(c Config, does func(now func() time.Time) []*action, listings map[state.Kind]listing) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -208,7 +217,9 @@ func New(c Config) *Server {
 		c.Agents = func() []string { return nil }
 	}
 	l := newLive(c.Fleet, c.Now)
-	return &Server{Config: c, look: newLook(), tools: newTools(), cache: newCache(c.Now), live: l, actions: actions(c.Now), jobs: newJobs(l, c.Now)}
+	s := &Server{Config: c, look: newLook(), tools: newTools(), cache: newCache(c.Now), live: l, actions: does(c.Now), jobs: newJobs(l, c.Now), listings: listings}
+	s.routes = s.actionRoutes()
+	return s
 }
 
 // Run keeps the open pages up to date until ctx is done; then it ends their
@@ -217,6 +228,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.jobs.end()
 	return s.live.Run(ctx)
 }
+
+// Stop has the actions end that are still being done. It does not wait for them; Run does.
+func (s *Server) Stop() { s.jobs.stop() }
 
 // A Route is one path of the page, and who may ask for it.
 type Route struct {
@@ -231,11 +245,18 @@ type Route struct {
 }
 
 // Routes lists all of them.
-func (s *Server) Routes() []Route {
+func (s *Server) Routes() []Route { return s.routes }
+
+// add has the page serve routes beside those of the actions.
+func (s *Server) add(routes []Route) { s.routes = append(s.routes, routes...) }
+
+// routes are those of the page but for the actions'.
+func routes() []Route {
+	ends, made := &ends{}, &shown{}
 	get := func(path, verb, resource string, v view) Route {
 		return Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource, serve: func(c *call) error { return c.show(v) }}
 	}
-	return append(s.actionRoutes(), []Route{
+	return []Route{
 		{Method: http.MethodGet, Path: "/static/*", Open: true, serve: (*call).static},
 		{Method: http.MethodGet, Path: "/setup", Open: true, serve: (*call).setupForm},
 		{Method: http.MethodPost, Path: "/setup", Open: true, serve: (*call).setup},
@@ -259,8 +280,8 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodGet, Path: "/find/complete", serve: (*call).complete},
 		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account", serve: (*call).changeViews},
 		get("/devices/add", "create", "jointokens", addDevice),
-		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", serve: (*call).token},
-		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens", serve: (*call).madeToken},
+		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", serve: func(c *call) error { return c.token(made) }},
+		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens", serve: func(c *call) error { return c.madeToken(made) }},
 		get("/devices/waiting", "list", "certificatesigningrequests", waiting),
 		get("/devices/joined", "create", "jointokens", joined),
 
@@ -270,7 +291,7 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", serve: (*call).logs},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", serve: (*call).logStream},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", serve: (*call).logFile},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log", serve: (*call).crashLog},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log", serve: func(c *call) error { return c.crashLog(ends) }},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec", serve: (*call).terminal},
 		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec", serve: (*call).terminalSocket},
 		{Method: http.MethodGet, Path: "/yaml", Verb: "update", Resource: "deployments", serve: (*call).pasteForm},
@@ -278,6 +299,7 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", serve: (*call).editForm},
 		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, serve: (*call).edit},
 		get("/boards", "list", "boardprofiles", boards),
+		get("/actions", "list", "nodes", jobList),
 		get(rolloutsPath, "list", "firmwarerollouts", rollouts),
 		get(rolloutsPath+"/_new", "create", "firmwarerollouts", startRollout), // no rollout can have that name
 		get(rolloutsPath+"/:name", "get", "firmwarerollouts", rollout),
@@ -288,7 +310,7 @@ func (s *Server) Routes() []Route {
 		{Method: http.MethodPost, Path: "/account", Verb: "update", Resource: "account", serve: (*call).accountAction},
 		{Method: http.MethodGet, Path: "/settings", Verb: "get", Resource: "settings", serve: (*call).settings},
 		{Method: http.MethodPost, Path: "/settings", Verb: "update", Resource: "settings", serve: (*call).settingsAction},
-	}...)
+	}
 }
 
 // Register mounts the page on its routes.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,14 @@ import (
 	"flotilla.dev/hub/store"
 )
 
+var runs = regexp.MustCompile(`M(\d+) (\d+)h(\d+)`)
+
 // shape writes a bar as a letter for each hour.
 func shape(t *testing.T, b bar) string {
 	t.Helper()
 	hours := [barHours]string{}
 	for _, p := range b.Drawn() {
-		for _, m := range run.FindAllStringSubmatch(p.D, -1) {
+		for _, m := range runs.FindAllStringSubmatch(p.D, -1) {
 			var x, w int
 			_, _ = fmt.Sscan(m[1], &x)
 			_, _ = fmt.Sscan(m[3], &w)
@@ -103,7 +106,8 @@ func TestTheLastDayOfASite(t *testing.T) {
 func BenchmarkSitesPage(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
-			a := pictureRequest(silent(manyNodes(n), n*3/5))
+			a := chartRequest("", now0, nil)
+			a.Snapshot = silent(manyNodes(n), n*3/5).Snapshot()
 			for b.Loop() {
 				for i := range 20 {
 					siteBar(a, fmt.Sprintf("site-%d", i))

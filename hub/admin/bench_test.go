@@ -3,10 +3,14 @@ package admin
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"flotilla.dev/hub/incident"
+	"github.com/labstack/echo/v4"
+
 	"flotilla.dev/hub/state"
 )
 
@@ -17,31 +21,40 @@ func manyNodes(n int) *memory {
 		changes = append(changes, state.Put(testNode(name, fmt.Sprintf("site-%d", i%20), nil), ""), state.Put(testPod("pod-"+name, name, nil), ""))
 	}
 	m := newMemory()
-	m.s, _ = state.Apply(m.s, changes)
+	m.apply(changes)
 	return m
+}
+
+// rendering returns a page whose every answer is rendered anew: its clock goes on with each.
+func rendering(b *testing.B, m *memory) (get func(path string, headers ...string) []byte) {
+	var answers atomic.Int64
+	c := configOf(m)
+	c.Now = func() time.Time { return now0.Add(time.Duration(answers.Load()) * 2 * time.Second) }
+	e := echo.New()
+	New(c).Register(e)
+	return func(path string, headers ...string) []byte {
+		answers.Add(1)
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set(nameHeader, "admin")
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		if e.ServeHTTP(w, r); w.Code != http.StatusOK {
+			b.Fatalf("%s: %d", path, w.Code)
+		}
+		return w.Body.Bytes()
+	}
 }
 
 // BenchmarkNodesPage renders the list of 5,000 nodes: a page of it, and searches.
 func BenchmarkNodesPage(b *testing.B) {
 	m := manyNodes(5000)
-	s := New(configOf(m))
-	for _, query := range []map[string]string{{}, {"q": "board:raspberry 499"}, {"q": "label:nobody"}, {"status": "attention"}} {
-		b.Run(fmt.Sprint(query), func(b *testing.B) {
-			a := &request{
-				Snapshot: m.Snapshot(), now: time.Now(), path: "/nodes", query: func(k string) string { return query[k] },
-				may: func(string, string) bool { return true }, liveness: s.Liveness, jobs: s.jobs, actions: s.actions,
-			}
-			size := 0
+	for _, query := range []string{"", "?q=board:raspberry+499", "?q=label:nobody", "?status=attention"} {
+		b.Run(query, func(b *testing.B) {
+			get, size := rendering(b, m), 0
 			for b.Loop() {
-				p, err := nodes(a)
-				if err != nil {
-					b.Fatal(err)
-				}
-				body, err := s.look.live.main(p)
-				if err != nil {
-					b.Fatal(err)
-				}
-				size = len(body)
+				size = len(get("/nodes" + query))
 			}
 			b.ReportMetric(float64(size), "bytes")
 		})
@@ -54,23 +67,11 @@ func BenchmarkOverview(b *testing.B) {
 	for _, dark := range []bool{false, true} {
 		b.Run(fmt.Sprintf("dark=%v", dark), func(b *testing.B) {
 			m := manyNodes(5000)
-			s := New(configOf(m))
 			if dark {
-				var changes []state.Change
-				for n := range m.s.Nodes() {
-					n = n.DeepCopy()
-					condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")(n)
-					why := "node " + n.Name + " Ready=Unknown: no heartbeat for 40s"
-					changes = append(changes, state.Put(n, ""), state.Put(testEvent("Node", n.Name, "NodeNotReady", why, 0), ""))
-				}
-				m.s, _ = state.Apply(m.s, changes)
+				m = silent(m, 5000)
 			}
-			a := &request{Snapshot: m.Snapshot(), now: time.Now(), query: func(string) string { return "" }, may: func(string, string) bool { return true }, jobs: s.jobs, actions: s.actions}
-			for b.Loop() {
-				p, _ := overview(a)
-				if _, err := s.look.live.main(p); err != nil {
-					b.Fatal(err)
-				}
+			for get := rendering(b, m); b.Loop(); {
+				get("/")
 			}
 		})
 	}
@@ -81,22 +82,13 @@ func BenchmarkOverview(b *testing.B) {
 // other things too cpu-ms/op is what counts.
 func BenchmarkOverviewOfANight(b *testing.B) {
 	m := silent(manyNodes(5000), 3000)
-	m.incidents(incident.Decider{}.Subjects(m.s))
-	s := New(configOf(m))
-	a := pictureRequest(m)
+	m.findIncidents()
+	get := rendering(b, m)
+	cards := bytes.Count(get("/"), []byte(`<p class="touches">`))
 	var sent []byte
-	cards := 0
 	before := cpu()
 	for b.Loop() {
-		p, err := overview(a)
-		if err != nil {
-			b.Fatal(err)
-		}
-		body, err := s.look.live.main(p)
-		if err != nil {
-			b.Fatal(err)
-		}
-		sent, cards = compressed(body), bytes.Count(body, []byte(`<p class="touches">`))
+		sent = get("/", "Accept-Encoding", "gzip")
 	}
 	b.ReportMetric(float64((cpu()-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(float64(len(sent)), "gzip-bytes")

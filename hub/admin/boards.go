@@ -71,7 +71,7 @@ func nodesFound(terms ...search.Term) string {
 func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 	r := boardRow{
 		Name: p.Name, Title: cmp.Or(p.Spec.Title, p.Name), Nodes: nodes,
-		YAML: objectPath{path: "/apis/" + fleet.Group + "/" + fleet.Version + "/boardprofiles/" + p.Name}.editor(),
+		YAML: "/yaml" + objectURL(state.BoardProfiles, "", p.Name),
 		Href: nodesFound(search.Term{Key: "label", Value: fleet.LabelProfile + "=" + p.Name}),
 	}
 	m, res := p.Spec.Match, p.Spec.Resources

@@ -24,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
-	"flotilla.dev/hub/incident"
 )
 
 // pageLoads are the fleets and the numbers of open pages that are measured. Of the
@@ -45,7 +44,7 @@ func BenchmarkPages(b *testing.B) {
 			m := manyNodes(load.nodes)
 			if load.dark > 0 {
 				silent(m, load.dark)
-				m.incidents(incident.Decider{}.Subjects(m.s))
+				m.findIncidents()
 			}
 			c, secret := guarded(b, m)
 			c.Liveness = renewed
@@ -234,7 +233,7 @@ func (p *openPage) open() {
 		panic(fmt.Sprint(p.url, " is not live: ", resp.Status, " ", err))
 	}
 	p.looks(string(body))
-	lines, open := bufio.NewScanner(p.read(p.get(p.url+"?shown="+string(found[1]), "Accept", eventStream))), make(chan struct{})
+	lines, open := bufio.NewScanner(p.read(p.get(p.url+"?shown="+string(found[1]), "Accept", liveStream))), make(chan struct{})
 	lines.Buffer(nil, 1<<20)
 	opened := sync.OnceFunc(func() { close(open) })
 	go func() {

@@ -3,6 +3,7 @@ package admin
 import (
 	"hash/maphash"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/history"
 	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/state"
@@ -33,6 +35,7 @@ type request struct {
 	uses     func(node string) wire.Usage // what it uses now; zero: not known
 	hubURL   string
 	actions  []*action
+	listings map[state.Kind]listing
 	jobs     *jobs
 	pauses   []store.Pause
 	history  func(uid types.UID, from time.Time, n int) []history.Word
@@ -140,23 +143,32 @@ func (c *call) ask() *request { return c.asks()() }
 
 // asks is the same for every moment to come: it holds nothing of the request.
 func (c *call) asks() func() *request {
-	s, role, path, query := c.Server, c.user.Role, c.Request().URL.Path, c.QueryParams()
-	query.Del(shownQuery)
-	names, values := slices.Clone(c.ParamNames()), slices.Clone(c.ParamValues())
-	host := c.Request().Host
-	return func() *request {
-		return &request{
-			Snapshot: s.Fleet.Snapshot(), now: s.Now(), path: path, query: query.Get, hubURL: s.hubURLs(host)[0],
-			param: func(name string) string {
-				if i := slices.Index(names, name); i >= 0 {
-					return values[i]
-				}
-				return ""
-			},
-			may: func(verb, resource string) bool { return s.Allow(role, verb, resource) }, liveness: s.Liveness,
-			uses:    s.uses,
-			actions: s.actions, jobs: s.jobs, pauses: s.Pauses, history: s.History, foresight: s.Foresight,
-		}
+	s, q := c.Server, question{Role: c.user.Role, Host: c.Request().Host, Path: c.Request().URL.Path, Query: c.QueryParams()}
+	q.Query.Del(shownQuery)
+	q.names, q.values = slices.Clone(c.ParamNames()), slices.Clone(c.ParamValues())
+	return func() *request { return s.request(q) }
+}
+
+// A question is what somebody asks of a view.
+type question struct {
+	Role          access.Role
+	Host, Path    string
+	Query         url.Values
+	names, values []string // of the parameters in the path
+}
+
+// request returns what a view may look at to answer a question now.
+func (s *Server) request(q question) *request {
+	return &request{
+		Snapshot: s.Fleet.Snapshot(), now: s.Now(), path: q.Path, query: q.Query.Get, hubURL: s.hubURLs(q.Host)[0],
+		param: func(name string) string {
+			if i := slices.Index(q.names, name); i >= 0 {
+				return q.values[i]
+			}
+			return ""
+		},
+		may: func(verb, resource string) bool { return s.Allow(q.Role, verb, resource) }, liveness: s.Liveness, uses: s.uses,
+		actions: s.actions, listings: s.listings, jobs: s.jobs, pauses: s.Pauses, history: s.History, foresight: s.Foresight,
 	}
 }
 

@@ -46,7 +46,9 @@ func constant(figures map[history.Kind]float64) func(types.UID, time.Time, int) 
 
 func chartRequest(span string, now time.Time, remembered func(types.UID, time.Time, int) []history.Word) *request {
 	m := newMemory(testNode("pi-1", "oslo", nil))
-	return &request{Snapshot: m.Snapshot(), now: now, query: func(k string) string { return map[string]string{"span": span}[k] }, history: remembered}
+	a := askAt(m.Snapshot(), now, map[string]string{"span": span})
+	a.history = remembered
+	return a
 }
 
 // drawn reads a path: the points of each of its lines.

@@ -69,6 +69,7 @@ func crashMark(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("%d.%d", t.FinishedAt.Unix(), t.ExitCode)
 }
 
+// crashesOf are the containers of a pod that have ended and should not have.
 func crashesOf(a *request, p *corev1.Pod) (all []crash) {
 	if p.Spec.NodeName == "" {
 		return nil

@@ -141,14 +141,14 @@ func TestTheLastLinesOfACrashAreAskedForOnce(t *testing.T) {
 	dev.fail(nil)
 	for range 3 {
 		code, got, trouble := look("viewer", end("oom"))
-		if code != http.StatusOK || trouble != "" || len(got) != lastWords || !strings.HasPrefix(got[9], "line 29 <b>xxx") || len([]rune(got[9])) != wordsLength+1 {
+		if code != http.StatusOK || trouble != "" || len(got) != 10 || !strings.HasPrefix(got[9], "line 29 <b>xxx") || len([]rune(got[9])) != 400+1 {
 			t.Fatalf("%d %q %q", code, got, trouble)
 		}
 	}
 	if n := len(dev.asked); n != 2 { // the first time nobody answered
 		t.Errorf("the device was asked %d times, want 2", n)
 	}
-	if o := dev.asked[1]; o.Previous || *o.TailLines != lastWords {
+	if o := dev.asked[1]; o.Previous || *o.TailLines != 10 {
 		t.Errorf("it was asked for %+v", o)
 	}
 	look("viewer", end("back"))

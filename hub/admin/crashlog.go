@@ -46,7 +46,7 @@ func (e *ends) of(key string) *oneEnd {
 
 // crashLog answers with the last lines that a container has logged before it ended, as JSON.
 // The page asks for them when it is open, and never waits for them.
-func (c *call) crashLog() error {
+func (c *call) crashLog(known *ends) error {
 	p, err := c.podOf()
 	if err != nil {
 		return c.refuse("Not found", err)
@@ -64,7 +64,7 @@ func (c *call) crashLog() error {
 	if t == nil || crashMark(t) != c.QueryParam("of") {
 		return c.message(http.StatusGone, "Not there any more", "Container "+name+" has gone on since.")
 	}
-	lines, err := c.tools.ends.of(fmt.Sprint(p.UID, "/", name, "/", crashMark(t))).known(func() ([]string, error) {
+	lines, err := known.of(fmt.Sprint(p.UID, "/", name, "/", crashMark(t))).known(func() ([]string, error) {
 		return c.lastWords(p, name, running, t.FinishedAt.Time)
 	})
 	answer := struct {

@@ -35,6 +35,7 @@ type addData struct {
 	Problem    string
 }
 
+// addDevice asks for what a join token is to be good for.
 func addDevice(a *request) (page, error) {
 	return addPage(a.Snapshot, addData{Site: a.query("site"), Node: a.query("node"), Uses: 1, Lives: options("1h", lives...), Waiting: waitingCount(a)}), nil
 }
@@ -63,7 +64,7 @@ type tokenData struct {
 
 // token makes a join token, and leads to where its maker sees it. It stands there only:
 // not in an address, not in the log.
-func (c *call) token() error {
+func (c *call) token(made *shown) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
 	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.user.Name, Approval: c.FormValue("approval") != ""}
@@ -71,7 +72,7 @@ func (c *call) token() error {
 	act := store.Audit{Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
 		act.Code, act.Message = c.tell(err)
-		act.Message = upper(strings.TrimPrefix(act.Message, "Create join token: "))
+		act.Message = capital(strings.TrimPrefix(act.Message, "Create join token: "))
 		c.did(act)
 		return c.plain(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval, Lives: options(c.FormValue("life"), lives...), Problem: act.Message}))
 	}
@@ -91,13 +92,13 @@ func (c *call) token() error {
 	if d.QR, err = qrCode(cmp.Or(d.Install, d.Line)); err != nil {
 		c.Log.Error("cannot draw a QR code", "err", err)
 	}
-	c.shown.keep(token.ID, c.user, d, c.Now())
+	made.keep(token.ID, c.user, d, c.Now())
 	return c.Redirect(http.StatusSeeOther, "/devices/tokens/"+token.ID)
 }
 
 // madeToken shows a join token to whoever has just made it.
-func (c *call) madeToken() error {
-	d, ok := c.shown.of(c.Param("id"), c.user, c.Now())
+func (c *call) madeToken(made *shown) error {
+	d, ok := made.of(c.Param("id"), c.user, c.Now())
 	if !ok {
 		return c.message(http.StatusNotFound, "The token is not shown any more", "A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
 	}

@@ -11,6 +11,7 @@ type hunk struct {
 	Lines []diffLine
 }
 
+// A diffLine is a line of one of two texts, or of both.
 type diffLine struct {
 	Sign string // " ", "+" or "-"
 	Text string
@@ -26,6 +27,7 @@ func diff(a, b string) []hunk {
 	return hunks(edits(lines(a), lines(b)))
 }
 
+// lines are those of a text.
 func lines(s string) []string {
 	if s = strings.TrimSuffix(s, "\n"); s == "" {
 		return nil

@@ -177,10 +177,7 @@ func drain(ctx context.Context, j *job) {
 // halt takes the order back, where somebody has stopped the job; a hub that ends
 // leaves it to the next one.
 func (j *job) halt(ctx context.Context, i int) {
-	j.mu.Lock()
-	stopped := j.Stopped
-	j.mu.Unlock()
-	if !stopped {
+	if !j.isStopped() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -216,23 +213,18 @@ func (j *job) look(i int) (over bool) {
 	}
 	parts := drainParts(j.fleet.Snapshot(), n, st)
 	text := drainText(st)
-	j.mu.Lock()
-	p := &j.Items[i]
-	changed := p.Text != text || len(p.Parts) != len(parts)
-	for k := range parts {
-		changed = changed || p.Parts[k] != parts[k]
-	}
-	p.Text, p.Parts, p.Share = text, parts, float64(st.Pods-st.Left)/float64(max(st.Pods, 1))
-	switch over = !st.Going(); {
-	case over && st.State == state.Drained:
-		p.State = "done"
-	case over:
-		p.State, p.Text = "failed", text+": "+st.Why+"; it stays cordoned"
-	}
-	j.mu.Unlock()
-	if changed || over {
-		j.notify()
-	}
+	over = !st.Going()
+	j.update(i, func(p *progress) bool {
+		changed := p.Text != text || !slices.Equal(p.Parts, parts)
+		p.Text, p.Parts, p.Share = text, parts, float64(st.Pods-st.Left)/float64(max(st.Pods, 1))
+		switch {
+		case over && st.State == state.Drained:
+			p.State = "done"
+		case over:
+			p.State, p.Text = "failed", text+": "+st.Why+"; it stays cordoned"
+		}
+		return changed || over
+	})
 	return over
 }
 

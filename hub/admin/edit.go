@@ -71,6 +71,7 @@ func (c *call) showEditor(code int, d editData) error {
 	return c.plain(code, page{Template: "edit", Title: "YAML of " + d.Name, Data: d})
 }
 
+// editForm shows an object as YAML.
 func (c *call) editForm() error {
 	_, _, d, err := c.editor()
 	if err != nil {
@@ -193,7 +194,7 @@ func (e *apiRefusal) tell(line func(field string) int) (problem string, causes [
 	if len(causes) > 0 {
 		return "The hub does not accept this:", causes
 	}
-	return upper(strings.TrimSuffix(e.status.Message, ".")) + ".", nil
+	return capital(strings.TrimSuffix(e.status.Message, ".")) + ".", nil
 }
 
 // rebased is the text with what others have changed meanwhile. Where both have

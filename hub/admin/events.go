@@ -12,6 +12,7 @@ import (
 	"flotilla.dev/hub/state"
 )
 
+// An eventRow is an event, or several of one reason, as the page lists them.
 type eventRow struct {
 	Pill    pill
 	Reason  string
@@ -131,6 +132,7 @@ func eventCount(e *corev1.Event) int32 {
 	return max(e.Count, 1)
 }
 
+// eventRowOf is the row of one event.
 func eventRowOf(a *request, e *corev1.Event) eventRow {
 	about := e.InvolvedObject
 	r := eventRow{

@@ -71,6 +71,7 @@ func nodesLike(a *request, has func(*corev1.Node) bool) map[string]bool {
 	return names
 }
 
+// nodeFinder searches the list of nodes.
 var nodeFinder = finder[*corev1.Node]{search.Nodes, map[string]func(*request, search.Term) is[*corev1.Node]{
 	"":      of(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
 	"node":  of(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
@@ -127,6 +128,7 @@ func ofStatus[T any](menu [][2]string, t search.Term, has func(o T, status strin
 	}
 }
 
+// hasImage tells whether a pod has a container of an image that a term is about.
 func hasImage(t search.Term, s *corev1.PodSpec) bool {
 	is := func(c corev1.Container) bool { return t.Is(c.Image) }
 	return slices.ContainsFunc(s.Containers, is) || slices.ContainsFunc(s.InitContainers, is)
@@ -166,6 +168,7 @@ func onNodes(has is[*corev1.Node]) func(*request, search.Term) is[*corev1.Pod] {
 	}
 }
 
+// isOwner tells whether a term is about the owner of that kind and name.
 func isOwner(t search.Term, owner string) bool {
 	_, name, _ := strings.Cut(owner, "/")
 	return owner != "" && (t.Is(owner) || t.Is(name))

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -17,19 +18,15 @@ import (
 
 // TestEveryListKnowsItsKeys holds what a list can be searched for to what people are told.
 func TestEveryListKnowsItsKeys(t *testing.T) {
-	check := func(list string, has []string) {
-		slices.Sort(has)
-		want := append(search.KeysOf(list), "")
-		slices.Sort(want)
-		if !slices.Equal(has, want) {
-			t.Errorf("%s: %q, want %q", list, has, want)
+	srv := start(t, configOf(newMemory(sample()...)))
+	for path, list := range map[string]string{"nodes": search.Nodes, "pods": search.Pods, "workloads": search.Workloads, "sites": search.Sites, "events": search.Events} {
+		for _, key := range search.KeysOf(list) {
+			url := "/" + path + "?q=" + key + ":x+x"
+			if resp, body := srv.ask(t, "viewer", "GET", url, nil); resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %d %s", url, resp.StatusCode, mainOf(body))
+			}
 		}
 	}
-	check(search.Nodes, keysIn(nodeFinder))
-	check(search.Pods, keysIn(podFinder))
-	check(search.Workloads, keysIn(workloadFinder))
-	check(search.Sites, keysIn(siteFinder))
-	check(search.Events, keysIn(eventFinder))
 }
 
 // TestTheManualTellsOfEveryKey holds the table of keys to them.
@@ -62,13 +59,6 @@ func TestTheManualTellsOfEveryKey(t *testing.T) {
 	}
 }
 
-func keysIn[T any](f finder[T]) (keys []string) {
-	for k := range f.has {
-		keys = append(keys, k)
-	}
-	return keys
-}
-
 func TestWhatASearchFinds(t *testing.T) {
 	m := newMemory(sample()...)
 	m.put(t, testPod("elsewhere", "bone-4", func(p *corev1.Pod) {
@@ -79,23 +69,19 @@ func TestWhatASearchFinds(t *testing.T) {
 	names := func(list, q string) string {
 		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
 		var found []string
-		switch list {
-		case search.Nodes:
-			for _, n := range findNodes(a) {
-				found = append(found, n.Name)
+		kinds := []state.Kind{state.Kind(list)}
+		if list == search.Workloads {
+			kinds = nil
+			for _, l := range listedWorkloads {
+				kinds = append(kinds, l.kind)
 			}
-		case search.Pods:
-			for _, p := range findPods(a) {
-				found = append(found, p.Name)
+		}
+		for _, kind := range kinds {
+			for _, o := range listings()[kind].found(a) {
+				found = append(found, o.GetName())
 			}
-		case search.Workloads:
-			for _, kind := range state.Kinds() {
-				if shownAs(kind).list == list {
-					for _, o := range findWorkloads(a, kind) {
-						found = append(found, o.GetName())
-					}
-				}
-			}
+		}
+		if list == search.Workloads {
 			slices.Sort(found)
 		}
 		return strings.Join(found, " ")
@@ -171,7 +157,7 @@ func manyPods() *memory {
 	for i := range 15000 {
 		changes = append(changes, state.Put(testPod(fmt.Sprintf("more-%05d", i), fmt.Sprintf("node-%04d", i%5000), nil), ""))
 	}
-	m.s, _ = state.Apply(m.s, changes)
+	m.apply(changes)
 	return m
 }
 
@@ -182,13 +168,13 @@ func BenchmarkSearch(b *testing.B) {
 		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
 		b.Run("pods/"+q, func(b *testing.B) {
 			for b.Loop() {
-				findPods(a)
+				listings()[state.Pods].found(a)
 			}
 		})
 		if a.wrongSearch(state.Nodes) == "" {
 			b.Run("nodes/"+q, func(b *testing.B) {
 				for b.Loop() {
-					findNodes(a)
+					listings()[state.Nodes].found(a)
 				}
 			})
 		}

@@ -166,6 +166,7 @@ var explained = []struct {
 	{context.Canceled, http.StatusServiceUnavailable, "the hub is stopping: look in a moment whether it was done, and try again if it was not"},
 }
 
+// refuse answers with an error, as people read it.
 func (c *call) refuse(title string, err error) error {
 	code, sentence := c.explain(err)
 	return c.message(code, title, sentence)

@@ -27,7 +27,7 @@ func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
 		{"hot, but something else is wrong", 84, condition("StorageHealthy", "False", "WornOut", "mmcblk0 is at the end of its life"), false, "WornOut: mmcblk0"},
 		{"it was hot before it fell silent", 84, condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."), true, "Kubelet stopped posting"},
 	} {
-		a := chartRequest("", now0, nil)
+		a := askAt(newMemory().Snapshot(), now0, nil)
 		n := testNode("pi-1", "oslo", c.change)
 		a.Snapshot = newMemory(n).Snapshot()
 		a.liveness = func(string) Liveness {

@@ -66,6 +66,9 @@ func (m *memory) incidents(subjects []state.Subject) {
 	}
 }
 
+// findIncidents looks at the whole fleet.
+func (m *memory) findIncidents() { m.incidents(incident.Decider{}.Subjects(m.s)) }
+
 func (m *memory) Snapshot() state.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,6 +95,20 @@ func (m *memory) Do(_ context.Context, news control.News) ([]state.Applied, erro
 	close(m.more)
 	m.more = make(chan struct{})
 	return done, nil
+}
+
+// apply makes changes that no decider looks at.
+func (m *memory) apply(changes []state.Change) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.s, _ = state.Apply(m.s, changes)
+}
+
+// become has it be as another one.
+func (m *memory) become(other *memory) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.s = other.Snapshot()
 }
 
 func (m *memory) put(t testing.TB, objects ...state.Object) {

@@ -134,6 +134,7 @@ func reach(i *fleet.Incident) int {
 	return 2
 }
 
+// severityPill is the shape of an incident.
 func severityPill(s fleet.IncidentSeverity) pill {
 	switch s {
 	case fleet.SeverityCritical:

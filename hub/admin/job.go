@@ -84,12 +84,27 @@ type job struct {
 
 // set changes the progress of the i-th thing.
 func (j *job) set(i int, change func(*progress)) {
-	j.mu.Lock()
-	change(&j.Items[i])
-	j.mu.Unlock()
-	j.notify()
+	j.update(i, func(p *progress) bool { change(p); return true })
 }
 
+// update changes the progress of the i-th thing, and shows it where it has changed.
+func (j *job) update(i int, change func(*progress) (changed bool)) {
+	j.mu.Lock()
+	changed := change(&j.Items[i])
+	j.mu.Unlock()
+	if changed {
+		j.notify()
+	}
+}
+
+// isStopped tells whether somebody has stopped it.
+func (j *job) isStopped() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.Stopped
+}
+
+// finish says how the i-th thing went; undo takes it back, if anything does.
 func (j *job) finish(i int, undo undo, err error) {
 	j.set(i, func(p *progress) {
 		p.State, p.Text, p.undo = "done", "", undo
@@ -250,6 +265,9 @@ func newJobs(l *live, now func() time.Time) *jobs {
 	ctx, stop := context.WithCancel(context.Background())
 	return &jobs{ctx: ctx, stop: stop, live: l, now: now, began: now()}
 }
+
+// since is when this life of the hub began.
+func (js *jobs) since(now time.Time) *moment { return at(js.began, now) }
 
 // end stops everything that is being done, and waits for it.
 func (js *jobs) end() {

@@ -45,6 +45,7 @@ func (j *job) what() string {
 	return j.act.many(len(j.Items))
 }
 
+// A jobRow is an action in the list of actions.
 type jobRow struct {
 	ID, Title, By string
 	Pill          pill
@@ -74,6 +75,16 @@ func jobRowOf(j *job, now time.Time) jobRow {
 	return r
 }
 
+// jobRows are all jobs, the newest first.
+func jobRows(a *request) (rows []jobRow) {
+	for _, j := range a.jobs.all() {
+		j.mu.Lock()
+		rows = append(rows, jobRowOf(j, a.now))
+		j.mu.Unlock()
+	}
+	return rows
+}
+
 type jobsData struct {
 	Rows   []jobRow
 	Goings []going
@@ -82,12 +93,7 @@ type jobsData struct {
 
 // jobList lists what people have had done.
 func jobList(a *request) (page, error) {
-	d := jobsData{Goings: goings(a), Since: at(a.jobs.began, a.now)}
-	for _, j := range a.jobs.all() {
-		j.mu.Lock()
-		d.Rows = append(d.Rows, jobRowOf(j, a.now))
-		j.mu.Unlock()
-	}
+	d := jobsData{Rows: jobRows(a), Goings: goings(a), Since: a.jobs.since(a.now)}
 	return page{Template: "jobs", Title: "Actions", Watch: []string{jobsTopic, "nodes"}, Data: d}, nil
 }
 

@@ -1,51 +1,38 @@
 package admin
 
 import (
-	"cmp"
-
-	corev1 "k8s.io/api/core/v1"
+	"maps"
 
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
-	"flotilla.dev/shared/fleet"
 )
 
 // A shownKind is how the page shows the objects of a kind. Those of a kind without one are shown
 // as YAML only.
 type shownKind struct {
-	topic    string                              // that pages which show them watch
-	list     string                              // the list in which they are searched; "": none
-	statuses [][2]string                         // of that list
-	href     func(item) string                   // where one is shown
-	found    func(*request) []state.Object       // what its list shows under the filter of the query, on all its pages
-	pill     func(*request, state.Object) pill   // the status of one
-	where    func(*request, state.Object) string // what tells it from others of its name; nil: nothing
+	topic    string            // that pages which show them watch
+	list     string            // the list in which they are searched; "": none
+	statuses [][2]string       // of that list
+	href     func(item) string // where one is shown
+}
+
+// A listing is what the list of a kind shows.
+type listing struct {
+	found func(*request) []state.Object       // what it shows under the filter of the query, on all its pages
+	pill  func(*request, state.Object) pill   // the status of one
+	where func(*request, state.Object) string // what tells it from others of its name; nil: nothing
 }
 
 // shownAs returns how the page shows a kind. Whatever makes pods is a workload.
 func shownAs(kind state.Kind) shownKind {
 	switch kind {
 	case state.Nodes:
-		return shownKind{
-			topic: "nodes", list: search.Nodes, statuses: nodeStatuses, href: func(i item) string { return nodeHref(i.Name) },
-			found: func(a *request) []state.Object { return objects(findNodes(a)) },
-			pill:  func(_ *request, o state.Object) pill { return nodePill(o.(*corev1.Node)) },
-			where: func(_ *request, o state.Object) string { return state.SiteOf(o.(*corev1.Node)) },
-		}
+		return shownKind{topic: "nodes", list: search.Nodes, statuses: nodeStatuses, href: func(i item) string { return nodeHref(i.Name) }}
 	case state.Pods:
-		return shownKind{
-			topic: "pods", list: search.Pods, statuses: podStatuses, href: func(i item) string { return podPath(i.Namespace, i.Name) },
-			found: func(a *request) []state.Object { return objects(findPods(a)) },
-			pill:  func(a *request, o state.Object) pill { return podRowOf(a, o.(*corev1.Pod)).Pill },
-			where: func(_ *request, o state.Object) string { return o.(*corev1.Pod).Spec.NodeName },
-		}
+		return shownKind{topic: "pods", list: search.Pods, statuses: podStatuses, href: func(i item) string { return podPath(i.Namespace, i.Name) }}
 	case state.Sites:
-		return shownKind{
-			topic: "sites", list: search.Sites, statuses: siteStates, href: func(i item) string { return siteHref(i.Name) },
-			found: func(a *request) []state.Object { return objects(findSites(a)) },
-			pill:  func(_ *request, o state.Object) pill { return sitePill(o.(*fleet.Site)) },
-		}
+		return shownKind{topic: "sites", list: search.Sites, statuses: siteStates, href: func(i item) string { return siteHref(i.Name) }}
 	case state.Events:
 		return shownKind{topic: "events", list: search.Events, statuses: eventTypes}
 	case state.Incidents:
@@ -53,41 +40,28 @@ func shownAs(kind state.Kind) shownKind {
 	case state.BoardProfiles:
 		return shownKind{topic: "boards"}
 	case state.FirmwareRollouts:
-		return shownKind{
-			topic: rolloutsTopic, href: func(i item) string { return rolloutHref(i.Name) },
-			found: func(a *request) (all []state.Object) {
-				for o := range a.All(kind, "") {
-					all = append(all, o)
-				}
-				return all
-			},
-			pill: func(_ *request, o state.Object) pill { return rolloutPill(o.(*fleet.FirmwareRollout)) },
-		}
+		return shownKind{topic: rolloutsTopic, href: func(i item) string { return rolloutHref(i.Name) }}
 	case state.JoinRequests:
-		return shownKind{
-			topic: "requests", href: func(item) string { return waitingPath },
-			found: func(a *request) []state.Object { return objects(pendingRequests(a.Snapshot)) },
-			pill:  func(_ *request, o state.Object) pill { return requestPill(o.(*joinRequest)) },
-			where: func(_ *request, o state.Object) string {
-				said := o.GetAnnotations()
-				return "machine id " + cmp.Or(said[state.RequestMachine], "unknown") + ", from " + said[state.RequestSource]
-			},
-		}
+		return shownKind{topic: "requests", href: func(item) string { return waitingPath }}
 	}
 	if !diagnose.IsWork(kind) {
 		return shownKind{}
 	}
-	return shownKind{
-		topic: "workloads", list: search.Workloads, statuses: workloadStatuses,
-		href: func(i item) string {
-			if hasPage(kind) {
-				return workloadHref(kind, i.Namespace, i.Name)
-			}
-			return listedHref(i)
-		},
-		found: func(a *request) []state.Object { return findWorkloads(a, kind) },
-		pill:  func(a *request, o state.Object) pill { return workloadPill(o, a.now) },
+	return shownKind{topic: "workloads", list: search.Workloads, statuses: workloadStatuses, href: func(i item) string {
+		if hasPage(kind) {
+			return workloadHref(kind, i.Namespace, i.Name)
+		}
+		return listedHref(i)
+	}}
+}
+
+// listings are those of all kinds that have a list.
+func listings() map[state.Kind]listing {
+	all := map[state.Kind]listing{}
+	for _, some := range []map[state.Kind]listing{nodeListings, workloadListings, rolloutListings} {
+		maps.Copy(all, some)
 	}
+	return all
 }
 
 // listedWorkloads are the kinds in the list of workloads, in its order.
@@ -105,6 +79,7 @@ func hasPage(kind state.Kind) bool {
 	return kind == state.Deployments || kind == state.DaemonSets || kind == state.StatefulSets
 }
 
+// objects are a list of one kind as one of any.
 func objects[T state.Object](list []T) (all []state.Object) {
 	for _, o := range list {
 		all = append(all, o)
@@ -123,7 +98,7 @@ func objectHref(kind state.Kind, i item) string {
 // shownUnder returns what a list of a kind shows under the filter that is in the query,
 // on all its pages.
 func shownUnder(a *request, kind state.Kind) []state.Object {
-	if found := shownAs(kind).found; found != nil {
+	if found := a.listings[kind].found; found != nil {
 		return found(a)
 	}
 	return nil

@@ -30,6 +30,7 @@ func statusesOf(list string) [][2]string {
 // podWords are what pods show that are often looked for, while there are none, too.
 var podWords = []string{"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "OOMKilled", "Error", "Evicted", "ContainerCreating", "Completed", "Unknown"}
 
+// hasOption tells whether a value is one of the options.
 func hasOption(pairs [][2]string, value string) bool {
 	return slices.ContainsFunc(pairs, func(p [2]string) bool { return p[0] != "" && strings.EqualFold(p[0], value) })
 }

@@ -315,9 +315,9 @@ func TestALogThatNobodySeesIsNotFollowed(t *testing.T) {
 	k.device.followed(t)
 	taken := func(want int64) {
 		t.Helper()
-		for end := time.Now().Add(generous); k.server.page.tools.logs.taken.Load() != want; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(generous); k.device.follows.Load() != want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%d logs are followed, want %d", k.server.page.tools.logs.taken.Load(), want)
+				t.Fatalf("%d logs are followed, want %d", k.device.follows.Load(), want)
 			}
 		}
 	}
@@ -415,7 +415,7 @@ func TestWhyThereIsNoLog(t *testing.T) {
 		{"the device is not connected", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", ask.ErrOffline), "The device of node pi-1 is not connected to the hub; its logs are there when it is back."},
 		{"the link was lost", "/pods/default/kiosk-7d9f-abcde/logs", fmt.Errorf("x: %w", ask.ErrLost), "The device of node pi-1 does not answer now"},
 		{"the device has a reason", "/pods/default/kiosk-7d9f-abcde/logs", errors.New("previous terminated container not found"), "The device says: previous terminated container not found."},
-		{"the pod has no node", "/pods/default/kiosk-7d9f-klmno/logs", nil, unplaced},
+		{"the pod has no node", "/pods/default/kiosk-7d9f-klmno/logs", nil, "has not been placed on a node yet"},
 		{"the pod is not there", "/pods/default/nobody/logs", nil, "There is no pod nobody"},
 		{"the container is not there", "/pods/default/kiosk-7d9f-abcde/logs?container=x", nil, "Pod kiosk-7d9f-abcde has no container x."},
 		{"the agent is older than the question", "/nodes/pi-1/logs", fmt.Errorf("x: %w", ask.ErrTooOld), "The agent of node pi-1 is too old to show its log here; update flotilla-device there."},
@@ -448,7 +448,7 @@ func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
 		name string
 		size int64
 		says bool
-	}{{"too long", maxFile + 1, true}, {"just not", maxFile - 1, false}} {
+	}{{"too long", mostSaved + 1, true}, {"just not", mostSaved - 1, false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := configOf(newMemory(append(sample(), toolObjects()...)...))
 			equip(&c)
@@ -459,7 +459,7 @@ func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
 			r.Header.Set(nameHeader, "viewer")
 			w := &ending{header: http.Header{}}
 			e.ServeHTTP(w, r)
-			if strings.Contains(string(w.last), "The rest is missing") != tt.says || w.n < min(tt.size, maxFile) {
+			if strings.Contains(string(w.last), "The rest is missing") != tt.says || w.n < min(tt.size, mostSaved) {
 				t.Errorf("%d bytes, ending with %q", w.n, w.last)
 			}
 		})

@@ -16,8 +16,10 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
+// maxLogs is how many logs are followed or downloaded at one time.
+const maxLogs = 32
+
 const (
-	maxLogs     = 32   // logs that are followed or downloaded at one time
 	heldLines   = 5000 // lines that a page holds at most, as logs.js says
 	crowdedLogs = "Too many logs are open on this hub. Close some, and try again."
 )
@@ -30,7 +32,7 @@ func (c *call) logStream() error {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	c.Response().WriteHeader(http.StatusOK)
-	s := &logSender{out: teller{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer)}, from: c.lastSeen(q.uid), at: bookmark{of: q.uid}}
+	s := &logSender{out: newTeller(c.Response().Writer), from: c.lastSeen(q.uid), at: bookmark{of: q.uid}}
 	if s.say("hello", "", "") != nil {
 		return nil
 	}

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,70 +25,7 @@ func numbered(format string, n int) (list []string) {
 }
 
 func (m *memory) pick(kind state.Kind, namespace, name string) string {
-	return pickOf(m.Snapshot().Get(state.Key{Kind: kind, Namespace: namespace, Name: name})).Form()
-}
-
-func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
-	m := worksample(t)
-	m.put(t, testNode("pi-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
-	all := actions(nil)
-	object := func(kind state.Kind, ns, name string) state.Object {
-		return m.Snapshot().Get(state.Key{Kind: kind, Namespace: ns, Name: name})
-	}
-	shop, watch, db := object(state.Deployments, "default", "shop"), object(state.DaemonSets, "default", "watch"), object(state.StatefulSets, "default", "db")
-	cron, pi1, pi3 := object(state.CronJobs, "default", "nightly-report"), object(state.Nodes, "", "pi-1"), object(state.Nodes, "", "pi-3")
-	anything := func(string, string) bool { return true }
-	for _, c := range []struct {
-		name   string
-		do     string
-		picked []state.Object
-		may    func(verb, resource string) bool
-		take   []string
-		left   []string
-		kinds  int
-	}{
-		{"things of three kinds have what all three can have done", "restart", []state.Object{shop, watch, db}, anything, []string{"shop", "watch", "db"}, nil, 3},
-		{"what cannot have it done is left out", "scale", []state.Object{shop, watch, db}, anything, []string{"shop", "db"}, []string{"watch cannot be done to a daemon set"}, 2},
-		{"what needs it no more is left out", "uncordon", []state.Object{pi1, pi3}, anything, []string{"pi-3"}, []string{"pi-1 is not cordoned"}, 1},
-		{"a cron job and a deployment are resumed in words of their own", "resume", []state.Object{shop, cron}, anything, nil, []string{"shop is not paused", "nightly-report is not suspended"}, 2},
-		{"what the role may not do is left out, and the rest is not", "delete", []state.Object{shop, watch}, func(verb, resource string) bool { return resource != "daemonsets" },
-			[]string{"shop"}, []string{"watch is not for your role, which may not delete daemonsets"}, 2},
-		{"what is for one at a time is for none", "settings", []state.Object{object(state.Sites, "", "oslo")}, anything, nil, []string{"oslo cannot be done to a site"}, 0},
-		{"a word that is no action is for none", "explode", []state.Object{pi1}, anything, nil, []string{"pi-1 cannot be done to a node"}, 0},
-	} {
-		got := choose(all, c.may, c.do, c.picked)
-		var take, left []string
-		for _, o := range got.take {
-			take = append(take, o.GetName())
-		}
-		for _, l := range got.left {
-			left = append(left, l.Name+" "+l.Why)
-		}
-		kinds := 0
-		if got.act != nil {
-			kinds = max(1, len(got.act.each))
-		}
-		if !reflect.DeepEqual(take, c.take) || !reflect.DeepEqual(left, c.left) || kinds != c.kinds {
-			t.Errorf("%s: takes %v, leaves %v, %d kinds", c.name, take, left, kinds)
-		}
-	}
-}
-
-func TestTheNumberIsTyped(t *testing.T) {
-	destroys, harmless := &action{Destroy: true}, &action{}
-	for _, c := range []struct {
-		act    *action
-		n      int
-		number string
-		ok     bool
-	}{
-		{destroys, 10, "", true}, {destroys, 11, "", false}, {destroys, 11, "11", true}, {destroys, 11, "12", false}, {destroys, 11, "yes", false},
-		{destroys, 4900, "4,900", true}, {destroys, 4900, " 4 900 ", true}, {destroys, 4900, "490", false}, {destroys, 11, "+11x", false}, {harmless, 4900, "", true},
-	} {
-		if why := typed(c.act, url.Values{"number": {c.number}}, c.n); (why == "") != c.ok {
-			t.Errorf("%d things, destroyed %v, typed %q: %q", c.n, c.act.Destroy, c.number, why)
-		}
-	}
+	return string(kind) + "/" + m.form(kind, namespace, name)
 }
 
 // begun sends a form of the page before on as a browser would, with what is typed.
@@ -122,7 +57,7 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 	if code != http.StatusOK || !strings.Contains(body, "2 of 2 done") || !strings.Contains(body, "daemon set watch") {
 		t.Errorf("%d: %s", code, mainOf(body))
 	}
-	if m.Snapshot().Deployment("default", "shop").Spec.Template.Annotations[restartedAt] == "" {
+	if m.Snapshot().Deployment("default", "shop").Spec.Template.Annotations[restarted] == "" {
 		t.Error("the deployment was not restarted")
 	}
 	// Two kinds that are suspended and paused, and resumed together.
@@ -170,11 +105,11 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 	m, c, asked := fleetOf(t, 5000)
 	var changes []state.Change
 	for i := range 100 {
-		n := m.s.Node(fmt.Sprintf("node-%04d", i)).DeepCopy()
+		n := m.Snapshot().Node(fmt.Sprintf("node-%04d", i)).DeepCopy()
 		n.Name, n.UID = fmt.Sprintf("spare-%04d", i), ""
-		changes = append(changes, state.Remove(m.s.Node(fmt.Sprintf("node-%04d", i)), ""), state.Put(n, ""))
+		changes = append(changes, state.Remove(m.Snapshot().Node(fmt.Sprintf("node-%04d", i)), ""), state.Put(n, ""))
 	}
-	m.s, _ = state.Apply(m.s, changes)
+	m.apply(changes)
 	srv := start(t, c)
 	form := url.Values{"csrf": {csrf}, "do": {"delete"}, "all": {"nodes"}}
 	_, body := srv.ask(t, "admin", "POST", "/actions/many?q=node-", form)
@@ -256,10 +191,9 @@ func TestStoppedInTheMiddle(t *testing.T) {
 		form := url.Values{"csrf": {csrf}, "items": {valueOf(body, "items")}}
 		resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/cordon", form, "Cookie", nameHeader+"=admin")
 		at := resp.Header.Get("Location")
-		until(t, "the API is held", func() bool { slow.mu.Lock(); defer slow.mu.Unlock(); return slow.left <= -atOnce })
+		until(t, "the API is held", func() bool { slow.mu.Lock(); defer slow.mu.Unlock(); return slow.left <= -doneAtOnce })
 		if hubEnds {
-			go srv.page.jobs.end()
-			<-srv.page.jobs.ctx.Done()
+			srv.page.Stop()
 		} else {
 			srv.ask(t, "admin", "POST", at, url.Values{"csrf": {csrf}, "action": {"stop"}})
 		}
@@ -274,8 +208,8 @@ func TestStoppedInTheMiddle(t *testing.T) {
 				cordoned++
 			}
 		}
-		if cordoned != 300+atOnce {
-			t.Errorf("%d nodes are cordoned, want the %d that were begun", cordoned, 300+atOnce)
+		if cordoned != 300+doneAtOnce {
+			t.Errorf("%d nodes are cordoned, want the %d that were begun", cordoned, 300+doneAtOnce)
 		}
 		if want := fmt.Sprintf("%d of 1500 done, %d failed", cordoned, 1500-cordoned); !strings.Contains(body, want) || !strings.Contains(body, "not done: it was stopped before") {
 			t.Errorf("the action does not say %q: %.900s", want, mainOf(body))
@@ -309,7 +243,7 @@ func TestADrainOfManyThatIsStoppedLeavesNoOrder(t *testing.T) {
 	form := url.Values{"csrf": {csrf}, "items": {valueOf(body, "items")}, "number": {"300"}, "until": {"15m"}}
 	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", form, "Cookie", nameHeader+"=admin")
 	at := resp.Header.Get("Location")
-	until(t, "the API is held", func() bool { slow.mu.Lock(); defer slow.mu.Unlock(); return slow.left <= -atOnce })
+	until(t, "the API is held", func() bool { slow.mu.Lock(); defer slow.mu.Unlock(); return slow.left <= -doneAtOnce })
 	srv.ask(t, "admin", "POST", at, url.Values{"csrf": {csrf}, "action": {"stop"}})
 	close(slow.free)
 	until(t, "it has ended", func() bool {
@@ -325,7 +259,7 @@ func TestADrainOfManyThatIsStoppedLeavesNoOrder(t *testing.T) {
 			ordered++
 		}
 	}
-	if cordoned != 100+atOnce || ordered != 0 || !strings.Contains(body, "stopped before it was drained; it stays cordoned") {
+	if cordoned != 100+doneAtOnce || ordered != 0 || !strings.Contains(body, "stopped before it was drained; it stays cordoned") {
 		t.Errorf("%d cordoned, %d to be drained: %.600s", cordoned, ordered, mainOf(body))
 	}
 }
@@ -371,31 +305,11 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 	if resp, _ := srv.ask(t, "viewer", "POST", "/actions/nodes/delete", twice); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a viewer deletes: %d", resp.StatusCode)
 	}
-	if items, ok := namedIn(twice); !ok || len(items) != 1 {
-		t.Errorf("one thing fifty times is %d", len(items))
-	}
 	if now := m.Snapshot().Revision; now != before {
 		t.Errorf("something was changed: revision %d, was %d", now, before)
 	}
 	if resp, _ := srv.ask(t, "admin", "POST", "/actions/many", url.Values{"do": {"delete"}, "pick": {pi}}); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("without the form's token: %d", resp.StatusCode)
-	}
-}
-
-func TestMemoryOfActionsIsBounded(t *testing.T) {
-	js := newJobs(newLive(newMemory(), time.Now), time.Now)
-	defer js.end()
-	done := make(chan struct{})
-	close(done)
-	for i := range 5 {
-		js.list = append(js.list, &job{ID: fmt.Sprint(i), Items: make([]progress, maxItems), over: done})
-	}
-	if !js.forget() || len(js.list) != 2 || js.list[0].ID != "3" {
-		t.Errorf("%d are kept", len(js.list))
-	}
-	js.list = append(js.list, &job{Items: make([]progress, maxItems), over: make(chan struct{})}, &job{Items: make([]progress, maxItems), over: make(chan struct{})}, &job{Items: make([]progress, 1), over: make(chan struct{})})
-	if js.forget() {
-		t.Error("more is begun than is to be kept")
 	}
 }
 
@@ -431,7 +345,7 @@ func TestTheBarOffersWhatKindsHaveInCommonFirst(t *testing.T) {
 	if want := "restart undo resume scale suspend pause run delete"; strings.Join(names, " ") != want || b.Href != "/actions/many?q=x+y" || b.Total != 0 {
 		t.Errorf("%v, want %s; %+v", names, want, b)
 	}
-	if i := slices.IndexFunc(b.Does, func(p pickAction) bool { return p.Name == "resume" }); b.Does[i].Kinds != "deployments cronjobs jobs" {
+	if i := slices.IndexFunc(names, func(name string) bool { return name == "resume" }); b.Does[i].Kinds != "deployments cronjobs jobs" {
 		t.Errorf("resume is for %s", b.Does[i].Kinds)
 	}
 	a.may = func(string, string) bool { return false }

@@ -17,6 +17,7 @@ type Member struct {
 	Here                   bool          // this page was asked for there
 }
 
+// A memberRow is a hub as the settings list it.
 type memberRow struct {
 	Name, Address, Version, Behind string
 	Since                          *moment
@@ -55,6 +56,7 @@ func hubsSaid(all []Member) string {
 	return fmt.Sprintf("Hub %s leads; %s.%s", leads, strings.Join(others, "; "), here)
 }
 
+// memberRows are the hubs of one database.
 func memberRows(all []Member, now time.Time) (rows []memberRow) {
 	for _, m := range all {
 		r := memberRow{Name: m.Name, Address: m.Address, Version: m.Version, Since: at(m.Since, now), Here: m.Here, Behind: "–", Pill: pill{"ok", "Leads"}}

@@ -117,6 +117,7 @@ func order[T any](a *request, list []T, by []sorter[T]) {
 	}
 }
 
+// sortLinks are the heads of the columns of a list, each with the address that sorts by it.
 func sortLinks[T any](a *request, filter url.Values, by []sorter[T]) (columns []column) {
 	now, down := strings.CutPrefix(cmp.Or(a.query("sort"), unsorted), "-")
 	for _, s := range by {

@@ -24,6 +24,7 @@ func at(t, now time.Time) *moment {
 	return &m
 }
 
+// momentOf is the moment t as seen from now.
 func momentOf(t, now time.Time) moment {
 	if t.IsZero() {
 		return moment{}

@@ -18,6 +18,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
+// A conditionRow is a condition of something, as its page shows it.
 type conditionRow struct {
 	Type    string
 	Pill    pill
@@ -194,6 +195,7 @@ func nodeFacts(a *request, n *corev1.Node, live Liveness) (facts []Fact) {
 	return facts
 }
 
+// factsOf are labels as facts, sorted.
 func factsOf(m map[string]string) (facts []Fact) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		facts = append(facts, Fact{k, m[k]})

@@ -89,6 +89,7 @@ type option struct {
 	Chosen      bool
 }
 
+// options are the choices of a filter, each its value and its text.
 func options(chosen string, pairs ...[2]string) (o []option) {
 	for _, p := range pairs {
 		o = append(o, option{p[0], p[1], p[0] == chosen})
@@ -108,6 +109,8 @@ type nodeRow struct {
 	CPUUsed, MemoryUsed     spark
 	Heard, Age              moment
 }
+
+var _ map[nodeRow]bool // a row is kept by what it shows: it can be compared
 
 func (r nodeRow) lasting() any {
 	r.Heard, r.Age = r.Heard.lasting(), r.Age.lasting()
@@ -131,13 +134,16 @@ type nodesData struct {
 	HubURL   string
 }
 
+// nodeHref is the page of a node.
 func nodeHref(name string) string { return "/nodes/" + url.PathEscape(name) }
 
+// nodeStatuses are what the list of nodes can be filtered by.
 var nodeStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"ready", "Ready"}, {"notready", "Not ready"}, {"unknown", "Unknown"},
 	{"never", "Never seen"}, {"cordoned", "Cordoned"},
 }
 
+// hasStatus tells whether a node has a status of the list of nodes.
 func hasStatus(n *corev1.Node, status string) bool {
 	switch status {
 	case "attention":
@@ -269,6 +275,7 @@ func nodeRowOf(a *request, n *corev1.Node) nodeRow {
 	return r
 }
 
+// siteOptions are the sites that a list can be filtered by.
 func siteOptions(a *request, chosen string) []option {
 	o := []option{{"", "All sites", chosen == ""}}
 	for name, c := range a.Counts() {
@@ -284,4 +291,25 @@ func withChosen(o []option, chosen string) []option {
 		o = append(o, option{chosen, chosen, true})
 	}
 	return o
+}
+
+// nodeListings are the lists of nodes, sites, and devices that wait to join.
+var nodeListings = map[state.Kind]listing{
+	state.Nodes: {
+		found: func(a *request) []state.Object { return objects(findNodes(a)) },
+		pill:  func(_ *request, o state.Object) pill { return nodePill(o.(*corev1.Node)) },
+		where: func(_ *request, o state.Object) string { return state.SiteOf(o.(*corev1.Node)) },
+	},
+	state.Sites: {
+		found: func(a *request) []state.Object { return objects(findSites(a)) },
+		pill:  func(_ *request, o state.Object) pill { return sitePill(o.(*fleet.Site)) },
+	},
+	state.JoinRequests: {
+		found: func(a *request) []state.Object { return objects(pendingRequests(a.Snapshot)) },
+		pill:  func(_ *request, o state.Object) pill { return requestPill(o.(*joinRequest)) },
+		where: func(_ *request, o state.Object) string {
+			said := o.GetAnnotations()
+			return "machine id " + cmp.Or(said[state.RequestMachine], "unknown") + ", from " + said[state.RequestSource]
+		},
+	},
 }

@@ -18,6 +18,7 @@ type tile struct {
 	full                     bool
 }
 
+// rank orders kinds of pills, the worst first.
 func rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
 
 // few is how many of one kind a page shows that has more to show.
@@ -41,18 +42,16 @@ type overviewData struct {
 func overview(a *request) (page, error) {
 	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
 	d.incidentsData = incidents(a)
-	nodes, pods := nodeTile(a), podTile(a)
-	d.Tiles = []tile{nodes, siteTile(a), workloadTile(a), pods}
-	d.Well = nodes.full && pods.full && len(d.Cards) == 0
-	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodes.Value, pods.Value)
+	nodesUp, podsUp := nodeTile(a), podTile(a)
+	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
+	d.Well = nodesUp.full && podsUp.full && len(d.Cards) == 0
+	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value, podsUp.Value)
 	d.Goings = goings(a)
 	d.Picture = pictureOf(a)
-	for _, j := range a.jobs.all() {
-		j.mu.Lock()
-		if j.Ended.IsZero() {
-			d.Jobs = append(d.Jobs, jobRowOf(j, a.now))
+	for _, r := range jobRows(a) {
+		if r.Took == "" {
+			d.Jobs = append(d.Jobs, r)
 		}
-		j.mu.Unlock()
 	}
 	return page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind, Watch: []string{incidentsTopic, "nodes", "sites", "pods", "workloads", "requests", jobsTopic}, Data: d}, nil
 }

@@ -33,6 +33,7 @@ func ownersOf(s state.Snapshot, o state.Object) (owners []state.Object) {
 // An ownerLink is one of them as the page shows it.
 type ownerLink struct{ Kind, Name, Href string }
 
+// ownerLinks are the links to what has made an object.
 func ownerLinks(s state.Snapshot, o state.Object) (links []ownerLink) {
 	for _, up := range ownersOf(s, o) {
 		kind := state.KindOf(up)

@@ -364,7 +364,7 @@ func (c *call) find() error {
 			return c.refuse("Nothing found", err)
 		}
 	}
-	found := a.found(asked, tokens, c.viewFinds(asked), c.mayOpen)
+	found := a.found(asked, tokens, c.viewFinds(asked), func(path string) bool { return c.mayOpen(path) })
 	if strings.Contains(c.Request().Header.Get("Accept"), plainJSON) {
 		if found == nil {
 			found = []find{}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/state"
 )
 
@@ -169,9 +170,7 @@ func TestThePaletteTakesAnyAddress(t *testing.T) {
 // BenchmarkPalette asks of 5,000 nodes and 20,000 pods.
 func BenchmarkPalette(b *testing.B) {
 	m := manyPods()
-	s := New(configOf(m))
-	a := askAt(m.Snapshot(), now0, nil)
-	a.may, a.actions = func(string, string) bool { return true }, s.actions
+	a := New(configOf(m)).request(question{Role: access.Admin})
 	for _, q := range []string{"n", "node-4999", "drain 499", "nothing of that"} {
 		b.Run(fmt.Sprint("find ", q), func(b *testing.B) {
 			for b.Loop() {

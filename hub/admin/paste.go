@@ -52,6 +52,7 @@ func (c *call) newPaste() pasteData {
 	return d
 }
 
+// pasteForm asks for YAML.
 func (c *call) pasteForm() error {
 	return c.plain(http.StatusOK, page{Template: "paste", Title: "Apply YAML", Data: c.newPaste()})
 }
@@ -96,7 +97,7 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line fu
 	m = m.tidy()
 	path, namespaced, err := c.place(m)
 	if err != nil {
-		r.Problem = upper(err.Error()) + "."
+		r.Problem = capital(err.Error()) + "."
 		return r, nil
 	}
 	name := m.text("metadata", "name")
@@ -190,12 +191,4 @@ func (c *call) refusedRow(r pastedRow, err error, line func(field string) int) (
 func (e *apiRefusal) fight() bool {
 	d := e.status.Details
 	return d != nil && slices.ContainsFunc(d.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeFieldManagerConflict })
-}
-
-// upper begins a sentence.
-func upper(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
 }

@@ -12,6 +12,7 @@ type loginData struct {
 	Empty               bool // there is no user yet
 }
 
+// loginForm asks who somebody is.
 func (c *call) loginForm() error {
 	if _, err := c.Sessions.Authenticate(c.Request()); err == nil {
 		return c.Redirect(http.StatusSeeOther, local(c.QueryParam("next")))
@@ -34,6 +35,7 @@ const maxName = 64
 
 func clip(typed string) string { return strings.ToValidUTF8(typed[:min(len(typed), maxName)], "") }
 
+// login begins a session.
 func (c *call) login() error {
 	name := c.FormValue("name")
 	d := loginData{Name: clip(name), Next: local(c.FormValue("next"))}
@@ -62,6 +64,7 @@ func (c *call) session() error {
 	}{err == nil, u.Name, u.CSRF})
 }
 
+// logout ends a session.
 func (c *call) logout() error {
 	cookie, err := c.Sessions.Logout(c.Request().Context(), c.Request())
 	if err != nil {
@@ -73,6 +76,7 @@ func (c *call) logout() error {
 
 type setupData struct{ Secret, Name, Problem string }
 
+// setupForm asks for the first administrator's name and password.
 func (c *call) setupForm() error {
 	users, err := c.People.Users(c.Request().Context())
 	switch {
@@ -87,6 +91,7 @@ func (c *call) setupForm() error {
 	return c.plain(http.StatusOK, page{Template: "setup", Title: "Set up", Data: setupData{Secret: clip(c.QueryParam("token")), Name: "admin"}})
 }
 
+// setup makes the first administrator.
 func (c *call) setup() error {
 	name := c.FormValue("name")
 	d := setupData{Secret: clip(c.FormValue("token")), Name: clip(name)}

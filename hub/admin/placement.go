@@ -115,6 +115,7 @@ func labelText(r corev1.NodeSelectorRequirement) string {
 
 // ---- words
 
+// capital is a text that begins with a capital letter.
 func capital(s string) string {
 	if s == "" {
 		return s

@@ -197,41 +197,6 @@ func TestWhatIsFreeIsNeverSaidToBeMore(t *testing.T) {
 	}
 }
 
-// TestAPodThatFindsNoPlaceInABrowser looks why a pod waits, and does what would help.
-func TestAPodThatFindsNoPlaceInABrowser(t *testing.T) {
-	t.Parallel()
-	b := newKitOf(t, stuckFleet()...)
-	stuckWorkload(t, b.fleet, "vision", func(p *corev1.PodSpec) { p.NodeSelector = map[string]string{"gpu": "true"} })
-	stuckWorkload(t, b.fleet, "ledger", func(p *corev1.PodSpec) {
-		p.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("64Gi"), "cpu": resource.MustParse("1")}
-	})
-	for _, name := range []string{"ledger", "vision"} {
-		b.open("/pods/default/" + name + "-6f9c-x2x4z")
-		b.says("None of the 24 nodes can take it.", "What would help", "Nodes that come nearest", "and 4 more")
-		b.look("unplaced-" + name)
-	}
-	b.width(1280, false)
-	b.says("Needs gpu=true: 22 of 24 nodes do not have it.", "kubectl uncordon brg-0003")
-	if n := b.string(`String(document.querySelectorAll(".candidates tbody tr").length)`); n != "20" {
-		t.Errorf("%s nodes are shown, want 20", n)
-	}
-	if href := b.string(`[...document.querySelectorAll(".fixes a.button")].find((e) => e.textContent.startsWith("Label")).getAttribute("href")`); !strings.HasPrefix(href, "/actions/nodes/label?") {
-		t.Errorf("the label leads to %s", href)
-	} else {
-		b.open(href)
-		if !b.eval(`document.querySelector("input[name=key]").value === "gpu" && document.querySelector("input[name=value]").value === "true"`) {
-			t.Error("the form of the label is not filled in")
-		}
-	}
-	b.open("/pods/default/vision-6f9c-x2x4z")
-	b.press(`.fixes button[formaction="/actions/nodes/uncordon"]`)
-	if b.fleet.Snapshot().Node("brg-0003").Spec.Unschedulable {
-		t.Error("the node is still cordoned")
-	}
-	b.open("/pods/default/vision-6f9c-x2x4z")
-	b.says("It is about to be placed")
-}
-
 func TestEveryReasonHasWords(t *testing.T) {
 	for r := schedule.Fits + 1; r.String() != ""; r++ {
 		w := reasonWords[r]
@@ -241,29 +206,5 @@ func TestEveryReasonHasWords(t *testing.T) {
 		if w.need == nil || w.against == nil || w.short == nil {
 			t.Errorf("the page has no words for %s", r)
 		}
-	}
-}
-
-// The card of a workload without a place says why in the words of the list; what the scheduler
-// says is a detail of it.
-func TestACardSaysInAFewWordsWhyThereIsNoPlace(t *testing.T) {
-	m := stuck(t)
-	a := askAt(m.Snapshot(), now0, nil)
-	a.may = func(string, string) bool { return true }
-	got := map[string]string{}
-	for _, c := range incidents(a).Cards {
-		if strings.Contains(c.Message, "placed") {
-			got[c.Message] = c.Detail
-		}
-	}
-	const raw = "0/9 nodes are available: 9 of us."
-	for _, title := range []string{"Deployment vision cannot be placed: needs gpu=true, 1 node is not ready", "Deployment ledger cannot be placed: no node has 64Gi of memory free"} {
-		if got[title] != raw {
-			t.Errorf("there is no card %q with %q: %q", title, raw, got)
-		}
-	}
-	_, body := acting(t, m).ask(t, "viewer", "GET", "/", nil)
-	if before, _, _ := strings.Cut(body, raw); !strings.HasSuffix(before, "<summary>Details</summary><p>") {
-		t.Errorf("the scheduler's text is no detail: %.900s", before[max(0, len(before)-300):])
 	}
 }

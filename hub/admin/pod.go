@@ -50,7 +50,7 @@ func pod(a *request) (page, error) {
 	if p == nil {
 		return page{}, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
 	}
-	d := podData{podRow: podRowOf(a, p), Labels: factsOf(p.Labels), YAML: objectPath{path: "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name}.editor(), Menu: menuOf(a, p), Did: justDone(a)}
+	d := podData{podRow: podRowOf(a, p), Labels: factsOf(p.Labels), YAML: "/yaml" + objectURL(state.Pods, p.Namespace, p.Name), Menu: menuOf(a, p), Did: justDone(a)}
 	if a.may("get", "pods/log") && p.Spec.NodeName != "" {
 		d.Logs = d.Href + "/logs"
 	}

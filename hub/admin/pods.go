@@ -27,6 +27,8 @@ type podRow struct {
 	Age            moment
 }
 
+var _ map[podRow]bool // a row is kept by what it shows: it can be compared
+
 func (r podRow) lasting() any {
 	r.Age = r.Age.lasting()
 	return r
@@ -47,12 +49,15 @@ type podsData struct {
 	Empty      bool
 }
 
+// podHref is the page of a pod.
 func podHref(p *corev1.Pod) string { return podPath(p.Namespace, p.Name) }
 
+// podPath is the page of the pod of that name.
 func podPath(namespace, name string) string {
 	return "/pods/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
+// podStatuses are what the list of pods can be filtered by.
 var podStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"pending", "Pending"}, {"running", "Running"}, {"failed", "Failed"},
 	{"succeeded", "Succeeded"}, {"terminating", "Terminating"},
@@ -123,6 +128,7 @@ func restarts(p *corev1.Pod) (n int32) {
 	return n
 }
 
+// podHasStatus tells whether a pod has a status of the list of pods.
 func podHasStatus(a *request, p *corev1.Pod, status string) bool {
 	switch status {
 	case "attention":
@@ -142,6 +148,7 @@ func podHasStatus(a *request, p *corev1.Pod, status string) bool {
 	return true
 }
 
+// podRowOf is the row of a pod.
 func podRowOf(a *request, p *corev1.Pod) podRow {
 	r := podRow{
 		Name: p.Name, Namespace: p.Namespace, Href: podHref(p), podLine: podLineOf(p, a.now), Node: p.Spec.NodeName,
@@ -190,6 +197,7 @@ func ownerOf(s state.Snapshot, p *corev1.Pod) string {
 	return strings.ToLower(ref.Kind) + "/" + ref.Name
 }
 
+// namespaceOptions are the namespaces that a list can be filtered by.
 func namespaceOptions(a *request, chosen string) []option {
 	o := []option{{"", "All namespaces", chosen == ""}}
 	for ns := range a.All(state.Namespaces, "") {

@@ -40,6 +40,7 @@ type budgetWarning struct {
 	Never      bool
 }
 
+// A fateRow is a pod, and what would become of it.
 type fateRow struct {
 	Name, Href string
 	From       string
@@ -200,7 +201,7 @@ func fateRowOf(x preview.Fate, several bool) fateRow {
 		r.Pill = pill{"warn", "Leaves"}
 	}
 	if r.Why != "" {
-		r.Why = upper(strings.TrimSuffix(r.Why, ".")) + "."
+		r.Why = capital(strings.TrimSuffix(r.Why, ".")) + "."
 	}
 	return r
 }

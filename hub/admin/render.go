@@ -116,6 +116,7 @@ func (l *look) staticURL(name string) (string, error) {
 	return "/static/" + name + "?v=" + f.version, nil
 }
 
+// static answers with a static file.
 func (c *call) static() error {
 	f, ok := c.look.static[c.Param("*")]
 	if !ok {
@@ -322,8 +323,10 @@ func (c *call) message(code int, title, text string) error {
 	return c.plain(code, page{Template: "message", Title: title, Data: messageData{title, text}})
 }
 
-// iso is for machines, stamp for people who need more than how long ago it was.
-func iso(t time.Time) string   { return t.UTC().Format(time.RFC3339Nano) }
+// iso is a moment for machines.
+func iso(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// stamp is a moment for people who need more than how long ago it was.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" }
 
 // plural returns "1 node" or "2 nodes".

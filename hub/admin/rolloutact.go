@@ -9,6 +9,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
+// rolloutActions are what can be done to rollouts.
 func rolloutActions() []*action {
 	spec := func(o state.Object) fleet.FirmwareRolloutSpec { return o.(*fleet.FirmwareRollout).Spec }
 	over := func(o state.Object) bool {

@@ -20,29 +20,29 @@ func manyBoards(n int) *memory {
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "many", CreationTimestamp: metav1.NewTime(now0)}}
 	r.Spec.Selector, r.Spec.Profile = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: fleet.LabelProfile, Operator: metav1.LabelSelectorOpExists}}}, "pi"
 	changes := []state.Change{state.Put(profile, ""), state.Put(r, "")}
-	for node := range m.s.Nodes() {
+	for node := range m.Snapshot().Nodes() {
 		node = node.DeepCopy()
 		metav1.SetMetaDataLabel(&node.ObjectMeta, fleet.LabelProfile, "pi")
 		changes = append(changes, state.Put(node, ""), state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Firmware: &state.FirmwareReport{State: "Staged", Candidate: "sha256:x"}}, ""))
 	}
-	m.s, _ = state.Apply(m.s, changes)
+	m.apply(changes)
 	look := func() {
 		for range 4 {
-			m.s, _ = state.Apply(m.s, decider.Decider{}.Decide(m.s, decider.Decider{}.Subjects(m.s), now0).Changes)
+			m.apply(decider.Decider{}.Decide(m.Snapshot(), decider.Decider{}.Subjects(m.Snapshot()), now0).Changes)
 		}
 	}
 	look()
-	digest := m.s.Rollout("many").Status.Digest
+	digest := m.Snapshot().Rollout("many").Status.Digest
 	changes = nil
 	for i := range n {
-		rec := m.s.Record(fmt.Sprintf("node-%04d", i)).DeepCopy()
+		rec := m.Snapshot().Record(fmt.Sprintf("node-%04d", i)).DeepCopy()
 		rec.Firmware = &state.FirmwareReport{State: "Staged", Candidate: digest, Diff: fmt.Sprint("+ quiet ", i%2)}
 		if i%1000 == 999 {
 			rec.Firmware.State, rec.Firmware.Bad, rec.Firmware.Message = "RolledBack", []string{digest}, "engine-ping did not hold"
 		}
 		changes = append(changes, state.Put(rec, ""))
 	}
-	m.s, _ = state.Apply(m.s, changes)
+	m.apply(changes)
 	look()
 	return m
 }
@@ -95,6 +95,6 @@ func TestTheCardOfAStoppedRolloutLeadsToIt(t *testing.T) {
 func BenchmarkARolloutOfManyNodes(b *testing.B) {
 	m := manyBoards(5000)
 	for b.Loop() {
-		decider.Decider{}.Decide(m.s, decider.Decider{}.Subjects(m.s), now0)
+		decider.Decider{}.Decide(m.Snapshot(), decider.Decider{}.Subjects(m.Snapshot()), now0)
 	}
 }

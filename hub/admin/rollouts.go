@@ -17,6 +17,7 @@ const rolloutsPath = "/rollouts"
 // rolloutsTopic is what changes with every one of them.
 const rolloutsTopic = "rollouts"
 
+// rolloutHref is the page of a rollout.
 func rolloutHref(name string) string { return rolloutsPath + "/" + url.PathEscape(name) }
 
 // A rolloutRow is one rollout in the list.
@@ -141,3 +142,14 @@ func shortDigest(digest string) string {
 	digest = strings.TrimPrefix(digest, "sha256:")
 	return digest[:min(len(digest), 12)]
 }
+
+// rolloutListings is the list of rollouts.
+var rolloutListings = map[state.Kind]listing{state.FirmwareRollouts: {
+	found: func(a *request) (all []state.Object) {
+		for o := range a.All(state.FirmwareRollouts, "") {
+			all = append(all, o)
+		}
+		return all
+	},
+	pill: func(_ *request, o state.Object) pill { return rolloutPill(o.(*fleet.FirmwareRollout)) },
+}}

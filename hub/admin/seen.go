@@ -24,6 +24,7 @@ func seenField(with []state.Object) field {
 	return field{Name: seenName, Type: "hidden", Value: all.String()}
 }
 
+// parseSeen reads what a form says was seen.
 func parseSeen(form url.Values) seen {
 	all := seen{}
 	for _, one := range strings.Fields(form.Get(seenName)) {

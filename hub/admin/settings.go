@@ -76,6 +76,7 @@ var settled = map[string]string{
 	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.", "notify-test": "The test message was accepted; check that it arrived.",
 }
 
+// settings shows the hub's own settings, people and tokens.
 func (c *call) settings() error {
 	return c.showSettings(http.StatusOK, settingsData{Done: settled[c.QueryParam("done")]})
 }

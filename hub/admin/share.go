@@ -58,6 +58,7 @@ func amount(name corev1.ResourceName, q resource.Quantity) string {
 	return q.String()
 }
 
+// bytesOf is a number of bytes in binary units.
 func bytesOf(n int64) string {
 	v, unit := float64(n), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {

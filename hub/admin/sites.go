@@ -54,11 +54,13 @@ type sitesData struct {
 	HubURL   string
 }
 
+// siteHref is the page of a site.
 func siteHref(name string) string { return "/sites/" + url.PathEscape(name) }
 
 // mostCards is how many sites are shown as cards; more are rows.
 const mostCards = 9
 
+// sitePill is the status of a site.
 func sitePill(s *fleet.Site) pill {
 	switch s.Status.State {
 	case fleet.SitePartialDisruption:
@@ -69,8 +71,10 @@ func sitePill(s *fleet.Site) pill {
 	return pill{"ok", "Normal"}
 }
 
+// siteStates are what the list of sites can be filtered by.
 var siteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"}, {"maintenance", "In maintenance"}, {"normal", "Normal"}}
 
+// isSite tells whether a site has a state of the list of sites.
 func isSite(s *fleet.Site, state string, now time.Time) bool {
 	disrupted := s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
 	switch state {

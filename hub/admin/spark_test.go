@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -55,13 +54,5 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 		if a.sparks(a.Node("pi-1"), &s); s != (spark{}) {
 			t.Errorf("%s: %+v", name, s)
 		}
-	}
-	row := nodeRow{Name: "pi-1", CPUUsed: cpu}
-	made, err := newLook().rows.row("node-row", row)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := regexp.MustCompile(`<svg class="spark"`).FindAllString(string(made), -1); len(got) != 1 {
-		t.Errorf("a row with one spark has %d: %s", len(got), made)
 	}
 }

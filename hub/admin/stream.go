@@ -164,6 +164,11 @@ type teller struct {
 	wait time.Duration // for a browser to read; 0: patience
 }
 
+// newTeller returns what writes events to a page.
+func newTeller(w http.ResponseWriter) teller {
+	return teller{w: w, rc: http.NewResponseController(w)}
+}
+
 // tell writes one event; no id where that is "".
 func (t *teller) tell(name, data, id string) error {
 	// A writer without deadlines, as in tests, blocks nobody but itself.

@@ -23,12 +23,14 @@ type Shells interface {
 	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error
 }
 
+// maxTerminals is how many terminals are open at one time.
+const maxTerminals = 16
+
 const (
-	maxTerminals = 16               // open at one time
-	maxFrame     = 64 << 10         // bytes that a page sends at once
-	untouched    = 30 * time.Minute // after which a terminal that nobody types into is closed
-	greeting     = 10 * time.Second // for the page to show its form's token
-	revoked      = 2 * time.Second  // a session that has ended, or may no longer, is closed within
+	maxFrame  = 64 << 10         // bytes that a page sends at once
+	untouched = 30 * time.Minute // after which a terminal that nobody types into is closed
+	greeting  = 10 * time.Second // for the page to show its form's token
+	revoked   = 2 * time.Second  // a session that has ended, or may no longer, is closed within
 )
 
 // commandOf is what is to run: words between spaces, or the shell that most images have.

@@ -187,20 +187,20 @@ func TestWhoMayOpenATerminal(t *testing.T) {
 }
 
 func TestTerminalsAreCounted(t *testing.T) {
-	s := New(configOf(newMemory()))
+	tools := newTools()
 	for i := range maxTerminals {
-		if _, ok := s.tools.terminals.enter([]string{"anna", "olav"}[i%2]); !ok {
+		if _, ok := tools.terminals.enter([]string{"anna", "olav"}[i%2]); !ok {
 			t.Fatal("there is no place left")
 		}
 	}
-	if _, ok := s.tools.terminals.enter("kari"); ok || s.tools.terminals.taken.Load() != maxTerminals {
+	if _, ok := tools.terminals.enter("kari"); ok || tools.terminals.taken.Load() != maxTerminals {
 		t.Error("there is one place too many")
 	}
 }
 
 func TestOneWhoTakesAllPlacesLeavesOthersSome(t *testing.T) {
-	s := New(configOf(newMemory()))
-	for what, enter := range map[string]func(string) (func(), bool){"logs": s.tools.logs.enter, "terminals": s.tools.terminals.enter, "pages": s.tools.pages.Enter} {
+	tools := newTools()
+	for what, enter := range map[string]func(string) (func(), bool){"logs": tools.logs.enter, "terminals": tools.terminals.enter, "pages": tools.pages.Enter} {
 		most := 0
 		for leave, ok := enter("vera"); ok; leave, ok = enter("vera") {
 			if most++; most > maxStreams {

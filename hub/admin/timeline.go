@@ -205,6 +205,7 @@ func stretches(turns []state.Turn, pauses []store.Pause, begin, now time.Time) (
 	return all
 }
 
+// earlier is the earlier of two moments.
 func earlier(x, y time.Time) time.Time {
 	if x.Before(y) {
 		return x
@@ -212,6 +213,7 @@ func earlier(x, y time.Time) time.Time {
 	return y
 }
 
+// later is the later of two moments.
 func later(x, y time.Time) time.Time {
 	if x.After(y) {
 		return x

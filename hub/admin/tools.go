@@ -23,7 +23,6 @@ type tools struct {
 	logs      seats
 	terminals seats
 	pages     listen.Shares // of the open pages; live counts them all
-	ends      *ends
 }
 
 func newTools() tools {
@@ -31,7 +30,6 @@ func newTools() tools {
 		logs:      seats{most: maxLogs, shares: listen.Shares{Most: maxLogs / 2}},
 		terminals: seats{most: maxTerminals, shares: listen.Shares{Most: maxTerminals / 2}},
 		pages:     listen.Shares{Most: maxStreams / 4},
-		ends:      &ends{},
 	}
 }
 

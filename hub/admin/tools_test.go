@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,8 @@ type device struct {
 	asked []corev1.PodLogOptions
 	runs  [][]string
 	sizes []ask.Size
+
+	follows atomic.Int64 // logs that are followed now
 }
 
 func newDevice(lines ...string) *device { return &device{lines: lines, more: make(chan struct{})} }
@@ -84,6 +87,10 @@ func stampOf(n int) time.Time {
 func (d *device) Logs(ctx context.Context, p *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
 	d.mu.Lock()
 	d.asked = append(d.asked, o)
+	if o.Follow {
+		d.follows.Add(1)
+		defer d.follows.Add(-1)
+	}
 	seen := 0
 	if o.TailLines != nil {
 		seen = max(0, len(d.lines)-int(*o.TailLines))

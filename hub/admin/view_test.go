@@ -14,7 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/history"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
@@ -283,7 +286,7 @@ func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
 		}
 	}
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon", nil)
-	if !strings.Contains(body, "Cordon 5000 nodes") || strings.Contains(body, "more wait for another") || strings.Count(body, `name="item"`) > maxItems {
+	if !strings.Contains(body, "Cordon 5000 nodes") || strings.Contains(body, "more wait for another") || strings.Count(body, `name="item"`) > mostItems {
 		t.Errorf("an action over 5,000 nodes is another: %.3000s", body)
 	}
 }
@@ -312,7 +315,7 @@ func TestAnEventSaysHowOften(t *testing.T) {
 // A CronJob's Jobs are gone soon; the events of them stay for an hour.
 func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
 	m := newMemory(append(sample(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "night-2", Namespace: "default"}})...)
-	a := pictureRequest(m)
+	a := New(configOf(m)).request(question{Role: access.Admin, Path: "/"})
 	for name, want := range map[string]string{"night-1": "", "night-2": ownerHref("default", "job", "night-2")} {
 		e := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Job", Namespace: "default", Name: name}, Reason: "Completed"}
 		if r := eventRowOf(a, e); r.Href != want || r.About != "job "+name {
@@ -360,33 +363,6 @@ func TestGoodConditionsAreFolded(t *testing.T) {
 	}
 }
 
-// A list with many pages names the first, the last, and those around this one.
-func TestAPagerNamesPages(t *testing.T) {
-	a := askAt(newMemory().Snapshot(), now0, nil)
-	for _, c := range []struct {
-		rows, page int
-		want       string
-	}{
-		{100, 1, ""}, {200, 1, "[1] 2"}, {2000, 1, "[1] 2 3 … 20"}, {2000, 10, "1 … 8 9 [10] 11 12 … 20"}, {2000, 20, "1 … 18 19 [20]"}, {500, 3, "1 2 [3] 4 5"},
-	} {
-		_, _, p := pageAt(a, c.page, c.rows, nil)
-		var words []string
-		for _, l := range p.Pages {
-			switch {
-			case l.Number == 0:
-				words = append(words, "…")
-			case l.Href == "":
-				words = append(words, fmt.Sprintf("[%d]", l.Number))
-			default:
-				words = append(words, fmt.Sprint(l.Number))
-			}
-		}
-		if got := strings.Join(words, " "); got != c.want {
-			t.Errorf("page %d of %d rows: %s, want %s", c.page, c.rows, got, c.want)
-		}
-	}
-}
-
 // A row of the list has a strip of the last day when there was trouble in it, and says nothing
 // of a silent node that its status and Heard do not.
 func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
@@ -411,5 +387,21 @@ func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
 	}
 	if strings.Contains(body, "dark/why") || strings.Contains(body, "no heartbeat for 40s") {
 		t.Errorf("a silent node's row repeats itself: %s", mainOf(body))
+	}
+}
+
+func TestARowHasASparkOfWhatHasChanged(t *testing.T) {
+	c := configOf(newMemory(testNode("pi-1", "oslo", nil)))
+	c.History = func(_ types.UID, _ time.Time, n int) []history.Word {
+		words := make([]history.Word, n)
+		for i := range words {
+			s := history.Nothing()
+			s[history.CPU], s[history.Memory] = float64(i)/float64(n), .5
+			words[i] = history.Pack(s)
+		}
+		return words
+	}
+	if _, body := start(t, c).ask(t, "viewer", "GET", "/nodes", nil); strings.Count(body, `<svg class="spark"`) != 1 {
+		t.Errorf("of processors, which changed, and memory, which did not, %d have a spark: %s", strings.Count(body, `<svg class="spark"`), mainOf(body))
 	}
 }

@@ -21,9 +21,9 @@ import (
 )
 
 // aRequest is what a device of a node asks for, which came a while ago.
-func aRequest(t testing.TB, node string, ago time.Duration) *joinRequest {
+func aRequest(t testing.TB, node string, ago time.Duration) *certv1.CertificateSigningRequest {
 	t.Helper()
-	return &joinRequest{
+	return &certv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-0011223344556677", CreationTimestamp: ago0(ago), Annotations: map[string]string{
 			state.RequestNode: node, state.RequestSite: "oslo", state.RequestMachine: "c0ffee0011223344", state.RequestSerial: "100000001234abcd", state.RequestSource: "10.20.30.40",
 			state.RequestKey: strings.Repeat("00ff", 16), state.RequestUntil: now0.Add(300 * time.Hour).UTC().Format(time.RFC3339),
@@ -36,7 +36,7 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 	m := newMemory(testNode("pi-1", "oslo", nil), aRequest(t, "pi-1", time.Hour), aRequest(t, "kiosk-7", time.Minute))
 	s := acting(t, m)
 	decision := func(name string) state.Decision {
-		return state.DecisionOn(m.Snapshot().Get(state.Key{Kind: state.JoinRequests, Name: name + "-0011223344556677"}).(*joinRequest))
+		return state.DecisionOn(m.Snapshot().Get(state.Key{Kind: state.JoinRequests, Name: name + "-0011223344556677"}).(*certv1.CertificateSigningRequest))
 	}
 	for _, role := range []string{"admin", "viewer"} {
 		for path, says := range map[string][]string{

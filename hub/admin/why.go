@@ -179,8 +179,10 @@ func eventsOf(s state.Snapshot, kind, namespace, name string) (found []*corev1.E
 	return found
 }
 
+// newestFirst orders events.
 func newestFirst(a, b *corev1.Event) int { return eventTime(b).Compare(eventTime(a)) }
 
+// eventTime is when an event was seen last.
 func eventTime(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil && !e.Series.LastObservedTime.IsZero():

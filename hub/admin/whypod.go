@@ -94,6 +94,7 @@ func containerEnd(f diagnose.Finding) string {
 	return fmt.Sprintf("Container %s: %s", f.Container, end(f.End))
 }
 
+// end says how a container ended, "" where that is not known.
 func end(e diagnose.End) string {
 	if !e.Known {
 		return ""
@@ -101,6 +102,7 @@ func end(e diagnose.End) string {
 	return join(fmt.Sprintf("ended with exit code %d", e.Code), strings.TrimSpace(e.Reason), e.Message)
 }
 
+// join puts a comma between the parts that are not empty.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
 }
@@ -144,6 +146,7 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	return chain
 }
 
+// times says how often something was: "once", "3 times".
 func times(n int32) string {
 	if n == 1 {
 		return "once"

@@ -49,6 +49,7 @@ type workloadsData struct {
 	PasteHref            string
 }
 
+// workloadStatuses are what the list of workloads can be filtered by.
 var workloadStatuses = [][2]string{
 	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused or suspended"},
 }
@@ -177,10 +178,12 @@ func workloadPill(o state.Object, now time.Time) pill {
 	return workloadRowOf(o, now).Pill
 }
 
+// workloadHref is the page of a workload.
 func workloadHref(kind state.Kind, namespace, name string) string {
 	return "/workloads/" + string(kind) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
+// ownerHref is the list of the pods of an owner.
 func ownerHref(namespace, kind, name string) string {
 	return "/pods?" + url.Values{"namespace": {namespace}, "owner": {kind + "/" + name}}.Encode()
 }
@@ -230,3 +233,19 @@ func images(s *corev1.PodSpec) string {
 	}
 	return strings.Join(list, ", ")
 }
+
+// workloadListings are the lists of pods, and of each kind that makes them.
+var workloadListings = func() map[state.Kind]listing {
+	all := map[state.Kind]listing{state.Pods: {
+		found: func(a *request) []state.Object { return objects(findPods(a)) },
+		pill:  func(a *request, o state.Object) pill { return podRowOf(a, o.(*corev1.Pod)).Pill },
+		where: func(_ *request, o state.Object) string { return o.(*corev1.Pod).Spec.NodeName },
+	}}
+	for _, l := range listedWorkloads {
+		all[l.kind] = listing{
+			found: func(a *request) []state.Object { return findWorkloads(a, l.kind) },
+			pill:  func(a *request, o state.Object) pill { return workloadPill(o, a.now) },
+		}
+	}
+	return all
+}()

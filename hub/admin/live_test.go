@@ -1,0 +1,27 @@
+package admin
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+func TestAListOfWorkloadsHearsOfEachKindOfThem(t *testing.T) {
+	rc := &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "old-rc", Namespace: "default"}}
+	hit := map[string]bool{}
+	if topics([]state.Applied{{Key: state.KeyOf(rc), New: rc}}, hit); !hit["workloads"] {
+		t.Error("a page that lists workloads does not hear of a replication controller")
+	}
+}
+
+// No number can be reached by naming one thing often.
+func TestOneThingNamedOftenIsOneThing(t *testing.T) {
+	if items, ok := namedIn(url.Values{"items": {strings.Repeat("/bone-1=0a ", 50)}}); !ok || len(items) != 1 {
+		t.Errorf("one thing fifty times is %d", len(items))
+	}
+}
