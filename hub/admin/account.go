@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"errors"
 	"mime"
 	"net/http"
 	"slices"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/store"
 )
 
@@ -22,7 +23,7 @@ type accountData struct {
 	File    string // name of its kubeconfig
 	Note    string // what was typed before
 	Tokens  []apiTokenRow
-	Lives   []option
+	Lives   []frame.Option
 }
 
 var (
@@ -34,35 +35,35 @@ var (
 )
 
 const (
-	errTwice   = errTold("The two new passwords differ. Type the same one twice.")
-	errMinting = errTold("An API token makes no other, and changes no password: log in with your password.")
-	errNotYour = errTold("That is no API token of yours.")
-	errByCert  = errTold("A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
+	errTwice   = frame.UserError("The two new passwords differ. Type the same one twice.")
+	errMinting = frame.UserError("An API token makes no other, and changes no password: log in with your password.")
+	errNotYour = frame.UserError("That is no API token of yours.")
+	errByCert  = frame.UserError("A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
 )
 
 // account is where people change their password, and make and revoke their API tokens.
-func (c *call) account() error {
-	return c.showAccount(http.StatusOK, accountData{Done: accountDone[c.QueryParam("done")]})
+func account(c *frame.Call) error {
+	return showAccount(c, http.StatusOK, accountData{Done: accountDone[c.QueryParam("done")]})
 }
 
-func (c *call) showAccount(code int, d accountData) error {
-	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.user.Name)
+func showAccount(c *frame.Call, code int, d accountData) error {
+	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.User.Name)
 	if err != nil {
-		return c.refuse("No account", err)
+		return c.Refuse("No account", err)
 	}
 	now := c.Now()
-	d.User, d.Means, d.File = c.user, roleMeans[c.user.Role], kubeconfigFile(c.user.Name)
-	d.Lives = options(cmp.Or(c.FormValue("life"), "720h"), tokenLives...)
+	d.User, d.Means, d.File = c.User, roleMeans[c.User.Role], kubeconfigFile(c.User.Name)
+	d.Lives = frame.Options(cmp.Or(c.FormValue("life"), "720h"), tokenLives...)
 	for _, t := range slices.Backward(tokens) {
 		d.Tokens = append(d.Tokens, apiTokenRowOf(t, now))
 	}
-	return c.plain(code, page{Template: "account", Title: "Your account", Data: d})
+	return c.ShowPage(code, frame.Page{Template: "account", Title: "Your account", Data: d})
 }
 
 func apiTokenRowOf(t store.APIToken, now time.Time) apiTokenRow {
-	r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Made: at(t.Created, now), Ends: at(t.Expires, now), Pill: pill{"ok", "Good"}}
+	r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Made: format.Time(t.Created, now), Ends: format.Time(t.Expires, now), Pill: frame.Pill{Kind: "ok", Text: "Good"}}
 	if !now.Before(t.Expires) {
-		r.Pill = pill{"idle", "Ended"}
+		r.Pill = frame.Pill{Kind: "idle", Text: "Ended"}
 	}
 	return r
 }
@@ -71,35 +72,35 @@ func apiTokenRowOf(t store.APIToken, now time.Time) apiTokenRow {
 func kubeconfigFile(user string) string { return "flotilla-" + user + ".yaml" }
 
 // accountAction does what one of the account's forms asks for.
-func (c *call) accountAction() error {
+func accountAction(c *frame.Call) error {
 	action := c.FormValue("action")
 	if action == "kubeconfig" {
-		return c.kubeconfig()
+		return kubeconfig(c)
 	}
-	act, secret, err := c.changeAccount(action)
+	act, secret, err := changeAccount(c, action)
 	if act.Verb == "" {
-		return c.showAccount(http.StatusBadRequest, accountData{Problem: "There is no such action."})
+		return showAccount(c, http.StatusBadRequest, accountData{Problem: "There is no such action."})
 	}
 	act.Code = http.StatusOK
 	d := accountData{Secret: secret}
 	if err != nil {
-		act.Code, act.Message = c.tell(err)
+		act.Code, act.Message = c.Tell(err)
 		d.Problem = act.Message
 	}
 	if action == "create" && err != nil {
 		d.Note = c.FormValue("note")
 	}
-	c.did(act)
+	c.Record(act)
 	if err == nil && secret == "" {
 		return c.Redirect(http.StatusSeeOther, "/account?done="+action)
 	}
-	return c.showAccount(act.Code, d)
+	return showAccount(c, act.Code, d)
 }
 
 // changeAccount does one action, and says what it was for the audit.
-func (c *call) changeAccount(action string) (act store.Audit, secret string, err error) {
+func changeAccount(c *frame.Call, action string) (act store.Audit, secret string, err error) {
 	ctx, id := c.Request().Context(), c.FormValue("id")
-	switch c.user.Via {
+	switch c.User.Via {
 	case "token":
 		err = errMinting
 	case "certificate": // its role is its own: the person's may be another, and its name nobody's
@@ -114,7 +115,7 @@ func (c *call) changeAccount(action string) (act store.Audit, secret string, err
 		if err != nil {
 			return act, "", err
 		}
-		cookie, err := c.Accounts.ChangePassword(ctx, access.PasswordChange{Name: c.user.Name, Old: c.FormValue("old"), New: c.FormValue("password"), Source: c.RealIP()})
+		cookie, err := c.Accounts.ChangePassword(ctx, access.PasswordChange{Name: c.User.Name, Old: c.FormValue("old"), New: c.FormValue("password"), Source: c.RealIP()})
 		if err == nil {
 			c.SetCookie(cookie)
 		}
@@ -124,45 +125,35 @@ func (c *call) changeAccount(action string) (act store.Audit, secret string, err
 		act = store.Audit{Verb: "create", Resource: "apitokens", Name: note}
 		if err == nil {
 			life, _ := time.ParseDuration(c.FormValue("life"))
-			secret, err = c.Tokens.CreateAPIToken(ctx, access.NewAPIToken{User: c.user.Name, Note: note, Life: life})
+			secret, err = c.Tokens.CreateAPIToken(ctx, access.NewAPIToken{User: c.User.Name, Note: note, Life: life})
 		}
 		return act, secret, err
 	case "revoke":
 		act = store.Audit{Verb: "revoke", Resource: "apitokens", Name: id}
-		if c.user.Via == "certificate" { // a token may end itself
+		if c.User.Via == "certificate" { // a token may end itself
 			return act, "", err
 		}
-		return act, "", c.Accounts.RevokeAPITokenOf(ctx, c.user.Name, id)
+		return act, "", c.Accounts.RevokeAPITokenOf(ctx, c.User.Name, id)
 	}
 	return act, "", nil
 }
 
-// tell is what people are told of an error: a code and whole sentences.
-func (c *call) tell(err error) (code int, text string) {
-	var told errTold
-	if errors.As(err, &told) {
-		return http.StatusConflict, told.Error()
-	}
-	code, text = c.explain(err)
-	return code, capital(strings.TrimSuffix(text, ".")) + "."
-}
-
 // kubeconfig answers with the file for an API token that has just been made. Only
 // who made it has it: the hub keeps its hash.
-func (c *call) kubeconfig() error {
+func kubeconfig(c *frame.Call) error {
 	token := c.FormValue("token")
-	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.user.Name)
+	tokens, err := c.Accounts.APITokensOf(c.Request().Context(), c.User.Name)
 	if err != nil {
-		return c.refuse("No kubeconfig", err)
+		return c.Refuse("No kubeconfig", err)
 	}
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || !slices.ContainsFunc(tokens, func(t store.APIToken) bool { return t.ID == parts[1] }) {
-		return c.showAccount(http.StatusConflict, accountData{Problem: errNotYour.Error()})
+		return showAccount(c, http.StatusConflict, accountData{Problem: errNotYour.Error()})
 	}
-	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, Others: c.hubURLs(c.Request().Host), User: c.user.Name, CA: c.CA(), Token: token}.YAML()
+	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, Others: c.JoinURLs(c.Request().Host), User: c.User.Name, CA: c.CA(), Token: token}.YAML()
 	if err != nil {
-		return c.refuse("No kubeconfig", err)
+		return c.Refuse("No kubeconfig", err)
 	}
-	c.Response().Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": kubeconfigFile(c.user.Name)}))
+	c.Response().Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": kubeconfigFile(c.User.Name)}))
 	return c.Blob(http.StatusOK, "application/yaml", text)
 }

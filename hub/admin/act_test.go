@@ -16,12 +16,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/state"
@@ -38,10 +38,11 @@ func (headerAccess) Authenticate(r *http.Request) (access.User, error) {
 	}
 	return access.User{Name: "test-" + c.Value, Role: access.Role(c.Value)}, nil
 }
+
 func (headerAccess) CheckForm(*http.Request, access.User) error { return nil }
 
 // acting is a page before the real API.
-func acting(t testing.TB, m *memory) *server {
+func acting(t testing.TB, m *admintest.Memory) *server {
 	c := configOf(m)
 	equip(&c)
 	c.API = kube.New(kube.Config{Fleet: m, Leases: noLeases{}, Access: headerAccess{}, Settings: admission.Settings{NotReadySeconds: 300, UnreachableSeconds: 300}, Version: "test", Log: c.Log})
@@ -62,64 +63,9 @@ func (s *server) do(t testing.TB, role, path string, form url.Values) (code int,
 	return resp.StatusCode, body
 }
 
-func (m *memory) form(kind state.Kind, namespace, name string) string {
-	return itemOf(m.Snapshot().Get(state.Key{Kind: kind, Namespace: namespace, Name: name})).Form()
-}
-
-func worksample(t testing.TB) *memory {
-	m := newMemory(sample()...)
-	labels := map[string]string{"app": "shop"}
-	two := int32(2)
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "default", Annotations: map[string]string{"deployment.kubernetes.io/revision": "2"}},
-		Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/shop:2"}}}}}}
-	ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "watch", Namespace: "default"},
-		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: *d.Spec.Template.DeepCopy()}}
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "default"},
-		Spec: appsv1.StatefulSetSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: *d.Spec.Template.DeepCopy(), VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
-			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}}}}
-	for _, o := range []state.Object{d, ds, set} {
-		admission.Default(o, admission.Settings{})
-	}
-	m.put(t, d, ds, set, testNode("pi-8", "oslo", func(n *corev1.Node) {
-		n.Spec.Taints = []corev1.Taint{{Key: "old", Value: "1", Effect: "NoSchedule"}, {Key: "old", Effect: "NoExecute"}}
-	}))
-	watch := m.Snapshot().Get(state.Key{Kind: state.DaemonSets, Namespace: "default", Name: "watch"})
-	for i := 1; i <= 3; i++ {
-		m.put(t, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("watch-hash%d", i), Namespace: "default", Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: fmt.Sprintf("hash%d", i)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(watch, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}}, Revision: int64(i),
-			Data: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/watch:%d"}]}}}}`, i)}})
-	}
-	m.put(t, testPod("watch-1", "pi-8", func(p *corev1.Pod) {
-		p.Labels[appsv1.ControllerRevisionHashLabelKey] = "hash3"
-		p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(watch, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
-	}))
-	db := m.Snapshot().Get(state.Key{Kind: state.StatefulSets, Namespace: "default", Name: "db"})
-	for i := 1; i <= 2; i++ {
-		m.put(t, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("db-hash%d", i), Namespace: "default", Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: fmt.Sprintf("hash%d", i)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(db, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}}, Revision: int64(i),
-			Data: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"shop"}},"spec":{"containers":[{"name":"web","image":"registry.example/db:%d"}]}}}}`, i)}})
-	}
-	m.put(t, testPod("db-0", "pi-8", func(p *corev1.Pod) {
-		p.Labels[appsv1.ControllerRevisionHashLabelKey] = "db-hash2"
-		p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(db, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
-	}))
-	kept := m.Snapshot().Deployment("default", "shop")
-	for i := 1; i <= 2; i++ {
-		hash := fmt.Sprintf("hash%d", i)
-		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "shop-" + hash, Namespace: "default", Annotations: map[string]string{"deployment.kubernetes.io/revision": fmt.Sprint(i)},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(kept, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
-			Spec: appsv1.ReplicaSetSpec{Replicas: &two, Selector: d.Spec.Selector.DeepCopy(), Template: *kept.Spec.Template.DeepCopy()}}
-		rs.Spec.Template.Labels = map[string]string{"app": "shop", "pod-template-hash": hash}
-		rs.Spec.Template.Spec.Containers[0].Image = fmt.Sprintf("registry.example/shop:%d", i)
-		m.put(t, rs)
-	}
-	return m
-}
-
 // TestEveryActionDoesWhatItSaysAndCanBeUndone does everything there is to one thing.
 func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	srv := acting(t, m)
 	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
 	shop := func() *appsv1.Deployment { return m.Snapshot().Deployment("default", "shop") }
@@ -192,7 +138,7 @@ func TestEveryActionDoesWhatItSaysAndCanBeUndone(t *testing.T) {
 		{"/actions/nodes/delete", state.Nodes, "", "bone-4", nil, func() string { return fmt.Sprint(m.Snapshot().Node("bone-4") == nil) }, "true", false},
 	} {
 		before := c.state()
-		form := url.Values{"item": {m.form(c.kind, c.ns, c.name)}}
+		form := url.Values{"item": {m.Form(c.kind, c.ns, c.name)}}
 		_, asked := srv.ask(t, "admin", "GET", c.path+"?"+form.Encode(), nil)
 		if !strings.Contains(asked, c.name) || !strings.Contains(asked, `formaction="`+c.path+`"`) {
 			t.Errorf("%s does not tell what it would be done to: %.600s", c.path, asked)
@@ -234,18 +180,18 @@ func mainOf(body string) string {
 }
 
 func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/cordon?site=oslo", nil)
 	if !strings.Contains(body, "3 nodes") || !strings.Contains(body, "is cordoned already") || strings.Contains(body, "bone-1") {
 		t.Errorf("the page before does not tell what is cordoned: %s", mainOf(body))
 	}
-	form := url.Values{"item": {m.form(state.Nodes, "", "pi-1"), m.form(state.Nodes, "", "pi-2"), m.form(state.Nodes, "", "pi-3")}}
+	form := url.Values{"item": {m.Form(state.Nodes, "", "pi-1"), m.Form(state.Nodes, "", "pi-2"), m.Form(state.Nodes, "", "pi-3")}}
 	// Before it is done one comes, one goes, and one is replaced by another of its name.
-	m.put(t, testNode("pi-4", "oslo", nil))
+	m.Put(t, admintest.Node("pi-4", "oslo", nil))
 	gone := m.Snapshot().Node("pi-2")
 	_, _ = m.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
-		return []state.Change{state.Remove(gone, ""), state.Remove(s.Node("pi-3"), ""), state.Put(testNode("pi-3", "oslo", nil), "")}, nil
+		return []state.Change{state.Remove(gone, ""), state.Remove(s.Node("pi-3"), ""), state.Put(admintest.Node("pi-3", "oslo", nil), "")}, nil
 	})
 	code, body := srv.do(t, "admin", "/actions/nodes/cordon", form)
 	s := m.Snapshot()
@@ -268,7 +214,7 @@ func TestABulkActionIsDoneToExactlyWhatWasShown(t *testing.T) {
 }
 
 func TestWhatTheAPIRefusesIsToldByName(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	srv := acting(t, m)
 	for _, c := range []struct {
 		path, kind, name string
@@ -287,7 +233,7 @@ func TestWhatTheAPIRefusesIsToldByName(t *testing.T) {
 		if c.kind == "deployments" {
 			ns = "default"
 		}
-		form := url.Values{"item": {m.form(state.Kind(c.kind), ns, c.name)}}
+		form := url.Values{"item": {m.Form(state.Kind(c.kind), ns, c.name)}}
 		for k, v := range c.form {
 			form[k] = v
 		}
@@ -308,10 +254,10 @@ func until(t testing.TB, what string, is func() bool) {
 }
 
 func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
 	owned := func(name, node, app string) *corev1.Pod {
-		return testPod(name, node, func(p *corev1.Pod) {
+		return admintest.Pod(name, node, func(p *corev1.Pod) {
 			p.Labels = map[string]string{"app": app}
 			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 		})
@@ -319,9 +265,9 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	two := intstr.FromInt32(2)
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "shop-stays-open", Namespace: "default"},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &two, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "shop"}}}}
-	m.put(t, testNode("pi-7", "oslo", nil), owned("shop-1", "pi-7", "shop"), owned("shop-2", "pi-1", "shop"), owned("radio-1", "pi-7", "radio"), budget)
+	m.Put(t, admintest.Node("pi-7", "oslo", nil), owned("shop-1", "pi-7", "shop"), owned("shop-2", "pi-1", "shop"), owned("radio-1", "pi-7", "radio"), budget)
 	srv := acting(t, m)
-	item := m.form(state.Nodes, "", "pi-7")
+	item := m.Form(state.Nodes, "", "pi-7")
 	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil)
 	if !strings.Contains(body, ">shop-stays-open</a> lets them leave one after the other") || !strings.Contains(body, ">radio-1</a>") {
 		t.Errorf("the page before does not tell of the pods: %s", mainOf(body))
@@ -344,7 +290,7 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 	}
 	leave("radio-1")
 	until(t, "the pod that left is counted", says("1 of 2 pods have left"))
-	m.put(t, owned("shop-3", "pi-1", "shop")) // its owner has made one elsewhere
+	m.Put(t, owned("shop-3", "pi-1", "shop")) // its owner has made one elsewhere
 	until(t, "the pod is asked to leave, now that it may", func() bool { return m.Snapshot().Pod("default", "shop-1").DeletionTimestamp != nil })
 	leave("shop-1")
 	until(t, "the drain is over", says("Undo</button>"))
@@ -357,9 +303,9 @@ func TestADrainWaitsForBudgetsAndTellsWhichOneBlocks(t *testing.T) {
 }
 
 func TestADrainLeavesPodsThatNobodyMakesAgain(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
-	item := m.form(state.Nodes, "", "pi-1")
+	item := m.Form(state.Nodes, "", "pi-1")
 	if _, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {item}}.Encode(), nil); !strings.Contains(body, "2 pods that nobody makes again") {
 		t.Errorf("the page before does not tell of the bare pods: %s", mainOf(body))
 	}
@@ -370,9 +316,9 @@ func TestADrainLeavesPodsThatNobodyMakesAgain(t *testing.T) {
 }
 
 func TestADrainCanBeStopped(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
-	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", url.Values{"item": {m.form(state.Nodes, "", "pi-1")}, "bare": {"yes"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
+	resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-1")}, "bare": {"yes"}, "csrf": {csrf}}, "Cookie", nameHeader+"=admin")
 	at := resp.Header.Get("Location")
 	if code, _ := srv.do(t, "viewer", at, url.Values{"action": {"stop"}}); code != http.StatusForbidden {
 		t.Errorf("a viewer stops a drain: %d, want 403", code)
@@ -386,7 +332,7 @@ func TestADrainCanBeStopped(t *testing.T) {
 
 // What could not be taken back can be taken back later, and nothing is that was already.
 func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
 	equip(&c)
 	api := kube.New(kube.Config{Fleet: m, Leases: noLeases{}, Access: headerAccess{}, Version: "test", Log: c.Log})
@@ -402,7 +348,7 @@ func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 	cordoned := func() (is [2]bool) {
 		return [2]bool{m.Snapshot().Node("pi-1").Spec.Unschedulable, m.Snapshot().Node("pi-2").Spec.Unschedulable}
 	}
-	_, body := srv.do(t, "admin", "/actions/nodes/cordon", url.Values{"item": {m.form(state.Nodes, "", "pi-1"), m.form(state.Nodes, "", "pi-2")}})
+	_, body := srv.do(t, "admin", "/actions/nodes/cordon", url.Values{"item": {m.Form(state.Nodes, "", "pi-1"), m.Form(state.Nodes, "", "pi-2")}})
 	at := "/actions/" + undoButton.FindStringSubmatch(body)[1]
 	undo := url.Values{"action": {"undo"}}
 
@@ -430,9 +376,9 @@ func TestWhatWasNotTakenBackCanBeTriedAgain(t *testing.T) {
 // A page before an action that is shown again, as something is filled in wrong, leads back to
 // where the first one did.
 func TestThePageBeforeLeadsBackHoweverOftenItIsShown(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
-	one := url.Values{"item": {m.form(state.Nodes, "", "pi-1")}}
+	one := url.Values{"item": {m.Form(state.Nodes, "", "pi-1")}}
 	for _, c := range []struct {
 		path, query, back string
 		wrong             url.Values
@@ -478,9 +424,9 @@ func fieldsOf(body string) url.Values {
 // Two people have the settings of a site open: each changes what they have changed, and
 // leaves alone what the other one has changed meanwhile.
 func TestSettingsOfASiteInTwoTabs(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
-	at := "/actions/sites/settings?" + url.Values{"item": {m.form(state.Sites, "", "oslo")}}.Encode()
+	at := "/actions/sites/settings?" + url.Values{"item": {m.Form(state.Sites, "", "oslo")}}.Encode()
 	spec := func() string {
 		s := m.Snapshot().Site("oslo").Spec
 		return strings.Join([]string{s.Description, s.Location, printed(s.LeaseInterval), printed(s.NodeEvictionRate), string(s.DisruptionPolicy)}, "|")
@@ -527,10 +473,10 @@ func printed[T any](v *T) string {
 }
 
 func TestMaintenanceThatIsRefusedIsStillTyped(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
 	long := strings.Repeat("the cable is cut ", 100)
-	form := url.Values{"item": {m.form(state.Sites, "", "oslo")}, "for": {"until"}, "until": {"2999-01-01T00:00"}, "reason": {long}}
+	form := url.Values{"item": {m.Form(state.Sites, "", "oslo")}, "for": {"until"}, "until": {"2999-01-01T00:00"}, "reason": {long}}
 	code, body := srv.do(t, "admin", "/actions/sites/maintenance", form)
 	again := fieldsOf(body)
 	if code != http.StatusUnprocessableEntity || !strings.Contains(body, "spec.maintenance.reason") || again.Get("reason") != long || !strings.Contains(body, `value="2999-01-01T00:00"`) {
@@ -547,12 +493,12 @@ func TestMaintenanceThatIsRefusedIsStillTyped(t *testing.T) {
 
 // What kubectl can write and a field of a form cannot show is left alone by whoever changes something else.
 func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := acting(t, m)
 	was := m.Snapshot().Site("oslo").DeepCopy()
 	was.Spec.Description, was.Spec.Location = "the key is next door\nat Mrs Berg's \n\tafter nine\n", "\nQuay 1"
-	m.put(t, was)
-	at := "/actions/sites/settings?" + url.Values{"item": {m.form(state.Sites, "", "oslo")}}.Encode()
+	m.Put(t, was)
+	at := "/actions/sites/settings?" + url.Values{"item": {m.Form(state.Sites, "", "oslo")}}.Encode()
 	_, body := srv.ask(t, "admin", "GET", at, nil)
 	form := fieldsOf(body)
 	form.Set("leaseInterval", "60s")
@@ -574,12 +520,12 @@ func TestSettingsOfASiteKeepTheLinesOfItsDescription(t *testing.T) {
 // Two who see the same bad release both go back to the version before: the second does not bring it
 // back, and neither does a second press.
 func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	srv := acting(t, m)
 	image := func() string {
 		return m.Snapshot().Deployment("default", "shop").Spec.Template.Spec.Containers[0].Image
 	}
-	at := "/actions/deployments/undo?" + url.Values{"item": {m.form(state.Deployments, "default", "shop")}}.Encode()
+	at := "/actions/deployments/undo?" + url.Values{"item": {m.Form(state.Deployments, "default", "shop")}}.Encode()
 	_, page := srv.ask(t, "admin", "GET", at, nil)
 	first, second, named := fieldsOf(page), fieldsOf(page), fieldsOf(page)
 	srv.do(t, "admin", "/actions/deployments/undo", first)
@@ -588,7 +534,7 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 	}
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash1"}).DeepCopyObject().(*appsv1.ReplicaSet)
 	rs.Annotations["deployment.kubernetes.io/revision"] = "3" // as the Deployment numbers it now
-	m.put(t, rs)
+	m.Put(t, rs)
 	if _, body := srv.do(t, "operator", "/actions/deployments/undo", second); image() != "registry.example/shop:1" || !strings.Contains(body, "somebody has changed it since you looked at it") {
 		t.Errorf("rolled back by another, it has %s: %s", image(), mainOf(body))
 	}
@@ -600,7 +546,7 @@ func TestTwoWhoRollBackDoNotRollForward(t *testing.T) {
 
 // To take back what one has done is not to take back what others have done since.
 func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	srv := acting(t, m)
 	node := func() *corev1.Node { return m.Snapshot().Node("pi-1") }
 	shop := func() *appsv1.Deployment { return m.Snapshot().Deployment("default", "shop") }
@@ -619,18 +565,18 @@ func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
 			return fmt.Sprint(node().Spec.Unschedulable, node().Annotations[state.DrainAnnotation] != "")
 		}, "true true", "somebody has it drained since: stop the drain first"},
 		{"a label", "nodes/label", state.Nodes, node(), url.Values{"key": {"room"}, "value": {"attic"}, "how": {"set"}}, func(o state.Object) { o.GetLabels()["room"] = "cellar" },
-			func() string { return node().Labels["room"] }, "cellar", errSince.Error()},
+			func() string { return node().Labels["room"] }, "cellar", frame.ErrChangedSince.Error()},
 		{"a taint", "nodes/taint", state.Nodes, node(), url.Values{"key": {"wet"}, "value": {"a"}, "effect": {"NoSchedule"}, "how": {"set"}}, func(o state.Object) {
 			o.(*corev1.Node).Spec.Taints = []corev1.Taint{{Key: "wet", Value: "b", Effect: "NoSchedule"}}
-		}, func() string { return fmt.Sprint(node().Spec.Taints) }, "[{wet b NoSchedule <nil>}]", errSince.Error()},
+		}, func() string { return fmt.Sprint(node().Spec.Taints) }, "[{wet b NoSchedule <nil>}]", frame.ErrChangedSince.Error()},
 		{"a number of pods", "deployments/scale", state.Deployments, shop(), url.Values{"replicas": {"5"}}, func(o state.Object) { *o.(*appsv1.Deployment).Spec.Replicas = 10 },
-			func() string { return fmt.Sprint(*shop().Spec.Replicas) }, "10", errSince.Error()},
+			func() string { return fmt.Sprint(*shop().Spec.Replicas) }, "10", frame.ErrChangedSince.Error()},
 		{"a version", "deployments/undo", state.Deployments, shop(), url.Values{"revision": {"1"}}, func(o state.Object) { o.(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Image = "shop:9" },
-			func() string { return shop().Spec.Template.Spec.Containers[0].Image }, "shop:9", errSince.Error()},
+			func() string { return shop().Spec.Template.Spec.Containers[0].Image }, "shop:9", frame.ErrChangedSince.Error()},
 		{"a site's policy", "sites/hold", state.Sites, m.Snapshot().Site("oslo"), nil, func(o state.Object) { o.(*fleet.Site).Spec.DisruptionPolicy = fleet.Evict },
-			func() string { return string(m.Snapshot().Site("oslo").Spec.DisruptionPolicy) }, "Evict", errSince.Error()},
+			func() string { return string(m.Snapshot().Site("oslo").Spec.DisruptionPolicy) }, "Evict", frame.ErrChangedSince.Error()},
 	} {
-		form := url.Values{"item": {m.form(c.kind, c.of.GetNamespace(), c.of.GetName())}}
+		form := url.Values{"item": {m.Form(c.kind, c.of.GetNamespace(), c.of.GetName())}}
 		maps.Copy(form, c.form)
 		_, body := srv.do(t, "admin", "/actions/"+c.path, form)
 		id := undoButton.FindStringSubmatch(body)
@@ -639,7 +585,7 @@ func TestWhatOthersHaveChangedSinceIsNotTakenBack(t *testing.T) {
 		}
 		now := m.Snapshot().Get(state.KeyOf(c.of)).DeepCopyObject().(state.Object)
 		c.other(now)
-		m.put(t, now)
+		m.Put(t, now)
 		_, body = srv.do(t, "admin", "/actions/"+id[1], url.Values{"action": {"undo"}})
 		if got := c.has(); got != c.want || !strings.Contains(body, c.says) {
 			t.Errorf("%s, taken back after somebody else has changed it: %s, want %s; it is told as %.900s", c.rule, got, c.want, mainOf(body))

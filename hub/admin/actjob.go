@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
@@ -23,31 +25,31 @@ import (
 const manually = "cronjob.kubernetes.io/instantiate"
 
 // jobActions are what can be done to jobs and cron jobs.
-func jobActions() []*action {
-	cron := []*action{
+func jobActions() []*frame.Action {
+	cron := []*frame.Action{
 		{Name: "run", Label: "Run now", Done: "runs now", Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
-			fields: runFields, parse: parseRun, notes: runNotes, do: runNow},
-		{Name: "suspend", quick: true, Label: "Suspend", Done: "is suspended", Means: "Starts no more jobs until it is resumed. Those that run go on.", idle: idleSuspended(true), do: suspend(true)},
-		{Name: "resume", quick: true, Label: "Resume", Done: "is resumed", Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late for it.", idle: idleSuspended(false), do: suspend(false)},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the cron job with its jobs and their pods.", notes: cronNotes, do: remove},
+			Fields: runFields, Parse: parseRun, Notes: runNotes, Do: runNow},
+		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended", Means: "Starts no more jobs until it is resumed. Those that run go on.", Idle: idleSuspended(true), Do: suspend(true)},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed", Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late for it.", Idle: idleSuspended(false), Do: suspend(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the cron job with its jobs and their pods.", Notes: cronNotes, Do: frame.Remove},
 	}
 	for _, a := range cron {
-		a.kind, a.one, a.verb, a.resource = state.CronJobs, "cron job", "patch", "cronjobs"
+		a.Kind, a.One, a.Verb, a.Resource = state.CronJobs, "cron job", "patch", "cronjobs"
 	}
-	cron[0].verb, cron[0].resource = "create", "jobs"
-	jobs := []*action{
-		{Name: "suspend", quick: true, Label: "Suspend", Done: "is suspended", Means: "Ends its pods, and makes no more until it is resumed.", idle: idleSuspended(true), do: suspend(true)},
-		{Name: "resume", quick: true, Label: "Resume", Done: "is resumed", Means: "Makes its pods again; those that have finished count.", idle: idleSuspended(false), do: suspend(false)},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the job with its pods.", notes: jobNotes, do: remove},
+	cron[0].Verb, cron[0].Resource = "create", "jobs"
+	jobs := []*frame.Action{
+		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended", Means: "Ends its pods, and makes no more until it is resumed.", Idle: idleSuspended(true), Do: suspend(true)},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed", Means: "Makes its pods again; those that have finished count.", Idle: idleSuspended(false), Do: suspend(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the job with its pods.", Notes: jobNotes, Do: frame.Remove},
 	}
 	for _, a := range jobs {
-		a.kind, a.one, a.verb, a.resource = state.Jobs, "job", "patch", "jobs"
+		a.Kind, a.One, a.Verb, a.Resource = state.Jobs, "job", "patch", "jobs"
 	}
-	for _, all := range [][]*action{cron, jobs} {
+	for _, all := range [][]*frame.Action{cron, jobs} {
 		for _, a := range all {
-			a.list, a.listed = "/workloads", "Workloads"
+			a.List, a.Listed = "/workloads", "Workloads"
 		}
-		all[len(all)-1].verb = "delete"
+		all[len(all)-1].Verb = "delete"
 	}
 	return slices.Concat(cron, jobs)
 }
@@ -75,12 +77,12 @@ func idleSuspended(is bool) func(state.Object) string {
 	}
 }
 
-func suspend(is bool) func(context.Context, *worker, state.Object) (undo, error) {
-	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+func suspend(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 		if suspended(o) == is {
 			return nil, nil
 		}
-		return setSpec(ctx, w, o, tree{"suspend": is})
+		return frame.SetSpec(ctx, w, o, frame.JSON{"suspend": is})
 	}
 }
 
@@ -90,11 +92,11 @@ func manualName(cron string) string {
 	return strings.TrimRight(cron[:min(len(cron), validation.DNS1123LabelMaxLength-len(end))], ".-") + end
 }
 
-func runFields(_ state.Snapshot, with []state.Object) []field {
+func runFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	if len(with) != 1 {
 		return nil // each gets a name of its own
 	}
-	return []field{{Name: "name", Label: "Name of the job", Type: "text", Value: manualName(with[0].GetName()), Required: true}}
+	return []frame.Field{{Name: "name", Label: "Name of the job", Type: "text", Value: manualName(with[0].GetName()), Required: true}}
 }
 
 func parseRun(form url.Values) (any, error) {
@@ -131,9 +133,9 @@ func runRuns(n int) string {
 
 // runNow makes a Job from a CronJob's template, as `kubectl create job --from` does: the
 // CronJob is its controller, and an annotation says that somebody wanted it.
-func runNow(ctx context.Context, w *worker, o state.Object) (undo, error) {
+func runNow(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 	c := o.(*batchv1.CronJob)
-	name, _ := w.given.(string)
+	name, _ := w.Given.(string)
 	if name == "" {
 		name = manualName(c.Name)
 	}
@@ -150,7 +152,7 @@ func runNow(ctx context.Context, w *worker, o state.Object) (undo, error) {
 		},
 		Spec: c.Spec.JobTemplate.Spec,
 	}
-	return nil, w.send(ctx, apiCall{method: http.MethodPost, path: strings.TrimSuffix(objectURL(state.Jobs, c.Namespace, ""), "/"), media: plainJSON}, job)
+	return nil, w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: strings.TrimSuffix(frame.ObjectURL(state.Jobs, c.Namespace, ""), "/"), Media: frame.PlainJSON}, job)
 }
 
 func jobNotes(s state.Snapshot, with []state.Object) []string {
@@ -165,7 +167,7 @@ func jobNotes(s state.Snapshot, with []state.Object) []string {
 	if pods == 0 {
 		return []string{"None of its pods runs. What they wrote to their logs goes with them."}
 	}
-	return []string{fmt.Sprintf("%s to leave before they are done.", hasHave(pods, "pod"))}
+	return []string{fmt.Sprintf("%s to leave before they are done.", format.HasHave(pods, "pod"))}
 }
 
 func cronNotes(s state.Snapshot, with []state.Object) []string {
@@ -180,25 +182,12 @@ func cronNotes(s state.Snapshot, with []state.Object) []string {
 	if jobs == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s of it, %d of which %s not ended, go with their pods.", plural(jobs, "job"), running, verb(running, "has", "have"))}
-}
-
-// verb is the form of a verb after a number of things.
-func verb(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
+	return []string{fmt.Sprintf("%s of it, %d of which %s not ended, go with their pods.", format.Plural(jobs, "job"), running, format.Verb(running, "has", "have"))}
 }
 
 // rowMenu offers in a list's row what can be done to an object.
-func rowMenu(a *request, o state.Object) menu {
-	m := menuOf(a, o)
+func rowMenu(a *frame.Request, o state.Object) frame.Menu {
+	m := frame.MenuOf(a, o)
 	m.More, m.First, m.Title = slices.Concat(m.First, m.More), nil, "Do"
 	return m
-}
-
-// listedHref is where a workload is shown that has no page: in the list of workloads, alone.
-func listedHref(i item) string {
-	return "/workloads?" + url.Values{"namespace": {i.Namespace}, "q": {i.Name}}.Encode()
 }

@@ -14,26 +14,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/state"
 )
 
 // nightly is a fleet with a cron job, and a job that it started.
-func nightly(t testing.TB) *memory {
-	m := worksample(t)
+func nightly(t testing.TB) *admintest.Memory {
+	m := admintest.Work(t)
 	spec := batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "sweep", Image: "registry.example/sweep:1"}}}}}
 	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly", Namespace: "default", CreationTimestamp: metav1.Now()}, Spec: batchv1.CronJobSpec{Schedule: "0 3 * * *",
 		JobTemplate: batchv1.JobTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"who": "sweep"}, Annotations: map[string]string{"note": "quiet"}}, Spec: spec}}}
 	admission.Default(c, admission.Settings{})
-	m.put(t, c)
+	m.Put(t, c)
 	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "nightly-1", Namespace: "default", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, batchv1.SchemeGroupVersion.WithKind("CronJob"))}}, Spec: spec}
 	admission.Default(j, admission.Settings{})
-	m.put(t, j)
+	m.Put(t, j)
 	return m
 }
 
 // byHand counts the jobs that people have started.
-func (m *memory) byHand() (n int) {
+func byHand(m *admintest.Memory) (n int) {
 	for j := range state.Each[*batchv1.Job](m.Snapshot(), state.Jobs, "default") {
 		if j.Annotations[fromCronJob] != "" {
 			n++
@@ -45,12 +47,12 @@ func (m *memory) byHand() (n int) {
 func TestACronJobRunsNowAsByKubectl(t *testing.T) {
 	m := nightly(t)
 	srv := acting(t, m)
-	item := m.form(state.CronJobs, "default", "nightly")
+	item := m.Form(state.CronJobs, "default", "nightly")
 	_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/run?"+url.Values{"item": {item}}.Encode(), nil)
 	if !strings.Contains(body, `value="nightly-manual-`) {
 		t.Errorf("no name is offered: %s", mainOf(body))
 	}
-	if code, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"Not_A_Name"}}); code != 422 || m.byHand() != 0 {
+	if code, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"Not_A_Name"}}); code != 422 || byHand(m) != 0 {
 		t.Errorf("a name that is none: %d %s", code, mainOf(body))
 	}
 	srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}})
@@ -69,8 +71,8 @@ func TestACronJobRunsNowAsByKubectl(t *testing.T) {
 	if _, body := srv.do(t, "operator", "/actions/cronjobs/run", url.Values{"item": {item}, "name": {"nightly-manual-x"}}); !strings.Contains(body, "already exists") {
 		t.Errorf("the same name twice: %s", mainOf(body))
 	}
-	if code, _ := srv.do(t, "viewer", "/actions/cronjobs/run", url.Values{"item": {item}}); code != 403 || m.byHand() != 1 {
-		t.Errorf("a viewer started a job: %d, %d jobs", code, m.byHand())
+	if code, _ := srv.do(t, "viewer", "/actions/cronjobs/run", url.Values{"item": {item}}); code != 403 || byHand(m) != 1 {
+		t.Errorf("a viewer started a job: %d, %d jobs", code, byHand(m))
 	}
 }
 
@@ -78,7 +80,7 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 	m := nightly(t)
 	srv := acting(t, m)
 	for kind, name := range map[state.Kind]string{state.CronJobs: "nightly", state.Jobs: "nightly-1"} {
-		item := m.form(kind, "default", name)
+		item := m.Form(kind, "default", name)
 		now := func() state.Object { return m.Snapshot().Get(state.Key{Kind: kind, Namespace: "default", Name: name}) }
 		_, body := srv.do(t, "operator", "/actions/"+string(kind)+"/suspend", url.Values{"item": {item}})
 		if !isSuspended(now()) || !strings.Contains(body, "is suspended") || !strings.Contains(body, ">Undo<") {
@@ -96,12 +98,12 @@ func TestJobsAndCronJobsAreSuspendedResumedAndDeleted(t *testing.T) {
 			t.Errorf("%s %s is not resumed", kind, name)
 		}
 	}
-	_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/delete?"+url.Values{"item": {m.form(state.CronJobs, "default", "nightly")}}.Encode(), nil)
+	_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/delete?"+url.Values{"item": {m.Form(state.CronJobs, "default", "nightly")}}.Encode(), nil)
 	if !strings.Contains(body, "1 job of it, 1 of which has not ended, go with their pods.") {
 		t.Errorf("what goes with it is not told: %s", mainOf(body))
 	}
 	for kind, name := range map[state.Kind]string{state.Jobs: "nightly-1", state.CronJobs: "nightly"} {
-		srv.do(t, "operator", "/actions/"+string(kind)+"/delete", url.Values{"item": {m.form(kind, "default", name)}})
+		srv.do(t, "operator", "/actions/"+string(kind)+"/delete", url.Values{"item": {m.Form(kind, "default", name)}})
 		if o := m.Snapshot().Get(state.Key{Kind: kind, Namespace: "default", Name: name}); o != nil && o.GetDeletionTimestamp() == nil {
 			t.Errorf("%s %s is not deleted", kind, name)
 		}
@@ -116,13 +118,13 @@ func TestACronJobOfAnyNameRunsNow(t *testing.T) {
 	for i, name := range []string{"nightly.backup", strings.Repeat("a", 49) + ".b", strings.Repeat("a", 49) + "-b", "7"} {
 		c := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly"}).DeepCopyObject().(*batchv1.CronJob)
 		c.Name, c.UID = name, ""
-		m.put(t, c)
-		item := m.form(state.CronJobs, "default", name)
+		m.Put(t, c)
+		item := m.Form(state.CronJobs, "default", name)
 		_, body := srv.ask(t, "operator", "GET", "/actions/cronjobs/run?"+url.Values{"item": {item}}.Encode(), nil)
 		_, rest, _ := strings.Cut(body, `name="name" value="`)
 		offered, _, _ := strings.Cut(rest, `"`)
 		for n, form := range []url.Values{{"item": {item}, "name": {offered}}, {"item": {item}}} {
-			if code, body := srv.do(t, "operator", "/actions/cronjobs/run", form); code != 200 || m.byHand() != 2*i+n+1 {
+			if code, body := srv.do(t, "operator", "/actions/cronjobs/run", form); code != 200 || byHand(m) != 2*i+n+1 {
 				t.Errorf("%s is not run as %q: %d %s", name, form.Get("name"), code, mainOf(body))
 			}
 		}
@@ -136,7 +138,7 @@ func TestWorkloadsArePages(t *testing.T) {
 		objects = append(objects, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("app-%03d", i), Namespace: "default"}})
 	}
 	for i := range 60 {
-		at := metav1.NewTime(now0.Add(-time.Duration(i) * time.Hour))
+		at := metav1.NewTime(admintest.Now.Add(-time.Duration(i) * time.Hour))
 		objects = append(objects,
 			&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("everywhere-%03d", i), Namespace: "default"}},
 			&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("db-%03d", i), Namespace: "default"}},
@@ -145,7 +147,7 @@ func TestWorkloadsArePages(t *testing.T) {
 			&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("once-%03d", i), Namespace: "default", CreationTimestamp: at}},
 			&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("then-%03d", i), Namespace: "default", CreationTimestamp: at}})
 	}
-	srv := start(t, configOf(newMemory(objects...)))
+	srv := start(t, configOf(admintest.New(objects...)))
 	var rows []string
 	bodies := map[string]string{}
 	next := "/workloads?namespace=default"
@@ -156,7 +158,7 @@ func TestWorkloadsArePages(t *testing.T) {
 		for _, row := range regexp.MustCompile(`<tr data-key="default/([^"]+)">`).FindAllStringSubmatch(body, -1) {
 			rows, n = append(rows, row[1]), n+1
 		}
-		if want := min(perPage, 490-(page-1)*perPage); n != want || !strings.Contains(body, "of 490:") {
+		if want := min(frame.PerPage, 490-(page-1)*frame.PerPage); n != want || !strings.Contains(body, "of 490:") {
 			t.Fatalf("page %d at %s has %d rows, want %d", page, next, n, want)
 		}
 		link := regexp.MustCompile(`rel="next" href="([^"]+)"`).FindStringSubmatch(body)

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
@@ -19,28 +21,28 @@ import (
 const again = 5
 
 // nodeActions are what can be done to nodes.
-func nodeActions() []*action {
-	all := []*action{
-		{Name: "cordon", quick: true, Label: "Cordon", Done: "is cordoned", Means: "No new pods are placed there. Those that run stay.",
-			idle: idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"), do: cordon(true)},
-		{Name: "uncordon", quick: true, Label: "Uncordon", Done: "is uncordoned", Means: "Pods may be placed there again.",
-			idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), do: cordon(false)},
+func nodeActions() []*frame.Action {
+	all := []*frame.Action{
+		{Name: "cordon", Quick: true, Label: "Cordon", Done: "is cordoned", Means: "No new pods are placed there. Those that run stay.",
+			Idle: idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"), Do: cordon(true)},
+		{Name: "uncordon", Quick: true, Label: "Uncordon", Done: "is uncordoned", Means: "Pods may be placed there again.",
+			Idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), Do: cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
 			Means:  "No new pods are placed there, and those that run are asked to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
-			fields: drainFields, parse: parseDrain, notes: drainNotes, foresee: foreseeDrain, all: drain},
-		{Name: "stop-drain", aside: true, Label: "Stop the drain", Save: "Stop the drain", Done: "is drained no further", Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
-			idle: notDraining, do: stopDrain},
-		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", fields: labelFields, parse: parseLabel, do: label},
-		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", fields: taintFields, parse: parseTaint, notes: taintNotes, do: taint},
+			Fields: drainFields, Parse: parseDrain, Notes: drainNotes, Foresee: foreseeDrain, All: drain},
+		{Name: "stop-drain", Aside: true, Label: "Stop the drain", Save: "Stop the drain", Done: "is drained no further", Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
+			Idle: notDraining, Do: stopDrain},
+		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", Fields: labelFields, Parse: parseLabel, Do: label},
+		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", Fields: taintFields, Parse: parseTaint, Notes: taintNotes, Do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
 			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is added again with a new token.",
-			notes: deleteNotes, foresee: foreseeDelete, do: remove},
+			Notes: deleteNotes, Foresee: foreseeDelete, Do: frame.Remove},
 	}
 	for _, a := range all {
-		a.kind, a.one, a.verb, a.resource = state.Nodes, "node", "patch", "nodes"
-		a.list, a.listed = "/nodes", "Nodes"
+		a.Kind, a.One, a.Verb, a.Resource = state.Nodes, "node", "patch", "nodes"
+		a.List, a.Listed = "/nodes", "Nodes"
 	}
-	all[len(all)-1].verb = "delete"
+	all[len(all)-1].Verb = "delete"
 	return all
 }
 
@@ -53,44 +55,38 @@ func idleNode(is func(*corev1.Node) bool, why string) func(state.Object) string 
 	}
 }
 
-func cordon(is bool) func(context.Context, *worker, state.Object) (undo, error) {
-	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+func cordon(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 		n := o.(*corev1.Node)
 		if n.Spec.Unschedulable == is {
 			return nil, nil
 		}
-		set := func(ctx context.Context, w *worker, is bool) error {
+		set := func(ctx context.Context, w *frame.Worker, is bool) error {
 			if !is {
-				return w.patch(ctx, n, uncordonPatch())
+				return w.Patch(ctx, n, uncordonPatch())
 			}
-			return w.patch(ctx, n, tree{"spec": tree{"unschedulable": true}})
+			return w.Patch(ctx, n, frame.JSON{"spec": frame.JSON{"unschedulable": true}})
 		}
 		back := uncordonAgain(n, n.Annotations[state.DrainAnnotation])
 		if !is {
-			back = func(ctx context.Context, w *worker) error { return set(ctx, w, true) }
+			back = func(ctx context.Context, w *frame.Worker) error { return set(ctx, w, true) }
 		}
 		return back, set(ctx, w, is)
 	}
 }
 
 // uncordonAgain takes a cordon back, unless somebody has ordered another drain of the node since.
-func uncordonAgain(n *corev1.Node, order string) undo {
-	return func(ctx context.Context, w *worker) error {
-		o, err := w.find(state.Nodes, itemOf(n))
+func uncordonAgain(n *corev1.Node, order string) frame.Undo {
+	return func(ctx context.Context, w *frame.Worker) error {
+		o, err := w.Find(state.Nodes, frame.ItemOf(n))
 		if err != nil {
 			return err
 		}
 		if now := o.GetAnnotations()[state.DrainAnnotation]; now != "" && now != order {
-			return errTold("somebody has it drained since: stop the drain first")
+			return frame.UserError("somebody has it drained since: stop the drain first")
 		}
-		return w.patch(ctx, o, uncordonPatch())
+		return w.Patch(ctx, o, uncordonPatch())
 	}
-}
-
-// remove deletes an object, if it is still that one.
-func remove(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	return nil, w.send(ctx, apiCall{method: http.MethodDelete, path: objectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), media: plainJSON},
-		tree{"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": tree{"uid": o.GetUID()}})
 }
 
 func deleteNotes(s state.Snapshot, with []state.Object) (notes []string) {
@@ -104,31 +100,23 @@ func deleteNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		}
 	}
 	if pods > 0 {
-		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new ones elsewhere.", plural(pods, "pod")))
+		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new ones elsewhere.", format.Plural(pods, "pod")))
 	}
 	if ready > 0 {
-		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", isAre(ready, "node")))
+		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", format.IsAre(ready, "node")))
 	}
 	return notes
-}
-
-// isAre counts what something is said of: "1 node is", "2 nodes are".
-func isAre(n int, one string) string {
-	if n == 1 {
-		return "1 " + one + " is"
-	}
-	return plural(n, one) + " are"
 }
 
 // ---- labels
 
 type labelChange struct{ key, value, how string }
 
-func labelFields(state.Snapshot, []state.Object) []field {
-	return []field{
+func labelFields(state.Snapshot, []state.Object) []frame.Field {
+	return []frame.Field{
 		{Name: "key", Label: "Label", Hint: "such as room, or example.com/room", Type: "text", Required: true},
 		{Name: "value", Label: "Value", Type: "text"},
-		{Name: "how", Label: "What to do", Type: "select", Options: options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+		{Name: "how", Label: "What to do", Type: "select", Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
 	}
 }
 
@@ -143,10 +131,10 @@ func parseLabel(form url.Values) (any, error) {
 	return l, nil
 }
 
-func label(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	l := w.given.(labelChange)
-	set := func(ctx context.Context, w *worker, value any) error {
-		return w.patch(ctx, o, tree{"metadata": tree{"labels": tree{l.key: value}}})
+func label(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	l := w.Given.(labelChange)
+	set := func(ctx context.Context, w *frame.Worker, value any) error {
+		return w.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"labels": frame.JSON{l.key: value}}})
 	}
 	was, had := o.GetLabels()[l.key]
 	var before, after any
@@ -159,8 +147,8 @@ func label(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	if before == after {
 		return nil, nil
 	}
-	return func(ctx context.Context, w *worker) error {
-		o, err := w.find(state.KindOf(o), itemOf(o))
+	return func(ctx context.Context, w *frame.Worker) error {
+		o, err := w.Find(state.KindOf(o), frame.ItemOf(o))
 		if err != nil {
 			return err
 		}
@@ -174,7 +162,7 @@ func label(ctx context.Context, w *worker, o state.Object) (undo, error) {
 		case after:
 			return set(ctx, w, before)
 		}
-		return errSince
+		return frame.ErrChangedSince
 	}, set(ctx, w, after)
 }
 
@@ -185,13 +173,13 @@ type taintChange struct {
 	remove bool
 }
 
-func taintFields(state.Snapshot, []state.Object) []field {
-	return []field{
+func taintFields(state.Snapshot, []state.Object) []frame.Field {
+	return []frame.Field{
 		{Name: "key", Label: "Taint", Hint: "such as maintenance, or example.com/broken-camera", Type: "text", Required: true},
 		{Name: "value", Label: "Value", Type: "text"},
-		{Name: "effect", Label: "Effect", Type: "select", Options: options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
+		{Name: "effect", Label: "Effect", Type: "select", Options: frame.Options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
 			[2]string{"PreferNoSchedule", "PreferNoSchedule: new pods only if there is no better place"}, [2]string{"NoExecute", "NoExecute: pods that are there must leave, too"})},
-		{Name: "how", Label: "What to do", Type: "select", Options: options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+		{Name: "how", Label: "What to do", Type: "select", Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
 	}
 }
 
@@ -216,11 +204,11 @@ func taintNotes(s state.Snapshot, with []state.Object) []string {
 	if pods == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("With the effect NoExecute, pods that do not tolerate the taint leave. Now %s there.", isAre(pods, "pod"))}
+	return []string{fmt.Sprintf("With the effect NoExecute, pods that do not tolerate the taint leave. Now %s there.", format.IsAre(pods, "pod"))}
 }
 
-func taint(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	t := w.given.(taintChange)
+func taint(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	t := w.Given.(taintChange)
 	same := func(x corev1.Taint) bool { return x.MatchTaint(&t.Taint) }
 	n := o.(*corev1.Node)
 	at := slices.IndexFunc(n.Spec.Taints, same)
@@ -243,8 +231,8 @@ func taint(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	if !t.remove {
 		after = &t.Taint
 	}
-	back := func(ctx context.Context, w *worker) error {
-		o, err := w.find(state.Nodes, itemOf(n))
+	back := func(ctx context.Context, w *frame.Worker) error {
+		o, err := w.Find(state.Nodes, frame.ItemOf(n))
 		if err != nil {
 			return err
 		}
@@ -253,22 +241,22 @@ func taint(ctx context.Context, w *worker, o state.Object) (undo, error) {
 			now = &o.(*corev1.Node).Spec.Taints[at]
 		}
 		if (now == nil) != (after == nil) || now != nil && now.Value != after.Value {
-			return errSince
+			return frame.ErrChangedSince
 		}
-		return w.setTaints(ctx, n, replace(before))
+		return setTaints(w, ctx, n, replace(before))
 	}
-	return back, w.setTaints(ctx, n, replace(after))
+	return back, setTaints(w, ctx, n, replace(after))
 }
 
 // setTaints changes a node's taints, of which others may change some at the same time.
-func (w *worker) setTaints(ctx context.Context, n *corev1.Node, change func(*corev1.Node) []corev1.Taint) error {
+func setTaints(w *frame.Worker, ctx context.Context, n *corev1.Node, change func(*corev1.Node) []corev1.Taint) error {
 	for try := 0; ; try++ {
-		o, err := w.find(state.Nodes, itemOf(n))
+		o, err := w.Find(state.Nodes, frame.ItemOf(n))
 		if err != nil {
 			return err
 		}
-		err = w.patch(ctx, o, tree{"metadata": tree{"resourceVersion": o.GetResourceVersion()}, "spec": tree{"taints": change(o.(*corev1.Node))}})
-		if !refusedWith(err, http.StatusConflict) || try == again {
+		err = w.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"resourceVersion": o.GetResourceVersion()}, "spec": frame.JSON{"taints": change(o.(*corev1.Node))}})
+		if !frame.RefusedWith(err, http.StatusConflict) || try == again {
 			return err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
-	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/admin/admintest"
 )
 
 // TestPeopleActInTheBrowser goes the whole way of each kind of action: at once and
@@ -90,9 +90,9 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 	shots("overview-with-action")
 	k.open("/actions")
 	k.press(`.rows a[href^="/actions/"]`)
-	k.fleet.end(t, k.fleet.Snapshot().Pod("default", "kiosk-7d9f-abcde"))
+	k.fleet.End(t, k.fleet.Snapshot().Pod("default", "kiosk-7d9f-abcde"))
 	k.awaits("1 of 2 pods have left")
-	k.fleet.end(t, k.fleet.Snapshot().Pod("default", "kiosk-7d9f-crash"))
+	k.fleet.End(t, k.fleet.Snapshot().Pod("default", "kiosk-7d9f-crash"))
 	k.awaits("2 of 2 pods have left")
 	k.awaits("1 of 1 done")
 	shots("drain-done")
@@ -117,14 +117,6 @@ func TestPeopleActInTheBrowser(t *testing.T) {
 	k.excuse("403")
 	k.open("/actions/nodes/drain?item=%2Fpi-1")
 	k.says("Not for your role")
-}
-
-// end takes an object away, as a device that confirms does.
-func (m *memory) end(t testing.TB, o state.Object) {
-	t.Helper()
-	if _, err := m.Do(t.Context(), gone(o)); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestActingNeedsNoScript(t *testing.T) {
@@ -161,7 +153,7 @@ func TestWhatSomebodyIsAtSurvivesAChange(t *testing.T) {
 	}
 	k.shot("menu-360")
 	k.eval(`document.querySelector(".actions .menu a").focus(), scrollTo(0, 300), document.querySelector('[data-key="strip table"]').open = true`)
-	k.fleet.put(t, testNode("pi-1", "oslo", func(n *corev1.Node) { n.Labels["colour"] = "green" }))
+	k.fleet.Put(t, admintest.Node("pi-1", "oslo", func(n *corev1.Node) { n.Labels["colour"] = "green" }))
 	k.awaits("colour")
 	if !k.eval(`document.querySelector(".actions .menu").open && document.activeElement.matches(".actions .menu a") && document.querySelector('[data-key="strip table"]').open && scrollY === 300`) {
 		t.Error("a change closed the menu, the table, moved the focus or scrolled")

@@ -2,13 +2,11 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"sort"
 	"strconv"
@@ -18,32 +16,34 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 // siteActions are what can be done to sites.
-func siteActions(now func() time.Time) []*action {
-	all := []*action{
+func siteActions(now func() time.Time) []*frame.Action {
+	all := []*frame.Action{
 		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
-			idle: func(o state.Object) string {
-				return yes(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
-			}, notes: holdNotes, do: policyOf(fleet.Hold)},
+			Idle: func(o state.Object) string {
+				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
+			}, Notes: holdNotes, Do: policyOf(fleet.Hold)},
 		{Name: "evict", Label: "Release", Save: "Release", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
-			idle: func(o state.Object) string {
-				return yes(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
-			}, notes: releaseNotes, do: policyOf(fleet.Evict)},
-		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", fields: maintenanceFields, parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, check: checkMaintenance, do: maintain},
-		{Name: "resume", quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
-			idle: func(o state.Object) string {
-				return yes(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
-			}, do: maintain},
-		{Name: "settings", Label: "Settings", Save: "Save", Done: "has new settings", Means: "What differs on this site from the hub's own settings. Leave a field empty for the hub's.", single: true, fields: siteFields, parse: parseSite, check: checkSite, do: setSite},
+			Idle: func(o state.Object) string {
+				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
+			}, Notes: releaseNotes, Do: policyOf(fleet.Evict)},
+		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", Fields: maintenanceFields, Parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, Check: checkMaintenance, Do: maintain},
+		{Name: "resume", Quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
+			Idle: func(o state.Object) string {
+				return frame.If(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
+			}, Do: maintain},
+		{Name: "settings", Label: "Settings", Save: "Save", Done: "has new settings", Means: "What differs on this site from the hub's own settings. Leave a field empty for the hub's.", Single: true, Fields: siteFields, Parse: parseSite, Check: checkSite, Do: setSite},
 	}
 	for _, a := range all {
-		a.kind, a.one, a.verb, a.resource = state.Sites, "site", "patch", "sites"
-		a.list, a.listed = "/sites", "Sites"
+		a.Kind, a.One, a.Verb, a.Resource = state.Sites, "site", "patch", "sites"
+		a.List, a.Listed = "/sites", "Sites"
 	}
 	return all
 }
@@ -64,7 +64,7 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 	for _, site := range with {
 		name, c := site.GetName(), s.Count(site.GetName())
 		if !c.Full() {
-			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It counts once no node of the site is.", name, isAre(c.Ready, "node")))
+			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It counts once no node of the site is.", name, format.IsAre(c.Ready, "node")))
 			continue
 		}
 		movable, others, gone := 0, 0, 0
@@ -80,10 +80,10 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 				default:
 					movable++
 					by := state.Object(p)
-					if owners := ownersOf(s, p); len(owners) > 0 {
+					if owners := frame.OwnersOf(s, p); len(owners) > 0 {
 						by = owners[len(owners)-1]
 					}
-					of[state.KindOf(by).Row().Name+" "+itemOf(by).String()]++
+					of[state.KindOf(by).Row().Name+" "+frame.ItemOf(by).String()]++
 				}
 			}
 		}
@@ -97,13 +97,13 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 			for i, n := range names {
 				names[i] = fmt.Sprintf("%d of %s", of[n], n)
 			}
-			notes = append(notes, fmt.Sprintf("%s: %s %s: %s.", name, plural(movable, "pod"), become, listed(names, mostKept)))
+			notes = append(notes, fmt.Sprintf("%s: %s %s: %s.", name, format.Plural(movable, "pod"), become, format.List(names, mostKept)))
 		}
 		if others > 0 {
-			notes = append(notes, fmt.Sprintf("%s: staying in any case, by their tolerations: %s.", name, plural(others, "pod")))
+			notes = append(notes, fmt.Sprintf("%s: staying in any case, by their tolerations: %s.", name, format.Plural(others, "pod")))
 		}
 		if gone > 0 {
-			notes = append(notes, fmt.Sprintf("%s: told to leave already, and not called back: %s.", name, plural(gone, "pod")))
+			notes = append(notes, fmt.Sprintf("%s: told to leave already, and not called back: %s.", name, format.Plural(gone, "pod")))
 		}
 	}
 	return notes
@@ -118,94 +118,18 @@ func movesFrom(n *corev1.Node, p *corev1.Pod) bool {
 	return eviction.LeaveBy(n, p).Must
 }
 
-// yes is why, where something is so.
-func yes(is bool, why string) string {
-	if is {
-		return why
-	}
-	return ""
-}
-
-// asTree is a value as its JSON.
-func asTree(v any) (t tree, err error) {
-	b, err := json.Marshal(v)
-	if err == nil {
-		err = json.Unmarshal(b, &t)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read what is set now: %w", err)
-	}
-	return t, nil
-}
-
-// setSpec changes fields of an object's spec; to take them back it puts those that were, unless
-// somebody has changed them since.
-func setSpec(ctx context.Context, w *worker, o state.Object, fields tree) (undo, error) {
-	before, err := specOf(o, fields)
-	if err != nil {
-		return nil, err
-	}
-	now, err := w.patched(ctx, o, tree{"spec": fields})
-	if err != nil {
-		return nil, err
-	}
-	after := only(now, fields)
-	return func(ctx context.Context, w *worker) error {
-		if left, err := w.asLeft(o, before, after); !left {
-			return err
-		}
-		return w.patch(ctx, o, tree{"spec": before})
-	}, nil
-}
-
-// asLeft tells whether fields of an object's spec are still as an action has left them. Where they
-// are as before it, nothing is to be taken back; where they are neither, somebody means something else.
-func (w *worker) asLeft(o state.Object, before, after tree) (bool, error) {
-	o, err := w.find(state.KindOf(o), itemOf(o))
-	if err != nil {
-		return false, err
-	}
-	now, err := specOf(o, after)
-	switch {
-	case err != nil || reflect.DeepEqual(now, before):
-		return false, err
-	case !reflect.DeepEqual(now, after):
-		return false, errSince
-	}
-	return true, nil
-}
-
-// errSince is why what was done is not taken back.
-const errSince = errTold("somebody has changed it since: look at it first")
-
-// specOf returns those fields of an object's spec, nil where they are not set.
-func specOf(o state.Object, fields tree) (tree, error) {
-	all, err := asTree(o)
-	return only(all, fields), err
-}
-
-// only are those fields of an object's spec, nil where they are not set.
-func only(object, fields tree) tree {
-	spec, _ := object["spec"].(tree)
-	have := tree{}
-	for name := range fields {
-		have[name] = spec[name]
-	}
-	return have
-}
-
-func policyOf(p fleet.DisruptionPolicy) func(context.Context, *worker, state.Object) (undo, error) {
-	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
-		return setSpec(ctx, w, o, tree{"disruptionPolicy": p})
+func policyOf(p fleet.DisruptionPolicy) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+		return frame.SetSpec(ctx, w, o, frame.JSON{"disruptionPolicy": p})
 	}
 }
 
 // localTime is how a browser's field writes a moment; people fill in UTC, as the page says.
 const localTime = "2006-01-02T15:04"
 
-func maintenanceFields(_ state.Snapshot, with []state.Object) []field {
-	return []field{
-		{Name: "for", Label: "For", Type: "select", Options: options("2h", [2]string{"30m", "30 minutes"}, [2]string{"2h", "2 hours"}, [2]string{"8h", "8 hours"},
+func maintenanceFields(_ state.Snapshot, with []state.Object) []frame.Field {
+	return []frame.Field{
+		{Name: "for", Label: "For", Type: "select", Options: frame.Options("2h", [2]string{"30m", "30 minutes"}, [2]string{"2h", "2 hours"}, [2]string{"8h", "8 hours"},
 			[2]string{"24h", "1 day"}, [2]string{"168h", "1 week"}, [2]string{"until", "until the moment below"})},
 		{Name: "until", Label: "Until", Hint: "in UTC; only with “until the moment below”", Type: "datetime-local"},
 		{Name: "reason", Label: "Reason", Hint: "others read it beside the site", Type: "text"},
@@ -227,31 +151,31 @@ func parseMaintenance(form url.Values, now time.Time) (any, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%q is no moment: use one such as 2026-11-03T18:00, in UTC", form.Get("until"))
 	case !until.After(now):
-		return nil, fmt.Errorf("%s is over already", stamp(until))
+		return nil, fmt.Errorf("%s is over already", format.Stamp(until))
 	}
 	m.Until = metav1.NewTime(until)
 	return m, nil
 }
 
-func maintain(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	m, _ := w.given.(*fleet.Maintenance)
-	return setSpec(ctx, w, o, maintenanceOf(m))
+func maintain(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	m, _ := w.Given.(*fleet.Maintenance)
+	return frame.SetSpec(ctx, w, o, maintenanceOf(m))
 }
 
 // maintenanceOf is what a merge sets.
-func maintenanceOf(m *fleet.Maintenance) tree {
+func maintenanceOf(m *fleet.Maintenance) frame.JSON {
 	if m == nil {
-		return tree{"maintenance": nil}
+		return frame.JSON{"maintenance": nil}
 	}
 	reason := any(m.Reason)
 	if m.Reason == "" {
 		reason = nil // a merge would leave the last one's
 	}
-	return tree{"maintenance": tree{"until": m.Until, "reason": reason}}
+	return frame.JSON{"maintenance": frame.JSON{"until": m.Until, "reason": reason}}
 }
 
-func checkMaintenance(ctx context.Context, w *worker, o state.Object) error {
-	return wouldSet(ctx, w, o, maintenanceOf(w.given.(*fleet.Maintenance)))
+func checkMaintenance(ctx context.Context, w *frame.Worker, o state.Object) error {
+	return wouldSet(ctx, w, o, maintenanceOf(w.Given.(*fleet.Maintenance)))
 }
 
 // ---- what differs on a site
@@ -316,19 +240,19 @@ func numberValue(text string) (any, error) {
 	return n, nil
 }
 
-func siteFields(_ state.Snapshot, with []state.Object) []field {
+func siteFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	var s fleet.SiteSpec
 	if len(with) == 1 {
 		s = with[0].(*fleet.Site).Spec
 	}
-	fields := []field{
+	fields := []frame.Field{
 		{Name: "description", Label: "Description", Type: "text", Value: s.Description},
 		{Name: "location", Label: "Location", Type: "text", Value: s.Location},
-		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select", Value: string(s.DisruptionPolicy), Options: options(string(s.DisruptionPolicy),
+		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select", Value: string(s.DisruptionPolicy), Options: frame.Options(string(s.DisruptionPolicy),
 			[2]string{"", "as the hub is set"}, [2]string{string(fleet.Evict), "Evict: its pods move to other sites"}, [2]string{string(fleet.Hold), "Hold: its pods stay"})},
 	}
 	for _, x := range siteSettings {
-		fields = append(fields, field{Name: x.name, Label: x.label, Hint: x.hint, Type: "text", Value: x.get(&s)})
+		fields = append(fields, frame.Field{Name: x.name, Label: x.label, Hint: x.hint, Type: "text", Value: x.get(&s)})
 	}
 	for i := range fields {
 		f := &fields[i]
@@ -341,9 +265,9 @@ func siteFields(_ state.Snapshot, with []state.Object) []field {
 // parseSite returns the fields that somebody has changed: two who have the settings open do
 // not undo each other's.
 func parseSite(form url.Values) (any, error) {
-	spec := tree{}
+	spec := frame.JSON{}
 	for _, name := range []string{"description", "location", "disruptionPolicy"} {
-		if leftAlone(form, name) {
+		if frame.Unchanged(form, name) {
 			continue
 		}
 		spec[name] = nil
@@ -352,7 +276,7 @@ func parseSite(form url.Values) (any, error) {
 		}
 	}
 	for _, x := range siteSettings {
-		if leftAlone(form, x.name) {
+		if frame.Unchanged(form, x.name) {
 			continue
 		}
 		spec[x.name] = nil
@@ -367,17 +291,17 @@ func parseSite(form url.Values) (any, error) {
 	return spec, nil
 }
 
-func setSite(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	return setSpec(ctx, w, o, w.given.(tree))
+func setSite(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	return frame.SetSpec(ctx, w, o, w.Given.(frame.JSON))
 }
 
-func checkSite(ctx context.Context, w *worker, o state.Object) error {
-	return wouldSet(ctx, w, o, w.given.(tree))
+func checkSite(ctx context.Context, w *frame.Worker, o state.Object) error {
+	return wouldSet(ctx, w, o, w.Given.(frame.JSON))
 }
 
 // wouldSet asks the API whether it would accept the fields of a site's spec, so that the form
 // can be mended.
-func wouldSet(ctx context.Context, w *worker, o state.Object, fields tree) error {
-	q := apiCall{method: http.MethodPatch, path: objectURL(state.Sites, "", o.GetName()), media: mergePatch, query: url.Values{"dryRun": {"All"}}}
-	return w.send(ctx, q, tree{"spec": fields})
+func wouldSet(ctx context.Context, w *frame.Worker, o state.Object, fields frame.JSON) error {
+	q := frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.Sites, "", o.GetName()), Media: frame.MergePatch, Query: url.Values{"dryRun": {"All"}}}
+	return w.Send(ctx, q, frame.JSON{"spec": fields})
 }

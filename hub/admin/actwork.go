@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
@@ -22,21 +24,21 @@ const (
 )
 
 // podActions are what can be done to pods.
-func podActions() []*action {
-	all := []*action{
+func podActions() []*frame.Action {
+	all := []*frame.Action{
 		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
 			Means: "Asks the pod to leave, unless a disruption budget needs it. Its owner makes a new one.",
-			notes: podNotes, idle: idlePod, do: func(ctx context.Context, w *worker, o state.Object) (undo, error) {
-				return nil, w.evict(ctx, o.(*corev1.Pod))
+			Notes: podNotes, Idle: idlePod, Do: func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+				return nil, evict(w, ctx, o.(*corev1.Pod))
 			}},
 		{Name: "delete", Label: "Delete", Done: "is asked to leave", Destroy: true,
-			Means: "Asks the pod to leave, whatever disruption budgets say. Its owner makes a new one.", notes: podNotes, idle: idlePod, do: remove},
+			Means: "Asks the pod to leave, whatever disruption budgets say. Its owner makes a new one.", Notes: podNotes, Idle: idlePod, Do: frame.Remove},
 	}
 	for _, a := range all {
-		a.kind, a.one, a.verb, a.resource = state.Pods, "pod", "delete", "pods"
-		a.list, a.listed = "/pods", "Pods"
+		a.Kind, a.One, a.Verb, a.Resource = state.Pods, "pod", "delete", "pods"
+		a.List, a.Listed = "/pods", "Pods"
 	}
-	all[0].verb, all[0].resource = "create", "pods/eviction"
+	all[0].Verb, all[0].Resource = "create", "pods/eviction"
 	return all
 }
 
@@ -59,50 +61,50 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		}
 	}
 	if bare > 0 {
-		notes = append(notes, fmt.Sprintf("%s no owner: nobody makes it again.", hasHave(bare, "pod")))
+		notes = append(notes, fmt.Sprintf("%s no owner: nobody makes it again.", format.HasHave(bare, "pod")))
 	}
 	if silent > 0 {
-		notes = append(notes, fmt.Sprintf("%s on a node that is not ready, and stays Terminating until the device confirms that it has stopped.", isAre(silent, "pod")))
+		notes = append(notes, fmt.Sprintf("%s on a node that is not ready, and stays Terminating until the device confirms that it has stopped.", format.IsAre(silent, "pod")))
 	}
 	return notes
 }
 
 // workloadActions are what can be done to what keeps pods running.
-func workloadActions(now func() time.Time) []*action {
+func workloadActions(now func() time.Time) []*frame.Action {
 	restart := restarter(now)
-	deployments := []*action{
-		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, a few at a time.", do: restart},
-		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be.", fields: scaleFields, parse: parseScale, do: scale},
-		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, a few at a time.", fields: revisionFields, parse: parseRevision, do: rollBack},
-		{Name: "pause", quick: true, Label: "Pause", Done: "is paused", Means: "Changes of the template are not rolled out until it is resumed.", idle: idlePaused(true), do: pause(true)},
-		{Name: "resume", quick: true, Label: "Resume", Done: "is resumed", Means: "Changes of the template are rolled out again.", idle: idlePaused(false), do: pause(false)},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the deployment with its pods.", notes: workloadNotes, do: remove},
+	deployments := []*frame.Action{
+		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, a few at a time.", Do: restart},
+		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be.", Fields: scaleFields, Parse: parseScale, Do: scale},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, a few at a time.", Fields: revisionFields, Parse: parseRevision, Do: rollBack},
+		{Name: "pause", Quick: true, Label: "Pause", Done: "is paused", Means: "Changes of the template are not rolled out until it is resumed.", Idle: idlePaused(true), Do: pause(true)},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed", Means: "Changes of the template are rolled out again.", Idle: idlePaused(false), Do: pause(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the deployment with its pods.", Notes: workloadNotes, Do: frame.Remove},
 	}
-	daemonSets := []*action{
-		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, node by node.", do: restart},
-		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, node by node.", fields: revisionFields, parse: parseRevision, do: rollBack},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the daemon set with its pods.", notes: workloadNotes, do: remove},
+	daemonSets := []*frame.Action{
+		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, node by node.", Do: restart},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, node by node.", Fields: revisionFields, Parse: parseRevision, Do: rollBack},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the daemon set with its pods.", Notes: workloadNotes, Do: frame.Remove},
 	}
-	statefulSets := []*action{
-		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, the last first. Their claims stay.", do: restart},
-		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be: the last go first, and their claims as the stateful set says.", fields: scaleFields, parse: parseScale, do: scale},
-		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, the last first.", fields: revisionFields, parse: parseRevision, do: rollBack},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the stateful set with its pods.", notes: statefulNotes, do: remove},
+	statefulSets := []*frame.Action{
+		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, the last first. Their claims stay.", Do: restart},
+		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be: the last go first, and their claims as the stateful set says.", Fields: scaleFields, Parse: parseScale, Do: scale},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, the last first.", Fields: revisionFields, Parse: parseRevision, Do: rollBack},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the stateful set with its pods.", Notes: statefulNotes, Do: frame.Remove},
 	}
 	for _, a := range statefulSets {
-		a.kind, a.one, a.verb, a.resource = state.StatefulSets, "stateful set", "patch", "statefulsets"
-		a.list, a.listed = "/workloads", "Workloads"
+		a.Kind, a.One, a.Verb, a.Resource = state.StatefulSets, "stateful set", "patch", "statefulsets"
+		a.List, a.Listed = "/workloads", "Workloads"
 	}
 	for _, a := range deployments {
-		a.kind, a.one, a.verb, a.resource = state.Deployments, "deployment", "patch", "deployments"
-		a.list, a.listed = "/workloads", "Workloads"
+		a.Kind, a.One, a.Verb, a.Resource = state.Deployments, "deployment", "patch", "deployments"
+		a.List, a.Listed = "/workloads", "Workloads"
 	}
 	for _, a := range daemonSets {
-		a.kind, a.one, a.verb, a.resource = state.DaemonSets, "daemon set", "patch", "daemonsets"
-		a.list, a.listed = "/workloads", "Workloads"
+		a.Kind, a.One, a.Verb, a.Resource = state.DaemonSets, "daemon set", "patch", "daemonsets"
+		a.List, a.Listed = "/workloads", "Workloads"
 	}
-	for _, all := range [][]*action{deployments, daemonSets, statefulSets} {
-		all[len(all)-1].verb = "delete"
+	for _, all := range [][]*frame.Action{deployments, daemonSets, statefulSets} {
+		all[len(all)-1].Verb = "delete"
 	}
 	return slices.Concat(deployments, daemonSets, statefulSets)
 }
@@ -121,10 +123,10 @@ func statefulNotes(s state.Snapshot, with []state.Object) []string {
 	}
 	notes := workloadNotes(s, with)
 	if kept > 0 {
-		notes = append(notes, plural(kept, "claim")+" and what is in their volumes stay.")
+		notes = append(notes, format.Plural(kept, "claim")+" and what is in their volumes stay.")
 	}
 	if gone > 0 {
-		notes = append(notes, plural(gone, "claim")+" and what is in their volumes go, too.")
+		notes = append(notes, format.Plural(gone, "claim")+" and what is in their volumes go, too.")
 	}
 	return notes
 }
@@ -148,28 +150,30 @@ func workloadNotes(s state.Snapshot, with []state.Object) []string {
 	for _, o := range with {
 		n += len(podsOf(s, o))
 	}
-	return []string{fmt.Sprintf("%s to leave, and nobody makes new ones.", hasHave(n, "pod"))}
+	return []string{fmt.Sprintf("%s to leave, and nobody makes new ones.", format.HasHave(n, "pod"))}
 }
 
 // restarter marks the template with the moment, as `kubectl rollout restart` does.
-func restarter(now func() time.Time) func(context.Context, *worker, state.Object) (undo, error) {
-	return func(ctx context.Context, w *worker, o state.Object) (undo, error) { return restart(ctx, w, o, now()) }
+func restarter(now func() time.Time) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+		return restart(ctx, w, o, now())
+	}
 }
 
-func restart(ctx context.Context, w *worker, o state.Object, now time.Time) (undo, error) {
+func restart(ctx context.Context, w *frame.Worker, o state.Object, now time.Time) (frame.Undo, error) {
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
 		return nil, fmt.Errorf("it is paused: resume it, and restart it then")
 	}
-	mark := tree{restartedAt: now.UTC().Format(time.RFC3339)}
-	return nil, w.patch(ctx, o, tree{"spec": tree{"template": tree{"metadata": tree{"annotations": mark}}}})
+	mark := frame.JSON{restartedAt: now.UTC().Format(time.RFC3339)}
+	return nil, w.Patch(ctx, o, frame.JSON{"spec": frame.JSON{"template": frame.JSON{"metadata": frame.JSON{"annotations": mark}}}})
 }
 
-func scaleFields(_ state.Snapshot, with []state.Object) []field {
-	f := field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas), Required: true}
+func scaleFields(_ state.Snapshot, with []state.Object) []frame.Field {
+	f := frame.Field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas), Required: true}
 	if len(with) == 1 {
 		f.Label, f.Value = "Pods", strconv.Itoa(int(state.Replicas(with[0])))
 	}
-	return []field{f}
+	return []frame.Field{f}
 }
 
 func parseScale(form url.Values) (any, error) {
@@ -180,12 +184,12 @@ func parseScale(form url.Values) (any, error) {
 	return int32(n), nil
 }
 
-func scale(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	before, after := state.Replicas(o), w.given.(int32)
+func scale(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	before, after := state.Replicas(o), w.Given.(int32)
 	if before == after {
 		return nil, nil
 	}
-	return setSpec(ctx, w, o, tree{"replicas": after})
+	return frame.SetSpec(ctx, w, o, frame.JSON{"replicas": after})
 }
 
 func idlePaused(is bool) func(state.Object) string {
@@ -201,16 +205,16 @@ func idlePaused(is bool) func(state.Object) string {
 	}
 }
 
-func pause(is bool) func(context.Context, *worker, state.Object) (undo, error) {
-	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
-		return setSpec(ctx, w, o, tree{"paused": is})
+func pause(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+		return frame.SetSpec(ctx, w, o, frame.JSON{"paused": is})
 	}
 }
 
 // evict asks a pod to leave, as the disruption budgets allow.
-func (w *worker) evict(ctx context.Context, p *corev1.Pod) error {
-	return w.send(ctx, apiCall{method: http.MethodPost, path: objectURL(state.Pods, p.Namespace, p.Name) + "/eviction", media: plainJSON}, tree{
-		"kind": "Eviction", "apiVersion": "policy/v1", "metadata": tree{"name": p.Name, "namespace": p.Namespace},
-		"deleteOptions": tree{"preconditions": tree{"uid": p.UID}},
+func evict(w *frame.Worker, ctx context.Context, p *corev1.Pod) error {
+	return w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: frame.ObjectURL(state.Pods, p.Namespace, p.Name) + "/eviction", Media: frame.PlainJSON}, frame.JSON{
+		"kind": "Eviction", "apiVersion": "policy/v1", "metadata": frame.JSON{"name": p.Name, "namespace": p.Namespace},
+		"deleteOptions": frame.JSON{"preconditions": frame.JSON{"uid": p.UID}},
 	})
 }

@@ -2,14 +2,11 @@ package admin
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
@@ -22,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
@@ -63,7 +62,7 @@ func (s *server) ask(t testing.TB, role, method, path string, form url.Values, h
 
 // TestEveryRouteWantsItsRole walks all routes with everybody.
 func TestEveryRouteWantsItsRole(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
 	srv := start(t, c)
 	fill := strings.NewReplacer(":name", "pi-1", ":namespace", "default", "/static/*", "/static/page.css")
@@ -111,9 +110,9 @@ func TestEveryRouteWantsItsRole(t *testing.T) {
 }
 
 func TestNothingIsChangedWithoutTheFormsToken(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
-	item := m.form(state.Nodes, "", "pi-1")
+	item := m.Form(state.Nodes, "", "pi-1")
 	for _, form := range []url.Values{{"item": {item}}, {"item": {item}, "csrf": {"another"}}} {
 		if resp, _ := srv.ask(t, "admin", "POST", "/actions/nodes/cordon", form); resp.StatusCode != http.StatusForbidden {
 			t.Errorf("cordon with %v: %d, want 403", form, resp.StatusCode)
@@ -128,7 +127,7 @@ func TestNothingIsChangedWithoutTheFormsToken(t *testing.T) {
 }
 
 func TestEveryAnswerIsHardened(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	style := regexp.MustCompile(`(?i)<[^>]+\s(style|on[a-z]+)\s*=|<script(?:>|\s[^>]*>)\s*[^<\s]|<style`)
 	other := regexp.MustCompile(`(?:src|href|action)="(?:https?:)?//`)
 	for _, v := range everyView {
@@ -157,11 +156,11 @@ func TestTheLoginLeadsBackToThisPageOnly(t *testing.T) {
 		"/nodes?site=oslo": "/nodes?site=oslo", "": "/", "//evil.example": "/", "https://evil.example": "/", `/\evil.example`: "/",
 		"javascript:alert(1)": "/", "/\t/evil.example": "/", "/nodes/a%2fb": "/nodes/a%2fb",
 	} {
-		if got := local(next); got != want {
+		if got := frame.LocalPath(next); got != want {
 			t.Errorf("after the login with next=%q: %q, want %q", next, got, want)
 		}
 	}
-	srv := start(t, configOf(newMemory()))
+	srv := start(t, configOf(admintest.New()))
 	resp, _ := srv.ask(t, "", "GET", "/nodes?site=oslo", nil)
 	if got := resp.Header.Get("Location"); got != "/login?next=%2Fnodes%3Fsite%3Doslo" {
 		t.Errorf("a stranger is sent to %q", got)
@@ -172,7 +171,7 @@ func TestTheLoginLeadsBackToThisPageOnly(t *testing.T) {
 // that page again makes no other one.
 func TestTheTokenIsShownToItsMakerAndNobodyElse(t *testing.T) {
 	var acts []store.Audit
-	c := configOf(newMemory(sample()...))
+	c := configOf(admintest.New(admintest.Sample()...))
 	c.Audit = func(_ context.Context, a store.Audit) { acts = append(acts, a) }
 	var passed atomic.Int64 // the live pages look at the clock, too
 	now := time.Now()
@@ -237,10 +236,10 @@ func TestHowFarADeviceHasComeIsTold(t *testing.T) {
 	record := func(name, token string) *state.Record {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, Token: token, Enrolled: enrolled}
 	}
-	m := newMemory(record("pi-1", "k1"), record("pi-2", "k1"), record("pi-3", "k1"), record("pi-9", "k2"),
-		testNode("pi-2", "oslo", nil), testNode("pi-3", "oslo", func(n *corev1.Node) {
+	m := admintest.New(record("pi-1", "k1"), record("pi-2", "k1"), record("pi-3", "k1"), record("pi-9", "k2"),
+		admintest.Node("pi-2", "oslo", nil), admintest.Node("pi-3", "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no container engine"}}
-		}), testNode("pi-9", "oslo", nil), testNode("pi-old", "oslo", nil))
+		}), admintest.Node("pi-9", "oslo", nil), admintest.Node("pi-old", "oslo", nil))
 	c := configOf(m)
 	srv := start(t, c)
 	_, body := srv.ask(t, "admin", "GET", "/devices/joined?token=k1&uses=5", nil)
@@ -263,7 +262,7 @@ func TestHowFarADeviceHasComeIsTold(t *testing.T) {
 var tags = regexp.MustCompile("<[^>]*>")
 
 func TestAFleetWithoutNodesSaysWhatToDo(t *testing.T) {
-	srv := start(t, configOf(newMemory()))
+	srv := start(t, configOf(admintest.New()))
 	for path, want := range map[string]string{
 		"/": "No device yet", "/nodes": "flotilla-device join https://", "/sites": "No device yet", "/workloads": "kubectl apply", "/pods": "No pods", "/events": "Nothing has happened yet",
 	} {
@@ -277,7 +276,7 @@ func TestAFleetWithoutNodesSaysWhatToDo(t *testing.T) {
 }
 
 func TestPeopleWithOtherRolesGetOtherFragments(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, role := range []string{"admin", "viewer", "admin"} { // one after the other: what is kept for one must not be shown to the other
 		_, body := srv.ask(t, role, "GET", "/nodes/pi-1", nil)
 		if got := strings.Contains(body, `formaction="/actions/nodes/cordon"`); got != (role == "admin") {
@@ -395,45 +394,45 @@ func labelled(key, value string) func(*corev1.Node) {
 }
 
 func TestAnOpenPageIsSentWhatItShowsAnew(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
 	l := srv.listen(t, "viewer", "/nodes/pi-1?shown="+srv.tagOf(t, "viewer", "/nodes/pi-1"))
 	l.quiet("a page that shows what there is")
-	m.put(t, testNode("pi-1", "oslo", labelled("colour", "green")))
+	m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", "green")))
 	l.shows("green")
-	m.put(t, testPod("q", "pi-1", nil))
+	m.Put(t, admintest.Pod("q", "pi-1", nil))
 	l.shows("/pods/default/q")
-	m.put(t, testEvent("Node", "pi-1", "Tested", "said of pi-1", 0))
+	m.Put(t, admintest.Event("Node", "pi-1", "Tested", "said of pi-1", 0))
 	l.shows("said of pi-1")
-	m.put(t, testNode("pi-3", "oslo", labelled("colour", "blue")), testEvent("Node", "pi-3", "Tested", "said of pi-3", 0))
+	m.Put(t, admintest.Node("pi-3", "oslo", labelled("colour", "blue")), admintest.Event("Node", "pi-3", "Tested", "said of pi-3", 0))
 	l.quiet("a page that other things concern")
-	if _, err := m.Do(t.Context(), gone(m.Snapshot().Node("pi-1"))); err != nil {
+	if _, err := m.Do(t.Context(), admintest.Gone(m.Snapshot().Node("pi-1"))); err != nil {
 		t.Fatal(err)
 	}
 	l.shows("There is no node pi-1.")
-	m.put(t, testNode("pi-1", "oslo", labelled("colour", "back")))
+	m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", "back")))
 	l.shows("back")
 }
 
 func TestWhatIsNotSeenIsNotSent(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
 	l := srv.listen(t, "viewer", "/?shown="+srv.tagOf(t, "viewer", "/"))
 	for i := range 3 {
-		m.put(t, testNode("pi-1", "oslo", labelled("n", fmt.Sprint(i)))) // the overview shows no labels
+		m.Put(t, admintest.Node("pi-1", "oslo", labelled("n", fmt.Sprint(i)))) // the overview shows no labels
 	}
 	l.quiet("a page that shows nothing of what has changed")
-	m.put(t, testNode("pi-9", "oslo", nil))
+	m.Put(t, admintest.Node("pi-9", "oslo", nil))
 	l.shows("5/9")
 }
 
 // What many pages show is made once for all of them.
 func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	c := configOf(m)
 	var looks atomic.Int64
 	liveness := c.Liveness
-	c.Liveness = func(node string) Liveness {
+	c.Liveness = func(node string) frame.Liveness {
 		if node == "pi-1" {
 			looks.Add(1)
 		}
@@ -448,7 +447,7 @@ func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
 	before := looks.Load()
 	for i := range 3 {
 		text := fmt.Sprint("green-", i)
-		m.put(t, testNode("pi-1", "oslo", labelled("colour", text)))
+		m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", text)))
 		for _, p := range pages {
 			p.shows(text)
 		}
@@ -459,33 +458,8 @@ func TestManyPagesOfAViewAreOneRendering(t *testing.T) {
 	}
 }
 
-// A stream on which nothing happens for longer than a browser may take to read stays.
-func TestAQuietStreamStays(t *testing.T) {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		out := teller{w: w, rc: http.NewResponseController(w), wait: 50 * time.Millisecond}
-		for range 3 {
-			if out.tell("beat", "", "") != nil {
-				return
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
-	}))
-	srv.EnableHTTP2 = true
-	srv.StartTLS()
-	defer srv.Close()
-	resp, err := srv.Client().Get(srv.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || strings.Count(string(body), "beat") != 3 {
-		t.Errorf("the stream says %q and ends with %v", body, err)
-	}
-}
-
 func TestManyChangesAreTwoASecond(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
 	l := srv.listen(t, "viewer", "/nodes/pi-1")
 	l.shows("pi-1")
@@ -493,7 +467,7 @@ func TestManyChangesAreTwoASecond(t *testing.T) {
 	begin := time.Now()
 	go func() {
 		for i := 0; !over.Load(); i++ {
-			m.put(t, testNode("pi-1", "oslo", labelled("n", fmt.Sprint(i))))
+			m.Put(t, admintest.Node("pi-1", "oslo", labelled("n", fmt.Sprint(i))))
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
@@ -508,8 +482,8 @@ func TestManyChangesAreTwoASecond(t *testing.T) {
 }
 
 func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
-	conf := configOf(newMemory(sample()...))
-	conf.Now = func() time.Time { return now0 } // the part of the day that a site was ready is another with each minute
+	conf := configOf(admintest.New(admintest.Sample()...))
+	conf.Now = func() time.Time { return admintest.Now } // the part of the day that a site was ready is another with each minute
 	srv := start(t, conf)
 	now := srv.tagOf(t, "viewer", "/sites")
 	for _, c := range []struct {
@@ -531,49 +505,19 @@ func TestAPageThatComesBackIsSentWhatItMissed(t *testing.T) {
 }
 
 func TestAPageThatIsOpenedShowsTheNewest(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
 	for i := range 5 { // each within the time for which the last one would be good
 		text := fmt.Sprint("green-", i)
-		m.put(t, testNode("pi-1", "oslo", labelled("colour", text)))
+		m.Put(t, admintest.Node("pi-1", "oslo", labelled("colour", text)))
 		if _, body := srv.ask(t, "viewer", "GET", "/nodes/pi-1", nil); !strings.Contains(body, text) {
 			t.Errorf("the page does not show %s", text)
 		}
 	}
 }
 
-// Every stream gets the same compressed parts, between others of its own.
-func TestPartsMakeAGzipStreamInAnyOrder(t *testing.T) {
-	long := newEvent("show", "x", []byte(strings.Repeat("a line of the page\n", 5000)))
-	short := newEvent("beat", "", []byte("now"))
-	browser, hub := io.Pipe()
-	sent := make(chan *event)
-	go func() {
-		_, _ = hub.Write(gzipHeader)
-		for e := range sent {
-			_, _ = hub.Write(e.small())
-		}
-		_ = hub.Close()
-	}()
-	z, err := gzip.NewReader(browser)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, e := range []*event{short, long, short, short, long, long} {
-		sent <- e
-		got := make([]byte, len(e.text)) // before any other is sent
-		if _, err := io.ReadFull(z, got); err != nil || !bytes.Equal(got, e.text) {
-			t.Fatalf("event %d: a browser reads something else: %v", i, err)
-		}
-	}
-	close(sent)
-	if n := len(long.small()); n > len(long.text)/10 {
-		t.Errorf("%d bytes are %d compressed", len(long.text), n)
-	}
-}
-
 func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
-	s := newMemory(sample()...).Snapshot()
+	s := admintest.New(admintest.Sample()...).Snapshot()
 	waiting := func(reason, message string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
@@ -593,9 +537,9 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.Message = "Pod was rejected: OutOfmemory"
 		}, "Pod was rejected: OutOfmemory"},
-		{"one that is asked to leave has its grace", "pi-1", func(p *corev1.Pod) { at := metav1.NewTime(now0.Add(time.Minute)); p.DeletionTimestamp = &at }, ""},
+		{"one that is asked to leave has its grace", "pi-1", func(p *corev1.Pod) { at := metav1.NewTime(admintest.Now.Add(time.Minute)); p.DeletionTimestamp = &at }, ""},
 		{"one that should have left says what keeps it", "pi-2", func(p *corev1.Pod) {
-			at := ago0(time.Minute)
+			at := admintest.Ago(time.Minute)
 			p.DeletionTimestamp = &at
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: "True", Message: "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41"})
 		}, "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41; it stays Terminating until pi-2 comes back and confirms that it has stopped."},
@@ -603,7 +547,7 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 			p.Status.Conditions[1].Status, p.Status.Conditions[1].Message = "False", "readiness probe: connection refused"
 		}, "It runs but is not ready: readiness probe: connection refused"},
 	} {
-		if got, _ := podTrouble(s, testPod("p", c.node, c.change), now0); got != c.want {
+		if got, _ := podTrouble(s, admintest.Pod("p", c.node, c.change), admintest.Now); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -614,16 +558,16 @@ func TestWhichConditionsNeedAttention(t *testing.T) {
 		name      string
 		condition corev1.NodeConditionType
 		status    corev1.ConditionStatus
-		want      pill
+		want      frame.Pill
 	}{
-		{"a pressure does", "DiskPressure", "True", pill{"warn", "Ready, DiskPressure"}},
-		{"no pressure does not", "DiskPressure", "False", pill{"ok", "Ready"}},
-		{"good power does not", "PowerOK", "True", pill{"ok", "Ready"}},
-		{"bad power does, by its reason", "PowerOK", "False", pill{"warn", "Ready, UnderVoltage"}},
-		{"what a board lacks for good does not", "MemoryLimits", "False", pill{"ok", "Ready"}},
-		{"what nobody knows does not", "Sunny", "True", pill{"ok", "Ready"}},
+		{"a pressure does", "DiskPressure", "True", frame.Pill{Kind: "warn", Text: "Ready, DiskPressure"}},
+		{"no pressure does not", "DiskPressure", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"good power does not", "PowerOK", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"bad power does, by its reason", "PowerOK", "False", frame.Pill{Kind: "warn", Text: "Ready, UnderVoltage"}},
+		{"what a board lacks for good does not", "MemoryLimits", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
+		{"what nobody knows does not", "Sunny", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
 	} {
-		if got := nodePill(testNode("n", "oslo", condition(c.condition, c.status, "UnderVoltage", "m"))); got != c.want {
+		if got := nodePill(admintest.Node("n", "oslo", admintest.Condition(c.condition, c.status, "UnderVoltage", "m"))); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -639,9 +583,9 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1}, "Its pods stay: the rate of site oslo is 0, so no node gets the NoExecute taint there."},
 		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"}, "Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is next."},
 	} {
-		n := testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
-		s := newMemory(n, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status}).Snapshot()
-		chain := nodeChain(s, n, now0)
+		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+		s := admintest.New(n, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status}).Snapshot()
+		chain := nodeChain(s, n, admintest.Now)
 		if len(chain) == 0 || chain[len(chain)-1] != c.want {
 			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
 		}
@@ -651,9 +595,9 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 func TestPagesOfAList(t *testing.T) {
 	var objects []state.Object
 	for i := range 250 {
-		objects = append(objects, testNode(fmt.Sprintf("n-%03d", i), "oslo", nil))
+		objects = append(objects, admintest.Node(fmt.Sprintf("n-%03d", i), "oslo", nil))
 	}
-	srv := start(t, configOf(newMemory(objects...)))
+	srv := start(t, configOf(admintest.New(objects...)))
 	for _, c := range []struct{ name, query, has, hasNot string }{
 		{"the first has no previous", "", "1–100 of 250", "← Previous"},
 		{"the last has no next", "?page=3", "201–250 of 250", "Next →"},
@@ -686,7 +630,7 @@ func TestAHardwareReportOfAnyShapeIsShown(t *testing.T) {
 // What somebody types as a name is given back as far as it can be one: a flood of long ones
 // costs no pages as long.
 func TestTheLoginGivesNoLongNameBack(t *testing.T) {
-	srv := start(t, configOf(newMemory()))
+	srv := start(t, configOf(admintest.New()))
 	_, body := srv.ask(t, "", "POST", "/login", url.Values{"name": {strings.Repeat("k", 60_000)}, "password": {"wrong"}})
 	const maxName = 64
 	if n := strings.Count(body, "k"); n < maxName || n > 1000 || !strings.Contains(body, `value="`+strings.Repeat("k", maxName)+`"`) {
@@ -716,7 +660,7 @@ func TestSitesTheWorstFirst(t *testing.T) {
 	for i := range 150 {
 		objects = append(objects, site(fmt.Sprintf("z-%03d", i), fleet.SiteNormal, 0, nil))
 	}
-	srv := start(t, configOf(newMemory(objects...)))
+	srv := start(t, configOf(admintest.New(objects...)))
 	list := func(query string) (names []string, body string) {
 		t.Helper()
 		resp, body := srv.ask(t, "viewer", "GET", "/sites"+query, nil)
@@ -729,7 +673,7 @@ func TestSitesTheWorstFirst(t *testing.T) {
 		return names, body
 	}
 	names, body := list("")
-	if len(names) != perPage || !slices.Equal(names[:6], []string{"e-dark", "d-partial", "c-two-missing", "b-one-missing", "a-quiet", "z-000"}) {
+	if len(names) != frame.PerPage || !slices.Equal(names[:6], []string{"e-dark", "d-partial", "c-two-missing", "b-one-missing", "a-quiet", "z-000"}) {
 		t.Errorf("%d sites, first %v", len(names), names[:min(6, len(names))])
 	}
 	if !strings.Contains(body, "155 sites") || !strings.Contains(body, "page=2") {
@@ -747,8 +691,8 @@ func TestSitesTheWorstFirst(t *testing.T) {
 
 // A link to a site leads to its page, and so does an action on it.
 func TestALinkToASiteLeadsToIt(t *testing.T) {
-	m := newMemory(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "z-205"}, Status: fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}})
-	m.put(t, testEvent("Site", "z-205", "Tested", "said of z-205", 0), testNode("pi-1", "z-205", nil))
+	m := admintest.New(&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "z-205"}, Status: fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}})
+	m.Put(t, admintest.Event("Site", "z-205", "Tested", "said of z-205", 0), admintest.Node("pi-1", "z-205", nil))
 	srv := acting(t, m)
 	_, body := srv.ask(t, "viewer", "GET", "/sites/z-205", nil)
 	for _, want := range []string{"<h1>z-205</h1>", `href="/nodes/pi-1"`, "said of z-205"} {
@@ -762,7 +706,7 @@ func TestALinkToASiteLeadsToIt(t *testing.T) {
 	if _, body = srv.ask(t, "viewer", "GET", "/events", nil); !strings.Contains(body, `href="/sites/z-205"`) {
 		t.Errorf("an event of a site does not lead there: %s", mainOf(body))
 	}
-	_, body = srv.do(t, "admin", "/actions/sites/hold", url.Values{"item": {m.form(state.Sites, "", "z-205")}})
+	_, body = srv.do(t, "admin", "/actions/sites/hold", url.Values{"item": {m.Form(state.Sites, "", "z-205")}})
 	if !strings.Contains(body, "z-205 holds its pods") || !strings.Contains(body, "Undo</button>") || !strings.Contains(body, "keep pods here") {
 		t.Errorf("after something was done to a site: %.900s", mainOf(body))
 	}
@@ -770,18 +714,18 @@ func TestALinkToASiteLeadsToIt(t *testing.T) {
 
 // The page says what follows for pods, and nothing of a queue that does not move.
 func TestASiteSaysWhatFollows(t *testing.T) {
-	dark := testNode("pi-1", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
+	dark := admintest.Node("pi-1", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
 	for _, c := range []struct {
 		name   string
 		status fleet.SiteStatus
 		has    string
 		hasNot string
 	}{
-		{"nodes wait for their turn", fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 1, Waiting: 1, EvictionRate: "0.1", NextEviction: moments(now0.Add(time.Hour))}, "Next to be given up", "Pods stay"},
+		{"nodes wait for their turn", fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 1, Waiting: 1, EvictionRate: "0.1", NextEviction: admintest.Moments(admintest.Now.Add(time.Hour))}, "Next to be given up", "Pods stay"},
 		{"it is on hold", fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 1, Waiting: 1, EvictionRate: "0", HeldReason: fleet.HeldByDisruptionPolicy, Held: "fully disrupted, and its disruptionPolicy is Hold"}, "Pods stay: this site is on hold.", "Next to be given up"},
 		{"all is well", fleet.SiteStatus{State: fleet.SiteNormal, Ready: 1, EvictionRate: "0.1"}, "Ready", "every 10s"},
 	} {
-		srv := start(t, configOf(newMemory(dark, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status})))
+		srv := start(t, configOf(admintest.New(dark, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status})))
 		for _, path := range []string{"/sites", "/sites/oslo"} {
 			if _, body := srv.ask(t, "viewer", "GET", path, nil); !strings.Contains(body, c.has) || strings.Contains(body, c.hasNot) {
 				t.Errorf("%s: %s: %s", c.name, path, mainOf(body))
@@ -794,13 +738,13 @@ func TestASiteSaysWhatFollows(t *testing.T) {
 func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 	begin := func(objects ...state.Object) (srv *server, now *atomic.Int64) {
 		now = &atomic.Int64{}
-		c := configOf(newMemory(objects...))
+		c := configOf(admintest.New(objects...))
 		c.Now = func() time.Time { return time.Unix(now.Load(), 0) }
-		c.Liveness = func(string) Liveness { return Liveness{Seen: now0.Add(-time.Minute)} }
+		c.Liveness = func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now.Add(-time.Minute)} }
 		return start(t, c), now
 	}
-	srv, now := begin(sample()...)
-	now.Store(now0.Unix())
+	srv, now := begin(admintest.Sample()...)
+	now.Store(admintest.Now.Unix())
 	for _, path := range []string{"/nodes", "/nodes/pi-1", "/pods"} {
 		if _, whole := srv.ask(t, "admin", "GET", path, nil); strings.Contains(whole, "></time>") {
 			t.Errorf("%s: a browser without scripts does not see how long ago something was", path)
@@ -810,8 +754,8 @@ func TestAnOpenPageFindsTheWordsOfItsTimesItself(t *testing.T) {
 			t.Errorf("%s: an open page is sent words of times", path)
 		}
 	}
-	srv, now = begin(testNode("pi-1", "oslo", nil))
-	hour := now0.Truncate(time.Hour).Add(2 * time.Hour) // the bars of the last day move by the hour; what was seen was before it, whatever time it is
+	srv, now = begin(admintest.Node("pi-1", "oslo", nil))
+	hour := admintest.Now.Truncate(time.Hour).Add(2 * time.Hour) // the bars of the last day move by the hour; what was seen was before it, whatever time it is
 	now.Store(hour.Add(5 * time.Minute).Unix())
 	_, first := srv.ask(t, "admin", "GET", "/nodes", nil)
 	tag := srv.tagOf(t, "admin", "/nodes")

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -25,7 +26,7 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
-		m := newMemory(randomFleet(rand.New(rand.NewPCG(seed, 1)))...)
+		m := admintest.New(randomFleet(rand.New(rand.NewPCG(seed, 1)))...)
 		a := pictureRequest(m)
 		page, err := overview(a)
 		if err != nil {
@@ -49,7 +50,7 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 			if well = well && p.DeletionTimestamp == nil && !shouldRun(p); !shouldRun(p) {
 				continue
 			}
-			if why, _ := podTrouble(a.Snapshot, p, a.now); found.Cause == "" || why == "" || found.Row() == "" {
+			if why, _ := podTrouble(a.Snapshot, p, a.Now); found.Cause == "" || why == "" || found.Row() == "" {
 				t.Errorf("%s does not run: %+v, its page says %q", name, found, why)
 			}
 			if told := hasIncident(a.Snapshot, p, found); told == diagnose.RuleOf(found.Cause).Alone || told != lists {
@@ -102,9 +103,9 @@ func randomFleet(r *rand.Rand) (all []state.Object) {
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	bad := r.IntN(3) * 20 // percent of what is wrong; 0: nothing
-	old := ago0(3 * time.Hour)
+	old := admintest.Ago(3 * time.Hour)
 	for i := range 1 + r.IntN(6) {
-		all = append(all, testNode(fmt.Sprintf("n-%d", i), pick("oslo", "bergen"), func(n *corev1.Node) {
+		all = append(all, admintest.Node(fmt.Sprintf("n-%d", i), pick("oslo", "bergen"), func(n *corev1.Node) {
 			ready := state.NodeCondition(n, corev1.NodeReady)
 			if ready.LastTransitionTime = old; chance(bad) {
 				ready.Status, ready.Reason = corev1.ConditionStatus(pick("False", "Unknown")), pick("Because", "NodeShutdown", "NodeStatusNeverUpdated")
@@ -118,7 +119,7 @@ func randomFleet(r *rand.Rand) (all []state.Object) {
 	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop-1", UID: "rs", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(shop, state.Deployments.GroupVersionKind())}}}
 	all = append(all, shop, set)
 	for i := range r.IntN(8) {
-		all = append(all, testPod(fmt.Sprintf("p-%d", i), fmt.Sprintf("n-%d", r.IntN(len(all)-2)), func(p *corev1.Pod) {
+		all = append(all, admintest.Pod(fmt.Sprintf("p-%d", i), fmt.Sprintf("n-%d", r.IntN(len(all)-2)), func(p *corev1.Pod) {
 			if p.UID = types.UID(p.Name); chance(50) {
 				p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, state.ReplicaSets.GroupVersionKind())}
 			}

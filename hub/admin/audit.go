@@ -10,26 +10,28 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
 
 type auditRow struct {
-	When    *moment
+	When    *format.Moment
 	Times   string // of one that stands for several: how many, and for how long; "": it is one
 	Who     string
 	From    string // how, and from which address
 	Did     string
-	Pill    pill
+	Pill    frame.Pill
 	Message string
 }
 
 type auditData struct {
 	Search  string
 	Filter  bool // something is left out
-	Results []option
-	Kinds   []option
-	Sources []option
+	Results []frame.Option
+	Kinds   []frame.Option
+	Sources []frame.Option
 	Rows    []auditRow
 	Older   string // address of what was before; "": nothing
 	Newest  string // address of the first page; "": this is it
@@ -76,7 +78,7 @@ func sourceOf(via string) string {
 }
 
 // auditView lists who changed what, and what was refused, the newest first.
-func (c *call) auditView() error {
+func auditView(c *frame.Call) error {
 	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
 	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused", Limit: auditRows + 1}
 	q.Before, _ = strconv.ParseInt(c.QueryParam("before"), 10, 64)
@@ -96,11 +98,11 @@ func (c *call) auditView() error {
 	}
 	records, err := c.Archive.FindAudits(c.Request().Context(), q)
 	if err != nil {
-		return c.refuse("No audit", err)
+		return c.Refuse("No audit", err)
 	}
 	d := auditData{
-		Search: search, Filter: search != "" || q.Refused || q.Via != nil || kind != "", Kinds: options(kind, kindChoices...), Sources: options(from, choices...),
-		Results: options(result, [2]string{"", "All"}, [2]string{"refused", "Only what was refused"}),
+		Search: search, Filter: search != "" || q.Refused || q.Via != nil || kind != "", Kinds: frame.Options(kind, kindChoices...), Sources: frame.Options(from, choices...),
+		Results: frame.Options(result, [2]string{"", "All"}, [2]string{"refused", "Only what was refused"}),
 	}
 	address := func(before int64) string {
 		v := url.Values{}
@@ -132,22 +134,22 @@ func (c *call) auditView() error {
 	for _, r := range records {
 		d.Rows = append(d.Rows, auditRowOf(r, now))
 	}
-	return c.plain(http.StatusOK, page{Template: "audit", Title: "Audit", Data: d})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "audit", Title: "Audit", Data: d})
 }
 
 func auditRowOf(r store.Audit, now time.Time) auditRow {
-	row := auditRow{When: at(r.At, now), Who: cmp.Or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: pill{"ok", "Done"}}
+	row := auditRow{When: format.Time(r.At, now), Who: cmp.Or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: frame.Pill{Kind: "ok", Text: "Done"}}
 	if r.Count > 1 {
-		row.Times = fmt.Sprintf("%d times in %s", r.Count, Roundly(r.Until.Sub(r.At)))
+		row.Times = fmt.Sprintf("%d times in %s", r.Count, format.Duration(r.Until.Sub(r.At)))
 	}
 	if r.Source != "" {
 		row.From += ", " + r.Source
 	}
 	switch {
 	case r.Code >= 500:
-		row.Pill = pill{"bad", "Failed"}
+		row.Pill = frame.Pill{Kind: "bad", Text: "Failed"}
 	case r.Code >= 400:
-		row.Pill = pill{"warn", "Refused"}
+		row.Pill = frame.Pill{Kind: "warn", Text: "Refused"}
 	}
 	return row
 }

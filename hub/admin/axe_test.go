@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
@@ -110,13 +111,13 @@ func TestNothingHindersPeople(t *testing.T) {
 	for _, v := range everyView {
 		situations = append(situations, situation{v.name, v.path, nil})
 	}
-	k.fleet.put(t, testNode("drained", "oslo", func(n *corev1.Node) {
+	k.fleet.Put(t, admintest.Node("drained", "oslo", func(n *corev1.Node) {
 		n.Spec.Unschedulable = true
 		n.Annotations = map[string]string{
 			state.DrainAnnotation:       state.DrainOrder{By: "anna", Timeout: "1h"}.String(),
-			state.DrainStatusAnnotation: state.DrainStatus{State: state.Draining, By: "anna", Began: now0.Add(-12 * time.Minute)}.String(),
+			state.DrainStatusAnnotation: state.DrainStatus{State: state.Draining, By: "anna", Began: admintest.Now.Add(-12 * time.Minute)}.String(),
 		}
-	}), testPod("left-behind", "drained", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now0} }))
+	}), admintest.Pod("left-behind", "drained", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: admintest.Now} }))
 	till := "/yaml/apis/apps/v1/namespaces/default/deployments/till"
 	situations = append(situations, []situation{
 		{"account", "/account", unfold},

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 )
 
 const (
@@ -42,10 +45,10 @@ func beginOf(now time.Time) time.Time {
 	return now.Truncate(time.Hour).Add(-(barHours - 1) * time.Hour)
 }
 
-func (a *request) hoursOf(n *corev1.Node) (h hours) {
-	begin := beginOf(a.now)
-	for _, s := range stretches(turnsOf(a.Snapshot, n), a.pauses, begin, a.now) {
-		from, to := later(s.from, begin), earlier(s.to, a.now)
+func hoursOf(a *frame.Request, n *corev1.Node) (h hours) {
+	begin := beginOf(a.Now)
+	for _, s := range stretches(turnsOf(a.Snapshot, n), a.Pauses, begin, a.Now) {
+		from, to := format.Later(s.from, begin), format.Earlier(s.to, a.Now)
 		if !from.Before(to) {
 			continue
 		}
@@ -69,20 +72,20 @@ func (a *request) hoursOf(n *corev1.Node) (h hours) {
 }
 
 // barOf draws the last day of a node.
-func barOf(a *request, n *corev1.Node) bar {
-	h := a.hoursOf(n)
-	return drawBar(h.worst, a.saidOfHours(h, 1))
+func barOf(a *frame.Request, n *corev1.Node) bar {
+	h := hoursOf(a, n)
+	return drawBar(h.worst, saidOfHours(a, h, 1))
 }
 
 // saidOfHours says how long nodes were ready, and of which time: a hub that is six minutes old
 // knows of no day.
-func (a *request) saidOfHours(h hours, nodes int) string {
+func saidOfHours(a *frame.Request, h hours, nodes int) string {
 	if h.known < time.Minute {
 		return "Last 24 hours: not known"
 	}
 	when := "Last 24 hours"
-	if h.first.After(beginOf(a.now)) {
-		when = "In the " + Roundly(a.now.Sub(h.first)) + " known"
+	if h.first.After(beginOf(a.Now)) {
+		when = "In the " + format.Duration(a.Now.Sub(h.first)) + " known"
 	}
 	if nodes > 1 {
 		when += ", " + strconv.Itoa(nodes) + " nodes"
@@ -130,13 +133,13 @@ func (b bar) Drawn() (all []barPath) {
 
 // siteBar draws the last day of a site: how many of its nodes were not ready at the worst
 // of each hour.
-func siteBar(a *request, site string) bar {
+func siteBar(a *frame.Request, site string) bar {
 	var all hours
 	var bad [barHours]int
 	var seen [barHours]int
 	nodes := 0
 	for n := range a.NodesIn(site) {
-		h := a.hoursOf(n)
+		h := hoursOf(a, n)
 		nodes++
 		all.ready, all.known = all.ready+h.ready, all.known+h.known
 		if !h.first.IsZero() && (all.first.IsZero() || h.first.Before(all.first)) {
@@ -165,5 +168,5 @@ func siteBar(a *request, site string) bar {
 			all.worst[i] = barRank("unknown")
 		}
 	}
-	return drawBar(all.worst, a.saidOfHours(all, nodes))
+	return drawBar(all.worst, saidOfHours(a, all, nodes))
 }

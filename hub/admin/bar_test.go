@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -59,7 +60,7 @@ func TestTheLastDayOfANode(t *testing.T) {
 			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--", "Last 24 hours: ready for 100 %"},
 		{"nobody has reported", nil, nil, "........................", "Last 24 hours: not known"},
 	} {
-		n := testNode("pi-1", "oslo", func(n *corev1.Node) {
+		n := admintest.Node("pi-1", "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = nil
 			if len(c.turns) > 0 {
 				last := c.turns[len(c.turns)-1]
@@ -67,8 +68,8 @@ func TestTheLastDayOfANode(t *testing.T) {
 			}
 		})
 		a := chartRequest("", now, nil)
-		a.Snapshot = newMemory(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, History: c.turns}).Snapshot()
-		a.pauses = c.pauses
+		a.Snapshot = admintest.New(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, History: c.turns}).Snapshot()
+		a.Pauses = c.pauses
 		b := barOf(a, a.Node("pi-1"))
 		if got := shape(t, b); got != c.want || b.Said != c.said {
 			t.Errorf("%s:\n got %s, %s\nwant %s, %s", c.name, got, b.Said, c.want, c.said)
@@ -89,14 +90,14 @@ func TestTheLastDayOfASite(t *testing.T) {
 		}
 		from := now.Add(-10*time.Hour + 20*time.Minute)
 		back := metav1.NewMicroTime(from.Add(long - time.Second))
-		objects = append(objects, testNode(name, "oslo", func(n *corev1.Node) {
+		objects = append(objects, admintest.Node(name, "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "x", LastTransitionTime: metav1.NewTime(back.Time), LastHeartbeatTime: metav1.NewTime(now)}}
 		}), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: []state.Turn{
 			{At: metav1.NewMicroTime(now.Add(-99 * time.Hour)), Ready: "True"}, {At: metav1.NewMicroTime(from), Ready: "Unknown"}, {At: back, Ready: "True"},
 		}})
 	}
 	a := chartRequest("", now, nil)
-	a.Snapshot = newMemory(objects...).Snapshot()
+	a.Snapshot = admintest.New(objects...).Snapshot()
 	b := siteBar(a, "oslo")
 	if got := shape(t, b); got != "--------------UB--------" || b.Said != "Last 24 hours, 4 nodes: ready for 94.7 %" {
 		t.Errorf("%s, %s", got, b.Said)
@@ -106,8 +107,8 @@ func TestTheLastDayOfASite(t *testing.T) {
 func BenchmarkSitesPage(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
-			a := chartRequest("", now0, nil)
-			a.Snapshot = silent(manyNodes(n), n*3/5).Snapshot()
+			a := chartRequest("", admintest.Now, nil)
+			a.Snapshot = admintest.Silent(admintest.Many(n), n*3/5).Snapshot()
 			for b.Loop() {
 				for i := range 20 {
 					siteBar(a, fmt.Sprintf("site-%d", i))

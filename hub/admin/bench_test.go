@@ -11,25 +11,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/admin/admintest"
 )
 
-func manyNodes(n int) *memory {
-	var changes []state.Change
-	for i := range n {
-		name := fmt.Sprintf("node-%04d", i)
-		changes = append(changes, state.Put(testNode(name, fmt.Sprintf("site-%d", i%20), nil), ""), state.Put(testPod("pod-"+name, name, nil), ""))
-	}
-	m := newMemory()
-	m.apply(changes)
-	return m
-}
-
 // rendering returns a page whose every answer is rendered anew: its clock goes on with each.
-func rendering(b *testing.B, m *memory) (get func(path string, headers ...string) []byte) {
+func rendering(b *testing.B, m *admintest.Memory) (get func(path string, headers ...string) []byte) {
 	var answers atomic.Int64
 	c := configOf(m)
-	c.Now = func() time.Time { return now0.Add(time.Duration(answers.Load()) * 2 * time.Second) }
+	c.Now = func() time.Time { return admintest.Now.Add(time.Duration(answers.Load()) * 2 * time.Second) }
 	e := echo.New()
 	New(c).Register(e)
 	return func(path string, headers ...string) []byte {
@@ -49,7 +38,7 @@ func rendering(b *testing.B, m *memory) (get func(path string, headers ...string
 
 // BenchmarkNodesPage renders the list of 5,000 nodes: a page of it, and searches.
 func BenchmarkNodesPage(b *testing.B) {
-	m := manyNodes(5000)
+	m := admintest.Many(5000)
 	for _, query := range []string{"", "?q=board:raspberry+499", "?q=label:nobody", "?status=attention"} {
 		b.Run(query, func(b *testing.B) {
 			get, size := rendering(b, m), 0
@@ -66,9 +55,9 @@ func BenchmarkNodesPage(b *testing.B) {
 func BenchmarkOverview(b *testing.B) {
 	for _, dark := range []bool{false, true} {
 		b.Run(fmt.Sprintf("dark=%v", dark), func(b *testing.B) {
-			m := manyNodes(5000)
+			m := admintest.Many(5000)
 			if dark {
-				m = silent(m, 5000)
+				m = admintest.Silent(m, 5000)
 			}
 			for get := rendering(b, m); b.Loop(); {
 				get("/")
@@ -81,8 +70,8 @@ func BenchmarkOverview(b *testing.B) {
 // their incidents, and compresses it, as for somebody who opens it. On a machine that does
 // other things too cpu-ms/op is what counts.
 func BenchmarkOverviewOfANight(b *testing.B) {
-	m := silent(manyNodes(5000), 3000)
-	m.findIncidents()
+	m := admintest.Silent(admintest.Many(5000), 3000)
+	m.FindIncidents()
 	get := rendering(b, m)
 	cards := bytes.Count(get("/"), []byte(`<p class="touches">`))
 	var sent []byte

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -19,9 +21,9 @@ type boardRow struct {
 	Nodes       int
 	Href        string // of its nodes
 	Match       []string
-	Reserved    []Fact
-	Thresholds  []Fact
-	Labels      []Fact
+	Reserved    []frame.Fact
+	Thresholds  []frame.Fact
+	Labels      []frame.Fact
 	Taints      []string
 }
 
@@ -40,7 +42,7 @@ type boardOf struct {
 
 // boards lists the board profiles, which nodes each of them fits, and the boards
 // without any.
-func boards(a *request) (page, error) {
+func boards(a *frame.Request) (frame.Page, error) {
 	nodesOf, without := map[string]int{}, map[string]int{}
 	for n := range a.Nodes() {
 		if profile := n.Labels[fleet.LabelProfile]; profile != "" {
@@ -49,7 +51,7 @@ func boards(a *request) (page, error) {
 			without[n.Labels[fleet.LabelBoard]]++
 		}
 	}
-	d := boardsData{MayEdit: a.may("update", "boardprofiles")}
+	d := boardsData{MayEdit: a.May("update", "boardprofiles")}
 	for p := range state.Each[*fleet.BoardProfile](a.Snapshot, state.BoardProfiles, "") {
 		d.Rows = append(d.Rows, boardRowOf(p, nodesOf[p.Name]))
 	}
@@ -60,7 +62,7 @@ func boards(a *request) (page, error) {
 		}
 		d.Without = append(d.Without, b)
 	}
-	return page{Template: "boards", Title: "Boards", Watch: []string{"nodes", "boards"}, Data: d}, nil
+	return frame.Page{Template: "boards", Title: "Boards", Watch: []string{"nodes", "boards"}, Data: d}, nil
 }
 
 // nodesFound is the list of the nodes that the terms find.
@@ -71,7 +73,7 @@ func nodesFound(terms ...search.Term) string {
 func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 	r := boardRow{
 		Name: p.Name, Title: cmp.Or(p.Spec.Title, p.Name), Nodes: nodes,
-		YAML: "/yaml" + objectURL(state.BoardProfiles, "", p.Name),
+		YAML: "/yaml" + frame.ObjectURL(state.BoardProfiles, "", p.Name),
 		Href: nodesFound(search.Term{Key: "label", Value: fleet.LabelProfile + "=" + p.Name}),
 	}
 	m, res := p.Spec.Match, p.Spec.Resources
@@ -96,18 +98,18 @@ func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 		amount map[string]string
 	}{{"the system", res.SystemReserved}, {"the agent", res.AgentReserved}} {
 		if text := amounts(part.amount); text != "" {
-			r.Reserved = append(r.Reserved, Fact{"Kept for " + part.of, text})
+			r.Reserved = append(r.Reserved, frame.Fact{Name: "Kept for " + part.of, Value: text})
 		}
 	}
 	for _, signal := range slices.Sorted(maps.Keys(res.EvictionHard)) {
-		r.Thresholds = append(r.Thresholds, Fact{signal, beyond(signal) + res.EvictionHard[signal]})
+		r.Thresholds = append(r.Thresholds, frame.Fact{Name: signal, Value: beyond(signal) + res.EvictionHard[signal]})
 	}
 	for _, signal := range slices.Sorted(maps.Keys(res.EvictionSoft)) {
 		soft := res.EvictionSoft[signal]
-		r.Thresholds = append(r.Thresholds, Fact{signal, beyond(signal) + soft.Value + " for " + Roundly(soft.For.Duration)})
+		r.Thresholds = append(r.Thresholds, frame.Fact{Name: signal, Value: beyond(signal) + soft.Value + " for " + format.Duration(soft.For.Duration)})
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.Labels)) {
-		r.Labels = append(r.Labels, Fact{fleet.LabelBoardPrefix + key, p.Spec.Labels[key]})
+		r.Labels = append(r.Labels, frame.Fact{Name: fleet.LabelBoardPrefix + key, Value: p.Spec.Labels[key]})
 	}
 	for _, t := range p.Spec.Taints {
 		r.Taints = append(r.Taints, t.ToString())

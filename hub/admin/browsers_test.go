@@ -24,6 +24,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 )
 
 // pageLoads are the fleets and the numbers of open pages that are measured. Of the
@@ -41,10 +43,10 @@ var pageLoads = []struct {
 func BenchmarkPages(b *testing.B) {
 	for _, load := range pageLoads {
 		b.Run(fmt.Sprintf("nodes=%d/dark=%d/pages=%d/shows=%v", load.nodes, load.dark, load.pages, load.shows), func(b *testing.B) {
-			m := manyNodes(load.nodes)
+			m := admintest.Many(load.nodes)
 			if load.dark > 0 {
-				silent(m, load.dark)
-				m.findIncidents()
+				admintest.Silent(m, load.dark)
+				m.FindIncidents()
 			}
 			c, secret := guarded(b, m)
 			c.Liveness = renewed
@@ -61,9 +63,9 @@ func BenchmarkPages(b *testing.B) {
 			for b.Loop() {
 				i++
 				if load.shows {
-					m.put(b, testNode(fmt.Sprintf("node-%04d", i%10), "site-1", condition("Ready", "Unknown", "x", fmt.Sprintf("mark=%d.", time.Now().UnixNano()))))
+					m.Put(b, admintest.Node(fmt.Sprintf("node-%04d", i%10), "site-1", admintest.Condition("Ready", "Unknown", "x", fmt.Sprintf("mark=%d.", time.Now().UnixNano()))))
 				} else {
-					m.put(b, testNode(fmt.Sprintf("node-%04d", i%10), "site-1", func(n *corev1.Node) { n.Labels["n"] = strconv.Itoa(i) }))
+					m.Put(b, admintest.Node(fmt.Sprintf("node-%04d", i%10), "site-1", func(n *corev1.Node) { n.Labels["n"] = strconv.Itoa(i) }))
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
@@ -79,9 +81,9 @@ func BenchmarkPages(b *testing.B) {
 
 // renewed is the liveness of a node that renews its lease every ten seconds, each at
 // a moment of its own.
-func renewed(node string) Liveness {
+func renewed(node string) frame.Liveness {
 	own := time.Duration(crc32.ChecksumIEEE([]byte(node))%10_000) * time.Millisecond
-	return Liveness{Seen: time.Now().Add(-own).Truncate(10 * time.Second).Add(own), Connected: true, Wanted: 4, Stored: 4}
+	return frame.Liveness{Seen: time.Now().Add(-own).Truncate(10 * time.Second).Add(own), Connected: true, Wanted: 4, Stored: 4}
 }
 
 func cpu() time.Duration {

@@ -8,16 +8,18 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/shared/fleet"
 )
 
 // A card does not say that its trouble is gone as soon as it is: a crash loop runs for some seconds
 // after each start, and its card would grow and shrink with every crash.
 func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
-	a := pictureRequest(newMemory(night()...))
+	a := pictureRequest(admintest.New(admintest.Night()...))
 	for quiet, want := range map[time.Duration]bool{0: false, 5 * time.Second: false, 59 * time.Second: false, time.Minute: true, time.Hour: true} {
-		i := &fleet.Incident{Since: ago0(2 * time.Hour), QuietSince: new(ago0(quiet))}
-		if c := cardOf(a, i, nil); (c.Quiet != nil) != want || c.Since.At != at(i.Since.Time, now0).At {
+		i := &fleet.Incident{Since: admintest.Ago(2 * time.Hour), QuietSince: new(admintest.Ago(quiet))}
+		if c := cardOf(a, i, nil); (c.Quiet != nil) != want || c.Since.At != format.Time(i.Since.Time, admintest.Now).At {
 			t.Errorf("not seen for %s: the card says %v, since %v", quiet, c.Quiet, c.Since)
 		}
 	}
@@ -25,9 +27,9 @@ func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
 
 // However many warnings came first, what is critical is shown, and before them.
 func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
-	m := newMemory()
+	m := admintest.New()
 	give := func(name string, s fleet.IncidentSeverity, ago time.Duration) {
-		m.put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Severity: s, State: fleet.IncidentOpen, Opened: ago0(ago), Since: ago0(ago), Message: name})
+		m.Put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Severity: s, State: fleet.IncidentOpen, Opened: admintest.Ago(ago), Since: admintest.Ago(ago), Message: name})
 	}
 	for i := range 50 {
 		give(fmt.Sprintf("warm-%02d", i), fleet.SeverityWarning, time.Hour-time.Duration(i)*time.Minute)
@@ -47,9 +49,9 @@ func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 // What the fleet has stands before a dark site, that before the rest, whichever came first; the more
 // severe before the less, and the older before the younger.
 func TestCardsComeInTheOrderOfWhatTheyReach(t *testing.T) {
-	m := newMemory()
+	m := admintest.New()
 	give := func(name, kind string, cause fleet.IncidentCause, s fleet.IncidentSeverity, ago time.Duration) {
-		m.put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Cause: cause, About: fleet.IncidentObject{Kind: kind, Name: "x"}, Severity: s, State: fleet.IncidentOpen, Opened: ago0(ago), Since: ago0(ago), Message: name})
+		m.Put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Cause: cause, About: fleet.IncidentObject{Kind: kind, Name: "x"}, Severity: s, State: fleet.IncidentOpen, Opened: admintest.Ago(ago), Since: admintest.Ago(ago), Message: name})
 	}
 	give("disk", "Site", "DiskPressure", fleet.SeverityWarning, 5*time.Hour)
 	give("held", "Deployment", "PodGated", fleet.SeverityInfo, 6*time.Hour)
@@ -70,7 +72,7 @@ func TestCardsComeInTheOrderOfWhatTheyReach(t *testing.T) {
 // The card of a workload without a place says why in the words of the list; what the scheduler
 // says is a detail of it.
 func TestACardSaysInAFewWordsWhyThereIsNoPlace(t *testing.T) {
-	m := stuck(t)
+	m := admintest.Stuck(t)
 	got := map[string]string{}
 	for _, c := range incidents(pictureRequest(m)).Cards {
 		if strings.Contains(c.Message, "placed") {

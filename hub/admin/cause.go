@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
@@ -14,18 +15,18 @@ const mostExplained = 5
 
 // causes finds the causes of the rows of one list.
 type causes struct {
-	*request
+	*frame.Request
 	explained int
 }
 
 func (c *causes) of(o state.Object) (worst cause) {
 	kind := ""
 	for _, p := range podsOf(c.Snapshot, o) {
-		f := faultOf(c.Snapshot, p, c.now)
-		if f.Cause == "" || kind != "" && rank(kindOf(f)) >= rank(kind) {
+		f := faultOf(c.Snapshot, p, c.Now)
+		if f.Cause == "" || kind != "" && frame.Rank(kindOf(f)) >= frame.Rank(kind) {
 			continue
 		}
-		kind, worst = kindOf(f), cause{Text: f.Row(), Href: podHref(p)}
+		kind, worst = kindOf(f), cause{Text: f.Row(), Href: frame.PodHref(p)}
 		switch f.Cause {
 		case diagnose.ImageNotPulled:
 			image := imageTroubleOf(f.Args)
@@ -33,12 +34,9 @@ func (c *causes) of(o state.Object) (worst cause) {
 		case diagnose.CannotBePlaced:
 			if c.explained < mostExplained && f.Reason != "" {
 				c.explained++
-				worst.Text = shortly(c.Snapshot, p, c.now)
+				worst.Text = shortly(c.Snapshot, p, c.Now)
 			}
 		}
 	}
 	return worst
 }
-
-// troubled tells whether a row is to say its cause.
-func (p pill) troubled() bool { return p.Kind == "bad" || p.Kind == "warn" }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
@@ -48,23 +49,23 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 		{"a silent node", "pi-2", nil, "pi-2 does not answer"},
 		{"a node that is not ready", "bone-2", nil, "bone-2 is not ready"},
 		{"a gate", "", func(p *corev1.Pod) {
-			pending(p)
+			admintest.Pending(p)
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}}
 		}, "held by the scheduling gate example.com/paid"},
-		{"no place", "", func(p *corev1.Pod) { pending(p); p.Spec.NodeSelector = map[string]string{"gpu": "true"} }, "no node has gpu=true"},
+		{"no place", "", func(p *corev1.Pod) { admintest.Pending(p); p.Spec.NodeSelector = map[string]string{"gpu": "true"} }, "no node has gpu=true"},
 		{"not ready", "pi-1", func(p *corev1.Pod) { p.Status.Conditions[1].Status = "False" }, "runs, but is not ready"},
 		{"not started", "pi-1", func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodPending, corev1.ContainerState{}
 		}, "has not started on pi-1"},
 	} {
 		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds", Namespace: "default", UID: "ds"}}
-		p := testPod("p", c.node, func(p *corev1.Pod) {
+		p := admintest.Pod("p", c.node, func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ds, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
 			if c.change != nil {
 				c.change(p)
 			}
 		})
-		because := &causes{request: askAt(newMemory(append(sample(), ds, p)...).Snapshot(), now0, nil)}
+		because := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds, p)...).Snapshot(), admintest.Now, nil)}
 		want := cause{}
 		if c.want != "" {
 			want = cause{c.want, "/pods/default/p"}
@@ -77,7 +78,7 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 
 // TestListsOfWorkloadsCarryTheCause looks at every kind of workload among those that need attention.
 func TestListsOfWorkloadsCarryTheCause(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	template := corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/x:1"}}}}
 	two := int32(2)
 	for i, o := range []state.Object{
@@ -87,10 +88,10 @@ func TestListsOfWorkloadsCarryTheCause(t *testing.T) {
 		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "report"}, Spec: batchv1.JobSpec{Template: template}, Status: batchv1.JobStatus{Failed: 1}},
 	} {
 		o.SetNamespace("default")
-		m.put(t, o)
+		m.Put(t, o)
 		o = m.Snapshot().Get(state.KeyOf(o))
 		kind := state.KindOf(o)
-		m.put(t, testPod(fmt.Sprintf("%s-pod", o.GetName()), "pi-1", func(p *corev1.Pod) {
+		m.Put(t, admintest.Pod(fmt.Sprintf("%s-pod", o.GetName()), "pi-1", func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(o, kind.GroupVersionKind())}
 			p.Status.ContainerStatuses[0].RestartCount = 3
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}

@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
 )
@@ -21,7 +22,7 @@ import (
 // `flotilla-hub kubeconfig --role viewer` issues a certificate in the name of an administrator,
 // unless told otherwise: it is no way to an administrator's token.
 func TestACertificateHasNoAccount(t *testing.T) {
-	c, _ := guarded(t, newMemory())
+	c, _ := guarded(t, admintest.New())
 	g := c.Sessions.(*access.Guard)
 	if err := g.CreateUser(t.Context(), access.NewUser{Name: "admin", Password: "four words are good", Role: access.Admin}); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/history"
 )
 
@@ -93,19 +94,11 @@ const (
 	chartRows   = 24 // of the table
 )
 
-// inside is a title as it stands within a sentence; an abbreviation stays one.
-func inside(title string) string {
-	if strings.ToUpper(title) == title {
-		return title
-	}
-	return strings.ToLower(title)
-}
-
 // chartsOf shows what is remembered of a node over the last day or week. The window ends
 // with the step that has begun, so that a chart that is shown again moves once a step.
-func chartsOf(a *request, node string) charts {
+func chartsOf(a *frame.Request, node string) charts {
 	n := a.Node(node)
-	c := charts{Off: a.history == nil}
+	c := charts{Off: a.History == nil}
 	if n == nil || c.Off {
 		return c
 	}
@@ -117,9 +110,9 @@ func chartsOf(a *request, node string) charts {
 	slots := max(int(w.length/(chartSteps*history.Slot)), 1)
 	step := time.Duration(slots) * history.Slot
 	steps := int(w.length / step)
-	end := a.now.Truncate(step).Add(step)
+	end := a.Now.Truncate(step).Add(step)
 	begin := end.Add(-w.length)
-	words := a.history(n.UID, begin, steps*slots)
+	words := a.History(n.UID, begin, steps*slots)
 	for i := range 3 {
 		c.Ticks = append(c.Ticks, begin.Add(time.Duration(i)*w.length/2).UTC().Format(w.scale))
 	}
@@ -132,7 +125,7 @@ func chartsOf(a *request, node string) charts {
 	for _, f := range figures {
 		points, known := f.points(words, slots)
 		if known == 0 {
-			c.Absent = append(c.Absent, inside(f.title))
+			c.Absent = append(c.Absent, frame.InSentence(f.title))
 			continue
 		}
 		one := f.draw(points)
@@ -164,17 +157,17 @@ func chartsOf(a *request, node string) charts {
 }
 
 // measuredSince is since when something is remembered of a node, in the last day.
-func measuredSince(a *request, n *corev1.Node) time.Time {
+func measuredSince(a *frame.Request, n *corev1.Node) time.Time {
 	const slots = int(24 * time.Hour / history.Slot)
-	begin := a.now.Truncate(history.Slot).Add(history.Slot - 24*time.Hour)
-	for i, w := range a.history(n.UID, begin, slots) {
+	begin := a.Now.Truncate(history.Slot).Add(history.Slot - 24*time.Hour)
+	for i, w := range a.History(n.UID, begin, slots) {
 		for _, f := range figures {
 			if _, ok := w.Value(f.kind); ok {
 				return begin.Add(time.Duration(i) * history.Slot)
 			}
 		}
 	}
-	return a.now
+	return a.Now
 }
 
 // points gathers words, so many to a step.

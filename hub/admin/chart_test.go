@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,28 +10,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/history"
 )
-
-// sampleHistory is a day of a board that gets hot, between two nights, with a gap.
-func sampleHistory(_ types.UID, from time.Time, n int) []history.Word {
-	words := make([]history.Word, n)
-	for i := range words {
-		at := from.Add(time.Duration(i) * history.Slot)
-		ago := now0.Sub(at)
-		if ago < 0 || ago > 6*24*time.Hour || ago > 200*time.Minute && ago < 4*time.Hour {
-			continue
-		}
-		day := math.Sin(2*math.Pi*ago.Hours()/24 + 1)
-		fast := math.Sin(2 * math.Pi * ago.Minutes() / 37)
-		s := history.Nothing()
-		s[history.CPU], s[history.Memory], s[history.Disk] = .3+.2*day+.08*fast, .5+.1*day, .61
-		s[history.Temperature], s[history.Silence], s[history.Losses] = 68+14*day+2*fast, 10.3+max(0, 9*fast*day), max(0, math.Round(2*fast*day))
-		s[history.RTT], s[history.Pods] = .03+.02*max(0, fast), 3
-		words[i] = history.Pack(s)
-	}
-	return words
-}
 
 func constant(figures map[history.Kind]float64) func(types.UID, time.Time, int) []history.Word {
 	s := history.Nothing()
@@ -44,10 +25,10 @@ func constant(figures map[history.Kind]float64) func(types.UID, time.Time, int) 
 	}
 }
 
-func chartRequest(span string, now time.Time, remembered func(types.UID, time.Time, int) []history.Word) *request {
-	m := newMemory(testNode("pi-1", "oslo", nil))
-	a := askAt(m.Snapshot(), now, map[string]string{"span": span})
-	a.history = remembered
+func chartRequest(span string, now time.Time, remembered func(types.UID, time.Time, int) []history.Word) *frame.Request {
+	m := admintest.New(admintest.Node("pi-1", "oslo", nil))
+	a := admintest.Ask(m.Snapshot(), now, map[string]string{"span": span})
+	a.History = remembered
 	return a
 }
 
@@ -74,7 +55,7 @@ func drawn(t *testing.T, path string) (lines [][][2]int) {
 
 func TestAGapIsNoLine(t *testing.T) {
 	for _, span := range []string{"", "7d"} {
-		c := chartsOf(chartRequest(span, now0, sampleHistory), "pi-1")
+		c := chartsOf(chartRequest(span, admintest.Now, admintest.SampleHistory), "pi-1")
 		if len(c.All) != 8 || !slices.Equal(c.Absent, []string{"supply voltage"}) {
 			t.Fatalf("span %q: %d charts, absent %q", span, len(c.All), c.Absent)
 		}
@@ -121,7 +102,7 @@ func TestAChartSaysWhatItShows(t *testing.T) {
 		{history.RTT, .6, "Round trip", "", "always ", "1000 ms 500 ms 0 ms"},
 		{history.Pods, 7, "Pods", "7", "always 7", "10 5 0"},
 	} {
-		got := chartsOf(chartRequest("", now0, constant(map[history.Kind]float64{c.kind: c.is})), "pi-1")
+		got := chartsOf(chartRequest("", admintest.Now, constant(map[history.Kind]float64{c.kind: c.is})), "pi-1")
 		if len(got.All) != 1 || len(got.Absent) != len(figures)-1 {
 			t.Fatalf("%s: %+v", c.title, got)
 		}
@@ -172,13 +153,13 @@ func TestAChartStandsStill(t *testing.T) {
 }
 
 func TestANodeWithoutFigures(t *testing.T) {
-	if c := chartsOf(chartRequest("", now0, nil), "pi-1"); !c.Off || len(c.All)+len(c.Absent) > 0 {
+	if c := chartsOf(chartRequest("", admintest.Now, nil), "pi-1"); !c.Off || len(c.All)+len(c.Absent) > 0 {
 		t.Errorf("without a history: %+v", c)
 	}
-	if c := chartsOf(chartRequest("", now0, constant(nil)), "pi-1"); c.Off || len(c.All)+len(c.Absent)+len(c.Rows) > 0 {
+	if c := chartsOf(chartRequest("", admintest.Now, constant(nil)), "pi-1"); c.Off || len(c.All)+len(c.Absent)+len(c.Rows) > 0 {
 		t.Errorf("before the first sample: %+v", c)
 	}
-	gone := chartRequest("", now0, sampleHistory)
+	gone := chartRequest("", admintest.Now, admintest.SampleHistory)
 	if c := chartsOf(gone, "nobody"); len(c.All) > 0 {
 		t.Errorf("a node that is not there: %+v", c)
 	}
@@ -192,7 +173,7 @@ func TestChartsOpenOnWhatIsKnown(t *testing.T) {
 		remembered := func(_ types.UID, from time.Time, n int) []history.Word {
 			words := make([]history.Word, n)
 			for i := range words {
-				if at := from.Add(time.Duration(i) * history.Slot); !at.Before(now0.Add(-known)) && at.Before(now0) {
+				if at := from.Add(time.Duration(i) * history.Slot); !at.Before(admintest.Now.Add(-known)) && at.Before(admintest.Now) {
 					s := history.Nothing()
 					s[history.CPU] = float64(i%2) / 2
 					words[i] = history.Pack(s)
@@ -200,7 +181,7 @@ func TestChartsOpenOnWhatIsKnown(t *testing.T) {
 			}
 			return words
 		}
-		c := chartsOf(chartRequest("", now0, remembered), "pi-1")
+		c := chartsOf(chartRequest("", admintest.Now, remembered), "pi-1")
 		if c.Title != want || len(c.All) != 1 {
 			t.Errorf("known for %s: %s, want %s", known, c.Title, want)
 			continue

@@ -5,6 +5,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 )
 
 // A hub on a board without a clock begins with the time that it remembers, and the board's
@@ -12,10 +15,10 @@ import (
 func TestThePageKnowsOneClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		var step, heard atomic.Int64
-		c := configOf(newMemory(sample()...))
+		c := configOf(admintest.New(admintest.Sample()...))
 		c.Now = func() time.Time { return time.Now().Add(ahead + time.Duration(step.Load())) }
-		c.Liveness = func(string) Liveness {
-			return Liveness{Seen: now0.Add(ahead - time.Hour + time.Duration(heard.Load())), Connected: true}
+		c.Liveness = func(string) frame.Liveness {
+			return frame.Liveness{Seen: admintest.Now.Add(ahead - time.Hour + time.Duration(heard.Load())), Connected: true}
 		}
 		srv := start(t, c)
 		near := func(what, text string) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/search"
 )
 
@@ -26,16 +27,16 @@ type offers struct {
 }
 
 // complete answers with offers, as JSON.
-func (c *call) complete() error {
-	a, list := c.ask(), c.QueryParam("list")
-	if len(search.KeysOf(list)) == 0 || !c.mayOpen("/"+list) {
-		return c.message(http.StatusNotFound, "Nothing here", "There is no such list to search.")
+func complete(c *frame.Call) error {
+	a, list := c.Ask(), c.QueryParam("list")
+	if len(search.KeysOf(list)) == 0 || !mayOpen(c, "/"+list) {
+		return c.Message(http.StatusNotFound, "Nothing here", "There is no such list to search.")
 	}
-	return c.JSON(http.StatusOK, a.complete(list, c.QueryParam("text")))
+	return c.JSON(http.StatusOK, completed(a, list, c.QueryParam("text")))
 }
 
-// complete offers keys, and the values that there are: those first that begin as what is typed.
-func (a *request) complete(list, text string) offers {
+// completed offers keys, and the values that there are: those first that begin as what is typed.
+func completed(a *frame.Request, list, text string) offers {
 	at := search.Last(text)
 	o := offers{Head: at.Head, Offers: []offer{}}
 	add := func(t string, say string, more bool) {
@@ -58,7 +59,7 @@ func (a *request) complete(list, text string) offers {
 				if !slices.Contains(search.KeysOf(list), key) {
 					continue
 				}
-				for _, v := range a.values(list, key) {
+				for _, v := range a.Values(list, key) {
 					if strings.HasPrefix(strings.ToLower(v), at.Value) {
 						add(search.Spot{Not: at.Not, Key: key}.With(v), "", false)
 					}
@@ -75,13 +76,13 @@ func (a *request) complete(list, text string) offers {
 		name, typed, valued = strings.Cut(at.Value, "=")
 	}
 	if valued {
-		for _, v := range best(a.valuesOf(list, at.Key, name), typed) {
+		for _, v := range best(a.ValuesOf(list, at.Key, name), typed) {
 			add(at.With(name+"="+v), "", false)
 		}
 		return o
 	}
-	for _, v := range best(a.values(list, at.Key), name) {
-		add(at.With(v), optionText(statusesOf(list), at.Key, v), false)
+	for _, v := range best(a.Values(list, at.Key), name) {
+		add(at.With(v), optionText(frame.StatusesOf(list), at.Key, v), false)
 	}
 	return o
 }

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/shared/fleet"
 )
 
@@ -18,14 +20,14 @@ type crash struct {
 	Key       string
 	Container string
 	How, Next string
-	When      *moment
-	Lasted    string  // it had run for so long; "": not known
-	Restarts  string  // in words; "": none
-	Again     *moment // when it is started again at the latest; nil: not known, or it runs
-	Tail      string  // where its last lines are; "": not for this role, or there is nobody to ask
-	Logs      string  // the page of its whole log; "": not for this role
-	Words     string  // its termination message, which the hub remembers
-	Silent    bool    // its device does not answer
+	When      *format.Moment
+	Lasted    string         // it had run for so long; "": not known
+	Restarts  string         // in words; "": none
+	Again     *format.Moment // when it is started again at the latest; nil: not known, or it runs
+	Tail      string         // where its last lines are; "": not for this role, or there is nobody to ask
+	Logs      string         // the page of its whole log; "": not for this role
+	Words     string         // its termination message, which the hub remembers
+	Silent    bool           // its device does not answer
 }
 
 const (
@@ -70,41 +72,41 @@ func crashMark(t *corev1.ContainerStateTerminated) string {
 }
 
 // crashesOf are the containers of a pod that have ended and should not have.
-func crashesOf(a *request, p *corev1.Pod) (all []crash) {
+func crashesOf(a *frame.Request, p *corev1.Pod) (all []crash) {
 	if p.Spec.NodeName == "" {
 		return nil
 	}
 	silent := !reachable(a, p)
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		t, running := lastEndOf(&c, a.now)
+		t, running := lastEndOf(&c, a.Now)
 		if t == nil || len(all) == mostCrashes {
 			continue
 		}
 		e := exitOf(t, memoryLimit(p, c.Name))
 		d := crash{Key: c.Name + "/" + crashMark(t), Container: c.Name, How: e.How, Next: e.Next, Words: strings.ToValidUTF8(t.Message[:min(len(t.Message), maxWords)], ""), Silent: silent}
 		if !t.FinishedAt.IsZero() {
-			d.When = at(t.FinishedAt.Time, a.now)
+			d.When = format.Time(t.FinishedAt.Time, a.Now)
 			if ran := t.FinishedAt.Sub(t.StartedAt.Time); !t.StartedAt.IsZero() && ran >= 0 {
 				d.Lasted = duration.HumanDuration(ran)
 			}
 		}
 		if c.RestartCount > 0 {
-			d.Restarts = "started again " + times(c.RestartCount)
+			d.Restarts = "started again " + format.Times(c.RestartCount)
 		}
 		if w := c.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" && !t.FinishedAt.IsZero() && !silent {
-			if again := t.FinishedAt.Add(backOff(c.RestartCount)); again.After(a.now) {
-				d.Again = at(again, a.now)
+			if again := t.FinishedAt.Add(backOff(c.RestartCount)); again.After(a.Now) {
+				d.Again = format.Time(again, a.Now)
 			}
 		}
-		if a.may("get", "pods/log") {
+		if a.May("get", "pods/log") {
 			q := url.Values{"container": {c.Name}}
 			if !silent {
-				d.Tail = podHref(p) + "/logs/end?" + url.Values{"container": {c.Name}, "of": {crashMark(t)}}.Encode()
+				d.Tail = frame.PodHref(p) + "/logs/end?" + url.Values{"container": {c.Name}, "of": {crashMark(t)}}.Encode()
 			}
 			if running {
 				q.Set("previous", "1")
 			}
-			d.Logs = podHref(p) + "/logs?" + q.Encode()
+			d.Logs = frame.PodHref(p) + "/logs?" + q.Encode()
 		}
 		all = append(all, d)
 	}

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/ask"
 )
 
@@ -55,23 +55,10 @@ func TestABackOffIsKubernetes(t *testing.T) {
 	}
 }
 
-// crashed is a pod whose container has ended four minutes ago.
-func crashed(name, node string, change func(*corev1.ContainerStatus)) *corev1.Pod {
-	return testPod(name, node, func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("256Mi")}
-		st := corev1.ContainerStatus{Name: "web", RestartCount: 6, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container=web"}},
-			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", StartedAt: ago0(4*time.Minute + 12*time.Second), FinishedAt: ago0(4 * time.Minute)}}}
-		if change != nil {
-			change(&st)
-		}
-		p.Status.ContainerStatuses[0] = st
-	})
-}
-
 func TestWhatACrashIsSaidToBe(t *testing.T) {
 	began := func(ago time.Duration) func(*corev1.ContainerStatus) {
 		return func(c *corev1.ContainerStatus) {
-			c.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago0(ago)}}
+			c.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: admintest.Ago(ago)}}
 		}
 	}
 	for _, c := range []struct {
@@ -81,16 +68,16 @@ func TestWhatACrashIsSaidToBe(t *testing.T) {
 		logs  string
 		asked bool
 	}{
-		{"in its back-off", crashed("p", "pi-1", nil), "web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
-		{"its back-off is over", crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.RestartCount = 2 }), "web 12s started again 2 times", "/pods/default/p/logs?container=web", true},
-		{"it runs again", crashed("p", "pi-1", began(time.Minute)), "web 12s started again 6 times", "/pods/default/p/logs?container=web&previous=1", true},
-		{"it has run again for long", crashed("p", "pi-1", began(20*time.Minute)), "", "", false},
-		{"it ended well, and waits to be started again", crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.LastTerminationState.Terminated.ExitCode = 0 }), "web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
-		{"its device is silent", crashed("p", "pi-2", nil), "web 12s started again 6 times", "/pods/default/p/logs?container=web", false},
-		{"it has not crashed", testPod("p", "pi-1", nil), "", "", false},
+		{"in its back-off", admintest.Crashed("p", "pi-1", nil), "web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
+		{"its back-off is over", admintest.Crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.RestartCount = 2 }), "web 12s started again 2 times", "/pods/default/p/logs?container=web", true},
+		{"it runs again", admintest.Crashed("p", "pi-1", began(time.Minute)), "web 12s started again 6 times", "/pods/default/p/logs?container=web&previous=1", true},
+		{"it has run again for long", admintest.Crashed("p", "pi-1", began(20*time.Minute)), "", "", false},
+		{"it ended well, and waits to be started again", admintest.Crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.LastTerminationState.Terminated.ExitCode = 0 }), "web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
+		{"its device is silent", admintest.Crashed("p", "pi-2", nil), "web 12s started again 6 times", "/pods/default/p/logs?container=web", false},
+		{"it has not crashed", admintest.Pod("p", "pi-1", nil), "", "", false},
 	} {
-		a := askAt(newMemory(append(sample(), c.pod)...).Snapshot(), now0, nil)
-		a.may = func(string, string) bool { return true }
+		a := admintest.Ask(admintest.New(append(admintest.Sample(), c.pod)...).Snapshot(), admintest.Now, nil)
+		a.May = func(string, string) bool { return true }
 		got, logs, asked := "", "", false
 		for _, d := range crashesOf(a, c.pod) {
 			got = strings.Join([]string{d.Container, d.Lasted, d.Restarts}, " ")
@@ -106,8 +93,8 @@ func TestWhatACrashIsSaidToBe(t *testing.T) {
 }
 
 func TestTheLastLinesOfACrashAreAskedForOnce(t *testing.T) {
-	m := newMemory(append(sample(), crashed("oom", "pi-1", nil), crashed("back", "pi-1", func(c *corev1.ContainerStatus) {
-		c.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago0(time.Minute)}}
+	m := admintest.New(append(admintest.Sample(), admintest.Crashed("oom", "pi-1", nil), admintest.Crashed("back", "pi-1", func(c *corev1.ContainerStatus) {
+		c.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: admintest.Ago(time.Minute)}}
 	}))...)
 	c := configOf(m)
 	dev, _ := equip(&c)
@@ -165,10 +152,10 @@ func TestTheLastLinesOfACrashAreAskedForOnce(t *testing.T) {
 
 // What an instance logs that was started since is not of the crash.
 func TestTheLastLinesAreOfWhatHasEnded(t *testing.T) {
-	p := crashed("oom", "pi-1", func(c *corev1.ContainerStatus) {
+	p := admintest.Crashed("oom", "pi-1", func(c *corev1.ContainerStatus) {
 		c.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(stampOf(4).Add(-3 * time.Second))
 	})
-	m := newMemory(append(sample(), p)...)
+	m := admintest.New(append(admintest.Sample(), p)...)
 	c := configOf(m)
 	dev, _ := equip(&c)
 	dev.log("a", "b", "c", "of the next one", "too")
@@ -190,10 +177,10 @@ func TestACrashInABrowser(t *testing.T) {
 		*end = ended
 		*begin = metav1.NewTime(end.Add(-took))
 	}
-	k := newKitOf(t, append(sample(), crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) {
+	k := newKitOf(t, append(admintest.Sample(), admintest.Crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) {
 		justNow(c)
 		c.LastTerminationState.Terminated.Message = "out of memory: cannot allocate 64 MiB"
-	}), crashed("silent-5c6b-abcde", "pi-2", func(c *corev1.ContainerStatus) {
+	}), admintest.Crashed("silent-5c6b-abcde", "pi-2", func(c *corev1.ContainerStatus) {
 		justNow(c)
 		c.LastTerminationState.Terminated.Message = "panic: no camera\n<script>alert(1)</script>"
 	}))...)
@@ -220,13 +207,13 @@ func TestACrashInABrowser(t *testing.T) {
 	if n := asks(); n != 1 {
 		t.Errorf("the device was asked %d times, want once", n)
 	}
-	k.fleet.put(t, crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) { justNow(c); c.RestartCount = 7 }))
+	k.fleet.Put(t, admintest.Crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) { justNow(c); c.RestartCount = 7 }))
 	k.awaits("started again 7 times")
 	if !k.eval(`document.querySelector("[data-fill]").textContent.includes("19 decoded")`) {
 		t.Error("the lines went as something else changed")
 	}
 	k.device.log("the next one's last line")
-	k.fleet.put(t, crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) {
+	k.fleet.Put(t, admintest.Crashed("oom-5c6b-x2x4z", "pi-1", func(c *corev1.ContainerStatus) {
 		c.RestartCount, c.LastTerminationState.Terminated.FinishedAt = 8, metav1.NewTime(ended.Add(10*time.Second))
 	}))
 	k.awaits("the next one's last line")

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admin/frame"
 )
 
 const (
@@ -46,26 +48,26 @@ func (e *ends) of(key string) *oneEnd {
 
 // crashLog answers with the last lines that a container has logged before it ended, as JSON.
 // The page asks for them when it is open, and never waits for them.
-func (c *call) crashLog(known *ends) error {
-	p, err := c.podOf()
+func crashLog(c *frame.Call, known *ends) error {
+	p, err := podOf(c)
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	name, err := containerOf(p, c.QueryParam("container"))
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 	i := slices.IndexFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == name })
 	if i < 0 {
-		return c.message(http.StatusNotFound, "Not found", "Container "+name+" has not run yet.")
+		return c.Message(http.StatusNotFound, "Not found", "Container "+name+" has not run yet.")
 	}
 	t, running := lastEndOf(&statuses[i], c.Now())
 	if t == nil || crashMark(t) != c.QueryParam("of") {
-		return c.message(http.StatusGone, "Not there any more", "Container "+name+" has gone on since.")
+		return c.Message(http.StatusGone, "Not there any more", "Container "+name+" has gone on since.")
 	}
 	lines, err := known.of(fmt.Sprint(p.UID, "/", name, "/", crashMark(t))).known(func() ([]string, error) {
-		return c.lastWords(p, name, running, t.FinishedAt.Time)
+		return askLastWords(c, p, name, running, t.FinishedAt.Time)
 	})
 	answer := struct {
 		Lines   []string `json:"lines"`
@@ -87,13 +89,13 @@ func (e *oneEnd) known(ask func() ([]string, error)) (lines []string, err error)
 	return e.lines, err
 }
 
-// lastWords asks the device for the last lines of what has ended at a moment.
-func (c *call) lastWords(p *corev1.Pod, container string, previous bool, ended time.Time) ([]string, error) {
+// askLastWords asks the device for the last lines of what has ended at a moment.
+func askLastWords(c *frame.Call, p *corev1.Pod, container string, previous bool, ended time.Time) ([]string, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
 	defer cancel()
-	leave, ok := c.tools.logs.enter(c.user.Name)
+	leave, ok := c.Tools.Logs.Enter(c.User.Name)
 	if !ok {
-		return nil, errTold(crowdedLogs)
+		return nil, frame.UserError(crowdedLogs)
 	}
 	defer leave()
 	found := &last{most: lastWords}

@@ -16,6 +16,8 @@ import (
 	"rsc.io/qr"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/install"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -29,22 +31,22 @@ type addData struct {
 	Sites      []string
 	Site, Node string
 	Uses       int
-	Lives      []option
+	Lives      []frame.Option
 	Approval   bool
 	Waiting    int // devices
 	Problem    string
 }
 
 // addDevice asks for what a join token is to be good for.
-func addDevice(a *request) (page, error) {
-	return addPage(a.Snapshot, addData{Site: a.query("site"), Node: a.query("node"), Uses: 1, Lives: options("1h", lives...), Waiting: waitingCount(a)}), nil
+func addDevice(a *frame.Request) (frame.Page, error) {
+	return addPage(a.Snapshot, addData{Site: a.Query("site"), Node: a.Query("node"), Uses: 1, Lives: frame.Options("1h", lives...), Waiting: waitingCount(a)}), nil
 }
 
-func addPage(s state.Snapshot, d addData) page {
+func addPage(s state.Snapshot, d addData) frame.Page {
 	for name := range s.Counts() {
 		d.Sites = append(d.Sites, name)
 	}
-	return page{Template: "add", Title: "Add a device", Data: d}
+	return frame.Page{Template: "add", Title: "Add a device", Data: d}
 }
 
 type tokenData struct {
@@ -64,25 +66,25 @@ type tokenData struct {
 
 // token makes a join token, and leads to where its maker sees it. It stands there only:
 // not in an address, not in the log.
-func (c *call) token(made *shown) error {
+func token(c *frame.Call, made *shown) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
-	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.user.Name, Approval: c.FormValue("approval") != ""}
+	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.User.Name, Approval: c.FormValue("approval") != ""}
 	token, err := c.Tokens.CreateJoinToken(c.Request().Context(), t)
 	act := store.Audit{Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
-		act.Code, act.Message = c.tell(err)
-		act.Message = capital(strings.TrimPrefix(act.Message, "Create join token: "))
-		c.did(act)
-		return c.plain(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval, Lives: options(c.FormValue("life"), lives...), Problem: act.Message}))
+		act.Code, act.Message = c.Tell(err)
+		act.Message = format.Capital(strings.TrimPrefix(act.Message, "Create join token: "))
+		c.Record(act)
+		return c.ShowPage(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval, Lives: frame.Options(c.FormValue("life"), lives...), Problem: act.Message}))
 	}
-	c.did(act)
+	c.Record(act)
 	d := tokenData{
-		Line: access.JoinLine(c.hubURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: Roundly(t.Life), Waits: t.Approval,
+		Line: access.JoinLine(c.JoinURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: format.Duration(t.Life), Waits: t.Approval,
 		Since: "/devices/joined?" + url.Values{"token": {token.ID}, "uses": {strconv.Itoa(t.Uses)}}.Encode(), life: t.Life,
 	}
 	if d.Arches = c.Agents(); len(d.Arches) > 0 {
-		d.Install = install.Line(c.hubURLs(c.Request().Host)[0], c.CA(), token.Text())
+		d.Install = install.Line(c.JoinURLs(c.Request().Host)[0], c.CA(), token.Text())
 	}
 	for _, l := range lives {
 		if l[0] == c.FormValue("life") {
@@ -92,17 +94,17 @@ func (c *call) token(made *shown) error {
 	if d.QR, err = qrCode(cmp.Or(d.Install, d.Line)); err != nil {
 		c.Log.Error("cannot draw a QR code", "err", err)
 	}
-	made.keep(token.ID, c.user, d, c.Now())
+	made.keep(token.ID, c.User, d, c.Now())
 	return c.Redirect(http.StatusSeeOther, "/devices/tokens/"+token.ID)
 }
 
 // madeToken shows a join token to whoever has just made it.
-func (c *call) madeToken(made *shown) error {
-	d, ok := made.of(c.Param("id"), c.user, c.Now())
+func madeToken(c *frame.Call, made *shown) error {
+	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
-		return c.message(http.StatusNotFound, "The token is not shown any more", "A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
+		return c.Message(http.StatusNotFound, "The token is not shown any more", "A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
 	}
-	return c.plain(http.StatusOK, page{Template: "token", Title: "Add a device", Data: d})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})
 }
 
 // qrCode draws text as one path of squares.
@@ -133,9 +135,9 @@ func qrCode(text string) (template.HTML, error) {
 // A joiner is a device that has come with a token.
 type joiner struct {
 	Name, Href string
-	Pill       pill
+	Pill       frame.Pill
 	Board      string
-	Joined     *moment
+	Joined     *format.Moment
 	Why        string // it is not ready
 }
 
@@ -147,9 +149,9 @@ type joinedData struct {
 
 // joined tells what has become of the devices that came with a token: "waiting…" turns
 // into them.
-func joined(a *request) (page, error) {
-	token := a.query("token")
-	uses, _ := strconv.Atoi(a.query("uses"))
+func joined(a *frame.Request) (frame.Page, error) {
+	token := a.Query("token")
+	uses, _ := strconv.Atoi(a.Query("uses"))
 	var d joinedData
 	var came []*state.Record
 	for rec := range state.Each[*state.Record](a.Snapshot, state.Records, "") {
@@ -158,27 +160,27 @@ func joined(a *request) (page, error) {
 		}
 	}
 	slices.SortStableFunc(came, func(x, y *state.Record) int { return y.Enrolled.Compare(x.Enrolled.Time) })
-	for _, rec := range came[:min(len(came), perPage)] {
+	for _, rec := range came[:min(len(came), frame.PerPage)] {
 		d.Rows = append(d.Rows, joinerOf(a, rec))
 	}
 	for _, r := range pendingRequests(a.Snapshot) {
-		if r.Spec.Username == state.TokenUser(token) && len(d.Waiting) < perPage {
+		if r.Spec.Username == state.TokenUser(token) && len(d.Waiting) < frame.PerPage {
 			d.Waiting = append(d.Waiting, waitingRowOf(a, r))
 		}
 	}
 	d.Left = max(0, uses-len(came)-len(d.Waiting))
-	return page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "records", "requests"}, Data: d}, nil
+	return frame.Page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "records", "requests"}, Data: d}, nil
 }
 
 // joinerOf says how far a device has come: it has its certificate, it has reported, it is ready.
-func joinerOf(a *request, rec *state.Record) joiner {
-	j := joiner{Name: rec.Name, Href: nodeHref(rec.Name), Joined: at(rec.Enrolled.Time, a.now)}
+func joinerOf(a *frame.Request, rec *state.Record) joiner {
+	j := joiner{Name: rec.Name, Href: frame.NodeHref(rec.Name), Joined: format.Time(rec.Enrolled.Time, a.Now)}
 	n := a.Node(rec.Name)
-	if n == nil || state.NeverReported(n) || a.liveness(rec.Name).Seen.Before(rec.Enrolled.Time) {
+	if n == nil || state.NeverReported(n) || a.Liveness(rec.Name).Seen.Before(rec.Enrolled.Time) {
 		if n == nil {
 			j.Href = ""
 		}
-		j.Pill = pill{"warn", "Has its certificate"}
+		j.Pill = frame.Pill{Kind: "warn", Text: "Has its certificate"}
 		j.Why = "The token is used, and the hub waits for the device's first report. If none comes: is the agent running there (systemctl status flotilla-device), and does the device reach the hub's MQTT port?"
 		return j
 	}

@@ -15,18 +15,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
 // drainPoll is how often a job looks how far the drains are that it has asked for.
 const drainPoll = 500 * time.Millisecond
 
-func drainFields(s state.Snapshot, with []state.Object) (fields []field) {
+func drainFields(s state.Snapshot, with []state.Object) (fields []frame.Field) {
 	if c := countDrain(s, with); c.bare > 0 {
-		fields = append(fields, field{Name: "bare", Type: "checkbox", Label: fmt.Sprintf("Take away %s that nobody makes again", plural(c.bare, "pod")), Hint: "Without this, they stay and the drain fails there."})
+		fields = append(fields, frame.Field{Name: "bare", Type: "checkbox", Label: fmt.Sprintf("Take away %s that nobody makes again", format.Plural(c.bare, "pod")), Hint: "Without this, they stay and the drain fails there."})
 	}
-	return append(fields, field{Name: "until", Label: "Give up after", Type: "select",
-		Options: options("15m", [2]string{"5m", "5 minutes"}, [2]string{"15m", "15 minutes"}, [2]string{"1h", "1 hour"}, [2]string{"6h", "6 hours"})})
+	return append(fields, frame.Field{Name: "until", Label: "Give up after", Type: "select",
+		Options: frame.Options("15m", [2]string{"5m", "5 minutes"}, [2]string{"15m", "15 minutes"}, [2]string{"1h", "1 hour"}, [2]string{"6h", "6 hours"})})
 }
 
 func parseDrain(form url.Values) (any, error) {
@@ -86,62 +88,54 @@ func drainNotes(s state.Snapshot, with []state.Object) (notes []string) {
 	if c.leave == 0 {
 		notes = append(notes, "No pod has to leave.")
 	} else {
-		notes = append(notes, fmt.Sprintf("%s to leave.", hasHave(c.leave, "pod")))
+		notes = append(notes, fmt.Sprintf("%s to leave.", format.HasHave(c.leave, "pod")))
 	}
 	if c.daemon > 0 {
 		notes = append(notes, fmt.Sprintf("Pods of daemon sets stay: %d.", c.daemon))
 	}
 	if c.data > 0 {
-		notes = append(notes, fmt.Sprintf("%s data in an emptyDir, which is lost.", hasHave(c.data, "pod")))
+		notes = append(notes, fmt.Sprintf("%s data in an emptyDir, which is lost.", format.HasHave(c.data, "pod")))
 	}
 	if c.silent > 0 {
-		notes = append(notes, fmt.Sprintf("%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.", isAre(c.silent, "node")))
+		notes = append(notes, fmt.Sprintf("%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.", format.IsAre(c.silent, "node")))
 	}
 	return notes
-}
-
-// hasHave counts what something is said to have: "1 pod has", "2 pods have".
-func hasHave(n int, one string) string {
-	if n == 1 {
-		return "1 " + one + " has"
-	}
-	return plural(n, one) + " have"
 }
 
 // drain asks for its nodes to be drained, and shows how far the hub is: the order is
 // an annotation of the Node, and goes on whatever becomes of this job. All nodes are
 // cordoned first, so that no pod moves from one to the next.
-func drain(ctx context.Context, j *job) {
-	order := j.given.(state.DrainOrder)
-	j.each(ctx, len(j.Items), func(i int) {
-		ctx, end := atEase(ctx)
+func drain(ctx context.Context, j *frame.Job) {
+	order := j.Given.(state.DrainOrder)
+	j.Each(ctx, len(j.Items), func(i int) {
+		ctx, end := frame.WithGrace(ctx)
 		defer end()
-		o, err := j.find(state.Nodes, j.Items[i].item)
-		var back undo
+		o, err := j.Find(state.Nodes, j.Items[i].Item)
+		var back frame.Undo
 		if err == nil && !o.(*corev1.Node).Spec.Unschedulable {
 			back = uncordonAgain(o.(*corev1.Node), order.String())
-			err = j.patch(ctx, o, tree{"spec": tree{"unschedulable": true}})
+			err = j.Patch(ctx, o, frame.JSON{"spec": frame.JSON{"unschedulable": true}})
 		}
 		if err != nil {
-			j.finish(i, nil, err)
+			j.Finish(i, nil, err)
 			return
 		}
-		j.set(i, func(p *progress) { p.State, p.Text, p.undo = "doing", "cordoned", back })
+		j.Set(i, func(p *frame.Progress) { p.State, p.Text, p.Undo = "doing", "cordoned", back })
 	})
 	var mu sync.Mutex
 	open := map[int]bool{}
-	j.each(ctx, len(j.Items), func(i int) {
+	j.Each(ctx, len(j.Items), func(i int) {
 		if j.Items[i].State != "doing" {
 			return
 		}
-		ctx, end := atEase(ctx)
+		ctx, end := frame.WithGrace(ctx)
 		defer end()
-		o, err := j.find(state.Nodes, j.Items[i].item)
+		o, err := j.Find(state.Nodes, j.Items[i].Item)
 		if err == nil {
-			err = j.patch(ctx, o, tree{"metadata": tree{"annotations": tree{state.DrainAnnotation: order.String()}}, "spec": tree{"unschedulable": true}})
+			err = j.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: order.String()}}, "spec": frame.JSON{"unschedulable": true}})
 		}
 		if err != nil {
-			j.finish(i, j.Items[i].undo, err)
+			j.Finish(i, j.Items[i].Undo, err)
 			return
 		}
 		mu.Lock()
@@ -150,14 +144,16 @@ func drain(ctx context.Context, j *job) {
 	})
 	for i := range j.Items {
 		if ctx.Err() != nil && j.Items[i].State == "doing" && !open[i] {
-			j.set(i, func(p *progress) { p.State, p.Text = "failed", "stopped before it was drained; it stays cordoned" })
+			j.Set(i, func(p *frame.Progress) {
+				p.State, p.Text = "failed", "stopped before it was drained; it stays cordoned"
+			})
 		}
 	}
 	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()
 	for {
 		for i := range open {
-			if j.look(i) {
+			if look(j, i) {
 				delete(open, i)
 			}
 		}
@@ -168,7 +164,7 @@ func drain(ctx context.Context, j *job) {
 		case <-tick.C:
 		case <-ctx.Done():
 			left := slices.Collect(maps.Keys(open))
-			j.each(context.WithoutCancel(ctx), len(left), func(i int) { j.halt(ctx, left[i]) })
+			j.Each(context.WithoutCancel(ctx), len(left), func(i int) { halt(j, ctx, left[i]) })
 			return
 		}
 	}
@@ -176,29 +172,29 @@ func drain(ctx context.Context, j *job) {
 
 // halt takes the order back, where somebody has stopped the job; a hub that ends
 // leaves it to the next one.
-func (j *job) halt(ctx context.Context, i int) {
-	if !j.isStopped() {
+func halt(j *frame.Job, ctx context.Context, i int) {
+	if !j.IsStopped() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	o, err := j.find(state.Nodes, j.Items[i].item)
+	o, err := j.Find(state.Nodes, j.Items[i].Item)
 	if err == nil {
-		_, err = stopDrain(ctx, &j.worker, o)
+		_, err = stopDrain(ctx, &j.Worker, o)
 	}
-	j.set(i, func(p *progress) {
+	j.Set(i, func(p *frame.Progress) {
 		p.State, p.Text = "failed", p.Text+": stopped; it stays cordoned"
 		if err != nil {
-			p.Text += ", and the order could not be taken back: " + sentence(err)
+			p.Text += ", and the order could not be taken back: " + frame.ErrorText(err)
 		}
 	})
 }
 
 // look shows how far the drain of a node is, and tells whether it is over.
-func (j *job) look(i int) (over bool) {
-	o, err := j.find(state.Nodes, j.Items[i].item)
+func look(j *frame.Job, i int) (over bool) {
+	o, err := j.Find(state.Nodes, j.Items[i].Item)
 	if err != nil {
-		j.finish(i, nil, err)
+		j.Finish(i, nil, err)
 		return true
 	}
 	n := o.(*corev1.Node)
@@ -206,15 +202,15 @@ func (j *job) look(i int) (over bool) {
 	st := state.DrainStatusOf(n)
 	switch {
 	case st == nil && !ordered:
-		j.finish(i, nil, errors.New("it was uncordoned before all pods had left"))
+		j.Finish(i, nil, errors.New("it was uncordoned before all pods had left"))
 		return true
 	case st == nil || ordered && !st.Going():
 		return false // the hub has not taken it up yet
 	}
-	parts := drainParts(j.fleet.Snapshot(), n, st)
+	parts := drainParts(j.Fleet.Snapshot(), n, st)
 	text := drainText(st)
 	over = !st.Going()
-	j.update(i, func(p *progress) bool {
+	j.Update(i, func(p *frame.Progress) bool {
 		changed := p.Text != text || !slices.Equal(p.Parts, parts)
 		p.Text, p.Parts, p.Share = text, parts, float64(st.Pods-st.Left)/float64(max(st.Pods, 1))
 		switch {
@@ -232,22 +228,22 @@ func drainText(st *state.DrainStatus) string {
 	if st.Pods == 0 {
 		return "no pod had to leave"
 	}
-	return fmt.Sprintf("%d of %s left", st.Pods-st.Left, hasHave(st.Pods, "pod"))
+	return fmt.Sprintf("%d of %s left", st.Pods-st.Left, format.HasHave(st.Pods, "pod"))
 }
 
 // drainParts are the pods that are still there: those that are held, and why, and
 // those on their way.
-func drainParts(s state.Snapshot, n *corev1.Node, st *state.DrainStatus) (parts []part) {
+func drainParts(s state.Snapshot, n *corev1.Node, st *state.DrainStatus) (parts []frame.Part) {
 	for _, h := range st.Held {
-		x := part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"), Pill: pill{"warn", "Held"}, Text: h.Why}
+		x := frame.Part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"), Pill: frame.Pill{Kind: "warn", Text: "Held"}, Text: h.Why}
 		if h.Stays {
-			x.Pill = pill{"bad", "Stays"}
+			x.Pill = frame.Pill{Kind: "bad", Text: "Stays"}
 		}
 		parts = append(parts, x)
 	}
 	for p := range s.PodsOn(n.Name) {
 		if len(parts) < state.MaxDrainHeld && p.DeletionTimestamp != nil && what(p) != "daemon" && what(p) != "finished" {
-			parts = append(parts, part{Name: state.Display(p), Pill: pill{"warn", "Leaving"}})
+			parts = append(parts, frame.Part{Name: state.Display(p), Pill: frame.Pill{Kind: "warn", Text: "Leaving"}})
 		}
 	}
 	return parts

@@ -8,12 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
 // TestANodeSaysHowFarItsDrainIs: in its first line, in its row, and what it waits for.
 func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
-	m := drainSample(t)
+	m := admintest.Drained(t)
 	srv := acting(t, m)
 	at := metav1.NewTime(time.Now().Add(25 * time.Second))
 	n := m.Snapshot().Node("pi-a").DeepCopy()
@@ -23,7 +24,7 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 		Held: []state.DrainHeld{{Pod: "default/shop-9", Why: "The disruption budget shop needs 2 healthy pods and has 2 currently"}}}.String()}
 	p := m.Snapshot().Pod("default", "shop-on-pi-a").DeepCopy()
 	p.DeletionTimestamp = &at
-	m.put(t, n, p)
+	m.Put(t, n, p)
 	line := "Being drained: 1 of 11 pods left to go." // of those that it had, as the hub counts them
 	for _, path := range []string{"/nodes", "/nodes/pi-a"} {
 		if _, body := srv.ask(t, "viewer", "GET", path, nil); !strings.Contains(body, line) {
@@ -40,7 +41,7 @@ func TestANodeSaysHowFarItsDrainIs(t *testing.T) {
 }
 
 func TestWhatADrainWaitsFor(t *testing.T) {
-	m := drainSample(t)
+	m := admintest.Drained(t)
 	at := metav1.NewTime(time.Now().Add(25 * time.Second))
 	n := m.Snapshot().Node("pi-a").DeepCopy()
 	n.Annotations = map[string]string{state.DrainAnnotation: "true", state.DrainStatusAnnotation: state.DrainStatus{
@@ -48,8 +49,8 @@ func TestWhatADrainWaitsFor(t *testing.T) {
 		Held: []state.DrainHeld{{Pod: "default/shop-9", Why: "The disruption budget shop needs 2 healthy pods and has 2 currently"}}}.String()}
 	p := m.Snapshot().Pod("default", "shop-on-pi-a").DeepCopy()
 	p.DeletionTimestamp = &at
-	m.put(t, n, p)
-	a := askAt(m.Snapshot(), at.Add(time.Second), nil)
+	m.Put(t, n, p)
+	a := admintest.Ask(m.Snapshot(), at.Add(time.Second), nil)
 	waits := waitsOf(a, n, state.DrainStatusOf(n), 5)
 	if len(waits) != 2 || waits[0].Until != nil || !strings.Contains(waits[0].Text, "has not said that it has stopped") || waits[1].Pod != "shop-9" || !strings.Contains(waits[1].Text, "budget shop needs 2") {
 		t.Errorf("after its grace period it waits for %+v", waits)
@@ -60,7 +61,7 @@ func TestWhatADrainWaitsFor(t *testing.T) {
 }
 
 func TestOnlyADrainThatGoesOnIsTold(t *testing.T) {
-	n := testNode("pi-a", "oslo", func(n *corev1.Node) {
+	n := admintest.Node("pi-a", "oslo", func(n *corev1.Node) {
 		n.Annotations = map[string]string{state.DrainAnnotation: "true", state.DrainStatusAnnotation: state.DrainStatus{
 			State: state.Draining, By: "ann", Began: time.Now().Add(-time.Minute), Until: time.Now().Add(14 * time.Minute), Pods: 11, Left: 3}.String()}
 	})

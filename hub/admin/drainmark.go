@@ -10,16 +10,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
-func uncordonPatch() tree {
-	return tree{"metadata": tree{"annotations": tree{state.DrainAnnotation: nil}}, "spec": tree{"unschedulable": false}}
+func uncordonPatch() frame.JSON {
+	return frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: nil}}, "spec": frame.JSON{"unschedulable": false}}
 }
 
 // stopDrain takes the order back; what has left has left, and the node stays cordoned.
-func stopDrain(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	return nil, w.patch(ctx, o, tree{"metadata": tree{"annotations": tree{state.DrainAnnotation: nil}}})
+func stopDrain(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	return nil, w.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: nil}}})
 }
 
 func notDraining(o state.Object) string {
@@ -34,9 +36,9 @@ func notDraining(o state.Object) string {
 type going struct {
 	Key        string
 	What, By   string
-	Began      *moment
-	Until      *moment // then it is given up
-	Gone, Pods int     // of the pods that have to leave
+	Began      *format.Moment
+	Until      *format.Moment // then it is given up
+	Gone, Pods int            // of the pods that have to leave
 	Waits      []goingWait
 	More       int    // pods that are waited for and not named
 	Stop       string // address; "": not for the role
@@ -46,7 +48,7 @@ type going struct {
 type goingWait struct {
 	Pod, Href string
 	Text      string
-	Until     *moment // of its grace period; nil: it was not asked to leave yet
+	Until     *format.Moment // of its grace period; nil: it was not asked to leave yet
 }
 
 const (
@@ -56,7 +58,7 @@ const (
 )
 
 // goings lists the drains that go on, the oldest first.
-func goings(a *request) (list []going) {
+func goings(a *frame.Request) (list []going) {
 	nodes := map[string][]*corev1.Node{}
 	var order []string
 	for n := range a.DrainMarks() {
@@ -78,7 +80,7 @@ func goings(a *request) (list []going) {
 }
 
 // goingOn is the drain of one node that goes on; nil: there is none.
-func goingOn(a *request, n *corev1.Node) *going {
+func goingOn(a *frame.Request, n *corev1.Node) *going {
 	if _, is := n.Annotations[state.DrainAnnotation]; !is || !state.DrainStatusOf(n).Going() {
 		return nil
 	}
@@ -86,9 +88,9 @@ func goingOn(a *request, n *corev1.Node) *going {
 	return &g
 }
 
-func goingOf(a *request, nodes []*corev1.Node) going {
+func goingOf(a *frame.Request, nodes []*corev1.Node) going {
 	st := state.DrainStatusOf(nodes[0])
-	g := going{Key: "drain " + nodes[0].Name, By: st.By, Began: at(st.Began, a.now)}
+	g := going{Key: "drain " + nodes[0].Name, By: st.By, Began: format.Time(st.Began, a.Now)}
 	left := 0
 	var names, items []string
 	for i, n := range nodes {
@@ -96,21 +98,21 @@ func goingOf(a *request, nodes []*corev1.Node) going {
 		left += st.Left
 		g.Pods += st.Pods
 		if g.Until == nil || st.Until.Format(time.RFC3339) < g.Until.At {
-			g.Until = at(st.Until.UTC(), a.now)
+			g.Until = format.Time(st.Until.UTC(), a.Now)
 		}
 		g.Waits = append(g.Waits, waitsOf(a, n, st, goingWaits-len(g.Waits))...)
 		if i < goingNames {
 			names = append(names, n.Name)
 		}
 		if i < goingItems {
-			items = append(items, itemOf(n).Form())
+			items = append(items, frame.ItemOf(n).Form())
 		}
 	}
 	g.What, g.Gone, g.More = strings.Join(names, ", "), max(g.Pods-left, 0), max(left-len(g.Waits), 0)
 	if more := len(nodes) - len(names); more > 0 {
 		g.What += fmt.Sprintf(" and %d more", more)
 	}
-	if a.may("patch", "nodes") {
+	if a.May("patch", "nodes") {
 		g.Stop = "/actions/nodes/stop-drain?" + url.Values{"item": items}.Encode()
 	}
 	return g
@@ -118,7 +120,7 @@ func goingOf(a *request, nodes []*corev1.Node) going {
 
 // waitsOf are the first pods that the drain of a node waits for: those that are on their way,
 // whose time runs, and those that are held.
-func waitsOf(a *request, n *corev1.Node, st *state.DrainStatus, most int) (waits []goingWait) {
+func waitsOf(a *frame.Request, n *corev1.Node, st *state.DrainStatus, most int) (waits []goingWait) {
 	for p := range a.PodsOn(n.Name) {
 		if len(waits) >= most {
 			return waits
@@ -126,9 +128,9 @@ func waitsOf(a *request, n *corev1.Node, st *state.DrainStatus, most int) (waits
 		if p.DeletionTimestamp == nil || what(p) == "daemon" || what(p) == "finished" {
 			continue
 		}
-		w := goingWait{Pod: state.Display(p), Href: podPath(p.Namespace, p.Name)}
-		if p.DeletionTimestamp.After(a.now) {
-			w.Until = at(p.DeletionTimestamp.UTC(), a.now)
+		w := goingWait{Pod: state.Display(p), Href: frame.PodPath(p.Namespace, p.Name)}
+		if p.DeletionTimestamp.After(a.Now) {
+			w.Until = format.Time(p.DeletionTimestamp.UTC(), a.Now)
 		} else {
 			w.Text = "its grace period is over, and the device has not said that it has stopped"
 		}
@@ -139,7 +141,7 @@ func waitsOf(a *request, n *corev1.Node, st *state.DrainStatus, most int) (waits
 			break
 		}
 		namespace, name, _ := strings.Cut(h.Pod, "/")
-		waits = append(waits, goingWait{Pod: strings.TrimPrefix(h.Pod, "default/"), Href: podPath(namespace, name), Text: strings.TrimSuffix(h.Why, ".")})
+		waits = append(waits, goingWait{Pod: strings.TrimPrefix(h.Pod, "default/"), Href: frame.PodPath(namespace, name), Text: strings.TrimSuffix(h.Why, ".")})
 	}
 	return waits
 }
@@ -150,7 +152,7 @@ func drainLine(n *corev1.Node) string {
 	if _, is := n.Annotations[state.DrainAnnotation]; !is || !st.Going() {
 		return ""
 	}
-	return fmt.Sprintf("Being drained: %d of %s left to go.", st.Left, plural(st.Pods, "pod"))
+	return fmt.Sprintf("Being drained: %d of %s left to go.", st.Left, format.Plural(st.Pods, "pod"))
 }
 
 // drainEnd says how the last drain of a node ended, "" where there is nothing to say.

@@ -5,39 +5,19 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
 const goingWords = ": being drained."
 
-// drainSample is a fleet with two nodes that have pods with an owner.
-func drainSample(t testing.TB) *memory {
-	m := worksample(t)
-	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
-	for _, name := range []string{"pi-a", "pi-b"} {
-		m.put(t, testNode(name, "oslo", nil), testPod("shop-on-"+name, name, func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-		}))
-	}
-	return m
-}
-
-func (m *memory) order(node string) string {
-	return m.Snapshot().Node(node).Annotations[state.DrainAnnotation]
-}
-
 // begins has somebody begin a drain, and returns where it is shown.
-func (s *server) begins(t testing.TB, m *memory, nodes ...string) string {
+func (s *server) begins(t testing.TB, m *admintest.Memory, nodes ...string) string {
 	t.Helper()
 	form := url.Values{"until": {"1h"}, "bare": {"yes"}, "csrf": {csrf}}
 	for _, n := range nodes {
-		form.Add("item", m.form(state.Nodes, "", n))
+		form.Add("item", m.Form(state.Nodes, "", n))
 	}
 	resp, _ := s.ask(t, "admin", "POST", "/actions/nodes/drain", form, "Cookie", nameHeader+"=admin")
 	if resp.StatusCode != http.StatusSeeOther {
@@ -54,17 +34,8 @@ func (s *server) begins(t testing.TB, m *memory, nodes ...string) string {
 	return resp.Header.Get("Location")
 }
 
-func (m *memory) leave(t testing.TB, pod string) {
-	t.Helper()
-	if _, err := m.Do(t.Context(), func(s state.Snapshot, _ time.Time) ([]state.Change, error) {
-		return []state.Change{state.Remove(s.Pod("default", pod), "")}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestADrainIsShownWhoeverAskedForItAndGoesOnAfterTheHubsEnd(t *testing.T) {
-	m := drainSample(t)
+	m := admintest.Drained(t)
 	first := acting(t, m)
 	first.begins(t, m, "pi-a", "pi-b")
 	first.end()
@@ -78,14 +49,14 @@ func TestADrainIsShownWhoeverAskedForItAndGoesOnAfterTheHubsEnd(t *testing.T) {
 			}
 		}
 	}
-	m.leave(t, "shop-on-pi-a")
-	m.leave(t, "shop-on-pi-b")
+	m.Leave(t, "shop-on-pi-a")
+	m.Leave(t, "shop-on-pi-b")
 	for _, n := range []string{"pi-a", "pi-b"} {
 		_, body := second.ask(t, "viewer", "GET", "/nodes/"+n, nil)
-		if m.order(n) != "" || !m.Snapshot().Node(n).Spec.Unschedulable || !strings.Contains(body, "Drained, asked for by test-admin: 1 pod has left.") {
-			t.Errorf("%s is ordered %q after its drain, or is not cordoned, or does not say so: %.900s", n, m.order(n), mainOf(body))
+		if m.Order(n) != "" || !m.Snapshot().Node(n).Spec.Unschedulable || !strings.Contains(body, "Drained, asked for by test-admin: 1 pod has left.") {
+			t.Errorf("%s is ordered %q after its drain, or is not cordoned, or does not say so: %.900s", n, m.Order(n), mainOf(body))
 		}
-		second.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.form(state.Nodes, "", n)}})
+		second.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.Form(state.Nodes, "", n)}})
 		if state.DrainMarked(m.Snapshot().Node(n)) {
 			t.Errorf("%s is uncordoned, and something is left of its drain: %v", n, m.Snapshot().Node(n).Annotations)
 		}
@@ -95,59 +66,59 @@ func TestADrainIsShownWhoeverAskedForItAndGoesOnAfterTheHubsEnd(t *testing.T) {
 func TestHowADrainEnds(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		do       func(t *testing.T, s *server, m *memory, at string)
+		do       func(t *testing.T, s *server, m *admintest.Memory, at string)
 		going    bool
 		cordoned bool
 	}{
-		{"not by the hub's end", func(t *testing.T, s *server, m *memory, at string) { s.end() }, true, true},
-		{"by the person who stops it where it was begun", func(t *testing.T, s *server, m *memory, at string) {
+		{"not by the hub's end", func(t *testing.T, s *server, m *admintest.Memory, at string) { s.end() }, true, true},
+		{"by the person who stops it where it was begun", func(t *testing.T, s *server, m *admintest.Memory, at string) {
 			s.do(t, "admin", at, url.Values{"action": {"stop"}})
-			until(t, "the drain has stopped", func() bool { return m.order("pi-a") == "" })
+			until(t, "the drain has stopped", func() bool { return m.Order("pi-a") == "" })
 		}, false, true},
-		{"by one who stops it on the node's page", func(t *testing.T, s *server, m *memory, at string) {
-			if code, body := s.do(t, "operator", "/actions/nodes/stop-drain", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a is drained no further") {
+		{"by one who stops it on the node's page", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+			if code, body := s.do(t, "operator", "/actions/nodes/stop-drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}}); code != http.StatusOK || !strings.Contains(body, "pi-a is drained no further") {
 				t.Errorf("stop it: %d %.600s", code, mainOf(body))
 			}
 		}, false, true},
-		{"not by a viewer", func(t *testing.T, s *server, m *memory, at string) {
-			if code, _ := s.do(t, "viewer", "/actions/nodes/stop-drain", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}}); code != http.StatusForbidden {
+		{"not by a viewer", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+			if code, _ := s.do(t, "viewer", "/actions/nodes/stop-drain", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}}); code != http.StatusForbidden {
 				t.Errorf("a viewer: %d", code)
 			}
 		}, true, true},
-		{"by uncordoning", func(t *testing.T, s *server, m *memory, at string) {
-			s.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.form(state.Nodes, "", "pi-a")}})
+		{"by uncordoning", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+			s.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.Form(state.Nodes, "", "pi-a")}})
 			until(t, "its action says so", func() bool {
 				_, body := s.ask(t, "viewer", "GET", at, nil)
 				return strings.Contains(body, "it was uncordoned")
 			})
 		}, false, false},
-		{"when its pods have left", func(t *testing.T, s *server, m *memory, at string) { m.leave(t, "shop-on-pi-a") }, false, true},
-		{"with its node", func(t *testing.T, s *server, m *memory, at string) {
-			m.end(t, m.Snapshot().Node("pi-a"))
+		{"when its pods have left", func(t *testing.T, s *server, m *admintest.Memory, at string) { m.Leave(t, "shop-on-pi-a") }, false, true},
+		{"with its node", func(t *testing.T, s *server, m *admintest.Memory, at string) {
+			m.End(t, m.Snapshot().Node("pi-a"))
 			until(t, "its action says so", func() bool {
 				_, body := s.ask(t, "viewer", "GET", at, nil)
 				return strings.Contains(body, "it is gone")
 			})
-			m.put(t, testNode("pi-a", "oslo", nil))
+			m.Put(t, admintest.Node("pi-a", "oslo", nil))
 		}, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := drainSample(t)
+			m := admintest.Drained(t)
 			s := acting(t, m)
 			c.do(t, s, m, s.begins(t, m, "pi-a"))
 			_, body := acting(t, m).ask(t, "admin", "GET", "/nodes/pi-a", nil)
-			if got := strings.Contains(body, goingWords); got != c.going || (m.order("pi-a") != "") != c.going || m.Snapshot().Node("pi-a").Spec.Unschedulable != c.cordoned {
-				t.Errorf("it is told: %v, want %v; the order is %q", got, c.going, m.order("pi-a"))
+			if got := strings.Contains(body, goingWords); got != c.going || (m.Order("pi-a") != "") != c.going || m.Snapshot().Node("pi-a").Spec.Unschedulable != c.cordoned {
+				t.Errorf("it is told: %v, want %v; the order is %q", got, c.going, m.Order("pi-a"))
 			}
 		})
 	}
 }
 
 func TestADrainThatKubectlAskedForIsShown(t *testing.T) {
-	m := drainSample(t)
+	m := admintest.Drained(t)
 	n := m.Snapshot().Node("pi-a").DeepCopy()
 	n.Annotations = map[string]string{state.DrainAnnotation: "true"}
-	m.put(t, n)
+	m.Put(t, n)
 	if st := state.DrainStatusOf(m.Snapshot().Node("pi-a")); !st.Going() || st.Pods != 1 {
 		t.Fatalf("%+v", st)
 	}

@@ -10,6 +10,9 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 
+	"flotilla.dev/hub/admin/diff"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	yamllines "flotilla.dev/hub/kube/lines"
 )
 
@@ -26,85 +29,85 @@ type editData struct {
 	Problem  string
 	Causes   []string
 	Warnings []string
-	Changed  []hunk // by others, since the editor was opened
-	Diff     []hunk // what applying would do
-	Nothing  bool   // it would do nothing
-	Done     bool   // it has been applied
-	Edited   bool   // the text has been changed since it was checked
+	Changed  []diff.Hunk // by others, since the editor was opened
+	Diff     []diff.Hunk // what applying would do
+	Nothing  bool        // it would do nothing
+	Done     bool        // it has been applied
+	Edited   bool        // the text has been changed since it was checked
 }
 
 // editor reads the object that the address names.
-func (c *call) editor() (o objectPath, live manifest, d editData, err error) {
+func editor(c *frame.Call) (o objectPath, live manifest, d editData, err error) {
 	o, ok := parseObjectPath(strings.TrimPrefix(c.Request().URL.Path, "/yaml"))
 	if !ok {
-		return o, nil, d, errMissing("There is no object at this address.")
+		return o, nil, d, frame.MissingError("There is no object at this address.")
 	}
-	if live, err = c.object(o.path); err != nil {
+	if live, err = object(c, o.path); err != nil {
 		return o, nil, d, err
 	}
 	d = editData{
-		Kind: live.text("kind"), Name: o.name, Namespace: o.namespace, Back: o.page(), Path: o.editor(), CSRF: c.user.CSRF,
-		Text: live.tidy().yaml(), Whole: live.yaml(), MayEdit: c.Allow(c.user.Role, "update", o.resource), Done: c.QueryParam("done") != "",
+		Kind: live.text("kind"), Name: o.name, Namespace: o.namespace, Back: o.page(), Path: o.editor(), CSRF: c.User.CSRF,
+		Text: live.tidy().yaml(), Whole: live.yaml(), MayEdit: c.Allow(c.User.Role, "update", o.resource), Done: c.QueryParam("done") != "",
 	}
 	d.Was = d.Text
 	return o, live, d, nil
 }
 
 // object reads an object through the API, without the managed fields, which nobody reads.
-func (c *call) object(path string) (manifest, error) {
-	a, err := c.api(apiCall{method: http.MethodGet, path: path})
+func object(c *frame.Call, path string) (manifest, error) {
+	a, err := c.AskAPI(frame.APICall{Method: http.MethodGet, Path: path})
 	if err != nil {
 		return nil, err
 	}
-	if no := a.err(); no != nil {
+	if no := a.Err(); no != nil {
 		return nil, no
 	}
 	var m manifest
-	if err := json.Unmarshal(a.body, &m); err != nil {
+	if err := json.Unmarshal(a.Body, &m); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	delete(m.metadata(), "managedFields")
 	return m, nil
 }
 
-func (c *call) showEditor(code int, d editData) error {
-	return c.plain(code, page{Template: "edit", Title: "YAML of " + d.Name, Data: d})
+func showEditor(c *frame.Call, code int, d editData) error {
+	return c.ShowPage(code, frame.Page{Template: "edit", Title: "YAML of " + d.Name, Data: d})
 }
 
 // editForm shows an object as YAML.
-func (c *call) editForm() error {
-	_, _, d, err := c.editor()
+func editForm(c *frame.Call) error {
+	_, _, d, err := editor(c)
 	if err != nil {
-		return c.refuse("No YAML", err)
+		return c.Refuse("No YAML", err)
 	}
-	return c.showEditor(http.StatusOK, d)
+	return showEditor(c, http.StatusOK, d)
 }
 
 // edit checks what was written, and applies what was checked.
-func (c *call) edit() error {
-	o, live, d, err := c.editor()
+func edit(c *frame.Call) error {
+	o, live, d, err := editor(c)
 	if err != nil {
-		return c.refuse("No YAML", err)
+		return c.Refuse("No YAML", err)
 	}
 	now, checked := d.Text, c.FormValue("checked")
 	d.Text, d.Was, d.Done = unix(c.FormValue("text")), unix(c.FormValue("was")), false
 	text, err := parseManifest(d.Text)
 	if len(yamllines.Objects([]byte(d.Text))) > 1 {
 		d.Problem = "Here is more than one object, and this page is for one: use Apply YAML for several."
-		return c.showEditor(http.StatusUnprocessableEntity, d)
+		return showEditor(c, http.StatusUnprocessableEntity, d)
 	}
 	if err != nil {
 		d.Problem = noYAML(d.Text, err)
-		return c.showEditor(http.StatusUnprocessableEntity, d)
+		return showEditor(c, http.StatusUnprocessableEntity, d)
 	}
 	if d.Was != now {
 		if c.FormValue("action") != "rebase" {
-			d.Changed = diff(d.Was, now)
-			return c.showEditor(http.StatusConflict, d)
+			d.Changed = diff.Of(d.Was, now)
+			return showEditor(c, http.StatusConflict, d)
 		}
 		if text, err = rebased(d.Was, text, live.tidy()); err != nil {
 			d.Problem = "What you wrote does not fit onto the newest version: " + err.Error() + "."
-			return c.showEditor(http.StatusUnprocessableEntity, d)
+			return showEditor(c, http.StatusUnprocessableEntity, d)
 		}
 		d.Text, d.Was = text.yaml(), now
 	}
@@ -112,19 +115,19 @@ func (c *call) edit() error {
 	if text.text("metadata", "resourceVersion") == "" {
 		text.metadata()["resourceVersion"] = live.text("metadata", "resourceVersion")
 	}
-	result, warnings, err := c.replace(o, text, true)
+	result, warnings, err := replace(c, o, text, true)
 	if err != nil {
-		return c.editRefused(d, err)
+		return editRefused(c, d, err)
 	}
-	d.Warnings, d.Diff = warnings, diff(now, result.tidy().yaml())
+	d.Warnings, d.Diff = warnings, diff.Of(now, result.tidy().yaml())
 	d.Nothing = len(d.Diff) == 0
 	if c.FormValue("action") != "apply" || d.Nothing || unix(checked) != d.Text {
 		d.Edited = c.FormValue("action") == "apply" && !d.Nothing
 		d.Checked = d.Text
-		return c.showEditor(http.StatusOK, d)
+		return showEditor(c, http.StatusOK, d)
 	}
-	if _, _, err := c.replace(o, text, false); err != nil {
-		return c.editRefused(d, err)
+	if _, _, err := replace(c, o, text, false); err != nil {
+		return editRefused(c, d, err)
 	}
 	return c.Redirect(http.StatusSeeOther, o.editor()+"?done=1")
 }
@@ -133,31 +136,31 @@ func (c *call) edit() error {
 func unix(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
 // replace puts an object in the place of the one at the path.
-func (c *call) replace(o objectPath, m manifest, dry bool) (result manifest, warnings []string, err error) {
+func replace(c *frame.Call, o objectPath, m manifest, dry bool) (result manifest, warnings []string, err error) {
 	q := url.Values{"fieldValidation": {"Strict"}}
 	if dry {
 		q.Set("dryRun", "All")
 	}
-	a, err := c.api(apiCall{method: http.MethodPut, path: o.path, query: q, media: "application/json", body: m.json()})
+	a, err := c.AskAPI(frame.APICall{Method: http.MethodPut, Path: o.path, Query: q, Media: "application/json", Body: m.json()})
 	if err != nil {
 		return nil, nil, err
 	}
-	if no := a.err(); no != nil {
+	if no := a.Err(); no != nil {
 		return nil, nil, no
 	}
-	if err := json.Unmarshal(a.body, &result); err != nil {
+	if err := json.Unmarshal(a.Body, &result); err != nil {
 		return nil, nil, fmt.Errorf("read the API's answer about %s: %w", o.path, err)
 	}
-	return result, a.warnings, nil
+	return result, a.Warnings, nil
 }
 
-func (c *call) editRefused(d editData, err error) error {
-	var no *apiRefusal
+func editRefused(c *frame.Call, d editData, err error) error {
+	var no *frame.APIRefusal
 	if !errors.As(err, &no) {
-		return c.refuse("Not applied", err)
+		return c.Refuse("Not applied", err)
 	}
-	d.Problem, d.Causes = no.tell(fieldLine(d.Text, 0))
-	return c.showEditor(no.code, d)
+	d.Problem, d.Causes = tell(no, fieldLine(d.Text, 0))
+	return showEditor(c, no.Code, d)
 }
 
 // noYAML says what makes a text no YAML, or no object.
@@ -178,9 +181,9 @@ func fieldLine(text string, i int) func(field string) int {
 }
 
 // tell is the refusal in one sentence, and each field's part in it, with its line.
-func (e *apiRefusal) tell(line func(field string) int) (problem string, causes []string) {
-	if e.status.Details != nil {
-		for _, cause := range e.status.Details.Causes {
+func tell(e *frame.APIRefusal, line func(field string) int) (problem string, causes []string) {
+	if e.Status.Details != nil {
+		for _, cause := range e.Status.Details.Causes {
 			text := cause.Message
 			if cause.Field != "" {
 				text = cause.Field + ": " + text
@@ -194,7 +197,7 @@ func (e *apiRefusal) tell(line func(field string) int) (problem string, causes [
 	if len(causes) > 0 {
 		return "The hub does not accept this:", causes
 	}
-	return capital(strings.TrimSuffix(e.status.Message, ".")) + ".", nil
+	return format.Capital(strings.TrimSuffix(e.Status.Message, ".")) + ".", nil
 }
 
 // rebased is the text with what others have changed meanwhile. Where both have

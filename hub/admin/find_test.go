@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -84,7 +85,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	k.shot("wrong-360-dark")
 
 	// What the search is morphed with comes and goes, and the button does not come back.
-	k.fleet.put(t, testNode("bench", "oslo", nil))
+	k.fleet.Put(t, admintest.Node("bench", "oslo", nil))
 	k.awaits("2 nodes found")
 	if !k.eval(`getComputedStyle(document.querySelector(".filters button")).display === "none" && document.activeElement.name === "q"`) {
 		t.Error("after an update the Filter button is back, or the search has lost its focus")
@@ -117,7 +118,7 @@ func TestKeysMoveOverRows(t *testing.T) {
 	k.await(at("bone-3"))
 	k.keys("k")
 	k.await(at("bone-2"))
-	k.fleet.put(t, testNode("aaa", "oslo", nil))
+	k.fleet.Put(t, admintest.Node("aaa", "oslo", nil))
 	k.awaits("aaa")
 	k.await(at("bone-2")) // a row that comes takes no focus
 	k.keys("x")
@@ -294,7 +295,7 @@ func TestAListOnAPhone(t *testing.T) {
 	if got := k.string(first); got != "bone-1" {
 		t.Errorf("the first is %s", got)
 	}
-	k.fleet.put(t, testNode("a-node-with-a-very-long-name-of-its-own", "oslo", condition("MemoryPressure", "True", "KubeletHasInsufficientMemory", "m")))
+	k.fleet.Put(t, admintest.Node("a-node-with-a-very-long-name-of-its-own", "oslo", admintest.Condition("MemoryPressure", "True", "KubeletHasInsufficientMemory", "m")))
 	k.awaits("Ready, MemoryPressure")
 	if over := k.string(`[...document.querySelectorAll("main .rows tbody tr:not(.reason)")].filter((tr) => {
 			const name = tr.querySelector("th").getBoundingClientRect(), pill = tr.querySelector(".pill").getBoundingClientRect();
@@ -302,22 +303,22 @@ func TestAListOnAPhone(t *testing.T) {
 		}).map((tr) => tr.dataset.key).join(" ")`); over != "" {
 		t.Errorf("a status covers the name of %s", over)
 	}
-	k.fleet.end(t, k.fleet.Snapshot().Node("a-node-with-a-very-long-name-of-its-own"))
+	k.fleet.End(t, k.fleet.Snapshot().Node("a-node-with-a-very-long-name-of-its-own"))
 	k.await(first + ` === "bone-1"`)
 	shown := `[...document.querySelectorAll("main .rows tbody tr:not(.reason)")].filter((tr) => tr.offsetParent).length`
 	for i := range 20 {
-		k.fleet.put(t, testNode(fmt.Sprintf("z-%02d", i), "oslo", nil))
+		k.fleet.Put(t, admintest.Node(fmt.Sprintf("z-%02d", i), "oslo", nil))
 	}
 	k.await(shown + ` === 20`)
 	k.do(chromedp.Click(chromedp.CSS(".first-rows")))
 	k.await(shown + ` === 28`)
 	for i := range 20 {
-		k.fleet.end(t, k.fleet.Snapshot().Node(fmt.Sprintf("z-%02d", i)))
+		k.fleet.End(t, k.fleet.Snapshot().Node(fmt.Sprintf("z-%02d", i)))
 	}
 	k.await(shown + ` === 8`)
 	k.eval(`{ const s = document.querySelector(".sortby"); s.value = "-name"; s.dispatchEvent(new Event("input", {bubbles: true})); }; true`)
 	k.await(first + ` === "pi-3" && location.search === "?sort=-name"`)
-	k.fleet.put(t, testNode("zzz", "oslo", func(n *corev1.Node) { n.Labels["x"] = "y" }))
+	k.fleet.Put(t, admintest.Node("zzz", "oslo", func(n *corev1.Node) { n.Labels["x"] = "y" }))
 	k.await(first + ` === "zzz"`)
 	if !k.eval(`document.querySelector(".sortby").value === "-name" && getComputedStyle(document.querySelector(".sortby")).display !== "none"`) {
 		t.Error("the order that was chosen is not shown any more")
@@ -330,7 +331,7 @@ func TestAListOnAPhone(t *testing.T) {
 	}
 	k.do(chromedp.Click(chromedp.CSS("[data-key='section Labels'] h2 label")))
 	k.await(labels)
-	k.fleet.put(t, testNode("pi-1", "oslo", func(n *corev1.Node) { n.Labels["fresh"] = "yes" }))
+	k.fleet.Put(t, admintest.Node("pi-1", "oslo", func(n *corev1.Node) { n.Labels["fresh"] = "yes" }))
 	k.awaits("fresh")
 	k.width(1280, false)
 	k.open("/nodes")
@@ -342,7 +343,7 @@ func TestAListOnAPhone(t *testing.T) {
 // What a list is filtered by stays chosen in its menu, though nothing is of it any more: the
 // next filter that somebody adds would take it away otherwise.
 func TestAFilterThatNothingIsOfStaysChosen(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	srv := start(t, configOf(m))
 	for path, chosen := range map[string]string{
 		"/nodes?site=narvik": "narvik", "/nodes?site=oslo": "oslo", "/pods?namespace=gone": "gone", "/workloads?namespace=gone": "gone", "/pods?namespace=default": "default",
@@ -357,12 +358,12 @@ func TestAFilterThatNothingIsOfStaysChosen(t *testing.T) {
 // A * stands for any text in a status and in a condition, too: what no status is like finds
 // nothing, and not all that there is.
 func TestAStatusMayBeAPattern(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	list := func(path, q string) string {
 		t.Helper()
-		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
+		a := admintest.Ask(m.Snapshot(), admintest.Now, map[string]string{"q": q})
 		var names []string
-		for _, o := range listings()[state.Kind(strings.TrimPrefix(path, "/"))].found(a) {
+		for _, o := range listings()[state.Kind(strings.TrimPrefix(path, "/"))].Found(a) {
 			names = append(names, o.GetName())
 		}
 		return strings.Join(names, " ")
@@ -383,9 +384,9 @@ func TestAStatusMayBeAPattern(t *testing.T) {
 }
 
 func TestOnlyListsAreSavedAsViews(t *testing.T) {
-	c, _ := guarded(t, newMemory(sample()...))
+	c, _ := guarded(t, admintest.New(admintest.Sample()...))
 	g := c.Views
-	c = configOf(newMemory(sample()...))
+	c = configOf(admintest.New(admintest.Sample()...))
 	c.Views = g
 	var done []string
 	c.Audit = func(_ context.Context, a store.Audit) { done = append(done, fmt.Sprint(keptOf(a), " ", a.Code)) }

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual"
@@ -18,7 +20,7 @@ import (
 
 // TestEveryListKnowsItsKeys holds what a list can be searched for to what people are told.
 func TestEveryListKnowsItsKeys(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for path, list := range map[string]string{"nodes": search.Nodes, "pods": search.Pods, "workloads": search.Workloads, "sites": search.Sites, "events": search.Events} {
 		for _, key := range search.KeysOf(list) {
 			url := "/" + path + "?q=" + key + ":x+x"
@@ -60,24 +62,24 @@ func TestTheManualTellsOfEveryKey(t *testing.T) {
 }
 
 func TestWhatASearchFinds(t *testing.T) {
-	m := newMemory(sample()...)
-	m.put(t, testPod("elsewhere", "bone-4", func(p *corev1.Pod) {
+	m := admintest.New(admintest.Sample()...)
+	m.Put(t, admintest.Pod("elsewhere", "bone-4", func(p *corev1.Pod) {
 		p.Namespace, p.Labels, p.Status.PodIP = "kube-system", map[string]string{"room": "Kitchen"}, "10.64.9.1"
 		p.Spec.Containers[0].Image = "registry.example/odd:2"
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "node-exporter", UID: "x", Controller: new(true)}}
 	}))
 	names := func(list, q string) string {
-		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
+		a := admintest.Ask(m.Snapshot(), admintest.Now, map[string]string{"q": q})
 		var found []string
 		kinds := []state.Kind{state.Kind(list)}
 		if list == search.Workloads {
 			kinds = nil
-			for _, l := range listedWorkloads {
-				kinds = append(kinds, l.kind)
+			for _, l := range frame.ListedWorkloads {
+				kinds = append(kinds, l.Kind)
 			}
 		}
 		for _, kind := range kinds {
-			for _, o := range listings()[kind].found(a) {
+			for _, o := range listings()[kind].Found(a) {
 				found = append(found, o.GetName())
 			}
 		}
@@ -109,7 +111,7 @@ func TestWhatASearchFinds(t *testing.T) {
 }
 
 func TestASearchOfSitesAndEvents(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for path, want := range map[string][2]string{ // with, and without
 		"/sites?q=status:normal":                     {"", `data-key="oslo"`},
 		"/sites?q=-oslo":                             {`data-key="bergen"`, `data-key="oslo"`},
@@ -131,7 +133,7 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 
 // What a wrong search shows is more than was meant: nothing is done to it.
 func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, kind := range []string{"nodes/cordon", "pods/delete", "deployments/restart"} {
 		resp, body := srv.ask(t, "admin", "GET", "/actions/"+kind+"?"+url.Values{"q": {"name:pi"}}.Encode(), nil)
 		if resp.StatusCode != 404 || !strings.Contains(body, "There is no key “name:”") || strings.Contains(body, `name="item"`) {
@@ -151,13 +153,13 @@ func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
 }
 
 // manyPods has 5,000 nodes and 20,000 pods.
-func manyPods() *memory {
-	m := manyNodes(5000)
+func manyPods() *admintest.Memory {
+	m := admintest.Many(5000)
 	var changes []state.Change
 	for i := range 15000 {
-		changes = append(changes, state.Put(testPod(fmt.Sprintf("more-%05d", i), fmt.Sprintf("node-%04d", i%5000), nil), ""))
+		changes = append(changes, state.Put(admintest.Pod(fmt.Sprintf("more-%05d", i), fmt.Sprintf("node-%04d", i%5000), nil), ""))
 	}
-	m.apply(changes)
+	m.Apply(changes)
 	return m
 }
 
@@ -165,16 +167,16 @@ func manyPods() *memory {
 func BenchmarkSearch(b *testing.B) {
 	m := manyPods()
 	for _, q := range []string{"", "499", "site:site-7 -status:attention", "ip:10.64.0.0/16 label:app=kiosk", "status:CrashLoopBackOff", "image:odd", "owner:x", "condition:ready=unknown"} {
-		a := askAt(m.Snapshot(), now0, map[string]string{"q": q})
+		a := admintest.Ask(m.Snapshot(), admintest.Now, map[string]string{"q": q})
 		b.Run("pods/"+q, func(b *testing.B) {
 			for b.Loop() {
-				listings()[state.Pods].found(a)
+				listings()[state.Pods].Found(a)
 			}
 		})
-		if a.wrongSearch(state.Nodes) == "" {
+		if a.WrongSearch(state.Nodes) == "" {
 			b.Run("nodes/"+q, func(b *testing.B) {
 				for b.Loop() {
-					listings()[state.Nodes].found(a)
+					listings()[state.Nodes].Found(a)
 				}
 			})
 		}

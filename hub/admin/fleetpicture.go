@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
@@ -107,7 +108,7 @@ type markLink struct {
 
 // pictureOf draws the fleet. Where there are more sites than are drawn, those with trouble
 // come first; the order is that of their names in any case.
-func pictureOf(a *request) (f fleetPicture) {
+func pictureOf(a *frame.Request) (f fleetPicture) {
 	f.Nodes, f.Few, f.Size = a.Len(state.Nodes), a.Len(state.Nodes) <= fewNodes, 8
 	switch {
 	case f.Nodes <= 60:
@@ -211,22 +212,22 @@ func blockOf(first int, kinds []markKind, names []string, href string, few bool,
 	}
 	for i, name := range names {
 		if few {
-			b.Links = append(b.Links, markLink{i % perLine * cell, i / perLine * cell, nodeHref(name), name + ": " + marks[kinds[i]].Text})
+			b.Links = append(b.Links, markLink{i % perLine * cell, i / perLine * cell, frame.NodeHref(name), name + ": " + marks[kinds[i]].Text})
 		}
 	}
 	return b
 }
 
-// mark leads to the node whose mark somebody pressed: the picture of a large fleet has no
+// goToMark leads to the node whose mark somebody pressed: the picture of a large fleet has no
 // links of its own. Where there is none any more, to the nodes of the site.
-func (c *call) mark() error {
+func goToMark(c *frame.Call) error {
 	site := c.QueryParam("site")
 	i, err := strconv.Atoi(c.QueryParam("at"))
 	to := "/nodes?" + url.Values{"site": {site}}.Encode()
 	if err == nil && i >= 0 {
 		for n := range c.Fleet.Snapshot().NodesIn(site) {
 			if i == 0 {
-				to = nodeHref(n.Name)
+				to = frame.NodeHref(n.Name)
 				break
 			}
 			i--

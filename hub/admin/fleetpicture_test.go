@@ -12,36 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
-// silent makes so many of a fleet's nodes dark, and a few of the others something else.
-func silent(m *memory, dark int) *memory {
-	var changes []state.Change
-	i := 0
-	for n := range m.Snapshot().Nodes() {
-		n = n.DeepCopy()
-		switch {
-		case i < dark:
-			condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")(n)
-		case i%41 == 0:
-			condition("Ready", "False", "KubeletNotReady", "the engine does not answer")(n)
-		case i%37 == 0:
-			condition("PowerOK", "False", "UnderVoltage", "the supply voltage is too low now")(n)
-		case i%31 == 0:
-			n.Spec.Unschedulable = true
-		}
-		i++
-		changes = append(changes, state.Put(n, ""))
-	}
-	m.apply(changes)
-	return m
-}
-
 // pictureRequest asks for the overview of a fleet, with what can be done to its sites.
-func pictureRequest(m *memory) *request {
-	c := Config{Fleet: m, Now: func() time.Time { return now0 }, Liveness: func(string) Liveness { return Liveness{Seen: now0, Connected: true} }}
-	return newServer(c, siteActions, nil).request(question{Role: access.Admin, Path: "/"})
+func pictureRequest(m *admintest.Memory) *frame.Request {
+	c := frame.Config{Fleet: m, Now: func() time.Time { return admintest.Now }, Liveness: func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now, Connected: true} }}
+	return frame.New(c, siteActions, nil).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
 }
 
 var run = regexp.MustCompile(`M(\d+) (\d+)h(\d+)`)
@@ -81,7 +60,7 @@ func marked(t *testing.T, b block) []string {
 
 func TestEveryNodeHasItsMark(t *testing.T) {
 	for _, c := range []struct{ nodes, dark int }{{1, 0}, {45, 10}, {999, 400}, {2001, 2001}} {
-		m := silent(manyNodes(c.nodes), c.dark)
+		m := admintest.Silent(admintest.Many(c.nodes), c.dark)
 		f := pictureOf(pictureRequest(m))
 		if f.Nodes != c.nodes || f.Few != (c.nodes <= fewNodes) {
 			t.Errorf("%d nodes: %d, few: %v", c.nodes, f.Nodes, f.Few)
@@ -98,7 +77,7 @@ func TestEveryNodeHasItsMark(t *testing.T) {
 					if is := marks[lookOf(want[i])].Class; class != is {
 						t.Fatalf("%s of %s is drawn as %s, want %s", want[i].Name, s.Name, class, is)
 					}
-					if f.Few && (b.Links[j].Href != nodeHref(want[i].Name) || b.Links[j].X != j%10*cell || b.Links[j].Y != j/10*cell) {
+					if f.Few && (b.Links[j].Href != frame.NodeHref(want[i].Name) || b.Links[j].X != j%10*cell || b.Links[j].Y != j/10*cell) {
 						t.Errorf("mark %d of %s leads to %+v", j, s.Name, b.Links[j])
 					}
 					keys[class]++
@@ -128,12 +107,12 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 	for i := range 300 {
 		var change func(*corev1.Node)
 		if i%10 == 3 {
-			change = condition("Ready", "False", "KubeletNotReady", "x")
+			change = admintest.Condition("Ready", "False", "KubeletNotReady", "x")
 		}
-		objects = append(objects, state.Put(testNode(fmt.Sprintf("n%03d", i), fmt.Sprintf("s%03d", i), change), ""))
+		objects = append(objects, state.Put(admintest.Node(fmt.Sprintf("n%03d", i), fmt.Sprintf("s%03d", i), change), ""))
 	}
-	m := newMemory()
-	m.apply(objects)
+	m := admintest.New()
+	m.Apply(objects)
 	f := pictureOf(pictureRequest(m))
 	bad, names := 0, []string{}
 	for _, s := range f.Sites {
@@ -149,7 +128,7 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 func BenchmarkFleetPicture(b *testing.B) {
 	for _, n := range []int{200, 1000, 5000, 10000} {
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
-			a := pictureRequest(silent(manyNodes(n), n*3/5))
+			a := pictureRequest(admintest.Silent(admintest.Many(n), n*3/5))
 			for b.Loop() {
 				pictureOf(a)
 			}

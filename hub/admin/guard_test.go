@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/pki"
 	"flotilla.dev/hub/store"
 )
 
 // guarded is a page behind the real guard, and the secret of its setup link.
-func guarded(t testing.TB, m Fleet) (c Config, secret string) {
+func guarded(t testing.TB, m frame.Fleet) (c frame.Config, secret string) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()

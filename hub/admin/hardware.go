@@ -9,12 +9,15 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 )
 
 // A section is one part of a device's hardware report.
 type section struct {
 	Title string
-	Facts []Fact
+	Facts []frame.Fact
 }
 
 // maxFacts bounds what is shown of one part: a report is the device's word.
@@ -84,7 +87,7 @@ func (s *section) flatten(name string, v any) {
 func (s *section) add(name string, v any) {
 	text := value(name, v)
 	if len(s.Facts) < maxFacts && text != "" {
-		s.Facts = append(s.Facts, Fact{words(name), text})
+		s.Facts = append(s.Facts, frame.Fact{Name: words(name), Value: text})
 	}
 }
 
@@ -118,7 +121,7 @@ func value(name string, v any) string {
 		return map[bool]string{true: "yes", false: "no"}[v]
 	case json.Number:
 		if n, err := v.Int64(); err == nil && slices.Contains(inBytes, last) {
-			return bytesOf(n)
+			return format.Bytes(n)
 		}
 		if last == "celsius" {
 			return v.String() + " °C"

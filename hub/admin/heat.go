@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
@@ -13,9 +14,9 @@ import (
 // noAnswer is what is wrong with a node that is not heard: since when stands beside it.
 const noAnswer = "It does not answer"
 
-// nodeWhy is what is wrong with a node in one sentence, with how hot its device says it
+// nodeSentence is what is wrong with a node in one sentence, with how hot its device says it
 // is where that is why: nobody looks for a fan because of "Throttled".
-func (a *request) nodeWhy(n *corev1.Node) string {
+func nodeSentence(a *frame.Request, n *corev1.Node) string {
 	why, told := nodeWhy(a.Snapshot, n)
 	if ready := state.ReadyOf(n); ready != corev1.ConditionTrue {
 		why = strings.TrimPrefix(why, fmt.Sprintf("node %s Ready=%s: ", n.Name, ready))
@@ -23,7 +24,7 @@ func (a *request) nodeWhy(n *corev1.Node) string {
 			return noAnswer
 		}
 	}
-	live := a.liveness(n.Name)
+	live := a.Liveness(n.Name)
 	if t := live.Vitals.Temperature; t != nil && live.Connected && state.ReadyOf(n) == corev1.ConditionTrue {
 		return heated(why, told, n, *t)
 	}

@@ -4,51 +4,28 @@ import (
 	"cmp"
 	"html/template"
 	"net/http"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual"
 )
-
-// handbook is the manual, read when somebody first asks for it or a page links to it. It
-// panics when a page is wrong, which no setting can cause.
-var handbook = sync.OnceValue(func() *manual.Manual {
-	m, err := manual.Load(manual.Files)
-	if err != nil {
-		panic(err)
-	}
-	return m
-})
-
-// helpURL is where the manual tells of something: the anchor of a page, whose parts are
-// joined with a dot; "" where it does not.
-func helpURL(page string, parts ...string) string {
-	id := ""
-	for i, part := range parts {
-		if i > 0 {
-			id += "."
-		}
-		id += part
-	}
-	return handbook().Href(page, id)
-}
 
 // nodeHelp is where the manual tells of what is wrong with a node.
 func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
 	if told == "" && state.ReadyOf(n) == corev1.ConditionTrue {
 		return ""
 	}
-	return helpURL("conditions", "Node", cmp.Or(string(told), string(corev1.NodeReady)))
+	return frame.HelpURL("conditions", "Node", cmp.Or(string(told), string(corev1.NodeReady)))
 }
 
 // podHelp is where it tells of what is wrong with a pod: of the reason that is its status.
 func podHelp(p *corev1.Pod, status string) string {
 	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		return helpURL("events", "FailedScheduling")
+		return frame.HelpURL("events", "FailedScheduling")
 	}
-	return helpURL("events", status)
+	return frame.HelpURL("events", status)
 }
 
 // mostFound is how many places a search of the manual names.
@@ -66,12 +43,12 @@ type helpData struct {
 }
 
 // help shows a page of the manual, or what a search finds in it.
-func (c *call) help() error {
-	m := handbook()
+func help(c *frame.Call) error {
+	m := frame.Handbook()
 	name := cmp.Or(c.Param("page"), manual.First)
 	d := helpData{Page: m.Page(name), Groups: m.Groups, Root: manual.Root}
 	if d.Page == nil {
-		return c.message(http.StatusNotFound, "Nothing here", "The manual has no page “"+name+"”.")
+		return c.Message(http.StatusNotFound, "Nothing here", "The manual has no page “"+name+"”.")
 	}
 	title := d.Page.Title
 	if _, d.Asked = c.QueryParams()["q"]; d.Asked {
@@ -87,5 +64,5 @@ func (c *call) help() error {
 			}
 		}
 	}
-	return c.plain(http.StatusOK, page{Template: "help", Title: title, Data: d})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "help", Title: title, Data: d})
 }

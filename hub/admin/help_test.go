@@ -12,127 +12,12 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"flotilla.dev/hub/access"
-	"flotilla.dev/hub/control"
-	drains "flotilla.dev/hub/drain"
-	"flotilla.dev/hub/eviction"
-	"flotilla.dev/hub/incident"
-	"flotilla.dev/hub/state"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/store"
-	"flotilla.dev/shared/fleet"
 )
-
-// A memory is a loop without deciders and without a store.
-type memory struct {
-	mu   sync.Mutex
-	s    state.Snapshot
-	log  []state.Applied
-	more chan struct{}
-
-	at, counted time.Time // of the incidents
-}
-
-func newMemory(objects ...state.Object) *memory {
-	s := state.Empty("test", time.Now())
-	for _, o := range objects {
-		s, _ = state.Apply(s, []state.Change{state.Put(o, "")})
-	}
-	m := &memory{s: s, more: make(chan struct{})}
-	m.incidents(incident.Decider{}.Subjects(s))
-	m.log = nil
-	return m
-}
-
-// incidents finds what is wrong, as the hub does, whenever that is looked at.
-func (m *memory) incidents(subjects []state.Subject) {
-	decider := incident.Decider{LeaveBy: func(n *corev1.Node, p *corev1.Pod) (time.Time, bool) {
-		leave := eviction.LeaveBy(n, p)
-		return leave.At, leave.Must
-	}}
-	if m.at = time.Now(); m.at.Before(m.counted.Add(2 * time.Second)) {
-		m.at = m.counted.Add(2 * time.Second) // it counts once a second
-	}
-	var made []state.Applied
-	m.s, made = state.Apply(m.s, decider.Decide(m.s, subjects, m.at).Changes)
-	if m.log = append(m.log, made...); len(made) > 0 {
-		m.counted = m.at
-	}
-}
-
-// findIncidents looks at the whole fleet.
-func (m *memory) findIncidents() { m.incidents(incident.Decider{}.Subjects(m.s)) }
-
-func (m *memory) Snapshot() state.Snapshot {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.s
-}
-
-func (m *memory) Do(_ context.Context, news control.News) ([]state.Applied, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	changes, err := news(m.s, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	var done []state.Applied
-	m.s, done = state.Apply(m.s, changes)
-	m.log = append(m.log, done...)
-	for range 5 { // of the hub's deciders, the one whose work the page shows as it goes on
-		plan := drains.Decider{}.Decide(m.s, drains.Decider{}.Subjects(m.s), time.Now())
-		var made []state.Applied
-		m.s, made = state.Apply(m.s, plan.Changes)
-		m.log = append(m.log, made...)
-	}
-	m.incidents(state.Touched(incident.Decider{}.Touches, done))
-	close(m.more)
-	m.more = make(chan struct{})
-	return done, nil
-}
-
-// apply makes changes that no decider looks at.
-func (m *memory) apply(changes []state.Change) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.s, _ = state.Apply(m.s, changes)
-}
-
-// become has it be as another one.
-func (m *memory) become(other *memory) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.s = other.Snapshot()
-}
-
-func (m *memory) put(t testing.TB, objects ...state.Object) {
-	t.Helper()
-	_, err := m.Do(t.Context(), func(state.Snapshot, time.Time) (c []state.Change, err error) {
-		for _, o := range objects {
-			c = append(c, state.Put(o, ""))
-		}
-		return c, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (m *memory) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	i := len(m.log)
-	for i > 0 && m.log[i-1].Rev > rev {
-		i--
-	}
-	return m.log[i:], m.more, nil
-}
 
 // people is an entrance for whoever shows a name in a header, for tests of
 // everything but the entrance.
@@ -158,12 +43,14 @@ func (people) CheckForm(r *http.Request, u access.User) error {
 func (people) Logout(context.Context, *http.Request) (*http.Cookie, error) {
 	return &http.Cookie{Name: "x", MaxAge: -1}, nil
 }
+
 func (people) Login(_ context.Context, _, password, _ string) (*http.Cookie, error) {
 	if password != "right" {
 		return nil, errNobody
 	}
 	return &http.Cookie{Name: "x", Value: "1"}, nil
 }
+
 func (people) Setup(context.Context, string, access.NewUser, string) error { return errForged }
 
 var (
@@ -171,13 +58,13 @@ var (
 	errForged = fmt.Errorf("%w: the form is from an earlier session", access.ErrForbidden)
 )
 
-func configOf(m Fleet) Config {
-	c := Config{
+func configOf(m frame.Fleet) frame.Config {
+	c := frame.Config{
 		Fleet: m, Sessions: people{}, Logins: people{},
-		Liveness: func(string) Liveness {
-			return Liveness{Seen: time.Now().Add(-3 * time.Second), Connected: true, Wanted: 4, Stored: 4}
+		Liveness: func(string) frame.Liveness {
+			return frame.Liveness{Seen: time.Now().Add(-3 * time.Second), Connected: true, Wanted: 4, Stored: 4}
 		},
-		Version: "test", Pauses: []store.Pause{{From: now0.Add(-4 * time.Hour), To: now0.Add(-200 * time.Minute)}}, Log: slog.New(slog.DiscardHandler),
+		Version: "test", Pauses: []store.Pause{{From: admintest.Now.Add(-4 * time.Hour), To: admintest.Now.Add(-200 * time.Minute)}}, Log: slog.New(slog.DiscardHandler),
 	}
 	equip(&c)
 	return c
@@ -188,12 +75,12 @@ type server struct {
 	*httptest.Server
 	down  atomic.Bool
 	wires *wires
-	page  *Server
+	page  *frame.Server
 	end   func() // stops the page, as the hub's end does
 }
 
 // start serves a page of the fleet over TLS and HTTP/2.
-func start(t testing.TB, c Config) *server {
+func start(t testing.TB, c frame.Config) *server {
 	t.Helper()
 	s := New(c)
 	e := echo.New()
@@ -225,168 +112,4 @@ func start(t testing.TB, c Config) *server {
 	})
 	t.Cleanup(srv.end)
 	return srv
-}
-
-// ---- a fleet
-
-var now0 = time.Now().Truncate(time.Second)
-
-func ago0(d time.Duration) metav1.Time { return metav1.NewTime(now0.Add(-d)) }
-
-func micro(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(now0.Add(-d)) }
-
-func testNode(name, site string, change func(*corev1.Node)) *corev1.Node {
-	have := corev1.ResourceList{
-		"cpu": resource.MustParse("4"), "memory": resource.MustParse("3884Mi"), "ephemeral-storage": resource.MustParse("28Gi"), "pods": resource.MustParse("110"),
-	}
-	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago0(50 * time.Hour), Labels: map[string]string{
-			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64", corev1.LabelTopologyZone: site, fleet.LabelBoard: "raspberrypi4",
-		}},
-		Status: corev1.NodeStatus{
-			Capacity: have, Allocatable: have.DeepCopy(),
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.2.3"}},
-			NodeInfo: corev1.NodeSystemInfo{
-				MachineID: "3f2a", KernelVersion: "6.12.34+rpt-rpi-v8", OSImage: "Debian GNU/Linux 12 (bookworm)", ContainerRuntimeVersion: "docker://28.5.2",
-				KubeletVersion: "v1.0.0", OperatingSystem: "linux", Architecture: "arm64",
-			},
-			Conditions: []corev1.NodeCondition{
-				{Type: "MemoryPressure", Status: "False", Reason: "KubeletHasSufficientMemory", Message: "device has sufficient memory available", LastTransitionTime: ago0(50 * time.Hour)},
-				{Type: "DiskPressure", Status: "False", Reason: "KubeletHasNoDiskPressure", Message: "device has no disk pressure", LastTransitionTime: ago0(50 * time.Hour)},
-				{Type: "PowerOK", Status: "True", Reason: "PowerSufficient", Message: "the firmware reports no lack of power", LastTransitionTime: ago0(50 * time.Hour)},
-				{Type: "MemoryLimits", Status: "False", Reason: "MemoryControllerMissing", Message: "the kernel cannot limit the memory of containers", LastTransitionTime: ago0(50 * time.Hour)},
-				{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "device is ready", LastTransitionTime: ago0(50 * time.Hour)},
-			},
-		},
-	}
-	if change != nil {
-		change(n)
-	}
-	return n
-}
-
-func condition(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) func(*corev1.Node) {
-	return func(n *corev1.Node) {
-		c := corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastTransitionTime: ago0(90 * time.Second)}
-		for i := range n.Status.Conditions {
-			if n.Status.Conditions[i].Type == t {
-				n.Status.Conditions[i] = c
-				return
-			}
-		}
-		n.Status.Conditions = append(n.Status.Conditions, c)
-	}
-}
-
-func testPod(name, node string, change func(*corev1.Pod)) *corev1.Pod {
-	started := true
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", CreationTimestamp: ago0(26 * time.Hour), Labels: map[string]string{"app": "kiosk"}},
-		Spec: corev1.PodSpec{NodeName: node, RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
-			Name: "web", Image: "registry.example/kiosk:1.4.2",
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("250m"), "memory": resource.MustParse("192Mi")}},
-		}}},
-		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, PodIP: "10.64.3.7",
-			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "True"}, {Type: corev1.PodReady, Status: "True", LastTransitionTime: ago0(25 * time.Hour)}},
-			ContainerStatuses: []corev1.ContainerStatus{{
-				Name: "web", Ready: true, Started: &started, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago0(25 * time.Hour)}},
-			}},
-		},
-	}
-	if change != nil {
-		change(p)
-	}
-	return p
-}
-
-func testEvent(kind, name, reason, message string, d time.Duration) *corev1.Event {
-	e := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", name, len(message)+int(d)), Namespace: "default"},
-		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name, Namespace: "default"}, Type: corev1.EventTypeNormal,
-		Reason: reason, Message: message, LastTimestamp: ago0(d), Count: 1,
-	}
-	if reason == "NodeNotReady" || reason == "FailedScheduling" || reason == "BackOff" || reason == "SiteDisrupted" {
-		e.Type = corev1.EventTypeWarning
-	}
-	return e
-}
-
-const report = `{"host":{"hostname":"pi-2","os":"linux","arch":"arm64","cpu":"Cortex-A72","kernel":"6.12.34"},
-"board":{"name":"raspberrypi4","model":"Raspberry Pi 4 Model B Rev 1.5","compatible":["raspberrypi,4-model-b","brcm,bcm2711"],"serial":"10000000c0ffee11","revision":{"code":"c03115","type":"4B","memoryMiB":4096,"number":5}},
-"capacity":{"cpus":4,"memory":4072669184,"ephemeral":30064771072,"pods":110,"swap":0},
-"temperatures":[{"name":"cpu-thermal","celsius":52.1}],"power":{"underVoltage":false,"throttledSeen":true},
-"disks":[{"name":"mmcblk0","kind":"SD","bytes":31268536320,"written":812646400}],"clock":{"synced":true,"rtc":false},"memoryLimits":true,"problems":["i2c-1: permission denied"]}`
-
-// sample is a fleet with one of everything that goes wrong.
-func sample() []state.Object {
-	site := func(name string, st fleet.SiteStatus) *fleet.Site {
-		since := ago0(2 * time.Minute)
-		st.Since = &since
-		return &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: ago0(50 * time.Hour)}, Status: st}
-	}
-	next := metav1.NewMicroTime(now0.Add(9 * time.Hour)) // a slow machine still has it before it
-	last := metav1.NewMicroTime(now0.Add(-5 * time.Second))
-	replicas := int32(3)
-	started, ended := ago0(8*time.Hour), ago0(7*time.Hour)
-	task := batchv1.JobSpec{Completions: &replicas, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example/report:4"}}}}}
-	objects := []state.Object{
-		&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly-report", Namespace: "default", CreationTimestamp: ago0(50 * time.Hour)},
-			Spec: batchv1.CronJobSpec{Schedule: "30 2 * * *", TimeZone: new("Europe/Oslo"), JobTemplate: batchv1.JobTemplateSpec{Spec: task}}, Status: batchv1.CronJobStatus{LastScheduleTime: &started, LastSuccessfulTime: &ended}},
-		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "nightly-report-29923064", Namespace: "default", CreationTimestamp: started}, Spec: task,
-			Status: batchv1.JobStatus{Succeeded: 3, StartTime: &started, CompletionTime: &ended, Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: ended}}}},
-		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "ledger", Namespace: "press", CreationTimestamp: started}, Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Template: task.Template},
-			Status: appsv1.StatefulSetStatus{Replicas: 3, ReadyReplicas: 2, AvailableReplicas: 2, UpdatedReplicas: 3, Conditions: []appsv1.StatefulSetCondition{{Type: state.PodUnreachable, Status: corev1.ConditionTrue, Message: "ledger-1 on pi-2 may still run, as the device does not answer."}}}},
-		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "press-backup", Namespace: "press", CreationTimestamp: started}, Spec: task,
-			Status: batchv1.JobStatus{Succeeded: 1, Failed: 7, StartTime: &started, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: ended, Message: "Job has reached the specified backoff limit"}}}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
-		site("oslo", fleet.SiteStatus{State: fleet.SiteNormal, Ready: 3, NotReady: 1, EvictionRate: "0.1", Waiting: 1, LastEviction: &last, NextEviction: &next}),
-		site("bergen", fleet.SiteStatus{State: fleet.SitePartialDisruption, Ready: 1, NotReady: 3, EvictionRate: "0", Waiting: 3, HeldReason: fleet.HeldPartialDisruption, Held: "partially disrupted, and not larger than 50 nodes"}),
-		testNode("pi-1", "oslo", nil), testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")),
-		testNode("pi-3", "oslo", condition("DiskPressure", "True", "KubeletHasDiskPressure", "imagefs.available is 1.2Gi, below 10%")),
-		testNode("gateway", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true; n.Labels[fleet.LabelBoard] = "x86-64" }),
-		testNode("bone-1", "bergen", nil),
-		testEvent("Node", "pi-2", "NodeNotReady", "node pi-2 Ready=Unknown: no heartbeat for 40s", 90*time.Second),
-		testEvent("Node", "pi-1", "RegisteredNode", "register node pi-1 on site oslo: linux/arm64, Debian GNU/Linux 12 (bookworm), docker://28.5.2", 50*time.Hour),
-		testEvent("Site", "bergen", "SiteDisrupted", "site bergen PartialDisruption: 1 of 4 nodes ready", 2*time.Minute),
-		testEvent("Pod", "kiosk-7d9f-crash", "BackOff", "back-off restarting container web: exit code 1", 30*time.Second),
-		testPod("kiosk-7d9f-abcde", "pi-1", nil), testPod("kiosk-7d9f-fghij", "pi-2", nil),
-		testPod("kiosk-7d9f-klmno", "", func(p *corev1.Pod) {
-			p.CreationTimestamp = ago0(70 * time.Second)
-			p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable",
-				Message: "0/5 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 4 Insufficient memory."}}}
-		}),
-		testPod("kiosk-7d9f-crash", "pi-1", func(p *corev1.Pod) {
-			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", RestartCount: 7,
-				State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container"}},
-				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: ago0(4 * time.Minute)}}}
-			p.Status.Conditions[1].Status = "False"
-		}),
-		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: ago0(26 * time.Hour)},
-			Spec:   appsv1.DeploymentSpec{Replicas: &replicas, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/kiosk:1.4.2"}}}}},
-			Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1}},
-		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "node-exporter", Namespace: "kube-system", CreationTimestamp: ago0(26 * time.Hour)},
-			Spec:   appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/node-exporter:1.9"}}}}},
-			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, NumberReady: 5, NumberAvailable: 5, UpdatedNumberScheduled: 5}},
-		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Hardware: runtime.RawExtension{Raw: []byte(report)}},
-		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, History: []state.Turn{
-			{At: micro(30 * time.Hour), Ready: "True"}, {At: micro(20 * time.Hour), Ready: "False"}, {At: micro(19 * time.Hour), Ready: "True"},
-			{At: micro(9 * time.Hour), Ready: "Unknown"}, {At: micro(9*time.Hour - 5*time.Minute), Ready: "Unknown", Out: true}, {At: micro(7 * time.Hour), Ready: "True"},
-			{At: micro(90 * time.Second), Ready: "Unknown"},
-		}, Evicted: []state.Evicted{{At: micro(8 * time.Hour), Pod: "default/kiosk-7d9f-old", Reason: "DeletionByTaintManager", Text: "tolerated node.kubernetes.io/unreachable until 12:05:41"}}},
-		testEvent("Pod", "kiosk-7d9f-old", "TaintManagerEviction", "evict kiosk-7d9f-old from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41", 8*time.Hour),
-	}
-	for i := 2; i <= 4; i++ {
-		n := testNode(fmt.Sprintf("bone-%d", i), "bergen", condition("Ready", "False", "ContainerEngineUnavailable", "the container engine has not answered for 30s"))
-		n.Labels[fleet.LabelBoard] = "beaglebone-black"
-		objects = append(objects, n)
-	}
-	return objects
-}
-
-// gone is the end of an object.
-func gone(o state.Object) control.News {
-	return func(state.Snapshot, time.Time) ([]state.Change, error) {
-		return []state.Change{state.Remove(o, "")}, nil
-	}
 }

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/diagnose"
 )
 
@@ -84,7 +85,7 @@ func TestOfWhichImage(t *testing.T) {
 // TestAnImageThatIsNotThereInABrowser looks at a pod that waits for its image.
 func TestAnImageThatIsNotThereInABrowser(t *testing.T) {
 	t.Parallel()
-	k := newKitOf(t, append(sample(), testPod("menu-77d8-plm2k", "pi-1", func(p *corev1.Pod) {
+	k := newKitOf(t, append(admintest.Sample(), admintest.Pod("menu-77d8-plm2k", "pi-1", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Image = "registry.example/shop/menu:2.1"
 		p.Status.Phase = corev1.PodPending
 		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull",

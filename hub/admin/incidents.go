@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/incident"
 	"flotilla.dev/hub/state"
@@ -20,24 +22,24 @@ import (
 // would help.
 type card struct {
 	Key, Href string
-	Pill      pill
+	Pill      frame.Pill
 	Message   string
 	Detail    string // what the scheduler or the device says of it, where the message does not
 	Counts    string
-	Since     *moment
-	Next      *moment // when its pods begin to leave
+	Since     *format.Moment
+	Next      *format.Moment // when its pods begin to leave
 	NextUTC   string
 	Moving    bool // they have begun to
 	None      bool // no pod has to leave, or no other
 	Evicted   string
 	Held      string
-	Quiet     *moment // since when it has not been seen
+	Quiet     *format.Moment // since when it has not been seen
 	Examples  []exampleLink
 	More      int // examples that are not shown
 	Parts     []string
 	Fix       string // what helps
 	Help      string // where the manual tells of the cause
-	Menu      menu
+	Menu      frame.Menu
 }
 
 // An exampleLink is one of the nodes or pods that an incident touches.
@@ -46,11 +48,8 @@ type exampleLink struct{ Name, Href string }
 // An over is a closed incident and what it has cost.
 type over struct {
 	Key, Message, Cost string
-	Closed             *moment
+	Closed             *format.Moment
 }
-
-// incidentsTopic is that of the pages that show incidents.
-const incidentsTopic = string(state.Incidents)
 
 const (
 	// fewCards is how many open incidents the overview shows, and fewOver how many closed ones.
@@ -75,7 +74,7 @@ type tab struct {
 }
 
 // incidents are the open ones, the worst first; and the closed ones, the newest first.
-func incidents(a *request) (d incidentsData) {
+func incidents(a *frame.Request) (d incidentsData) {
 	var closed []*fleet.Incident
 	parts := map[string][]string{}
 	var open []*fleet.Incident
@@ -94,7 +93,7 @@ func incidents(a *request) (d incidentsData) {
 	for _, i := range open {
 		if i.Severity != fleet.SeverityInfo {
 			d.Tab.Open++
-			if kind := severityPill(i.Severity).Kind; d.Tab.Kind == "" || rank(kind) < rank(d.Tab.Kind) {
+			if kind := severityPill(i.Severity).Kind; d.Tab.Kind == "" || frame.Rank(kind) < frame.Rank(d.Tab.Kind) {
 				d.Tab.Kind = kind
 			}
 		}
@@ -112,7 +111,7 @@ func incidents(a *request) (d incidentsData) {
 	slices.SortStableFunc(closed, func(x, y *fleet.Incident) int { return y.Closed.Compare(x.Closed.Time) })
 	d.Ended = len(closed)
 	for _, i := range closed[:min(len(closed), fewOver)] {
-		d.Over = append(d.Over, over{i.Name, i.Message, costOf(i), at(i.Closed.Time, a.now)})
+		d.Over = append(d.Over, over{i.Name, i.Message, costOf(i), format.Time(i.Closed.Time, a.Now)})
 	}
 	return d
 }
@@ -120,7 +119,7 @@ func incidents(a *request) (d incidentsData) {
 // worseFirst orders open incidents: what the whole fleet has, then sites that are dark, then the
 // rest; of these the more severe, then the older, so that a new one moves only those below it.
 func worseFirst(x, y *fleet.Incident) int {
-	return cmp.Or(reach(x)-reach(y), rank(severityPill(x.Severity).Kind)-rank(severityPill(y.Severity).Kind), x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
+	return cmp.Or(reach(x)-reach(y), frame.Rank(severityPill(x.Severity).Kind)-frame.Rank(severityPill(y.Severity).Kind), x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
 }
 
 // reach is 0 for an incident of the whole fleet, 1 for one of a whole site.
@@ -135,42 +134,42 @@ func reach(i *fleet.Incident) int {
 }
 
 // severityPill is the shape of an incident.
-func severityPill(s fleet.IncidentSeverity) pill {
+func severityPill(s fleet.IncidentSeverity) frame.Pill {
 	switch s {
 	case fleet.SeverityCritical:
-		return pill{"bad", "Critical"}
+		return frame.Pill{Kind: "bad", Text: "Critical"}
 	case fleet.SeverityWarning:
-		return pill{"warn", "Warning"}
+		return frame.Pill{Kind: "warn", Text: "Warning"}
 	}
-	return pill{"idle", "Note"}
+	return frame.Pill{Kind: "idle", Text: "Note"}
 }
 
 // quietTold is how long an incident must not have been seen for its card to say so. What crashes
 // again and again runs for some seconds each time: its card would grow and shrink with each.
 const quietTold = time.Minute
 
-func cardOf(a *request, i *fleet.Incident, parts []string) card {
+func cardOf(a *frame.Request, i *fleet.Incident, parts []string) card {
 	c := card{
-		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: at(i.Since.Time, a.now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: helpURL("incidents", string(i.Cause)),
+		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
 	}
 	if diagnose.RuleOf(i.Cause).Raw {
 		c.Detail = i.Detail
 	}
 	if i.NextMove != nil {
-		c.Next, c.NextUTC, c.Moving = at(i.NextMove.Time, a.now), i.NextMove.UTC().Format(time.TimeOnly), !i.NextMove.After(a.now)
+		c.Next, c.NextUTC, c.Moving = format.Time(i.NextMove.Time, a.Now), i.NextMove.UTC().Format(time.TimeOnly), !i.NextMove.After(a.Now)
 	}
 	if i.Evicted > 0 {
-		c.Evicted = plural(int(i.Evicted), "pod")
+		c.Evicted = format.Plural(int(i.Evicted), "pod")
 	}
-	if i.QuietSince != nil && a.now.Sub(i.QuietSince.Time) >= quietTold {
-		c.Quiet = at(i.QuietSince.Time, a.now)
+	if i.QuietSince != nil && a.Now.Sub(i.QuietSince.Time) >= quietTold {
+		c.Quiet = format.Time(i.QuietSince.Time, a.Now)
 	}
 	for _, name := range i.Examples[:min(len(i.Examples), fewExamples)] {
 		switch {
 		case i.About.Kind == diagnose.KindFleet:
-			c.Examples = append(c.Examples, exampleLink{name, siteHref(name)})
+			c.Examples = append(c.Examples, exampleLink{name, frame.SiteHref(name)})
 		case i.About.Kind == state.Sites.Row().Name, i.About.Kind == state.FirmwareRollouts.Row().Name:
-			c.Examples = append(c.Examples, exampleLink{name, nodeHref(name)})
+			c.Examples = append(c.Examples, exampleLink{name, frame.NodeHref(name)})
 		case i.About.Namespace != "":
 			c.Examples = append(c.Examples, exampleLink{name, "/pods/" + url.PathEscape(i.About.Namespace) + "/" + url.PathEscape(name)})
 		}
@@ -193,7 +192,7 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 		if c.Held != "" && site.Status.HeldReason == fleet.HeldByDisruptionPolicy {
 			c.Held = "the site is on hold"
 		}
-		offered := menuOf(a, site)
+		offered := frame.MenuOf(a, site)
 		for _, m := range slices.Concat(offered.First, offered.More) {
 			if slices.Contains(i.Actions, fleet.IncidentAction(m.Label)) {
 				c.Menu.First = append(c.Menu.First, m)
@@ -204,11 +203,11 @@ func cardOf(a *request, i *fleet.Incident, parts []string) card {
 }
 
 // placeless is an incident's message with why the first of its pods has no node.
-func placeless(a *request, i *fleet.Incident) string {
+func placeless(a *frame.Request, i *fleet.Incident) string {
 	for _, name := range i.Examples {
 		if p := a.Pod(i.About.Namespace, name); p != nil && waitsForNode(p) {
 			if f := diagnose.Pod(a.Snapshot, p); f.Reason != "" {
-				if why := shortly(a.Snapshot, p, a.now); why != soonPlaced {
+				if why := shortly(a.Snapshot, p, a.Now); why != soonPlaced {
 					return i.Message + ": " + why
 				}
 			}
@@ -227,7 +226,7 @@ func aboutHref(i *fleet.Incident) string {
 	case k == "":
 		return "/pods?status=attention"
 	default:
-		return objectHref(k, item{Namespace: i.About.Namespace, Name: i.About.Name})
+		return frame.ObjectHref(k, frame.Item{Namespace: i.About.Namespace, Name: i.About.Name})
 	}
 }
 
@@ -238,7 +237,7 @@ func costOf(i *fleet.Incident) string {
 		parts = append(parts, n+" at most")
 	}
 	if i.Evicted > 0 {
-		parts = append(parts, plural(int(i.Evicted), "pod")+" told to leave")
+		parts = append(parts, format.Plural(int(i.Evicted), "pod")+" told to leave")
 	}
 	if i.ShortSeconds > 0 {
 		parts = append(parts, "workloads short for "+duration.HumanDuration(time.Duration(i.ShortSeconds)*time.Second))

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
@@ -20,7 +22,7 @@ func TestEveryKindOfWorkloadIsListedAndCounted(t *testing.T) {
 	rc.Status = corev1.ReplicationControllerStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
 	bare := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "bare-rs", Namespace: "default"}, Spec: appsv1.ReplicaSetSpec{Replicas: &one, Template: template}}
 	owned := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "owned-rs", Namespace: "default", OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "x", UID: "x", Controller: new(true)}}}, Spec: bare.Spec}
-	m := newMemory(testNode("pi-1", "oslo", nil), rc, bare, owned)
+	m := admintest.New(admintest.Node("pi-1", "oslo", nil), rc, bare, owned)
 	srv := start(t, configOf(m))
 	_, body := srv.ask(t, "viewer", "GET", "/workloads", nil)
 	for text, want := range map[string]bool{">old-rc<": true, ">bare-rs<": true, ">owned-rs<": false, "Nothing is to run yet": false, "0 of 1 pods are available.": true} {
@@ -38,10 +40,10 @@ func TestEveryListShowsItsKindsInFull(t *testing.T) {
 	all := listings()
 	for _, k := range state.Kinds() {
 		shows := all[k]
-		if shows.found != nil && (objectHref(k, item{Namespace: "a", Name: "b"}) == "" || shows.pill == nil) {
+		if shows.Found != nil && (frame.ObjectHref(k, frame.Item{Namespace: "a", Name: "b"}) == "" || shows.Pill == nil) {
 			t.Errorf("%s: its list lacks a part", k)
 		}
-		if diagnose.IsWork(k) && shows.found == nil {
+		if diagnose.IsWork(k) && shows.Found == nil {
 			t.Errorf("%s makes pods, and is not among the workloads", k)
 		}
 	}

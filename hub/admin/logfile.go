@@ -8,37 +8,40 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 )
 
 // maxFile bounds a log that is downloaded, in bytes.
 const maxFile = 256 << 20
 
 // logFile sends a whole log as a file.
-func (c *call) logFile() error {
-	q, err := c.logAsk()
+func logFile(c *frame.Call) error {
+	q, err := askedLog(c)
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	if q.node == "" {
-		return c.message(http.StatusConflict, "No log yet", unplaced)
+		return c.Message(http.StatusConflict, "No log yet", unplaced)
 	}
-	leave, ok := c.tools.logs.enter(c.user.Name)
+	leave, ok := c.Tools.Logs.Enter(c.User.Name)
 	if !ok {
-		return c.message(http.StatusServiceUnavailable, "Too busy", crowdedLogs)
+		return c.Message(http.StatusServiceUnavailable, "Too busy", crowdedLogs)
 	}
 	defer leave()
 	limit := int64(maxFile)
 	w := &fileWriter{c: c, name: q.name() + "-" + cmp.Or(q.container, "agent") + ".log"}
-	err = c.copyLog(c.Request().Context(), q, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
+	err = copyLog(c, c.Request().Context(), q, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
 	switch {
 	case err == nil && w.written >= maxFile:
-		_, _ = io.WriteString(w, "\n[The rest is missing. A file has "+bytesOf(maxFile)+" of a log at most, the oldest; its newest lines are on the page.]\n")
+		_, _ = io.WriteString(w, "\n[The rest is missing. A file has "+format.Bytes(maxFile)+" of a log at most, the oldest; its newest lines are on the page.]\n")
 		return nil
 	case err == nil:
 		w.begin()
 		return nil
 	case !w.begun:
-		return c.message(http.StatusBadGateway, "No log", logTrouble(q.node, err))
+		return c.Message(http.StatusBadGateway, "No log", logTrouble(q.node, err))
 	}
 	_, _ = io.WriteString(w, "\n[The rest is missing. "+logTrouble(q.node, err)+"]\n")
 	return nil
@@ -46,7 +49,7 @@ func (c *call) logFile() error {
 
 // A fileWriter answers with a file once there is something to write.
 type fileWriter struct {
-	c       *call
+	c       *frame.Call
 	name    string
 	begun   bool
 	written int64
@@ -65,7 +68,7 @@ func (w *fileWriter) begin() {
 func (w *fileWriter) Write(b []byte) (int, error) {
 	w.begin()
 	rc := http.NewResponseController(w.c.Response().Writer)
-	_ = rc.SetWriteDeadline(time.Now().Add(patience))
+	_ = rc.SetWriteDeadline(time.Now().Add(frame.Patience))
 	n, err := w.c.Response().Writer.Write(b)
 	w.written += int64(n)
 	if err == nil {

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"flotilla.dev/hub/admin/frame"
 )
 
 const (
@@ -98,14 +100,14 @@ func readable(s string) string {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		i += n
 		if r == '\t' || !unicode.IsControl(r) {
-			b.WriteRune(visible(r))
+			b.WriteRune(frame.Visible(r))
 		}
 	}
 	return b.String()
 }
 
 func odd(r rune) bool {
-	return unicode.IsControl(r) && r != '\t' || r == utf8.RuneError || visible(r) != r
+	return unicode.IsControl(r) && r != '\t' || r == utf8.RuneError || frame.Visible(r) != r
 }
 
 // escape is the length of the escape sequence that s begins with: ECMA-48's CSI

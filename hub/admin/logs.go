@@ -16,17 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/state"
 )
-
-// Logs copies a container's log to w until its end, or, with o.Follow, until the
-// container ends or ctx does. What it fails with is told to people.
-type Logs interface {
-	Logs(ctx context.Context, pod *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error
-	// NodeLogs does the same with the log of a node's own agent.
-	NodeLogs(ctx context.Context, node string, o corev1.PodLogOptions, w io.Writer) error
-}
 
 // firstLook is how long a page waits for a device to show the last lines.
 const firstLook = 5 * time.Second
@@ -51,11 +44,11 @@ var (
 const usualTail = "500"
 
 // podOf is the pod that the address names.
-func (c *call) podOf() (*corev1.Pod, error) {
+func podOf(c *frame.Call) (*corev1.Pod, error) {
 	namespace, name := c.Param("namespace"), c.Param("name")
 	p := c.Fleet.Snapshot().Pod(namespace, name)
 	if p == nil {
-		return nil, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
+		return nil, frame.MissingError(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
 	}
 	return p, nil
 }
@@ -70,7 +63,7 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 		}
 	}
 	if !slices.Contains(names, name) {
-		return "", errMissing(fmt.Sprintf("Pod %s has no container %s.", p.Name, name))
+		return "", frame.MissingError(fmt.Sprintf("Pod %s has no container %s.", p.Name, name))
 	}
 	return name, nil
 }
@@ -85,9 +78,9 @@ func containerNames(p *corev1.Pod) (names []string) {
 	return names
 }
 
-func (c *call) logAsk() (q logAsk, err error) {
+func askedLog(c *frame.Call) (q logAsk, err error) {
 	if c.Param("namespace") != "" {
-		if q.pod, err = c.podOf(); err != nil {
+		if q.pod, err = podOf(c); err != nil {
 			return q, err
 		}
 		if q.container, err = containerOf(q.pod, c.QueryParam("container")); err != nil {
@@ -97,7 +90,7 @@ func (c *call) logAsk() (q logAsk, err error) {
 	} else {
 		n := c.Fleet.Snapshot().Node(c.Param("name"))
 		if n == nil {
-			return q, errMissing(fmt.Sprintf("There is no node %s.", c.Param("name")))
+			return q, frame.MissingError(fmt.Sprintf("There is no node %s.", c.Param("name")))
 		}
 		q.node, q.uid, q.site = n.Name, n.UID, state.SiteOf(n)
 	}
@@ -107,7 +100,7 @@ func (c *call) logAsk() (q logAsk, err error) {
 }
 
 // copyLog copies what is asked for, and how, to w.
-func (c *call) copyLog(ctx context.Context, q logAsk, o corev1.PodLogOptions, w io.Writer) error {
+func copyLog(c *frame.Call, ctx context.Context, q logAsk, o corev1.PodLogOptions, w io.Writer) error {
 	if q.pod == nil {
 		return c.Logs.NodeLogs(ctx, q.node, o, w)
 	}
@@ -151,7 +144,7 @@ func (q logAsk) options() corev1.PodLogOptions {
 
 // logTrouble says in a sentence why there is no log, or no more of it.
 func logTrouble(node string, err error) string {
-	var ours errTold
+	var ours frame.UserError
 	switch {
 	case err == nil:
 		return ""
@@ -181,7 +174,7 @@ type logsData struct {
 	Of, Href                  string // the pod, or the node whose agent's log it is
 	Namespace, Container      string // "": the agent's
 	Node, NodeHref, Site      string
-	Containers, Tails, Sinces []option
+	Containers, Tails, Sinces []frame.Option
 	Previous                  bool
 	Search                    string
 	Rows                      []logRow
@@ -194,32 +187,32 @@ type logsData struct {
 }
 
 // logs shows the last lines of a log; its script follows on from there.
-func (c *call) logs() error {
-	q, err := c.logAsk()
+func logs(c *frame.Call) error {
+	q, err := askedLog(c)
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	d := logsData{
-		Of: q.name(), Node: q.node, NodeHref: nodeHref(q.node), Container: q.container,
-		Tails: options(fmt.Sprint(q.tail), logTails...), Sinces: options(chosen(c.QueryParam("since"), "", logSinces), logSinces...),
+		Of: q.name(), Node: q.node, NodeHref: frame.NodeHref(q.node), Container: q.container,
+		Tails: frame.Options(fmt.Sprint(q.tail), logTails...), Sinces: frame.Options(chosen(c.QueryParam("since"), "", logSinces), logSinces...),
 		Previous: q.previous, Search: strings.TrimSpace(c.QueryParam("q")),
 	}
 	same := url.Values{}
 	if p := q.pod; p == nil {
 		d.Href, d.Site = d.NodeHref, q.site
 	} else {
-		d.Href, d.Namespace = podHref(p), p.Namespace
+		d.Href, d.Namespace = frame.PodHref(p), p.Namespace
 		same.Set("container", q.container)
 		for _, name := range containerNames(p) {
-			d.Containers = append(d.Containers, option{name, name, name == q.container})
+			d.Containers = append(d.Containers, frame.Option{Value: name, Text: name, Chosen: name == q.container})
 		}
-		if c.Allow(c.user.Role, "create", "pods/exec") {
-			d.Shell = podHref(p) + "/terminal?" + same.Encode()
+		if c.Allow(c.User.Role, "create", "pods/exec") {
+			d.Shell = frame.PodHref(p) + "/terminal?" + same.Encode()
 		}
 	}
 	if q.node == "" {
 		d.Trouble = unplaced
-		return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + d.Of, Data: d})
+		return c.ShowPage(http.StatusOK, frame.Page{Template: "logs", Title: "Logs of " + d.Of, Data: d})
 	}
 	if q.previous {
 		same.Set("previous", "1")
@@ -229,7 +222,7 @@ func (c *call) logs() error {
 		same.Set("tail", fmt.Sprint(q.tail))
 		d.Stream = d.Href + "/logs/stream?" + same.Encode()
 	}
-	found, err := c.lastLines(q)
+	found, err := lastLines(c, q)
 	d.Trouble, d.Cut, d.Total, d.From = logTrouble(q.node, err), found.cut, len(found.lines), found.end.String()
 	for _, l := range found.lines {
 		r := logRowOf(l)
@@ -238,20 +231,20 @@ func (c *call) logs() error {
 		}
 		d.Rows = append(d.Rows, r)
 	}
-	return c.plain(http.StatusOK, page{Template: "logs", Title: "Logs of " + d.Of, Data: d})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "logs", Title: "Logs of " + d.Of, Data: d})
 }
 
-func (c *call) lastLines(q logAsk) (*last, error) {
+func lastLines(c *frame.Call, q logAsk) (*last, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), firstLook)
 	defer cancel()
 	found := &last{most: int(q.tail), end: bookmark{of: q.uid}}
-	leave, ok := c.tools.logs.enter(c.user.Name)
+	leave, ok := c.Tools.Logs.Enter(c.User.Name)
 	if !ok {
-		return found, errTold(crowdedLogs)
+		return found, frame.UserError(crowdedLogs)
 	}
 	defer leave()
 	cut := &cutter{take: found.add}
-	err := c.copyLog(ctx, q, q.options(), cut)
+	err := copyLog(c, ctx, q, q.options(), cut)
 	return found, errors.Join(err, cut.end())
 }
 
@@ -268,7 +261,7 @@ const late = 20 * time.Second
 
 // sinceTime is the moment to ask a device from, so that nothing after a line is
 // missing: an older device reckons back from its own clock when the question arrives.
-func (c *call) sinceTime(node string, line time.Time) *metav1.Time {
+func sinceTime(c *frame.Call, node string, line time.Time) *metav1.Time {
 	t := metav1.NewTime(line.Add(-max(c.Liveness(node).Skew, 0) - late))
 	return &t
 }

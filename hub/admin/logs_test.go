@@ -20,6 +20,7 @@ import (
 	"github.com/labstack/echo/v4"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/ask"
 )
 
@@ -211,8 +212,8 @@ func TestTheLogOfAnAgent(t *testing.T) {
 // A stateful set's pod comes back under its name, on another node whose clock is slower: the log
 // that is followed goes on with all that it says.
 func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
-	pod := testPod("web-0", "pi-1", func(p *corev1.Pod) { p.UID = "first" })
-	m := newMemory(append(sample(), pod)...)
+	pod := admintest.Pod("web-0", "pi-1", func(p *corev1.Pod) { p.UID = "first" })
+	m := admintest.New(append(admintest.Sample(), pod)...)
 	c := configOf(m)
 	d, _ := equip(&c)
 	srv := start(t, c)
@@ -226,7 +227,7 @@ func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 	d.mu.Lock()
 	d.lines = []string{"I am back", "and ready"}
 	d.mu.Unlock()
-	m.put(t, testPod("web-0", "pi-2", func(p *corev1.Pod) { p.UID = "second" }))
+	m.Put(t, admintest.Pod("web-0", "pi-2", func(p *corev1.Pod) { p.UID = "second" }))
 	l := srv.listen(t, "viewer", "/pods/default/web-0/logs/stream?from="+url.QueryEscape(html.UnescapeString(from)))
 	timeout := time.After(generous)
 	for {
@@ -246,7 +247,7 @@ func TestAPodThatComesBackSaysAllItsLines(t *testing.T) {
 
 // A page that comes back after a night asks a device, over its uplink, for no more lines than it holds.
 func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
-	c := configOf(newMemory(append(sample(), toolObjects()...)...))
+	c := configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...))
 	d, _ := equip(&c)
 	srv := start(t, c)
 	d.log("a")
@@ -286,7 +287,7 @@ func TestAPageThatComesBackAsksForWhatItCanShow(t *testing.T) {
 // Whoever follows the log of what is removed meanwhile is told so, and asks no more: an
 // answer that is no stream would look like a hub that is lost.
 func TestTheLogOfWhatHasGoneEnds(t *testing.T) {
-	srv := start(t, configOf(newMemory(append(sample(), toolObjects()...)...)))
+	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	for path, says := range map[string]string{
 		"/pods/default/nobody/logs/stream":                          "There is no pod nobody in namespace default.",
 		"/pods/default/kiosk-7d9f-abcde/logs/stream?container=gone": "Pod kiosk-7d9f-abcde has no container gone.",
@@ -403,7 +404,7 @@ func TestLogsWithoutScript(t *testing.T) {
 }
 
 func TestWhyThereIsNoLog(t *testing.T) {
-	m := newMemory(append(sample(), toolObjects()...)...)
+	m := admintest.New(append(admintest.Sample(), toolObjects()...)...)
 	c := configOf(m)
 	d, _ := equip(&c)
 	srv := start(t, c)
@@ -450,7 +451,7 @@ func TestALogThatIsTooLongForAFileSaysSo(t *testing.T) {
 		says bool
 	}{{"too long", mostSaved + 1, true}, {"just not", mostSaved - 1, false}} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := configOf(newMemory(append(sample(), toolObjects()...)...))
+			c := configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...))
 			equip(&c)
 			c.Logs = endless(tt.size)
 			e := echo.New()
@@ -492,8 +493,10 @@ type ending struct {
 }
 
 func (w *ending) Header() http.Header { return w.header }
-func (*ending) WriteHeader(int)       {}
-func (*ending) Flush()                {}
+
+func (*ending) WriteHeader(int) {}
+
+func (*ending) Flush() {}
 
 func (w *ending) Write(b []byte) (int, error) {
 	w.n += int64(len(b))

@@ -12,12 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/panics"
 )
-
-// maxLogs is how many logs are followed or downloaded at one time.
-const maxLogs = 32
 
 const (
 	heldLines   = 5000 // lines that a page holds at most, as logs.js says
@@ -26,21 +24,21 @@ const (
 
 // logStream sends what a container or an agent logs from now on, or after the line that the
 // page has shown last, as server-sent events.
-func (c *call) logStream() error {
-	q, err := c.logAsk()
+func logStream(c *frame.Call) error {
+	q, err := askedLog(c)
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
 	c.Response().WriteHeader(http.StatusOK)
-	s := &logSender{out: newTeller(c.Response().Writer), from: c.lastSeen(q.uid), at: bookmark{of: q.uid}}
+	s := &logSender{out: frame.NewEventWriter(c.Response().Writer), from: lastSeen(c, q.uid), at: bookmark{of: q.uid}}
 	if s.say("hello", "", "") != nil {
 		return nil
 	}
 	if err != nil { // it has gone since the page was opened: a page that says so is for nobody to read
-		_, why := c.explain(err)
+		_, why := c.Explain(err)
 		return s.over(why, false)
 	}
-	leave, ok := c.tools.logs.enter(c.user.Name)
+	leave, ok := c.Tools.Logs.Enter(c.User.Name)
 	switch {
 	case !ok:
 		return s.over(crowdedLogs, true)
@@ -55,15 +53,15 @@ func (c *call) logStream() error {
 	go func() {
 		defer panics.Catch("page log")
 		defer cancel()
-		c.keepAlive(ctx, s, q.resource())
+		keepAlive(c, ctx, s, q.resource())
 	}()
 	o := q.options()
 	o.Follow = true
 	if !s.from.at.IsZero() {
-		o.TailLines, o.SinceSeconds, o.SinceTime = new(int64(heldLines)), nil, c.sinceTime(q.node, s.from.at)
+		o.TailLines, o.SinceSeconds, o.SinceTime = new(int64(heldLines)), nil, sinceTime(c, q.node, s.from.at)
 	}
 	cut := &cutter{take: s.lines}
-	err = c.copyLog(ctx, q, o, cut)
+	err = copyLog(c, ctx, q, o, cut)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -82,7 +80,7 @@ func (c *call) logStream() error {
 }
 
 // lastSeen is the last line that the page has of the log of this one.
-func (c *call) lastSeen(of types.UID) bookmark {
+func lastSeen(c *frame.Call, of types.UID) bookmark {
 	at := c.Request().Header.Get("Last-Event-ID")
 	if at == "" {
 		at = c.QueryParam("from")
@@ -91,8 +89,8 @@ func (c *call) lastSeen(of types.UID) bookmark {
 }
 
 // keepAlive tells the page that the hub is there, until that or the session ends.
-func (c *call) keepAlive(ctx context.Context, s *logSender, resource string) {
-	tick := time.NewTicker(beat)
+func keepAlive(c *frame.Call, ctx context.Context, s *logSender, resource string) {
+	tick := time.NewTicker(frame.Beat)
 	defer tick.Stop()
 	for {
 		select {
@@ -110,7 +108,7 @@ func (c *call) keepAlive(ctx context.Context, s *logSender, resource string) {
 // A logSender sends lines, each once. say may be called beside lines.
 type logSender struct {
 	mu   sync.Mutex
-	out  teller
+	out  frame.EventWriter
 	from bookmark // up to here the page has all
 	at   bookmark // up to here has been read
 }
@@ -118,7 +116,7 @@ type logSender struct {
 func (s *logSender) say(event, data, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.out.tell(event, data, id)
+	return s.out.Send(event, data, id)
 }
 
 func (s *logSender) lines(lines []logLine) error {

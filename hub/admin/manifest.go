@@ -17,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/bound"
 )
@@ -172,7 +173,7 @@ func blank(doc []byte) bool {
 
 // place finds where the API keeps objects like m: the collection's path, and
 // whether they live in namespaces.
-func (c *call) place(m manifest) (path string, namespaced bool, err error) {
+func place(c *frame.Call, m manifest) (path string, namespaced bool, err error) {
 	version, kind := m.text("apiVersion"), m.text("kind")
 	if version == "" || kind == "" {
 		return "", false, errors.New("apiVersion and kind must be set, such as apps/v1 and Deployment")
@@ -181,13 +182,13 @@ func (c *call) place(m manifest) (path string, namespaced bool, err error) {
 	if !strings.Contains(version, "/") {
 		root = "/api/" + version
 	}
-	a, err := c.api(apiCall{method: http.MethodGet, path: root})
+	a, err := c.AskAPI(frame.APICall{Method: http.MethodGet, Path: root})
 	if err != nil {
 		return "", false, err
 	}
 	var list metav1.APIResourceList
-	if a.code == http.StatusOK {
-		if err := json.Unmarshal(a.body, &list); err != nil {
+	if a.Code == http.StatusOK {
+		if err := json.Unmarshal(a.Body, &list); err != nil {
 			return "", false, fmt.Errorf("read what the API serves as %s: %w", version, err)
 		}
 	}
@@ -238,12 +239,12 @@ func parseObjectPath(path string) (o objectPath, ok bool) {
 // page is where the page shows an object; "": only here.
 func (o objectPath) page() string {
 	switch kind := state.Kind(o.resource); {
-	case o.path != objectURL(kind, o.namespace, o.name): // another group's, such as a node's metrics
+	case o.path != frame.ObjectURL(kind, o.namespace, o.name): // another group's, such as a node's metrics
 		return ""
 	case kind == state.BoardProfiles:
 		return "/boards"
 	default:
-		return objectHref(kind, item{Namespace: o.namespace, Name: o.name})
+		return frame.ObjectHref(kind, frame.Item{Namespace: o.namespace, Name: o.name})
 	}
 }
 

@@ -6,15 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/web/manual"
 )
 
 func TestTheManualIsServed(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	if resp, _ := srv.ask(t, "", http.MethodGet, "/help/sites", nil); resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/login?next=%2Fhelp%2Fsites" {
 		t.Errorf("to somebody who is not logged in: %d %q", resp.StatusCode, resp.Header.Get("Location"))
 	}
-	for _, p := range handbook().Pages() {
+	for _, p := range frame.Handbook().Pages() {
 		path := manual.Root + "/" + p.Name
 		resp, body := srv.ask(t, "viewer", http.MethodGet, path, nil)
 		if resp.StatusCode != http.StatusOK || !strings.Contains(body, "<h1>"+strings.ReplaceAll(p.Title, "'", "&#39;")+"</h1>") {
@@ -46,7 +48,7 @@ func TestTheManualIsServed(t *testing.T) {
 // What the page says leads to what the manual says of it, and every such link leads
 // somewhere.
 func TestThePageLeadsToTheManual(t *testing.T) {
-	srv := start(t, configOf(newMemory(append(sample(), toolObjects()...)...)))
+	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	for path, want := range map[string]string{
 		"/nodes/pi-2":                    "/help/conditions#Node.Ready",
 		"/nodes/pi-3":                    "/help/conditions#Node.DiskPressure",
@@ -64,15 +66,15 @@ func TestThePageLeadsToTheManual(t *testing.T) {
 			t.Errorf("%s does not lead to %s", path, want)
 		}
 		for _, m := range regexp.MustCompile(`href="/help/([a-z-]+)(?:#([^"]+))?"`).FindAllStringSubmatch(body, -1) {
-			if p := handbook().Page(m[1]); p == nil || m[2] != "" && !p.Has(m[2]) {
+			if p := frame.Handbook().Page(m[1]); p == nil || m[2] != "" && !p.Has(m[2]) {
 				t.Errorf("%s leads to %s, which is not there", path, m[0])
 			}
 		}
 	}
-	if helpURL("flotilla-hub", "flotilla-hub-serve", "--data-dir") == "" {
+	if frame.HelpURL("flotilla-hub", "flotilla-hub-serve", "--data-dir") == "" {
 		t.Error("the settings' flags are not found")
 	}
-	if helpURL("events", "Worn") != "" || helpURL("events", "") != "" {
+	if frame.HelpURL("events", "Worn") != "" || frame.HelpURL("events", "") != "" {
 		t.Error("the manual tells of what nobody knows")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/kube"
 	"flotilla.dev/hub/state"
@@ -22,10 +24,6 @@ func numbered(format string, n int) (list []string) {
 		list = append(list, fmt.Sprintf(format, i))
 	}
 	return list
-}
-
-func (m *memory) pick(kind state.Kind, namespace, name string) string {
-	return string(kind) + "/" + m.form(kind, namespace, name)
 }
 
 // begun sends a form of the page before on as a browser would, with what is typed.
@@ -39,14 +37,14 @@ func (s *server) begun(t testing.TB, body string, form url.Values) (code int, an
 }
 
 func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	nightly := m.Snapshot().Get(state.Key{Kind: state.CronJobs, Namespace: "default", Name: "nightly-report"}).DeepCopyObject().(*batchv1.CronJob)
 	nightly.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	admission.Default(nightly, admission.Settings{})
-	m.put(t, nightly)
+	m.Put(t, nightly)
 	srv := acting(t, m)
-	picks := url.Values{"csrf": {csrf}, "do": {"restart"}, "pick": {m.pick(state.Deployments, "default", "shop"), m.pick(state.DaemonSets, "default", "watch"),
-		m.pick(state.CronJobs, "default", "nightly-report"), "deployments/default/nobody=1", "daemonsets/default/watch=another"}}
+	picks := url.Values{"csrf": {csrf}, "do": {"restart"}, "pick": {m.Pick(state.Deployments, "default", "shop"), m.Pick(state.DaemonSets, "default", "watch"),
+		m.Pick(state.CronJobs, "default", "nightly-report"), "deployments/default/nobody=1", "daemonsets/default/watch=another"}}
 	_, body := srv.ask(t, "operator", "POST", "/actions/many?q=s", picks)
 	for _, want := range []string{"Restart 2 workloads", "cannot be done to a cron job", "has gone", "another of its name has come", "3 left out", `href="/workloads?q=s"`} {
 		if !strings.Contains(body, want) {
@@ -61,15 +59,15 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 		t.Error("the deployment was not restarted")
 	}
 	// Two kinds that are suspended and paused, and resumed together.
-	picks = url.Values{"csrf": {csrf}, "do": {"suspend"}, "pick": {m.pick(state.CronJobs, "default", "nightly-report")}}
+	picks = url.Values{"csrf": {csrf}, "do": {"suspend"}, "pick": {m.Pick(state.CronJobs, "default", "nightly-report")}}
 	_, body = srv.ask(t, "operator", "POST", "/actions/many", picks)
 	if !strings.Contains(body, "Starts no more jobs") || !strings.Contains(body, "nightly-report") {
 		t.Errorf("the page before: %s", mainOf(body))
 	}
-	if code, body := srv.do(t, "admin", "/actions/cronjobs/suspend", url.Values{"item": {m.form(state.CronJobs, "default", "nightly-report")}}); code != http.StatusOK || !strings.Contains(body, "1 of 1 done") {
+	if code, body := srv.do(t, "admin", "/actions/cronjobs/suspend", url.Values{"item": {m.Form(state.CronJobs, "default", "nightly-report")}}); code != http.StatusOK || !strings.Contains(body, "1 of 1 done") {
 		t.Errorf("%d: %s", code, mainOf(body))
 	}
-	picks = url.Values{"csrf": {csrf}, "do": {"delete"}, "pick": {m.pick(state.CronJobs, "default", "nightly-report"), m.pick(state.StatefulSets, "default", "db")}}
+	picks = url.Values{"csrf": {csrf}, "do": {"delete"}, "pick": {m.Pick(state.CronJobs, "default", "nightly-report"), m.Pick(state.StatefulSets, "default", "db")}}
 	_, body = srv.ask(t, "operator", "POST", "/actions/many", picks)
 	if code, body := srv.begun(t, body, url.Values{}); code != http.StatusOK || !strings.Contains(body, "2 of 2 done") {
 		t.Errorf("%d: %s", code, mainOf(body))
@@ -77,8 +75,8 @@ func TestWhatIsConfirmedIsWhatIsDoneOfSeveralKinds(t *testing.T) {
 }
 
 // fleetOf is a fleet of n nodes behind the real API, which keeps who did what.
-func fleetOf(t *testing.T, n int) (m *memory, c Config, audits func() int) {
-	m = manyNodes(n)
+func fleetOf(t *testing.T, n int) (m *admintest.Memory, c frame.Config, audits func() int) {
+	m = admintest.Many(n)
 	c = configOf(m)
 	equip(&c)
 	var mu sync.Mutex
@@ -109,7 +107,7 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 		n.Name, n.UID = fmt.Sprintf("spare-%04d", i), ""
 		changes = append(changes, state.Remove(m.Snapshot().Node(fmt.Sprintf("node-%04d", i)), ""), state.Put(n, ""))
 	}
-	m.apply(changes)
+	m.Apply(changes)
 	srv := start(t, c)
 	form := url.Values{"csrf": {csrf}, "do": {"delete"}, "all": {"nodes"}}
 	_, body := srv.ask(t, "admin", "POST", "/actions/many?q=node-", form)
@@ -118,7 +116,7 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 			t.Errorf("the page before does not say %q: %.3000s", want, mainOf(body))
 		}
 	}
-	m.put(t, testNode("node-late", "site-1", nil))
+	m.Put(t, admintest.Node("node-late", "site-1", nil))
 	for _, number := range []string{"", "4899", "10", "4900x"} {
 		if code, answer := srv.begun(t, body, url.Values{"number": {number}}); code != http.StatusUnprocessableEntity || !strings.Contains(answer, "Nothing was changed") {
 			t.Fatalf("with %q typed: %d", number, code)
@@ -127,7 +125,7 @@ func TestAllThatMatchAreExactlyThose(t *testing.T) {
 	if n := m.Snapshot().Len(state.Nodes); n != 5001 || asked() != 0 {
 		t.Fatalf("a wrong number has changed something: %d nodes, %d questions to the API", n, asked())
 	}
-	m.end(t, m.Snapshot().Node("node-4000"))
+	m.End(t, m.Snapshot().Node("node-4000"))
 	code, answer := srv.begun(t, body, url.Values{"number": {"4900"}})
 	if code != http.StatusOK || !strings.Contains(answer, "4899 of 4900 done, 1 failed") || !strings.Contains(answer, ">Gone<") {
 		t.Fatalf("%d: %.800s", code, mainOf(answer))
@@ -265,10 +263,10 @@ func TestADrainOfManyThatIsStoppedLeavesNoOrder(t *testing.T) {
 }
 
 func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	srv := acting(t, m)
 	before := m.Snapshot().Revision
-	pi := m.pick(state.Nodes, "", "pi-1")
+	pi := m.Pick(state.Nodes, "", "pi-1")
 	big := strings.Join(numbered("nodes//forged-%d=0a0a0a0a-0000-0000-0000-00000000aaaa", 16_000), " ")
 	for _, c := range []struct {
 		name, role, path string
@@ -284,13 +282,13 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 		{"another's uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1=1"}}, 409, "All of it has gone"},
 		{"no uid", "admin", "/actions/many", url.Values{"do": {"delete"}, "pick": {"nodes//pi-1"}}, 409, "All of it has gone"},
 		{"no such action", "admin", "/actions/many", url.Values{"do": {"explode"}, "pick": {pi}}, 400, "Do what?"},
-		{"what is for one at a time", "admin", "/actions/many", url.Values{"do": {"settings"}, "pick": {m.pick(state.Sites, "", "oslo")}}, 400, "Do what?"},
+		{"what is for one at a time", "admin", "/actions/many", url.Values{"do": {"settings"}, "pick": {m.Pick(state.Sites, "", "oslo")}}, 400, "Do what?"},
 		{"all of what there is no list of", "admin", "/actions/many", url.Values{"do": {"delete"}, "all": {"secrets"}}, 400, "names nothing"},
 		{"a megabyte of names", "admin", "/actions/many", url.Values{"do": {"delete"}, "picks": {big}}, 400, "Too many"},
 		{"a viewer", "viewer", "/actions/many", url.Values{"do": {"delete"}, "pick": {pi}}, 403, "Not for your role"},
 		{"a viewer who begins", "viewer", "/actions/many/delete", url.Values{"items": {pi}}, 403, "Not for your role"},
 		{"another kind than the action's", "admin", "/actions/pods/delete", url.Values{"items": {pi}}, 400, "names nothing"},
-		{"a kind that cannot", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.pick(state.Deployments, "default", "shop")}}, 400, "cannot be done to"},
+		{"a kind that cannot", "admin", "/actions/many/scale", url.Values{"items": {pi + " " + m.Pick(state.Deployments, "default", "shop")}}, 400, "cannot be done to"},
 		{"begun with nothing", "admin", "/actions/many/delete", url.Values{}, 400, "Nothing is chosen"},
 		{"begun with a megabyte", "admin", "/actions/nodes/delete", url.Values{"items": {strings.ReplaceAll(big, "nodes//", "/")}, "number": {"16000"}}, 400, "Too many"},
 	} {
@@ -301,7 +299,7 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 		}
 	}
 	// The same thing twice is one thing: no number can be reached by naming it often.
-	twice := url.Values{"csrf": {csrf}, "items": {strings.Repeat(m.form(state.Nodes, "", "bone-1")+" ", 50)}, "number": {"50"}}
+	twice := url.Values{"csrf": {csrf}, "items": {strings.Repeat(m.Form(state.Nodes, "", "bone-1")+" ", 50)}, "number": {"50"}}
 	if resp, _ := srv.ask(t, "viewer", "POST", "/actions/nodes/delete", twice); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a viewer deletes: %d", resp.StatusCode)
 	}
@@ -314,11 +312,11 @@ func TestForgedPicksAreRefusedBeforeAnythingHappens(t *testing.T) {
 }
 
 func TestRowsCanBePickedByWhoMayAct(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	srv := acting(t, m)
 	for path, want := range map[string][]string{
-		"/nodes": {m.pick(state.Nodes, "", "pi-1")}, "/pods": {m.pick(state.Pods, "default", "watch-1")}, "/sites": {m.pick(state.Sites, "", "oslo")},
-		"/workloads": {m.pick(state.Deployments, "default", "shop"), m.pick(state.CronJobs, "default", "nightly-report"), m.pick(state.Jobs, "press", "press-backup")},
+		"/nodes": {m.Pick(state.Nodes, "", "pi-1")}, "/pods": {m.Pick(state.Pods, "default", "watch-1")}, "/sites": {m.Pick(state.Sites, "", "oslo")},
+		"/workloads": {m.Pick(state.Deployments, "default", "shop"), m.Pick(state.CronJobs, "default", "nightly-report"), m.Pick(state.Jobs, "press", "press-backup")},
 	} {
 		_, body := srv.ask(t, "operator", "GET", path, nil)
 		for _, pick := range want {
@@ -336,8 +334,8 @@ func TestRowsCanBePickedByWhoMayAct(t *testing.T) {
 }
 
 func TestTheBarOffersWhatKindsHaveInCommonFirst(t *testing.T) {
-	a := &request{actions: actions(nil), may: func(string, string) bool { return true }}
-	b := pickBarOf(a, url.Values{"q": {"x y"}, "sort": {""}}, 5, 5, state.Deployments, state.DaemonSets, state.StatefulSets, state.CronJobs, state.Jobs)
+	a := &frame.Request{Actions: actions(nil), May: func(string, string) bool { return true }}
+	b := frame.PickBarOf(a, url.Values{"q": {"x y"}, "sort": {""}}, 5, 5, state.Deployments, state.DaemonSets, state.StatefulSets, state.CronJobs, state.Jobs)
 	var names []string
 	for _, d := range b.Does {
 		names = append(names, d.Name)
@@ -348,8 +346,8 @@ func TestTheBarOffersWhatKindsHaveInCommonFirst(t *testing.T) {
 	if i := slices.IndexFunc(names, func(name string) bool { return name == "resume" }); b.Does[i].Kinds != "deployments cronjobs jobs" {
 		t.Errorf("resume is for %s", b.Does[i].Kinds)
 	}
-	a.may = func(string, string) bool { return false }
-	if pickBarOf(a, nil, 5, 5, state.Nodes) != nil {
+	a.May = func(string, string) bool { return false }
+	if frame.PickBarOf(a, nil, 5, 5, state.Nodes) != nil {
 		t.Error("who may do nothing has a bar")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
@@ -18,7 +19,7 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	t.Parallel()
 	var objects []state.Object
 	for i := range 130 {
-		objects = append(objects, testNode(fmt.Sprintf("node-%03d", i), fmt.Sprintf("site-%d", i%3), nil))
+		objects = append(objects, admintest.Node(fmt.Sprintf("node-%03d", i), fmt.Sprintf("site-%d", i%3), nil))
 	}
 	k := newKitOf(t, objects...)
 	box := func(name string) string { return fmt.Sprintf(`[data-key=%q] input[name=pick]`, name) }
@@ -70,8 +71,8 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 
 	// The list changes: what is ticked stays so, what comes is not, and the bar stands.
 	changed := k.fleet.Snapshot().Node("node-004").DeepCopy()
-	condition("Ready", "Unknown", "x", "y")(changed)
-	k.fleet.put(t, changed, testNode("node-0041", "site-1", nil))
+	admintest.Condition("Ready", "Unknown", "x", "y")(changed)
+	k.fleet.Put(t, changed, admintest.Node("node-0041", "site-1", nil))
 	k.await(`document.querySelector('[data-key="node-004"] .pill').innerText === "Unknown" && !!document.querySelector('[data-key="node-0041"]')`)
 	picks("6 selected")
 	if !k.eval(`document.querySelectorAll("input[name=pick]:checked").length === 6 && !document.querySelector('[data-key="node-0041"] input[name=pick]').checked && getComputedStyle(document.getElementById("picks")).visibility === "visible"`) {
@@ -79,8 +80,8 @@ func TestPeoplePickInTheBrowser(t *testing.T) {
 	}
 	shots("picked")
 	// Another device of the name is another thing: it has no tick.
-	k.fleet.end(t, k.fleet.Snapshot().Node("node-005"))
-	k.fleet.put(t, testNode("node-005", "site-2", nil))
+	k.fleet.End(t, k.fleet.Snapshot().Node("node-005"))
+	k.fleet.Put(t, admintest.Node("node-005", "site-2", nil))
 	picks("6 selected, 1 not on this page")
 	k.do(chromedp.Click(chromedp.CSS(box("node-005"))))
 	picks("7 selected, 1 not on this page")

@@ -6,12 +6,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"flotilla.dev/hub/admin/admintest"
 )
 
 // TestMistakesInYAMLAreToldWithTheirLine: where it is pasted, in the second document too, and
 // where it is edited.
 func TestMistakesInYAMLAreToldWithTheirLine(t *testing.T) {
-	srv := acting(t, worksample(t))
+	srv := acting(t, admintest.Work(t))
 	good := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata: {}\n---\n"
 	head := good + "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: shop\n"
 	for _, c := range []struct{ text, want string }{

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -22,17 +23,17 @@ func TestTheLongestNamesFitTheWindow(t *testing.T) {
 	one := int32(1)
 	notes := map[string]string{"note": "שלום עולם 👩‍🚒 مرحبا", "description": strings.Repeat("w", 400)}
 	objects := []state.Object{
-		testNode(name, label, func(n *corev1.Node) {
+		admintest.Node(name, label, func(n *corev1.Node) {
 			n.Annotations = notes
 			n.Labels["example.org/"+label] = label
-			condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
+			admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
 		}),
 		&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: label, Annotations: notes}, Spec: fleet.SiteSpec{Description: "שלום " + strings.Repeat("d", 200)}, Status: fleet.SiteStatus{State: fleet.SiteFullDisruption}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: label}},
 		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: label, UID: "d1", Annotations: notes}, Spec: appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": label}}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": label}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: label, Image: "registry.example/" + name + ":1"}}}}}},
 		&batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: label[:52], Namespace: label, UID: "c1"}, Spec: batchv1.CronJobSpec{Schedule: "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30 * * * *"}},
 		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: label, Namespace: label, UID: "j1"}},
-		testPod(name, name, func(p *corev1.Pod) {
+		admintest.Pod(name, name, func(p *corev1.Pod) {
 			p.Namespace = label
 			p.Annotations = notes
 			p.Spec.Containers[0].Name = label

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -21,10 +23,10 @@ import (
 // A conditionRow is a condition of something, as its page shows it.
 type conditionRow struct {
 	Type    string
-	Pill    pill
+	Pill    frame.Pill
 	Reason  string
 	Message string
-	Since   *moment
+	Since   *format.Moment
 	Help    string // where the manual tells of it; "": nowhere
 }
 
@@ -32,7 +34,8 @@ type conditionRow struct {
 type conditionRows []conditionRow
 
 func (c conditionRows) Good() conditionRows { return c.are(true) }
-func (c conditionRows) Bad() conditionRows  { return c.are(false) }
+
+func (c conditionRows) Bad() conditionRows { return c.are(false) }
 
 func (c conditionRows) are(good bool) (rows conditionRows) {
 	for _, r := range c {
@@ -45,70 +48,70 @@ func (c conditionRows) are(good bool) (rows conditionRows) {
 
 type taintRow struct {
 	Text   string
-	Since  *moment
+	Since  *format.Moment
 	Remove string // where it can be taken away; "": it is the hub's own, or not for the role
 }
 
 type nodeData struct {
 	Name, Href string
-	Pill       pill
+	Pill       frame.Pill
 	Why        string
 	Help       string // where the manual tells of that
-	Since      *moment
+	Since      *format.Moment
 	Chain      []string
 	Site       string
-	Facts      []Fact
-	Heard      *moment
-	Link       pill
+	Facts      []frame.Fact
+	Heard      *format.Moment
+	Link       frame.Pill
 	Conditions conditionRows
 	Shares     []share
 	Taints     []taintRow
-	Labels     []Fact
+	Labels     []frame.Fact
 	Pods       []podRow
-	Events     []eventRow
+	Events     []frame.EventRow
 	Hardware   []section
 	Timeline   timeline
 	Charts     charts
 	Logs       string // "": not for this role
-	Menu       menu
-	Did        *done
+	Menu       frame.Menu
+	Did        *frame.Done
 	Going      *going
 	DrainEnd   string
 	Boot       *nodeBoot
 }
 
 // node shows everything that is known of one node.
-func node(a *request) (page, error) {
-	name := a.param("name")
+func node(a *frame.Request) (frame.Page, error) {
+	name := a.Param("name")
 	n := a.Node(name)
 	if n == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no node %s.", name))
+		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no node %s.", name))
 	}
 	_, told := nodeWhy(a.Snapshot, n)
-	live := a.liveness(name)
+	live := a.Liveness(name)
 	d := nodeData{
-		Name: name, Href: nodeHref(name), Pill: nodePill(n), Why: a.nodeWhy(n), Since: at(diagnose.FirstOf(n).Since, a.now), Chain: nodeChain(a.Snapshot, n, a.now),
-		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: at(live.Seen, a.now), Link: pill{"idle", "No connection"},
-		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: menuOf(a, n), Did: justDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
+		Name: name, Href: frame.NodeHref(name), Pill: nodePill(n), Why: nodeSentence(a, n), Since: format.Time(diagnose.FirstOf(n).Since, a.Now), Chain: nodeChain(a.Snapshot, n, a.Now),
+		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: format.Time(live.Seen, a.Now), Link: frame.Pill{Kind: "idle", Text: "No connection"},
+		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: frame.MenuOf(a, n), Did: frame.JustDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
 	}
-	if a.may("get", "nodes/proxy") {
+	if a.May("get", "nodes/proxy") {
 		d.Logs = d.Href + "/logs"
 	}
 	if live.Connected {
-		d.Link = pill{"ok", "Connected"}
+		d.Link = frame.Pill{Kind: "ok", Text: "Connected"}
 	}
 	for _, c := range n.Status.Conditions {
 		d.Conditions = append(d.Conditions, conditionRow{
-			string(c.Type), pill{conditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Node", string(c.Type)),
+			string(c.Type), frame.Pill{Kind: conditionKind(c), Text: string(c.Status)}, c.Reason, c.Message, format.Time(c.LastTransitionTime.Time, a.Now), frame.HelpURL("conditions", "Node", string(c.Type)),
 		})
 	}
 	sort.SliceStable(d.Conditions, func(i, j int) bool {
 		x, y := d.Conditions[i], d.Conditions[j]
-		return cmp.Or(cmp.Compare(rank(x.Pill.Kind), rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type)) < 0
+		return cmp.Or(cmp.Compare(frame.Rank(x.Pill.Kind), frame.Rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type)) < 0
 	})
 	u, used := a.Usage(name), wire.Usage{}
 	if live.Connected {
-		used = a.uses(name)
+		used = a.Uses(name)
 	}
 	for _, r := range resourceNames(n) {
 		d.Shares = append(d.Shares, shareOf(r, u, n).uses(r, used, n))
@@ -116,29 +119,29 @@ func node(a *request) (page, error) {
 	for _, t := range n.Spec.Taints {
 		row := taintRow{Text: t.ToString()}
 		if t.TimeAdded != nil {
-			row.Since = at(t.TimeAdded.Time, a.now)
+			row.Since = format.Time(t.TimeAdded.Time, a.Now)
 		}
-		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Key != fleet.TaintFlapping && a.may("patch", "nodes") {
-			row.Remove = "/actions/nodes/taint?" + url.Values{"item": {itemOf(n).Form()}, "key": {t.Key}, "value": {t.Value}, "effect": {string(t.Effect)}, "how": {"remove"}}.Encode()
+		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Key != fleet.TaintFlapping && a.May("patch", "nodes") {
+			row.Remove = "/actions/nodes/taint?" + url.Values{"item": {frame.ItemOf(n).Form()}, "key": {t.Key}, "value": {t.Value}, "effect": {string(t.Effect)}, "how": {"remove"}}.Encode()
 		}
 		d.Taints = append(d.Taints, row)
 	}
-	d.Labels = factsOf(n.Labels)
+	d.Labels = frame.FactsOf(n.Labels)
 	for p := range a.PodsOn(name) {
 		d.Pods = append(d.Pods, podRowOf(a, p))
 	}
-	for _, e := range eventsOf(a.Snapshot, "Node", "default", name) {
+	for _, e := range frame.EventsOf(a.Snapshot, "Node", "default", name) {
 		if len(d.Events) == 20 {
 			break
 		}
-		d.Events = append(d.Events, eventRowOf(a, e))
+		d.Events = append(d.Events, frame.EventRowOf(a, e))
 	}
 	raw := live.Hardware
 	if raw == nil {
 		raw = a.Report(name).Text()
 	}
 	d.Hardware, d.Boot = hardware(raw), nodeBootOf(a, name)
-	return page{Template: "node", Title: name, Watch: []string{"node/" + name, usageTopic(name)}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "node", Title: name, Watch: []string{"node/" + name, frame.UsageTopic(name)}, Poll: 10, Data: d}, nil
 }
 
 // isReady is 1 for the condition that stands first among its like.
@@ -159,16 +162,16 @@ func resourceNames(n *corev1.Node) []corev1.ResourceName {
 	return usual
 }
 
-func nodeFacts(a *request, n *corev1.Node, live Liveness) (facts []Fact) {
+func nodeFacts(a *frame.Request, n *corev1.Node, live frame.Liveness) (facts []frame.Fact) {
 	add := func(name, value string) {
 		if value != "" {
-			facts = append(facts, Fact{name, value})
+			facts = append(facts, frame.Fact{Name: name, Value: value})
 		}
 	}
 	info := n.Status.NodeInfo
 	add("Board", cmp.Or(n.Labels[fleet.LabelBoard], "unknown"))
 	add("Board profile", cmp.Or(n.Labels[fleet.LabelProfile], "none fits"))
-	add("System", join(info.OSImage, info.OperatingSystem+"/"+info.Architecture))
+	add("System", format.Join(info.OSImage, info.OperatingSystem+"/"+info.Architecture))
 	add("Kernel", info.KernelVersion)
 	add("Engine", info.ContainerRuntimeVersion)
 	add("Agent", info.KubeletVersion)
@@ -177,7 +180,7 @@ func nodeFacts(a *request, n *corev1.Node, live Liveness) (facts []Fact) {
 	}
 	add("Pod network", n.Spec.PodCIDR)
 	add("Machine", info.MachineID)
-	add("Joined", stamp(n.CreationTimestamp.Time))
+	add("Joined", format.Stamp(n.CreationTimestamp.Time))
 	switch {
 	case live.Wanted > live.Stored && live.Seen.IsZero(): // its lease says it, and there was none since the hub started
 		add("Desired state", fmt.Sprintf("generation %d; what the device has is not known until it is heard", live.Wanted))
@@ -191,14 +194,6 @@ func nodeFacts(a *request, n *corev1.Node, live Liveness) (facts []Fact) {
 	}
 	if skew := live.Skew.Round(time.Second); skew > 2*time.Second || skew < -2*time.Second {
 		add("Clock", fmt.Sprintf("differs from the hub's by %s", skew))
-	}
-	return facts
-}
-
-// factsOf are labels as facts, sorted.
-func factsOf(m map[string]string) (facts []Fact) {
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		facts = append(facts, Fact{k, m[k]})
 	}
 	return facts
 }

@@ -2,10 +2,10 @@ package admin
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -18,16 +18,13 @@ type tile struct {
 	full                     bool
 }
 
-// rank orders kinds of pills, the worst first.
-func rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
-
 // few is how many of one kind a page shows that has more to show.
 const few = 12
 
 type overviewData struct {
 	Tiles []tile
 	incidentsData
-	Jobs    []jobRow // in progress
+	Jobs    []frame.JobRow // in progress
 	Goings  []going
 	Picture fleetPicture
 	Well    bool   // nothing is wrong, and all runs that should
@@ -39,8 +36,8 @@ type overviewData struct {
 }
 
 // overview shows first what needs attention.
-func overview(a *request) (page, error) {
-	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL}
+func overview(a *frame.Request) (frame.Page, error) {
+	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
 	d.incidentsData = incidents(a)
 	nodesUp, podsUp := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
@@ -48,15 +45,15 @@ func overview(a *request) (page, error) {
 	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value, podsUp.Value)
 	d.Goings = goings(a)
 	d.Picture = pictureOf(a)
-	for _, r := range jobRows(a) {
+	for _, r := range frame.JobRows(a) {
 		if r.Took == "" {
 			d.Jobs = append(d.Jobs, r)
 		}
 	}
-	return page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind, Watch: []string{incidentsTopic, "nodes", "sites", "pods", "workloads", "requests", jobsTopic}, Data: d}, nil
+	return frame.Page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind, Watch: []string{frame.IncidentsTopic, "nodes", "sites", "pods", "workloads", "requests", frame.JobsTopic}, Data: d}, nil
 }
 
-func siteTile(a *request) tile {
+func siteTile(a *frame.Request) tile {
 	total, normal := 0, 0
 	for site := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
 		total++
@@ -71,7 +68,7 @@ func siteTile(a *request) tile {
 	return t
 }
 
-func nodeTile(a *request) tile {
+func nodeTile(a *frame.Request) tile {
 	total, ready := 0, 0
 	for n := range a.Nodes() {
 		total++
@@ -87,7 +84,7 @@ func nodeTile(a *request) tile {
 }
 
 // podTile counts the pods that should run.
-func podTile(a *request) tile {
+func podTile(a *frame.Request) tile {
 	total, running := 0, 0
 	kind := "ok"
 	for p := range a.Pods("") {
@@ -95,9 +92,9 @@ func podTile(a *request) tile {
 			continue
 		}
 		total++
-		switch f := faultOf(a.Snapshot, p, a.now); {
+		switch f := faultOf(a.Snapshot, p, a.Now); {
 		case f.Cause != "":
-			if k := kindOf(f); rank(k) < rank(kind) {
+			if k := kindOf(f); frame.Rank(k) < frame.Rank(kind) {
 				kind = k
 			}
 		case p.Status.Phase == corev1.PodRunning:
@@ -107,12 +104,12 @@ func podTile(a *request) tile {
 	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind, full: running == total}
 }
 
-func workloadTile(a *request) tile {
+func workloadTile(a *frame.Request) tile {
 	total, good := 0, 0
-	for _, l := range listedWorkloads {
-		for o := range a.All(l.kind, "") {
+	for _, l := range frame.ListedWorkloads {
+		for o := range a.All(l.Kind, "") {
 			stage := diagnose.ProgressOf(o).Stage
-			if stage == "" || !isListed(o) {
+			if stage == "" || !frame.IsListed(o) {
 				continue // a Job, which ends, or its Deployment tells of it
 			}
 			if total++; stages[stage] == "ok" || stages[stage] == "idle" {

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -49,7 +51,7 @@ var everyView = []struct {
 
 func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
 	t.Parallel()
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	c, secret := guarded(t, m)
 	b := browse(t, start(t, c).URL)
 	b.excuse("404") // of the view that is missing
@@ -103,15 +105,15 @@ func TestAPersonComesInByTheSetupLinkAndSeesEveryView(t *testing.T) {
 	}
 	path := b.string("document.querySelector('[data-src]').dataset.src")
 	token := regexp.MustCompile("token=([a-z0-9]+)").FindStringSubmatch(path)[1]
-	m.put(t, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-new"}, Token: token, Enrolled: metav1.NewTime(time.Now().Add(-10 * time.Second))})
+	m.Put(t, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-new"}, Token: token, Enrolled: metav1.NewTime(time.Now().Add(-10 * time.Second))})
 	b.awaits("Has its certificate pi-new has joined")
 	b.says("the hub waits for the device's first report")
-	m.put(t, testNode("pi-new", "oslo", func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }))
+	m.Put(t, admintest.Node("pi-new", "oslo", func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }))
 	b.awaits("Ready pi-new has joined")
 	b.says("The token is used up.")
 }
 
-func loggedIn(t testing.TB, m Fleet) *browser {
+func loggedIn(t testing.TB, m frame.Fleet) *browser {
 	t.Helper()
 	c, secret := guarded(t, m)
 	b := browse(t, start(t, c).URL)
@@ -126,30 +128,30 @@ func loggedIn(t testing.TB, m Fleet) *browser {
 // How soon a change is there is in the log, and in BenchmarkAChangeReachesThePage:
 // what else this machine does is no fault of the page.
 func TestAChangeIsSoonOnThePage(t *testing.T) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	b := loggedIn(t, m)
 	b.open("/nodes")
 	b.await(`document.querySelector('[data-key="pi-1"] .pill').innerText === 'Ready'`)
 	for i, want := range []corev1.ConditionStatus{"Unknown", "True", "Unknown"} {
-		m.put(t, testNode("pi-1", "oslo", condition("Ready", want, "x", "y")))
+		m.Put(t, admintest.Node("pi-1", "oslo", admintest.Condition("Ready", want, "x", "y")))
 		text := map[corev1.ConditionStatus]string{"Unknown": "Unknown", "True": "Ready"}[want]
 		t.Logf("change %d was on the page after %s", i+1, b.await(fmt.Sprintf(`document.querySelector('[data-key="pi-1"] .pill').innerText === %q`, text)))
 	}
 	b.open("/nodes/bone-1")
-	m.put(t, testNode("bone-1", "bergen", func(n *corev1.Node) { n.Labels["colour"] = "green" }))
+	m.Put(t, admintest.Node("bone-1", "bergen", func(n *corev1.Node) { n.Labels["colour"] = "green" }))
 	t.Logf("a label was on the node's page after %s", b.awaits("green"))
 }
 
 // BenchmarkAChangeReachesThePage measures from the loop to the text in a Chromium.
 func BenchmarkAChangeReachesThePage(b *testing.B) {
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	page := loggedIn(b, m)
 	page.open("/nodes/bone-1")
 	worst, i := time.Duration(0), 0
 	for b.Loop() {
 		i++
 		text := fmt.Sprintf("green-%d", i)
-		m.put(b, testNode("bone-1", "bergen", func(n *corev1.Node) { n.Labels["colour"] = text }))
+		m.Put(b, admintest.Node("bone-1", "bergen", func(n *corev1.Node) { n.Labels["colour"] = text }))
 		worst = max(worst, page.awaits(text))
 	}
 	b.ReportMetric(float64(worst.Milliseconds()), "ms-at-most")
@@ -157,12 +159,12 @@ func BenchmarkAChangeReachesThePage(b *testing.B) {
 
 func TestFocusAndWhatIsTypedSurviveAChange(t *testing.T) {
 	t.Parallel()
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	b := loggedIn(t, m)
 	b.open("/nodes")
 	b.fill("input[type=search]", "pi-")
 	b.await(`document.body.innerText.includes("3 nodes found") && location.search === "?q=pi-"`)
-	m.put(t, testNode("pi-9", "oslo", nil))
+	m.Put(t, admintest.Node("pi-9", "oslo", nil))
 	b.awaits("4 nodes found")
 	if !b.eval(`document.activeElement.name === "q" && document.activeElement.value === "pi-"`) {
 		t.Error("the search lost its focus or its text")
@@ -171,7 +173,7 @@ func TestFocusAndWhatIsTypedSurviveAChange(t *testing.T) {
 
 func TestALostConnectionIsShownAndHeals(t *testing.T) {
 	t.Parallel()
-	m := newMemory(sample()...)
+	m := admintest.New(admintest.Sample()...)
 	c, secret := guarded(t, m)
 	srv := start(t, c)
 	b := browse(t, srv.URL)
@@ -186,7 +188,7 @@ func TestALostConnectionIsShownAndHeals(t *testing.T) {
 	srv.CloseClientConnections()
 	b.await(`document.body.classList.contains("is-lost") && document.getElementById("lost").innerText.includes("Connection to the hub lost")`)
 	b.shot("lost-1280-light")
-	m.put(t, testNode("pi-while-away", "oslo", nil))
+	m.Put(t, admintest.Node("pi-while-away", "oslo", nil))
 	srv.down.Store(false)
 	b.await(`!document.body.classList.contains("is-lost") && document.body.innerText.includes("pi-while-away")`)
 }
@@ -194,19 +196,19 @@ func TestALostConnectionIsShownAndHeals(t *testing.T) {
 func TestHostileNamesAreOnlyText(t *testing.T) {
 	t.Parallel()
 	evil := `<img src=x onerror=alert(1)>"'><script>alert(2)</script>`
-	m := newMemory(sample()...)
-	m.put(t, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: evil}, Spec: fleet.SiteSpec{Description: evil, Location: "javascript:alert(3)"},
+	m := admintest.New(admintest.Sample()...)
+	m.Put(t, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: evil}, Spec: fleet.SiteSpec{Description: evil, Location: "javascript:alert(3)"},
 		Status: fleet.SiteStatus{State: fleet.SiteFullDisruption, HeldReason: fleet.HeldByDisruptionPolicy, Held: evil}})
-	n := testNode("evil", evil, condition("Ready", "Unknown", evil, evil+"\u202egnp.exe\u200b"))
+	n := admintest.Node("evil", evil, admintest.Condition("Ready", "Unknown", evil, evil+"\u202egnp.exe\u200b"))
 	n.Labels[evil], n.Labels[fleet.LabelBoard] = evil, evil
 	n.Status.NodeInfo.OSImage, n.Status.NodeInfo.KernelVersion = evil, "javascript:alert(4)"
 	n.Spec.Taints = []corev1.Taint{{Key: evil, Value: evil, Effect: "NoSchedule"}}
-	p := testPod(evil, "evil", func(p *corev1.Pod) {
+	p := admintest.Pod(evil, "evil", func(p *corev1.Pod) {
 		p.Namespace = "default"
 		p.Labels = map[string]string{evil: evil}
 		p.Spec.Containers[0].Image = evil
 	})
-	m.put(t, n, p, testEvent("Node", "evil", evil, evil, time.Second), testEvent("Node", evil, "NodeNotReady", evil, time.Second),
+	m.Put(t, n, p, admintest.Event("Node", "evil", evil, evil, time.Second), admintest.Event("Node", evil, "NodeNotReady", evil, time.Second),
 		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "evil"}, Hardware: runtime.RawExtension{
 			Raw: []byte(`{"board":{"model":"<img src=x onerror=alert(5)>","<script>alert(6)</script>":"</dd><script>alert(7)</script>"}}`)}})
 	b := loggedIn(t, m)
@@ -226,7 +228,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 	b.open("/nodes/evil")
 	n = n.DeepCopy()
 	n.Labels["again"] = evil
-	m.put(t, n) // by the script, too
+	m.Put(t, n) // by the script, too
 	b.awaits("again")
 	if !b.eval(`document.querySelectorAll('main img, main script').length === 0`) {
 		t.Error("the script has made an element of a name")
@@ -235,7 +237,7 @@ func TestHostileNamesAreOnlyText(t *testing.T) {
 
 func TestThePageIsReadableWithoutScript(t *testing.T) {
 	t.Parallel()
-	b := loggedIn(t, newMemory(sample()...))
+	b := loggedIn(t, admintest.New(admintest.Sample()...))
 	b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 		return err
@@ -259,7 +261,7 @@ func TestAnOpenPageOfAHubBeforeIsLoadedAnew(t *testing.T) {
 	heard := func() { // what is shown follows what it is of
 		t.Helper()
 		name := fmt.Sprintf("pi-new-%d", time.Now().UnixNano())
-		k.fleet.put(t, testNode(name, "oslo", nil))
+		k.fleet.Put(t, admintest.Node(name, "oslo", nil))
 		k.awaits(name)
 	}
 	heard()

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -99,24 +101,24 @@ func scored(words []string, kind, name string, more ...string) (sum int) {
 var destinations = []struct{ name, also, href string }{
 	{"Overview", "home incidents attention", "/"}, {"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
 	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"}, {"Pods", "list of containers", "/pods"},
-	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"}, {"Devices that wait to join", "approve", waitingPath},
+	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"}, {"Devices that wait to join", "approve", frame.WaitingPath},
 	{"Actions", "drain progress jobs", "/actions"}, {"Boards", "profiles", "/boards"}, {"Audit log", "who changed what", "/audit"},
 	{"Settings", "people users backup certificates webhook mail", "/settings"}, {"Your account", "password api token kubeconfig", "/account"},
 	{"Apply YAML", "paste manifest create", "/yaml"}, {"Manual", "help documentation", manual.Root},
 }
 
 // mayOpen tells whether the role may see a page.
-func (c *call) mayOpen(path string) bool {
+func mayOpen(c *frame.Call, path string) bool {
 	for _, r := range c.Routes() {
 		if r.Method == http.MethodGet && r.Path == path {
-			return r.Verb == "" || c.Allow(c.user.Role, r.Verb, r.Resource)
+			return r.Verb == "" || c.Allow(c.User.Role, r.Verb, r.Resource)
 		}
 	}
 	return false
 }
 
 // found lists what a question may mean, the best first. It looks at what the role may see.
-func (a *request) found(question string, tokens []store.JoinToken, views []find, mayOpen func(path string) bool) []find {
+func found(a *frame.Request, question string, tokens []store.JoinToken, views []find, mayOpen func(path string) bool) []find {
 	question = strings.ToValidUTF8(question[:min(len(question), maxAsked)], "")
 	words := strings.Fields(strings.ToLower(question))
 	if len(words) == 0 {
@@ -133,13 +135,13 @@ func (a *request) found(question string, tokens []store.JoinToken, views []find,
 			f.add(find{Kind: "Page", Name: p.name, Href: p.href, score: weigh(score, 9)})
 		}
 	}
-	a.findLists(&f, words)
-	a.findActions(&f, words)
-	a.findObjects(&f, words)
+	findLists(a, &f, words)
+	findActions(a, &f, words)
+	findObjects(a, &f, words)
 	for _, t := range tokens {
-		f.add(find{"Join token", t.ID, join(t.Site, t.Node), "/settings#tokens", weigh(scored(words, "token", t.ID, t.Site, t.Node), 1)})
+		f.add(find{"Join token", t.ID, format.Join(t.Site, t.Node), "/settings#tokens", weigh(scored(words, "token", t.ID, t.Site, t.Node), 1)})
 	}
-	for _, h := range handbook().Find(question, 3) {
+	for _, h := range frame.Handbook().Find(question, 3) {
 		of := h.Page
 		if of == h.Title {
 			of = ""
@@ -158,7 +160,7 @@ func weigh(score, kind int) int {
 }
 
 // findLists offers lists by what is in them, as "unknown nodes" or "pending".
-func (a *request) findLists(f *finds, words []string) {
+func findLists(a *frame.Request, f *finds, words []string) {
 	for _, l := range []struct {
 		kind    state.Kind
 		title   string
@@ -166,7 +168,7 @@ func (a *request) findLists(f *finds, words []string) {
 		choices [][2]string
 		count   func(choice string) int
 	}{
-		{state.Nodes, "Nodes", "status", nodeStatuses, func(choice string) (n int) {
+		{state.Nodes, "Nodes", "status", frame.NodeStatuses, func(choice string) (n int) {
 			for o := range a.Nodes() {
 				if hasStatus(o, choice) {
 					n++
@@ -174,7 +176,7 @@ func (a *request) findLists(f *finds, words []string) {
 			}
 			return n
 		}},
-		{state.Pods, "Pods", "status", podStatuses, func(choice string) (n int) {
+		{state.Pods, "Pods", "status", frame.PodStatuses, func(choice string) (n int) {
 			for p := range a.Pods("") {
 				if podHasStatus(a, p, choice) {
 					n++
@@ -182,16 +184,16 @@ func (a *request) findLists(f *finds, words []string) {
 			}
 			return n
 		}},
-		{state.Sites, "Sites", "state", siteStates, func(choice string) (n int) {
+		{state.Sites, "Sites", "state", frame.SiteStates, func(choice string) (n int) {
 			for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
-				if isSite(s, choice, a.now) {
+				if isSite(s, choice, a.Now) {
 					n++
 				}
 			}
 			return n
 		}},
 	} {
-		if !a.may("list", string(l.kind)) {
+		if !a.May("list", string(l.kind)) {
 			continue
 		}
 		list := strings.ToLower(l.title)
@@ -215,28 +217,28 @@ func (a *request) findLists(f *finds, words []string) {
 
 // findActions offers what can be done, as "drain pi-3" or "hold site oslo": an action leads
 // to the page before it, and does nothing by itself.
-func (a *request) findActions(f *finds, words []string) {
-	for _, act := range a.actions {
+func findActions(a *frame.Request, f *finds, words []string) {
+	for _, act := range a.Actions {
 		label := strings.Fields(strings.ToLower(act.Label))
 		n := 0
 		for n < len(words) && n < len(label) && len(words[n]) > 1 && strings.HasPrefix(label[n], words[n]) {
 			n++
 		}
-		if n == 0 || act.aside || !a.may(act.verb, act.resource) {
+		if n == 0 || act.Aside || !a.May(act.Verb, act.Resource) {
 			continue
 		}
-		rest := slices.DeleteFunc(slices.Clone(words[n:]), func(w string) bool { return w == act.one || w == string(act.kind) })
+		rest := slices.DeleteFunc(slices.Clone(words[n:]), func(w string) bool { return w == act.One || w == string(act.Kind) })
 		if len(rest) == 0 {
-			f.add(find{"Action", act.Label, "choose one in " + act.listed, act.list, 400 + 10*n})
+			f.add(find{"Action", act.Label, "choose one in " + act.Listed, act.List, 400 + 10*n})
 			continue
 		}
 		var best finds
-		for o := range a.of(act.kind) {
-			if act.idle != nil && act.idle(o) != "" {
+		for o := range of(a, act.Kind) {
+			if act.Idle != nil && act.Idle(o) != "" {
 				continue
 			}
-			i := itemOf(o)
-			best.add(find{"Action", act.Label + " " + i.String(), act.one, act.path() + "?" + url.Values{"item": {i.Form()}}.Encode(), weigh(scored(rest, act.one, i.Name, i.Namespace), 9) + 100*n})
+			i := frame.ItemOf(o)
+			best.add(find{"Action", act.Label + " " + i.String(), act.One, act.Path() + "?" + url.Values{"item": {i.Form()}}.Encode(), weigh(scored(rest, act.One, i.Name, i.Namespace), 9) + 100*n})
 		}
 		for _, one := range best.best()[:min(len(best.list), mostActedOn)] {
 			if one.score > 100*n+9 {
@@ -247,16 +249,16 @@ func (a *request) findActions(f *finds, words []string) {
 }
 
 // of walks the objects of a kind that an action may be done to.
-func (a *request) of(kind state.Kind) iter.Seq[state.Object] {
+func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 	if kind == state.JoinRequests {
-		return slices.Values(objects(pendingRequests(a.Snapshot)))
+		return slices.Values(frame.Objects(pendingRequests(a.Snapshot)))
 	}
 	return a.All(kind, "")
 }
 
 // foundIn tells whether objects of a kind are found by name: those that people name, and no secret.
-func (a *request) foundIn(row *state.Row) bool {
-	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents && !row.Expendable && !row.Conditional && a.may("list", string(row.Kind))
+func foundIn(a *frame.Request, row *state.Row) bool {
+	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents && !row.Expendable && !row.Conditional && a.May("list", string(row.Kind))
 }
 
 // isMade tells whether an object is what another one makes for itself: of those the pods and
@@ -267,7 +269,7 @@ func isMade(kind state.Kind, o state.Object) bool {
 
 // findPlace is where an object is shown, or edited, and how far before others that answer as well.
 func findPlace(kind state.Kind, o state.Object) (href string, rank int) {
-	href = objectHref(kind, itemOf(o))
+	href = frame.ObjectHref(kind, frame.ItemOf(o))
 	switch {
 	case kind == state.Nodes || kind == state.Sites:
 		return href, 8
@@ -278,14 +280,14 @@ func findPlace(kind state.Kind, o state.Object) (href string, rank int) {
 	case kind.Row().Template != nil || kind == state.CronJobs:
 		rank = 2
 	}
-	return "/yaml" + objectURL(kind, o.GetNamespace(), o.GetName()), 4 + rank
+	return "/yaml" + frame.ObjectURL(kind, o.GetNamespace(), o.GetName()), 4 + rank
 }
 
-func (a *request) findObjects(f *finds, words []string) {
+func findObjects(a *frame.Request, f *finds, words []string) {
 	address, isAddress := addressIn(words)
 	for _, k := range state.Kinds() {
 		row := k.Row()
-		if !a.foundIn(row) {
+		if !foundIn(a, row) {
 			continue
 		}
 		kind := strings.ToLower(row.Name)
@@ -309,13 +311,13 @@ func (a *request) findObjects(f *finds, words []string) {
 				continue
 			}
 			if ns := o.GetNamespace(); ns != "default" {
-				where = join(where, ns)
+				where = format.Join(where, ns)
 			}
 			href, rank := findPlace(row.Kind, o)
 			f.add(find{row.Name, o.GetName(), where, href, weigh(score, rank)})
 		}
 	}
-	if a.may("list", string(state.Incidents)) {
+	if a.May("list", string(state.Incidents)) {
 		for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
 			where := "over"
 			if i.State == fleet.IncidentOpen {
@@ -342,7 +344,7 @@ func addressIn(words []string) (t search.Term, ok bool) {
 func hasAddress(o state.Object, t search.Term) bool {
 	switch o := o.(type) {
 	case *corev1.Node:
-		return nodeFinder.has["ip"](nil, t)(o, t)
+		return nodeFinder.Has["ip"](nil, t)(o, t)
 	case *corev1.Pod:
 		return t.Is(o.Status.PodIP)
 	}
@@ -354,23 +356,35 @@ type findData struct {
 	Found []find
 }
 
-// find shows what a question may mean, or as JSON where that is wanted.
-func (c *call) find() error {
-	a, asked := c.ask(), strings.TrimSpace(c.QueryParam("q"))
+// findPage shows what a question may mean, or as JSON where that is wanted.
+func findPage(c *frame.Call) error {
+	a, asked := c.Ask(), strings.TrimSpace(c.QueryParam("q"))
 	var tokens []store.JoinToken
-	if asked != "" && a.may("list", "jointokens") {
+	if asked != "" && a.May("list", "jointokens") {
 		var err error
 		if tokens, err = c.Tokens.JoinTokens(c.Request().Context()); err != nil {
-			return c.refuse("Nothing found", err)
+			return c.Refuse("Nothing found", err)
 		}
 	}
-	found := a.found(asked, tokens, c.viewFinds(asked), func(path string) bool { return c.mayOpen(path) })
-	if strings.Contains(c.Request().Header.Get("Accept"), plainJSON) {
+	found := found(a, asked, tokens, viewFinds(c, asked), func(path string) bool { return mayOpen(c, path) })
+	if strings.Contains(c.Request().Header.Get("Accept"), frame.PlainJSON) {
 		if found == nil {
 			found = []find{}
 		}
 		c.Response().Header().Set("Vary", "Accept")
 		return c.JSON(http.StatusOK, found)
 	}
-	return c.plain(http.StatusOK, page{Template: "find", Title: "Find", Data: findData{asked[:min(len(asked), maxAsked)], found}})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "find", Title: "Find", Data: findData{asked[:min(len(asked), maxAsked)], found}})
+}
+
+// viewFinds are the person's views as the palette finds them.
+func viewFinds(c *frame.Call, asked string) (all []find) {
+	if asked == "" {
+		return nil
+	}
+	for _, v := range c.OwnViews() {
+		path, _, _ := strings.Cut(v.Href, "?")
+		all = append(all, find{Kind: "View", Name: v.Name, Where: strings.TrimPrefix(path, "/"), Href: v.Href})
+	}
+	return all
 }

@@ -12,12 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
 func TestCompletion(t *testing.T) {
-	m := newMemory(sample()...)
-	m.put(t, testPod("spaced", "pi-1", func(p *corev1.Pod) {
+	m := admintest.New(admintest.Sample()...)
+	m.Put(t, admintest.Pod("spaced", "pi-1", func(p *corev1.Pod) {
 		p.Labels["room"], p.OwnerReferences = "Kitchen", []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "kiosk-7d9f", UID: "x", Controller: new(true)}}
 	}))
 	srv := start(t, configOf(m))
@@ -76,15 +78,15 @@ func (s *server) finds(t testing.TB, role, question string) (all []find, text []
 }
 
 func TestThePaletteFindsObjectsAndActions(t *testing.T) {
-	m := newMemory(sample()...)
-	m.put(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-settings", Namespace: "default"}},
+	m := admintest.New(admintest.Sample()...)
+	m.Put(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-settings", Namespace: "default"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "kiosk-secret", Namespace: "default"}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ledger-0", Namespace: "default"}})
 	srv := start(t, configOf(m))
 	for _, c := range []struct{ question, first, href string }{
 		{"pi-2", "Node pi-2", "/nodes/pi-2"},
 		{"PI-2 ", "Node pi-2", "/nodes/pi-2"},
-		{"oslo", "Site oslo", siteHref("oslo")},
+		{"oslo", "Site oslo", frame.SiteHref("oslo")},
 		{"kiosk", "Deployment kiosk", "/workloads/deployments/default/kiosk"},
 		{"pod crash", "Pod kiosk-7d9f-crash", "/pods/default/kiosk-7d9f-crash"},
 		{"kiosk-set", "ConfigMap kiosk-settings", "/yaml/api/v1/namespaces/default/configmaps/kiosk-settings"},
@@ -92,7 +94,7 @@ func TestThePaletteFindsObjectsAndActions(t *testing.T) {
 		{"nightly-report", "CronJob nightly-report", "/workloads?namespace=default&q=nightly-report"},
 		{"audit log", "Page Audit log", "/audit"},
 		{"add a device", "Page Add a device", "/devices/add"},
-		{"drain pi-2", "Action Drain pi-2", "/actions/nodes/drain?item=" + url.QueryEscape(m.form(state.Nodes, "", "pi-2"))},
+		{"drain pi-2", "Action Drain pi-2", "/actions/nodes/drain?item=" + url.QueryEscape(m.Form(state.Nodes, "", "pi-2"))},
 		{"dr pi-2", "Action Drain pi-2", ""},
 		{"drain node pi-2", "Action Drain pi-2", ""},
 		{"drain", "Action Drain", "/nodes"},
@@ -161,7 +163,7 @@ func TestThePaletteIsBounded(t *testing.T) {
 
 // What reads as an address to one is not one to all: its zone may be of any letters.
 func TestThePaletteTakesAnyAddress(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, question := range []string{`fe80::1%"`, `fe80::1%"a"`, `fe80::1%a:b`, `fe80::1%*`, `::ffff:10.0.0.1`, `fe80::1%`} {
 		srv.finds(t, "viewer", question)
 	}
@@ -170,18 +172,18 @@ func TestThePaletteTakesAnyAddress(t *testing.T) {
 // BenchmarkPalette asks of 5,000 nodes and 20,000 pods.
 func BenchmarkPalette(b *testing.B) {
 	m := manyPods()
-	a := New(configOf(m)).request(question{Role: access.Admin})
+	a := New(configOf(m)).RequestFor(frame.Question{Role: access.Admin})
 	for _, q := range []string{"n", "node-4999", "drain 499", "nothing of that"} {
 		b.Run(fmt.Sprint("find ", q), func(b *testing.B) {
 			for b.Loop() {
-				a.found(q, nil, nil, func(string) bool { return true })
+				found(a, q, nil, nil, func(string) bool { return true })
 			}
 		})
 	}
 	for _, text := range []string{"", "site:", "image:", "owner:", "status:c"} {
 		b.Run("complete "+text, func(b *testing.B) {
 			for b.Loop() {
-				a.complete("pods", text)
+				completed(a, "pods", text)
 			}
 		})
 	}
@@ -189,7 +191,7 @@ func BenchmarkPalette(b *testing.B) {
 
 // A search is for the beginnings of words: till is not in flotilla; and no find has its name twice.
 func TestThePaletteMatchesBeginningsOfWords(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, question := range []string{"till", "faults", "ode"} {
 		all, text := srv.finds(t, "admin", question)
 		for _, f := range all {

@@ -12,16 +12,19 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/diff"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	yamllines "flotilla.dev/hub/kube/lines"
 )
 
 // A pasted object, and what became or would become of it.
 type pastedRow struct {
-	Pill     pill
+	Pill     frame.Pill
 	Kind     string
 	Name     string
 	Href     string
-	Diff     []hunk
+	Diff     []diff.Hunk
 	Problem  string
 	Causes   []string
 	Warnings []string
@@ -32,7 +35,7 @@ type pastedRow struct {
 type pasteData struct {
 	Text, Checked string
 	Namespace     string
-	Namespaces    []option
+	Namespaces    []frame.Option
 	Force         bool
 	Problem       string
 	Rows          []pastedRow
@@ -42,10 +45,10 @@ type pasteData struct {
 	CSRF          string
 }
 
-func (c *call) newPaste() pasteData {
-	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: cmp.Or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.user.CSRF}
-	a := &request{Snapshot: c.Fleet.Snapshot()}
-	for _, o := range namespaceOptions(a, d.Namespace)[1:] {
+func newPaste(c *frame.Call) pasteData {
+	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: cmp.Or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.User.CSRF}
+	a := &frame.Request{Snapshot: c.Fleet.Snapshot()}
+	for _, o := range frame.NamespaceOptions(a, d.Namespace)[1:] {
 		o.Text = "Namespace " + o.Text
 		d.Namespaces = append(d.Namespaces, o)
 	}
@@ -53,15 +56,17 @@ func (c *call) newPaste() pasteData {
 }
 
 // pasteForm asks for YAML.
-func (c *call) pasteForm() error {
-	return c.plain(http.StatusOK, page{Template: "paste", Title: "Apply YAML", Data: c.newPaste()})
+func pasteForm(c *frame.Call) error {
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "paste", Title: "Apply YAML", Data: newPaste(c)})
 }
 
 // paste checks the objects of a text, and applies those that were checked. Each
 // is one server-side apply, as by kubectl apply --server-side.
-func (c *call) paste() error {
-	d := c.newPaste()
-	show := func(code int) error { return c.plain(code, page{Template: "paste", Title: "Apply YAML", Data: d}) }
+func paste(c *frame.Call) error {
+	d := newPaste(c)
+	show := func(code int) error {
+		return c.ShowPage(code, frame.Page{Template: "paste", Title: "Apply YAML", Data: d})
+	}
 	all, err := documents(d.Text)
 	if err != nil {
 		if d.Problem = "This cannot be applied: " + err.Error() + "."; yamllines.Syntax([]byte(d.Text)) != "" {
@@ -75,9 +80,9 @@ func (c *call) paste() error {
 	d.Ready = true
 	coming := map[string]bool{} // namespaces that this text makes
 	for i, m := range all {
-		row, err := c.pasteOne(m, d, coming, fieldLine(d.Text, i))
+		row, err := pasteOne(c, m, d, coming, fieldLine(d.Text, i))
 		if err != nil {
-			return c.refuse("Not applied", err)
+			return c.Refuse("Not applied", err)
 		}
 		if row.Problem != "" {
 			d.Ready = false
@@ -92,12 +97,12 @@ func (c *call) paste() error {
 }
 
 // pasteOne checks or applies one object. An error is the hub's own.
-func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow, error) {
-	r := pastedRow{Kind: m.text("kind"), Name: cmp.Or(m.text("metadata", "name"), "without a name"), Pill: pill{"bad", "Refused"}}
+func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow, error) {
+	r := pastedRow{Kind: m.text("kind"), Name: cmp.Or(m.text("metadata", "name"), "without a name"), Pill: frame.Pill{Kind: "bad", Text: "Refused"}}
 	m = m.tidy()
-	path, namespaced, err := c.place(m)
+	path, namespaced, err := place(c, m)
 	if err != nil {
-		r.Problem = capital(err.Error()) + "."
+		r.Problem = format.Capital(err.Error()) + "."
 		return r, nil
 	}
 	name := m.text("metadata", "name")
@@ -116,10 +121,10 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line fu
 		return r, nil
 	}
 	r.Href = cmp.Or(o.page(), o.editor())
-	live, err := c.object(o.path)
-	var no *apiRefusal
-	if err != nil && (!errors.As(err, &no) || no.code != http.StatusNotFound) {
-		return c.refusedRow(r, err, line)
+	live, err := object(c, o.path)
+	var no *frame.APIRefusal
+	if err != nil && (!errors.As(err, &no) || no.Code != http.StatusNotFound) {
+		return refusedRow(c, r, err, line)
 	}
 	if no != nil && !d.Applied {
 		r.Href = "" // there is no page of it yet
@@ -131,21 +136,21 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line fu
 	if !d.Applied {
 		q.Set("dryRun", "All")
 	}
-	a, err := c.api(apiCall{method: http.MethodPatch, path: o.path, query: q, media: "application/apply-patch+yaml", body: m.json()})
+	a, err := c.AskAPI(frame.APICall{Method: http.MethodPatch, Path: o.path, Query: q, Media: "application/apply-patch+yaml", Body: m.json()})
 	if err != nil {
 		return r, err
 	}
-	r.Warnings = a.warnings
-	if no := a.err(); no != nil {
-		if !d.Applied && no.code == http.StatusNotFound && coming[namespace] {
-			r.Pill, r.Diff, r.Href = pill{"idle", "Create"}, diff("", m.compared().yaml()), ""
+	r.Warnings = a.Warnings
+	if no := a.Err(); no != nil {
+		if !d.Applied && no.Code == http.StatusNotFound && coming[namespace] {
+			r.Pill, r.Diff, r.Href = frame.Pill{Kind: "idle", Text: "Create"}, diff.Of("", m.compared().yaml()), ""
 			r.Later = true
 			return r, nil
 		}
-		return c.refusedRow(r, no, line)
+		return refusedRow(c, r, no, line)
 	}
 	var result manifest
-	if err := json.Unmarshal(a.body, &result); err != nil {
+	if err := json.Unmarshal(a.Body, &result); err != nil {
 		return r, fmt.Errorf("read the API's answer about %s: %w", o.path, err)
 	}
 	if result.text("kind") == "Namespace" {
@@ -155,32 +160,32 @@ func (c *call) pasteOne(m manifest, d pasteData, coming map[string]bool, line fu
 	if live != nil {
 		before = live.compared().yaml()
 	}
-	r.Diff = diff(before, result.compared().yaml())
+	r.Diff = diff.Of(before, result.compared().yaml())
 	r.Pill = pastedPill(live != nil, len(r.Diff) > 0, d.Applied)
 	return r, nil
 }
 
-func pastedPill(existed, differs, applied bool) pill {
+func pastedPill(existed, differs, applied bool) frame.Pill {
 	switch {
 	case !differs:
-		return pill{"idle", "Unchanged"}
+		return frame.Pill{Kind: "idle", Text: "Unchanged"}
 	case applied && existed:
-		return pill{"ok", "Changed"}
+		return frame.Pill{Kind: "ok", Text: "Changed"}
 	case applied:
-		return pill{"ok", "Created"}
+		return frame.Pill{Kind: "ok", Text: "Created"}
 	case existed:
-		return pill{"warn", "Change"}
+		return frame.Pill{Kind: "warn", Text: "Change"}
 	}
-	return pill{"ok", "Create"}
+	return frame.Pill{Kind: "ok", Text: "Create"}
 }
 
-func (c *call) refusedRow(r pastedRow, err error, line func(field string) int) (pastedRow, error) {
-	var no *apiRefusal
+func refusedRow(c *frame.Call, r pastedRow, err error, line func(field string) int) (pastedRow, error) {
+	var no *frame.APIRefusal
 	if !errors.As(err, &no) {
 		return r, err
 	}
-	r.Problem, r.Causes = no.tell(line)
-	if r.Fight = no.fight(); r.Fight {
+	r.Problem, r.Causes = tell(no, line)
+	if r.Fight = fight(no); r.Fight {
 		r.Problem = "Others have set these fields:"
 	}
 	return r, nil
@@ -188,7 +193,7 @@ func (c *call) refusedRow(r pastedRow, err error, line func(field string) int) (
 
 // fight tells whether the API refused because other programs have set some of the fields. It is
 // no other conflict, such as with a change at the same moment.
-func (e *apiRefusal) fight() bool {
-	d := e.status.Details
+func fight(e *frame.APIRefusal) bool {
+	d := e.Status.Details
 	return d != nil && slices.ContainsFunc(d.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeFieldManagerConflict })
 }

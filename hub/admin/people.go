@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/frame"
 )
 
 type loginData struct {
@@ -13,20 +14,20 @@ type loginData struct {
 }
 
 // loginForm asks who somebody is.
-func (c *call) loginForm() error {
+func loginForm(c *frame.Call) error {
 	if _, err := c.Sessions.Authenticate(c.Request()); err == nil {
-		return c.Redirect(http.StatusSeeOther, local(c.QueryParam("next")))
+		return c.Redirect(http.StatusSeeOther, frame.LocalPath(c.QueryParam("next")))
 	}
-	return c.askLogin(http.StatusOK, loginData{Next: local(c.QueryParam("next"))})
+	return askLogin(c, http.StatusOK, loginData{Next: frame.LocalPath(c.QueryParam("next"))})
 }
 
-func (c *call) askLogin(code int, d loginData) error {
+func askLogin(c *frame.Call, code int, d loginData) error {
 	users, err := c.People.Users(c.Request().Context())
 	if err != nil {
-		return c.refuse("Out of order", err)
+		return c.Refuse("Out of order", err)
 	}
 	d.Empty = len(users) == 0
-	return c.plain(code, page{Template: "login", Title: "Log in", Data: d})
+	return c.ShowPage(code, frame.Page{Template: "login", Title: "Log in", Data: d})
 }
 
 // maxName is how much of what was typed the forms of strangers give back: neither a name nor
@@ -36,14 +37,14 @@ const maxName = 64
 func clip(typed string) string { return strings.ToValidUTF8(typed[:min(len(typed), maxName)], "") }
 
 // login begins a session.
-func (c *call) login() error {
+func login(c *frame.Call) error {
 	name := c.FormValue("name")
-	d := loginData{Name: clip(name), Next: local(c.FormValue("next"))}
+	d := loginData{Name: clip(name), Next: frame.LocalPath(c.FormValue("next"))}
 	cookie, err := c.Logins.Login(c.Request().Context(), name, c.FormValue("password"), c.RealIP())
 	if err != nil {
 		var code int
-		code, d.Problem = c.explain(err)
-		return c.askLogin(code, d)
+		code, d.Problem = c.Explain(err)
+		return askLogin(c, code, d)
 	}
 	c.SetCookie(cookie)
 	return c.Redirect(http.StatusSeeOther, d.Next)
@@ -52,7 +53,7 @@ func (c *call) login() error {
 // session tells the login form whether this browser is logged in after all: coming from
 // another site, as by a link in an alert, it keeps its cookie to itself. A form that was opened
 // in an earlier session is told of whom this one is, and its token.
-func (c *call) session() error {
+func session(c *frame.Call) error {
 	u, err := c.Sessions.Authenticate(c.Request())
 	if err != nil {
 		u = access.User{}
@@ -65,10 +66,10 @@ func (c *call) session() error {
 }
 
 // logout ends a session.
-func (c *call) logout() error {
+func logout(c *frame.Call) error {
 	cookie, err := c.Sessions.Logout(c.Request().Context(), c.Request())
 	if err != nil {
-		return c.refuse("Not logged out", err)
+		return c.Refuse("Not logged out", err)
 	}
 	c.SetCookie(cookie)
 	return c.Redirect(http.StatusSeeOther, "/login")
@@ -77,33 +78,33 @@ func (c *call) logout() error {
 type setupData struct{ Secret, Name, Problem string }
 
 // setupForm asks for the first administrator's name and password.
-func (c *call) setupForm() error {
+func setupForm(c *frame.Call) error {
 	users, err := c.People.Users(c.Request().Context())
 	switch {
 	case err != nil:
-		return c.refuse("Out of order", err)
+		return c.Refuse("Out of order", err)
 	case len(users) > 0:
-		return c.message(http.StatusGone, "Already set up", "This hub has an administrator. The setup link works once; log in instead.")
+		return c.Message(http.StatusGone, "Already set up", "This hub has an administrator. The setup link works once; log in instead.")
 	case c.QueryParam("token") == "":
-		return c.message(http.StatusBadRequest, "Which setup link?",
+		return c.Message(http.StatusBadRequest, "Which setup link?",
 			"Open the whole link that the hub printed when it started. It works once, for 30 minutes; a restart of the hub prints another.")
 	}
-	return c.plain(http.StatusOK, page{Template: "setup", Title: "Set up", Data: setupData{Secret: clip(c.QueryParam("token")), Name: "admin"}})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "setup", Title: "Set up", Data: setupData{Secret: clip(c.QueryParam("token")), Name: "admin"}})
 }
 
 // setup makes the first administrator.
-func (c *call) setup() error {
+func setup(c *frame.Call) error {
 	name := c.FormValue("name")
 	d := setupData{Secret: clip(c.FormValue("token")), Name: clip(name)}
 	ctx, in := c.Request().Context(), access.NewUser{Name: name, Password: c.FormValue("password"), Role: access.Admin}
 	if in.Password != c.FormValue("again") {
 		d.Problem = "The two passwords differ. Type the same one twice."
-		return c.plain(http.StatusBadRequest, page{Template: "setup", Title: "Set up", Data: d})
+		return c.ShowPage(http.StatusBadRequest, frame.Page{Template: "setup", Title: "Set up", Data: d})
 	}
 	if err := c.Logins.Setup(ctx, c.FormValue("token"), in, c.RealIP()); err != nil {
 		var code int
-		code, d.Problem = c.explain(err)
-		return c.plain(code, page{Template: "setup", Title: "Set up", Data: d})
+		code, d.Problem = c.Explain(err)
+		return c.ShowPage(code, frame.Page{Template: "setup", Title: "Set up", Data: d})
 	}
 	cookie, err := c.Logins.Login(ctx, in.Name, in.Password, c.RealIP())
 	if err != nil { // the account is there: the login form will tell

@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"flotilla.dev/hub/admin/admintest"
 )
 
 func TestAMarkLeadsToItsNode(t *testing.T) {
-	srv := start(t, configOf(manyNodes(300)))
+	srv := start(t, configOf(admintest.Many(300)))
 	srv.Client().CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for query, want := range map[string]string{
 		"site=site-3&at=0": "/nodes/node-0003", "site=site-3&at=14": "/nodes/node-0283", "site=site-3&at=15": "/nodes?site=site-3",
@@ -30,7 +32,7 @@ func TestAMarkLeadsToItsNode(t *testing.T) {
 func TestAMarkIsPressed(t *testing.T) {
 	t.Parallel()
 	k := newKit(t)
-	k.fleet.become(silent(manyNodes(2400), 700)) // 120 on a site
+	k.fleet.Become(admintest.Silent(admintest.Many(2400), 700)) // 120 on a site
 	for _, pixels := range []int64{1280, 360} {
 		k.width(pixels, false)
 		k.open("/")
@@ -47,7 +49,7 @@ func TestAMarkIsPressed(t *testing.T) {
 }
 
 func TestTheOverviewOfALargeFleetIsLight(t *testing.T) {
-	srv := start(t, configOf(silent(manyNodes(5000), 3000)))
+	srv := start(t, configOf(admintest.Silent(admintest.Many(5000), 3000)))
 	_, body := srv.raw(t, "/")
 	if len(body) > 60_000 {
 		t.Errorf("the overview has %d bytes, compressed", len(body))
@@ -58,10 +60,10 @@ func TestTheOverviewOfALargeFleetIsLight(t *testing.T) {
 // The picture stands under the tiles, before what needs attention, and counts only where nodes are
 // not ready.
 func TestThePictureStandsUnderTheTiles(t *testing.T) {
-	m := manyNodes(60)
+	m := admintest.Many(60)
 	n := m.Snapshot().Node("node-0003").DeepCopy()
-	condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
-	m.put(t, n)
+	admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
+	m.Put(t, n)
 	_, body := acting(t, m).ask(t, "viewer", "GET", "/", nil)
 	tiles, picture, cards := strings.Index(body, `class="tiles"`), strings.Index(body, `class="fleet"`), strings.Index(body, `class="incidents"`)
 	if tiles < 0 || picture < tiles || cards < picture {
@@ -75,7 +77,7 @@ func TestThePictureStandsUnderTheTiles(t *testing.T) {
 // All is well: one line, no hole; and a silent node has the red of its pill.
 func TestTheOverviewHasNoHole(t *testing.T) {
 	t.Parallel()
-	k := newKitOf(t, testNode("pi-1", "oslo", nil), testNode("pi-2", "oslo", nil))
+	k := newKitOf(t, admintest.Node("pi-1", "oslo", nil), admintest.Node("pi-2", "oslo", nil))
 	k.open("/")
 	k.says("All is well")
 	for _, want := range []string{`document.querySelector(".incidents").offsetHeight < 120`, `document.querySelector(".incidents .pill").offsetWidth < 200`} {
@@ -84,8 +86,8 @@ func TestTheOverviewHasNoHole(t *testing.T) {
 		}
 	}
 	n := k.fleet.Snapshot().Node("pi-2").DeepCopy()
-	condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
-	k.fleet.put(t, n)
+	admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x")(n)
+	k.fleet.Put(t, n)
 	k.awaits("does not answer")
 	if !k.eval(`getComputedStyle(document.querySelector(".fleet .dark")).stroke === getComputedStyle(document.querySelector(".incidents .pill.bad")).color`) {
 		t.Error("a silent node has another colour in the picture than its pill")

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
@@ -26,14 +28,14 @@ type placement struct {
 // A candidateRow is a node that comes near.
 type candidateRow struct {
 	Name, Href, Site string
-	Pill             pill
+	Pill             frame.Pill
 	CPU, Memory      string // free
 	Against          []string
 }
 
 type podLink struct {
 	Name, Href string
-	Scale      *menuItem
+	Scale      *frame.MenuItem
 }
 
 // waitsForNode tells whether it is the scheduler that a pod waits for.
@@ -42,25 +44,25 @@ func waitsForNode(p *corev1.Pod) bool {
 }
 
 // placementOf explains why a pod has no node.
-func placementOf(a *request, p *corev1.Pod) *placement {
+func placementOf(a *frame.Request, p *corev1.Pod) *placement {
 	f := diagnose.Pod(a.Snapshot, p)
 	if foreign := p.Spec.SchedulerName != "" && p.Spec.SchedulerName != schedule.Name; foreign || f.Cause == diagnose.PodGated {
 		return &placement{Why: podWhy(a.Snapshot, p, f)}
 	}
-	e := schedule.Why(a.Snapshot, p, a.now)
+	e := schedule.Why(a.Snapshot, p, a.Now)
 	d := &placement{Why: unplacedWhy(e), Needs: needsOf(e)}
 	if at := p.Status.NominatedNodeName; at != "" {
 		d.Needs = append(d.Needs, "Room is being made for it on "+at+": pods of a lower priority leave.")
 	}
 	for _, c := range e.Candidates {
-		r := candidateRow{Name: c.Node.Name, Href: nodeHref(c.Node.Name), Site: state.SiteOf(c.Node), Pill: nodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU), Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
+		r := candidateRow{Name: c.Node.Name, Href: frame.NodeHref(c.Node.Name), Site: state.SiteOf(c.Node), Pill: nodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU), Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
 		for _, o := range c.Against {
 			r.Against = append(r.Against, reasonWords[o.Reason].against(c.Node, o))
 		}
 		d.Rows = append(d.Rows, r)
 	}
 	if more := e.Nodes - len(d.Rows); more > 0 && len(d.Rows) > 0 {
-		d.More = "and " + thousands(more) + " more"
+		d.More = "and " + format.Thousands(more) + " more"
 	}
 	d.Fixes = fixesOf(a, p, e.Candidates)
 	return d
@@ -77,7 +79,7 @@ func unplacedWhy(e schedule.Explanation) string {
 	case e.Nodes == 1:
 		return "The only node cannot take it."
 	}
-	return fmt.Sprintf("None of the %s nodes can take it.", thousands(e.Nodes))
+	return fmt.Sprintf("None of the %s nodes can take it.", format.Thousands(e.Nodes))
 }
 
 func needsOf(e schedule.Explanation) (needs []string) {
@@ -89,7 +91,7 @@ func needsOf(e schedule.Explanation) (needs []string) {
 
 // labelText writes what is asked of a label as kubectl writes selectors.
 func labelText(r corev1.NodeSelectorRequirement) string {
-	values := "(" + listed(r.Values, 5) + ")"
+	values := "(" + format.List(r.Values, 5) + ")"
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn:
 		if len(r.Values) == 1 {
@@ -111,33 +113,6 @@ func labelText(r corev1.NodeSelectorRequirement) string {
 		return r.Key + " < " + strings.Join(r.Values, ", ")
 	}
 	return r.Key + " " + string(r.Operator) + " " + values
-}
-
-// ---- words
-
-// capital is a text that begins with a capital letter.
-func capital(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
-}
-
-// thousands writes a number with commas.
-func thousands(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
-// listed joins the first of names, and says how many more there are.
-func listed(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func portText(p state.HostPort) string {
@@ -163,7 +138,7 @@ func freeText(name corev1.ResourceName, q resource.Quantity) string {
 	switch name {
 	case corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourceStorage:
 	case corev1.ResourceCPU:
-		return amount(name, q)
+		return format.Amount(name, q)
 	default:
 		return q.String()
 	}

@@ -6,82 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flotilla.dev/hub/admission"
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 )
-
-// pending makes a pod wait for a node.
-func pending(p *corev1.Pod) {
-	p.Spec.NodeName = ""
-	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable", Message: "0/9 nodes are available: 9 of us."}}}
-}
-
-// stuck is a fleet in which pods of two deployments find no place: one for a label, one for memory.
-func stuck(t testing.TB) *memory {
-	m := newMemory(stuckFleet()...)
-	for i, name := range []string{"vision", "ledger"} {
-		stuckWorkload(t, m, name, func(p *corev1.PodSpec) {
-			if i == 0 {
-				p.NodeSelector = map[string]string{"gpu": "true"}
-			} else {
-				p.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("64Gi"), "cpu": resource.MustParse("1")}
-			}
-		})
-	}
-	return m
-}
-
-func stuckFleet() (all []state.Object) {
-	for i := range 24 {
-		all = append(all, testNode(fmt.Sprintf("brg-%04d", i), []string{"bergen", "oslo"}[i%2], func(n *corev1.Node) {
-			switch i {
-			case 3:
-				n.Spec.Unschedulable = true
-				n.Labels["gpu"] = "true"
-			case 5:
-				n.Status.Allocatable["memory"] = resource.MustParse("7372Mi")
-			case 7:
-				n.Spec.Taints = []corev1.Taint{{Key: "camera", Value: "broken", Effect: "NoSchedule"}}
-				n.Labels["gpu"] = "true"
-			case 9:
-				condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")(n)
-				n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoSchedule"}}
-			}
-		}))
-	}
-	return append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, testPod("big", "brg-0005", func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Requests["memory"] = resource.MustParse("6Gi")
-	}))
-}
-
-// stuckWorkload adds a Deployment of one pod, which waits.
-func stuckWorkload(t testing.TB, m *memory, name string, change func(*corev1.PodSpec)) {
-	t.Helper()
-	one := int32(1)
-	labels := map[string]string{"app": name}
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/" + name + ":2"}}}}},
-		Status: appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1}}
-	change(&d.Spec.Template.Spec)
-	admission.Default(d, admission.Settings{})
-	m.put(t, d)
-	d = m.Snapshot().Deployment("default", name)
-	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: name + "-6f9c", Namespace: "default", Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
-		Spec: appsv1.ReplicaSetSpec{Replicas: &one, Selector: d.Spec.Selector, Template: d.Spec.Template}}
-	m.put(t, rs)
-	made := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: rs.Name})
-	m.put(t, testPod(rs.Name+"-x2x4z", "", func(p *corev1.Pod) {
-		p.Labels, p.Spec = labels, *d.Spec.Template.Spec.DeepCopy()
-		p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(made, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
-		pending(p)
-	}))
-}
 
 // fixText is a fix in a line.
 func fixText(f fix) string {
@@ -109,8 +40,8 @@ func fixText(f fix) string {
 }
 
 func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
-	a := askAt(stuck(t).Snapshot(), now0, nil)
-	a.may = func(string, string) bool { return true }
+	a := admintest.Ask(admintest.Stuck(t).Snapshot(), admintest.Now, nil)
+	a.May = func(string, string) bool { return true }
 	for _, c := range []struct {
 		pod   string
 		needs []string
@@ -140,7 +71,7 @@ func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
 			t.Errorf("%s: would help\n%s\nwant\n%s", c.pod, strings.Join(fixes, "\n"), strings.Join(c.fixes, "\n"))
 		}
 	}
-	a.may = func(verb, _ string) bool { return verb == "get" || verb == "list" }
+	a.May = func(verb, _ string) bool { return verb == "get" || verb == "list" }
 	for _, f := range placementOf(a, a.Pod("default", "vision-6f9c-x2x4z")).Fixes {
 		if text := fixText(f); strings.Contains(text, ">") {
 			t.Errorf("who only looks is offered %s", text)
@@ -171,15 +102,15 @@ func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 	} {
 		var objects []state.Object
 		for i := range c.nodes {
-			objects = append(objects, testNode(fmt.Sprintf("n-%d", i), "oslo", nil))
+			objects = append(objects, admintest.Node(fmt.Sprintf("n-%d", i), "oslo", nil))
 		}
-		p := testPod("p", "", func(p *corev1.Pod) { pending(p); c.pod(p) })
-		a := askAt(newMemory(append(objects, p)...).Snapshot(), now0, nil)
-		a.may = func(string, string) bool { return true }
+		p := admintest.Pod("p", "", func(p *corev1.Pod) { admintest.Pending(p); c.pod(p) })
+		a := admintest.Ask(admintest.New(append(objects, p)...).Snapshot(), admintest.Now, nil)
+		a.May = func(string, string) bool { return true }
 		if d := placementOf(a, p); d.Why != c.why {
 			t.Errorf("%s: %q, want %q", c.name, d.Why, c.why)
 		}
-		if got := shortly(a.Snapshot, p, now0); c.short != "" && got != c.short {
+		if got := shortly(a.Snapshot, p, admintest.Now); c.short != "" && got != c.short {
 			t.Errorf("%s: %q, want %q", c.name, got, c.short)
 		}
 	}

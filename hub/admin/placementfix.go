@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/schedule"
 	"flotilla.dev/hub/state"
 )
@@ -22,9 +23,9 @@ type step struct{ Ways []way }
 
 type way struct {
 	Text    string
-	Pods    []podLink // that would have to go
-	Command string    // for kubectl
-	Do      *menuItem // nil: not for this role, or not here
+	Pods    []podLink       // that would have to go
+	Command string          // for kubectl
+	Do      *frame.MenuItem // nil: not for this role, or not here
 }
 
 // mostFixes is how many nodes with what they need are told: each of another sort.
@@ -32,12 +33,12 @@ const mostFixes = 4
 
 // fixesOf are the nearest nodes for which something can be done about all that they have
 // against the pod, one of each sort.
-func fixesOf(a *request, p *corev1.Pod, candidates []schedule.Candidate) (fixes []fix) {
+func fixesOf(a *frame.Request, p *corev1.Pod, candidates []schedule.Candidate) (fixes []fix) {
 	edit := editOf(a, p)
 	seen := map[string]bool{}
 	for _, c := range candidates {
 		sort := ""
-		f := fix{Node: c.Node.Name, Href: nodeHref(c.Node.Name)}
+		f := fix{Node: c.Node.Name, Href: frame.NodeHref(c.Node.Name)}
 		for _, o := range c.Against {
 			if len(o.Ways) == 0 {
 				f.Steps = nil
@@ -62,14 +63,14 @@ func fixesOf(a *request, p *corev1.Pod, candidates []schedule.Candidate) (fixes 
 
 // An editor is where a pod's template is changed.
 type templateEdit struct {
-	of string    // such as "Deployment kiosk"
-	do *menuItem // nil: not for this role, or there is none
-	on string    // what kubectl calls it; "": a pod that nobody makes
+	of string          // such as "Deployment kiosk"
+	do *frame.MenuItem // nil: not for this role, or there is none
+	on string          // what kubectl calls it; "": a pod that nobody makes
 }
 
 // editOf finds the workload by which a pod is changed: what the pod itself asks for cannot be.
-func editOf(a *request, p *corev1.Pod) templateEdit {
-	owners := ownersOf(a.Snapshot, p)
+func editOf(a *frame.Request, p *corev1.Pod) templateEdit {
+	owners := frame.OwnersOf(a.Snapshot, p)
 	if len(owners) == 0 {
 		return templateEdit{of: "its manifest, and create it anew"}
 	}
@@ -79,26 +80,26 @@ func editOf(a *request, p *corev1.Pod) templateEdit {
 	if o.GetNamespace() != "default" {
 		e.on = "-n " + o.GetNamespace() + " " + e.on
 	}
-	if a.may("update", string(kind)) {
-		e.do = &menuItem{Label: "Edit", Href: "/yaml" + objectURL(kind, o.GetNamespace(), o.GetName())}
+	if a.May("update", string(kind)) {
+		e.do = &frame.MenuItem{Label: "Edit", Href: "/yaml" + frame.ObjectURL(kind, o.GetNamespace(), o.GetName())}
 	}
 	return e
 }
 
-func wayOf(a *request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w schedule.Way) way {
-	node := func(action, label string, q url.Values) *menuItem {
-		if !a.may("patch", "nodes") {
+func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w schedule.Way) way {
+	node := func(action, label string, q url.Values) *frame.MenuItem {
+		if !a.May("patch", "nodes") {
 			return nil
 		}
-		q.Set("item", itemOf(n).Form())
-		return &menuItem{Label: label, Href: "/actions/nodes/" + action + "?" + q.Encode()}
+		q.Set("item", frame.ItemOf(n).Form())
+		return &frame.MenuItem{Label: label, Href: "/actions/nodes/" + action + "?" + q.Encode()}
 	}
 	key := w.Label.Key
 	switch w.Kind {
 	case schedule.Uncordon:
 		v := way{Text: "Uncordon it", Command: "kubectl uncordon " + n.Name}
-		if a.may("patch", "nodes") {
-			v.Do = &menuItem{Label: "Uncordon", Href: "/actions/nodes/uncordon", Item: itemOf(n).Form()}
+		if a.May("patch", "nodes") {
+			v.Do = &frame.MenuItem{Label: "Uncordon", Href: "/actions/nodes/uncordon", Item: frame.ItemOf(n).Form()}
 		}
 		return v
 	case schedule.SetLabel:
@@ -148,18 +149,18 @@ func wayOf(a *request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w sched
 }
 
 // roomWay names the pods that would have to go, and how.
-func roomWay(a *request, w schedule.Way) way {
+func roomWay(a *frame.Request, w schedule.Way) way {
 	v := way{Text: "Make room"}
 	for _, p := range w.Pods {
-		l := podLink{Name: p.Name, Href: podHref(p)}
+		l := podLink{Name: p.Name, Href: frame.PodHref(p)}
 		if q, ok := state.Requests(p)[w.Resource]; ok && w.Resource != "" {
 			l.Name += " (" + q.String() + ")"
 		}
-		if owners := ownersOf(a.Snapshot, p); len(owners) > 0 {
+		if owners := frame.OwnersOf(a.Snapshot, p); len(owners) > 0 {
 			switch o := owners[len(owners)-1]; state.KindOf(o) {
 			case state.Deployments, state.StatefulSets:
-				if a.may("patch", string(state.KindOf(o))) {
-					l.Scale = &menuItem{Label: "Scale " + o.GetName(), Href: "/actions/" + string(state.KindOf(o)) + "/scale?" + url.Values{"item": {itemOf(o).Form()}}.Encode()}
+				if a.May("patch", string(state.KindOf(o))) {
+					l.Scale = &frame.MenuItem{Label: "Scale " + o.GetName(), Href: "/actions/" + string(state.KindOf(o)) + "/scale?" + url.Values{"item": {frame.ItemOf(o).Form()}}.Encode()}
 				}
 			}
 		}

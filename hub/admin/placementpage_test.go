@@ -6,14 +6,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"flotilla.dev/hub/admin/admintest"
 )
 
 // TestAPodThatFindsNoPlaceInABrowser looks why a pod waits, and does what would help.
 func TestAPodThatFindsNoPlaceInABrowser(t *testing.T) {
 	t.Parallel()
-	b := newKitOf(t, stuckFleet()...)
-	stuckWorkload(t, b.fleet, "vision", func(p *corev1.PodSpec) { p.NodeSelector = map[string]string{"gpu": "true"} })
-	stuckWorkload(t, b.fleet, "ledger", func(p *corev1.PodSpec) {
+	b := newKitOf(t, admintest.StuckFleet()...)
+	admintest.StuckWorkload(t, b.fleet, "vision", func(p *corev1.PodSpec) { p.NodeSelector = map[string]string{"gpu": "true"} })
+	admintest.StuckWorkload(t, b.fleet, "ledger", func(p *corev1.PodSpec) {
 		p.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("64Gi"), "cpu": resource.MustParse("1")}
 	})
 	for _, name := range []string{"ledger", "vision"} {
@@ -45,7 +47,7 @@ func TestAPodThatFindsNoPlaceInABrowser(t *testing.T) {
 
 func TestWhatTheSchedulerSaysIsADetail(t *testing.T) {
 	const raw = "0/9 nodes are available: 9 of us."
-	_, body := acting(t, stuck(t)).ask(t, "viewer", "GET", "/", nil)
+	_, body := acting(t, admintest.Stuck(t)).ask(t, "viewer", "GET", "/", nil)
 	if before, _, _ := strings.Cut(body, raw); !strings.HasSuffix(before, "<summary>Details</summary><p>") {
 		t.Errorf("the scheduler's text is no detail: %.900s", before[max(0, len(before)-300):])
 	}

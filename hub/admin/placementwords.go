@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/schedule"
 )
 
@@ -19,7 +20,7 @@ type needed struct {
 }
 
 func neededOf(o schedule.Obstacle, nodes int) needed {
-	n := needed{o, nodes, o.Nodes == nodes, fmt.Sprintf("%s of %s nodes", thousands(o.Nodes), thousands(nodes)), " on " + plural(o.Nodes, "node")}
+	n := needed{o, nodes, o.Nodes == nodes, fmt.Sprintf("%s of %s nodes", format.Thousands(o.Nodes), format.Thousands(nodes)), " on " + format.Plural(o.Nodes, "node")}
 	if nodes == 1 {
 		n.some = "the only node"
 	}
@@ -37,7 +38,8 @@ func (n needed) verb(one, many string) string {
 	return many
 }
 
-func (n needed) are() string  { return n.some + " " + n.verb("is", "are") }
+func (n needed) are() string { return n.some + " " + n.verb("is", "are") }
+
 func (n needed) have() string { return n.some + " " + n.verb("has", "have") }
 
 // reasonWords are how the page words each reason for which nodes do not take a pod: what is
@@ -49,12 +51,12 @@ var reasonWords = map[schedule.Reason]struct {
 	short   func(needed) string
 }{
 	schedule.NodeUnschedulable: {
-		func(n needed) string { return capital(n.are()) + " cordoned." }, same("cordoned"),
+		func(n needed) string { return format.Capital(n.are()) + " cordoned." }, same("cordoned"),
 		func(n needed) string { return everyOr(n, "every node is cordoned", "cordoned") },
 	},
 	schedule.NodeNotReady: {
 		func(n needed) string {
-			return capital(n.are()) + " not ready, or " + n.verb("does", "do") + " not answer."
+			return format.Capital(n.are()) + " not ready, or " + n.verb("does", "do") + " not answer."
 		},
 		func(_ *corev1.Node, o schedule.Objection) string {
 			if o.Taint.Key == corev1.TaintNodeUnreachable {
@@ -66,7 +68,7 @@ var reasonWords = map[schedule.Reason]struct {
 	},
 	schedule.NodePressure: {
 		func(n needed) string {
-			return fmt.Sprintf("%s the taint %s, which goes by itself when what is wrong there is over.", capital(n.have()), n.Taint.ToString())
+			return fmt.Sprintf("%s the taint %s, which goes by itself when what is wrong there is over.", format.Capital(n.have()), n.Taint.ToString())
 		}, taintAgainst, taintShort,
 	},
 	schedule.UntoleratedTaint: {
@@ -76,8 +78,8 @@ var reasonWords = map[schedule.Reason]struct {
 	},
 	schedule.NodeAffinity: {affinityNeed, affinityAgainst, affinityShort},
 	schedule.NodeName: {
-		func(n needed) string { return "Is for " + listed(n.Where, 5) + " only, by name." }, same("another name"),
-		func(n needed) string { return "only for " + listed(n.Where, 2) },
+		func(n needed) string { return "Is for " + format.List(n.Where, 5) + " only, by name." }, same("another name"),
+		func(n needed) string { return "only for " + format.List(n.Where, 2) },
 	},
 	schedule.NodePorts: {
 		func(n needed) string {
@@ -87,7 +89,7 @@ var reasonWords = map[schedule.Reason]struct {
 		func(n needed) string { return "port " + portText(n.Port) + " taken" + n.on },
 	},
 	schedule.TooManyPods: {
-		func(n needed) string { return capital(n.have()) + " as many pods as it may have." }, same("as many pods as it may have"),
+		func(n needed) string { return format.Capital(n.have()) + " as many pods as it may have." }, same("as many pods as it may have"),
 		func(n needed) string { return "too many pods" + n.on },
 	},
 	schedule.InsufficientResource: {
@@ -133,10 +135,12 @@ var reasonWords = map[schedule.Reason]struct {
 	},
 	schedule.VolumeElsewhere: {
 		func(n needed) string {
-			return "Its volume is on " + listed(n.Where, 5) + ", and can be used nowhere else."
+			return "Its volume is on " + format.List(n.Where, 5) + ", and can be used nowhere else."
 		},
-		func(_ *corev1.Node, o schedule.Objection) string { return "its volume is on " + listed(o.Where, 2) },
-		func(n needed) string { return "its volume is on " + listed(n.Where, 2) },
+		func(_ *corev1.Node, o schedule.Objection) string {
+			return "its volume is on " + format.List(o.Where, 2)
+		},
+		func(n needed) string { return "its volume is on " + format.List(n.Where, 2) },
 	},
 	schedule.VolumeInUse: {
 		always("Its volume is used by another pod, and may be used by one alone."),
@@ -164,7 +168,7 @@ func everyOr(n needed, every, some string) string {
 	if n.all {
 		return every
 	}
-	return isAre(n.Nodes, "node") + " " + some
+	return format.IsAre(n.Nodes, "node") + " " + some
 }
 
 func resourceNeed(n needed) string {

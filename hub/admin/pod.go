@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
@@ -13,9 +15,9 @@ import (
 type containerRow struct {
 	Name, Image string
 	Init        bool
-	Pill        pill
+	Pill        frame.Pill
 	Detail      string
-	Since       *moment
+	Since       *format.Moment
 	Restarts    int32
 	CPU, Memory string // that it uses now; "": not measured
 	Asks        string // what it requests, and its limits
@@ -24,41 +26,41 @@ type containerRow struct {
 type podData struct {
 	podRow
 	Chain      []string
-	Facts      []Fact
+	Facts      []frame.Fact
 	Conditions conditionRows
 	Containers []containerRow
-	Labels     []Fact
-	Events     []eventRow
+	Labels     []frame.Fact
+	Events     []frame.EventRow
 	YAML       string
 	Logs       string
 	Terminal   string
-	Menu       menu
-	Did        *done
+	Menu       frame.Menu
+	Did        *frame.Done
 	Help       string // where the manual tells of what is wrong
 	Placement  *placement
 	Crashes    []crash
 	Images     []*imageTrouble
-	Owners     []ownerLink
-	Asks       []Fact
+	Owners     []frame.OwnerLink
+	Asks       []frame.Fact
 	Volumes    []volumeRow
 }
 
 // pod shows one pod, and why it does not do what it should.
-func pod(a *request) (page, error) {
-	namespace, name := a.param("namespace"), a.param("name")
+func pod(a *frame.Request) (frame.Page, error) {
+	namespace, name := a.Param("namespace"), a.Param("name")
 	p := a.Pod(namespace, name)
 	if p == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
+		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
 	}
-	d := podData{podRow: podRowOf(a, p), Labels: factsOf(p.Labels), YAML: "/yaml" + objectURL(state.Pods, p.Namespace, p.Name), Menu: menuOf(a, p), Did: justDone(a)}
-	if a.may("get", "pods/log") && p.Spec.NodeName != "" {
+	d := podData{podRow: podRowOf(a, p), Labels: frame.FactsOf(p.Labels), YAML: "/yaml" + frame.ObjectURL(state.Pods, p.Namespace, p.Name), Menu: frame.MenuOf(a, p), Did: frame.JustDone(a)}
+	if a.May("get", "pods/log") && p.Spec.NodeName != "" {
 		d.Logs = d.Href + "/logs"
 	}
-	if a.may("create", "pods/exec") && p.Status.Phase == corev1.PodRunning && reachable(a, p) {
+	if a.May("create", "pods/exec") && p.Status.Phase == corev1.PodRunning && reachable(a, p) {
 		d.Terminal = d.Href + "/terminal"
 	}
 	if d.Why != "" {
-		d.Chain, d.Help = podChain(a.Snapshot, p, a.now), podHelp(p, d.Pill.Text)
+		d.Chain, d.Help = podChain(a.Snapshot, p, a.Now), podHelp(p, d.Pill.Text)
 	}
 	if waitsForNode(p) {
 		d.Placement = placementOf(a, p)
@@ -74,17 +76,17 @@ func pod(a *request) (page, error) {
 		d.Why = "Container " + d.Images[0].Container + ": " + d.Images[0].Cause + ", " + d.Images[0].short
 	}
 	if d.Why == "" && p.DeletionTimestamp != nil {
-		d.Why = "It was asked to leave, and has until " + stamp(p.DeletionTimestamp.Time) + " to stop."
+		d.Why = "It was asked to leave, and has until " + format.Stamp(p.DeletionTimestamp.Time) + " to stop."
 	}
-	for _, f := range []Fact{
-		{"Namespace", p.Namespace}, {"Address", p.Status.PodIP}, {"Restart policy", string(p.Spec.RestartPolicy)},
-		{"Quality of service", string(p.Status.QOSClass)}, {"Created", stamp(p.CreationTimestamp.Time)},
+	for _, f := range []frame.Fact{
+		{Name: "Namespace", Value: p.Namespace}, {Name: "Address", Value: p.Status.PodIP}, {Name: "Restart policy", Value: string(p.Spec.RestartPolicy)},
+		{Name: "Quality of service", Value: string(p.Status.QOSClass)}, {Name: "Created", Value: format.Stamp(p.CreationTimestamp.Time)},
 	} {
 		if f.Value != "" {
 			d.Facts = append(d.Facts, f)
 		}
 	}
-	d.Owners, d.Asks, d.Volumes = ownerLinks(a.Snapshot, p), askFacts(p), volumesOf(a, p)
+	d.Owners, d.Asks, d.Volumes = frame.OwnerLinks(a.Snapshot, p), askFacts(p), volumesOf(a, p)
 	for _, c := range p.Status.Conditions {
 		kind := "idle"
 		if (c.Status == corev1.ConditionTrue) == (c.Type != corev1.DisruptionTarget) {
@@ -92,34 +94,34 @@ func pod(a *request) (page, error) {
 		} else if c.Status != corev1.ConditionFalse || c.Type != corev1.DisruptionTarget {
 			kind = "warn"
 		}
-		d.Conditions = append(d.Conditions, conditionRow{string(c.Type), pill{kind, string(c.Status)}, c.Reason, c.Message, at(c.LastTransitionTime.Time, a.now), helpURL("conditions", "Pod", string(c.Type))})
+		d.Conditions = append(d.Conditions, conditionRow{string(c.Type), frame.Pill{Kind: kind, Text: string(c.Status)}, c.Reason, c.Message, format.Time(c.LastTransitionTime.Time, a.Now), frame.HelpURL("conditions", "Pod", string(c.Type))})
 	}
 	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
-	if p.Status.Phase == corev1.PodRunning && a.liveness(p.Spec.NodeName).Connected {
-		all := containersOf(a.uses(p.Spec.NodeName), p.UID)
+	if p.Status.Phase == corev1.PodRunning && a.Liveness(p.Spec.NodeName).Connected {
+		all := containersOf(a.Uses(p.Spec.NodeName), p.UID)
 		for i, c := range d.Containers {
 			if used, ok := all[c.Name]; ok {
-				d.Containers[i].CPU, d.Containers[i].Memory = amount(corev1.ResourceCPU, used[corev1.ResourceCPU]), amount(corev1.ResourceMemory, used[corev1.ResourceMemory])
+				d.Containers[i].CPU, d.Containers[i].Memory = format.Amount(corev1.ResourceCPU, used[corev1.ResourceCPU]), format.Amount(corev1.ResourceMemory, used[corev1.ResourceMemory])
 			}
 		}
 	}
-	for _, e := range eventsOf(a.Snapshot, "Pod", namespace, name) {
+	for _, e := range frame.EventsOf(a.Snapshot, "Pod", namespace, name) {
 		if len(d.Events) == 20 {
 			break
 		}
-		d.Events = append(d.Events, eventRowOf(a, e))
+		d.Events = append(d.Events, frame.EventRowOf(a, e))
 	}
 	watch := []string{"pod/" + namespace + "/" + name}
 	if p.Spec.NodeName != "" {
-		watch = append(watch, "node/"+p.Spec.NodeName, usageTopic(p.Spec.NodeName))
+		watch = append(watch, "node/"+p.Spec.NodeName, frame.UsageTopic(p.Spec.NodeName))
 	}
-	return page{Template: "pod", Title: name, Watch: watch, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "pod", Title: name, Watch: watch, Poll: 10, Data: d}, nil
 }
 
-func containers(a *request, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
+func containers(a *frame.Request, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
 	for _, spec := range specs {
-		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: pill{"idle", "Not started"}, Asks: asksText(spec)}
+		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: frame.Pill{Kind: "idle", Text: "Not started"}, Asks: asksText(spec)}
 		for _, st := range have {
 			if st.Name != spec.Name {
 				continue
@@ -127,17 +129,17 @@ func containers(a *request, specs []corev1.Container, have []corev1.ContainerSta
 			r.Restarts = st.RestartCount
 			switch {
 			case st.State.Running != nil && (st.Ready || init):
-				r.Pill, r.Since = pill{"ok", "Running"}, at(st.State.Running.StartedAt.Time, a.now)
+				r.Pill, r.Since = frame.Pill{Kind: "ok", Text: "Running"}, format.Time(st.State.Running.StartedAt.Time, a.Now)
 			case st.State.Running != nil:
-				r.Pill, r.Since = pill{"warn", "Running, not ready"}, at(st.State.Running.StartedAt.Time, a.now)
+				r.Pill, r.Since = frame.Pill{Kind: "warn", Text: "Running, not ready"}, format.Time(st.State.Running.StartedAt.Time, a.Now)
 			case st.State.Terminated != nil && st.State.Terminated.ExitCode == 0:
-				r.Pill, r.Since = pill{"idle", "Completed"}, at(st.State.Terminated.FinishedAt.Time, a.now)
+				r.Pill, r.Since = frame.Pill{Kind: "idle", Text: "Completed"}, format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
 			case st.State.Terminated != nil:
-				r.Pill, r.Detail, r.Since = pill{"bad", "Failed"}, end(diagnose.EndOf(st.State.Terminated)), at(st.State.Terminated.FinishedAt.Time, a.now)
+				r.Pill, r.Detail, r.Since = frame.Pill{Kind: "bad", Text: "Failed"}, end(diagnose.EndOf(st.State.Terminated)), format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
 			case st.State.Waiting != nil:
-				r.Pill, r.Detail = pill{waitingKind(st.State.Waiting.Reason), cmp.Or(st.State.Waiting.Reason, "Waiting")}, st.State.Waiting.Message
+				r.Pill, r.Detail = frame.Pill{Kind: waitingKind(st.State.Waiting.Reason), Text: cmp.Or(st.State.Waiting.Reason, "Waiting")}, st.State.Waiting.Message
 				if t := st.LastTerminationState.Terminated; t != nil {
-					r.Detail = join(r.Detail, "last "+end(diagnose.EndOf(t)))
+					r.Detail = format.Join(r.Detail, "last "+end(diagnose.EndOf(t)))
 				}
 			}
 		}
@@ -155,7 +157,7 @@ func waitingKind(reason string) string {
 }
 
 // reachable tells whether a pod's device answers: a terminal there would wait for nothing.
-func reachable(a *request, p *corev1.Pod) bool {
+func reachable(a *frame.Request, p *corev1.Pod) bool {
 	n := a.Node(p.Spec.NodeName)
 	return n != nil && state.ReadyOf(n) != corev1.ConditionUnknown
 }

@@ -12,14 +12,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
 // askFacts are what a pod asks for beside its resources, in words.
-func askFacts(p *corev1.Pod) (facts []Fact) {
+func askFacts(p *corev1.Pod) (facts []frame.Fact) {
 	add := func(name, value string) {
 		if value != "" {
-			facts = append(facts, Fact{name, value})
+			facts = append(facts, frame.Fact{Name: name, Value: value})
 		}
 	}
 	switch {
@@ -98,7 +100,7 @@ func termWords(t corev1.NodeSelectorTerm) string {
 		parts = append(parts, labelText(r))
 	}
 	for _, r := range t.MatchFields {
-		parts = append(parts, "the name "+listed(r.Values, 5))
+		parts = append(parts, "the name "+format.List(r.Values, 5))
 	}
 	return cmp.Or(strings.Join(parts, " and "), "nothing that could hold")
 }
@@ -158,7 +160,7 @@ type volumeRow struct {
 	Mounts               []string
 }
 
-func volumesOf(a *request, p *corev1.Pod) (rows []volumeRow) {
+func volumesOf(a *frame.Request, p *corev1.Pod) (rows []volumeRow) {
 	for _, v := range p.Spec.Volumes {
 		r := volumeRow{Name: v.Name}
 		kind, name := state.Kind(""), ""
@@ -189,8 +191,8 @@ func volumesOf(a *request, p *corev1.Pod) (rows []volumeRow) {
 		if kind != "" {
 			if r.Of = name; a.Get(state.Key{Kind: kind, Namespace: p.Namespace, Name: name}) == nil {
 				r.Of += " (not there)"
-			} else if a.may("get", string(kind)) {
-				r.Href = "/yaml" + objectURL(kind, p.Namespace, name)
+			} else if a.May("get", string(kind)) {
+				r.Href = "/yaml" + frame.ObjectURL(kind, p.Namespace, name)
 			}
 		}
 		for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {

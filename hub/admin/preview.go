@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/preview"
 	"flotilla.dev/hub/state"
 )
@@ -22,44 +24,17 @@ const (
 	foreseenPlaces = 5
 )
 
-// A foreseen is what would happen to pods, told before somebody has it done.
-type foreseen struct {
-	Sums    []string
-	Budgets []budgetWarning
-	Losses  []string
-	Rows    []fateRow
-	More    int  // pods that are not told one by one
-	From    bool // they are on several nodes
-	Note    string
-}
-
-// A budgetWarning is what a PodDisruptionBudget means for a drain.
-type budgetWarning struct {
-	Name, Href string
-	Text       string
-	Never      bool
-}
-
-// A fateRow is a pod, and what would become of it.
-type fateRow struct {
-	Name, Href string
-	From       string
-	Pill       pill
-	To, ToHref string
-	Why        string
-}
-
 // foreseeDrain plays a drain as the form asks for it.
-func foreseeDrain(a *request, with []state.Object, form url.Values) *foreseen {
+func foreseeDrain(a *frame.Request, with []state.Object, form url.Values) *frame.Foreseen {
 	given, err := parseDrain(form)
 	if err != nil {
 		given = state.DrainOrder{DeleteEmptyDirData: true}
 	}
-	return foresee(a, a.foresight.Drain(a.Snapshot, namesOf(with), given.(state.DrainOrder), a.now), len(with) > 1)
+	return foresee(a, a.Foresight.Drain(a.Snapshot, namesOf(with), given.(state.DrainOrder), a.Now), len(with) > 1)
 }
 
-func foreseeDelete(a *request, with []state.Object, _ url.Values) *foreseen {
-	f := foresee(a, a.foresight.Delete(a.Snapshot, namesOf(with), a.now), len(with) > 1)
+func foreseeDelete(a *frame.Request, with []state.Object, _ url.Values) *frame.Foreseen {
+	f := foresee(a, a.Foresight.Delete(a.Snapshot, namesOf(with), a.Now), len(with) > 1)
 	var ready, unused []string
 	for _, o := range with {
 		if state.ReadyOf(o.(*corev1.Node)) == corev1.ConditionTrue {
@@ -75,10 +50,10 @@ func foreseeDelete(a *request, with []state.Object, _ url.Values) *foreseen {
 		f.Sums = append(f.Sums, "No disruption budget is asked, and nobody waits for others to be ready.")
 	}
 	if len(ready) > 0 {
-		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", isAre(len(ready), "node")))
+		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", format.IsAre(len(ready), "node")))
 	}
 	if len(unused) > 0 {
-		f.Losses = append(f.Losses, fmt.Sprintf("%s that no pod uses now: %s. The data stays on the device, out of reach.", plural(len(unused), "claim"), firstOf(unused)))
+		f.Losses = append(f.Losses, fmt.Sprintf("%s that no pod uses now: %s. The data stays on the device, out of reach.", format.Plural(len(unused), "claim"), firstOf(unused)))
 	}
 	return f
 }
@@ -98,8 +73,8 @@ func namesOf(with []state.Object) (names []string) {
 }
 
 // foresee puts a forecast into words.
-func foresee(a *request, f preview.Forecast, several bool) *foreseen {
-	d := &foreseen{From: several}
+func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen {
+	d := &frame.Foreseen{From: several}
 	count, to := map[preview.End]int{}, map[string]int{}
 	silent := map[string]bool{}
 	fates := slices.Clone(f.Fates)
@@ -142,12 +117,12 @@ func foresee(a *request, f preview.Forecast, several bool) *foreseen {
 		d.Sums = append(d.Sums, "No pod has to leave.")
 	}
 	if n := len(silent); n > 0 {
-		d.Sums = append(d.Sums, fmt.Sprintf("%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.", isAre(n, "node")))
+		d.Sums = append(d.Sums, fmt.Sprintf("%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.", format.IsAre(n, "node")))
 	}
 	for _, b := range f.Budgets {
 		d.Budgets = append(d.Budgets, budgetWarningOf(b))
 	}
-	slices.SortStableFunc(d.Budgets, func(x, y budgetWarning) int {
+	slices.SortStableFunc(d.Budgets, func(x, y frame.BudgetWarning) int {
 		switch {
 		case x.Never == y.Never:
 			return 0
@@ -169,26 +144,26 @@ func urgency(x preview.Fate) int {
 
 func leaves(x preview.Fate) bool { return x.End != preview.Remains && x.End != preview.Daemon }
 
-func fateRowOf(x preview.Fate, several bool) fateRow {
-	r := fateRow{Name: state.Display(x.Pod), Href: podPath(x.Pod.Namespace, x.Pod.Name), Why: x.Why}
+func fateRowOf(x preview.Fate, several bool) frame.FateRow {
+	r := frame.FateRow{Name: state.Display(x.Pod), Href: frame.PodPath(x.Pod.Namespace, x.Pod.Name), Why: x.Why}
 	if several {
 		r.From = x.Pod.Spec.NodeName
 	}
 	switch x.End {
 	case preview.Moves:
-		r.Pill, r.To, r.ToHref = pill{"ok", "Moves"}, x.Node, nodeHref(x.Node)
+		r.Pill, r.To, r.ToHref = frame.Pill{Kind: "ok", Text: "Moves"}, x.Node, frame.NodeHref(x.Node)
 		if x.Hold != nil && x.Hold.Budget != "" {
 			r.Why = fmt.Sprintf("Waits for its turn: the budget %s.", x.Hold.Budget)
 		}
 	case preview.Pending:
-		r.Pill = pill{"bad", "Pending"}
+		r.Pill = frame.Pill{Kind: "bad", Text: "Pending"}
 	case preview.Lost:
-		r.Pill = pill{"warn", "Not replaced"}
+		r.Pill = frame.Pill{Kind: "warn", Text: "Not replaced"}
 		if metav1.GetControllerOfNoCopy(x.Pod) == nil {
 			r.Why = "It has no owner: nobody makes it again."
 		}
 	case preview.Remains:
-		r.Pill = pill{"bad", "Does not leave"}
+		r.Pill = frame.Pill{Kind: "bad", Text: "Does not leave"}
 		switch {
 		case x.Hold != nil:
 			r.Why = x.Hold.String()
@@ -196,12 +171,12 @@ func fateRowOf(x preview.Fate, several bool) fateRow {
 			r.Why = "It has no owner, and nobody makes it again: tick the box below to take it away."
 		}
 	case preview.Daemon:
-		r.Pill, r.Why = pill{"idle", "Stays"}, "Its daemon set has one on each node."
+		r.Pill, r.Why = frame.Pill{Kind: "idle", Text: "Stays"}, "Its daemon set has one on each node."
 	default:
-		r.Pill = pill{"warn", "Leaves"}
+		r.Pill = frame.Pill{Kind: "warn", Text: "Leaves"}
 	}
 	if r.Why != "" {
-		r.Why = capital(strings.TrimSuffix(r.Why, ".")) + "."
+		r.Why = format.Capital(strings.TrimSuffix(r.Why, ".")) + "."
 	}
 	return r
 }
@@ -215,30 +190,30 @@ func places(to map[string]int) string {
 	}
 	text := strings.Join(parts, ", ")
 	if more := len(names) - len(parts); more > 0 {
-		text += fmt.Sprintf(", and others to %s more", plural(more, "node"))
+		text += fmt.Sprintf(", and others to %s more", format.Plural(more, "node"))
 	}
 	return text + "."
 }
 
 // budgetWarningOf says what a budget wants, and what that means.
-func budgetWarningOf(b preview.Budget) budgetWarning {
-	w := budgetWarning{Name: state.Display(b), Never: b.Stuck > 0, Href: "/yaml" + objectURL(state.PodDisruptionBudgets, b.Namespace, b.Name)}
+func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
+	w := frame.BudgetWarning{Name: state.Display(b), Never: b.Stuck > 0, Href: "/yaml" + frame.ObjectURL(state.PodDisruptionBudgets, b.Namespace, b.Name)}
 	wants := "it says neither minAvailable nor maxUnavailable"
 	switch {
 	case b.Spec.MaxUnavailable != nil:
-		wants = fmt.Sprintf("maxUnavailable is %s of %s", b.Spec.MaxUnavailable, plural(int(b.Count.Expected), "pod"))
+		wants = fmt.Sprintf("maxUnavailable is %s of %s", b.Spec.MaxUnavailable, format.Plural(int(b.Count.Expected), "pod"))
 	case b.Spec.MinAvailable != nil:
-		wants = fmt.Sprintf("minAvailable is %s of %s", b.Spec.MinAvailable, plural(int(b.Count.Expected), "pod"))
+		wants = fmt.Sprintf("minAvailable is %s of %s", b.Spec.MinAvailable, format.Plural(int(b.Count.Expected), "pod"))
 	}
 	switch {
 	case b.Count.Unknown != "":
 		w.Text = fmt.Sprintf("allows none of its pods to leave: whoever makes pod %s cannot be found, so nobody knows how many there should be.", b.Count.Unknown)
 	case b.Stuck > 0 && !b.Never:
-		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no more become so, as no node has room for those that come.", plural(b.Stuck, "pod"), wants, b.Count.Healthy)
+		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no more become so, as no node has room for those that come.", format.Plural(b.Stuck, "pod"), wants, b.Count.Healthy)
 	case b.Never:
-		w.Text = fmt.Sprintf("never allows a pod to leave, even with all of them ready: %s. Here it keeps %s: change it, or scale up.", wants, plural(b.Pods, "pod"))
+		w.Text = fmt.Sprintf("never allows a pod to leave, even with all of them ready: %s. Here it keeps %s: change it, or scale up.", wants, format.Plural(b.Pods, "pod"))
 	default:
-		w.Text = fmt.Sprintf("lets them leave one after the other, as others become ready: %s, and %d ready now. At first it keeps %s here.", wants, b.Count.Healthy, plural(b.Pods, "pod"))
+		w.Text = fmt.Sprintf("lets them leave one after the other, as others become ready: %s, and %d ready now. At first it keeps %s here.", wants, b.Count.Healthy, format.Plural(b.Pods, "pod"))
 	}
 	return w
 }
@@ -273,10 +248,10 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 		}
 	}
 	if len(empty) > 0 {
-		all = append(all, fmt.Sprintf("Lost is what is in %s: %s.", plural(len(empty), "emptyDir"), firstOf(empty)))
+		all = append(all, fmt.Sprintf("Lost is what is in %s: %s.", format.Plural(len(empty), "emptyDir"), firstOf(empty)))
 	}
 	if len(host) > 0 {
-		all = append(all, fmt.Sprintf("Kept on the device, but not there for the pod that comes elsewhere: %s: %s.", plural(len(host), "hostPath"), firstOf(host)))
+		all = append(all, fmt.Sprintf("Kept on the device, but not there for the pod that comes elsewhere: %s: %s.", format.Plural(len(host), "hostPath"), firstOf(host)))
 	}
 	if len(bare) > 0 {
 		all = append(all, fmt.Sprintf("Nobody makes again: %s.", firstOf(bare)))

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/control"
 	draining "flotilla.dev/hub/drain"
@@ -30,10 +31,10 @@ import (
 var foresight = preview.Rules{Deciders: []control.Decider{draining.Decider{}, making.Decider{}, volume.Decider{}, schedule.Decider{}}}
 
 // harbour is a fleet of four nodes on which a drain of pier-1 is full of trouble.
-func harbour(t testing.TB) *memory {
-	m := newMemory(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default"}})
+func harbour(t testing.TB) *admintest.Memory {
+	m := admintest.New(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "default"}})
 	node := func(name, site, cpu string) {
-		m.put(t, testNode(name, site, func(n *corev1.Node) {
+		m.Put(t, admintest.Node(name, site, func(n *corev1.Node) {
 			n.Labels[corev1.LabelHostname] = name
 			n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(cpu)
 		}))
@@ -51,9 +52,9 @@ func harbour(t testing.TB) *memory {
 		admission.Default(d, admission.Settings{})
 		rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: app + "-hash", Namespace: "default", UID: types.UID("rs-" + app), OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
 			Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: d.Spec.Selector, Template: *d.Spec.Template.DeepCopy()}}
-		m.put(t, d, rs)
+		m.Put(t, d, rs)
 		for i := range replicas {
-			m.put(t, testPod(fmt.Sprintf("%s-hash-%d", app, i), "pier-1", func(p *corev1.Pod) {
+			m.Put(t, admintest.Pod(fmt.Sprintf("%s-hash-%d", app, i), "pier-1", func(p *corev1.Pod) {
 				p.Labels, p.Spec = labels, *d.Spec.Template.Spec.DeepCopy()
 				p.Spec.NodeName = "pier-1"
 				p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
@@ -63,7 +64,7 @@ func harbour(t testing.TB) *memory {
 	}
 	budget := func(app string, most int) {
 		v := intstr.FromInt32(int32(most))
-		m.put(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"},
+		m.Put(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"},
 			Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &v, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}})
 	}
 	set("shop", "100m", 2, corev1.Volume{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
@@ -72,7 +73,7 @@ func harbour(t testing.TB) *memory {
 	set("cam", "100m", 3, corev1.Volume{Name: "films", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv/films"}}})
 	budget("door", 0)
 	budget("shop", 1)
-	m.put(t, testPod("lonely", "pier-1", func(p *corev1.Pod) { p.OwnerReferences = nil }))
+	m.Put(t, admintest.Pod("lonely", "pier-1", func(p *corev1.Pod) { p.OwnerReferences = nil }))
 	return m
 }
 
@@ -86,7 +87,7 @@ func wordsOf(body string) string {
 func TestADrainTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 	m := harbour(t)
 	srv := start(t, configOf(m))
-	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {m.form(state.Nodes, "", "pier-1")}}.Encode(), nil)
+	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {m.Form(state.Nodes, "", "pier-1")}}.Encode(), nil)
 	words := wordsOf(body)
 	for _, want := range []string{
 		"3 pods do not leave.", "1 pod has to leave and stays pending: no node can have it.", "5 pods go elsewhere: ",
@@ -100,10 +101,10 @@ func TestADrainTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 			t.Errorf("the page does not tell %q:\n%s", want, words)
 		}
 	}
-	if m.order("pier-1") != "" || m.Snapshot().Node("pier-1").Spec.Unschedulable {
+	if m.Order("pier-1") != "" || m.Snapshot().Node("pier-1").Spec.Unschedulable {
 		t.Error("telling of a drain began it")
 	}
-	_, body = srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {m.form(state.Nodes, "", "pier-1")}, "bare": {"yes"}}.Encode(), nil)
+	_, body = srv.ask(t, "admin", "GET", "/actions/nodes/drain?"+url.Values{"item": {m.Form(state.Nodes, "", "pier-1")}, "bare": {"yes"}}.Encode(), nil)
 	if words := wordsOf(body); !strings.Contains(words, "1 pod ends, and nobody makes it again.") || !strings.Contains(words, "Nobody makes again: lonely.") {
 		t.Errorf("with bare pods it tells\n%s", words)
 	}
@@ -112,7 +113,7 @@ func TestADrainTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 func TestADeletionTellsBeforehandWhatBecomesOfEachPod(t *testing.T) {
 	m := harbour(t)
 	srv := start(t, configOf(m))
-	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/delete?"+url.Values{"item": {m.form(state.Nodes, "", "pier-1")}}.Encode(), nil)
+	_, body := srv.ask(t, "admin", "GET", "/actions/nodes/delete?"+url.Values{"item": {m.Form(state.Nodes, "", "pier-1")}}.Encode(), nil)
 	words := wordsOf(body)
 	for _, want := range []string{"7 pods go elsewhere: ", "1 pod has to leave and stays pending", "No disruption budget is asked", "1 node is ready now. Drain first", "Nobody makes again: lonely."} {
 		if !strings.Contains(words, want) {

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 )
 
 // calm is how long a container must run after a crash until its workload counts as well again:
@@ -31,7 +34,7 @@ func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
 			if t == nil || t.ExitCode == 0 || c.RestartCount < 2 || now.Sub(t.FinishedAt.Time) >= calm {
 				continue
 			}
-			crashed, most, last = true, max(most, c.RestartCount), later(last, t.FinishedAt.Time)
+			crashed, most, last = true, max(most, c.RestartCount), format.Later(last, t.FinishedAt.Time)
 		}
 		if !crashed {
 			continue
@@ -42,8 +45,8 @@ func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
 	if n == 0 {
 		return r
 	}
-	r.Pill = pill{"warn", "Crashed lately"}
-	r.Why = fmt.Sprintf("%s restarted up to %d times, last %s ago", plural(n, "pod"), most, Roundly(now.Sub(last)))
+	r.Pill = frame.Pill{Kind: "warn", Text: "Crashed lately"}
+	r.Why = fmt.Sprintf("%s restarted up to %d times, last %s ago", format.Plural(n, "pod"), most, format.Duration(now.Sub(last)))
 	switch {
 	case one && n > 1:
 		r.Why += ", all on node " + node

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
@@ -36,20 +37,20 @@ func TestAPausedCrashLoopIsNotGreen(t *testing.T) {
 			return []metav1.OwnerReference{{Kind: kind, Name: name, UID: types.UID("uid-" + name), Controller: &yes}}
 		}
 		objects := []state.Object{
-			testNode("pi-1", "oslo", nil), testNode("pi-2", "oslo", nil),
+			admintest.Node("pi-1", "oslo", nil), admintest.Node("pi-2", "oslo", nil),
 			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "till", Namespace: "default", UID: "uid-till"}, Spec: appsv1.DeploymentSpec{Replicas: &three, Selector: &metav1.LabelSelector{}},
 				Status: appsv1.DeploymentStatus{Replicas: 3, ReadyReplicas: 3, UpdatedReplicas: 3, AvailableReplicas: 3}},
 			&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "till-1", Namespace: "default", UID: "uid-till-1", OwnerReferences: owns("Deployment", "till")}},
 		}
 		now := time.Now()
 		for i, node := range c.nodes {
-			objects = append(objects, testPod(fmt.Sprintf("till-1-%d", i), node, func(p *corev1.Pod) {
+			objects = append(objects, admintest.Pod(fmt.Sprintf("till-1-%d", i), node, func(p *corev1.Pod) {
 				p.OwnerReferences = owns("ReplicaSet", "till-1")
 				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", Ready: true, RestartCount: c.restarts, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: c.exit, FinishedAt: metav1.NewTime(now.Add(-c.ago - time.Second))}}}}
 			}))
 		}
-		srv := start(t, configOf(newMemory(objects...)))
+		srv := start(t, configOf(admintest.New(objects...)))
 		for _, path := range []string{"/workloads", "/workloads/deployments/default/till"} {
 			_, body := srv.ask(t, "viewer", "GET", path, nil)
 			if amber := strings.Contains(body, `<span class="pill warn">Crashed lately</span>`); amber != (c.want != "") || !strings.Contains(body, c.want) {

@@ -9,15 +9,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/shared/fleet"
 )
 
 // What is typed into a form and does not fit is refused by the hub in a sentence with the limit:
 // the browser neither cuts it nor says only that it does not match.
 func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
-	c, _ := guarded(t, newMemory(sample()...))
+	c, _ := guarded(t, admintest.New(admintest.Sample()...))
 	g := c.Views.(*access.Guard)
-	d := configOf(newMemory(sample()...))
+	d := configOf(admintest.New(admintest.Sample()...))
 	d.Views, d.People, d.Tokens = g, g, g
 	if err := g.CreateUser(t.Context(), access.NewUser{Name: "test-admin", Password: "four words are good", Role: access.Admin}); err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func TestAFormOverItsLimitsIsRefusedWithTheLimit(t *testing.T) {
 }
 
 func TestSettingsSayHowToBeNotified(t *testing.T) {
-	c := configOf(newMemory(sample()...))
+	c := configOf(admintest.New(admintest.Sample()...))
 	_, body := start(t, c).ask(t, "admin", "GET", "/settings", nil)
 	if !strings.Contains(body, "No one is notified.") || !strings.Contains(body, `href="/help/incidents#who-is-told"`) {
 		t.Errorf("without a webhook and mail: %s", mainOf(body))
@@ -63,8 +64,8 @@ func TestSettingsSayHowToBeNotified(t *testing.T) {
 
 // Where no profile says how to boot, there is one to begin with, for the boards that there are.
 func TestARolloutBeginsWithAReadyProfile(t *testing.T) {
-	n := testNode("pi-1", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-5" })
-	srv := start(t, configOf(newMemory(n)))
+	n := admintest.Node("pi-1", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-5" })
+	srv := start(t, configOf(admintest.New(n)))
 	_, body := srv.ask(t, "admin", "GET", "/rollouts/_new", nil)
 	if !strings.Contains(body, "kind: BoardProfile") || !strings.Contains(body, "name: raspberrypi-5") || !strings.Contains(body, `formaction="/yaml"`) {
 		t.Errorf("%s", mainOf(body))

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
@@ -73,22 +74,22 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 	return list
 }
 
-func revisionFields(s state.Snapshot, with []state.Object) []field {
-	f := field{Name: "revision", Label: "Version", Type: "select", Options: []option{{"0", "The one before", true}}}
+func revisionFields(s state.Snapshot, with []state.Object) []frame.Field {
+	f := frame.Field{Name: "revision", Label: "Version", Type: "select", Options: []frame.Option{{Value: "0", Text: "The one before", Chosen: true}}}
 	if len(with) == 1 {
 		for i, v := range versionsOf(s, with[0]) {
 			if i > 0 {
-				f.Options = append(f.Options, option{strconv.Itoa(v.Number), fmt.Sprintf("%d: %s", v.Number, images(&v.Template.Spec)), false})
+				f.Options = append(f.Options, frame.Option{Value: strconv.Itoa(v.Number), Text: fmt.Sprintf("%d: %s", v.Number, images(&v.Template.Spec)), Chosen: false})
 			}
 		}
 	}
-	return []field{f, seenField(with)}
+	return []frame.Field{f, frame.SeenField(with)}
 }
 
 // A goBack is to which version, by its number; 0 is the one before what was seen.
 type goBack struct {
 	to int
-	seen
+	frame.Seen
 }
 
 func parseRevision(form url.Values) (any, error) {
@@ -96,20 +97,20 @@ func parseRevision(form url.Values) (any, error) {
 	if err != nil || n < 0 {
 		return nil, fmt.Errorf("%q is no version: use its number, or 0 for the one before", form.Get("revision"))
 	}
-	return goBack{n, parseSeen(form)}, nil
+	return goBack{n, frame.ParseSeen(form)}, nil
 }
 
 // rollBack puts an earlier template in place, as `kubectl rollout undo` does.
-func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
-	given := w.given.(goBack)
+func rollBack(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	given := w.Given.(goBack)
 	want := given.to
 	if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
 		return nil, fmt.Errorf("it is paused: resume it, and roll it back then")
 	}
-	if err := given.changed(o); want == 0 && err != nil {
+	if err := given.Changed(o); want == 0 && err != nil {
 		return nil, err // the one before may be what somebody has just gone back from
 	}
-	versions := versionsOf(w.fleet.Snapshot(), o)
+	versions := versionsOf(w.Fleet.Snapshot(), o)
 	at := 1
 	if want > 0 {
 		at = slices.IndexFunc(versions, func(v version) bool { return v.Number == want })
@@ -120,18 +121,18 @@ func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	case at >= len(versions):
 		return nil, fmt.Errorf("it has no earlier version")
 	}
-	set := func(ctx context.Context, w *worker, template any) (now tree, err error) {
-		path := objectURL(state.KindOf(o), o.GetNamespace(), o.GetName())
-		a, err := w.answer(ctx, apiCall{method: http.MethodPatch, path: path, media: "application/json-patch+json"}, []tree{
+	set := func(ctx context.Context, w *frame.Worker, template any) (now frame.JSON, err error) {
+		path := frame.ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName())
+		a, err := w.Answer(ctx, frame.APICall{Method: http.MethodPatch, Path: path, Media: "application/json-patch+json"}, []frame.JSON{
 			{"op": "test", "path": "/metadata/uid", "value": o.GetUID()}, {"op": "replace", "path": "/spec/template", "value": template}})
 		if err != nil {
 			return nil, err
 		}
-		err = json.Unmarshal(a.body, &now)
+		err = json.Unmarshal(a.Body, &now)
 		return now, err
 	}
-	template := tree{"template": nil}
-	before, err := specOf(o, template)
+	template := frame.JSON{"template": nil}
+	before, err := frame.SpecOf(o, template)
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +140,9 @@ func rollBack(ctx context.Context, w *worker, o state.Object) (undo, error) {
 	if err != nil {
 		return nil, err
 	}
-	after := only(now, template)
-	return func(ctx context.Context, w *worker) error {
-		left, err := w.asLeft(o, before, after)
+	after := frame.SpecFields(now, template)
+	return func(ctx context.Context, w *frame.Worker) error {
+		left, err := w.AsLeft(o, before, after)
 		if left {
 			_, err = set(ctx, w, before["template"])
 		}

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/admin/diff"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
@@ -14,84 +17,84 @@ import (
 // A rolloutStep is one step of a rollout, in the order in which they come.
 type rolloutStep struct {
 	Key, Title string
-	Pill       pill
+	Pill       frame.Pill
 	Text       string
-	Began      *moment
-	Ended      *moment
+	Began      *format.Moment
+	Ended      *format.Moment
 }
 
 // A rolloutNode is one node of a rollout.
 type rolloutNode struct {
 	Name, Href string
-	Pill       pill
+	Pill       frame.Pill
 	Message    string
-	Since      *moment
+	Since      *format.Moment
 	Change     string // the name of what would change on it
 }
 
 // A rolloutSite is the nodes of one site.
 type rolloutSite struct {
 	Name, Href string
-	Pill       pill // of the site where it keeps nodes from their turn
+	Pill       frame.Pill // of the site where it keeps nodes from their turn
 	Nodes      []rolloutNode
 }
 
 // A rolloutChange is what would change on nodes.
 type rolloutChange struct {
 	Name, Text string
-	Diff       []hunk
+	Diff       []diff.Hunk
 }
 
 type rolloutData struct {
 	rolloutRow
 	YAML    string
-	Menu    menu
-	Did     *done
-	Opens   *moment // the window opens next
+	Menu    frame.Menu
+	Did     *frame.Done
+	Opens   *format.Moment // the window opens next
 	OpensOn string
 	Help    string
-	Facts   []Fact
+	Facts   []frame.Fact
 	Steps   []rolloutStep
 	Changes []rolloutChange
 	Sites   []rolloutSite
 	More    int // nodes that are not shown
 	Over    int // percent
-	Events  []eventRow
+	Events  []frame.EventRow
 }
 
 // rollout shows one: what it does now and why it waits, its steps, what would change on
 // which nodes, and where each of them is.
-func rollout(a *request) (page, error) {
-	name := a.param("name")
+func rollout(a *frame.Request) (frame.Page, error) {
+	name := a.Param("name")
 	r := a.Rollout(name)
 	if r == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no rollout %s.", name))
+		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no rollout %s.", name))
 	}
 	r = r.DeepCopy()
 	r.Spec.Default()
 	st := &r.Status
 	d := rolloutData{
-		rolloutRow: rolloutRowOf(r, a), YAML: "/yaml" + objectURL(state.FirmwareRollouts, "", name), Menu: menuOf(a, r), Did: justDone(a), Facts: rolloutFacts(r),
+		rolloutRow: rolloutRowOf(r, a), YAML: "/yaml" + frame.ObjectURL(state.FirmwareRollouts, "", name), Menu: frame.MenuOf(a, r), Did: frame.JustDone(a), Facts: rolloutFacts(r),
 		Steps: rolloutSteps(a, r), Changes: rolloutChanges(r), More: int(st.Nodes) - len(st.NodeStates),
 	}
 	d.Over = int(100 * (d.Done + st.Bad + st.Unsupported) / max(st.Nodes, 1))
 	if st.Phase == fleet.RolloutStopped {
-		d.Help = helpURL("incidents", "FirmwareRolloutStopped")
+		d.Help = frame.HelpURL("incidents", "FirmwareRolloutStopped")
 	}
 	d.Sites, d.Opens, d.OpensOn = rolloutSites(a, r)
-	for _, e := range eventsOf(a.Snapshot, "FirmwareRollout", "default", name) {
+	for _, e := range frame.EventsOf(a.Snapshot, "FirmwareRollout", "default", name) {
 		if len(d.Events) == 20 {
 			break
 		}
-		d.Events = append(d.Events, eventRowOf(a, e))
+		d.Events = append(d.Events, frame.EventRowOf(a, e))
 	}
-	return page{Template: "rollout", Title: name, Watch: []string{rolloutsTopic, "sites"}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "rollout", Title: name, Watch: []string{frame.RolloutsTopic, "sites"}, Poll: 10, Data: d}, nil
 }
 
-func rolloutFacts(r *fleet.FirmwareRollout) (facts []Fact) {
+func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
 	s, st := &r.Spec, &r.Status
 	add := func(name, format string, args ...any) {
-		facts = append(facts, Fact{name, fmt.Sprintf(format, args...)})
+		facts = append(facts, frame.Fact{Name: name, Value: fmt.Sprintf(format, args...)})
 	}
 	count := func(name string, n int32) {
 		if n > 0 {
@@ -116,8 +119,8 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []Fact) {
 	if s.Condition != "" {
 		add("Only where", "%s is False", s.Condition)
 	}
-	add("Batches", "%s of one site", plural(int(s.BatchSize), "node"))
-	add("Unavailable on a site", "%s at most", plural(int(s.MaxUnavailablePerSite), "node"))
+	add("Batches", "%s of one site", format.Plural(int(s.BatchSize), "node"))
+	add("Unavailable on a site", "%s at most", format.Plural(int(s.MaxUnavailablePerSite), "node"))
 	if *s.PauseOnFailure {
 		add("Stops", "at the first node that fails")
 	} else {
@@ -130,31 +133,31 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []Fact) {
 }
 
 // rolloutSteps are what has been done, is being done, and is left.
-func rolloutSteps(a *request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
+func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
 	st := &r.Status
 	said := st.Nodes - st.Waiting
-	first := rolloutStep{Key: "stage", Title: "Each node says what would change", Pill: pill{"ok", "Done"}, Text: fmt.Sprintf("%d of %s have said it", said, plural(int(st.Nodes), "node"))}
+	first := rolloutStep{Key: "stage", Title: "Each node says what would change", Pill: frame.Pill{Kind: "ok", Text: "Done"}, Text: fmt.Sprintf("%d of %s have said it", said, format.Plural(int(st.Nodes), "node"))}
 	if st.Undoing {
 		first = rolloutStep{}
 	}
 	if st.Waiting > 0 {
-		first.Pill = pill{"warn", "In progress"}
+		first.Pill = frame.Pill{Kind: "warn", Text: "In progress"}
 	}
 	if st.Nodes == 0 {
-		first.Pill, first.Text = pill{"idle", "Waiting"}, "no node is selected"
+		first.Pill, first.Text = frame.Pill{Kind: "idle", Text: "Waiting"}, "no node is selected"
 	}
 	if first.Key != "" {
 		steps = append(steps, first)
 	}
 	for _, b := range st.Batches {
-		x := rolloutStep{Key: fmt.Sprint("batch ", b.Number), Title: fmt.Sprintf("Batch %d on %s", b.Number, b.Site), Pill: pill{"warn", "In progress"}, Text: someOf(b.Nodes), Began: at(b.Began.Time, a.now)}
+		x := rolloutStep{Key: fmt.Sprint("batch ", b.Number), Title: fmt.Sprintf("Batch %d on %s", b.Number, b.Site), Pill: frame.Pill{Kind: "warn", Text: "In progress"}, Text: someOf(b.Nodes), Began: format.Time(b.Began.Time, a.Now)}
 		if b.Number == 1 {
 			x.Title = "First, alone, on " + b.Site
 		}
 		if b.Ended != nil {
-			x.Ended, x.Pill = at(b.Ended.Time, a.now), pill{"ok", "Done"}
+			x.Ended, x.Pill = format.Time(b.Ended.Time, a.Now), frame.Pill{Kind: "ok", Text: "Done"}
 			if b.Bad > 0 {
-				x.Pill = pill{"bad", "Failed"}
+				x.Pill = frame.Pill{Kind: "bad", Text: "Failed"}
 			}
 		}
 		if b.Kept+b.Bad > 0 {
@@ -173,12 +176,12 @@ func rolloutSteps(a *request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
 	switch {
 	case left > 0 && len(st.Batches) == 0:
 		first := cmp.Or(r.Spec.Canary, "one node")
-		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first, Pill: pill{"idle", "Waiting"}, Text: "nobody else begins until it has done well"})
+		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first, Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: "nobody else begins until it has done well"})
 		if left > 1 {
-			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others", Pill: pill{"idle", "Waiting"}, Text: plural(int(left)-1, "node") + ", one site at a time"})
+			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others", Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: format.Plural(int(left)-1, "node") + ", one site at a time"})
 		}
 	case left > 0:
-		steps = append(steps, rolloutStep{Key: "left", Title: "Left", Pill: pill{"idle", "Waiting"}, Text: plural(int(left), "node") + ", one site at a time"})
+		steps = append(steps, rolloutStep{Key: "left", Title: "Left", Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: format.Plural(int(left), "node") + ", one site at a time"})
 	}
 	return steps
 }
@@ -202,7 +205,7 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 	told := int32(0)
 	for i, c := range st.Changes {
 		told += c.Nodes
-		changes = append(changes, rolloutChange{changeName(i), fmt.Sprintf("on %s, first %s, as they say themselves", plural(int(c.Nodes), "node"), c.First), deviceDiff(c.Diff)})
+		changes = append(changes, rolloutChange{changeName(i), fmt.Sprintf("on %s, first %s, as they say themselves", format.Plural(int(c.Nodes), "node"), c.First), deviceDiff(c.Diff)})
 	}
 	silent := st.Nodes - st.Kept - st.Bad - st.Unsupported - told
 	if silent <= 0 && len(changes) > 0 || st.Phase == fleet.RolloutComplete {
@@ -211,13 +214,13 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 	if c, err := fleet.ParseBootConfig([]byte(st.Document)); err == nil {
 		text := "what profile " + r.Spec.Profile + " says"
 		if silent > 0 {
-			text += "; " + plural(int(silent), "node") + " have not said what it would change"
+			text += "; " + format.Plural(int(silent), "node") + " have not said what it would change"
 			if silent == 1 {
 				text = strings.Replace(text, "node have", "node has", 1)
 			}
 		}
 		if lines := bootLines(c); len(lines) > 0 {
-			changes = append(changes, rolloutChange{"By the profile", text, []hunk{{Lines: lines}}})
+			changes = append(changes, rolloutChange{"By the profile", text, []diff.Hunk{{Lines: lines}}})
 		}
 	}
 	return changes
@@ -228,7 +231,7 @@ func changeName(i int) string { return fmt.Sprint("Change ", i+1) }
 // rolloutSites are the nodes by their sites, first the site of the node that somebody wants to know
 // of most, as the status has them; and when the first window opens that somebody
 // waits for.
-func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *moment, on string) {
+func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSite, opens *format.Moment, on string) {
 	st := &r.Status
 	by := map[string]int{}
 	var first time.Time
@@ -237,23 +240,23 @@ func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, op
 		if !ok {
 			i = len(sites)
 			by[n.Site] = i
-			x := rolloutSite{Name: cmp.Or(n.Site, "none"), Href: siteHref(n.Site)}
+			x := rolloutSite{Name: cmp.Or(n.Site, "none"), Href: frame.SiteHref(n.Site)}
 			site := a.Site(n.Site)
 			if site != nil && site.Status.State != fleet.SiteNormal {
 				x.Pill = sitePill(site)
 			}
 			if site != nil && r.Spec.Window != nil && st.Phase == fleet.RolloutWaiting {
 				if zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone]); err == nil {
-					if open, next := r.Spec.Window.Open(a.now.In(zone)); !open && !next.IsZero() && (first.IsZero() || next.Before(first)) {
+					if open, next := r.Spec.Window.Open(a.Now.In(zone)); !open && !next.IsZero() && (first.IsZero() || next.Before(first)) {
 						first, on = next, n.Site
 					}
 				}
 			}
 			sites = append(sites, x)
 		}
-		row := rolloutNode{Name: n.Name, Href: nodeHref(n.Name), Pill: firmwarePill(n.State, st.Undoing), Message: n.Message}
+		row := rolloutNode{Name: n.Name, Href: frame.NodeHref(n.Name), Pill: firmwarePill(n.State, st.Undoing), Message: n.Message}
 		if n.Since != nil {
-			row.Since = at(n.Since.Time, a.now)
+			row.Since = format.Time(n.Since.Time, a.Now)
 		}
 		if rec := a.Record(n.Name); rec != nil && rec.Firmware != nil && rec.Firmware.Diff != "" && rec.Firmware.Candidate == st.Digest {
 			if at := slices.IndexFunc(st.Changes, func(c fleet.FirmwareChange) bool { return c.Diff == rec.Firmware.Diff }); at >= 0 {
@@ -262,11 +265,11 @@ func rolloutSites(a *request, r *fleet.FirmwareRollout) (sites []rolloutSite, op
 		}
 		sites[i].Nodes = append(sites[i].Nodes, row)
 	}
-	return sites, at(first, a.now), on
+	return sites, format.Time(first, a.Now), on
 }
 
-func firmwarePill(s fleet.FirmwareNodeState, undoing bool) pill {
-	p := pill{"idle", string(s)}
+func firmwarePill(s fleet.FirmwareNodeState, undoing bool) frame.Pill {
+	p := frame.Pill{Kind: "idle", Text: string(s)}
 	switch s {
 	case fleet.FirmwareKept:
 		if !undoing {
@@ -275,7 +278,7 @@ func firmwarePill(s fleet.FirmwareNodeState, undoing bool) pill {
 	case fleet.FirmwareUndone:
 		p.Kind = "ok"
 	case fleet.FirmwareBad:
-		p = pill{"bad", map[bool]string{false: "Went back", true: "Did not go back"}[undoing]}
+		p = frame.Pill{Kind: "bad", Text: map[bool]string{false: "Went back", true: "Did not go back"}[undoing]}
 	case fleet.FirmwareOverdue:
 		p.Kind = "bad"
 	case fleet.FirmwareTrying:
@@ -286,7 +289,7 @@ func firmwarePill(s fleet.FirmwareNodeState, undoing bool) pill {
 	case fleet.FirmwareDraining:
 		p.Kind = "warn"
 	case fleet.FirmwareUnsupported:
-		p = pill{"warn", "Cannot do it"}
+		p = frame.Pill{Kind: "warn", Text: "Cannot do it"}
 	}
 	return p
 }

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
@@ -21,7 +23,7 @@ const bootDiff = "cmdline.txt\n- console=serial0,115200 root=PARTUUID=1234-02\n+
 
 // rolloutSample is a fleet with a rollout in each phase.
 func rolloutSample() []state.Object {
-	all := sample()
+	all := admintest.Sample()
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberrypi-4", UID: "p4"}, Spec: fleet.BoardProfileSpec{
 		Title: "Raspberry Pi 4", Boot: &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory", "cgroup_memory=1"}, Remove: []string{"quiet"}}}}}
 	document, err := (&fleet.BootConfig{Profile: "raspberrypi-4", Backend: fleet.BootConfigTxt, Config: fleet.BootSettings{All: map[string]string{"gpu_mem": "16"}, DTParam: []string{"i2c_arm=on"}}, Cmdline: fleet.BootCmdline{Add: []string{"cgroup_enable=memory", "cgroup_memory=1"}, Remove: []string{"quiet"}}}).Encode()
@@ -30,7 +32,7 @@ func rolloutSample() []state.Object {
 	}
 	digest := wire.FirmwareDigest(document)
 	rollout := func(name string, st fleet.FirmwareRolloutStatus, change func(*fleet.FirmwareRolloutSpec)) *fleet.FirmwareRollout {
-		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: ago0(3 * time.Hour)}, Spec: fleet.FirmwareRolloutSpec{
+		r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: admintest.Ago(3 * time.Hour)}, Spec: fleet.FirmwareRolloutSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelOSStable: "linux"}}, Profile: "raspberrypi-4"}, Status: st}
 		r.Spec.Default()
 		if change != nil {
@@ -39,7 +41,7 @@ func rolloutSample() []state.Object {
 		r.Status.Digest, r.Status.Document = digest, string(document)
 		return r
 	}
-	since, ended := ago0(3*time.Minute), ago0(40*time.Minute)
+	since, ended := admintest.Ago(3*time.Minute), admintest.Ago(40*time.Minute)
 	states := []fleet.FirmwareNode{
 		{Name: "pi-2", Site: "oslo", State: fleet.FirmwareBad, Message: "network: the hub was not heard after 10m0s; engine-ping did not hold"},
 		{Name: "bone-1", Site: "bergen", State: fleet.FirmwareUnsupported, Message: "the boot partition has an autoboot.txt: something else chooses what is booted"},
@@ -49,7 +51,7 @@ func rolloutSample() []state.Object {
 	}
 	going := append([]fleet.FirmwareNode{{Name: "pi-3", Site: "oslo", State: fleet.FirmwareTrying, Since: &since}}, states[3:]...)
 	changes := []fleet.FirmwareChange{{Diff: bootDiff, Nodes: 2, First: "bone-2"}}
-	batches := []fleet.FirmwareBatch{{Number: 1, Site: "oslo", Nodes: []string{"pi-1"}, Began: ago0(time.Hour), Ended: &ended, Kept: 1}, {Number: 2, Site: "oslo", Nodes: []string{"pi-2", "pi-3"}, Began: ago0(30 * time.Minute), Ended: &since, Bad: 1}}
+	batches := []fleet.FirmwareBatch{{Number: 1, Site: "oslo", Nodes: []string{"pi-1"}, Began: admintest.Ago(time.Hour), Ended: &ended, Kept: 1}, {Number: 2, Site: "oslo", Nodes: []string{"pi-2", "pi-3"}, Began: admintest.Ago(30 * time.Minute), Ended: &since, Bad: 1}}
 	open := []fleet.FirmwareBatch{batches[0], {Number: 2, Site: "oslo", Nodes: []string{"pi-3"}, Began: since}}
 	all = append(
 		all, profile,
@@ -63,7 +65,7 @@ func rolloutSample() []state.Object {
 		}, nil),
 		rollout("cgroup-undone", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutComplete, Sentence: "undone: 2 of 2 nodes have what they had before", Undoing: true, Nodes: 2, Undone: 2, NodeStates: []fleet.FirmwareNode{{Name: "pi-1", Site: "oslo", State: fleet.FirmwareUndone}}, Batches: batches[:1]}, func(s *fleet.FirmwareRolloutSpec) { s.Undo = true }),
 		rollout("cgroup-waiting", fleet.FirmwareRolloutStatus{Phase: fleet.RolloutWaiting, Sentence: "the window on site oslo opens Tue 2026-06-02 01:00 CEST", Nodes: 4, Kept: 1, Staged: 3, NodeStates: states[2:4], Changes: changes, Batches: batches[:1]}, func(s *fleet.FirmwareRolloutSpec) {
-			h := (now0.UTC().Hour() + 5) % 24
+			h := (admintest.Now.UTC().Hour() + 5) % 24
 			s.Window = &fleet.FirmwareWindow{From: fmt.Sprintf("%02d:00", h), To: fmt.Sprintf("%02d:30", h)}
 		}),
 		&fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: "cgroup-stopped-boot-1"}, State: fleet.IncidentOpen, Cause: "FirmwareRolloutStopped", Severity: fleet.SeverityWarning, About: fleet.IncidentObject{Kind: "FirmwareRollout", Name: "cgroup-stopped"}, Since: since, Opened: since,
@@ -102,7 +104,7 @@ var rolloutViews = []struct {
 
 func TestARolloutSaysWhatItDoesAndWhyItWaits(t *testing.T) {
 	t.Parallel()
-	b := loggedIn(t, newMemory(rolloutSample()...))
+	b := loggedIn(t, admintest.New(rolloutSample()...))
 	for _, w := range []struct {
 		pixels int64
 		dark   bool
@@ -121,7 +123,7 @@ func TestARolloutSaysWhatItDoesAndWhyItWaits(t *testing.T) {
 
 // What a person does to a rollout changes its spec, by the API, and can be taken back.
 func TestARolloutIsSteeredFromItsPage(t *testing.T) {
-	m := newMemory(rolloutSample()...)
+	m := admintest.New(rolloutSample()...)
 	srv := acting(t, m)
 	do := func(role, action, name string, want int) {
 		t.Helper()
@@ -168,9 +170,9 @@ func TestARolloutIsSteeredFromItsPage(t *testing.T) {
 // Trying again is meant for the failure that somebody looks at: a tab that is older than what others have
 // done to the rollout since, or a second press, lets no board reboot once more.
 func TestARolloutIsTriedAgainAsItWasSeen(t *testing.T) {
-	m := newMemory(rolloutSample()...)
+	m := admintest.New(rolloutSample()...)
 	srv := acting(t, m)
-	one := url.Values{"item": {m.form(state.FirmwareRollouts, "", "cgroup-stopped")}}
+	one := url.Values{"item": {m.Form(state.FirmwareRollouts, "", "cgroup-stopped")}}
 	send := func(action string, form url.Values) (body string) {
 		form.Set("csrf", csrf)
 		resp, body := srv.ask(t, "admin", "POST", "/actions/firmwarerollouts/"+action, form, "Cookie", nameHeader+"=admin")
@@ -200,7 +202,7 @@ func TestARolloutIsTriedAgainAsItWasSeen(t *testing.T) {
 }
 
 func TestWithoutARolloutThePageSaysWhatToDo(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for role, want := range map[string]string{"admin": "Roll out a boot configuration", "viewer": "kubectl apply -f rollout.yaml"} {
 		if _, body := srv.ask(t, role, "GET", "/rollouts", nil); !strings.Contains(body, want) || role == "viewer" && strings.Contains(body, "/rollouts/_new") {
 			t.Errorf("%s reads: %.900s", role, mainOf(body))
@@ -213,13 +215,13 @@ func TestWithoutARolloutThePageSaysWhatToDo(t *testing.T) {
 
 // A rollout of any name has a page.
 func TestARolloutCalledNewHasAPage(t *testing.T) {
-	m := newMemory(rolloutSample()...)
+	m := admintest.New(rolloutSample()...)
 	r := m.Snapshot().Rollout("cgroup-going").DeepCopy()
 	r.Name, r.UID = "new", "uid-of-new"
-	m.put(t, r)
+	m.Put(t, r)
 	srv := start(t, configOf(m))
 	for _, role := range []string{"admin", "viewer"} {
-		if resp, body := srv.ask(t, role, "GET", rolloutHref("new"), nil); resp.StatusCode != 200 || !strings.Contains(body, "1 node has its turn on site oslo") {
+		if resp, body := srv.ask(t, role, "GET", frame.RolloutHref("new"), nil); resp.StatusCode != 200 || !strings.Contains(body, "1 node has its turn on site oslo") {
 			t.Errorf("%s reads: %d %.300s", role, resp.StatusCode, mainOf(body))
 		}
 	}
@@ -228,10 +230,10 @@ func TestARolloutCalledNewHasAPage(t *testing.T) {
 // What is taken back leaves things as they were before it was done: by a tab that was opened
 // before somebody else did the same, too.
 func TestWhatIsTakenBackIsAsItWas(t *testing.T) {
-	m := newMemory(rolloutSample()...)
-	shop := worksample(t).Snapshot().Deployment("default", "shop").DeepCopy()
+	m := admintest.New(rolloutSample()...)
+	shop := admintest.Work(t).Snapshot().Deployment("default", "shop").DeepCopy()
 	shop.Spec.Paused = true
-	m.put(t, shop)
+	m.Put(t, shop)
 	srv := acting(t, m)
 	for _, c := range []struct {
 		name, do     string
@@ -244,8 +246,8 @@ func TestWhatIsTakenBackIsAsItWas(t *testing.T) {
 	} {
 		r := m.Snapshot().Rollout("cgroup-waiting").DeepCopy()
 		r.Spec.Undo, r.Spec.Paused = c.undo, c.paused
-		m.put(t, r)
-		_, body := srv.do(t, "admin", "/actions/firmwarerollouts/"+c.do, url.Values{"item": {m.form(state.FirmwareRollouts, "", r.Name)}})
+		m.Put(t, r)
+		_, body := srv.do(t, "admin", "/actions/firmwarerollouts/"+c.do, url.Values{"item": {m.Form(state.FirmwareRollouts, "", r.Name)}})
 		if id := undoButton.FindStringSubmatch(body); strings.Contains(body, "Undo</button>") {
 			srv.do(t, "admin", "/actions/"+id[1], url.Values{"action": {"undo"}})
 		}
@@ -253,7 +255,7 @@ func TestWhatIsTakenBackIsAsItWas(t *testing.T) {
 			t.Errorf("%s, taken back: undo %v, paused %v; want %v, %v", c.name, now.Undo, now.Paused, c.undo, c.paused)
 		}
 	}
-	_, body := srv.do(t, "admin", "/actions/deployments/pause", url.Values{"item": {m.form(state.Deployments, "default", "shop")}})
+	_, body := srv.do(t, "admin", "/actions/deployments/pause", url.Values{"item": {m.Form(state.Deployments, "default", "shop")}})
 	if srv.do(t, "admin", "/actions/"+undoButton.FindStringSubmatch(body)[1], url.Values{"action": {"undo"}}); !m.Snapshot().Deployment("default", "shop").Spec.Paused {
 		t.Error("pausing a deployment that was paused already, taken back, has resumed it")
 	}

@@ -7,17 +7,18 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	decider "flotilla.dev/hub/rollout"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 // manyBoards is a rollout over so many nodes, on some of which boards went back.
-func manyBoards(n int) *memory {
-	m := manyNodes(n)
+func manyBoards(n int) *admintest.Memory {
+	m := admintest.Many(n)
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Boot = &fleet.BoardBoot{Backend: fleet.BootConfigTxt, Cmdline: fleet.BootCmdline{Add: []string{"quiet"}}}
-	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "many", CreationTimestamp: metav1.NewTime(now0)}}
+	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "many", CreationTimestamp: metav1.NewTime(admintest.Now)}}
 	r.Spec.Selector, r.Spec.Profile = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: fleet.LabelProfile, Operator: metav1.LabelSelectorOpExists}}}, "pi"
 	changes := []state.Change{state.Put(profile, ""), state.Put(r, "")}
 	for node := range m.Snapshot().Nodes() {
@@ -25,10 +26,10 @@ func manyBoards(n int) *memory {
 		metav1.SetMetaDataLabel(&node.ObjectMeta, fleet.LabelProfile, "pi")
 		changes = append(changes, state.Put(node, ""), state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Firmware: &state.FirmwareReport{State: "Staged", Candidate: "sha256:x"}}, ""))
 	}
-	m.apply(changes)
+	m.Apply(changes)
 	look := func() {
 		for range 4 {
-			m.apply(decider.Decider{}.Decide(m.Snapshot(), decider.Decider{}.Subjects(m.Snapshot()), now0).Changes)
+			m.Apply(decider.Decider{}.Decide(m.Snapshot(), decider.Decider{}.Subjects(m.Snapshot()), admintest.Now).Changes)
 		}
 	}
 	look()
@@ -42,7 +43,7 @@ func manyBoards(n int) *memory {
 		}
 		changes = append(changes, state.Put(rec, ""))
 	}
-	m.apply(changes)
+	m.Apply(changes)
 	look()
 	return m
 }
@@ -76,7 +77,7 @@ func TestARolloutOfManyNodesShowsTheWorstFirst(t *testing.T) {
 
 // The card of a rollout that has stopped leads to its page, and to the node that stopped it.
 func TestTheCardOfAStoppedRolloutLeadsToIt(t *testing.T) {
-	srv := start(t, configOf(newMemory(rolloutSample()...)))
+	srv := start(t, configOf(admintest.New(rolloutSample()...)))
 	_, body := srv.ask(t, "viewer", "GET", "/", nil)
 	at := strings.Index(body, "Rollout cgroup-stopped of a boot configuration has stopped")
 	if at < 0 {
@@ -95,6 +96,6 @@ func TestTheCardOfAStoppedRolloutLeadsToIt(t *testing.T) {
 func BenchmarkARolloutOfManyNodes(b *testing.B) {
 	m := manyBoards(5000)
 	for b.Loop() {
-		decider.Decider{}.Decide(m.Snapshot(), decider.Decider{}.Subjects(m.Snapshot()), now0)
+		decider.Decider{}.Decide(m.Snapshot(), decider.Decider{}.Subjects(m.Snapshot()), admintest.Now)
 	}
 }

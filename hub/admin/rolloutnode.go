@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"net/url"
 
+	"flotilla.dev/hub/admin/diff"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/wire"
 )
@@ -13,36 +16,36 @@ type bootBad struct{ Digest, Again, Href string }
 
 // A nodeBoot is what a node's page tells of its boot configuration.
 type nodeBoot struct {
-	Pill          pill
+	Pill          frame.Pill
 	Message       string
 	Rollout, Href string
-	Turn          pill
+	Turn          frame.Pill
 	Why           string // its last turn ended before it began, or the hub has given it up
-	NotBefore     *moment
-	Facts         []Fact
+	NotBefore     *format.Moment
+	Facts         []frame.Fact
 	Bad           []bootBad
-	Diff          []hunk
+	Diff          []diff.Hunk
 }
 
 // nodeBootOf is nil where neither the device nor a rollout says anything.
-func nodeBootOf(a *request, name string) *nodeBoot {
+func nodeBootOf(a *frame.Request, name string) *nodeBoot {
 	rec := a.Record(name)
 	if rec == nil || rec.Firmware == nil && rec.Assigned == nil {
 		return nil
 	}
-	b := &nodeBoot{Pill: pill{"idle", "Not known"}, Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed with a boot helper."}
+	b := &nodeBoot{Pill: frame.Pill{Kind: "idle", Text: "Not known"}, Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed with a boot helper."}
 	digest, retry := "", ""
 	if t := rec.Assigned; t != nil {
-		b.Rollout, b.Href, digest = t.Rollout, rolloutHref(t.Rollout), t.Digest
+		b.Rollout, b.Href, digest = t.Rollout, frame.RolloutHref(t.Rollout), t.Digest
 		if r := a.Rollout(t.Rollout); r != nil {
 			if t.Step != "" {
 				b.Turn = firmwarePill(t.Step, r.Status.Undoing)
 			}
-			if a.may("patch", "firmwarerollouts") {
-				retry = "/actions/firmwarerollouts/retry?" + url.Values{"item": {itemOf(r).Form()}}.Encode()
+			if a.May("patch", "firmwarerollouts") {
+				retry = "/actions/firmwarerollouts/retry?" + url.Values{"item": {frame.ItemOf(r).Form()}}.Encode()
 			}
-			if t.NotBefore.After(a.now) {
-				b.Why, b.NotBefore = t.Why, at(t.NotBefore.Time, a.now)
+			if t.NotBefore.After(a.Now) {
+				b.Why, b.NotBefore = t.Why, format.Time(t.NotBefore.Time, a.Now)
 			}
 			if t.Failed != "" && t.Retry >= r.Spec.Retry {
 				b.Why = t.Failed
@@ -56,7 +59,7 @@ func nodeBootOf(a *request, name string) *nodeBoot {
 	b.Pill, b.Message = reportPill(f), f.Message
 	add := func(name, value string) {
 		if value != "" {
-			b.Facts = append(b.Facts, Fact{name, value})
+			b.Facts = append(b.Facts, frame.Fact{Name: name, Value: value})
 		}
 	}
 	kept := "what the board had itself"
@@ -87,8 +90,8 @@ func nodeBootOf(a *request, name string) *nodeBoot {
 	return b
 }
 
-func reportPill(f *state.FirmwareReport) pill {
-	p := pill{"idle", f.State}
+func reportPill(f *state.FirmwareReport) frame.Pill {
+	p := frame.Pill{Kind: "idle", Text: f.State}
 	switch f.State {
 	case wire.FirmwareUpToDate:
 		p.Kind = "ok"

@@ -3,31 +3,24 @@ package admin
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 
+	"flotilla.dev/hub/admin/diff"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
-// rolloutsPath is where rollouts of boot configurations are listed.
-const rolloutsPath = "/rollouts"
-
-// rolloutsTopic is what changes with every one of them.
-const rolloutsTopic = "rollouts"
-
-// rolloutHref is the page of a rollout.
-func rolloutHref(name string) string { return rolloutsPath + "/" + url.PathEscape(name) }
-
 // A rolloutRow is one rollout in the list.
 type rolloutRow struct {
 	Name, Href, Profile string
-	Pill                pill
+	Pill                frame.Pill
 	Sentence            string
 	Done, Nodes, Bad    int32
 	Undoing             bool
-	Age                 *moment
+	Age                 *format.Moment
 }
 
 type rolloutsData struct {
@@ -35,11 +28,11 @@ type rolloutsData struct {
 	MayStart bool
 }
 
-func rolloutRowOf(r *fleet.FirmwareRollout, a *request) rolloutRow {
+func rolloutRowOf(r *fleet.FirmwareRollout, a *frame.Request) rolloutRow {
 	st := &r.Status
 	return rolloutRow{
-		Name: r.Name, Href: rolloutHref(r.Name), Profile: r.Spec.Profile, Pill: rolloutPill(r), Sentence: st.Sentence, Done: rolloutDone(r), Nodes: st.Nodes, Bad: st.Bad, Undoing: st.Undoing,
-		Age: at(r.CreationTimestamp.Time, a.now),
+		Name: r.Name, Href: frame.RolloutHref(r.Name), Profile: r.Spec.Profile, Pill: rolloutPill(r), Sentence: st.Sentence, Done: rolloutDone(r), Nodes: st.Nodes, Bad: st.Bad, Undoing: st.Undoing,
+		Age: format.Time(r.CreationTimestamp.Time, a.Now),
 	}
 }
 
@@ -51,8 +44,8 @@ func rolloutDone(r *fleet.FirmwareRollout) int32 {
 	return r.Status.Kept
 }
 
-func rolloutPill(r *fleet.FirmwareRollout) pill {
-	p := pill{"warn", cmp.Or(string(r.Status.Phase), string(fleet.RolloutPending))}
+func rolloutPill(r *fleet.FirmwareRollout) frame.Pill {
+	p := frame.Pill{Kind: "warn", Text: cmp.Or(string(r.Status.Phase), string(fleet.RolloutPending))}
 	switch r.Status.Phase {
 	case fleet.RolloutComplete:
 		p.Kind = "ok"
@@ -60,7 +53,7 @@ func rolloutPill(r *fleet.FirmwareRollout) pill {
 			p.Kind = "warn"
 		}
 		if r.Status.Undoing {
-			p = pill{p.Kind, "Undone"}
+			p = frame.Pill{Kind: p.Kind, Text: "Undone"}
 		}
 	case fleet.RolloutStopped:
 		p.Kind = "bad"
@@ -75,8 +68,8 @@ func rolloutPill(r *fleet.FirmwareRollout) pill {
 }
 
 // rollouts lists the rollouts, the newest first.
-func rollouts(a *request) (page, error) {
-	d := rolloutsData{MayStart: a.may("create", "firmwarerollouts")}
+func rollouts(a *frame.Request) (frame.Page, error) {
+	d := rolloutsData{MayStart: a.May("create", "firmwarerollouts")}
 	var all []*fleet.FirmwareRollout
 	for r := range state.Each[*fleet.FirmwareRollout](a.Snapshot, state.FirmwareRollouts, "") {
 		all = append(all, r)
@@ -87,21 +80,21 @@ func rollouts(a *request) (page, error) {
 	for _, r := range all {
 		d.Rows = append(d.Rows, rolloutRowOf(r, a))
 	}
-	return page{Template: "rollouts", Title: "Boot configurations", Watch: []string{rolloutsTopic}, Data: d}, nil
+	return frame.Page{Template: "rollouts", Title: "Boot configurations", Watch: []string{frame.RolloutsTopic}, Data: d}, nil
 }
 
 // bootLines is what a profile would write, for a node whose device has not said yet what
 // would change on it.
-func bootLines(c *fleet.BootConfig) (lines []diffLine) {
+func bootLines(c *fleet.BootConfig) (lines []diff.Line) {
 	add := func(sign, format string, args ...any) {
-		lines = append(lines, diffLine{sign, fmt.Sprintf(format, args...)})
+		lines = append(lines, diff.Line{Sign: sign, Text: fmt.Sprintf(format, args...)})
 	}
 	if c.Backend == fleet.BootNone {
 		return nil
 	}
 	if len(c.Config.All)+len(c.Config.DTParam)+len(c.Config.DTOverlay) > 0 {
 		add(" ", "config.txt, in the section of Flotilla:")
-		for _, f := range factsOf(c.Config.All) {
+		for _, f := range frame.FactsOf(c.Config.All) {
 			add("+", "%s=%s", f.Name, f.Value)
 		}
 		for _, v := range c.Config.DTParam {
@@ -124,17 +117,17 @@ func bootLines(c *fleet.BootConfig) (lines []diffLine) {
 }
 
 // deviceDiff is what a device says would change, line by line.
-func deviceDiff(text string) []hunk {
-	var h hunk
-	for _, l := range lines(text) {
+func deviceDiff(text string) []diff.Hunk {
+	var h diff.Hunk
+	for _, l := range diff.Lines(text) {
 		switch {
 		case strings.HasPrefix(l, "+") && !strings.HasPrefix(l, "+++"), strings.HasPrefix(l, "-") && !strings.HasPrefix(l, "---"):
-			h.Lines = append(h.Lines, diffLine{l[:1], strings.TrimPrefix(l[1:], " ")})
+			h.Lines = append(h.Lines, diff.Line{Sign: l[:1], Text: strings.TrimPrefix(l[1:], " ")})
 		default:
-			h.Lines = append(h.Lines, diffLine{" ", l})
+			h.Lines = append(h.Lines, diff.Line{Sign: " ", Text: l})
 		}
 	}
-	return []hunk{h}
+	return []diff.Hunk{h}
 }
 
 // shortDigest is enough of a digest to know it again.
@@ -144,12 +137,12 @@ func shortDigest(digest string) string {
 }
 
 // rolloutListings is the list of rollouts.
-var rolloutListings = map[state.Kind]listing{state.FirmwareRollouts: {
-	found: func(a *request) (all []state.Object) {
+var rolloutListings = map[state.Kind]frame.Listing{state.FirmwareRollouts: {
+	Found: func(a *frame.Request) (all []state.Object) {
 		for o := range a.All(state.FirmwareRollouts, "") {
 			all = append(all, o)
 		}
 		return all
 	},
-	pill: func(_ *request, o state.Object) pill { return rolloutPill(o.(*fleet.FirmwareRollout)) },
+	Pill: func(_ *frame.Request, o state.Object) frame.Pill { return rolloutPill(o.(*fleet.FirmwareRollout)) },
 }}

@@ -7,13 +7,14 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 type rolloutStartData struct {
 	Name, Canary, From, To       string
-	Profiles, Sites, Conditions  []option
+	Profiles, Sites, Conditions  []frame.Option
 	Batch, Unavailable           string
 	Paused, Asked, None, MayBoth bool
 	YAML                         string
@@ -22,18 +23,18 @@ type rolloutStartData struct {
 
 // startRollout asks for what a rollout needs, and shows it as YAML, which the page of all
 // YAML checks and applies: it changes nothing itself.
-func startRollout(a *request) (page, error) {
+func startRollout(a *frame.Request) (frame.Page, error) {
 	given := func(name, otherwise string) string {
-		if v := strings.TrimSpace(a.query(name)); v != "" {
+		if v := strings.TrimSpace(a.Query(name)); v != "" {
 			return v
 		}
 		return otherwise
 	}
 	d := rolloutStartData{
 		Name: given("name", "memory-limits"), Canary: given("canary", ""), From: given("from", ""), To: given("to", ""), Batch: given("batch", "5"), Unavailable: given("unavailable", "1"),
-		Asked: a.query("name") != "", MayBoth: a.may("update", "deployments"),
+		Asked: a.Query("name") != "", MayBoth: a.May("update", "deployments"),
 	}
-	d.Paused = !d.Asked || a.query("paused") != ""
+	d.Paused = !d.Asked || a.Query("paused") != ""
 	var profiles [][2]string
 	for p := range state.Each[*fleet.BoardProfile](a.Snapshot, state.BoardProfiles, "") {
 		if p.Spec.Boot != nil && p.Spec.Boot.Backend != fleet.BootNone {
@@ -42,23 +43,23 @@ func startRollout(a *request) (page, error) {
 	}
 	if d.None = len(profiles) == 0; d.None {
 		d.Ready = readyProfiles(a)
-		return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
+		return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
 	}
 	sites := [][2]string{{"", "All sites"}}
 	for name := range a.Counts() {
 		sites = append(sites, [2]string{name, "Site " + name})
 	}
 	profile, site, condition := given("profile", profiles[0][0]), given("site", ""), given("condition", "")
-	d.Profiles, d.Sites = options(profile, profiles...), options(site, sites...)
-	d.Conditions = options(condition, [2]string{"", "All of them"}, [2]string{fleet.ConditionMemoryLimits, "Only where limits of memory are not held (MemoryLimits is False)"})
+	d.Profiles, d.Sites = frame.Options(profile, profiles...), frame.Options(site, sites...)
+	d.Conditions = frame.Options(condition, [2]string{"", "All of them"}, [2]string{fleet.ConditionMemoryLimits, "Only where limits of memory are not held (MemoryLimits is False)"})
 	if !d.Asked {
-		return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
+		return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
 	}
-	labels := tree{fleet.LabelProfile: profile}
+	labels := frame.JSON{fleet.LabelProfile: profile}
 	if site != "" {
 		labels["topology.kubernetes.io/zone"] = site
 	}
-	spec := tree{"selector": tree{"matchLabels": labels}, "profile": profile, "batchSize": numberOr(d.Batch), "maxUnavailablePerSite": numberOr(d.Unavailable), "paused": d.Paused}
+	spec := frame.JSON{"selector": frame.JSON{"matchLabels": labels}, "profile": profile, "batchSize": numberOr(d.Batch), "maxUnavailablePerSite": numberOr(d.Unavailable), "paused": d.Paused}
 	if d.Canary != "" {
 		spec["canary"] = d.Canary
 	}
@@ -66,16 +67,16 @@ func startRollout(a *request) (page, error) {
 		spec["condition"] = condition
 	}
 	if d.From != "" || d.To != "" {
-		spec["window"] = tree{"from": d.From, "to": d.To}
+		spec["window"] = frame.JSON{"from": d.From, "to": d.To}
 	}
-	out, err := yaml.Marshal(tree{"apiVersion": fleet.Group + "/" + fleet.Version, "kind": "FirmwareRollout", "metadata": tree{"name": d.Name}, "spec": spec})
+	out, err := yaml.Marshal(frame.JSON{"apiVersion": fleet.Group + "/" + fleet.Version, "kind": "FirmwareRollout", "metadata": frame.JSON{"name": d.Name}, "spec": spec})
 	d.YAML = string(out)
-	return page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
+	return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
 }
 
 // readyProfiles are board profiles that have Raspberry Pis hold limits of memory: those of the
 // boards that there are. Applied, each adds to what the profile says already.
-func readyProfiles(a *request) string {
+func readyProfiles(a *frame.Request) string {
 	names := map[string]bool{}
 	for n := range a.Nodes() {
 		if p := n.Labels[fleet.LabelProfile]; strings.HasPrefix(p, "raspberrypi-") {

@@ -9,22 +9,24 @@ import (
 	"time"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/store"
 )
 
 type personRow struct {
 	Name, Role string
-	Since      *moment
+	Since      *format.Moment
 	Me         bool
-	Roles      []option
+	Roles      []frame.Option
 }
 
 type joinTokenRow struct {
 	ID, Site, Node, By string
 	Uses, Used         int
-	Pill               pill
-	Ends               *moment
+	Pill               frame.Pill
+	Ends               *format.Moment
 	Coming             bool // its end
 	Open               bool // it can still be used
 	Approval           bool
@@ -32,20 +34,20 @@ type joinTokenRow struct {
 
 type apiTokenRow struct {
 	ID, User, Note string
-	Pill           pill
-	Made, Ends     *moment
+	Pill           frame.Pill
+	Made, Ends     *format.Moment
 }
 
 type certificateRow struct {
 	Of, Renewal string
 	Until       string
-	Ends        *moment
-	Pill        pill
+	Ends        *format.Moment
+	Pill        frame.Pill
 }
 
 type backupRow struct {
 	File, Size string
-	At         *moment
+	At         *format.Moment
 }
 
 type settingsData struct {
@@ -55,16 +57,16 @@ type settingsData struct {
 	People       []personRow
 	Name         string // what was typed before, of a person to add
 	Role         string
-	Roles        []option
+	Roles        []frame.Option
 	JoinTokens   []joinTokenRow
 	APITokens    []apiTokenRow
 	Certificates []certificateRow
 	Backups      []backupRow
-	NextBackup   *moment
-	Facts, Kept  []Fact
+	NextBackup   *format.Moment
+	Facts, Kept  []frame.Fact
 	Settings     []config.Shown
-	Told         []Told
-	Hubs         []memberRow
+	Told         []frame.Told
+	Hubs         []frame.MemberRow
 }
 
 var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"}, {"admin", "admin: everything"}}
@@ -77,19 +79,19 @@ var settled = map[string]string{
 }
 
 // settings shows the hub's own settings, people and tokens.
-func (c *call) settings() error {
-	return c.showSettings(http.StatusOK, settingsData{Done: settled[c.QueryParam("done")]})
+func settings(c *frame.Call) error {
+	return showSettings(c, http.StatusOK, settingsData{Done: settled[c.QueryParam("done")]})
 }
 
-func (c *call) showSettings(code int, d settingsData) error {
-	if err := c.fillSettings(&d); err != nil {
-		return c.refuse("No settings", err)
+func showSettings(c *frame.Call, code int, d settingsData) error {
+	if err := fillSettings(c, &d); err != nil {
+		return c.Refuse("No settings", err)
 	}
-	return c.plain(code, page{Template: "settings", Title: "Settings", Data: d})
+	return c.ShowPage(code, frame.Page{Template: "settings", Title: "Settings", Data: d})
 }
 
 // fillSettings adds what there is, the newest first where that is of use.
-func (c *call) fillSettings(d *settingsData) error {
+func fillSettings(c *frame.Call, d *settingsData) error {
 	ctx, now := c.Request().Context(), c.Now()
 	about, err := c.About()
 	if err != nil {
@@ -111,14 +113,14 @@ func (c *call) fillSettings(d *settingsData) error {
 	if err != nil {
 		return err
 	}
-	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.user.CSRF, about.Settings, options(cmp.Or(d.Role, "operator"), roles...), at(next, now)
+	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.User.CSRF, about.Settings, frame.Options(cmp.Or(d.Role, "operator"), roles...), format.Time(next, now)
 	d.Facts, d.Kept = about.Facts, about.Kept
-	d.Hubs = memberRows(c.Members(ctx), now)
+	d.Hubs = frame.MemberRows(c.Members(ctx), now)
 	if c.Told != nil {
 		d.Told = c.Told()
 	}
 	for _, p := range people {
-		d.People = append(d.People, personRow{p.Name, p.Role, at(p.Created, now), p.Name == c.user.Name, options(p.Role, roles...)})
+		d.People = append(d.People, personRow{p.Name, p.Role, format.Time(p.Created, now), p.Name == c.User.Name, frame.Options(p.Role, roles...)})
 	}
 	for _, t := range slices.Backward(joins) {
 		d.JoinTokens = append(d.JoinTokens, joinTokenRowOf(t, now))
@@ -130,22 +132,22 @@ func (c *call) fillSettings(d *settingsData) error {
 		d.Certificates = append(d.Certificates, certificateRowOf(cert, now))
 	}
 	for _, b := range copies {
-		d.Backups = append(d.Backups, backupRow{filepath.Base(b.File), bytesOf(b.Bytes), at(b.At, now)})
+		d.Backups = append(d.Backups, backupRow{filepath.Base(b.File), format.Bytes(b.Bytes), format.Time(b.At, now)})
 	}
 	return nil
 }
 
 func joinTokenRowOf(t store.JoinToken, now time.Time) joinTokenRow {
-	r := joinTokenRow{ID: t.ID, Site: t.Site, Node: t.Node, By: t.CreatedBy, Uses: t.Uses, Used: t.Used, Ends: at(t.Expires, now), Coming: t.Expires.After(now), Approval: t.Approval}
+	r := joinTokenRow{ID: t.ID, Site: t.Site, Node: t.Node, By: t.CreatedBy, Uses: t.Uses, Used: t.Used, Ends: format.Time(t.Expires, now), Coming: t.Expires.After(now), Approval: t.Approval}
 	switch {
 	case !t.Revoked.IsZero():
-		r.Pill = pill{"idle", "Revoked"}
+		r.Pill = frame.Pill{Kind: "idle", Text: "Revoked"}
 	case !now.Before(t.Expires):
-		r.Pill = pill{"idle", "Ended"}
+		r.Pill = frame.Pill{Kind: "idle", Text: "Ended"}
 	case t.Used >= t.Uses:
-		r.Pill = pill{"idle", "Used up"}
+		r.Pill = frame.Pill{Kind: "idle", Text: "Used up"}
 	default:
-		r.Pill, r.Open = pill{"ok", "Good"}, true
+		r.Pill, r.Open = frame.Pill{Kind: "ok", Text: "Good"}, true
 	}
 	return r
 }
@@ -153,13 +155,13 @@ func joinTokenRowOf(t store.JoinToken, now time.Time) joinTokenRow {
 // certificateSoon is when an end is near enough to say so.
 const certificateSoon = 30 * 24 * time.Hour
 
-func certificateRowOf(c Certificate, now time.Time) certificateRow {
-	r := certificateRow{Of: c.Of, Renewal: c.Renewal, Until: c.Until.UTC().Format(time.DateOnly), Ends: at(c.Until, now), Pill: pill{"ok", "Good"}}
+func certificateRowOf(c frame.Certificate, now time.Time) certificateRow {
+	r := certificateRow{Of: c.Of, Renewal: c.Renewal, Until: c.Until.UTC().Format(time.DateOnly), Ends: format.Time(c.Until, now), Pill: frame.Pill{Kind: "ok", Text: "Good"}}
 	switch left := c.Until.Sub(now); {
 	case left <= 0:
-		r.Pill = pill{"bad", "Ended"}
+		r.Pill = frame.Pill{Kind: "bad", Text: "Ended"}
 	case left < certificateSoon:
-		r.Pill = pill{"warn", "Ends soon"}
+		r.Pill = frame.Pill{Kind: "warn", Text: "Ends soon"}
 	}
 	return r
 }
@@ -167,37 +169,37 @@ func certificateRowOf(c Certificate, now time.Time) certificateRow {
 // What nobody may do to themselves here: an administrator must remain, and a
 // password is changed by who knows the old one.
 const (
-	errSelf = errTold("You cannot take your own role or account away; another administrator can.")
-	errOwn  = errTold("Change your own password in Your account.")
+	errSelf = frame.UserError("You cannot take your own role or account away; another administrator can.")
+	errOwn  = frame.UserError("Change your own password in Your account.")
 )
 
 // settingsAction does what one of the settings' forms asks for.
-func (c *call) settingsAction() error {
+func settingsAction(c *frame.Call) error {
 	action := c.FormValue("action")
-	act, err := c.settle(action)
+	act, err := settle(c, action)
 	if act.Verb == "" {
-		return c.showSettings(http.StatusBadRequest, settingsData{Problem: "There is no such action."})
+		return showSettings(c, http.StatusBadRequest, settingsData{Problem: "There is no such action."})
 	}
 	act.Code = http.StatusOK
 	if err != nil {
-		act.Code, act.Message = c.tell(err)
+		act.Code, act.Message = c.Tell(err)
 	}
-	c.did(act)
+	c.Record(act)
 	if err != nil {
 		d := settingsData{Problem: act.Message}
 		if action == "user-create" {
 			d.Name, d.Role = c.FormValue("name"), c.FormValue("role")
 		}
-		return c.showSettings(act.Code, d)
+		return showSettings(c, act.Code, d)
 	}
 	return c.Redirect(http.StatusSeeOther, "/settings?done="+action)
 }
 
 // settle does one action, and says what it was for the audit.
-func (c *call) settle(action string) (store.Audit, error) {
+func settle(c *frame.Call, action string) (store.Audit, error) {
 	ctx, name, id := c.Request().Context(), strings.TrimSpace(c.FormValue("name")), c.FormValue("id")
 	var mine error // what stands against doing it to oneself
-	if name == c.user.Name {
+	if name == c.User.Name {
 		mine = errSelf
 	}
 	switch action {
@@ -228,10 +230,10 @@ func (c *call) settle(action string) (store.Audit, error) {
 	case "notify-test":
 		act := store.Audit{Verb: "create", Resource: "notifications", Name: name}
 		if c.TestTold == nil {
-			return act, errTold("No one is notified of incidents: set incident-webhook or incident-mail-server in the hub's configuration.")
+			return act, frame.UserError("No one is notified of incidents: set incident-webhook or incident-mail-server in the hub's configuration.")
 		}
 		if err := c.TestTold(ctx, name); err != nil {
-			return act, errTold("The test message was not accepted: " + err.Error())
+			return act, frame.UserError("The test message was not accepted: " + err.Error())
 		}
 		return act, nil
 	case "backup":

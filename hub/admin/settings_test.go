@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/control"
 	"flotilla.dev/hub/store"
 	"flotilla.dev/shared/fleet"
@@ -25,8 +27,8 @@ func TestTheHubsOwnViews(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, toolObjects()...)
 	evil := `<img src=x onerror=alert(1)>`
-	k.fleet.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: fleet.BoardProfileSpec{Title: evil, Match: fleet.BoardMatch{Compatible: []string{evil}}, Labels: map[string]string{evil: evil}}},
-		testNode("odd", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelBoard] = evil }))
+	k.fleet.Put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: fleet.BoardProfileSpec{Title: evil, Match: fleet.BoardMatch{Compatible: []string{evil}}, Labels: map[string]string{evil: evil}}},
+		admintest.Node("odd", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelBoard] = evil }))
 	k.estate.acts[3].Who, k.estate.acts[3].Message = evil, "javascript:alert(2)\u202e"
 	for _, v := range []struct {
 		name, path string
@@ -51,19 +53,19 @@ func TestTheHubsOwnViews(t *testing.T) {
 	k.says("kiosk-69", "← Newest")
 
 	k.open("/boards")
-	k.fleet.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "bone"}, Spec: fleet.BoardProfileSpec{Title: "BeagleBone Black"}})
+	k.fleet.Put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "bone"}, Spec: fleet.BoardProfileSpec{Title: "BeagleBone Black"}})
 	k.awaits("BeagleBone Black") // live
 }
 
 // What the page of boards counts is what its links lead to.
 func TestABoardsLinkLeadsToItsNodes(t *testing.T) {
-	m := newMemory(sample()...)
-	m.put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberry-pi-4"}},
-		testNode("pi-7", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberry-pi-4" }),
-		testNode("bone-8", "oslo", func(n *corev1.Node) {
+	m := admintest.New(admintest.Sample()...)
+	m.Put(t, &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "raspberry-pi-4"}},
+		admintest.Node("pi-7", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberry-pi-4" }),
+		admintest.Node("bone-8", "oslo", func(n *corev1.Node) {
 			n.Labels[fleet.LabelBoard], n.Labels[fleet.LabelProfile] = "beaglebone-x15", "another"
 		}),
-		testNode("bone-7", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelBoard] = "beaglebone-x15" }))
+		admintest.Node("bone-7", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelBoard] = "beaglebone-x15" }))
 	srv := start(t, configOf(m))
 	_, body := srv.ask(t, "viewer", "GET", "/boards", nil)
 	for _, c := range []struct{ link, leads string }{{">1 node</a>", "pi-7"}, {">beaglebone-x15</a>", "bone-7"}} {
@@ -118,7 +120,7 @@ func TestSettingsAreChanged(t *testing.T) {
 
 // What was typed of somebody who is not added stays, but for the password.
 func TestAPersonWhoIsNotAddedIsStillTyped(t *testing.T) {
-	c := configOf(newMemory(sample()...))
+	c := configOf(admintest.New(admintest.Sample()...))
 	_, e := equip(&c)
 	e.fail = access.ErrConflict
 	srv := start(t, c)
@@ -134,7 +136,7 @@ func TestAPersonWhoIsNotAddedIsStillTyped(t *testing.T) {
 }
 
 func TestNobodyTakesTheirOwnAccountAway(t *testing.T) {
-	c := configOf(newMemory(sample()...))
+	c := configOf(admintest.New(admintest.Sample()...))
 	_, e := equip(&c)
 	srv := start(t, c)
 	for action, says := range map[string]string{"user-delete": "another administrator can", "user-role": "another administrator can", "user-password": "your own password in Your account"} {
@@ -158,7 +160,7 @@ func TestHostileNamesInTheTools(t *testing.T) {
 	t.Parallel()
 	evil := `<img src=x onerror=alert(1)>"'></textarea></title><script>alert(2)</script>`
 	name := `<img src=x onerror=alert(3)>"'><script>alert(4)`
-	k := newKit(t, append(toolObjects(), testPod(name, "pi-1", func(p *corev1.Pod) {
+	k := newKit(t, append(toolObjects(), admintest.Pod(name, "pi-1", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Name = evil
 		p.Status.ContainerStatuses[0].Name = evil
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "\u202eexe.web", Image: evil})
@@ -211,7 +213,7 @@ func TestDeeds(t *testing.T) {
 // A hub that stops ends what it is at: that is no mistake of its own, and its log needs no error of it.
 func TestAHubThatStopsSaysSo(t *testing.T) {
 	for _, err := range []error{control.ErrStopped, fmt.Errorf("read users: %w", context.Canceled)} {
-		c := configOf(newMemory(sample()...))
+		c := configOf(admintest.New(admintest.Sample()...))
 		c.Tokens = stopping{err: err}
 		var log strings.Builder
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -233,12 +235,14 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 
 // stopping are tokens of a hub that stops.
 type stopping struct {
-	Tokens
+	frame.Tokens
 	err error
 }
 
 func (s stopping) JoinTokens(context.Context) ([]store.JoinToken, error) { return nil, s.err }
-func (s stopping) RevokeJoinToken(context.Context, string) error         { return s.err }
+
+func (s stopping) RevokeJoinToken(context.Context, string) error { return s.err }
+
 func (s stopping) CreateJoinToken(context.Context, access.NewJoinToken) (wire.JoinToken, error) {
 	return wire.JoinToken{}, s.err
 }

@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
 )
 
@@ -30,12 +31,12 @@ func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
 	restart := func() {
 		p := k.fleet.Snapshot().Pod("default", "two-7d9f").DeepCopy()
 		p.Status.ContainerStatuses[0].RestartCount = 12345
-		k.fleet.put(t, p)
+		k.fleet.Put(t, p)
 	}
 	label := func() {
 		n := k.fleet.Snapshot().Node("pi-1").DeepCopy()
 		n.Labels["colour"] = "darkgreen"
-		k.fleet.put(t, n)
+		k.fleet.Put(t, n)
 	}
 	for _, v := range []struct {
 		path   string
@@ -43,12 +44,12 @@ func TestTheDayGoesOnAndNothingMoves(t *testing.T) {
 		shows  string
 	}{
 		{"/pods", restart, "12345"},
-		{"/pods/default/two-7d9f", func() { k.fleet.put(t, testPod("two-7d9f", "pi-1", nil)); restart() }, "12345"},
+		{"/pods/default/two-7d9f", func() { k.fleet.Put(t, admintest.Pod("two-7d9f", "pi-1", nil)); restart() }, "12345"},
 		{"/nodes/pi-1", label, "darkgreen"},
 		{"/workloads/deployments/default/kiosk", func() {
 			d := k.fleet.Snapshot().Get(state.Key{Kind: state.Deployments, Namespace: "default", Name: "kiosk"}).DeepCopyObject().(*appsv1.Deployment)
 			d.Status.UpdatedReplicas = 12345
-			k.fleet.put(t, d)
+			k.fleet.Put(t, d)
 		}, "12345"},
 		{"/actions", nil, ""},
 	} {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -17,62 +19,56 @@ type siteRow struct {
 	Name, Href, NodesHref        string
 	Pick                         string
 	Description                  string
-	Pill                         pill
+	Pill                         frame.Pill
 	Bar                          bar
-	Since                        *moment
+	Since                        *format.Moment
 	Ready, NotReady, NeverSeen   int
 	Total                        int
 	Rate                         string // "": no node waits
 	Waiting                      int
 	Stays                        string // why no pod is evicted; "": they are
-	Next, Last                   *moment
+	Next, Last                   *format.Moment
 	GivenUp                      bool // all of its nodes that are not ready are
 	Now                          bool // the next eviction is due
 	Policy                       string
 	Maintenance, MaintenanceText string
 	Queue                        []queued
 	More                         int // that wait beside the queue that is shown
-	Overrides                    []Fact
-	Menu                         menu
+	Overrides                    []frame.Fact
+	Menu                         frame.Menu
 }
 
 // shownInQueue is how many of the nodes that wait are shown by name.
 const shownInQueue = 5
 
 type sitesData struct {
-	Did      *done
+	Did      *frame.Done
 	Search   string
 	Wrong    string // what is not understood of the search
-	States   []option
+	States   []frame.Option
 	Empty    bool // no site at all
 	Filtered bool
-	Pager    pager
+	Pager    frame.Pager
 	Rows     []siteRow
-	Picks    *pickBar
+	Picks    *frame.PickBar
 	Cards    bool
 	MayAdd   bool
 	HubURL   string
 }
 
-// siteHref is the page of a site.
-func siteHref(name string) string { return "/sites/" + url.PathEscape(name) }
-
 // mostCards is how many sites are shown as cards; more are rows.
 const mostCards = 9
 
 // sitePill is the status of a site.
-func sitePill(s *fleet.Site) pill {
+func sitePill(s *fleet.Site) frame.Pill {
 	switch s.Status.State {
 	case fleet.SitePartialDisruption:
-		return pill{"warn", "Partial disruption"}
+		return frame.Pill{Kind: "warn", Text: "Partial disruption"}
 	case fleet.SiteFullDisruption:
-		return pill{"bad", "Full disruption"}
+		return frame.Pill{Kind: "bad", Text: "Full disruption"}
 	}
-	return pill{"ok", "Normal"}
+	return frame.Pill{Kind: "ok", Text: "Normal"}
 }
-
-// siteStates are what the list of sites can be filtered by.
-var siteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"}, {"maintenance", "In maintenance"}, {"normal", "Normal"}}
 
 // isSite tells whether a site has a state of the list of sites.
 func isSite(s *fleet.Site, state string, now time.Time) bool {
@@ -93,57 +89,57 @@ func isSite(s *fleet.Site, state string, now time.Time) bool {
 // worse compares sites by how much they need somebody: how disrupted they are, how many
 // nodes are not ready, and then by name.
 func worse(x, y *fleet.Site) int {
-	return cmp.Or(cmp.Compare(rank(sitePill(x).Kind), rank(sitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
+	return cmp.Or(cmp.Compare(frame.Rank(sitePill(x).Kind), frame.Rank(sitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
 }
 
 // sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
-func sites(a *request) (page, error) {
-	text, wanted := strings.TrimSpace(a.query("q")), a.query("state")
+func sites(a *frame.Request) (frame.Page, error) {
+	text, wanted := strings.TrimSpace(a.Query("q")), a.Query("state")
 	d := sitesData{
-		Did: justDone(a), Search: text, Wrong: a.wrongSearch(state.Sites), States: options(wanted, siteStates...), Empty: a.Len(state.Sites) == 0, Filtered: text != "" || wanted != "",
-		MayAdd: a.may("create", "jointokens"), HubURL: a.hubURL,
+		Did: frame.JustDone(a), Search: text, Wrong: a.WrongSearch(state.Sites), States: frame.Options(wanted, frame.SiteStates...), Empty: a.Len(state.Sites) == 0, Filtered: text != "" || wanted != "",
+		MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL,
 	}
 	found := findSites(a)
-	from, to, pager := pageOf(a, len(found), url.Values{"q": {text}, "state": {wanted}})
+	from, to, pager := frame.PageOf(a, len(found), url.Values{"q": {text}, "state": {wanted}})
 	d.Pager, d.Cards = pager, a.Len(state.Sites) <= mostCards
 	for _, s := range found[from:to] {
 		r := siteRowOf(a, s)
-		r.Pick = a.pick(s)
+		r.Pick = a.Pick(s)
 		d.Rows = append(d.Rows, r)
 	}
-	d.Picks = pickBarOf(a, url.Values{"q": {text}, "state": {wanted}}, len(found), len(d.Rows), state.Sites)
-	return page{Template: "sites", Title: "Sites", Watch: []string{"sites", "nodes"}, Data: d}, nil
+	d.Picks = frame.PickBarOf(a, url.Values{"q": {text}, "state": {wanted}}, len(found), len(d.Rows), state.Sites)
+	return frame.Page{Template: "sites", Title: "Sites", Watch: []string{"sites", "nodes"}, Data: d}, nil
 }
 
 type siteData struct {
 	siteRow
-	Did       *done
+	Did       *frame.Done
 	Rows      []nodeRow
 	MoreNodes int
-	Events    []eventRow
+	Events    []frame.EventRow
 }
 
 // site shows one site with its nodes, those with trouble first.
-func site(a *request) (page, error) {
-	name := a.param("name")
+func site(a *frame.Request) (frame.Page, error) {
+	name := a.Param("name")
 	s := a.Site(name)
 	if s == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no site %s.", name))
+		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no site %s.", name))
 	}
-	d := siteData{siteRow: siteRowOf(a, s), Did: justDone(a)}
+	d := siteData{siteRow: siteRowOf(a, s), Did: frame.JustDone(a)}
 	nodes := slices.Collect(a.NodesIn(name))
-	order(a, nodes, nodeOrders)
-	for _, n := range nodes[:min(len(nodes), perPage)] {
+	frame.Sort(a, nodes, nodeOrders)
+	for _, n := range nodes[:min(len(nodes), frame.PerPage)] {
 		d.Rows = append(d.Rows, nodeRowOf(a, n))
 	}
 	d.MoreNodes = len(nodes) - len(d.Rows)
-	for _, e := range eventsOf(a.Snapshot, "Site", "default", name) {
+	for _, e := range frame.EventsOf(a.Snapshot, "Site", "default", name) {
 		if len(d.Events) == 20 {
 			break
 		}
-		d.Events = append(d.Events, eventRowOf(a, e))
+		d.Events = append(d.Events, frame.EventRowOf(a, e))
 	}
-	return page{Template: "site", Title: name, Watch: []string{"sites", "nodes"}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "site", Title: name, Watch: []string{"sites", "nodes"}, Poll: 10, Data: d}, nil
 }
 
 // keepsPods says why no pod is evicted from a site, "" where they are.
@@ -173,10 +169,10 @@ func policyText(p fleet.DisruptionPolicy) string {
 }
 
 // findSites returns the sites that the query is about, the worst first.
-func findSites(a *request) (found []*fleet.Site) {
-	match := siteFinder.matcher(a, a.searched(search.Sites))
+func findSites(a *frame.Request) (found []*fleet.Site) {
+	match := siteFinder.Matcher(a, a.Searched(search.Sites))
 	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
-		if isSite(s, a.query("state"), a.now) && match(s) {
+		if isSite(s, a.Query("state"), a.Now) && match(s) {
 			found = append(found, s)
 		}
 	}
@@ -184,61 +180,39 @@ func findSites(a *request) (found []*fleet.Site) {
 	return found
 }
 
-func siteRowOf(a *request, s *fleet.Site) siteRow {
+func siteRowOf(a *frame.Request, s *fleet.Site) siteRow {
 	st, c := s.Status, a.Count(s.Name)
 	r := siteRow{
-		Name: s.Name, Href: siteHref(s.Name), NodesHref: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
-		Description: join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s), Bar: siteBar(a, s.Name),
+		Name: s.Name, Href: frame.SiteHref(s.Name), NodesHref: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
+		Description: format.Join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s), Bar: siteBar(a, s.Name),
 		Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
 		Waiting: int(st.Waiting), Stays: keepsPods(&st), Policy: policyText(s.Spec.DisruptionPolicy),
-		Menu: menuOf(a, s),
+		Menu: frame.MenuOf(a, s),
 	}
 	r.GivenUp = c.NotReady > 0 && r.Waiting == 0 && r.Stays == ""
 	if st.Since != nil {
-		r.Since = at(st.Since.Time, a.now)
+		r.Since = format.Time(st.Since.Time, a.Now)
 	}
 	if st.LastEviction != nil {
-		r.Last = at(st.LastEviction.Time, a.now)
+		r.Last = format.Time(st.LastEviction.Time, a.Now)
 	}
 	if st.NextEviction != nil {
-		r.Next, r.Now = at(st.NextEviction.Time, a.now), !st.NextEviction.After(a.now)
+		r.Next, r.Now = format.Time(st.NextEviction.Time, a.Now), !st.NextEviction.After(a.Now)
 	}
-	if m := s.Spec.Maintenance; m != nil && m.Until.After(a.now) {
-		r.Maintenance, r.MaintenanceText = stamp(m.Until.Time), m.Reason
+	if m := s.Spec.Maintenance; m != nil && m.Until.After(a.Now) {
+		r.Maintenance, r.MaintenanceText = format.Stamp(m.Until.Time), m.Reason
 	}
 	if r.Waiting > 0 && r.Stays == "" {
-		r.Rate, r.Queue = rateText(st.EvictionRate), queueOf(a.Snapshot, s, shownInQueue)
+		r.Rate, r.Queue = format.Rate(st.EvictionRate), queueOf(a.Snapshot, s, shownInQueue)
 	}
 	for i := range r.Queue {
-		r.Queue[i].When = at(r.Queue[i].at, a.now)
+		r.Queue[i].When = format.Time(r.Queue[i].at, a.Now)
 	}
 	r.More = max(0, r.Waiting-len(r.Queue))
 	for _, x := range siteSettings {
 		if v := x.get(&s.Spec); v != "" {
-			r.Overrides = append(r.Overrides, Fact{x.label, v})
+			r.Overrides = append(r.Overrides, frame.Fact{Name: x.label, Value: v})
 		}
 	}
 	return r
-}
-
-// rateText says a rate as people think of it: one node every ten seconds.
-func rateText(perSecond string) string {
-	var r float64
-	if _, err := fmt.Sscan(perSecond, &r); err != nil || r <= 0 {
-		return "none"
-	}
-	switch {
-	case r == 1:
-		return "one node a second"
-	case r > 1:
-		return fmt.Sprintf("%g nodes a second", r)
-	}
-	return "one node every " + plainly(timeOf(1, r).Round(100*time.Millisecond).String())
-}
-
-// timeOf is how long a rate takes for so many nodes; 100 years are as good as never, to the rate
-// itself, too, and more than 292 are none that a time.Duration holds.
-func timeOf(nodes int, perSecond float64) time.Duration {
-	const most = 100 * 365 * 24 * time.Hour
-	return time.Duration(min(float64(nodes)/perSecond*float64(time.Second), float64(most)))
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/history"
 )
 
@@ -21,13 +22,13 @@ type spark struct {
 const sparkHeight = 12
 
 // sparks draws what is remembered of a node: figures are parts of a whole.
-func (a *request) sparks(n *corev1.Node, all ...*spark) {
-	if a.history == nil {
+func sparks(a *frame.Request, n *corev1.Node, all ...*spark) {
+	if a.History == nil {
 		return
 	}
 	const slots = int(time.Hour / history.Slot)
-	begin := a.now.Truncate(time.Hour).Add(-barHours * time.Hour)
-	words := a.history(n.UID, begin, barHours*slots)
+	begin := a.Now.Truncate(time.Hour).Add(-barHours * time.Hour)
+	words := a.History(n.UID, begin, barHours*slots)
 	for i, s := range all {
 		if points, known := figures[i].points(words, slots); known > 0 {
 			*s = figures[i].spark(points)

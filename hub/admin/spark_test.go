@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/history"
 )
 
@@ -16,7 +17,7 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 		s[history.CPU], s[history.Memory] = cpu, memory
 		return history.Pack(s)
 	}
-	now := now0.Truncate(time.Hour).Add(20 * time.Minute)
+	now := admintest.Now.Truncate(time.Hour).Add(20 * time.Minute)
 	remembered := func(_ types.UID, from time.Time, n int) []history.Word {
 		if want := now.Truncate(time.Hour).Add(-24 * time.Hour); !from.Equal(want) || n != 288 {
 			t.Errorf("%d samples from %s are asked for, not a day from %s", n, from, want)
@@ -36,7 +37,7 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 	}
 	a := chartRequest("", now, remembered)
 	var cpu, memory spark
-	a.sparks(a.Node("pi-1"), &cpu, &memory)
+	sparks(a, a.Node("pi-1"), &cpu, &memory)
 	if want := "M2 12h0l4 0l4 -12M90 9h0"; cpu.Line != want {
 		t.Errorf("the line is %s, want %s", cpu.Line, want)
 	}
@@ -51,7 +52,7 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 	} {
 		var s spark
 		a := chartRequest("", now, remembered)
-		if a.sparks(a.Node("pi-1"), &s); s != (spark{}) {
+		if sparks(a, a.Node("pi-1"), &s); s != (spark{}) {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}

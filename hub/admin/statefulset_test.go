@@ -4,11 +4,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"flotilla.dev/hub/admin/admintest"
 )
 
 // TestAStatefulSetHasAPage: with its facts, its versions, its pods, and what can be done.
 func TestAStatefulSetHasAPage(t *testing.T) {
-	srv := acting(t, worksample(t))
+	srv := acting(t, admintest.Work(t))
 	_, list := srv.ask(t, "admin", "GET", "/workloads", nil)
 	for _, want := range []string{`href="/workloads/statefulsets/default/db"`, `href="/actions/statefulsets/restart"`} {
 		if !strings.Contains(list, want) {

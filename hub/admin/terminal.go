@@ -12,19 +12,11 @@ import (
 	"golang.org/x/net/websocket"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/panics"
 	"flotilla.dev/hub/store"
 )
-
-// Shells runs commands in containers, to their end or that of ctx; an
-// *ask.ExitError says that one has ended with another code than 0.
-type Shells interface {
-	Exec(ctx context.Context, pod *corev1.Pod, o corev1.PodExecOptions, s ask.IO) error
-}
-
-// maxTerminals is how many terminals are open at one time.
-const maxTerminals = 16
 
 const (
 	maxFrame  = 64 << 10         // bytes that a page sends at once
@@ -44,7 +36,7 @@ func commandOf(text string) []string {
 type terminalData struct {
 	Pod, PodHref, Node, NodeHref string
 	Namespace, Container         string
-	Containers                   []option
+	Containers                   []frame.Option
 	Command                      string
 	Trouble                      string
 	Socket, Logs                 string
@@ -52,30 +44,30 @@ type terminalData struct {
 }
 
 // terminal is the page around a terminal; its script opens the socket.
-func (c *call) terminal() error {
-	p, err := c.podOf()
+func terminal(c *frame.Call) error {
+	p, err := podOf(c)
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	container, err := containerOf(p, c.QueryParam("container"))
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	same := url.Values{"container": {container}}
 	d := terminalData{
-		Pod: p.Name, PodHref: podHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName, NodeHref: nodeHref(p.Spec.NodeName), Container: container,
-		Command: c.QueryParam("command"), CSRF: c.user.CSRF, Logs: podHref(p) + "/logs?" + same.Encode(),
+		Pod: p.Name, PodHref: frame.PodHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName, NodeHref: frame.NodeHref(p.Spec.NodeName), Container: container,
+		Command: c.QueryParam("command"), CSRF: c.User.CSRF, Logs: frame.PodHref(p) + "/logs?" + same.Encode(),
 	}
 	for _, name := range containerNames(p) {
-		d.Containers = append(d.Containers, option{name, name, name == container})
+		d.Containers = append(d.Containers, frame.Option{Value: name, Text: name, Chosen: name == container})
 	}
 	if d.Command != "" {
 		same.Set("command", d.Command)
 	}
 	if d.Trouble = noTerminal(p, container); d.Trouble == "" {
-		d.Socket = podHref(p) + "/terminal/socket?" + same.Encode()
+		d.Socket = frame.PodHref(p) + "/terminal/socket?" + same.Encode()
 	}
-	return c.plain(http.StatusOK, page{Template: "terminal", Title: "Terminal in " + p.Name, Data: d})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "terminal", Title: "Terminal in " + p.Name, Data: d})
 }
 
 // noTerminal says why a container cannot be typed into.
@@ -94,33 +86,33 @@ func noTerminal(p *corev1.Pod, container string) string {
 }
 
 // terminalSocket connects a page with a command in a container.
-func (c *call) terminalSocket() error {
+func terminalSocket(c *frame.Call) error {
 	r := c.Request()
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return c.message(http.StatusUpgradeRequired, "For a terminal", "This address is for the terminal's own connection.")
+		return c.Message(http.StatusUpgradeRequired, "For a terminal", "This address is for the terminal's own connection.")
 	}
 	if _, ok := c.Response().Writer.(http.Hijacker); !ok {
-		return c.message(http.StatusBadRequest, "For a terminal", "A WebSocket needs HTTP/1.1: the connection speaks "+r.Proto+".")
+		return c.Message(http.StatusBadRequest, "For a terminal", "A WebSocket needs HTTP/1.1: the connection speaks "+r.Proto+".")
 	}
 	// A browser names the page that opens a WebSocket, and sends the session's cookie
 	// whoever that is: without our own origin nobody is let in.
 	if u, err := url.Parse(r.Header.Get("Origin")); err != nil || u.Host == "" || u.Host != r.Host {
-		return c.message(http.StatusForbidden, "Not accepted", "The request comes from another site.")
+		return c.Message(http.StatusForbidden, "Not accepted", "The request comes from another site.")
 	}
-	p, err := c.podOf()
+	p, err := podOf(c)
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	container, err := containerOf(p, c.QueryParam("container"))
 	if err != nil {
-		return c.refuse("Not found", err)
+		return c.Refuse("Not found", err)
 	}
 	o := corev1.PodExecOptions{Container: container, Command: commandOf(c.QueryParam("command")), Stdin: true, Stdout: true, TTY: true}
 	websocket.Server{
 		Handshake: func(*websocket.Config, *http.Request) error { return nil }, // was checked above
 		Handler: func(conn *websocket.Conn) {
 			conn.MaxPayloadBytes = maxFrame
-			c.converse(p, o, newWindow(conn))
+			converse(c, p, o, newWindow(conn))
 		},
 	}.ServeHTTP(c.Response().Writer, r)
 	return nil
@@ -128,22 +120,22 @@ func (c *call) terminalSocket() error {
 
 // converse runs the command, for as long as both sides, the session and the
 // person's patience last.
-func (c *call) converse(p *corev1.Pod, o corev1.PodExecOptions, w *window) {
+func converse(c *frame.Call, p *corev1.Pod, o corev1.PodExecOptions, w *window) {
 	first, err := w.greeted()
 	if err == nil {
-		err = c.checkToken(first.CSRF)
+		err = checkToken(c, first.CSRF)
 	}
 	if err != nil {
 		w.over("Not accepted: reload the page.", -1)
 		return
 	}
-	leave, ok := c.tools.terminals.enter(c.user.Name)
+	leave, ok := c.Tools.Terminals.Enter(c.User.Name)
 	if !ok {
 		w.over("Too many terminals are open on this hub. Close some, and try again.", -1)
 		return
 	}
 	defer leave()
-	c.did(store.Audit{Verb: "create", Resource: "pods/exec", Namespace: p.Namespace, Name: p.Name, Code: http.StatusSwitchingProtocols,
+	c.Record(store.Audit{Verb: "create", Resource: "pods/exec", Namespace: p.Namespace, Name: p.Name, Code: http.StatusSwitchingProtocols,
 		Message: o.Container + ": " + strings.Join(o.Command, " ")})
 
 	ctx, cancel := context.WithCancelCause(c.Request().Context())
@@ -154,7 +146,7 @@ func (c *call) converse(p *corev1.Pod, o corev1.PodExecOptions, w *window) {
 		cancel(over())
 	}
 	go until(func() error { return w.hear(ctx) })
-	go until(func() error { return c.watchOver(ctx, w) })
+	go until(func() error { return watchOver(c, ctx, w) })
 	if w.say(note{Ready: true}) != nil {
 		return
 	}
@@ -168,28 +160,23 @@ func (c *call) converse(p *corev1.Pod, o corev1.PodExecOptions, w *window) {
 
 // checkToken checks that the socket was opened by a page of this session: with the
 // rule, and the words, for forms.
-func (c *call) checkToken(token string) error {
+func checkToken(c *frame.Call, token string) error {
 	r := c.Request().Clone(c.Request().Context())
 	r.Method, r.Body, r.PostForm = http.MethodPost, http.NoBody, url.Values{"csrf": {token}}
 	r.Header.Set("X-CSRF-Token", token)
-	return c.Sessions.CheckForm(r, c.user)
+	return c.Sessions.CheckForm(r, c.User)
 }
 
 // Why a terminal is closed from this side.
 const (
-	errLeft      = errTold("The page was closed.")
-	errLoggedOut = errTold("Your session has ended. Log in, and open the terminal again.")
-	errUntouched = errTold("Nobody has typed anything for half an hour, so the terminal was closed.")
+	errLeft      = frame.UserError("The page was closed.")
+	errLoggedOut = frame.UserError("Your session has ended. Log in, and open the terminal again.")
+	errUntouched = frame.UserError("Nobody has typed anything for half an hour, so the terminal was closed.")
 )
-
-// An errTold is an error for people, as it is.
-type errTold string
-
-func (s errTold) Error() string { return string(s) }
 
 // watchOver tells the page that the hub is there, until the session ends or nobody
 // types any more.
-func (c *call) watchOver(ctx context.Context, w *window) error {
+func watchOver(c *frame.Call, ctx context.Context, w *window) error {
 	tick := time.NewTicker(revoked)
 	defer tick.Stop()
 	for {
@@ -213,7 +200,7 @@ func (c *call) watchOver(ctx context.Context, w *window) error {
 // endOf says how a command has ended, and its code; -1: it has none.
 func endOf(p *corev1.Pod, o corev1.PodExecOptions, err error, typed bool) (string, int) {
 	var exit *ask.ExitError
-	var ours errTold
+	var ours frame.UserError
 	switch {
 	case err == nil:
 		return "The command has ended.", 0

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/websocket"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/ask"
 )
 
@@ -138,7 +139,7 @@ func TestATerminalEndsWithItsSession(t *testing.T) {
 }
 
 func TestWhoMayOpenATerminal(t *testing.T) {
-	m := newMemory(append(sample(), toolObjects()...)...)
+	m := admintest.New(append(admintest.Sample(), toolObjects()...)...)
 	c := configOf(m)
 	srv := start(t, c)
 	dial := func(role, origin, token string) (string, error) {
@@ -183,34 +184,6 @@ func TestWhoMayOpenATerminal(t *testing.T) {
 				t.Errorf("%q, %v; want %q", got, err, tt.want)
 			}
 		})
-	}
-}
-
-func TestTerminalsAreCounted(t *testing.T) {
-	tools := newTools()
-	for i := range maxTerminals {
-		if _, ok := tools.terminals.enter([]string{"anna", "olav"}[i%2]); !ok {
-			t.Fatal("there is no place left")
-		}
-	}
-	if _, ok := tools.terminals.enter("kari"); ok || tools.terminals.taken.Load() != maxTerminals {
-		t.Error("there is one place too many")
-	}
-}
-
-func TestOneWhoTakesAllPlacesLeavesOthersSome(t *testing.T) {
-	tools := newTools()
-	for what, enter := range map[string]func(string) (func(), bool){"logs": tools.logs.enter, "terminals": tools.terminals.enter, "pages": tools.pages.Enter} {
-		most := 0
-		for leave, ok := enter("vera"); ok; leave, ok = enter("vera") {
-			if most++; most > maxStreams {
-				break
-			}
-			defer leave()
-		}
-		if _, ok := enter("kari"); !ok || most == 0 || most > maxStreams/2 {
-			t.Errorf("%s: one person takes %d, and another gets %v", what, most, ok)
-		}
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
 )
@@ -26,7 +28,8 @@ type span struct {
 }
 
 // X and Width are where the span is drawn.
-func (s span) X() string     { return percents(s.x) }
+func (s span) X() string { return percents(s.x) }
+
 func (s span) Width() string { return percents(s.width) }
 
 func number(f float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") }
@@ -36,6 +39,7 @@ func percents(f float64) string { return fmt.Sprintf("%.2f%%", f) }
 
 // Y and Height tell the states apart without their colours: the worse, the higher.
 func (s span) Y() int { return stripHeight - s.Height() }
+
 func (s span) Height() int {
 	switch s.Kind {
 	case "none":
@@ -66,7 +70,7 @@ type timeline struct {
 	Marks   []mark
 	Ticks   []string
 	Summary string
-	Choices []menuItem
+	Choices []frame.MenuItem
 	Unknown bool // of some of it nothing is known
 	Off     bool // the hub did not run all the time
 }
@@ -100,9 +104,9 @@ var lookbacks = []lookback{
 
 // lookbackOf is the window that is asked for; without asking the shortest that shows all that is
 // known since then, and a day at most.
-func lookbackOf(a *request, known time.Time) lookback {
+func lookbackOf(a *frame.Request, known time.Time) lookback {
 	for i, w := range lookbacks {
-		if asked := a.query("span"); asked == w.name || asked == "" && (i == 2 || !known.Before(a.now.Add(-w.length))) {
+		if asked := a.Query("span"); asked == w.name || asked == "" && (i == 2 || !known.Before(a.Now.Add(-w.length))) {
 			return w
 		}
 	}
@@ -112,21 +116,21 @@ func lookbackOf(a *request, known time.Time) lookback {
 // timelineOf draws what the hub has noted of a node's health: every change of its
 // condition Ready, and from when to when it was given up. Leases are not kept one by
 // one: those that stop coming are a change to Unknown.
-func timelineOf(a *request, n *corev1.Node) timeline {
+func timelineOf(a *frame.Request, n *corev1.Node) timeline {
 	turns := turnsOf(a.Snapshot, n)
-	first := a.now.Add(-24 * time.Hour)
+	first := a.Now.Add(-24 * time.Hour)
 	if len(turns) > 0 {
 		first = turns[0].At.Time
 	}
 	w := lookbackOf(a, first)
 	length, text, scale := w.length, w.text, w.scale
-	begin := a.now.Add(-length)
+	begin := a.Now.Add(-length)
 	t := timeline{Title: "The last " + text}
 	for _, c := range lookbacks {
-		t.Choices = append(t.Choices, menuItem{Label: c.text, Href: a.path + "?span=" + c.name, Destroy: c == w})
+		t.Choices = append(t.Choices, frame.MenuItem{Label: c.text, Href: a.Path + "?span=" + c.name, Destroy: c == w})
 	}
 	var ready, known time.Duration
-	for _, s := range stretches(turns, a.pauses, begin, a.now) {
+	for _, s := range stretches(turns, a.Pauses, begin, a.Now) {
 		from, to := s.from, s.to
 		if from.Before(begin) {
 			from = begin
@@ -157,7 +161,7 @@ func timelineOf(a *request, n *corev1.Node) timeline {
 	}
 	t.Ticks[4] = "now"
 	if known > 0 {
-		t.Summary = fmt.Sprintf("In the %s known: ready for %s", Roundly(known), percent(ready, known))
+		t.Summary = fmt.Sprintf("In the %s known: ready for %s", format.Duration(known), percent(ready, known))
 		if !t.Unknown && !t.Off {
 			t.Summary = fmt.Sprintf("Ready for %s of the last %s", percent(ready, known), text)
 		}
@@ -193,32 +197,16 @@ func stretches(turns []state.Turn, pauses []store.Pause, begin, now time.Time) (
 		rest := make([]stretch, 0, len(all)+2)
 		for _, s := range all {
 			if s.from.Before(p.From) {
-				rest = append(rest, stretch{s.kind, s.from, earlier(s.to, p.From)})
+				rest = append(rest, stretch{s.kind, s.from, format.Earlier(s.to, p.From)})
 			}
 			if s.to.After(p.To) {
-				rest = append(rest, stretch{s.kind, later(s.from, p.To), s.to})
+				rest = append(rest, stretch{s.kind, format.Later(s.from, p.To), s.to})
 			}
 		}
 		all = append(rest, stretch{"off", p.From, p.To})
 	}
 	sort.SliceStable(all, func(i, j int) bool { return all[i].from.Compare(all[j].from) < 0 })
 	return all
-}
-
-// earlier is the earlier of two moments.
-func earlier(x, y time.Time) time.Time {
-	if x.Before(y) {
-		return x
-	}
-	return y
-}
-
-// later is the later of two moments.
-func later(x, y time.Time) time.Time {
-	if x.After(y) {
-		return x
-	}
-	return y
 }
 
 // percent never rounds up to all of it.
@@ -267,7 +255,7 @@ func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.Turn) {
 }
 
 // evictionsFrom are the evictions from a node that its history tells of.
-func evictionsFrom(a *request, node string, begin time.Time, length time.Duration) (marks []mark) {
+func evictionsFrom(a *frame.Request, node string, begin time.Time, length time.Duration) (marks []mark) {
 	rec := a.Snapshot.Record(node)
 	if rec == nil {
 		return nil

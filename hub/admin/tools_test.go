@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admission"
 	"flotilla.dev/hub/ask"
 	"flotilla.dev/hub/config"
@@ -81,7 +83,7 @@ func (d *device) fail(err error) {
 // stampOf is the time of the nth line: several have the same one, as where an
 // engine tells whole seconds.
 func stampOf(n int) time.Time {
-	return now0.Add(-time.Hour + time.Duration(n/3)*10*time.Second)
+	return admintest.Now.Add(-time.Hour + time.Duration(n/3)*10*time.Second)
 }
 
 func (d *device) Logs(ctx context.Context, p *corev1.Pod, o corev1.PodLogOptions, w io.Writer) error {
@@ -228,15 +230,19 @@ func (e *estate) Users(context.Context) ([]store.User, error) {
 		{Name: "cleo.nordmann@example.org", Role: "viewer", Created: now.Add(-time.Hour)},
 	}, nil
 }
+
 func (e *estate) CreateUser(_ context.Context, u access.NewUser) error {
 	return e.do("create %s as %s", u.Name, u.Role)
 }
+
 func (e *estate) SetRole(_ context.Context, name string, role access.Role) error {
 	return e.do("make %s %s", name, role)
 }
+
 func (e *estate) SetPassword(_ context.Context, name, _ string) error {
 	return e.do("password for %s", name)
 }
+
 func (e *estate) DeleteUser(_ context.Context, name string) error { return e.do("delete %s", name) }
 
 func (e *estate) JoinTokens(context.Context) ([]store.JoinToken, error) {
@@ -246,16 +252,21 @@ func (e *estate) JoinTokens(context.Context) ([]store.JoinToken, error) {
 		{ID: "k3jx7w2mqa", Site: "oslo", CreatedBy: "admin", Uses: 10, Used: 3, Created: now, Expires: now.Add(20 * time.Hour)},
 	}, nil
 }
+
 func (e *estate) CreateJoinToken(context.Context, access.NewJoinToken) (wire.JoinToken, error) {
 	return wire.JoinToken{Pin: "0123456789abcdef0123456789abcdef", ID: "abcdefghij", Secret: "0123456789abcdefghijklmnop"}, nil
 }
+
 func (e *estate) RevokeJoinToken(_ context.Context, id string) error {
 	return e.do("revoke join %s", id)
 }
+
 func (e *estate) APITokens(context.Context) ([]store.APIToken, error) {
 	return e.APITokensOf(context.Background(), "admin")
 }
+
 func (e *estate) RevokeAPIToken(_ context.Context, id string) error { return e.do("revoke api %s", id) }
+
 func (e *estate) CreateAPIToken(_ context.Context, t access.NewAPIToken) (string, error) {
 	return "FLA1.abcdefghij.0123456789abcdefghijklmnop", e.do("token for %s: %s, %s", t.User, t.Note, t.Life)
 }
@@ -263,9 +274,11 @@ func (e *estate) CreateAPIToken(_ context.Context, t access.NewAPIToken) (string
 func (e *estate) ChangePassword(_ context.Context, p access.PasswordChange) (*http.Cookie, error) {
 	return &http.Cookie{Name: "x"}, e.do("password of %s", p.Name)
 }
+
 func (e *estate) APITokensOf(_ context.Context, user string) ([]store.APIToken, error) {
-	return []store.APIToken{{ID: "h2m9xq4rtb", User: user, Note: "the backup script", Created: now0, Expires: now0.Add(80 * 24 * time.Hour)}}, nil
+	return []store.APIToken{{ID: "h2m9xq4rtb", User: user, Note: "the backup script", Created: admintest.Now, Expires: admintest.Now.Add(80 * 24 * time.Hour)}}, nil
 }
+
 func (e *estate) RevokeAPITokenOf(_ context.Context, user, id string) error {
 	return e.do("revoke api %s of %s", id, user)
 }
@@ -273,21 +286,22 @@ func (e *estate) RevokeAPITokenOf(_ context.Context, user, id string) error {
 func (e *estate) BackUpNow(context.Context) (string, error) {
 	return "backups/hub-x.db", e.do("back up")
 }
+
 func (e *estate) Copies() ([]store.Copy, time.Time, error) {
 	now := time.Now()
 	return []store.Copy{{File: "data/backups/hub-20261121T010000Z.db", At: now.Add(-3 * time.Hour), Bytes: 5 << 20}}, now.Add(21 * time.Hour), nil
 }
 
-func about() (About, error) {
+func about() (frame.About, error) {
 	now := time.Now()
-	return About{
-		Certificates: []Certificate{
-			{"Root CA", "by hand only: devices trust the hub because of it", now.Add(3000 * 24 * time.Hour)},
-			{"This hub, HTTPS and MQTT", "automatic, also when its addresses change", now.Add(200 * 24 * time.Hour)},
-			{"Node pi-2", "by the device, at half of its life", now.Add(12 * 24 * time.Hour)},
+	return frame.About{
+		Certificates: []frame.Certificate{
+			{Of: "Root CA", Renewal: "by hand only: devices trust the hub because of it", Until: now.Add(3000 * 24 * time.Hour)},
+			{Of: "This hub, HTTPS and MQTT", Renewal: "automatic, also when its addresses change", Until: now.Add(200 * 24 * time.Hour)},
+			{Of: "Node pi-2", Renewal: "by the device, at half of its life", Until: now.Add(12 * 24 * time.Hour)},
 		},
-		Facts:    []Fact{{"Version", "1.0.0"}, {"Page and API", "https://gateway.example:8443"}, {"Answers to", "gateway.example, localhost, 10.1.2.1, 127.0.0.1"}},
-		Kept:     []Fact{{"Audit", "90 days"}, {"Backups", "the last 7, one a day"}},
+		Facts:    []frame.Fact{{Name: "Version", Value: "1.0.0"}, {Name: "Page and API", Value: "https://gateway.example:8443"}, {Name: "Answers to", Value: "gateway.example, localhost, 10.1.2.1, 127.0.0.1"}},
+		Kept:     []frame.Fact{{Name: "Audit", Value: "90 days"}, {Name: "Backups", Value: "the last 7, one a day"}},
 		Settings: []config.Shown{{Name: "https-listen", Value: ":8443", From: "default"}, {Name: "advertise-address", Value: "gateway.example", From: "hub.yaml:3"}, {Name: "inventory", From: "default"}},
 	}, nil
 }
@@ -307,19 +321,21 @@ func (e *estate) FindAudits(_ context.Context, q store.AuditQuery) (out []store.
 
 func sampleActs() (acts []store.Audit) {
 	for i := range 70 {
-		acts = append(acts, store.Audit{ID: int64(100 - i), At: now0.Add(-time.Duration(i) * 17 * time.Minute), Who: "anna", Via: "session", Source: "10.1.2.9", Verb: "patch", Resource: "deployments", Namespace: "default", Name: fmt.Sprintf("kiosk-%d", i), Code: 200})
+		acts = append(acts, store.Audit{ID: int64(100 - i), At: admintest.Now.Add(-time.Duration(i) * 17 * time.Minute), Who: "anna", Via: "session", Source: "10.1.2.9", Verb: "patch", Resource: "deployments", Namespace: "default", Name: fmt.Sprintf("kiosk-%d", i), Code: 200})
 	}
-	acts[1] = store.Audit{ID: 99, At: now0.Add(-time.Minute), Who: "bo", Via: "token", Source: "2001:db8::17", Verb: "delete", Resource: "nodes", Name: "pi-2", Code: 403, Message: `nodes "pi-2" is forbidden: role "operator" does not allow it`}
+	acts[1] = store.Audit{ID: 99, At: admintest.Now.Add(-time.Minute), Who: "bo", Via: "token", Source: "2001:db8::17", Verb: "delete", Resource: "nodes", Name: "pi-2", Code: 403, Message: `nodes "pi-2" is forbidden: role "operator" does not allow it`}
 	acts[0].Via, acts[4].Via, acts[4].Who = "page", "command line", "root"
-	acts[2] = store.Audit{ID: 98, At: now0.Add(-2 * time.Minute), Via: "password", Source: "10.1.2.66", Verb: "create", Resource: "sessions", Code: 401, Message: "wrong name or password"}
+	acts[2] = store.Audit{ID: 98, At: admintest.Now.Add(-2 * time.Minute), Via: "password", Source: "10.1.2.66", Verb: "create", Resource: "sessions", Code: 401, Message: "wrong name or password"}
 	return acts
 }
 
 type noLeases struct{}
 
 func (noLeases) Lease(string) *coordv1.Lease { return nil }
-func (noLeases) Leases() []*coordv1.Lease    { return nil }
-func (noLeases) Seen(string) time.Time       { return time.Time{} }
+
+func (noLeases) Leases() []*coordv1.Lease { return nil }
+
+func (noLeases) Seen(string) time.Time { return time.Time{} }
 
 // wires are a server's connections, which a test may cut.
 type wires struct {
@@ -374,7 +390,7 @@ func (s some) Users(ctx context.Context) ([]store.User, error) {
 // A kit is a page with all its tools, behind the real guard and before the real API.
 type kit struct {
 	*browser
-	fleet  *memory
+	fleet  *admintest.Memory
 	device *device
 	estate *estate
 	server *server
@@ -383,10 +399,10 @@ type kit struct {
 }
 
 // equip gives a page tools that are simulated.
-func equip(c *Config) (*device, *estate) {
+func equip(c *frame.Config) (*device, *estate) {
 	d, e := newDevice(), &estate{acts: sampleActs()}
 	c.Logs, c.Shells, c.Archive, c.People, c.Tokens, c.Accounts, c.About = d, d, e, e, e, e, about
-	c.History, c.Foresight = sampleHistory, foresight
+	c.History, c.Foresight = admintest.SampleHistory, foresight
 	c.Usage = func(string, func()) (wire.Usage, bool) { return wire.Usage{}, false }
 	c.CA = func() []byte { return []byte("the hub's root") }
 	c.API = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -397,13 +413,13 @@ func equip(c *Config) (*device, *estate) {
 
 func newKit(t *testing.T, objects ...state.Object) *kit {
 	t.Helper()
-	return newKitOf(t, append(sample(), objects...)...)
+	return newKitOf(t, append(admintest.Sample(), objects...)...)
 }
 
 // newKitOf is one of a fleet of nothing but these.
 func newKitOf(t *testing.T, objects ...state.Object) *kit {
 	t.Helper()
-	k := &kit{fleet: newMemory(objects...), acts: make(chan store.Audit, 100)}
+	k := &kit{fleet: admintest.New(objects...), acts: make(chan store.Audit, 100)}
 	c, secret := guarded(t, k.fleet)
 	k.device, k.estate = equip(&c)
 	k.guard = c.Sessions.(*access.Guard)
@@ -450,7 +466,7 @@ func (k *kit) sizes(name string) {
 }
 
 func toolObjects() []state.Object {
-	two := testPod("two-7d9f", "pi-1", func(p *corev1.Pod) {
+	two := admintest.Pod("two-7d9f", "pi-1", func(p *corev1.Pod) {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "side", Image: "registry.example/side:1"})
 		p.Spec.InitContainers = []corev1.Container{{Name: "prepare", Image: "registry.example/side:1"}}
 	})
@@ -468,6 +484,6 @@ func toolObjects() []state.Object {
 			Resources: fleet.BoardResources{SystemReserved: map[string]string{"cpu": "200m", "memory": "160Mi"}, EvictionHard: map[string]string{"memory.available": "64Mi", "nodefs.available": "10%"}},
 			Labels:    map[string]string{"gpio": "true"},
 		}},
-		testNode("with-profile", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-4" }),
+		admintest.Node("with-profile", "oslo", func(n *corev1.Node) { n.Labels[fleet.LabelProfile] = "raspberrypi-4" }),
 	}
 }

@@ -7,12 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/shared/wire"
 )
 
 func TestPagesShowWhatIsUsed(t *testing.T) {
-	p := testPod("p", "pi-1", func(p *corev1.Pod) { p.UID = "u1" })
-	c := configOf(newMemory(append(sample(), p)...))
+	p := admintest.Pod("p", "pi-1", func(p *corev1.Pod) { p.UID = "u1" })
+	c := configOf(admintest.New(append(admintest.Sample(), p)...))
 	measured := make(chan struct{})
 	c.Usage = func(_ string, heard func()) (wire.Usage, bool) {
 		select {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/web"
 )
 
@@ -48,7 +49,7 @@ func TestVendoredFilesAreWhatTheirReadmeSays(t *testing.T) {
 // TestAPageCostsLittle holds that what a page loads at first is at most 150 kB,
 // compressed, the terminal's included; and that only the terminal loads its files.
 func TestAPageCostsLittle(t *testing.T) {
-	srv := start(t, configOf(newMemory(append(sample(), toolObjects()...)...)))
+	srv := start(t, configOf(admintest.New(append(admintest.Sample(), toolObjects()...)...)))
 	refers := regexp.MustCompile(`(?:href|src|data-xterm|data-fit)="(/static/[^"]+)"`)
 	for _, path := range []string{"/", "/nodes", "/pods/default/two-7d9f/logs", "/pods/default/two-7d9f/terminal", "/yaml", "/settings"} {
 		_, body := srv.ask(t, "admin", http.MethodGet, path, nil)

@@ -17,6 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/history"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -45,7 +48,7 @@ func (s *server) raw(t testing.TB, path string, headers ...string) (http.Header,
 }
 
 func TestTheFirstViewIsSmall(t *testing.T) {
-	srv := start(t, configOf(manyNodes(1000)))
+	srv := start(t, configOf(admintest.Many(1000)))
 	for _, path := range []string{"/", "/nodes", "/pods"} {
 		total := 0
 		h, body := srv.raw(t, path)
@@ -74,7 +77,7 @@ func TestTheFirstViewIsSmall(t *testing.T) {
 var rowKeys = regexp.MustCompile(`<tr data-key="([^"/]+)">`)
 
 func TestAListIsSortedAsTheAddressSays(t *testing.T) {
-	srv := start(t, configOf(newMemory(sample()...)))
+	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	order := func(query string) (names []string) {
 		_, body := srv.ask(t, "viewer", "GET", "/nodes"+query, nil)
 		for _, m := range rowKeys.FindAllStringSubmatch(body, -1) {
@@ -103,12 +106,8 @@ func TestAListIsSortedAsTheAddressSays(t *testing.T) {
 	}
 }
 
-func askAt(s state.Snapshot, now time.Time, query map[string]string) *request {
-	return &request{Snapshot: s, now: now, path: "/nodes/n", query: func(k string) string { return query[k] }}
-}
-
 func TestATimelineTellsWhatIsKnown(t *testing.T) {
-	now := now0
+	now := admintest.Now
 	turn := func(ago time.Duration, ready corev1.ConditionStatus, out bool) state.Turn {
 		return state.Turn{At: metav1.NewMicroTime(now.Add(-ago)), Ready: ready, Out: out}
 	}
@@ -142,15 +141,15 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 		{"a restart in which no lease can be missed is nothing", nil, "True", 50 * time.Hour, 0, "", "ok 24h", "Ready for 100 % of the last 24 h",
 			[]store.Pause{{From: now.Add(-time.Hour), To: now.Add(noticed - time.Hour - 1)}}},
 	} {
-		n := testNode("n", "oslo", nil)
+		n := admintest.Node("n", "oslo", nil)
 		n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: c.ready, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-c.since))}}
 		if c.tainted > 0 {
 			at := metav1.NewTime(now.Add(-c.tainted))
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &at}}
 		}
-		s := newMemory(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "n"}, History: c.history}).Snapshot()
-		a := askAt(s, now, map[string]string{"span": c.span})
-		a.pauses = c.pauses
+		s := admintest.New(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "n"}, History: c.history}).Snapshot()
+		a := admintest.Ask(s, now, map[string]string{"span": c.span})
+		a.Pauses = c.pauses
 		line := timelineOf(a, n)
 		var got []string
 		end := 0.0
@@ -173,24 +172,24 @@ func TestATimelineMarksTheEvictionsOfItsNodeWithoutAnyEvent(t *testing.T) {
 	for _, ago := range []time.Duration{25 * time.Hour, 12 * time.Hour} {
 		rec.Evict(state.Evicted{At: metav1.NewMicroTime(now.Add(-ago)), Pod: "default/kiosk", Reason: "DeletionByTaintManager", Text: "told"})
 	}
-	n := testNode("n", "oslo", nil)
+	n := admintest.Node("n", "oslo", nil)
 	for span, want := range map[string]string{"24h": "[{kiosk: told 00:00:00 50}]", "30d": "[{kiosk: told Sun 31 May 11:00 96.52777777777777} {kiosk: told Mon 01 Jun 00:00 98.33333333333333}]"} {
-		if got := fmt.Sprint(timelineOf(askAt(newMemory(n, rec).Snapshot(), now, map[string]string{"span": span}), n).Marks); got != want {
+		if got := fmt.Sprint(timelineOf(admintest.Ask(admintest.New(n, rec).Snapshot(), now, map[string]string{"span": span}), n).Marks); got != want {
 			t.Errorf("%q is marked with %s, want %s", span, got, want)
 		}
 	}
 }
 
 func TestWhyAPodIsNotPlaced(t *testing.T) {
-	large := testPod("large", "", func(p *corev1.Pod) {
+	large := admintest.Pod("large", "", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("8Gi")}
 		// What the condition says is for people: it is not taken apart.
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Message: "0/9 nodes are available: 9 of us."}}}
 	})
-	cordoned := testNode("n-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true })
-	s := newMemory(testNode("n-1", "oslo", nil), testNode("n-2", "oslo", nil), cordoned, large).Snapshot()
-	a := askAt(s, now0, nil)
-	a.may = func(string, string) bool { return true }
+	cordoned := admintest.Node("n-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	s := admintest.New(admintest.Node("n-1", "oslo", nil), admintest.Node("n-2", "oslo", nil), cordoned, large).Snapshot()
+	a := admintest.Ask(s, admintest.Now, nil)
+	a.May = func(string, string) bool { return true }
 	d := placementOf(a, s.Pod("default", "large"))
 	want := []string{"Needs 8Gi of memory: n-1 has the most free, 3.7Gi.", "1 of 3 nodes is cordoned."}
 	if !slices.Equal(d.Needs, want) {
@@ -202,7 +201,7 @@ func TestWhyAPodIsNotPlaced(t *testing.T) {
 }
 
 func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
-	given := metav1.NewTime(now0.Add(-time.Minute))
+	given := metav1.NewTime(admintest.Now.Add(-time.Minute))
 	limit := int64(300)
 	for _, c := range []struct {
 		name  string
@@ -211,37 +210,35 @@ func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
 		site  fleet.SiteStatus
 		want  string
 	}{
-		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " + stamp(now0.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
+		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " + format.Stamp(admintest.Now.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
 		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{}, "It stays: it tolerates the taints of its node without an end."},
 		{"that its site holds", false, &limit, fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"which place its node has in the queue", false, &limit, fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2, NextEviction: moments(now0.Add(10 * time.Second))},
-			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is number 2 of 2, at about " + stamp(now0.Add(20*time.Second)) + "."},
-		{"that it is hardly ever its turn", false, &limit, fleet.SiteStatus{EvictionRate: "1e-10", Waiting: 2, NextEviction: moments(now0)},
-			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 36500 days, and it is number 2 of 2, at about " + stamp(now0.Add(876000*time.Hour)) + "."},
+		{"which place its node has in the queue", false, &limit, fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2, NextEviction: admintest.Moments(admintest.Now.Add(10 * time.Second))},
+			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(20*time.Second)) + "."},
+		{"that it is hardly ever its turn", false, &limit, fleet.SiteStatus{EvictionRate: "1e-10", Waiting: 2, NextEviction: admintest.Moments(admintest.Now)},
+			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 36500 days, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(876000*time.Hour)) + "."},
 	} {
-		n := testNode("pi-2", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
 		if c.taint {
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &given}}
 		}
-		p := testPod("p", "pi-2", func(p *corev1.Pod) {
+		p := admintest.Pod("p", "pi-2", func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: "Exists", Effect: "NoExecute", TolerationSeconds: c.limit}}
 		})
-		before := testNode("pi-1", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
-		s := newMemory(n, before, p, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.site}).Snapshot()
-		chain := podChain(s, s.Pod("default", "p"), now0)
+		before := admintest.Node("pi-1", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
+		s := admintest.New(n, before, p, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.site}).Snapshot()
+		chain := podChain(s, s.Pod("default", "p"), admintest.Now)
 		if !slices.ContainsFunc(chain, func(line string) bool { return strings.HasPrefix(line, c.want) }) {
 			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
 		}
 	}
 }
 
-func moments(t time.Time) *metav1.MicroTime { m := metav1.NewMicroTime(t); return &m }
-
 func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
 	for i := range 3 {
-		m.put(t, testPod(fmt.Sprintf("shop-%d", i), "pi-1", func(p *corev1.Pod) {
+		m.Put(t, admintest.Pod(fmt.Sprintf("shop-%d", i), "pi-1", func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, rs.GetObjectKind().GroupVersionKind())}
 			if i < 2 {
 				p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}
@@ -249,7 +246,7 @@ func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
 		}))
 	}
 	d := m.Snapshot().Deployment("default", "shop")
-	chain := workloadChain(askAt(m.Snapshot(), now0, nil), d, podsOf(m.Snapshot(), d))
+	chain := workloadChain(admintest.Ask(m.Snapshot(), admintest.Now, nil), d, podsOf(m.Snapshot(), d))
 	if want := "2 pods: Container web: ImagePullBackOff, no such image"; !slices.Contains(chain, want) {
 		t.Errorf("%q, want %q among them", chain, want)
 	}
@@ -257,13 +254,13 @@ func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
 
 // A workload's pods that are away are counted by site, and those that were replaced come last: whatever there are more of.
 func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
-	m := worksample(t)
+	m := admintest.Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
 	for i, name := range []string{"dark-0", "dark-1", "dark-2"} {
-		m.put(t, testNode(name, []string{"moss", "moss", "voss"}[i], condition("Ready", "Unknown", "NodeStatusUnknown", "x")))
+		m.Put(t, admintest.Node(name, []string{"moss", "moss", "voss"}[i], admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x")))
 	}
 	for i, node := range []string{"dark-0", "dark-1", "dark-2", "pi-1", "pi-1", "pi-1", "pi-1"} {
-		m.put(t, testPod(fmt.Sprintf("shop-%d", i), node, func(p *corev1.Pod) {
+		m.Put(t, admintest.Pod(fmt.Sprintf("shop-%d", i), node, func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, state.ReplicaSets.GroupVersionKind())}
 			if node == "pi-1" {
 				p.Status.Phase, p.Status.Message = corev1.PodFailed, "Pod was rejected: OutOfmemory"
@@ -271,7 +268,7 @@ func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 		}))
 	}
 	d := m.Snapshot().Deployment("default", "shop")
-	chain := workloadChain(askAt(m.Snapshot(), now0, nil), d, podsOf(m.Snapshot(), d))
+	chain := workloadChain(admintest.Ask(m.Snapshot(), admintest.Now, nil), d, podsOf(m.Snapshot(), d))
 	want := []string{"3 pods are on nodes that do not answer (moss: 2, voss: 1).", "4 pods, replaced since: Pod was rejected: OutOfmemory"}
 	if len(chain) < 2 || !slices.Equal(chain[len(chain)-2:], want) {
 		t.Errorf("%q, want %q at its end", chain, want)
@@ -279,7 +276,7 @@ func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 }
 
 func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
-	srv := start(t, configOf(manyNodes(5000)))
+	srv := start(t, configOf(admintest.Many(5000)))
 	for query, want := range map[string]string{"?q=board:raspberry+499": "15 nodes found", "?q=nobody": "0 nodes found", "?q=site:site-7+-4987": "249 nodes found", "?site=site-7&sort=-memory": "250 nodes found"} {
 		if _, body := srv.ask(t, "viewer", "GET", "/nodes"+query, nil); !strings.Contains(body, want) {
 			t.Errorf("/nodes%s does not say %q", query, want)
@@ -294,11 +291,11 @@ func TestAFleetOfFiveThousandIsSearchedQuickly(t *testing.T) {
 // How often something happened is said by events of both generations, each in its own way.
 func TestAnEventSaysHowOften(t *testing.T) {
 	about := corev1.ObjectReference{Kind: "Node", Name: "pi-1"}
-	series := &corev1.EventSeries{Count: 41, LastObservedTime: metav1.NewMicroTime(now0)}
-	srv := start(t, configOf(newMemory(append(sample(),
-		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.1", Namespace: "default"}, InvolvedObject: about, Reason: "Counted", Count: 7, LastTimestamp: metav1.NewTime(now0)},
-		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.2", Namespace: "default"}, InvolvedObject: about, Reason: "Observed", Series: series, EventTime: metav1.NewMicroTime(now0)},
-		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.3", Namespace: "default"}, InvolvedObject: about, Reason: "Single", EventTime: metav1.NewMicroTime(now0)})...)))
+	series := &corev1.EventSeries{Count: 41, LastObservedTime: metav1.NewMicroTime(admintest.Now)}
+	srv := start(t, configOf(admintest.New(append(admintest.Sample(),
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.1", Namespace: "default"}, InvolvedObject: about, Reason: "Counted", Count: 7, LastTimestamp: metav1.NewTime(admintest.Now)},
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.2", Namespace: "default"}, InvolvedObject: about, Reason: "Observed", Series: series, EventTime: metav1.NewMicroTime(admintest.Now)},
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "pi-1.3", Namespace: "default"}, InvolvedObject: about, Reason: "Single", EventTime: metav1.NewMicroTime(admintest.Now)})...)))
 	for _, path := range []string{"/events", "/nodes/pi-1"} {
 		_, body := srv.ask(t, "viewer", "GET", path, nil)
 		for _, want := range []string{"×7</small>", "×41</small>"} {
@@ -314,11 +311,11 @@ func TestAnEventSaysHowOften(t *testing.T) {
 
 // A CronJob's Jobs are gone soon; the events of them stay for an hour.
 func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
-	m := newMemory(append(sample(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "night-2", Namespace: "default"}})...)
-	a := New(configOf(m)).request(question{Role: access.Admin, Path: "/"})
-	for name, want := range map[string]string{"night-1": "", "night-2": ownerHref("default", "job", "night-2")} {
+	m := admintest.New(append(admintest.Sample(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "night-2", Namespace: "default"}})...)
+	a := New(configOf(m)).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
+	for name, want := range map[string]string{"night-1": "", "night-2": frame.OwnerHref("default", "job", "night-2")} {
 		e := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Job", Namespace: "default", Name: name}, Reason: "Completed"}
-		if r := eventRowOf(a, e); r.Href != want || r.About != "job "+name {
+		if r := frame.EventRowOf(a, e); r.Href != want || r.About != "job "+name {
 			t.Errorf("an event of %s leads to %q, want %q", r.About, r.Href, want)
 		}
 	}
@@ -327,16 +324,16 @@ func TestAnEventOfAJobThatIsGoneLeadsNowhere(t *testing.T) {
 // What a device has is known by its leases, and of one that is dark while the hub starts by none.
 func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 	for _, c := range []struct {
-		live Liveness
+		live frame.Liveness
 		want string
 	}{
-		{Liveness{Wanted: 3}, "generation 3; what the device has is not known until it is heard"},
-		{Liveness{Wanted: 3, Seen: now0}, "generation 3; the device has 0"},
-		{Liveness{Wanted: 3, Stored: 2, Seen: now0}, "generation 3; the device has 2"},
-		{Liveness{Wanted: 3, Stored: 3, Seen: now0}, "generation 3, stored by the device"},
+		{frame.Liveness{Wanted: 3}, "generation 3; what the device has is not known until it is heard"},
+		{frame.Liveness{Wanted: 3, Seen: admintest.Now}, "generation 3; the device has 0"},
+		{frame.Liveness{Wanted: 3, Stored: 2, Seen: admintest.Now}, "generation 3; the device has 2"},
+		{frame.Liveness{Wanted: 3, Stored: 3, Seen: admintest.Now}, "generation 3, stored by the device"},
 	} {
-		conf := configOf(newMemory(sample()...))
-		conf.Liveness = func(string) Liveness { return c.live }
+		conf := configOf(admintest.New(admintest.Sample()...))
+		conf.Liveness = func(string) frame.Liveness { return c.live }
 		if _, body := start(t, conf).ask(t, "viewer", "GET", "/nodes/pi-1", nil); !strings.Contains(body, c.want+"<") {
 			t.Errorf("%+v: it does not say %q: %s", c.live, c.want, wordsOf(body))
 		}
@@ -345,9 +342,9 @@ func TestADarkNodesDesiredStateIsNotKnown(t *testing.T) {
 
 // Conditions that are as they should be are folded: what needs somebody stands alone.
 func TestGoodConditionsAreFolded(t *testing.T) {
-	good := testNode("good", "oslo", condition("MemoryLimits", "True", "MemoryControllerEnabled", "m"))
-	bad := testNode("bad", "oslo", condition("DiskPressure", "True", "KubeletHasDiskPressure", "the disk is full"))
-	srv := start(t, configOf(newMemory(good, bad)))
+	good := admintest.Node("good", "oslo", admintest.Condition("MemoryLimits", "True", "MemoryControllerEnabled", "m"))
+	bad := admintest.Node("bad", "oslo", admintest.Condition("DiskPressure", "True", "KubeletHasDiskPressure", "the disk is full"))
+	srv := start(t, configOf(admintest.New(good, bad)))
 	of := func(name string) string {
 		_, body := srv.ask(t, "viewer", "GET", "/nodes/"+name, nil)
 		_, after, _ := strings.Cut(body, "<h2>Conditions</h2>")
@@ -366,16 +363,16 @@ func TestGoodConditionsAreFolded(t *testing.T) {
 // A row of the list has a strip of the last day when there was trouble in it, and says nothing
 // of a silent node that its status and Heard do not.
 func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
-	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(now0.Add(-d)) }
+	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(admintest.Now.Add(-d)) }
 	record := func(name string, turns ...state.Turn) state.Object {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: turns}
 	}
-	calm, shaky := testNode("calm", "oslo", nil), testNode("shaky", "oslo", nil)
-	dark := testNode("dark", "oslo", condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
-	dark.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now0.Add(-5 * time.Hour))
-	m := newMemory(calm, shaky, dark, record("calm", state.Turn{At: before(90 * time.Hour), Ready: "True"}),
+	calm, shaky := admintest.Node("calm", "oslo", nil), admintest.Node("shaky", "oslo", nil)
+	dark := admintest.Node("dark", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+	dark.Status.Conditions[0].LastTransitionTime = metav1.NewTime(admintest.Now.Add(-5 * time.Hour))
+	m := admintest.New(calm, shaky, dark, record("calm", state.Turn{At: before(90 * time.Hour), Ready: "True"}),
 		record("shaky", state.Turn{At: before(90 * time.Hour), Ready: "True"}, state.Turn{At: before(5 * time.Hour), Ready: "Unknown"}, state.Turn{At: before(4 * time.Hour), Ready: "True"}),
-		testEvent("Node", "dark", "NodeNotReady", "node dark Ready=Unknown: no heartbeat for 40s", 0))
+		admintest.Event("Node", "dark", "NodeNotReady", "node dark Ready=Unknown: no heartbeat for 40s", 0))
 	_, body := start(t, configOf(m)).ask(t, "viewer", "GET", "/nodes", nil)
 	row := func(name string) string {
 		_, after, _ := strings.Cut(body, `data-key="`+name+`"`)
@@ -391,7 +388,7 @@ func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
 }
 
 func TestARowHasASparkOfWhatHasChanged(t *testing.T) {
-	c := configOf(newMemory(testNode("pi-1", "oslo", nil)))
+	c := configOf(admintest.New(admintest.Node("pi-1", "oslo", nil)))
 	c.History = func(_ types.UID, _ time.Time, n int) []history.Word {
 		words := make([]history.Word, n)
 		for i := range words {

@@ -10,36 +10,35 @@ import (
 
 	certv1 "k8s.io/api/certificates/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
-
-// waitingPath is where the devices that wait are.
-const waitingPath = "/devices/waiting"
 
 type joinRequest = certv1.CertificateSigningRequest
 
 // requestActions are what an administrator decides about devices that wait to join.
-func requestActions(now func() time.Time) []*action {
-	all := []*action{
-		{Name: "approve", quick: true, Label: "Approve", Done: "is approved", Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.", do: decide(now, certv1.CertificateApproved)},
-		{Name: "deny", quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.", Destroy: true, do: decide(now, certv1.CertificateDenied)},
+func requestActions(now func() time.Time) []*frame.Action {
+	all := []*frame.Action{
+		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved", Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.", Do: decide(now, certv1.CertificateApproved)},
+		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.", Destroy: true, Do: decide(now, certv1.CertificateDenied)},
 	}
 	for _, a := range all {
-		a.kind, a.one, a.verb, a.resource = state.JoinRequests, "request", "patch", "certificatesigningrequests/approval"
-		a.list, a.listed = waitingPath, "Devices that wait"
-		a.idle = func(o state.Object) string {
-			return yes(state.DecisionOn(o.(*joinRequest)) != state.RequestPending, "is decided on already")
+		a.Kind, a.One, a.Verb, a.Resource = state.JoinRequests, "request", "patch", "certificatesigningrequests/approval"
+		a.List, a.Listed = frame.WaitingPath, "Devices that wait"
+		a.Idle = func(o state.Object) string {
+			return frame.If(state.DecisionOn(o.(*joinRequest)) != state.RequestPending, "is decided on already")
 		}
 	}
 	return all
 }
 
-func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Context, *worker, state.Object) (undo, error) {
-	return func(ctx context.Context, w *worker, o state.Object) (undo, error) {
+func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 		at := now().UTC().Truncate(time.Second)
-		return nil, w.send(ctx, apiCall{method: http.MethodPatch, path: objectURL(state.JoinRequests, "", o.GetName()) + "/approval", media: mergePatch}, tree{
-			"metadata": tree{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, // what was looked at, and nothing else
-			"status":   tree{"conditions": []tree{{"type": t, "status": "True", "reason": "AdminPage", "message": "This was decided on the hub's page.", "lastUpdateTime": at}}},
+		return nil, w.Send(ctx, frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.JoinRequests, "", o.GetName()) + "/approval", Media: frame.MergePatch}, frame.JSON{
+			"metadata": frame.JSON{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, // what was looked at, and nothing else
+			"status":   frame.JSON{"conditions": []frame.JSON{{"type": t, "status": "True", "reason": "AdminPage", "message": "This was decided on the hub's page.", "lastUpdateTime": at}}},
 		})
 	}
 }
@@ -83,65 +82,65 @@ type waitingRow struct {
 	Site, Machine        string
 	Serial, Source       string
 	Token                string
-	Age, Ends            *moment
-	Pill                 pill
-	Menu                 menu
+	Age, Ends            *format.Moment
+	Pill                 frame.Pill
+	Menu                 frame.Menu
 }
 
 type waitingData struct {
-	Did     *done
+	Did     *frame.Done
 	Rows    []waitingRow
 	Decided []waitingRow
 	More    int // that wait, beside those that are shown
-	Bulk    menu
+	Bulk    frame.Menu
 }
 
 // waiting lists the devices that wait until an administrator approves of them.
-func waiting(a *request) (page, error) {
-	d := waitingData{Did: justDone(a)}
+func waiting(a *frame.Request) (frame.Page, error) {
+	d := waitingData{Did: frame.JustDone(a)}
 	pending := pendingRequests(a.Snapshot)
-	d.More = max(0, len(pending)-perPage)
+	d.More = max(0, len(pending)-frame.PerPage)
 	for _, r := range pending[:len(pending)-d.More] {
 		d.Rows = append(d.Rows, waitingRowOf(a, r))
 	}
 	decided := decidedRequests(a.Snapshot)
-	for _, r := range decided[:min(len(decided), perPage)] {
+	for _, r := range decided[:min(len(decided), frame.PerPage)] {
 		d.Decided = append(d.Decided, waitingRowOf(a, r))
 	}
 	if len(pending) > 1 {
-		d.Bulk = bulk(a, state.JoinRequests, len(pending), nil)
+		d.Bulk = frame.BulkMenu(a, state.JoinRequests, len(pending), nil)
 	}
-	return page{Template: "waiting", Title: "Devices that wait", Watch: []string{"requests"}, Data: d}, nil
+	return frame.Page{Template: "waiting", Title: "Devices that wait", Watch: []string{"requests"}, Data: d}, nil
 }
 
-func waitingRowOf(a *request, r *joinRequest) waitingRow {
+func waitingRowOf(a *frame.Request, r *joinRequest) waitingRow {
 	said := r.Annotations
 	row := waitingRow{
 		Name: r.Name, Node: said[state.RequestNode], Site: said[state.RequestSite], Source: said[state.RequestSource],
 		Machine: cmp.Or(said[state.RequestMachine], "unknown"), Serial: cmp.Or(said[state.RequestSerial], "unknown"), Token: r.Spec.Username,
-		Age: at(r.CreationTimestamp.Time, a.now), Ends: at(state.RequestEnds(a.Snapshot, r), a.now), Menu: menuOf(a, r), Pill: requestPill(r),
+		Age: format.Time(r.CreationTimestamp.Time, a.Now), Ends: format.Time(state.RequestEnds(a.Snapshot, r), a.Now), Menu: frame.MenuOf(a, r), Pill: requestPill(r),
 	}
 	if a.Node(row.Node) != nil {
-		row.NodeHref = nodeHref(row.Node)
+		row.NodeHref = frame.NodeHref(row.Node)
 	}
 	return row
 }
 
-func requestPill(r *joinRequest) pill {
+func requestPill(r *joinRequest) frame.Pill {
 	switch state.DecisionOn(r) {
 	case state.RequestApproved:
-		return pill{"ok", "Approved"}
+		return frame.Pill{Kind: "ok", Text: "Approved"}
 	case state.RequestIssued:
-		return pill{"ok", "Has joined"}
+		return frame.Pill{Kind: "ok", Text: "Has joined"}
 	case state.RequestDenied:
-		return pill{"idle", "Denied"}
+		return frame.Pill{Kind: "idle", Text: "Denied"}
 	}
-	return pill{"warn", "Waits"}
+	return frame.Pill{Kind: "warn", Text: "Waits"}
 }
 
 // waitingCount is how many devices wait, for those who may see it.
-func waitingCount(a *request) int {
-	if !a.may("list", "certificatesigningrequests") {
+func waitingCount(a *frame.Request) int {
+	if !a.May("list", "certificatesigningrequests") {
 		return 0
 	}
 	return len(pendingRequests(a.Snapshot))

@@ -17,6 +17,8 @@ import (
 	certv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
 )
 
@@ -24,16 +26,16 @@ import (
 func aRequest(t testing.TB, node string, ago time.Duration) *certv1.CertificateSigningRequest {
 	t.Helper()
 	return &certv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: node + "-0011223344556677", CreationTimestamp: ago0(ago), Annotations: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: node + "-0011223344556677", CreationTimestamp: admintest.Ago(ago), Annotations: map[string]string{
 			state.RequestNode: node, state.RequestSite: "oslo", state.RequestMachine: "c0ffee0011223344", state.RequestSerial: "100000001234abcd", state.RequestSource: "10.20.30.40",
-			state.RequestKey: strings.Repeat("00ff", 16), state.RequestUntil: now0.Add(300 * time.Hour).UTC().Format(time.RFC3339),
+			state.RequestKey: strings.Repeat("00ff", 16), state.RequestUntil: admintest.Now.Add(300 * time.Hour).UTC().Format(time.RFC3339),
 		}},
 		Spec: certv1.CertificateSigningRequestSpec{Request: emptyRequest(t), SignerName: state.SignerDevice, Usages: []certv1.KeyUsage{certv1.UsageClientAuth}, Username: "join-token:abcdefghij"},
 	}
 }
 
 func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
-	m := newMemory(testNode("pi-1", "oslo", nil), aRequest(t, "pi-1", time.Hour), aRequest(t, "kiosk-7", time.Minute))
+	m := admintest.New(admintest.Node("pi-1", "oslo", nil), aRequest(t, "pi-1", time.Hour), aRequest(t, "kiosk-7", time.Minute))
 	s := acting(t, m)
 	decision := func(name string) state.Decision {
 		return state.DecisionOn(m.Snapshot().Get(state.Key{Kind: state.JoinRequests, Name: name + "-0011223344556677"}).(*certv1.CertificateSigningRequest))
@@ -55,7 +57,7 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 		}
 	}
 	item := func(name string) url.Values {
-		return url.Values{"item": {m.form(state.JoinRequests, "", name+"-0011223344556677")}}
+		return url.Values{"item": {m.Form(state.JoinRequests, "", name+"-0011223344556677")}}
 	}
 	approve, deny := "/actions/certificatesigningrequests/approve", "/actions/certificatesigningrequests/deny"
 	for _, role := range []string{"viewer", "operator"} {
@@ -89,14 +91,14 @@ func TestAnAdministratorDecidesAboutDevicesThatWait(t *testing.T) {
 // Where many devices join at once, what has just been decided is seen, not whose name comes first.
 func TestWhatWasDecidedLastIsShown(t *testing.T) {
 	var objects []state.Object
-	for i := range perPage + 20 {
+	for i := range frame.PerPage + 20 {
 		r := aRequest(t, fmt.Sprintf("pi-%03d", i), time.Hour)
-		r.Status.Conditions = []certv1.CertificateSigningRequestCondition{{Type: certv1.CertificateDenied, Status: "True", LastTransitionTime: ago0(time.Hour - time.Duration(i)*time.Second)}}
+		r.Status.Conditions = []certv1.CertificateSigningRequestCondition{{Type: certv1.CertificateDenied, Status: "True", LastTransitionTime: admintest.Ago(time.Hour - time.Duration(i)*time.Second)}}
 		objects = append(objects, r)
 	}
-	_, body := start(t, configOf(newMemory(objects...))).ask(t, "admin", "GET", "/devices/waiting", nil)
+	_, body := start(t, configOf(admintest.New(objects...))).ask(t, "admin", "GET", "/devices/waiting", nil)
 	rows := regexp.MustCompile(`<tr data-key="(pi-\d+)-`).FindAllStringSubmatch(body, -1)
-	if len(rows) != perPage || rows[0][1] != "pi-119" || rows[perPage-1][1] != "pi-020" {
+	if len(rows) != frame.PerPage || rows[0][1] != "pi-119" || rows[frame.PerPage-1][1] != "pi-020" {
 		t.Errorf("%d rows: %v", len(rows), rows)
 	}
 }

@@ -3,32 +3,33 @@ package admin
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
 // nodePill is a node's status; shapes and colours follow its Ready condition.
-func nodePill(n *corev1.Node) pill {
+func nodePill(n *corev1.Node) frame.Pill {
 	switch f := diagnose.FirstOf(n); {
 	case f.Cause == diagnose.NodeNeverReported:
-		return pill{"idle", "Never seen"}
+		return frame.Pill{Kind: "idle", Text: "Never seen"}
 	case f.Cause == diagnose.NodeDark:
-		return pill{"bad", "Unknown"}
+		return frame.Pill{Kind: "bad", Text: "Unknown"}
 	case f.Cause == diagnose.NodeNotReady:
-		return pill{"bad", "Not ready"}
+		return frame.Pill{Kind: "bad", Text: "Not ready"}
 	case n.Spec.Unschedulable:
-		return pill{"warn", "Ready, cordoned"}
+		return frame.Pill{Kind: "warn", Text: "Ready, cordoned"}
 	case f.Cause != "":
-		return pill{"warn", "Ready, " + trouble(f)}
+		return frame.Pill{Kind: "warn", Text: "Ready, " + trouble(f)}
 	}
-	return pill{"ok", "Ready"}
+	return frame.Pill{Kind: "ok", Text: "Ready"}
 }
 
 // conditionKind is the shape of a condition.
@@ -61,7 +62,7 @@ func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 	case f.Cause == diagnose.NodeNeverReported:
 		return "No device has reported as this node yet.", ""
 	case !diagnose.Ready(n):
-		if e := newest(eventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil && f.Cause == diagnose.NodeDark {
+		if e := frame.NewestOf(frame.EventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil && f.Cause == diagnose.NodeDark {
 			return e.Message, ""
 		}
 		ready := state.NodeCondition(n, corev1.NodeReady)
@@ -89,7 +90,7 @@ func nodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 		}
 		switch t := state.NoExecuteOf(n); {
 		case t != nil && t.TimeAdded != nil:
-			chain = append(chain, fmt.Sprintf("Since %s it has the taint %s: its pods leave when their tolerations end.", stamp(t.TimeAdded.Time), t.ToString()))
+			chain = append(chain, fmt.Sprintf("Since %s it has the taint %s: its pods leave when their tolerations end.", format.Stamp(t.TimeAdded.Time), t.ToString()))
 		case t != nil:
 			chain = append(chain, "It has the taint "+t.ToString()+": its pods leave when their tolerations end.")
 		case state.Waits(n):
@@ -118,7 +119,7 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	case site.Status.HeldReason != "":
 		return fmt.Sprintf("Its pods stay: evictions on site %s are held, %s.", name, site.Status.Held)
 	}
-	if rateText(site.Status.EvictionRate) == "none" {
+	if format.Rate(site.Status.EvictionRate) == "none" {
 		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node gets the NoExecute taint there.", name)
 	}
 	for _, q := range queueOf(s, site, 0) {
@@ -131,18 +132,18 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 		}
 		when := ""
 		if q.at.After(now) {
-			when = ", at about " + stamp(q.at)
+			when = ", at about " + format.Stamp(q.at)
 		}
-		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name, rateText(site.Status.EvictionRate), turn, when)
+		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name, format.Rate(site.Status.EvictionRate), turn, when)
 	}
-	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name, rateText(site.Status.EvictionRate))
+	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name, format.Rate(site.Status.EvictionRate))
 }
 
 // A queued node waits for its NoExecute taint.
 type queued struct {
 	Name, Href string
 	Place      int // from 1
-	When       *moment
+	When       *format.Moment
 	at         time.Time // zero: not known, or never while it is as it is
 }
 
@@ -152,66 +153,13 @@ func queueOf(s state.Snapshot, site *fleet.Site, most int) (queue []queued) {
 	var rate float64
 	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate) // none: nobody's turn comes
 	for n := range s.Waiting(site.Name) {
-		q := queued{Name: n.Name, Href: nodeHref(n.Name), Place: len(queue) + 1}
+		q := queued{Name: n.Name, Href: frame.NodeHref(n.Name), Place: len(queue) + 1}
 		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.HeldReason == "" {
-			q.at = next.Add(timeOf(len(queue), rate))
+			q.at = next.Add(format.TimeAtRate(len(queue), rate))
 		}
 		if queue = append(queue, q); len(queue) == most {
 			break
 		}
 	}
 	return queue
-}
-
-// eventsOf returns the events about an object, the newest first. Their names
-// begin with the object's.
-func eventsOf(s state.Snapshot, kind, namespace, name string) (found []*corev1.Event) {
-	for o := range s.From(state.Events, namespace, namespace, name+".") {
-		e := o.(*corev1.Event)
-		if !strings.HasPrefix(e.Name, name+".") {
-			break
-		}
-		if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name {
-			found = append(found, e)
-		}
-	}
-	slices.SortStableFunc(found, newestFirst)
-	return found
-}
-
-// newestFirst orders events.
-func newestFirst(a, b *corev1.Event) int { return eventTime(b).Compare(eventTime(a)) }
-
-// eventTime is when an event was seen last.
-func eventTime(e *corev1.Event) time.Time {
-	switch {
-	case e.Series != nil && !e.Series.LastObservedTime.IsZero():
-		return e.Series.LastObservedTime.Time
-	case !e.LastTimestamp.IsZero():
-		return e.LastTimestamp.Time
-	case !e.EventTime.IsZero():
-		return e.EventTime.Time
-	}
-	return e.CreationTimestamp.Time
-}
-
-// newest returns the newest event with the reason, nil if there is none.
-func newest(events []*corev1.Event, reason string) *corev1.Event {
-	for _, e := range events {
-		if e.Reason == reason {
-			return e
-		}
-	}
-	return nil
-}
-
-// newestWarning returns the newest warning that has not the reason which has been told
-// already, nil if there is none.
-func newestWarning(events []*corev1.Event, told string) *corev1.Event {
-	for _, e := range events {
-		if e.Type == corev1.EventTypeWarning && (told == "" || e.Reason != told) {
-			return e
-		}
-	}
-	return nil
 }

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/eviction"
 	"flotilla.dev/hub/kube/table"
@@ -70,7 +72,7 @@ func podWhy(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) string {
 	case diagnose.CannotBePlaced:
 		return cmp.Or(f.Message, f.Reason, "It waits to be placed.")
 	case diagnose.NotStarting:
-		if e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), ""); e != nil {
+		if e := frame.NewestWarning(frame.EventsOf(s, "Pod", p.Namespace, p.Name), ""); e != nil {
 			return "It has not started: " + e.Message
 		}
 		return "It has not started: its device has not said why."
@@ -84,7 +86,7 @@ func podWhy(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) string {
 	if last != "" {
 		last = "last " + last
 	}
-	return join(fmt.Sprintf("Container %s: %s", f.Container, f.Reason), f.Message, last)
+	return format.Join(fmt.Sprintf("Container %s: %s", f.Container, f.Reason), f.Message, last)
 }
 
 func containerEnd(f diagnose.Finding) string {
@@ -99,12 +101,7 @@ func end(e diagnose.End) string {
 	if !e.Known {
 		return ""
 	}
-	return join(fmt.Sprintf("ended with exit code %d", e.Code), strings.TrimSpace(e.Reason), e.Message)
-}
-
-// join puts a comma between the parts that are not empty.
-func join(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
+	return format.Join(fmt.Sprintf("ended with exit code %d", e.Code), strings.TrimSpace(e.Reason), e.Message)
 }
 
 // podChain is what stands behind a pod's trouble, and what follows from it.
@@ -134,11 +131,11 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 				chain = append(chain, fmt.Sprintf("Container %s has not been started yet.", c.Name))
 				continue
 			}
-			chain = append(chain, fmt.Sprintf("Container %s was started %s.", c.Name, times(c.RestartCount+1)))
+			chain = append(chain, fmt.Sprintf("Container %s was started %s.", c.Name, format.Times(c.RestartCount+1)))
 		}
 	}
 	if f := faultOf(s, p, now); f.Cause != "" {
-		e := newestWarning(eventsOf(s, "Pod", p.Namespace, p.Name), cmp.Or(f.Reason, f.End.Reason))
+		e := frame.NewestWarning(frame.EventsOf(s, "Pod", p.Namespace, p.Name), cmp.Or(f.Reason, f.End.Reason))
 		if e != nil && f.Cause != diagnose.NotStarting { // which has said it already
 			chain = append(chain, e.Reason+": "+e.Message)
 		}
@@ -146,20 +143,12 @@ func podChain(s state.Snapshot, p *corev1.Pod, now time.Time) (chain []string) {
 	return chain
 }
 
-// times says how often something was: "once", "3 times".
-func times(n int32) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
-}
-
 // stays says until when a pod stays on a node that is not ready.
 func stays(s state.Snapshot, n *corev1.Node, p *corev1.Pod, now time.Time) []string {
 	leave := eviction.LeaveBy(n, p)
 	switch {
 	case leave.Must && leave.At.After(now):
-		return []string{fmt.Sprintf("It is evicted at %s: %s.", stamp(leave.At), leave.Why)}
+		return []string{fmt.Sprintf("It is evicted at %s: %s.", format.Stamp(leave.At), leave.Why)}
 	case leave.Must:
 		return []string{"It is to be evicted now: " + leave.Why + "."}
 	case state.NoExecuteOf(n) != nil:

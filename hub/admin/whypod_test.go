@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/admin/admintest"
 )
 
 func TestHowOftenAContainerWasStarted(t *testing.T) {
@@ -22,23 +24,13 @@ func TestHowOftenAContainerWasStarted(t *testing.T) {
 		{"it was started again", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended, RestartCount: 2}, "Container web was started 3 times."},
 		{"the history of an end is lost", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), RestartCount: 2}, "Container web was started 3 times."},
 	} {
-		p := testPod("p", "pi-1", func(p *corev1.Pod) {
+		p := admintest.Pod("p", "pi-1", func(p *corev1.Pod) {
 			c.status.Name = "web"
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{c.status}
 		})
-		s := newMemory(testNode("pi-1", "oslo", nil), p).Snapshot()
-		if chain := podChain(s, s.Pod("default", "p"), now0); !slices.Contains(chain, c.want) {
+		s := admintest.New(admintest.Node("pi-1", "oslo", nil), p).Snapshot()
+		if chain := podChain(s, s.Pod("default", "p"), admintest.Now); !slices.Contains(chain, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
-		}
-	}
-}
-
-func TestARateInWords(t *testing.T) {
-	for perSecond, want := range map[string]string{
-		"0.1": "one node every 10s", "0.01": "one node every 1m40s", "1": "one node a second", "2.5": "2.5 nodes a second", "0": "none", "": "none", "1e-10": "one node every 36500 days",
-	} {
-		if got := rateText(perSecond); got != want {
-			t.Errorf("%s: %q, want %q", perSecond, got, want)
 		}
 	}
 }

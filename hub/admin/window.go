@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/websocket"
 
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/ask"
 )
 
@@ -149,7 +150,7 @@ func (w *window) say(n note) error {
 }
 
 func (w *window) send(p packet) error {
-	if err := w.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := w.conn.SetWriteDeadline(time.Now().Add(frame.Patience)); err != nil {
 		return err
 	}
 	return packets.Send(w.conn, p)

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
@@ -26,40 +28,40 @@ type versionRow struct {
 	Ready   int32
 	Images  string
 	Name    string
-	Created *moment
+	Created *format.Moment
 }
 
 type workloadData struct {
 	workloadRow
 	Kind       string
 	Chain      []string
-	Facts      []Fact
+	Facts      []frame.Fact
 	Conditions conditionRows
 	Versions   []versionRow
 	Pods       []podRow
 	AllPods    string
 	PodCount   int
-	Events     []eventRow
-	Labels     []Fact
-	Menu       menu
-	Did        *done
+	Events     []frame.EventRow
+	Labels     []frame.Fact
+	Menu       frame.Menu
+	Did        *frame.Done
 	YAML       string
 }
 
 // workload shows a deployment, a stateful set or a daemon set: what it wants, what it has, and why
 // not what it wants.
-func workload(a *request) (page, error) {
-	kind, namespace, name := state.Kind(a.param("kind")), a.param("namespace"), a.param("name")
-	if !hasPage(kind) {
-		return page{}, errMissing("A workload is a deployment, a stateful set or a daemon set.")
+func workload(a *frame.Request) (frame.Page, error) {
+	kind, namespace, name := state.Kind(a.Param("kind")), a.Param("namespace"), a.Param("name")
+	if !frame.HasPage(kind) {
+		return frame.Page{}, frame.MissingError("A workload is a deployment, a stateful set or a daemon set.")
 	}
 	o := a.Get(state.Key{Kind: kind, Namespace: namespace, Name: name})
 	if o == nil {
-		return page{}, errMissing(fmt.Sprintf("There is no %s %s in namespace %s.", kindWord(kind), name, namespace))
+		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no %s %s in namespace %s.", kindWord(kind), name, namespace))
 	}
 	d := workloadData{
-		workloadRow: workloadRowOf(o, a.now), Labels: factsOf(o.GetLabels()), Menu: menuOf(a, o), Did: justDone(a),
-		YAML: "/yaml" + objectURL(kind, namespace, name), AllPods: ownerHref(namespace, strings.TrimSuffix(string(kind), "s"), name),
+		workloadRow: workloadRowOf(o, a.Now), Labels: frame.FactsOf(o.GetLabels()), Menu: frame.MenuOf(a, o), Did: frame.JustDone(a),
+		YAML: "/yaml" + frame.ObjectURL(kind, namespace, name), AllPods: frame.OwnerHref(namespace, strings.TrimSuffix(string(kind), "s"), name),
 	}
 	about := kind.Row().Name
 	switch o := o.(type) {
@@ -71,30 +73,30 @@ func workload(a *request) (page, error) {
 		d.Kind, d.Facts = "Stateful set", told(statefulSetFacts(o))
 	}
 	for _, c := range diagnose.Conditions(o) {
-		d.Conditions = append(d.Conditions, conditionRow{c.Type, pill{workConditionKind(c), string(c.Status)}, c.Reason, c.Message, at(c.Since.Time, a.now), helpURL("conditions", about, c.Type)})
+		d.Conditions = append(d.Conditions, conditionRow{c.Type, frame.Pill{Kind: workConditionKind(c), Text: string(c.Status)}, c.Reason, c.Message, format.Time(c.Since.Time, a.Now), frame.HelpURL("conditions", about, c.Type)})
 	}
 	for i, v := range versionsOf(a.Snapshot, o) {
 		if v.Pods == 0 && i > 10 {
 			break
 		}
-		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(&v.Template.Spec), v.Name, at(v.Created, a.now)})
+		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(&v.Template.Spec), v.Name, format.Time(v.Created, a.Now)})
 	}
 	pods := podsOf(a.Snapshot, o)
-	d.workloadRow = quietened(d.workloadRow, pods, a.now)
+	d.workloadRow = quietened(d.workloadRow, pods, a.Now)
 	d.PodCount, d.Chain = len(pods), workloadChain(a, o, pods)
 	d.Pods = worstPods(a, pods)
-	for _, e := range eventsOf(a.Snapshot, about, namespace, name) {
+	for _, e := range frame.EventsOf(a.Snapshot, about, namespace, name) {
 		if len(d.Events) == 20 {
 			break
 		}
-		d.Events = append(d.Events, eventRowOf(a, e))
+		d.Events = append(d.Events, frame.EventRowOf(a, e))
 	}
-	return page{Template: "workload", Title: name, Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "workload", Title: name, Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
 }
 
 // told leaves out what has no value.
-func told(facts []Fact) []Fact {
-	return slices.DeleteFunc(facts, func(f Fact) bool { return f.Value == "" || f.Value == "<none>" })
+func told(facts []frame.Fact) []frame.Fact {
+	return slices.DeleteFunc(facts, func(f frame.Fact) bool { return f.Value == "" || f.Value == "<none>" })
 }
 
 func kindWord(k state.Kind) string {
@@ -118,35 +120,35 @@ func workConditionKind(c diagnose.Condition) string {
 	return "ok"
 }
 
-func deploymentFacts(d *appsv1.Deployment) []Fact {
-	facts := []Fact{
-		{"Namespace", d.Namespace}, {"Wanted", plural(int(state.Replicas(d)), "pod")}, {"Strategy", string(d.Spec.Strategy.Type)},
-		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
+func deploymentFacts(d *appsv1.Deployment) []frame.Fact {
+	facts := []frame.Fact{
+		{Name: "Namespace", Value: d.Namespace}, {Name: "Wanted", Value: format.Plural(int(state.Replicas(d)), "pod")}, {Name: "Strategy", Value: string(d.Spec.Strategy.Type)},
+		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)}, {Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
 	}
 	if r := d.Spec.Strategy.RollingUpdate; r != nil && r.MaxSurge != nil && r.MaxUnavailable != nil {
 		facts[2].Value += fmt.Sprintf(", %s more and %s fewer at a time", r.MaxSurge, r.MaxUnavailable)
 	}
 	if d.Spec.Paused {
-		facts = append(facts, Fact{"Paused", "changes are not rolled out"})
+		facts = append(facts, frame.Fact{Name: "Paused", Value: "changes are not rolled out"})
 	}
 	return facts
 }
 
-func daemonSetFacts(d *appsv1.DaemonSet) []Fact {
-	facts := []Fact{
-		{"Namespace", d.Namespace}, {"Wanted on", plural(int(d.Status.DesiredNumberScheduled), "node")}, {"Strategy", string(d.Spec.UpdateStrategy.Type)},
-		{"Selector", metav1.FormatLabelSelector(d.Spec.Selector)}, {"Created", stamp(d.CreationTimestamp.Time)},
+func daemonSetFacts(d *appsv1.DaemonSet) []frame.Fact {
+	facts := []frame.Fact{
+		{Name: "Namespace", Value: d.Namespace}, {Name: "Wanted on", Value: format.Plural(int(d.Status.DesiredNumberScheduled), "node")}, {Name: "Strategy", Value: string(d.Spec.UpdateStrategy.Type)},
+		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)}, {Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
 	}
 	if n := d.Status.NumberMisscheduled; n > 0 {
-		facts = append(facts, Fact{"Where it should not be", plural(int(n), "node")})
+		facts = append(facts, frame.Fact{Name: "Where it should not be", Value: format.Plural(int(n), "node")})
 	}
 	return facts
 }
 
-func statefulSetFacts(s *appsv1.StatefulSet) []Fact {
-	facts := []Fact{
-		{"Namespace", s.Namespace}, {"Wanted", plural(int(state.Replicas(s)), "pod")}, {"Started", "one after the other"}, {"Strategy", string(s.Spec.UpdateStrategy.Type)},
-		{"Selector", metav1.FormatLabelSelector(s.Spec.Selector)}, {"Created", stamp(s.CreationTimestamp.Time)},
+func statefulSetFacts(s *appsv1.StatefulSet) []frame.Fact {
+	facts := []frame.Fact{
+		{Name: "Namespace", Value: s.Namespace}, {Name: "Wanted", Value: format.Plural(int(state.Replicas(s)), "pod")}, {Name: "Started", Value: "one after the other"}, {Name: "Strategy", Value: string(s.Spec.UpdateStrategy.Type)},
+		{Name: "Selector", Value: metav1.FormatLabelSelector(s.Spec.Selector)}, {Name: "Created", Value: format.Stamp(s.CreationTimestamp.Time)},
 	}
 	if s.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
 		facts[2].Value = "all at once"
@@ -156,24 +158,24 @@ func statefulSetFacts(s *appsv1.StatefulSet) []Fact {
 	}
 	for _, c := range s.Spec.VolumeClaimTemplates {
 		q := c.Spec.Resources.Requests[corev1.ResourceStorage]
-		facts = append(facts, Fact{"Claim of each pod", strings.TrimSpace(c.Name + " " + q.String())})
+		facts = append(facts, frame.Fact{Name: "Claim of each pod", Value: strings.TrimSpace(c.Name + " " + q.String())})
 	}
 	return facts
 }
 
 // worstPods returns the pods to show: those that need attention first, then the newest.
-func worstPods(a *request, pods []*corev1.Pod) (rows []podRow) {
+func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []podRow) {
 	type ranked struct {
 		*corev1.Pod
 		rank int
 	}
 	list := make([]ranked, 0, len(pods))
 	for _, p := range pods {
-		kind := kindOf(faultOf(a.Snapshot, p, a.now))
+		kind := kindOf(faultOf(a.Snapshot, p, a.Now))
 		if kind == "" {
 			kind = "ok"
 		}
-		list = append(list, ranked{p, rank(kind)})
+		list = append(list, ranked{p, frame.Rank(kind)})
 	}
 	sort.SliceStable(list, func(i, j int) bool {
 		x, y := list[i], list[j]
@@ -187,8 +189,8 @@ func worstPods(a *request, pods []*corev1.Pod) (rows []podRow) {
 
 // workloadChain is what stands behind a workload that is not what it should be: its
 // conditions, and what its pods wait for, each with how many do.
-func workloadChain(a *request, o state.Object, pods []*corev1.Pod) (chain []string) {
-	told := workloadRowOf(o, a.now).told
+func workloadChain(a *frame.Request, o state.Object, pods []*corev1.Pod) (chain []string) {
+	told := workloadRowOf(o, a.Now).told
 	for _, c := range diagnose.Conditions(o) {
 		if workConditionKind(c) != "ok" && c.Message != "" && c.Type != told {
 			chain = append(chain, c.Message)
@@ -211,11 +213,11 @@ type podReason struct {
 
 // podReasons says why pods do not do what they should, each with how many; those that their
 // workload has replaced come last. Pods on nodes that are not ready are counted by site.
-func podReasons(a *request, pods []*corev1.Pod) (chain []string) {
+func podReasons(a *frame.Request, pods []*corev1.Pod) (chain []string) {
 	var all []*podReason
 	known := map[string]*podReason{}
 	for _, p := range pods {
-		f := faultOf(a.Snapshot, p, a.now)
+		f := faultOf(a.Snapshot, p, a.Now)
 		if f.Cause == "" {
 			continue
 		}
@@ -251,8 +253,8 @@ func podReasons(a *request, pods []*corev1.Pod) (chain []string) {
 	return chain
 }
 
-func (r *podReason) String(a *request) string {
-	who := plural(r.count, "pod")
+func (r *podReason) String(a *frame.Request) string {
+	who := format.Plural(r.count, "pod")
 	if r.count == 1 {
 		who = r.pod.Name
 	}
@@ -268,5 +270,5 @@ func (r *podReason) String(a *request) string {
 	for _, name := range slices.SortedFunc(maps.Keys(r.sites), func(x, y string) int { return cmp.Or(cmp.Compare(r.sites[y], r.sites[x]), strings.Compare(x, y)) }) {
 		sites = append(sites, fmt.Sprintf("%s: %d", name, r.sites[name]))
 	}
-	return fmt.Sprintf("%s are on nodes that %s (%s).", who, strings.TrimPrefix(diagnose.RuleOf(r.Cause).Many, "%s "), listed(sites, few))
+	return fmt.Sprintf("%s are on nodes that %s (%s).", who, strings.TrimPrefix(diagnose.RuleOf(r.Cause).Many, "%s "), format.List(sites, few))
 }

@@ -11,6 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
@@ -19,21 +21,21 @@ import (
 type workloadRow struct {
 	Name, Namespace, Href string
 	Pick                  string
-	Pill                  pill
+	Pill                  frame.Pill
 	Ready, Wanted         int32
 	Updated, Available    int32
 	Why                   string
 	Cause                 cause
 	told                  string // the condition whose message Why is, if it is one's
 	Images                string
-	Age                   *moment
+	Age                   *format.Moment
 }
 
 // A workloadSection is the workloads of one kind in their list.
 type workloadSection struct {
 	Key, Title, Note string
 	Found            int // on all pages
-	Bulk             menu
+	Bulk             frame.Menu
 	Rows             []workloadRow
 	CronJobs         []cronJobRow
 	Jobs             []taskRow
@@ -41,80 +43,75 @@ type workloadSection struct {
 
 type workloadsData struct {
 	Search, Wrong        string
-	Namespaces, Statuses []option
+	Namespaces, Statuses []frame.Option
 	Sections             []workloadSection
-	Picks                *pickBar
-	Pager                pager
+	Picks                *frame.PickBar
+	Pager                frame.Pager
 	Empty                bool
 	PasteHref            string
 }
 
-// workloadStatuses are what the list of workloads can be filtered by.
-var workloadStatuses = [][2]string{
-	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused or suspended"},
-}
-
 // workloads lists what should run.
-func workloads(a *request) (page, error) {
-	text, namespace, status := strings.TrimSpace(a.query("q")), a.query("namespace"), a.query("status")
+func workloads(a *frame.Request) (frame.Page, error) {
+	text, namespace, status := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status")
 	d := workloadsData{
-		Search: text, Wrong: a.wrongSearch(state.Deployments), Namespaces: namespaceOptions(a, namespace), Statuses: options(status, workloadStatuses...), Empty: true,
+		Search: text, Wrong: a.WrongSearch(state.Deployments), Namespaces: frame.NamespaceOptions(a, namespace), Statuses: frame.Options(status, frame.WorkloadStatuses...), Empty: true,
 	}
-	if a.may("update", "deployments") {
+	if a.May("update", "deployments") {
 		d.PasteHref = "/yaml"
 	}
 	filter := url.Values{"q": {text}, "namespace": {namespace}, "status": {status}}
 	found := map[state.Kind][]state.Object{}
 	var pickable []state.Kind
 	total, picks := 0, 0
-	for _, l := range listedWorkloads {
-		found[l.kind] = findWorkloads(a, l.kind)
-		d.Empty = d.Empty && a.Len(l.kind) == 0
-		total += len(found[l.kind])
-		if slices.ContainsFunc(a.actions, func(act *action) bool { return act.kind == l.kind }) {
-			pickable = append(pickable, l.kind)
-			picks += len(found[l.kind])
+	for _, l := range frame.ListedWorkloads {
+		found[l.Kind] = findWorkloads(a, l.Kind)
+		d.Empty = d.Empty && a.Len(l.Kind) == 0
+		total += len(found[l.Kind])
+		if slices.ContainsFunc(a.Actions, func(act *frame.Action) bool { return act.Kind == l.Kind }) {
+			pickable = append(pickable, l.Kind)
+			picks += len(found[l.Kind])
 		}
 	}
-	d.Picks = pickBarOf(a, filter, picks, picks, pickable...)
-	because := &causes{request: a}
+	d.Picks = frame.PickBarOf(a, filter, picks, picks, pickable...)
+	because := &causes{Request: a}
 	var at rowsAt
-	at.from, at.to, d.Pager = pageOf(a, total, filter)
-	for _, l := range listedWorkloads {
-		s := workloadSection{Key: string(l.kind), Title: l.title, Note: l.note, Found: len(found[l.kind])}
+	at.from, at.to, d.Pager = frame.PageOf(a, total, filter)
+	for _, l := range frame.ListedWorkloads {
+		s := workloadSection{Key: string(l.Kind), Title: l.Title, Note: l.Note, Found: len(found[l.Kind])}
 		if d.Wrong == "" {
-			s.Bulk = bulk(a, l.kind, s.Found, filter)
+			s.Bulk = frame.BulkMenu(a, l.Kind, s.Found, filter)
 		}
-		for _, o := range onPage(&at, found[l.kind]) {
+		for _, o := range onPage(&at, found[l.Kind]) {
 			s.add(a, because, o)
 		}
 		if len(s.Rows)+len(s.CronJobs)+len(s.Jobs) > 0 {
 			d.Sections = append(d.Sections, s)
 		}
 	}
-	return page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "workloads", Title: "Workloads", Watch: []string{"workloads"}, Poll: 10, Data: d}, nil
 }
 
-func (s *workloadSection) add(a *request, because *causes, o state.Object) {
+func (s *workloadSection) add(a *frame.Request, because *causes, o state.Object) {
 	switch o := o.(type) {
 	case *batchv1.CronJob:
-		r := cronJobRowOf(o, a.now)
-		r.Pick, r.Menu = a.pick(o), rowMenu(a, o)
+		r := cronJobRowOf(o, a.Now)
+		r.Pick, r.Menu = a.Pick(o), rowMenu(a, o)
 		s.CronJobs = append(s.CronJobs, r)
 	case *batchv1.Job:
-		r := taskRowOf(o, a.now)
-		if r.Pick, r.Menu = a.pick(o), rowMenu(a, o); r.Pill.troubled() {
+		r := taskRowOf(o, a.Now)
+		if r.Pick, r.Menu = a.Pick(o), rowMenu(a, o); r.Pill.Troubled() {
 			r.Cause = because.of(o)
 		}
 		s.Jobs = append(s.Jobs, r)
 	default:
-		r := workloadRowOf(o, a.now)
-		if r.Pill.troubled() {
+		r := workloadRowOf(o, a.Now)
+		if r.Pill.Troubled() {
 			r.Cause = because.of(o)
 		} else {
-			r = quietened(r, podsOf(a.Snapshot, o), a.now)
+			r = quietened(r, podsOf(a.Snapshot, o), a.Now)
 		}
-		r.Pick = a.pick(o)
+		r.Pick = a.Pick(o)
 		s.Rows = append(s.Rows, r)
 	}
 }
@@ -133,10 +130,10 @@ func onPage[T any](at *rowsAt, next []T) []T {
 
 // findWorkloads returns the workloads of a kind that the query is about: of a Deployment's
 // ReplicaSets the Deployment tells.
-func findWorkloads(a *request, kind state.Kind) (found []state.Object) {
-	match := workloadFinder.matcher(a, a.searched(search.Workloads))
-	for o := range a.All(kind, a.query("namespace")) {
-		if isListed(o) && match(o) && workloadHasStatus(a, o, a.query("status")) {
+func findWorkloads(a *frame.Request, kind state.Kind) (found []state.Object) {
+	match := workloadFinder.Matcher(a, a.Searched(search.Workloads))
+	for o := range a.All(kind, a.Query("namespace")) {
+		if frame.IsListed(o) && match(o) && workloadHasStatus(a, o, a.Query("status")) {
 			found = append(found, o)
 		}
 	}
@@ -146,19 +143,14 @@ func findWorkloads(a *request, kind state.Kind) (found []state.Object) {
 	return found
 }
 
-// isListed tells whether a workload is one that people know.
-func isListed(o state.Object) bool {
-	return state.KindOf(o) != state.ReplicaSets || diagnose.IsKnown(o)
-}
-
-func workloadHasStatus(a *request, o state.Object, status string) bool {
+func workloadHasStatus(a *frame.Request, o state.Object, status string) bool {
 	if status == "" {
 		return true
 	}
-	p := workloadPill(o, a.now)
+	p := workloadPill(o, a.Now)
 	switch status {
 	case "attention":
-		return p.troubled()
+		return p.Troubled()
 	case "complete":
 		return p.Kind == "ok"
 	case "paused":
@@ -168,7 +160,7 @@ func workloadHasStatus(a *request, o state.Object, status string) bool {
 	return true
 }
 
-func workloadPill(o state.Object, now time.Time) pill {
+func workloadPill(o state.Object, now time.Time) frame.Pill {
 	switch o := o.(type) {
 	case *batchv1.Job:
 		return taskRowOf(o, now).Pill
@@ -176,16 +168,6 @@ func workloadPill(o state.Object, now time.Time) pill {
 		return cronJobRowOf(o, now).Pill
 	}
 	return workloadRowOf(o, now).Pill
-}
-
-// workloadHref is the page of a workload.
-func workloadHref(kind state.Kind, namespace, name string) string {
-	return "/workloads/" + string(kind) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
-}
-
-// ownerHref is the list of the pods of an owner.
-func ownerHref(namespace, kind, name string) string {
-	return "/pods?" + url.Values{"namespace": {namespace}, "owner": {kind + "/" + name}}.Encode()
 }
 
 // stages are the shapes of how far a workload is.
@@ -199,12 +181,12 @@ func workloadRowOf(o state.Object, now time.Time) workloadRow {
 	p, kind := diagnose.ProgressOf(o), state.KindOf(o)
 	r := workloadRow{
 		Name: o.GetName(), Namespace: o.GetNamespace(), Ready: p.Ready, Wanted: p.Wanted, Updated: p.Updated, Available: p.Available,
-		Images: images(state.PodSpecOf(o)), Age: at(o.GetCreationTimestamp().Time, now), Pill: pill{stages[p.Stage], string(p.Stage)},
+		Images: images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now), Pill: frame.Pill{Kind: stages[p.Stage], Text: string(p.Stage)},
 	}
-	if hasPage(kind) {
-		r.Href = workloadHref(kind, r.Namespace, r.Name)
+	if frame.HasPage(kind) {
+		r.Href = frame.WorkloadHref(kind, r.Namespace, r.Name)
 	} else {
-		r.Href = ownerHref(r.Namespace, strings.ToLower(kind.Row().Name), r.Name)
+		r.Href = frame.OwnerHref(r.Namespace, strings.ToLower(kind.Row().Name), r.Name)
 	}
 	switch p.Stage {
 	case diagnose.None:
@@ -235,16 +217,16 @@ func images(s *corev1.PodSpec) string {
 }
 
 // workloadListings are the lists of pods, and of each kind that makes them.
-var workloadListings = func() map[state.Kind]listing {
-	all := map[state.Kind]listing{state.Pods: {
-		found: func(a *request) []state.Object { return objects(findPods(a)) },
-		pill:  func(a *request, o state.Object) pill { return podRowOf(a, o.(*corev1.Pod)).Pill },
-		where: func(_ *request, o state.Object) string { return o.(*corev1.Pod).Spec.NodeName },
+var workloadListings = func() map[state.Kind]frame.Listing {
+	all := map[state.Kind]frame.Listing{state.Pods: {
+		Found: func(a *frame.Request) []state.Object { return frame.Objects(findPods(a)) },
+		Pill:  func(a *frame.Request, o state.Object) frame.Pill { return podRowOf(a, o.(*corev1.Pod)).Pill },
+		Where: func(_ *frame.Request, o state.Object) string { return o.(*corev1.Pod).Spec.NodeName },
 	}}
-	for _, l := range listedWorkloads {
-		all[l.kind] = listing{
-			found: func(a *request) []state.Object { return findWorkloads(a, l.kind) },
-			pill:  func(a *request, o state.Object) pill { return workloadPill(o, a.now) },
+	for _, l := range frame.ListedWorkloads {
+		all[l.Kind] = frame.Listing{
+			Found: func(a *frame.Request) []state.Object { return findWorkloads(a, l.Kind) },
+			Pill:  func(a *frame.Request, o state.Object) frame.Pill { return workloadPill(o, a.Now) },
 		}
 	}
 	return all

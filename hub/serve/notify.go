@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/notify"
 )
@@ -24,9 +24,9 @@ func (h *Hub) newNotifier() (*notify.Notifier, error) {
 }
 
 // told are those who are told, for the page's settings.
-func (h *Hub) told() (all []admin.Told) {
+func (h *Hub) told() (all []frame.Told) {
 	for _, t := range h.notifier.Targets {
-		all = append(all, admin.Told{Name: t.Name(), To: t.To()})
+		all = append(all, frame.Told{Name: t.Name(), To: t.To()})
 	}
 	return all
 }

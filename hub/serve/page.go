@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/hub/peer"
 )
 
-func (h *Hub) newPage(api http.Handler) *admin.Server {
-	c := admin.Config{
+func (h *Hub) newPage(api http.Handler) *frame.Server {
+	c := frame.Config{
 		Fleet: h.Loop, Liveness: h.Loop.Liveness, Usage: h.Ask.LastUsage, Logs: h.Ask, Shells: h.Ask, API: api,
 		Audit:    h.Guard.Record,
 		Sessions: h.Guard, Logins: h.Guard, People: h.Guard, Tokens: h.Guard, Accounts: h.Guard, Views: h.Guard,
@@ -26,18 +26,18 @@ func (h *Hub) newPage(api http.Handler) *admin.Server {
 
 // members are the hubs of this database, the one that leads first; none: this hub is alone. The request
 // of ctx came by the one that is Here.
-func (h *Hub) members(ctx context.Context) (all []admin.Member) {
+func (h *Hub) members(ctx context.Context) (all []frame.Member) {
 	l := h.o.lead
 	if l == nil {
 		return nil
 	}
 	by := peer.By(ctx)
-	all = append(all, admin.Member{
+	all = append(all, frame.Member{
 		Name: l.Member.Name, Address: l.Address(), Version: h.o.Version, Since: h.Loop.Snapshot().Started, Leads: true,
 		Here: by.Name == "",
 	})
 	for _, s := range l.Standbys() {
-		all = append(all, admin.Member{
+		all = append(all, frame.Member{
 			Name: s.Name, Address: s.Address, Version: s.Version, Since: s.Since, Behind: s.Behind, Late: s.Behind > leader.Late,
 			Here: by.Address == s.Address,
 		})

@@ -18,11 +18,11 @@ import (
 const endingDevices = 3
 
 // about is what the page's settings show of the hub itself.
-func (h *Hub) about() (a admin.About, err error) {
+func (h *Hub) about() (a frame.About, err error) {
 	if a.Certificates, err = h.certificates(); err != nil {
 		return a, err
 	}
-	a.Facts = []admin.Fact{
+	a.Facts = []frame.Fact{
 		{Name: "Version", Value: h.o.Version}, {
 			Name: "Platform", Value: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version(),
 		},
@@ -30,8 +30,8 @@ func (h *Hub) about() (a admin.About, err error) {
 		{Name: "Listens for HTTPS", Value: h.cfg.HTTPSListen}, h.devicesAt(),
 		{Name: "Data directory", Value: h.cfg.DataDir}, {Name: "CA's fingerprint", Value: h.authority.Pin()},
 	}
-	a.Kept = []admin.Fact{
-		{Name: "Audit", Value: admin.Roundly(h.cfg.AuditRetention)}, {Name: "Backups", Value: "the last 7, one a day"},
+	a.Kept = []frame.Fact{
+		{Name: "Audit", Value: format.Duration(h.cfg.AuditRetention)}, {Name: "Backups", Value: "the last 7, one a day"},
 		{Name: "Ended join tokens", Value: "a month"},
 		{Name: "Ended pods", Value: fmt.Sprintf("the newest %d", h.cfg.TerminatedPodGCThreshold)},
 	}
@@ -40,20 +40,20 @@ func (h *Hub) about() (a admin.About, err error) {
 }
 
 // devicesAt says where devices are.
-func (h *Hub) devicesAt() admin.Fact {
+func (h *Hub) devicesAt() frame.Fact {
 	c, external := h.Broker.(*broker.Client)
 	switch {
 	case !external:
-		return admin.Fact{Name: "Listens for devices", Value: h.cfg.MQTTListen}
+		return frame.Fact{Name: "Listens for devices", Value: h.cfg.MQTTListen}
 	case c.Connected():
-		return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ")}
+		return frame.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(), ", ")}
 	}
-	return admin.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(),
+	return frame.Fact{Name: "Devices are at", Value: strings.Join(h.cfg.BrokerAddresses(),
 		", ") + ": no connection, no device is heard"}
 }
 
 // certificates are the hub's own, and the devices' that end first.
-func (h *Hub) certificates() (all []admin.Certificate, err error) {
+func (h *Hub) certificates() (all []frame.Certificate, err error) {
 	block, _ := pem.Decode(h.authority.RootPEM())
 	if block == nil {
 		return nil, errors.New("the CA's certificate cannot be read: see pki/ in the data directory")
@@ -62,7 +62,7 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the CA's certificate: %w", err)
 	}
-	all = append(all, admin.Certificate{
+	all = append(all, frame.Certificate{
 		Of: "Root CA", Renewal: "by hand only: devices trust the hub because of it", Until: root.NotAfter,
 	})
 	own, err := h.server.GetCertificate(nil)
@@ -71,12 +71,12 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	}
 	if len(own.Certificate) > 1 {
 		if by, err := x509.ParseCertificate(own.Certificate[1]); err == nil {
-			all = append(all, admin.Certificate{
+			all = append(all, frame.Certificate{
 				Of: "Issuing CA", Renewal: "automatic, before what it signs would outlive it", Until: by.NotAfter,
 			})
 		}
 	}
-	all = append(all, admin.Certificate{
+	all = append(all, frame.Certificate{
 		Of: "This hub, HTTPS and MQTT", Renewal: "automatic, also when its addresses change", Until: own.Leaf.NotAfter,
 	})
 	var devices []*state.Record
@@ -87,7 +87,7 @@ func (h *Hub) certificates() (all []admin.Certificate, err error) {
 	}
 	slices.SortFunc(devices, func(a, b *state.Record) int { return a.Expires.Compare(b.Expires.Time) })
 	for _, d := range devices[:min(len(devices), endingDevices)] {
-		all = append(all, admin.Certificate{
+		all = append(all, frame.Certificate{
 			Of: "Node " + d.Name, Renewal: "automatic, by the device, at half of its life", Until: d.Expires.Time,
 		})
 	}

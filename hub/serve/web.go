@@ -34,7 +34,7 @@ import (
 // server about itself.
 type web struct {
 	api    *kube.Server
-	page   *admin.Server
+	page   *frame.Server
 	routes *echo.Echo // everything that is served, whoever may have it
 	server *http.Server
 }

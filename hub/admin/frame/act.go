@@ -1,0 +1,305 @@
+package frame
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"flotilla.dev/hub/state"
+)
+
+// How long an answer waits for an action that is quick most often, and for one that
+// seldom is.
+const (
+	quickly = 2 * time.Second
+	slowly  = 300 * time.Millisecond
+)
+
+// actionRoutes are the routes of the actions: each is asked for on a page that says
+// what exactly it would be done to, and begun from there.
+func (s *Server) actionRoutes() []Route {
+	routes := []Route{
+		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes", Serve: func(c *Call) error { return c.Show(jobView) }},
+		{Method: http.MethodPost, Path: "/actions/:id", Verb: "patch", Resource: "nodes", Serve: (*Call).jobAction},
+	}
+	routes = append(routes, s.manyRoutes()...)
+	for _, a := range s.actions {
+		routes = append(routes,
+			Route{Method: http.MethodGet, Path: a.Path(), Verb: a.Verb, Resource: a.Resource, Serve: func(c *Call) error { return c.confirm(a) }},
+			Route{Method: http.MethodPost, Path: a.Path(), Verb: a.Verb, Resource: a.Resource, Large: true, Serve: func(c *Call) error { return c.act(a) }})
+	}
+	return routes
+}
+
+// A target is one row of what an action would be done to.
+type target struct {
+	Form, Name, Href string
+	Pill             Pill
+	Where, Idle      string
+	Chosen           bool
+}
+
+type confirmData struct {
+	Label, Means, Many string
+	One, Save          string
+	Alone              *target // what it is done to, where that is one thing that is named
+	Destroy            bool
+	Targets            []target
+	Count              int // that are chosen
+	Notes              []string
+	Foreseen           *Foreseen
+	Again              bool // what is foreseen is another with another box ticked
+	Fields             []Field
+	Problem            string
+	Back               string
+	Path               string
+}
+
+// confirm shows what exactly an action would be done to, before it is.
+func (c *Call) confirm(a *Action) error {
+	with, err := c.chosen(a, c.QueryParams()["item"])
+	if err != nil {
+		return c.Refuse("Do it to what?", err)
+	}
+	if a.Single && len(with) != 1 {
+		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+" at a time: choose it on its page.")
+	}
+	return c.askConfirm(http.StatusOK, a, with, c.QueryParams(), "")
+}
+
+// chosen returns the objects that are named, or those that a list shows under the
+// filter that is in the query.
+func (c *Call) chosen(a *Action, named []string) (with []state.Object, err error) {
+	s := c.Fleet.Snapshot()
+	if len(named) > 0 {
+		for _, text := range named {
+			i, ok := parseItem(text)
+			if !ok {
+				return nil, MissingError("The address names nothing: go back to the list and choose there.")
+			}
+			if o := s.Get(state.Key{Kind: cmp.Or(i.Kind, a.Kind), Namespace: i.Namespace, Name: i.Name}); o != nil && (i.UID == "" || i.UID == o.GetUID()) {
+				with = append(with, o)
+			}
+		}
+		return with, nil
+	}
+	v := c.Ask()
+	if why := v.WrongSearch(a.Kind); why != "" {
+		return nil, MissingError(why + " Go back to the list and mend the search.")
+	}
+	return shownUnder(v, a.Kind), nil
+}
+
+func (c *Call) askConfirm(code int, a *Action, with []state.Object, form url.Values, problem string) error {
+	if len(with) > tickable || len(a.each) > 0 {
+		take, left := needing(c.Ask(), a, with)
+		return c.askMany(code, choice{act: a, take: take, left: left}, form, problem)
+	}
+	d := confirmData{
+		Label: a.Label, Save: a.Save, Means: a.Means, One: a.One, Destroy: a.Destroy, Problem: problem, Path: a.Path(),
+		Back: LocalPath(form.Get("back")),
+	}
+	if d.Back == "/" {
+		d.Back = c.listOf(a)
+	}
+	v := c.Ask()
+	var needed []state.Object
+	for _, o := range with {
+		t := targetOf(v, o)
+		if a.Idle != nil {
+			t.Idle = a.Idle(o)
+		}
+		if t.Chosen = t.Idle == ""; t.Chosen {
+			needed = append(needed, o)
+		}
+		d.Targets = append(d.Targets, t)
+	}
+	d.Count, d.Many = len(needed), a.many(len(needed))
+	if len(form["item"]) == 1 && len(d.Targets) == 1 {
+		d.Alone = &d.Targets[0]
+	}
+	if a.Foresee != nil && c.Foresight.Deciders != nil && len(needed) > 0 {
+		d.Foreseen = a.Foresee(v, needed, form)
+	} else if a.Notes != nil {
+		d.Notes = a.Notes(v.Snapshot, needed)
+	}
+	if a.Fields != nil {
+		d.Fields = a.Fields(v.Snapshot, needed)
+		for i := range d.Fields {
+			d.Fields[i].keep(form)
+			d.Again = d.Again || d.Foreseen != nil && d.Fields[i].Type == "checkbox"
+		}
+	}
+	return c.ShowPage(code, Page{Template: "confirm", Title: a.Label + ": " + d.Many, Data: d})
+}
+
+// keep puts what was filled in before into the field.
+func (f *Field) keep(form url.Values) {
+	if !form.Has(f.Name) {
+		if f.Type == "checkbox" && form.Has("csrf") {
+			f.Value = "" // a box that is not ticked is not sent
+		}
+		return
+	}
+	if f.Changes && Unchanged(form, f.Name) {
+		return // others may have changed it since
+	}
+	if form.Has(wasOf(f.Name)) {
+		f.Was = form.Get(wasOf(f.Name))
+	}
+	f.Value = form.Get(f.Name)
+	for i := range f.Options {
+		f.Options[i].Chosen = f.Options[i].Value == f.Value
+	}
+}
+
+// listOf is the list from which an action's things are chosen, as it was filtered.
+func (c *Call) listOf(a *Action) string {
+	q := url.Values{}
+	for _, name := range []string{"q", "site", "state", "status", "namespace", "owner", "sort"} {
+		if v := c.QueryParam(name); v != "" {
+			q.Set(name, v)
+		}
+	}
+	if named := c.QueryParams()["item"]; len(named) == 1 {
+		if i, ok := parseItem(named[0]); ok {
+			return ObjectHref(a.Kind, i)
+		}
+	}
+	if len(q) == 0 {
+		return a.List
+	}
+	return a.List + "?" + q.Encode()
+}
+
+func targetOf(a *Request, o state.Object) target {
+	i := ItemOf(o)
+	t := target{Form: i.Form(), Name: i.String(), Href: ObjectHref(state.KindOf(o), i)}
+	how := a.listings[state.KindOf(o)]
+	if how.Pill != nil {
+		t.Pill = how.Pill(a, o)
+	}
+	if how.Where != nil {
+		t.Where = how.Where(a, o)
+	}
+	return t
+}
+
+// act begins an action on exactly the things that the form names.
+func (c *Call) act(a *Action) error {
+	form, err := c.FormParams()
+	if err != nil {
+		return c.Message(http.StatusBadRequest, "Not understood", "The form could not be read: "+err.Error()+".")
+	}
+	named, ok := namedIn(form)
+	if !ok || slices.ContainsFunc(named, func(i Item) bool { return i.Kind != "" && len(a.each) == 0 }) {
+		return c.Message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
+	}
+	var items []Progress
+	var texts []string
+	for _, i := range named {
+		items, texts = append(items, Progress{Item: i, State: "waiting"}), append(texts, i.Form())
+	}
+	switch {
+	case len(items) == 0:
+		return c.Message(http.StatusBadRequest, "Nothing is chosen", "Choose at least one "+a.One+". Nothing was changed.")
+	case a.Single && len(items) > 1:
+		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+" at a time. Nothing was changed.")
+	case len(items) > maxItems:
+		return c.Message(http.StatusBadRequest, "Too many", tooMany)
+	}
+	with, err := c.chosen(a, texts)
+	if err != nil {
+		return c.Refuse("Do it to what?", err)
+	}
+	if form.Has("look") {
+		return c.askConfirm(http.StatusOK, a, with, form, "")
+	}
+	if problem := typed(a, form, len(items)); problem != "" {
+		return c.askConfirm(http.StatusUnprocessableEntity, a, with, form, problem)
+	}
+	w := Worker{caller: c.caller(), Fleet: c.Fleet}
+	if a.Parse != nil {
+		if w.Given, err = a.Parse(form); err != nil {
+			return c.askConfirm(http.StatusUnprocessableEntity, a, with, form, err.Error())
+		}
+	}
+	if a.Check != nil && len(with) > 0 {
+		if err := a.Check(c.Request().Context(), &w, with[0]); err != nil {
+			return c.askConfirm(http.StatusUnprocessableEntity, a, with, form, ErrorText(err))
+		}
+	}
+	return c.begin(&Job{Worker: w, By: c.User.Name, act: a, Items: items})
+}
+
+// begin starts a job, and leads to where it can be seen.
+func (c *Call) begin(j *Job) error {
+	if !c.jobs.begin(j) {
+		return c.Message(http.StatusServiceUnavailable, "Too busy", "Too many actions are going on: stop some, or wait until they are over. Nothing was changed.")
+	}
+	quick := time.NewTimer(quickly)
+	if j.act.All != nil && j.Undoes == nil {
+		quick.Reset(slowly)
+	}
+	defer quick.Stop()
+	select {
+	case <-j.over:
+	case <-quick.C:
+	case <-c.Request().Context().Done():
+	}
+	return c.Redirect(http.StatusSeeOther, c.after(j))
+}
+
+// after is where to look next: at the one thing where it was one and went well, else
+// at the job.
+func (c *Call) after(j *Job) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	here := "/actions/" + j.ID
+	if j.Ended.IsZero() || len(j.Items) != 1 || j.Items[0].State != "done" || j.act.All != nil && j.Undoes == nil {
+		return here
+	}
+	i := j.Items[0].Item
+	href := ObjectHref(j.act.Kind, i)
+	u, err := url.Parse(href)
+	if err != nil || href == "" || c.Fleet.Snapshot().Get(state.Key{Kind: j.act.Kind, Namespace: i.Namespace, Name: i.Name}) == nil {
+		return here
+	}
+	if u.Path == "/workloads" || strings.HasPrefix(u.Path, "/yaml/") {
+		return here // which tells nothing of what was done
+	}
+	q := u.Query()
+	q.Set("did", j.ID)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// A Foreseen is what would happen to pods, told before somebody has it done.
+type Foreseen struct {
+	Sums    []string
+	Budgets []BudgetWarning
+	Losses  []string
+	Rows    []FateRow
+	More    int  // pods that are not told one by one
+	From    bool // they are on several nodes
+	Note    string
+}
+
+// A BudgetWarning is what a PodDisruptionBudget means for a drain.
+type BudgetWarning struct {
+	Name, Href string
+	Text       string
+	Never      bool
+}
+
+// A FateRow is a pod, and what would become of it.
+type FateRow struct {
+	Name, Href string
+	From       string
+	Pill       Pill
+	To, ToHref string
+	Why        string
+}

@@ -1,0 +1,60 @@
+package frame
+
+import (
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/state"
+)
+
+// ObjectURL is the API's path of an object.
+func ObjectURL(kind state.Kind, namespace, name string) string {
+	gv := kind.GroupVersionKind().GroupVersion()
+	root := "/apis/" + gv.String()
+	if gv.Group == "" {
+		root = "/api/" + gv.Version
+	}
+	if namespace != "" {
+		root += "/namespaces/" + namespace
+	}
+	return root + "/" + string(kind) + "/" + name
+}
+
+// listedHref is where a workload is shown that has no page: in the list of workloads, alone.
+func listedHref(i Item) string {
+	return "/workloads?" + url.Values{"namespace": {i.Namespace}, "q": {i.Name}}.Encode()
+}
+
+// NodeHref is the page of a node.
+func NodeHref(name string) string { return "/nodes/" + url.PathEscape(name) }
+
+// PodHref is the page of a pod.
+func PodHref(p *corev1.Pod) string { return PodPath(p.Namespace, p.Name) }
+
+// PodPath is the page of the pod of that name.
+func PodPath(namespace, name string) string {
+	return "/pods/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+}
+
+// RolloutsPath is where rollouts of boot configurations are listed.
+const RolloutsPath = "/rollouts"
+
+// RolloutHref is the page of a rollout.
+func RolloutHref(name string) string { return RolloutsPath + "/" + url.PathEscape(name) }
+
+// SiteHref is the page of a site.
+func SiteHref(name string) string { return "/sites/" + url.PathEscape(name) }
+
+// WaitingPath is where the devices that wait are.
+const WaitingPath = "/devices/waiting"
+
+// WorkloadHref is the page of a workload.
+func WorkloadHref(kind state.Kind, namespace, name string) string {
+	return "/workloads/" + string(kind) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+}
+
+// OwnerHref is the list of the pods of an owner.
+func OwnerHref(namespace, kind, name string) string {
+	return "/pods?" + url.Values{"namespace": {namespace}, "owner": {kind + "/" + name}}.Encode()
+}

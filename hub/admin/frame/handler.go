@@ -1,0 +1,199 @@
+package frame
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/control"
+	"flotilla.dev/hub/store"
+)
+
+// Tell is what people are told of an error: a code and whole sentences.
+func (c *Call) Tell(err error) (code int, text string) {
+	var told UserError
+	if errors.As(err, &told) {
+		return http.StatusConflict, told.Error()
+	}
+	code, text = c.Explain(err)
+	return code, format.Capital(strings.TrimSuffix(text, ".")) + "."
+}
+
+const (
+	// policy lets the page load and contact nothing but this hub, run no script
+	// and use no style that stands in the page itself, and be framed by nobody.
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	maxForm  = 64 << 10 // bytes
+	maxLarge = 4 << 20  // bytes, of a form that holds documents
+)
+
+// A Call is one request on its way to its answer.
+type Call struct {
+	*Server
+	echo.Context
+	User access.User // zero: nobody is logged in
+}
+
+// handler guards a route: headers, login, role, and for what changes something
+// the form's origin.
+func (s *Server) handler(rt Route) echo.HandlerFunc {
+	return func(ec echo.Context) error {
+		c := &Call{Server: s, Context: ec}
+		r, h := ec.Request(), ec.Response().Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+		h.Set("Cache-Control", "no-store")
+		limit := int64(maxForm)
+		if rt.Large {
+			limit = maxLarge
+		}
+		r.Body = http.MaxBytesReader(ec.Response(), r.Body, limit)
+
+		if !rt.Open {
+			u, err := s.Sessions.Authenticate(r)
+			if err != nil {
+				c.refused(rt, u, http.StatusUnauthorized, err)
+				return c.stranger(err)
+			}
+			c.User = u
+			if rt.Verb != "" && !s.Allow(u.Role, rt.Verb, rt.Resource) {
+				c.refused(rt, u, http.StatusForbidden, fmt.Errorf("role %q does not allow it", u.Role))
+				return c.Message(http.StatusForbidden, "Not for your role",
+					"Your role “"+string(u.Role)+"” may not "+rt.Verb+" "+rt.Resource+". Ask an administrator.")
+			}
+		}
+		if r.Method != http.MethodGet {
+			if err := s.Sessions.CheckForm(r, c.User); err != nil {
+				c.refused(rt, c.User, http.StatusForbidden, err)
+				return c.Refuse("Not accepted", err)
+			}
+		}
+		return rt.Serve(c)
+	}
+}
+
+// refused keeps in the audit what was not allowed. Who only looks, and is sent to
+// the login, was refused nothing.
+func (c *Call) refused(rt Route, u access.User, code int, err error) {
+	r := c.Request()
+	if code == http.StatusUnauthorized && r.Method == http.MethodGet {
+		return
+	}
+	a := store.Audit{Who: u.Name, Via: access.ViaPage, Source: cmp.Or(u.Source, c.RealIP()), Verb: rt.Verb, Resource: rt.Resource, Code: code, Message: err.Error()}
+	if a.Verb == "" {
+		a.Verb, a.Resource = map[bool]string{true: "get", false: "create"}[r.Method == http.MethodGet], r.URL.Path
+	}
+	c.Audit(r.Context(), a)
+}
+
+// Record keeps in the audit what the user has done.
+func (c *Call) Record(a store.Audit) {
+	a.Who, a.Via, a.Source = c.User.Name, access.ViaPage, c.User.Source
+	c.Audit(c.Request().Context(), a)
+}
+
+// stranger sends whoever is not logged in to the login, and back afterwards.
+func (c *Call) stranger(err error) error {
+	code, why := c.Explain(err)
+	r := c.Request()
+	switch {
+	case code >= 500:
+		return c.Message(code, "Out of order", why)
+	case r.Method != http.MethodGet || r.Header.Get("Accept") == eventStream || strings.HasSuffix(r.URL.Path, "/stream"):
+		return c.Message(http.StatusUnauthorized, "Not logged in", "Your session has ended. Log in and do it again.")
+	}
+	to := "/login"
+	if r.URL.Path != "/" {
+		to += "?next=" + url.QueryEscape(r.URL.RequestURI())
+	}
+	return c.Redirect(http.StatusSeeOther, to)
+}
+
+// nowhere answers for a path that nobody serves.
+func (c *Call) nowhere() error {
+	if !strings.Contains(c.Request().Header.Get("Accept"), "text/html") {
+		return echo.ErrNotFound
+	}
+	return c.Message(http.StatusNotFound, "Nothing here", "There is no page "+c.Request().URL.Path+".")
+}
+
+// MissingError is an object that is not (any more) there; its text says which.
+type MissingError string
+
+func (e MissingError) Error() string { return string(e) }
+
+// Explain turns an error into a code and a sentence, and logs what is the hub's own fault.
+func (c *Call) Explain(err error) (code int, sentence string) {
+	return c.explainOf(c.Request().URL.Path, err)
+}
+
+func (s *Server) explainOf(path string, err error) (code int, sentence string) {
+	var missing MissingError
+	if errors.As(err, &missing) {
+		return http.StatusNotFound, missing.Error()
+	}
+	var no *APIRefusal
+	if errors.As(err, &no) {
+		return no.Code, no.Error()
+	}
+	for _, known := range explained {
+		if errors.Is(err, known.sentinel) {
+			return known.code, cmp.Or(known.sentence, strings.ReplaceAll(err.Error(), known.sentinel.Error()+": ", ""))
+		}
+	}
+	s.Log.Error("page failed", "path", path, "err", err)
+	return http.StatusInternalServerError, "the hub cannot answer now; see its log"
+}
+
+// explained are the errors that are not the hub's fault; without a sentence of ours
+// their own is told.
+var explained = []struct {
+	sentinel error
+	code     int
+	sentence string
+}{
+	{access.ErrTooMany, http.StatusTooManyRequests, ""}, {access.ErrInvalid, http.StatusBadRequest, ""}, {access.ErrUnauthenticated, http.StatusUnauthorized, ""},
+	{access.ErrForbidden, http.StatusForbidden, ""}, {access.ErrConflict, http.StatusConflict, ""},
+	{store.ErrNotFound, http.StatusNotFound, ""}, {store.ErrExists, http.StatusConflict, ""},
+	{store.ErrFull, http.StatusInsufficientStorage, "the hub's disk is full: make room on it, and try again"},
+	{store.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
+	{control.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
+	{control.ErrStopped, http.StatusServiceUnavailable, ""},
+	// The hub stops, or nobody waits for the answer any more.
+	{context.Canceled, http.StatusServiceUnavailable, "the hub is stopping: look in a moment whether it was done, and try again if it was not"},
+}
+
+// Refuse answers with an error, as people read it.
+func (c *Call) Refuse(title string, err error) error {
+	code, sentence := c.Explain(err)
+	return c.Message(code, title, sentence)
+}
+
+// LocalPath returns where to go next if that is a place on this page, else the overview.
+func LocalPath(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" ||
+		!strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
+		return "/"
+	}
+	return next
+}
+
+// An UserError is an error for people, as it is.
+type UserError string
+
+func (s UserError) Error() string { return string(s) }

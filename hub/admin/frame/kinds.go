@@ -1,0 +1,130 @@
+package frame
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/search"
+	"flotilla.dev/hub/state"
+)
+
+// IncidentsTopic is that of the pages that show incidents.
+const IncidentsTopic = string(state.Incidents)
+
+// A shownKind is how the page shows the objects of a kind. Those of a kind without one are shown
+// as YAML only.
+type shownKind struct {
+	topic    string            // that pages which show them watch
+	list     string            // the list in which they are searched; "": none
+	statuses [][2]string       // of that list
+	href     func(Item) string // where one is shown
+}
+
+// A Listing is what the list of a kind shows.
+type Listing struct {
+	Found func(*Request) []state.Object       // what it shows under the filter of the query, on all its pages
+	Pill  func(*Request, state.Object) Pill   // the status of one
+	Where func(*Request, state.Object) string // what tells it from others of its name; nil: nothing
+}
+
+// shownAs returns how the page shows a kind. Whatever makes pods is a workload.
+func shownAs(kind state.Kind) shownKind {
+	switch kind {
+	case state.Nodes:
+		return shownKind{topic: "nodes", list: search.Nodes, statuses: NodeStatuses, href: func(i Item) string { return NodeHref(i.Name) }}
+	case state.Pods:
+		return shownKind{topic: "pods", list: search.Pods, statuses: PodStatuses, href: func(i Item) string { return PodPath(i.Namespace, i.Name) }}
+	case state.Sites:
+		return shownKind{topic: "sites", list: search.Sites, statuses: SiteStates, href: func(i Item) string { return SiteHref(i.Name) }}
+	case state.Events:
+		return shownKind{topic: "events", list: search.Events, statuses: EventTypes}
+	case state.Incidents:
+		return shownKind{topic: IncidentsTopic}
+	case state.BoardProfiles:
+		return shownKind{topic: "boards"}
+	case state.FirmwareRollouts:
+		return shownKind{topic: RolloutsTopic, href: func(i Item) string { return RolloutHref(i.Name) }}
+	case state.JoinRequests:
+		return shownKind{topic: "requests", href: func(Item) string { return WaitingPath }}
+	}
+	if !diagnose.IsWork(kind) {
+		return shownKind{}
+	}
+	return shownKind{topic: "workloads", list: search.Workloads, statuses: WorkloadStatuses, href: func(i Item) string {
+		if HasPage(kind) {
+			return WorkloadHref(kind, i.Namespace, i.Name)
+		}
+		return listedHref(i)
+	}}
+}
+
+// ListedWorkloads are the kinds in the list of workloads, in its order.
+var ListedWorkloads = []struct {
+	Kind        state.Kind
+	Title, Note string
+}{
+	{state.Deployments, "Deployments", ""}, {state.DaemonSets, "Daemon sets", ""}, {state.StatefulSets, "Stateful sets", ""},
+	{state.ReplicaSets, "Replica sets", ", of no deployment"}, {state.Controllers, "Replication controllers", ""},
+	{state.CronJobs, "Cron jobs", ""}, {state.Jobs, "Jobs", ", the newest first"},
+}
+
+// HasPage tells whether workloads of a kind have a page of their own.
+func HasPage(kind state.Kind) bool {
+	return kind == state.Deployments || kind == state.DaemonSets || kind == state.StatefulSets
+}
+
+// Objects are a list of one kind as one of any.
+func Objects[T state.Object](list []T) (all []state.Object) {
+	for _, o := range list {
+		all = append(all, o)
+	}
+	return all
+}
+
+// ObjectHref is the page of an object; "": it has none.
+func ObjectHref(kind state.Kind, i Item) string {
+	if href := shownAs(kind).href; href != nil {
+		return href(i)
+	}
+	return ""
+}
+
+// shownUnder returns what a list of a kind shows under the filter that is in the query,
+// on all its pages.
+func shownUnder(a *Request, kind state.Kind) []state.Object {
+	if found := a.listings[kind].Found; found != nil {
+		return found(a)
+	}
+	return nil
+}
+
+// EventTypes are the statuses of events.
+var EventTypes = [][2]string{{"", "All"}, {corev1.EventTypeWarning, "Warnings"}, {corev1.EventTypeNormal, "Normal"}}
+
+// NodeStatuses are what the list of nodes can be filtered by.
+var NodeStatuses = [][2]string{
+	{"", "Any status"}, {"attention", "Needs attention"}, {"ready", "Ready"}, {"notready", "Not ready"}, {"unknown", "Unknown"},
+	{"never", "Never seen"}, {"cordoned", "Cordoned"},
+}
+
+// PodStatuses are what the list of pods can be filtered by.
+var PodStatuses = [][2]string{
+	{"", "Any status"}, {"attention", "Needs attention"}, {"pending", "Pending"}, {"running", "Running"}, {"failed", "Failed"},
+	{"succeeded", "Succeeded"}, {"terminating", "Terminating"},
+}
+
+// RolloutsTopic is what changes with every one of them.
+const RolloutsTopic = "rollouts"
+
+// SiteStates are what the list of sites can be filtered by.
+var SiteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"}, {"maintenance", "In maintenance"}, {"normal", "Normal"}}
+
+// WorkloadStatuses are what the list of workloads can be filtered by.
+var WorkloadStatuses = [][2]string{
+	{"", "Any status"}, {"attention", "Needs attention"}, {"complete", "Complete"}, {"paused", "Paused or suspended"},
+}
+
+// IsListed tells whether a workload is one that people know.
+func IsListed(o state.Object) bool {
+	return state.KindOf(o) != state.ReplicaSets || diagnose.IsKnown(o)
+}

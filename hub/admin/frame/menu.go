@@ -1,0 +1,155 @@
+package frame
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/state"
+)
+
+// A MenuItem leads to an action: to the page before it, or, where that is not
+// needed, to the action itself.
+type MenuItem struct {
+	Label, Href string
+	Item        string // what it is done to at once; "": Href is a page
+	Destroy     bool
+}
+
+// A Menu offers the actions that the role may do and that would change something.
+type Menu struct {
+	Title string
+	First []MenuItem // stand next to it
+	More  []MenuItem
+}
+
+// shownActions is how many actions stand next to the menu.
+const shownActions = 2
+
+// MenuOf offers what can be done to one object.
+func MenuOf(a *Request, o state.Object) Menu {
+	m := Menu{Title: "More"}
+	kind, i := state.KindOf(o), ItemOf(o)
+	for _, act := range a.Actions {
+		if act.Kind != kind || act.Aside || !a.May(act.Verb, act.Resource) || act.Idle != nil && act.Idle(o) != "" {
+			continue
+		}
+		it := MenuItem{Label: act.Label, Href: act.Path(), Item: i.Form(), Destroy: act.Destroy}
+		if !act.Quick {
+			it.Href, it.Item = act.Path()+"?"+url.Values{"item": {i.Form()}}.Encode(), ""
+		}
+		if len(m.First) < shownActions {
+			m.First = append(m.First, it)
+		} else {
+			m.More = append(m.More, it)
+		}
+	}
+	return m
+}
+
+// BulkMenu offers what can be done to all that a list shows under a filter.
+func BulkMenu(a *Request, kind state.Kind, n int, filter url.Values) (m Menu) {
+	if n == 0 {
+		return m
+	}
+	query := ""
+	q := url.Values{}
+	for k, v := range filter {
+		if v[0] != "" {
+			q[k] = v
+		}
+	}
+	if len(q) > 0 {
+		query = "?" + q.Encode()
+	}
+	for _, act := range a.Actions {
+		if act.Kind == kind && !act.Single && !act.Aside && act.allowed(a.May) {
+			m.More = append(m.More, MenuItem{Label: act.Label, Href: act.Path() + query, Destroy: act.Destroy})
+			m.Title = "Act on " + all(n, act.One)
+		}
+	}
+	return m
+}
+
+func all(n int, one string) string {
+	if n == 1 {
+		return "this " + one
+	}
+	return "all " + format.Plural(n, one)
+}
+
+// A PickBar stands below a list whose rows have check boxes, and offers what can be done to
+// those that are ticked, or to all that the list shows under its filter.
+type PickBar struct {
+	Href  string // with the filter
+	Kind  state.Kind
+	Total int // under the filter; 0: the list shows all of them
+	Does  []pickAction
+}
+
+// A pickAction is a button of the bar.
+type pickAction struct {
+	Name, Label string
+	Kinds       string // that have it
+	Destroy     bool
+}
+
+// mayPick tells whether there is an action on many of a kind that the role may do.
+func (a *Request) mayPick(kind state.Kind) bool {
+	return slices.ContainsFunc(a.Actions, func(act *Action) bool {
+		return act.Kind == kind && !act.Single && !act.Aside && act.allowed(a.May)
+	})
+}
+
+// Pick is what the check box of a row says, "" where the row has none.
+func (a *Request) Pick(o state.Object) string {
+	if !a.mayPick(state.KindOf(o)) {
+		return ""
+	}
+	return pickOf(o).Form()
+}
+
+// PickBarOf returns the bar below a list of kinds of which total are found and shown are on
+// this page; nil: there is nothing to do to them.
+func PickBarOf(a *Request, filter url.Values, total, shown int, kinds ...state.Kind) *PickBar {
+	b := &PickBar{Href: "/actions/many", Kind: kinds[0]}
+	if total > shown && a.WrongSearch(kinds[0]) == "" { // what a wrong search shows is not all that was meant
+		b.Total = total
+	}
+	q := url.Values{}
+	for k, v := range filter {
+		if v[0] != "" {
+			q[k] = v
+		}
+	}
+	if len(q) > 0 {
+		b.Href += "?" + q.Encode()
+	}
+	for _, act := range a.Actions {
+		if !slices.Contains(kinds, act.Kind) || act.Single || act.Aside || !act.allowed(a.May) {
+			continue
+		}
+		i := slices.IndexFunc(b.Does, func(p pickAction) bool { return p.Name == act.Name })
+		if i < 0 {
+			b.Does = append(b.Does, pickAction{act.Name, act.Label, string(act.Kind), act.Destroy})
+			continue
+		}
+		b.Does[i].Kinds = strings.Join([]string{b.Does[i].Kinds, string(act.Kind)}, " ")
+		b.Does[i].Destroy = b.Does[i].Destroy || act.Destroy
+	}
+	// What several kinds have in common comes first, and what destroys last.
+	slices.SortStableFunc(b.Does, func(x, y pickAction) int {
+		switch {
+		case x.Destroy != y.Destroy && x.Destroy:
+			return 1
+		case x.Destroy != y.Destroy:
+			return -1
+		}
+		return strings.Count(y.Kinds, " ") - strings.Count(x.Kinds, " ")
+	})
+	if shown == 0 || len(b.Does) == 0 {
+		return nil
+	}
+	return b
+}

@@ -1,0 +1,380 @@
+package frame
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/web"
+)
+
+// Troubled tells whether a row is to say its cause.
+func (p Pill) Troubled() bool { return p.Kind == "bad" || p.Kind == "warn" }
+
+// Rank orders kinds of pills, the worst first.
+func Rank(kind string) int { return slices.Index([]string{"bad", "warn", "idle", "ok"}, kind) }
+
+// A Page is what a view answers with.
+type Page struct {
+	Template string
+	Title    string
+	Tab      string   // the icon in the browser's tab: bad, warn, or "" for the usual one
+	Watch    []string // topics whose change makes it stale; none: it is not live
+	Poll     int      // seconds after which it is stale anyway; 0: never
+	Again    int      // seconds after which a browser without scripts looks again; 0: never
+	Data     any
+}
+
+// A Pill is a status in a word, with a shape and a colour.
+type Pill struct {
+	Kind string // ok, warn, bad, idle
+	Text string
+}
+
+// look is the page's templates and static files, as they were built in.
+type look struct {
+	whole  templates             // for documents
+	live   templates             // for what an open page is sent; see timeFuncs
+	static map[string]staticFile // by path below static
+	name   string                // of all of it: an open page that is another one's is to be loaded anew
+	named  *event                // says it
+	rows   rows
+}
+
+type staticFile struct {
+	body      []byte
+	mediaType string
+	version   string
+	small     func() []byte // compressed, once somebody asks
+}
+
+func newStaticFile(ext string, body []byte) staticFile {
+	sum := sha256.Sum256(body)
+	f := staticFile{body: body, mediaType: mime.TypeByExtension(ext), version: hex.EncodeToString(sum[:6])}
+	if f.mediaType == "" {
+		f.mediaType = "text/plain; charset=utf-8" // a licence
+	}
+	f.small = sync.OnceValue(func() []byte { return smallest(body) })
+	return f
+}
+
+func newLook() *look {
+	l := &look{static: map[string]staticFile{}}
+	all := sha256.New()
+	if err := fs.WalkDir(web.Files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		body, err := web.Files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		_, _ = all.Write(body) // a hash takes everything
+		if below, ok := strings.CutPrefix(name, "static/"); ok {
+			l.static[below] = newStaticFile(path.Ext(name), body)
+		}
+		return nil
+	}); err != nil {
+		panic(err)
+	}
+	l.name = hex.EncodeToString(all.Sum(nil)[:6])
+	l.named = newEvent("look", "", []byte(l.name))
+	l.live = l.parse(format.TemplateFuncs(false), template.FuncMap{"row": l.rows.row})
+	l.rows.template = l.live.set
+	l.whole = l.parse(format.TemplateFuncs(true), template.FuncMap{"row": func(name string, of row) (template.HTML, error) {
+		return rowOf(l.whole.set, name, of)
+	}})
+	return l
+}
+
+// templates are one set: a page's main part by the page's name, what it adds to the head
+// by that name and "-head", and what they share. A set for each page would be a copy of
+// all for each.
+type templates struct{ set *template.Template }
+
+func (l *look) parse(funcs ...template.FuncMap) templates {
+	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": format.ISO, "plural": format.Plural, "list": func(v ...any) []any { return v }, "help": HelpURL, "lower": strings.ToLower, "plain": format.Plain, "minus": func(a, b int) int { return a - b }})
+	for _, f := range funcs {
+		set.Funcs(f)
+	}
+	return templates{template.Must(set.ParseFS(web.Files, "templates/*.html"))}
+}
+
+// staticURL names a static file with its version: it may be cached for ever.
+func (l *look) staticURL(name string) (string, error) {
+	f, ok := l.static[name]
+	if !ok {
+		return "", fmt.Errorf("no static file %s", name)
+	}
+	return "/static/" + name + "?v=" + f.version, nil
+}
+
+// ServeStatic answers with a static file.
+func (c *Call) ServeStatic() error {
+	f, ok := c.look.static[c.Param("*")]
+	if !ok {
+		return c.nowhere()
+	}
+	h := c.Response().Header()
+	if c.QueryParam("v") == f.version {
+		h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	h.Set("Vary", "Accept-Encoding")
+	if strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		return c.Blob(http.StatusOK, f.mediaType, f.small())
+	}
+	return c.Blob(http.StatusOK, f.mediaType, f.body)
+}
+
+// main renders the part of a page that changes.
+func (t templates) main(p Page) ([]byte, error) {
+	var b bytes.Buffer
+	if err := t.set.ExecuteTemplate(&b, p.Template, p.Data); err != nil {
+		return nil, fmt.Errorf("render %s: %w", p.Template, err)
+	}
+	return visibly(b.Bytes()), nil
+}
+
+// frame renders a page's frame with what is in it.
+func (t templates) frame(f frame) ([]byte, error) {
+	var b bytes.Buffer
+	if name := f.Template + "-head"; t.set.Lookup(name) != nil {
+		if err := t.set.ExecuteTemplate(&b, name, f); err != nil {
+			return nil, err
+		}
+		f.Head = template.HTML(b.String()) //nolint:gosec // rendered by html/template
+		b.Reset()
+	}
+	err := t.set.ExecuteTemplate(&b, "layout", f)
+	return b.Bytes(), err
+}
+
+// hides tells whether a character shows other text than there is: those turn the direction of
+// writing around, or have no width.
+func hides(r rune) bool {
+	return r > 0x7f && (unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
+}
+
+// Visible replaces characters that hide something. To HTML a carriage return is a line's end, to an
+// event stream it is one, too.
+func Visible(r rune) rune {
+	switch {
+	case r == '\r':
+		return ' '
+	case hides(r):
+		return '\ufffd'
+	}
+	return r
+}
+
+// fields are between what a form gives back when it is sent. Nothing that is filled in has a quotation mark or a <.
+var fields = [][2][]byte{{[]byte(` value="`), []byte(`"`)}, {[]byte("<textarea"), []byte("</textarea>")}}
+
+// visibly is a page to be read: what hides something is marked, but in a form, which gives back what it was given: those
+// characters join emojis, and the letters of half of the world.
+func visibly(b []byte) (out []byte) {
+	if !bytes.ContainsFunc(b, hides) {
+		return bytes.Map(Visible, b)
+	}
+	for len(b) > 0 {
+		from, to := len(b), len(b)
+		for _, f := range fields {
+			if i := bytes.Index(b[:from], f[0]); i >= 0 {
+				from, to = i, len(b)
+				if n := bytes.Index(b[i+len(f[0]):], f[1]); n >= 0 {
+					to = i + len(f[0]) + n
+				}
+			}
+		}
+		out = append(out, bytes.Map(Visible, b[:from])...)
+		for _, r := range string(b[from:to]) {
+			if hides(r) {
+				out = fmt.Appendf(out, "&#%d;", r)
+			} else {
+				out = utf8.AppendRune(out, Visible(r))
+			}
+		}
+		b = b[to:]
+	}
+	return out
+}
+
+// A frame is what stands around a fragment.
+type frame struct {
+	Page
+	Head    template.HTML
+	Main    template.HTML
+	Tag     string
+	Look    string
+	Now     time.Time
+	User    access.User
+	Version string
+	Hubs    string // which leads, and which others there are
+	Path    string
+	More    []navLink
+	Saved   *savedViews // of a list
+}
+
+// A navLink is an entry of the navigation.
+type navLink struct{ Name, Href string }
+
+// pagesBehind are where people go less often, each with what a role must be allowed.
+var pagesBehind = []struct {
+	navLink
+	verb, resource string
+}{
+	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"}, {navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
+	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
+}
+
+// Here tells whether the page belongs to the entry of the navigation.
+func (f frame) Here(prefix string) bool {
+	return f.Path == prefix || prefix != "/" && strings.HasPrefix(f.Path, prefix)
+}
+
+// wrap answers with the main part of a page in its frame.
+func (c *Call) wrap(code int, r rendered) error {
+	c.Response().Header().Set("Vary", "Accept, Accept-Encoding")
+	f := frame{
+		Page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Look: c.look.name, Now: r.at, //nolint:gosec // rendered by html/template
+		User: c.User, Version: c.Version, Path: c.Request().URL.Path,
+	}
+	for _, p := range pagesBehind {
+		if c.User.Name != "" && c.Allow(c.User.Role, p.verb, p.resource) {
+			f.More = append(f.More, p.navLink)
+		}
+	}
+	if c.User.Name != "" {
+		f.Hubs = hubsSaid(c.Members(c.Request().Context()))
+	}
+	f.Saved = c.savedViews()
+	whole, err := c.look.whole.frame(f)
+	if err != nil {
+		c.Log.Error("page failed", "path", f.Path, "err", err)
+		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
+	}
+	return c.html(code, whole)
+}
+
+// worthwhile is how many bytes are worth compressing.
+const worthwhile = 1400
+
+// html answers with HTML, compressed where the browser takes that. Compressing what
+// holds the form's token beside what an address says would help whoever can make the
+// browser ask for addresses and see the answers' lengths; another site's page cannot,
+// because the session's cookie is sent from our own pages only.
+func (c *Call) html(code int, body []byte) error {
+	if len(body) < worthwhile || !strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip") {
+		return c.HTMLBlob(code, body)
+	}
+	c.Response().Header().Set("Content-Encoding", "gzip")
+	return c.HTMLBlob(code, compressed(body))
+}
+
+// smallest returns the gzip of what is sent again and again.
+func smallest(body []byte) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is a valid one
+	_, _ = z.Write(body)                                  // nothing fails in memory
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// compressed returns the gzip of a page.
+func compressed(body []byte) []byte {
+	var b bytes.Buffer
+	z, _ := fastWriters.Get().(*gzip.Writer)
+	defer fastWriters.Put(z)
+	z.Reset(&b)
+	_, _ = z.Write(body)
+	_ = z.Close()
+	return b.Bytes()
+}
+
+// fastWriters compress pages: a new one takes a megabyte, which a flood of requests, each
+// refused with a page, would have the hub clean and give back all the time.
+var fastWriters = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	return z
+}}
+
+// ShowPage answers with a page that is not live.
+func (c *Call) ShowPage(code int, p Page) error {
+	whole, err := c.look.whole.main(p)
+	if err != nil {
+		c.Log.Error("page failed", "path", c.Request().URL.Path, "err", err)
+		return c.String(http.StatusInternalServerError, "The page could not be made; the hub's log says why.")
+	}
+	return c.wrap(code, rendered{page: p, whole: func() []byte { return whole }, at: c.Now()})
+}
+
+type messageData struct{ Title, Text string }
+
+// Message answers with one sentence.
+func (c *Call) Message(code int, title, text string) error {
+	return c.ShowPage(code, Page{Template: "message", Title: title, Data: messageData{title, text}})
+}
+
+// rows keeps the rows of the lists as they were rendered: of a list that is rendered
+// again most are as they were.
+type rows struct {
+	template *template.Template
+	mu       sync.Mutex
+	made     map[rowKey]template.HTML
+}
+
+type rowKey struct {
+	name string
+	data any
+}
+
+// A row can be compared, and is all that its row shows.
+type row interface {
+	Lasting() any // the same without the words of its times
+}
+
+// keptRows bounds the rows that are kept, of about 1 KiB each.
+const keptRows = 4000
+
+func (r *rows) row(name string, of row) (template.HTML, error) {
+	key := rowKey{name, of.Lasting()}
+	r.mu.Lock()
+	made, ok := r.made[key]
+	r.mu.Unlock()
+	if ok {
+		return made, nil
+	}
+	made, err := rowOf(r.template, name, key.data)
+	if err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.made == nil || len(r.made) >= keptRows {
+		r.made = map[rowKey]template.HTML{}
+	}
+	r.made[key] = made
+	return made, nil
+}
+
+func rowOf(t *template.Template, name string, data any) (template.HTML, error) {
+	var b strings.Builder
+	err := t.ExecuteTemplate(&b, name, data)
+	return template.HTML(b.String()), err //nolint:gosec // rendered by html/template
+}

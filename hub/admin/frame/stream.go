@@ -1,0 +1,184 @@
+package frame
+
+import (
+	"bytes"
+	"cmp"
+	"compress/flate"
+	"compress/gzip"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"flotilla.dev/hub/admin/format"
+)
+
+const (
+	// Beat is how often a stream says that it is alive; the page gives up after 2.5 of them.
+	Beat = 10 * time.Second
+	// Patience is how long a browser may take to read what it is sent.
+	Patience = 10 * time.Second
+
+	eventStream = "text/event-stream"
+)
+
+// stream shows a view to a page as long as the page is open. A login that ends, or
+// whose role changes, ends the stream within a beat.
+func (c *Call) stream(key string, look func() rendered) error {
+	leave, ok := c.Tools.pages.Enter(c.User.Name)
+	if !ok {
+		return c.Message(http.StatusServiceUnavailable, "Too busy", "You have too many pages open; close some.")
+	}
+	defer leave()
+	p, err := c.live.open(key, look)
+	if err != nil {
+		return c.Message(http.StatusServiceUnavailable, "Too busy", "Too many pages are open; close some.")
+	}
+	defer c.live.close(p)
+
+	h := c.Response().Header()
+	h.Set("Content-Type", eventStream)
+	h.Set("X-Accel-Buffering", "no")
+	h.Set("Vary", "Accept, Accept-Encoding")
+	out := sender{w: c.Response().Writer, rc: http.NewResponseController(c.Response().Writer), now: c.Now}
+	out.small = strings.Contains(c.Request().Header.Get("Accept-Encoding"), "gzip")
+	if out.small {
+		h.Set("Content-Encoding", "gzip")
+	}
+	c.Response().WriteHeader(http.StatusOK)
+	if out.begin() != nil || out.send(c.look.named) != nil {
+		return nil
+	}
+	shown := cmp.Or(c.Request().Header.Get("Last-Event-ID"), c.Request().URL.Query().Get(shownQuery))
+	alive := time.NewTicker(Beat)
+	defer alive.Stop()
+	for {
+		if now := c.live.shows(p); now.tag != shown {
+			if out.send(now.event()) != nil {
+				return nil
+			}
+			shown = now.tag
+		}
+		select {
+		case <-p.wake:
+		case <-alive.C:
+			u, err := c.Sessions.Authenticate(c.Request())
+			if err != nil || u.Role != c.User.Role || out.beat() != nil {
+				return nil // the page finds out when it comes back
+			}
+		case <-c.live.over:
+			return nil
+		case <-c.Request().Context().Done():
+			return nil
+		}
+	}
+}
+
+// A sender writes the events of one stream, compressed if small.
+type sender struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	now   func() time.Time
+	small bool
+}
+
+func (s *sender) begin() error {
+	if s.small {
+		if _, err := s.w.Write(gzipHeader); err != nil {
+			return err
+		}
+	}
+	return s.beat()
+}
+
+// beat says what time it is. What is not read two beats later ends the stream:
+// HTTP/2 ends one whose deadline comes, even one that is only quiet.
+func (s *sender) beat() error {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(Beat + Patience)) // without deadlines, as in tests, a writer blocks nobody but itself
+	return s.send(newEvent("beat", "", []byte(format.ISO(s.now()))))
+}
+
+func (s *sender) send(e *event) error {
+	text := e.text
+	if s.small {
+		text = e.small()
+	}
+	if _, err := s.w.Write(text); err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}
+
+// An event is a server-sent event as it is written, once for all who get it.
+type event struct {
+	text  []byte
+	small func() []byte // a part of a gzip stream, once somebody asks
+}
+
+// newEvent has no id where that is "".
+func newEvent(name, id string, data []byte) *event {
+	var b bytes.Buffer
+	b.Grow(len(data) + len(data)/8)
+	if id != "" {
+		fmt.Fprintf(&b, "id: %s\n", id)
+	}
+	fmt.Fprintf(&b, "event: %s\n", name)
+	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
+		b.WriteString("data: ")
+		b.Write(line)
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+	return &event{b.Bytes(), sync.OnceValue(func() []byte { return gzipPart(b.Bytes()) })}
+}
+
+// gzipHeader begins a gzip stream that parts follow. It never ends: what reads an
+// event stream reads as far as there is.
+var gzipHeader = func() []byte {
+	var b bytes.Buffer
+	_ = gzip.NewWriter(&b).Flush() // nothing fails in memory
+	return b.Bytes()
+}()
+
+var flates = sync.Pool{New: func() any {
+	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is one
+	return w
+}}
+
+// gzipPart compresses what may stand anywhere in a gzip stream: a writer that begins
+// refers to nothing before it, and one that was flushed ends at a byte, so that one part
+// serves every stream, and no stream needs a writer, of a megabyte, of its own.
+func gzipPart(text []byte) []byte {
+	var b bytes.Buffer
+	w := flates.Get().(*flate.Writer)
+	defer flates.Put(w)
+	w.Reset(&b)
+	_, _ = w.Write(text) // nothing fails in memory
+	_ = w.Flush()
+	return b.Bytes()
+}
+
+// A EventWriter writes the events of a stream that is one page's own, such as a log.
+type EventWriter struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	wait time.Duration // for a browser to read; 0: patience
+}
+
+// NewEventWriter returns what writes events to a page.
+func NewEventWriter(w http.ResponseWriter) EventWriter {
+	return EventWriter{w: w, rc: http.NewResponseController(w)}
+}
+
+// Send writes one event; no id where that is "".
+func (t *EventWriter) Send(name, data, id string) error {
+	// A writer without deadlines, as in tests, blocks nobody but itself.
+	_ = t.rc.SetWriteDeadline(time.Now().Add(cmp.Or(t.wait, Patience)))
+	if _, err := t.w.Write(newEvent(name, id, []byte(data)).text); err != nil {
+		return err
+	}
+	err := t.rc.Flush()
+	_ = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 ends a stream whose deadline comes, even one that is only quiet
+	return err
+}

@@ -1,0 +1,119 @@
+package frame
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"flotilla.dev/hub/store"
+)
+
+// Views are the searches that people have given names.
+type Views interface {
+	// Views lists a person's by name.
+	Views(ctx context.Context, user string) ([]store.View, error)
+	// SaveView keeps one, in place of theirs of that name.
+	SaveView(ctx context.Context, user string, v store.View) error
+	DeleteView(ctx context.Context, user, name string) error
+}
+
+// viewParams are what an address says of a list, by the list's path. A page of it is none of them.
+var viewParams = map[string][]string{
+	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"}, "/workloads": {"q", "namespace", "status"},
+	"/sites": {"q", "state"}, "/events": {"q", "type", "since", "reason"},
+}
+
+// viewHref is the address of a list as a view keeps it, "" where it is of no list.
+func viewHref(text string) string {
+	u, err := url.Parse(LocalPath(text))
+	if err != nil || viewParams[u.Path] == nil {
+		return ""
+	}
+	kept, given := url.Values{}, u.Query()
+	for _, name := range viewParams[u.Path] {
+		if v := given.Get(name); v != "" {
+			kept.Set(name, v)
+		}
+	}
+	if len(kept) == 0 {
+		return u.Path
+	}
+	return u.Path + "?" + kept.Encode()
+}
+
+const errNoViews = UserError("A certificate has no saved views: log in with your password, without it.")
+
+// A savedView is a link to one.
+type savedView struct {
+	Name, Href string
+	Here       bool
+}
+
+// savedViews are a person's of one list.
+type savedViews struct {
+	Views []savedView
+	Here  string // what would be saved
+	CSRF  string
+}
+
+// person is whose views these are: the name in a certificate is anybody's, or nobody's.
+func (c *Call) person() (name string, ok bool) {
+	return c.User.Name, c.Views != nil && c.User.Name != "" && c.User.Via != "certificate"
+}
+
+// savedViews are those of the list that is asked for; nil: it is none, or there can be none.
+func (c *Call) savedViews() *savedViews {
+	r := c.Request()
+	here := viewHref(r.URL.RequestURI())
+	if _, ok := c.person(); !ok || r.Method != http.MethodGet || here == "" || !c.Allow(c.User.Role, "update", "account") {
+		return nil
+	}
+	d := &savedViews{Here: here, CSRF: c.User.CSRF}
+	for _, v := range c.OwnViews() {
+		if path, _, _ := strings.Cut(v.Href, "?"); path == r.URL.Path {
+			d.Views = append(d.Views, savedView{v.Name, v.Href, v.Href == here})
+		}
+	}
+	return d
+}
+
+// OwnViews are all of the person's; a page without them is better than none.
+func (c *Call) OwnViews() []store.View {
+	name, ok := c.person()
+	if !ok {
+		return nil
+	}
+	all, err := c.Views.Views(c.Request().Context(), name)
+	if err != nil {
+		c.Log.Error("saved views are not shown", "user", name, "err", err)
+	}
+	return slices.DeleteFunc(all, func(v store.View) bool { return viewHref(v.Href) == "" })
+}
+
+// ChangeViews saves or deletes a view, and leads back to the list.
+func (c *Call) ChangeViews() error {
+	href, name, ctx := viewHref(c.FormValue("href")), c.FormValue("name"), c.Request().Context()
+	act := store.Audit{Verb: "update", Resource: "views", Name: strings.Join(strings.Fields(name), " "), Message: href, Code: http.StatusOK}
+	var err error
+	person, ok := c.person()
+	switch action := c.FormValue("action"); {
+	case c.Views == nil || href == "" || action != "save" && action != "delete":
+		return c.Message(http.StatusBadRequest, "Not saved", "Only a list's search can be saved: go to the list and save it there.")
+	case !ok:
+		err = errNoViews
+	case action == "delete":
+		act.Verb = "delete"
+		err = c.Views.DeleteView(ctx, person, name)
+	default:
+		err = c.Views.SaveView(ctx, person, store.View{Name: name, Href: href})
+	}
+	if err != nil {
+		act.Code, act.Message = c.Tell(err)
+		c.Record(act)
+		return c.Message(act.Code, "Not saved", act.Message)
+	}
+	c.Record(act)
+	return c.Redirect(http.StatusSeeOther, href)
+}
