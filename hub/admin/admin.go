@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/settings"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual"
 )
@@ -41,12 +42,12 @@ func routes() []frame.Route {
 	}
 	return []frame.Route{
 		{Method: http.MethodGet, Path: "/static/*", Open: true, Serve: (*frame.Call).ServeStatic},
-		{Method: http.MethodGet, Path: "/setup", Open: true, Serve: setupForm},
-		{Method: http.MethodPost, Path: "/setup", Open: true, Serve: setup},
-		{Method: http.MethodGet, Path: "/login", Open: true, Serve: loginForm},
-		{Method: http.MethodPost, Path: "/login", Open: true, Serve: login},
-		{Method: http.MethodGet, Path: "/session", Open: true, Serve: session},
-		{Method: http.MethodPost, Path: "/logout", Serve: logout},
+		{Method: http.MethodGet, Path: "/setup", Open: true, Serve: settings.SetupForm},
+		{Method: http.MethodPost, Path: "/setup", Open: true, Serve: settings.Setup},
+		{Method: http.MethodGet, Path: "/login", Open: true, Serve: settings.LoginForm},
+		{Method: http.MethodPost, Path: "/login", Open: true, Serve: settings.Login},
+		{Method: http.MethodGet, Path: "/session", Open: true, Serve: settings.Session},
+		{Method: http.MethodPost, Path: "/logout", Serve: settings.Logout},
 
 		get("/", "list", "nodes", overview),
 		{Method: http.MethodGet, Path: "/mark", Verb: "list", Resource: "nodes", Serve: goToMark},
@@ -88,11 +89,11 @@ func routes() []frame.Route {
 		get(frame.RolloutsPath+"/:name", "get", "firmwarerollouts", rollout),
 		{Method: http.MethodGet, Path: manual.Root, Serve: help},
 		{Method: http.MethodGet, Path: manual.Root + "/:page", Serve: help},
-		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", Serve: auditView},
-		{Method: http.MethodGet, Path: "/account", Verb: "get", Resource: "account", Serve: account},
-		{Method: http.MethodPost, Path: "/account", Verb: "update", Resource: "account", Serve: accountAction},
-		{Method: http.MethodGet, Path: "/settings", Verb: "get", Resource: "settings", Serve: settings},
-		{Method: http.MethodPost, Path: "/settings", Verb: "update", Resource: "settings", Serve: settingsAction},
+		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", Serve: settings.Audit},
+		{Method: http.MethodGet, Path: "/account", Verb: "get", Resource: "account", Serve: settings.Account},
+		{Method: http.MethodPost, Path: "/account", Verb: "update", Resource: "account", Serve: settings.ChangeAccount},
+		{Method: http.MethodGet, Path: "/settings", Verb: "get", Resource: "settings", Serve: settings.Show},
+		{Method: http.MethodPost, Path: "/settings", Verb: "update", Resource: "settings", Serve: settings.Change},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -50,7 +51,7 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 			if well = well && p.DeletionTimestamp == nil && !shouldRun(p); !shouldRun(p) {
 				continue
 			}
-			if why, _ := podTrouble(a.Snapshot, p, a.Now); found.Cause == "" || why == "" || found.Row() == "" {
+			if why, _ := finding.PodTrouble(a.Snapshot, p, a.Now); found.Cause == "" || why == "" || found.Row() == "" {
 				t.Errorf("%s does not run: %+v, its page says %q", name, found, why)
 			}
 			if told := hasIncident(a.Snapshot, p, found); told == diagnose.RuleOf(found.Cause).Alone || told != lists {

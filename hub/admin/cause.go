@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
@@ -9,9 +10,6 @@ import (
 // A cause is in a few words what keeps a workload from being what it should be: what is wrong
 // with the worst of its pods, and which that is.
 type cause struct{ Text, Href string }
-
-// mostExplained is how many pods a list explains that find no place: each looks at every node.
-const mostExplained = 5
 
 // causes finds the causes of the rows of one list.
 type causes struct {
@@ -22,19 +20,19 @@ type causes struct {
 func (c *causes) of(o state.Object) (worst cause) {
 	kind := ""
 	for _, p := range podsOf(c.Snapshot, o) {
-		f := faultOf(c.Snapshot, p, c.Now)
-		if f.Cause == "" || kind != "" && frame.Rank(kindOf(f)) >= frame.Rank(kind) {
+		f := finding.PodFault(c.Snapshot, p, c.Now)
+		if f.Cause == "" || kind != "" && frame.Rank(finding.PillKind(f)) >= frame.Rank(kind) {
 			continue
 		}
-		kind, worst = kindOf(f), cause{Text: f.Row(), Href: frame.PodHref(p)}
+		kind, worst = finding.PillKind(f), cause{Text: f.Row(), Href: frame.PodHref(p)}
 		switch f.Cause {
 		case diagnose.ImageNotPulled:
-			image := imageTroubleOf(f.Args)
-			worst.Text = image.Cause + ": " + image.short
+			image := finding.ImageTroubleOf(f.Args)
+			worst.Text = image.Cause + ": " + image.Short
 		case diagnose.CannotBePlaced:
-			if c.explained < mostExplained && f.Reason != "" {
+			if c.explained < finding.MostExplained && f.Reason != "" {
 				c.explained++
-				worst.Text = shortly(c.Snapshot, p, c.Now)
+				worst.Text = finding.ShortReason(c.Snapshot, p, c.Now)
 			}
 		}
 	}

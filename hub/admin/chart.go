@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/history"
 )
@@ -34,16 +35,13 @@ var figures = []figure{
 	{kind: history.CPU, title: "CPU", unit: "%", times: 100, most: 100, means: "of all processors"},
 	{kind: history.Memory, title: "Memory", unit: "%", times: 100, most: 100, means: "in use"},
 	{kind: history.Disk, title: "Disk", unit: "%", times: 100, most: 100, means: "in use, where containers are"},
-	{kind: history.Temperature, title: "Temperature", unit: "°C", times: 1, from: math.NaN(), least: 20, limit: hot, means: "of the hottest sensor; at 80 °C boards slow down"},
+	{kind: history.Temperature, title: "Temperature", unit: "°C", times: 1, from: math.NaN(), least: 20, limit: finding.HotCelsius, means: "of the hottest sensor; at 80 °C boards slow down"},
 	{kind: history.Supply, title: "Supply voltage", unit: "V", times: 1, digits: 2, from: math.NaN(), least: .5},
 	{kind: history.Silence, title: "Lease delay", unit: "s", times: 1, worst: true, least: 20, means: "longest between two signs of life"},
 	{kind: history.Losses, title: "Leases lost", unit: "", times: 1, worst: true, least: 4, means: "of about 30 in 5 minutes"},
 	{kind: history.RTT, title: "Round trip", unit: "ms", times: 1000, worst: true, least: 20, means: "from a status to its acknowledgement"},
 	{kind: history.Pods, title: "Pods", unit: "", times: 1, least: 4, means: "placed here"},
 }
-
-// hot is from where on boards slow their processors down: a Raspberry Pi 4 and 5 at 80 °C.
-const hot = 80
 
 // text writes a value with its unit.
 func (f figure) text(v float64) string {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
 )
 
@@ -62,11 +63,11 @@ func crashLog(c *frame.Call, known *ends) error {
 	if i < 0 {
 		return c.Message(http.StatusNotFound, "Not found", "Container "+name+" has not run yet.")
 	}
-	t, running := lastEndOf(&statuses[i], c.Now())
-	if t == nil || crashMark(t) != c.QueryParam("of") {
+	t, running := finding.LastEndOf(&statuses[i], c.Now())
+	if t == nil || finding.CrashMark(t) != c.QueryParam("of") {
 		return c.Message(http.StatusGone, "Not there any more", "Container "+name+" has gone on since.")
 	}
-	lines, err := known.of(fmt.Sprint(p.UID, "/", name, "/", crashMark(t))).known(func() ([]string, error) {
+	lines, err := known.of(fmt.Sprint(p.UID, "/", name, "/", finding.CrashMark(t))).known(func() ([]string, error) {
 		return askLastWords(c, p, name, running, t.FinishedAt.Time)
 	})
 	answer := struct {

@@ -16,6 +16,7 @@ import (
 	"rsc.io/qr"
 
 	"flotilla.dev/hub/access"
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/install"
@@ -184,8 +185,8 @@ func joinerOf(a *frame.Request, rec *state.Record) joiner {
 		j.Why = "The token is used, and the hub waits for the device's first report. If none comes: is the agent running there (systemctl status flotilla-device), and does the device reach the hub's MQTT port?"
 		return j
 	}
-	j.Pill, j.Board = nodePill(n), n.Labels[fleet.LabelBoard]
-	if why, _ := nodeWhy(a.Snapshot, n); state.ReadyOf(n) != corev1.ConditionTrue {
+	j.Pill, j.Board = finding.NodePill(n), n.Labels[fleet.LabelBoard]
+	if why, _ := finding.NodeWhy(a.Snapshot, n); state.ReadyOf(n) != corev1.ConditionTrue {
 		j.Why = why
 	}
 	return j

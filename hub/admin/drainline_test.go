@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/admin/admintest"
@@ -57,25 +56,5 @@ func TestWhatADrainWaitsFor(t *testing.T) {
 	}
 	if waits := waitsOf(a, n, state.DrainStatusOf(n), 1); len(waits) != 1 {
 		t.Errorf("wanting one it names %d", len(waits))
-	}
-}
-
-func TestOnlyADrainThatGoesOnIsTold(t *testing.T) {
-	n := admintest.Node("pi-a", "oslo", func(n *corev1.Node) {
-		n.Annotations = map[string]string{state.DrainAnnotation: "true", state.DrainStatusAnnotation: state.DrainStatus{
-			State: state.Draining, By: "ann", Began: time.Now().Add(-time.Minute), Until: time.Now().Add(14 * time.Minute), Pods: 11, Left: 3}.String()}
-	})
-	if drainLine(n) == "" {
-		t.Error("one that goes on is not told")
-	}
-	for name, change := range map[string]func(*corev1.Node){
-		"one that is over":        func(n *corev1.Node) { delete(n.Annotations, state.DrainAnnotation) },
-		"one that nobody took up": func(n *corev1.Node) { delete(n.Annotations, state.DrainStatusAnnotation) },
-	} {
-		other := n.DeepCopy()
-		change(other)
-		if got := drainLine(other); got != "" {
-			t.Errorf("%s says %q", name, got)
-		}
 	}
 }

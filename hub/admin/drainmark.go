@@ -146,15 +146,6 @@ func waitsOf(a *frame.Request, n *corev1.Node, st *state.DrainStatus, most int) 
 	return waits
 }
 
-// drainLine says in one line that a node is being drained, and how far that is; "": it is not.
-func drainLine(n *corev1.Node) string {
-	st := state.DrainStatusOf(n)
-	if _, is := n.Annotations[state.DrainAnnotation]; !is || !st.Going() {
-		return ""
-	}
-	return fmt.Sprintf("Being drained: %d of %s left to go.", st.Left, format.Plural(st.Pods, "pod"))
-}
-
 // drainEnd says how the last drain of a node ended, "" where there is nothing to say.
 func drainEnd(n *corev1.Node) string {
 	st := state.DrainStatusOf(n)

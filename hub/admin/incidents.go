@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -93,7 +94,7 @@ func incidents(a *frame.Request) (d incidentsData) {
 	for _, i := range open {
 		if i.Severity != fleet.SeverityInfo {
 			d.Tab.Open++
-			if kind := severityPill(i.Severity).Kind; d.Tab.Kind == "" || frame.Rank(kind) < frame.Rank(d.Tab.Kind) {
+			if kind := finding.SeverityPill(i.Severity).Kind; d.Tab.Kind == "" || frame.Rank(kind) < frame.Rank(d.Tab.Kind) {
 				d.Tab.Kind = kind
 			}
 		}
@@ -101,7 +102,7 @@ func incidents(a *frame.Request) (d incidentsData) {
 	explained := 0
 	for _, i := range shown {
 		c := cardOf(a, i, parts[i.Name])
-		if i.Cause == diagnose.CannotBePlaced && explained < mostExplained {
+		if i.Cause == diagnose.CannotBePlaced && explained < finding.MostExplained {
 			explained++
 			c.Message = placeless(a, i)
 		}
@@ -119,7 +120,7 @@ func incidents(a *frame.Request) (d incidentsData) {
 // worseFirst orders open incidents: what the whole fleet has, then sites that are dark, then the
 // rest; of these the more severe, then the older, so that a new one moves only those below it.
 func worseFirst(x, y *fleet.Incident) int {
-	return cmp.Or(reach(x)-reach(y), frame.Rank(severityPill(x.Severity).Kind)-frame.Rank(severityPill(y.Severity).Kind), x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
+	return cmp.Or(reach(x)-reach(y), frame.Rank(finding.SeverityPill(x.Severity).Kind)-frame.Rank(finding.SeverityPill(y.Severity).Kind), x.Opened.Compare(y.Opened.Time), strings.Compare(x.Name, y.Name))
 }
 
 // reach is 0 for an incident of the whole fleet, 1 for one of a whole site.
@@ -133,24 +134,13 @@ func reach(i *fleet.Incident) int {
 	return 2
 }
 
-// severityPill is the shape of an incident.
-func severityPill(s fleet.IncidentSeverity) frame.Pill {
-	switch s {
-	case fleet.SeverityCritical:
-		return frame.Pill{Kind: "bad", Text: "Critical"}
-	case fleet.SeverityWarning:
-		return frame.Pill{Kind: "warn", Text: "Warning"}
-	}
-	return frame.Pill{Kind: "idle", Text: "Note"}
-}
-
 // quietTold is how long an incident must not have been seen for its card to say so. What crashes
 // again and again runs for some seconds each time: its card would grow and shrink with each.
 const quietTold = time.Minute
 
 func cardOf(a *frame.Request, i *fleet.Incident, parts []string) card {
 	c := card{
-		Key: i.Name, Href: aboutHref(i), Pill: severityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
+		Key: i.Name, Href: aboutHref(i), Pill: finding.SeverityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
 	}
 	if diagnose.RuleOf(i.Cause).Raw {
 		c.Detail = i.Detail
@@ -205,9 +195,9 @@ func cardOf(a *frame.Request, i *fleet.Incident, parts []string) card {
 // placeless is an incident's message with why the first of its pods has no node.
 func placeless(a *frame.Request, i *fleet.Incident) string {
 	for _, name := range i.Examples {
-		if p := a.Pod(i.About.Namespace, name); p != nil && waitsForNode(p) {
+		if p := a.Pod(i.About.Namespace, name); p != nil && finding.WaitsForNode(p) {
 			if f := diagnose.Pod(a.Snapshot, p); f.Reason != "" {
-				if why := shortly(a.Snapshot, p, a.Now); why != soonPlaced {
+				if why := finding.ShortReason(a.Snapshot, p, a.Now); why != finding.SoonPlaced {
 					return i.Message + ": " + why
 				}
 			}

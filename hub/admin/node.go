@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -19,32 +20,6 @@ import (
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
-
-// A conditionRow is a condition of something, as its page shows it.
-type conditionRow struct {
-	Type    string
-	Pill    frame.Pill
-	Reason  string
-	Message string
-	Since   *format.Moment
-	Help    string // where the manual tells of it; "": nowhere
-}
-
-// conditionRows are all conditions of something. The page folds those that are good.
-type conditionRows []conditionRow
-
-func (c conditionRows) Good() conditionRows { return c.are(true) }
-
-func (c conditionRows) Bad() conditionRows { return c.are(false) }
-
-func (c conditionRows) are(good bool) (rows conditionRows) {
-	for _, r := range c {
-		if (r.Pill.Kind == "ok") == good {
-			rows = append(rows, r)
-		}
-	}
-	return rows
-}
 
 type taintRow struct {
 	Text   string
@@ -63,7 +38,7 @@ type nodeData struct {
 	Facts      []frame.Fact
 	Heard      *format.Moment
 	Link       frame.Pill
-	Conditions conditionRows
+	Conditions finding.ConditionRows
 	Shares     []share
 	Taints     []taintRow
 	Labels     []frame.Fact
@@ -87,10 +62,10 @@ func node(a *frame.Request) (frame.Page, error) {
 	if n == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no node %s.", name))
 	}
-	_, told := nodeWhy(a.Snapshot, n)
+	_, told := finding.NodeWhy(a.Snapshot, n)
 	live := a.Liveness(name)
 	d := nodeData{
-		Name: name, Href: frame.NodeHref(name), Pill: nodePill(n), Why: nodeSentence(a, n), Since: format.Time(diagnose.FirstOf(n).Since, a.Now), Chain: nodeChain(a.Snapshot, n, a.Now),
+		Name: name, Href: frame.NodeHref(name), Pill: finding.NodePill(n), Why: finding.NodeSentence(a, n), Since: format.Time(diagnose.FirstOf(n).Since, a.Now), Chain: finding.NodeChain(a.Snapshot, n, a.Now),
 		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: format.Time(live.Seen, a.Now), Link: frame.Pill{Kind: "idle", Text: "No connection"},
 		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: frame.MenuOf(a, n), Did: frame.JustDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
 	}
@@ -101,8 +76,8 @@ func node(a *frame.Request) (frame.Page, error) {
 		d.Link = frame.Pill{Kind: "ok", Text: "Connected"}
 	}
 	for _, c := range n.Status.Conditions {
-		d.Conditions = append(d.Conditions, conditionRow{
-			string(c.Type), frame.Pill{Kind: conditionKind(c), Text: string(c.Status)}, c.Reason, c.Message, format.Time(c.LastTransitionTime.Time, a.Now), frame.HelpURL("conditions", "Node", string(c.Type)),
+		d.Conditions = append(d.Conditions, finding.ConditionRow{
+			Type: string(c.Type), Pill: frame.Pill{Kind: finding.ConditionKind(c), Text: string(c.Status)}, Reason: c.Reason, Message: c.Message, Since: format.Time(c.LastTransitionTime.Time, a.Now), Help: frame.HelpURL("conditions", "Node", string(c.Type)),
 		})
 	}
 	sort.SliceStable(d.Conditions, func(i, j int) bool {
@@ -145,7 +120,7 @@ func node(a *frame.Request) (frame.Page, error) {
 }
 
 // isReady is 1 for the condition that stands first among its like.
-func isReady(c conditionRow) int {
+func isReady(c finding.ConditionRow) int {
 	if c.Type == string(corev1.NodeReady) {
 		return 1
 	}

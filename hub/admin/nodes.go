@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -121,7 +122,7 @@ func findNodes(a *frame.Request) (found []*corev1.Node) {
 var nodeOrders = []frame.Sorter[*corev1.Node]{
 	{Name: "name", Title: "Node", By: nil},
 	{Name: "status", Title: "Status", By: func(a *frame.Request) func(x, y *corev1.Node) int {
-		return frame.ByRank(func(n *corev1.Node) string { return nodePill(n).Kind })
+		return frame.ByRank(func(n *corev1.Node) string { return finding.NodePill(n).Kind })
 	}},
 	{Name: "site", Title: "Site", By: func(*frame.Request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int { return cmp.Compare(state.SiteOf(x), state.SiteOf(y)) }
@@ -156,14 +157,14 @@ func nodeRowOf(a *frame.Request, n *corev1.Node) nodeRow {
 	u := a.Usage(n.Name)
 	r := nodeRow{
 		Name: n.Name, Href: frame.NodeHref(n.Name), Site: state.SiteOf(n), Board: frame.BoardName(n),
-		Pill: nodePill(n), Bar: barOf(a, n), Why: nodeSentence(a, n), Pods: u.Pods,
+		Pill: finding.NodePill(n), Bar: barOf(a, n), Why: finding.NodeSentence(a, n), Pods: u.Pods,
 		CPU: shareOf(corev1.ResourceCPU, u, n), Memory: shareOf(corev1.ResourceMemory, u, n),
 		Heard: format.MomentOf(a.Liveness(n.Name).Seen, a.Now), Age: format.MomentOf(n.CreationTimestamp.Time, a.Now),
 	}
 	if !r.Bar.Telling || r.Pill.Kind == "bad" && !r.Bar.Again { // that it is bad now is said
 		r.Bar = bar{}
 	}
-	if r.Why == noAnswer { // Unknown, and when it was heard, say it
+	if r.Why == finding.NoAnswer { // Unknown, and when it was heard, say it
 		r.Why = ""
 	}
 	sparks(a, n, &r.CPUUsed, &r.MemoryUsed)
@@ -174,12 +175,12 @@ func nodeRowOf(a *frame.Request, n *corev1.Node) nodeRow {
 var nodeListings = map[state.Kind]frame.Listing{
 	state.Nodes: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findNodes(a)) },
-		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return nodePill(o.(*corev1.Node)) },
+		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return finding.NodePill(o.(*corev1.Node)) },
 		Where: func(_ *frame.Request, o state.Object) string { return state.SiteOf(o.(*corev1.Node)) },
 	},
 	state.Sites: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findSites(a)) },
-		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return sitePill(o.(*fleet.Site)) },
+		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return finding.SitePill(o.(*fleet.Site)) },
 	},
 	state.JoinRequests: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(pendingRequests(a.Snapshot)) },

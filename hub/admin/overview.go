@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
@@ -92,9 +93,9 @@ func podTile(a *frame.Request) tile {
 			continue
 		}
 		total++
-		switch f := faultOf(a.Snapshot, p, a.Now); {
+		switch f := finding.PodFault(a.Snapshot, p, a.Now); {
 		case f.Cause != "":
-			if k := kindOf(f); frame.Rank(k) < frame.Rank(kind) {
+			if k := finding.PillKind(f); frame.Rank(k) < frame.Rank(kind) {
 				kind = k
 			}
 		case p.Status.Phase == corev1.PodRunning:

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -27,7 +28,7 @@ type podData struct {
 	podRow
 	Chain      []string
 	Facts      []frame.Fact
-	Conditions conditionRows
+	Conditions finding.ConditionRows
 	Containers []containerRow
 	Labels     []frame.Fact
 	Events     []frame.EventRow
@@ -37,9 +38,9 @@ type podData struct {
 	Menu       frame.Menu
 	Did        *frame.Done
 	Help       string // where the manual tells of what is wrong
-	Placement  *placement
-	Crashes    []crash
-	Images     []*imageTrouble
+	Placement  *finding.Placement
+	Crashes    []finding.Crash
+	Images     []*finding.ImageTrouble
 	Owners     []frame.OwnerLink
 	Asks       []frame.Fact
 	Volumes    []volumeRow
@@ -56,24 +57,24 @@ func pod(a *frame.Request) (frame.Page, error) {
 	if a.May("get", "pods/log") && p.Spec.NodeName != "" {
 		d.Logs = d.Href + "/logs"
 	}
-	if a.May("create", "pods/exec") && p.Status.Phase == corev1.PodRunning && reachable(a, p) {
+	if a.May("create", "pods/exec") && p.Status.Phase == corev1.PodRunning && finding.Reachable(a, p) {
 		d.Terminal = d.Href + "/terminal"
 	}
 	if d.Why != "" {
-		d.Chain, d.Help = podChain(a.Snapshot, p, a.Now), podHelp(p, d.Pill.Text)
+		d.Chain, d.Help = finding.PodChain(a.Snapshot, p, a.Now), podHelp(p, d.Pill.Text)
 	}
-	if waitsForNode(p) {
-		d.Placement = placementOf(a, p)
+	if finding.WaitsForNode(p) {
+		d.Placement = finding.PlacementOf(a, p)
 		d.Why, d.Chain = d.Placement.Why, d.Placement.Needs
 		if len(d.Placement.Rows) > 0 {
 			d.Chain = append(d.Chain, "It is tried again whenever something changes that could help.")
 		}
 	}
-	if d.Crashes = crashesOf(a, p); d.Why != "" && len(d.Crashes) > 0 && reachable(a, p) && p.DeletionTimestamp == nil {
+	if d.Crashes = finding.CrashesOf(a, p); d.Why != "" && len(d.Crashes) > 0 && finding.Reachable(a, p) && p.DeletionTimestamp == nil {
 		d.Why = "Container " + d.Crashes[0].Container + " does not keep running."
 	}
-	if d.Images = imagesMissing(p); d.Why != "" && len(d.Images) > 0 && reachable(a, p) && p.DeletionTimestamp == nil {
-		d.Why = "Container " + d.Images[0].Container + ": " + d.Images[0].Cause + ", " + d.Images[0].short
+	if d.Images = finding.ImagesMissing(p); d.Why != "" && len(d.Images) > 0 && finding.Reachable(a, p) && p.DeletionTimestamp == nil {
+		d.Why = "Container " + d.Images[0].Container + ": " + d.Images[0].Cause + ", " + d.Images[0].Short
 	}
 	if d.Why == "" && p.DeletionTimestamp != nil {
 		d.Why = "It was asked to leave, and has until " + format.Stamp(p.DeletionTimestamp.Time) + " to stop."
@@ -94,7 +95,7 @@ func pod(a *frame.Request) (frame.Page, error) {
 		} else if c.Status != corev1.ConditionFalse || c.Type != corev1.DisruptionTarget {
 			kind = "warn"
 		}
-		d.Conditions = append(d.Conditions, conditionRow{string(c.Type), frame.Pill{Kind: kind, Text: string(c.Status)}, c.Reason, c.Message, format.Time(c.LastTransitionTime.Time, a.Now), frame.HelpURL("conditions", "Pod", string(c.Type))})
+		d.Conditions = append(d.Conditions, finding.ConditionRow{Type: string(c.Type), Pill: frame.Pill{Kind: kind, Text: string(c.Status)}, Reason: c.Reason, Message: c.Message, Since: format.Time(c.LastTransitionTime.Time, a.Now), Help: frame.HelpURL("conditions", "Pod", string(c.Type))})
 	}
 	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
@@ -135,11 +136,11 @@ func containers(a *frame.Request, specs []corev1.Container, have []corev1.Contai
 			case st.State.Terminated != nil && st.State.Terminated.ExitCode == 0:
 				r.Pill, r.Since = frame.Pill{Kind: "idle", Text: "Completed"}, format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
 			case st.State.Terminated != nil:
-				r.Pill, r.Detail, r.Since = frame.Pill{Kind: "bad", Text: "Failed"}, end(diagnose.EndOf(st.State.Terminated)), format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
+				r.Pill, r.Detail, r.Since = frame.Pill{Kind: "bad", Text: "Failed"}, finding.EndText(diagnose.EndOf(st.State.Terminated)), format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
 			case st.State.Waiting != nil:
 				r.Pill, r.Detail = frame.Pill{Kind: waitingKind(st.State.Waiting.Reason), Text: cmp.Or(st.State.Waiting.Reason, "Waiting")}, st.State.Waiting.Message
 				if t := st.LastTerminationState.Terminated; t != nil {
-					r.Detail = format.Join(r.Detail, "last "+end(diagnose.EndOf(t)))
+					r.Detail = format.Join(r.Detail, "last "+finding.EndText(diagnose.EndOf(t)))
 				}
 			}
 		}
@@ -154,10 +155,4 @@ func waitingKind(reason string) string {
 		return "idle"
 	}
 	return "bad"
-}
-
-// reachable tells whether a pod's device answers: a terminal there would wait for nothing.
-func reachable(a *frame.Request, p *corev1.Pod) bool {
-	n := a.Node(p.Spec.NodeName)
-	return n != nil && state.ReadyOf(n) != corev1.ConditionUnknown
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -93,7 +94,7 @@ var podOrders = []frame.Sorter[*corev1.Pod]{
 	{Name: "name", Title: "Pod", By: nil},
 	{Name: "status", Title: "Status", By: func(a *frame.Request) func(x, y *corev1.Pod) int {
 		return frame.ByRank(func(p *corev1.Pod) string {
-			return cmp.Or(kindOf(faultOf(a.Snapshot, p, a.Now)), quietKind(p, a.Now))
+			return cmp.Or(finding.PillKind(finding.PodFault(a.Snapshot, p, a.Now)), quietKind(p, a.Now))
 		})
 	}},
 	{Name: "", Title: "Ready", By: nil},
@@ -119,7 +120,7 @@ func restarts(p *corev1.Pod) (n int32) {
 func podHasStatus(a *frame.Request, p *corev1.Pod, status string) bool {
 	switch status {
 	case "attention":
-		f := faultOf(a.Snapshot, p, a.Now)
+		f := finding.PodFault(a.Snapshot, p, a.Now)
 		return f.Cause != "" && !diagnose.RuleOf(f.Cause).Alone
 	case "pending":
 		return p.Status.Phase == corev1.PodPending || p.Status.Phase == ""
@@ -147,7 +148,7 @@ func podRowOf(a *frame.Request, p *corev1.Pod) podRow {
 			r.Site = state.SiteOf(n)
 		}
 	}
-	r.Why, r.Pill.Kind = podTrouble(a.Snapshot, p, a.Now)
+	r.Why, r.Pill.Kind = finding.PodTrouble(a.Snapshot, p, a.Now)
 	r.Pill.Text = r.Status
 	if lacks, ok := strings.CutPrefix(r.Status, "OutOf"); ok { // the device refused it: OutOfmemory
 		r.Pill.Text = "No room: " + lacks

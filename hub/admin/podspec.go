@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
@@ -97,7 +98,7 @@ func affinityWords(a *corev1.Affinity) (words []string) {
 func termWords(t corev1.NodeSelectorTerm) string {
 	var parts []string
 	for _, r := range t.MatchExpressions {
-		parts = append(parts, labelText(r))
+		parts = append(parts, finding.LabelText(r))
 	}
 	for _, r := range t.MatchFields {
 		parts = append(parts, "the name "+format.List(r.Values, 5))

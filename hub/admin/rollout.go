@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/admin/diff"
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/state"
@@ -243,7 +244,7 @@ func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSi
 			x := rolloutSite{Name: cmp.Or(n.Site, "none"), Href: frame.SiteHref(n.Site)}
 			site := a.Site(n.Site)
 			if site != nil && site.Status.State != fleet.SiteNormal {
-				x.Pill = sitePill(site)
+				x.Pill = finding.SitePill(site)
 			}
 			if site != nil && r.Spec.Window != nil && st.Phase == fleet.RolloutWaiting {
 				if zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone]); err == nil {

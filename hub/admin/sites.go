@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/search"
@@ -32,7 +33,7 @@ type siteRow struct {
 	Now                          bool // the next eviction is due
 	Policy                       string
 	Maintenance, MaintenanceText string
-	Queue                        []queued
+	Queue                        []finding.Queued
 	More                         int // that wait beside the queue that is shown
 	Overrides                    []frame.Fact
 	Menu                         frame.Menu
@@ -59,17 +60,6 @@ type sitesData struct {
 // mostCards is how many sites are shown as cards; more are rows.
 const mostCards = 9
 
-// sitePill is the status of a site.
-func sitePill(s *fleet.Site) frame.Pill {
-	switch s.Status.State {
-	case fleet.SitePartialDisruption:
-		return frame.Pill{Kind: "warn", Text: "Partial disruption"}
-	case fleet.SiteFullDisruption:
-		return frame.Pill{Kind: "bad", Text: "Full disruption"}
-	}
-	return frame.Pill{Kind: "ok", Text: "Normal"}
-}
-
 // isSite tells whether a site has a state of the list of sites.
 func isSite(s *fleet.Site, state string, now time.Time) bool {
 	disrupted := s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
@@ -89,7 +79,7 @@ func isSite(s *fleet.Site, state string, now time.Time) bool {
 // worse compares sites by how much they need somebody: how disrupted they are, how many
 // nodes are not ready, and then by name.
 func worse(x, y *fleet.Site) int {
-	return cmp.Or(cmp.Compare(frame.Rank(sitePill(x).Kind), frame.Rank(sitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
+	return cmp.Or(cmp.Compare(frame.Rank(finding.SitePill(x).Kind), frame.Rank(finding.SitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
 }
 
 // sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
@@ -184,7 +174,7 @@ func siteRowOf(a *frame.Request, s *fleet.Site) siteRow {
 	st, c := s.Status, a.Count(s.Name)
 	r := siteRow{
 		Name: s.Name, Href: frame.SiteHref(s.Name), NodesHref: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
-		Description: format.Join(s.Spec.Description, s.Spec.Location), Pill: sitePill(s), Bar: siteBar(a, s.Name),
+		Description: format.Join(s.Spec.Description, s.Spec.Location), Pill: finding.SitePill(s), Bar: siteBar(a, s.Name),
 		Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
 		Waiting: int(st.Waiting), Stays: keepsPods(&st), Policy: policyText(s.Spec.DisruptionPolicy),
 		Menu: frame.MenuOf(a, s),
@@ -203,10 +193,10 @@ func siteRowOf(a *frame.Request, s *fleet.Site) siteRow {
 		r.Maintenance, r.MaintenanceText = format.Stamp(m.Until.Time), m.Reason
 	}
 	if r.Waiting > 0 && r.Stays == "" {
-		r.Rate, r.Queue = format.Rate(st.EvictionRate), queueOf(a.Snapshot, s, shownInQueue)
+		r.Rate, r.Queue = format.Rate(st.EvictionRate), finding.QueueOf(a.Snapshot, s, shownInQueue)
 	}
 	for i := range r.Queue {
-		r.Queue[i].When = format.Time(r.Queue[i].at, a.Now)
+		r.Queue[i].When = format.Time(r.Queue[i].At, a.Now)
 	}
 	r.More = max(0, r.Waiting-len(r.Queue))
 	for _, x := range siteSettings {

@@ -12,18 +12,15 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin/admintest"
-	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/history"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
-	"flotilla.dev/shared/fleet"
 )
 
 // raw fetches as a browser does, without unpacking.
@@ -176,60 +173,6 @@ func TestATimelineMarksTheEvictionsOfItsNodeWithoutAnyEvent(t *testing.T) {
 	for span, want := range map[string]string{"24h": "[{kiosk: told 00:00:00 50}]", "30d": "[{kiosk: told Sun 31 May 11:00 96.52777777777777} {kiosk: told Mon 01 Jun 00:00 98.33333333333333}]"} {
 		if got := fmt.Sprint(timelineOf(admintest.Ask(admintest.New(n, rec).Snapshot(), now, map[string]string{"span": span}), n).Marks); got != want {
 			t.Errorf("%q is marked with %s, want %s", span, got, want)
-		}
-	}
-}
-
-func TestWhyAPodIsNotPlaced(t *testing.T) {
-	large := admintest.Pod("large", "", func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("8Gi")}
-		// What the condition says is for people: it is not taken apart.
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Message: "0/9 nodes are available: 9 of us."}}}
-	})
-	cordoned := admintest.Node("n-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true })
-	s := admintest.New(admintest.Node("n-1", "oslo", nil), admintest.Node("n-2", "oslo", nil), cordoned, large).Snapshot()
-	a := admintest.Ask(s, admintest.Now, nil)
-	a.May = func(string, string) bool { return true }
-	d := placementOf(a, s.Pod("default", "large"))
-	want := []string{"Needs 8Gi of memory: n-1 has the most free, 3.7Gi.", "1 of 3 nodes is cordoned."}
-	if !slices.Equal(d.Needs, want) {
-		t.Errorf("%q, want %q", d.Needs, want)
-	}
-	if len(d.Rows) != 3 || d.Rows[0].Name != "n-1" || !slices.Equal(d.Rows[2].Against, []string{"cordoned", "memory: 3.7Gi free, 8Gi needed"}) {
-		t.Errorf("the nodes that come nearest are %+v", d.Rows)
-	}
-}
-
-func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
-	given := metav1.NewTime(admintest.Now.Add(-time.Minute))
-	limit := int64(300)
-	for _, c := range []struct {
-		name  string
-		taint bool
-		limit *int64
-		site  fleet.SiteStatus
-		want  string
-	}{
-		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " + format.Stamp(admintest.Now.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
-		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{}, "It stays: it tolerates the taints of its node without an end."},
-		{"that its site holds", false, &limit, fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"which place its node has in the queue", false, &limit, fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2, NextEviction: admintest.Moments(admintest.Now.Add(10 * time.Second))},
-			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(20*time.Second)) + "."},
-		{"that it is hardly ever its turn", false, &limit, fleet.SiteStatus{EvictionRate: "1e-10", Waiting: 2, NextEviction: admintest.Moments(admintest.Now)},
-			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 36500 days, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(876000*time.Hour)) + "."},
-	} {
-		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
-		if c.taint {
-			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &given}}
-		}
-		p := admintest.Pod("p", "pi-2", func(p *corev1.Pod) {
-			p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: "Exists", Effect: "NoExecute", TolerationSeconds: c.limit}}
-		})
-		before := admintest.Node("pi-1", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
-		s := admintest.New(n, before, p, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.site}).Snapshot()
-		chain := podChain(s, s.Pod("default", "p"), admintest.Now)
-		if !slices.ContainsFunc(chain, func(line string) bool { return strings.HasPrefix(line, c.want) }) {
-			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
 		}
 	}
 }

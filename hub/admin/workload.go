@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
@@ -36,7 +37,7 @@ type workloadData struct {
 	Kind       string
 	Chain      []string
 	Facts      []frame.Fact
-	Conditions conditionRows
+	Conditions finding.ConditionRows
 	Versions   []versionRow
 	Pods       []podRow
 	AllPods    string
@@ -73,7 +74,7 @@ func workload(a *frame.Request) (frame.Page, error) {
 		d.Kind, d.Facts = "Stateful set", told(statefulSetFacts(o))
 	}
 	for _, c := range diagnose.Conditions(o) {
-		d.Conditions = append(d.Conditions, conditionRow{c.Type, frame.Pill{Kind: workConditionKind(c), Text: string(c.Status)}, c.Reason, c.Message, format.Time(c.Since.Time, a.Now), frame.HelpURL("conditions", about, c.Type)})
+		d.Conditions = append(d.Conditions, finding.ConditionRow{Type: c.Type, Pill: frame.Pill{Kind: workConditionKind(c), Text: string(c.Status)}, Reason: c.Reason, Message: c.Message, Since: format.Time(c.Since.Time, a.Now), Help: frame.HelpURL("conditions", about, c.Type)})
 	}
 	for i, v := range versionsOf(a.Snapshot, o) {
 		if v.Pods == 0 && i > 10 {
@@ -171,7 +172,7 @@ func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []podRow) {
 	}
 	list := make([]ranked, 0, len(pods))
 	for _, p := range pods {
-		kind := kindOf(faultOf(a.Snapshot, p, a.Now))
+		kind := finding.PillKind(finding.PodFault(a.Snapshot, p, a.Now))
 		if kind == "" {
 			kind = "ok"
 		}
@@ -217,7 +218,7 @@ func podReasons(a *frame.Request, pods []*corev1.Pod) (chain []string) {
 	var all []*podReason
 	known := map[string]*podReason{}
 	for _, p := range pods {
-		f := faultOf(a.Snapshot, p, a.Now)
+		f := finding.PodFault(a.Snapshot, p, a.Now)
 		if f.Cause == "" {
 			continue
 		}
@@ -225,7 +226,7 @@ func podReasons(a *frame.Request, pods []*corev1.Pod) (chain []string) {
 		away := n != nil && f.About.Kind == state.Nodes.Row().Name
 		key := string(f.Cause)
 		if !away {
-			key = podWhy(a.Snapshot, p, f)
+			key = finding.PodWhy(a.Snapshot, p, f)
 		}
 		r := known[key]
 		if r == nil {
@@ -264,7 +265,7 @@ func (r *podReason) String(a *frame.Request) string {
 	case len(r.sites) == 0:
 		return who + ": " + r.why
 	case r.count == 1:
-		return who + ": " + podWhy(a.Snapshot, r.pod, r.Finding)
+		return who + ": " + finding.PodWhy(a.Snapshot, r.pod, r.Finding)
 	}
 	var sites []string
 	for _, name := range slices.SortedFunc(maps.Keys(r.sites), func(x, y string) int { return cmp.Or(cmp.Compare(r.sites[y], r.sites[x]), strings.Compare(x, y)) }) {

@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"fmt"
@@ -44,7 +44,7 @@ func fixesOf(a *frame.Request, p *corev1.Pod, candidates []schedule.Candidate) (
 				f.Steps = nil
 				break
 			}
-			sort += o.Reason.String() + labelText(o.Label) + o.Taint.ToString() + string(o.Resource) + o.Key + ";"
+			sort += o.Reason.String() + LabelText(o.Label) + o.Taint.ToString() + string(o.Resource) + o.Key + ";"
 			var s step
 			for _, w := range o.Ways {
 				s.Ways = append(s.Ways, wayOf(a, c.Node, p, edit, w))
@@ -130,7 +130,7 @@ func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w
 		v.Text = "Tolerate the taint, in " + edit.of
 		v.Command = fmt.Sprintf("tolerations: [{key: %s, operator: %s, effect: %s}]", w.Taint.Key, operator, w.Taint.Effect)
 	case schedule.DropSelector:
-		v.Text = "Do not ask for " + labelText(w.Label) + ", in " + edit.of
+		v.Text = "Do not ask for " + LabelText(w.Label) + ", in " + edit.of
 	case schedule.LowerRequest:
 		if w.Amount.Sign() == 0 {
 			v.Text = "Ask for no " + string(w.Resource) + ", in " + edit.of

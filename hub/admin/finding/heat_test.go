@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"strings"
@@ -39,7 +39,7 @@ func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
 			}
 			return v
 		}
-		if got := nodeSentence(a, a.Node("pi-1")); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+		if got := NodeSentence(a, a.Node("pi-1")); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

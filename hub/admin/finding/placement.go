@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"fmt"
@@ -16,8 +16,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A placement is why a pod waits for a node, which nodes come nearest, and what would help.
-type placement struct {
+// MostExplained is how many pods a list explains that find no place: each looks at every node.
+const MostExplained = 5
+
+// A Placement is why a pod waits for a node, which nodes come nearest, and what would help.
+type Placement struct {
 	Why   string // in a sentence
 	Needs []string
 	Rows  []candidateRow
@@ -38,24 +41,24 @@ type podLink struct {
 	Scale      *frame.MenuItem
 }
 
-// waitsForNode tells whether it is the scheduler that a pod waits for.
-func waitsForNode(p *corev1.Pod) bool {
+// WaitsForNode tells whether it is the scheduler that a pod waits for.
+func WaitsForNode(p *corev1.Pod) bool {
 	return p.Spec.NodeName == "" && p.DeletionTimestamp == nil && !state.Terminated(p)
 }
 
-// placementOf explains why a pod has no node.
-func placementOf(a *frame.Request, p *corev1.Pod) *placement {
+// PlacementOf explains why a pod has no node.
+func PlacementOf(a *frame.Request, p *corev1.Pod) *Placement {
 	f := diagnose.Pod(a.Snapshot, p)
 	if foreign := p.Spec.SchedulerName != "" && p.Spec.SchedulerName != schedule.Name; foreign || f.Cause == diagnose.PodGated {
-		return &placement{Why: podWhy(a.Snapshot, p, f)}
+		return &Placement{Why: PodWhy(a.Snapshot, p, f)}
 	}
 	e := schedule.Why(a.Snapshot, p, a.Now)
-	d := &placement{Why: unplacedWhy(e), Needs: needsOf(e)}
+	d := &Placement{Why: unplacedWhy(e), Needs: needsOf(e)}
 	if at := p.Status.NominatedNodeName; at != "" {
 		d.Needs = append(d.Needs, "Room is being made for it on "+at+": pods of a lower priority leave.")
 	}
 	for _, c := range e.Candidates {
-		r := candidateRow{Name: c.Node.Name, Href: frame.NodeHref(c.Node.Name), Site: state.SiteOf(c.Node), Pill: nodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU), Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
+		r := candidateRow{Name: c.Node.Name, Href: frame.NodeHref(c.Node.Name), Site: state.SiteOf(c.Node), Pill: NodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU), Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
 		for _, o := range c.Against {
 			r.Against = append(r.Against, reasonWords[o.Reason].against(c.Node, o))
 		}
@@ -89,8 +92,8 @@ func needsOf(e schedule.Explanation) (needs []string) {
 	return needs
 }
 
-// labelText writes what is asked of a label as kubectl writes selectors.
-func labelText(r corev1.NodeSelectorRequirement) string {
+// LabelText writes what is asked of a label as kubectl writes selectors.
+func LabelText(r corev1.NodeSelectorRequirement) string {
 	values := "(" + format.List(r.Values, 5) + ")"
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn:
@@ -157,11 +160,11 @@ func freeText(name corev1.ResourceName, q resource.Quantity) string {
 	return q.String()
 }
 
-// soonPlaced is said of a pod that nothing keeps from a node any more.
-const soonPlaced = "about to be placed"
+// SoonPlaced is said of a pod that nothing keeps from a node any more.
+const SoonPlaced = "about to be placed"
 
-// shortly is why a pod has no node in a few words, as a list tells it.
-func shortly(s state.Snapshot, p *corev1.Pod, now time.Time) string {
+// ShortReason is why a pod has no node in a few words, as a list tells it.
+func ShortReason(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	e := schedule.Why(s, p, now)
 	switch {
 	case e.Wrong != "":
@@ -169,7 +172,7 @@ func shortly(s state.Snapshot, p *corev1.Pod, now time.Time) string {
 	case e.Nodes == 0:
 		return "no node yet"
 	case len(e.Obstacles) == 0:
-		return soonPlaced
+		return SoonPlaced
 	}
 	var parts []string
 	for _, o := range e.Obstacles {

@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"fmt"
@@ -56,7 +56,7 @@ func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
 			"brg-0000 [Ask for 3.7Gi of memory at most, in Deployment ledger {kubectl set resources deployment/ledger --requests=memory=3.7Gi} >Edit]",
 		}},
 	} {
-		d := placementOf(a, a.Pod("default", c.pod))
+		d := PlacementOf(a, a.Pod("default", c.pod))
 		if d.Why != "None of the 24 nodes can take it." || !slices.Equal(d.Needs, c.needs) {
 			t.Errorf("%s: %s %q, want\n%q", c.pod, d.Why, d.Needs, c.needs)
 		}
@@ -72,7 +72,7 @@ func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
 		}
 	}
 	a.May = func(verb, _ string) bool { return verb == "get" || verb == "list" }
-	for _, f := range placementOf(a, a.Pod("default", "vision-6f9c-x2x4z")).Fixes {
+	for _, f := range PlacementOf(a, a.Pod("default", "vision-6f9c-x2x4z")).Fixes {
 		if text := fixText(f); strings.Contains(text, ">") {
 			t.Errorf("who only looks is offered %s", text)
 		}
@@ -107,10 +107,10 @@ func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 		p := admintest.Pod("p", "", func(p *corev1.Pod) { admintest.Pending(p); c.pod(p) })
 		a := admintest.Ask(admintest.New(append(objects, p)...).Snapshot(), admintest.Now, nil)
 		a.May = func(string, string) bool { return true }
-		if d := placementOf(a, p); d.Why != c.why {
+		if d := PlacementOf(a, p); d.Why != c.why {
 			t.Errorf("%s: %q, want %q", c.name, d.Why, c.why)
 		}
-		if got := shortly(a.Snapshot, p, admintest.Now); c.short != "" && got != c.short {
+		if got := ShortReason(a.Snapshot, p, admintest.Now); c.short != "" && got != c.short {
 			t.Errorf("%s: %q, want %q", c.name, got, c.short)
 		}
 	}
@@ -137,5 +137,25 @@ func TestEveryReasonHasWords(t *testing.T) {
 		if w.need == nil || w.against == nil || w.short == nil {
 			t.Errorf("the page has no words for %s", r)
 		}
+	}
+}
+
+func TestWhyAPodIsNotPlaced(t *testing.T) {
+	large := admintest.Pod("large", "", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("8Gi")}
+		// What the condition says is for people: it is not taken apart.
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Message: "0/9 nodes are available: 9 of us."}}}
+	})
+	cordoned := admintest.Node("n-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	s := admintest.New(admintest.Node("n-1", "oslo", nil), admintest.Node("n-2", "oslo", nil), cordoned, large).Snapshot()
+	a := admintest.Ask(s, admintest.Now, nil)
+	a.May = func(string, string) bool { return true }
+	d := PlacementOf(a, s.Pod("default", "large"))
+	want := []string{"Needs 8Gi of memory: n-1 has the most free, 3.7Gi.", "1 of 3 nodes is cordoned."}
+	if !slices.Equal(d.Needs, want) {
+		t.Errorf("%q, want %q", d.Needs, want)
+	}
+	if len(d.Rows) != 3 || d.Rows[0].Name != "n-1" || !slices.Equal(d.Rows[2].Against, []string{"cordoned", "memory: 3.7Gi free, 8Gi needed"}) {
+		t.Errorf("the nodes that come nearest are %+v", d.Rows)
 	}
 }

@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"cmp"
@@ -12,15 +12,15 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// An imageTrouble is why a container has no image.
-type imageTrouble struct {
+// An ImageTrouble is why a container has no image.
+type ImageTrouble struct {
 	Container                 string
 	Registry, Repository, Tag string
 	Cause                     string // in a few words, such as "image not found"
 	Says                      string
 	Next                      string
 	Text                      string // what the device's engine says itself
-	short                     string // the image without its registry
+	Short                     string // the image without its registry
 }
 
 // What the device's agent writes before what its engine says.
@@ -29,13 +29,13 @@ const (
 	pulling    = "pull image "
 )
 
-// imageTroubleOf explains why a container that waits has no image; nil: it waits for something else.
-func imageTroubleOf(w diagnose.Args) *imageTrouble {
+// ImageTroubleOf explains why a container that waits has no image; nil: it waits for something else.
+func ImageTroubleOf(w diagnose.Args) *ImageTrouble {
 	if !diagnose.WaitsForImage(w.Reason) {
 		return nil
 	}
 	image, text := w.Image, strings.TrimPrefix(w.Message, backingOff)
-	t := &imageTrouble{Container: w.Container, Text: strings.ToValidUTF8(w.Message, "")}
+	t := &ImageTrouble{Container: w.Container, Text: strings.ToValidUTF8(w.Message, "")}
 	if asked, said, ok := strings.Cut(strings.TrimPrefix(text, pulling), ": "); ok && strings.HasPrefix(text, pulling) {
 		image, text = asked, said // a policy's mirror may be asked instead
 	}
@@ -49,7 +49,7 @@ func imageTroubleOf(w diagnose.Args) *imageTrouble {
 			t.Tag = named.Tag()
 		}
 	}
-	t.short = shortImage(image)
+	t.Short = shortImage(image)
 	cause := diagnose.ImageCauseOf(diagnose.WithReason(w.Reason, text))
 	t.Cause, t.Next = cause.Cause, cause.Next
 	t.Says = strings.Replace(cause.Says, "%s", cmp.Or(t.Registry, "the registry"), 1)
@@ -66,14 +66,14 @@ func shortImage(image string) string {
 	return name
 }
 
-// imagesMissing are the images for which a pod waits.
-func imagesMissing(p *corev1.Pod) (all []*imageTrouble) {
+// ImagesMissing are the images for which a pod waits.
+func ImagesMissing(p *corev1.Pod) (all []*ImageTrouble) {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting
 		if w == nil || p.Spec.NodeName == "" || state.Terminated(p) || len(all) == mostCrashes {
 			continue
 		}
-		if t := imageTroubleOf(diagnose.Args{Container: c.Name, Image: diagnose.ImageOf(p, c.Name), Reason: w.Reason, Message: w.Message}); t != nil {
+		if t := ImageTroubleOf(diagnose.Args{Container: c.Name, Image: diagnose.ImageOf(p, c.Name), Reason: w.Reason, Message: w.Message}); t != nil {
 			all = append(all, t)
 		}
 	}

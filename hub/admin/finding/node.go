@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"cmp"
@@ -15,8 +15,28 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// nodePill is a node's status; shapes and colours follow its Ready condition.
-func nodePill(n *corev1.Node) frame.Pill {
+// drainLine says in one line that a node is being drained, and how far that is; "": it is not.
+func drainLine(n *corev1.Node) string {
+	st := state.DrainStatusOf(n)
+	if _, is := n.Annotations[state.DrainAnnotation]; !is || !st.Going() {
+		return ""
+	}
+	return fmt.Sprintf("Being drained: %d of %s left to go.", st.Left, format.Plural(st.Pods, "pod"))
+}
+
+// SitePill is the status of a site.
+func SitePill(s *fleet.Site) frame.Pill {
+	switch s.Status.State {
+	case fleet.SitePartialDisruption:
+		return frame.Pill{Kind: "warn", Text: "Partial disruption"}
+	case fleet.SiteFullDisruption:
+		return frame.Pill{Kind: "bad", Text: "Full disruption"}
+	}
+	return frame.Pill{Kind: "ok", Text: "Normal"}
+}
+
+// NodePill is a node's status; shapes and colours follow its Ready condition.
+func NodePill(n *corev1.Node) frame.Pill {
 	switch f := diagnose.FirstOf(n); {
 	case f.Cause == diagnose.NodeNeverReported:
 		return frame.Pill{Kind: "idle", Text: "Never seen"}
@@ -32,8 +52,8 @@ func nodePill(n *corev1.Node) frame.Pill {
 	return frame.Pill{Kind: "ok", Text: "Ready"}
 }
 
-// conditionKind is the shape of a condition.
-func conditionKind(c corev1.NodeCondition) string {
+// ConditionKind is the shape of a condition.
+func ConditionKind(c corev1.NodeCondition) string {
 	switch m := fleet.MeaningOf(c.Type); {
 	case diagnose.Fails(c), c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
 		return "bad"
@@ -54,10 +74,10 @@ func trouble(f diagnose.Finding) string {
 	return cmp.Or(f.Reason, "not "+string(t))
 }
 
-// nodeWhy says in one sentence what is wrong with a node, "": nothing, and which condition's
+// NodeWhy says in one sentence what is wrong with a node, "": nothing, and which condition's
 // own message that is, if it is one's. Where the hub has said it before, in event and log, it
 // is that sentence: of a silent node the event knows more than the condition.
-func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeConditionType) {
+func NodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeConditionType) {
 	switch f := diagnose.FirstOf(n); {
 	case f.Cause == diagnose.NodeNeverReported:
 		return "No device has reported as this node yet.", ""
@@ -80,9 +100,9 @@ func nodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 	return "", ""
 }
 
-// nodeChain is what stands behind a node's trouble, and what follows from it.
-func nodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string) {
-	_, told := nodeWhy(s, n)
+// NodeChain is what stands behind a node's trouble, and what follows from it.
+func NodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string) {
+	_, told := NodeWhy(s, n)
 	ready := state.NodeCondition(n, corev1.NodeReady)
 	if ready != nil && ready.Status != corev1.ConditionTrue {
 		if m := cmp.Or(ready.Message, ready.Reason); m != "" && told != corev1.NodeReady {
@@ -122,7 +142,7 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 	if format.Rate(site.Status.EvictionRate) == "none" {
 		return fmt.Sprintf("Its pods stay: the rate of site %s is 0, so no node gets the NoExecute taint there.", name)
 	}
-	for _, q := range queueOf(s, site, 0) {
+	for _, q := range QueueOf(s, site, 0) {
 		if q.Name != n.Name {
 			continue
 		}
@@ -131,31 +151,31 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 			turn = fmt.Sprintf("it is number %d of %d", q.Place, site.Status.Waiting)
 		}
 		when := ""
-		if q.at.After(now) {
-			when = ", at about " + format.Stamp(q.at)
+		if q.At.After(now) {
+			when = ", at about " + format.Stamp(q.At)
 		}
 		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name, format.Rate(site.Status.EvictionRate), turn, when)
 	}
 	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name, format.Rate(site.Status.EvictionRate))
 }
 
-// A queued node waits for its NoExecute taint.
-type queued struct {
+// A Queued node waits for its NoExecute taint.
+type Queued struct {
 	Name, Href string
 	Place      int // from 1
 	When       *format.Moment
-	at         time.Time // zero: not known, or never while it is as it is
+	At         time.Time // zero: not known, or never while it is as it is
 }
 
-// queueOf returns the first nodes that wait on a site, in the order of their turns;
+// QueueOf returns the first nodes that wait on a site, in the order of their turns;
 // most 0 means all of them.
-func queueOf(s state.Snapshot, site *fleet.Site, most int) (queue []queued) {
+func QueueOf(s state.Snapshot, site *fleet.Site, most int) (queue []Queued) {
 	var rate float64
 	_, _ = fmt.Sscan(site.Status.EvictionRate, &rate) // none: nobody's turn comes
 	for n := range s.Waiting(site.Name) {
-		q := queued{Name: n.Name, Href: frame.NodeHref(n.Name), Place: len(queue) + 1}
+		q := Queued{Name: n.Name, Href: frame.NodeHref(n.Name), Place: len(queue) + 1}
 		if next := site.Status.NextEviction; next != nil && rate > 0 && site.Status.HeldReason == "" {
-			q.at = next.Add(format.TimeAtRate(len(queue), rate))
+			q.At = next.Add(format.TimeAtRate(len(queue), rate))
 		}
 		if queue = append(queue, q); len(queue) == most {
 			break

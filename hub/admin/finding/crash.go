@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"fmt"
@@ -12,11 +12,12 @@ import (
 
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
 
-// A crash is how a container of a pod has ended that is not to end.
-type crash struct {
+// A Crash is how a container of a pod has ended that is not to end.
+type Crash struct {
 	Key       string
 	Container string
 	How, Next string
@@ -46,9 +47,9 @@ func backOff(restarts int32) time.Duration {
 	return wait
 }
 
-// lastEndOf returns how a container has ended last, if that is something to tell; running tells
+// LastEndOf returns how a container has ended last, if that is something to tell; running tells
 // that another instance of it has begun since.
-func lastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerStateTerminated, running bool) {
+func LastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerStateTerminated, running bool) {
 	last := c.LastTerminationState.Terminated
 	switch {
 	case c.State.Terminated != nil:
@@ -66,24 +67,24 @@ func lastEndOf(c *corev1.ContainerStatus, now time.Time) (t *corev1.ContainerSta
 	return nil, false
 }
 
-// crashMark names one end of a container: how it ended, and when.
-func crashMark(t *corev1.ContainerStateTerminated) string {
+// CrashMark names one end of a container: how it ended, and when.
+func CrashMark(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("%d.%d", t.FinishedAt.Unix(), t.ExitCode)
 }
 
-// crashesOf are the containers of a pod that have ended and should not have.
-func crashesOf(a *frame.Request, p *corev1.Pod) (all []crash) {
+// CrashesOf are the containers of a pod that have ended and should not have.
+func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 	if p.Spec.NodeName == "" {
 		return nil
 	}
-	silent := !reachable(a, p)
+	silent := !Reachable(a, p)
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
-		t, running := lastEndOf(&c, a.Now)
+		t, running := LastEndOf(&c, a.Now)
 		if t == nil || len(all) == mostCrashes {
 			continue
 		}
 		e := exitOf(t, memoryLimit(p, c.Name))
-		d := crash{Key: c.Name + "/" + crashMark(t), Container: c.Name, How: e.How, Next: e.Next, Words: strings.ToValidUTF8(t.Message[:min(len(t.Message), maxWords)], ""), Silent: silent}
+		d := Crash{Key: c.Name + "/" + CrashMark(t), Container: c.Name, How: e.How, Next: e.Next, Words: strings.ToValidUTF8(t.Message[:min(len(t.Message), maxWords)], ""), Silent: silent}
 		if !t.FinishedAt.IsZero() {
 			d.When = format.Time(t.FinishedAt.Time, a.Now)
 			if ran := t.FinishedAt.Sub(t.StartedAt.Time); !t.StartedAt.IsZero() && ran >= 0 {
@@ -101,7 +102,7 @@ func crashesOf(a *frame.Request, p *corev1.Pod) (all []crash) {
 		if a.May("get", "pods/log") {
 			q := url.Values{"container": {c.Name}}
 			if !silent {
-				d.Tail = frame.PodHref(p) + "/logs/end?" + url.Values{"container": {c.Name}, "of": {crashMark(t)}}.Encode()
+				d.Tail = frame.PodHref(p) + "/logs/end?" + url.Values{"container": {c.Name}, "of": {CrashMark(t)}}.Encode()
 			}
 			if running {
 				q.Set("previous", "1")
@@ -123,4 +124,10 @@ func memoryLimit(p *corev1.Pod, container string) string {
 		}
 	}
 	return ""
+}
+
+// Reachable tells whether a pod's device answers: a terminal there would wait for nothing.
+func Reachable(a *frame.Request, p *corev1.Pod) bool {
+	n := a.Node(p.Spec.NodeName)
+	return n != nil && state.ReadyOf(n) != corev1.ConditionUnknown
 }

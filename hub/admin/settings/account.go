@@ -1,4 +1,4 @@
-package admin
+package settings
 
 import (
 	"cmp"
@@ -41,8 +41,8 @@ const (
 	errByCert  = frame.UserError("A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
 )
 
-// account is where people change their password, and make and revoke their API tokens.
-func account(c *frame.Call) error {
+// Account is where people change their password, and make and revoke their API tokens.
+func Account(c *frame.Call) error {
 	return showAccount(c, http.StatusOK, accountData{Done: accountDone[c.QueryParam("done")]})
 }
 
@@ -71,8 +71,8 @@ func apiTokenRowOf(t store.APIToken, now time.Time) apiTokenRow {
 // kubeconfigFile names the file that somebody's kubeconfig is kept in.
 func kubeconfigFile(user string) string { return "flotilla-" + user + ".yaml" }
 
-// accountAction does what one of the account's forms asks for.
-func accountAction(c *frame.Call) error {
+// ChangeAccount does what one of the account's forms asks for.
+func ChangeAccount(c *frame.Call) error {
 	action := c.FormValue("action")
 	if action == "kubeconfig" {
 		return kubeconfig(c)

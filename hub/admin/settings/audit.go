@@ -1,4 +1,4 @@
-package admin
+package settings
 
 import (
 	"cmp"
@@ -77,8 +77,8 @@ func sourceOf(via string) string {
 	return via
 }
 
-// auditView lists who changed what, and what was refused, the newest first.
-func auditView(c *frame.Call) error {
+// Audit lists who changed what, and what was refused, the newest first.
+func Audit(c *frame.Call) error {
 	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
 	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused", Limit: auditRows + 1}
 	q.Before, _ = strconv.ParseInt(c.QueryParam("before"), 10, 64)

@@ -1,4 +1,4 @@
-package admin
+package finding
 
 import (
 	"fmt"
@@ -190,7 +190,7 @@ func affinityNeed(n needed) string {
 	if n.Label.Key == "" {
 		return "Has a node affinity that no node can match: it asks for nothing that could hold."
 	}
-	text := "Needs " + labelText(n.Label)
+	text := "Needs " + LabelText(n.Label)
 	switch negative := n.Label.Operator == corev1.NodeSelectorOpNotIn || n.Label.Operator == corev1.NodeSelectorOpDoesNotExist; {
 	case n.all && negative:
 		return text + ": every node has it."
@@ -222,7 +222,7 @@ func affinityShort(n needed) string {
 	case n.Label.Key == "":
 		return "an affinity that holds nowhere"
 	case n.all && (n.Label.Operator == corev1.NodeSelectorOpIn || n.Label.Operator == corev1.NodeSelectorOpExists):
-		return "no node has " + labelText(n.Label)
+		return "no node has " + LabelText(n.Label)
 	}
-	return "needs " + labelText(n.Label)
+	return "needs " + LabelText(n.Label)
 }

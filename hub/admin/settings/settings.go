@@ -1,4 +1,6 @@
-package admin
+// Package settings shows what the hub keeps of itself and of people: login, accounts, tokens, the
+// audit, backups and certificates.
+package settings
 
 import (
 	"cmp"
@@ -78,8 +80,8 @@ var settled = map[string]string{
 	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.", "notify-test": "The test message was accepted; check that it arrived.",
 }
 
-// settings shows the hub's own settings, people and tokens.
-func settings(c *frame.Call) error {
+// Show shows the hub's own settings, people and tokens.
+func Show(c *frame.Call) error {
 	return showSettings(c, http.StatusOK, settingsData{Done: settled[c.QueryParam("done")]})
 }
 
@@ -173,8 +175,8 @@ const (
 	errOwn  = frame.UserError("Change your own password in Your account.")
 )
 
-// settingsAction does what one of the settings' forms asks for.
-func settingsAction(c *frame.Call) error {
+// Change does what one of the settings' forms asks for.
+func Change(c *frame.Call) error {
 	action := c.FormValue("action")
 	act, err := settle(c, action)
 	if act.Verb == "" {

@@ -1,4 +1,4 @@
-package admin
+package settings
 
 import (
 	"net/http"
@@ -13,8 +13,8 @@ type loginData struct {
 	Empty               bool // there is no user yet
 }
 
-// loginForm asks who somebody is.
-func loginForm(c *frame.Call) error {
+// LoginForm asks who somebody is.
+func LoginForm(c *frame.Call) error {
 	if _, err := c.Sessions.Authenticate(c.Request()); err == nil {
 		return c.Redirect(http.StatusSeeOther, frame.LocalPath(c.QueryParam("next")))
 	}
@@ -36,8 +36,8 @@ const maxName = 64
 
 func clip(typed string) string { return strings.ToValidUTF8(typed[:min(len(typed), maxName)], "") }
 
-// login begins a session.
-func login(c *frame.Call) error {
+// Login begins a session.
+func Login(c *frame.Call) error {
 	name := c.FormValue("name")
 	d := loginData{Name: clip(name), Next: frame.LocalPath(c.FormValue("next"))}
 	cookie, err := c.Logins.Login(c.Request().Context(), name, c.FormValue("password"), c.RealIP())
@@ -50,10 +50,10 @@ func login(c *frame.Call) error {
 	return c.Redirect(http.StatusSeeOther, d.Next)
 }
 
-// session tells the login form whether this browser is logged in after all: coming from
+// Session tells the login form whether this browser is logged in after all: coming from
 // another site, as by a link in an alert, it keeps its cookie to itself. A form that was opened
 // in an earlier session is told of whom this one is, and its token.
-func session(c *frame.Call) error {
+func Session(c *frame.Call) error {
 	u, err := c.Sessions.Authenticate(c.Request())
 	if err != nil {
 		u = access.User{}
@@ -65,8 +65,8 @@ func session(c *frame.Call) error {
 	}{err == nil, u.Name, u.CSRF})
 }
 
-// logout ends a session.
-func logout(c *frame.Call) error {
+// Logout ends a session.
+func Logout(c *frame.Call) error {
 	cookie, err := c.Sessions.Logout(c.Request().Context(), c.Request())
 	if err != nil {
 		return c.Refuse("Not logged out", err)
@@ -77,8 +77,8 @@ func logout(c *frame.Call) error {
 
 type setupData struct{ Secret, Name, Problem string }
 
-// setupForm asks for the first administrator's name and password.
-func setupForm(c *frame.Call) error {
+// SetupForm asks for the first administrator's name and password.
+func SetupForm(c *frame.Call) error {
 	users, err := c.People.Users(c.Request().Context())
 	switch {
 	case err != nil:
@@ -92,8 +92,8 @@ func setupForm(c *frame.Call) error {
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "setup", Title: "Set up", Data: setupData{Secret: clip(c.QueryParam("token")), Name: "admin"}})
 }
 
-// setup makes the first administrator.
-func setup(c *frame.Call) error {
+// Setup makes the first administrator.
+func Setup(c *frame.Call) error {
 	name := c.FormValue("name")
 	d := setupData{Secret: clip(c.FormValue("token")), Name: clip(name)}
 	ctx, in := c.Request().Context(), access.NewUser{Name: name, Password: c.FormValue("password"), Role: access.Admin}
