@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/logs"
+	"flotilla.dev/hub/admin/manifest"
+	"flotilla.dev/hub/admin/rollouts"
 	"flotilla.dev/hub/admin/settings"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual"
@@ -23,7 +26,7 @@ import (
 
 // actions lists everything that can be done, in the order of menus.
 func actions(now func() time.Time) []*frame.Action {
-	return slices.Concat(nodeActions(), podActions(), workloadActions(now), jobActions(), siteActions(now), requestActions(now), rolloutActions())
+	return slices.Concat(nodeActions(), podActions(), workloadActions(now), jobActions(), siteActions(now), requestActions(now), rollouts.Actions())
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
@@ -36,7 +39,7 @@ func New(c frame.Config) *frame.Server {
 
 // routes are those of the page but for the actions'.
 func routes() []frame.Route {
-	ends, made := &ends{}, &shown{}
+	ends, made := &logs.Crashes{}, &shown{}
 	get := func(path, verb, resource string, v frame.View) frame.Route {
 		return frame.Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource, Serve: func(c *frame.Call) error { return c.Show(v) }}
 	}
@@ -69,24 +72,24 @@ func routes() []frame.Route {
 		get("/devices/waiting", "list", "certificatesigningrequests", waiting),
 		get("/devices/joined", "create", "jointokens", joined),
 
-		{Method: http.MethodGet, Path: "/nodes/:name/logs", Verb: "get", Resource: "nodes/proxy", Serve: logs},
-		{Method: http.MethodGet, Path: "/nodes/:name/logs/stream", Verb: "get", Resource: "nodes/proxy", Serve: logStream},
-		{Method: http.MethodGet, Path: "/nodes/:name/logs/download", Verb: "get", Resource: "nodes/proxy", Serve: logFile},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", Serve: logs},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", Serve: logStream},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", Serve: logFile},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log", Serve: func(c *frame.Call) error { return crashLog(c, ends) }},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec", Serve: terminal},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec", Serve: terminalSocket},
-		{Method: http.MethodGet, Path: "/yaml", Verb: "update", Resource: "deployments", Serve: pasteForm},
-		{Method: http.MethodPost, Path: "/yaml", Verb: "update", Resource: "deployments", Large: true, Serve: paste},
-		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", Serve: editForm},
-		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, Serve: edit},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs", Verb: "get", Resource: "nodes/proxy", Serve: logs.Show},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs/stream", Verb: "get", Resource: "nodes/proxy", Serve: logs.Stream},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs/download", Verb: "get", Resource: "nodes/proxy", Serve: logs.Download},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", Serve: logs.Show},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", Serve: logs.Stream},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", Serve: logs.Download},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log", Serve: func(c *frame.Call) error { return logs.LastLines(c, ends) }},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec", Serve: logs.Terminal},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec", Serve: logs.TerminalSocket},
+		{Method: http.MethodGet, Path: "/yaml", Verb: "update", Resource: "deployments", Serve: manifest.PasteForm},
+		{Method: http.MethodPost, Path: "/yaml", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Paste},
+		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", Serve: manifest.EditForm},
+		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Edit},
 		get("/boards", "list", "boardprofiles", boards),
 		get("/actions", "list", "nodes", jobList),
-		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts),
-		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", startRollout), // no rollout can have that name
-		get(frame.RolloutsPath+"/:name", "get", "firmwarerollouts", rollout),
+		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts.List),
+		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", rollouts.Start), // no rollout can have that name
+		get(frame.RolloutsPath+"/:name", "get", "firmwarerollouts", rollouts.Rollout),
 		{Method: http.MethodGet, Path: manual.Root, Serve: help},
 		{Method: http.MethodGet, Path: manual.Root + "/:page", Serve: help},
 		{Method: http.MethodGet, Path: "/audit", Verb: "list", Resource: "audit", Serve: settings.Audit},
@@ -100,7 +103,7 @@ func routes() []frame.Route {
 // listings are those of all kinds that have a list.
 func listings() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{}
-	for _, some := range []map[state.Kind]frame.Listing{nodeListings, workloadListings, rolloutListings} {
+	for _, some := range []map[state.Kind]frame.Listing{nodeListings, workloadListings, rollouts.Listings} {
 		maps.Copy(all, some)
 	}
 	return all

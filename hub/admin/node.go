@@ -15,6 +15,7 @@ import (
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/rollouts"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -52,7 +53,7 @@ type nodeData struct {
 	Did        *frame.Done
 	Going      *going
 	DrainEnd   string
-	Boot       *nodeBoot
+	Boot       *rollouts.NodeBoot
 }
 
 // node shows everything that is known of one node.
@@ -115,7 +116,7 @@ func node(a *frame.Request) (frame.Page, error) {
 	if raw == nil {
 		raw = a.Report(name).Text()
 	}
-	d.Hardware, d.Boot = hardware(raw), nodeBootOf(a, name)
+	d.Hardware, d.Boot = hardware(raw), rollouts.NodeBootOf(a, name)
 	return frame.Page{Template: "node", Title: name, Watch: []string{"node/" + name, frame.UsageTopic(name)}, Poll: 10, Data: d}, nil
 }
 

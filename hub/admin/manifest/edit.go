@@ -1,4 +1,4 @@
-package admin
+package manifest
 
 import (
 	"encoding/json"
@@ -74,8 +74,8 @@ func showEditor(c *frame.Call, code int, d editData) error {
 	return c.ShowPage(code, frame.Page{Template: "edit", Title: "YAML of " + d.Name, Data: d})
 }
 
-// editForm shows an object as YAML.
-func editForm(c *frame.Call) error {
+// EditForm shows an object as YAML.
+func EditForm(c *frame.Call) error {
 	_, _, d, err := editor(c)
 	if err != nil {
 		return c.Refuse("No YAML", err)
@@ -83,8 +83,8 @@ func editForm(c *frame.Call) error {
 	return showEditor(c, http.StatusOK, d)
 }
 
-// edit checks what was written, and applies what was checked.
-func edit(c *frame.Call) error {
+// Edit checks what was written, and applies what was checked.
+func Edit(c *frame.Call) error {
 	o, live, d, err := editor(c)
 	if err != nil {
 		return c.Refuse("No YAML", err)

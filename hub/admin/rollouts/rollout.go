@@ -1,4 +1,4 @@
-package admin
+package rollouts
 
 import (
 	"cmp"
@@ -63,9 +63,9 @@ type rolloutData struct {
 	Events  []frame.EventRow
 }
 
-// rollout shows one: what it does now and why it waits, its steps, what would change on
+// Rollout shows one: what it does now and why it waits, its steps, what would change on
 // which nodes, and where each of them is.
-func rollout(a *frame.Request) (frame.Page, error) {
+func Rollout(a *frame.Request) (frame.Page, error) {
 	name := a.Param("name")
 	r := a.Rollout(name)
 	if r == nil {

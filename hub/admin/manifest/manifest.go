@@ -1,4 +1,6 @@
-package admin
+// Package manifest shows objects as YAML, and has what people write applied: the hub's API checks
+// and stores it, in the name of whoever writes.
+package manifest
 
 import (
 	"bufio"

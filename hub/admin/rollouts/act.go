@@ -1,4 +1,5 @@
-package admin
+// Package rollouts shows the rollouts of boot configurations, and how each node stands to its own.
+package rollouts
 
 import (
 	"context"
@@ -10,8 +11,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// rolloutActions are what can be done to rollouts.
-func rolloutActions() []*frame.Action {
+// Actions are what can be done to rollouts.
+func Actions() []*frame.Action {
 	spec := func(o state.Object) fleet.FirmwareRolloutSpec { return o.(*fleet.FirmwareRollout).Spec }
 	over := func(o state.Object) bool {
 		st := &o.(*fleet.FirmwareRollout).Status

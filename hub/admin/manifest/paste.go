@@ -1,4 +1,4 @@
-package admin
+package manifest
 
 import (
 	"cmp"
@@ -55,14 +55,14 @@ func newPaste(c *frame.Call) pasteData {
 	return d
 }
 
-// pasteForm asks for YAML.
-func pasteForm(c *frame.Call) error {
+// PasteForm asks for YAML.
+func PasteForm(c *frame.Call) error {
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "paste", Title: "Apply YAML", Data: newPaste(c)})
 }
 
-// paste checks the objects of a text, and applies those that were checked. Each
+// Paste checks the objects of a text, and applies those that were checked. Each
 // is one server-side apply, as by kubectl apply --server-side.
-func paste(c *frame.Call) error {
+func Paste(c *frame.Call) error {
 	d := newPaste(c)
 	show := func(code int) error {
 		return c.ShowPage(code, frame.Page{Template: "paste", Title: "Apply YAML", Data: d})

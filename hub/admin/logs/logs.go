@@ -1,4 +1,6 @@
-package admin
+// Package logs shows the logs of containers and agents, and terminals in containers. It keeps no
+// line but the last ones of containers that have crashed.
+package logs
 
 import (
 	"context"
@@ -186,8 +188,8 @@ type logsData struct {
 	From                      string // mark of the last line
 }
 
-// logs shows the last lines of a log; its script follows on from there.
-func logs(c *frame.Call) error {
+// Show shows the last lines of a log; its script follows on from there.
+func Show(c *frame.Call) error {
 	q, err := askedLog(c)
 	if err != nil {
 		return c.Refuse("Not found", err)

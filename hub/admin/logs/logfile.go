@@ -1,4 +1,4 @@
-package admin
+package logs
 
 import (
 	"cmp"
@@ -16,8 +16,8 @@ import (
 // maxFile bounds a log that is downloaded, in bytes.
 const maxFile = 256 << 20
 
-// logFile sends a whole log as a file.
-func logFile(c *frame.Call) error {
+// Download sends a whole log as a file.
+func Download(c *frame.Call) error {
 	q, err := askedLog(c)
 	if err != nil {
 		return c.Refuse("Not found", err)

@@ -1,4 +1,4 @@
-package admin
+package rollouts
 
 import (
 	"maps"
@@ -21,9 +21,9 @@ type rolloutStartData struct {
 	Ready                        string // profiles to begin with, where none says how to boot
 }
 
-// startRollout asks for what a rollout needs, and shows it as YAML, which the page of all
+// Start asks for what a rollout needs, and shows it as YAML, which the page of all
 // YAML checks and applies: it changes nothing itself.
-func startRollout(a *frame.Request) (frame.Page, error) {
+func Start(a *frame.Request) (frame.Page, error) {
 	given := func(name, otherwise string) string {
 		if v := strings.TrimSpace(a.Query(name)); v != "" {
 			return v

@@ -1,4 +1,4 @@
-package admin
+package rollouts
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 // A bootBad is a configuration that failed on a board, and whether it may be tried again.
 type bootBad struct{ Digest, Again, Href string }
 
-// A nodeBoot is what a node's page tells of its boot configuration.
-type nodeBoot struct {
+// A NodeBoot is what a node's page tells of its boot configuration.
+type NodeBoot struct {
 	Pill          frame.Pill
 	Message       string
 	Rollout, Href string
@@ -27,13 +27,13 @@ type nodeBoot struct {
 	Diff          []diff.Hunk
 }
 
-// nodeBootOf is nil where neither the device nor a rollout says anything.
-func nodeBootOf(a *frame.Request, name string) *nodeBoot {
+// NodeBootOf is nil where neither the device nor a rollout says anything.
+func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 	rec := a.Record(name)
 	if rec == nil || rec.Firmware == nil && rec.Assigned == nil {
 		return nil
 	}
-	b := &nodeBoot{Pill: frame.Pill{Kind: "idle", Text: "Not known"}, Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed with a boot helper."}
+	b := &NodeBoot{Pill: frame.Pill{Kind: "idle", Text: "Not known"}, Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed with a boot helper."}
 	digest, retry := "", ""
 	if t := rec.Assigned; t != nil {
 		b.Rollout, b.Href, digest = t.Rollout, frame.RolloutHref(t.Rollout), t.Digest

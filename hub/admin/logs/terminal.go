@@ -1,4 +1,4 @@
-package admin
+package logs
 
 import (
 	"context"
@@ -43,8 +43,8 @@ type terminalData struct {
 	CSRF                         string
 }
 
-// terminal is the page around a terminal; its script opens the socket.
-func terminal(c *frame.Call) error {
+// Terminal is the page around a terminal; its script opens the socket.
+func Terminal(c *frame.Call) error {
 	p, err := podOf(c)
 	if err != nil {
 		return c.Refuse("Not found", err)
@@ -85,8 +85,8 @@ func noTerminal(p *corev1.Pod, container string) string {
 	return ""
 }
 
-// terminalSocket connects a page with a command in a container.
-func terminalSocket(c *frame.Call) error {
+// TerminalSocket connects a page with a command in a container.
+func TerminalSocket(c *frame.Call) error {
 	r := c.Request()
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return c.Message(http.StatusUpgradeRequired, "For a terminal", "This address is for the terminal's own connection.")

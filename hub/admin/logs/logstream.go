@@ -1,4 +1,4 @@
-package admin
+package logs
 
 import (
 	"context"
@@ -22,9 +22,9 @@ const (
 	crowdedLogs = "Too many logs are open on this hub. Close some, and try again."
 )
 
-// logStream sends what a container or an agent logs from now on, or after the line that the
+// Stream sends what a container or an agent logs from now on, or after the line that the
 // page has shown last, as server-sent events.
-func logStream(c *frame.Call) error {
+func Stream(c *frame.Call) error {
 	q, err := askedLog(c)
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")

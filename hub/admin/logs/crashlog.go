@@ -1,4 +1,4 @@
-package admin
+package logs
 
 import (
 	"context"
@@ -21,9 +21,9 @@ const (
 	keptEnds    = 200 // crashes whose last lines are kept
 )
 
-// ends keeps the last lines of containers that have crashed: a device is asked once a crash,
+// Crashes keeps the last lines of containers that have crashed: a device is asked once a crash,
 // however many look at it.
-type ends struct {
+type Crashes struct {
 	mu   sync.Mutex
 	made map[string]*oneEnd
 }
@@ -35,7 +35,7 @@ type oneEnd struct {
 	asked bool
 }
 
-func (e *ends) of(key string) *oneEnd {
+func (e *Crashes) of(key string) *oneEnd {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.made[key] == nil {
@@ -47,9 +47,9 @@ func (e *ends) of(key string) *oneEnd {
 	return e.made[key]
 }
 
-// crashLog answers with the last lines that a container has logged before it ended, as JSON.
+// LastLines answers with the last lines that a container has logged before it ended, as JSON.
 // The page asks for them when it is open, and never waits for them.
-func crashLog(c *frame.Call, known *ends) error {
+func LastLines(c *frame.Call, known *Crashes) error {
 	p, err := podOf(c)
 	if err != nil {
 		return c.Refuse("Not found", err)

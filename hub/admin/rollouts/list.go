@@ -1,4 +1,4 @@
-package admin
+package rollouts
 
 import (
 	"cmp"
@@ -67,8 +67,8 @@ func rolloutPill(r *fleet.FirmwareRollout) frame.Pill {
 	return p
 }
 
-// rollouts lists the rollouts, the newest first.
-func rollouts(a *frame.Request) (frame.Page, error) {
+// List lists the rollouts, the newest first.
+func List(a *frame.Request) (frame.Page, error) {
 	d := rolloutsData{MayStart: a.May("create", "firmwarerollouts")}
 	var all []*fleet.FirmwareRollout
 	for r := range state.Each[*fleet.FirmwareRollout](a.Snapshot, state.FirmwareRollouts, "") {
@@ -136,8 +136,8 @@ func shortDigest(digest string) string {
 	return digest[:min(len(digest), 12)]
 }
 
-// rolloutListings is the list of rollouts.
-var rolloutListings = map[state.Kind]frame.Listing{state.FirmwareRollouts: {
+// Listings is the list of rollouts.
+var Listings = map[state.Kind]frame.Listing{state.FirmwareRollouts: {
 	Found: func(a *frame.Request) (all []state.Object) {
 		for o := range a.All(state.FirmwareRollouts, "") {
 			all = append(all, o)
