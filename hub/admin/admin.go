@@ -20,13 +20,14 @@ import (
 	"flotilla.dev/hub/admin/manifest"
 	"flotilla.dev/hub/admin/rollouts"
 	"flotilla.dev/hub/admin/settings"
+	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual"
 )
 
 // actions lists everything that can be done, in the order of menus.
 func actions(now func() time.Time) []*frame.Action {
-	return slices.Concat(nodeActions(), podActions(), workloadActions(now), jobActions(), siteActions(now), requestActions(now), rollouts.Actions())
+	return slices.Concat(nodeActions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(), siteActions(now), requestActions(now), rollouts.Actions())
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
@@ -58,10 +59,10 @@ func routes() []frame.Route {
 		get("/nodes/:name", "get", "nodes", node),
 		get("/sites", "list", "sites", sites),
 		get("/sites/:name", "get", "sites", site),
-		get("/workloads", "list", "deployments", workloads),
-		get("/workloads/:kind/:namespace/:name", "get", "deployments", workload),
-		get("/pods", "list", "pods", pods),
-		get("/pods/:namespace/:name", "get", "pods", pod),
+		get("/workloads", "list", "deployments", workloads.List),
+		get("/workloads/:kind/:namespace/:name", "get", "deployments", workloads.Workload),
+		get("/pods", "list", "pods", workloads.Pods),
+		get("/pods/:namespace/:name", "get", "pods", workloads.Pod),
 		get("/events", "list", "events", events),
 		{Method: http.MethodGet, Path: "/find", Serve: findPage},
 		{Method: http.MethodGet, Path: "/find/complete", Serve: complete},
@@ -103,7 +104,7 @@ func routes() []frame.Route {
 // listings are those of all kinds that have a list.
 func listings() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{}
-	for _, some := range []map[state.Kind]frame.Listing{nodeListings, workloadListings, rollouts.Listings} {
+	for _, some := range []map[state.Kind]frame.Listing{nodeListings, workloads.Listings, rollouts.Listings} {
 		maps.Copy(all, some)
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 
 	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/admin/finding"
+	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -41,9 +42,9 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 		for p := range a.Pods("") {
 			name := fmt.Sprintf("%s on %q", p.Name, p.Spec.NodeName)
 			found := diagnose.Pod(a.Snapshot, p)
-			lists := podHasStatus(a, p, "attention")
+			lists := workloads.PodHasStatus(a, p, "attention")
 			if does(a.Snapshot, p) {
-				if found.Cause != "" || lists || podRowOf(a, p).Why != "" {
+				if found.Cause != "" || lists || workloads.PodRowOf(a, p).Why != "" {
 					t.Errorf("%s runs: %+v, listed %v", name, found, lists)
 				}
 				continue

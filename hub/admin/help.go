@@ -20,14 +20,6 @@ func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
 	return frame.HelpURL("conditions", "Node", cmp.Or(string(told), string(corev1.NodeReady)))
 }
 
-// podHelp is where it tells of what is wrong with a pod: of the reason that is its status.
-func podHelp(p *corev1.Pod, status string) string {
-	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		return frame.HelpURL("events", "FailedScheduling")
-	}
-	return frame.HelpURL("events", status)
-}
-
 // mostFound is how many places a search of the manual names.
 const mostFound = 40
 

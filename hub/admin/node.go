@@ -16,6 +16,7 @@ import (
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admin/rollouts"
+	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -43,7 +44,7 @@ type nodeData struct {
 	Shares     []share
 	Taints     []taintRow
 	Labels     []frame.Fact
-	Pods       []podRow
+	Pods       []workloads.PodRow
 	Events     []frame.EventRow
 	Hardware   []section
 	Timeline   timeline
@@ -104,7 +105,7 @@ func node(a *frame.Request) (frame.Page, error) {
 	}
 	d.Labels = frame.FactsOf(n.Labels)
 	for p := range a.PodsOn(name) {
-		d.Pods = append(d.Pods, podRowOf(a, p))
+		d.Pods = append(d.Pods, workloads.PodRowOf(a, p))
 	}
 	for _, e := range frame.EventsOf(a.Snapshot, "Node", "default", name) {
 		if len(d.Events) == 20 {

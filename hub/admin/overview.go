@@ -7,6 +7,7 @@ import (
 
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -18,9 +19,6 @@ type tile struct {
 	Kind                     string // of a pill
 	full                     bool
 }
-
-// few is how many of one kind a page shows that has more to show.
-const few = 12
 
 type overviewData struct {
 	Tiles []tile
@@ -113,7 +111,7 @@ func workloadTile(a *frame.Request) tile {
 			if stage == "" || !frame.IsListed(o) {
 				continue // a Job, which ends, or its Deployment tells of it
 			}
-			if total++; stages[stage] == "ok" || stages[stage] == "idle" {
+			if total++; workloads.Stages[stage] == "ok" || workloads.Stages[stage] == "idle" {
 				good++
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/hub/store"
@@ -178,7 +179,7 @@ func findLists(a *frame.Request, f *finds, words []string) {
 		}},
 		{state.Pods, "Pods", "status", frame.PodStatuses, func(choice string) (n int) {
 			for p := range a.Pods("") {
-				if podHasStatus(a, p, choice) {
+				if workloads.PodHasStatus(a, p, choice) {
 					n++
 				}
 			}

@@ -1,23 +1,61 @@
-package admin
+package workloads
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/kube/table"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 )
 
-// A podRow is all that its row shows: those that are equal look alike, see look.row.
-type podRow struct {
+var podFinder = frame.Finder[*corev1.Pod]{List: search.Pods, Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Pod]{
+	"":          frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.In(p.Name, p.Spec.NodeName) }),
+	"node":      frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Spec.NodeName) }),
+	"namespace": frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Namespace) }),
+	"label":     frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Has(p.Labels) }),
+	"image":     frame.Key(func(p *corev1.Pod, t search.Term) bool { return frame.HasImage(t, &p.Spec) }),
+	"site":      onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+	"board":     onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
+	"ip": frame.Key(func(p *corev1.Pod, t search.Term) bool {
+		return t.Is(p.Status.PodIP) || t.Is(p.Status.HostIP) || slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return t.Is(ip.IP) })
+	}),
+	"condition": frame.Key(func(p *corev1.Pod, t search.Term) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return frame.IsCondition(t, string(c.Type), string(c.Status)) })
+	}),
+	"owner": func(a *frame.Request, _ search.Term) frame.Match[*corev1.Pod] {
+		return func(p *corev1.Pod, t search.Term) bool { return frame.IsOwner(t, frame.OwnerOf(a.Snapshot, p)) }
+	},
+	"status": func(a *frame.Request, t search.Term) frame.Match[*corev1.Pod] {
+		menu := frame.OfStatus(frame.PodStatuses, t, func(p *corev1.Pod, status string) bool { return PodHasStatus(a, p, status) })
+		if frame.HasOption(frame.PodStatuses, t.Value) {
+			return menu
+		}
+		return func(p *corev1.Pod, t search.Term) bool { return menu(p, t) || t.Is(table.PodStatus(p)) }
+	},
+}}
+
+// onNodes finds pods by what their nodes have.
+func onNodes(has frame.Match[*corev1.Node]) func(*frame.Request, search.Term) frame.Match[*corev1.Pod] {
+	return func(a *frame.Request, t search.Term) frame.Match[*corev1.Pod] {
+		on := frame.NodesLike(a, func(n *corev1.Node) bool { return has(n, t) })
+		return func(p *corev1.Pod, _ search.Term) bool { return on[p.Spec.NodeName] }
+	}
+}
+
+// A PodRow is all that its row shows: those that are equal look alike, see look.row.
+type PodRow struct {
 	Name, Namespace, Href string
 	Pick                  string
 	podLine
@@ -29,9 +67,9 @@ type podRow struct {
 	Age            format.Moment
 }
 
-var _ map[podRow]bool // a row is kept by what it shows: it can be compared
+var _ map[PodRow]bool // a row is kept by what it shows: it can be compared
 
-func (r podRow) Lasting() any {
+func (r PodRow) Lasting() any {
 	r.Age = r.Age.Lasting()
 	return r
 }
@@ -42,7 +80,7 @@ type podsData struct {
 	Namespaces []frame.Option
 	Statuses   []frame.Option
 	Owner      string
-	Rows       []podRow
+	Rows       []PodRow
 	Sort       []frame.Column
 	SortBy     []frame.Option
 	Bulk       frame.Menu
@@ -51,8 +89,8 @@ type podsData struct {
 	Empty      bool
 }
 
-// pods lists the pods, with why one does not do what it should.
-func pods(a *frame.Request) (frame.Page, error) {
+// Pods lists the pods, with why one does not do what it should.
+func Pods(a *frame.Request) (frame.Page, error) {
 	text, namespace, status, owner := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status"), a.Query("owner")
 	d := podsData{Search: text, Owner: owner, Statuses: frame.Options(status, frame.PodStatuses...), Namespaces: frame.NamespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
 	found := findPods(a)
@@ -66,7 +104,7 @@ func pods(a *frame.Request) (frame.Page, error) {
 	from, to, pager := frame.PageOf(a, len(found), filter)
 	d.Pager = pager
 	for _, p := range found[from:to] {
-		r := podRowOf(a, p)
+		r := PodRowOf(a, p)
 		r.Pick = a.Pick(p)
 		d.Rows = append(d.Rows, r)
 	}
@@ -81,7 +119,7 @@ func findPods(a *frame.Request) (found []*corev1.Pod) {
 	q, owner := a.Searched(search.Pods), a.Query("owner")
 	match := podFinder.Matcher(a, q)
 	for p := range a.Pods(cmp.Or(a.Query("namespace"), q.Exact("namespace"))) {
-		if match(p) && (owner == "" || frame.OwnerOf(a.Snapshot, p) == owner) && podHasStatus(a, p, a.Query("status")) {
+		if match(p) && (owner == "" || frame.OwnerOf(a.Snapshot, p) == owner) && PodHasStatus(a, p, a.Query("status")) {
 			found = append(found, p)
 		}
 	}
@@ -116,8 +154,8 @@ func restarts(p *corev1.Pod) (n int32) {
 	return n
 }
 
-// podHasStatus tells whether a pod has a status of the list of pods.
-func podHasStatus(a *frame.Request, p *corev1.Pod, status string) bool {
+// PodHasStatus tells whether a pod has a status of the list of pods.
+func PodHasStatus(a *frame.Request, p *corev1.Pod, status string) bool {
 	switch status {
 	case "attention":
 		f := finding.PodFault(a.Snapshot, p, a.Now)
@@ -136,9 +174,9 @@ func podHasStatus(a *frame.Request, p *corev1.Pod, status string) bool {
 	return true
 }
 
-// podRowOf is the row of a pod.
-func podRowOf(a *frame.Request, p *corev1.Pod) podRow {
-	r := podRow{
+// PodRowOf is the row of a pod.
+func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
+	r := PodRow{
 		Name: p.Name, Namespace: p.Namespace, Href: frame.PodHref(p), podLine: podLineOf(p, a.Now), Node: p.Spec.NodeName,
 		Owner: frame.OwnerOf(a.Snapshot, p), Age: format.MomentOf(p.CreationTimestamp.Time, a.Now),
 	}
@@ -166,4 +204,12 @@ func quietKind(p *corev1.Pod, now time.Time) string {
 		return "ok"
 	}
 	return "idle"
+}
+
+// A podLine is a pod in kubectl's words.
+type podLine struct{ Ready, Status, Restarts string }
+
+func podLineOf(p *corev1.Pod, now time.Time) podLine {
+	row := table.For(state.Pods, []state.Object{p}, table.Options{Include: metav1.IncludeNone, NoHeaders: true, Now: now}).Rows[0].Cells
+	return podLine{fmt.Sprint(row[1]), fmt.Sprint(row[2]), fmt.Sprint(row[3])}
 }

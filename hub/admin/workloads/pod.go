@@ -1,17 +1,27 @@
-package admin
+package workloads
 
 import (
 	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/wire"
 )
+
+// podHelp is where it tells of what is wrong with a pod: of the reason that is its status.
+func podHelp(p *corev1.Pod, status string) string {
+	if c := state.PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return frame.HelpURL("events", "FailedScheduling")
+	}
+	return frame.HelpURL("events", status)
+}
 
 type containerRow struct {
 	Name, Image string
@@ -25,7 +35,7 @@ type containerRow struct {
 }
 
 type podData struct {
-	podRow
+	PodRow
 	Chain      []string
 	Facts      []frame.Fact
 	Conditions finding.ConditionRows
@@ -46,14 +56,14 @@ type podData struct {
 	Volumes    []volumeRow
 }
 
-// pod shows one pod, and why it does not do what it should.
-func pod(a *frame.Request) (frame.Page, error) {
+// Pod shows one pod, and why it does not do what it should.
+func Pod(a *frame.Request) (frame.Page, error) {
 	namespace, name := a.Param("namespace"), a.Param("name")
 	p := a.Pod(namespace, name)
 	if p == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
 	}
-	d := podData{podRow: podRowOf(a, p), Labels: frame.FactsOf(p.Labels), YAML: "/yaml" + frame.ObjectURL(state.Pods, p.Namespace, p.Name), Menu: frame.MenuOf(a, p), Did: frame.JustDone(a)}
+	d := podData{PodRow: PodRowOf(a, p), Labels: frame.FactsOf(p.Labels), YAML: "/yaml" + frame.ObjectURL(state.Pods, p.Namespace, p.Name), Menu: frame.MenuOf(a, p), Did: frame.JustDone(a)}
 	if a.May("get", "pods/log") && p.Spec.NodeName != "" {
 		d.Logs = d.Href + "/logs"
 	}
@@ -155,4 +165,17 @@ func waitingKind(reason string) string {
 		return "idle"
 	}
 	return "bad"
+}
+
+// containersOf is what the containers of a pod use, by name, as its device says.
+func containersOf(u wire.Usage, pod types.UID) map[string]corev1.ResourceList {
+	used := map[string]corev1.ResourceList{}
+	for _, p := range u.Pods {
+		if p.UID == pod {
+			for _, c := range p.Containers {
+				used[c.Name] = c.Usage
+			}
+		}
+	}
+	return used
 }

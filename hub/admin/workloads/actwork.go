@@ -1,4 +1,4 @@
-package admin
+package workloads
 
 import (
 	"context"
@@ -23,8 +23,8 @@ const (
 	maxReplicas = 100_000
 )
 
-// podActions are what can be done to pods.
-func podActions() []*frame.Action {
+// PodActions are what can be done to pods.
+func PodActions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
 			Means: "Asks the pod to leave, unless a disruption budget needs it. Its owner makes a new one.",
@@ -69,8 +69,8 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 	return notes
 }
 
-// workloadActions are what can be done to what keeps pods running.
-func workloadActions(now func() time.Time) []*frame.Action {
+// Actions are what can be done to what keeps pods running.
+func Actions(now func() time.Time) []*frame.Action {
 	restart := restarter(now)
 	deployments := []*frame.Action{
 		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, a few at a time.", Do: restart},

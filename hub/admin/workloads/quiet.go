@@ -1,4 +1,4 @@
-package admin
+package workloads
 
 import (
 	"fmt"

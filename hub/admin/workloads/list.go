@@ -1,4 +1,4 @@
-package admin
+package workloads
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
@@ -17,6 +18,23 @@ import (
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 )
+
+var workloadFinder = frame.Finder[state.Object]{List: search.Workloads, Has: map[string]func(*frame.Request, search.Term) frame.Match[state.Object]{
+	"":          frame.Key(func(o state.Object, t search.Term) bool { return t.In(o.GetName()) }),
+	"namespace": frame.Key(func(o state.Object, t search.Term) bool { return t.Is(o.GetNamespace()) }),
+	"label":     frame.Key(func(o state.Object, t search.Term) bool { return t.Has(o.GetLabels()) }),
+	"image":     frame.Key(func(o state.Object, t search.Term) bool { return frame.HasImage(t, state.PodSpecOf(o)) }),
+	"condition": frame.Key(func(o state.Object, t search.Term) bool {
+		return slices.ContainsFunc(diagnose.Conditions(o), func(c diagnose.Condition) bool { return frame.IsCondition(t, c.Type, string(c.Status)) })
+	}),
+	"owner": frame.Key(func(o state.Object, t search.Term) bool {
+		ref := metav1.GetControllerOf(o)
+		return ref != nil && frame.IsOwner(t, strings.ToLower(ref.Kind)+"/"+ref.Name)
+	}),
+	"status": func(a *frame.Request, t search.Term) frame.Match[state.Object] {
+		return frame.OfStatus(frame.WorkloadStatuses, t, func(o state.Object, status string) bool { return workloadHasStatus(a, o, status) })
+	},
+}}
 
 type workloadRow struct {
 	Name, Namespace, Href string
@@ -51,8 +69,8 @@ type workloadsData struct {
 	PasteHref            string
 }
 
-// workloads lists what should run.
-func workloads(a *frame.Request) (frame.Page, error) {
+// List lists what should run.
+func List(a *frame.Request) (frame.Page, error) {
 	text, namespace, status := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status")
 	d := workloadsData{
 		Search: text, Wrong: a.WrongSearch(state.Deployments), Namespaces: frame.NamespaceOptions(a, namespace), Statuses: frame.Options(status, frame.WorkloadStatuses...), Empty: true,
@@ -170,8 +188,8 @@ func workloadPill(o state.Object, now time.Time) frame.Pill {
 	return workloadRowOf(o, now).Pill
 }
 
-// stages are the shapes of how far a workload is.
-var stages = map[diagnose.Stage]string{
+// Stages are the shapes of how far a workload is.
+var Stages = map[diagnose.Stage]string{
 	diagnose.Complete: "ok", diagnose.None: "idle", diagnose.Paused: "idle", diagnose.Incomplete: "warn",
 	diagnose.RollingOut: "warn", diagnose.ScalingDown: "warn", diagnose.Stuck: "bad",
 }
@@ -181,7 +199,7 @@ func workloadRowOf(o state.Object, now time.Time) workloadRow {
 	p, kind := diagnose.ProgressOf(o), state.KindOf(o)
 	r := workloadRow{
 		Name: o.GetName(), Namespace: o.GetNamespace(), Ready: p.Ready, Wanted: p.Wanted, Updated: p.Updated, Available: p.Available,
-		Images: images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now), Pill: frame.Pill{Kind: stages[p.Stage], Text: string(p.Stage)},
+		Images: images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now), Pill: frame.Pill{Kind: Stages[p.Stage], Text: string(p.Stage)},
 	}
 	if frame.HasPage(kind) {
 		r.Href = frame.WorkloadHref(kind, r.Namespace, r.Name)
@@ -216,11 +234,11 @@ func images(s *corev1.PodSpec) string {
 	return strings.Join(list, ", ")
 }
 
-// workloadListings are the lists of pods, and of each kind that makes them.
-var workloadListings = func() map[state.Kind]frame.Listing {
+// Listings are the lists of pods, and of each kind that makes them.
+var Listings = func() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{state.Pods: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findPods(a)) },
-		Pill:  func(a *frame.Request, o state.Object) frame.Pill { return podRowOf(a, o.(*corev1.Pod)).Pill },
+		Pill:  func(a *frame.Request, o state.Object) frame.Pill { return PodRowOf(a, o.(*corev1.Pod)).Pill },
 		Where: func(_ *frame.Request, o state.Object) string { return o.(*corev1.Pod).Spec.NodeName },
 	}}
 	for _, l := range frame.ListedWorkloads {

@@ -1,4 +1,4 @@
-package admin
+package workloads
 
 import (
 	"cmp"
@@ -18,6 +18,9 @@ import (
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
+
+// few is how many of one kind a page shows that has more to show.
+const few = 12
 
 // maxPods is how many pods a workload's page shows; its list of pods shows all.
 const maxPods = 50
@@ -39,7 +42,7 @@ type workloadData struct {
 	Facts      []frame.Fact
 	Conditions finding.ConditionRows
 	Versions   []versionRow
-	Pods       []podRow
+	Pods       []PodRow
 	AllPods    string
 	PodCount   int
 	Events     []frame.EventRow
@@ -49,9 +52,9 @@ type workloadData struct {
 	YAML       string
 }
 
-// workload shows a deployment, a stateful set or a daemon set: what it wants, what it has, and why
+// Workload shows a deployment, a stateful set or a daemon set: what it wants, what it has, and why
 // not what it wants.
-func workload(a *frame.Request) (frame.Page, error) {
+func Workload(a *frame.Request) (frame.Page, error) {
 	kind, namespace, name := state.Kind(a.Param("kind")), a.Param("namespace"), a.Param("name")
 	if !frame.HasPage(kind) {
 		return frame.Page{}, frame.MissingError("A workload is a deployment, a stateful set or a daemon set.")
@@ -165,7 +168,7 @@ func statefulSetFacts(s *appsv1.StatefulSet) []frame.Fact {
 }
 
 // worstPods returns the pods to show: those that need attention first, then the newest.
-func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []podRow) {
+func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []PodRow) {
 	type ranked struct {
 		*corev1.Pod
 		rank int
@@ -183,7 +186,7 @@ func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []podRow) {
 		return cmp.Or(cmp.Compare(x.rank, y.rank), y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name)) < 0
 	})
 	for _, p := range list[:min(len(list), maxPods)] {
-		rows = append(rows, podRowOf(a, p.Pod))
+		rows = append(rows, PodRowOf(a, p.Pod))
 	}
 	return rows
 }

@@ -1,4 +1,6 @@
-package admin
+// Package workloads shows what should run: workloads, their pods and versions, and why one of them
+// does not do what it should.
+package workloads
 
 import (
 	"context"
@@ -24,8 +26,8 @@ import (
 // manually marks a Job that somebody started from a CronJob, as `kubectl create job --from` does.
 const manually = "cronjob.kubernetes.io/instantiate"
 
-// jobActions are what can be done to jobs and cron jobs.
-func jobActions() []*frame.Action {
+// JobActions are what can be done to jobs and cron jobs.
+func JobActions() []*frame.Action {
 	cron := []*frame.Action{
 		{Name: "run", Label: "Run now", Done: "runs now", Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
 			Fields: runFields, Parse: parseRun, Notes: runNotes, Do: runNow},
