@@ -72,13 +72,14 @@ var mayImport = map[string][]string{
 	"hub/kube/lines":      {"shared/bound"},
 	"hub/kube/openapi":    {"shared/fleet"},
 	"hub/ask":             {"shared/wire", "hub/panics"},
-	"hub/admin":           {"shared/fleet", "shared/wire", "hub/access", "hub/state", "hub/store", "hub/eviction", "hub/install", "hub/diagnose", "hub/incident", "hub/history", "web/manual", "hub/preview", "hub/search", "hub/admin/format", "hub/admin/frame", "hub/admin/finding", "hub/admin/settings", "hub/admin/logs", "hub/admin/manifest", "hub/admin/rollouts", "hub/admin/workloads"},
+	"hub/admin":           {"shared/fleet", "hub/state", "hub/store", "hub/diagnose", "hub/incident", "web/manual", "hub/search", "hub/admin/format", "hub/admin/frame", "hub/admin/finding", "hub/admin/settings", "hub/admin/logs", "hub/admin/manifest", "hub/admin/rollouts", "hub/admin/workloads", "hub/admin/nodes"},
 	"hub/admin/diff":      {},
 	"hub/admin/finding":   {"shared/fleet", "hub/state", "hub/eviction", "hub/schedule", "hub/diagnose", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/format":    {},
 	"hub/admin/frame":     {"shared/fleet", "shared/wire", "hub/access", "hub/config", "hub/control", "hub/node", "hub/state", "hub/store", "hub/ask", "hub/kube/table", "hub/listen", "web", "hub/diagnose", "hub/history", "web/manual", "hub/panics", "hub/preview", "hub/search", "hub/admin/format"},
 	"hub/admin/logs":      {"hub/state", "hub/store", "hub/ask", "hub/panics", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/manifest":  {"shared/bound", "hub/state", "hub/kube/lines", "hub/admin/diff", "hub/admin/format", "hub/admin/frame"},
+	"hub/admin/nodes":     {"shared/fleet", "shared/wire", "hub/access", "hub/state", "hub/store", "hub/eviction", "hub/install", "hub/diagnose", "hub/history", "hub/preview", "hub/search", "hub/admin/finding", "hub/admin/format", "hub/admin/frame", "hub/admin/rollouts", "hub/admin/workloads"},
 	"hub/admin/rollouts":  {"shared/fleet", "shared/wire", "hub/state", "hub/admin/diff", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/settings":  {"hub/access", "hub/config", "hub/state", "hub/store", "hub/admin/format", "hub/admin/frame"},
 	"hub/admin/workloads": {"shared/wire", "hub/state", "hub/kube/table", "hub/diagnose", "hub/search", "hub/admin/finding", "hub/admin/format", "hub/admin/frame"},
@@ -130,7 +131,6 @@ const mostFiles = 25
 
 var larger = map[string]int{
 	"device/hardware": 28,
-	"hub/admin":       28,
 	"hub/store":       27,
 }
 

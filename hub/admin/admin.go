@@ -18,6 +18,7 @@ import (
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admin/logs"
 	"flotilla.dev/hub/admin/manifest"
+	"flotilla.dev/hub/admin/nodes"
 	"flotilla.dev/hub/admin/rollouts"
 	"flotilla.dev/hub/admin/settings"
 	"flotilla.dev/hub/admin/workloads"
@@ -27,7 +28,7 @@ import (
 
 // actions lists everything that can be done, in the order of menus.
 func actions(now func() time.Time) []*frame.Action {
-	return slices.Concat(nodeActions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(), siteActions(now), requestActions(now), rollouts.Actions())
+	return slices.Concat(nodes.Actions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(), nodes.SiteActions(now), nodes.RequestActions(now), rollouts.Actions())
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
@@ -40,7 +41,7 @@ func New(c frame.Config) *frame.Server {
 
 // routes are those of the page but for the actions'.
 func routes() []frame.Route {
-	ends, made := &logs.Crashes{}, &shown{}
+	ends, made := &logs.Crashes{}, &nodes.MadeTokens{}
 	get := func(path, verb, resource string, v frame.View) frame.Route {
 		return frame.Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource, Serve: func(c *frame.Call) error { return c.Show(v) }}
 	}
@@ -55,10 +56,10 @@ func routes() []frame.Route {
 
 		get("/", "list", "nodes", overview),
 		{Method: http.MethodGet, Path: "/mark", Verb: "list", Resource: "nodes", Serve: goToMark},
-		get("/nodes", "list", "nodes", nodes),
-		get("/nodes/:name", "get", "nodes", node),
-		get("/sites", "list", "sites", sites),
-		get("/sites/:name", "get", "sites", site),
+		get("/nodes", "list", "nodes", nodes.List),
+		get("/nodes/:name", "get", "nodes", nodes.Node),
+		get("/sites", "list", "sites", nodes.Sites),
+		get("/sites/:name", "get", "sites", nodes.Site),
 		get("/workloads", "list", "deployments", workloads.List),
 		get("/workloads/:kind/:namespace/:name", "get", "deployments", workloads.Workload),
 		get("/pods", "list", "pods", workloads.Pods),
@@ -67,11 +68,11 @@ func routes() []frame.Route {
 		{Method: http.MethodGet, Path: "/find", Serve: findPage},
 		{Method: http.MethodGet, Path: "/find/complete", Serve: complete},
 		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account", Serve: (*frame.Call).ChangeViews},
-		get("/devices/add", "create", "jointokens", addDevice),
-		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", Serve: func(c *frame.Call) error { return token(c, made) }},
-		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens", Serve: func(c *frame.Call) error { return madeToken(c, made) }},
-		get("/devices/waiting", "list", "certificatesigningrequests", waiting),
-		get("/devices/joined", "create", "jointokens", joined),
+		get("/devices/add", "create", "jointokens", nodes.AddDevice),
+		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", Serve: func(c *frame.Call) error { return nodes.MakeToken(c, made) }},
+		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens", Serve: func(c *frame.Call) error { return nodes.ShowToken(c, made) }},
+		get("/devices/waiting", "list", "certificatesigningrequests", nodes.WaitingDevices),
+		get("/devices/joined", "create", "jointokens", nodes.JoinedDevices),
 
 		{Method: http.MethodGet, Path: "/nodes/:name/logs", Verb: "get", Resource: "nodes/proxy", Serve: logs.Show},
 		{Method: http.MethodGet, Path: "/nodes/:name/logs/stream", Verb: "get", Resource: "nodes/proxy", Serve: logs.Stream},
@@ -86,7 +87,7 @@ func routes() []frame.Route {
 		{Method: http.MethodPost, Path: "/yaml", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Paste},
 		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", Serve: manifest.EditForm},
 		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Edit},
-		get("/boards", "list", "boardprofiles", boards),
+		get("/boards", "list", "boardprofiles", nodes.Boards),
 		get("/actions", "list", "nodes", jobList),
 		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts.List),
 		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", rollouts.Start), // no rollout can have that name
@@ -104,7 +105,7 @@ func routes() []frame.Route {
 // listings are those of all kinds that have a list.
 func listings() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{}
-	for _, some := range []map[state.Kind]frame.Listing{nodeListings, workloads.Listings, rollouts.Listings} {
+	for _, some := range []map[state.Kind]frame.Listing{nodes.Listings, workloads.Listings, rollouts.Listings} {
 		maps.Copy(all, some)
 	}
 	return all

@@ -14,13 +14,14 @@ import (
 	"flotilla.dev/hub/access"
 	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/nodes"
 	"flotilla.dev/hub/state"
 )
 
 // pictureRequest asks for the overview of a fleet, with what can be done to its sites.
 func pictureRequest(m *admintest.Memory) *frame.Request {
 	c := frame.Config{Fleet: m, Now: func() time.Time { return admintest.Now }, Liveness: func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now, Connected: true} }}
-	return frame.New(c, siteActions, nil).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
+	return frame.New(c, nodes.SiteActions, nil).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
 }
 
 var run = regexp.MustCompile(`M(\d+) (\d+)h(\d+)`)

@@ -5,20 +5,9 @@ import (
 	"html/template"
 	"net/http"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"flotilla.dev/hub/admin/frame"
-	"flotilla.dev/hub/state"
 	"flotilla.dev/web/manual"
 )
-
-// nodeHelp is where the manual tells of what is wrong with a node.
-func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
-	if told == "" && state.ReadyOf(n) == corev1.ConditionTrue {
-		return ""
-	}
-	return frame.HelpURL("conditions", "Node", cmp.Or(string(told), string(corev1.NodeReady)))
-}
 
 // mostFound is how many places a search of the manual names.
 const mostFound = 40

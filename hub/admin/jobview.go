@@ -3,16 +3,17 @@ package admin
 import (
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/nodes"
 )
 
 type jobsData struct {
 	Rows   []frame.JobRow
-	Goings []going
+	Goings []nodes.Drain
 	Since  *format.Moment // the hub started
 }
 
 // jobList lists what people have had done.
 func jobList(a *frame.Request) (frame.Page, error) {
-	d := jobsData{Rows: frame.JobRows(a), Goings: goings(a), Since: a.Jobs.Since(a.Now)}
+	d := jobsData{Rows: frame.JobRows(a), Goings: nodes.Drains(a), Since: a.Jobs.Since(a.Now)}
 	return frame.Page{Template: "jobs", Title: "Actions", Watch: []string{frame.JobsTopic, "nodes"}, Data: d}, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/nodes"
 	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
@@ -24,7 +25,7 @@ type overviewData struct {
 	Tiles []tile
 	incidentsData
 	Jobs    []frame.JobRow // in progress
-	Goings  []going
+	Goings  []nodes.Drain
 	Picture fleetPicture
 	Well    bool   // nothing is wrong, and all runs that should
 	Yet     string // what is on its way
@@ -36,13 +37,13 @@ type overviewData struct {
 
 // overview shows first what needs attention.
 func overview(a *frame.Request) (frame.Page, error) {
-	d := overviewData{Waiting: waitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
+	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
 	d.incidentsData = incidents(a)
 	nodesUp, podsUp := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
 	d.Well = nodesUp.full && podsUp.full && len(d.Cards) == 0
 	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value, podsUp.Value)
-	d.Goings = goings(a)
+	d.Goings = nodes.Drains(a)
 	d.Picture = pictureOf(a)
 	for _, r := range frame.JobRows(a) {
 		if r.Took == "" {

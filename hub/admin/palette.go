@@ -16,6 +16,7 @@ import (
 
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/nodes"
 	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
@@ -171,7 +172,7 @@ func findLists(a *frame.Request, f *finds, words []string) {
 	}{
 		{state.Nodes, "Nodes", "status", frame.NodeStatuses, func(choice string) (n int) {
 			for o := range a.Nodes() {
-				if hasStatus(o, choice) {
+				if nodes.HasStatus(o, choice) {
 					n++
 				}
 			}
@@ -187,7 +188,7 @@ func findLists(a *frame.Request, f *finds, words []string) {
 		}},
 		{state.Sites, "Sites", "state", frame.SiteStates, func(choice string) (n int) {
 			for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
-				if isSite(s, choice, a.Now) {
+				if nodes.SiteHasState(s, choice, a.Now) {
 					n++
 				}
 			}
@@ -252,7 +253,7 @@ func findActions(a *frame.Request, f *finds, words []string) {
 // of walks the objects of a kind that an action may be done to.
 func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 	if kind == state.JoinRequests {
-		return slices.Values(frame.Objects(pendingRequests(a.Snapshot)))
+		return slices.Values(frame.Objects(nodes.PendingRequests(a.Snapshot)))
 	}
 	return a.All(kind, "")
 }
@@ -345,7 +346,7 @@ func addressIn(words []string) (t search.Term, ok bool) {
 func hasAddress(o state.Object, t search.Term) bool {
 	switch o := o.(type) {
 	case *corev1.Node:
-		return nodeFinder.Has["ip"](nil, t)(o, t)
+		return nodes.Finder.Has["ip"](nil, t)(o, t)
 	case *corev1.Pod:
 		return t.Is(o.Status.PodIP)
 	}

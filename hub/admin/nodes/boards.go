@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"cmp"
@@ -40,9 +40,9 @@ type boardOf struct {
 	Href  string
 }
 
-// boards lists the board profiles, which nodes each of them fits, and the boards
+// Boards lists the board profiles, which nodes each of them fits, and the boards
 // without any.
-func boards(a *frame.Request) (frame.Page, error) {
+func Boards(a *frame.Request) (frame.Page, error) {
 	nodesOf, without := map[string]int{}, map[string]int{}
 	for n := range a.Nodes() {
 		if profile := n.Labels[fleet.LabelProfile]; profile != "" {

@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"cmp"
@@ -17,8 +17,8 @@ import (
 
 type joinRequest = certv1.CertificateSigningRequest
 
-// requestActions are what an administrator decides about devices that wait to join.
-func requestActions(now func() time.Time) []*frame.Action {
+// RequestActions are what an administrator decides about devices that wait to join.
+func RequestActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved", Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.", Do: decide(now, certv1.CertificateApproved)},
 		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.", Destroy: true, Do: decide(now, certv1.CertificateDenied)},
@@ -43,8 +43,8 @@ func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Co
 	}
 }
 
-// pendingRequests are those that nobody has decided on, the oldest first.
-func pendingRequests(s state.Snapshot) (list []*joinRequest) {
+// PendingRequests are those that nobody has decided on, the oldest first.
+func PendingRequests(s state.Snapshot) (list []*joinRequest) {
 	for r := range state.Each[*joinRequest](s, state.JoinRequests, "") {
 		if state.DecisionOn(r) == state.RequestPending {
 			list = append(list, r)
@@ -95,10 +95,10 @@ type waitingData struct {
 	Bulk    frame.Menu
 }
 
-// waiting lists the devices that wait until an administrator approves of them.
-func waiting(a *frame.Request) (frame.Page, error) {
+// WaitingDevices lists the devices that wait until an administrator approves of them.
+func WaitingDevices(a *frame.Request) (frame.Page, error) {
 	d := waitingData{Did: frame.JustDone(a)}
-	pending := pendingRequests(a.Snapshot)
+	pending := PendingRequests(a.Snapshot)
 	d.More = max(0, len(pending)-frame.PerPage)
 	for _, r := range pending[:len(pending)-d.More] {
 		d.Rows = append(d.Rows, waitingRowOf(a, r))
@@ -138,10 +138,10 @@ func requestPill(r *joinRequest) frame.Pill {
 	return frame.Pill{Kind: "warn", Text: "Waits"}
 }
 
-// waitingCount is how many devices wait, for those who may see it.
-func waitingCount(a *frame.Request) int {
+// WaitingCount is how many devices wait, for those who may see it.
+func WaitingCount(a *frame.Request) int {
 	if !a.May("list", "certificatesigningrequests") {
 		return 0
 	}
-	return len(pendingRequests(a.Snapshot))
+	return len(PendingRequests(a.Snapshot))
 }

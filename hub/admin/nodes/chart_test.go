@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"regexp"

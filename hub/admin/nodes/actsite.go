@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// siteActions are what can be done to sites.
-func siteActions(now func() time.Time) []*frame.Action {
+// SiteActions are what can be done to sites.
+func SiteActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
 			Idle: func(o state.Object) string {

@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"cmp"
@@ -22,6 +22,14 @@ import (
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
+
+// nodeHelp is where the manual tells of what is wrong with a node.
+func nodeHelp(n *corev1.Node, told corev1.NodeConditionType) string {
+	if told == "" && state.ReadyOf(n) == corev1.ConditionTrue {
+		return ""
+	}
+	return frame.HelpURL("conditions", "Node", cmp.Or(string(told), string(corev1.NodeReady)))
+}
 
 type taintRow struct {
 	Text   string
@@ -52,13 +60,13 @@ type nodeData struct {
 	Logs       string // "": not for this role
 	Menu       frame.Menu
 	Did        *frame.Done
-	Going      *going
+	Going      *Drain
 	DrainEnd   string
 	Boot       *rollouts.NodeBoot
 }
 
-// node shows everything that is known of one node.
-func node(a *frame.Request) (frame.Page, error) {
+// Node shows everything that is known of one node.
+func Node(a *frame.Request) (frame.Page, error) {
 	name := a.Param("name")
 	n := a.Node(name)
 	if n == nil {

@@ -1,8 +1,9 @@
-package admin
+package nodes
 
 import (
 	"cmp"
 	"net/url"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,44 @@ import (
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
 )
+
+// Finder searches the list of nodes.
+var Finder = frame.Finder[*corev1.Node]{List: search.Nodes, Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Node]{
+	"":      frame.Key(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
+	"node":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
+	"site":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+	"label": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
+	"board": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
+	"status": func(_ *frame.Request, t search.Term) frame.Match[*corev1.Node] {
+		return frame.OfStatus(frame.NodeStatuses, t, HasStatus)
+	},
+	"condition": frame.Key(func(n *corev1.Node, t search.Term) bool {
+		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return frame.IsCondition(t, string(c.Type), string(c.Status)) })
+	}),
+	"ip": frame.Key(func(n *corev1.Node, t search.Term) bool {
+		return slices.ContainsFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
+			return a.Type != corev1.NodeHostName && t.Is(a.Address)
+		})
+	}),
+	"image": func(a *frame.Request, t search.Term) frame.Match[*corev1.Node] {
+		on := map[string]bool{}
+		for p := range a.Pods("") {
+			if frame.HasImage(t, &p.Spec) {
+				on[p.Spec.NodeName] = true
+			}
+		}
+		return func(n *corev1.Node, _ search.Term) bool { return on[n.Name] }
+	},
+}}
+
+var siteFinder = frame.Finder[*fleet.Site]{List: search.Sites, Has: map[string]func(*frame.Request, search.Term) frame.Match[*fleet.Site]{
+	"":      frame.Key(func(s *fleet.Site, t search.Term) bool { return t.In(s.Name, s.Spec.Description, s.Spec.Location) }),
+	"site":  frame.Key(func(s *fleet.Site, t search.Term) bool { return t.Is(s.Name) }),
+	"label": frame.Key(func(s *fleet.Site, t search.Term) bool { return t.Has(s.Labels) }),
+	"status": func(a *frame.Request, t search.Term) frame.Match[*fleet.Site] {
+		return frame.OfStatus(frame.SiteStates, t, func(s *fleet.Site, status string) bool { return SiteHasState(s, status, a.Now) })
+	},
+}}
 
 // A nodeRow is all that its row shows: those that are equal look alike, see look.row.
 type nodeRow struct {
@@ -53,8 +92,8 @@ type nodesData struct {
 	HubURL   string
 }
 
-// hasStatus tells whether a node has a status of the list of nodes.
-func hasStatus(n *corev1.Node, status string) bool {
+// HasStatus tells whether a node has a status of the list of nodes.
+func HasStatus(n *corev1.Node, status string) bool {
 	switch status {
 	case "attention":
 		return diagnose.FirstOf(n).Cause != ""
@@ -72,8 +111,8 @@ func hasStatus(n *corev1.Node, status string) bool {
 	return true
 }
 
-// nodes lists the nodes: search, filters, a hundred at a time.
-func nodes(a *frame.Request) (frame.Page, error) {
+// List lists the nodes: search, filters, a hundred at a time.
+func List(a *frame.Request) (frame.Page, error) {
 	text, site, status := strings.TrimSpace(a.Query("q")), a.Query("site"), a.Query("status")
 	d := nodesData{
 		Search: text, Statuses: frame.Options(status, frame.NodeStatuses...), Sites: frame.SiteOptions(a, site), Empty: a.Len(state.Nodes) == 0,
@@ -103,14 +142,14 @@ func nodes(a *frame.Request) (frame.Page, error) {
 // findNodes returns the nodes that the query is about, in its order.
 func findNodes(a *frame.Request) (found []*corev1.Node) {
 	q := a.Searched(search.Nodes)
-	match, all := nodeFinder.Matcher(a, q), a.Nodes()
+	match, all := Finder.Matcher(a, q), a.Nodes()
 	if site := a.Query("site"); site != "" {
 		all = a.NodesIn(site)
 	} else if site := q.Exact("site"); a.Count(site).Nodes > 0 {
 		all = a.NodesIn(site)
 	}
 	for n := range all {
-		if hasStatus(n, a.Query("status")) && match(n) {
+		if HasStatus(n, a.Query("status")) && match(n) {
 			found = append(found, n)
 		}
 	}
@@ -171,8 +210,8 @@ func nodeRowOf(a *frame.Request, n *corev1.Node) nodeRow {
 	return r
 }
 
-// nodeListings are the lists of nodes, sites, and devices that wait to join.
-var nodeListings = map[state.Kind]frame.Listing{
+// Listings are the lists of nodes, sites, and devices that wait to join.
+var Listings = map[state.Kind]frame.Listing{
 	state.Nodes: {
 		Found: func(a *frame.Request) []state.Object { return frame.Objects(findNodes(a)) },
 		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return finding.NodePill(o.(*corev1.Node)) },
@@ -183,7 +222,7 @@ var nodeListings = map[state.Kind]frame.Listing{
 		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return finding.SitePill(o.(*fleet.Site)) },
 	},
 	state.JoinRequests: {
-		Found: func(a *frame.Request) []state.Object { return frame.Objects(pendingRequests(a.Snapshot)) },
+		Found: func(a *frame.Request) []state.Object { return frame.Objects(PendingRequests(a.Snapshot)) },
 		Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return requestPill(o.(*joinRequest)) },
 		Where: func(_ *frame.Request, o state.Object) string {
 			said := o.GetAnnotations()

@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"bytes"
@@ -38,9 +38,9 @@ type addData struct {
 	Problem    string
 }
 
-// addDevice asks for what a join token is to be good for.
-func addDevice(a *frame.Request) (frame.Page, error) {
-	return addPage(a.Snapshot, addData{Site: a.Query("site"), Node: a.Query("node"), Uses: 1, Lives: frame.Options("1h", lives...), Waiting: waitingCount(a)}), nil
+// AddDevice asks for what a join token is to be good for.
+func AddDevice(a *frame.Request) (frame.Page, error) {
+	return addPage(a.Snapshot, addData{Site: a.Query("site"), Node: a.Query("node"), Uses: 1, Lives: frame.Options("1h", lives...), Waiting: WaitingCount(a)}), nil
 }
 
 func addPage(s state.Snapshot, d addData) frame.Page {
@@ -65,9 +65,9 @@ type tokenData struct {
 	life time.Duration
 }
 
-// token makes a join token, and leads to where its maker sees it. It stands there only:
+// MakeToken makes a join token, and leads to where its maker sees it. It stands there only:
 // not in an address, not in the log.
-func token(c *frame.Call, made *shown) error {
+func MakeToken(c *frame.Call, made *MadeTokens) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
 	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.User.Name, Approval: c.FormValue("approval") != ""}
@@ -99,8 +99,8 @@ func token(c *frame.Call, made *shown) error {
 	return c.Redirect(http.StatusSeeOther, "/devices/tokens/"+token.ID)
 }
 
-// madeToken shows a join token to whoever has just made it.
-func madeToken(c *frame.Call, made *shown) error {
+// ShowToken shows a join token to whoever has just made it.
+func ShowToken(c *frame.Call, made *MadeTokens) error {
 	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
 		return c.Message(http.StatusNotFound, "The token is not shown any more", "A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
@@ -148,9 +148,9 @@ type joinedData struct {
 	Left    int // uses of the token
 }
 
-// joined tells what has become of the devices that came with a token: "waiting…" turns
+// JoinedDevices tells what has become of the devices that came with a token: "waiting…" turns
 // into them.
-func joined(a *frame.Request) (frame.Page, error) {
+func JoinedDevices(a *frame.Request) (frame.Page, error) {
 	token := a.Query("token")
 	uses, _ := strconv.Atoi(a.Query("uses"))
 	var d joinedData
@@ -164,7 +164,7 @@ func joined(a *frame.Request) (frame.Page, error) {
 	for _, rec := range came[:min(len(came), frame.PerPage)] {
 		d.Rows = append(d.Rows, joinerOf(a, rec))
 	}
-	for _, r := range pendingRequests(a.Snapshot) {
+	for _, r := range PendingRequests(a.Snapshot) {
 		if r.Spec.Username == state.TokenUser(token) && len(d.Waiting) < frame.PerPage {
 			d.Waiting = append(d.Waiting, waitingRowOf(a, r))
 		}

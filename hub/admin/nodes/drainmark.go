@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"context"
@@ -31,9 +31,9 @@ func notDraining(o state.Object) string {
 	return ""
 }
 
-// A going is a drain that goes on, of one node or of several that were asked for
+// A Drain is a drain that goes on, of one node or of several that were asked for
 // together, whoever asked and however.
-type going struct {
+type Drain struct {
 	Key        string
 	What, By   string
 	Began      *format.Moment
@@ -57,8 +57,8 @@ const (
 	goingItems = 100 // nodes that one address can ask to stop
 )
 
-// goings lists the drains that go on, the oldest first.
-func goings(a *frame.Request) (list []going) {
+// Drains lists the drains that go on, the oldest first.
+func Drains(a *frame.Request) (list []Drain) {
 	nodes := map[string][]*corev1.Node{}
 	var order []string
 	for n := range a.DrainMarks() {
@@ -80,7 +80,7 @@ func goings(a *frame.Request) (list []going) {
 }
 
 // goingOn is the drain of one node that goes on; nil: there is none.
-func goingOn(a *frame.Request, n *corev1.Node) *going {
+func goingOn(a *frame.Request, n *corev1.Node) *Drain {
 	if _, is := n.Annotations[state.DrainAnnotation]; !is || !state.DrainStatusOf(n).Going() {
 		return nil
 	}
@@ -88,9 +88,9 @@ func goingOn(a *frame.Request, n *corev1.Node) *going {
 	return &g
 }
 
-func goingOf(a *frame.Request, nodes []*corev1.Node) going {
+func goingOf(a *frame.Request, nodes []*corev1.Node) Drain {
 	st := state.DrainStatusOf(nodes[0])
-	g := going{Key: "drain " + nodes[0].Name, By: st.By, Began: format.Time(st.Began, a.Now)}
+	g := Drain{Key: "drain " + nodes[0].Name, By: st.By, Began: format.Time(st.Began, a.Now)}
 	left := 0
 	var names, items []string
 	for i, n := range nodes {

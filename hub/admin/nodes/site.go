@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"cmp"
@@ -60,8 +60,8 @@ type sitesData struct {
 // mostCards is how many sites are shown as cards; more are rows.
 const mostCards = 9
 
-// isSite tells whether a site has a state of the list of sites.
-func isSite(s *fleet.Site, state string, now time.Time) bool {
+// SiteHasState tells whether a site has a state of the list of sites.
+func SiteHasState(s *fleet.Site, state string, now time.Time) bool {
 	disrupted := s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
 	switch state {
 	case "attention":
@@ -82,8 +82,8 @@ func worse(x, y *fleet.Site) int {
 	return cmp.Or(cmp.Compare(frame.Rank(finding.SitePill(x).Kind), frame.Rank(finding.SitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
 }
 
-// sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
-func sites(a *frame.Request) (frame.Page, error) {
+// Sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
+func Sites(a *frame.Request) (frame.Page, error) {
 	text, wanted := strings.TrimSpace(a.Query("q")), a.Query("state")
 	d := sitesData{
 		Did: frame.JustDone(a), Search: text, Wrong: a.WrongSearch(state.Sites), States: frame.Options(wanted, frame.SiteStates...), Empty: a.Len(state.Sites) == 0, Filtered: text != "" || wanted != "",
@@ -109,8 +109,8 @@ type siteData struct {
 	Events    []frame.EventRow
 }
 
-// site shows one site with its nodes, those with trouble first.
-func site(a *frame.Request) (frame.Page, error) {
+// Site shows one site with its nodes, those with trouble first.
+func Site(a *frame.Request) (frame.Page, error) {
 	name := a.Param("name")
 	s := a.Site(name)
 	if s == nil {
@@ -162,7 +162,7 @@ func policyText(p fleet.DisruptionPolicy) string {
 func findSites(a *frame.Request) (found []*fleet.Site) {
 	match := siteFinder.Matcher(a, a.Searched(search.Sites))
 	for s := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
-		if isSite(s, a.Query("state"), a.Now) && match(s) {
+		if SiteHasState(s, a.Query("state"), a.Now) && match(s) {
 			found = append(found, s)
 		}
 	}

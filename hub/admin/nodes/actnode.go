@@ -1,4 +1,6 @@
-package admin
+// Package nodes shows nodes and sites: their state, history and charts, drains and what they would
+// do, boards, and devices that join.
+package nodes
 
 import (
 	"context"
@@ -20,8 +22,8 @@ import (
 // the object at the same time.
 const again = 5
 
-// nodeActions are what can be done to nodes.
-func nodeActions() []*frame.Action {
+// Actions are what can be done to nodes.
+func Actions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "cordon", Quick: true, Label: "Cordon", Done: "is cordoned", Means: "No new pods are placed there. Those that run stay.",
 			Idle: idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"), Do: cordon(true)},

@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	corev1 "k8s.io/api/core/v1"

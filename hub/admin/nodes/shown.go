@@ -1,4 +1,4 @@
-package admin
+package nodes
 
 import (
 	"sync"
@@ -12,9 +12,9 @@ const (
 	shownCount = 200       // of all people
 )
 
-// shown keeps the join tokens that were just made, in memory only, for the session that
+// MadeTokens keeps the join tokens that were just made, in memory only, for the session that
 // made them: whoever loads the page again sees the same token, and makes no other one.
-type shown struct {
+type MadeTokens struct {
 	mu  sync.Mutex
 	all []shownToken // the oldest first
 }
@@ -26,7 +26,7 @@ type shownToken struct {
 	data        tokenData
 }
 
-func (s *shown) keep(id string, u access.User, d tokenData, now time.Time) {
+func (s *MadeTokens) keep(id string, u access.User, d tokenData, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, shownToken{id, u.Name, u.CSRF, now.Add(min(shownLife, d.life)), d})
@@ -36,7 +36,7 @@ func (s *shown) keep(id string, u access.User, d tokenData, now time.Time) {
 }
 
 // of returns the token for the session that made it, as long as it may be looked at.
-func (s *shown) of(id string, u access.User, now time.Time) (tokenData, bool) {
+func (s *MadeTokens) of(id string, u access.User, now time.Time) (tokenData, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.all {
