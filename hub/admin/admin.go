@@ -19,6 +19,7 @@ import (
 	"flotilla.dev/hub/admin/logs"
 	"flotilla.dev/hub/admin/manifest"
 	"flotilla.dev/hub/admin/nodes"
+	"flotilla.dev/hub/admin/overview"
 	"flotilla.dev/hub/admin/rollouts"
 	"flotilla.dev/hub/admin/settings"
 	"flotilla.dev/hub/admin/workloads"
@@ -54,8 +55,8 @@ func routes() []frame.Route {
 		{Method: http.MethodGet, Path: "/session", Open: true, Serve: settings.Session},
 		{Method: http.MethodPost, Path: "/logout", Serve: settings.Logout},
 
-		get("/", "list", "nodes", overview),
-		{Method: http.MethodGet, Path: "/mark", Verb: "list", Resource: "nodes", Serve: goToMark},
+		get("/", "list", "nodes", overview.Show),
+		{Method: http.MethodGet, Path: "/mark", Verb: "list", Resource: "nodes", Serve: overview.GoToMark},
 		get("/nodes", "list", "nodes", nodes.List),
 		get("/nodes/:name", "get", "nodes", nodes.Node),
 		get("/sites", "list", "sites", nodes.Sites),
@@ -64,7 +65,7 @@ func routes() []frame.Route {
 		get("/workloads/:kind/:namespace/:name", "get", "deployments", workloads.Workload),
 		get("/pods", "list", "pods", workloads.Pods),
 		get("/pods/:namespace/:name", "get", "pods", workloads.Pod),
-		get("/events", "list", "events", events),
+		get("/events", "list", "events", overview.Events),
 		{Method: http.MethodGet, Path: "/find", Serve: findPage},
 		{Method: http.MethodGet, Path: "/find/complete", Serve: complete},
 		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account", Serve: (*frame.Call).ChangeViews},
@@ -88,7 +89,7 @@ func routes() []frame.Route {
 		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", Serve: manifest.EditForm},
 		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Edit},
 		get("/boards", "list", "boardprofiles", nodes.Boards),
-		get("/actions", "list", "nodes", jobList),
+		get("/actions", "list", "nodes", overview.Jobs),
 		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts.List),
 		get(frame.RolloutsPath+"/_new", "create", "firmwarerollouts", rollouts.Start), // no rollout can have that name
 		get(frame.RolloutsPath+"/:name", "get", "firmwarerollouts", rollouts.Rollout),

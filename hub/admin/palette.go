@@ -17,6 +17,7 @@ import (
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admin/nodes"
+	"flotilla.dev/hub/admin/overview"
 	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
@@ -325,7 +326,7 @@ func findObjects(a *frame.Request, f *finds, words []string) {
 			if i.State == fleet.IncidentOpen {
 				where = "open"
 			}
-			f.add(find{"Incident", i.Message, where, aboutHref(i), weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4}) // a sentence has many words
+			f.add(find{"Incident", i.Message, where, overview.AboutHref(i), weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4}) // a sentence has many words
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package admin
+package overview
 
 import (
 	"flotilla.dev/hub/admin/format"
@@ -12,8 +12,8 @@ type jobsData struct {
 	Since  *format.Moment // the hub started
 }
 
-// jobList lists what people have had done.
-func jobList(a *frame.Request) (frame.Page, error) {
+// Jobs lists what people have had done.
+func Jobs(a *frame.Request) (frame.Page, error) {
 	d := jobsData{Rows: frame.JobRows(a), Goings: nodes.Drains(a), Since: a.Jobs.Since(a.Now)}
 	return frame.Page{Template: "jobs", Title: "Actions", Watch: []string{frame.JobsTopic, "nodes"}, Data: d}, nil
 }

@@ -1,4 +1,4 @@
-package admin
+package overview
 
 import (
 	"net/url"
@@ -29,10 +29,10 @@ type eventsData struct {
 // eventSinces are how far back events are listed.
 var eventSinces = [][2]string{{"", "However old"}, {"10m", "Last 10 minutes"}, {"1h", "Last hour"}, {"24h", "Last 24 hours"}}
 
-// events lists what happened, the newest first. Unless somebody looks for something, those of one
+// Events lists what happened, the newest first. Unless somebody looks for something, those of one
 // reason about things of one kind are one row: thousands of pods that start must not hide
 // the one that does not.
-func events(a *frame.Request) (frame.Page, error) {
+func Events(a *frame.Request) (frame.Page, error) {
 	text, kind, q := strings.TrimSpace(a.Query("q")), a.Query("type"), a.Searched(search.Events)
 	reason, since := a.Query("reason"), a.Query("since")
 	var from0 time.Time
@@ -86,4 +86,37 @@ func foldEvents(found []*corev1.Event, others map[eventFold]int) (kept []*corev1
 		kept = append(kept, e)
 	}
 	return kept
+}
+
+var eventFinder = frame.Finder[*corev1.Event]{List: search.Events, Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Event]{
+	"": frame.Key(func(e *corev1.Event, t search.Term) bool {
+		return t.In(e.InvolvedObject.Kind+" "+e.InvolvedObject.Name, e.Reason, e.Message)
+	}),
+	"namespace": frame.Key(func(e *corev1.Event, t search.Term) bool { return t.Is(e.InvolvedObject.Namespace) }),
+	"status":    frame.Key(func(e *corev1.Event, t search.Term) bool { return t.Is(e.Type) }),
+	"node": func(a *frame.Request, _ search.Term) frame.Match[*corev1.Event] {
+		return func(e *corev1.Event, t search.Term) bool {
+			node := eventNode(a, e)
+			return node != "" && t.Is(node)
+		}
+	},
+	"site": func(a *frame.Request, t search.Term) frame.Match[*corev1.Event] {
+		in := frame.NodesLike(a, func(n *corev1.Node) bool { return t.Is(state.SiteOf(n)) })
+		return func(e *corev1.Event, t search.Term) bool {
+			return in[eventNode(a, e)] || e.InvolvedObject.Kind == state.Sites.Row().Name && t.Is(e.InvolvedObject.Name)
+		}
+	},
+}}
+
+// eventNode is the node that an event is about, or on which what it is about is; "": none.
+func eventNode(a *frame.Request, e *corev1.Event) string {
+	switch e.InvolvedObject.Kind {
+	case "Node":
+		return e.InvolvedObject.Name
+	case "Pod":
+		if p := a.Pod(e.InvolvedObject.Namespace, e.InvolvedObject.Name); p != nil {
+			return p.Spec.NodeName
+		}
+	}
+	return ""
 }

@@ -1,4 +1,4 @@
-package admin
+package overview
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		m := admintest.New(randomFleet(rand.New(rand.NewPCG(seed, 1)))...)
 		a := pictureRequest(m)
-		page, err := overview(a)
+		page, err := Show(a)
 		if err != nil {
 			t.Fatal(err)
 		}

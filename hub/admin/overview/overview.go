@@ -1,4 +1,6 @@
-package admin
+// Package overview shows what an operator looks at first: incidents, the picture of the fleet, what
+// is going on, and events.
+package overview
 
 import (
 	"fmt"
@@ -35,8 +37,8 @@ type overviewData struct {
 	HubURL  string
 }
 
-// overview shows first what needs attention.
-func overview(a *frame.Request) (frame.Page, error) {
+// Show shows first what needs attention.
+func Show(a *frame.Request) (frame.Page, error) {
 	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
 	d.incidentsData = incidents(a)
 	nodesUp, podsUp := nodeTile(a), podTile(a)

@@ -1,4 +1,4 @@
-package admin
+package overview
 
 import (
 	"fmt"
@@ -218,9 +218,9 @@ func blockOf(first int, kinds []markKind, names []string, href string, few bool,
 	return b
 }
 
-// goToMark leads to the node whose mark somebody pressed: the picture of a large fleet has no
+// GoToMark leads to the node whose mark somebody pressed: the picture of a large fleet has no
 // links of its own. Where there is none any more, to the nodes of the site.
-func goToMark(c *frame.Call) error {
+func GoToMark(c *frame.Call) error {
 	site := c.QueryParam("site")
 	i, err := strconv.Atoi(c.QueryParam("at"))
 	to := "/nodes?" + url.Values{"site": {site}}.Encode()

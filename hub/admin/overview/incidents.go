@@ -1,4 +1,4 @@
-package admin
+package overview
 
 import (
 	"cmp"
@@ -140,7 +140,7 @@ const quietTold = time.Minute
 
 func cardOf(a *frame.Request, i *fleet.Incident, parts []string) card {
 	c := card{
-		Key: i.Name, Href: aboutHref(i), Pill: finding.SeverityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
+		Key: i.Name, Href: AboutHref(i), Pill: finding.SeverityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
 	}
 	if diagnose.RuleOf(i.Cause).Raw {
 		c.Detail = i.Detail
@@ -206,8 +206,8 @@ func placeless(a *frame.Request, i *fleet.Incident) string {
 	return i.Message
 }
 
-// aboutHref is where what an incident is in is shown.
-func aboutHref(i *fleet.Incident) string {
+// AboutHref is where what an incident is in is shown.
+func AboutHref(i *fleet.Incident) string {
 	switch k := state.KindNamed(i.About.Kind); {
 	case i.About.Kind == diagnose.KindFleet:
 		return "/sites"
