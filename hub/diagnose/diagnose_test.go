@@ -240,3 +240,59 @@ func TestHowFarAWorkloadIs(t *testing.T) {
 		}
 	}
 }
+
+func TestHowFarAJobIs(t *testing.T) {
+	with := func(kind batchv1.JobConditionType, message string) batchv1.JobStatus {
+		return batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue, Reason: "Because", Message: message}}}
+	}
+	for name, c := range map[string]struct {
+		status  batchv1.JobStatus
+		stage   diagnose.Stage
+		message string
+	}{
+		"one whose pods run is running":                {batchv1.JobStatus{Active: 1, Failed: 2}, diagnose.Running, ""},
+		"one between two pods backs off":               {batchv1.JobStatus{Failed: 2}, diagnose.BackingOff, ""},
+		"one that has done its work is complete":       {with(batchv1.JobComplete, ""), diagnose.Complete, ""},
+		"one that has failed says why":                 {with(batchv1.JobFailed, "too often"), diagnose.GaveUp, "too often"},
+		"one that has failed without words has reason": {with(batchv1.JobFailed, ""), diagnose.GaveUp, "Because"},
+		"one whose pods still end gives up":            {with(batchv1.JobFailureTarget, "too often"), diagnose.GivingUp, "too often"},
+		"one that is suspended says so":                {with(batchv1.JobSuspended, ""), diagnose.Suspended, ""},
+		"one whose pods may not be made is stuck":      {with("FailedCreate", "quota"), diagnose.Stuck, "quota"},
+	} {
+		if p := diagnose.JobProgress(&batchv1.Job{Status: c.status}); p.Stage != c.stage || p.Message != c.message {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+func TestWhetherACronJobMakesJobs(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec  batchv1.CronJobSpec
+		stage diagnose.Stage
+		next  time.Time
+	}{
+		"one that is due has a next time":          {batchv1.CronJobSpec{Schedule: "30 12 * * *"}, diagnose.Scheduled, noon.Add(30 * time.Minute)},
+		"one that is suspended has none":           {batchv1.CronJobSpec{Schedule: "30 12 * * *", Suspend: new(true)}, diagnose.Suspended, time.Time{}},
+		"one that no day is like is never due":     {batchv1.CronJobSpec{Schedule: "0 0 31 2 *"}, diagnose.NeverDue, time.Time{}},
+		"one whose schedule says nothing is stuck": {batchv1.CronJobSpec{Schedule: "at tea time"}, diagnose.Stuck, time.Time{}},
+	} {
+		p, next := diagnose.CronJobProgress(&batchv1.CronJob{Spec: c.spec}, noon)
+		if p.Stage != c.stage || !next.Equal(c.next) || (p.Message != "") != (c.stage == diagnose.Stuck) {
+			t.Errorf("%s: %+v, %s", name, p, next)
+		}
+	}
+}
+
+func TestWhichSitesNeedSomebody(t *testing.T) {
+	for _, c := range []struct {
+		status              fleet.SiteStatus
+		disrupted, troubled bool
+	}{
+		{fleet.SiteStatus{}, false, false}, {fleet.SiteStatus{State: fleet.SiteNormal}, false, false}, {fleet.SiteStatus{State: fleet.SiteNormal, NotReady: 1}, false, true},
+		{fleet.SiteStatus{State: fleet.SitePartialDisruption}, true, true}, {fleet.SiteStatus{State: fleet.SiteFullDisruption, NotReady: 3}, true, true},
+	} {
+		if s := (&fleet.Site{Status: c.status}); diagnose.Disrupted(s) != c.disrupted || diagnose.SiteTroubled(s) != c.troubled {
+			t.Errorf("%+v: disrupted %v, troubled %v", c.status, diagnose.Disrupted(s), diagnose.SiteTroubled(s))
+		}
+	}
+}

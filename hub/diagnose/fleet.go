@@ -97,3 +97,11 @@ func Site(s state.Snapshot, name string) Finding {
 	}
 	return Finding{Cause: SiteDark, About: fleet.IncidentObject{Kind: state.Sites.Row().Name, Name: name}}
 }
+
+// Disrupted tells whether so many nodes of a site are not ready that this is more than their own trouble.
+func Disrupted(s *fleet.Site) bool {
+	return s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
+}
+
+// SiteTroubled tells whether a site needs somebody: it is disrupted, or one of its nodes is not ready.
+func SiteTroubled(s *fleet.Site) bool { return Disrupted(s) || s.Status.NotReady > 0 }

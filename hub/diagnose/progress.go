@@ -45,7 +45,8 @@ var stuck = map[string]corev1.ConditionStatus{
 // IsStuck tells whether a condition of a workload says that it does not get on.
 func IsStuck(c Condition) bool { return c.Status != "" && stuck[c.Type] == c.Status }
 
-// ProgressOf returns how far a workload is that keeps its pods running; nothing of others.
+// ProgressOf returns how far a workload is that keeps its pods running; nothing of others:
+// JobProgress and CronJobProgress tell of those.
 func ProgressOf(o state.Object) (p Progress) {
 	var all int32
 	unseen, paused, ordered, rolls := false, false, false, false

@@ -11,6 +11,7 @@ import (
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
 	"flotilla.dev/shared/fleet"
@@ -62,16 +63,15 @@ const mostCards = 9
 
 // SiteHasState tells whether a site has a state of the list of sites.
 func SiteHasState(s *fleet.Site, state string, now time.Time) bool {
-	disrupted := s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
 	switch state {
 	case "attention":
-		return disrupted || s.Status.NotReady > 0
+		return diagnose.SiteTroubled(s)
 	case "held":
 		return s.Status.HeldReason != ""
 	case "maintenance":
 		return s.Spec.Maintenance != nil && s.Spec.Maintenance.Until.After(now)
 	case "normal":
-		return !disrupted && s.Status.NotReady == 0
+		return !diagnose.SiteTroubled(s)
 	}
 	return true
 }

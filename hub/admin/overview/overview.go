@@ -59,7 +59,7 @@ func siteTile(a *frame.Request) tile {
 	total, normal := 0, 0
 	for site := range state.Each[*fleet.Site](a.Snapshot, state.Sites, "") {
 		total++
-		if st := site.Status.State; st == fleet.SiteNormal || st == "" {
+		if !diagnose.Disrupted(site) {
 			normal++
 		}
 	}
@@ -114,7 +114,7 @@ func workloadTile(a *frame.Request) tile {
 			if stage == "" || !frame.IsListed(o) {
 				continue // a Job, which ends, or its Deployment tells of it
 			}
-			if total++; workloads.Stages[stage] == "ok" || workloads.Stages[stage] == "idle" {
+			if total++; !workloads.StagePill(stage).Troubled() {
 				good++
 			}
 		}

@@ -188,18 +188,23 @@ func workloadPill(o state.Object, now time.Time) frame.Pill {
 	return workloadRowOf(o, now).Pill
 }
 
-// Stages are the shapes of how far a workload is.
-var Stages = map[diagnose.Stage]string{
+// stages are the shapes of how far a workload is.
+var stages = map[diagnose.Stage]string{
 	diagnose.Complete: "ok", diagnose.None: "idle", diagnose.Paused: "idle", diagnose.Incomplete: "warn",
 	diagnose.RollingOut: "warn", diagnose.ScalingDown: "warn", diagnose.Stuck: "bad",
+	diagnose.Running: "ok", diagnose.BackingOff: "warn", diagnose.GivingUp: "warn", diagnose.GaveUp: "bad",
+	diagnose.Suspended: "idle", diagnose.Scheduled: "ok", diagnose.NeverDue: "warn",
 }
+
+// StagePill is how far a workload is, in a word and a shape.
+func StagePill(s diagnose.Stage) frame.Pill { return frame.Pill{Kind: stages[s], Text: string(s)} }
 
 // workloadRowOf is the row of a workload that keeps its pods running.
 func workloadRowOf(o state.Object, now time.Time) workloadRow {
 	p, kind := diagnose.ProgressOf(o), state.KindOf(o)
 	r := workloadRow{
 		Name: o.GetName(), Namespace: o.GetNamespace(), Ready: p.Ready, Wanted: p.Wanted, Updated: p.Updated, Available: p.Available,
-		Images: images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now), Pill: frame.Pill{Kind: Stages[p.Stage], Text: string(p.Stage)},
+		Images: images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now), Pill: StagePill(p.Stage),
 	}
 	if frame.HasPage(kind) {
 		r.Href = frame.WorkloadHref(kind, r.Namespace, r.Name)

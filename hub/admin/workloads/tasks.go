@@ -10,6 +10,7 @@ import (
 
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/diagnose"
 	"flotilla.dev/hub/state"
 )
 
@@ -47,9 +48,10 @@ func newestFirstOf(jobs []state.Object) {
 }
 
 func taskRowOf(j *batchv1.Job, now time.Time) taskRow {
+	p := diagnose.JobProgress(j)
 	r := taskRow{
 		Name: j.Name, Namespace: j.Namespace, Href: frame.OwnerHref(j.Namespace, "job", j.Name), YAML: "/yaml" + frame.ObjectURL(state.Jobs, j.Namespace, j.Name),
-		Pill: frame.Pill{Kind: "ok", Text: "Running"}, Done: j.Status.Succeeded, Failed: j.Status.Failed, Wanted: "1", Images: images(state.PodSpecOf(j)),
+		Pill: StagePill(p.Stage), Why: p.Message, Done: j.Status.Succeeded, Failed: j.Status.Failed, Wanted: "1", Images: images(state.PodSpecOf(j)),
 	}
 	if n := j.Spec.Completions; n != nil {
 		r.Wanted = fmt.Sprint(*n)
@@ -57,28 +59,20 @@ func taskRowOf(j *batchv1.Job, now time.Time) taskRow {
 	if t := j.Status.StartTime; t != nil {
 		r.Started = format.Time(t.Time, now)
 	}
-	end, wait := state.JobEnd(j), state.JobCondition(j, batchv1.JobConditionType("FailedCreate"))
-	switch {
-	case end != nil && end.Type == batchv1.JobFailed:
-		r.Pill, r.Why, r.Ended = frame.Pill{Kind: "bad", Text: "Failed"}, cmp.Or(end.Message, end.Reason), format.Time(end.LastTransitionTime.Time, now)
-	case end != nil:
-		r.Pill, r.Ended = frame.Pill{Kind: "ok", Text: "Complete"}, format.Time(end.LastTransitionTime.Time, now)
-	case state.JobCondition(j, batchv1.JobFailureTarget) != nil:
-		r.Pill, r.Why = frame.Pill{Kind: "warn", Text: "Failing"}, state.JobCondition(j, batchv1.JobFailureTarget).Message
-	case state.JobCondition(j, batchv1.JobSuspended) != nil:
-		r.Pill = frame.Pill{Kind: "idle", Text: "Suspended"}
-	case wait != nil:
-		r.Pill, r.Why = frame.Pill{Kind: "bad", Text: "Stuck"}, wait.Message
-	case j.Status.Active == 0 && j.Status.Failed > 0:
-		r.Pill, r.Why = frame.Pill{Kind: "warn", Text: "Waiting"}, fmt.Sprintf("%d pods have failed; the next one comes after a while.", j.Status.Failed)
+	if end := state.JobEnd(j); end != nil {
+		r.Ended = format.Time(end.LastTransitionTime.Time, now)
+	}
+	if p.Stage == diagnose.BackingOff {
+		r.Why = fmt.Sprintf("%d pods have failed; the next one comes after a while.", j.Status.Failed)
 	}
 	return r
 }
 
 func cronJobRowOf(c *batchv1.CronJob, now time.Time) cronJobRow {
+	p, next := diagnose.CronJobProgress(c, now)
 	r := cronJobRow{
 		Name: c.Name, Namespace: c.Namespace, YAML: "/yaml" + frame.ObjectURL(state.CronJobs, c.Namespace, c.Name),
-		Pill: frame.Pill{Kind: "ok", Text: "Scheduled"}, Schedule: c.Spec.Schedule, Active: len(c.Status.Active), Images: images(state.PodSpecOf(c)),
+		Pill: StagePill(p.Stage), Why: p.Message, Next: format.Time(next, now), Schedule: c.Spec.Schedule, Active: len(c.Status.Active), Images: images(state.PodSpecOf(c)),
 	}
 	if c.Spec.TimeZone != nil {
 		r.Zone = *c.Spec.TimeZone
@@ -89,18 +83,8 @@ func cronJobRowOf(c *batchv1.CronJob, now time.Time) cronJobRow {
 	if t := c.Status.LastSuccessfulTime; t != nil {
 		r.Succeeded = format.Time(t.Time, now)
 	}
-	switch schedule, err := state.Schedule(&c.Spec); {
-	case c.Spec.Suspend != nil && *c.Spec.Suspend:
-		r.Pill = frame.Pill{Kind: "idle", Text: "Suspended"}
-	case err != nil:
-		r.Pill, r.Why = frame.Pill{Kind: "bad", Text: "Stuck"}, err.Error()
-	default:
-		next := schedule.Next(now)
-		if next.IsZero() {
-			r.Pill, r.Why = frame.Pill{Kind: "warn", Text: "Never"}, "No day is like its schedule."
-			break
-		}
-		r.Next = format.Time(next, now)
+	if p.Stage == diagnose.NeverDue {
+		r.Why = "No day is like its schedule."
 	}
 	return r
 }
