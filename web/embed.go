@@ -1,7 +1,7 @@
 // Package web holds the page as files: templates, style sheet and script, built
 // into the hub. Nothing is generated and nothing comes from another host.
 //
-// It has no code and no opinion; package admin fills the templates in and serves
+// It has no code and no opinion; package hub/admin/frame fills the templates in and serves
 // them.
 package web
 

@@ -1,12 +1,11 @@
 // Package admin is the page: what an operator opens in the morning, and at 3 a.m.
 //
-// Every view is a function from a snapshot to what a template shows; what people
-// want changed goes the same way as the API's writes. An open page is sent
-// what it shows anew, by server-sent events, whenever that has changed.
+// It puts together what the packages below it show: overview, nodes, workloads, logs, manifest,
+// rollouts and settings, each in the frame that they share. Every view is a function from a
+// snapshot to what a template shows; what people want changed goes the same way as the API's
+// writes. Its own are the routes, the palette that finds everything, and the manual.
 //
-// The room keeps no truth of its own, decides nothing about the fleet and knows
-// no password: package access does, behind the interfaces declared here. The words
-// for pods are those of package kube/table; templates and scripts are package web's.
+// It keeps no truth of its own and judges nothing: package diagnose does. hub/serve calls it.
 package admin
 
 import (
@@ -29,7 +28,8 @@ import (
 
 // actions lists everything that can be done, in the order of menus.
 func actions(now func() time.Time) []*frame.Action {
-	return slices.Concat(nodes.Actions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(), nodes.SiteActions(now), nodes.RequestActions(now), rollouts.Actions())
+	return slices.Concat(nodes.Actions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(),
+		nodes.SiteActions(now), nodes.RequestActions(now), rollouts.Actions())
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
@@ -44,7 +44,8 @@ func New(c frame.Config) *frame.Server {
 func routes() []frame.Route {
 	ends, made := &logs.Crashes{}, &nodes.MadeTokens{}
 	get := func(path, verb, resource string, v frame.View) frame.Route {
-		return frame.Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource, Serve: func(c *frame.Call) error { return c.Show(v) }}
+		return frame.Route{Method: http.MethodGet, Path: path, Verb: verb, Resource: resource,
+			Serve: func(c *frame.Call) error { return c.Show(v) }}
 	}
 	return []frame.Route{
 		{Method: http.MethodGet, Path: "/static/*", Open: true, Serve: (*frame.Call).ServeStatic},
@@ -68,26 +69,39 @@ func routes() []frame.Route {
 		get("/events", "list", "events", overview.Events),
 		{Method: http.MethodGet, Path: "/find", Serve: findPage},
 		{Method: http.MethodGet, Path: "/find/complete", Serve: complete},
-		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account", Serve: (*frame.Call).ChangeViews},
+		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account",
+			Serve: (*frame.Call).ChangeViews},
 		get("/devices/add", "create", "jointokens", nodes.AddDevice),
-		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens", Serve: func(c *frame.Call) error { return nodes.MakeToken(c, made) }},
-		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens", Serve: func(c *frame.Call) error { return nodes.ShowToken(c, made) }},
+		{Method: http.MethodPost, Path: "/devices/add", Verb: "create", Resource: "jointokens",
+			Serve: func(c *frame.Call) error { return nodes.MakeToken(c, made) }},
+		{Method: http.MethodGet, Path: "/devices/tokens/:id", Verb: "create", Resource: "jointokens",
+			Serve: func(c *frame.Call) error { return nodes.ShowToken(c, made) }},
 		get("/devices/waiting", "list", "certificatesigningrequests", nodes.WaitingDevices),
 		get("/devices/joined", "create", "jointokens", nodes.JoinedDevices),
 
 		{Method: http.MethodGet, Path: "/nodes/:name/logs", Verb: "get", Resource: "nodes/proxy", Serve: logs.Show},
-		{Method: http.MethodGet, Path: "/nodes/:name/logs/stream", Verb: "get", Resource: "nodes/proxy", Serve: logs.Stream},
-		{Method: http.MethodGet, Path: "/nodes/:name/logs/download", Verb: "get", Resource: "nodes/proxy", Serve: logs.Download},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log", Serve: logs.Show},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log", Serve: logs.Stream},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log", Serve: logs.Download},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log", Serve: func(c *frame.Call) error { return logs.LastLines(c, ends) }},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec", Serve: logs.Terminal},
-		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec", Serve: logs.TerminalSocket},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs/stream", Verb: "get", Resource: "nodes/proxy",
+			Serve: logs.Stream},
+		{Method: http.MethodGet, Path: "/nodes/:name/logs/download", Verb: "get", Resource: "nodes/proxy",
+			Serve: logs.Download},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs", Verb: "get", Resource: "pods/log",
+			Serve: logs.Show},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/stream", Verb: "get", Resource: "pods/log",
+			Serve: logs.Stream},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/download", Verb: "get", Resource: "pods/log",
+			Serve: logs.Download},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/logs/end", Verb: "get", Resource: "pods/log",
+			Serve: func(c *frame.Call) error { return logs.LastLines(c, ends) }},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal", Verb: "create", Resource: "pods/exec",
+			Serve: logs.Terminal},
+		{Method: http.MethodGet, Path: "/pods/:namespace/:name/terminal/socket", Verb: "create", Resource: "pods/exec",
+			Serve: logs.TerminalSocket},
 		{Method: http.MethodGet, Path: "/yaml", Verb: "update", Resource: "deployments", Serve: manifest.PasteForm},
-		{Method: http.MethodPost, Path: "/yaml", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Paste},
+		{Method: http.MethodPost, Path: "/yaml", Verb: "update", Resource: "deployments", Large: true,
+			Serve: manifest.Paste},
 		{Method: http.MethodGet, Path: "/yaml/*", Verb: "list", Resource: "nodes", Serve: manifest.EditForm},
-		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true, Serve: manifest.Edit},
+		{Method: http.MethodPost, Path: "/yaml/*", Verb: "update", Resource: "deployments", Large: true,
+			Serve: manifest.Edit},
 		get("/boards", "list", "boardprofiles", nodes.Boards),
 		get("/actions", "list", "nodes", overview.Jobs),
 		get(frame.RolloutsPath, "list", "firmwarerollouts", rollouts.List),

@@ -1,14 +1,12 @@
 package admin
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
-	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,80 +31,17 @@ const (
 	mostActedOn = 4 // objects that one action is offered for
 )
 
-// A find is a place that somebody may have looked for.
-type find struct {
-	Kind  string `json:"kind"`
-	Name  string `json:"name"`
-	Where string `json:"where,omitempty"`
-	Href  string `json:"href"`
-	score int
-}
-
-// finds keeps the best.
-type finds struct{ list []find }
-
-func (f *finds) add(one find) {
-	if one.score <= 0 {
-		return
-	}
-	n, worst := 0, -1
-	for i := range f.list {
-		if f.list[i].Kind == one.Kind {
-			n++
-			if worst < 0 || before(f.list[worst], f.list[i]) {
-				worst = i
-			}
-		}
-	}
-	if n >= mostOfOne {
-		if before(one, f.list[worst]) {
-			f.list[worst] = one
-		}
-		return
-	}
-	f.list = append(f.list, one)
-}
-
-// before orders what is found: the better first, then by name.
-func before(x, y find) bool {
-	return cmp.Or(cmp.Compare(y.score, x.score), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Where, y.Where)) < 0
-}
-
-func (f *finds) best() []find {
-	sort.SliceStable(f.list, func(i, j int) bool { return before(f.list[i], f.list[j]) })
-	return f.list[:min(len(f.list), mostFinds)]
-}
-
-// scored tells how well a name, which is of a kind and has some more about it, answers to
-// all of the words: 0 where one of them is nowhere.
-func scored(words []string, kind, name string, more ...string) (sum int) {
-	name = strings.ToLower(name)
-	for _, w := range words {
-		switch {
-		case name == w:
-			sum += 100
-		case strings.HasPrefix(name, w):
-			sum += 60
-		case manual.Begins(name, w) > 0:
-			sum += 45
-		case strings.HasPrefix(kind, w):
-			sum += 25
-		case slices.ContainsFunc(more, func(s string) bool { return manual.Begins(s, w) > 0 }):
-			sum += 5
-		default:
-			return 0
-		}
-	}
-	return sum
-}
-
 // destinations are pages that are always there for those who may see them, and other words for each.
 var destinations = []struct{ name, also, href string }{
 	{"Overview", "home incidents attention", "/"}, {"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
-	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"}, {"Pods", "list of containers", "/pods"},
-	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"}, {"Devices that wait to join", "approve", frame.WaitingPath},
-	{"Actions", "drain progress jobs", "/actions"}, {"Boards", "profiles", "/boards"}, {"Audit log", "who changed what", "/audit"},
-	{"Settings", "people users backup certificates webhook mail", "/settings"}, {"Your account", "password api token kubeconfig", "/account"},
+	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"},
+	{"Pods", "list of containers", "/pods"},
+	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"},
+	{"Devices that wait to join", "approve", frame.WaitingPath},
+	{"Actions", "drain progress jobs", "/actions"}, {"Boards", "profiles", "/boards"},
+	{"Audit log", "who changed what", "/audit"},
+	{"Settings", "people users backup certificates webhook mail", "/settings"},
+	{"Your account", "password api token kubeconfig", "/account"},
 	{"Apply YAML", "paste manifest create", "/yaml"}, {"Manual", "help documentation", manual.Root},
 }
 
@@ -121,7 +56,8 @@ func mayOpen(c *frame.Call, path string) bool {
 }
 
 // found lists what a question may mean, the best first. It looks at what the role may see.
-func found(a *frame.Request, question string, tokens []store.JoinToken, views []find, mayOpen func(path string) bool) []find {
+func found(a *frame.Request, question string, tokens []store.JoinToken, views []find,
+	mayOpen func(path string) bool) []find {
 	question = strings.ToValidUTF8(question[:min(len(question), maxAsked)], "")
 	words := strings.Fields(strings.ToLower(question))
 	if len(words) == 0 {
@@ -142,7 +78,8 @@ func found(a *frame.Request, question string, tokens []store.JoinToken, views []
 	findActions(a, &f, words)
 	findObjects(a, &f, words)
 	for _, t := range tokens {
-		f.add(find{"Join token", t.ID, format.Join(t.Site, t.Node), "/settings#tokens", weigh(scored(words, "token", t.ID, t.Site, t.Node), 1)})
+		f.add(find{"Join token", t.ID, format.Join(t.Site, t.Node), "/settings#tokens",
+			weigh(scored(words, "token", t.ID, t.Site, t.Node), 1)})
 	}
 	for _, h := range frame.Handbook().Find(question, 3) {
 		of := h.Page
@@ -152,14 +89,6 @@ func found(a *frame.Request, question string, tokens []store.JoinToken, views []
 		f.add(find{"Manual", h.Title, of, h.Href, 3})
 	}
 	return f.best()
-}
-
-// weigh puts one kind before another where both answer as well.
-func weigh(score, kind int) int {
-	if score == 0 {
-		return 0
-	}
-	return score*10 + kind
 }
 
 // findLists offers lists by what is in them, as "unknown nodes" or "pending".
@@ -200,7 +129,8 @@ func findLists(a *frame.Request, f *finds, words []string) {
 			continue
 		}
 		list := strings.ToLower(l.title)
-		rest := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == list || w+"s" == list || w == "that" || w == "are" || w == "is" })
+		rest := slices.DeleteFunc(slices.Clone(words),
+			func(w string) bool { return w == list || w+"s" == list || w == "that" || w == "are" || w == "is" })
 		asked := strings.Join(rest, " ")
 		if len(asked) < 4 {
 			continue
@@ -213,7 +143,8 @@ func findLists(a *frame.Request, f *finds, words []string) {
 			if len(rest) == len(words) { // the list was not named
 				score = min(n, 1) * 500
 			}
-			f.add(find{"List", fmt.Sprintf("%s: %s (%d)", l.title, strings.ToLower(c[1]), n), "", "/" + list + "?" + url.Values{l.key: {c[0]}}.Encode(), score})
+			f.add(find{"List", fmt.Sprintf("%s: %s (%d)", l.title, strings.ToLower(c[1]), n), "", "/" + list + "?" +
+				url.Values{l.key: {c[0]}}.Encode(), score})
 		}
 	}
 }
@@ -230,7 +161,8 @@ func findActions(a *frame.Request, f *finds, words []string) {
 		if n == 0 || act.Aside || !a.May(act.Verb, act.Resource) {
 			continue
 		}
-		rest := slices.DeleteFunc(slices.Clone(words[n:]), func(w string) bool { return w == act.One || w == string(act.Kind) })
+		rest := slices.DeleteFunc(slices.Clone(words[n:]),
+			func(w string) bool { return w == act.One || w == string(act.Kind) })
 		if len(rest) == 0 {
 			f.add(find{"Action", act.Label, "choose one in " + act.Listed, act.List, 400 + 10*n})
 			continue
@@ -241,7 +173,8 @@ func findActions(a *frame.Request, f *finds, words []string) {
 				continue
 			}
 			i := frame.ItemOf(o)
-			best.add(find{"Action", act.Label + " " + i.String(), act.One, act.Path() + "?" + url.Values{"item": {i.Form()}}.Encode(), weigh(scored(rest, act.One, i.Name, i.Namespace), 9) + 100*n})
+			best.add(find{"Action", act.Label + " " + i.String(), act.One, act.Path() + "?" +
+				url.Values{"item": {i.Form()}}.Encode(), weigh(scored(rest, act.One, i.Name, i.Namespace), 9) + 100*n})
 		}
 		for _, one := range best.best()[:min(len(best.list), mostActedOn)] {
 			if one.score > 100*n+9 {
@@ -261,7 +194,8 @@ func of(a *frame.Request, kind state.Kind) iter.Seq[state.Object] {
 
 // foundIn tells whether objects of a kind are found by name: those that people name, and no secret.
 func foundIn(a *frame.Request, row *state.Row) bool {
-	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents && !row.Expendable && !row.Conditional && a.May("list", string(row.Kind))
+	return row.Group != nil && len(row.Verbs) > 0 && row.Kind != state.Secrets && row.Kind != state.Incidents &&
+		!row.Expendable && !row.Conditional && a.May("list", string(row.Kind))
 }
 
 // isMade tells whether an object is what another one makes for itself: of those the pods and
@@ -326,7 +260,9 @@ func findObjects(a *frame.Request, f *finds, words []string) {
 			if i.State == fleet.IncidentOpen {
 				where = "open"
 			}
-			f.add(find{"Incident", i.Message, where, overview.AboutHref(i), weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4}) // a sentence has many words
+			// a sentence has many words
+			f.add(find{"Incident", i.Message, where, overview.AboutHref(i),
+				weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4})
 		}
 	}
 }
@@ -377,7 +313,8 @@ func findPage(c *frame.Call) error {
 		c.Response().Header().Set("Vary", "Accept")
 		return c.JSON(http.StatusOK, found)
 	}
-	return c.ShowPage(http.StatusOK, frame.Page{Template: "find", Title: "Find", Data: findData{asked[:min(len(asked), maxAsked)], found}})
+	return c.ShowPage(http.StatusOK, frame.Page{Template: "find", Title: "Find",
+		Data: findData{asked[:min(len(asked), maxAsked)], found}})
 }
 
 // viewFinds are the person's views as the palette finds them.

@@ -84,7 +84,8 @@ func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 			continue
 		}
 		e := exitOf(t, memoryLimit(p, c.Name))
-		d := Crash{Key: c.Name + "/" + CrashMark(t), Container: c.Name, How: e.How, Next: e.Next, Words: strings.ToValidUTF8(t.Message[:min(len(t.Message), maxWords)], ""), Silent: silent}
+		d := Crash{Key: c.Name + "/" + CrashMark(t), Container: c.Name, How: e.How, Next: e.Next,
+			Words: strings.ToValidUTF8(t.Message[:min(len(t.Message), maxWords)], ""), Silent: silent}
 		if !t.FinishedAt.IsZero() {
 			d.When = format.Time(t.FinishedAt.Time, a.Now)
 			if ran := t.FinishedAt.Sub(t.StartedAt.Time); !t.StartedAt.IsZero() && ran >= 0 {
@@ -102,7 +103,8 @@ func CrashesOf(a *frame.Request, p *corev1.Pod) (all []Crash) {
 		if a.May("get", "pods/log") {
 			q := url.Values{"container": {c.Name}}
 			if !silent {
-				d.Tail = frame.PodHref(p) + "/logs/end?" + url.Values{"container": {c.Name}, "of": {CrashMark(t)}}.Encode()
+				d.Tail = frame.PodHref(p) + "/logs/end?" +
+					url.Values{"container": {c.Name}, "of": {CrashMark(t)}}.Encode()
 			}
 			if running {
 				q.Set("previous", "1")

@@ -35,14 +35,16 @@ func TestAnExitCodeInWords(t *testing.T) {
 		{255, "Error", "", "exit code 255, often an error that it had no number for"},
 		{42, "Error", "", "ended with exit code 42"},
 	} {
-		if e := exitOf(&corev1.ContainerStateTerminated{ExitCode: c.code, Reason: c.reason}, c.limit); !strings.Contains(e.How, c.how) {
+		if e := exitOf(&corev1.ContainerStateTerminated{ExitCode: c.code, Reason: c.reason},
+			c.limit); !strings.Contains(e.How, c.how) {
 			t.Errorf("%d %s: %q, want %q", c.code, c.reason, e.How, c.how)
 		}
 	}
 }
 
 func TestABackOffIsKubernetes(t *testing.T) {
-	for restarts, want := range map[int32]time.Duration{0: 0, 1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1 << 30: 5 * time.Minute} {
+	for restarts, want := range map[int32]time.Duration{0: 0, 1: 10 * time.Second, 2: 20 * time.Second,
+		5: 160 * time.Second, 6: 5 * time.Minute, 1 << 30: 5 * time.Minute} {
 		if got := backOff(restarts); got != want {
 			t.Errorf("after %d: %s, want %s", restarts, got, want)
 		}
@@ -62,12 +64,19 @@ func TestWhatACrashIsSaidToBe(t *testing.T) {
 		logs  string
 		asked bool
 	}{
-		{"in its back-off", admintest.Crashed("p", "pi-1", nil), "web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
-		{"its back-off is over", admintest.Crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.RestartCount = 2 }), "web 12s started again 2 times", "/pods/default/p/logs?container=web", true},
-		{"it runs again", admintest.Crashed("p", "pi-1", began(time.Minute)), "web 12s started again 6 times", "/pods/default/p/logs?container=web&previous=1", true},
+		{"in its back-off", admintest.Crashed("p", "pi-1", nil), "web 12s started again 6 times again",
+			"/pods/default/p/logs?container=web", true},
+		{"its back-off is over", admintest.Crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.RestartCount = 2 }),
+			"web 12s started again 2 times", "/pods/default/p/logs?container=web", true},
+		{"it runs again", admintest.Crashed("p", "pi-1", began(time.Minute)), "web 12s started again 6 times",
+			"/pods/default/p/logs?container=web&previous=1", true},
 		{"it has run again for long", admintest.Crashed("p", "pi-1", began(20*time.Minute)), "", "", false},
-		{"it ended well, and waits to be started again", admintest.Crashed("p", "pi-1", func(c *corev1.ContainerStatus) { c.LastTerminationState.Terminated.ExitCode = 0 }), "web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
-		{"its device is silent", admintest.Crashed("p", "pi-2", nil), "web 12s started again 6 times", "/pods/default/p/logs?container=web", false},
+		{"it ended well, and waits to be started again",
+			admintest.Crashed("p", "pi-1",
+				func(c *corev1.ContainerStatus) { c.LastTerminationState.Terminated.ExitCode = 0 }),
+			"web 12s started again 6 times again", "/pods/default/p/logs?container=web", true},
+		{"its device is silent", admintest.Crashed("p", "pi-2", nil), "web 12s started again 6 times",
+			"/pods/default/p/logs?container=web", false},
 		{"it has not crashed", admintest.Pod("p", "pi-1", nil), "", "", false},
 	} {
 		a := admintest.Ask(admintest.New(append(admintest.Sample(), c.pod)...).Snapshot(), admintest.Now, nil)

@@ -11,18 +11,24 @@ type exit struct{ How, Next string }
 
 // signals are those that end programs: signal(7).
 var signals = map[int32]struct{ name, means, next string }{
-	1:  {"SIGHUP", "its terminal hung up", ""},
-	2:  {"SIGINT", "it was interrupted", ""},
-	3:  {"SIGQUIT", "it was told to quit", ""},
-	4:  {"SIGILL", "its processor does not know an instruction", "The image may be built for another processor: look for one for this node's architecture."},
-	6:  {"SIGABRT", "it gave up by itself, as after a failed assertion", ""},
-	7:  {"SIGBUS", "it touched memory that is not there", "A full disk under a mapped file does this, too: look at the node's disk."},
-	8:  {"SIGFPE", "it divided by zero, or the like", ""},
-	9:  {"SIGKILL", "it was killed: by its liveness probe, as memory ran out, or as it did not stop within its grace", "Look at the pod's events for a probe, and at the node's memory."},
-	11: {"SIGSEGV", "it touched memory that is not its own", "This is a mistake in the program, or a library that does not fit: try the version before."},
+	1: {"SIGHUP", "its terminal hung up", ""},
+	2: {"SIGINT", "it was interrupted", ""},
+	3: {"SIGQUIT", "it was told to quit", ""},
+	4: {"SIGILL", "its processor does not know an instruction",
+		"The image may be built for another processor: look for one for this node's architecture."},
+	6: {"SIGABRT", "it gave up by itself, as after a failed assertion", ""},
+	7: {"SIGBUS", "it touched memory that is not there",
+		"A full disk under a mapped file does this, too: look at the node's disk."},
+	8: {"SIGFPE", "it divided by zero, or the like", ""},
+	9: {"SIGKILL", "it was killed: by its liveness probe, as memory ran out, or as it did not stop within its grace",
+		"Look at the pod's events for a probe, and at the node's memory."},
+	11: {"SIGSEGV", "it touched memory that is not its own",
+		"This is a mistake in the program, or a library that does not fit: try the version before."},
 	13: {"SIGPIPE", "nobody read what it wrote", ""},
-	15: {"SIGTERM", "it was told to stop, and did", "Somebody, or its liveness probe, stopped it: look at the pod's events."},
-	31: {"SIGSYS", "it asked the kernel for what its seccomp profile forbids", "Give the pod another seccomp profile, if it may have it."},
+	15: {"SIGTERM", "it was told to stop, and did",
+		"Somebody, or its liveness probe, stopped it: look at the pod's events."},
+	31: {"SIGSYS", "it asked the kernel for what its seccomp profile forbids",
+		"Give the pod another seccomp profile, if it may have it."},
 }
 
 // exitOf says how a container ended. limit is its memory limit, "" for none.
@@ -33,11 +39,14 @@ func exitOf(t *corev1.ContainerStateTerminated, limit string) exit {
 		if limit == "" {
 			return exit{fmt.Sprintf("was killed because memory ran out (exit code %d, OOMKilled); it has no memory limit", code), "Give it a memory limit, so that it cannot take the node's, and a request that fits; or place it where there is more."}
 		}
-		return exit{fmt.Sprintf("was killed because it used more memory than its limit of %s (exit code %d, OOMKilled)", limit, code), "Raise the limit, if it needs that much, or find what it holds on to."}
+		return exit{fmt.Sprintf("was killed because it used more memory than its limit of %s (exit code %d, OOMKilled)",
+			limit, code), "Raise the limit, if it needs that much, or find what it holds on to."}
 	case "ContainerStatusUnknown":
-		return exit{"ended, and nobody knows how", "It was removed outside of Flotilla: look at who else uses the device's engine."}
+		return exit{"ended, and nobody knows how",
+			"It was removed outside of Flotilla: look at who else uses the device's engine."}
 	case "ContainerCannotRun", "StartError":
-		return exit{fmt.Sprintf("could not be started (exit code %d)", code), "Look at its command, and at what it mounts."}
+		return exit{fmt.Sprintf("could not be started (exit code %d)", code),
+			"Look at its command, and at what it mounts."}
 	}
 	signal := t.Signal
 	if signal == 0 && code > 128 && code < 128+65 {
@@ -51,15 +60,18 @@ func exitOf(t *corev1.ContainerStateTerminated, limit string) exit {
 	}
 	switch code {
 	case 0:
-		return exit{"ended by itself with exit code 0, as if its work were done", "A program that is to run for ever must not go into the background; work that ends belongs in a Job."}
+		return exit{"ended by itself with exit code 0, as if its work were done",
+			"A program that is to run for ever must not go into the background; work that ends belongs in a Job."}
 	case 1:
 		return exit{"ended with exit code 1", ""}
 	case 2:
 		return exit{"ended with exit code 2: a Go program's panic, or arguments that it does not know", ""}
 	case 126:
-		return exit{"ended with exit code 126: its command is there, and cannot be run", "The file must be executable, and for the node's architecture."}
+		return exit{"ended with exit code 126: its command is there, and cannot be run",
+			"The file must be executable, and for the node's architecture."}
 	case 127:
-		return exit{"ended with exit code 127: its command was not found", "Compare command and args with what is in the image."}
+		return exit{"ended with exit code 127: its command was not found",
+			"Compare command and args with what is in the image."}
 	case 255, -1:
 		return exit{fmt.Sprintf("ended with exit code %d, often an error that it had no number for", code), ""}
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
-	throttled := admintest.Condition("PowerOK", "False", "Throttled", "the firmware slows the processor down: check its cooling and its power supply")
+	throttled := admintest.Condition("PowerOK", "False", "Throttled",
+		"the firmware slows the processor down: check its cooling and its power supply")
 	for _, c := range []struct {
 		name    string
 		celsius float64 // 0: it does not tell
@@ -20,14 +21,19 @@ func TestANodeThatIsHotSaysSoFirst(t *testing.T) {
 		away    bool
 		want    string // the beginning
 	}{
-		{"hot and throttled", 84.3, throttled, false, "It is at 84 °C, and the firmware slows the processor down: check its cooling."},
+		{"hot and throttled", 84.3, throttled, false,
+			"It is at 84 °C, and the firmware slows the processor down: check its cooling."},
 		{"throttled, and not hot", 61, throttled, false, "Throttled: the firmware slows"},
 		{"throttled, and it does not tell", 0, throttled, false, "Throttled: the firmware slows"},
 		{"hot", 80.4, nil, false, "It is at 80 °C; from about 80 °C on boards slow down: check its cooling."},
 		{"warm", 79.4, nil, false, ""},
-		{"hot and cordoned", 84, func(n *corev1.Node) { n.Spec.Unschedulable = true }, false, "It is at 84 °C; from about 80 °C on boards slow down: check its cooling. Cordoned:"},
-		{"hot, but something else is wrong", 84, admintest.Condition("StorageHealthy", "False", "WornOut", "mmcblk0 is at the end of its life"), false, "WornOut: mmcblk0"},
-		{"it was hot before it fell silent", 84, admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."), true, "Kubelet stopped posting"},
+		{"hot and cordoned", 84, func(n *corev1.Node) { n.Spec.Unschedulable = true }, false,
+			"It is at 84 °C; from about 80 °C on boards slow down: check its cooling. Cordoned:"},
+		{"hot, but something else is wrong", 84,
+			admintest.Condition("StorageHealthy", "False", "WornOut", "mmcblk0 is at the end of its life"), false,
+			"WornOut: mmcblk0"},
+		{"it was hot before it fell silent", 84, admintest.Condition("Ready", "Unknown", "NodeStatusUnknown",
+			"Kubelet stopped posting node status."), true, "Kubelet stopped posting"},
 	} {
 		a := admintest.Ask(admintest.New().Snapshot(), admintest.Now, nil)
 		n := admintest.Node("pi-1", "oslo", c.change)

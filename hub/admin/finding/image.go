@@ -73,7 +73,8 @@ func ImagesMissing(p *corev1.Pod) (all []*ImageTrouble) {
 		if w == nil || p.Spec.NodeName == "" || state.Terminated(p) || len(all) == mostCrashes {
 			continue
 		}
-		if t := ImageTroubleOf(diagnose.Args{Container: c.Name, Image: diagnose.ImageOf(p, c.Name), Reason: w.Reason, Message: w.Message}); t != nil {
+		if t := ImageTroubleOf(diagnose.Args{Container: c.Name, Image: diagnose.ImageOf(p, c.Name), Reason: w.Reason,
+			Message: w.Message}); t != nil {
 			all = append(all, t)
 		}
 	}

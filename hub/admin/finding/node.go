@@ -82,14 +82,16 @@ func NodeWhy(s state.Snapshot, n *corev1.Node) (why string, told corev1.NodeCond
 	case f.Cause == diagnose.NodeNeverReported:
 		return "No device has reported as this node yet.", ""
 	case !diagnose.Ready(n):
-		if e := frame.NewestOf(frame.EventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil && f.Cause == diagnose.NodeDark {
+		if e := frame.NewestOf(frame.EventsOf(s, "Node", "default", n.Name), "NodeNotReady"); e != nil &&
+			f.Cause == diagnose.NodeDark {
 			return e.Message, ""
 		}
 		ready := state.NodeCondition(n, corev1.NodeReady)
 		message := strings.TrimSuffix(cmp.Or(ready.Message, ready.Reason, "no reason given"), ".")
 		return fmt.Sprintf("node %s Ready=%s: %s", n.Name, ready.Status, message), corev1.NodeReady
 	case f.Cause != "":
-		return strings.TrimSpace(drainLine(n) + " " + trouble(f) + ": " + cmp.Or(f.Message, f.Reason)), diagnose.RuleOf(f.Cause).Condition
+		return strings.TrimSpace(drainLine(n) + " " + trouble(f) + ": " + cmp.Or(f.Message, f.Reason)),
+			diagnose.RuleOf(f.Cause).Condition
 	}
 	if text := drainLine(n); text != "" {
 		return text, ""
@@ -154,9 +156,11 @@ func waits(s state.Snapshot, n *corev1.Node, now time.Time) string {
 		if q.At.After(now) {
 			when = ", at about " + format.Stamp(q.At)
 		}
-		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name, format.Rate(site.Status.EvictionRate), turn, when)
+		return fmt.Sprintf("Its pods stay for now: site %s gives the NoExecute taint to %s, and %s%s.", name,
+			format.Rate(site.Status.EvictionRate), turn, when)
 	}
-	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name, format.Rate(site.Status.EvictionRate))
+	return fmt.Sprintf("Its pods stay until site %s gives it the NoExecute taint: to %s.", name,
+		format.Rate(site.Status.EvictionRate))
 }
 
 // A Queued node waits for its NoExecute taint.

@@ -27,7 +27,8 @@ func TestWhichConditionsNeedAttention(t *testing.T) {
 		{"what a board lacks for good does not", "MemoryLimits", "False", frame.Pill{Kind: "ok", Text: "Ready"}},
 		{"what nobody knows does not", "Sunny", "True", frame.Pill{Kind: "ok", Text: "Ready"}},
 	} {
-		if got := NodePill(admintest.Node("n", "oslo", admintest.Condition(c.condition, c.status, "UnderVoltage", "m"))); got != c.want {
+		if got := NodePill(admintest.Node("n", "oslo",
+			admintest.Condition(c.condition, c.status, "UnderVoltage", "m"))); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -39,11 +40,16 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 		status fleet.SiteStatus
 		want   string
 	}{
-		{"where evictions are held, why", fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1}, "Its pods stay: the rate of site oslo is 0, so no node gets the NoExecute taint there."},
-		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"}, "Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is next."},
+		{"where evictions are held, why",
+			fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"},
+			"Its pods stay: evictions on site oslo are held, maintenance until noon."},
+		{"where the rate is 0, that", fleet.SiteStatus{EvictionRate: "0", Waiting: 1},
+			"Its pods stay: the rate of site oslo is 0, so no node gets the NoExecute taint there."},
+		{"where it waits its turn, at which rate", fleet.SiteStatus{EvictionRate: "0.1"},
+			"Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is next."},
 	} {
-		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown",
+			"Kubelet stopped posting node status."))
 		s := admintest.New(n, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.status}).Snapshot()
 		chain := NodeChain(s, n, admintest.Now)
 		if len(chain) == 0 || chain[len(chain)-1] != c.want {
@@ -55,7 +61,8 @@ func TestWhyASilentNodeKeepsItsPods(t *testing.T) {
 func TestOnlyADrainThatGoesOnIsTold(t *testing.T) {
 	n := admintest.Node("pi-a", "oslo", func(n *corev1.Node) {
 		n.Annotations = map[string]string{state.DrainAnnotation: "true", state.DrainStatusAnnotation: state.DrainStatus{
-			State: state.Draining, By: "ann", Began: time.Now().Add(-time.Minute), Until: time.Now().Add(14 * time.Minute), Pods: 11, Left: 3}.String()}
+			State: state.Draining, By: "ann", Began: time.Now().Add(-time.Minute),
+			Until: time.Now().Add(14 * time.Minute), Pods: 11, Left: 3}.String()}
 	})
 	if drainLine(n) == "" {
 		t.Error("one that goes on is not told")

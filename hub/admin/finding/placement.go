@@ -49,7 +49,8 @@ func WaitsForNode(p *corev1.Pod) bool {
 // PlacementOf explains why a pod has no node.
 func PlacementOf(a *frame.Request, p *corev1.Pod) *Placement {
 	f := diagnose.Pod(a.Snapshot, p)
-	if foreign := p.Spec.SchedulerName != "" && p.Spec.SchedulerName != schedule.Name; foreign || f.Cause == diagnose.PodGated {
+	if foreign := p.Spec.SchedulerName != "" && p.Spec.SchedulerName != schedule.Name; foreign ||
+		f.Cause == diagnose.PodGated {
 		return &Placement{Why: PodWhy(a.Snapshot, p, f)}
 	}
 	e := schedule.Why(a.Snapshot, p, a.Now)
@@ -58,7 +59,9 @@ func PlacementOf(a *frame.Request, p *corev1.Pod) *Placement {
 		d.Needs = append(d.Needs, "Room is being made for it on "+at+": pods of a lower priority leave.")
 	}
 	for _, c := range e.Candidates {
-		r := candidateRow{Name: c.Node.Name, Href: frame.NodeHref(c.Node.Name), Site: state.SiteOf(c.Node), Pill: NodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU), Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
+		r := candidateRow{Name: c.Node.Name, Href: frame.NodeHref(c.Node.Name), Site: state.SiteOf(c.Node),
+			Pill: NodePill(c.Node), CPU: freeText(corev1.ResourceCPU, c.FreeCPU),
+			Memory: freeText(corev1.ResourceMemory, c.FreeMem)}
 		for _, o := range c.Against {
 			r.Against = append(r.Against, reasonWords[o.Reason].against(c.Node, o))
 		}

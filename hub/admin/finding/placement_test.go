@@ -47,12 +47,16 @@ func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
 		needs []string
 		fixes []string
 	}{
-		{"vision-6f9c-x2x4z", []string{"Needs gpu=true: 22 of 24 nodes do not have it.", "1 of 24 nodes is not ready, or does not answer.", "Does not tolerate the taint camera=broken:NoSchedule, which 1 of 24 nodes has.", "1 of 24 nodes is cordoned."}, []string{
+		{"vision-6f9c-x2x4z", []string{"Needs gpu=true: 22 of 24 nodes do not have it.",
+			"1 of 24 nodes is not ready, or does not answer.",
+			"Does not tolerate the taint camera=broken:NoSchedule, which 1 of 24 nodes has.",
+			"1 of 24 nodes is cordoned."}, []string{
 			"brg-0003 [Uncordon it {kubectl uncordon brg-0003} >Uncordon]",
 			`brg-0007 [Tolerate the taint, in Deployment vision {tolerations: [{key: camera, operator: Equal, value: "broken", effect: NoSchedule}]} >Edit | Take the taint off it {kubectl taint node brg-0007 camera=broken:NoSchedule-} >Taint]`,
 			"brg-0000 [Give it the label gpu=true {kubectl label node brg-0000 gpu=true} >Label | Do not ask for gpu=true, in Deployment vision >Edit]",
 		}},
-		{"ledger-6f9c-x2x4z", []string{"Needs 64Gi of memory: brg-0000 has the most free, 3.7Gi.", "1 of 24 nodes is not ready, or does not answer.", "Does not tolerate the taint camera=broken:NoSchedule, which 1 of 24 nodes has.", "1 of 24 nodes is cordoned."}, []string{
+		{"ledger-6f9c-x2x4z", []string{"Needs 64Gi of memory: brg-0000 has the most free, 3.7Gi.",
+			"1 of 24 nodes is not ready, or does not answer.", "Does not tolerate the taint camera=broken:NoSchedule, which 1 of 24 nodes has.", "1 of 24 nodes is cordoned."}, []string{
 			"brg-0000 [Ask for 3.7Gi of memory at most, in Deployment ledger {kubectl set resources deployment/ledger --requests=memory=3.7Gi} >Edit]",
 		}},
 	} {
@@ -81,7 +85,8 @@ func TestAPodThatFindsNoPlaceSaysWhatItNeedsAndWhatWouldHelp(t *testing.T) {
 
 func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 	claim := func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 	}
 	for _, c := range []struct {
 		name  string
@@ -91,14 +96,18 @@ func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 		short string
 	}{
 		{"no node", 0, func(*corev1.Pod) {}, "There is no node yet that could take it.", "no node yet"},
-		{"a claim that is not there", 2, claim, `No node can take it: persistentvolumeclaim "c" not found.`, `persistentvolumeclaim "c" not found`},
-		{"nothing", 2, func(*corev1.Pod) {}, "It is about to be placed: nothing speaks against it any more.", "about to be placed"},
-		{"one node", 1, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"gpu": "true"} }, "The only node cannot take it.", "no node has gpu=true"},
+		{"a claim that is not there", 2, claim, `No node can take it: persistentvolumeclaim "c" not found.`,
+			`persistentvolumeclaim "c" not found`},
+		{"nothing", 2, func(*corev1.Pod) {}, "It is about to be placed: nothing speaks against it any more.",
+			"about to be placed"},
+		{"one node", 1, func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"gpu": "true"} },
+			"The only node cannot take it.", "no node has gpu=true"},
 		{"a resource that nobody has", 2, func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/tpu": resource.MustParse("1")}
 		}, "None of the 2 nodes can take it.", "no node has 1 example.com/tpu free"},
 		{"a gate", 2, func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}} }, "It is held by its scheduling gates until somebody takes them away: example.com/paid.", ""},
-		{"another's scheduler", 2, func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" }, "It asks for the scheduler mine, which is not the hub's: nobody places it.", ""},
+		{"another's scheduler", 2, func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" },
+			"It asks for the scheduler mine, which is not the hub's: nobody places it.", ""},
 	} {
 		var objects []state.Object
 		for i := range c.nodes {
@@ -117,7 +126,8 @@ func TestWhyAPodWaitsInOneSentence(t *testing.T) {
 }
 
 func TestWhatIsFreeIsNeverSaidToBeMore(t *testing.T) {
-	for q, want := range map[string]string{"7372Mi": "7.1Gi", "3884Mi": "3.7Gi", "512Mi": "512Mi", "1Gi": "1Gi", "1000": "1000", "-1Gi": "0", "1536Ki": "1.5Mi"} {
+	for q, want := range map[string]string{"7372Mi": "7.1Gi", "3884Mi": "3.7Gi", "512Mi": "512Mi", "1Gi": "1Gi",
+		"1000": "1000", "-1Gi": "0", "1536Ki": "1.5Mi"} {
 		got := freeText(corev1.ResourceMemory, resource.MustParse(q))
 		if got != want {
 			t.Errorf("%s: %q, want %q", q, got, want)
@@ -144,10 +154,13 @@ func TestWhyAPodIsNotPlaced(t *testing.T) {
 	large := admintest.Pod("large", "", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("8Gi")}
 		// What the condition says is for people: it is not taken apart.
-		p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Message: "0/9 nodes are available: 9 of us."}}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False",
+				Message: "0/9 nodes are available: 9 of us."}}}
 	})
 	cordoned := admintest.Node("n-3", "oslo", func(n *corev1.Node) { n.Spec.Unschedulable = true })
-	s := admintest.New(admintest.Node("n-1", "oslo", nil), admintest.Node("n-2", "oslo", nil), cordoned, large).Snapshot()
+	s := admintest.New(admintest.Node("n-1", "oslo", nil), admintest.Node("n-2", "oslo", nil), cordoned,
+		large).Snapshot()
 	a := admintest.Ask(s, admintest.Now, nil)
 	a.May = func(string, string) bool { return true }
 	d := PlacementOf(a, s.Pod("default", "large"))
@@ -155,7 +168,8 @@ func TestWhyAPodIsNotPlaced(t *testing.T) {
 	if !slices.Equal(d.Needs, want) {
 		t.Errorf("%q, want %q", d.Needs, want)
 	}
-	if len(d.Rows) != 3 || d.Rows[0].Name != "n-1" || !slices.Equal(d.Rows[2].Against, []string{"cordoned", "memory: 3.7Gi free, 8Gi needed"}) {
+	if len(d.Rows) != 3 || d.Rows[0].Name != "n-1" ||
+		!slices.Equal(d.Rows[2].Against, []string{"cordoned", "memory: 3.7Gi free, 8Gi needed"}) {
 		t.Errorf("the nodes that come nearest are %+v", d.Rows)
 	}
 }

@@ -107,16 +107,20 @@ func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w
 		if len(w.Label.Values) > 0 {
 			value = w.Label.Values[0]
 		}
-		v := way{Text: "Give it the label " + key + "=" + value, Command: "kubectl label node " + n.Name + " " + key + "=" + value, Do: node("label", "Label", url.Values{"key": {key}, "value": {value}})}
+		v := way{Text: "Give it the label " + key + "=" + value, Command: "kubectl label node " + n.Name + " " + key +
+			"=" + value, Do: node("label", "Label", url.Values{"key": {key}, "value": {value}})}
 		if _, has := n.Labels[key]; has {
 			v.Command += " --overwrite"
 		}
 		return v
 	case schedule.RemoveLabel:
-		return way{Text: "Take the label " + key + " off it", Command: "kubectl label node " + n.Name + " " + key + "-", Do: node("label", "Label", url.Values{"key": {key}, "how": {"remove"}})}
+		return way{Text: "Take the label " + key + " off it", Command: "kubectl label node " + n.Name + " " + key + "-",
+			Do: node("label", "Label", url.Values{"key": {key}, "how": {"remove"}})}
 	case schedule.RemoveTaint:
-		return way{Text: "Take the taint off it", Command: "kubectl taint node " + n.Name + " " + w.Taint.ToString() + "-",
-			Do: node("taint", "Taint", url.Values{"key": {w.Taint.Key}, "value": {w.Taint.Value}, "effect": {string(w.Taint.Effect)}, "how": {"remove"}})}
+		return way{Text: "Take the taint off it", Command: "kubectl taint node " + n.Name + " " + w.Taint.ToString() +
+			"-",
+			Do: node("taint", "Taint", url.Values{"key": {w.Taint.Key}, "value": {w.Taint.Value},
+				"effect": {string(w.Taint.Effect)}, "how": {"remove"}})}
 	case schedule.MakeRoom:
 		return roomWay(a, w)
 	}
@@ -128,7 +132,8 @@ func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w
 			operator = "Exists"
 		}
 		v.Text = "Tolerate the taint, in " + edit.of
-		v.Command = fmt.Sprintf("tolerations: [{key: %s, operator: %s, effect: %s}]", w.Taint.Key, operator, w.Taint.Effect)
+		v.Command = fmt.Sprintf("tolerations: [{key: %s, operator: %s, effect: %s}]", w.Taint.Key, operator,
+			w.Taint.Effect)
 	case schedule.DropSelector:
 		v.Text = "Do not ask for " + LabelText(w.Label) + ", in " + edit.of
 	case schedule.LowerRequest:
@@ -138,7 +143,8 @@ func wayOf(a *frame.Request, n *corev1.Node, p *corev1.Pod, edit templateEdit, w
 		}
 		v.Text = "Ask for " + freeText(w.Resource, w.Amount) + " of " + string(w.Resource) + " at most, in " + edit.of
 		if edit.on != "" && len(p.Spec.Containers) == 1 && len(p.Spec.InitContainers) == 0 {
-			v.Command = "kubectl set resources " + edit.on + " --requests=" + string(w.Resource) + "=" + freeText(w.Resource, w.Amount)
+			v.Command = "kubectl set resources " + edit.on + " --requests=" + string(w.Resource) + "=" +
+				freeText(w.Resource, w.Amount)
 		}
 	case schedule.DropHostPort:
 		v.Text = "Do without port " + portText(w.Port) + " of the device, in " + edit.of
@@ -160,7 +166,8 @@ func roomWay(a *frame.Request, w schedule.Way) way {
 			switch o := owners[len(owners)-1]; state.KindOf(o) {
 			case state.Deployments, state.StatefulSets:
 				if a.May("patch", string(state.KindOf(o))) {
-					l.Scale = &frame.MenuItem{Label: "Scale " + o.GetName(), Href: "/actions/" + string(state.KindOf(o)) + "/scale?" + url.Values{"item": {frame.ItemOf(o).Form()}}.Encode()}
+					l.Scale = &frame.MenuItem{Label: "Scale " + o.GetName(), Href: "/actions/" +
+						string(state.KindOf(o)) + "/scale?" + url.Values{"item": {frame.ItemOf(o).Form()}}.Encode()}
 				}
 			}
 		}

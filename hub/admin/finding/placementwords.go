@@ -20,7 +20,9 @@ type needed struct {
 }
 
 func neededOf(o schedule.Obstacle, nodes int) needed {
-	n := needed{o, nodes, o.Nodes == nodes, fmt.Sprintf("%s of %s nodes", format.Thousands(o.Nodes), format.Thousands(nodes)), " on " + format.Plural(o.Nodes, "node")}
+	n := needed{o, nodes, o.Nodes == nodes,
+		fmt.Sprintf("%s of %s nodes", format.Thousands(o.Nodes), format.Thousands(nodes)),
+		" on " + format.Plural(o.Nodes, "node")}
 	if nodes == 1 {
 		n.some = "the only node"
 	}
@@ -68,7 +70,8 @@ var reasonWords = map[schedule.Reason]struct {
 	},
 	schedule.NodePressure: {
 		func(n needed) string {
-			return fmt.Sprintf("%s the taint %s, which goes by itself when what is wrong there is over.", format.Capital(n.have()), n.Taint.ToString())
+			return fmt.Sprintf("%s the taint %s, which goes by itself when what is wrong there is over.",
+				format.Capital(n.have()), n.Taint.ToString())
 		}, taintAgainst, taintShort,
 	},
 	schedule.UntoleratedTaint: {
@@ -89,7 +92,8 @@ var reasonWords = map[schedule.Reason]struct {
 		func(n needed) string { return "port " + portText(n.Port) + " taken" + n.on },
 	},
 	schedule.TooManyPods: {
-		func(n needed) string { return format.Capital(n.have()) + " as many pods as it may have." }, same("as many pods as it may have"),
+		func(n needed) string { return format.Capital(n.have()) + " as many pods as it may have." },
+		same("as many pods as it may have"),
 		func(n needed) string { return "too many pods" + n.on },
 	},
 	schedule.InsufficientResource: {
@@ -183,7 +187,8 @@ func resourceNeed(n needed) string {
 	case n.all:
 		return fmt.Sprintf("%s: %s has %s free.", needs, n.Node, freeText(n.Resource, n.Free))
 	}
-	return fmt.Sprintf("%s: %s less free, the most of them %s with %s.", needs, n.have(), n.Node, freeText(n.Resource, n.Free))
+	return fmt.Sprintf("%s: %s less free, the most of them %s with %s.", needs, n.have(), n.Node,
+		freeText(n.Resource, n.Free))
 }
 
 func affinityNeed(n needed) string {
@@ -191,7 +196,8 @@ func affinityNeed(n needed) string {
 		return "Has a node affinity that no node can match: it asks for nothing that could hold."
 	}
 	text := "Needs " + LabelText(n.Label)
-	switch negative := n.Label.Operator == corev1.NodeSelectorOpNotIn || n.Label.Operator == corev1.NodeSelectorOpDoesNotExist; {
+	switch negative := n.Label.Operator == corev1.NodeSelectorOpNotIn ||
+		n.Label.Operator == corev1.NodeSelectorOpDoesNotExist; {
 	case n.all && negative:
 		return text + ": every node has it."
 	case n.all && len(n.Others) > 0 && n.Label.Operator == corev1.NodeSelectorOpIn:

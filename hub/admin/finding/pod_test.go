@@ -18,7 +18,8 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 	s := admintest.New(admintest.Sample()...).Snapshot()
 	waiting := func(reason, message string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
 		}
 	}
 	for _, c := range []struct {
@@ -28,21 +29,28 @@ func TestWhyAPodDoesNotDoWhatItShould(t *testing.T) {
 	}{
 		{"one that runs and is ready needs nothing", "pi-1", nil, ""},
 		{"one whose container is being made needs a moment", "pi-1", waiting("ContainerCreating", ""), ""},
-		{"one whose image cannot be had says so", "pi-1", waiting("ImagePullBackOff", "no such image"), "Container web: ImagePullBackOff, no such image"},
-		{"one on a silent node tells of the node", "pi-2", nil, "Its node is not ready: node pi-2 Ready=Unknown: no heartbeat for 40s"},
+		{"one whose image cannot be had says so", "pi-1", waiting("ImagePullBackOff", "no such image"),
+			"Container web: ImagePullBackOff, no such image"},
+		{"one on a silent node tells of the node", "pi-2", nil,
+			"Its node is not ready: node pi-2 Ready=Unknown: no heartbeat for 40s"},
 		{"one on a node that is gone says so", "gone", nil, "Its node gone does not exist."},
 		{"one that has failed says why", "pi-1", func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.Message = "Pod was rejected: OutOfmemory"
 		}, "Pod was rejected: OutOfmemory"},
-		{"one that is asked to leave has its grace", "pi-1", func(p *corev1.Pod) { at := metav1.NewTime(admintest.Now.Add(time.Minute)); p.DeletionTimestamp = &at }, ""},
+		{"one that is asked to leave has its grace", "pi-1",
+			func(p *corev1.Pod) { at := metav1.NewTime(admintest.Now.Add(time.Minute)); p.DeletionTimestamp = &at },
+			""},
 		{"one that should have left says what keeps it", "pi-2", func(p *corev1.Pod) {
 			at := admintest.Ago(time.Minute)
 			p.DeletionTimestamp = &at
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: "True", Message: "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41"})
+			p.Status.Conditions = append(p.Status.Conditions,
+				corev1.PodCondition{Type: corev1.DisruptionTarget, Status: "True",
+					Message: "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41"})
 		}, "evict kiosk-2 from pi-2: tolerated node.kubernetes.io/unreachable until 12:05:41; it stays Terminating until pi-2 comes back and confirms that it has stopped."},
 		{"one that runs and is not ready for long says so", "pi-1", func(p *corev1.Pod) {
-			p.Status.Conditions[1].Status, p.Status.Conditions[1].Message = "False", "readiness probe: connection refused"
+			p.Status.Conditions[1].Status, p.Status.Conditions[1].Message = "False",
+				"readiness probe: connection refused"
 		}, "It runs but is not ready: readiness probe: connection refused"},
 	} {
 		if got, _ := PodTrouble(s, admintest.Pod("p", c.node, c.change), admintest.Now); got != c.want {
@@ -61,23 +69,33 @@ func TestWhatStandsBehindAPodOnASilentNode(t *testing.T) {
 		site  fleet.SiteStatus
 		want  string
 	}{
-		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " + format.Stamp(admintest.Now.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
-		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{}, "It stays: it tolerates the taints of its node without an end."},
-		{"that its site holds", false, &limit, fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"}, "Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
-		{"which place its node has in the queue", false, &limit, fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2, NextEviction: admintest.Moments(admintest.Now.Add(10 * time.Second))},
+		{"until when its tolerations last", true, &limit, fleet.SiteStatus{}, "It is evicted at " +
+			format.Stamp(admintest.Now.Add(4*time.Minute)) + ": tolerated node.kubernetes.io/unreachable until"},
+		{"that it tolerates the taint without an end", true, nil, fleet.SiteStatus{},
+			"It stays: it tolerates the taints of its node without an end."},
+		{"that its site holds", false, &limit,
+			fleet.SiteStatus{HeldReason: fleet.HeldForMaintenance, Held: "maintenance until noon"},
+			"Node pi-2: Its pods stay: evictions on site oslo are held, maintenance until noon."},
+		{"which place its node has in the queue", false, &limit,
+			fleet.SiteStatus{EvictionRate: "0.1", Waiting: 2,
+				NextEviction: admintest.Moments(admintest.Now.Add(10 * time.Second))},
 			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 10s, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(20*time.Second)) + "."},
-		{"that it is hardly ever its turn", false, &limit, fleet.SiteStatus{EvictionRate: "1e-10", Waiting: 2, NextEviction: admintest.Moments(admintest.Now)},
+		{"that it is hardly ever its turn", false, &limit,
+			fleet.SiteStatus{EvictionRate: "1e-10", Waiting: 2, NextEviction: admintest.Moments(admintest.Now)},
 			"Node pi-2: Its pods stay for now: site oslo gives the NoExecute taint to one node every 36500 days, and it is number 2 of 2, at about " + format.Stamp(admintest.Now.Add(876000*time.Hour)) + "."},
 	} {
-		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
+		n := admintest.Node("pi-2", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown",
+			"Kubelet stopped posting node status."))
 		if c.taint {
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: "NoExecute", TimeAdded: &given}}
 		}
 		p := admintest.Pod("p", "pi-2", func(p *corev1.Pod) {
-			p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: "Exists", Effect: "NoExecute", TolerationSeconds: c.limit}}
+			p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: "Exists",
+				Effect: "NoExecute", TolerationSeconds: c.limit}}
 		})
 		before := admintest.Node("pi-1", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x"))
-		s := admintest.New(n, before, p, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.site}).Snapshot()
+		s := admintest.New(n, before, p,
+			&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}, Status: c.site}).Snapshot()
 		chain := PodChain(s, s.Pod("default", "p"), admintest.Now)
 		if !slices.ContainsFunc(chain, func(line string) bool { return strings.HasPrefix(line, c.want) }) {
 			t.Errorf("%s: %q, want %q", c.name, chain, c.want)
@@ -95,10 +113,14 @@ func TestHowOftenAContainerWasStarted(t *testing.T) {
 		status corev1.ContainerStatus
 		want   string
 	}{
-		{"its image is not there", corev1.ContainerStatus{State: waiting("ImagePullBackOff")}, "Container web has not been started yet."},
-		{"it ended, and has to wait", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended}, "Container web was started once."},
-		{"it was started again", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended, RestartCount: 2}, "Container web was started 3 times."},
-		{"the history of an end is lost", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), RestartCount: 2}, "Container web was started 3 times."},
+		{"its image is not there", corev1.ContainerStatus{State: waiting("ImagePullBackOff")},
+			"Container web has not been started yet."},
+		{"it ended, and has to wait", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"),
+			LastTerminationState: ended}, "Container web was started once."},
+		{"it was started again", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended,
+			RestartCount: 2}, "Container web was started 3 times."},
+		{"the history of an end is lost", corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), RestartCount: 2},
+			"Container web was started 3 times."},
 	} {
 		p := admintest.Pod("p", "pi-1", func(p *corev1.Pod) {
 			c.status.Name = "web"

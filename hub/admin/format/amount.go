@@ -17,7 +17,8 @@ var (
 	evenly = regexp.MustCompile(`\b(\d+h)?\d+m0s\b`)
 	noRoom = regexp.MustCompile(`Node didn't have enough resource: ([^,\s]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
 	// kubeletSays are the kubelet's sentences, which API and kubectl keep, as the page says them.
-	kubeletSays = strings.NewReplacer("kubelet is posting ready status", "the device reports that it is ready", "Kubelet stopped posting node status.", "The device no longer reports.",
+	kubeletSays = strings.NewReplacer("kubelet is posting ready status", "the device reports that it is ready",
+		"Kubelet stopped posting node status.", "The device no longer reports.",
 		"Kubelet never posted node status.", "The device has never reported.")
 )
 
@@ -44,7 +45,8 @@ func Plain(text string) string {
 				}
 				n[i] = v
 			}
-			return "The node has too little " + m[1] + ": it asks for " + roomText(m[1], n[0]) + ", and " + roomText(m[1], max(n[2]-n[1], 0)) + " of " + roomText(m[1], n[2]) + " are free"
+			return "The node has too little " + m[1] + ": it asks for " + roomText(m[1], n[0]) + ", and " +
+				roomText(m[1], max(n[2]-n[1], 0)) + " of " + roomText(m[1], n[2]) + " are free"
 		})
 	}
 	if strings.Contains(text, "ubelet") {

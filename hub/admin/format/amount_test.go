@@ -26,7 +26,8 @@ func TestMessagesAreShownWithAmountsAndTimesAsPeopleWriteThem(t *testing.T) {
 
 func TestARateInWords(t *testing.T) {
 	for perSecond, want := range map[string]string{
-		"0.1": "one node every 10s", "0.01": "one node every 1m40s", "1": "one node a second", "2.5": "2.5 nodes a second", "0": "none", "": "none", "1e-10": "one node every 36500 days",
+		"0.1": "one node every 10s", "0.01": "one node every 1m40s", "1": "one node a second",
+		"2.5": "2.5 nodes a second", "0": "none", "": "none", "1e-10": "one node every 36500 days",
 	} {
 		if got := Rate(perSecond); got != want {
 			t.Errorf("%s: %q, want %q", perSecond, got, want)

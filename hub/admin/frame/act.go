@@ -22,14 +22,17 @@ const (
 // what exactly it would be done to, and begun from there.
 func (s *Server) actionRoutes() []Route {
 	routes := []Route{
-		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes", Serve: func(c *Call) error { return c.Show(jobView) }},
+		{Method: http.MethodGet, Path: "/actions/:id", Verb: "list", Resource: "nodes",
+			Serve: func(c *Call) error { return c.Show(jobView) }},
 		{Method: http.MethodPost, Path: "/actions/:id", Verb: "patch", Resource: "nodes", Serve: (*Call).jobAction},
 	}
 	routes = append(routes, s.manyRoutes()...)
 	for _, a := range s.actions {
 		routes = append(routes,
-			Route{Method: http.MethodGet, Path: a.Path(), Verb: a.Verb, Resource: a.Resource, Serve: func(c *Call) error { return c.confirm(a) }},
-			Route{Method: http.MethodPost, Path: a.Path(), Verb: a.Verb, Resource: a.Resource, Large: true, Serve: func(c *Call) error { return c.act(a) }})
+			Route{Method: http.MethodGet, Path: a.Path(), Verb: a.Verb, Resource: a.Resource,
+				Serve: func(c *Call) error { return c.confirm(a) }},
+			Route{Method: http.MethodPost, Path: a.Path(), Verb: a.Verb, Resource: a.Resource, Large: true,
+				Serve: func(c *Call) error { return c.act(a) }})
 	}
 	return routes
 }
@@ -65,7 +68,8 @@ func (c *Call) confirm(a *Action) error {
 		return c.Refuse("Do it to what?", err)
 	}
 	if a.Single && len(with) != 1 {
-		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+" at a time: choose it on its page.")
+		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+
+			" at a time: choose it on its page.")
 	}
 	return c.askConfirm(http.StatusOK, a, with, c.QueryParams(), "")
 }
@@ -80,7 +84,8 @@ func (c *Call) chosen(a *Action, named []string) (with []state.Object, err error
 			if !ok {
 				return nil, MissingError("The address names nothing: go back to the list and choose there.")
 			}
-			if o := s.Get(state.Key{Kind: cmp.Or(i.Kind, a.Kind), Namespace: i.Namespace, Name: i.Name}); o != nil && (i.UID == "" || i.UID == o.GetUID()) {
+			if o := s.Get(state.Key{Kind: cmp.Or(i.Kind, a.Kind), Namespace: i.Namespace, Name: i.Name}); o != nil &&
+				(i.UID == "" || i.UID == o.GetUID()) {
 				with = append(with, o)
 			}
 		}
@@ -205,9 +210,11 @@ func (c *Call) act(a *Action) error {
 	}
 	switch {
 	case len(items) == 0:
-		return c.Message(http.StatusBadRequest, "Nothing is chosen", "Choose at least one "+a.One+". Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "Nothing is chosen", "Choose at least one "+a.One+
+			". Nothing was changed.")
 	case a.Single && len(items) > 1:
-		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+" at a time. Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "One at a time", a.Label+" is for one "+a.One+
+			" at a time. Nothing was changed.")
 	case len(items) > maxItems:
 		return c.Message(http.StatusBadRequest, "Too many", tooMany)
 	}
@@ -238,7 +245,8 @@ func (c *Call) act(a *Action) error {
 // begin starts a job, and leads to where it can be seen.
 func (c *Call) begin(j *Job) error {
 	if !c.jobs.begin(j) {
-		return c.Message(http.StatusServiceUnavailable, "Too busy", "Too many actions are going on: stop some, or wait until they are over. Nothing was changed.")
+		return c.Message(http.StatusServiceUnavailable, "Too busy",
+			"Too many actions are going on: stop some, or wait until they are over. Nothing was changed.")
 	}
 	quick := time.NewTimer(quickly)
 	if j.act.All != nil && j.Undoes == nil {
@@ -265,7 +273,8 @@ func (c *Call) after(j *Job) string {
 	i := j.Items[0].Item
 	href := ObjectHref(j.act.Kind, i)
 	u, err := url.Parse(href)
-	if err != nil || href == "" || c.Fleet.Snapshot().Get(state.Key{Kind: j.act.Kind, Namespace: i.Namespace, Name: i.Name}) == nil {
+	if err != nil || href == "" || c.Fleet.Snapshot().Get(state.Key{Kind: j.act.Kind, Namespace: i.Namespace,
+		Name: i.Name}) == nil {
 		return here
 	}
 	if u.Path == "/workloads" || strings.HasPrefix(u.Path, "/yaml/") {

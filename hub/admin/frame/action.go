@@ -188,7 +188,8 @@ func (w *Worker) patched(ctx context.Context, o state.Object, patch JSON) (now J
 		patch["metadata"] = meta
 	}
 	meta["uid"] = o.GetUID()
-	a, err := w.Answer(ctx, APICall{Method: http.MethodPatch, Path: ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), Media: MergePatch}, patch)
+	a, err := w.Answer(ctx, APICall{Method: http.MethodPatch,
+		Path: ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), Media: MergePatch}, patch)
 	if err != nil {
 		return nil, err
 	}

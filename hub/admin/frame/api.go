@@ -45,7 +45,8 @@ type caller struct {
 
 func (c *Call) caller() caller {
 	r := c.Request()
-	return caller{c.API, r.Host, r.RemoteAddr, r.TLS, slices.Clone(r.Header.Values("Cookie")), slices.Clone(r.Header.Values("Authorization")), c.User.CSRF}
+	return caller{c.API, r.Host, r.RemoteAddr, r.TLS, slices.Clone(r.Header.Values("Cookie")),
+		slices.Clone(r.Header.Values("Authorization")), c.User.CSRF}
 }
 
 // AskAPI asks the hub's own API. It gets the same credentials as the page did, so its
@@ -54,7 +55,8 @@ func (c *Call) AskAPI(q APICall) (apiAnswer, error) { return c.caller().ask(c.Re
 
 func (who caller) ask(ctx context.Context, q APICall) (apiAnswer, error) {
 	ctx = access.Through(ctx, access.ViaPage)
-	r, err := http.NewRequestWithContext(ctx, q.Method, (&url.URL{Path: q.Path, RawQuery: q.Query.Encode()}).String(), bytes.NewReader(q.Body))
+	r, err := http.NewRequestWithContext(ctx, q.Method, (&url.URL{Path: q.Path, RawQuery: q.Query.Encode()}).String(),
+		bytes.NewReader(q.Body))
 	if err != nil {
 		return apiAnswer{}, fmt.Errorf("ask the API for %s: %w", q.Path, err)
 	}

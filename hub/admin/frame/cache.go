@@ -143,7 +143,8 @@ func (c *Call) Ask() *Request { return c.asks()() }
 
 // asks is the same for every moment to come: it holds nothing of the request.
 func (c *Call) asks() func() *Request {
-	s, q := c.Server, Question{Role: c.User.Role, Host: c.Request().Host, Path: c.Request().URL.Path, Query: c.QueryParams()}
+	s, q := c.Server, Question{Role: c.User.Role, Host: c.Request().Host, Path: c.Request().URL.Path,
+		Query: c.QueryParams()}
 	q.Query.Del(shownQuery)
 	q.names, q.values = slices.Clone(c.ParamNames()), slices.Clone(c.ParamValues())
 	return func() *Request { return s.RequestFor(q) }
@@ -167,8 +168,10 @@ func (s *Server) RequestFor(q Question) *Request {
 			}
 			return ""
 		},
-		May: func(verb, resource string) bool { return s.Allow(q.Role, verb, resource) }, Liveness: s.Liveness, Uses: s.uses,
-		Actions: s.actions, listings: s.listings, Jobs: s.jobs, Pauses: s.Pauses, History: s.History, Foresight: s.Foresight,
+		May: func(verb, resource string) bool { return s.Allow(q.Role, verb, resource) }, Liveness: s.Liveness,
+		Uses:    s.uses,
+		Actions: s.actions, listings: s.listings, Jobs: s.jobs, Pauses: s.Pauses, History: s.History,
+		Foresight: s.Foresight,
 	}
 }
 

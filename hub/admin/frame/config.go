@@ -206,7 +206,8 @@ func hubsSaid(all []Member) string {
 	var others []string
 	for _, m := range all {
 		name := m.Name
-		if slices.ContainsFunc(all, func(o Member) bool { return o.Name == name && o.Address != m.Address }) { // on one machine
+		// on one machine
+		if slices.ContainsFunc(all, func(o Member) bool { return o.Name == name && o.Address != m.Address }) {
 			name += " (" + m.Address + ")"
 		}
 		switch {
@@ -230,7 +231,8 @@ func hubsSaid(all []Member) string {
 // MemberRows are the hubs of one database.
 func MemberRows(all []Member, now time.Time) (rows []MemberRow) {
 	for _, m := range all {
-		r := MemberRow{Name: m.Name, Address: m.Address, Version: m.Version, Since: format.Time(m.Since, now), Here: m.Here, Behind: "–", Pill: Pill{"ok", "Leads"}}
+		r := MemberRow{Name: m.Name, Address: m.Address, Version: m.Version, Since: format.Time(m.Since, now),
+			Here: m.Here, Behind: "–", Pill: Pill{"ok", "Leads"}}
 		if !m.Leads {
 			r.Pill, r.Behind = Pill{"ok", "Stands by"}, fmt.Sprintf("%.1f s", m.Behind.Seconds())
 		}

@@ -20,7 +20,8 @@ func TestThePageSaysWhichHubLeads(t *testing.T) {
 		{"one that has lost the others says so", []Member{a}, "Hub hub-a leads; no other hub stands by."},
 		{"who stands by", []Member{a, b}, "Hub hub-a leads; hub-b stands by."},
 		{"who is behind", []Member{a, late}, "Hub hub-a leads; hub-b stands by, 40 s behind."},
-		{"where one is", []Member{away, here}, "Hub hub-a leads; hub-b stands by. You are at hub-b, which passes this page on."},
+		{"where one is", []Member{away, here},
+			"Hub hub-a leads; hub-b stands by. You are at hub-b, which passes this page on."},
 		{"two of one name", []Member{a, same}, "Hub hub-a (a:8444) leads; hub-a (b:8444) stands by."},
 	} {
 		if said := hubsSaid(c.all); said != c.says {
@@ -28,7 +29,8 @@ func TestThePageSaysWhichHubLeads(t *testing.T) {
 		}
 	}
 	rows := MemberRows([]Member{a, late}, time.Now())
-	if rows[0].Pill.Text != "Leads" || rows[0].Behind != "–" || rows[1].Pill != (Pill{"warn", "Behind"}) || rows[1].Behind != "40.0 s" {
+	if rows[0].Pill.Text != "Leads" || rows[0].Behind != "–" || rows[1].Pill != (Pill{"warn", "Behind"}) ||
+		rows[1].Behind != "40.0 s" {
 		t.Errorf("the settings show %+v", rows)
 	}
 }

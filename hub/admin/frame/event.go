@@ -27,7 +27,8 @@ type EventRow struct {
 // did are the words with which the hub's own events begin, and what the page says for them: the log says
 // what the hub is about to do, the page what has been done.
 var did = map[string]string{
-	"bind": "Bound", "create": "Created", "delete": "Deleted", "evict": "Evicted", "register": "Registered", "release": "Released", "scale": "Scaled", "taint": "Tainted",
+	"bind": "Bound", "create": "Created", "delete": "Deleted", "evict": "Evicted", "register": "Registered",
+	"release": "Released", "scale": "Scaled", "taint": "Tainted",
 }
 
 // reported is an event's message as a report.
@@ -60,8 +61,9 @@ func eventCount(e *corev1.Event) int32 {
 func EventRowOf(a *Request, e *corev1.Event) EventRow {
 	about := e.InvolvedObject
 	r := EventRow{
-		Pill: Pill{"idle", "Normal"}, Reason: e.Reason, Message: reported(e.Message), About: strings.ToLower(about.Kind) + " " + about.Name,
-		When: format.Time(EventTime(e), a.Now), Count: eventCount(e),
+		Pill: Pill{"idle", "Normal"}, Reason: e.Reason, Message: reported(e.Message),
+		About: strings.ToLower(about.Kind) + " " + about.Name,
+		When:  format.Time(EventTime(e), a.Now), Count: eventCount(e),
 	}
 	if e.Type == corev1.EventTypeWarning {
 		r.Pill = Pill{"warn", "Warning"}

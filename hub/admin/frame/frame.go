@@ -55,7 +55,8 @@ func New(c Config, does func(now func() time.Time) []*Action, listings map[state
 		c.Agents = func() []string { return nil }
 	}
 	l := newLive(c.Fleet, c.Now)
-	s := &Server{Config: c, look: newLook(), Tools: newTools(), cache: newCache(c.Now), live: l, actions: does(c.Now), jobs: newJobs(l, c.Now), listings: listings}
+	s := &Server{Config: c, look: newLook(), Tools: newTools(), cache: newCache(c.Now), live: l, actions: does(c.Now),
+		jobs: newJobs(l, c.Now), listings: listings}
 	s.routes = s.actionRoutes()
 	return s
 }

@@ -93,7 +93,8 @@ func (c *Call) refused(rt Route, u access.User, code int, err error) {
 	if code == http.StatusUnauthorized && r.Method == http.MethodGet {
 		return
 	}
-	a := store.Audit{Who: u.Name, Via: access.ViaPage, Source: cmp.Or(u.Source, c.RealIP()), Verb: rt.Verb, Resource: rt.Resource, Code: code, Message: err.Error()}
+	a := store.Audit{Who: u.Name, Via: access.ViaPage, Source: cmp.Or(u.Source, c.RealIP()), Verb: rt.Verb,
+		Resource: rt.Resource, Code: code, Message: err.Error()}
 	if a.Verb == "" {
 		a.Verb, a.Resource = map[bool]string{true: "get", false: "create"}[r.Method == http.MethodGet], r.URL.Path
 	}
@@ -113,7 +114,8 @@ func (c *Call) stranger(err error) error {
 	switch {
 	case code >= 500:
 		return c.Message(code, "Out of order", why)
-	case r.Method != http.MethodGet || r.Header.Get("Accept") == eventStream || strings.HasSuffix(r.URL.Path, "/stream"):
+	case r.Method != http.MethodGet || r.Header.Get("Accept") == eventStream ||
+		strings.HasSuffix(r.URL.Path, "/stream"):
 		return c.Message(http.StatusUnauthorized, "Not logged in", "Your session has ended. Log in and do it again.")
 	}
 	to := "/login"
@@ -166,15 +168,19 @@ var explained = []struct {
 	code     int
 	sentence string
 }{
-	{access.ErrTooMany, http.StatusTooManyRequests, ""}, {access.ErrInvalid, http.StatusBadRequest, ""}, {access.ErrUnauthenticated, http.StatusUnauthorized, ""},
+	{access.ErrTooMany, http.StatusTooManyRequests, ""}, {access.ErrInvalid, http.StatusBadRequest, ""},
+	{access.ErrUnauthenticated, http.StatusUnauthorized, ""},
 	{access.ErrForbidden, http.StatusForbidden, ""}, {access.ErrConflict, http.StatusConflict, ""},
 	{store.ErrNotFound, http.StatusNotFound, ""}, {store.ErrExists, http.StatusConflict, ""},
 	{store.ErrFull, http.StatusInsufficientStorage, "the hub's disk is full: make room on it, and try again"},
-	{store.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
-	{control.ErrUnavailable, http.StatusServiceUnavailable, "the hub's database does not answer: try again in a moment, and see the hub's log"},
+	{store.ErrUnavailable, http.StatusServiceUnavailable,
+		"the hub's database does not answer: try again in a moment, and see the hub's log"},
+	{control.ErrUnavailable, http.StatusServiceUnavailable,
+		"the hub's database does not answer: try again in a moment, and see the hub's log"},
 	{control.ErrStopped, http.StatusServiceUnavailable, ""},
 	// The hub stops, or nobody waits for the answer any more.
-	{context.Canceled, http.StatusServiceUnavailable, "the hub is stopping: look in a moment whether it was done, and try again if it was not"},
+	{context.Canceled, http.StatusServiceUnavailable,
+		"the hub is stopping: look in a moment whether it was done, and try again if it was not"},
 }
 
 // Refuse answers with an error, as people read it.

@@ -18,7 +18,9 @@ func TestMemoryOfActionsIsBounded(t *testing.T) {
 	if !js.forget() || len(js.list) != 2 || js.list[0].ID != "3" {
 		t.Errorf("%d are kept", len(js.list))
 	}
-	js.list = append(js.list, &Job{Items: make([]Progress, maxItems), over: make(chan struct{})}, &Job{Items: make([]Progress, maxItems), over: make(chan struct{})}, &Job{Items: make([]Progress, 1), over: make(chan struct{})})
+	js.list = append(js.list, &Job{Items: make([]Progress, maxItems), over: make(chan struct{})},
+		&Job{Items: make([]Progress, maxItems), over: make(chan struct{})},
+		&Job{Items: make([]Progress, 1), over: make(chan struct{})})
 	if js.forget() {
 		t.Error("more is begun than is to be kept")
 	}

@@ -25,7 +25,8 @@ func JustDone(a *Request) *Done {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return &Done{ID: j.ID, Text: j.title() + " by " + j.By + ".", MayUndo: len(j.undoable()) > 0 && j.act.allowed(a.May)}
+	return &Done{ID: j.ID, Text: j.title() + " by " + j.By + ".", MayUndo: len(j.undoable()) > 0 &&
+		j.act.allowed(a.May)}
 }
 
 // title says what is done: "Cordon 3 nodes", or once it is over and for one "pi-1: cordoned".
@@ -114,7 +115,8 @@ func jobView(a *Request) (Page, error) {
 	defer j.mu.Unlock()
 	undo := len(j.undoable()) > 0
 	may := j.act.allowed(a.May)
-	d := jobData{JobRow: jobRowOf(j, a.Now), Means: j.act.Means, Running: j.Ended.IsZero(), MayStop: j.Ended.IsZero() && may, MayUndo: undo && may}
+	d := jobData{JobRow: jobRowOf(j, a.Now), Means: j.act.Means, Running: j.Ended.IsZero(), MayStop: j.Ended.IsZero() &&
+		may, MayUndo: undo && may}
 	var order []int
 	filter := url.Values{}
 	if a.Query("show") == "failed" {
@@ -133,7 +135,8 @@ func jobView(a *Request) (Page, error) {
 		d.Items = append(d.Items, j.item(a, j.Items[i]))
 	}
 	if len(j.Items) > PerPage && d.Sum.Failed > 0 {
-		d.Shows = []MenuItem{{Label: fmt.Sprintf("All %d", d.Sum.All), Href: a.Path, Destroy: len(filter) == 0}, {Label: fmt.Sprintf("%d not done", d.Sum.Failed), Href: a.Path + "?show=failed", Destroy: len(filter) > 0}}
+		d.Shows = []MenuItem{{Label: fmt.Sprintf("All %d", d.Sum.All), Href: a.Path, Destroy: len(filter) == 0},
+			{Label: fmt.Sprintf("%d not done", d.Sum.Failed), Href: a.Path + "?show=failed", Destroy: len(filter) > 0}}
 	}
 	d.Back, d.BackText = j.act.List, j.act.Listed
 	p := Page{Template: "job", Title: j.title(), Watch: []string{JobsTopic + "/" + j.ID}, Data: d}
@@ -174,10 +177,12 @@ func (j *Job) item(a *Request, p Progress) jobItem {
 func (c *Call) jobAction() error {
 	j := c.jobs.get(c.Param("id"))
 	if j == nil {
-		return c.Message(http.StatusNotFound, "Nothing to undo", "The hub does not know of this action any more: it was restarted, or many others have been done since.")
+		return c.Message(http.StatusNotFound, "Nothing to undo",
+			"The hub does not know of this action any more: it was restarted, or many others have been done since.")
 	}
 	if !j.act.allowed(c.may()) {
-		return c.Message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.User.Role)+"” may not do this. Ask an administrator.")
+		return c.Message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.User.Role)+
+			"” may not do this. Ask an administrator.")
 	}
 	switch c.FormValue("action") {
 	case "stop":
@@ -189,10 +194,12 @@ func (c *Call) jobAction() error {
 	case "undo":
 		items := j.takeBack()
 		if len(items) == 0 {
-			return c.Message(http.StatusConflict, "Nothing to undo", "This action has been undone already, or cannot be.")
+			return c.Message(http.StatusConflict, "Nothing to undo",
+				"This action has been undone already, or cannot be.")
 		}
 		j.notify()
-		return c.begin(&Job{Worker: Worker{caller: c.caller(), Fleet: c.Fleet}, By: c.User.Name, Undoes: j, act: j.act, Items: items})
+		return c.begin(&Job{Worker: Worker{caller: c.caller(), Fleet: c.Fleet}, By: c.User.Name, Undoes: j, act: j.act,
+			Items: items})
 	}
 	return c.Message(http.StatusBadRequest, "Do what?", "An action can be stopped and undone.")
 }

@@ -31,11 +31,14 @@ type Listing struct {
 func shownAs(kind state.Kind) shownKind {
 	switch kind {
 	case state.Nodes:
-		return shownKind{topic: "nodes", list: search.Nodes, statuses: NodeStatuses, href: func(i Item) string { return NodeHref(i.Name) }}
+		return shownKind{topic: "nodes", list: search.Nodes, statuses: NodeStatuses,
+			href: func(i Item) string { return NodeHref(i.Name) }}
 	case state.Pods:
-		return shownKind{topic: "pods", list: search.Pods, statuses: PodStatuses, href: func(i Item) string { return PodPath(i.Namespace, i.Name) }}
+		return shownKind{topic: "pods", list: search.Pods, statuses: PodStatuses,
+			href: func(i Item) string { return PodPath(i.Namespace, i.Name) }}
 	case state.Sites:
-		return shownKind{topic: "sites", list: search.Sites, statuses: SiteStates, href: func(i Item) string { return SiteHref(i.Name) }}
+		return shownKind{topic: "sites", list: search.Sites, statuses: SiteStates,
+			href: func(i Item) string { return SiteHref(i.Name) }}
 	case state.Events:
 		return shownKind{topic: "events", list: search.Events, statuses: EventTypes}
 	case state.Incidents:
@@ -63,7 +66,8 @@ var ListedWorkloads = []struct {
 	Kind        state.Kind
 	Title, Note string
 }{
-	{state.Deployments, "Deployments", ""}, {state.DaemonSets, "Daemon sets", ""}, {state.StatefulSets, "Stateful sets", ""},
+	{state.Deployments, "Deployments", ""}, {state.DaemonSets, "Daemon sets", ""},
+	{state.StatefulSets, "Stateful sets", ""},
 	{state.ReplicaSets, "Replica sets", ", of no deployment"}, {state.Controllers, "Replication controllers", ""},
 	{state.CronJobs, "Cron jobs", ""}, {state.Jobs, "Jobs", ", the newest first"},
 }
@@ -103,13 +107,15 @@ var EventTypes = [][2]string{{"", "All"}, {corev1.EventTypeWarning, "Warnings"},
 
 // NodeStatuses are what the list of nodes can be filtered by.
 var NodeStatuses = [][2]string{
-	{"", "Any status"}, {"attention", "Needs attention"}, {"ready", "Ready"}, {"notready", "Not ready"}, {"unknown", "Unknown"},
+	{"", "Any status"}, {"attention", "Needs attention"}, {"ready", "Ready"}, {"notready", "Not ready"},
+	{"unknown", "Unknown"},
 	{"never", "Never seen"}, {"cordoned", "Cordoned"},
 }
 
 // PodStatuses are what the list of pods can be filtered by.
 var PodStatuses = [][2]string{
-	{"", "Any status"}, {"attention", "Needs attention"}, {"pending", "Pending"}, {"running", "Running"}, {"failed", "Failed"},
+	{"", "Any status"}, {"attention", "Needs attention"}, {"pending", "Pending"}, {"running", "Running"},
+	{"failed", "Failed"},
 	{"succeeded", "Succeeded"}, {"terminating", "Terminating"},
 }
 
@@ -117,7 +123,8 @@ var PodStatuses = [][2]string{
 const RolloutsTopic = "rollouts"
 
 // SiteStates are what the list of sites can be filtered by.
-var SiteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"}, {"maintenance", "In maintenance"}, {"normal", "Normal"}}
+var SiteStates = [][2]string{{"", "Any state"}, {"attention", "Needs attention"}, {"held", "Evictions held"},
+	{"maintenance", "In maintenance"}, {"normal", "Normal"}}
 
 // WorkloadStatuses are what the list of workloads can be filtered by.
 var WorkloadStatuses = [][2]string{

@@ -11,8 +11,10 @@ import (
 
 // yamlOnly are the kinds of which the page shows the YAML alone, by choice.
 var yamlOnly = []state.Kind{
-	state.ConfigMaps, state.ControllerRevisions, state.DeviceReports, state.Endpoints, state.EndpointSlices, state.Leases, state.LimitRanges, state.Namespaces,
-	state.PodDisruptionBudgets, state.PodTemplates, state.PriorityClasses, state.Claims, state.Volumes, state.ResourceQuotas, state.RuntimeClasses, state.Secrets,
+	state.ConfigMaps, state.ControllerRevisions, state.DeviceReports, state.Endpoints, state.EndpointSlices,
+	state.Leases, state.LimitRanges, state.Namespaces,
+	state.PodDisruptionBudgets, state.PodTemplates, state.PriorityClasses, state.Claims, state.Volumes,
+	state.ResourceQuotas, state.RuntimeClasses, state.Secrets,
 	state.ServiceAccounts, state.Services, state.StorageClasses,
 }
 
@@ -23,7 +25,8 @@ func TestThePageForgetsNoKindThatTheAPIServes(t *testing.T) {
 			continue
 		}
 		if (how.topic == "") != slices.Contains(yamlOnly, k) {
-			t.Errorf("%s: the page watches %q for it; is it shown as YAML alone by choice: %v", k, how.topic, slices.Contains(yamlOnly, k))
+			t.Errorf("%s: the page watches %q for it; is it shown as YAML alone by choice: %v", k, how.topic,
+				slices.Contains(yamlOnly, k))
 		}
 		if (how.list == "") != (how.statuses == nil) {
 			t.Errorf("%s: its row lacks a part", k)

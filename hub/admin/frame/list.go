@@ -228,7 +228,8 @@ func SortOptions[T any](a *Request, by []Sorter[T]) (o []Option) {
 		if s.Name == unsorted {
 			value = ""
 		}
-		o = append(o, Option{value, "Sort by " + InSentence(s.Title), now == value || now == s.Name}, Option{"-" + s.Name, "… " + InSentence(s.Title) + ", last first", now == "-"+s.Name})
+		o = append(o, Option{value, "Sort by " + InSentence(s.Title), now == value || now == s.Name},
+			Option{"-" + s.Name, "… " + InSentence(s.Title) + ", last first", now == "-"+s.Name})
 	}
 	return o
 }

@@ -58,7 +58,8 @@ type sub struct {
 }
 
 func newLive(f Fleet, now func() time.Time) *live {
-	return &live{fleet: f, now: now, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{}, subscriptions: map[string]*subscription{}}
+	return &live{fleet: f, now: now, over: make(chan struct{}), again: make(chan struct{}, 1), due: map[string]bool{},
+		subscriptions: map[string]*subscription{}}
 }
 
 // Run reads the feed until ctx is done.
@@ -129,7 +130,8 @@ func (l *live) stale(hit map[string]bool, now time.Time) (stale []*subscription,
 // watches nothing has not been looked at yet, or is of something that is gone.
 func (s *subscription) concerned(hit map[string]bool) bool {
 	watch := s.now.page.Watch
-	return hit[everything] || len(hit) > 0 && len(watch) == 0 || slices.ContainsFunc(watch, func(t string) bool { return hit[t] })
+	return hit[everything] || len(hit) > 0 && len(watch) == 0 ||
+		slices.ContainsFunc(watch, func(t string) bool { return hit[t] })
 }
 
 // refresh looks at a view, and wakes its pages when it shows something else.

@@ -33,8 +33,10 @@ var tooMany = fmt.Sprintf("One action is done to %d things at most: filter the l
 // page before, and begun from there.
 func (s *Server) manyRoutes() []Route {
 	return []Route{
-		{Method: http.MethodPost, Path: "/actions/many", Verb: "patch", Resource: "nodes", Large: true, Serve: (*Call).picked},
-		{Method: http.MethodPost, Path: "/actions/many/:do", Verb: "patch", Resource: "nodes", Large: true, Serve: (*Call).actTogether},
+		{Method: http.MethodPost, Path: "/actions/many", Verb: "patch", Resource: "nodes", Large: true,
+			Serve: (*Call).picked},
+		{Method: http.MethodPost, Path: "/actions/many/:do", Verb: "patch", Resource: "nodes", Large: true,
+			Serve: (*Call).actTogether},
 	}
 }
 
@@ -81,7 +83,8 @@ func choose(actions []*Action, may func(verb, resource string) bool, do string, 
 			parts = append(parts, a)
 		}
 		if why != "" {
-			c.left = append(c.left, leftOut{Name: pickOf(o).String(), Href: ObjectHref(kind, ItemOf(o)), Why: why, idle: a != nil && a.allowed(may)})
+			c.left = append(c.left, leftOut{Name: pickOf(o).String(), Href: ObjectHref(kind, ItemOf(o)), Why: why,
+				idle: a != nil && a.allowed(may)})
 			continue
 		}
 		c.take = append(c.take, o)
@@ -107,7 +110,8 @@ func jointly(parts []*Action) *Action {
 	}
 	first := parts[0]
 	a := &Action{
-		Name: first.Name, Label: first.Label, Save: first.Save, Done: first.Done, Means: first.Means, Kind: manyKind, One: "workload",
+		Name: first.Name, Label: first.Label, Save: first.Save, Done: first.Done, Means: first.Means, Kind: manyKind,
+		One:  "workload",
 		List: first.List, Listed: first.Listed, Fields: first.Fields, Parse: first.Parse, each: parts,
 	}
 	of := func(o state.Object) *Action {
@@ -206,8 +210,10 @@ func (c *Call) askMany(code int, ch choice, form url.Values, problem string) err
 		return c.Message(http.StatusBadRequest, "Too many", tooMany)
 	}
 	d := manyData{
-		Label: a.Label, Save: a.Save, Means: a.Means, Many: a.many(len(ch.take)), Destroy: a.Destroy, Problem: problem, Path: a.Path(), Back: LocalPath(form.Get("back")),
-		Count: len(ch.take), Type: a.Destroy && len(ch.take) > tickable, LeftCount: len(ch.left), Left: ch.left[:min(len(ch.left), firstShown)],
+		Label: a.Label, Save: a.Save, Means: a.Means, Many: a.many(len(ch.take)), Destroy: a.Destroy, Problem: problem,
+		Path: a.Path(), Back: LocalPath(form.Get("back")),
+		Count: len(ch.take), Type: a.Destroy && len(ch.take) > tickable, LeftCount: len(ch.left),
+		Left: ch.left[:min(len(ch.left), firstShown)],
 	}
 	if d.Back == "/" {
 		d.Back = c.listOf(a)
@@ -300,7 +306,8 @@ func (c *Call) picked() error {
 			return c.Message(http.StatusBadRequest, "Do it to what?", "The form names nothing that could be found.")
 		}
 		if why := v.WrongSearch(kind); why != "" {
-			return c.Message(http.StatusBadRequest, "Do it to what?", why+" Go back to the list and mend the search. Nothing was changed.")
+			return c.Message(http.StatusBadRequest, "Do it to what?",
+				why+" Go back to the list and mend the search. Nothing was changed.")
 		}
 		picked = shownUnder(v, kind)
 	case len(items) > maxItems:
@@ -308,33 +315,40 @@ func (c *Call) picked() error {
 	default:
 		sort.Slice(items, func(i, j int) bool {
 			x, y := items[i], items[j]
-			return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name)) < 0
+			return cmp.Or(cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Namespace, y.Namespace),
+				cmp.Compare(x.Name, y.Name)) < 0
 		})
 		for _, i := range items {
 			if !slices.ContainsFunc(c.actions, func(a *Action) bool { return a.Kind == i.Kind }) {
-				return c.Message(http.StatusBadRequest, "Do it to what?", "The form names something that no action is for.")
+				return c.Message(http.StatusBadRequest, "Do it to what?",
+					"The form names something that no action is for.")
 			}
 			switch o := v.Get(state.Key{Kind: i.Kind, Namespace: i.Namespace, Name: i.Name}); {
 			case o == nil:
 				away = append(away, leftOut{Name: i.String(), Why: "has gone"})
 			case i.UID != o.GetUID():
-				away = append(away, leftOut{Name: i.String(), Href: ObjectHref(i.Kind, i), Why: "has gone, and another of its name has come: look at that one first"})
+				away = append(away, leftOut{Name: i.String(), Href: ObjectHref(i.Kind, i),
+					Why: "has gone, and another of its name has come: look at that one first"})
 			default:
 				picked = append(picked, o)
 			}
 		}
 	}
 	if len(picked) == 0 && len(away) == 0 {
-		return c.Message(http.StatusBadRequest, "Nothing is chosen", "Tick the boxes of what it is to be done to, and choose again. Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "Nothing is chosen",
+			"Tick the boxes of what it is to be done to, and choose again. Nothing was changed.")
 	}
 	if len(picked) == 0 {
-		return c.Message(http.StatusConflict, "All of it has gone", "What was ticked is not there any more. Nothing was changed.")
+		return c.Message(http.StatusConflict, "All of it has gone",
+			"What was ticked is not there any more. Nothing was changed.")
 	}
 	ch := choose(c.actions, v.May, form.Get("do"), picked)
 	if ch.act == nil {
-		return c.Message(http.StatusBadRequest, "Do what?", "Nothing of what is ticked can have that done. Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "Do what?",
+			"Nothing of what is ticked can have that done. Nothing was changed.")
 	}
-	if len(ch.act.each) == 0 && !slices.ContainsFunc(ch.left, func(l leftOut) bool { return !l.idle }) && len(picked) <= tickable && len(away) == 0 {
+	if len(ch.act.each) == 0 && !slices.ContainsFunc(ch.left, func(l leftOut) bool { return !l.idle }) &&
+		len(picked) <= tickable && len(away) == 0 {
 		return c.askConfirm(http.StatusOK, ch.act, picked, c.QueryParams(), "")
 	}
 	ch.left = append(away, ch.left...)
@@ -363,9 +377,11 @@ func (c *Call) actTogether() error {
 		})
 		switch {
 		case at < 0:
-			return c.Message(http.StatusBadRequest, "Do it to what?", "The form names something that this cannot be done to. Nothing was changed.")
+			return c.Message(http.StatusBadRequest, "Do it to what?",
+				"The form names something that this cannot be done to. Nothing was changed.")
 		case !c.actions[at].allowed(c.may()):
-			return c.Message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.User.Role)+"” may not "+c.actions[at].Verb+" "+c.actions[at].Resource+". Nothing was changed.")
+			return c.Message(http.StatusForbidden, "Not for your role", "Your role “"+string(c.User.Role)+"” may not "+
+				c.actions[at].Verb+" "+c.actions[at].Resource+". Nothing was changed.")
 		case !slices.Contains(parts, c.actions[at]):
 			parts = append(parts, c.actions[at])
 		}

@@ -23,7 +23,8 @@ func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
 			if name == "delete" {
 				verb = name
 			}
-			a := &Action{Name: name, Kind: kind, One: one, Verb: verb, Resource: string(kind), Single: name == "settings"}
+			a := &Action{Name: name, Kind: kind, One: one, Verb: verb, Resource: string(kind),
+				Single: name == "settings"}
 			if name == "resume" || name == "uncordon" {
 				a.Idle = idle
 			}
@@ -43,8 +44,10 @@ func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
 		return ""
 	}, "uncordon", "delete")
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
-	shop, watch, db := &appsv1.Deployment{ObjectMeta: named("shop")}, &appsv1.DaemonSet{ObjectMeta: named("watch")}, &appsv1.StatefulSet{ObjectMeta: named("db")}
-	cron, oslo := &batchv1.CronJob{ObjectMeta: named("nightly-report")}, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}}
+	shop, watch, db := &appsv1.Deployment{ObjectMeta: named("shop")}, &appsv1.DaemonSet{ObjectMeta: named("watch")},
+		&appsv1.StatefulSet{ObjectMeta: named("db")}
+	cron, oslo := &batchv1.CronJob{ObjectMeta: named("nightly-report")},
+		&fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: "oslo"}}
 	pi1 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}}
 	pi3 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-3"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	anything := func(string, string) bool { return true }
@@ -57,14 +60,21 @@ func TestWhatIsPickedIsSortedByWhatCanAndMayBeDone(t *testing.T) {
 		left   []string
 		kinds  int
 	}{
-		{"things of three kinds have what all three can have done", "restart", []state.Object{shop, watch, db}, anything, []string{"shop", "watch", "db"}, nil, 3},
-		{"what cannot have it done is left out", "scale", []state.Object{shop, watch, db}, anything, []string{"shop", "db"}, []string{"watch cannot be done to a daemon set"}, 2},
-		{"what needs it no more is left out", "uncordon", []state.Object{pi1, pi3}, anything, []string{"pi-3"}, []string{"pi-1 is not cordoned"}, 1},
-		{"a cron job and a deployment are resumed in words of their own", "resume", []state.Object{shop, cron}, anything, nil, []string{"shop is not paused", "nightly-report is not suspended"}, 2},
-		{"what the role may not do is left out, and the rest is not", "delete", []state.Object{shop, watch}, func(verb, resource string) bool { return resource != "daemonsets" },
+		{"things of three kinds have what all three can have done", "restart", []state.Object{shop, watch, db},
+			anything, []string{"shop", "watch", "db"}, nil, 3},
+		{"what cannot have it done is left out", "scale", []state.Object{shop, watch, db}, anything,
+			[]string{"shop", "db"}, []string{"watch cannot be done to a daemon set"}, 2},
+		{"what needs it no more is left out", "uncordon", []state.Object{pi1, pi3}, anything, []string{"pi-3"},
+			[]string{"pi-1 is not cordoned"}, 1},
+		{"a cron job and a deployment are resumed in words of their own", "resume", []state.Object{shop, cron},
+			anything, nil, []string{"shop is not paused", "nightly-report is not suspended"}, 2},
+		{"what the role may not do is left out, and the rest is not", "delete", []state.Object{shop, watch},
+			func(verb, resource string) bool { return resource != "daemonsets" },
 			[]string{"shop"}, []string{"watch is not for your role, which may not delete daemonsets"}, 2},
-		{"what is for one at a time is for none", "settings", []state.Object{oslo}, anything, nil, []string{"oslo cannot be done to a site"}, 0},
-		{"a word that is no action is for none", "explode", []state.Object{pi1}, anything, nil, []string{"pi-1 cannot be done to a node"}, 0},
+		{"what is for one at a time is for none", "settings", []state.Object{oslo}, anything, nil,
+			[]string{"oslo cannot be done to a site"}, 0},
+		{"a word that is no action is for none", "explode", []state.Object{pi1}, anything, nil,
+			[]string{"pi-1 cannot be done to a node"}, 0},
 	} {
 		got := choose(all, c.may, c.do, c.picked)
 		var take, left []string
@@ -92,8 +102,10 @@ func TestTheNumberIsTyped(t *testing.T) {
 		number string
 		ok     bool
 	}{
-		{destroys, 10, "", true}, {destroys, 11, "", false}, {destroys, 11, "11", true}, {destroys, 11, "12", false}, {destroys, 11, "yes", false},
-		{destroys, 4900, "4,900", true}, {destroys, 4900, " 4 900 ", true}, {destroys, 4900, "490", false}, {destroys, 11, "+11x", false}, {harmless, 4900, "", true},
+		{destroys, 10, "", true}, {destroys, 11, "", false}, {destroys, 11, "11", true}, {destroys, 11, "12", false},
+		{destroys, 11, "yes", false},
+		{destroys, 4900, "4,900", true}, {destroys, 4900, " 4 900 ", true}, {destroys, 4900, "490", false},
+		{destroys, 11, "+11x", false}, {harmless, 4900, "", true},
 	} {
 		if why := typed(c.act, url.Values{"number": {c.number}}, c.n); (why == "") != c.ok {
 			t.Errorf("%d things, destroyed %v, typed %q: %q", c.n, c.act.Destroy, c.number, why)

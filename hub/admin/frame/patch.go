@@ -15,7 +15,8 @@ import (
 
 // Remove deletes an object, if it is still that one.
 func Remove(ctx context.Context, w *Worker, o state.Object) (Undo, error) {
-	return nil, w.Send(ctx, APICall{Method: http.MethodDelete, Path: ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), Media: PlainJSON},
+	return nil, w.Send(ctx, APICall{Method: http.MethodDelete,
+		Path: ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName()), Media: PlainJSON},
 		JSON{"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": JSON{"uid": o.GetUID()}})
 }
 

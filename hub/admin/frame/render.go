@@ -96,9 +96,10 @@ func newLook() *look {
 	l.named = newEvent("look", "", []byte(l.name))
 	l.live = l.parse(format.TemplateFuncs(false), template.FuncMap{"row": l.rows.row})
 	l.rows.template = l.live.set
-	l.whole = l.parse(format.TemplateFuncs(true), template.FuncMap{"row": func(name string, of row) (template.HTML, error) {
-		return rowOf(l.whole.set, name, of)
-	}})
+	l.whole = l.parse(format.TemplateFuncs(true),
+		template.FuncMap{"row": func(name string, of row) (template.HTML, error) {
+			return rowOf(l.whole.set, name, of)
+		}})
 	return l
 }
 
@@ -108,7 +109,9 @@ func newLook() *look {
 type templates struct{ set *template.Template }
 
 func (l *look) parse(funcs ...template.FuncMap) templates {
-	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": format.ISO, "plural": format.Plural, "list": func(v ...any) []any { return v }, "help": HelpURL, "lower": strings.ToLower, "plain": format.Plain, "minus": func(a, b int) int { return a - b }})
+	set := template.New("").Funcs(template.FuncMap{"static": l.staticURL, "iso": format.ISO, "plural": format.Plural,
+		"list": func(v ...any) []any { return v }, "help": HelpURL, "lower": strings.ToLower, "plain": format.Plain,
+		"minus": func(a, b int) int { return a - b }})
 	for _, f := range funcs {
 		set.Funcs(f)
 	}
@@ -239,7 +242,8 @@ var pagesBehind = []struct {
 	navLink
 	verb, resource string
 }{
-	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"}, {navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
+	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"},
+	{navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
 	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }
 

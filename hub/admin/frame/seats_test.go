@@ -18,7 +18,8 @@ func TestTerminalsAreCounted(t *testing.T) {
 
 func TestOneWhoTakesAllPlacesLeavesOthersSome(t *testing.T) {
 	tools := newTools()
-	for what, enter := range map[string]func(string) (func(), bool){"logs": tools.Logs.Enter, "terminals": tools.Terminals.Enter, "pages": tools.pages.Enter} {
+	for what, enter := range map[string]func(string) (func(), bool){"logs": tools.Logs.Enter,
+		"terminals": tools.Terminals.Enter, "pages": tools.pages.Enter} {
 		most := 0
 		for leave, ok := enter("vera"); ok; leave, ok = enter("vera") {
 			if most++; most > maxStreams {

@@ -95,7 +95,8 @@ func (s *sender) begin() error {
 // beat says what time it is. What is not read two beats later ends the stream:
 // HTTP/2 ends one whose deadline comes, even one that is only quiet.
 func (s *sender) beat() error {
-	_ = s.rc.SetWriteDeadline(time.Now().Add(Beat + Patience)) // without deadlines, as in tests, a writer blocks nobody but itself
+	// without deadlines, as in tests, a writer blocks nobody but itself
+	_ = s.rc.SetWriteDeadline(time.Now().Add(Beat + Patience))
 	return s.send(newEvent("beat", "", []byte(format.ISO(s.now()))))
 }
 

@@ -25,7 +25,8 @@ func StatusesOf(list string) [][2]string {
 }
 
 // podWords are what pods show that are often looked for, while there are none, too.
-var podWords = []string{"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "OOMKilled", "Error", "Evicted", "ContainerCreating", "Completed", "Unknown"}
+var podWords = []string{"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "OOMKilled", "Error", "Evicted",
+	"ContainerCreating", "Completed", "Unknown"}
 
 // HasOption tells whether a value is one of the options.
 func HasOption(pairs [][2]string, value string) bool {
@@ -47,7 +48,8 @@ func (a *Request) known(list string) search.Known {
 				return true, nil
 			}
 		case "status":
-			if HasOption(StatusesOf(list), value) || list == search.Pods && slices.ContainsFunc(podWords, func(w string) bool { return strings.EqualFold(w, value) }) {
+			if HasOption(StatusesOf(list), value) || list == search.Pods &&
+				slices.ContainsFunc(podWords, func(w string) bool { return strings.EqualFold(w, value) }) {
 				return true, nil
 			}
 		case "site", "condition", "namespace":
@@ -59,7 +61,8 @@ func (a *Request) known(list string) search.Known {
 			return true, nil
 		}
 		if key == "node" {
-			have = slices.DeleteFunc(have, func(v string) bool { return !strings.HasPrefix(v, value[:min(2, len(value))]) })
+			have = slices.DeleteFunc(have,
+				func(v string) bool { return !strings.HasPrefix(v, value[:min(2, len(value))]) })
 		}
 		if len(have) > manyHave && key != "status" {
 			have = append(have[:manyHave], "others")

@@ -21,8 +21,9 @@ type Views interface {
 
 // viewParams are what an address says of a list, by the list's path. A page of it is none of them.
 var viewParams = map[string][]string{
-	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"}, "/workloads": {"q", "namespace", "status"},
-	"/sites": {"q", "state"}, "/events": {"q", "type", "since", "reason"},
+	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"},
+	"/workloads": {"q", "namespace", "status"},
+	"/sites":     {"q", "state"}, "/events": {"q", "type", "since", "reason"},
 }
 
 // viewHref is the address of a list as a view keeps it, "" where it is of no list.
@@ -67,7 +68,8 @@ func (c *Call) person() (name string, ok bool) {
 func (c *Call) savedViews() *savedViews {
 	r := c.Request()
 	here := viewHref(r.URL.RequestURI())
-	if _, ok := c.person(); !ok || r.Method != http.MethodGet || here == "" || !c.Allow(c.User.Role, "update", "account") {
+	if _, ok := c.person(); !ok || r.Method != http.MethodGet || here == "" ||
+		!c.Allow(c.User.Role, "update", "account") {
 		return nil
 	}
 	d := &savedViews{Here: here, CSRF: c.User.CSRF}
@@ -95,12 +97,14 @@ func (c *Call) OwnViews() []store.View {
 // ChangeViews saves or deletes a view, and leads back to the list.
 func (c *Call) ChangeViews() error {
 	href, name, ctx := viewHref(c.FormValue("href")), c.FormValue("name"), c.Request().Context()
-	act := store.Audit{Verb: "update", Resource: "views", Name: strings.Join(strings.Fields(name), " "), Message: href, Code: http.StatusOK}
+	act := store.Audit{Verb: "update", Resource: "views", Name: strings.Join(strings.Fields(name), " "), Message: href,
+		Code: http.StatusOK}
 	var err error
 	person, ok := c.person()
 	switch action := c.FormValue("action"); {
 	case c.Views == nil || href == "" || action != "save" && action != "delete":
-		return c.Message(http.StatusBadRequest, "Not saved", "Only a list's search can be saved: go to the list and save it there.")
+		return c.Message(http.StatusBadRequest, "Not saved",
+			"Only a list's search can be saved: go to the list and save it there.")
 	case !ok:
 		err = errNoViews
 	case action == "delete":

@@ -103,9 +103,11 @@ func askLastWords(c *frame.Call, p *corev1.Pod, container string, previous bool,
 	tail := int64(lastWords)
 	cut := &cutter{take: func(lines []logLine) error {
 		// What comes later is of the instance that was started since.
-		return found.add(slices.DeleteFunc(lines, func(l logLine) bool { return !ended.IsZero() && l.At.After(ended.Add(2*time.Second)) }))
+		return found.add(slices.DeleteFunc(lines,
+			func(l logLine) bool { return !ended.IsZero() && l.At.After(ended.Add(2*time.Second)) }))
 	}}
-	err := c.Logs.Logs(ctx, p, corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true, TailLines: &tail}, cut)
+	err := c.Logs.Logs(ctx, p, corev1.PodLogOptions{Container: container, Previous: previous, Timestamps: true,
+		TailLines: &tail}, cut)
 	err = errors.Join(err, cut.end())
 	lines := make([]string, 0, len(found.lines))
 	for _, l := range found.lines {

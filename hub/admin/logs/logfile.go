@@ -32,10 +32,12 @@ func Download(c *frame.Call) error {
 	defer leave()
 	limit := int64(maxFile)
 	w := &fileWriter{c: c, name: q.name() + "-" + cmp.Or(q.container, "agent") + ".log"}
-	err = copyLog(c, c.Request().Context(), q, corev1.PodLogOptions{Container: q.container, Previous: q.previous, Timestamps: true, LimitBytes: &limit}, w)
+	err = copyLog(c, c.Request().Context(), q, corev1.PodLogOptions{Container: q.container, Previous: q.previous,
+		Timestamps: true, LimitBytes: &limit}, w)
 	switch {
 	case err == nil && w.written >= maxFile:
-		_, _ = io.WriteString(w, "\n[The rest is missing. A file has "+format.Bytes(maxFile)+" of a log at most, the oldest; its newest lines are on the page.]\n")
+		_, _ = io.WriteString(w, "\n[The rest is missing. A file has "+format.Bytes(maxFile)+
+			" of a log at most, the oldest; its newest lines are on the page.]\n")
 		return nil
 	case err == nil:
 		w.begin()

@@ -17,7 +17,8 @@ func TestLinesOfALog(t *testing.T) {
 		{"text that turns around or hides is marked", at + "a\u202eb\u200b\n", "02:20:20 a\ufffdb\ufffd"},
 		{"an escape that never ends ends with its line", at + "a\x1b[12\n" + at + "b\n", "02:20:20 a|02:20:20 b"},
 		{"a last line without its end counts", at + "a\n" + at + "b", "02:20:20 a|02:20:20 b"},
-		{"a line that is too long becomes several", strings.Repeat("x", maxLine+3) + "\n", strings.Repeat("x", maxLine) + "|xxx"},
+		{"a line that is too long becomes several", strings.Repeat("x", maxLine+3) + "\n",
+			strings.Repeat("x", maxLine) + "|xxx"},
 		{"bytes that are no text are marked", at + "a\xff\n", "02:20:20 a\ufffd"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

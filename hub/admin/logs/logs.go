@@ -39,8 +39,10 @@ type logAsk struct {
 }
 
 var (
-	logTails  = [][2]string{{"100", "Last 100 lines"}, {"500", "Last 500 lines"}, {"2000", "Last 2,000 lines"}, {"5000", "Last 5,000 lines"}}
-	logSinces = [][2]string{{"", "However old"}, {"5m", "Last 5 minutes"}, {"1h", "Last hour"}, {"24h", "Last 24 hours"}}
+	logTails = [][2]string{{"100", "Last 100 lines"}, {"500", "Last 500 lines"}, {"2000", "Last 2,000 lines"},
+		{"5000", "Last 5,000 lines"}}
+	logSinces = [][2]string{{"", "However old"}, {"5m", "Last 5 minutes"}, {"1h", "Last hour"},
+		{"24h", "Last 24 hours"}}
 )
 
 const usualTail = "500"
@@ -196,7 +198,8 @@ func Show(c *frame.Call) error {
 	}
 	d := logsData{
 		Of: q.name(), Node: q.node, NodeHref: frame.NodeHref(q.node), Container: q.container,
-		Tails: frame.Options(fmt.Sprint(q.tail), logTails...), Sinces: frame.Options(chosen(c.QueryParam("since"), "", logSinces), logSinces...),
+		Tails:    frame.Options(fmt.Sprint(q.tail), logTails...),
+		Sinces:   frame.Options(chosen(c.QueryParam("since"), "", logSinces), logSinces...),
 		Previous: q.previous, Search: strings.TrimSpace(c.QueryParam("q")),
 	}
 	same := url.Values{}

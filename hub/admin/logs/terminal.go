@@ -55,7 +55,8 @@ func Terminal(c *frame.Call) error {
 	}
 	same := url.Values{"container": {container}}
 	d := terminalData{
-		Pod: p.Name, PodHref: frame.PodHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName, NodeHref: frame.NodeHref(p.Spec.NodeName), Container: container,
+		Pod: p.Name, PodHref: frame.PodHref(p), Namespace: p.Namespace, Node: p.Spec.NodeName,
+		NodeHref: frame.NodeHref(p.Spec.NodeName), Container: container,
 		Command: c.QueryParam("command"), CSRF: c.User.CSRF, Logs: frame.PodHref(p) + "/logs?" + same.Encode(),
 	}
 	for _, name := range containerNames(p) {
@@ -78,7 +79,8 @@ func noTerminal(p *corev1.Pod, container string) string {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for _, st := range list {
 			if st.Name == container && st.State.Running == nil {
-				return "Container " + container + " is not running, so there is nothing to type into; its log tells why."
+				return "Container " + container +
+					" is not running, so there is nothing to type into; its log tells why."
 			}
 		}
 	}
@@ -89,10 +91,12 @@ func noTerminal(p *corev1.Pod, container string) string {
 func TerminalSocket(c *frame.Call) error {
 	r := c.Request()
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return c.Message(http.StatusUpgradeRequired, "For a terminal", "This address is for the terminal's own connection.")
+		return c.Message(http.StatusUpgradeRequired, "For a terminal",
+			"This address is for the terminal's own connection.")
 	}
 	if _, ok := c.Response().Writer.(http.Hijacker); !ok {
-		return c.Message(http.StatusBadRequest, "For a terminal", "A WebSocket needs HTTP/1.1: the connection speaks "+r.Proto+".")
+		return c.Message(http.StatusBadRequest, "For a terminal", "A WebSocket needs HTTP/1.1: the connection speaks "+
+			r.Proto+".")
 	}
 	// A browser names the page that opens a WebSocket, and sends the session's cookie
 	// whoever that is: without our own origin nobody is let in.
@@ -107,7 +111,8 @@ func TerminalSocket(c *frame.Call) error {
 	if err != nil {
 		return c.Refuse("Not found", err)
 	}
-	o := corev1.PodExecOptions{Container: container, Command: commandOf(c.QueryParam("command")), Stdin: true, Stdout: true, TTY: true}
+	o := corev1.PodExecOptions{Container: container, Command: commandOf(c.QueryParam("command")), Stdin: true,
+		Stdout: true, TTY: true}
 	websocket.Server{
 		Handshake: func(*websocket.Config, *http.Request) error { return nil }, // was checked above
 		Handler: func(conn *websocket.Conn) {
@@ -135,7 +140,8 @@ func converse(c *frame.Call, p *corev1.Pod, o corev1.PodExecOptions, w *window) 
 		return
 	}
 	defer leave()
-	c.Record(store.Audit{Verb: "create", Resource: "pods/exec", Namespace: p.Namespace, Name: p.Name, Code: http.StatusSwitchingProtocols,
+	c.Record(store.Audit{Verb: "create", Resource: "pods/exec", Namespace: p.Namespace, Name: p.Name,
+		Code:    http.StatusSwitchingProtocols,
 		Message: o.Container + ": " + strings.Join(o.Command, " ")})
 
 	ctx, cancel := context.WithCancelCause(c.Request().Context())
@@ -209,7 +215,8 @@ func endOf(p *corev1.Pod, o corev1.PodExecOptions, err error, typed bool) (strin
 	case errors.Is(err, context.Canceled):
 		return "The hub was stopped, and the command with it.", -1
 	case errors.As(err, &exit) && !typed && (exit.Code == 126 || exit.Code == 127):
-		return fmt.Sprintf("The image of container %s has no %s. Name a command that it has, or look at its log.", o.Container, o.Command[0]), -1
+		return fmt.Sprintf("The image of container %s has no %s. Name a command that it has, or look at its log.",
+			o.Container, o.Command[0]), -1
 	case errors.As(err, &exit):
 		return fmt.Sprintf("The command has ended with exit code %d.", exit.Code), exit.Code
 	case errors.Is(err, ask.ErrOffline):

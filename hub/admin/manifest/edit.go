@@ -46,8 +46,10 @@ func editor(c *frame.Call) (o objectPath, live manifest, d editData, err error) 
 		return o, nil, d, err
 	}
 	d = editData{
-		Kind: live.text("kind"), Name: o.name, Namespace: o.namespace, Back: o.page(), Path: o.editor(), CSRF: c.User.CSRF,
-		Text: live.tidy().yaml(), Whole: live.yaml(), MayEdit: c.Allow(c.User.Role, "update", o.resource), Done: c.QueryParam("done") != "",
+		Kind: live.text("kind"), Name: o.name, Namespace: o.namespace, Back: o.page(), Path: o.editor(),
+		CSRF: c.User.CSRF,
+		Text: live.tidy().yaml(), Whole: live.yaml(), MayEdit: c.Allow(c.User.Role, "update", o.resource),
+		Done: c.QueryParam("done") != "",
 	}
 	d.Was = d.Text
 	return o, live, d, nil
@@ -141,7 +143,8 @@ func replace(c *frame.Call, o objectPath, m manifest, dry bool) (result manifest
 	if dry {
 		q.Set("dryRun", "All")
 	}
-	a, err := c.AskAPI(frame.APICall{Method: http.MethodPut, Path: o.path, Query: q, Media: "application/json", Body: m.json()})
+	a, err := c.AskAPI(frame.APICall{Method: http.MethodPut, Path: o.path, Query: q, Media: "application/json",
+		Body: m.json()})
 	if err != nil {
 		return nil, nil, err
 	}

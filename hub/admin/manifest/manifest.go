@@ -36,7 +36,8 @@ func parseManifest(text string) (m manifest, err error) {
 		return nil, err
 	}
 	if err := yaml.UnmarshalStrict([]byte(text), &m); err != nil {
-		return nil, errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: "))
+		return nil, errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "),
+			"yaml: "))
 	}
 	if m == nil {
 		return nil, errors.New("the document is empty")
@@ -75,7 +76,8 @@ func (m manifest) tidy() manifest {
 		meta := map[string]any{}
 		for k, v := range old {
 			switch k {
-			case "managedFields", "resourceVersion", "uid", "generation", "creationTimestamp", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds":
+			case "managedFields", "resourceVersion", "uid", "generation", "creationTimestamp", "selfLink",
+				"deletionTimestamp", "deletionGracePeriodSeconds":
 			default:
 				meta[k] = v
 			}

@@ -95,8 +95,10 @@ func TestTheYAMLLeadsBackToTheObjectsPage(t *testing.T) {
 		kind            state.Kind
 		namespace, name string
 	}{
-		{state.Nodes, "", "pi-1"}, {state.Sites, "", "oslo"}, {state.Pods, "default", "db-0"}, {state.Deployments, "default", "shop"}, {state.DaemonSets, "default", "watch"},
-		{state.StatefulSets, "default", "db"}, {state.CronJobs, "default", nightly.GetName()}, {state.FirmwareRollouts, "", "cgroup"},
+		{state.Nodes, "", "pi-1"}, {state.Sites, "", "oslo"}, {state.Pods, "default", "db-0"},
+		{state.Deployments, "default", "shop"}, {state.DaemonSets, "default", "watch"},
+		{state.StatefulSets, "default", "db"}, {state.CronJobs, "default", nightly.GetName()},
+		{state.FirmwareRollouts, "", "cgroup"},
 	} {
 		o, ok := parseObjectPath(frame.ObjectURL(c.kind, c.namespace, c.name))
 		if want := frame.ObjectHref(c.kind, frame.Item{Namespace: c.namespace, Name: c.name}); !ok || o.page() != want {
@@ -104,7 +106,8 @@ func TestTheYAMLLeadsBackToTheObjectsPage(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/apis/metrics.k8s.io/v1beta1/nodes/pi-1": "", "/api/v1/namespaces/default/configmaps/a": "", "/apis/" + fleet.Group + "/" + fleet.Version + "/boardprofiles/pi": "/boards",
+		"/apis/metrics.k8s.io/v1beta1/nodes/pi-1": "", "/api/v1/namespaces/default/configmaps/a": "", "/apis/" +
+			fleet.Group + "/" + fleet.Version + "/boardprofiles/pi": "/boards",
 	} {
 		if o, _ := parseObjectPath(path); o.page() != want {
 			t.Errorf("%s leads back to %q, want %q", path, o.page(), want)

@@ -46,7 +46,8 @@ type pasteData struct {
 }
 
 func newPaste(c *frame.Call) pasteData {
-	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")), Namespace: cmp.Or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.User.CSRF}
+	d := pasteData{Text: unix(c.FormValue("text")), Checked: unix(c.FormValue("checked")),
+		Namespace: cmp.Or(c.FormValue("namespace"), "default"), Force: c.FormValue("force") != "", CSRF: c.User.CSRF}
 	a := &frame.Request{Snapshot: c.Fleet.Snapshot()}
 	for _, o := range frame.NamespaceOptions(a, d.Namespace)[1:] {
 		o.Text = "Namespace " + o.Text
@@ -97,8 +98,10 @@ func Paste(c *frame.Call) error {
 }
 
 // pasteOne checks or applies one object. An error is the hub's own.
-func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow, error) {
-	r := pastedRow{Kind: m.text("kind"), Name: cmp.Or(m.text("metadata", "name"), "without a name"), Pill: frame.Pill{Kind: "bad", Text: "Refused"}}
+func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, line func(field string) int) (pastedRow,
+	error) {
+	r := pastedRow{Kind: m.text("kind"), Name: cmp.Or(m.text("metadata", "name"), "without a name"),
+		Pill: frame.Pill{Kind: "bad", Text: "Refused"}}
 	m = m.tidy()
 	path, namespaced, err := place(c, m)
 	if err != nil {
@@ -136,7 +139,8 @@ func pasteOne(c *frame.Call, m manifest, d pasteData, coming map[string]bool, li
 	if !d.Applied {
 		q.Set("dryRun", "All")
 	}
-	a, err := c.AskAPI(frame.APICall{Method: http.MethodPatch, Path: o.path, Query: q, Media: "application/apply-patch+yaml", Body: m.json()})
+	a, err := c.AskAPI(frame.APICall{Method: http.MethodPatch, Path: o.path, Query: q,
+		Media: "application/apply-patch+yaml", Body: m.json()})
 	if err != nil {
 		return r, err
 	}
@@ -195,5 +199,6 @@ func refusedRow(c *frame.Call, r pastedRow, err error, line func(field string) i
 // no other conflict, such as with a change at the same moment.
 func fight(e *frame.APIRefusal) bool {
 	d := e.Status.Details
-	return d != nil && slices.ContainsFunc(d.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeFieldManagerConflict })
+	return d != nil && slices.ContainsFunc(d.Causes,
+		func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeFieldManagerConflict })
 }

@@ -25,17 +25,26 @@ const again = 5
 // Actions are what can be done to nodes.
 func Actions() []*frame.Action {
 	all := []*frame.Action{
-		{Name: "cordon", Quick: true, Label: "Cordon", Done: "is cordoned", Means: "No new pods are placed there. Those that run stay.",
-			Idle: idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"), Do: cordon(true)},
-		{Name: "uncordon", Quick: true, Label: "Uncordon", Done: "is uncordoned", Means: "Pods may be placed there again.",
-			Idle: idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"), Do: cordon(false)},
+		{Name: "cordon", Quick: true, Label: "Cordon", Done: "is cordoned",
+			Means: "No new pods are placed there. Those that run stay.",
+			Idle:  idleNode(func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "is cordoned already"),
+			Do:    cordon(true)},
+		{Name: "uncordon", Quick: true, Label: "Uncordon", Done: "is uncordoned",
+			Means: "Pods may be placed there again.",
+			Idle:  idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"),
+			Do:    cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
 			Means:  "No new pods are placed there, and those that run are asked to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
 			Fields: drainFields, Parse: parseDrain, Notes: drainNotes, Foresee: foreseeDrain, All: drain},
-		{Name: "stop-drain", Aside: true, Label: "Stop the drain", Save: "Stop the drain", Done: "is drained no further", Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
-			Idle: notDraining, Do: stopDrain},
-		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.", Fields: labelFields, Parse: parseLabel, Do: label},
-		{Name: "taint", Label: "Taint", Done: "is tainted", Means: "Sets a taint, which keeps pods away that do not tolerate it.", Fields: taintFields, Parse: parseTaint, Notes: taintNotes, Do: taint},
+		{Name: "stop-drain", Aside: true, Label: "Stop the drain", Save: "Stop the drain",
+			Done:  "is drained no further",
+			Means: "No more pods are asked to leave. Those that were asked leave; the node stays cordoned.",
+			Idle:  notDraining, Do: stopDrain},
+		{Name: "label", Label: "Label", Done: "is labelled", Means: "Sets a label, or takes it away.",
+			Fields: labelFields, Parse: parseLabel, Do: label},
+		{Name: "taint", Label: "Taint", Done: "is tainted",
+			Means: "Sets a taint, which keeps pods away that do not tolerate it.", Fields: taintFields,
+			Parse: parseTaint, Notes: taintNotes, Do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
 			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is added again with a new token.",
 			Notes: deleteNotes, Foresee: foreseeDelete, Do: frame.Remove},
@@ -102,10 +111,12 @@ func deleteNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		}
 	}
 	if pods > 0 {
-		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new ones elsewhere.", format.Plural(pods, "pod")))
+		notes = append(notes, fmt.Sprintf("%s placed there will be gone; their owners make new ones elsewhere.",
+			format.Plural(pods, "pod")))
 	}
 	if ready > 0 {
-		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", format.IsAre(ready, "node")))
+		notes = append(notes, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.",
+			format.IsAre(ready, "node")))
 	}
 	return notes
 }
@@ -118,7 +129,8 @@ func labelFields(state.Snapshot, []state.Object) []frame.Field {
 	return []frame.Field{
 		{Name: "key", Label: "Label", Hint: "such as room, or example.com/room", Type: "text", Required: true},
 		{Name: "value", Label: "Value", Type: "text"},
-		{Name: "how", Label: "What to do", Type: "select", Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+		{Name: "how", Label: "What to do", Type: "select",
+			Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
 	}
 }
 
@@ -177,16 +189,20 @@ type taintChange struct {
 
 func taintFields(state.Snapshot, []state.Object) []frame.Field {
 	return []frame.Field{
-		{Name: "key", Label: "Taint", Hint: "such as maintenance, or example.com/broken-camera", Type: "text", Required: true},
+		{Name: "key", Label: "Taint", Hint: "such as maintenance, or example.com/broken-camera", Type: "text",
+			Required: true},
 		{Name: "value", Label: "Value", Type: "text"},
-		{Name: "effect", Label: "Effect", Type: "select", Options: frame.Options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
-			[2]string{"PreferNoSchedule", "PreferNoSchedule: new pods only if there is no better place"}, [2]string{"NoExecute", "NoExecute: pods that are there must leave, too"})},
+		{Name: "effect", Label: "Effect", Type: "select",
+			Options: frame.Options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
+				[2]string{"PreferNoSchedule", "PreferNoSchedule: new pods only if there is no better place"},
+				[2]string{"NoExecute", "NoExecute: pods that are there must leave, too"})},
 		{Name: "how", Label: "What to do", Type: "select", Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
 	}
 }
 
 func parseTaint(form url.Values) (any, error) {
-	t := taintChange{corev1.Taint{Key: strings.TrimSpace(form.Get("key")), Value: strings.TrimSpace(form.Get("value")), Effect: corev1.TaintEffect(form.Get("effect"))}, form.Get("how") == "remove"}
+	t := taintChange{corev1.Taint{Key: strings.TrimSpace(form.Get("key")), Value: strings.TrimSpace(form.Get("value")),
+		Effect: corev1.TaintEffect(form.Get("effect"))}, form.Get("how") == "remove"}
 	if errs := validation.IsQualifiedName(t.Key); len(errs) > 0 {
 		return nil, fmt.Errorf("%q cannot be the name of a taint: %s", t.Key, errs[0])
 	}
@@ -206,7 +222,8 @@ func taintNotes(s state.Snapshot, with []state.Object) []string {
 	if pods == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("With the effect NoExecute, pods that do not tolerate the taint leave. Now %s there.", format.IsAre(pods, "pod"))}
+	return []string{fmt.Sprintf("With the effect NoExecute, pods that do not tolerate the taint leave. Now %s there.",
+		format.IsAre(pods, "pod"))}
 }
 
 func taint(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
@@ -257,7 +274,8 @@ func setTaints(w *frame.Worker, ctx context.Context, n *corev1.Node, change func
 		if err != nil {
 			return err
 		}
-		err = w.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"resourceVersion": o.GetResourceVersion()}, "spec": frame.JSON{"taints": change(o.(*corev1.Node))}})
+		err = w.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"resourceVersion": o.GetResourceVersion()},
+			"spec": frame.JSON{"taints": change(o.(*corev1.Node))}})
 		if !frame.RefusedWith(err, http.StatusConflict) || try == again {
 			return err
 		}

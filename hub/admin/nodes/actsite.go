@@ -26,20 +26,29 @@ import (
 // SiteActions are what can be done to sites.
 func SiteActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
-		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods", Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
+		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods",
+			Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
 			}, Notes: holdNotes, Do: policyOf(fleet.Hold)},
-		{Name: "evict", Label: "Release", Save: "Release", Done: "lets its pods move", Destroy: true, Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
+		{Name: "evict", Label: "Release", Save: "Release", Done: "lets its pods move", Destroy: true,
+			Means: "When the whole site falls silent while another one lives, its pods move to other sites, at the site's rate.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy != fleet.Hold, "does not hold")
 			}, Notes: releaseNotes, Do: policyOf(fleet.Evict)},
-		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance", Means: "Nothing is evicted from the site until a moment, whatever falls silent there.", Fields: maintenanceFields, Parse: func(form url.Values) (any, error) { return parseMaintenance(form, now()) }, Check: checkMaintenance, Do: maintain},
-		{Name: "resume", Quick: true, Label: "End maintenance", Done: "is no longer in maintenance", Means: "Nodes that are not ready are evicted from again, at the site's rate.",
+		{Name: "maintenance", Label: "Maintenance", Done: "is in maintenance",
+			Means:  "Nothing is evicted from the site until a moment, whatever falls silent there.",
+			Fields: maintenanceFields,
+			Parse:  func(form url.Values) (any, error) { return parseMaintenance(form, now()) },
+			Check:  checkMaintenance, Do: maintain},
+		{Name: "resume", Quick: true, Label: "End maintenance", Done: "is no longer in maintenance",
+			Means: "Nodes that are not ready are evicted from again, at the site's rate.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.Maintenance == nil, "is not in maintenance")
 			}, Do: maintain},
-		{Name: "settings", Label: "Settings", Save: "Save", Done: "has new settings", Means: "What differs on this site from the hub's own settings. Leave a field empty for the hub's.", Single: true, Fields: siteFields, Parse: parseSite, Check: checkSite, Do: setSite},
+		{Name: "settings", Label: "Settings", Save: "Save", Done: "has new settings",
+			Means:  "What differs on this site from the hub's own settings. Leave a field empty for the hub's.",
+			Single: true, Fields: siteFields, Parse: parseSite, Check: checkSite, Do: setSite},
 	}
 	for _, a := range all {
 		a.Kind, a.One, a.Verb, a.Resource = state.Sites, "site", "patch", "sites"
@@ -97,13 +106,16 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 			for i, n := range names {
 				names[i] = fmt.Sprintf("%d of %s", of[n], n)
 			}
-			notes = append(notes, fmt.Sprintf("%s: %s %s: %s.", name, format.Plural(movable, "pod"), become, format.List(names, mostKept)))
+			notes = append(notes, fmt.Sprintf("%s: %s %s: %s.", name, format.Plural(movable, "pod"), become,
+				format.List(names, mostKept)))
 		}
 		if others > 0 {
-			notes = append(notes, fmt.Sprintf("%s: staying in any case, by their tolerations: %s.", name, format.Plural(others, "pod")))
+			notes = append(notes, fmt.Sprintf("%s: staying in any case, by their tolerations: %s.", name,
+				format.Plural(others, "pod")))
 		}
 		if gone > 0 {
-			notes = append(notes, fmt.Sprintf("%s: told to leave already, and not called back: %s.", name, format.Plural(gone, "pod")))
+			notes = append(notes, fmt.Sprintf("%s: told to leave already, and not called back: %s.", name,
+				format.Plural(gone, "pod")))
 		}
 	}
 	return notes
@@ -113,7 +125,8 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 func movesFrom(n *corev1.Node, p *corev1.Pod) bool {
 	if state.NoExecuteOf(n) == nil {
 		n = state.Fork(n)
-		n.Spec.Taints = append(slices.Clip(n.Spec.Taints), corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})
+		n.Spec.Taints = append(slices.Clip(n.Spec.Taints),
+			corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})
 	}
 	return eviction.LeaveBy(n, p).Must
 }
@@ -129,7 +142,8 @@ const localTime = "2006-01-02T15:04"
 
 func maintenanceFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	return []frame.Field{
-		{Name: "for", Label: "For", Type: "select", Options: frame.Options("2h", [2]string{"30m", "30 minutes"}, [2]string{"2h", "2 hours"}, [2]string{"8h", "8 hours"},
+		{Name: "for", Label: "For", Type: "select", Options: frame.Options("2h", [2]string{"30m", "30 minutes"},
+			[2]string{"2h", "2 hours"}, [2]string{"8h", "8 hours"},
 			[2]string{"24h", "1 day"}, [2]string{"168h", "1 week"}, [2]string{"until", "until the moment below"})},
 		{Name: "until", Label: "Until", Hint: "in UTC; only with “until the moment below”", Type: "datetime-local"},
 		{Name: "reason", Label: "Reason", Hint: "others read it beside the site", Type: "text"},
@@ -188,7 +202,8 @@ type setting struct {
 }
 
 var siteSettings = []setting{
-	{"leaseInterval", "Devices say that they live every", "whole seconds up to 5m, such as 60s; a silent node is unknown after four of them at least",
+	{"leaseInterval", "Devices say that they live every",
+		"whole seconds up to 5m, such as 60s; a silent node is unknown after four of them at least",
 		func(s *fleet.SiteSpec) string { return durationText(s.LeaseInterval) }, durationValue},
 	{"nodeMonitorGracePeriod", "A silent node is unknown after", "40s or more, such as 2m",
 		func(s *fleet.SiteSpec) string { return durationText(s.NodeMonitorGracePeriod) }, durationValue},
@@ -201,7 +216,8 @@ var siteSettings = []setting{
 	{"unhealthyZoneThreshold", "Partially disrupted from", "a share of its nodes from 0 to 1, such as 0.55",
 		func(s *fleet.SiteSpec) string { return numberText(s.UnhealthyZoneThreshold) }, numberValue},
 	{"largeClusterSizeThreshold", "Large with more nodes than", "in partial disruption only large sites evict",
-		func(s *fleet.SiteSpec) string { return numberText(s.LargeClusterSizeThreshold) }, func(text string) (any, error) {
+		func(s *fleet.SiteSpec) string { return numberText(s.LargeClusterSizeThreshold) },
+		func(text string) (any, error) {
 			n, err := strconv.ParseInt(text, 10, 32)
 			if err != nil {
 				return nil, fmt.Errorf("%q is no whole number", text)
@@ -248,15 +264,19 @@ func siteFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	fields := []frame.Field{
 		{Name: "description", Label: "Description", Type: "text", Value: s.Description},
 		{Name: "location", Label: "Location", Type: "text", Value: s.Location},
-		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select", Value: string(s.DisruptionPolicy), Options: frame.Options(string(s.DisruptionPolicy),
-			[2]string{"", "as the hub is set"}, [2]string{string(fleet.Evict), "Evict: its pods move to other sites"}, [2]string{string(fleet.Hold), "Hold: its pods stay"})},
+		{Name: "disruptionPolicy", Label: "When the whole site falls silent", Type: "select",
+			Value: string(s.DisruptionPolicy), Options: frame.Options(string(s.DisruptionPolicy),
+				[2]string{"", "as the hub is set"},
+				[2]string{string(fleet.Evict), "Evict: its pods move to other sites"},
+				[2]string{string(fleet.Hold), "Hold: its pods stay"})},
 	}
 	for _, x := range siteSettings {
 		fields = append(fields, frame.Field{Name: x.name, Label: x.label, Hint: x.hint, Type: "text", Value: x.get(&s)})
 	}
 	for i := range fields {
 		f := &fields[i]
-		f.Value = strings.NewReplacer("\r", "", "\n", "").Replace(f.Value) // as a browser sends it back: its field has one line
+		// as a browser sends it back: its field has one line
+		f.Value = strings.NewReplacer("\r", "", "\n", "").Replace(f.Value)
 		f.Was, f.Changes = f.Value, true
 	}
 	return fields
@@ -302,6 +322,7 @@ func checkSite(ctx context.Context, w *frame.Worker, o state.Object) error {
 // wouldSet asks the API whether it would accept the fields of a site's spec, so that the form
 // can be mended.
 func wouldSet(ctx context.Context, w *frame.Worker, o state.Object, fields frame.JSON) error {
-	q := frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.Sites, "", o.GetName()), Media: frame.MergePatch, Query: url.Values{"dryRun": {"All"}}}
+	q := frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.Sites, "", o.GetName()),
+		Media: frame.MergePatch, Query: url.Values{"dryRun": {"All"}}}
 	return w.Send(ctx, q, frame.JSON{"spec": fields})
 }

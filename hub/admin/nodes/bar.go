@@ -63,7 +63,8 @@ func hoursOf(a *frame.Request, n *corev1.Node) (h hours) {
 			}
 			fallthrough
 		default:
-			for i := int(from.Sub(begin) / time.Hour); i < barHours && begin.Add(time.Duration(i)*time.Hour).Before(to); i++ {
+			for i := int(from.Sub(begin) / time.Hour); i < barHours &&
+				begin.Add(time.Duration(i)*time.Hour).Before(to); i++ {
 				h.worst[i] = max(h.worst[i], kind)
 			}
 		}

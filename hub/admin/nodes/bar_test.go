@@ -30,7 +30,8 @@ func shape(t *testing.T, b bar) string {
 				if hours[i] != "" {
 					t.Fatalf("hour %d is drawn twice", i)
 				}
-				hours[i] = map[string]string{"none": ".", "ok": "-", "off": "o", "bad": "B", "unknown": "U", "out": "X"}[p.Class]
+				hours[i] = map[string]string{"none": ".", "ok": "-", "off": "o", "bad": "B", "unknown": "U",
+					"out": "X"}[p.Class]
 			}
 		}
 	}
@@ -47,28 +48,35 @@ func TestTheLastDayOfANode(t *testing.T) {
 		want   string
 		said   string
 	}{
-		{"ready all day", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}}, nil, "------------------------", "Last 24 hours: ready for 100 %"},
-		{"it joined three hours ago", []state.Turn{{At: before(3 * time.Hour), Ready: "True"}}, nil, "....................----", "In the 3 h known: ready for 100 %"},
+		{"ready all day", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}}, nil, "------------------------",
+			"Last 24 hours: ready for 100 %"},
+		{"it joined three hours ago", []state.Turn{{At: before(3 * time.Hour), Ready: "True"}}, nil,
+			"....................----", "In the 3 h known: ready for 100 %"},
 		{"a minute counts for its hour", []state.Turn{
-			{At: before(90 * time.Hour), Ready: "True"}, {At: before(5 * time.Hour), Ready: "Unknown"}, {At: before(5*time.Hour - time.Minute), Ready: "True"},
+			{At: before(90 * time.Hour), Ready: "True"}, {At: before(5 * time.Hour), Ready: "Unknown"},
+			{At: before(5*time.Hour - time.Minute), Ready: "True"},
 		}, nil, "------------------U-----", "Last 24 hours: ready for 99.9 %"},
 		{"given up over two hours, and then not ready", []state.Turn{
-			{At: before(90 * time.Hour), Ready: "True"}, {At: before(2*time.Hour + 30*time.Minute), Ready: "Unknown"}, {At: before(2 * time.Hour), Ready: "Unknown", Out: true},
+			{At: before(90 * time.Hour), Ready: "True"}, {At: before(2*time.Hour + 30*time.Minute), Ready: "Unknown"},
+			{At: before(2 * time.Hour), Ready: "Unknown", Out: true},
 			{At: before(50 * time.Minute), Ready: "False"},
 		}, nil, "---------------------XXB", "Last 24 hours: ready for 89.4 %"},
 		{"the hub was off for two hours", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}},
-			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--", "Last 24 hours: ready for 100 %"},
+			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--",
+			"Last 24 hours: ready for 100 %"},
 		{"nobody has reported", nil, nil, "........................", "Last 24 hours: not known"},
 	} {
 		n := admintest.Node("pi-1", "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = nil
 			if len(c.turns) > 0 {
 				last := c.turns[len(c.turns)-1]
-				n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: last.Ready, Reason: "x", LastTransitionTime: metav1.NewTime(last.At.Time), LastHeartbeatTime: metav1.NewTime(now)}}
+				n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: last.Ready, Reason: "x",
+					LastTransitionTime: metav1.NewTime(last.At.Time), LastHeartbeatTime: metav1.NewTime(now)}}
 			}
 		})
 		a := chartRequest("", now, nil)
-		a.Snapshot = admintest.New(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"}, History: c.turns}).Snapshot()
+		a.Snapshot = admintest.New(n, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-1"},
+			History: c.turns}).Snapshot()
 		a.Pauses = c.pauses
 		b := barOf(a, a.Node("pi-1"))
 		if got := shape(t, b); got != c.want || b.Said != c.said {
@@ -91,9 +99,11 @@ func TestTheLastDayOfASite(t *testing.T) {
 		from := now.Add(-10*time.Hour + 20*time.Minute)
 		back := metav1.NewMicroTime(from.Add(long - time.Second))
 		objects = append(objects, admintest.Node(name, "oslo", func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "x", LastTransitionTime: metav1.NewTime(back.Time), LastHeartbeatTime: metav1.NewTime(now)}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "x",
+				LastTransitionTime: metav1.NewTime(back.Time), LastHeartbeatTime: metav1.NewTime(now)}}
 		}), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: []state.Turn{
-			{At: metav1.NewMicroTime(now.Add(-99 * time.Hour)), Ready: "True"}, {At: metav1.NewMicroTime(from), Ready: "Unknown"}, {At: back, Ready: "True"},
+			{At: metav1.NewMicroTime(now.Add(-99 * time.Hour)), Ready: "True"},
+			{At: metav1.NewMicroTime(from), Ready: "Unknown"}, {At: back, Ready: "True"},
 		}})
 	}
 	a := chartRequest("", now, nil)

@@ -58,7 +58,8 @@ func Boards(a *frame.Request) (frame.Page, error) {
 	for _, name := range slices.Sorted(maps.Keys(without)) {
 		b := boardOf{Name: cmp.Or(name, "unknown"), Nodes: without[name]}
 		if name != "" {
-			b.Href = nodesFound(search.Term{Key: "label", Value: fleet.LabelBoard + "=" + name}, search.Term{Not: true, Key: "label", Value: fleet.LabelProfile})
+			b.Href = nodesFound(search.Term{Key: "label", Value: fleet.LabelBoard + "=" + name},
+				search.Term{Not: true, Key: "label", Value: fleet.LabelProfile})
 		}
 		d.Without = append(d.Without, b)
 	}
@@ -106,7 +107,8 @@ func boardRowOf(p *fleet.BoardProfile, nodes int) boardRow {
 	}
 	for _, signal := range slices.Sorted(maps.Keys(res.EvictionSoft)) {
 		soft := res.EvictionSoft[signal]
-		r.Thresholds = append(r.Thresholds, frame.Fact{Name: signal, Value: beyond(signal) + soft.Value + " for " + format.Duration(soft.For.Duration)})
+		r.Thresholds = append(r.Thresholds, frame.Fact{Name: signal, Value: beyond(signal) + soft.Value + " for " +
+			format.Duration(soft.For.Duration)})
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Spec.Labels)) {
 		r.Labels = append(r.Labels, frame.Fact{Name: fleet.LabelBoardPrefix + key, Value: p.Spec.Labels[key]})

@@ -25,7 +25,8 @@ func constant(figures map[history.Kind]float64) func(types.UID, time.Time, int) 
 	}
 }
 
-func chartRequest(span string, now time.Time, remembered func(types.UID, time.Time, int) []history.Word) *frame.Request {
+func chartRequest(span string, now time.Time,
+	remembered func(types.UID, time.Time, int) []history.Word) *frame.Request {
 	m := admintest.New(admintest.Node("pi-1", "oslo", nil))
 	a := admintest.Ask(m.Snapshot(), now, map[string]string{"span": span})
 	a.History = remembered
@@ -70,7 +71,8 @@ func TestAGapIsNoLine(t *testing.T) {
 			}
 			for _, line := range lines {
 				for i, p := range line {
-					if p[0] < 0 || p[0] > chartWidth || p[1] < 0 || p[1] > chartHeight || i > 0 && p[0]-line[i-1][0] != 2 {
+					if p[0] < 0 || p[0] > chartWidth || p[1] < 0 || p[1] > chartHeight || i > 0 &&
+						p[0]-line[i-1][0] != 2 {
 						t.Fatalf("span %q: %s goes through %v", span, one.Title, p)
 					}
 				}
@@ -110,7 +112,8 @@ func TestAChartSaysWhatItShows(t *testing.T) {
 			t.Errorf("%s: absent %q", c.title, got.Absent)
 		}
 		one := got.All[0]
-		if one.Title != c.title || c.now != "" && one.Now != c.now || !strings.HasPrefix(one.Summary, c.words) || strings.Join(one.Axis, " ") != c.axis {
+		if one.Title != c.title || c.now != "" && one.Now != c.now || !strings.HasPrefix(one.Summary, c.words) ||
+			strings.Join(one.Axis, " ") != c.axis {
 			t.Errorf("%s %v: now %s, %s, axis %s", one.Title, c.is, one.Now, one.Summary, one.Axis)
 		}
 		if len(got.Rows) != chartRows || len(got.Rows[0].Cells) != 1 || len(drawn(t, one.Line)) != 1 || one.Band != "" {
@@ -156,7 +159,8 @@ func TestANodeWithoutFigures(t *testing.T) {
 	if c := chartsOf(chartRequest("", admintest.Now, nil), "pi-1"); !c.Off || len(c.All)+len(c.Absent) > 0 {
 		t.Errorf("without a history: %+v", c)
 	}
-	if c := chartsOf(chartRequest("", admintest.Now, constant(nil)), "pi-1"); c.Off || len(c.All)+len(c.Absent)+len(c.Rows) > 0 {
+	if c := chartsOf(chartRequest("", admintest.Now, constant(nil)), "pi-1"); c.Off || len(c.All)+len(c.Absent)+
+		len(c.Rows) > 0 {
 		t.Errorf("before the first sample: %+v", c)
 	}
 	gone := chartRequest("", admintest.Now, admintest.SampleHistory)
@@ -168,12 +172,14 @@ func TestANodeWithoutFigures(t *testing.T) {
 // Charts open on what is known, and not on a day of which they know the last minutes.
 func TestChartsOpenOnWhatIsKnown(t *testing.T) {
 	for known, want := range map[time.Duration]string{
-		20 * time.Minute: "The last 1 h", 2 * time.Hour: "The last 6 h", 7 * time.Hour: "The last 24 h", 40 * time.Hour: "The last 24 h",
+		20 * time.Minute: "The last 1 h", 2 * time.Hour: "The last 6 h", 7 * time.Hour: "The last 24 h",
+		40 * time.Hour: "The last 24 h",
 	} {
 		remembered := func(_ types.UID, from time.Time, n int) []history.Word {
 			words := make([]history.Word, n)
 			for i := range words {
-				if at := from.Add(time.Duration(i) * history.Slot); !at.Before(admintest.Now.Add(-known)) && at.Before(admintest.Now) {
+				if at := from.Add(time.Duration(i) * history.Slot); !at.Before(admintest.Now.Add(-known)) &&
+					at.Before(admintest.Now) {
 					s := history.Nothing()
 					s[history.CPU] = float64(i%2) / 2
 					words[i] = history.Pack(s)

@@ -40,7 +40,8 @@ type addData struct {
 
 // AddDevice asks for what a join token is to be good for.
 func AddDevice(a *frame.Request) (frame.Page, error) {
-	return addPage(a.Snapshot, addData{Site: a.Query("site"), Node: a.Query("node"), Uses: 1, Lives: frame.Options("1h", lives...), Waiting: WaitingCount(a)}), nil
+	return addPage(a.Snapshot, addData{Site: a.Query("site"), Node: a.Query("node"), Uses: 1,
+		Lives: frame.Options("1h", lives...), Waiting: WaitingCount(a)}), nil
 }
 
 func addPage(s state.Snapshot, d addData) frame.Page {
@@ -70,19 +71,24 @@ type tokenData struct {
 func MakeToken(c *frame.Call, made *MadeTokens) error {
 	uses, _ := strconv.Atoi(c.FormValue("uses"))
 	life, _ := time.ParseDuration(c.FormValue("life"))
-	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")), Uses: uses, Life: life, By: c.User.Name, Approval: c.FormValue("approval") != ""}
+	t := access.NewJoinToken{Site: strings.TrimSpace(c.FormValue("site")), Node: strings.TrimSpace(c.FormValue("node")),
+		Uses: uses, Life: life, By: c.User.Name, Approval: c.FormValue("approval") != ""}
 	token, err := c.Tokens.CreateJoinToken(c.Request().Context(), t)
 	act := store.Audit{Verb: "create", Resource: "jointokens", Name: t.Site, Code: http.StatusCreated}
 	if err != nil {
 		act.Code, act.Message = c.Tell(err)
 		act.Message = format.Capital(strings.TrimPrefix(act.Message, "Create join token: "))
 		c.Record(act)
-		return c.ShowPage(act.Code, addPage(c.Fleet.Snapshot(), addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval, Lives: frame.Options(c.FormValue("life"), lives...), Problem: act.Message}))
+		return c.ShowPage(act.Code, addPage(c.Fleet.Snapshot(),
+			addData{Site: t.Site, Node: t.Node, Uses: t.Uses, Approval: t.Approval,
+				Lives: frame.Options(c.FormValue("life"), lives...), Problem: act.Message}))
 	}
 	c.Record(act)
 	d := tokenData{
-		Line: access.JoinLine(c.JoinURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses, Life: format.Duration(t.Life), Waits: t.Approval,
-		Since: "/devices/joined?" + url.Values{"token": {token.ID}, "uses": {strconv.Itoa(t.Uses)}}.Encode(), life: t.Life,
+		Line: access.JoinLine(c.JoinURLs(c.Request().Host), token), Site: t.Site, Node: t.Node, Uses: t.Uses,
+		Life: format.Duration(t.Life), Waits: t.Approval,
+		Since: "/devices/joined?" + url.Values{"token": {token.ID}, "uses": {strconv.Itoa(t.Uses)}}.Encode(),
+		life:  t.Life,
 	}
 	if d.Arches = c.Agents(); len(d.Arches) > 0 {
 		d.Install = install.Line(c.JoinURLs(c.Request().Host)[0], c.CA(), token.Text())
@@ -103,7 +109,8 @@ func MakeToken(c *frame.Call, made *MadeTokens) error {
 func ShowToken(c *frame.Call, made *MadeTokens) error {
 	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
-		return c.Message(http.StatusNotFound, "The token is not shown any more", "A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
+		return c.Message(http.StatusNotFound, "The token is not shown any more",
+			"A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
 	}
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})
 }
@@ -170,7 +177,8 @@ func JoinedDevices(a *frame.Request) (frame.Page, error) {
 		}
 	}
 	d.Left = max(0, uses-len(came)-len(d.Waiting))
-	return frame.Page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "records", "requests"}, Data: d}, nil
+	return frame.Page{Template: "joined", Title: "Joined", Watch: []string{"nodes", "records", "requests"}, Data: d},
+		nil
 }
 
 // joinerOf says how far a device has come: it has its certificate, it has reported, it is ready.

@@ -25,10 +25,13 @@ const drainPoll = 500 * time.Millisecond
 
 func drainFields(s state.Snapshot, with []state.Object) (fields []frame.Field) {
 	if c := countDrain(s, with); c.bare > 0 {
-		fields = append(fields, frame.Field{Name: "bare", Type: "checkbox", Label: fmt.Sprintf("Take away %s that nobody makes again", format.Plural(c.bare, "pod")), Hint: "Without this, they stay and the drain fails there."})
+		fields = append(fields, frame.Field{Name: "bare", Type: "checkbox",
+			Label: fmt.Sprintf("Take away %s that nobody makes again", format.Plural(c.bare, "pod")),
+			Hint:  "Without this, they stay and the drain fails there."})
 	}
 	return append(fields, frame.Field{Name: "until", Label: "Give up after", Type: "select",
-		Options: frame.Options("15m", [2]string{"5m", "5 minutes"}, [2]string{"15m", "15 minutes"}, [2]string{"1h", "1 hour"}, [2]string{"6h", "6 hours"})})
+		Options: frame.Options("15m", [2]string{"5m", "5 minutes"}, [2]string{"15m", "15 minutes"},
+			[2]string{"1h", "1 hour"}, [2]string{"6h", "6 hours"})})
 }
 
 func parseDrain(form url.Values) (any, error) {
@@ -235,14 +238,16 @@ func drainText(st *state.DrainStatus) string {
 // those on their way.
 func drainParts(s state.Snapshot, n *corev1.Node, st *state.DrainStatus) (parts []frame.Part) {
 	for _, h := range st.Held {
-		x := frame.Part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"), Pill: frame.Pill{Kind: "warn", Text: "Held"}, Text: h.Why}
+		x := frame.Part{Name: strings.TrimPrefix(h.Pod, metav1.NamespaceDefault+"/"),
+			Pill: frame.Pill{Kind: "warn", Text: "Held"}, Text: h.Why}
 		if h.Stays {
 			x.Pill = frame.Pill{Kind: "bad", Text: "Stays"}
 		}
 		parts = append(parts, x)
 	}
 	for p := range s.PodsOn(n.Name) {
-		if len(parts) < state.MaxDrainHeld && p.DeletionTimestamp != nil && what(p) != "daemon" && what(p) != "finished" {
+		if len(parts) < state.MaxDrainHeld && p.DeletionTimestamp != nil && what(p) != "daemon" &&
+			what(p) != "finished" {
 			parts = append(parts, frame.Part{Name: state.Display(p), Pill: frame.Pill{Kind: "warn", Text: "Leaving"}})
 		}
 	}

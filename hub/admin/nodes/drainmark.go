@@ -16,7 +16,8 @@ import (
 )
 
 func uncordonPatch() frame.JSON {
-	return frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: nil}}, "spec": frame.JSON{"unschedulable": false}}
+	return frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: nil}},
+		"spec": frame.JSON{"unschedulable": false}}
 }
 
 // stopDrain takes the order back; what has left has left, and the node stays cordoned.
@@ -141,7 +142,8 @@ func waitsOf(a *frame.Request, n *corev1.Node, st *state.DrainStatus, most int) 
 			break
 		}
 		namespace, name, _ := strings.Cut(h.Pod, "/")
-		waits = append(waits, goingWait{Pod: strings.TrimPrefix(h.Pod, "default/"), Href: frame.PodPath(namespace, name), Text: strings.TrimSuffix(h.Why, ".")})
+		waits = append(waits, goingWait{Pod: strings.TrimPrefix(h.Pod, "default/"),
+			Href: frame.PodPath(namespace, name), Text: strings.TrimSuffix(h.Why, ".")})
 	}
 	return waits
 }

@@ -18,42 +18,49 @@ import (
 )
 
 // Finder searches the list of nodes.
-var Finder = frame.Finder[*corev1.Node]{List: search.Nodes, Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Node]{
-	"":      frame.Key(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
-	"node":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
-	"site":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
-	"label": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
-	"board": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
-	"status": func(_ *frame.Request, t search.Term) frame.Match[*corev1.Node] {
-		return frame.OfStatus(frame.NodeStatuses, t, HasStatus)
-	},
-	"condition": frame.Key(func(n *corev1.Node, t search.Term) bool {
-		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return frame.IsCondition(t, string(c.Type), string(c.Status)) })
-	}),
-	"ip": frame.Key(func(n *corev1.Node, t search.Term) bool {
-		return slices.ContainsFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
-			return a.Type != corev1.NodeHostName && t.Is(a.Address)
-		})
-	}),
-	"image": func(a *frame.Request, t search.Term) frame.Match[*corev1.Node] {
-		on := map[string]bool{}
-		for p := range a.Pods("") {
-			if frame.HasImage(t, &p.Spec) {
-				on[p.Spec.NodeName] = true
+var Finder = frame.Finder[*corev1.Node]{List: search.Nodes,
+	Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Node]{
+		"":      frame.Key(func(n *corev1.Node, t search.Term) bool { return t.In(n.Name) }),
+		"node":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(n.Name) }),
+		"site":  frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+		"label": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Has(n.Labels) }),
+		"board": frame.Key(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
+		"status": func(_ *frame.Request, t search.Term) frame.Match[*corev1.Node] {
+			return frame.OfStatus(frame.NodeStatuses, t, HasStatus)
+		},
+		"condition": frame.Key(func(n *corev1.Node, t search.Term) bool {
+			return slices.ContainsFunc(n.Status.Conditions,
+				func(c corev1.NodeCondition) bool { return frame.IsCondition(t, string(c.Type), string(c.Status)) })
+		}),
+		"ip": frame.Key(func(n *corev1.Node, t search.Term) bool {
+			return slices.ContainsFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
+				return a.Type != corev1.NodeHostName && t.Is(a.Address)
+			})
+		}),
+		"image": func(a *frame.Request, t search.Term) frame.Match[*corev1.Node] {
+			on := map[string]bool{}
+			for p := range a.Pods("") {
+				if frame.HasImage(t, &p.Spec) {
+					on[p.Spec.NodeName] = true
+				}
 			}
-		}
-		return func(n *corev1.Node, _ search.Term) bool { return on[n.Name] }
-	},
-}}
+			return func(n *corev1.Node, _ search.Term) bool { return on[n.Name] }
+		},
+	}}
 
-var siteFinder = frame.Finder[*fleet.Site]{List: search.Sites, Has: map[string]func(*frame.Request, search.Term) frame.Match[*fleet.Site]{
-	"":      frame.Key(func(s *fleet.Site, t search.Term) bool { return t.In(s.Name, s.Spec.Description, s.Spec.Location) }),
-	"site":  frame.Key(func(s *fleet.Site, t search.Term) bool { return t.Is(s.Name) }),
-	"label": frame.Key(func(s *fleet.Site, t search.Term) bool { return t.Has(s.Labels) }),
-	"status": func(a *frame.Request, t search.Term) frame.Match[*fleet.Site] {
-		return frame.OfStatus(frame.SiteStates, t, func(s *fleet.Site, status string) bool { return SiteHasState(s, status, a.Now) })
-	},
-}}
+var siteFinder = frame.Finder[*fleet.Site]{List: search.Sites,
+	Has: map[string]func(*frame.Request, search.Term) frame.Match[*fleet.Site]{
+		"": frame.Key(func(s *fleet.Site, t search.Term) bool {
+			return t.In(s.Name, s.Spec.Description,
+				s.Spec.Location)
+		}),
+		"site":  frame.Key(func(s *fleet.Site, t search.Term) bool { return t.Is(s.Name) }),
+		"label": frame.Key(func(s *fleet.Site, t search.Term) bool { return t.Has(s.Labels) }),
+		"status": func(a *frame.Request, t search.Term) frame.Match[*fleet.Site] {
+			return frame.OfStatus(frame.SiteStates, t,
+				func(s *fleet.Site, status string) bool { return SiteHasState(s, status, a.Now) })
+		},
+	}}
 
 // A nodeRow is all that its row shows: those that are equal look alike, see look.row.
 type nodeRow struct {
@@ -115,7 +122,8 @@ func HasStatus(n *corev1.Node, status string) bool {
 func List(a *frame.Request) (frame.Page, error) {
 	text, site, status := strings.TrimSpace(a.Query("q")), a.Query("site"), a.Query("status")
 	d := nodesData{
-		Search: text, Statuses: frame.Options(status, frame.NodeStatuses...), Sites: frame.SiteOptions(a, site), Empty: a.Len(state.Nodes) == 0,
+		Search: text, Statuses: frame.Options(status, frame.NodeStatuses...), Sites: frame.SiteOptions(a, site),
+		Empty:    a.Len(state.Nodes) == 0,
 		Filtered: text != "" || site != "" || status != "", MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL,
 	}
 	found := findNodes(a)
@@ -176,12 +184,14 @@ var nodeOrders = []frame.Sorter[*corev1.Node]{
 	}},
 	{Name: "cpu", Title: "CPU", By: func(a *frame.Request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int {
-			return cmp.Compare(shareOf(corev1.ResourceCPU, a.Usage(y.Name), y).Percent, shareOf(corev1.ResourceCPU, a.Usage(x.Name), x).Percent)
+			return cmp.Compare(shareOf(corev1.ResourceCPU, a.Usage(y.Name), y).Percent,
+				shareOf(corev1.ResourceCPU, a.Usage(x.Name), x).Percent)
 		}
 	}},
 	{Name: "memory", Title: "Memory", By: func(a *frame.Request) func(x, y *corev1.Node) int {
 		return func(x, y *corev1.Node) int {
-			return cmp.Compare(shareOf(corev1.ResourceMemory, a.Usage(y.Name), y).Percent, shareOf(corev1.ResourceMemory, a.Usage(x.Name), x).Percent)
+			return cmp.Compare(shareOf(corev1.ResourceMemory, a.Usage(y.Name), y).Percent,
+				shareOf(corev1.ResourceMemory, a.Usage(x.Name), x).Percent)
 		}
 	}},
 	{Name: "heard", Title: "Heard", By: func(a *frame.Request) func(x, y *corev1.Node) int {

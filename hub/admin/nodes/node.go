@@ -75,9 +75,12 @@ func Node(a *frame.Request) (frame.Page, error) {
 	_, told := finding.NodeWhy(a.Snapshot, n)
 	live := a.Liveness(name)
 	d := nodeData{
-		Name: name, Href: frame.NodeHref(name), Pill: finding.NodePill(n), Why: finding.NodeSentence(a, n), Since: format.Time(diagnose.FirstOf(n).Since, a.Now), Chain: finding.NodeChain(a.Snapshot, n, a.Now),
-		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: format.Time(live.Seen, a.Now), Link: frame.Pill{Kind: "idle", Text: "No connection"},
-		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: frame.MenuOf(a, n), Did: frame.JustDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
+		Name: name, Href: frame.NodeHref(name), Pill: finding.NodePill(n), Why: finding.NodeSentence(a, n),
+		Since: format.Time(diagnose.FirstOf(n).Since, a.Now), Chain: finding.NodeChain(a.Snapshot, n, a.Now),
+		Site: state.SiteOf(n), Facts: nodeFacts(a, n, live), Heard: format.Time(live.Seen, a.Now),
+		Link: frame.Pill{Kind: "idle", Text: "No connection"},
+		Help: nodeHelp(n, told), Timeline: timelineOf(a, n), Charts: chartsOf(a, name), Menu: frame.MenuOf(a, n),
+		Did: frame.JustDone(a), Going: goingOn(a, n), DrainEnd: drainEnd(n),
 	}
 	if a.May("get", "nodes/proxy") {
 		d.Logs = d.Href + "/logs"
@@ -87,12 +90,15 @@ func Node(a *frame.Request) (frame.Page, error) {
 	}
 	for _, c := range n.Status.Conditions {
 		d.Conditions = append(d.Conditions, finding.ConditionRow{
-			Type: string(c.Type), Pill: frame.Pill{Kind: finding.ConditionKind(c), Text: string(c.Status)}, Reason: c.Reason, Message: c.Message, Since: format.Time(c.LastTransitionTime.Time, a.Now), Help: frame.HelpURL("conditions", "Node", string(c.Type)),
+			Type: string(c.Type), Pill: frame.Pill{Kind: finding.ConditionKind(c), Text: string(c.Status)},
+			Reason: c.Reason, Message: c.Message, Since: format.Time(c.LastTransitionTime.Time, a.Now),
+			Help: frame.HelpURL("conditions", "Node", string(c.Type)),
 		})
 	}
 	sort.SliceStable(d.Conditions, func(i, j int) bool {
 		x, y := d.Conditions[i], d.Conditions[j]
-		return cmp.Or(cmp.Compare(frame.Rank(x.Pill.Kind), frame.Rank(y.Pill.Kind)), cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type)) < 0
+		return cmp.Or(cmp.Compare(frame.Rank(x.Pill.Kind), frame.Rank(y.Pill.Kind)),
+			cmp.Compare(isReady(y), isReady(x)), cmp.Compare(x.Type, y.Type)) < 0
 	})
 	u, used := a.Usage(name), wire.Usage{}
 	if live.Connected {
@@ -107,7 +113,8 @@ func Node(a *frame.Request) (frame.Page, error) {
 			row.Since = format.Time(t.TimeAdded.Time, a.Now)
 		}
 		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") && t.Key != fleet.TaintFlapping && a.May("patch", "nodes") {
-			row.Remove = "/actions/nodes/taint?" + url.Values{"item": {frame.ItemOf(n).Form()}, "key": {t.Key}, "value": {t.Value}, "effect": {string(t.Effect)}, "how": {"remove"}}.Encode()
+			row.Remove = "/actions/nodes/taint?" + url.Values{"item": {frame.ItemOf(n).Form()}, "key": {t.Key},
+				"value": {t.Value}, "effect": {string(t.Effect)}, "how": {"remove"}}.Encode()
 		}
 		d.Taints = append(d.Taints, row)
 	}
@@ -126,7 +133,8 @@ func Node(a *frame.Request) (frame.Page, error) {
 		raw = a.Report(name).Text()
 	}
 	d.Hardware, d.Boot = hardware(raw), rollouts.NodeBootOf(a, name)
-	return frame.Page{Template: "node", Title: name, Watch: []string{"node/" + name, frame.UsageTopic(name)}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "node", Title: name, Watch: []string{"node/" + name, frame.UsageTopic(name)}, Poll: 10,
+		Data: d}, nil
 }
 
 // isReady is 1 for the condition that stands first among its like.
@@ -138,7 +146,8 @@ func isReady(c finding.ConditionRow) int {
 }
 
 func resourceNames(n *corev1.Node) []corev1.ResourceName {
-	usual := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
+	usual := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+		corev1.ResourcePods}
 	for _, name := range slices.Sorted(maps.Keys(n.Status.Capacity)) {
 		if !slices.Contains(usual, name) {
 			usual = append(usual, name)
@@ -168,7 +177,8 @@ func nodeFacts(a *frame.Request, n *corev1.Node, live frame.Liveness) (facts []f
 	add("Joined", format.Stamp(n.CreationTimestamp.Time))
 	switch {
 	case live.Wanted > live.Stored && live.Seen.IsZero(): // its lease says it, and there was none since the hub started
-		add("Desired state", fmt.Sprintf("generation %d; what the device has is not known until it is heard", live.Wanted))
+		add("Desired state", fmt.Sprintf("generation %d; what the device has is not known until it is heard",
+			live.Wanted))
 	case live.Wanted > live.Stored:
 		add("Desired state", fmt.Sprintf("generation %d; the device has %d", live.Wanted, live.Stored))
 	case live.Wanted > 0:

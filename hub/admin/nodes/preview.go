@@ -50,7 +50,8 @@ func foreseeDelete(a *frame.Request, with []state.Object, _ url.Values) *frame.F
 		f.Sums = append(f.Sums, "No disruption budget is asked, and nobody waits for others to be ready.")
 	}
 	if len(ready) > 0 {
-		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.", format.IsAre(len(ready), "node")))
+		f.Sums = append(f.Sums, fmt.Sprintf("%s ready now. Drain first to let pods leave in peace.",
+			format.IsAre(len(ready), "node")))
 	}
 	if len(unused) > 0 {
 		f.Losses = append(f.Losses, fmt.Sprintf("%s that no pod uses now: %s. The data stays on the device, out of reach.", format.Plural(len(unused), "claim"), firstOf(unused)))
@@ -103,13 +104,16 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 	}
 	where := places(to)
 	add(count[preview.Remains], "does not leave.", "do not leave.")
-	add(count[preview.Pending], "has to leave and stays pending: no node can have it.", "have to leave and stay pending: no node can have them.")
+	add(count[preview.Pending], "has to leave and stays pending: no node can have it.",
+		"have to leave and stay pending: no node can have them.")
 	add(count[preview.Lost], "ends, and nobody makes it again.", "end, and nobody makes them again.")
 	add(count[preview.Moves], "goes elsewhere: "+where, "go elsewhere: "+where)
 	if f.Many {
-		add(count[preview.Open], "has to leave.", fmt.Sprintf("have to leave. Where they go is told for up to %d pods.", preview.MaxPods))
+		add(count[preview.Open], "has to leave.", fmt.Sprintf("have to leave. Where they go is told for up to %d pods.",
+			preview.MaxPods))
 	} else {
-		add(count[preview.Open], "has to leave; where it goes is not known.", "have to leave; where they go is not known.")
+		add(count[preview.Open], "has to leave; where it goes is not known.",
+			"have to leave; where they go is not known.")
 	}
 	add(count[preview.Daemon], "of a daemon set stays.", "of daemon sets stay.")
 	add(len(f.Others), "on another node has to make room for these.", "on other nodes have to make room for these.")
@@ -139,7 +143,8 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 
 // urgency orders fates: what somebody should know first comes first.
 func urgency(x preview.Fate) int {
-	return slices.Index([]preview.End{preview.Remains, preview.Pending, preview.Lost, preview.Open, preview.Moves, preview.Daemon}, x.End)
+	return slices.Index([]preview.End{preview.Remains, preview.Pending, preview.Lost, preview.Open, preview.Moves,
+		preview.Daemon}, x.End)
 }
 
 func leaves(x preview.Fate) bool { return x.End != preview.Remains && x.End != preview.Daemon }
@@ -183,7 +188,8 @@ func fateRowOf(x preview.Fate, several bool) frame.FateRow {
 
 // places names the nodes that take most.
 func places(to map[string]int) string {
-	names := slices.SortedFunc(maps.Keys(to), func(x, y string) int { return cmp.Or(cmp.Compare(to[y], to[x]), cmp.Compare(x, y)) })
+	names := slices.SortedFunc(maps.Keys(to),
+		func(x, y string) int { return cmp.Or(cmp.Compare(to[y], to[x]), cmp.Compare(x, y)) })
 	var parts []string
 	for _, name := range names[:min(len(names), foreseenPlaces)] {
 		parts = append(parts, fmt.Sprintf("%d to %s", to[name], name))
@@ -197,13 +203,16 @@ func places(to map[string]int) string {
 
 // budgetWarningOf says what a budget wants, and what that means.
 func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
-	w := frame.BudgetWarning{Name: state.Display(b), Never: b.Stuck > 0, Href: "/yaml" + frame.ObjectURL(state.PodDisruptionBudgets, b.Namespace, b.Name)}
+	w := frame.BudgetWarning{Name: state.Display(b), Never: b.Stuck > 0, Href: "/yaml" +
+		frame.ObjectURL(state.PodDisruptionBudgets, b.Namespace, b.Name)}
 	wants := "it says neither minAvailable nor maxUnavailable"
 	switch {
 	case b.Spec.MaxUnavailable != nil:
-		wants = fmt.Sprintf("maxUnavailable is %s of %s", b.Spec.MaxUnavailable, format.Plural(int(b.Count.Expected), "pod"))
+		wants = fmt.Sprintf("maxUnavailable is %s of %s", b.Spec.MaxUnavailable,
+			format.Plural(int(b.Count.Expected), "pod"))
 	case b.Spec.MinAvailable != nil:
-		wants = fmt.Sprintf("minAvailable is %s of %s", b.Spec.MinAvailable, format.Plural(int(b.Count.Expected), "pod"))
+		wants = fmt.Sprintf("minAvailable is %s of %s", b.Spec.MinAvailable,
+			format.Plural(int(b.Count.Expected), "pod"))
 	}
 	switch {
 	case b.Count.Unknown != "":
@@ -248,10 +257,12 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 		}
 	}
 	if len(empty) > 0 {
-		all = append(all, fmt.Sprintf("Lost is what is in %s: %s.", format.Plural(len(empty), "emptyDir"), firstOf(empty)))
+		all = append(all, fmt.Sprintf("Lost is what is in %s: %s.", format.Plural(len(empty), "emptyDir"),
+			firstOf(empty)))
 	}
 	if len(host) > 0 {
-		all = append(all, fmt.Sprintf("Kept on the device, but not there for the pod that comes elsewhere: %s: %s.", format.Plural(len(host), "hostPath"), firstOf(host)))
+		all = append(all, fmt.Sprintf("Kept on the device, but not there for the pod that comes elsewhere: %s: %s.",
+			format.Plural(len(host), "hostPath"), firstOf(host)))
 	}
 	if len(bare) > 0 {
 		all = append(all, fmt.Sprintf("Nobody makes again: %s.", firstOf(bare)))

@@ -37,7 +37,8 @@ func shareOf(name corev1.ResourceName, u state.Usage, n *corev1.Node) share {
 	if name == corev1.ResourcePods {
 		wanted = *resource.NewQuantity(u.Pods, resource.DecimalSI)
 	}
-	s := share{Name: string(name), Capacity: format.Amount(name, capacity), Allocatable: format.Amount(name, allocatable), Wanted: format.Amount(name, wanted)}
+	s := share{Name: string(name), Capacity: format.Amount(name, capacity),
+		Allocatable: format.Amount(name, allocatable), Wanted: format.Amount(name, wanted)}
 	if have := allocatable.AsApproximateFloat64(); have > 0 {
 		s.Percent = int(100 * wanted.AsApproximateFloat64() / have)
 	}

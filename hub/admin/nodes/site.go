@@ -79,14 +79,17 @@ func SiteHasState(s *fleet.Site, state string, now time.Time) bool {
 // worse compares sites by how much they need somebody: how disrupted they are, how many
 // nodes are not ready, and then by name.
 func worse(x, y *fleet.Site) int {
-	return cmp.Or(cmp.Compare(frame.Rank(finding.SitePill(x).Kind), frame.Rank(finding.SitePill(y).Kind)), cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
+	return cmp.Or(cmp.Compare(frame.Rank(finding.SitePill(x).Kind), frame.Rank(finding.SitePill(y).Kind)),
+		cmp.Compare(y.Status.NotReady, x.Status.NotReady), cmp.Compare(x.Name, y.Name))
 }
 
 // Sites lists the sites, the worst first: their disruption state, rate, and what is held and why.
 func Sites(a *frame.Request) (frame.Page, error) {
 	text, wanted := strings.TrimSpace(a.Query("q")), a.Query("state")
 	d := sitesData{
-		Did: frame.JustDone(a), Search: text, Wrong: a.WrongSearch(state.Sites), States: frame.Options(wanted, frame.SiteStates...), Empty: a.Len(state.Sites) == 0, Filtered: text != "" || wanted != "",
+		Did: frame.JustDone(a), Search: text, Wrong: a.WrongSearch(state.Sites),
+		States: frame.Options(wanted, frame.SiteStates...), Empty: a.Len(state.Sites) == 0, Filtered: text != "" ||
+			wanted != "",
 		MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL,
 	}
 	found := findSites(a)
@@ -174,7 +177,8 @@ func siteRowOf(a *frame.Request, s *fleet.Site) siteRow {
 	st, c := s.Status, a.Count(s.Name)
 	r := siteRow{
 		Name: s.Name, Href: frame.SiteHref(s.Name), NodesHref: "/nodes?" + url.Values{"site": {s.Name}}.Encode(),
-		Description: format.Join(s.Spec.Description, s.Spec.Location), Pill: finding.SitePill(s), Bar: siteBar(a, s.Name),
+		Description: format.Join(s.Spec.Description, s.Spec.Location), Pill: finding.SitePill(s),
+		Bar:   siteBar(a, s.Name),
 		Ready: c.Ready, NotReady: c.NotReady, NeverSeen: c.NeverSeen, Total: c.Nodes,
 		Waiting: int(st.Waiting), Stays: keepsPods(&st), Policy: policyText(s.Spec.DisruptionPolicy),
 		Menu: frame.MenuOf(a, s),

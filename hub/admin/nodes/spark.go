@@ -57,6 +57,7 @@ func (f figure) spark(points []point) (s spark) {
 	if high > low {
 		s.Line = line.String()
 	}
-	s.Said = fmt.Sprintf("%s %s, last 24 hours: lowest %s, mean %s, highest %s", f.title, f.means, f.text(total.low), f.text(total.mean), f.text(total.up))
+	s.Said = fmt.Sprintf("%s %s, last 24 hours: lowest %s, mean %s, highest %s", f.title, f.means, f.text(total.low),
+		f.text(total.mean), f.text(total.up))
 	return s
 }

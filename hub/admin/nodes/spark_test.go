@@ -48,7 +48,10 @@ func TestASparkIsALineThroughTheHoursThatHaveEnded(t *testing.T) {
 		t.Errorf("memory, which did not change, is %+v", memory)
 	}
 	for name, remembered := range map[string]func(types.UID, time.Time, int) []history.Word{
-		"no history": nil, "nothing known": func(_ types.UID, _ time.Time, n int) []history.Word { return make([]history.Word, n) },
+		"no history": nil, "nothing known": func(_ types.UID, _ time.Time,
+			n int) []history.Word {
+			return make([]history.Word, n)
+		},
 	} {
 		var s spark
 		a := chartRequest("", now, remembered)

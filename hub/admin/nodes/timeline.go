@@ -86,8 +86,9 @@ const (
 )
 
 var spanNames = map[string]string{
-	"ok": "Ready", "bad": "Not ready", "unknown": "Unknown: not heard of", "out": "Tainted: its pods had to leave", "none": "Not known",
-	"off": "The hub was not running: not known",
+	"ok": "Ready", "bad": "Not ready", "unknown": "Unknown: not heard of", "out": "Tainted: its pods had to leave",
+	"none": "Not known",
+	"off":  "The hub was not running: not known",
 }
 
 // A lookback is how far back timeline and charts look.
@@ -140,8 +141,9 @@ func timelineOf(a *frame.Request, n *corev1.Node) timeline {
 		}
 		x := min(stripWidth*float64(from.Sub(begin))/float64(length), stripWidth-thinnest)
 		t.Spans = append(t.Spans, span{
-			Kind: s.kind, Text: spanNames[s.kind], From: short(from, length), To: short(to, length), For: duration.HumanDuration(to.Sub(from)),
-			x: x, width: max(stripWidth*float64(to.Sub(begin))/float64(length)-x, thinnest),
+			Kind: s.kind, Text: spanNames[s.kind], From: short(from, length), To: short(to, length),
+			For: duration.HumanDuration(to.Sub(from)),
+			x:   x, width: max(stripWidth*float64(to.Sub(begin))/float64(length)-x, thinnest),
 		})
 		switch s.kind {
 		case "none":
@@ -250,7 +252,10 @@ func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.Turn) {
 		now.At.Time, now.Out = t.TimeAdded.Time, true
 		add(now)
 	}
-	sort.SliceStable(turns, func(i, j int) bool { return cmp.Compare(turns[i].At.UnixNano(), turns[j].At.UnixNano()) < 0 })
+	sort.SliceStable(turns, func(i, j int) bool {
+		return cmp.Compare(turns[i].At.UnixNano(),
+			turns[j].At.UnixNano()) < 0
+	})
 	return turns
 }
 
@@ -263,7 +268,8 @@ func evictionsFrom(a *frame.Request, node string, begin time.Time, length time.D
 	for _, e := range rec.Evicted {
 		if e.At.After(begin) {
 			text := strings.TrimPrefix(e.Pod, metav1.NamespaceDefault+"/") + ": " + cmp.Or(e.Text, e.Reason)
-			marks = append(marks, mark{text, short(e.At.Time, length), stripWidth * float64(e.At.Sub(begin)) / float64(length)})
+			marks = append(marks, mark{text, short(e.At.Time, length),
+				stripWidth * float64(e.At.Sub(begin)) / float64(length)})
 		}
 	}
 	return marks

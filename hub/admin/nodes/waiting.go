@@ -20,11 +20,14 @@ type joinRequest = certv1.CertificateSigningRequest
 // RequestActions are what an administrator decides about devices that wait to join.
 func RequestActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
-		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved", Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.", Do: decide(now, certv1.CertificateApproved)},
-		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.", Destroy: true, Do: decide(now, certv1.CertificateDenied)},
+		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved",
+			Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.", Do: decide(now, certv1.CertificateApproved)},
+		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.",
+			Destroy: true, Do: decide(now, certv1.CertificateDenied)},
 	}
 	for _, a := range all {
-		a.Kind, a.One, a.Verb, a.Resource = state.JoinRequests, "request", "patch", "certificatesigningrequests/approval"
+		a.Kind, a.One, a.Verb, a.Resource = state.JoinRequests, "request", "patch",
+			"certificatesigningrequests/approval"
 		a.List, a.Listed = frame.WaitingPath, "Devices that wait"
 		a.Idle = func(o state.Object) string {
 			return frame.If(state.DecisionOn(o.(*joinRequest)) != state.RequestPending, "is decided on already")
@@ -33,13 +36,18 @@ func RequestActions(now func() time.Time) []*frame.Action {
 	return all
 }
 
-func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+func decide(now func() time.Time, t certv1.RequestConditionType) func(context.Context, *frame.Worker,
+	state.Object) (frame.Undo, error) {
 	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 		at := now().UTC().Truncate(time.Second)
-		return nil, w.Send(ctx, frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.JoinRequests, "", o.GetName()) + "/approval", Media: frame.MergePatch}, frame.JSON{
-			"metadata": frame.JSON{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, // what was looked at, and nothing else
-			"status":   frame.JSON{"conditions": []frame.JSON{{"type": t, "status": "True", "reason": "AdminPage", "message": "This was decided on the hub's page.", "lastUpdateTime": at}}},
-		})
+		return nil, w.Send(ctx, frame.APICall{Method: http.MethodPatch,
+			Path: frame.ObjectURL(state.JoinRequests, "", o.GetName()) + "/approval", Media: frame.MergePatch},
+			frame.JSON{
+				// what was looked at, and nothing else
+				"metadata": frame.JSON{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()},
+				"status": frame.JSON{"conditions": []frame.JSON{{"type": t, "status": "True", "reason": "AdminPage",
+					"message": "This was decided on the hub's page.", "lastUpdateTime": at}}},
+			})
 	}
 }
 
@@ -117,8 +125,10 @@ func waitingRowOf(a *frame.Request, r *joinRequest) waitingRow {
 	said := r.Annotations
 	row := waitingRow{
 		Name: r.Name, Node: said[state.RequestNode], Site: said[state.RequestSite], Source: said[state.RequestSource],
-		Machine: cmp.Or(said[state.RequestMachine], "unknown"), Serial: cmp.Or(said[state.RequestSerial], "unknown"), Token: r.Spec.Username,
-		Age: format.Time(r.CreationTimestamp.Time, a.Now), Ends: format.Time(state.RequestEnds(a.Snapshot, r), a.Now), Menu: frame.MenuOf(a, r), Pill: requestPill(r),
+		Machine: cmp.Or(said[state.RequestMachine], "unknown"), Serial: cmp.Or(said[state.RequestSerial], "unknown"),
+		Token: r.Spec.Username,
+		Age:   format.Time(r.CreationTimestamp.Time, a.Now), Ends: format.Time(state.RequestEnds(a.Snapshot, r), a.Now),
+		Menu: frame.MenuOf(a, r), Pill: requestPill(r),
 	}
 	if a.Node(row.Node) != nil {
 		row.NodeHref = frame.NodeHref(row.Node)

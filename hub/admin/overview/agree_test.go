@@ -37,7 +37,8 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 		d := page.Data.(overviewData)
 		well := true
 		for n := range a.Nodes() {
-			well = well && state.ReadyOf(n) == corev1.ConditionTrue && state.NodeCondition(n, corev1.NodeDiskPressure).Status == corev1.ConditionFalse
+			well = well && state.ReadyOf(n) == corev1.ConditionTrue &&
+				state.NodeCondition(n, corev1.NodeDiskPressure).Status == corev1.ConditionFalse
 		}
 		for p := range a.Pods("") {
 			name := fmt.Sprintf("%s on %q", p.Name, p.Spec.NodeName)
@@ -60,14 +61,16 @@ func FuzzWhatIsWrongIsSaidAlikeEverywhere(f *testing.F) {
 			}
 		}
 		if d.Well != well {
-			t.Errorf("all is well: %v; the overview says so: %v, with %d incidents: %s", well, d.Well, len(d.Cards), d.Yet)
+			t.Errorf("all is well: %v; the overview says so: %v, with %d incidents: %s", well, d.Well, len(d.Cards),
+				d.Yet)
 		}
 	})
 }
 
 // shouldRun and does are the rules as Kubernetes' documentation has them.
 func shouldRun(p *corev1.Pod) bool {
-	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded && (p.Status.Phase != corev1.PodFailed || metav1.GetControllerOf(p) == nil)
+	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded &&
+		(p.Status.Phase != corev1.PodFailed || metav1.GetControllerOf(p) == nil)
 }
 
 func does(s state.Snapshot, p *corev1.Pod) bool {
@@ -94,7 +97,8 @@ func hasIncident(s state.Snapshot, p *corev1.Pod, f diagnose.Finding) bool {
 		about = map[string]bool{f.Image: true}
 	}
 	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
-		if i.State == fleet.IncidentOpen && about[i.About.Name] && diagnose.RuleOf(i.Cause).Family == diagnose.RuleOf(f.Cause).Family {
+		if i.State == fleet.IncidentOpen && about[i.About.Name] &&
+			diagnose.RuleOf(i.Cause).Family == diagnose.RuleOf(f.Cause).Family {
 			return true
 		}
 	}
@@ -110,7 +114,8 @@ func randomFleet(r *rand.Rand) (all []state.Object) {
 		all = append(all, admintest.Node(fmt.Sprintf("n-%d", i), pick("oslo", "bergen"), func(n *corev1.Node) {
 			ready := state.NodeCondition(n, corev1.NodeReady)
 			if ready.LastTransitionTime = old; chance(bad) {
-				ready.Status, ready.Reason = corev1.ConditionStatus(pick("False", "Unknown")), pick("Because", "NodeShutdown", "NodeStatusNeverUpdated")
+				ready.Status, ready.Reason = corev1.ConditionStatus(pick("False", "Unknown")),
+					pick("Because", "NodeShutdown", "NodeStatusNeverUpdated")
 			}
 			if chance(bad / 4) {
 				state.NodeCondition(n, corev1.NodeDiskPressure).Status = corev1.ConditionTrue
@@ -118,57 +123,64 @@ func randomFleet(r *rand.Rand) (all []state.Object) {
 		}))
 	}
 	shop := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop", UID: "d"}}
-	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop-1", UID: "rs", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(shop, state.Deployments.GroupVersionKind())}}}
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop-1", UID: "rs",
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(shop, state.Deployments.GroupVersionKind())}}}
 	all = append(all, shop, set)
 	for i := range r.IntN(8) {
-		all = append(all, admintest.Pod(fmt.Sprintf("p-%d", i), fmt.Sprintf("n-%d", r.IntN(len(all)-2)), func(p *corev1.Pod) {
-			if p.UID = types.UID(p.Name); chance(50) {
-				p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, state.ReplicaSets.GroupVersionKind())}
-			}
-			if chance(20) {
-				p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, nil
-			}
-			if chance(100 - bad) {
-				if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded {
+		all = append(all, admintest.Pod(fmt.Sprintf("p-%d", i), fmt.Sprintf("n-%d", r.IntN(len(all)-2)),
+			func(p *corev1.Pod) {
+				if p.UID = types.UID(p.Name); chance(50) {
+					p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+						state.ReplicaSets.GroupVersionKind())}
+				}
+				if chance(20) {
+					p.Status.Phase, p.Status.ContainerStatuses = corev1.PodSucceeded, nil
+				}
+				if chance(100 - bad) {
+					if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded {
+						return
+					}
+					p.Spec.NodeName = "n-0"
 					return
 				}
-				p.Spec.NodeName = "n-0"
-				return
-			}
-			p.Spec.RestartPolicy = corev1.RestartPolicy(pick("Always", "OnFailure", "Never"))
-			p.Status.Phase = corev1.PodPhase(pick("", "Pending", "Running", "Running", "Running", "Failed"))
-			ready := state.PodCondition(p, corev1.PodReady)
-			ready.Status, ready.LastTransitionTime = corev1.ConditionStatus(pick("True", "False")), old
-			c := &p.Status.ContainerStatuses
-			if *c != nil {
-				of := &(*c)[0]
-				of.RestartCount = int32(r.IntN(2))
-				switch r.IntN(4) {
+				p.Spec.RestartPolicy = corev1.RestartPolicy(pick("Always", "OnFailure", "Never"))
+				p.Status.Phase = corev1.PodPhase(pick("", "Pending", "Running", "Running", "Running", "Failed"))
+				ready := state.PodCondition(p, corev1.PodReady)
+				ready.Status, ready.LastTransitionTime = corev1.ConditionStatus(pick("True", "False")), old
+				c := &p.Status.ContainerStatuses
+				if *c != nil {
+					of := &(*c)[0]
+					of.RestartCount = int32(r.IntN(2))
+					switch r.IntN(4) {
+					case 0:
+						of.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: pick("",
+							"ContainerCreating", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff",
+							"CreateContainerError")}}
+					case 1:
+						of.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: int32(r.IntN(2))}}
+					}
+					if of.State.Running == nil {
+						ready.Status = corev1.ConditionFalse // a device says so of a container that does not run
+					}
+				}
+				switch r.IntN(8) {
 				case 0:
-					of.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: pick("", "ContainerCreating", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff", "CreateContainerError")}}
+					p.DeletionTimestamp = &old
 				case 1:
-					of.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: int32(r.IntN(2))}}
+					p.Spec.NodeName = "gone"
+				case 2, 3:
+					p.Spec.NodeName = ""
+					p.Status = corev1.PodStatus{Phase: corev1.PodPending}
+					if chance(60) {
+						p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled,
+							Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no node",
+							LastTransitionTime: old}}
+					}
+					if chance(40) {
+						p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}}
+					}
 				}
-				if of.State.Running == nil {
-					ready.Status = corev1.ConditionFalse // a device says so of a container that does not run
-				}
-			}
-			switch r.IntN(8) {
-			case 0:
-				p.DeletionTimestamp = &old
-			case 1:
-				p.Spec.NodeName = "gone"
-			case 2, 3:
-				p.Spec.NodeName = ""
-				p.Status = corev1.PodStatus{Phase: corev1.PodPending}
-				if chance(60) {
-					p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no node", LastTransitionTime: old}}
-				}
-				if chance(40) {
-					p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}}
-				}
-			}
-		}))
+			}))
 	}
 	return all
 }

@@ -17,9 +17,11 @@ import (
 // after each start, and its card would grow and shrink with every crash.
 func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
 	a := pictureRequest(admintest.New(admintest.Night()...))
-	for quiet, want := range map[time.Duration]bool{0: false, 5 * time.Second: false, 59 * time.Second: false, time.Minute: true, time.Hour: true} {
+	for quiet, want := range map[time.Duration]bool{0: false, 5 * time.Second: false, 59 * time.Second: false,
+		time.Minute: true, time.Hour: true} {
 		i := &fleet.Incident{Since: admintest.Ago(2 * time.Hour), QuietSince: new(admintest.Ago(quiet))}
-		if c := cardOf(a, i, nil); (c.Quiet != nil) != want || c.Since.At != format.Time(i.Since.Time, admintest.Now).At {
+		if c := cardOf(a, i, nil); (c.Quiet != nil) != want ||
+			c.Since.At != format.Time(i.Since.Time, admintest.Now).At {
 			t.Errorf("not seen for %s: the card says %v, since %v", quiet, c.Quiet, c.Since)
 		}
 	}
@@ -29,7 +31,8 @@ func TestACardDoesNotCountFromTheLastCrash(t *testing.T) {
 func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 	m := admintest.New()
 	give := func(name string, s fleet.IncidentSeverity, ago time.Duration) {
-		m.Put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Severity: s, State: fleet.IncidentOpen, Opened: admintest.Ago(ago), Since: admintest.Ago(ago), Message: name})
+		m.Put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Severity: s, State: fleet.IncidentOpen,
+			Opened: admintest.Ago(ago), Since: admintest.Ago(ago), Message: name})
 	}
 	for i := range 50 {
 		give(fmt.Sprintf("warm-%02d", i), fleet.SeverityWarning, time.Hour-time.Duration(i)*time.Minute)
@@ -41,7 +44,8 @@ func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 	for _, c := range d.Cards {
 		names = append(names, c.Message)
 	}
-	if len(names) != fewCards || d.More != 52-fewCards || names[0] != "first" || names[1] != "dark" || names[2] != "warm-00" || names[fewCards-1] != "warm-27" || d.Tab.Open != 52 {
+	if len(names) != fewCards || d.More != 52-fewCards || names[0] != "first" || names[1] != "dark" ||
+		names[2] != "warm-00" || names[fewCards-1] != "warm-27" || d.Tab.Open != 52 {
 		t.Errorf("shown of 52 are %v, and %d more", names, d.More)
 	}
 }
@@ -51,7 +55,9 @@ func TestTheWorstOfTooManyIncidentsIsShown(t *testing.T) {
 func TestCardsComeInTheOrderOfWhatTheyReach(t *testing.T) {
 	m := admintest.New()
 	give := func(name, kind string, cause fleet.IncidentCause, s fleet.IncidentSeverity, ago time.Duration) {
-		m.Put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Cause: cause, About: fleet.IncidentObject{Kind: kind, Name: "x"}, Severity: s, State: fleet.IncidentOpen, Opened: admintest.Ago(ago), Since: admintest.Ago(ago), Message: name})
+		m.Put(t, &fleet.Incident{ObjectMeta: metav1.ObjectMeta{Name: name}, Cause: cause,
+			About: fleet.IncidentObject{Kind: kind, Name: "x"}, Severity: s, State: fleet.IncidentOpen,
+			Opened: admintest.Ago(ago), Since: admintest.Ago(ago), Message: name})
 	}
 	give("disk", "Site", "DiskPressure", fleet.SeverityWarning, 5*time.Hour)
 	give("held", "Deployment", "PodGated", fleet.SeverityInfo, 6*time.Hour)
@@ -80,7 +86,8 @@ func TestACardSaysInAFewWordsWhyThereIsNoPlace(t *testing.T) {
 		}
 	}
 	const raw = "0/9 nodes are available: 9 of us."
-	for _, title := range []string{"Deployment vision cannot be placed: needs gpu=true, 1 node is not ready", "Deployment ledger cannot be placed: no node has 64Gi of memory free"} {
+	for _, title := range []string{"Deployment vision cannot be placed: needs gpu=true, 1 node is not ready",
+		"Deployment ledger cannot be placed: no node has 64Gi of memory free"} {
 		if got[title] != raw {
 			t.Errorf("there is no card %q with %q: %q", title, raw, got)
 		}

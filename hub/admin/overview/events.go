@@ -27,7 +27,8 @@ type eventsData struct {
 }
 
 // eventSinces are how far back events are listed.
-var eventSinces = [][2]string{{"", "However old"}, {"10m", "Last 10 minutes"}, {"1h", "Last hour"}, {"24h", "Last 24 hours"}}
+var eventSinces = [][2]string{{"", "However old"}, {"10m", "Last 10 minutes"}, {"1h", "Last hour"},
+	{"24h", "Last 24 hours"}}
 
 // Events lists what happened, the newest first. Unless somebody looks for something, those of one
 // reason about things of one kind are one row: thousands of pods that start must not hide
@@ -41,12 +42,14 @@ func Events(a *frame.Request) (frame.Page, error) {
 	}
 	match := eventFinder.Matcher(a, q)
 	d := eventsData{
-		Search: text, Wrong: q.Wrong, Types: frame.Options(kind, frame.EventTypes...), Sinces: frame.WithChosen(frame.Options(since, eventSinces...), since), Reason: reason,
+		Search: text, Wrong: q.Wrong, Types: frame.Options(kind, frame.EventTypes...),
+		Sinces: frame.WithChosen(frame.Options(since, eventSinces...), since), Reason: reason,
 		Empty: a.Len(state.Events) == 0,
 	}
 	var found []*corev1.Event
 	for e := range state.Each[*corev1.Event](a.Snapshot, state.Events, "") {
-		if (kind == "" || e.Type == kind) && (reason == "" || e.Reason == reason) && !frame.EventTime(e).Before(from0) && match(e) {
+		if (kind == "" || e.Type == kind) && (reason == "" || e.Reason == reason) &&
+			!frame.EventTime(e).Before(from0) && match(e) {
 			found = append(found, e)
 		}
 	}
@@ -88,25 +91,27 @@ func foldEvents(found []*corev1.Event, others map[eventFold]int) (kept []*corev1
 	return kept
 }
 
-var eventFinder = frame.Finder[*corev1.Event]{List: search.Events, Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Event]{
-	"": frame.Key(func(e *corev1.Event, t search.Term) bool {
-		return t.In(e.InvolvedObject.Kind+" "+e.InvolvedObject.Name, e.Reason, e.Message)
-	}),
-	"namespace": frame.Key(func(e *corev1.Event, t search.Term) bool { return t.Is(e.InvolvedObject.Namespace) }),
-	"status":    frame.Key(func(e *corev1.Event, t search.Term) bool { return t.Is(e.Type) }),
-	"node": func(a *frame.Request, _ search.Term) frame.Match[*corev1.Event] {
-		return func(e *corev1.Event, t search.Term) bool {
-			node := eventNode(a, e)
-			return node != "" && t.Is(node)
-		}
-	},
-	"site": func(a *frame.Request, t search.Term) frame.Match[*corev1.Event] {
-		in := frame.NodesLike(a, func(n *corev1.Node) bool { return t.Is(state.SiteOf(n)) })
-		return func(e *corev1.Event, t search.Term) bool {
-			return in[eventNode(a, e)] || e.InvolvedObject.Kind == state.Sites.Row().Name && t.Is(e.InvolvedObject.Name)
-		}
-	},
-}}
+var eventFinder = frame.Finder[*corev1.Event]{List: search.Events,
+	Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Event]{
+		"": frame.Key(func(e *corev1.Event, t search.Term) bool {
+			return t.In(e.InvolvedObject.Kind+" "+e.InvolvedObject.Name, e.Reason, e.Message)
+		}),
+		"namespace": frame.Key(func(e *corev1.Event, t search.Term) bool { return t.Is(e.InvolvedObject.Namespace) }),
+		"status":    frame.Key(func(e *corev1.Event, t search.Term) bool { return t.Is(e.Type) }),
+		"node": func(a *frame.Request, _ search.Term) frame.Match[*corev1.Event] {
+			return func(e *corev1.Event, t search.Term) bool {
+				node := eventNode(a, e)
+				return node != "" && t.Is(node)
+			}
+		},
+		"site": func(a *frame.Request, t search.Term) frame.Match[*corev1.Event] {
+			in := frame.NodesLike(a, func(n *corev1.Node) bool { return t.Is(state.SiteOf(n)) })
+			return func(e *corev1.Event, t search.Term) bool {
+				return in[eventNode(a, e)] || e.InvolvedObject.Kind == state.Sites.Row().Name &&
+					t.Is(e.InvolvedObject.Name)
+			}
+		},
+	}}
 
 // eventNode is the node that an event is about, or on which what it is about is; "": none.
 func eventNode(a *frame.Request, e *corev1.Event) string {

@@ -94,7 +94,8 @@ func incidents(a *frame.Request) (d incidentsData) {
 	for _, i := range open {
 		if i.Severity != fleet.SeverityInfo {
 			d.Tab.Open++
-			if kind := finding.SeverityPill(i.Severity).Kind; d.Tab.Kind == "" || frame.Rank(kind) < frame.Rank(d.Tab.Kind) {
+			if kind := finding.SeverityPill(i.Severity).Kind; d.Tab.Kind == "" ||
+				frame.Rank(kind) < frame.Rank(d.Tab.Kind) {
 				d.Tab.Kind = kind
 			}
 		}
@@ -140,13 +141,16 @@ const quietTold = time.Minute
 
 func cardOf(a *frame.Request, i *fleet.Incident, parts []string) card {
 	c := card{
-		Key: i.Name, Href: AboutHref(i), Pill: finding.SeverityPill(i.Severity), Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts, Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
+		Key: i.Name, Href: AboutHref(i), Pill: finding.SeverityPill(i.Severity), Message: i.Message,
+		Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now), Held: i.Held, Parts: parts,
+		Fix: diagnose.RuleOf(i.Cause).Fix, Help: frame.HelpURL("incidents", string(i.Cause)),
 	}
 	if diagnose.RuleOf(i.Cause).Raw {
 		c.Detail = i.Detail
 	}
 	if i.NextMove != nil {
-		c.Next, c.NextUTC, c.Moving = format.Time(i.NextMove.Time, a.Now), i.NextMove.UTC().Format(time.TimeOnly), !i.NextMove.After(a.Now)
+		c.Next, c.NextUTC, c.Moving = format.Time(i.NextMove.Time, a.Now), i.NextMove.UTC().Format(time.TimeOnly),
+			!i.NextMove.After(a.Now)
 	}
 	if i.Evicted > 0 {
 		c.Evicted = format.Plural(int(i.Evicted), "pod")
@@ -161,7 +165,8 @@ func cardOf(a *frame.Request, i *fleet.Incident, parts []string) card {
 		case i.About.Kind == state.Sites.Row().Name, i.About.Kind == state.FirmwareRollouts.Row().Name:
 			c.Examples = append(c.Examples, exampleLink{name, frame.NodeHref(name)})
 		case i.About.Namespace != "":
-			c.Examples = append(c.Examples, exampleLink{name, "/pods/" + url.PathEscape(i.About.Namespace) + "/" + url.PathEscape(name)})
+			c.Examples = append(c.Examples, exampleLink{name, "/pods/" + url.PathEscape(i.About.Namespace) + "/" +
+				url.PathEscape(name)})
 		}
 	}
 	if all := int(max(i.Count.Nodes, i.Count.Pods)); len(c.Examples) > 0 && i.About.Kind != diagnose.KindFleet {

@@ -39,12 +39,14 @@ type overviewData struct {
 
 // Show shows first what needs attention.
 func Show(a *frame.Request) (frame.Page, error) {
-	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0, MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
+	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0,
+		MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
 	d.incidentsData = incidents(a)
 	nodesUp, podsUp := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
 	d.Well = nodesUp.full && podsUp.full && len(d.Cards) == 0
-	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value, podsUp.Value)
+	d.Yet = fmt.Sprintf("%s nodes are ready, and %s pods run: the others have not had their time yet.", nodesUp.Value,
+		podsUp.Value)
 	d.Goings = nodes.Drains(a)
 	d.Picture = pictureOf(a)
 	for _, r := range frame.JobRows(a) {
@@ -52,7 +54,9 @@ func Show(a *frame.Request) (frame.Page, error) {
 			d.Jobs = append(d.Jobs, r)
 		}
 	}
-	return frame.Page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind, Watch: []string{frame.IncidentsTopic, "nodes", "sites", "pods", "workloads", "requests", frame.JobsTopic}, Data: d}, nil
+	return frame.Page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind,
+		Watch: []string{frame.IncidentsTopic, "nodes", "sites", "pods", "workloads", "requests", frame.JobsTopic},
+		Data:  d}, nil
 }
 
 func siteTile(a *frame.Request) tile {
@@ -78,7 +82,8 @@ func nodeTile(a *frame.Request) tile {
 			ready++
 		}
 	}
-	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok", full: ready == total}
+	t := tile{Label: "Nodes", Value: fmt.Sprintf("%d/%d", ready, total), Note: "ready", Href: "/nodes", Kind: "ok",
+		full: ready == total}
 	if ready < total {
 		t.Kind = "bad"
 	}
@@ -103,7 +108,8 @@ func podTile(a *frame.Request) tile {
 			running++
 		}
 	}
-	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind, full: running == total}
+	return tile{Label: "Pods", Value: fmt.Sprintf("%d/%d", running, total), Note: "running", Href: "/pods", Kind: kind,
+		full: running == total}
 }
 
 func workloadTile(a *frame.Request) tile {
@@ -119,7 +125,8 @@ func workloadTile(a *frame.Request) tile {
 			}
 		}
 	}
-	t := tile{Label: "Workloads", Value: fmt.Sprintf("%d/%d", good, total), Note: "complete", Href: "/workloads", Kind: "ok"}
+	t := tile{Label: "Workloads", Value: fmt.Sprintf("%d/%d", good, total), Note: "complete", Href: "/workloads",
+		Kind: "ok"}
 	if good < total {
 		t.Kind = "warn"
 	}

@@ -31,8 +31,10 @@ const (
 // marks are the kinds in words: the class of their shape, what they say, and where those
 // nodes are listed.
 var marks = [markKinds]struct{ Class, Text, Status string }{
-	markOK: {"ok", "Ready", "ready"}, markRest: {"rest", "Cordoned", "cordoned"}, markNever: {"never", "Never seen", "never"},
-	markWarn: {"warn", "Ready, with trouble", "attention"}, markBad: {"bad", "Not ready", "notready"}, markDark: {"dark", "Unknown", "unknown"},
+	markOK: {"ok", "Ready", "ready"}, markRest: {"rest", "Cordoned", "cordoned"},
+	markNever: {"never", "Never seen", "never"},
+	markWarn:  {"warn", "Ready, with trouble", "attention"}, markBad: {"bad", "Not ready", "notready"},
+	markDark: {"dark", "Unknown", "unknown"},
 }
 
 func lookOf(n *corev1.Node) markKind {
@@ -190,7 +192,8 @@ func blocksOf(s *siteMarks, few bool, size int) (blocks []block) {
 func blockOf(first int, kinds []markKind, names []string, href string, few bool, size int) block {
 	lines := (len(kinds) + perLine - 1) / perLine
 	b := block{
-		First: first, Href: href + "&page=" + strconv.Itoa(first/perBlock+1), Wide: min(len(kinds), perLine) * cell, High: lines * cell,
+		First: first, Href: href + "&page=" + strconv.Itoa(first/perBlock+1), Wide: min(len(kinds), perLine) * cell,
+		High:   lines * cell,
 		Pixels: min(len(kinds), perLine) * size, HighPx: lines * size, Title: names[0],
 	}
 	if last := names[len(names)-1]; last != b.Title {
@@ -212,7 +215,8 @@ func blockOf(first int, kinds []markKind, names []string, href string, few bool,
 	}
 	for i, name := range names {
 		if few {
-			b.Links = append(b.Links, markLink{i % perLine * cell, i / perLine * cell, frame.NodeHref(name), name + ": " + marks[kinds[i]].Text})
+			b.Links = append(b.Links, markLink{i % perLine * cell, i / perLine * cell, frame.NodeHref(name),
+				name + ": " + marks[kinds[i]].Text})
 		}
 	}
 	return b

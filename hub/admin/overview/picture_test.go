@@ -20,7 +20,8 @@ import (
 
 // pictureRequest asks for the overview of a fleet, with what can be done to its sites.
 func pictureRequest(m *admintest.Memory) *frame.Request {
-	c := frame.Config{Fleet: m, Now: func() time.Time { return admintest.Now }, Liveness: func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now, Connected: true} }}
+	c := frame.Config{Fleet: m, Now: func() time.Time { return admintest.Now },
+		Liveness: func(string) frame.Liveness { return frame.Liveness{Seen: admintest.Now, Connected: true} }}
 	return frame.New(c, nodes.SiteActions, nil).RequestFor(frame.Question{Role: access.Admin, Path: "/"})
 }
 
@@ -78,7 +79,8 @@ func TestEveryNodeHasItsMark(t *testing.T) {
 					if is := marks[lookOf(want[i])].Class; class != is {
 						t.Fatalf("%s of %s is drawn as %s, want %s", want[i].Name, s.Name, class, is)
 					}
-					if f.Few && (b.Links[j].Href != frame.NodeHref(want[i].Name) || b.Links[j].X != j%10*cell || b.Links[j].Y != j/10*cell) {
+					if f.Few && (b.Links[j].Href != frame.NodeHref(want[i].Name) || b.Links[j].X != j%10*cell ||
+						b.Links[j].Y != j/10*cell) {
 						t.Errorf("mark %d of %s leads to %+v", j, s.Name, b.Links[j])
 					}
 					keys[class]++
@@ -110,7 +112,8 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 		if i%10 == 3 {
 			change = admintest.Condition("Ready", "False", "KubeletNotReady", "x")
 		}
-		objects = append(objects, state.Put(admintest.Node(fmt.Sprintf("n%03d", i), fmt.Sprintf("s%03d", i), change), ""))
+		objects = append(objects, state.Put(admintest.Node(fmt.Sprintf("n%03d", i), fmt.Sprintf("s%03d", i), change),
+			""))
 	}
 	m := admintest.New()
 	m.Apply(objects)
@@ -120,8 +123,10 @@ func TestOfManySitesThoseWithTroubleAreDrawn(t *testing.T) {
 		bad += s.Counts[markBad]
 		names = append(names, s.Name)
 	}
-	if len(f.Sites) != shownSites || bad != 30 || f.Rest != 240 || f.RestNodes != 240 || f.RestReady != 240 || !slices.IsSorted(names) {
-		t.Errorf("%d sites, %d bad, rest %d with %d nodes, %d ready: %s", len(f.Sites), bad, f.Rest, f.RestNodes, f.RestReady, names)
+	if len(f.Sites) != shownSites || bad != 30 || f.Rest != 240 || f.RestNodes != 240 || f.RestReady != 240 ||
+		!slices.IsSorted(names) {
+		t.Errorf("%d sites, %d bad, rest %d with %d nodes, %d ready: %s", len(f.Sites), bad, f.Rest, f.RestNodes,
+			f.RestReady, names)
 	}
 }
 

@@ -23,11 +23,16 @@ func Actions() []*frame.Action {
 		return st.Kept+st.Trying > 0
 	}
 	all := []*frame.Action{
-		{Name: "stop", Quick: true, Label: "Stop", Done: "is stopped", Means: "No node begins any more. Those that have their turn end it.",
-			Idle: func(o state.Object) string { return frame.If(spec(o).Paused || over(o), "does nothing") }, Do: setRollout(frame.JSON{"paused": true})},
-		{Name: "resume", Quick: true, Label: "Resume", Done: "goes on", Means: "Nodes begin again, as windows, sites and budgets allow.",
-			Idle: func(o state.Object) string { return frame.If(!spec(o).Paused, "is not stopped") }, Do: setRollout(frame.JSON{"paused": false})},
-		{Name: "retry", Label: "Try again", Done: "tries again", Means: "Lets nodes that failed have another turn with the same configuration.",
+		{Name: "stop", Quick: true, Label: "Stop", Done: "is stopped",
+			Means: "No node begins any more. Those that have their turn end it.",
+			Idle:  func(o state.Object) string { return frame.If(spec(o).Paused || over(o), "does nothing") },
+			Do:    setRollout(frame.JSON{"paused": true})},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "goes on",
+			Means: "Nodes begin again, as windows, sites and budgets allow.",
+			Idle:  func(o state.Object) string { return frame.If(!spec(o).Paused, "is not stopped") },
+			Do:    setRollout(frame.JSON{"paused": false})},
+		{Name: "retry", Label: "Try again", Done: "tries again",
+			Means: "Lets nodes that failed have another turn with the same configuration.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.FirmwareRollout).Status.Bad == 0, "has no node that failed")
 			},
@@ -39,19 +44,27 @@ func Actions() []*frame.Action {
 				}
 				return append(notes, "Each board reboots into the configuration once more, and goes back by itself if it does not hold.")
 			},
-			Fields: func(_ state.Snapshot, with []state.Object) []frame.Field { return []frame.Field{frame.SeenField(with)} },
-			Parse:  func(form url.Values) (any, error) { return frame.ParseSeen(form), nil },
+			Fields: func(_ state.Snapshot,
+				with []state.Object) []frame.Field {
+				return []frame.Field{frame.SeenField(with)}
+			},
+			Parse: func(form url.Values) (any, error) { return frame.ParseSeen(form), nil },
 			Do: func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
 				if err := w.Given.(frame.Seen).Changed(o); err != nil {
 					return nil, err
 				}
 				return nil, w.Patch(ctx, o, frame.JSON{"spec": frame.JSON{"retry": spec(o).Retry + 1, "paused": false}})
 			}},
-		{Name: "undo", Label: "Undo", Done: "is being undone", Destroy: true, Means: "Nodes that have kept the configuration go back to what they had before it: one first, then one site at a time, each drained before it reboots.",
-			Idle: func(o state.Object) string { return frame.If(spec(o).Undo || !kept(o), "has nothing to undo") }, Notes: undoNotes, Do: setRollout(frame.JSON{"undo": true, "paused": false})},
-		{Name: "redo", Label: "Roll out again", Done: "goes forward again", Means: "Nodes get the configuration again, in turns as the first time.",
-			Idle: func(o state.Object) string { return frame.If(!spec(o).Undo, "is not undone") }, Do: setRollout(frame.JSON{"undo": false, "paused": false})},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Takes nothing back: boards keep what they have kept, and nodes that were drained for it are uncordoned.", Do: frame.Remove},
+		{Name: "undo", Label: "Undo", Done: "is being undone", Destroy: true,
+			Means: "Nodes that have kept the configuration go back to what they had before it: one first, then one site at a time, each drained before it reboots.",
+			Idle:  func(o state.Object) string { return frame.If(spec(o).Undo || !kept(o), "has nothing to undo") },
+			Notes: undoNotes, Do: setRollout(frame.JSON{"undo": true, "paused": false})},
+		{Name: "redo", Label: "Roll out again", Done: "goes forward again",
+			Means: "Nodes get the configuration again, in turns as the first time.",
+			Idle:  func(o state.Object) string { return frame.If(!spec(o).Undo, "is not undone") },
+			Do:    setRollout(frame.JSON{"undo": false, "paused": false})},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
+			Means: "Takes nothing back: boards keep what they have kept, and nodes that were drained for it are uncordoned.", Do: frame.Remove},
 	}
 	for _, a := range all {
 		a.Kind, a.One, a.Verb, a.Resource = state.FirmwareRollouts, "rollout", "patch", "firmwarerollouts"

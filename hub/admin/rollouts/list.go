@@ -31,7 +31,8 @@ type rolloutsData struct {
 func rolloutRowOf(r *fleet.FirmwareRollout, a *frame.Request) rolloutRow {
 	st := &r.Status
 	return rolloutRow{
-		Name: r.Name, Href: frame.RolloutHref(r.Name), Profile: r.Spec.Profile, Pill: rolloutPill(r), Sentence: st.Sentence, Done: rolloutDone(r), Nodes: st.Nodes, Bad: st.Bad, Undoing: st.Undoing,
+		Name: r.Name, Href: frame.RolloutHref(r.Name), Profile: r.Spec.Profile, Pill: rolloutPill(r),
+		Sentence: st.Sentence, Done: rolloutDone(r), Nodes: st.Nodes, Bad: st.Bad, Undoing: st.Undoing,
 		Age: format.Time(r.CreationTimestamp.Time, a.Now),
 	}
 }
@@ -80,7 +81,8 @@ func List(a *frame.Request) (frame.Page, error) {
 	for _, r := range all {
 		d.Rows = append(d.Rows, rolloutRowOf(r, a))
 	}
-	return frame.Page{Template: "rollouts", Title: "Boot configurations", Watch: []string{frame.RolloutsTopic}, Data: d}, nil
+	return frame.Page{Template: "rollouts", Title: "Boot configurations", Watch: []string{frame.RolloutsTopic},
+		Data: d}, nil
 }
 
 // bootLines is what a profile would write, for a node whose device has not said yet what
@@ -121,7 +123,8 @@ func deviceDiff(text string) []diff.Hunk {
 	var h diff.Hunk
 	for _, l := range diff.Lines(text) {
 		switch {
-		case strings.HasPrefix(l, "+") && !strings.HasPrefix(l, "+++"), strings.HasPrefix(l, "-") && !strings.HasPrefix(l, "---"):
+		case strings.HasPrefix(l, "+") && !strings.HasPrefix(l, "+++"), strings.HasPrefix(l, "-") &&
+			!strings.HasPrefix(l, "---"):
 			h.Lines = append(h.Lines, diff.Line{Sign: l[:1], Text: strings.TrimPrefix(l[1:], " ")})
 		default:
 			h.Lines = append(h.Lines, diff.Line{Sign: " ", Text: l})

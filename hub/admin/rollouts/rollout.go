@@ -75,7 +75,8 @@ func Rollout(a *frame.Request) (frame.Page, error) {
 	r.Spec.Default()
 	st := &r.Status
 	d := rolloutData{
-		rolloutRow: rolloutRowOf(r, a), YAML: "/yaml" + frame.ObjectURL(state.FirmwareRollouts, "", name), Menu: frame.MenuOf(a, r), Did: frame.JustDone(a), Facts: rolloutFacts(r),
+		rolloutRow: rolloutRowOf(r, a), YAML: "/yaml" + frame.ObjectURL(state.FirmwareRollouts, "", name),
+		Menu: frame.MenuOf(a, r), Did: frame.JustDone(a), Facts: rolloutFacts(r),
 		Steps: rolloutSteps(a, r), Changes: rolloutChanges(r), More: int(st.Nodes) - len(st.NodeStates),
 	}
 	d.Over = int(100 * (d.Done + st.Bad + st.Unsupported) / max(st.Nodes, 1))
@@ -89,7 +90,8 @@ func Rollout(a *frame.Request) (frame.Page, error) {
 		}
 		d.Events = append(d.Events, frame.EventRowOf(a, e))
 	}
-	return frame.Page{Template: "rollout", Title: name, Watch: []string{frame.RolloutsTopic, "sites"}, Poll: 10, Data: d}, nil
+	return frame.Page{Template: "rollout", Title: name, Watch: []string{frame.RolloutsTopic, "sites"}, Poll: 10,
+		Data: d}, nil
 }
 
 func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
@@ -137,7 +139,9 @@ func rolloutFacts(r *fleet.FirmwareRollout) (facts []frame.Fact) {
 func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutStep) {
 	st := &r.Status
 	said := st.Nodes - st.Waiting
-	first := rolloutStep{Key: "stage", Title: "Each node says what would change", Pill: frame.Pill{Kind: "ok", Text: "Done"}, Text: fmt.Sprintf("%d of %s have said it", said, format.Plural(int(st.Nodes), "node"))}
+	first := rolloutStep{Key: "stage", Title: "Each node says what would change",
+		Pill: frame.Pill{Kind: "ok", Text: "Done"},
+		Text: fmt.Sprintf("%d of %s have said it", said, format.Plural(int(st.Nodes), "node"))}
 	if st.Undoing {
 		first = rolloutStep{}
 	}
@@ -151,7 +155,9 @@ func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutSt
 		steps = append(steps, first)
 	}
 	for _, b := range st.Batches {
-		x := rolloutStep{Key: fmt.Sprint("batch ", b.Number), Title: fmt.Sprintf("Batch %d on %s", b.Number, b.Site), Pill: frame.Pill{Kind: "warn", Text: "In progress"}, Text: someOf(b.Nodes), Began: format.Time(b.Began.Time, a.Now)}
+		x := rolloutStep{Key: fmt.Sprint("batch ", b.Number), Title: fmt.Sprintf("Batch %d on %s", b.Number, b.Site),
+			Pill: frame.Pill{Kind: "warn", Text: "In progress"}, Text: someOf(b.Nodes),
+			Began: format.Time(b.Began.Time, a.Now)}
 		if b.Number == 1 {
 			x.Title = "First, alone, on " + b.Site
 		}
@@ -177,12 +183,16 @@ func rolloutSteps(a *frame.Request, r *fleet.FirmwareRollout) (steps []rolloutSt
 	switch {
 	case left > 0 && len(st.Batches) == 0:
 		first := cmp.Or(r.Spec.Canary, "one node")
-		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first, Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: "nobody else begins until it has done well"})
+		steps = append(steps, rolloutStep{Key: "first", Title: "First, alone: " + first,
+			Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: "nobody else begins until it has done well"})
 		if left > 1 {
-			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others", Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: format.Plural(int(left)-1, "node") + ", one site at a time"})
+			steps = append(steps, rolloutStep{Key: "left", Title: "Then the others",
+				Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: format.Plural(int(left)-1, "node") +
+					", one site at a time"})
 		}
 	case left > 0:
-		steps = append(steps, rolloutStep{Key: "left", Title: "Left", Pill: frame.Pill{Kind: "idle", Text: "Waiting"}, Text: format.Plural(int(left), "node") + ", one site at a time"})
+		steps = append(steps, rolloutStep{Key: "left", Title: "Left", Pill: frame.Pill{Kind: "idle", Text: "Waiting"},
+			Text: format.Plural(int(left), "node") + ", one site at a time"})
 	}
 	return steps
 }
@@ -206,7 +216,9 @@ func rolloutChanges(r *fleet.FirmwareRollout) (changes []rolloutChange) {
 	told := int32(0)
 	for i, c := range st.Changes {
 		told += c.Nodes
-		changes = append(changes, rolloutChange{changeName(i), fmt.Sprintf("on %s, first %s, as they say themselves", format.Plural(int(c.Nodes), "node"), c.First), deviceDiff(c.Diff)})
+		changes = append(changes, rolloutChange{changeName(i),
+			fmt.Sprintf("on %s, first %s, as they say themselves", format.Plural(int(c.Nodes), "node"), c.First),
+			deviceDiff(c.Diff)})
 	}
 	silent := st.Nodes - st.Kept - st.Bad - st.Unsupported - told
 	if silent <= 0 && len(changes) > 0 || st.Phase == fleet.RolloutComplete {
@@ -248,19 +260,23 @@ func rolloutSites(a *frame.Request, r *fleet.FirmwareRollout) (sites []rolloutSi
 			}
 			if site != nil && r.Spec.Window != nil && st.Phase == fleet.RolloutWaiting {
 				if zone, err := time.LoadLocation(site.Annotations[fleet.AnnotationTimeZone]); err == nil {
-					if open, next := r.Spec.Window.Open(a.Now.In(zone)); !open && !next.IsZero() && (first.IsZero() || next.Before(first)) {
+					if open, next := r.Spec.Window.Open(a.Now.In(zone)); !open && !next.IsZero() &&
+						(first.IsZero() || next.Before(first)) {
 						first, on = next, n.Site
 					}
 				}
 			}
 			sites = append(sites, x)
 		}
-		row := rolloutNode{Name: n.Name, Href: frame.NodeHref(n.Name), Pill: firmwarePill(n.State, st.Undoing), Message: n.Message}
+		row := rolloutNode{Name: n.Name, Href: frame.NodeHref(n.Name), Pill: firmwarePill(n.State, st.Undoing),
+			Message: n.Message}
 		if n.Since != nil {
 			row.Since = format.Time(n.Since.Time, a.Now)
 		}
-		if rec := a.Record(n.Name); rec != nil && rec.Firmware != nil && rec.Firmware.Diff != "" && rec.Firmware.Candidate == st.Digest {
-			if at := slices.IndexFunc(st.Changes, func(c fleet.FirmwareChange) bool { return c.Diff == rec.Firmware.Diff }); at >= 0 {
+		if rec := a.Record(n.Name); rec != nil && rec.Firmware != nil && rec.Firmware.Diff != "" &&
+			rec.Firmware.Candidate == st.Digest {
+			if at := slices.IndexFunc(st.Changes,
+				func(c fleet.FirmwareChange) bool { return c.Diff == rec.Firmware.Diff }); at >= 0 {
 				row.Change = changeName(at)
 			}
 		}

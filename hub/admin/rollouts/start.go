@@ -31,7 +31,8 @@ func Start(a *frame.Request) (frame.Page, error) {
 		return otherwise
 	}
 	d := rolloutStartData{
-		Name: given("name", "memory-limits"), Canary: given("canary", ""), From: given("from", ""), To: given("to", ""), Batch: given("batch", "5"), Unavailable: given("unavailable", "1"),
+		Name: given("name", "memory-limits"), Canary: given("canary", ""), From: given("from", ""), To: given("to", ""),
+		Batch: given("batch", "5"), Unavailable: given("unavailable", "1"),
 		Asked: a.Query("name") != "", MayBoth: a.May("update", "deployments"),
 	}
 	d.Paused = !d.Asked || a.Query("paused") != ""
@@ -51,7 +52,8 @@ func Start(a *frame.Request) (frame.Page, error) {
 	}
 	profile, site, condition := given("profile", profiles[0][0]), given("site", ""), given("condition", "")
 	d.Profiles, d.Sites = frame.Options(profile, profiles...), frame.Options(site, sites...)
-	d.Conditions = frame.Options(condition, [2]string{"", "All of them"}, [2]string{fleet.ConditionMemoryLimits, "Only where limits of memory are not held (MemoryLimits is False)"})
+	d.Conditions = frame.Options(condition, [2]string{"", "All of them"},
+		[2]string{fleet.ConditionMemoryLimits, "Only where limits of memory are not held (MemoryLimits is False)"})
 	if !d.Asked {
 		return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, nil
 	}
@@ -59,7 +61,8 @@ func Start(a *frame.Request) (frame.Page, error) {
 	if site != "" {
 		labels["topology.kubernetes.io/zone"] = site
 	}
-	spec := frame.JSON{"selector": frame.JSON{"matchLabels": labels}, "profile": profile, "batchSize": numberOr(d.Batch), "maxUnavailablePerSite": numberOr(d.Unavailable), "paused": d.Paused}
+	spec := frame.JSON{"selector": frame.JSON{"matchLabels": labels}, "profile": profile,
+		"batchSize": numberOr(d.Batch), "maxUnavailablePerSite": numberOr(d.Unavailable), "paused": d.Paused}
 	if d.Canary != "" {
 		spec["canary"] = d.Canary
 	}
@@ -69,7 +72,8 @@ func Start(a *frame.Request) (frame.Page, error) {
 	if d.From != "" || d.To != "" {
 		spec["window"] = frame.JSON{"from": d.From, "to": d.To}
 	}
-	out, err := yaml.Marshal(frame.JSON{"apiVersion": fleet.Group + "/" + fleet.Version, "kind": "FirmwareRollout", "metadata": frame.JSON{"name": d.Name}, "spec": spec})
+	out, err := yaml.Marshal(frame.JSON{"apiVersion": fleet.Group + "/" + fleet.Version, "kind": "FirmwareRollout",
+		"metadata": frame.JSON{"name": d.Name}, "spec": spec})
 	d.YAML = string(out)
 	return frame.Page{Template: "rollout-start", Title: "Roll out a boot configuration", Data: d}, err
 }
@@ -88,7 +92,8 @@ func readyProfiles(a *frame.Request) string {
 	}
 	var docs []string
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		docs = append(docs, "apiVersion: "+fleet.Group+"/"+fleet.Version+"\nkind: BoardProfile\nmetadata:\n  name: "+name+"\nspec:\n  boot:\n    backend: rpi-config-txt\n    cmdline:\n      add: [cgroup_enable=memory, cgroup_memory=1]\n")
+		docs = append(docs, "apiVersion: "+fleet.Group+"/"+fleet.Version+"\nkind: BoardProfile\nmetadata:\n  name: "+
+			name+"\nspec:\n  boot:\n    backend: rpi-config-txt\n    cmdline:\n      add: [cgroup_enable=memory, cgroup_memory=1]\n")
 	}
 	return strings.Join(docs, "---\n")
 }

@@ -31,7 +31,8 @@ var (
 	tokenLives = [][2]string{{"168h", "7 days"}, {"720h", "30 days"}, {"2160h", "90 days"}, {"8760h", "a year"}}
 	// accountDone says what an action has done, by its name in the address.
 	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API tokens have not.", "revoke": "The API token is revoked."}
-	roleMeans   = map[access.Role]string{access.Admin: "do everything", access.Operator: "look at all, and change workloads and nodes", access.Viewer: "look at all but secrets"}
+	roleMeans   = map[access.Role]string{access.Admin: "do everything",
+		access.Operator: "look at all, and change workloads and nodes", access.Viewer: "look at all but secrets"}
 )
 
 const (
@@ -61,7 +62,8 @@ func showAccount(c *frame.Call, code int, d accountData) error {
 }
 
 func apiTokenRowOf(t store.APIToken, now time.Time) apiTokenRow {
-	r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Made: format.Time(t.Created, now), Ends: format.Time(t.Expires, now), Pill: frame.Pill{Kind: "ok", Text: "Good"}}
+	r := apiTokenRow{ID: t.ID, User: t.User, Note: t.Note, Made: format.Time(t.Created, now),
+		Ends: format.Time(t.Expires, now), Pill: frame.Pill{Kind: "ok", Text: "Good"}}
 	if !now.Before(t.Expires) {
 		r.Pill = frame.Pill{Kind: "idle", Text: "Ended"}
 	}
@@ -115,7 +117,8 @@ func changeAccount(c *frame.Call, action string) (act store.Audit, secret string
 		if err != nil {
 			return act, "", err
 		}
-		cookie, err := c.Accounts.ChangePassword(ctx, access.PasswordChange{Name: c.User.Name, Old: c.FormValue("old"), New: c.FormValue("password"), Source: c.RealIP()})
+		cookie, err := c.Accounts.ChangePassword(ctx, access.PasswordChange{Name: c.User.Name, Old: c.FormValue("old"),
+			New: c.FormValue("password"), Source: c.RealIP()})
 		if err == nil {
 			c.SetCookie(cookie)
 		}
@@ -150,10 +153,12 @@ func kubeconfig(c *frame.Call) error {
 	if len(parts) != 3 || !slices.ContainsFunc(tokens, func(t store.APIToken) bool { return t.ID == parts[1] }) {
 		return showAccount(c, http.StatusConflict, accountData{Problem: errNotYour.Error()})
 	}
-	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, Others: c.JoinURLs(c.Request().Host), User: c.User.Name, CA: c.CA(), Token: token}.YAML()
+	text, err := access.Kubeconfig{Server: "https://" + c.Request().Host, Others: c.JoinURLs(c.Request().Host),
+		User: c.User.Name, CA: c.CA(), Token: token}.YAML()
 	if err != nil {
 		return c.Refuse("No kubeconfig", err)
 	}
-	c.Response().Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": kubeconfigFile(c.User.Name)}))
+	c.Response().Header().Set("Content-Disposition",
+		mime.FormatMediaType("attachment", map[string]string{"filename": kubeconfigFile(c.User.Name)}))
 	return c.Blob(http.StatusOK, "application/yaml", text)
 }

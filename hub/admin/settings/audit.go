@@ -45,7 +45,8 @@ var sources = []struct {
 	name, text string
 	via        []string
 }{
-	{"page", "Page", []string{"page", "session", "password", "setup link"}}, {"api", "API", []string{"API", "token", "certificate"}},
+	{"page", "Page", []string{"page", "session", "password", "setup link"}},
+	{"api", "API", []string{"API", "token", "certificate"}},
 	{"command", "Command line", []string{"command line"}}, {"device", "Devices", []string{"join token"}},
 }
 
@@ -57,7 +58,8 @@ var kinds = []struct {
 	{name: "change", text: "Changes", notVerbs: []string{"get", "list", "watch", "connect", "renew"}},
 	{name: "secret", text: "Secrets read", verbs: []string{"get", "list", "watch"}, resources: []string{"secrets"}},
 	{name: "enter", text: "Commands in pods", resources: []string{"pods/exec", "pods/attach", "pods/portforward"}},
-	{name: "login", text: "Logins, people, tokens", resources: []string{"sessions", "users", "apitokens", "jointokens", "kubeconfigs", "clientcertificates", "account"}},
+	{name: "login", text: "Logins, people, tokens", resources: []string{"sessions", "users", "apitokens", "jointokens",
+		"kubeconfigs", "clientcertificates", "account"}},
 	{name: "device", text: "Joins and certificates", resources: []string{"enrolments", "jointokens", "authority"}},
 	{name: "hub", text: "Backups and the hub", resources: []string{"backups", "audit", "settings", "authority"}},
 }
@@ -80,7 +82,8 @@ func sourceOf(via string) string {
 // Audit lists who changed what, and what was refused, the newest first.
 func Audit(c *frame.Call) error {
 	search, result, from := strings.TrimSpace(c.QueryParam("q")), c.QueryParam("result"), c.QueryParam("from")
-	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused", Limit: auditRows + 1}
+	q := store.AuditQuery{Words: strings.Fields(strings.ToLower(search)), Refused: result == "refused",
+		Limit: auditRows + 1}
 	q.Before, _ = strconv.ParseInt(c.QueryParam("before"), 10, 64)
 	kind, kindChoices := c.QueryParam("kind"), [][2]string{{"", "Everything"}}
 	for _, k := range kinds {
@@ -101,7 +104,8 @@ func Audit(c *frame.Call) error {
 		return c.Refuse("No audit", err)
 	}
 	d := auditData{
-		Search: search, Filter: search != "" || q.Refused || q.Via != nil || kind != "", Kinds: frame.Options(kind, kindChoices...), Sources: frame.Options(from, choices...),
+		Search: search, Filter: search != "" || q.Refused || q.Via != nil || kind != "",
+		Kinds: frame.Options(kind, kindChoices...), Sources: frame.Options(from, choices...),
 		Results: frame.Options(result, [2]string{"", "All"}, [2]string{"refused", "Only what was refused"}),
 	}
 	address := func(before int64) string {
@@ -138,7 +142,8 @@ func Audit(c *frame.Call) error {
 }
 
 func auditRowOf(r store.Audit, now time.Time) auditRow {
-	row := auditRow{When: format.Time(r.At, now), Who: cmp.Or(r.Who, "nobody known"), From: sourceOf(r.Via), Did: deed(r), Message: r.Message, Pill: frame.Pill{Kind: "ok", Text: "Done"}}
+	row := auditRow{When: format.Time(r.At, now), Who: cmp.Or(r.Who, "nobody known"), From: sourceOf(r.Via),
+		Did: deed(r), Message: r.Message, Pill: frame.Pill{Kind: "ok", Text: "Done"}}
 	if r.Count > 1 {
 		row.Times = fmt.Sprintf("%d times in %s", r.Count, format.Duration(r.Until.Sub(r.At)))
 	}
@@ -159,22 +164,39 @@ type phrase struct{ did, do string }
 
 var (
 	verbs = map[string]phrase{
-		"create": {"created", "create"}, "update": {"changed", "change"}, "patch": {"changed", "change"}, "delete": {"deleted", "delete"},
+		"create": {"created", "create"}, "update": {"changed", "change"}, "patch": {"changed", "change"},
+		"delete":           {"deleted", "delete"},
 		"deletecollection": {"deleted every", "delete every"}, "revoke": {"revoked", "revoke"},
-		"get": {"read", "read"}, "list": {"listed", "list"}, "watch": {"watched", "watch"}, "restore": {"restored", "restore"}, "resume": {"resumed", "resume"},
-		"renew": {"renewed", "renew"}, "connect": {"connected as", "connect as"}, "protect": {"protected", "protect"}, "unprotect": {"unprotected", "unprotect"}, "rotate": {"rotated", "rotate"},
+		"get": {"read", "read"}, "list": {"listed", "list"}, "watch": {"watched", "watch"},
+		"restore": {"restored", "restore"}, "resume": {"resumed", "resume"},
+		"renew": {"renewed", "renew"}, "connect": {"connected as", "connect as"}, "protect": {"protected", "protect"},
+		"unprotect": {"unprotected", "unprotect"}, "rotate": {"rotated", "rotate"},
 	}
 	// deeds are what has a better word than its verb.
 	deeds = map[string]phrase{
-		"create sessions": {"logged in", "log in"}, "delete sessions": {"logged out", "log out"}, "renew enrolments": {"renewed the certificate of node", "renew the certificate of node"},
-		"get audit": {"read the audit,", "read the audit,"}, "begin audit": {"began the chain of the audit", "begin the chain of the audit"}, "list secrets": {"read every secret", "read every secret"},
-		"watch secrets": {"watched every secret", "watch every secret"}, "resume nodes": {"resumed desired state", "resume desired state"}, "restore backups": {"restored the backup", "restore the backup"},
-		"create enrolments": {"joined as node", "join as node"}, "create pods/exec": {"ran a command in pod", "run a command in pod"},
-		"create pods/attach": {"attached to pod", "attach to pod"}, "create pods/portforward": {"forwarded a port to pod", "forward a port to pod"},
-		"create pods/eviction": {"evicted pod", "evict pod"}, "create jointokens": {"made a join token", "make a join token"}, "create apitokens": {"made an API token:", "make an API token:"},
-		"update views": {"saved view", "save view"}, "update account": {"changed their own password", "change their own password"}, "create backups": {"made a backup:", "make a backup:"}, "create kubeconfigs": {"made a kubeconfig of", "make a kubeconfig of"}, "create clientcertificates": {"made a client certificate of", "make a client certificate of"},
+		"create sessions": {"logged in", "log in"}, "delete sessions": {"logged out", "log out"},
+		"renew enrolments":          {"renewed the certificate of node", "renew the certificate of node"},
+		"get audit":                 {"read the audit,", "read the audit,"},
+		"begin audit":               {"began the chain of the audit", "begin the chain of the audit"},
+		"list secrets":              {"read every secret", "read every secret"},
+		"watch secrets":             {"watched every secret", "watch every secret"},
+		"resume nodes":              {"resumed desired state", "resume desired state"},
+		"restore backups":           {"restored the backup", "restore the backup"},
+		"create enrolments":         {"joined as node", "join as node"},
+		"create pods/exec":          {"ran a command in pod", "run a command in pod"},
+		"create pods/attach":        {"attached to pod", "attach to pod"},
+		"create pods/portforward":   {"forwarded a port to pod", "forward a port to pod"},
+		"create pods/eviction":      {"evicted pod", "evict pod"},
+		"create jointokens":         {"made a join token", "make a join token"},
+		"create apitokens":          {"made an API token:", "make an API token:"},
+		"update views":              {"saved view", "save view"},
+		"update account":            {"changed their own password", "change their own password"},
+		"create backups":            {"made a backup:", "make a backup:"},
+		"create kubeconfigs":        {"made a kubeconfig of", "make a kubeconfig of"},
+		"create clientcertificates": {"made a client certificate of", "make a client certificate of"},
 	}
-	things = map[string]string{"authority": "the certificate authority", "jointokens": "join token", "apitokens": "API token", string(state.JoinRequests): "request to join"}
+	things = map[string]string{"authority": "the certificate authority", "jointokens": "join token",
+		"apitokens": "API token", string(state.JoinRequests): "request to join"}
 )
 
 // thingOf is how people call one object of a resource.

@@ -23,7 +23,8 @@ func TestDeeds(t *testing.T) {
 		{"update", "account", "", "", false, "changed their own password"},
 		{"drain", "nodes", "", "pi-1", false, "drain node pi-1"},
 	} {
-		r := store.Audit{Verb: tt.verb, Resource: tt.resource, Namespace: tt.namespace, Name: tt.name, Code: map[bool]int{false: 200, true: 403}[tt.refused]}
+		r := store.Audit{Verb: tt.verb, Resource: tt.resource, Namespace: tt.namespace, Name: tt.name,
+			Code: map[bool]int{false: 200, true: 403}[tt.refused]}
 		if got := deed(r); got != tt.want {
 			t.Errorf("%+v is %q, want %q", r, got, tt.want)
 		}

@@ -71,13 +71,17 @@ type settingsData struct {
 	Hubs         []frame.MemberRow
 }
 
-var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"}, {"admin", "admin: everything"}}
+var roles = [][2]string{{"viewer", "viewer: sees all but secrets"}, {"operator", "operator: workloads and nodes"},
+	{"admin", "admin: everything"}}
 
 // settled says what an action has done, by its name in the address.
 var settled = map[string]string{
-	"user-create": "The person can now log in.", "user-password": "The password is changed; their sessions have ended.", "user-role": "The role is changed.",
-	"user-delete": "The person is gone, with their sessions, API tokens and certificates.", "join-revoke": "The join token is revoked; devices that joined with it stay.",
-	"api-revoke": "The API token is revoked.", "backup": "A backup has been written.", "notify-test": "The test message was accepted; check that it arrived.",
+	"user-create": "The person can now log in.", "user-password": "The password is changed; their sessions have ended.",
+	"user-role":   "The role is changed.",
+	"user-delete": "The person is gone, with their sessions, API tokens and certificates.",
+	"join-revoke": "The join token is revoked; devices that joined with it stay.",
+	"api-revoke":  "The API token is revoked.", "backup": "A backup has been written.",
+	"notify-test": "The test message was accepted; check that it arrived.",
 }
 
 // Show shows the hub's own settings, people and tokens.
@@ -115,14 +119,16 @@ func fillSettings(c *frame.Call, d *settingsData) error {
 	if err != nil {
 		return err
 	}
-	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.User.CSRF, about.Settings, frame.Options(cmp.Or(d.Role, "operator"), roles...), format.Time(next, now)
+	d.CSRF, d.Settings, d.Roles, d.NextBackup = c.User.CSRF, about.Settings,
+		frame.Options(cmp.Or(d.Role, "operator"), roles...), format.Time(next, now)
 	d.Facts, d.Kept = about.Facts, about.Kept
 	d.Hubs = frame.MemberRows(c.Members(ctx), now)
 	if c.Told != nil {
 		d.Told = c.Told()
 	}
 	for _, p := range people {
-		d.People = append(d.People, personRow{p.Name, p.Role, format.Time(p.Created, now), p.Name == c.User.Name, frame.Options(p.Role, roles...)})
+		d.People = append(d.People, personRow{p.Name, p.Role, format.Time(p.Created, now), p.Name == c.User.Name,
+			frame.Options(p.Role, roles...)})
 	}
 	for _, t := range slices.Backward(joins) {
 		d.JoinTokens = append(d.JoinTokens, joinTokenRowOf(t, now))
@@ -140,7 +146,8 @@ func fillSettings(c *frame.Call, d *settingsData) error {
 }
 
 func joinTokenRowOf(t store.JoinToken, now time.Time) joinTokenRow {
-	r := joinTokenRow{ID: t.ID, Site: t.Site, Node: t.Node, By: t.CreatedBy, Uses: t.Uses, Used: t.Used, Ends: format.Time(t.Expires, now), Coming: t.Expires.After(now), Approval: t.Approval}
+	r := joinTokenRow{ID: t.ID, Site: t.Site, Node: t.Node, By: t.CreatedBy, Uses: t.Uses, Used: t.Used,
+		Ends: format.Time(t.Expires, now), Coming: t.Expires.After(now), Approval: t.Approval}
 	switch {
 	case !t.Revoked.IsZero():
 		r.Pill = frame.Pill{Kind: "idle", Text: "Revoked"}
@@ -158,7 +165,8 @@ func joinTokenRowOf(t store.JoinToken, now time.Time) joinTokenRow {
 const certificateSoon = 30 * 24 * time.Hour
 
 func certificateRowOf(c frame.Certificate, now time.Time) certificateRow {
-	r := certificateRow{Of: c.Of, Renewal: c.Renewal, Until: c.Until.UTC().Format(time.DateOnly), Ends: format.Time(c.Until, now), Pill: frame.Pill{Kind: "ok", Text: "Good"}}
+	r := certificateRow{Of: c.Of, Renewal: c.Renewal, Until: c.Until.UTC().Format(time.DateOnly),
+		Ends: format.Time(c.Until, now), Pill: frame.Pill{Kind: "ok", Text: "Good"}}
 	switch left := c.Until.Sub(now); {
 	case left <= 0:
 		r.Pill = frame.Pill{Kind: "bad", Text: "Ended"}
@@ -206,7 +214,9 @@ func settle(c *frame.Call, action string) (store.Audit, error) {
 	}
 	switch action {
 	case "user-create":
-		return store.Audit{Verb: "create", Resource: "users", Name: name}, c.People.CreateUser(ctx, access.NewUser{Name: name, Password: c.FormValue("password"), Role: access.Role(c.FormValue("role"))})
+		return store.Audit{Verb: "create", Resource: "users", Name: name},
+			c.People.CreateUser(ctx, access.NewUser{Name: name, Password: c.FormValue("password"),
+				Role: access.Role(c.FormValue("role"))})
 	case "user-password":
 		act := store.Audit{Verb: "update", Resource: "users", Name: name, Message: "password"}
 		if mine != nil {

@@ -29,20 +29,30 @@ const manually = "cronjob.kubernetes.io/instantiate"
 // JobActions are what can be done to jobs and cron jobs.
 func JobActions() []*frame.Action {
 	cron := []*frame.Action{
-		{Name: "run", Label: "Run now", Done: "runs now", Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
+		{Name: "run", Label: "Run now", Done: "runs now",
+			Means:  "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
 			Fields: runFields, Parse: parseRun, Notes: runNotes, Do: runNow},
-		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended", Means: "Starts no more jobs until it is resumed. Those that run go on.", Idle: idleSuspended(true), Do: suspend(true)},
-		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed", Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late for it.", Idle: idleSuspended(false), Do: suspend(false)},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the cron job with its jobs and their pods.", Notes: cronNotes, Do: frame.Remove},
+		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended",
+			Means: "Starts no more jobs until it is resumed. Those that run go on.", Idle: idleSuspended(true),
+			Do: suspend(true)},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed",
+			Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late for it.", Idle: idleSuspended(false), Do: suspend(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
+			Means: "Deletes the cron job with its jobs and their pods.", Notes: cronNotes, Do: frame.Remove},
 	}
 	for _, a := range cron {
 		a.Kind, a.One, a.Verb, a.Resource = state.CronJobs, "cron job", "patch", "cronjobs"
 	}
 	cron[0].Verb, cron[0].Resource = "create", "jobs"
 	jobs := []*frame.Action{
-		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended", Means: "Ends its pods, and makes no more until it is resumed.", Idle: idleSuspended(true), Do: suspend(true)},
-		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed", Means: "Makes its pods again; those that have finished count.", Idle: idleSuspended(false), Do: suspend(false)},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the job with its pods.", Notes: jobNotes, Do: frame.Remove},
+		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended",
+			Means: "Ends its pods, and makes no more until it is resumed.", Idle: idleSuspended(true),
+			Do: suspend(true)},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed",
+			Means: "Makes its pods again; those that have finished count.", Idle: idleSuspended(false),
+			Do: suspend(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the job with its pods.",
+			Notes: jobNotes, Do: frame.Remove},
 	}
 	for _, a := range jobs {
 		a.Kind, a.One, a.Verb, a.Resource = state.Jobs, "job", "patch", "jobs"
@@ -98,7 +108,8 @@ func runFields(_ state.Snapshot, with []state.Object) []frame.Field {
 	if len(with) != 1 {
 		return nil // each gets a name of its own
 	}
-	return []frame.Field{{Name: "name", Label: "Name of the job", Type: "text", Value: manualName(with[0].GetName()), Required: true}}
+	return []frame.Field{{Name: "name", Label: "Name of the job", Type: "text", Value: manualName(with[0].GetName()),
+		Required: true}}
 }
 
 func parseRun(form url.Values) (any, error) {
@@ -107,7 +118,8 @@ func parseRun(form url.Values) (any, error) {
 		return nil, fmt.Errorf("%q cannot be the name of a job: %s", name, errs[0])
 	}
 	if len(name) > validation.DNS1123LabelMaxLength {
-		return nil, fmt.Errorf("%q cannot be the name of a job: its pods carry it in a label, of %d letters at most", name, validation.DNS1123LabelMaxLength)
+		return nil, fmt.Errorf("%q cannot be the name of a job: its pods carry it in a label, of %d letters at most",
+			name, validation.DNS1123LabelMaxLength)
 	}
 	if len(form["item"]) > 1 {
 		name = "" // they cannot all have it
@@ -150,11 +162,13 @@ func runNow(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, e
 		TypeMeta: metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: c.Namespace, Labels: c.Spec.JobTemplate.Labels, Annotations: annotations,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob", Name: c.Name, UID: c.UID, Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob",
+				Name: c.Name, UID: c.UID, Controller: ptr.To(true)}},
 		},
 		Spec: c.Spec.JobTemplate.Spec,
 	}
-	return nil, w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: strings.TrimSuffix(frame.ObjectURL(state.Jobs, c.Namespace, ""), "/"), Media: frame.PlainJSON}, job)
+	return nil, w.Send(ctx, frame.APICall{Method: http.MethodPost,
+		Path: strings.TrimSuffix(frame.ObjectURL(state.Jobs, c.Namespace, ""), "/"), Media: frame.PlainJSON}, job)
 }
 
 func jobNotes(s state.Snapshot, with []state.Object) []string {
@@ -184,7 +198,8 @@ func cronNotes(s state.Snapshot, with []state.Object) []string {
 	if jobs == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s of it, %d of which %s not ended, go with their pods.", format.Plural(jobs, "job"), running, format.Verb(running, "has", "have"))}
+	return []string{fmt.Sprintf("%s of it, %d of which %s not ended, go with their pods.", format.Plural(jobs, "job"),
+		running, format.Verb(running, "has", "have"))}
 }
 
 // rowMenu offers in a list's row what can be done to an object.

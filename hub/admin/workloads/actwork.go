@@ -28,11 +28,13 @@ func PodActions() []*frame.Action {
 	all := []*frame.Action{
 		{Name: "evict", Label: "Evict", Done: "is asked to leave", Destroy: true,
 			Means: "Asks the pod to leave, unless a disruption budget needs it. Its owner makes a new one.",
-			Notes: podNotes, Idle: idlePod, Do: func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+			Notes: podNotes, Idle: idlePod, Do: func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
+				error) {
 				return nil, evict(w, ctx, o.(*corev1.Pod))
 			}},
 		{Name: "delete", Label: "Delete", Done: "is asked to leave", Destroy: true,
-			Means: "Asks the pod to leave, whatever disruption budgets say. Its owner makes a new one.", Notes: podNotes, Idle: idlePod, Do: frame.Remove},
+			Means: "Asks the pod to leave, whatever disruption budgets say. Its owner makes a new one.",
+			Notes: podNotes, Idle: idlePod, Do: frame.Remove},
 	}
 	for _, a := range all {
 		a.Kind, a.One, a.Verb, a.Resource = state.Pods, "pod", "delete", "pods"
@@ -73,23 +75,42 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 func Actions(now func() time.Time) []*frame.Action {
 	restart := restarter(now)
 	deployments := []*frame.Action{
-		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, a few at a time.", Do: restart},
-		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be.", Fields: scaleFields, Parse: parseScale, Do: scale},
-		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, a few at a time.", Fields: revisionFields, Parse: parseRevision, Do: rollBack},
-		{Name: "pause", Quick: true, Label: "Pause", Done: "is paused", Means: "Changes of the template are not rolled out until it is resumed.", Idle: idlePaused(true), Do: pause(true)},
-		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed", Means: "Changes of the template are rolled out again.", Idle: idlePaused(false), Do: pause(false)},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the deployment with its pods.", Notes: workloadNotes, Do: frame.Remove},
+		{Name: "restart", Label: "Restart", Done: "restarts",
+			Means: "Replaces every pod by a new one of the same version, a few at a time.", Do: restart},
+		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be.",
+			Fields: scaleFields, Parse: parseScale, Do: scale},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back",
+			Means: "Goes back to an earlier version of the pods, a few at a time.", Fields: revisionFields,
+			Parse: parseRevision, Do: rollBack},
+		{Name: "pause", Quick: true, Label: "Pause", Done: "is paused",
+			Means: "Changes of the template are not rolled out until it is resumed.", Idle: idlePaused(true),
+			Do: pause(true)},
+		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed",
+			Means: "Changes of the template are rolled out again.", Idle: idlePaused(false), Do: pause(false)},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
+			Means: "Deletes the deployment with its pods.", Notes: workloadNotes, Do: frame.Remove},
 	}
 	daemonSets := []*frame.Action{
-		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, node by node.", Do: restart},
-		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, node by node.", Fields: revisionFields, Parse: parseRevision, Do: rollBack},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the daemon set with its pods.", Notes: workloadNotes, Do: frame.Remove},
+		{Name: "restart", Label: "Restart", Done: "restarts",
+			Means: "Replaces every pod by a new one of the same version, node by node.", Do: restart},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back",
+			Means: "Goes back to an earlier version of the pods, node by node.", Fields: revisionFields,
+			Parse: parseRevision, Do: rollBack},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
+			Means: "Deletes the daemon set with its pods.", Notes: workloadNotes, Do: frame.Remove},
 	}
 	statefulSets := []*frame.Action{
-		{Name: "restart", Label: "Restart", Done: "restarts", Means: "Replaces every pod by a new one of the same version, the last first. Their claims stay.", Do: restart},
-		{Name: "scale", Label: "Scale", Done: "is scaled", Means: "Sets how many pods there should be: the last go first, and their claims as the stateful set says.", Fields: scaleFields, Parse: parseScale, Do: scale},
-		{Name: "undo", Label: "Roll back", Done: "is rolled back", Means: "Goes back to an earlier version of the pods, the last first.", Fields: revisionFields, Parse: parseRevision, Do: rollBack},
-		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true, Means: "Deletes the stateful set with its pods.", Notes: statefulNotes, Do: frame.Remove},
+		{Name: "restart", Label: "Restart", Done: "restarts",
+			Means: "Replaces every pod by a new one of the same version, the last first. Their claims stay.",
+			Do:    restart},
+		{Name: "scale", Label: "Scale", Done: "is scaled",
+			Means:  "Sets how many pods there should be: the last go first, and their claims as the stateful set says.",
+			Fields: scaleFields, Parse: parseScale, Do: scale},
+		{Name: "undo", Label: "Roll back", Done: "is rolled back",
+			Means: "Goes back to an earlier version of the pods, the last first.", Fields: revisionFields,
+			Parse: parseRevision, Do: rollBack},
+		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
+			Means: "Deletes the stateful set with its pods.", Notes: statefulNotes, Do: frame.Remove},
 	}
 	for _, a := range statefulSets {
 		a.Kind, a.One, a.Verb, a.Resource = state.StatefulSets, "stateful set", "patch", "statefulsets"
@@ -115,7 +136,8 @@ func statefulNotes(s state.Snapshot, with []state.Object) []string {
 	for _, o := range with {
 		set := o.(*appsv1.StatefulSet)
 		n := len(set.Spec.VolumeClaimTemplates) * len(podsOf(s, set))
-		if keep := set.Spec.PersistentVolumeClaimRetentionPolicy; keep != nil && keep.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+		if keep := set.Spec.PersistentVolumeClaimRetentionPolicy; keep != nil &&
+			keep.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
 			gone += n
 		} else {
 			kept += n
@@ -169,7 +191,8 @@ func restart(ctx context.Context, w *frame.Worker, o state.Object, now time.Time
 }
 
 func scaleFields(_ state.Snapshot, with []state.Object) []frame.Field {
-	f := frame.Field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas), Required: true}
+	f := frame.Field{Name: "replicas", Label: "Pods of each", Type: "number", Min: "0", Max: strconv.Itoa(maxReplicas),
+		Required: true}
 	if len(with) == 1 {
 		f.Label, f.Value = "Pods", strconv.Itoa(int(state.Replicas(with[0])))
 	}
@@ -213,7 +236,8 @@ func pause(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Un
 
 // evict asks a pod to leave, as the disruption budgets allow.
 func evict(w *frame.Worker, ctx context.Context, p *corev1.Pod) error {
-	return w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: frame.ObjectURL(state.Pods, p.Namespace, p.Name) + "/eviction", Media: frame.PlainJSON}, frame.JSON{
+	return w.Send(ctx, frame.APICall{Method: http.MethodPost, Path: frame.ObjectURL(state.Pods, p.Namespace, p.Name) +
+		"/eviction", Media: frame.PlainJSON}, frame.JSON{
 		"kind": "Eviction", "apiVersion": "policy/v1", "metadata": frame.JSON{"name": p.Name, "namespace": p.Namespace},
 		"deleteOptions": frame.JSON{"preconditions": frame.JSON{"uid": p.UID}},
 	})

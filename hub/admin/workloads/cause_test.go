@@ -25,7 +25,8 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 		want       string
 	}{
 		{"nothing", "pi-1", nil, ""},
-		{"no image", "pi-1", waits("ErrImagePull", "pull image registry.example/kiosk:1.4.2: not found: manifest unknown"), "image not found: kiosk:1.4.2"},
+		{"no image", "pi-1", waits("ErrImagePull",
+			"pull image registry.example/kiosk:1.4.2: not found: manifest unknown"), "image not found: kiosk:1.4.2"},
 		{"a crash", "pi-1", func(p *corev1.Pod) {
 			waits("CrashLoopBackOff", "")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState = ended(1, "Error")
@@ -37,11 +38,13 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 		{"between two crashes", "pi-1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State, p.Status.ContainerStatuses[0].RestartCount = ended(2, "Error"), 3
 		}, "crash loop, exit 2"},
-		{"a key that is not there", "pi-1", waits("CreateContainerConfigError", "no secret"), "CreateContainerConfigError"},
+		{"a key that is not there", "pi-1", waits("CreateContainerConfigError", "no secret"),
+			"CreateContainerConfigError"},
 		{"failed", "pi-1", func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodFailed, ended(3, "Error")
 		}, "failed, exit 3"},
-		{"evicted", "pi-1", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }, "failed: Evicted"},
+		{"evicted", "pi-1", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" },
+			"failed: Evicted"},
 		{"a silent node", "pi-2", nil, "pi-2 does not answer"},
 		{"a node that is not ready", "bone-2", nil, "bone-2 is not ready"},
 		{"a gate", "", func(p *corev1.Pod) {
@@ -49,19 +52,22 @@ func TestAPodsFaultInFewWords(t *testing.T) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/paid"}}
 		}, "held by the scheduling gate example.com/paid"},
 		{"no place", "", func(p *corev1.Pod) { admintest.Pending(p); p.Spec.NodeSelector = map[string]string{"gpu": "true"} }, "no node has gpu=true"},
-		{"not ready", "pi-1", func(p *corev1.Pod) { p.Status.Conditions[1].Status = "False" }, "runs, but is not ready"},
+		{"not ready", "pi-1", func(p *corev1.Pod) { p.Status.Conditions[1].Status = "False" },
+			"runs, but is not ready"},
 		{"not started", "pi-1", func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodPending, corev1.ContainerState{}
 		}, "has not started on pi-1"},
 	} {
 		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "ds", Namespace: "default", UID: "ds"}}
 		p := admintest.Pod("p", c.node, func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ds, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(ds,
+				appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
 			if c.change != nil {
 				c.change(p)
 			}
 		})
-		because := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds, p)...).Snapshot(), admintest.Now, nil)}
+		because := &causes{Request: admintest.Ask(admintest.New(append(admintest.Sample(), ds, p)...).Snapshot(),
+			admintest.Now, nil)}
 		want := cause{}
 		if c.want != "" {
 			want = cause{c.want, "/pods/default/p"}

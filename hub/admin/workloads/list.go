@@ -19,22 +19,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-var workloadFinder = frame.Finder[state.Object]{List: search.Workloads, Has: map[string]func(*frame.Request, search.Term) frame.Match[state.Object]{
-	"":          frame.Key(func(o state.Object, t search.Term) bool { return t.In(o.GetName()) }),
-	"namespace": frame.Key(func(o state.Object, t search.Term) bool { return t.Is(o.GetNamespace()) }),
-	"label":     frame.Key(func(o state.Object, t search.Term) bool { return t.Has(o.GetLabels()) }),
-	"image":     frame.Key(func(o state.Object, t search.Term) bool { return frame.HasImage(t, state.PodSpecOf(o)) }),
-	"condition": frame.Key(func(o state.Object, t search.Term) bool {
-		return slices.ContainsFunc(diagnose.Conditions(o), func(c diagnose.Condition) bool { return frame.IsCondition(t, c.Type, string(c.Status)) })
-	}),
-	"owner": frame.Key(func(o state.Object, t search.Term) bool {
-		ref := metav1.GetControllerOf(o)
-		return ref != nil && frame.IsOwner(t, strings.ToLower(ref.Kind)+"/"+ref.Name)
-	}),
-	"status": func(a *frame.Request, t search.Term) frame.Match[state.Object] {
-		return frame.OfStatus(frame.WorkloadStatuses, t, func(o state.Object, status string) bool { return workloadHasStatus(a, o, status) })
-	},
-}}
+var workloadFinder = frame.Finder[state.Object]{List: search.Workloads,
+	Has: map[string]func(*frame.Request, search.Term) frame.Match[state.Object]{
+		"":          frame.Key(func(o state.Object, t search.Term) bool { return t.In(o.GetName()) }),
+		"namespace": frame.Key(func(o state.Object, t search.Term) bool { return t.Is(o.GetNamespace()) }),
+		"label":     frame.Key(func(o state.Object, t search.Term) bool { return t.Has(o.GetLabels()) }),
+		"image": frame.Key(func(o state.Object,
+			t search.Term) bool {
+			return frame.HasImage(t, state.PodSpecOf(o))
+		}),
+		"condition": frame.Key(func(o state.Object, t search.Term) bool {
+			return slices.ContainsFunc(diagnose.Conditions(o),
+				func(c diagnose.Condition) bool { return frame.IsCondition(t, c.Type, string(c.Status)) })
+		}),
+		"owner": frame.Key(func(o state.Object, t search.Term) bool {
+			ref := metav1.GetControllerOf(o)
+			return ref != nil && frame.IsOwner(t, strings.ToLower(ref.Kind)+"/"+ref.Name)
+		}),
+		"status": func(a *frame.Request, t search.Term) frame.Match[state.Object] {
+			return frame.OfStatus(frame.WorkloadStatuses, t,
+				func(o state.Object, status string) bool { return workloadHasStatus(a, o, status) })
+		},
+	}}
 
 type workloadRow struct {
 	Name, Namespace, Href string
@@ -73,7 +79,8 @@ type workloadsData struct {
 func List(a *frame.Request) (frame.Page, error) {
 	text, namespace, status := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status")
 	d := workloadsData{
-		Search: text, Wrong: a.WrongSearch(state.Deployments), Namespaces: frame.NamespaceOptions(a, namespace), Statuses: frame.Options(status, frame.WorkloadStatuses...), Empty: true,
+		Search: text, Wrong: a.WrongSearch(state.Deployments), Namespaces: frame.NamespaceOptions(a, namespace),
+		Statuses: frame.Options(status, frame.WorkloadStatuses...), Empty: true,
 	}
 	if a.May("update", "deployments") {
 		d.PasteHref = "/yaml"
@@ -203,8 +210,10 @@ func StagePill(s diagnose.Stage) frame.Pill { return frame.Pill{Kind: stages[s],
 func workloadRowOf(o state.Object, now time.Time) workloadRow {
 	p, kind := diagnose.ProgressOf(o), state.KindOf(o)
 	r := workloadRow{
-		Name: o.GetName(), Namespace: o.GetNamespace(), Ready: p.Ready, Wanted: p.Wanted, Updated: p.Updated, Available: p.Available,
-		Images: images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now), Pill: StagePill(p.Stage),
+		Name: o.GetName(), Namespace: o.GetNamespace(), Ready: p.Ready, Wanted: p.Wanted, Updated: p.Updated,
+		Available: p.Available,
+		Images:    images(state.PodSpecOf(o)), Age: format.Time(o.GetCreationTimestamp().Time, now),
+		Pill: StagePill(p.Stage),
 	}
 	if frame.HasPage(kind) {
 		r.Href = frame.WorkloadHref(kind, r.Namespace, r.Name)

@@ -18,7 +18,8 @@ func TestOwnersAreLinkedUpToTheWorkload(t *testing.T) {
 	below := func(o, up state.Object) state.Object {
 		o.SetNamespace("default")
 		if up != nil {
-			o.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(up, state.KindOf(up).GroupVersionKind())})
+			o.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(up,
+				state.KindOf(up).GroupVersionKind())})
 		}
 		m.Put(t, o)
 		return m.Snapshot().Get(state.KeyOf(o))

@@ -63,7 +63,8 @@ func Pod(a *frame.Request) (frame.Page, error) {
 	if p == nil {
 		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no pod %s in namespace %s.", name, namespace))
 	}
-	d := podData{PodRow: PodRowOf(a, p), Labels: frame.FactsOf(p.Labels), YAML: "/yaml" + frame.ObjectURL(state.Pods, p.Namespace, p.Name), Menu: frame.MenuOf(a, p), Did: frame.JustDone(a)}
+	d := podData{PodRow: PodRowOf(a, p), Labels: frame.FactsOf(p.Labels), YAML: "/yaml" +
+		frame.ObjectURL(state.Pods, p.Namespace, p.Name), Menu: frame.MenuOf(a, p), Did: frame.JustDone(a)}
 	if a.May("get", "pods/log") && p.Spec.NodeName != "" {
 		d.Logs = d.Href + "/logs"
 	}
@@ -80,18 +81,22 @@ func Pod(a *frame.Request) (frame.Page, error) {
 			d.Chain = append(d.Chain, "It is tried again whenever something changes that could help.")
 		}
 	}
-	if d.Crashes = finding.CrashesOf(a, p); d.Why != "" && len(d.Crashes) > 0 && finding.Reachable(a, p) && p.DeletionTimestamp == nil {
+	if d.Crashes = finding.CrashesOf(a, p); d.Why != "" && len(d.Crashes) > 0 && finding.Reachable(a, p) &&
+		p.DeletionTimestamp == nil {
 		d.Why = "Container " + d.Crashes[0].Container + " does not keep running."
 	}
-	if d.Images = finding.ImagesMissing(p); d.Why != "" && len(d.Images) > 0 && finding.Reachable(a, p) && p.DeletionTimestamp == nil {
+	if d.Images = finding.ImagesMissing(p); d.Why != "" && len(d.Images) > 0 && finding.Reachable(a, p) &&
+		p.DeletionTimestamp == nil {
 		d.Why = "Container " + d.Images[0].Container + ": " + d.Images[0].Cause + ", " + d.Images[0].Short
 	}
 	if d.Why == "" && p.DeletionTimestamp != nil {
 		d.Why = "It was asked to leave, and has until " + format.Stamp(p.DeletionTimestamp.Time) + " to stop."
 	}
 	for _, f := range []frame.Fact{
-		{Name: "Namespace", Value: p.Namespace}, {Name: "Address", Value: p.Status.PodIP}, {Name: "Restart policy", Value: string(p.Spec.RestartPolicy)},
-		{Name: "Quality of service", Value: string(p.Status.QOSClass)}, {Name: "Created", Value: format.Stamp(p.CreationTimestamp.Time)},
+		{Name: "Namespace", Value: p.Namespace}, {Name: "Address", Value: p.Status.PodIP},
+		{Name: "Restart policy", Value: string(p.Spec.RestartPolicy)},
+		{Name: "Quality of service", Value: string(p.Status.QOSClass)},
+		{Name: "Created", Value: format.Stamp(p.CreationTimestamp.Time)},
 	} {
 		if f.Value != "" {
 			d.Facts = append(d.Facts, f)
@@ -105,7 +110,10 @@ func Pod(a *frame.Request) (frame.Page, error) {
 		} else if c.Status != corev1.ConditionFalse || c.Type != corev1.DisruptionTarget {
 			kind = "warn"
 		}
-		d.Conditions = append(d.Conditions, finding.ConditionRow{Type: string(c.Type), Pill: frame.Pill{Kind: kind, Text: string(c.Status)}, Reason: c.Reason, Message: c.Message, Since: format.Time(c.LastTransitionTime.Time, a.Now), Help: frame.HelpURL("conditions", "Pod", string(c.Type))})
+		d.Conditions = append(d.Conditions,
+			finding.ConditionRow{Type: string(c.Type), Pill: frame.Pill{Kind: kind, Text: string(c.Status)},
+				Reason: c.Reason, Message: c.Message, Since: format.Time(c.LastTransitionTime.Time, a.Now),
+				Help: frame.HelpURL("conditions", "Pod", string(c.Type))})
 	}
 	d.Containers = append(containers(a, p.Spec.InitContainers, p.Status.InitContainerStatuses, true),
 		containers(a, p.Spec.Containers, p.Status.ContainerStatuses, false)...)
@@ -113,7 +121,8 @@ func Pod(a *frame.Request) (frame.Page, error) {
 		all := containersOf(a.Uses(p.Spec.NodeName), p.UID)
 		for i, c := range d.Containers {
 			if used, ok := all[c.Name]; ok {
-				d.Containers[i].CPU, d.Containers[i].Memory = format.Amount(corev1.ResourceCPU, used[corev1.ResourceCPU]), format.Amount(corev1.ResourceMemory, used[corev1.ResourceMemory])
+				d.Containers[i].CPU, d.Containers[i].Memory = format.Amount(corev1.ResourceCPU,
+					used[corev1.ResourceCPU]), format.Amount(corev1.ResourceMemory, used[corev1.ResourceMemory])
 			}
 		}
 	}
@@ -130,9 +139,11 @@ func Pod(a *frame.Request) (frame.Page, error) {
 	return frame.Page{Template: "pod", Title: name, Watch: watch, Poll: 10, Data: d}, nil
 }
 
-func containers(a *frame.Request, specs []corev1.Container, have []corev1.ContainerStatus, init bool) (rows []containerRow) {
+func containers(a *frame.Request, specs []corev1.Container, have []corev1.ContainerStatus,
+	init bool) (rows []containerRow) {
 	for _, spec := range specs {
-		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init, Pill: frame.Pill{Kind: "idle", Text: "Not started"}, Asks: asksText(spec)}
+		r := containerRow{Name: spec.Name, Image: spec.Image, Init: init,
+			Pill: frame.Pill{Kind: "idle", Text: "Not started"}, Asks: asksText(spec)}
 		for _, st := range have {
 			if st.Name != spec.Name {
 				continue
@@ -140,15 +151,21 @@ func containers(a *frame.Request, specs []corev1.Container, have []corev1.Contai
 			r.Restarts = st.RestartCount
 			switch {
 			case st.State.Running != nil && (st.Ready || init):
-				r.Pill, r.Since = frame.Pill{Kind: "ok", Text: "Running"}, format.Time(st.State.Running.StartedAt.Time, a.Now)
+				r.Pill, r.Since = frame.Pill{Kind: "ok", Text: "Running"},
+					format.Time(st.State.Running.StartedAt.Time, a.Now)
 			case st.State.Running != nil:
-				r.Pill, r.Since = frame.Pill{Kind: "warn", Text: "Running, not ready"}, format.Time(st.State.Running.StartedAt.Time, a.Now)
+				r.Pill, r.Since = frame.Pill{Kind: "warn", Text: "Running, not ready"},
+					format.Time(st.State.Running.StartedAt.Time, a.Now)
 			case st.State.Terminated != nil && st.State.Terminated.ExitCode == 0:
-				r.Pill, r.Since = frame.Pill{Kind: "idle", Text: "Completed"}, format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
+				r.Pill, r.Since = frame.Pill{Kind: "idle", Text: "Completed"},
+					format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
 			case st.State.Terminated != nil:
-				r.Pill, r.Detail, r.Since = frame.Pill{Kind: "bad", Text: "Failed"}, finding.EndText(diagnose.EndOf(st.State.Terminated)), format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
+				r.Pill, r.Detail, r.Since = frame.Pill{Kind: "bad", Text: "Failed"},
+					finding.EndText(diagnose.EndOf(st.State.Terminated)),
+					format.Time(st.State.Terminated.FinishedAt.Time, a.Now)
 			case st.State.Waiting != nil:
-				r.Pill, r.Detail = frame.Pill{Kind: waitingKind(st.State.Waiting.Reason), Text: cmp.Or(st.State.Waiting.Reason, "Waiting")}, st.State.Waiting.Message
+				r.Pill, r.Detail = frame.Pill{Kind: waitingKind(st.State.Waiting.Reason),
+					Text: cmp.Or(st.State.Waiting.Reason, "Waiting")}, st.State.Waiting.Message
 				if t := st.LastTerminationState.Terminated; t != nil {
 					r.Detail = format.Join(r.Detail, "last "+finding.EndText(diagnose.EndOf(t)))
 				}

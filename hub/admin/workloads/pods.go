@@ -20,31 +20,35 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-var podFinder = frame.Finder[*corev1.Pod]{List: search.Pods, Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Pod]{
-	"":          frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.In(p.Name, p.Spec.NodeName) }),
-	"node":      frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Spec.NodeName) }),
-	"namespace": frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Namespace) }),
-	"label":     frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Has(p.Labels) }),
-	"image":     frame.Key(func(p *corev1.Pod, t search.Term) bool { return frame.HasImage(t, &p.Spec) }),
-	"site":      onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
-	"board":     onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
-	"ip": frame.Key(func(p *corev1.Pod, t search.Term) bool {
-		return t.Is(p.Status.PodIP) || t.Is(p.Status.HostIP) || slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return t.Is(ip.IP) })
-	}),
-	"condition": frame.Key(func(p *corev1.Pod, t search.Term) bool {
-		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return frame.IsCondition(t, string(c.Type), string(c.Status)) })
-	}),
-	"owner": func(a *frame.Request, _ search.Term) frame.Match[*corev1.Pod] {
-		return func(p *corev1.Pod, t search.Term) bool { return frame.IsOwner(t, frame.OwnerOf(a.Snapshot, p)) }
-	},
-	"status": func(a *frame.Request, t search.Term) frame.Match[*corev1.Pod] {
-		menu := frame.OfStatus(frame.PodStatuses, t, func(p *corev1.Pod, status string) bool { return PodHasStatus(a, p, status) })
-		if frame.HasOption(frame.PodStatuses, t.Value) {
-			return menu
-		}
-		return func(p *corev1.Pod, t search.Term) bool { return menu(p, t) || t.Is(table.PodStatus(p)) }
-	},
-}}
+var podFinder = frame.Finder[*corev1.Pod]{List: search.Pods,
+	Has: map[string]func(*frame.Request, search.Term) frame.Match[*corev1.Pod]{
+		"":          frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.In(p.Name, p.Spec.NodeName) }),
+		"node":      frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Spec.NodeName) }),
+		"namespace": frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Is(p.Namespace) }),
+		"label":     frame.Key(func(p *corev1.Pod, t search.Term) bool { return t.Has(p.Labels) }),
+		"image":     frame.Key(func(p *corev1.Pod, t search.Term) bool { return frame.HasImage(t, &p.Spec) }),
+		"site":      onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(state.SiteOf(n)) }),
+		"board":     onNodes(func(n *corev1.Node, t search.Term) bool { return t.Is(frame.BoardName(n)) }),
+		"ip": frame.Key(func(p *corev1.Pod, t search.Term) bool {
+			return t.Is(p.Status.PodIP) || t.Is(p.Status.HostIP) ||
+				slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return t.Is(ip.IP) })
+		}),
+		"condition": frame.Key(func(p *corev1.Pod, t search.Term) bool {
+			return slices.ContainsFunc(p.Status.Conditions,
+				func(c corev1.PodCondition) bool { return frame.IsCondition(t, string(c.Type), string(c.Status)) })
+		}),
+		"owner": func(a *frame.Request, _ search.Term) frame.Match[*corev1.Pod] {
+			return func(p *corev1.Pod, t search.Term) bool { return frame.IsOwner(t, frame.OwnerOf(a.Snapshot, p)) }
+		},
+		"status": func(a *frame.Request, t search.Term) frame.Match[*corev1.Pod] {
+			menu := frame.OfStatus(frame.PodStatuses, t,
+				func(p *corev1.Pod, status string) bool { return PodHasStatus(a, p, status) })
+			if frame.HasOption(frame.PodStatuses, t.Value) {
+				return menu
+			}
+			return func(p *corev1.Pod, t search.Term) bool { return menu(p, t) || t.Is(table.PodStatus(p)) }
+		},
+	}}
 
 // onNodes finds pods by what their nodes have.
 func onNodes(has frame.Match[*corev1.Node]) func(*frame.Request, search.Term) frame.Match[*corev1.Pod] {
@@ -91,8 +95,10 @@ type podsData struct {
 
 // Pods lists the pods, with why one does not do what it should.
 func Pods(a *frame.Request) (frame.Page, error) {
-	text, namespace, status, owner := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status"), a.Query("owner")
-	d := podsData{Search: text, Owner: owner, Statuses: frame.Options(status, frame.PodStatuses...), Namespaces: frame.NamespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
+	text, namespace, status, owner := strings.TrimSpace(a.Query("q")), a.Query("namespace"), a.Query("status"),
+		a.Query("owner")
+	d := podsData{Search: text, Owner: owner, Statuses: frame.Options(status, frame.PodStatuses...),
+		Namespaces: frame.NamespaceOptions(a, namespace), Empty: a.Len(state.Pods) == 0}
 	found := findPods(a)
 	filter := url.Values{"q": {text}, "namespace": {namespace}, "status": {status}, "owner": {owner}}
 	if d.Wrong = a.WrongSearch(state.Pods); d.Wrong == "" {
@@ -177,7 +183,8 @@ func PodHasStatus(a *frame.Request, p *corev1.Pod, status string) bool {
 // PodRowOf is the row of a pod.
 func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
 	r := PodRow{
-		Name: p.Name, Namespace: p.Namespace, Href: frame.PodHref(p), podLine: podLineOf(p, a.Now), Node: p.Spec.NodeName,
+		Name: p.Name, Namespace: p.Namespace, Href: frame.PodHref(p), podLine: podLineOf(p, a.Now),
+		Node:  p.Spec.NodeName,
 		Owner: frame.OwnerOf(a.Snapshot, p), Age: format.MomentOf(p.CreationTimestamp.Time, a.Now),
 	}
 	if r.Node != "" {
@@ -200,7 +207,8 @@ func PodRowOf(a *frame.Request, p *corev1.Pod) PodRow {
 // quietKind is the shape of a pod that needs no attention.
 func quietKind(p *corev1.Pod, now time.Time) string {
 	ready := state.PodCondition(p, corev1.PodReady)
-	if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && ready != nil && ready.Status == corev1.ConditionTrue {
+	if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && ready != nil &&
+		ready.Status == corev1.ConditionTrue {
 		return "ok"
 	}
 	return "idle"
@@ -210,6 +218,7 @@ func quietKind(p *corev1.Pod, now time.Time) string {
 type podLine struct{ Ready, Status, Restarts string }
 
 func podLineOf(p *corev1.Pod, now time.Time) podLine {
-	row := table.For(state.Pods, []state.Object{p}, table.Options{Include: metav1.IncludeNone, NoHeaders: true, Now: now}).Rows[0].Cells
+	row := table.For(state.Pods, []state.Object{p},
+		table.Options{Include: metav1.IncludeNone, NoHeaders: true, Now: now}).Rows[0].Cells
 	return podLine{fmt.Sprint(row[1]), fmt.Sprint(row[2]), fmt.Sprint(row[3])}
 }

@@ -83,14 +83,17 @@ func affinityWords(a *corev1.Affinity) (words []string) {
 			words = append(words, verb+" be "+where+" pods with "+podTermWords(t))
 		}
 		for _, t := range preferred {
-			words = append(words, fmt.Sprintf("would rather be %s pods with %s (weight %d)", where, podTermWords(t.PodAffinityTerm), t.Weight))
+			words = append(words, fmt.Sprintf("would rather be %s pods with %s (weight %d)", where,
+				podTermWords(t.PodAffinityTerm), t.Weight))
 		}
 	}
 	if t := a.PodAffinity; t != nil {
-		pods("must", "near", t.RequiredDuringSchedulingIgnoredDuringExecution, t.PreferredDuringSchedulingIgnoredDuringExecution)
+		pods("must", "near", t.RequiredDuringSchedulingIgnoredDuringExecution,
+			t.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	if t := a.PodAntiAffinity; t != nil {
-		pods("must", "away from", t.RequiredDuringSchedulingIgnoredDuringExecution, t.PreferredDuringSchedulingIgnoredDuringExecution)
+		pods("must", "away from", t.RequiredDuringSchedulingIgnoredDuringExecution,
+			t.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	return words
 }

@@ -46,7 +46,8 @@ func quietened(r workloadRow, pods []*corev1.Pod, now time.Time) workloadRow {
 		return r
 	}
 	r.Pill = frame.Pill{Kind: "warn", Text: "Crashed lately"}
-	r.Why = fmt.Sprintf("%s restarted up to %d times, last %s ago", format.Plural(n, "pod"), most, format.Duration(now.Sub(last)))
+	r.Why = fmt.Sprintf("%s restarted up to %d times, last %s ago", format.Plural(n, "pod"), most,
+		format.Duration(now.Sub(last)))
 	switch {
 	case one && n > 1:
 		r.Why += ", all on node " + node

@@ -40,7 +40,8 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 		for owned := range s.Owned(o.UID, state.ReplicaSets) {
 			rs := owned.(*appsv1.ReplicaSet)
 			if n, err := strconv.Atoi(rs.Annotations[revisionOf]); err == nil {
-				v := version{n, rs.Name, rs.CreationTimestamp.Time, rs.Status.Replicas, rs.Status.ReadyReplicas, *rs.Spec.Template.DeepCopy()}
+				v := version{n, rs.Name, rs.CreationTimestamp.Time, rs.Status.Replicas, rs.Status.ReadyReplicas,
+					*rs.Spec.Template.DeepCopy()}
 				delete(v.Template.Labels, templateHash)
 				list = append(list, v)
 			}
@@ -66,7 +67,8 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 				if _, stateful := o.(*appsv1.StatefulSet); stateful {
 					hash = r.Name // so its pods have it
 				}
-				list = append(list, version{int(r.Revision), r.Name, r.CreationTimestamp.Time, all[hash], ready[hash], patch.Spec.Template})
+				list = append(list, version{int(r.Revision), r.Name, r.CreationTimestamp.Time, all[hash], ready[hash],
+					patch.Spec.Template})
 			}
 		}
 	}
@@ -75,11 +77,14 @@ func versionsOf(s state.Snapshot, o state.Object) (list []version) {
 }
 
 func revisionFields(s state.Snapshot, with []state.Object) []frame.Field {
-	f := frame.Field{Name: "revision", Label: "Version", Type: "select", Options: []frame.Option{{Value: "0", Text: "The one before", Chosen: true}}}
+	f := frame.Field{Name: "revision", Label: "Version", Type: "select",
+		Options: []frame.Option{{Value: "0", Text: "The one before", Chosen: true}}}
 	if len(with) == 1 {
 		for i, v := range versionsOf(s, with[0]) {
 			if i > 0 {
-				f.Options = append(f.Options, frame.Option{Value: strconv.Itoa(v.Number), Text: fmt.Sprintf("%d: %s", v.Number, images(&v.Template.Spec)), Chosen: false})
+				f.Options = append(f.Options,
+					frame.Option{Value: strconv.Itoa(v.Number),
+						Text: fmt.Sprintf("%d: %s", v.Number, images(&v.Template.Spec)), Chosen: false})
 			}
 		}
 	}
@@ -123,8 +128,10 @@ func rollBack(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo,
 	}
 	set := func(ctx context.Context, w *frame.Worker, template any) (now frame.JSON, err error) {
 		path := frame.ObjectURL(state.KindOf(o), o.GetNamespace(), o.GetName())
-		a, err := w.Answer(ctx, frame.APICall{Method: http.MethodPatch, Path: path, Media: "application/json-patch+json"}, []frame.JSON{
-			{"op": "test", "path": "/metadata/uid", "value": o.GetUID()}, {"op": "replace", "path": "/spec/template", "value": template}})
+		a, err := w.Answer(ctx, frame.APICall{Method: http.MethodPatch, Path: path,
+			Media: "application/json-patch+json"}, []frame.JSON{
+			{"op": "test", "path": "/metadata/uid", "value": o.GetUID()},
+			{"op": "replace", "path": "/spec/template", "value": template}})
 		if err != nil {
 			return nil, err
 		}

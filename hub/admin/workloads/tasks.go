@@ -43,15 +43,18 @@ type cronJobRow struct {
 func newestFirstOf(jobs []state.Object) {
 	sort.Slice(jobs, func(i, k int) bool {
 		x, y := jobs[i], jobs[k]
-		return cmp.Or(y.GetCreationTimestamp().Compare(x.GetCreationTimestamp().Time), cmp.Compare(x.GetName(), y.GetName()), cmp.Compare(x.GetNamespace(), y.GetNamespace())) < 0
+		return cmp.Or(y.GetCreationTimestamp().Compare(x.GetCreationTimestamp().Time),
+			cmp.Compare(x.GetName(), y.GetName()), cmp.Compare(x.GetNamespace(), y.GetNamespace())) < 0
 	})
 }
 
 func taskRowOf(j *batchv1.Job, now time.Time) taskRow {
 	p := diagnose.JobProgress(j)
 	r := taskRow{
-		Name: j.Name, Namespace: j.Namespace, Href: frame.OwnerHref(j.Namespace, "job", j.Name), YAML: "/yaml" + frame.ObjectURL(state.Jobs, j.Namespace, j.Name),
-		Pill: StagePill(p.Stage), Why: p.Message, Done: j.Status.Succeeded, Failed: j.Status.Failed, Wanted: "1", Images: images(state.PodSpecOf(j)),
+		Name: j.Name, Namespace: j.Namespace, Href: frame.OwnerHref(j.Namespace, "job", j.Name), YAML: "/yaml" +
+			frame.ObjectURL(state.Jobs, j.Namespace, j.Name),
+		Pill: StagePill(p.Stage), Why: p.Message, Done: j.Status.Succeeded, Failed: j.Status.Failed, Wanted: "1",
+		Images: images(state.PodSpecOf(j)),
 	}
 	if n := j.Spec.Completions; n != nil {
 		r.Wanted = fmt.Sprint(*n)
@@ -72,7 +75,8 @@ func cronJobRowOf(c *batchv1.CronJob, now time.Time) cronJobRow {
 	p, next := diagnose.CronJobProgress(c, now)
 	r := cronJobRow{
 		Name: c.Name, Namespace: c.Namespace, YAML: "/yaml" + frame.ObjectURL(state.CronJobs, c.Namespace, c.Name),
-		Pill: StagePill(p.Stage), Why: p.Message, Next: format.Time(next, now), Schedule: c.Spec.Schedule, Active: len(c.Status.Active), Images: images(state.PodSpecOf(c)),
+		Pill: StagePill(p.Stage), Why: p.Message, Next: format.Time(next, now), Schedule: c.Spec.Schedule,
+		Active: len(c.Status.Active), Images: images(state.PodSpecOf(c)),
 	}
 	if c.Spec.TimeZone != nil {
 		r.Zone = *c.Spec.TimeZone

@@ -61,11 +61,14 @@ func Workload(a *frame.Request) (frame.Page, error) {
 	}
 	o := a.Get(state.Key{Kind: kind, Namespace: namespace, Name: name})
 	if o == nil {
-		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no %s %s in namespace %s.", kindWord(kind), name, namespace))
+		return frame.Page{}, frame.MissingError(fmt.Sprintf("There is no %s %s in namespace %s.", kindWord(kind), name,
+			namespace))
 	}
 	d := workloadData{
-		workloadRow: workloadRowOf(o, a.Now), Labels: frame.FactsOf(o.GetLabels()), Menu: frame.MenuOf(a, o), Did: frame.JustDone(a),
-		YAML: "/yaml" + frame.ObjectURL(kind, namespace, name), AllPods: frame.OwnerHref(namespace, strings.TrimSuffix(string(kind), "s"), name),
+		workloadRow: workloadRowOf(o, a.Now), Labels: frame.FactsOf(o.GetLabels()), Menu: frame.MenuOf(a, o),
+		Did:     frame.JustDone(a),
+		YAML:    "/yaml" + frame.ObjectURL(kind, namespace, name),
+		AllPods: frame.OwnerHref(namespace, strings.TrimSuffix(string(kind), "s"), name),
 	}
 	about := kind.Row().Name
 	switch o := o.(type) {
@@ -77,13 +80,17 @@ func Workload(a *frame.Request) (frame.Page, error) {
 		d.Kind, d.Facts = "Stateful set", told(statefulSetFacts(o))
 	}
 	for _, c := range diagnose.Conditions(o) {
-		d.Conditions = append(d.Conditions, finding.ConditionRow{Type: c.Type, Pill: frame.Pill{Kind: workConditionKind(c), Text: string(c.Status)}, Reason: c.Reason, Message: c.Message, Since: format.Time(c.Since.Time, a.Now), Help: frame.HelpURL("conditions", about, c.Type)})
+		d.Conditions = append(d.Conditions,
+			finding.ConditionRow{Type: c.Type, Pill: frame.Pill{Kind: workConditionKind(c), Text: string(c.Status)},
+				Reason: c.Reason, Message: c.Message, Since: format.Time(c.Since.Time, a.Now),
+				Help: frame.HelpURL("conditions", about, c.Type)})
 	}
 	for i, v := range versionsOf(a.Snapshot, o) {
 		if v.Pods == 0 && i > 10 {
 			break
 		}
-		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(&v.Template.Spec), v.Name, format.Time(v.Created, a.Now)})
+		d.Versions = append(d.Versions, versionRow{v.Number, i == 0, v.Pods, v.Ready, images(&v.Template.Spec), v.Name,
+			format.Time(v.Created, a.Now)})
 	}
 	pods := podsOf(a.Snapshot, o)
 	d.workloadRow = quietened(d.workloadRow, pods, a.Now)
@@ -126,8 +133,10 @@ func workConditionKind(c diagnose.Condition) string {
 
 func deploymentFacts(d *appsv1.Deployment) []frame.Fact {
 	facts := []frame.Fact{
-		{Name: "Namespace", Value: d.Namespace}, {Name: "Wanted", Value: format.Plural(int(state.Replicas(d)), "pod")}, {Name: "Strategy", Value: string(d.Spec.Strategy.Type)},
-		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)}, {Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
+		{Name: "Namespace", Value: d.Namespace}, {Name: "Wanted", Value: format.Plural(int(state.Replicas(d)), "pod")},
+		{Name: "Strategy", Value: string(d.Spec.Strategy.Type)},
+		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)},
+		{Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
 	}
 	if r := d.Spec.Strategy.RollingUpdate; r != nil && r.MaxSurge != nil && r.MaxUnavailable != nil {
 		facts[2].Value += fmt.Sprintf(", %s more and %s fewer at a time", r.MaxSurge, r.MaxUnavailable)
@@ -140,7 +149,9 @@ func deploymentFacts(d *appsv1.Deployment) []frame.Fact {
 
 func daemonSetFacts(d *appsv1.DaemonSet) []frame.Fact {
 	facts := []frame.Fact{
-		{Name: "Namespace", Value: d.Namespace}, {Name: "Wanted on", Value: format.Plural(int(d.Status.DesiredNumberScheduled), "node")}, {Name: "Strategy", Value: string(d.Spec.UpdateStrategy.Type)},
+		{Name: "Namespace", Value: d.Namespace},
+		{Name: "Wanted on", Value: format.Plural(int(d.Status.DesiredNumberScheduled), "node")},
+		{Name: "Strategy", Value: string(d.Spec.UpdateStrategy.Type)},
 		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)}, {Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
 	}
 	if n := d.Status.NumberMisscheduled; n > 0 {
@@ -151,8 +162,10 @@ func daemonSetFacts(d *appsv1.DaemonSet) []frame.Fact {
 
 func statefulSetFacts(s *appsv1.StatefulSet) []frame.Fact {
 	facts := []frame.Fact{
-		{Name: "Namespace", Value: s.Namespace}, {Name: "Wanted", Value: format.Plural(int(state.Replicas(s)), "pod")}, {Name: "Started", Value: "one after the other"}, {Name: "Strategy", Value: string(s.Spec.UpdateStrategy.Type)},
-		{Name: "Selector", Value: metav1.FormatLabelSelector(s.Spec.Selector)}, {Name: "Created", Value: format.Stamp(s.CreationTimestamp.Time)},
+		{Name: "Namespace", Value: s.Namespace}, {Name: "Wanted", Value: format.Plural(int(state.Replicas(s)), "pod")},
+		{Name: "Started", Value: "one after the other"}, {Name: "Strategy", Value: string(s.Spec.UpdateStrategy.Type)},
+		{Name: "Selector", Value: metav1.FormatLabelSelector(s.Spec.Selector)},
+		{Name: "Created", Value: format.Stamp(s.CreationTimestamp.Time)},
 	}
 	if s.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
 		facts[2].Value = "all at once"
@@ -162,7 +175,8 @@ func statefulSetFacts(s *appsv1.StatefulSet) []frame.Fact {
 	}
 	for _, c := range s.Spec.VolumeClaimTemplates {
 		q := c.Spec.Resources.Requests[corev1.ResourceStorage]
-		facts = append(facts, frame.Fact{Name: "Claim of each pod", Value: strings.TrimSpace(c.Name + " " + q.String())})
+		facts = append(facts, frame.Fact{Name: "Claim of each pod",
+			Value: strings.TrimSpace(c.Name + " " + q.String())})
 	}
 	return facts
 }
@@ -183,7 +197,8 @@ func worstPods(a *frame.Request, pods []*corev1.Pod) (rows []PodRow) {
 	}
 	sort.SliceStable(list, func(i, j int) bool {
 		x, y := list[i], list[j]
-		return cmp.Or(cmp.Compare(x.rank, y.rank), y.CreationTimestamp.Compare(x.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name)) < 0
+		return cmp.Or(cmp.Compare(x.rank, y.rank), y.CreationTimestamp.Compare(x.CreationTimestamp.Time),
+			cmp.Compare(x.Name, y.Name)) < 0
 	})
 	for _, p := range list[:min(len(list), maxPods)] {
 		rows = append(rows, PodRowOf(a, p.Pod))
@@ -271,8 +286,10 @@ func (r *podReason) String(a *frame.Request) string {
 		return who + ": " + finding.PodWhy(a.Snapshot, r.pod, r.Finding)
 	}
 	var sites []string
-	for _, name := range slices.SortedFunc(maps.Keys(r.sites), func(x, y string) int { return cmp.Or(cmp.Compare(r.sites[y], r.sites[x]), strings.Compare(x, y)) }) {
+	for _, name := range slices.SortedFunc(maps.Keys(r.sites),
+		func(x, y string) int { return cmp.Or(cmp.Compare(r.sites[y], r.sites[x]), strings.Compare(x, y)) }) {
 		sites = append(sites, fmt.Sprintf("%s: %d", name, r.sites[name]))
 	}
-	return fmt.Sprintf("%s are on nodes that %s (%s).", who, strings.TrimPrefix(diagnose.RuleOf(r.Cause).Many, "%s "), format.List(sites, few))
+	return fmt.Sprintf("%s are on nodes that %s (%s).", who, strings.TrimPrefix(diagnose.RuleOf(r.Cause).Many, "%s "),
+		format.List(sites, few))
 }

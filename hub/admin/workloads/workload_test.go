@@ -17,9 +17,12 @@ func TestWhatStandsBehindAWorkloadIsCounted(t *testing.T) {
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
 	for i := range 3 {
 		m.Put(t, admintest.Pod(fmt.Sprintf("shop-%d", i), "pi-1", func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, rs.GetObjectKind().GroupVersionKind())}
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs,
+				rs.GetObjectKind().GroupVersionKind())}
 			if i < 2 {
-				p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}
+				p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web",
+					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff",
+						Message: "no such image"}}}
 			}
 		}))
 	}
@@ -35,11 +38,13 @@ func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 	m := admintest.Work(t)
 	rs := m.Snapshot().Get(state.Key{Kind: state.ReplicaSets, Namespace: "default", Name: "shop-hash2"})
 	for i, name := range []string{"dark-0", "dark-1", "dark-2"} {
-		m.Put(t, admintest.Node(name, []string{"moss", "moss", "voss"}[i], admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x")))
+		m.Put(t, admintest.Node(name, []string{"moss", "moss", "voss"}[i],
+			admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "x")))
 	}
 	for i, node := range []string{"dark-0", "dark-1", "dark-2", "pi-1", "pi-1", "pi-1", "pi-1"} {
 		m.Put(t, admintest.Pod(fmt.Sprintf("shop-%d", i), node, func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs, state.ReplicaSets.GroupVersionKind())}
+			p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(rs,
+				state.ReplicaSets.GroupVersionKind())}
 			if node == "pi-1" {
 				p.Status.Phase, p.Status.Message = corev1.PodFailed, "Pod was rejected: OutOfmemory"
 			}
@@ -47,7 +52,8 @@ func TestWhyPodsAreMissingIsCountedBySite(t *testing.T) {
 	}
 	d := m.Snapshot().Deployment("default", "shop")
 	chain := workloadChain(admintest.Ask(m.Snapshot(), admintest.Now, nil), d, podsOf(m.Snapshot(), d))
-	want := []string{"3 pods are on nodes that do not answer (moss: 2, voss: 1).", "4 pods, replaced since: Pod was rejected: OutOfmemory"}
+	want := []string{"3 pods are on nodes that do not answer (moss: 2, voss: 1).",
+		"4 pods, replaced since: Pod was rejected: OutOfmemory"}
 	if len(chain) < 2 || !slices.Equal(chain[len(chain)-2:], want) {
 		t.Errorf("%q, want %q at its end", chain, want)
 	}
