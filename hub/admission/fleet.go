@@ -112,7 +112,7 @@ func (l *list) site(s *fleet.Site, set Settings) {
 		if every = d.Duration; every < time.Second || every > 5*time.Minute || every%time.Second != 0 {
 			// as the wire protocol has it
 			l.invalid(p.Child("leaseInterval"), every.String(), "must be whole seconds between 1s and 5m, such as 60s")
-			every = leaseInterval                                                                                       // the graces are judged by one that can be
+			every = leaseInterval // the graces are judged by one that can be
 		}
 	}
 	// As of the hub's own settings: four lease intervals, as two lost renewals must

@@ -110,11 +110,11 @@ var rules = map[state.Kind]rule{
 		same:  keeps((*list).nodeUnchanged),
 		texts: shows((*list).nodeTexts),
 	},
-	state.Leases:               {check: checks(func(l *list, o *coordv1.Lease) { l.lease(&o.Spec, spec) })},
+	state.Leases: {check: checks(func(l *list, o *coordv1.Lease) { l.lease(&o.Spec, spec) })},
 	state.PodDisruptionBudgets: {check: checks(func(l *list, b *policyv1.PodDisruptionBudget) {
 		l.budget(&b.Spec, spec)
 	})},
-	state.JoinRequests:         {check: checks((*list).joinRequest), same: keeps((*list).decision)},
+	state.JoinRequests: {check: checks((*list).joinRequest), same: keeps((*list).decision)},
 	state.Sites: {
 		name:  siteName,
 		check: func(l *list, o state.Object, x given) { l.site(o.(*fleet.Site), x.Settings) },
@@ -126,8 +126,8 @@ var rules = map[state.Kind]rule{
 	state.RuntimeClasses: {check: checks((*list).runtimeClass), same: keeps(func(l *list, c, old *nodev1.RuntimeClass) {
 		l.same(c.Handler, old.Handler, field.NewPath("handler"))
 	})},
-	state.DeviceReports:  {check: checks((*list).report)},
-	state.Incidents:      {check: checks((*list).incident), same: keeps((*list).incidentUnchanged)},
+	state.DeviceReports: {check: checks((*list).report)},
+	state.Incidents:     {check: checks((*list).incident), same: keeps((*list).incidentUnchanged)},
 	state.PriorityClasses: {
 		fill:  fills(func(c *schedulingv1.PriorityClass, _ Settings) { defaultPriorityClass(c) }),
 		check: checks((*list).priorityClass), same: keeps((*list).priorityClassUnchanged),

@@ -50,7 +50,7 @@ var (
 	metricUnsettled = prometheus.NewDesc("flotilla_unsettled_passes_total",
 		"Looks in which the hub's rules found no end; everything was looked at again. Each is a mistake of the hub.", nil,
 		nil)
-	metricSessions  = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
+	metricSessions = prometheus.NewDesc("flotilla_mqtt_sessions", "Nodes connected now.", nil, nil)
 	metricConns    = prometheus.NewDesc("flotilla_mqtt_connections", "MQTT connections open now, identified or not.", nil,
 		nil)
 	metricMessages = prometheus.NewDesc("flotilla_mqtt_messages_total", "MQTT messages by channel.", []string{"channel"},
@@ -79,14 +79,14 @@ var (
 		[]string{"during"}, nil)
 	metricReadable = prometheus.NewDesc("flotilla_inventory_readable",
 		"1 if the inventory could be read at the last look, 0 if it could not and so decides nothing.", nil, nil)
-	metricMachines  = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
+	metricMachines = prometheus.NewDesc("flotilla_inventory_machines", "Machines that the inventory names.", nil, nil)
 	metricIncident = prometheus.NewDesc("flotilla_incident_open",
 		"1 for each incident that is open. part_of names the one that it follows from.",
 		[]string{"incident", "cause", "severity", "site", "kind", "namespace", "name", "part_of"}, nil)
 	metricBuild = prometheus.NewDesc("flotilla_build_info", "1, with the version of the hub that runs.",
 		[]string{"version"}, nil)
-	metricPods      = prometheus.NewDesc("flotilla_pods", "Pods by phase.", []string{"phase"}, nil)
-	metricUnplaced  = prometheus.NewDesc("flotilla_pods_unscheduled", "Pods that wait for a node.", nil, nil)
+	metricPods     = prometheus.NewDesc("flotilla_pods", "Pods by phase.", []string{"phase"}, nil)
+	metricUnplaced = prometheus.NewDesc("flotilla_pods_unscheduled", "Pods that wait for a node.", nil, nil)
 	metricBehind   = prometheus.NewDesc("flotilla_nodes_behind",
 		"Connected nodes that have not stored the newest desired state yet.", nil, nil)
 	metricExpiry = prometheus.NewDesc("flotilla_certificate_expiry_timestamp_seconds",
@@ -99,7 +99,7 @@ var (
 			"not.", nil, nil)
 	metricFree = prometheus.NewDesc("flotilla_data_free_bytes",
 		"What the disk of the data directory leaves to the hub.", nil, nil)
-	metricDatabase  = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
+	metricDatabase = prometheus.NewDesc("flotilla_database_bytes", "Size of the database with its log.", nil, nil)
 	metricBackup   = prometheus.NewDesc("flotilla_backup_timestamp_seconds",
 		"When the newest daily backup was made; 0 while there is none.", nil, nil)
 	metricRead = prometheus.NewDesc("flotilla_inventory_read_timestamp_seconds", "When the inventory was last read.",

@@ -87,8 +87,8 @@ func furnish(log *slog.Logger) control.News {
 					ObjectMeta: metav1.ObjectMeta{
 						Name: name, CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{corev1.LabelMetadataName: name},
 					},
-					Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
-					Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+					Spec:   corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
+					Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 				}, ""))
 			}
 		}

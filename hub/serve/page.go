@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/leader"
 	"flotilla.dev/hub/peer"
 )

@@ -295,8 +295,8 @@ func (h *Hub) prepare(ctx context.Context) error {
 	}
 	if h.o.lead != nil {
 		if _, err := h.Loop.Do(ctx, h.o.lead.News); err != nil {
-		return fmt.Errorf("tell that this hub leads: %w", err)
-	}
+			return fmt.Errorf("tell that this hub leads: %w", err)
+		}
 	}
 	if err := enrolment.Move(ctx, h.Loop, h.Store, h.log); err != nil {
 		return err

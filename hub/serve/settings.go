@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/broker"
 	"flotilla.dev/hub/state"
 )

@@ -17,7 +17,7 @@ import (
 
 	firmwareconfigs "flotilla.dev/firmware-configs"
 	"flotilla.dev/hub/access"
-	"flotilla.dev/hub/admin"
+	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/cluster"
 	"flotilla.dev/hub/config"
 	"flotilla.dev/hub/install"

@@ -162,8 +162,8 @@ var kinds = [...]Row{
 	{
 		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: amend, Expendable: true,
 		Viewer: readOnly, Operator: change, // acknowledged, note
-		New:    fresh[fleet.Incident],
-		List:   func() runtime.Object { return new(fleet.IncidentList) },
+		New:  fresh[fleet.Incident],
+		List: func() runtime.Object { return new(fleet.IncidentList) },
 	},
 	{
 		Kind: Jobs, Group: &batch, Name: "Job", Namespaced: true, All: true, Verbs: everything,
