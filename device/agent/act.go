@@ -132,7 +132,8 @@ func (a *Agent) run(ctx context.Context, j job) error {
 			return context.Cause(ctx)
 		}
 		if strings.Contains(err.Error(), a.disk.Binds()) {
-			err = fmt.Errorf("%w (the container engine does not see what the agent mounts: both must be in the device's first mount namespace)", err)
+			err = fmt.Errorf("%w (the container engine does not see what the agent mounts: both must be in the device's "+
+				"first mount namespace)", err)
 		}
 		err = j.src.MaskSecrets(s.Spec, err)
 		switch {
@@ -265,12 +266,14 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	}
 	if spec.MemoryBytes > 0 && !j.info.MemLimit {
 		a.event(corev1.EventTypeWarning, "MemoryLimitIgnored", s.Pod, s.Spec.Name,
-			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add cgroup_enable=memory to cmdline.txt", s.Spec.Name)
+			"The kernel of this device cannot limit memory: the limit of container %s has no effect; on a Raspberry Pi add "+
+				"cgroup_enable=memory to cmdline.txt", s.Spec.Name)
 		spec.MemoryBytes = 0
 	}
 	if spec.CPUs = cmp.Or(s.CPUs, plan.CPUsOf(s, j.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
 		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
-			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
+			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others "+
+				"than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
 	}
 	return spec, volumes, nil
 }

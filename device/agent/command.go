@@ -235,7 +235,9 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 	}
 	for place, c := range l.o.RecordOf(uid).Container {
 		if c.State == engine.Paused && (place == name || name == anyContainer) {
-			return nil, "", fmt.Errorf("container %s of pod %s is paused; unpause it on the device with its container engine, such as docker unpause", place, pod.Name)
+			return nil, "", fmt.Errorf(
+				"container %s of pod %s is paused; unpause it on the device with its container engine, such as docker unpause",
+				place, pod.Name)
 		}
 	}
 	if name == anyContainer {

@@ -151,9 +151,12 @@ func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, err
 	case handler == info.DefaultRuntime:
 		return "", nil
 	case !slices.Contains(allowed, handler):
-		return "", fmt.Errorf("RuntimeClass %q: the device's owner does not allow runtime %q: flotilla-device run --runtimes names those that pods may have", class, handler)
+		return "", fmt.Errorf("RuntimeClass %q: the device's owner does not allow runtime %q: flotilla-device run "+
+			"--runtimes names those that pods may have", class, handler)
 	case info.Name == "podman":
-		return "", fmt.Errorf("RuntimeClass %q: Podman's API runs every container with the engine's default runtime, %s here, not with %q", class, info.DefaultRuntime, handler)
+		return "", fmt.Errorf(
+			"RuntimeClass %q: Podman's API runs every container with the engine's default runtime, %s here, not with %q", class,
+			info.DefaultRuntime, handler)
 	case !slices.Contains(info.Runtimes, handler):
 		return "", fmt.Errorf("RuntimeClass %q: the container engine has no runtime %q, it has %s", class, handler,
 			strings.Join(info.Runtimes, ", "))

@@ -28,7 +28,8 @@ func (a *Agent) unremoved(s plan.Step, err error, now time.Time) bool {
 		l.Wait = min(2*l.Wait, fleet.MaxBackOff)
 		l.RetryAt = now.Add(l.Wait)
 		a.event(corev1.EventTypeWarning, "FailedRemoveContainer", nil, "",
-			"container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it is tried again",
+			"container %s of pod %s/%s has stopped, but the engine does not remove it: %v; the pod ends without it, and it "+
+				"is tried again",
 			s.ID, l.Labels[plan.LabelNamespace], l.Labels[plan.LabelPodName], err)
 		return true
 	}

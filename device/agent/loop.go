@@ -120,7 +120,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.disk.Prepare(); err != nil {
 		a.log.Error("the directories of pods' volumes could not be made ready", "err", err)
 	} else if why := a.disk.NotMounting(); why != "" && a.c.Memory.Dir() != "" { // a simulated device has no volumes
-		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + why)
+		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can " +
+			"write are not mounted: " + why)
 	}
 	for _, uid := range a.disk.Pods() {
 		r := l.o.RecordOf(uid) // what of them is no longer desired is cleaned away

@@ -280,28 +280,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 	if s := l.heldP.Disk.For; s == fleet.SignalNodeFsInodesFree || s == fleet.SignalImageFsInodesFree {
 		name = inodes
 	}
-	var dead []string
-	for i, in := range l.o.Containers {
-		r := l.o.Pods[in.Place.Pod]
-		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
-		busy := slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool {
-			return b.Step.Place.Pod == in.Place.Pod &&
-				!b.Step.Action.RunsBeside()
-		})
-		over := r != nil && r.Final != nil && !r.Noting
-		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) &&
-			!plan.IsShared(l.o.Containers, in) {
-			dead = append(dead, in.ID)
-		}
-	}
-	needed := map[string]bool{}
-	for i := range l.desired.Pods {
-		for _, ref := range podspec.Images(&l.desired.Pods[i]) {
-			if _, err := reference.ParseDockerRef(ref); err == nil { // else there is none, see bring
-				needed[a.c.Policy.ImageOf(ref)] = true
-			}
-		}
-	}
+	dead, needed := a.deadContainers(), a.neededImages()
 	e, pods, pulled := l.engine, l.living(), a.c.Memory.Pulled()
 	running := l.instancesOf(pods)
 	a.async(5*time.Minute, func(ctx context.Context) func() {
@@ -376,7 +355,8 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			}
 			v, ok := Victim(all)
 			if !ok {
-				a.helpless("The disk is short of space, and there is neither an unused image that this agent has pulled nor a pod whose eviction would help")
+				a.helpless("The disk is short of space, and there is neither an unused image that this agent has pulled nor a " +
+					"pod whose eviction would help")
 				done(false)
 				return
 			}
@@ -384,4 +364,37 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			done(true)
 		}
 	})
+}
+
+// deadContainers lists ended containers that nothing will look at again.
+func (a *Agent) deadContainers() []string {
+	l := &a.loop
+	var dead []string
+	for i, in := range l.o.Containers {
+		r := l.o.Pods[in.Place.Pod]
+		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
+		busy := slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool {
+			return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.RunsBeside()
+		})
+		over := r != nil && r.Final != nil && !r.Noting
+		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) &&
+			!plan.IsShared(l.o.Containers, in) {
+			dead = append(dead, in.ID)
+		}
+	}
+	return dead
+}
+
+// neededImages are the images of the pods that should run here.
+func (a *Agent) neededImages() map[string]bool {
+	l := &a.loop
+	needed := map[string]bool{}
+	for i := range l.desired.Pods {
+		for _, ref := range podspec.Images(&l.desired.Pods[i]) {
+			if _, err := reference.ParseDockerRef(ref); err == nil { // else there is none, see bring
+				needed[a.c.Policy.ImageOf(ref)] = true
+			}
+		}
+	}
+	return needed
 }

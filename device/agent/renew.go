@@ -40,7 +40,8 @@ func (a *Agent) removeDamaged(ctx context.Context, j job, c *corev1.Container, i
 		return errors.New("its pull policy is Never: remove it on the device, and load it again")
 	}
 	if a.renewed.is(image) {
-		return errors.New("it was pulled again less than an hour ago: check the disk, and whether running containers or other images of the device share its layers")
+		return errors.New("it was pulled again less than an hour ago: check the disk, and whether running containers or " +
+			"other images of the device share its layers")
 	}
 	a.renewed.set(image, renewTime)       // of two containers of it, one renews it
 	err := a.pullIt(ctx, j, c, image, "") // asks for what it has already

@@ -210,7 +210,8 @@ func (a *Agent) judgeStorage(m measured) {
 		a.evict(m.pod, m.why, nil)
 	case !m.whole && !r.Unmeasured:
 		a.event(corev1.EventTypeWarning, "StorageNotMeasured", m.pod, "",
-			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many files, or the disk is slow; it is measured again in %s", storageMost, m.sum, wait)
+			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many "+
+				"files, or the disk is slow; it is measured again in %s", storageMost, m.sum, wait)
 	}
 	r.Unmeasured = !m.whole
 }

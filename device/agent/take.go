@@ -270,7 +270,9 @@ func (j job) update(ctx context.Context) error {
 			return err
 		}
 		if used.MemoryBytes >= uint64(most) {
-			return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", s.Spec.Name, most, used.MemoryBytes)
+			return fmt.Errorf(
+				"cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)",
+				s.Spec.Name, most, used.MemoryBytes)
 		}
 	}
 	to := plan.SizeOf(s.Pod, s.Spec, j.node)

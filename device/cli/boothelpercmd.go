@@ -61,7 +61,8 @@ func bootHelperCommand() *cobra.Command {
 	fl.StringVar(&socket, "socket", "", "where to listen, without systemd")
 	fl.BoolVar(&deadman, "deadman", false, "do not listen: reboot out of a trial that nobody judges in time")
 	fl.BoolVar(&restore, "restore", false,
-		"do not listen: put the old files back where a trial has ended that only files of the new one can tell of; early in each boot")
+		"do not listen: put the old files back where a trial has ended that only files of the new one can tell of; "+
+			"early in each boot")
 	fl.BoolVar(&forget, "forget", false,
 		"do not listen: forget the node and its hub's key, so that the next ones are believed")
 	fl.StringVar(&root, "root", "", "directory of a fake board, for tests; it is not rebooted")

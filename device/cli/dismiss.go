@@ -42,7 +42,8 @@ func (d dismissed) String() string {
 
 // again is the line to type.
 func again(id join.Identity) string {
-	return fmt.Sprintf("to join again, make a token on the hub with `flotilla-hub token create --site %s` and type here: flotilla-device join %s --token …", id.Site, id.HubURL)
+	return fmt.Sprintf("to join again, make a token on the hub with `flotilla-hub token create --site %s` and type "+
+		"here: flotilla-device join %s --token …", id.Site, id.HubURL)
 }
 
 func keyOf(id join.Identity) string {
@@ -98,7 +99,8 @@ func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Lo
 	}
 	err = errors.Join(err, forget(p.stateDir, join.IdentityFile, join.IdentityCopy, dismissedFile))
 	if err != nil {
-		log.Error("something of what this device ran is left; it is removed at the next start of the agent, or by flotilla-device join", "err", err)
+		log.Error("something of what this device ran is left; it is removed at the next start of the agent, or by "+
+			"flotilla-device join", "err", err)
 		return nil
 	}
 	d.Done = true

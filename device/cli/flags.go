@@ -171,7 +171,8 @@ func refuseSwap(root string) error {
 		return usagef("--fail-swap-on: %w", err)
 	}
 	if len(on) > 0 {
-		return usagef("running with swap on is not supported with --fail-swap-on, and %s is: switch it off for good (on Raspberry Pi OS: systemctl disable --now dphys-swapfile, or rpi-swap's zram), or leave the flag out",
+		return usagef("running with swap on is not supported with --fail-swap-on, and %s is: switch it off for good (on "+
+			"Raspberry Pi OS: systemctl disable --now dphys-swapfile, or rpi-swap's zram), or leave the flag out",
 			strings.Join(on, ", "))
 	}
 	return nil

@@ -65,7 +65,8 @@ func inhibitOnce(ctx context.Context, socket string, pods stopper, g grace, stop
 	defer func() { _ = lock.Close() }()
 	let := g.within(lock.Most)
 	if let != g {
-		log.Warn("systemd-logind does not wait as long as --shutdown-grace-period: set InhibitDelayMaxSec= in /etc/systemd/logind.conf, and systemctl restart systemd-logind", "waits", lock.Most)
+		log.Warn("systemd-logind does not wait as long as --shutdown-grace-period: set InhibitDelayMaxSec= in "+
+			"/etc/systemd/logind.conf, and systemctl restart systemd-logind", "waits", lock.Most)
 	}
 	down := lock.Down
 	for ; ; down, err = lock.Wait(ctx) {

@@ -38,7 +38,8 @@ func joinCommand() *cobra.Command {
   flotilla-device join https://new-gateway:8443 --token FLT1.… --forget-workloads`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("join takes the address of the hub, such as https://gateway:8443; flotilla-hub token create prints the whole line")
+				return usagef("join takes the address of the hub, such as https://gateway:8443; flotilla-hub token create " +
+					"prints the whole line")
 			}
 			return nil
 		},
@@ -140,9 +141,11 @@ func joinCommand() *cobra.Command {
 			} else if err := os.Remove(filepath.Join(dir, dismissedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("this device has joined as node %s, but: %w", id.Node, err)
 			} else if n := len(known.Pods); n > 0 && known.Hub != id.Hub {
-				fmt.Printf("It goes on with the %d pods that another hub wanted here, until an administrator of this one says flotilla-hub resume.\n", n)
+				fmt.Printf("It goes on with the %d pods that another hub wanted here, until an administrator of this one says "+
+					"flotilla-hub resume.\n", n)
 			}
-			fmt.Printf("This device is node %s on site %s of the hub at %s.\nStart it with: systemctl enable --now flotilla-device   (or: flotilla-device run --state-dir %s)\n", id.Node, id.Site, id.HubURL, dir)
+			fmt.Printf("This device is node %s on site %s of the hub at %s.\nStart it with: systemctl enable --now "+
+				"flotilla-device   (or: flotilla-device run --state-dir %s)\n", id.Node, id.Site, id.HubURL, dir)
 			return nil
 		},
 	}
@@ -151,11 +154,13 @@ func joinCommand() *cobra.Command {
 	logs.add(cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&forgetting, "forget-workloads", false,
-		"leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs here, with its volumes")
+		"leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs "+
+			"here, with its volumes")
 	fl.BoolVar(&keeping, "keep-workloads", false,
 		"join this hub again, as after a rotation of its root that this device has missed: what runs here goes on")
 	fl.StringVar(&word, "token", "",
-		"what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes does not show")
+		"what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes "+
+			"does not show")
 	fl.StringVar(&tokenFile, "token-file", "", "file that holds the token, instead of --token")
 	fl.StringVar(&node, "node-name", "",
 		"name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")
@@ -175,7 +180,9 @@ func firstHub(list string) string {
 // waitsFor says once what a join waits for, and what to do about it.
 func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 	return func(request string) {
-		fmt.Fprintf(terminal{out}, "This device (machine id %s) waits until an administrator approves of it, where kubectl reaches the hub:\n  kubectl certificate approve %s\nor on the page: %s/devices/waiting\nCtrl-C stops the waiting; the same line goes on with it.\n",
+		fmt.Fprintf(terminal{out}, "This device (machine id %s) waits until an administrator approves of it, where "+
+			"kubectl reaches the hub:\n  kubectl certificate approve %s\nor on the page: %s/devices/waiting\nCtrl-C stops "+
+			"the waiting; the same line goes on with it.\n",
 			cmp.Or(machineID, "unknown"), request, strings.TrimSuffix(hub, "/"))
 	}
 }
@@ -191,9 +198,12 @@ func belongs(have join.Identity, token wire.JoinToken) error {
 		return err
 	}
 	if same {
-		return usagef("this device is node %s of this hub already (%s); to join it anew, and stop and remove what runs here: --forget-workloads; to leave the fleet: flotilla-device reset --yes", have.Node, have.HubURL)
+		return usagef("this device is node %s of this hub already (%s); to join it anew, and stop and remove what runs "+
+			"here: --forget-workloads; to leave the fleet: flotilla-device reset --yes", have.Node, have.HubURL)
 	}
-	return usagef("this device is node %s of the hub at %s, and the token is another hub's, or that hub's after a rotation of its root: then say --keep-workloads; to move the device there, and stop and remove what runs here for the old one: --forget-workloads", have.Node, have.HubURL)
+	return usagef("this device is node %s of the hub at %s, and the token is another hub's, or that hub's after a "+
+		"rotation of its root: then say --keep-workloads; to move the device there, and stop and remove what runs here "+
+		"for the old one: --forget-workloads", have.Node, have.HubURL)
 }
 
 // writeRegistration keeps the labels and taints for the first status.

@@ -28,11 +28,18 @@ func kubelets(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 var absent = []struct{ instead, names string }{
 	{"the agent is set by its flags and by FLOTILLA_… in the environment", "config config-dir feature-gates"},
 	{"join the hub with `flotilla-device join`: the agent keeps and renews its own certificates",
-		"kubeconfig bootstrap-kubeconfig cert-dir rotate-certificates rotate-server-certificates client-ca-file tls-cert-file tls-private-key-file tls-cipher-suites tls-min-version provider-id cloud-provider cloud-config azure-container-registry-config"},
+		"kubeconfig bootstrap-kubeconfig cert-dir rotate-certificates rotate-server-certificates client-ca-file " +
+			"tls-cert-file tls-private-key-file tls-cipher-suites tls-min-version provider-id cloud-provider cloud-config " +
+			"azure-container-registry-config"},
 	{"the agent listens on no port, and asks its hub only: kubectl, and /metrics of the hub, show what it knows",
-		"address port read-only-port healthz-port healthz-bind-address anonymous-auth authentication-token-webhook authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl enable-server enable-debugging-handlers streaming-connection-idle-timeout event-qps event-burst event-storage-age-limit event-storage-event-limit kube-api-qps kube-api-burst kube-api-content-type node-status-max-images contention-profiling"},
+		"address port read-only-port healthz-port healthz-bind-address anonymous-auth authentication-token-webhook " +
+			"authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl " +
+			"authorization-webhook-cache-unauthorized-ttl enable-server enable-debugging-handlers " +
+			"streaming-connection-idle-timeout event-qps event-burst event-storage-age-limit event-storage-event-limit " +
+			"kube-api-qps kube-api-burst kube-api-content-type node-status-max-images contention-profiling"},
 	{"name the engine with --engine",
-		"container-runtime container-runtime-endpoint image-service-endpoint containerd containerd-namespace docker-endpoint runtime-request-timeout runtime-cgroups"},
+		"container-runtime container-runtime-endpoint image-service-endpoint containerd containerd-namespace " +
+			"docker-endpoint runtime-request-timeout runtime-cgroups"},
 	{"it is called --state-dir here", "root-dir"},
 	{"it is called --log-level here: debug, info, warn or error", "v vmodule"},
 	{"it is called --log-format here: text or json", "logging-format"},
@@ -43,19 +50,28 @@ var absent = []struct{ instead, names string }{
 	{"write it as podPidsLimit of the file of --policy", "pod-max-pids"},
 	{"name --max-pods", "pods-per-core"},
 	{"name --system-reserved and --kube-reserved: pods get the rest",
-		"enforce-node-allocatable system-reserved-cgroup kube-reserved-cgroup reserved-cpus reserved-memory qos-reserved experimental-allocatable-ignore-eviction"},
+		"enforce-node-allocatable system-reserved-cgroup kube-reserved-cgroup reserved-cpus reserved-memory " +
+			"qos-reserved experimental-allocatable-ignore-eviction"},
 	{"pods come from the hub alone: kubectl apply them there",
 		"pod-manifest-path manifest-url manifest-url-header file-check-frequency http-check-frequency runonce"},
 	{"the agent gives pods the device's own resolvers and its pod network",
-		"cluster-dns cluster-domain resolv-conf pod-cidr network-plugin cni-bin-dir cni-conf-dir hairpin-mode non-masquerade-cidr make-iptables-util-chains iptables-masquerade-bit iptables-drop-bit"},
+		"cluster-dns cluster-domain resolv-conf pod-cidr network-plugin cni-bin-dir cni-conf-dir hairpin-mode " +
+			"non-masquerade-cidr make-iptables-util-chains iptables-masquerade-bit iptables-drop-bit"},
 	{"cordon the node on the hub: kubectl cordon", "register-schedulable"},
 	{"the agent has the pause program in itself", "pod-infra-container-image"},
 	{"containers have the engine's default profile, unless their securityContext says otherwise", "seccomp-default"},
 	{"write it as unsafeSysctls of the file of --policy", "allowed-unsafe-sysctls"},
 	{"the engine's own configuration says it",
-		"kubelet-cgroups system-cgroups cgroup-driver cgroup-root cgroups-per-qos cpu-cfs-quota cpu-cfs-quota-period image-credential-provider-bin-dir image-credential-provider-config registry-qps registry-burst max-parallel-image-pulls serialize-image-pulls"},
+		"kubelet-cgroups system-cgroups cgroup-driver cgroup-root cgroups-per-qos cpu-cfs-quota cpu-cfs-quota-period " +
+			"image-credential-provider-bin-dir image-credential-provider-config registry-qps registry-burst " +
+			"max-parallel-image-pulls serialize-image-pulls"},
 	{"it is fixed: the agent looks after images, logs and ended containers by itself",
-		"image-gc-high-threshold image-gc-low-threshold image-maximum-gc-age minimum-image-ttl-duration minimum-container-ttl-duration maximum-dead-containers maximum-dead-containers-per-container container-log-max-size container-log-max-files eviction-pressure-transition-period eviction-minimum-reclaim keep-terminated-pod-volumes kernel-memcg-notification local-storage-capacity-isolation oom-score-adj protect-kernel-defaults sync-frequency housekeeping-interval global-housekeeping-interval volume-stats-agg-period volume-plugin-dir enable-controller-attach-detach max-open-files"},
+		"image-gc-high-threshold image-gc-low-threshold image-maximum-gc-age minimum-image-ttl-duration " +
+			"minimum-container-ttl-duration maximum-dead-containers maximum-dead-containers-per-container " +
+			"container-log-max-size container-log-max-files eviction-pressure-transition-period eviction-minimum-reclaim " +
+			"keep-terminated-pod-volumes kernel-memcg-notification local-storage-capacity-isolation oom-score-adj " +
+			"protect-kernel-defaults sync-frequency housekeeping-interval global-housekeeping-interval " +
+			"volume-stats-agg-period volume-plugin-dir enable-controller-attach-detach max-open-files"},
 	{"the agent has no such manager",
 		"cpu-manager-policy-options cpu-manager-reconcile-period memory-manager-policy topology-manager-policy-options"},
 	{"one agent has one --state-dir, which it locks", "lock-file exit-on-lock-contention"},

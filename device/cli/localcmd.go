@@ -90,7 +90,8 @@ func notRunning(dir string, err error) error {
 	}
 	id, joined := join.Load(dir)
 	if joined != nil {
-		return fmt.Errorf("no agent runs with the state directory %s, and the device has not joined a hub: flotilla-device join https://<hub>:8443 --token <token>", dir)
+		return fmt.Errorf("no agent runs with the state directory %s, and the device has not joined a hub: "+
+			"flotilla-device join https://<hub>:8443 --token <token>", dir)
 	}
 	return fmt.Errorf("node %s of the hub at %s has joined, but its agent does not run: systemctl start flotilla-device",
 		id.Node, id.HubURL)
@@ -150,11 +151,13 @@ func logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [POD]",
 		Short: "Print the log of the agent, or of a pod's container, on this device",
-		Long: "Print the agent's own log: its newest lines since it started, each with its time in UTC; the journal of systemd may have older ones.\n" +
+		Long: "Print the agent's own log: its newest lines since it started, each with its time in UTC; the journal of " +
+			"systemd may have older ones.\n" +
 			"With a pod, print the log of its container instead.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usagef("logs takes the name of one pod, or none for the agent's own log; flotilla-device status lists the pods")
+				return usagef(
+					"logs takes the name of one pod, or none for the agent's own log; flotilla-device status lists the pods")
 			}
 			for _, name := range []string{"container", "namespace", "previous", "engine"} {
 				if len(args) == 0 && cmd.Flags().Changed(name) {

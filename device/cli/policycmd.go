@@ -27,7 +27,8 @@ func policyCommand() *cobra.Command {
 		Use:   "check FILE [MANIFEST...]",
 		Short: "Tell whether a policy file is valid, and which of the pods in manifests it forbids",
 		Long: "Tell whether a policy file is valid, and which of the pods in manifests it forbids.\n\n" +
-			"A MANIFEST is YAML or JSON of Pods and of what makes them, or of a List of those; - is stdin. Exit code 1: it forbids one; 2: a file is not valid.",
+			"A MANIFEST is YAML or JSON of Pods and of what makes them, or of a List of those; - is stdin. Exit code 1: it " +
+			"forbids one; 2: a file is not valid.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("%s needs the policy's file; see %s --help", cmd.CommandPath(), cmd.CommandPath())
@@ -144,7 +145,8 @@ func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 			pod.Spec = d.Spec.JobTemplate.Spec.Template.Spec
 		}
 	default:
-		return nil, fmt.Errorf("%v is none of Pod, Deployment, ReplicaSet, DaemonSet, StatefulSet, ReplicationController, Job and CronJob, nor a List of them", kind)
+		return nil, fmt.Errorf("%v is none of Pod, Deployment, ReplicaSet, DaemonSet, StatefulSet, "+
+			"ReplicationController, Job and CronJob, nor a List of them", kind)
 	}
 	return append(pods, pod), err
 }

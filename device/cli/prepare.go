@@ -46,7 +46,8 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 	if f.hub != "" {
 		id, err := join.Load(stateDir)
 		if err == nil {
-			return p, usagef("--hub is for a device that has not joined, and the one of %s is node %s of the hub at %s: leave --hub out, or use another --state-dir", stateDir, id.Node, id.HubURL)
+			return p, usagef("--hub is for a device that has not joined, and the one of %s is node %s of the hub at %s: "+
+				"leave --hub out, or use another --state-dir", stateDir, id.Node, id.HubURL)
 		}
 		if !errors.Is(err, join.ErrNotJoined) {
 			return p, usageError{err}
@@ -113,7 +114,8 @@ func checkHub(hubs string) error {
 			return usagef("--hub %q must be mqtt://127.0.0.1:PORT, the address of flotilla-hub serve --mqtt-dev-listen", hub)
 		}
 		if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub elsewhere with flotilla-device join", hub)
+			return usagef("--hub %q is not on this machine: the development listener is on loopback only; join a hub "+
+				"elsewhere with flotilla-device join", hub)
 		}
 	}
 	return nil

@@ -55,9 +55,11 @@ func runCommand() *cobra.Command {
 	f.log.add(cmd)
 	fl := cmd.Flags()
 	fl.DurationVar(&f.lease, "lease-interval", 0,
-		"time between two signs of life, the kubelet's --node-status-update-frequency, until the hub says otherwise (default: what the hub said last, or 10s)")
+		"time between two signs of life, the kubelet's --node-status-update-frequency, until the hub says otherwise "+
+			"(default: what the hub said last, or 10s)")
 	fl.StringVar(&f.policy, "policy", "",
-		"YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+policy.VolumesRoot+")")
+		"YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+
+			policy.VolumesRoot+")")
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp",
 		"folder of the device owner's seccomp profiles, which pods name with type: Localhost")
 	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor",
@@ -67,17 +69,22 @@ func runCommand() *cobra.Command {
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false,
 		"do not start while the device has swap switched on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(plan.NoSwap),
-		"swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory request; needs cgroup v2")
+		"swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory "+
+			"request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(plan.AnyTopology),
-		"on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as few as possible: none, best-effort, restricted or single-numa-node")
+		"on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as "+
+			"few as possible: none, best-effort, restricted or single-numa-node")
 	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(plan.NoCPUManager),
-		"none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all others share the rest")
+		"none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all "+
+			"others share the rest")
 	fl.StringVar(&f.scope, "topology-manager-scope", string(plan.ContainerScope),
 		"what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
 	fl.StringSliceVar(&f.external, "node-external-ip", nil,
-		"addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the Node's ExternalIP")
+		"addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the "+
+			"Node's ExternalIP")
 	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0,
-		"time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the container engine")
+		"time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the "+
+			"container engine")
 	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0,
 		"how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper,
@@ -92,7 +99,8 @@ func runCommand() *cobra.Command {
 	fl.StringArrayVar(&f.taints, "taint", nil,
 		"with --hub: key=value:Effect, for the first registration; the kubelet's --register-with-taints")
 	fl.StringSliceVar(&f.nodeIP, "node-ip", nil,
-		"InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: the addresses of the interface with the default route)")
+		"InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: "+
+			"the addresses of the interface with the default route)")
 	fl.Int64Var(&f.maxPods, "max-pods", 0, "how many pods may run here (default: 110, fewer where the memory is small)")
 	fl.DurationVar(&f.status, "node-status-report-frequency", 5*time.Minute,
 		"longest time between two reports of the node's status; what changes is reported at once")
@@ -130,7 +138,8 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return usagef("--node-status-report-frequency %s must be between 10s and 1h", f.status)
 	}
 	if !f.register {
-		return usagef("--register-node=false: whether a device registers itself is the hub's to say: start flotilla-hub serve --register-node=false, and leave it out here")
+		return usagef("--register-node=false: whether a device registers itself is the hub's to say: start " +
+			"flotilla-hub serve --register-node=false, and leave it out here")
 	}
 	if f.maxPods < 0 || f.maxPods > wire.MaxPods {
 		return usagef("--max-pods %d must be between 1 and %d", f.maxPods, wire.MaxPods)
@@ -250,7 +259,8 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 // checkHubFlags refuses flags that mean nothing without --hub.
 func (f runFlags) checkHubFlags() error {
 	if f.hub == "" && (f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0) {
-		return usagef("--node-name, --site, --label and --taint, and the kubelet's names of them, go with --hub; a joined device has them from flotilla-device join")
+		return usagef("--node-name, --site, --label and --taint, and the kubelet's names of them, go with --hub; a " +
+			"joined device has them from flotilla-device join")
 	}
 	return nil
 }

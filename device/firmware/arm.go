@@ -20,7 +20,8 @@ func (h *Helper) stage(f *wire.Firmware) (b *fleet.BootConfig, from, to Files, e
 	}
 	way := h.way(b.Backend, b.Trial)
 	if _, offered := h.Board.Tryboot(); way == fleet.TrialTryboot && !offered {
-		err = errors.New("this board's firmware does not say whether it tries anything (tryboot): update its bootloader with rpi-eeprom-update, or let the profile's trial be auto")
+		err = errors.New("this board's firmware does not say whether it tries anything (tryboot): update its bootloader " +
+			"with rpi-eeprom-update, or let the profile's trial be auto")
 		return
 	}
 	if err = h.refuses(way, space(from)); err != nil {
@@ -116,7 +117,8 @@ func (h *Helper) Undo(digest string) error {
 		return h.arm(s)
 	}
 	if s.Previous == nil || s.Kept != digest || digest == "" {
-		return fmt.Errorf("there is nothing to undo: %.80q is not what is kept here, or what was there before is not known", digest)
+		return fmt.Errorf("there is nothing to undo: %.80q is not what is kept here, or what was there before is not known",
+			digest)
 	}
 	backend, _, err := h.Board.Boots()
 	if err != nil {
@@ -127,7 +129,8 @@ func (h *Helper) Undo(digest string) error {
 		return err
 	}
 	if s.Phase == PhaseIdle && !live.equal(s.Current) {
-		return errors.New("somebody has changed the boot files since this was kept: undo it by hand, by removing Flotilla's section")
+		return errors.New(
+			"somebody has changed the boot files since this was kept: undo it by hand, by removing Flotilla's section")
 	}
 	if s.KeptWay == "" {
 		s.KeptWay = h.way(backend, "")
@@ -135,7 +138,8 @@ func (h *Helper) Undo(digest string) error {
 	if err := h.refuses(s.KeptWay, space(live)); err != nil {
 		return err
 	}
-	s.Candidate, s.Way, s.Deadline, s.From, s.To = undoOf(digest), s.KeptWay, cmp.Or(s.KeptDeadline, fleet.DefaultBootDeadline), s.Current, *s.Previous
+	s.Candidate, s.Way, s.Deadline, s.From, s.To = undoOf(digest), s.KeptWay,
+		cmp.Or(s.KeptDeadline, fleet.DefaultBootDeadline), s.Current, *s.Previous
 	return h.arm(s)
 }
 

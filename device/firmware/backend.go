@@ -54,7 +54,8 @@ func Changes(backend string, from, to Files) string {
 
 // withSection puts our section, which has these lines, at the end of a file that has none.
 func withSection(name string, base []byte, b *fleet.BootConfig, lines ...string) ([]byte, error) {
-	head := fmt.Sprintf("# Flotilla has written these lines, from the board profile %s, revision %d.", b.Profile, b.Revision)
+	head := fmt.Sprintf("# Flotilla has written these lines, from the board profile %s, revision %d.", b.Profile,
+		b.Revision)
 	record := recordMark + "{}"
 	out := bytes.Clone(base)
 	if n := len(out); n > 0 && out[n-1] != '\n' {
@@ -92,22 +93,26 @@ func uEnvLine(text []byte) (line string) {
 
 // uEnvChooses are variables with which uEnv.txt starts something else than the board's own
 // scripts would.
-var uEnvChooses = []string{"uenvcmd", "bootcmd", "boot_targets", "altbootcmd", "bootlimit", "bootcount", "upgrade_available"}
+var uEnvChooses = []string{"uenvcmd", "bootcmd", "boot_targets", "altbootcmd", "bootlimit", "bootcount",
+	"upgrade_available"}
 
 // checkUEnv says why a uEnv.txt is not Flotilla's to change.
 func checkUEnv(text []byte) error {
 	if bytes.IndexByte(text, '\r') >= 0 {
-		return errors.New("uEnv.txt has line breaks of Windows, which U-Boot takes for a part of the values: write it with those of Unix")
+		return errors.New(
+			"uEnv.txt has line breaks of Windows, which U-Boot takes for a part of the values: write it with those of Unix")
 	}
 	for l := range strings.Lines(string(text)) {
 		key, _, _ := strings.Cut(strings.TrimSpace(l), "=")
 		if slices.Contains(uEnvChooses, key) {
-			return fmt.Errorf("uEnv.txt sets %s, which chooses what is booted: whatever wrote it owns the boot of this board", key)
+			return fmt.Errorf("uEnv.txt sets %s, which chooses what is booted: whatever wrote it owns the boot of this board",
+				key)
 		}
 	}
 	for _, w := range strings.Fields(uEnvLine(text)) {
 		if key, _, _ := strings.Cut(w, "="); key == "init" || key == "rdinit" {
-			return fmt.Errorf("the cmdline of uEnv.txt starts %.60q instead of the system, as the image that writes the eMMC does", w)
+			return fmt.Errorf(
+				"the cmdline of uEnv.txt starts %.60q instead of the system, as the image that writes the eMMC does", w)
 		}
 	}
 	return nil
@@ -130,7 +135,8 @@ func renderUEnv(live Files, b *fleet.BootConfig) (Files, error) {
 		return Files{Config: base}, nil
 	}
 	if len(line) > max(MaxCmdlineTxt, len(was)) {
-		return Files{}, fmt.Errorf("the cmdline of uEnv.txt would have %d bytes: kernels read at most %d", len(line), MaxCmdlineTxt)
+		return Files{}, fmt.Errorf("the cmdline of uEnv.txt would have %d bytes: kernels read at most %d", len(line),
+			MaxCmdlineTxt)
 	}
 	out, err := withSection(uEnvTxt, base, b, "cmdline="+line)
 	return Files{Config: out}, err
@@ -189,7 +195,8 @@ func renderGrub(live Files, b *fleet.BootConfig) (Files, error) {
 	}
 	args := strings.Join(b.Cmdline.Add, " ") // their characters are those of bootValue: none says anything to GRUB
 	if len(args) > MaxCmdlineTxt {
-		return Files{}, fmt.Errorf("%d bytes would be added to the command line: kernels read at most %d in all", len(args), MaxCmdlineTxt)
+		return Files{}, fmt.Errorf("%d bytes would be added to the command line: kernels read at most %d in all", len(args),
+			MaxCmdlineTxt)
 	}
 	out, err := grubSection(base, b, args)
 	return Files{Config: out}, err
@@ -242,9 +249,11 @@ func checkGrub(cfg, env []byte) error {
 	text := string(cfg)
 	switch {
 	case strings.Contains(text, "blscfg"):
-		return errors.New("grub.cfg takes its entries from boot loader specification files (blscfg, as on Fedora): that is not supported")
+		return errors.New(
+			"grub.cfg takes its entries from boot loader specification files (blscfg, as on Fedora): that is not supported")
 	case !strings.Contains(text, "load_env"):
-		return errors.New("grub.cfg does not read GRUB's environment block (load_env), so nothing can be tried once: let grub-mkconfig write it")
+		return errors.New("grub.cfg does not read GRUB's environment block (load_env), so nothing can be tried once: " +
+			"let grub-mkconfig write it")
 	}
 	if err := grubTakes(text); err != nil {
 		return err
@@ -256,7 +265,8 @@ func checkGrub(cfg, env []byte) error {
 // grubTakes says why the entries of a grub.cfg do not boot with our words.
 func grubTakes(text string) error {
 	if !strings.Contains(text, customCfg) {
-		return errors.New("grub.cfg does not read custom.cfg: /etc/grub.d/41_custom is missing or not executable; put it back and run update-grub")
+		return errors.New("grub.cfg does not read custom.cfg: /etc/grub.d/41_custom is missing or not executable; put " +
+			"it back and run update-grub")
 	}
 	entries, ours := 0, 0
 	for l := range strings.Lines(text) {
@@ -268,7 +278,8 @@ func grubTakes(text string) error {
 		}
 	}
 	if entries == 0 || ours == 0 {
-		return errors.New("no entry of grub.cfg has ${flotilla_args}: put 90-flotilla.cfg into /etc/default/grub.d and run update-grub once")
+		return errors.New("no entry of grub.cfg has ${flotilla_args}: put 90-flotilla.cfg into /etc/default/grub.d and " +
+			"run update-grub once")
 	}
 	return nil
 }

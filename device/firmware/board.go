@@ -66,7 +66,8 @@ const restoreUnit = "/etc/systemd/system/sysinit.target.wants/flotilla-boot-rest
 // Restores looks for the early unit.
 func (b Machine) Restores() error {
 	if _, err := os.Lstat(b.path(restoreUnit)); err != nil {
-		return errors.New("flotilla-boot-restore.service is not enabled: nothing would put the old files back; install it and run systemctl enable flotilla-boot-restore")
+		return errors.New("flotilla-boot-restore.service is not enabled: nothing would put the old files back; install " +
+			"it and run systemctl enable flotilla-boot-restore")
 	}
 	return nil
 }
@@ -91,7 +92,8 @@ func (b Machine) Refuses(need int64) error {
 	}
 	for l := range strings.Lines(b.text("/etc/os-release")) {
 		key, id, _ := strings.Cut(strings.TrimSpace(l), "=")
-		if id = strings.Trim(id, `"'`); key == "ID" && slices.Contains([]string{"balena-os", "ubuntu-core", "haos", "hassos", "torizon"}, id) {
+		if id = strings.Trim(id, `"'`); key == "ID" &&
+			slices.Contains([]string{"balena-os", "ubuntu-core", "haos", "hassos", "torizon"}, id) {
 			return fmt.Errorf("this board runs %s, which updates its boot partition itself", id)
 		}
 	}
@@ -109,7 +111,8 @@ func (b Machine) Refuses(need int64) error {
 }
 
 func (b Machine) undervoltage() bool {
-	if bits, err := strconv.ParseUint(strings.TrimPrefix(b.text("/sys/devices/platform/soc/soc:firmware/get_throttled"), "0x"), 16, 32); err == nil && bits&1 != 0 {
+	if bits, err := strconv.ParseUint(strings.TrimPrefix(b.text("/sys/devices/platform/soc/soc:firmware/get_throttled"),
+		"0x"), 16, 32); err == nil && bits&1 != 0 {
 		return true
 	}
 	names, _ := filepath.Glob(b.path("/sys/class/hwmon/*/name")) // the pattern is right

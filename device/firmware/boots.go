@@ -32,9 +32,11 @@ func (b Machine) Boots() (backend, dir string, err error) {
 		return fleet.BootGrub, dir, err
 	}
 	if b.has("/boot/grub2/grub.cfg") {
-		return "", "", errors.New("GRUB's files are in /boot/grub2, as on Fedora and openSUSE: only the layout of Debian and Ubuntu is supported, /boot/grub")
+		return "", "", errors.New("GRUB's files are in /boot/grub2, as on Fedora and openSUSE: only the layout of " +
+			"Debian and Ubuntu is supported, /boot/grub")
 	}
-	return "", "", errors.New("it is not known how this board boots: there is no config.txt in /boot/firmware or /boot, no /boot/uEnv.txt and no /boot/grub/grub.cfg, or the boot partition is not mounted")
+	return "", "", errors.New("it is not known how this board boots: there is no config.txt in /boot/firmware or " +
+		"/boot, no /boot/uEnv.txt and no /boot/grub/grub.cfg, or the boot partition is not mounted")
 }
 
 func (b Machine) has(name string) bool {
@@ -49,7 +51,8 @@ func (b Machine) systemdBoot() bool {
 	if err == nil && bytes.Contains(bytes.ReplaceAll(info, []byte{0}, nil), []byte("systemd-boot")) {
 		return true
 	}
-	return !b.has("/boot/grub/grub.cfg") && (b.has("/boot/loader/loader.conf") || b.has("/efi/loader/loader.conf") || b.has("/boot/efi/loader/loader.conf"))
+	return !b.has("/boot/grub/grub.cfg") &&
+		(b.has("/boot/loader/loader.conf") || b.has("/efi/loader/loader.conf") || b.has("/boot/efi/loader/loader.conf"))
 }
 
 // A mount is a line of /proc/mounts.
@@ -84,12 +87,14 @@ func (b Machine) configTxt() (string, error) {
 			continue
 		}
 		if err != nil || !info.Mode().IsRegular() {
-			return "", fmt.Errorf("%s/%s is no regular file: what is behind it may not be what the firmware reads", dir, configTxt)
+			return "", fmt.Errorf("%s/%s is no regular file: what is behind it may not be what the firmware reads", dir,
+				configTxt)
 		}
 		m := b.mountOf(dir)
 		switch {
 		case m.at != dir || m.kind != "vfat" && m.kind != "msdos":
-			return "", fmt.Errorf("%s is not a mounted FAT file system: the firmware reads its files from one, so it is not known which ones it reads here", dir)
+			return "", fmt.Errorf("%s is not a mounted FAT file system: the firmware reads its files from one, so it is "+
+				"not known which ones it reads here", dir)
 		case slices.Contains(m.options, "ro"):
 			return "", fmt.Errorf("%s is mounted read-only: mount it read-write for boot configurations", dir)
 		}
@@ -108,7 +113,8 @@ func (b Machine) writable(dir, file string) (string, error) {
 	case m.at == "":
 		return "", fmt.Errorf("it is not known what is mounted at %s", dir)
 	case slices.Contains(m.options, "ro"):
-		return "", fmt.Errorf("%s is on %s, which is mounted read-only: mount it read-write for boot configurations", dir, m.at)
+		return "", fmt.Errorf("%s is on %s, which is mounted read-only: mount it read-write for boot configurations", dir,
+			m.at)
 	case !slices.Contains([]string{"ext2", "ext3", "ext4", "vfat", "xfs"}, m.kind):
 		return "", fmt.Errorf("%s is on a file system %s: that is not supported; use ext4 for /boot", dir, m.kind)
 	}
@@ -122,11 +128,15 @@ func (b Machine) grub() (string, error) {
 	m := b.mountOf(dir)
 	switch {
 	case m.kind == "btrfs" || m.kind == "zfs" || m.kind == "f2fs":
-		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block there, so it can try nothing once; use ext4 for /boot", m.kind)
-	case strings.HasPrefix(m.source, "/dev/mapper/") || strings.HasPrefix(m.source, "/dev/dm-") || strings.HasPrefix(m.source, "/dev/md"):
-		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block on LVM, RAID or an encrypted disk, so it can try nothing once; use a plain partition for /boot", m.source)
+		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block there, so it can try nothing "+
+			"once; use ext4 for /boot", m.kind)
+	case strings.HasPrefix(m.source, "/dev/mapper/") || strings.HasPrefix(m.source, "/dev/dm-") ||
+		strings.HasPrefix(m.source, "/dev/md"):
+		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block on LVM, RAID or an encrypted "+
+			"disk, so it can try nothing once; use a plain partition for /boot", m.source)
 	case !strings.Contains(b.Cmdline(), "BOOT_IMAGE="):
-		return "", errors.New("/boot/grub/grub.cfg is there, but GRUB has not booted this board: its kernel's command line has no BOOT_IMAGE")
+		return "", errors.New(
+			"/boot/grub/grub.cfg is there, but GRUB has not booted this board: its kernel's command line has no BOOT_IMAGE")
 	}
 	return b.writable(dir, "/boot/grub/grub.cfg")
 }

@@ -50,7 +50,8 @@ func (h *Helper) giveBack(late bool) error {
 	if s.Trial == "" || err == nil && h.state.Phase != PhaseLeaving {
 		return err
 	}
-	return errors.Join(err, h.Board.Reboot("")) // what could not be given back may be so in the next boot, as on a partition that has become read-only
+	// what could not be given back may be so in the next boot, as on a partition that has become read-only
+	return errors.Join(err, h.Board.Reboot(""))
 }
 
 func (h *Helper) finishReturn() error {

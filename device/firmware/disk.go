@@ -159,7 +159,8 @@ func (s *Slots) Load() (newest []byte, err error) {
 		}
 	}
 	if newest == nil && len(bad) == 2 {
-		return nil, fmt.Errorf("what was known of this board's boot is lost: %w; remove both files to begin again", errors.Join(bad...))
+		return nil, fmt.Errorf("what was known of this board's boot is lost: %w; remove both files to begin again",
+			errors.Join(bad...))
 	}
 	if newest == nil && len(bad) == 1 { // the first write ever was cut off
 		if _, err := s.Disk.Read(s.path(0)); err == nil {

@@ -22,8 +22,8 @@ type Board interface {
 	BootID() string
 	Uptime() time.Duration
 	Tryboot() (now, offered bool)
-	// Boots is by what the board boots, one of fleet.BootBackends, and the directory of the files that are
-	// read then. The error says why none of it may be changed.
+	// Boots is by what the board boots, one of fleet.BootBackends, and the directory of the files that
+	// are read then. The error says why none of it may be changed.
 	Boots() (backend, dir string, err error)
 	Cmdline() string // of the kernel that runs
 	// Restores says why nothing would put the old files back early in the next boots.
@@ -71,7 +71,8 @@ type HelperStatus struct {
 	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is a trial, and the kernel has what is tried
 	Backend    string        `json:"backend,omitempty"` // by which the board boots
 	Trial      string        `json:"trial,omitempty"`   // how it tries, one of fleet.TrialTryboot, TrialDeadman, TrialGrub
-	Refused    string        `json:"refused,omitempty"` // why nothing of the boot may be changed on this board, now or ever
+	// why nothing of the boot may be changed on this board, now or ever
+	Refused string `json:"refused,omitempty"`
 }
 
 // helperState is what the helper must not forget.
@@ -131,8 +132,10 @@ func (h *Helper) save(s helperState) error {
 func (h *Helper) Status() HelperStatus {
 	s := h.state
 	out := HelperStatus{
-		Node: s.Node, Key: s.Key, Generation: s.Generation, Phase: s.Phase, Candidate: s.Candidate, Kept: s.Kept, Armed: s.Boot,
-		Undoable: s.Previous != nil, Left: s.Left, Late: s.Late, Ran: s.Ran, BootID: h.Board.BootID(), Uptime: h.Board.Uptime(),
+		Node: s.Node, Key: s.Key, Generation: s.Generation, Phase: s.Phase, Candidate: s.Candidate, Kept: s.Kept,
+		Armed:    s.Boot,
+		Undoable: s.Previous != nil, Left: s.Left, Late: s.Late, Ran: s.Ran, BootID: h.Board.BootID(),
+		Uptime: h.Board.Uptime(),
 	}
 	out.Tryboot = h.trying() && h.taken()
 	out.Backend, _, _ = h.Board.Boots() // refuses says it
@@ -158,7 +161,8 @@ func (h *Helper) Pin(node string, key []byte) error {
 	case s.Node == node && bytes.Equal(s.Key, key):
 		return nil
 	case s.Node != "":
-		return fmt.Errorf("boot configurations are taken here for node %s from the hub that it has first belonged to: if both have changed, run `flotilla-device boot-helper --forget` on the device", s.Node)
+		return fmt.Errorf("boot configurations are taken here for node %s from the hub that it has first belonged to: "+
+			"if both have changed, run `flotilla-device boot-helper --forget` on the device", s.Node)
 	case wire.ValidNode(node) != nil || len(key) != ed25519.PublicKeySize:
 		return errors.New("pin: a node's name and an Ed25519 key of 32 bytes are needed")
 	}
@@ -215,7 +219,8 @@ func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 		return nil, err
 	}
 	if f.Generation < h.state.Generation {
-		return nil, fmt.Errorf("its generation %d is older than %d, which this device has taken", f.Generation, h.state.Generation)
+		return nil, fmt.Errorf("its generation %d is older than %d, which this device has taken", f.Generation,
+			h.state.Generation)
 	}
 	backend, _, err := h.Board.Boots()
 	switch {
@@ -224,7 +229,8 @@ func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 	case err != nil:
 		return nil, err
 	case b.Backend != backend:
-		return nil, fmt.Errorf("it is for boards that boot by %s, and this one boots by %s: give its profile that backend", b.Backend, backend)
+		return nil, fmt.Errorf("it is for boards that boot by %s, and this one boots by %s: give its profile that backend",
+			b.Backend, backend)
 	}
 	for _, o := range b.Config.DTOverlay {
 		if name := fleet.OverlayOf(o); !h.Board.HasOverlay(name) {

@@ -11,7 +11,8 @@ import (
 )
 
 // chooses are the settings by which config.txt chooses what is booted.
-var chooses = []string{"cmdline", "os_prefix", "overlay_prefix", "include", "boot_partition", "tryboot_a_b", "kernel_old", "boot_ramdisk"}
+var chooses = []string{"cmdline", "os_prefix", "overlay_prefix", "include", "boot_partition", "tryboot_a_b",
+	"kernel_old", "boot_ramdisk"}
 
 // refuses says why this board is not Flotilla's to change in such a way.
 func (h *Helper) refuses(way string, need int64) error {
@@ -46,7 +47,8 @@ func (h *Helper) refusesGrub(dir string) error {
 	}
 	env, err := h.Disk.Read(h.path(dir, grubEnv))
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("there is no grubenv, so GRUB can try nothing once: make it with grub-editenv /boot/grub/grubenv create")
+		return errors.New(
+			"there is no grubenv, so GRUB can try nothing once: make it with grub-editenv /boot/grub/grubenv create")
 	}
 	if err != nil {
 		return err
@@ -61,7 +63,9 @@ func (h *Helper) refusesPi(dir string) error {
 	case err != nil:
 		return err
 	case !bytes.HasPrefix(text, []byte(trialMark)):
-		return fmt.Errorf("%s is there already and not Flotilla's: something else tries a configuration; remove the file if nothing does", tryTxt)
+		return fmt.Errorf(
+			"%s is there already and not Flotilla's: something else tries a configuration; remove the file if nothing does",
+			tryTxt)
 	}
 	if _, err := h.Disk.Read(h.path(dir, "autoboot.txt")); !errors.Is(err, fs.ErrNotExist) {
 		return errors.New("autoboot.txt chooses the partition to boot (A/B): whatever wrote it owns the boot of this board")
@@ -83,7 +87,8 @@ func (h *Helper) refusesPi(dir string) error {
 			}
 			for _, k := range chooses {
 				if strings.EqualFold(key, k) {
-					return fmt.Errorf("config.txt has %.40q, which chooses what is booted: whatever wrote it owns the boot of this board", l)
+					return fmt.Errorf(
+						"config.txt has %.40q, which chooses what is booted: whatever wrote it owns the boot of this board", l)
 				}
 			}
 			if strings.EqualFold(l, "[tryboot]") {

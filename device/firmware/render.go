@@ -111,7 +111,8 @@ func splitFile(name string, text []byte) (c config, err error) {
 			dec := json.NewDecoder(bytes.NewReader(text))
 			dec.DisallowUnknownFields()
 			if err := dec.Decode(&c.record); err != nil {
-				return c, fmt.Errorf("%s: the line %q of the section cannot be read: %w: remove the section", name, strings.TrimSpace(recordMark), err)
+				return c, fmt.Errorf("%s: the line %q of the section cannot be read: %w: remove the section", name,
+					strings.TrimSpace(recordMark), err)
 			}
 		}
 	}
@@ -164,7 +165,8 @@ func Render(live Files, b *fleet.BootConfig) (Files, error) {
 		return Files{}, errors.New("cmdline.txt would be empty: the kernel would have no root")
 	}
 	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // a line as long as the board's own is one that it boots
-		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline), MaxCmdlineTxt)
+		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline),
+			MaxCmdlineTxt)
 	}
 	if len(r.Add)+len(r.Remove) > 0 {
 		r.Sum = sum(out.Cmdline)
@@ -208,7 +210,9 @@ func settings(b *fleet.BootConfig) (lines []string) {
 		lines = append(lines, k+"="+b.Config.All[k])
 	}
 	params := b.Config.DTParam
-	if w := b.Watchdog; w != nil && w.Hardware && !slices.ContainsFunc(params, func(p string) bool { return strings.HasPrefix(p, "watchdog=") }) {
+	if w := b.Watchdog; w != nil && w.Hardware && !slices.ContainsFunc(params, func(p string) bool {
+		return strings.HasPrefix(p, "watchdog=")
+	}) {
 		params = append(slices.Clone(params), "watchdog=on")
 	}
 	if len(params) > 0 {
@@ -221,121 +225,6 @@ func settings(b *fleet.BootConfig) (lines []string) {
 		lines = append(lines, "dtoverlay="+o)
 	}
 	return lines
-}
-
-// cmdline takes the line of cmdline.txt and what ends it apart.
-func cmdline(text []byte) (line, end string, err error) {
-	line = strings.TrimRight(string(text), "\r\n")
-	end = string(text[len(line):])
-	switch {
-	case len(text) > 4*MaxCmdlineTxt:
-		err = fmt.Errorf("cmdline.txt has %d bytes: kernels read at most %d", len(text), MaxCmdlineTxt)
-	case strings.TrimSpace(line) == "":
-		err = errors.New("cmdline.txt is empty: the kernel would have no root")
-	case strings.ContainsAny(line, "\r\n\x00"):
-		err = errors.New("cmdline.txt has more than one line, and the kernel reads only the first: put all of it into one")
-	}
-	return line, end, err
-}
-
-// A word is a parameter of the kernel's and its place in the line; blanks in quotes are part of it.
-type word struct{ from, to int }
-
-func words(line string) (list []word) {
-	from, quoted := -1, false
-	for i := range len(line) {
-		blank := (line[i] == ' ' || line[i] == '\t') && !quoted
-		if line[i] == '"' {
-			quoted = !quoted
-		}
-		if !blank && from < 0 {
-			from = i
-		} else if blank && from >= 0 {
-			list, from = append(list, word{from, i}), -1
-		}
-	}
-	if from >= 0 {
-		list = append(list, word{from, len(line)})
-	}
-	return list
-}
-
-func has(line, w string) bool {
-	return slices.ContainsFunc(words(line), func(x word) bool { return line[x.from:x.to] == w })
-}
-
-// change carries the change out and notes how to undo it.
-func (r *record) change(line string, c fleet.BootCmdline) string {
-	for _, w := range c.Remove {
-		for {
-			var r1 removal
-			if line, r1 = without(line, w); r1.Text == "" {
-				break
-			}
-			r.Remove = append(r.Remove, r1)
-		}
-	}
-	for _, w := range c.Add {
-		if !has(line, w) {
-			line += " " + w
-			r.Add = append(r.Add, w)
-		}
-	}
-	return line
-}
-
-// without removes the last place of a word, with the blanks before it (after it, for the first).
-func without(line, w string) (string, removal) {
-	list := words(line)
-	for i := len(list) - 1; i >= 0; i-- {
-		x := list[i]
-		if line[x.from:x.to] != w {
-			continue
-		}
-		if i > 0 {
-			x.from = list[i-1].to
-		} else if len(list) > 1 {
-			x.to = list[1].from
-		}
-		return line[:x.from] + line[x.to:], removal{x.from, line[x.from:x.to]}
-	}
-	return line, removal{}
-}
-
-func (r *record) undo(line string, file []byte) (string, error) {
-	if r.Sum == "" {
-		return line, nil
-	}
-	if sum(file) == r.Sum {
-		text := line
-		for _, w := range slices.Backward(r.Add) {
-			var ok bool
-			if text, ok = strings.CutSuffix(text, " "+w); !ok {
-				return "", errors.New("config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
-			}
-		}
-		for _, x := range slices.Backward(r.Remove) {
-			if x.At < 0 || x.At > len(text) {
-				return "", errors.New("config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
-			}
-			text = text[:x.At] + x.Text + text[x.At:]
-		}
-		if strings.ContainsAny(text, "\r\n\x00") || strings.TrimSpace(text) == "" || len(text) > 4*MaxCmdlineTxt {
-			return "", errors.New("config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
-		}
-		return text, nil
-	}
-	for _, w := range r.Add {
-		if cut, _ := without(line, w); strings.TrimSpace(cut) != "" {
-			line = cut
-		}
-	}
-	for _, x := range r.Remove {
-		if w := strings.Trim(x.Text, " \t"); w != "" && !strings.ContainsAny(w, "\r\n\x00") && !has(line, w) && len(line)+len(w) < 4*MaxCmdlineTxt {
-			line += " " + w
-		}
-	}
-	return line, nil
 }
 
 func sum(b []byte) string {
@@ -378,8 +267,9 @@ func wordsOf(f Files) (list []string) {
 	return list
 }
 
-// lost tells whether something that our section of the files has written is in other ones no more: a line of the section, or
-// what it says of cmdline.txt. Where those cannot be read, nobody can say.
+// lost tells whether something that our section of the files has written is in other ones no more:
+// a line of the section, or what it says of cmdline.txt. Where those cannot be read, nobody can
+// say.
 func lost(ours, live Files) bool {
 	c, err := split(ours.Config)
 	if err != nil || !c.section {
@@ -388,10 +278,14 @@ func lost(ours, live Files) bool {
 	if _, err := split(live.Config); err != nil {
 		return false
 	}
-	wrote := slices.DeleteFunc(said(ours.Config[len(c.before):len(ours.Config)-len(c.after)]), func(l string) bool { return l == "[all]" })
+	wrote := slices.DeleteFunc(said(ours.Config[len(c.before):len(ours.Config)-len(c.after)]), func(l string) bool {
+		return l == "[all]"
+	})
 	line := wordsOf(live)
 	return len(minus(wrote, said(live.Config))) > 0 || len(minus(c.record.Add, line)) > 0 ||
-		slices.ContainsFunc(c.record.Remove, func(r removal) bool { return slices.Contains(line, strings.Trim(r.Text, " \t")) })
+		slices.ContainsFunc(c.record.Remove, func(r removal) bool {
+			return slices.Contains(line, strings.Trim(r.Text, " \t"))
+		})
 }
 
 // minus are the entries of a that b does not have, each as often.

@@ -181,7 +181,8 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		f.Failing = failing(r.journal.Checks, r.journal.Was, fares)
 	}
 	at := r.uptime()
-	blind := at-r.lookedAt > blindTime // the agent stood still, alone or with the device, or waited for one of those whom it asks
+	// the agent stood still, alone or with the device, or waited for one of those whom it asks
+	blind := at-r.lookedAt > blindTime
 	r.lookedAt = at
 	switch {
 	case r.journal.Phase != Verifying || len(f.Failing) > 0:
@@ -269,7 +270,8 @@ func (r *Runner) pin(ctx context.Context, key []byte) error {
 	if len(key) == 0 || h.Node == r.Node && string(h.Key) == string(key) || r.foreign == string(key) {
 		return nil
 	}
-	if _, err := r.Ask(ctx, Request{Op: OpPin, Node: r.Node, Key: key}); err != nil && h.Node == "" && len(key) == ed25519.PublicKeySize {
+	if _, err := r.Ask(ctx, Request{Op: OpPin, Node: r.Node, Key: key}); err != nil && h.Node == "" &&
+		len(key) == ed25519.PublicKeySize {
 		return fmt.Errorf("it does not take its first key: %w", err)
 	} else if err != nil { // it has another one, for good
 		r.foreign = string(key)

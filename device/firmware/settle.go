@@ -28,7 +28,8 @@ func (h *Helper) Settle() error {
 	case s.Phase == PhaseKeeping:
 		if live, err := h.live(); err != nil {
 			return err
-		} else if !h.trying() && live.equal(s.From) { // the power was cut before anything was kept, and the board runs the old files
+			// the power was cut before anything was kept, and the board runs the old files
+		} else if !h.trying() && live.equal(s.From) {
 			return h.idle()
 		}
 		return h.finishKeep()
@@ -59,7 +60,8 @@ func (h *Helper) Keep(digest string) error {
 		there = s.To
 	}
 	if !live.equal(there) {
-		return errors.New("somebody has changed the boot files since the trial began: what would be kept is not what was tried")
+		return errors.New(
+			"somebody has changed the boot files since the trial began: what would be kept is not what was tried")
 	}
 	s.Phase = PhaseKeeping
 	if err := h.save(s); err != nil {
@@ -93,7 +95,8 @@ func (s helperState) kept() helperState {
 
 // idle is a state in which nothing is tried.
 func (s helperState) idle() helperState {
-	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial, s.Ran = PhaseIdle, "", "", 0, Files{}, Files{}, "", "", false
+	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial, s.Ran = PhaseIdle, "", "", 0, Files{},
+		Files{}, "", "", false
 	return s
 }
 
@@ -118,7 +121,8 @@ func (h *Helper) Restore() error {
 	default: // config.txt may name a file that clean removes
 		return fmt.Errorf("the helper is %s %s: that is to end first", s.Phase, s.Candidate)
 	}
-	// What is left of the trial is in nobody's way: a boot partition that takes nothing any more does not keep the board in it.
+	// What is left of the trial is in nobody's way: a boot partition that takes nothing any more does
+	// not keep the board in it.
 	return errors.Join(h.clean(), h.Board.Reboot(""))
 }
 
@@ -200,8 +204,9 @@ func (h *Helper) swap(from, to Files) error {
 	return h.clean()
 }
 
-// spare is what becomes of an error of keeping what was there before in other files. What is given back is bad, and nobody
-// needs it again: where there is no room for it, it makes room for what was good.
+// spare is what becomes of an error of keeping what was there before in other files. What is given
+// back is bad, and nobody needs it again: where there is no room for it, it makes room for what was
+// good.
 func (h *Helper) spare(err error, prev ...string) error {
 	if err == nil || h.state.Phase != PhaseReturning {
 		return err

@@ -38,7 +38,8 @@ type Server struct {
 // with loads the helper, alone: another process may be the deadman.
 func (s *Server) with(do func(*Helper) error) error {
 	name := filepath.Join(s.StateDir, "lock")
-	lock, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) // a root that has become read-only is no reason to end nothing
+	// a root that has become read-only is no reason to end nothing
+	lock, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		lock, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	}
@@ -90,7 +91,8 @@ func (s *Server) answer(conn *net.UnixConn) error {
 		return err
 	}
 	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
-		return errors.Join(fmt.Errorf("process %d of user %d asked: only root may", peer.Pid, peer.Uid), reply(conn, Reply{Error: "only root may ask the boot helper"}))
+		return errors.Join(fmt.Errorf("process %d of user %d asked: only root may", peer.Pid, peer.Uid),
+			reply(conn, Reply{Error: "only root may ask the boot helper"}))
 	}
 	r, err := readRequest(conn)
 	if err != nil {
@@ -138,7 +140,9 @@ func credentials(conn *net.UnixConn) (peer *unix.Ucred, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+	if e := raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); e != nil {
 		return nil, e
 	}
 	return peer, err
@@ -200,8 +204,9 @@ func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 	return a, a.Err()
 }
 
-// Deadman reboots a board out of a trial that nobody has judged, also where nothing can be remembered any more, as on a root
-// that has become read-only. It returns at once where there is none.
+// Deadman reboots a board out of a trial that nobody has judged, also where nothing can be
+// remembered any more, as on a root that has become read-only. It returns at once where there is
+// none.
 func (s *Server) Deadman(ctx context.Context) error {
 	for {
 		var trial bool

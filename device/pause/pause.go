@@ -31,7 +31,9 @@ func Program(goarch string) ([]byte, error) {
 	case "arm":
 		return elf(40, 0x05000000, pauseARM()), nil
 	}
-	return nil, fmt.Errorf("make the sandbox program: there is none for %s, only for amd64, arm64 and arm; use pods with one container each", goarch)
+	return nil, fmt.Errorf(
+		"make the sandbox program: there is none for %s, only for amd64, arm64 and arm; use pods with one container each",
+		goarch)
 }
 
 // Write puts the program into dir unless it is there.
@@ -67,13 +69,15 @@ func elf(machine uint16, flags uint32, code []byte) []byte {
 		const head = 52 + 32
 		size := uint32(head + len(code))
 		put([]byte{0x7f, 'E', 'L', 'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-		put(uint16(2), machine, uint32(1), uint32(base+head), uint32(52), uint32(0), flags, uint16(52), uint16(32), uint16(1), uint16(0), uint16(0), uint16(0))
+		put(uint16(2), machine, uint32(1), uint32(base+head), uint32(52), uint32(0), flags, uint16(52), uint16(32),
+			uint16(1), uint16(0), uint16(0), uint16(0))
 		put(uint32(1), uint32(0), uint32(base), uint32(base), size, size, uint32(5), uint32(align))
 	} else {
 		const head = 64 + 56
 		size := uint64(head + len(code))
 		put([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-		put(uint16(2), machine, uint32(1), uint64(base+head), uint64(64), uint64(0), flags, uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0))
+		put(uint16(2), machine, uint32(1), uint64(base+head), uint64(64), uint64(0), flags, uint16(64), uint16(56),
+			uint16(1), uint16(0), uint16(0), uint16(0))
 		put(uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(align))
 	}
 	b.Write(code)
@@ -123,7 +127,8 @@ func pauseARM64() []byte {
 	movz := func(reg, v uint32) uint32 { return 0xd2800000 | v<<5 | reg }
 	adr := func(at, reg uint32) uint32 { return 0x10000000 | (n-at)<<5 | reg } // the distance is a multiple of 4
 	return words([]uint32{
-		movz(0, 17), adr(1, 1) + 2<<5, movz(2, 0), movz(3, 8), movz(8, 134), 0xd4000001, // rt_sigaction(SIGCHLD, action, 0, 8)
+		// rt_sigaction(SIGCHLD, action, 0, 8)
+		movz(0, 17), adr(1, 1) + 2<<5, movz(2, 0), movz(3, 8), movz(8, 134), 0xd4000001,
 		movz(0, 0), adr(7, 1), movz(2, 0), movz(3, 8), movz(8, 135), 0xd4000001, // rt_sigprocmask(SIG_BLOCK, signals, 0, 8)
 		adr(12, 0), movz(1, 0), movz(2, 0), movz(3, 8), movz(8, 137), 0xd4000001, // rt_sigtimedwait(signals, 0, 0, 8)
 		0x3100101f,                               // cmn w0, #EINTR

@@ -151,7 +151,8 @@ func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus 
 		}
 	}
 	if left > 0 {
-		return "", false, fmt.Sprintf("cpu: %d whole processors are asked for, and %d are free for one container alone: wait until who has them ends, or ask for less", want, want-left)
+		return "", false, fmt.Sprintf("cpu: %d whole processors are asked for, and %d are free for one container alone: "+
+			"wait until who has them ends, or ask for less", want, want-left)
 	}
 	return own.String(), true, ""
 }

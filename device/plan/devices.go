@@ -100,7 +100,9 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 				free = slices.DeleteFunc(free, func(c choice) bool { return !isNear(*c.Device, near) })
 			}
 			if len(free) == 0 {
-				return nil, fmt.Sprintf("%s: none of the %d is free: plug in what was unplugged, or wait until the container that has it ends", offer.Name, offer.Amount())
+				return nil, fmt.Sprintf(
+					"%s: none of the %d is free: plug in what was unplugged, or wait until the container that has it ends",
+					offer.Name, offer.Amount())
 			}
 			best := slices.MinFunc(free, func(a, b choice) int {
 				had := func(c choice) int64 {

@@ -289,7 +289,8 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		cs.State.Terminated = c.Ended
 	case w.Kind == podspec.KindInit && !podspec.IsSidecar(w) && inited: // somebody has removed it
 		cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
-			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"}
+			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as " +
+				"exited normally"}
 	case w.Kind == podspec.KindApp && !inited:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:

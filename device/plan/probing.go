@@ -65,7 +65,8 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 	}
 }
 
-var errPaused = errors.New("the container is paused; unpause it on the device with its container engine, such as docker unpause")
+var errPaused = errors.New(
+	"the container is paused; unpause it on the device with its container engine, such as docker unpause")
 
 // Probed takes in the result of a probe and returns the sentence to tell, if any.
 // Thresholds are the kubelet's: a liveness or startup probe that fails often enough

@@ -197,7 +197,9 @@ func notRoot(name string) (string, error) {
 	case name == "", err == nil && uid == 0:
 		return "", fmt.Errorf("container has runAsNonRoot and image will run as root: set runAsUser")
 	case err != nil || uid < 0:
-		return "", fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root: set runAsUser", name)
+		return "", fmt.Errorf(
+			"container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root: set runAsUser",
+			name)
 	}
 	return strconv.FormatInt(uid, 10), nil
 }

@@ -78,10 +78,12 @@ func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 			has+", and the kernel does not limit what containers use of it: boot with swapaccount=1, or switch swap off"
 	case !info.CgroupV2 && node.SwapUse == LimitedSwap:
 		c.Reason, c.Message = "CgroupV1",
-			has+", and --swap-behavior LimitedSwap needs cgroup v2: containers with a memory limit get none of it, others are not held to anything; boot with systemd.unified_cgroup_hierarchy=1"
+			has+", and --swap-behavior LimitedSwap needs cgroup v2: containers with a memory limit get none of it, others "+
+				"are not held to anything; boot with systemd.unified_cgroup_hierarchy=1"
 	case !info.CgroupV2:
 		c.Reason, c.Message = "CgroupV1",
-			has+", and with cgroup v1 only containers with a memory limit are kept from it: boot with systemd.unified_cgroup_hierarchy=1, or switch swap off"
+			has+", and with cgroup v1 only containers with a memory limit are kept from it: boot with "+
+				"systemd.unified_cgroup_hierarchy=1, or switch swap off"
 	case node.SwapUse == LimitedSwap:
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(LimitedSwap),
 			has+"; containers of burstable pods get the share of their memory request"

@@ -20,7 +20,8 @@ const (
 	maxTexts = 2 << 20
 )
 
-var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB together: no program can be given more, use a file")
+var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB " +
+	"together: no program can be given more, use a file")
 
 // ExpandSubPath expands a subPathExpr. As with the kubelet each variable in it must have a value:
 // without it the path would lead to the whole volume, or to where those of all pods lead that lack

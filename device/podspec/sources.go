@@ -174,7 +174,8 @@ func (s Sources) Environment(c *corev1.Container) ([]string, map[string]string, 
 			return nil, nil, errTooLong
 		}
 		if strings.ContainsRune(values[k], 0) {
-			return nil, nil, fmt.Errorf("environment variable %s: its value has a NUL character, which no program can be given: mount it as a file", k)
+			return nil, nil, fmt.Errorf(
+				"environment variable %s: its value has a NUL character, which no program can be given: mount it as a file", k)
 		}
 		out[i] = k + "=" + values[k]
 	}

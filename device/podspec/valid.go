@@ -221,12 +221,14 @@ func Unsupported(pod *corev1.Pod) string {
 		s := v.VolumeSource
 		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil &&
 			s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
-			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
+			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, "+
+				"persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
 		}
 		if s.Projected != nil {
 			for _, src := range s.Projected.Sources {
 				if src.ConfigMap == nil && src.Secret == nil && src.DownwardAPI == nil {
-					return fmt.Sprintf("volume %q projects a source that devices do not have: use configMap, secret or downwardAPI (and automountServiceAccountToken: false)", v.Name)
+					return fmt.Sprintf("volume %q projects a source that devices do not have: use configMap, secret or "+
+						"downwardAPI (and automountServiceAccountToken: false)", v.Name)
 				}
 			}
 		}
@@ -258,7 +260,9 @@ func Unsupported(pod *corev1.Pod) string {
 		for k := Startup; k < ProbeKinds; k++ {
 			if pr := ProbeOf(w.Spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil &&
 				pr.GRPC == nil {
-				return fmt.Sprintf("container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc", w.Spec.Name, k.Lower())
+				return fmt.Sprintf(
+					"container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc",
+					w.Spec.Name, k.Lower())
 			}
 		}
 	}

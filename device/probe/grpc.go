@@ -53,7 +53,8 @@ func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) 
 	req.Header.Set("User-Agent", "kube-probe/flotilla")
 	transport := &http.Transport{DialContext: dial, DisableCompression: true, Protocols: new(http.Protocols),
 		MaxResponseHeaderBytes: maxHeader,
-		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerConnection: maxHeader, MaxReceiveBufferPerStream: maxHeader}}
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: maxHeader,
+			MaxReceiveBufferPerStream: maxHeader}}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)

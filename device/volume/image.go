@@ -49,7 +49,8 @@ const (
 // directory it is.
 const LabelImageOf = "flotilla.dev/image-of"
 
-var errNoRoom = errors.New("there is no room for it on the disk of the agent's directory, or pods would be evicted for that")
+var errNoRoom = errors.New(
+	"there is no room for it on the disk of the agent's directory, or pods would be evicted for that")
 
 // imageID is what is behind the sha256: of an image's id, for the name of a copy.
 func imageID(id string) (string, error) {

@@ -43,7 +43,8 @@ func (m *mounting) condition() corev1.NodeCondition {
 			Message: "the agent mounts volumes"}
 	}
 	return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionFalse, Reason: "MountsUnavailable",
-		Message: "secrets and volumes in memory lie in plain directories, and paths inside of what containers can write are not mounted: " + m.why}
+		Message: "secrets and volumes in memory lie in plain directories, and paths inside of what containers can write " +
+			"are not mounted: " + m.why}
 }
 
 // prepare makes the directory, private to the agent's user and what runs as root.
@@ -56,7 +57,8 @@ func (m *mounting) prepare() error {
 		m.why = "the agent does not run as root: run it as root, as the unit that comes with this version does"
 		return nil
 	case !inFirstNamespace():
-		m.why = "the agent has a mount namespace of its own, which containers do not see: take ProtectSystem= and its like out of the agent's unit, or install the one that comes with this version"
+		m.why = "the agent has a mount namespace of its own, which containers do not see: take ProtectSystem= and its " +
+			"like out of the agent's unit, or install the one that comes with this version"
 		return nil
 	}
 	if err := m.clear(); err != nil {
@@ -83,7 +85,9 @@ func (m *mounting) prepare() error {
 // refused notes why mounting does not work.
 func (m *mounting) refused(err error) bool {
 	if err != nil {
-		m.why = fmt.Sprintf("the agent may not mount (%v): run it as root with CAP_SYS_ADMIN, as the unit that comes with this version does", err)
+		m.why = fmt.Sprintf(
+			"the agent may not mount (%v): run it as root with CAP_SYS_ADMIN, as the unit that comes with this version does",
+			err)
 	}
 	return err != nil
 }

@@ -160,7 +160,9 @@ func (d *Disk) source(p volumePlace, out *Mounts) (string, error) {
 		return pathOf(p.file)
 	}
 	if d.mounts.why != "" {
-		return "", fmt.Errorf("a path inside of what containers can write is not mounted, as they could turn it elsewhere meanwhile: %s", d.mounts.why)
+		return "", fmt.Errorf(
+			"a path inside of what containers can write is not mounted, as they could turn it elsewhere meanwhile: %s",
+			d.mounts.why)
 	}
 	path, release, err := d.mounts.bind(p.file)
 	if err != nil {

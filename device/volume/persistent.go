@@ -83,7 +83,8 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	case !errors.Is(e, fs.ErrNotExist):
 		return p, e
 	case want.Made:
-		return p, fmt.Errorf("the data of persistentvolumeclaim %q is not on this device any more: %s is missing; put it back, or delete the claim to begin anew",
+		return p, fmt.Errorf("the data of persistentvolumeclaim %q is not on this device any more: %s is missing; put "+
+			"it back, or delete the claim to begin anew",
 			claim.ClaimName, filepath.Join(parent, name))
 	default:
 		if err := newDir(root, ".new-"+name, name, group); err != nil {

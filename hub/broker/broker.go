@@ -64,8 +64,9 @@ type Limits struct {
 	PerAddress     int     // connections at once; default 2048
 	PerAddressRate float64 // new ones per second; default 100, with a burst of four seconds
 
-	// Per node. Faster senders are read more slowly, nothing of theirs is lost.
-	// packets per second, of whatever type; 16 KiB, or eight filters, count as one more, a second at most; default 100, with a burst of four seconds
+	// Per node. Faster senders are read more slowly, nothing of theirs is lost. packets per second, of
+	// whatever type; 16 KiB, or eight filters, count as one more, a second at most; default 100, with
+	// a burst of four seconds
 	NodeRate float64
 }
 

@@ -269,7 +269,9 @@ func (b *Broker) handlePublish(s *session, p publication) error {
 	if s.farewell != nil {
 		switch c {
 		case wire.ChannelPods:
-			return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Left(ctx, peer, v) })
+			return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error {
+				return handler.Left(ctx, peer, v)
+			})
 		case wire.ChannelLease:
 			_, err := parsed(wire.ParseLease(payload))
 			return err
@@ -279,20 +281,32 @@ func (b *Broker) handlePublish(s *session, p publication) error {
 	b.showHeard(string(p.topic), c, payload)
 	switch c {
 	case wire.ChannelLease:
-		return parseAndTell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error { handler.Lease(peer, v); return nil })
+		return parseAndTell(b, leases, payload, wire.ParseLease, func(v wire.Lease) error {
+			handler.Lease(peer, v)
+			return nil
+		})
 	case wire.ChannelStatus:
-		return parseAndTell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error { return handler.Status(ctx, peer, v) })
+		return parseAndTell(b, statuses, payload, wire.ParseStatus, func(v wire.Status) error {
+			return handler.Status(ctx, peer, v)
+		})
 	case wire.ChannelPods:
-		return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error { return handler.Pods(ctx, peer, v) })
+		return parseAndTell(b, podLists, payload, wire.ParsePods, func(v wire.Pods) error {
+			return handler.Pods(ctx, peer, v)
+		})
 	case wire.ChannelEvent:
-		return parseAndTell(b, events, payload, wire.ParseEvent, func(v wire.Event) error { return handler.Event(ctx, peer, v) })
+		return parseAndTell(b, events, payload, wire.ParseEvent, func(v wire.Event) error {
+			return handler.Event(ctx, peer, v)
+		})
 	case wire.ChannelPresence:
 		return parseAndTell(b, presences, payload, wire.ParsePresence, func(v wire.Presence) error {
 			handler.Presence(peer, v)
 			return nil
 		})
 	case wire.ChannelReply:
-		return parseAndTell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error { handler.Reply(peer, id, v); return nil })
+		return parseAndTell(b, replies, payload, wire.ParseReply, func(v wire.Reply) error {
+			handler.Reply(peer, id, v)
+			return nil
+		})
 	}
 	return nil
 }

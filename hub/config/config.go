@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"net/url"
 	"strings"
 	"time"
 
@@ -23,7 +22,8 @@ import (
 // A Config is every setting. Load returns one that is valid.
 type Config struct {
 	DataDir string
-	// where the database is, see package store: postgres://…, with a password perhaps; a file that says so; sqlite; "": as the data directory has it
+	// where the database is, see package store: postgres://…, with a password perhaps; a file that
+	// says so; sqlite; "": as the data directory has it
 	Database       string
 	HTTPSListen    string // host:port; no host: every address
 	MQTTListen     string
@@ -32,7 +32,8 @@ type Config struct {
 	PeerAddress    string   // host:port at which they reach this one; "": found by itself
 	MQTTAddresses  []string // host:port of every hub for devices; none: this one's
 	HTTPSAddresses []string // host:port of every hub for renewals; none: where a device has joined
-	// mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they connect to it
+	// mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they
+	// connect to it
 	Brokers          []string
 	BrokerPrefix     string // of all topics there
 	AgentsDir        string // what is handed out to devices that join
@@ -352,51 +353,6 @@ var settings = []setting{
 
 // maxHistory is the longest time for which there is room in a node's samples.
 const maxHistory = 7 * 24 * time.Hour
-
-// withoutPath is a URL as it may be shown: of many services, what stands behind the host is a
-// secret.
-func withoutPath(address string) string {
-	u, err := url.Parse(address)
-	switch {
-	case address == "":
-		return ""
-	case err != nil || u.Host == "":
-		return "no URL with a host"
-	}
-	return u.Scheme + "://" + u.Host + "/…"
-}
-
-// withoutPassword is the address of a database as it may be shown.
-func withoutPassword(address string) string {
-	if !strings.Contains(address, "://") && !strings.Contains(address, "=") {
-		return address
-	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" {
-		return "no URL"
-	}
-	if u.User != nil {
-		u.User = url.User(u.User.Username())
-	}
-	q := u.Query()
-	for name := range q {
-		if strings.Contains(name, "pass") { // password, sslpassword
-			q.Set(name, "…")
-		}
-	}
-	u.RawQuery = strings.ReplaceAll(q.Encode(), "%E2%80%A6", "…")
-	return u.String()
-}
-
-// hasPassword tells whether an address holds one.
-func hasPassword(address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	_, has := u.User.Password()
-	return has || u.Query().Has("password") || u.Query().Has("sslpassword")
-}
 
 // podEvictionTimeout is the older name under which both default tolerations are set.
 const podEvictionTimeout = "pod-eviction-timeout"

@@ -150,7 +150,8 @@ func measureDisk(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
 
 // reportUnsettled tells that the deciders find no end, which is a mistake in one of them: in the
 // log, in the metrics, and as an event of what was changed last.
-func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied, now time.Time) (state.Snapshot, []state.Applied) {
+func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
+	now time.Time) (state.Snapshot, []state.Applied) {
 	l.unsettled.Add(1)
 	last, about := "an alarm that is past", s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceDefault})
 	for _, a := range made {

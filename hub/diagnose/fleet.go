@@ -24,7 +24,8 @@ func Fleet(s state.Snapshot) (all []Finding) {
 	case sites.Master != 0:
 		since := o.Since
 		for name, c := range s.Counts() {
-			if site := s.Site(name); o.Nodes == 0 && c.Full() && site != nil && site.Status.Since != nil && site.Status.Since.After(since) {
+			if site := s.Site(name); o.Nodes == 0 && c.Full() && site != nil && site.Status.Since != nil &&
+				site.Status.Since.After(since) {
 				since = site.Status.Since.UTC()
 			}
 		}
@@ -36,7 +37,8 @@ func Fleet(s state.Snapshot) (all []Finding) {
 	return all
 }
 
-// outageSpan is how far apart the nodes of one outage fall silent: devices have about the same grace.
+// outageSpan is how far apart the nodes of one outage fall silent: devices have about the same
+// grace.
 const outageSpan = time.Minute
 
 // An Outage is most of the fleet that falls silent at once.
@@ -46,9 +48,9 @@ type Outage struct {
 	Since, Latest time.Time // when the first and the last of them fell silent
 }
 
-// FleetOutage returns the outage in which more than half of the nodes, on more than half of the sites,
-// have fallen silent within a minute. Without one, Nodes is 0. It walks nodes only while more than
-// half of them are not ready.
+// FleetOutage returns the outage in which more than half of the nodes, on more than half of the
+// sites, have fallen silent within a minute. Without one, Nodes is 0. It walks nodes only while
+// more than half of them are not ready.
 func FleetOutage(s state.Snapshot) (o Outage) {
 	away := 0
 	for _, c := range s.Counts() {
@@ -98,10 +100,12 @@ func Site(s state.Snapshot, name string) Finding {
 	return Finding{Cause: SiteDark, About: fleet.IncidentObject{Kind: state.Sites.Row().Name, Name: name}}
 }
 
-// Disrupted tells whether so many nodes of a site are not ready that this is more than their own trouble.
+// Disrupted tells whether so many nodes of a site are not ready that this is more than their own
+// trouble.
 func Disrupted(s *fleet.Site) bool {
 	return s.Status.State == fleet.SitePartialDisruption || s.Status.State == fleet.SiteFullDisruption
 }
 
-// SiteTroubled tells whether a site needs somebody: it is disrupted, or one of its nodes is not ready.
+// SiteTroubled tells whether a site needs somebody: it is disrupted, or one of its nodes is not
+// ready.
 func SiteTroubled(s *fleet.Site) bool { return Disrupted(s) || s.Status.NotReady > 0 }

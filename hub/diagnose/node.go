@@ -92,7 +92,8 @@ func NotReady(n *corev1.Node) Finding {
 }
 
 func ofCondition(n *corev1.Node, c *corev1.NodeCondition) Finding {
-	return Finding{Cause: causeOfCondition(c.Type), About: aboutNode(n.Name), Args: Args{Node: n.Name, Reason: c.Reason, Message: c.Message}, Since: c.LastTransitionTime.UTC()}
+	return Finding{Cause: causeOfCondition(c.Type), About: aboutNode(n.Name),
+		Args: Args{Node: n.Name, Reason: c.Reason, Message: c.Message}, Since: c.LastTransitionTime.UTC()}
 }
 
 // Fails tells whether a condition of a node says that something is wrong.

@@ -27,7 +27,8 @@ func Pod(s state.Snapshot, p *corev1.Pod) Finding {
 	}
 	n := s.Node(p.Spec.NodeName)
 	if n == nil {
-		return Finding{Cause: NodeGone, About: aboutNode(p.Spec.NodeName), Args: Args{Node: p.Spec.NodeName}, Since: p.CreationTimestamp.UTC()}
+		return Finding{Cause: NodeGone, About: aboutNode(p.Spec.NodeName), Args: Args{Node: p.Spec.NodeName},
+			Since: p.CreationTimestamp.UTC()}
 	}
 	if p.DeletionTimestamp == nil && !Ready(n) {
 		return NotReady(n)
@@ -75,7 +76,8 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 			f.Cause = PodReplaced
 		}
 		for i := range p.Status.ContainerStatuses {
-			if c := &p.Status.ContainerStatuses[i]; !f.End.Known && c.State.Terminated != nil && c.State.Terminated.ExitCode != 0 {
+			if c := &p.Status.ContainerStatuses[i]; !f.End.Known && c.State.Terminated != nil &&
+				c.State.Terminated.ExitCode != 0 {
 				f.Container, f.End = c.Name, EndOf(c.State.Terminated)
 			}
 		}
@@ -146,7 +148,8 @@ func container(p *corev1.Pod, c *corev1.ContainerStatus) (f Finding) {
 // WaitsForImage tells whether a reason is one of the kubelet's for a container that has no image.
 func WaitsForImage(reason string) bool { return slices.Contains(pulls, reason) }
 
-var pulls = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+var pulls = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+	"RegistryUnavailable", "SignatureValidationFailed"}
 
 // IsStarting tells whether what a container waits for takes nothing but a moment. Any other
 // reason says why it cannot be started.
@@ -177,7 +180,8 @@ func isReplaced(p *corev1.Pod) bool {
 // ShouldRun tells whether a pod is to run: it was not told to leave, has not done its work, and
 // no other has taken its place.
 func ShouldRun(p *corev1.Pod) bool {
-	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded && (p.Status.Phase != corev1.PodFailed || !isReplaced(p))
+	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded &&
+		(p.Status.Phase != corev1.PodFailed || !isReplaced(p))
 }
 
 // since is since when something is wrong with a pod, so far as it says.

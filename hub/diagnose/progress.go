@@ -53,11 +53,13 @@ func ProgressOf(o state.Object) (p Progress) {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		st := o.Status
-		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas, st.UpdatedReplicas, st.Replicas
+		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas,
+			st.UpdatedReplicas, st.Replicas
 		p.Target, unseen, paused, rolls = p.Wanted, st.ObservedGeneration < o.Generation, o.Spec.Paused, true
 	case *appsv1.StatefulSet:
 		st := o.Status
-		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas, st.UpdatedReplicas, st.Replicas
+		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas,
+			st.UpdatedReplicas, st.Replicas
 		p.Target, unseen, ordered = p.Wanted, st.ObservedGeneration < o.Generation, true
 		if u := o.Spec.UpdateStrategy; u.Type == appsv1.OnDeleteStatefulSetStrategyType {
 			p.Target = 0
@@ -66,14 +68,17 @@ func ProgressOf(o state.Object) (p Progress) {
 		}
 	case *appsv1.DaemonSet:
 		st := o.Status
-		p.Wanted, p.Ready, p.Available, p.Updated = st.DesiredNumberScheduled, st.NumberReady, st.NumberAvailable, st.UpdatedNumberScheduled
+		p.Wanted, p.Ready, p.Available, p.Updated = st.DesiredNumberScheduled, st.NumberReady, st.NumberAvailable,
+			st.UpdatedNumberScheduled
 		p.Target, all = p.Wanted, p.Wanted
 	case *appsv1.ReplicaSet:
 		st := o.Status
-		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas, st.FullyLabeledReplicas, st.Replicas
+		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas,
+			st.FullyLabeledReplicas, st.Replicas
 	case *corev1.ReplicationController:
 		st := o.Status
-		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas, st.FullyLabeledReplicas, st.Replicas
+		p.Wanted, p.Ready, p.Available, p.Updated, all = state.Replicas(o), st.ReadyReplicas, st.AvailableReplicas,
+			st.FullyLabeledReplicas, st.Replicas
 	default:
 		return p
 	}

@@ -107,7 +107,8 @@ var rules = map[fleet.IncidentCause]*Rule{
 	SiteDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyDark,
 		Card: "%s is dark: no node of the site answers", Many: "%s are dark: none of their nodes answers",
-		Row: words("its site is dark"), Fix: "Look at the site's line. Hold the site, or put it into maintenance, before its pods begin to move.",
+		Row: words("its site is dark"), Fix: "Look at the site's line. Hold the site, or put it into maintenance, " +
+			"before its pods begin to move.",
 	},
 	NodeDark: {
 		Severity: fleet.SeverityCritical, Family: FamilyDark, Rank: 1,
@@ -142,8 +143,11 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 	ContainerExited: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 2,
-		Card: "%s has a container that has failed and is not started again", Many: "%s have a container that has failed and is not started again",
-		Row: func(f Finding) string { return f.End.short() }, Fix: "Read the container's log. Its restart policy is Never: create the pod anew.",
+		Card: "%s has a container that has failed and is not started again",
+		Many: "%s have a container that has failed and is not started again",
+		Row: func(f Finding) string {
+			return f.End.short()
+		}, Fix: "Read the container's log. Its restart policy is Never: create the pod anew.",
 	},
 	PodFailed: {
 		Severity: fleet.SeverityWarning, Family: FamilyRun, Rank: 3,
@@ -168,7 +172,9 @@ var rules = map[fleet.IncidentCause]*Rule{
 	ImageNotPulled: {
 		Severity: fleet.SeverityCritical, Family: FamilyImage, Settle: Restarting, Raw: true,
 		Card: "Image %s cannot be pulled", Many: "%s cannot be pulled",
-		Row: func(f Finding) string { return f.Reason }, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
+		Row: func(f Finding) string {
+			return f.Reason
+		}, Fix: "Check the image's name, the registry, and the pod's imagePullSecrets.",
 	},
 	CannotBePlaced: {
 		Severity: fleet.SeverityWarning, Family: FamilyPlace, Raw: true,
@@ -178,12 +184,16 @@ var rules = map[fleet.IncidentCause]*Rule{
 	PodGated: {
 		Severity: fleet.SeverityInfo, Family: FamilyGate,
 		Card: "%s is held by scheduling gates", Many: "%s are held by scheduling gates",
-		Row: func(f Finding) string { return "held by the scheduling gate " + f.Message }, Fix: "Remove them, or ask the controller that has set them.",
+		Row: func(f Finding) string {
+			return "held by the scheduling gate " + f.Message
+		}, Fix: "Remove them, or ask the controller that has set them.",
 	},
 	DoesNotStop: {
 		Severity: fleet.SeverityWarning, Family: FamilyStop,
 		Card: "%s does not stop", Many: "%s do not stop",
-		Row: func(f Finding) string { return "does not stop on " + f.Node }, Fix: "Look at the device: it may be silent, or its engine hang.",
+		Row: func(f Finding) string {
+			return "does not stop on " + f.Node
+		}, Fix: "Look at the device: it may be silent, or its engine hang.",
 	},
 
 	CannotMakePods: {
@@ -202,24 +212,36 @@ var rules = map[fleet.IncidentCause]*Rule{
 		Row: words("has stopped"), Fix: "Its page says which boards and why. Mend the profile, try again, or undo it.",
 	},
 
-	"MemoryPressure":     ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s", "Move pods away, or lower what they use."),
-	"DiskPressure":       ofNodes(corev1.NodeDiskPressure, "Too little disk space on %s", "Make room on the device's disk."),
+	"MemoryPressure": ofNodes(corev1.NodeMemoryPressure, "Too little memory on %s",
+		"Move pods away, or lower what they use."),
+	"DiskPressure": ofNodes(corev1.NodeDiskPressure, "Too little disk space on %s",
+		"Make room on the device's disk."),
 	"PIDPressure":        ofNodes(corev1.NodePIDPressure, "Too many processes on %s", "Find the pod that starts them."),
 	"NetworkUnavailable": ofNodes(corev1.NodeNetworkUnavailable, "No pod network on %s", "Look at the device's engine."),
-	"Flapping":           ofNodes(fleet.ConditionFlapping, "The link comes and goes on %s", "Look at the device's line and its power."),
-	"OutOfDisk":          ofNodes(fleet.ConditionOutOfDisk, "No disk space for another pod on %s", "Make room on the device's disk.").after(corev1.NodeDiskPressure),
-	"StateNotStored":     ofNodes(fleet.ConditionStateStored, "What the device must know cannot be written on %s", "Make room on the device's disk, or replace it.").critical().after(corev1.NodeDiskPressure),
-	"StorageUnhealthy":   ofNodes(fleet.ConditionStorageHealthy, "A disk fails on %s", "Replace the disk.").critical(),
-	"PowerTooLow":        ofNodes(fleet.ConditionPowerOK, "Too little power or cooling on %s", "Use a stronger power supply, or a shorter cable."),
-	"TooHot":             ofNodes(fleet.ConditionTemperatureOK, "The processor is too hot on %s", "Cool the device, or move pods away."),
-	"PeripheralsMissing": ofNodes(fleet.ConditionPeripheralsPresent, "Something that should be connected is missing on %s", "Plug it in, or change the board profile."),
-	"NoPodCIDR":          ofNodes(fleet.ConditionPodCIDRAvailable, "No addresses for pods on %s", "Give the hub a larger range for pods."),
-	"IdentityConflict":   ofNodes(fleet.ConditionIdentityConflict, "A second device has the name of %s", "Join one of the two devices by another name.").critical(),
+	"Flapping": ofNodes(fleet.ConditionFlapping, "The link comes and goes on %s",
+		"Look at the device's line and its power."),
+	"OutOfDisk": ofNodes(fleet.ConditionOutOfDisk, "No disk space for another pod on %s",
+		"Make room on the device's disk.").after(corev1.NodeDiskPressure),
+	"StateNotStored": ofNodes(fleet.ConditionStateStored, "What the device must know cannot be written on %s",
+		"Make room on the device's disk, or replace it.").critical().after(corev1.NodeDiskPressure),
+	"StorageUnhealthy": ofNodes(fleet.ConditionStorageHealthy, "A disk fails on %s", "Replace the disk.").critical(),
+	"PowerTooLow": ofNodes(fleet.ConditionPowerOK, "Too little power or cooling on %s",
+		"Use a stronger power supply, or a shorter cable."),
+	"TooHot": ofNodes(fleet.ConditionTemperatureOK, "The processor is too hot on %s",
+		"Cool the device, or move pods away."),
+	"PeripheralsMissing": ofNodes(fleet.ConditionPeripheralsPresent,
+		"Something that should be connected is missing on %s", "Plug it in, or change the board profile."),
+	"NoPodCIDR": ofNodes(fleet.ConditionPodCIDRAvailable, "No addresses for pods on %s",
+		"Give the hub a larger range for pods."),
+	"IdentityConflict": ofNodes(fleet.ConditionIdentityConflict, "A second device has the name of %s",
+		"Join one of the two devices by another name.").critical(),
 }
 
 // ofNodes is the rule of a cause that a condition of nodes is.
 func ofNodes(c corev1.NodeConditionType, card, fix string) *Rule {
-	return &Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string { return f.Node + ": " + string(c) }, Fix: fix, Condition: c}
+	return &Rule{Severity: fleet.SeverityWarning, Family: Family(c), Card: card, Row: func(f Finding) string {
+		return f.Node + ": " + string(c)
+	}, Fix: fix, Condition: c}
 }
 
 func (r *Rule) critical() *Rule {

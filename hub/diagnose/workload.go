@@ -75,7 +75,8 @@ func WorkOf(o state.Object) (w Work) {
 // FailedCreate, of a Deployment whose ReplicaSet may not be made Progressing.
 func mayNotMake(c Condition) bool {
 	failed := c.Type == string(appsv1.ReplicaSetReplicaFailure) || c.Type == "FailedCreate"
-	return failed && c.Status == corev1.ConditionTrue || c.Type == string(appsv1.DeploymentProgressing) && c.Reason == "ReplicaSetCreateError"
+	return failed && c.Status == corev1.ConditionTrue || c.Type == string(appsv1.DeploymentProgressing) &&
+		c.Reason == "ReplicaSetCreateError"
 }
 
 // Workload returns what is wrong with a workload itself. A CronJob has the trouble of its Jobs:

@@ -40,7 +40,9 @@ type Card struct {
 
 // Provisional tells whether the card may still become another: people outside are not told yet.
 func (c Card) Provisional(now time.Time) bool {
-	return !slices.ContainsFunc(c.Incidents, func(i *fleet.Incident) bool { return i.NotifyAfter == nil || !i.NotifyAfter.After(now) })
+	return !slices.ContainsFunc(c.Incidents, func(i *fleet.Incident) bool {
+		return i.NotifyAfter == nil || !i.NotifyAfter.After(now)
+	})
 }
 
 // RestKey is the key of the card that has all causes for which no other card is left.
@@ -96,8 +98,10 @@ func topOf(i *fleet.Incident, open map[string]*fleet.Incident) *fleet.Incident {
 	return i
 }
 
-// fold makes cards of incidents: those of one cause are one card if there are more of them than alone.
-func fold(byCause map[fleet.IncidentCause][]*fleet.Incident, alone int, follows map[string][]*fleet.Incident) (cards []Card) {
+// fold makes cards of incidents: those of one cause are one card if there are more of them than
+// alone.
+func fold(byCause map[fleet.IncidentCause][]*fleet.Incident, alone int,
+	follows map[string][]*fleet.Incident) (cards []Card) {
 	for _, list := range byCause {
 		if len(list) > alone {
 			cards = append(cards, cardOf(list, follows))
@@ -231,7 +235,8 @@ type weight struct {
 }
 
 func (w weight) compare(o weight) int {
-	return cmp.Or(w.reach-o.reach, w.severity-o.severity, cmp.Compare(o.affects, w.affects), w.since.Compare(o.since), strings.Compare(w.key, o.key))
+	return cmp.Or(w.reach-o.reach, w.severity-o.severity, cmp.Compare(o.affects, w.affects), w.since.Compare(o.since),
+		strings.Compare(w.key, o.key))
 }
 
 func weigh(i *fleet.Incident) weight {

@@ -53,11 +53,12 @@ type Decider struct {
 // Parts of the work.
 const (
 	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
-	partReady   = "Ready"   // of a node: it is ready now, or not any more, or has other labels, or has come or gone: its pods' faults count, or not
-	partLeft    = "Left"    // of a workload: it is gone, and what it has made is nobody's else
-	partShort   = "Short"   // of a workload: it is short of pods, or not any more
-	partImage   = "Image "  // before an image: pods cannot have it
-	partTurn    = "Turn"    // of a large workload: the moment has come to walk its pods
+	// of a node: it is ready now, or not any more, or has other labels, or has come or gone: its pods' faults count, or not
+	partReady = "Ready"
+	partLeft  = "Left"   // of a workload: it is gone, and what it has made is nobody's else
+	partShort = "Short"  // of a workload: it is short of pods, or not any more
+	partImage = "Image " // before an image: pods cannot have it
+	partTurn  = "Turn"   // of a large workload: the moment has come to walk its pods
 )
 
 // Subjects returns what may be in trouble, and all incidents.
@@ -106,7 +107,9 @@ func subjectOf(i *fleet.Incident) state.Subject {
 
 // Decide counts the incidents of the subjects anew.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
-	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{}, evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{}, makers: map[types.UID]state.Key{}, away: map[string][]string{}}
+	p := &pass{Decider: d, s: s, now: now, plan: &plan, open: map[state.Subject][]*fleet.Incident{},
+		evicted: map[string]int32{}, named: map[string]bool{}, turns: map[state.Subject]bool{},
+		makers: map[types.UID]state.Key{}, away: map[string][]string{}}
 	for i := range state.Each[*fleet.Incident](s, state.Incidents, "") {
 		if i.State == fleet.IncidentOpen {
 			q := subjectOf(i)

@@ -19,7 +19,8 @@ type findings struct {
 	gone bool // what it looked at is no more: nothing has to settle
 }
 
-// A found incident is what the snapshot says of one now. old is what is remembered, nil for a new one.
+// A found incident is what the snapshot says of one now. old is what is remembered, nil for a new
+// one.
 type found struct {
 	fleet.Incident
 	old     *fleet.Incident
@@ -63,13 +64,14 @@ func (p *pass) settle(q state.Subject, f findings) {
 	p.plan.WakeFor(q, wake)
 }
 
-// lead looks again at workloads whose pods find no place, where those begin to follow from an incident,
-// or follow from it no more: nothing of the workload itself need have changed.
+// lead looks again at workloads whose pods find no place, where those begin to follow from an
+// incident, or follow from it no more: nothing of the workload itself need have changed.
 func (p *pass) lead(i *fleet.Incident, f *found) {
 	nodes := f.works != nil && i != f.old // there may be others than before
 	for _, q := range p.placeless {
 		for _, o := range p.open[q] {
-			if o.Cause == diagnose.CannotBePlaced && (nodes || o.PartOf == "" && f.works[q.Key] || o.PartOf == i.Name && !f.works[q.Key]) {
+			if o.Cause == diagnose.CannotBePlaced &&
+				(nodes || o.PartOf == "" && f.works[q.Key] || o.PartOf == i.Name && !f.works[q.Key]) {
 				p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 			}
 		}
@@ -93,8 +95,10 @@ func (p *pass) remember(f *found) *fleet.Incident {
 	}
 	i := f.old.DeepCopy()
 	have := i.DeepCopy()
-	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, diagnose.RuleOf(f.Cause).Severity, f.Site, f.About, f.Message, f.PartOf
-	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions, nil
+	i.Cause, i.Severity, i.Site, i.About, i.Message, i.PartOf = f.Cause, diagnose.RuleOf(f.Cause).Severity, f.Site,
+		f.About, f.Message, f.PartOf
+	i.Count, i.Examples, i.Held, i.NextMove, i.Actions, i.QuietSince = f.Count, f.Examples, f.Held, f.NextMove, f.Actions,
+		nil
 	i.Detail, i.Latest = f.Detail, f.Latest
 	if i.Tainted == nil {
 		i.Tainted = f.Tainted
@@ -126,7 +130,8 @@ func (p *pass) remember(f *found) *fleet.Incident {
 // count adds to what an incident has cost.
 func (p *pass) count(i *fleet.Incident, evicted int32) {
 	m := &i.Most
-	m.Nodes, m.Pods, m.Workloads = max(m.Nodes, i.Count.Nodes), max(m.Pods, i.Count.Pods), max(m.Workloads, i.Count.Workloads)
+	m.Nodes, m.Pods, m.Workloads = max(m.Nodes, i.Count.Nodes), max(m.Pods, i.Count.Pods),
+		max(m.Workloads, i.Count.Workloads)
 	if i.Evicted += evicted; evicted > 0 && i.Moved == nil {
 		i.Moved = new(metav1.NewTime(p.now))
 	}
@@ -144,7 +149,8 @@ func (p *pass) short(i *fleet.Incident, is bool) {
 	}
 }
 
-// spend adds what an incident has cost since it was counted last; nothing while its cause is not seen.
+// spend adds what an incident has cost since it was counted last; nothing while its cause is not
+// seen.
 func (p *pass) spend(i *fleet.Incident) {
 	if d := p.now.Sub(i.Counted.Time).Seconds(); i.QuietSince == nil && d > 0 {
 		i.NodeSeconds += int64(float64(i.Count.Nodes)*d + 0.5)

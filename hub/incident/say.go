@@ -33,7 +33,8 @@ func (p *pass) name(f *found) string {
 	family := diagnose.RuleOf(f.Cause).Family
 	base := slug(cmp.Or(f.About.Name, "fleet")) + "-" + strings.ToLower(slug(string(family)))
 	for n := 0; ; n++ {
-		sum := sha256.Sum256([]byte(strings.Join([]string{f.About.Kind, f.About.Namespace, f.About.Name, string(family), strconv.FormatInt(f.Since.Unix(), 10), strconv.Itoa(n)}, "\x00")))
+		sum := sha256.Sum256([]byte(strings.Join([]string{f.About.Kind, f.About.Namespace, f.About.Name, string(family),
+			strconv.FormatInt(f.Since.Unix(), 10), strconv.Itoa(n)}, "\x00")))
 		name := base + "-" + hex.EncodeToString(sum[:3])
 		if p.s.Get(state.Key{Kind: state.Incidents, Name: name}) == nil && !p.named[name] {
 			p.named[name] = true

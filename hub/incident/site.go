@@ -84,7 +84,9 @@ func (p *pass) groups(site string) (all []*group, wake time.Time) {
 		groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) == 0 })
 		slices.SortStableFunc(groups, newestFirst)
 		for i, g := range groups {
-			if dark := diagnose.Site(p.s, site).Cause; f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 && dark != "" { // the newest: with it the last ready node went
+			// the newest: with it the last ready node went
+			if dark := diagnose.Site(p.s, site).Cause; f == diagnose.FamilyDark && g.cause == diagnose.NodeDark && i == 0 &&
+				dark != "" {
 				g.cause = dark
 			}
 			all = append(all, g)
@@ -154,8 +156,8 @@ func (p *pass) outageOf(i *fleet.Incident) string {
 	return ""
 }
 
-// underDark makes links that come and go part of the outage, while all nodes on them are away: of its
-// site, or of the fleet.
+// underDark makes links that come and go part of the outage, while all nodes on them are away: of
+// its site, or of the fleet.
 func (p *pass) underDark(f *findings) {
 	var dark *found
 	for n := range f.all {
@@ -277,7 +279,8 @@ func (p *pass) nextLeaves(site *fleet.Site, members []member) (first time.Time) 
 				key = corev1.TaintNodeNotReady
 			}
 			added := state.Ceil(at)
-			given.Spec.Taints = append(slices.Clip(given.Spec.Taints), corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added})
+			given.Spec.Taints = append(slices.Clip(given.Spec.Taints),
+				corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added})
 			if leaves := p.leaves(given); !leaves.IsZero() && leaves.Before(at) {
 				first = earliest(first, at)
 			} else {
@@ -340,7 +343,8 @@ func (p *pass) fleet() (f findings) {
 // wakeDark looks again at sites whose incidents may be part of the fleet's.
 func (p *pass) wakeDark() {
 	for q := range p.open {
-		if q.Kind == state.Sites && q != theFleet && (p.openOf(q, diagnose.FamilyDark) != nil || p.openOf(q, diagnose.FamilyFlaps) != nil) {
+		if q.Kind == state.Sites && q != theFleet &&
+			(p.openOf(q, diagnose.FamilyDark) != nil || p.openOf(q, diagnose.FamilyFlaps) != nil) {
 			p.plan.WakeFor(q, p.now.Add(time.Millisecond))
 		}
 	}

@@ -25,8 +25,8 @@ type Moment struct {
 // mostMoments bounds what others add to a timeline: incidents that followed, and events.
 const mostMoments = 50
 
-// Timeline returns what an incident has been through, the oldest first: its own moments, the incidents
-// that followed from it, and what the events of its site and its object say of that time.
+// Timeline returns what an incident has been through, the oldest first: its own moments, the
+// incidents that followed from it, and what the events of its site and its object say of that time.
 func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	add := func(at *metav1.Time, format string, args ...any) {
 		if at != nil && !at.IsZero() {
@@ -35,7 +35,8 @@ func Timeline(s state.Snapshot, i *fleet.Incident) (all []Moment) {
 	}
 	began, last := "it began", "it reached the last of its nodes"
 	if f := diagnose.RuleOf(i.Cause).Family; f == diagnose.FamilyDark || f == diagnose.FamilyFleet {
-		began, last = "the first of its nodes was heard for the last time", "the last of its nodes was heard for the last time"
+		began, last = "the first of its nodes was heard for the last time",
+			"the last of its nodes was heard for the last time"
 	}
 	add(&i.Since, "%s", began)
 	if latest := metav1.NewTime(i.Latest.Time); i.Most.Nodes > 1 && latest.After(i.Since.Time) {
@@ -108,8 +109,8 @@ func first(all []Moment) []Moment {
 	return all[:min(len(all), mostMoments)]
 }
 
-// Cost says what an incident that is over has cost: how long it lasted, what it touched at most, and
-// for how long all together.
+// Cost says what an incident that is over has cost: how long it lasted, what it touched at most,
+// and for how long all together.
 func Cost(i *fleet.Incident) string {
 	var parts []string
 	if i.Closed != nil {

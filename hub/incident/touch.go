@@ -68,7 +68,8 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	}
 	if c.Old != nil && !stays { // what it belonged to cannot be found any more
 		if ref := metav1.GetControllerOfNoCopy(c.Old); ref != nil && state.KindNamed(ref.Kind) != "" {
-			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace, Name: ref.Name}))
+			all = append(all, state.About(state.Key{Kind: state.KindNamed(ref.Kind), Namespace: c.Key.Namespace,
+				Name: ref.Name}))
 		}
 	}
 	if was.Short != is.Short {
@@ -81,7 +82,8 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	was, is := diagnose.PodItself(old), diagnose.PodItself(next)
 	there := old != nil && next != nil
 	adopted := there && !sameMaker(old, next)
-	differs := was != is || is.Cause != "" && (adopted || there && (old.Spec.NodeName != next.Spec.NodeName || state.Terminated(old) != state.Terminated(next)))
+	differs := was != is || is.Cause != "" &&
+		(adopted || there && (old.Spec.NodeName != next.Spec.NodeName || state.Terminated(old) != state.Terminated(next)))
 	for _, p := range []*corev1.Pod{old, next} {
 		if p != nil && differs {
 			all = append(all, state.About(controllerOf(p)), state.About(troubled(p)))
@@ -90,7 +92,8 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 			all = append(all, aboutImage(f.Image))
 		}
 		if p != nil && p.Spec.NodeName != "" && (!there || adopted || old.Spec.NodeName != next.Spec.NodeName ||
-			(old.DeletionTimestamp == nil) != (next.DeletionTimestamp == nil) || state.Terminated(old) != state.Terminated(next) || len(old.Spec.Tolerations) != len(next.Spec.Tolerations)) {
+			(old.DeletionTimestamp == nil) != (next.DeletionTimestamp == nil) ||
+			state.Terminated(old) != state.Terminated(next) || len(old.Spec.Tolerations) != len(next.Spec.Tolerations)) {
 			all = append(all, aboutNode(p.Spec.NodeName, "", nil))
 		}
 	}
@@ -100,8 +103,8 @@ func touchedByPod(old, next *corev1.Pod) (all []state.Subject) {
 	return all
 }
 
-// sameMaker tells whether something has the controller that it had: it may have been left an orphan, or
-// adopted, and its trouble is another's then.
+// sameMaker tells whether something has the controller that it had: it may have been left an
+// orphan, or adopted, and its trouble is another's then.
 func sameMaker(a, b metav1.Object) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 	return (x == nil) == (y == nil) && (x == nil || x.UID == y.UID)
@@ -142,12 +145,14 @@ func sameTrouble(a, b *corev1.Node) bool {
 	}
 	for i := range a.Status.Conditions {
 		x, y := &a.Status.Conditions[i], &b.Status.Conditions[i]
-		if x.Type != y.Type || x.Status != y.Status || x.Reason != y.Reason || !x.LastTransitionTime.Equal(&y.LastTransitionTime) {
+		if x.Type != y.Type || x.Status != y.Status || x.Reason != y.Reason ||
+			!x.LastTransitionTime.Equal(&y.LastTransitionTime) {
 			return false
 		}
 	}
 	s, t := state.NoExecuteOf(a), state.NoExecuteOf(b)
-	return (s == nil) == (t == nil) && (s == nil || s.TimeAdded.Equal(t.TimeAdded)) && state.HasOutage(b, state.OutageOf(a))
+	return (s == nil) == (t == nil) && (s == nil || s.TimeAdded.Equal(t.TimeAdded)) &&
+		state.HasOutage(b, state.OutageOf(a))
 }
 
 // viewOfSite is what incidents are made of.

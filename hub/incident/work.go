@@ -28,8 +28,8 @@ func controllerOf(p *corev1.Pod) state.Key {
 	return state.Key{Kind: state.Pods, Namespace: p.Namespace, Name: p.Name}
 }
 
-// troubled is what a pod's trouble may be one of: what has made the pod, or the pod itself once it leaves, as its
-// maker may be gone by then. workloadOf knows which of them.
+// troubled is what a pod's trouble may be one of: what has made the pod, or the pod itself once it
+// leaves, as its maker may be gone by then. workloadOf knows which of them.
 func troubled(p *corev1.Pod) state.Key {
 	if p.DeletionTimestamp != nil {
 		return state.KeyOf(p)
@@ -51,8 +51,8 @@ func (p *pass) workloadOfPod(pod *corev1.Pod) state.Key {
 	return key
 }
 
-// workloadOf returns the workload that people know something by: the Deployment of a
-// ReplicaSet, the CronJob of a Job. One that has been created by the name of one that is gone is another.
+// workloadOf returns the workload that people know something by: the Deployment of a ReplicaSet,
+// the CronJob of a Job. One that has been created by the name of one that is gone is another.
 func (p *pass) workloadOf(key state.Key) state.Key {
 	for range 3 {
 		o := p.s.Get(key)
@@ -122,7 +122,8 @@ func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > 
 // work finds the incidents of a workload's pods, and its own.
 func (p *pass) work(key state.Key) (f findings) {
 	o := p.s.Get(key)
-	if pod, ok := o.(*corev1.Pod); o == nil || !p.owns(o) || ok && controllerOf(pod) != key && pod.DeletionTimestamp == nil {
+	if pod, ok := o.(*corev1.Pod); o == nil || !p.owns(o) ||
+		ok && controllerOf(pod) != key && pod.DeletionTimestamp == nil {
 		f.gone = true // or goes in a moment, with what has made it
 		return f
 	}
@@ -165,7 +166,8 @@ func (p *pass) work(key state.Key) (f findings) {
 	}
 	p.ownTrouble(o, by, object, &f)
 	short := diagnose.WorkOf(o).Short
-	for _, fam := range []diagnose.Family{diagnose.FamilyRun, diagnose.FamilyPlace, diagnose.FamilyGate, diagnose.FamilyStop, diagnose.FamilyMake, diagnose.FamilyBoot} {
+	for _, fam := range []diagnose.Family{diagnose.FamilyRun, diagnose.FamilyPlace, diagnose.FamilyGate,
+		diagnose.FamilyStop, diagnose.FamilyMake, diagnose.FamilyBoot} {
 		i := by[fam]
 		if i == nil {
 			continue
@@ -188,9 +190,11 @@ func (p *pass) work(key state.Key) (f findings) {
 	return f
 }
 
-// ownTrouble adds what a workload says of itself: nothing in a namespace that goes, as what it says is old.
+// ownTrouble adds what a workload says of itself: nothing in a namespace that goes, as what it says
+// is old.
 func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object fleet.IncidentObject, f *findings) {
-	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil && ns.GetDeletionTimestamp() != nil {
+	if ns := p.s.Get(state.Key{Kind: state.Namespaces, Name: o.GetNamespace()}); ns != nil &&
+		ns.GetDeletionTimestamp() != nil {
 		return
 	}
 	for _, x := range diagnose.Workload(p.s, o) {
@@ -215,7 +219,8 @@ func (p *pass) ownTrouble(o state.Object, by map[diagnose.Family]*found, object 
 }
 
 // add notes a cause in a workload, of those of one family the worst.
-func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time, detail string) {
+func (p *pass) add(by map[diagnose.Family]*found, cause fleet.IncidentCause, object fleet.IncidentObject, at time.Time,
+	detail string) {
 	r := diagnose.RuleOf(cause)
 	if at.IsZero() || at.After(p.now) {
 		at = p.now
@@ -274,8 +279,9 @@ func (p *pass) incidentOf(n *corev1.Node) (name string) {
 	return name
 }
 
-// awayOf names the incidents of the nodes that a pod may run on by its selector, its affinity and its volumes,
-// where all of them were there and none is: what would help the pod is that one comes back.
+// awayOf names the incidents of the nodes that a pod may run on by its selector, its affinity and
+// its volumes, where all of them were there and none is: what would help the pod is that one comes
+// back.
 func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	where := fmt.Sprint(pod.Spec.NodeSelector)
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -294,7 +300,9 @@ func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	defer func() { p.away[where] = names }()
 	fits := nodeaffinity.GetRequiredNodeAffinity(pod)
 	for n := range p.s.Nodes() {
-		if fit, err := fits.Match(n); err != nil || !fit || slices.ContainsFunc(volumes, func(at string) bool { return at != n.Name }) {
+		if fit, err := fits.Match(n); err != nil || !fit || slices.ContainsFunc(volumes, func(at string) bool {
+			return at != n.Name
+		}) {
 			continue
 		}
 		name := ""

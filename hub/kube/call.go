@@ -223,7 +223,8 @@ func (c *call) unsupported(verb, action string) error {
 		e.ErrStatus.Message = "device reports are what devices say of their hardware, and go with their node: they can " +
 			"only be read"
 	case c.res.State == state.Incidents:
-		e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: only their fields acknowledged and note can be written, with patch"
+		e.ErrStatus.Message = "incidents are what the hub finds wrong, and close when it is over: only their fields " +
+			"acknowledged and note can be written, with patch"
 	case c.res.State == state.Volumes && (verb == "create" || verb == ""):
 		e.ErrStatus.Message = "persistent volumes are made for claims: create a PersistentVolumeClaim, and a pod that uses it"
 	case c.res.State == state.JoinRequests && verb == "create":

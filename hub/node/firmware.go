@@ -119,7 +119,8 @@ func firmwareChange(rec *state.Record, st *wire.Status) {
 }
 
 // firmwareEvent is the event of a device that is one step further with its boot configuration.
-func (d *Devices) firmwareEvent(s state.Snapshot, n *corev1.Node, old, rec *state.Record, now time.Time) []state.Change {
+func (d *Devices) firmwareEvent(s state.Snapshot, n *corev1.Node, old, rec *state.Record,
+	now time.Time) []state.Change {
 	if n == nil || rec.Firmware == nil || old.Firmware != nil && old.Firmware.State == rec.Firmware.State &&
 		old.Firmware.Candidate == rec.Firmware.Candidate {
 		return nil

@@ -105,7 +105,8 @@ func (d *Devices) report(n *corev1.Node, st wire.Status, old *state.Record, now 
 		}
 	}
 	for _, c := range n.Status.Conditions { // the hub's own stay, and those of others as far as there is room
-		others := isUnknownCondition(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) && len(next.Conditions) < mostConditions
+		others := isUnknownCondition(c.Type) && !slices.Contains(old.Conditions, string(c.Type)) &&
+			len(next.Conditions) < mostConditions
 		if !slices.ContainsFunc(next.Conditions, func(d corev1.NodeCondition) bool {
 			return d.Type == c.Type
 		}) && (hubs(c.Type) || others) {
@@ -178,8 +179,8 @@ func extendedIn(list corev1.ResourceList) (names []string) {
 	return names
 }
 
-// isUnknownCondition tells whether a condition is none that an agent or the hub is known to say: a device may say
-// it, or somebody else.
+// isUnknownCondition tells whether a condition is none that an agent or the hub is known to say: a
+// device may say it, or somebody else.
 func isUnknownCondition(t corev1.NodeConditionType) bool { return fleet.MeaningOf(t) == fleet.Unjudged }
 
 // unknownConditions returns the odd ones of the conditions that a device says.

@@ -69,7 +69,8 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 		changes, err := d.status(s, c, st, now)
 		if err == nil { // heard: the deciders of this very pass must know
 			p.seen.Store(int64(d.Age()))
-			p.statusOverwritten.Store(false) // what somebody writes later, Shown tells later; what is not remembered, the next lease
+			// what somebody writes later, Shown tells later; what is not remembered, the next lease
+			p.statusOverwritten.Store(false)
 		}
 		return changes, err
 	})

@@ -54,7 +54,8 @@ func (d *Devices) nodesToTell(s state.Snapshot, log []state.Applied) (nodes []st
 				}
 			} else {
 				d.adoptRecord(rec)
-				d.nodes.get(rec.Name).leaseIntervalPending.Store(seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)
+				d.nodes.get(rec.Name).leaseIntervalPending.Store(
+					seconds(state.WantedLease(s, rec.Name, d.LeaseInterval)) < rec.LeaseSeconds)
 			}
 			if d.Broker != nil && (rec == nil || old != nil && old.Key != rec.Key) { // who spoke for the node does no more
 				d.Broker.Disconnect(a.Key.Name)
@@ -71,8 +72,8 @@ func (d *Devices) nodesToTell(s state.Snapshot, log []state.Applied) (nodes []st
 	return slices.Compact(nodes)
 }
 
-// adoptRecord makes a node's liveness follow its record, of which it keeps nothing else: there will be
-// newer ones.
+// adoptRecord makes a node's liveness follow its record, of which it keeps nothing else: there will
+// be newer ones.
 func (d *Devices) adoptRecord(rec *state.Record) {
 	p := d.nodes.get(rec.Name)
 	if key := p.key.Load(); rec.Key != "" && (key == nil || *key != rec.Key) {
@@ -124,7 +125,9 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
 		if parts, err = wire.PackDesired(with(d.desired.wantedOf(s, node, profiles{}), told)); err != nil {
 			p.oversizedGeneration.Store(rec.Generation)
-			d.updateRecord(node, func() { p.oversizedGeneration.Store(0) }, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
+			d.updateRecord(node, func() {
+				p.oversizedGeneration.Store(0)
+			}, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
 				return []state.Change{{
 					Object: rec, About: n, Warn: true, Reason: "DesiredStateTooLarge",
 					Why: fmt.Sprintf("node %s cannot be told what it is to run, and goes on with what it has: %v: use fewer or "+

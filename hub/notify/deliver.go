@@ -17,15 +17,17 @@ const (
 	mostTogether = 500
 )
 
-// A delivery is one message to one target: of one event of one incident, or of several of one cause.
+// A delivery is one message to one target: of one event of one incident, or of several of one
+// cause.
 type delivery struct {
 	event     Event
 	only      []string
 	incidents []*fleet.Incident // worst first
 }
 
-// deliveries returns what a target is to be told of now. More incidents of one cause than stand alone
-// on the page are one message, which waits while others of them open, but not longer than mostWait.
+// deliveries returns what a target is to be told of now. More incidents of one cause than stand
+// alone on the page are one message, which waits while others of them open, but not longer than
+// mostWait.
 func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out []delivery) {
 	type group struct {
 		event Event
@@ -54,7 +56,8 @@ func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out 
 		if g.only != "" {
 			d.only = strings.Split(g.only, "\x00")
 		}
-		if more := soon[g.cause]; g.event == Opened && more > 0 && len(list)+more > incident.Alone && now.Before(first[g.cause].Add(mostWait)) {
+		if more := soon[g.cause]; g.event == Opened && more > 0 && len(list)+more > incident.Alone &&
+			now.Before(first[g.cause].Add(mostWait)) {
 			continue
 		}
 		each := 1
@@ -70,10 +73,12 @@ func deliveries(all iter.Seq[*fleet.Incident], whom string, now time.Time) (out 
 	return out
 }
 
-// untold tells whether a target has still to be told that an incident is open, once it has lasted. One
-// that only follows from another, is for information, or has been acknowledged is told to nobody.
+// untold tells whether a target has still to be told that an incident is open, once it has lasted.
+// One that only follows from another, is for information, or has been acknowledged is told to
+// nobody.
 func untold(i *fleet.Incident, whom string) bool {
-	return i.State == fleet.IncidentOpen && i.PartOf == "" && i.Severity != fleet.SeverityInfo && i.Acknowledged == nil && toldOf(i, whom).Opened == nil
+	return i.State == fleet.IncidentOpen && i.PartOf == "" && i.Severity != fleet.SeverityInfo && i.Acknowledged == nil &&
+		toldOf(i, whom).Opened == nil
 }
 
 func toldOf(i *fleet.Incident, whom string) (told fleet.IncidentTold) {
@@ -83,9 +88,9 @@ func toldOf(i *fleet.Incident, whom string) (told fleet.IncidentTold) {
 	return told
 }
 
-// due returns what a target is to be told of an incident now, "" for nothing, and who of it; nil for
-// all. One that was over before it was told is told to nobody. Who missed the opening is told of the
-// end with the others, and of nothing before once somebody has acknowledged it.
+// due returns what a target is to be told of an incident now, "" for nothing, and who of it; nil
+// for all. One that was over before it was told is told to nobody. Who missed the opening is told
+// of the end with the others, and of nothing before once somebody has acknowledged it.
 func due(i *fleet.Incident, whom string, now time.Time) (event Event, only []string) {
 	told := toldOf(i, whom)
 	waits := told.Next != nil && told.Next.After(now)

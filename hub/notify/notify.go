@@ -2,9 +2,9 @@
 //
 // Each is told of the opening of an incident and of its end, once each; of many incidents of one
 // cause in one message. What was told, and when a failed attempt is made again, stands in the
-// Incident itself: a restart of the hub forgets neither. Who is told, and with which secret, the administrator says in the hub's own
-// configuration, and nobody else can: the hub sends to no address that comes over the network.
-// It decides nothing about incidents: package incident does.
+// Incident itself: a restart of the hub forgets neither. Who is told, and with which secret, the
+// administrator says in the hub's own configuration, and nobody else can: the hub sends to no
+// address that comes over the network. It decides nothing about incidents: package incident does.
 package notify
 
 import (
@@ -192,9 +192,11 @@ func (t *teller) tell(ctx context.Context) {
 		cancel()
 		switch {
 		case errors.As(err, new(partly)):
-			t.Log.Warn("not everybody was told of an incident", "incident", names[0], "incidents", len(names), "event", d.event, "target", t.Name(), "err", err)
+			t.Log.Warn("not everybody was told of an incident", "incident", names[0], "incidents", len(names), "event", d.event,
+				"target", t.Name(), "err", err)
 		case err != nil:
-			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", names[0], "incidents", len(names), "event", d.event, "target", t.Name(), "err", err)
+			t.Log.Warn("nobody was told of an incident: it is tried again", "incident", names[0], "incidents", len(names),
+				"event", d.event, "target", t.Name(), "err", err)
 		}
 		t.remember(ctx, attempt{d.event, d.only, err}, names...)
 	}
@@ -230,7 +232,8 @@ func (t *teller) remember(ctx context.Context, a attempt, incidents ...string) {
 			continue
 		}
 		if !t.isPending(name) && ctx.Err() == nil {
-			t.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again", "incident", name, "err", err)
+			t.Log.Warn("cannot remember who was told of an incident: if the hub ends before it can, they are told again",
+				"incident", name, "err", err)
 		}
 		t.pending[name] = a
 	}

@@ -45,7 +45,10 @@ type Webhook struct {
 // NewWebhook returns a webhook that follows no redirect: where the administrator has said is where
 // it sends, and nowhere else.
 func NewWebhook(address string, secret []byte) *Webhook {
-	return &Webhook{URL: address, Secret: secret, Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &Webhook{URL: address, Secret: secret,
+		Client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		}}}
 }
 
 // Name is webhook.
@@ -165,7 +168,8 @@ func (m *Mail) Send(ctx context.Context, msg Message) (err error) {
 		}
 	}
 	if m.User != "" {
-		if err := c.Auth(smtp.PlainAuth("", m.User, m.Password, u.Hostname())); err != nil { // refuses to say the password without TLS
+		// refuses to say the password without TLS
+		if err := c.Auth(smtp.PlainAuth("", m.User, m.Password, u.Hostname())); err != nil {
 			return err
 		}
 	}
@@ -215,15 +219,15 @@ func (m *Mail) whom(msg Message) []string {
 	return slices.DeleteFunc(slices.Clone(m.Whom), func(to string) bool { return !slices.Contains(msg.Only, to) })
 }
 
-// passes tells whether a mail server's refusal is one for the moment: its codes of 4xx. One that lets
-// strangers wait, to see whether they come again, says so to each of them at first.
+// passes tells whether a mail server's refusal is one for the moment: its codes of 4xx. One that
+// lets strangers wait, to see whether they come again, says so to each of them at first.
 func passes(err error) bool {
 	var said *textproto.Error
 	return errors.As(err, &said) && said.Code/100 == 4
 }
 
-// literal is what one who has no name that a mail server could look up says to it: RFC 5321, 4.1.3. Some
-// servers let nobody in who says localhost.
+// literal is what one who has no name that a mail server could look up says to it: RFC 5321, 4.1.3.
+// Some servers let nobody in who says localhost.
 func literal(at net.Addr) string {
 	from, err := netip.ParseAddrPort(at.String())
 	if err != nil {
@@ -236,7 +240,8 @@ func literal(at net.Addr) string {
 	return "[" + ip.String() + "]"
 }
 
-// width is how long a line of a letter is at most, if its words let it: a server need not take one of 1,000.
+// width is how long a line of a letter is at most, if its words let it: a server need not take one
+// of 1,000.
 const width = 78
 
 // letter is a message as RFC 5322 has it. Nothing of an incident can add a line to its head.
@@ -297,7 +302,8 @@ func about(i *fleet.Incident, line func(string)) {
 	line("Since: " + i.Since.UTC().Format(time.RFC3339))
 	if i.Closed != nil {
 		line("Over: " + i.Closed.UTC().Format(time.RFC3339))
-		line(fmt.Sprintf("At most: %d nodes, %d pods, %d workloads short; %d pods were told to leave", i.Most.Nodes, i.Most.Pods, i.Most.Workloads, i.Evicted))
+		line(fmt.Sprintf("At most: %d nodes, %d pods, %d workloads short; %d pods were told to leave", i.Most.Nodes,
+			i.Most.Pods, i.Most.Workloads, i.Evicted))
 	} else {
 		line(fmt.Sprintf("Touches: %d nodes, %d pods, %d workloads short", i.Count.Nodes, i.Count.Pods, i.Count.Workloads))
 	}

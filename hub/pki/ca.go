@@ -8,18 +8,14 @@
 package pki
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -350,60 +346,4 @@ func (a *Authority) readRest() (err error) {
 		}
 	}
 	return nil
-}
-
-func decodeKey(text []byte) (*ecdsa.PrivateKey, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("it holds no PEM key")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("it holds no PKCS #8 key: %w", err)
-	}
-	ec, ok := key.(*ecdsa.PrivateKey)
-	if !ok || ec.Curve != elliptic.P256() {
-		return nil, fmt.Errorf("it holds a key of type %T, not ECDSA P-256", key)
-	}
-	return ec, nil
-}
-
-func encodeKey(key crypto.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), err
-}
-
-func encodeCert(certs ...*x509.Certificate) []byte {
-	var all []byte
-	for _, c := range certs {
-		all = append(all, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
-	}
-	return all
-}
-
-// RootPEM is what devices and people trust: the present root first.
-func (a *Authority) RootPEM() []byte { return encodeCert(a.roots()...) }
-
-// Pin is how a join token names the root: the first 16 bytes of the sha256 over
-// its public key (SPKI), in hex.
-func (a *Authority) Pin() string { return KeyHash(a.roots()[0])[:32] }
-
-// KeyHash is the sha256 over a certificate's public key (SPKI), in hex.
-func KeyHash(cert *x509.Certificate) string {
-	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return hex.EncodeToString(sum[:])
-}
-
-// serial is the moment of issue in milliseconds (48 bits) and 72 random bits:
-// NotBefore lies back, so this is what tells when a certificate was issued.
-func serial(now time.Time) *big.Int {
-	n := new(big.Int).Lsh(big.NewInt(now.UnixMilli()), 72)
-	var random [9]byte
-	_, _ = rand.Read(random[:]) // never fails, see crypto/rand
-	return n.Or(n, new(big.Int).SetBytes(random[:]))
-}
-
-// IssuedAt is when the hub signed a certificate, by the hub's clock.
-func IssuedAt(cert *x509.Certificate) time.Time {
-	return time.UnixMilli(new(big.Int).Rsh(cert.SerialNumber, 72).Int64())
 }

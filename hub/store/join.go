@@ -48,7 +48,8 @@ func (s *Store) AddJoinToken(ctx context.Context, t JoinToken) error {
 			stamp(t.Created.AddDate(0, -1, 0))); err != nil {
 			return err
 		}
-		_, err := c.ExecContext(ctx, `INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval)
+		_, err := c.ExecContext(ctx,
+			`INSERT INTO join_tokens (id, hash, site, node, labels, uses, used, created, created_by, expires, revoked, approval)
 			VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, '', ?)`,
 			t.ID, t.Hash, t.Site, t.Node, string(labels), t.Uses, stamp(t.Created), t.CreatedBy, stamp(t.Expires),
 			number(t.Approval))
@@ -120,7 +121,8 @@ func (s *Store) TakeUse(ctx context.Context, e Use) error {
 				return errors.Join(err, fmt.Errorf("token %s: %w", e.Token, ErrUsedUp))
 			}
 		}
-		_, err := c.ExecContext(ctx, `INSERT INTO enrolments (node, key, machine, site, labels, token, enrolled, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+		_, err := c.ExecContext(ctx,
+			`INSERT INTO enrolments (node, key, machine, site, labels, token, enrolled, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (node) DO UPDATE SET key = excluded.key, machine = excluded.machine, site = excluded.site, labels = excluded.labels,
 			token = excluded.token, enrolled = excluded.enrolled, expires = excluded.expires`,
 			e.Node, e.Key, e.Machine, e.Site, string(labels), e.Token, stamp(e.At), stamp(e.Expires))

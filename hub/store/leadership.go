@@ -35,14 +35,16 @@ type leadership struct {
 // somebody could miss.
 func (s *Store) Beat(ctx context.Context) error { return s.tx(ctx, nil) }
 
-// Holds is nil when the token of this hub is in the row of a server that takes writes. It asks past the
-// transaction that the hub may be in the middle of, and which holds the row as long as it takes.
+// Holds is nil when the token of this hub is in the row of a server that takes writes. It asks past
+// the transaction that the hub may be in the middle of, and which holds the row as long as it
+// takes.
 func (s *Store) Holds(ctx context.Context) (err error) {
 	defer func() { err = s.explain(err) }()
 	ctx, cancel := context.WithTimeout(ctx, leader.Beat)
 	defer cancel()
 	var token uint64
-	if err := s.read.QueryRowContext(ctx, "SELECT token FROM leader WHERE NOT pg_is_in_recovery()").Scan(&token); err != nil {
+	if err := s.read.QueryRowContext(ctx,
+		"SELECT token FROM leader WHERE NOT pg_is_in_recovery()").Scan(&token); err != nil {
 		return err
 	}
 	if token != s.pg.member.Token {
@@ -102,8 +104,9 @@ func (s *Store) logChanges(ctx context.Context, c *conn, rows []Row, rev uint64)
 	return err
 }
 
-// Leave hands the lead over, in order, while this hub still says goodbye to who is there: nobody waits for
-// that. From then on this store writes as a command does, which is what is left of the audit.
+// Leave hands the lead over, in order, while this hub still says goodbye to who is there: nobody
+// waits for that. From then on this store writes as a command does, which is what is left of the
+// audit.
 func (s *Store) Leave(ctx context.Context) error {
 	if !s.Leads() {
 		return nil
@@ -261,8 +264,8 @@ func (s *Store) End(ctx context.Context, now time.Time) error {
 	return errors.Join(s.setPauses(ctx, p), s.SetMeta(ctx, metaTime, formTime(now)))
 }
 
-// metaTime is the hub's own time, with the first commit of a start and of an hour, for which no commit
-// is made, and at a clean end.
+// metaTime is the hub's own time, with the first commit of a start and of an hour, for which no
+// commit is made, and at a clean end.
 const metaTime = "time"
 
 // TimeEvery is how much later than metaTime a commit may be.
@@ -279,8 +282,8 @@ func (s *Store) untold() (now time.Time, tell bool) {
 	return now, now.Sub(s.told) >= TimeEvery
 }
 
-// LastTime is the hub's own time when it was noted last, at most an hour before the last commit; zero
-// where it never was.
+// LastTime is the hub's own time when it was noted last, at most an hour before the last commit;
+// zero where it never was.
 func (s *Store) LastTime(ctx context.Context) (time.Time, error) {
 	text, err := s.Meta(ctx, metaTime)
 	switch {

@@ -239,7 +239,8 @@ func (s *Store) keepBefore(ctx context.Context) (file string, err error) {
 // state tells of a database before a migration whether it has changed: everything that is
 // remembered of the fleet has a revision, and everything that people do is audited.
 func (s *Store) state(ctx context.Context, q querier) (is [4]string, err error) {
-	return is, q.QueryRowContext(ctx, `SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?),
+	return is, q.QueryRowContext(ctx,
+		`SELECT (SELECT value FROM meta WHERE key = ?), (SELECT value FROM meta WHERE key = ?),
 		(SELECT coalesce(max(id), 0) FROM audit), (SELECT user_version FROM pragma_user_version)`, metaRevision, metaHubID).Scan(&is[0], &is[1], &is[2], &is[3])
 }
 

@@ -42,8 +42,8 @@ type APIToken struct {
 // metaTaken is how often a right was taken, by whichever hub or command.
 const metaTaken = "rights-taken"
 
-// countTaken counts a right that is taken from somebody, in the transaction that does it: whoever remembers rights
-// sees that in RightsTaken.
+// countTaken counts a right that is taken from somebody, in the transaction that does it: whoever
+// remembers rights sees that in RightsTaken.
 func countTaken(ctx context.Context, c *conn) error {
 	_, err := c.ExecContext(ctx, "INSERT INTO meta (key, value) VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value "+
 		"= CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)", metaTaken)
@@ -181,7 +181,8 @@ func revokeClients(ctx context.Context, c *conn, name string, now time.Time) err
 	return countTaken(ctx, c)
 }
 
-// DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued until now.
+// DeleteUser removes a user with their sessions, API tokens, saved views and certificates issued
+// until now.
 func (s *Store) DeleteUser(ctx context.Context, name string, now time.Time) error {
 	return s.tx(ctx, func(ctx context.Context, c *conn) error {
 		r, err := c.ExecContext(ctx, "DELETE FROM users WHERE name = ?", name)
@@ -203,7 +204,8 @@ func (s *Store) RevokeClients(ctx context.Context, name string, now time.Time) e
 	return s.tx(ctx, func(ctx context.Context, c *conn) error { return revokeClients(ctx, c, name, now) })
 }
 
-// ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer good; zero: all are.
+// ClientsRevokedBefore: certificates of a person issued at or before this moment are no longer
+// good; zero: all are.
 func (s *Store) ClientsRevokedBefore(ctx context.Context, name string) (time.Time, error) {
 	var before string
 	err := s.row(ctx, []any{&before}, "SELECT before FROM revoked_clients WHERE name = ?", name)

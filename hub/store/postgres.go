@@ -52,12 +52,14 @@ type postgres struct {
 }
 
 const (
-	// oldestServer is the first release with all that is used here, and that is still maintained anywhere.
+	// oldestServer is the first release with all that is used here, and that is still maintained
+	// anywhere.
 	oldestServer = 13
 	dialTimeout  = 5 * time.Second
 	// between two tries to reach a server that is away: who comes meanwhile is told at once.
 	restBetween = 500 * time.Millisecond
-	// conflicts is how often one transaction is tried again that the server gave up for another's sake.
+	// conflicts is how often one transaction is tried again that the server gave up for another's
+	// sake.
 	conflicts = 5
 	lockClass = 0x666c6f74 // "flot", the class of our advisory locks
 	readers   = 4
@@ -195,7 +197,8 @@ func shown(c *pgx.ConnConfig) string {
 		hosts[0] = c.Host
 	}
 	for _, f := range c.Fallbacks {
-		if at := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !strings.HasPrefix(f.Host, "/") && at != hosts[len(hosts)-1] {
+		if at := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !strings.HasPrefix(f.Host, "/") &&
+			at != hosts[len(hosts)-1] {
 			hosts = append(hosts, at)
 		}
 	}
@@ -262,7 +265,8 @@ func explainPostgres(err error, where string) error {
 	var network net.Error
 	switch state := sqlState(err); {
 	case strings.HasPrefix(state, "531"), state == stateLimit, // 53100: disk full
-		state == stateInternal && strings.Contains(strings.ToLower(err.Error()), unix.EDQUOT.Error()): // a quota of the file system
+		// a quota of the file system
+		state == stateInternal && strings.Contains(strings.ToLower(err.Error()), unix.EDQUOT.Error()):
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case strings.HasPrefix(state, "53"):
 		return unavailable("has no room for it (connections or memory)")
@@ -275,13 +279,15 @@ func explainPostgres(err error, where string) error {
 	case strings.HasPrefix(state, "XX"):
 		return unavailable("has an internal error, see its log")
 	case state == stateNoDatabase: // of several hosts and ways to them this one has answered
-		return unavailable("has no such database: make it, with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
+		return unavailable(
+			"has no such database: make it, with `createdb --encoding=UTF8 --template=template0 --owner=USER NAME`")
 	case state == statePassword, state == stateUser:
 		return unavailable("does not let this user in: see user and password in --database, and the server's pg_hba.conf")
 	case state == stateNoStatement, state == stateStatement: // prepared on another connection of the server's
 		return pooled(where)
 	case state == stateDenied:
-		return fmt.Errorf("%s does not let this role do that: let it own the database, with `ALTER DATABASE NAME OWNER TO USER`, or `GRANT ALL ON SCHEMA public TO USER` in it: %w", where, err)
+		return fmt.Errorf("%s does not let this role do that: let it own the database, with "+
+			"`ALTER DATABASE NAME OWNER TO USER`, or `GRANT ALL ON SCHEMA public TO USER` in it: %w", where, err)
 	case state != "" && !errors.As(err, &connecting):
 		return err
 	case errors.As(err, &connecting) && strings.Contains(err.Error(), "read only connection"):
@@ -309,11 +315,14 @@ func isLost(err error) bool {
 		return false
 	}
 	text := err.Error() // of pgx there is no other word for some of them
-	return errors.Is(err, errStalled) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) || strings.Contains(text, "conn closed") ||
-		strings.Contains(text, "unexpected EOF") || strings.Contains(text, "bad connection") || strings.HasPrefix(sqlState(err), "57P") || strings.HasPrefix(sqlState(err), "08")
+	return errors.Is(err, errStalled) || errors.Is(err, sql.ErrConnDone) || pgconn.SafeToRetry(err) ||
+		strings.Contains(text, "conn closed") ||
+		strings.Contains(text, "unexpected EOF") || strings.Contains(text, "bad connection") ||
+		strings.HasPrefix(sqlState(err), "57P") || strings.HasPrefix(sqlState(err), "08")
 }
 
 // pooled is the error of a server behind such a pooler.
 func pooled(where string) error {
-	return fmt.Errorf("%w: between here and %s is a pooler that gives each transaction another connection: name the server itself in --database, or set `pool_mode = session` for this database in PgBouncer", ErrUnavailable, where)
+	return fmt.Errorf("%w: between here and %s is a pooler that gives each transaction another connection: name the "+
+		"server itself in --database, or set `pool_mode = session` for this database in PgBouncer", ErrUnavailable, where)
 }

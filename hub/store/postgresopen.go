@@ -170,7 +170,8 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 	var version int
 	var release, encoding, fsync, pages string
-	if err := s.conn.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding'),
+	if err := s.conn.QueryRowContext(ctx,
+		`SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding'),
 		current_setting('fsync'), current_setting('full_page_writes')`).Scan(&version, &release, &encoding, &fsync, &pages); err != nil {
 		return 0, err
 	}
@@ -196,7 +197,8 @@ func (s *Store) fit(ctx context.Context, o Options) (schema int, err error) {
 func (s *Store) postgresSchema(ctx context.Context, o Options) (schema int, err error) {
 	var tables, ours int
 	var in *string
-	if err := s.conn.QueryRowContext(ctx, `SELECT current_schema(), count(*), count(*) FILTER (WHERE relname IN ('leader', 'meta', 'kinds'))
+	if err := s.conn.QueryRowContext(ctx,
+		`SELECT current_schema(), count(*), count(*) FILTER (WHERE relname IN ('leader', 'meta', 'kinds'))
 		FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind IN ('r', 'p', 'v')`).Scan(&in, &tables, &ours); err != nil {
 		return 0, err
 	}

@@ -55,8 +55,9 @@ type Incident struct {
 	Acknowledged *IncidentAcknowledged `json:"acknowledged,omitempty"`
 	Note         string                `json:"note,omitempty"`
 
-	NotifyAfter *metav1.Time   `json:"notifyAfter,omitempty"` // nobody outside is told before: it may be over, or part of another
-	Told        []IncidentTold `json:"told,omitempty"`        // who outside was told
+	// nobody outside is told before: it may be over, or part of another
+	NotifyAfter *metav1.Time   `json:"notifyAfter,omitempty"`
+	Told        []IncidentTold `json:"told,omitempty"` // who outside was told
 }
 
 // An IncidentState is whether an incident goes on.
@@ -130,7 +131,8 @@ func (i *Incident) DeepCopy() *Incident {
 	out := *i
 	i.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	out.Closed, out.NextMove = i.Closed.DeepCopy(), i.NextMove.DeepCopy()
-	out.ShortSince, out.QuietSince, out.NotifyAfter = i.ShortSince.DeepCopy(), i.QuietSince.DeepCopy(), i.NotifyAfter.DeepCopy()
+	out.ShortSince, out.QuietSince, out.NotifyAfter = i.ShortSince.DeepCopy(), i.QuietSince.DeepCopy(),
+		i.NotifyAfter.DeepCopy()
 	out.Tainted, out.Moved, out.Back = i.Tainted.DeepCopy(), i.Moved.DeepCopy(), i.Back.DeepCopy()
 	if a := i.Acknowledged; a != nil {
 		out.Acknowledged = new(*a)

@@ -12,7 +12,8 @@ import (
 type Peripheral struct {
 	Name string `json:"name"`
 	Type string `json:"type"` // one of PeripheralTypes
-	// gpiochip, serial, video, codec: the device's id, as flotilla-device probe prints it; * and ? stand for any characters
+	// gpiochip, serial, video, codec: the device's id, as flotilla-device probe prints it; * and ?
+	// stand for any characters
 	ByID    string `json:"byID,omitempty"`
 	Bus     *int64 `json:"bus,omitempty"`     // i2c: its number, 1 for i2c-1
 	Address int64  `json:"address,omitempty"` // i2c: of the chip, 7 bits

@@ -89,7 +89,8 @@ func (d document) bytes() []byte {
 // version3 makes the document of one version.
 func version3(dir, version string, values known) (document, error) {
 	upstream := func(version string) (document, error) {
-		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+"_openapi.json"), values)
+		return load(filepath.Join(dir, "v3", strings.ReplaceAll(strings.TrimPrefix(root(version), "/"), "/", "__")+
+			"_openapi.json"), values)
 	}
 	from := version
 	if slices.ContainsFunc(served, func(r resource) bool { return r.version == version && r.like != "" }) {
@@ -179,14 +180,17 @@ func (d document) renamed(item object, r resource) object {
 	text := string(document{object: item}.bytes())
 	if r.like != "" {
 		group, version, _ := strings.Cut(r.version, "/")
-		name := map[string]string{"flotilla.dev": "dev.flotilla.v1alpha1.", "metrics.k8s.io": "io.k8s.metrics.pkg.apis.metrics.v1beta1.",
+		name := map[string]string{"flotilla.dev": "dev.flotilla.v1alpha1.",
+			"metrics.k8s.io":       "io.k8s.metrics.pkg.apis.metrics.v1beta1.",
 			"apiextensions.k8s.io": "dev.flotilla.empty.v1."}[group]
-		id := map[string]string{"flotilla.dev": "FlotillaV1alpha1", "metrics.k8s.io": "MetricsV1beta1", "apiextensions.k8s.io": "ApiextensionsV1"}[group]
+		id := map[string]string{"flotilla.dev": "FlotillaV1alpha1", "metrics.k8s.io": "MetricsV1beta1",
+			"apiextensions.k8s.io": "ApiextensionsV1"}[group]
 		for _, pair := range [][2]string{
 			{`"io.k8s.api.core.v1.` + r.likeKind + `"`, `"` + name + r.kind + `"`},
 			{d.refs() + "io.k8s.api.core.v1." + r.likeKind + `"`, d.refs() + name + r.kind + `"`},
 			{d.refs() + "io.k8s.api.core.v1." + r.likeKind + `List"`, d.refs() + name + r.kind + `List"`},
-			{`{"group":"","kind":"` + r.likeKind + `","version":"v1"}`, `{"group":"` + group + `","kind":"` + r.kind + `","version":"` + version + `"}`},
+			{`{"group":"","kind":"` + r.likeKind + `","version":"v1"}`,
+				`{"group":"` + group + `","kind":"` + r.kind + `","version":"` + version + `"}`},
 			{`"core_v1"`, `"` + strings.ReplaceAll(group, ".", "") + "_" + version + `"`},
 			{"CoreV1Namespaced" + r.likeKind, id + "Namespaced" + r.kind},
 			{"CoreV1Collection" + r.likeKind, id + "Collection" + r.kind},
@@ -217,7 +221,8 @@ func (r resource) silent(media string) bool {
 	return strings.Contains(media, "cbor") || r.plain && strings.Contains(media, "vnd.kubernetes.protobuf")
 }
 
-// truthful takes out of a path item the media types that are silent and the parameters that are unread.
+// truthful takes out of a path item the media types that are silent and the parameters that are
+// unread.
 func truthful(v any, silent func(media string) bool) {
 	switch v := v.(type) {
 	case object:

@@ -47,7 +47,8 @@ var schemaFunc = regexp.MustCompile(`^schema_k8sio_api_([a-z0-9]+)_([a-z0-9]+)_(
 
 // enums reads the values of all fields out of Kubernetes' generated code.
 func enums(module string) (known, error) {
-	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(module, filepath.FromSlash(enumSource)), nil, parser.SkipObjectResolution)
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(module, filepath.FromSlash(enumSource)), nil,
+		parser.SkipObjectResolution)
 	if err != nil {
 		return nil, fmt.Errorf("read the values of fields: %w", err)
 	}
@@ -76,7 +77,9 @@ func enums(module string) (known, error) {
 				e.values = slices.DeleteFunc(e.values, func(v any) bool { return slices.Contains(refused, v.(string)) })
 				head, lines, listed := strings.Cut(e.text, "\n - ")
 				kept := slices.DeleteFunc(strings.Split(lines, "\n - "), func(line string) bool {
-					return slices.ContainsFunc(refused, func(v string) bool { return strings.HasPrefix(line, "`"+strconv.Quote(v)+"`") })
+					return slices.ContainsFunc(refused, func(v string) bool {
+						return strings.HasPrefix(line, "`"+strconv.Quote(v)+"`")
+					})
 				})
 				if listed {
 					e.text = strings.Join(append([]string{head}, kept...), "\n - ")

@@ -31,7 +31,8 @@ var served = resources()
 // resources returns what discovery tells of, whatever a hub needs for it.
 func resources() (all []resource) {
 	for _, k := range state.Served() {
-		r := resource{version: k.In.String(), plural: string(k.Kind), namespaced: k.Namespaced, verbs: k.Verbs, subs: map[string][]string{}, plain: k.In.Plain}
+		r := resource{version: k.In.String(), plural: string(k.Kind), namespaced: k.Namespaced, verbs: k.Verbs,
+			subs: map[string][]string{}, plain: k.In.Plain}
 		if r.version == absent {
 			continue
 		}
@@ -77,7 +78,8 @@ func (r resource) paths() map[string][]string {
 	at += "/" + r.plural
 	for _, v := range []struct{ verb, method, below string }{
 		{"list", "get", ""}, {"create", "post", ""}, {"deletecollection", "delete", ""},
-		{"get", "get", "/{name}"}, {"update", "put", "/{name}"}, {"patch", "patch", "/{name}"}, {"delete", "delete", "/{name}"},
+		{"get", "get", "/{name}"}, {"update", "put", "/{name}"}, {"patch", "patch", "/{name}"},
+		{"delete", "delete", "/{name}"},
 	} {
 		if r.has(v.verb) {
 			out[at+v.below] = append(out[at+v.below], v.method)

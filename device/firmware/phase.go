@@ -1,0 +1,139 @@
+package firmware
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"flotilla.dev/shared/wire"
+)
+
+func (d *decider) arming() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareTrial, "the board is about to boot it once")
+	switch {
+	case d.kept(): // it was so already
+		d.rest()
+		return Wait
+	case h.Left == d.j.Candidate && h.BootID != d.j.Boot:
+		if h.Late {
+			return d.goBack(true, "nothing on the board judged it before its deadline: the agent did not run")
+		}
+		return d.noVerdict(true, "")
+	case h.Phase == PhaseArmed && h.Candidate != d.j.Candidate || h.Phase != PhaseIdle && h.Phase != PhaseArmed:
+		return d.goBack(false, "the boot helper was at something else")
+	case h.BootID == d.j.Boot:
+		if !d.wanted() {
+			return d.goBack(false, "the hub wants something else")
+		}
+		if d.f.Failed != "" {
+			return d.noVerdict(false, d.f.Failed)
+		}
+		if d.j.At != 0 && h.Uptime-d.j.At < rebootTime {
+			return Wait
+		}
+		if d.j.Attempts >= maxAttempts {
+			return d.noVerdict(false, "the board did not reboot")
+		}
+		d.j.Attempts++
+		return d.reboot(Arm)
+	case h.Phase == PhaseIdle:
+		return d.noVerdict(false, "the power was cut before the trial was ready")
+	case !h.Tryboot:
+		return d.noVerdict(h.Ran, "the kernel's command line is not that of the trial: the firmware did not try it, it "+
+			"does not boot, or the power was cut")
+	}
+	d.enter(Verifying)
+	d.say(wire.FirmwareVerifying, "the board runs it")
+	return Wait
+}
+
+func (d *decider) verifying() string {
+	h := d.f.Helper
+	switch {
+	case h.Phase != PhaseArmed || h.Candidate != d.j.Candidate:
+		return d.keepingOrBack()
+	case h.BootID != d.j.Boot || !h.Tryboot:
+		return d.noVerdict(true, "")
+	case d.want != nil && d.want.Undo && d.want.Digest == d.j.Candidate:
+		return d.goBack(false, "the hub takes it back")
+	case len(d.f.Failing) == 0 && h.Uptime-d.f.Holding >= d.j.StableFor:
+		d.enter(Keeping)
+		d.say(wire.FirmwareVerifying, "all checks have held for %s: it is kept", d.j.StableFor)
+		return Wait
+	case h.Uptime >= d.j.Deadline:
+		why := fmt.Sprintf("the checks did not hold for %s before the deadline of %s", d.j.StableFor, d.j.Deadline)
+		if len(d.f.Failing) > 0 {
+			why = fmt.Sprintf("%s after %s", strings.Join(d.f.Failing, "; "), d.j.Deadline)
+		}
+		return d.goBack(true, why)
+	case len(d.f.Failing) > 0:
+		d.say(wire.FirmwareVerifying, "until %s: %s", d.j.Deadline, strings.Join(d.f.Failing, "; "))
+	default:
+		d.say(wire.FirmwareVerifying, "all checks hold; they have to for %s", d.j.StableFor)
+	}
+	return Wait
+}
+
+func (d *decider) keeping() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareVerifying, "it is good and is being kept")
+	if h.Phase == PhaseArmed && h.Candidate == d.j.Candidate && h.Tryboot && h.BootID == d.j.Boot {
+		if h.Uptime >= d.j.Deadline+rebootTime {
+			return d.hold("it could not be kept: " + d.f.Failed)
+		}
+		return Keep
+	}
+	return d.keepingOrBack()
+}
+
+// keepingOrBack goes by what the helper has come to.
+func (d *decider) keepingOrBack() string {
+	h := d.f.Helper
+	switch {
+	case d.kept():
+		what := "it is kept"
+		if d.j.Undoes != "" {
+			what = "it is undone"
+		}
+		d.rest()
+		d.j.Bad = slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool { return b.Digest == h.Kept })
+		d.say(wire.FirmwareUpToDate, "%s", what)
+		d.st.Candidate = ""
+		return Wait
+	case h.Phase == PhaseKeeping:
+		d.say(wire.FirmwareVerifying, "it is good and is being kept")
+		return Wait // the helper ends it
+	}
+	return d.noVerdict(true, "")
+}
+
+func (d *decider) back() string {
+	h := d.f.Helper
+	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
+	switch h.Phase {
+	case PhaseIdle:
+		if d.kept() { // after all
+			return d.keepingOrBack()
+		}
+		undo, failed := d.j.Undoes != "", d.j.Failed
+		bad := BadDigest{Digest: cmp.Or(d.j.Undoes, d.j.Candidate), Retry: d.j.Retry, Why: d.j.Why, Undo: undo,
+			Held: d.j.Held}
+		d.rest()
+		if failed {
+			d.j.Bad = append(slices.DeleteFunc(slices.Clone(d.j.Bad), func(b BadDigest) bool {
+				return b.Digest == bad.Digest && b.Undo == undo
+			}), bad)
+			d.j.Bad = d.j.Bad[max(0, len(d.j.Bad)-wire.MaxFirmwareBad):]
+			d.j.Attempts, d.j.Ran = 0, 0
+			if d.say(bad.state(), "%s", bad.Why); undo {
+				d.st.Candidate = ""
+			}
+		}
+		return Wait
+	case PhaseKeeping, PhaseReturning:
+		return Wait // the helper ends it
+	}
+	return d.reboot(Restore)
+}
