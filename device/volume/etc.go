@@ -17,12 +17,14 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Files of /etc that say what a pod is called, and whom it asks for names. They are the device's,
-// with the kubelet's words:
+// Files of /etc that hold a pod's name and its name servers. They are the device's, with the kubelet's
+// words:
 //
-//   - hosts, of pods on the host's network, and of those whose address is known before a container of theirs starts. The
-//     others, of one container without aliases and domain, have the engine's, which has the same lines but for the comments.
-//   - resolv.conf, of pods whose dnsPolicy is None: engines write an address of their own there, and the device's options.
+//   - hosts, of pods on the host's network, and of pods whose address is known before their first
+//     container starts. The others, of one container without aliases and domain, have the engine's,
+//     which has the same lines but for the comments.
+//   - resolv.conf, of pods whose dnsPolicy is None: engines write an address of their own there, and
+//     the device's options.
 //
 // A container may write them, so they lie on a small tmpfs of the pod's own, beside its volumes in
 // memory.

@@ -53,7 +53,8 @@ type Decider struct {
 // Parts of the work.
 const (
 	partEvicted = "Evicted" // of a node: a pod of it has been told to leave
-	// of a node: it is ready now, or not any more, or has other labels, or has come or gone: its pods' faults count, or not
+	// of a node: it became ready or not ready, has other labels, or has come or gone: its pods'
+	// faults count, or not
 	partReady = "Ready"
 	partLeft  = "Left"   // of a workload: it is gone, and what it has made is nobody's else
 	partShort = "Short"  // of a workload: it is short of pods, or not any more

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// longText is a string that cannot be split well: YAML, a regular expression, a command.
+var longText = regexp.MustCompile("`[^`]*$|`[^`]{60,}`|\"[^\"]{80,}\"|^[^\"`]*`")
+
+// TestLinesFitBesideAnother: code has at most 120 columns, but for the texts in it, so that two files
+// can be read side by side. Tables of tests may be wider: there a case is a line.
+func TestLinesFitBesideAnother(t *testing.T) {
+	err := fs.WalkDir(os.DirFS(".."), ".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && file != "." || file == "data" || file == "bin") {
+			return fs.SkipDir
+		}
+		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "hub/e2e/") {
+			return nil
+		}
+		text, err := os.ReadFile("../" + file)
+		if err != nil {
+			return err
+		}
+		raw := false // inside a text of several lines
+		for i, line := range strings.Split(string(text), "\n") {
+			odd := strings.Count(line, "`")%2 == 1
+			if n := utf8.RuneCountInString(line); n > 120 && !raw && !longText.MatchString(line) {
+				t.Errorf("%s:%d has %d columns, at most 120 fit beside another file: break the line", file, i+1, n)
+			}
+			raw = raw != odd
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
