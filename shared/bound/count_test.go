@@ -118,7 +118,9 @@ func TestCountsAreBounded(t *testing.T) {
 // TestJSONInProtobufIsCounted: both kinds of raw JSON that protobuf carries are decoded later.
 func TestJSONInProtobufIsCounted(t *testing.T) {
 	many := []byte(`{"f:a":[` + strings.Repeat("{},", 20_000) + "{}]}")
-	managed := metav1.ManagedFieldsEntry{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: many}}
+	fields := new(metav1.FieldsV1)
+	fields.SetRawBytes(many)
+	managed := metav1.ManagedFieldsEntry{Manager: "m", FieldsV1: fields}
 	for name, o := range map[string]interface {
 		Marshal() ([]byte, error)
 		runtime.Object
