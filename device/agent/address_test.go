@@ -24,7 +24,7 @@ func TestAContainerIsToldItsPodsAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				var env []string
-				d.twin.AddImage("app:1", 1<<20, func(s engine.Spec, run int) enginetest.Play {
+				d.fake.AddImage("app:1", 1<<20, func(s engine.Spec, run int) enginetest.Play {
 					if s.Image == "app:1" && len(s.Env) > 0 {
 						env = s.Env
 					}
@@ -82,7 +82,7 @@ func TestAPodThatRunsIsNotRestartedForItsAddress(t *testing.T) {
 		if now := d.wantPhase("web", corev1.PodRunning, "").PodIP; now != ip || ip == "" {
 			t.Errorf("its address is %q, was %q", now, ip)
 		}
-		d.twin.Exit("flotilla_c0_web_default_uid-web_0", 1)
+		d.fake.Exit("flotilla_c0_web_default_uid-web_0", 1)
 		time.Sleep(time.Minute)
 		d.wantPhase("web", corev1.PodRunning, "")
 		d.wantContainers("web/POD#0 running", "web/c0#1 running")

@@ -16,7 +16,7 @@ import (
 // pull policy, and however long its engine waits for each of them.
 func TestARegistryThatDoesNotAnswerKeepsNoDeviceFromStarting(t *testing.T) {
 	silent := func(d *device, image string, delay time.Duration) {
-		d.twin.OfferImage(image, enginetest.Offer{Program: toolOrPause, Delay: delay, Err: errors.New("i/o timeout")})
+		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Delay: delay, Err: errors.New("i/o timeout")})
 	}
 	pods := func(d *device, n int, image string) (all []corev1.Pod) {
 		for i := range n {
@@ -45,7 +45,7 @@ func TestARegistryThatDoesNotAnswerKeepsNoDeviceFromStarting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.AddImage("web:1", 1, toolOrPause)
+				d.fake.AddImage("web:1", 1, toolOrPause)
 				silent(d, "new:1", 7*time.Minute)
 				c(t, d)
 				all := pods(d, 12, "web:1")
@@ -62,11 +62,11 @@ func TestARegistryThatDoesNotAnswerKeepsNoDeviceFromStarting(t *testing.T) {
 	}
 	t.Run("one that answers is waited for, and so is one that answers again", func(t *testing.T) {
 		bubble(t, func(t *testing.T, d *device) {
-			d.twin.AddImage("web:1", 1, toolOrPause)
+			d.fake.AddImage("web:1", 1, toolOrPause)
 			silent(d, "web:1", time.Minute)
 			d.desire(1, pods(d, 1, "web:1")...)
 			time.Sleep(40 * time.Second)
-			d.twin.OfferImage("web:1", enginetest.Offer{ID: "sha256:new", Size: 1 << 20, Program: toolOrPause, Delay: 20 * time.Minute, Tells: 10 * time.Second})
+			d.fake.OfferImage("web:1", enginetest.Offer{ID: "sha256:new", Size: 1 << 20, Program: toolOrPause, Delay: 20 * time.Minute, Tells: 10 * time.Second})
 			time.Sleep(time.Minute)
 			d.desire(2, pods(d, 4, "web:1")...)
 			time.Sleep(15 * time.Minute)

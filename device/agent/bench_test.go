@@ -28,7 +28,7 @@ func BenchmarkDesiredToStarted(b *testing.B) {
 	for _, running := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("running=%d", running), func(b *testing.B) {
 			d := newDevice(b)
-			tell := startTeller{d.twin, make(chan string)}
+			tell := startTeller{d.fake, make(chan string)}
 			d.engine = tell
 			d.start()
 			defer func() {

@@ -166,7 +166,7 @@ func TestCommands(t *testing.T) {
 
 // A watched engine knows the commands that run in it.
 type watched struct {
-	*enginetest.Twin
+	*enginetest.Fake
 	mu      sync.Mutex
 	running int
 }
@@ -174,7 +174,7 @@ type watched struct {
 func (w *watched) Exec(ctx context.Context, id string, command []string, s engine.Streams) (int, error) {
 	w.add(1)
 	defer w.add(-1)
-	return w.Twin.Exec(ctx, id, command, s)
+	return w.Fake.Exec(ctx, id, command, s)
 }
 
 func (w *watched) add(n int) int {
@@ -188,7 +188,7 @@ func (w *watched) add(n int) int {
 func watchedBubble(t *testing.T, f func(t *testing.T, d *device)) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		d.engine = &watched{Twin: d.twin}
+		d.engine = &watched{Fake: d.fake}
 		d.start()
 		defer func() { d.end() }()
 		f(t, d)
@@ -208,7 +208,7 @@ func TestACommandEndsWithWhatItWasFor(t *testing.T) {
 		{"its input has a hole", func(_ *device, a *talk) { close(a.inputs) }, "input 5 came after 3"},
 		{"nobody says anything for hours", func(*device, *talk) { time.Sleep(longestReply) }, "ended, because nothing was said for 4h0m0s"},
 		{"the agent stops", func(d *device, _ *talk) { d.end(); d.start() }, "the agent of the device is stopping"},
-		{"its container ends", func(d *device, _ *talk) { d.twin.Exit(d.name("web"), 0) }, ""},
+		{"its container ends", func(d *device, _ *talk) { d.fake.Exit(d.name("web"), 0) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			watchedBubble(t, func(t *testing.T, d *device) {
@@ -237,7 +237,7 @@ func TestACommandEndsWithWhatItWasFor(t *testing.T) {
 
 // name is what the engine calls the container of a pod.
 func (d *device) name(pod string) string {
-	list, err := d.twin.Containers(context.Background(), plan.LabelPodName+"="+pod)
+	list, err := d.fake.Containers(context.Background(), plan.LabelPodName+"="+pod)
 	if err != nil || len(list) != 1 {
 		d.t.Fatal(list, err)
 	}
@@ -246,7 +246,7 @@ func (d *device) name(pod string) string {
 
 // A reader is an engine whose commands read to the end of their input.
 type reader struct {
-	*enginetest.Twin
+	*enginetest.Fake
 	ended chan error // how the input has ended
 }
 
@@ -262,7 +262,7 @@ func (r reader) Exec(ctx context.Context, _ string, _ []string, s engine.Streams
 func TestABrokenInputIsNoEndOfInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		r := reader{d.twin, make(chan error, 1)}
+		r := reader{d.fake, make(chan error, 1)}
 		d.engine = r
 		d.start()
 		defer func() { d.end() }()
@@ -385,7 +385,7 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 		d.board.set(func(b *board) { b.load = 1.5 })
 		d.desire(1, makePod("web", "wait"), makePod("api", "wait", "wait"))
 		time.Sleep(5 * time.Second)
-		d.twin.Use(d.name("web"), 250, 20<<20)
+		d.fake.Use(d.name("web"), 250, 20<<20)
 		ask := func() wire.Usage {
 			t.Helper()
 			a := d.asks("r1", wire.Request{Type: wire.RequestUsage})
@@ -417,7 +417,7 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 		}
-		d.twin.SetDown(true)
+		d.fake.SetDown(true)
 		if u := ask(); len(u.Pods) != 0 || u.Node.Cpu().MilliValue() != 1500 {
 			t.Errorf("without an engine: %+v", u)
 		}
@@ -444,7 +444,7 @@ func (u unmeasured) Usage(ctx context.Context, id string) (engine.Usage, error) 
 func TestUsageIsMeasuredWithoutWhatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		d.engine = unmeasured{d.twin, "hangs"}
+		d.engine = unmeasured{d.fake, "hangs"}
 		d.start()
 		d.desire(1, makePod("web", "wait"), makePod("hangs", "wait"))
 		time.Sleep(5 * time.Second)

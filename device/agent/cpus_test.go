@@ -29,10 +29,10 @@ func withCPUs(t *testing.T, policy plan.CPUManagerPolicy, flags hardware.Limits,
 		sys := t.TempDir()
 		made(t, os.MkdirAll(filepath.Join(sys, "devices/system/cpu"), 0o755))
 		made(t, os.WriteFile(filepath.Join(sys, "devices/system/cpu/online"), []byte("0-3\n"), 0o644))
-		info, err := d.twin.Info(t.Context())
+		info, err := d.fake.Info(t.Context())
 		made(t, err)
 		info.CPUSet = true
-		d.twin.SetInfo(info)
+		d.fake.SetInfo(info)
 		d.config.SysDir, d.config.CPUManager = sys, policy
 		flags.Hard = d.config.Flags.Hard
 		d.config.Flags = flags
@@ -46,7 +46,7 @@ func withCPUs(t *testing.T, policy plan.CPUManagerPolicy, flags hardware.Limits,
 func (d *device) wantCPUs(want map[string]string) {
 	d.t.Helper()
 	synctest.Wait()
-	list, err := d.twin.Containers(d.t.Context(), plan.LabelAgent)
+	list, err := d.fake.Containers(d.t.Context(), plan.LabelAgent)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1,2"})
 		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // nothing was restarted
-		d.twin.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
+		d.fake.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
 		time.Sleep(time.Minute)
 		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1,2"}) // as before
 		d.end()
@@ -86,9 +86,9 @@ func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
 		d.desire(4, shared)
 		time.Sleep(time.Minute)
 		d.wantCPUs(map[string]string{"shared": "0,1,2,3"})
-		d.twin.Record()
+		d.fake.Record()
 		time.Sleep(5 * time.Minute)
-		if calls := d.twin.Calls(); len(calls) > 0 {
+		if calls := d.fake.Calls(); len(calls) > 0 {
 			t.Errorf("with nothing to do it did %q", calls)
 		}
 	})
@@ -115,7 +115,7 @@ func TestWithoutTheStaticCPUManagerContainersRunOnAllProcessors(t *testing.T) {
 		d.desire(1, makePod("shared", "wait"), guaranteed("whole", "2"))
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "", "whole": ""})
-		if slices.Contains(d.twin.Calls(), "Update") {
+		if slices.Contains(d.fake.Calls(), "Update") {
 			t.Error("it was updated")
 		}
 	})

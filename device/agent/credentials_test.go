@@ -73,7 +73,7 @@ func TestCredentialsOfAnImage(t *testing.T) {
 func TestAPullTriesTheNextCredentials(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		const image = "reg.test/team/web:1"
-		d.twin.OfferImage(image, enginetest.Offer{Program: toolOrPause, Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
+		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
 		pod := makePod("web", "wait")
 		pod.Spec.Containers[0].Image = image
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}

@@ -67,7 +67,7 @@ func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says
 	time.Sleep(5 * time.Second)
 	d.wantPhase("job", corev1.PodSucceeded, "")
 	d.end()
-	d.twin.PowerCut()
+	d.fake.PowerCut()
 	d.board.set(func(b *board) { b.boot = "boot-2" })
 	path := d.dir + "/" + file
 	if err := faults[fault](path); err != nil && !os.IsNotExist(err) {
@@ -138,7 +138,7 @@ func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
 				d.desire(3, first, job)
 				time.Sleep(5 * time.Second)
 				d.end()
-				d.twin.PowerCut()
+				d.fake.PowerCut()
 				d.board.set(func(b *board) { b.boot = "boot-2" })
 				if err := c.spoil(d.dir); err != nil {
 					t.Fatal(err)
@@ -264,7 +264,7 @@ func TestWithoutAnyDesiredStateWhatThereIsIsStarted(t *testing.T) {
 		d.desire(1, one, pair, job, crashed)
 		time.Sleep(time.Minute)
 		d.end()
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 		d.board.set(func(b *board) { b.boot = "boot-2" })
 		for _, copy := range []string{"/desired.0.state", "/desired.1.state"} {
 			if err := os.WriteFile(d.dir+copy, []byte("not what was written\n"), 0o600); err != nil {
@@ -277,9 +277,9 @@ func TestWithoutAnyDesiredStateWhatThereIsIsStarted(t *testing.T) {
 		if c := d.stateStored(); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "waits for the hub") {
 			t.Errorf("StateStored is %s: %s", c.Status, c.Message)
 		}
-		d.twin.Record()
+		d.fake.Record()
 		time.Sleep(time.Hour)
-		if calls := d.twin.Calls(); len(calls) > 0 {
+		if calls := d.fake.Calls(); len(calls) > 0 {
 			t.Errorf("and then it did %q", calls)
 		}
 		d.desire(2, one, pair)
@@ -303,19 +303,19 @@ func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
 		d.desire(1, job)
 		time.Sleep(5 * time.Second)
 		d.end()
-		d.twin.Lose("flotilla_c0_job_default_uid-job_0")
+		d.fake.Lose("flotilla_c0_job_default_uid-job_0")
 		for _, copy := range []string{"/journal.0.state", "/journal.1.state"} {
 			if err := os.Truncate(d.dir+copy, 10); err != nil {
 				t.Fatal(err)
 			}
 		}
-		d.twin.SetDown(true) // else it may run once more before the hub has said anything
+		d.fake.SetDown(true) // else it may run once more before the hub has said anything
 		d.start()
 		job.Status = corev1.PodStatus{Phase: corev1.PodSucceeded}
 		late := makePod("late", "wait")
 		late.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeLost"}
 		d.desire(2, job, late)
-		d.twin.SetDown(false)
+		d.fake.SetDown(false)
 		time.Sleep(time.Minute)
 		d.wantPhase("job", corev1.PodSucceeded, "")
 		d.wantPhase("late", corev1.PodFailed, "NodeLost")

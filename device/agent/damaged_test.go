@@ -26,7 +26,7 @@ func count(list []string, what string) (n int) {
 // A power cut took a layer of the image, and its container has ended: it holds the image.
 func (d *device) damage(t *testing.T, policy corev1.PullPolicy) {
 	offer := enginetest.Offer{Size: 1 << 20, Program: toolOrPause}
-	d.twin.OfferImage(damagedImage, offer)
+	d.fake.OfferImage(damagedImage, offer)
 	pod := makePod("web", "wait")
 	pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = damagedImage, corev1.PullIfNotPresent
 	d.desire(1, pod)
@@ -35,10 +35,10 @@ func (d *device) damage(t *testing.T, policy corev1.PullPolicy) {
 	pod.Spec.Containers[0].ImagePullPolicy = policy
 	d.desire(2, pod)
 	d.end()
-	d.twin.Damage(damagedImage)
-	d.twin.PowerCut()
+	d.fake.Damage(damagedImage)
+	d.fake.PowerCut()
 	d.board.set(func(b *board) { b.boot = "boot-2" })
-	d.twin.Record()
+	d.fake.Record()
 	d.start()
 }
 
@@ -64,13 +64,13 @@ func TestADamagedImageIsNotRemovedWhereItCannotBePulled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.OfferImage(damagedImage, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
+				d.fake.OfferImage(damagedImage, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
 				d.damage(t, of.policy)
-				d.twin.OfferImage(damagedImage, enginetest.Offer{Err: of.away, Program: toolOrPause})
+				d.fake.OfferImage(damagedImage, enginetest.Offer{Err: of.away, Program: toolOrPause})
 				time.Sleep(10 * time.Minute)
 				d.wantContainers("web/c0#0 exited")
-				if slices.ContainsFunc(d.twin.Calls(), func(c string) bool { return strings.HasPrefix(c, "Remove") }) {
-					t.Errorf("it did %q", d.twin.Calls())
+				if slices.ContainsFunc(d.fake.Calls(), func(c string) bool { return strings.HasPrefix(c, "Remove") }) {
+					t.Errorf("it did %q", d.fake.Calls())
 				}
 				if count(d.reasons(), "ImageDamaged") == 0 {
 					t.Errorf("nothing was said: %q", d.reasons())
@@ -82,7 +82,7 @@ func TestADamagedImageIsNotRemovedWhereItCannotBePulled(t *testing.T) {
 				if of.policy == corev1.PullNever {
 					return
 				}
-				d.twin.OfferImage(damagedImage, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
+				d.fake.OfferImage(damagedImage, enginetest.Offer{Size: 1 << 20, Program: toolOrPause})
 				time.Sleep(10 * time.Minute)
 				d.wantContainers("web/c0#1 running")
 			})
@@ -101,13 +101,13 @@ func TestAnImageThatStaysDamagedIsPulledOnceAnHourAtMost(t *testing.T) {
 				case <-again:
 					return
 				case <-time.After(20 * time.Millisecond):
-					d.twin.Damage(damagedImage)
+					d.fake.Damage(damagedImage)
 				}
 			}
 		}()
 		time.Sleep(55 * time.Minute)
 		close(again)
-		if n := count(d.twin.Calls(), "RemoveImage "+damagedImage); n != 1 {
+		if n := count(d.fake.Calls(), "RemoveImage "+damagedImage); n != 1 {
 			t.Errorf("it was removed %d times", n)
 		}
 	})

@@ -41,7 +41,7 @@ func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) 
 				time.Sleep(c.passes)
 				wrong = c.passes - c.passed
 				if c.reboot {
-					d.twin.PowerCut()
+					d.fake.PowerCut()
 					d.board.set(func(b *board) { b.boot = "boot-2" })
 					born, wrong = time.Now(), time.Hour
 				}
@@ -70,7 +70,7 @@ func TestAPodThatStartedBeforeTheClockWasSetOutlivesAReboot(t *testing.T) {
 		d.desire(1, pod)
 		time.Sleep(40 * time.Second)
 		d.end()
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 		d.board.set(func(b *board) { b.boot = "boot-2" })
 		time.Sleep(set)
 		d.booted = time.Now()

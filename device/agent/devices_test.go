@@ -37,7 +37,7 @@ func port(id, node string) hardware.Device {
 
 // devicesOf are the devices that a pod's running container has.
 func (d *device) devicesOf(pod string) (nodes []string) {
-	list, err := d.twin.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
+	list, err := d.fake.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		d.t.Fatal(err)
 	}

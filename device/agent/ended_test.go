@@ -131,7 +131,7 @@ func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T)
 		t.Run(string(c.policy), func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				runs := 0
-				d.twin.AddImage("task", 1, func(s engine.Spec, run int) enginetest.Play {
+				d.fake.AddImage("task", 1, func(s engine.Spec, run int) enginetest.Play {
 					if play := toolOrPause(s, run); len(s.Entrypoint) > 0 {
 						return play
 					}
@@ -147,7 +147,7 @@ func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T)
 				time.Sleep(10 * time.Second)
 				for boot := range 3 {
 					d.end()
-					d.twin.PowerCut()
+					d.fake.PowerCut()
 					d.board.set(func(b *board) { b.boot = fmt.Sprint("boot-", boot) })
 					d.start()
 					time.Sleep(time.Minute)

@@ -116,7 +116,7 @@ func TestAForbiddenEphemeralContainer(t *testing.T) {
 
 // sandbox is the name of the sandbox that runs.
 func (d *device) sandbox() string {
-	list, _ := d.twin.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
+	list, _ := d.fake.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
 	for _, c := range list {
 		if c.Labels[plan.LabelContainer] == "" && c.State == "running" {
 			return c.Name
@@ -131,17 +131,17 @@ func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
 		for what, ends := range map[string]func(d *device){
 			"a power cut": func(d *device) {
 				d.end()
-				d.twin.PowerCut()
+				d.fake.PowerCut()
 				d.board.set(func(b *board) { b.boot += "+" })
 				d.start()
 			},
-			"the end of the sandbox":     func(d *device) { d.twin.Exit(d.sandbox(), 137) },
-			"the removal of the sandbox": func(d *device) { d.twin.Lose(d.sandbox()) },
+			"the end of the sandbox":     func(d *device) { d.fake.Exit(d.sandbox(), 137) },
+			"the removal of the sandbox": func(d *device) { d.fake.Lose(d.sandbox()) },
 		} {
 			t.Run(look[1]+" at "+look[0]+" and "+what, func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					looks := 0
-					d.twin.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
+					d.fake.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
 						if s.Labels[plan.LabelContainer] == "look" {
 							looks++
 						}

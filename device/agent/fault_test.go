@@ -92,7 +92,7 @@ func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
 func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	d := newDevice(t)
 	dead := make(chan struct{})
-	k := &killer{Engine: d.twin, left: n, after: after, kill: func() { close(dead) }}
+	k := &killer{Engine: d.fake, left: n, after: after, kill: func() { close(dead) }}
 	d.engine = k
 	restarted := make(chan struct{})
 	d.start()
@@ -153,7 +153,7 @@ func (m mute) Start(ctx context.Context, id string) error {
 func TestAStartThatHangsIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		d.engine = mute{d.twin}
+		d.engine = mute{d.fake}
 		d.start()
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(makeTime + time.Second)
@@ -165,7 +165,7 @@ func TestAStartThatHangsIsTold(t *testing.T) {
 			t.Errorf("the events are %q", d.reasons())
 		}
 		d.end()
-		d.engine = d.twin // the server is back
+		d.engine = d.fake // the server is back
 		d.start()
 		time.Sleep(time.Minute)
 		d.wantPhase("web", corev1.PodRunning, "")

@@ -52,7 +52,7 @@ func (y *diary) want(t *testing.T, want ...string) {
 // word says, and end with the code of the third. It stops at once.
 func (d *device) hooking() *diary {
 	y := &diary{began: time.Now()}
-	d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
@@ -161,7 +161,7 @@ func TestAPostStartHookWithoutAnAnswerEndsWithItsContainer(t *testing.T) {
 		d.desire(1, p)
 		time.Sleep(20 * time.Second)
 		for range 3 {
-			d.twin.Exit(d.newest(t, "app"), 1)
+			d.fake.Exit(d.newest(t, "app"), 1)
 			time.Sleep(time.Minute)
 			if n := asking.Load(); n != 1 {
 				t.Fatalf("%d hooks ask", n)
@@ -198,7 +198,7 @@ func (e *endless) Exec(ctx context.Context, _ string, _ []string, s engine.Strea
 func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
-		e := &endless{Engine: d.twin}
+		e := &endless{Engine: d.fake}
 		d.engine = e
 		d.start()
 		d.hooking()
@@ -206,7 +206,7 @@ func TestACommandOfAPostStartHookEndsWithItsContainer(t *testing.T) {
 		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1))
 		time.Sleep(20 * time.Second)
 		for range 3 {
-			d.twin.Exit(d.newest(t, "app"), 1)
+			d.fake.Exit(d.newest(t, "app"), 1)
 			time.Sleep(time.Minute)
 			if n := e.running.Load(); n != 1 || notes() != 1 {
 				t.Fatalf("%d commands run, %d are noted", n, notes())
@@ -273,16 +273,16 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 				p := hookPod(&corev1.Lifecycle{PreStop: c.hook}, 1)
 				d.desire(1, p)
 				time.Sleep(5 * time.Second)
-				d.twin.Record()
+				d.fake.Record()
 				d.desire(2, leaving(p, c.grace))
 				if c.at > 0 {
 					time.Sleep(time.Duration(c.at)*time.Second - time.Millisecond)
-					if calls := strings.Join(d.twin.Calls(), "; "); strings.Contains(calls, "Stop") {
+					if calls := strings.Join(d.fake.Calls(), "; "); strings.Contains(calls, "Stop") {
 						t.Errorf("stopped during the hook: %s", calls)
 					}
 				}
 				time.Sleep(2 * time.Second)
-				if calls := strings.Join(d.twin.Calls(), "; "); !strings.Contains(calls, " "+c.stop) || strings.Count(calls, "Stop") != 1 {
+				if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, " "+c.stop) || strings.Count(calls, "Stop") != 1 {
 					t.Errorf("%s, want it stopped within %s", calls, c.stop)
 				}
 				if _, held := d.pod("app"); held {
@@ -304,11 +304,11 @@ func TestAContainerThatAProbeCondemnsHasNoHookWithoutAGrace(t *testing.T) {
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 60, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"alive", "0", "1"}}}}
-		d.twin.Record()
+		d.fake.Record()
 		d.desire(1, p)
 		time.Sleep(8 * time.Second)
 		y.want(t, "0s start c0/0", "5s alive in c0", "5s start c0/0")
-		if calls := strings.Join(d.twin.Calls(), "; "); !strings.Contains(calls, "Stop") || !strings.Contains(calls, " 2s") {
+		if calls := strings.Join(d.fake.Calls(), "; "); !strings.Contains(calls, "Stop") || !strings.Contains(calls, " 2s") {
 			t.Errorf("%s, want it stopped within 2s", calls)
 		}
 	})
@@ -337,7 +337,7 @@ func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
 func TestAPreStopHookThatHasEndedRunsNoMore(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
-		d.twin.Fail("Stop", engine.ErrUnavailable)
+		d.fake.Fail("Stop", engine.ErrUnavailable)
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye", "4", "0")}, 1)
 		d.desire(1, p)
 		time.Sleep(5 * time.Second)

@@ -34,7 +34,7 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDevice(t)
 				var envs [][]string
-				d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+				d.fake.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
 					envs = append(envs, s.Env)
 					return enginetest.Play{}
 				})
@@ -67,7 +67,7 @@ func TestADeviceOfTwoFamiliesTellsBothAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		envs := map[string][]string{}
-		d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+		d.fake.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
 			envs[s.Labels[plan.LabelPodName]] = s.Env
 			return enginetest.Play{}
 		})

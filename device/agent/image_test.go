@@ -79,9 +79,9 @@ func TestSignedImages(t *testing.T) {
 		n := &notary{digest: digestOf("a"), key: keyID(policytest.Ed25519)}
 		d.config.Policy, d.config.Verify = plan.Policy{Document: sign(policytest.Ed25519)}, n.verify
 		for _, letter := range []string{"a", "b"} {
-			d.twin.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
+			d.fake.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
 		}
-		d.twin.OfferImage("registry.example.org/web:1", offered) // what a tag would bring
+		d.fake.OfferImage("registry.example.org/web:1", offered) // what a tag would bring
 		pod := makePod("web", commands...)
 		for i := range pod.Spec.Containers {
 			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy = "registry.example.org/web:1", pull
@@ -89,7 +89,7 @@ func TestSignedImages(t *testing.T) {
 		return d, n, pod
 	}
 	images := func(d *device) (all []string) {
-		list, err := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
+		list, err := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,14 +146,14 @@ func TestSignedImages(t *testing.T) {
 			for _, pull := range []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullAlways, corev1.PullNever} {
 				d, n, pod := setUp(t, pull, "wait")
 				if pull == corev1.PullNever {
-					d.twin.AddImage(first, 1, toolOrPause)
+					d.fake.AddImage(first, 1, toolOrPause)
 				}
 				d.start()
 				d.desire(1, pod)
 				time.Sleep(20 * time.Second)
 				d.end()
 				n.says(func() { n.err = offline })
-				d.twin.PowerCut()
+				d.fake.PowerCut()
 				d.board.set(func(b *board) { b.boot = "boot-2" })
 				d.start()
 				time.Sleep(time.Minute)
@@ -168,7 +168,7 @@ func TestSignedImages(t *testing.T) {
 		}},
 		{"without network an image that was never verified waits as one that cannot be pulled", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
-			d.twin.AddImage("registry.example.org/web:1", 1, toolOrPause) // somebody has brought the tag
+			d.fake.AddImage("registry.example.org/web:1", 1, toolOrPause) // somebody has brought the tag
 			n.says(func() { n.err = offline })
 			d.start()
 			defer func() { d.end() }()
@@ -185,7 +185,7 @@ func TestSignedImages(t *testing.T) {
 				d.desire(1, pod)
 				time.Sleep(20 * time.Second)
 				n.says(func() { n.digest = digestOf("b") })
-				d.twin.Exit(d.newest(t, "web"), 1)
+				d.fake.Exit(d.newest(t, "web"), 1)
 				time.Sleep(time.Minute)
 				if got := images(d); !slices.Contains(got, want+" running") {
 					t.Errorf("%s: images %q, want %s", pull, got, want)
@@ -200,7 +200,7 @@ func TestSignedImages(t *testing.T) {
 			d.desire(1, pod)
 			time.Sleep(20 * time.Second)
 			n.says(func() { n.err = untrusted })
-			d.twin.Exit(d.newest(t, "web"), 1)
+			d.fake.Exit(d.newest(t, "web"), 1)
 			time.Sleep(15 * time.Second)
 			waiting(t, d, "SignatureValidationFailed")
 		}},
@@ -212,7 +212,7 @@ func TestSignedImages(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				d.end()
 				d.config.Policy, n.err = plan.Policy{Document: sign(policytest.ECDSA)}, err
-				d.twin.Exit(d.newest(t, "web"), 1)
+				d.fake.Exit(d.newest(t, "web"), 1)
 				d.start()
 				time.Sleep(15 * time.Second)
 				if got := images(d); slices.Contains(got, first+" running") {
@@ -227,7 +227,7 @@ func TestSignedImages(t *testing.T) {
 			defer func() { d.end() }()
 			d.desire(1, pod)
 			time.Sleep(20 * time.Second)
-			d.twin.Exit(d.newest(t, "web"), 1)
+			d.fake.Exit(d.newest(t, "web"), 1)
 			time.Sleep(time.Minute)
 			if n.times() != 1 {
 				t.Errorf("asked %d times", n.times())
@@ -241,7 +241,7 @@ func TestSignedImages(t *testing.T) {
 // newest is the name of the newest container of a pod, in the engine.
 func (d *device) newest(t *testing.T, pod string) string {
 	t.Helper()
-	list, err := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
+	list, err := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func (d *device) newest(t *testing.T, pod string) string {
 // Whoever waits for a large image over a slow line sees how far it is, ever more seldom.
 func TestALongPullTellsHowFarItIs(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.OfferImage("large:1", enginetest.Offer{Size: 600 << 20, Delay: 30 * time.Minute, Tells: time.Second})
+		d.fake.OfferImage("large:1", enginetest.Offer{Size: 600 << 20, Delay: 30 * time.Minute, Tells: time.Second})
 		p := makePod("web", "wait")
 		p.Spec.Containers[0].Image = "large:1"
 		d.desire(1, p)

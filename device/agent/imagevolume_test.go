@@ -40,7 +40,7 @@ func (d *device) copies() []string { return namesIn(filepath.Join(d.config.Volum
 
 func (d *device) withModels() {
 	d.config.VolumesDir = d.t.TempDir()
-	d.twin.OfferImage("model:1", enginetest.Offer{Size: 5000, Tree: modelTree, Delay: time.Second})
+	d.fake.OfferImage("model:1", enginetest.Offer{Size: 5000, Tree: modelTree, Delay: time.Second})
 }
 
 func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
@@ -48,7 +48,7 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		d.end()
 		d.withModels()
 		d.start()
-		d.twin.Record()
+		d.fake.Record()
 		a, b := imagePod("a"), imagePod("b")
 		d.desire(1, a, b)
 		time.Sleep(5 * time.Second)
@@ -62,13 +62,13 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(copied, "latest", "weights")); err != nil || len(got) != 5000 {
 			t.Errorf("it holds %d bytes of its weights: %v", len(got), err)
 		}
-		if n := strings.Count(strings.Join(d.twin.Calls(), ";"), "ImageTree"); n != 1 {
+		if n := strings.Count(strings.Join(d.fake.Calls(), ";"), "ImageTree"); n != 1 {
 			t.Errorf("the image was read %d times", n)
 		}
 		if r := d.reasons(); !slices.Contains(r, "Pulling") {
 			t.Errorf("events %q", r)
 		}
-		list, err := d.twin.Containers(t.Context(), volume.LabelImageOf)
+		list, err := d.fake.Containers(t.Context(), volume.LabelImageOf)
 		if err != nil || len(list) != 0 {
 			t.Errorf("what reads images is left: %v, %v", list, err)
 		}
@@ -100,11 +100,11 @@ func TestACopyGoesWithTheLastContainerThatShowsIt(t *testing.T) {
 		d.start()
 		always := func(p *corev1.Pod) { p.Spec.Volumes[0].Image.PullPolicy = corev1.PullAlways }
 		move := func(to string) {
-			d.twin.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000, Tree: modelTree, Delay: time.Second})
+			d.fake.OfferImage("model:1", enginetest.Offer{ID: "sha256:" + strings.Repeat(to, 64), Size: 5000, Tree: modelTree, Delay: time.Second})
 		}
 		restart := func(pod string, want int, which string) {
 			t.Helper()
-			d.twin.Exit(d.newest(t, pod), 1)
+			d.fake.Exit(d.newest(t, pod), 1)
 			time.Sleep(time.Minute)
 			d.wantPhase(pod, corev1.PodRunning, "")
 			if got := d.copies(); len(got) != want || !slices.Contains(got, strings.Repeat(which, 64)) {
@@ -137,13 +137,13 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"it cannot be pulled": {func(d *device) { d.twin.OfferImage("model:1", enginetest.Offer{Err: errors.New("no route to host")}) }, corev1.PullIfNotPresent, "", "ErrImagePull", "no route to host"},
+		"it cannot be pulled": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Err: errors.New("no route to host")}) }, corev1.PullIfNotPresent, "", "ErrImagePull", "no route to host"},
 		"it may not be":       {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
 		"it has no name":      {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
 		"it is hostile": {func(d *device) {
-			d.twin.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{packed(tar.TypeReg, "a", "x"), packed(tar.TypeReg, "../a", "x")}})
+			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{packed(tar.TypeReg, "a", "x"), packed(tar.TypeReg, "../a", "x")}})
 		}, corev1.PullIfNotPresent, "", "CreateContainerError", `ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
-		"it is too large": {func(d *device) { d.twin.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
+		"it is too large": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
 		"nobody has signed it": {func(d *device) {
 			d.config.Policy = plan.Policy{Document: sign}
 			d.config.Verify = (&notary{err: errors.New("registry.example.org/model:1: it is not signed")}).verify
@@ -179,7 +179,7 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 					if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "ImagePullBackOff" {
 						t.Errorf("later it waits: %v", w)
 					}
-					d.twin.OfferImage("model:1", enginetest.Offer{Tree: modelTree})
+					d.fake.OfferImage("model:1", enginetest.Offer{Tree: modelTree})
 					time.Sleep(5 * time.Minute)
 					d.wantPhase("a", corev1.PodRunning, "")
 				}

@@ -21,26 +21,26 @@ var initAccidents = []struct {
 	do   func(d *device)
 }{
 	{"nothing", 1, func(*device) {}},
-	{"the engine restarts", 2, func(d *device) { d.twin.PowerCut() }},
+	{"the engine restarts", 2, func(d *device) { d.fake.PowerCut() }},
 	{"the engine restarts twice", 3, func(d *device) {
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 		time.Sleep(time.Minute)
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 	}},
 	{"the engine restarts while the agent is away", 2, func(d *device) {
 		d.end()
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 		d.start()
 	}},
-	{"the sandbox dies", 2, func(d *device) { d.twin.Exit("flotilla_POD_web_default_uid-web_0", 137) }},
-	{"one container dies", 1, func(d *device) { d.twin.Exit("flotilla_c0_web_default_uid-web_0", 137) }},
+	{"the sandbox dies", 2, func(d *device) { d.fake.Exit("flotilla_POD_web_default_uid-web_0", 137) }},
+	{"one container dies", 1, func(d *device) { d.fake.Exit("flotilla_c0_web_default_uid-web_0", 137) }},
 	{"all containers die", 1, func(d *device) {
-		d.twin.Exit("flotilla_c0_web_default_uid-web_0", 137)
-		d.twin.Exit("flotilla_c1_web_default_uid-web_0", 137)
+		d.fake.Exit("flotilla_c0_web_default_uid-web_0", 137)
+		d.fake.Exit("flotilla_c1_web_default_uid-web_0", 137)
 	}},
 	{"somebody removes the dead init containers", 1, func(d *device) {
-		d.twin.Lose("flotilla_first_web_default_uid-web_0")
-		d.twin.Lose("flotilla_second_web_default_uid-web_0")
+		d.fake.Lose("flotilla_first_web_default_uid-web_0")
+		d.fake.Lose("flotilla_second_web_default_uid-web_0")
 	}},
 }
 
@@ -52,7 +52,7 @@ func TestInitContainersRunOncePerSandbox(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, then the agent restarts %v", c.name, restart), func(t *testing.T) {
 				bubble(t, func(t *testing.T, d *device) {
 					runs := map[string]int{}
-					d.twin.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
+					d.fake.AddImage(enginetest.ToolImage, 6<<20, func(s engine.Spec, run int) enginetest.Play {
 						runs[s.Labels[plan.LabelContainer]]++
 						return toolOrPause(s, run)
 					})

@@ -22,7 +22,7 @@ func TestAnEngineThatHasNotAnsweredYetIsTheLastOneKnown(t *testing.T) {
 		d.end()
 		d.config.Runtimes = []string{"runsc"}
 		d.board.set(func(b *board) { b.swap = 1 << 30 })
-		d.twin.SetInfo(otherArch)
+		d.fake.SetInfo(otherArch)
 		d.start()
 		time.Sleep(time.Second)
 		before := d.agent.Status().Status
@@ -30,7 +30,7 @@ func TestAnEngineThatHasNotAnsweredYetIsTheLastOneKnown(t *testing.T) {
 			t.Fatalf("it says %s, %s, %v", n.Architecture, n.ContainerRuntimeVersion, before.RuntimeHandlers)
 		}
 		d.end()
-		d.twin.SetDown(true)
+		d.fake.SetDown(true)
 		d.start()
 		for range 25 {
 			time.Sleep(time.Second)
@@ -43,8 +43,8 @@ func TestAnEngineThatHasNotAnsweredYetIsTheLastOneKnown(t *testing.T) {
 		// It was exchanged meanwhile: what it says counts.
 		next := otherArch
 		next.Version, next.Arch = "30.0.0", "loong64"
-		d.twin.SetInfo(next)
-		d.twin.SetDown(false)
+		d.fake.SetInfo(next)
+		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		if n := d.nodeInfo(); n.Architecture != "loong64" || n.ContainerRuntimeVersion != "docker://30.0.0" {
 			t.Errorf("the new one is said to be %s, %s", n.Architecture, n.ContainerRuntimeVersion)
@@ -60,8 +60,8 @@ func TestAnEngineThatHasNeverAnsweredIsAbsent(t *testing.T) {
 		if n := st.Status.NodeInfo; n.Architecture != "" || n.ContainerRuntimeVersion != "" || n.OperatingSystem == "" || st.Registration.Labels[corev1.LabelArchStable] != "" {
 			t.Errorf("it says %+v, labels %v", n, st.Registration.Labels)
 		}
-		d.twin.SetInfo(otherArch)
-		d.twin.SetDown(false)
+		d.fake.SetInfo(otherArch)
+		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		if n := d.nodeInfo(); n.Architecture != "riscv64" {
 			t.Errorf("once it answers it says %+v", n)

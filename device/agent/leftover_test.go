@@ -36,9 +36,9 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 		left int // notes
 	}{
 		{"it ends with the one who wanted it", func(_ *device, a *talk) { close(a.gone) }, 0},
-		{"it ends with its container", func(d *device, _ *talk) { d.twin.Exit(d.name("web"), 0) }, 0},
+		{"it ends with its container", func(d *device, _ *talk) { d.fake.Exit(d.name("web"), 0) }, 0},
 		{"it ends with the agent", func(d *device, _ *talk) { d.end(); d.start() }, 0},
-		{"the engine goes away, and may let it run", func(d *device, _ *talk) { d.twin.SetDown(true) }, 1},
+		{"the engine goes away, and may let it run", func(d *device, _ *talk) { d.fake.SetDown(true) }, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {

@@ -124,7 +124,7 @@ func testLog() *slog.Logger {
 // A device is everything that survives the death of its agent.
 type device struct {
 	t      testing.TB
-	twin   *enginetest.Twin
+	fake   *enginetest.Fake
 	engine engine.Engine // what the agent gets; the twin itself unless a test wraps it
 	board  *board
 	dir    string
@@ -141,9 +141,9 @@ type device struct {
 }
 
 func newDevice(t testing.TB) *device {
-	d := &device{t: t, twin: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t), Policy: plan.DefaultPolicy()}}
-	d.engine = d.twin
-	d.twin.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
+	d := &device{t: t, fake: enginetest.New(), board: newBoard(), dir: t.TempDir(), config: Config{Flags: anyDisk(t), Policy: plan.DefaultPolicy()}}
+	d.engine = d.fake
+	d.fake.AddImage(enginetest.ToolImage, 6<<20, toolOrPause)
 	return d
 }
 
@@ -207,7 +207,7 @@ func (d *device) start() {
 	}
 	c.Node, c.Memory, c.Hardware, c.Log = "pi-1", m, d.board, log
 	c.OpenEngine = func(ctx context.Context) (engine.Engine, error) {
-		if _, err := d.twin.Info(ctx); err != nil {
+		if _, err := d.fake.Info(ctx); err != nil {
 			return nil, fmt.Errorf("find a container engine: %w", err)
 		}
 		return d.engine, nil
@@ -252,7 +252,7 @@ func (d *device) pod(name string) (corev1.PodStatus, bool) {
 
 // containers describes what the engine holds: name, attempt and state of each.
 func (d *device) containers() []string {
-	list, err := d.twin.Containers(context.Background(), plan.LabelAgent+"=pi-1")
+	list, err := d.fake.Containers(context.Background(), plan.LabelAgent+"=pi-1")
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -524,7 +524,7 @@ func TestPodsThatEndStayEnded(t *testing.T) {
 				d.wantContainers("job/c0#0 exited")
 				// also without its container, after a restart of the agent
 				d.end()
-				d.twin.Lose("flotilla_c0_job_default_uid-job_0")
+				d.fake.Lose("flotilla_c0_job_default_uid-job_0")
 				d.start()
 				time.Sleep(time.Minute)
 				d.wantPhase("job", c.phase, "")
@@ -543,11 +543,11 @@ func TestARestartOfTheAgentRestartsNothing(t *testing.T) {
 		if len(before) != 3 {
 			t.Fatalf("the engine holds %q, want a sandbox and two containers", before)
 		}
-		d.twin.Record()
+		d.fake.Record()
 		d.end()
 		d.start()
 		time.Sleep(2 * time.Minute)
-		if calls := d.twin.Calls(); len(calls) > 0 {
+		if calls := d.fake.Calls(); len(calls) > 0 {
 			t.Errorf("after its restart the agent did %q, want nothing", calls)
 		}
 		d.wantPhase("web", corev1.PodRunning, "")
@@ -561,7 +561,7 @@ func TestARebootWithoutTheHubBringsEverythingUpAgain(t *testing.T) {
 		d.desire(7, one, two)
 		time.Sleep(5 * time.Second)
 		d.end()
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 		d.board.set(func(b *board) { b.boot = "boot-2" })
 		d.start()
 		time.Sleep(10 * time.Second)
@@ -619,18 +619,18 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 		for _, l := range []map[string]string{
 			nil, {plan.LabelAgent: "pi-2", plan.LabelStateDir: "x", plan.LabelPodUID: "u1"}, {plan.LabelAgent: "pi-1", plan.LabelStateDir: "another", plan.LabelPodUID: "u2"},
 		} {
-			id, err := d.twin.Create(context.Background(), engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			id, err := d.fake.Create(context.Background(), engine.Spec{Name: fmt.Sprint("other", len(l), l[plan.LabelAgent]), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
 			if err == nil {
-				err = d.twin.Start(context.Background(), id)
+				err = d.fake.Start(context.Background(), id)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		d.twin.Record()
+		d.fake.Record()
 		d.desire(1)
 		time.Sleep(5 * time.Minute)
-		if calls := d.twin.Calls(); len(calls) > 0 {
+		if calls := d.fake.Calls(); len(calls) > 0 {
 			t.Errorf("the agent did %q to containers that are not its own", calls)
 		}
 	})
@@ -642,30 +642,30 @@ func TestLabelsThatAnImageBringsMakeNoContainerOfTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
-		list, err := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
+		list, err := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%v, %v", list, err)
 		}
 		for i, uid := range []string{list[0].Labels[plan.LabelPodUID], "another"} {
 			l := maps.Clone(list[0].Labels)
 			l[plan.LabelPodUID], l[plan.LabelRestarts] = uid, "7"
-			id, err := d.twin.Create(t.Context(), engine.Spec{Name: fmt.Sprint("debug", i), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
+			id, err := d.fake.Create(t.Context(), engine.Spec{Name: fmt.Sprint("debug", i), Image: enginetest.ToolImage, Labels: l, Args: []string{"wait"}})
 			if err == nil {
-				err = d.twin.Start(t.Context(), id)
+				err = d.fake.Start(t.Context(), id)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		d.twin.Record()
+		d.fake.Record()
 		time.Sleep(5 * time.Minute)
 		if pods := d.agent.Pods().Pods; len(pods) != 1 || pods[0].Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("the device says %+v", pods)
 		}
 		d.desire(2)
 		time.Sleep(5 * time.Minute)
-		if list, err = d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
-			t.Errorf("of the others there are %v left (%v); the agent did %q", list, err, d.twin.Calls())
+		if list, err = d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
+			t.Errorf("of the others there are %v left (%v); the agent did %q", list, err, d.fake.Calls())
 		}
 	})
 }
@@ -678,7 +678,7 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 			cs := d.agent.Status().Status.Conditions
 			return cs[len(cs)-1]
 		}
-		d.twin.SetDown(true)
+		d.fake.SetDown(true)
 		time.Sleep(28 * time.Second)
 		if c := ready(); c.Status != corev1.ConditionTrue {
 			t.Fatalf("after 28 s Ready is %s (%s), want True", c.Status, c.Message)
@@ -688,7 +688,7 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 			t.Fatalf("after 43 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
 		}
 		d.wantPhase("web", corev1.PodRunning, "") // nothing is known to have changed
-		d.twin.SetDown(false)
+		d.fake.SetDown(false)
 		time.Sleep(5 * time.Second)
 		if c := ready(); c.Status != corev1.ConditionTrue {
 			t.Errorf("the engine is back and Ready is %s (%s)", c.Status, c.Message)
@@ -736,7 +736,7 @@ func (s slowly) Containers(ctx context.Context, label string) ([]engine.Containe
 func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		d.engine = slowly{d.twin}
+		d.engine = slowly{d.fake}
 		d.start()
 		defer func() { d.end() }()
 		d.desire(1, makePod("web", "wait"))
@@ -795,7 +795,7 @@ func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		h := &hung{Engine: d.twin}
+		h := &hung{Engine: d.fake}
 		d.engine = h
 		d.start()
 		d.desire(1, makePod("web", "wait"))
@@ -849,7 +849,7 @@ func TestImagesThatCannotBePulled(t *testing.T) {
 			t.Errorf("it waits with %s, want ImagePullBackOff", w)
 		}
 		d.wantPhase("web", corev1.PodPending, "")
-		d.twin.OfferImage("registry.test/none:1", enginetest.Offer{Program: enginetest.ToolProgram})
+		d.fake.OfferImage("registry.test/none:1", enginetest.Offer{Program: enginetest.ToolProgram})
 		time.Sleep(time.Minute)
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
@@ -862,7 +862,7 @@ func TestAnImageThatIsNoneIsAskedOfNoEngine(t *testing.T) {
 		bubble(t, func(t *testing.T, d *device) {
 			p := makePod("web", "wait")
 			p.Spec.Containers[0].Image = image
-			d.twin.OfferImage(image, enginetest.Offer{Program: enginetest.ToolProgram})
+			d.fake.OfferImage(image, enginetest.Offer{Program: enginetest.ToolProgram})
 			d.desire(1, p)
 			time.Sleep(time.Minute)
 			st, _ := d.pod("web")
@@ -877,7 +877,7 @@ func TestAnImageThatIsThereWillDoWhenTheRegistryIsAway(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")
 		p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
-		d.twin.OfferImage(enginetest.ToolImage, enginetest.Offer{Err: errors.New("no route to host")})
+		d.fake.OfferImage(enginetest.ToolImage, enginetest.Offer{Err: errors.New("no route to host")})
 		d.desire(1, p)
 		time.Sleep(time.Second)
 		d.wantPhase("web", corev1.PodRunning, "")
@@ -894,7 +894,7 @@ func TestWhatStartsAgainAfterARebootKnowsWhatTheDeviceHas(t *testing.T) {
 		d := newDevice(t)
 		d.board.slow = 3 * time.Second
 		var told []string
-		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 			told = append(told, fmt.Sprint(s.Env, s.OOMScoreAdj))
 			return enginetest.Play{}
 		})
@@ -909,7 +909,7 @@ func TestWhatStartsAgainAfterARebootKnowsWhatTheDeviceHas(t *testing.T) {
 		d.desire(1, p)
 		time.Sleep(10 * time.Second)
 		d.end()
-		d.twin.PowerCut()
+		d.fake.PowerCut()
 		d.board.set(func(b *board) { b.boot = "boot-2" })
 		d.start()
 		time.Sleep(10 * time.Second)

@@ -19,7 +19,7 @@ import (
 // writing offers the image "app": a container that writes its first argument into the
 // file at its second, prints its third, and ends with 1 a second after its start.
 func (d *device) writing(t *testing.T) {
-	d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
+	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}

@@ -67,7 +67,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 		d.end()
 		d.config.Policy.HostNetwork = true
 		d.start()
-		d.twin.Record()
+		d.fake.Record()
 		d.block(1, "10.64.3.0/24", makePod("one", "wait"), makePod("two", "wait", "wait"), host)
 		d.wantAddress("one", "10.64.3.0/24")
 		d.wantAddress("two", "10.64.3.0/24") // through its sandbox
@@ -83,7 +83,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 
 // networks are the calls by which networks came and went.
 func (d *device) networks() (out []string) {
-	for _, c := range d.twin.Calls() {
+	for _, c := range d.fake.Calls() {
 		if strings.Contains(c, "Network ") {
 			out = append(out, c)
 		}
@@ -95,7 +95,7 @@ func TestANetworkThatCannotBeHadIsNoReasonNotToRun(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		overlap := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through eth0")
 		for range 3 { // two containers, and the agent's own look
-			d.twin.Fail("EnsureNetwork", overlap)
+			d.fake.Fail("EnsureNetwork", overlap)
 		}
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", engines)
@@ -128,8 +128,8 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 			t.Fatalf("containers were %q and are %q", before, got)
 		}
 		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
-		list, _ := d.twin.Containers(t.Context(), plan.LabelAgent)
-		d.twin.Exit(list[0].Name, 1)
+		list, _ := d.fake.Containers(t.Context(), plan.LabelAgent)
+		d.fake.Exit(list[0].Name, 1)
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
 
@@ -143,7 +143,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 
 func TestAnEngineThatIsAwayIsNoReasonForAnotherNetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.Fail("EnsureNetwork", engine.ErrUnavailable)
+		d.fake.Fail("EnsureNetwork", engine.ErrUnavailable)
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
@@ -155,7 +155,7 @@ func TestAnEngineThatIsAwayIsNoReasonForAnotherNetwork(t *testing.T) {
 
 func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.Record()
+		d.fake.Record()
 		a, b := makePod("a", "wait"), makePod("b", "wait")
 		d.block(1, "10.64.3.0/24", a, b)
 		d.block(2, "10.64.3.0/24", a)
@@ -183,7 +183,7 @@ func TestANodeSaysByItselfWhetherItsNetworkCanBeHad(t *testing.T) {
 		d.wantNetwork(corev1.ConditionFalse, "engine's own")
 		inTheWay := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through wlan0")
 		for range 3 {
-			d.twin.Fail("EnsureNetwork", inTheWay)
+			d.fake.Fail("EnsureNetwork", inTheWay)
 		}
 		d.block(1, "10.64.3.0/24")
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
@@ -195,7 +195,7 @@ func TestANodeSaysByItselfWhetherItsNetworkCanBeHad(t *testing.T) {
 		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
 		d.block(2, "10.64.3.0/24", makePod("a", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
-		d.twin.Fail("EnsureNetwork", inTheWay)
+		d.fake.Fail("EnsureNetwork", inTheWay)
 		time.Sleep(6 * time.Minute) // the device has moved, and the network was there before
 		d.block(3, "engine's choice", makePod("a", "wait"))
 		d.wantNetwork(corev1.ConditionTrue, "engine's choice")
@@ -211,10 +211,10 @@ func TestWithoutAnEngineThereIsNoNetworkForPods(t *testing.T) {
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
 		d.wantNetwork(corev1.ConditionTrue, "there is no network for pods")
-		d.twin.SetDown(false)
+		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
-		d.twin.SetDown(true) // what runs keeps its address
+		d.fake.SetDown(true) // what runs keeps its address
 		time.Sleep(time.Minute)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
 	})

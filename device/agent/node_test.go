@@ -85,14 +85,14 @@ func TestAnIdleDeviceTellsNothing(t *testing.T) {
 		d.mu.Lock()
 		status, pods := d.status, d.pods
 		d.mu.Unlock()
-		d.twin.Record()
+		d.fake.Record()
 		time.Sleep(time.Hour)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.status != status || d.pods != pods {
 			t.Errorf("in an idle hour it told %d statuses and %d pod lists", d.status-status, d.pods-pods)
 		}
-		if calls := d.twin.Calls(); len(calls) > 0 {
+		if calls := d.fake.Calls(); len(calls) > 0 {
 			t.Errorf("in an idle hour it did %q", calls)
 		}
 	})
@@ -112,7 +112,7 @@ func TestImagesInTheStatusAreTheBiggestFifty(t *testing.T) {
 func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		hog := func(_ engine.Spec, _ int) enginetest.Play { return enginetest.Play{MemoryBytes: 200 << 20} }
-		d.twin.AddImage("hog", 1, hog)
+		d.fake.AddImage("hog", 1, hog)
 		best, asked := makePod("best-effort", ""), asking("asked", "100m", "64Mi")
 		for _, p := range []*corev1.Pod{&best, &asked} {
 			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "hog", corev1.PullNever
@@ -180,11 +180,11 @@ func TestWhoGoesWhenSomethingIsShort(t *testing.T) {
 func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for _, owners := range []string{"owners:1", "shared:1"} {
-			d.twin.AddImage(owners, 1<<30, nil)
+			d.fake.AddImage(owners, 1<<30, nil)
 		}
-		d.twin.OfferImage("model:1", enginetest.Offer{Size: 5000, Tree: modelTree})
-		d.twin.OfferImage("old:1", enginetest.Offer{Size: 1 << 30})
-		d.twin.OfferImage("shared:1", enginetest.Offer{Size: 1 << 30})
+		d.fake.OfferImage("model:1", enginetest.Offer{Size: 5000, Tree: modelTree})
+		d.fake.OfferImage("old:1", enginetest.Offer{Size: 1 << 30})
+		d.fake.OfferImage("shared:1", enginetest.Offer{Size: 1 << 30})
 		old, shared := makePod("old", "exit 0"), makePod("shared", "exit 0")
 		old.Spec.Containers[0].Image, shared.Spec.Containers[0].Image = "old:1", "shared:1"
 		shared.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
@@ -193,14 +193,14 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 		d.desire(2, imagePod("web"))
 		time.Sleep(time.Minute)
 		for _, pulled := range []string{"old:1", "shared:1", "model:1"} {
-			if _, ok, _ := d.twin.HasImage(context.Background(), pulled); !ok {
+			if _, ok, _ := d.fake.HasImage(context.Background(), pulled); !ok {
 				t.Fatalf("%s was not pulled, or has gone without need", pulled)
 			}
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		time.Sleep(15 * time.Second)
 		for image, stays := range map[string]bool{"old:1": false, "owners:1": true, "shared:1": true, "model:1": true, enginetest.ToolImage: true} {
-			if _, ok, _ := d.twin.HasImage(context.Background(), image); ok != stays {
+			if _, ok, _ := d.fake.HasImage(context.Background(), image); ok != stays {
 				t.Errorf("%s is there: %v, want %v", image, ok, stays)
 			}
 		}
@@ -228,9 +228,9 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 					d.config.Policy, d.config.Verify = plan.Policy{Document: doc}, (&notary{digest: digestOf("b"), key: keys[0].ID}).verify
 				}
 				d.start()
-				d.twin.OfferImage(model, enginetest.Offer{Size: 5000, Tree: modelTree})
-				d.twin.OfferImage(web, enginetest.Offer{Program: toolOrPause})
-				d.twin.OfferImage(old, enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
+				d.fake.OfferImage(model, enginetest.Offer{Size: 5000, Tree: modelTree})
+				d.fake.OfferImage(web, enginetest.Offer{Program: toolOrPause})
+				d.fake.OfferImage(old, enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
 				needs := imagePod("needs", func(p *corev1.Pod) {
 					p.Spec.Volumes[0].Image.Reference, p.Spec.Containers[0].Image = repository+"model"+tag, repository+"web"+tag
 				})
@@ -246,7 +246,7 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 				d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 				time.Sleep(15 * time.Second)
 				for image, stays := range map[string]bool{model: true, web: true, old: false} {
-					if _, ok, _ := d.twin.HasImage(context.Background(), image); ok != stays {
+					if _, ok, _ := d.fake.HasImage(context.Background(), image); ok != stays {
 						t.Errorf("%s is there: %v, want %v", image, ok, stays)
 					}
 				}
@@ -284,21 +284,21 @@ func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
 		fault func(d *device)
 		until time.Duration
 	}{
-		"it goes away before it has told of the images":   {func(d *device) { d.twin.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it goes away before it has told of what is kept": {func(d *device) { d.twin.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it goes away while it removes an image":          {func(d *device) { d.twin.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it hangs over a container that has ended":        {func(d *device) { d.end(); d.engine = stuck{d.twin}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
-		"it hangs over nine containers that have ended":   {func(d *device) { d.end(); d.engine = stuck{d.twin}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
+		"it goes away before it has told of the images":   {func(d *device) { d.fake.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it goes away before it has told of what is kept": {func(d *device) { d.fake.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it goes away while it removes an image":          {func(d *device) { d.fake.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it hangs over a container that has ended":        {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
+		"it hangs over nine containers that have ended":   {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
 		"it is stopped before it has told of the images": {func(d *device) {
 			d.end()
-			d.engine = stopped{d.twin, time.Now().Add(8 * time.Minute)}
+			d.engine = stopped{d.fake, time.Now().Add(8 * time.Minute)}
 			d.start()
 			time.Sleep(time.Second)
 		}, 15 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.OfferImage("old:1", enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
+				d.fake.OfferImage("old:1", enginetest.Offer{Size: 1 << 30, Program: toolOrPause})
 				old, ended := makePod("old", "exit 0"), makePod("ended", "exit 0")
 				old.Spec.Containers[0].Image = "old:1"
 				ended.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -325,7 +325,7 @@ func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
 					}
 				}
 				d.wantPhase("web", corev1.PodRunning, "")
-				if _, there, _ := d.twin.HasImage(t.Context(), "old:1"); there {
+				if _, there, _ := d.fake.HasImage(t.Context(), "old:1"); there {
 					t.Error("the image that nobody needs is still there")
 				}
 			})
@@ -352,7 +352,7 @@ func TestWhatNothingHereCanRelieveIsToldOnceAnHour(t *testing.T) {
 func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for image, written := range map[string]int64{"much": 30 << 20, "little": 1 << 10} {
-			d.twin.AddImage(image, 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: written} })
+			d.fake.AddImage(image, 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: written} })
 		}
 		var pods []corev1.Pod
 		for i, image := range []string{"little", "much", "little", "little"} {

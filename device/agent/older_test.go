@@ -33,7 +33,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDevice(t)
 				ids := d.takeOver(dir)
-				d.twin.Record()
+				d.fake.Record()
 				for range 2 { // and from itself
 					d.start()
 					time.Sleep(3 * time.Minute)
@@ -52,7 +52,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 					}
 					d.end()
 				}
-				for _, call := range d.twin.Calls() {
+				for _, call := range d.fake.Calls() {
 					for _, touches := range []string{"Create ", "Start ", "Stop ", "Remove ", "Update ", "RemoveNetwork "} {
 						if strings.HasPrefix(call, touches) {
 							t.Errorf("it has done %s", call)
@@ -86,7 +86,7 @@ func (d *device) takeOver(dir string) (ids []string) {
 		d.t.Fatal(err)
 	}
 	network := Network("pi-1", StateDirID(d.dir), "10.64.0.0/24")
-	if err := d.twin.EnsureNetwork(ctx, network); err != nil {
+	if err := d.fake.EnsureNetwork(ctx, network); err != nil {
 		d.t.Fatal(err)
 	}
 	sandboxes := map[string]string{}
@@ -102,9 +102,9 @@ func (d *device) takeOver(dir string) (ids []string) {
 		if owner := sandboxes[l["flotilla.dev/pod-uid"]]; owner != "" {
 			s.Network, s.NetworkOf = "", owner
 		}
-		id, err := d.twin.Create(ctx, s)
+		id, err := d.fake.Create(ctx, s)
 		if err == nil {
-			err = d.twin.Start(ctx, id)
+			err = d.fake.Start(ctx, id)
 		}
 		if err != nil {
 			d.t.Fatal(err)
@@ -115,7 +115,7 @@ func (d *device) takeOver(dir string) (ids []string) {
 		ids = append(ids, id)
 	}
 	synctest.Wait()
-	list, err := d.twin.Containers(ctx, "flotilla.dev/agent=pi-1")
+	list, err := d.fake.Containers(ctx, "flotilla.dev/agent=pi-1")
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 					return c
 				}
 				ready(true)
-				d.twin.Pause(container, true)
+				d.fake.Pause(container, true)
 				time.Sleep(time.Second)
 				if c := ready(false); !strings.Contains(c.Message, "paused") || !strings.Contains(c.Message, "c0") {
 					t.Errorf("the condition says %q", c.Message)
@@ -42,7 +42,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 				time.Sleep(time.Minute)
 				ready(false)
 				d.wantContainers("web/c0#0 paused")
-				d.twin.Pause(container, false)
+				d.fake.Pause(container, false)
 				time.Sleep(10 * time.Second)
 				ready(true)
 			})
@@ -79,7 +79,7 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}
 		d.desire(1, pod)
 		time.Sleep(10 * time.Second)
-		d.twin.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
+		d.fake.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
 		time.Sleep(time.Minute)
 		d.wantContainers("web/c0#0 exited", "web/c0#1 running")
 	})
@@ -89,7 +89,7 @@ func TestACommandInAPausedContainerSaysThatItIsPaused(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
-		d.twin.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
+		d.fake.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
 		time.Sleep(time.Second)
 		for _, name := range []string{"c0", anyContainer} {
 			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil || !strings.Contains(err.Error(), "paused") {

@@ -38,7 +38,7 @@ func failing(from time.Duration) enginetest.Program {
 
 func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("app", 1, failing(25*time.Second))
+		d.fake.AddImage("app", 1, failing(25*time.Second))
 		p := makePod("app", "")
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
 		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 10, FailureThreshold: 2})
@@ -62,7 +62,7 @@ func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
 
 func TestAReadinessProbeTakesOutOfServiceAndRestartsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("app", 1, failing(20*time.Second))
+		d.fake.AddImage("app", 1, failing(20*time.Second))
 		p := makePod("app", "")
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
 		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 5, FailureThreshold: 1, SuccessThreshold: 2})
@@ -91,7 +91,7 @@ func TestAReadinessProbeTakesOutOfServiceAndRestartsNothing(t *testing.T) {
 
 func TestAStartupProbeHoldsTheOthersBack(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
+		d.fake.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
 			began := time.Now()
 			return enginetest.Play{Exec: func([]string) enginetest.ExecResult {
 				if time.Since(began) < 40*time.Second {
@@ -123,24 +123,24 @@ func TestAStartupProbeHoldsTheOthersBack(t *testing.T) {
 func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 	for name, away := range map[string]func(d *device){
 		"it is away for a moment": func(d *device) {
-			d.twin.Fail("Exec", engine.ErrUnavailable)
-			d.twin.Fail("Exec", engine.ErrUnavailable)
+			d.fake.Fail("Exec", engine.ErrUnavailable)
+			d.fake.Fail("Exec", engine.ErrUnavailable)
 		},
 		"it is switched off for a minute": func(d *device) {
-			d.twin.SetDown(true)
+			d.fake.SetDown(true)
 			time.Sleep(time.Minute)
-			d.twin.SetDown(false)
+			d.fake.SetDown(false)
 		},
 		"it hangs": func(d *device) {
-			d.twin.SetLatency(5 * time.Second)
+			d.fake.SetLatency(5 * time.Second)
 			time.Sleep(time.Minute)
-			d.twin.SetLatency(0)
+			d.fake.SetLatency(0)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				var asked atomic.Int32
-				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
+				d.fake.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
 					return enginetest.Play{Exec: func([]string) enginetest.ExecResult { asked.Add(1); return enginetest.ExecResult{} }}
 				})
 				p := makePod("app", "")
@@ -180,7 +180,7 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
+				d.fake.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
 					return enginetest.Play{Exec: func(command []string) enginetest.ExecResult {
 						if command[0] == "nothing" {
 							return enginetest.ExecResult{Code: 127}
@@ -189,7 +189,7 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 					}}
 				})
 				for _, err := range c.fails {
-					d.twin.Fail("Exec", err)
+					d.fake.Fail("Exec", err)
 				}
 				p := makePod("app", "")
 				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
@@ -293,7 +293,7 @@ func TestAnotherAgentKnowsWhatProbesHaveSaid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				var broken, booted atomic.Bool
-				d.twin.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
+				d.fake.AddImage("app", 1, func(engine.Spec, int) enginetest.Play {
 					return enginetest.Play{Exec: func(command []string) enginetest.ExecResult {
 						r := enginetest.ExecResult{After: 3 * time.Second}
 						if broken.Load() || command[0] == "boots" && booted.Load() {

@@ -17,10 +17,10 @@ func TestAnEngineThatWasReplacedIsAskedWhoItIs(t *testing.T) {
 		time.Sleep(time.Minute)
 		info := engine.Info{Name: "docker", Version: "29.1.0", APIVersion: "1.52", OS: "linux", Arch: "amd64", Root: "/srv/docker",
 			Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc"}
-		d.twin.SetDown(true)
+		d.fake.SetDown(true)
 		time.Sleep(time.Second)
-		d.twin.SetInfo(info)
-		d.twin.SetDown(false)
+		d.fake.SetInfo(info)
+		d.fake.SetDown(false)
 		time.Sleep(15 * time.Second)
 		st := d.agent.Status().Status
 		if v := st.NodeInfo.ContainerRuntimeVersion; v != "docker://29.1.0" {

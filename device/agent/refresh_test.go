@@ -112,13 +112,13 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 				}
 				crash := func() {
 					for _, c := range []string{"c0", "c1"} {
-						list, err := d.twin.Containers(t.Context(), plan.LabelContainer+"="+c)
+						list, err := d.fake.Containers(t.Context(), plan.LabelContainer+"="+c)
 						if err != nil {
 							t.Fatal(err)
 						}
 						for _, x := range list {
 							if x.Labels[plan.LabelPodName] == "app" && x.State == engine.Running {
-								d.twin.Exit(x.Name, 1)
+								d.fake.Exit(x.Name, 1)
 							}
 						}
 					}

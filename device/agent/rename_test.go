@@ -22,7 +22,7 @@ func TestARenamedContainerStaysTheAgents(t *testing.T) {
 					time.Sleep(time.Second)
 					all := []string{"web/POD#0 running", "web/c0#0 running", "web/c1#0 running"}
 					d.wantContainers(all...)
-					if !d.twin.Rename(plan.NameOf(test.container, "web", "default", "uid-web", test.attempt), "debug") {
+					if !d.fake.Rename(plan.NameOf(test.container, "web", "default", "uid-web", test.attempt), "debug") {
 						t.Fatal("there is no such container")
 					}
 					if restart {
@@ -49,7 +49,7 @@ func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
 		name := plan.NameOf("c0", "web", "default", "uid-web", "0")
-		list, err := d.twin.Containers(t.Context(), plan.LabelAgent)
+		list, err := d.fake.Containers(t.Context(), plan.LabelAgent)
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)
 		}
@@ -57,7 +57,7 @@ func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
 		d.agent.disk.forgetMade(plan.Step{Place: plan.Place{Pod: "uid-web", Container: "c0"}, ID: list[0].ID})
 		d.start()
 		time.Sleep(time.Minute)
-		d.twin.Rename(name, "debug")
+		d.fake.Rename(name, "debug")
 		time.Sleep(time.Minute)
 		d.wantContainers("web/c0#0 running")
 	})

@@ -64,21 +64,21 @@ func TestARunningContainerIsHeldToOtherResources(t *testing.T) {
 	for _, name := range []string{"docker", "podman"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.SetInfo(engine.Info{Name: name, Version: "1", MemLimit: true, CPULimit: true, SwapLimit: true, CgroupV2: true})
+				d.fake.SetInfo(engine.Info{Name: name, Version: "1", MemLimit: true, CPULimit: true, SwapLimit: true, CgroupV2: true})
 				d.end()
 				d.start()
 				p := makePod("p", "wait", "wait")
 				p.Generation = 1
 				d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
 				d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
-				d.twin.Record()
+				d.fake.Record()
 				p.Generation = 2
 				d.desire(2, has(p, 0, "25m/35m 40Mi/50Mi"))
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
 				if st, _ := d.pod("p"); st.ObservedGeneration != 2 {
 					t.Errorf("it has seen generation %d", st.ObservedGeneration)
 				}
-				if calls := d.twin.Calls(); len(calls) != 1 || !strings.HasPrefix(calls[0], "Update flotilla_c0_p_") {
+				if calls := d.fake.Calls(); len(calls) != 1 || !strings.HasPrefix(calls[0], "Update flotilla_c0_p_") {
 					t.Errorf("the engine was called %q", calls)
 				}
 				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") || !slices.Contains(got, "ResizeCompleted") {
@@ -88,18 +88,18 @@ func TestARunningContainerIsHeldToOtherResources(t *testing.T) {
 				d.end()
 				d.start()
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
-				if calls := d.twin.Calls(); len(calls) != map[string]int{"docker": 1, "podman": 3}[name] {
+				if calls := d.fake.Calls(); len(calls) != map[string]int{"docker": 1, "podman": 3}[name] {
 					t.Errorf("after a restart of the agent the engine was called %q", calls)
 				}
 				// Back to what Podman tells of, and the agent ends before it has done that: the kernel is what counts.
-				d.twin.Fail("Update", errors.New("killed"))
+				d.fake.Fail("Update", errors.New("killed"))
 				d.desire(3, has(p, 0, "20m/30m 35Mi/45Mi"))
 				time.Sleep(time.Second)
 				d.end()
-				before := len(d.twin.Calls())
+				before := len(d.fake.Calls())
 				d.start()
 				d.wantShown("p", "#0 granted 20m 35Mi has 20m/30m 35Mi/45Mi")
-				if calls := d.twin.Calls()[before:]; len(calls) == 0 {
+				if calls := d.fake.Calls()[before:]; len(calls) == 0 {
 					t.Error("the engine was not called")
 				}
 			})
@@ -170,13 +170,13 @@ func TestAResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
 		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))
 		time.Sleep(time.Second)
 		name := plan.NameOf("c0", p.Name, p.Namespace, string(p.UID), "0")
-		d.twin.Use(name, 1, 20<<20)
+		d.fake.Use(name, 1, 20<<20)
 		d.desire(2, has(p, 0, "20m/30m 10Mi/10Mi"))
 		d.wantShown("p", `#0 granted 20m 10Mi has 20m/30m 10Mi/45Mi PodResizeInProgress=True Error: cannot decrease memory limits: attempting to set container "c0" memory limit (10485760) below current usage (20971520)`)
-		d.twin.Use(name, 1, 5<<20)
+		d.fake.Use(name, 1, 5<<20)
 		time.Sleep(2 * time.Minute)
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi")
-		d.twin.Fail("Update", errors.New("runc did run unsuccessfully"))
+		d.fake.Fail("Update", errors.New("runc did run unsuccessfully"))
 		d.desire(3, has(p, 0, "20m/40m 10Mi/10Mi"))
 		const failed = "#0 granted 20m 10Mi has 20m/30m 10Mi/10Mi PodResizeInProgress=True Error: Update "
 		time.Sleep(time.Second)
@@ -185,7 +185,7 @@ func TestAResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
 		}
 		d.desire(4, has(p, 0, "20m/50m 10Mi/10Mi"))
 		d.wantShown("p", "#0 granted 20m 10Mi has 20m/50m 10Mi/10Mi")
-		d.twin.Fail("Update", errors.New("killed in the middle"))
+		d.fake.Fail("Update", errors.New("killed in the middle"))
 		d.desire(5, has(p, 0, "20m/60m 10Mi/10Mi"))
 		time.Sleep(time.Second)
 		d.end()

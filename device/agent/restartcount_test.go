@@ -24,12 +24,12 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 				if away {
 					d.end()
 				}
-				list, err := d.twin.Containers(t.Context(), plan.LabelAgent)
+				list, err := d.fake.Containers(t.Context(), plan.LabelAgent)
 				if err != nil || len(list) == 0 {
 					t.Fatal(list, err)
 				}
 				for _, c := range list {
-					d.twin.Lose(c.Name)
+					d.fake.Lose(c.Name)
 				}
 				if away {
 					d.start()
@@ -61,7 +61,7 @@ func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
 			t.Fatal(n)
 		}
 		d.end()
-		list, err := d.twin.Containers(t.Context(), plan.LabelAgent)
+		list, err := d.fake.Containers(t.Context(), plan.LabelAgent)
 		if err != nil || len(list) != 2 {
 			t.Fatal(list, err)
 		}
@@ -69,7 +69,7 @@ func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
 		if list[1].Created.After(newest.Created) {
 			newest = list[1]
 		}
-		d.twin.Lose(newest.Name)
+		d.fake.Lose(newest.Name)
 		d.start()
 		time.Sleep(2 * time.Second)
 		if is := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0].RestartCount; is <= n {

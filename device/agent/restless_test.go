@@ -13,7 +13,7 @@ import (
 )
 
 // A restlessEngine tells of a change twice a second, and takes a second to list its containers.
-type restlessEngine struct{ *enginetest.Twin }
+type restlessEngine struct{ *enginetest.Fake }
 
 func (e restlessEngine) Events(ctx context.Context, _ string, changed func()) error {
 	for ctx.Err() == nil {
@@ -24,7 +24,7 @@ func (e restlessEngine) Events(ctx context.Context, _ string, changed func()) er
 }
 
 func (e restlessEngine) Containers(ctx context.Context, label string) ([]engine.Container, error) {
-	list, err := e.Twin.Containers(ctx, label)
+	list, err := e.Fake.Containers(ctx, label)
 	time.Sleep(time.Second)
 	return list, err
 }
@@ -34,7 +34,7 @@ func (e restlessEngine) Containers(ctx context.Context, label string) ([]engine.
 func TestAnEngineInWhichSomethingChangesAllTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		d.engine = restlessEngine{d.twin}
+		d.engine = restlessEngine{d.fake}
 		d.start()
 		defer func() { d.end() }()
 		web, job := makePod("web", "wait"), makePod("job", "sleep 1m then exit 0")

@@ -98,7 +98,7 @@ func TestScenarioFirstReady(t *testing.T) {
 				t.Errorf("Ready %+v", c)
 			}
 			before := d.statuses()
-			d.twin.SetDown(false)
+			d.fake.SetDown(false)
 			time.Sleep(6 * time.Second)
 			if c := d.ready(); c.Status != corev1.ConditionTrue || d.statuses() == before {
 				t.Errorf("Ready %+v, told %d more", c, d.statuses()-before)
@@ -163,7 +163,7 @@ func TestScenarioSetters(t *testing.T) {
 		if len(d.agent.Status().Status.Images) == 0 {
 			t.Fatal("no images to begin with")
 		}
-		d.twin.Fail("Images", errors.New("the disk is gone"))
+		d.fake.Fail("Images", errors.New("the disk is gone"))
 		time.Sleep(imagesTime)
 		if got := d.agent.Status().Status.Images; len(got) != 0 {
 			t.Errorf("images %v", got)
@@ -186,7 +186,7 @@ func TestScenarioSetters(t *testing.T) {
 			a := &Agent{log: testLog()}
 			a.loop.report, a.loop.engineErr = &c.report, c.engineErr
 			if c.engineErr == nil {
-				a.loop.engine = newDevice(t).twin
+				a.loop.engine = newDevice(t).fake
 			} else {
 				a.loop.downSince = epoch.Add(-c.down)
 			}
@@ -236,7 +236,7 @@ func TestScenarioAdmission(t *testing.T) {
 func bubbleWithoutEngine(t *testing.T, f func(t *testing.T, d *device)) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		d.twin.SetDown(true)
+		d.fake.SetDown(true)
 		d.start()
 		defer func() { d.end() }()
 		f(t, d)

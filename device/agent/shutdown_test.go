@@ -21,13 +21,13 @@ func TestPodsEndInTwoPartsBeforeTheDeviceGoesDown(t *testing.T) {
 		d.desire(1, pods...)
 		time.Sleep(5 * time.Second)
 		d.wantContainers("always/c0#0 running", "critical/c0#0 running", "never/c0#0 running")
-		d.twin.Record()
+		d.fake.Record()
 		began := time.Now()
 		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
 		if took := time.Since(began).Round(time.Second); took != 20*time.Second {
 			t.Errorf("it took %s: the stubborn pod has the 20 s of the regular ones, the critical pod ends at once", took)
 		}
-		stops := slices.DeleteFunc(d.twin.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Stop ") })
+		stops := slices.DeleteFunc(d.fake.Calls(), func(c string) bool { return !strings.HasPrefix(c, "Stop ") })
 		if len(stops) != 3 || !strings.Contains(stops[2], "critical") || !strings.HasSuffix(stops[2], "10s") {
 			t.Errorf("it stopped %q", stops)
 		}
@@ -81,7 +81,7 @@ func TestTheDeviceGoesDownWhereAPodDoesNotEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(5 * time.Second)
-		d.twin.SetDown(true)
+		d.fake.SetDown(true)
 		began := time.Now()
 		d.agent.StopPods(t.Context(), 30*time.Second, 10*time.Second)
 		if took := time.Since(began); took != 30*time.Second {

@@ -130,7 +130,7 @@ func (d *device) stop(name string) {
 	d.t.Helper()
 	st, _ := d.pod(name)
 	_, id, _ := strings.Cut(st.ContainerStatuses[0].ContainerID, "://")
-	if err := d.twin.Stop(d.t.Context(), id, time.Second); err != nil {
+	if err := d.fake.Stop(d.t.Context(), id, time.Second); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -45,7 +45,7 @@ func TestPodsGoByHardAndSoftThresholds(t *testing.T) {
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
+				d.fake.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
 					return enginetest.Play{MemoryBytes: 300 * mi, StopTakes: time.Hour}
 				})
 				p, grace := makePod("app", ""), int64(540)
@@ -148,7 +148,7 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				d.wantPhase("old", corev1.PodRunning, "")
 				d.wantPhase("tolerant", corev1.PodRunning, "")
 				d.end()
-				d.twin.PowerCut()
+				d.fake.PowerCut()
 				d.board.set(func(b *board) { b.boot = "boot-2" })
 				d.start()
 				time.Sleep(time.Minute)
@@ -182,7 +182,7 @@ func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
-				d.twin.AddImage("small", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: mi} })
+				d.fake.AddImage("small", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: mi} })
 				p := makePod("app", "")
 				p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "small", corev1.PullNever
 				profile := &fleet.BoardProfile{}
@@ -215,7 +215,7 @@ func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
 func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
 	const mi = 1 << 20
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+		d.fake.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
 			if s.Labels[plan.LabelPodName] == "pod-39" {
 				return enginetest.Play{MemoryBytes: 500 * mi}
 			}
@@ -230,7 +230,7 @@ func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
 		d.desire(1, pods...)
 		time.Sleep(time.Minute)
 		d.wantPhase("pod-39", corev1.PodRunning, "")
-		d.twin.SetLatency(500 * time.Millisecond)
+		d.fake.SetLatency(500 * time.Millisecond)
 		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} })
 		time.Sleep(25 * time.Second)
 		d.board.set(func(b *board) { b.stats.Memory = hardware.Amount{Available: 1 << 30, Capacity: 2 << 30} })
@@ -259,7 +259,7 @@ func (b *busy) Written(ctx context.Context, id string) (int64, error) {
 func TestADiskIsRelievedOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		b := &busy{Engine: d.twin}
+		b := &busy{Engine: d.fake}
 		d.engine = b
 		d.start()
 		defer func() { d.end() }()
@@ -276,7 +276,7 @@ func TestADiskIsRelievedOnceAtATime(t *testing.T) {
 // Where inodes are short, the pod with the most files goes, and not the one with the biggest.
 func TestWhereInodesAreShortThePodWithTheMostFilesGoes(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
+		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
 		big, many := storagePod("", ""), storagePod("", "")
 		big.Name, big.UID, many.Name, many.UID = "big", "uid-big", "many", "uid-many"
 		d.desire(1, big, many)

@@ -79,7 +79,7 @@ func TestTooMuch(t *testing.T) {
 
 func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 3 << 20} })
+		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 3 << 20} })
 		writes, keeps, fills := storagePod("", "2Mi"), storagePod("", "4Mi"), storagePod("64Ki", "")
 		keeps.Name, keeps.UID, fills.Name, fills.UID = "keeps", "uid-keeps", "fills", "uid-fills"
 		d.desire(1, writes, keeps, fills)
@@ -105,7 +105,7 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 // There are more places to write to than volumes and a container's own files.
 func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
-		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
+		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
 		says, deep := storagePod("", "4Mi"), storagePod("64Mi", "")
 		deep.Name, deep.UID = "deep", "uid-deep"
 		d.desire(1, says, deep)
@@ -165,9 +165,9 @@ func (s *slow) Written(ctx context.Context, id string) (int64, error) {
 func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		s := &slow{Engine: d.twin, asked: map[string]int{}}
+		s := &slow{Engine: d.fake, asked: map[string]int{}}
 		d.engine = s
-		d.twin.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
+		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{Written: 1 << 20} })
 		d.start()
 		defer func() { d.end() }()
 		var pods []corev1.Pod

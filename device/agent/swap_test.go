@@ -55,11 +55,11 @@ func (n *noting) spec(name string) engine.Spec {
 func TestContainersAreHeldToTheirSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		seen := &noting{Engine: d.twin}
+		seen := &noting{Engine: d.fake}
 		d.engine = seen
-		info, _ := d.twin.Info(t.Context())
+		info, _ := d.fake.Info(t.Context())
 		info.SwapLimit, info.CgroupV2 = true, true
-		d.twin.SetInfo(info)
+		d.fake.SetInfo(info)
 		d.config.Swap = plan.LimitedSwap
 		d.board.swap = 512 << 20
 		d.start()

@@ -33,7 +33,7 @@ func TestNothingIsKeptOfStepsThatHaveEnded(t *testing.T) {
 		d.agent.post(func() { d.agent.loop.ctx = all })
 		d.desire(1, p)
 		time.Sleep(time.Hour)
-		d.twin.Exit(d.newest(t, "app"), 1)
+		d.fake.Exit(d.newest(t, "app"), 1)
 		time.Sleep(time.Minute)
 		if n := all.waiting.Load(); n > 3 {
 			t.Errorf("after an hour of probes %d contexts wait for the end of the agent", n)

@@ -79,11 +79,11 @@ func TestAlignmentWaitsForThoseWhoLeave(t *testing.T) {
 func TestAlignmentSurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
-		seen := &noting{Engine: d.twin}
+		seen := &noting{Engine: d.fake}
 		d.engine = seen
-		info, _ := d.twin.Info(t.Context())
+		info, _ := d.fake.Info(t.Context())
 		info.CPUSet = true
-		d.twin.SetInfo(info)
+		d.fake.SetInfo(info)
 		d.config.Topology = plan.SingleNUMANode
 		d.board.numa = twoNodes
 		d.start()

@@ -69,7 +69,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 		},
 		"remove default/gone container c0 failed": func(t *testing.T, d *device, want *wire.Desired) {
 			d.end()
-			d.engine = fullEngine{d.twin}
+			d.engine = fullEngine{d.fake}
 			d.start()
 			want.Pods = append(want.Pods, makePod("gone", "exit 0"))
 			made(t, d.agent.Store(*want))
@@ -90,7 +90,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 		},
 		"the engine's events ended": func(_ *testing.T, d *device, _ *wire.Desired) {
 			d.end()
-			d.engine = silentEngine{d.twin}
+			d.engine = silentEngine{d.fake}
 			d.start()
 		},
 	} {

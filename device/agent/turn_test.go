@@ -17,7 +17,7 @@ import (
 
 // sidecarPod has two containers, and before them a sidecar, an init container that ends, and another sidecar.
 func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
-	d.twin.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
+	d.fake.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
 			return enginetest.Play{}
 		}
@@ -104,7 +104,7 @@ func TestWhatOfASidecarDoesNotWait(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		again := *p.DeepCopy()
 		again.Spec.InitContainers[2].Image = "other"
-		d.twin.AddImage("other", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{} })
+		d.fake.AddImage("other", 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{} })
 		d.desire(2, again)
 		time.Sleep(time.Second)
 		if got := d.alive(); got != "c0 c1 s0" || !slices.Contains(d.containers(), "app/s1#1 running") {

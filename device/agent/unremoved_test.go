@@ -62,8 +62,8 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 				var refuse atomic.Bool
 				refuse.Store(true)
 				d.end()
-				d.engine = refusing{d.twin, func(id string) bool {
-					list, _ := d.twin.Containers(t.Context(), plan.LabelAgent+"=pi-1")
+				d.engine = refusing{d.fake, func(id string) bool {
+					list, _ := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
 					at := slices.IndexFunc(list, func(o engine.Container) bool { return o.ID == id })
 					if at < 0 || !refuse.Load() {
 						return false

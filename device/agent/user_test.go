@@ -30,8 +30,8 @@ func notRootPod(name, image string) corev1.Pod {
 func TestAnImageSaysThatItIsNotRoot(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for image, user := range map[string]string{"user:1": "1000", "root:1": ""} {
-			d.twin.AddImage(image, 1<<20, nil)
-			d.twin.SetImageUser(image, user)
+			d.fake.AddImage(image, 1<<20, nil)
+			d.fake.SetImageUser(image, user)
 		}
 		d.desire(1, notRootPod("good", "user:1"), notRootPod("bad", "root:1"))
 		time.Sleep(time.Second)

@@ -155,7 +155,7 @@ func TestAPodThatRunsIsHeldToTheRules(t *testing.T) {
 				c.change(&p)
 				d.desire(2, p)
 				time.Sleep(time.Second)
-				d.twin.Exit(d.name("web"), 1) // what comes after it is made of what is desired now
+				d.fake.Exit(d.name("web"), 1) // what comes after it is made of what is desired now
 				time.Sleep(time.Minute)
 				st := d.agent.Pods().Pods[0].Status
 				got := st.Reason

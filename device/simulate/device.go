@@ -216,7 +216,7 @@ func (d *device) begin(g going) {
 	}
 	list, err := d.engine.Containers(context.Background(), plan.LabelPodName)
 	if err != nil {
-		return // a twin that is switched off runs nothing
+		return // a fake that is switched off runs nothing
 	}
 	for _, c := range list {
 		if c.State == engine.Running && g.means(c.Labels) {
@@ -309,7 +309,7 @@ func (d *device) trouble(verb string, is func(going) bool) (effect, bool) {
 
 // A stocked engine has every image that is asked for, unless a script says otherwise.
 type stocked struct {
-	*enginetest.Twin
+	*enginetest.Fake
 	trouble func(verb string, is func(going) bool) (effect, bool)
 }
 
@@ -324,7 +324,7 @@ func (s *stocked) Pull(ctx context.Context, ref string, auth *engine.RegistryAut
 		return fmt.Errorf("pull image %s: %w: %s", ref, engine.ErrNotFound, unknown)
 	}
 	s.OfferImage(ref, enginetest.Offer{Size: 5 << 20, Program: s.program})
-	return s.Twin.Pull(ctx, ref, auth, told)
+	return s.Fake.Pull(ctx, ref, auth, told)
 }
 
 // stopTakes is how long a simulated program takes to end when it is told to. One that ended at once

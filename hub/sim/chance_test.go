@@ -122,5 +122,5 @@ func (d *simDevice) crash() {
 		}
 	}
 	d.mu.Unlock()
-	d.twin.Exit(d.container(uids[0]), 1)
+	d.fake.Exit(d.container(uids[0]), 1)
 }

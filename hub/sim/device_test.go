@@ -36,7 +36,7 @@ type simDevice struct {
 	site    string
 	machine string
 	board   *simBoard
-	twin    *enginetest.Twin
+	fake    *enginetest.Fake
 	dir     string
 
 	agent *agent.Agent // nil: switched off
@@ -73,7 +73,7 @@ func (d *simDevice) leave(told wire.Dismissed) {
 func (w *world) newDevice(name, site string) *simDevice { return w.newClone(name, name, site) }
 
 func (w *world) newClone(key, name, site string) *simDevice {
-	d := &simDevice{w: w, key: key, name: name, site: site, dir: filepath.Join(w.dir, "device", key), twin: enginetest.New(), starts: map[string]int{}}
+	d := &simDevice{w: w, key: key, name: name, site: site, dir: filepath.Join(w.dir, "device", key), fake: enginetest.New(), starts: map[string]int{}}
 	d.machine = fmt.Sprintf("%x", sha256.Sum256([]byte(key)))[:16]
 	d.board = newSimBoard(name, d.machine)
 	w.alter(func() { w.devices = append(w.devices, d) })
@@ -112,7 +112,7 @@ func (d *simDevice) start() {
 	}
 	a, err := agent.New(agent.Config{
 		Node: d.name, Memory: mem, Hardware: d.board, Log: log,
-		OpenEngine:   func(context.Context) (engine.Engine, error) { return simEngine{d.twin, d}, nil },
+		OpenEngine:   func(context.Context) (engine.Engine, error) { return simEngine{d.fake, d}, nil },
 		Policy:       plan.DefaultPolicy(),
 		Flags:        hardware.Limits{Hard: fewPIDs},
 		Registration: reg,
@@ -185,7 +185,7 @@ func (d *simDevice) powerCut() {
 	d.w.freeze(d)
 	d.stop()
 	d.agent, d.link, d.stop = nil, nil, nil
-	d.twin.PowerCut()
+	d.fake.PowerCut()
 	d.mu.Lock()
 	clear(d.starts)
 	d.mu.Unlock()
@@ -210,7 +210,7 @@ func (d *simDevice) running() map[types.UID]string {
 
 // containers returns the pods' containers that run on the device.
 func (d *simDevice) containers() (out []engine.Container) {
-	list, _ := d.twin.Containers(context.Background(), plan.LabelAgent)
+	list, _ := d.fake.Containers(context.Background(), plan.LabelAgent)
 	for _, c := range list {
 		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp {
 			out = append(out, c)
@@ -231,7 +231,7 @@ func (d *simDevice) containersOf(uid types.UID) (n int) {
 
 // container returns the name of the container of a pod that runs.
 func (d *simDevice) container(uid string) string {
-	list, _ := d.twin.Containers(context.Background(), plan.LabelPodUID+"="+uid)
+	list, _ := d.fake.Containers(context.Background(), plan.LabelPodUID+"="+uid)
 	for _, c := range list {
 		if c.State == engine.Running && c.Labels[plan.LabelKind] == podspec.KindApp { // the end of a sandbox is the pod's
 			return c.Name
@@ -257,9 +257,9 @@ type simAgentHub struct{ *link.Link }
 
 func (h simAgentHub) Stream(id string) agent.Answer { return h.Link.Stream(id) }
 
-// A simEngine is a twin that has every image, and an eye on what the agent asks of it.
+// A simEngine is a fake that has every image, and an eye on what the agent asks of it.
 type simEngine struct {
-	*enginetest.Twin
+	*enginetest.Fake
 	d *simDevice
 }
 
@@ -274,7 +274,7 @@ func (e simEngine) Pull(ctx context.Context, ref string, auth *engine.RegistryAu
 		}
 		return play
 	}})
-	return e.Twin.Pull(ctx, ref, auth, told)
+	return e.Fake.Pull(ctx, ref, auth, told)
 }
 
 func (e simEngine) find(id string) (engine.Container, bool) {
@@ -290,7 +290,7 @@ func (e simEngine) find(id string) (engine.Container, bool) {
 // Start counts: a container that was started is not started again without cause.
 func (e simEngine) Start(ctx context.Context, id string) error {
 	c, ok := e.find(id)
-	err := e.Twin.Start(ctx, id)
+	err := e.Fake.Start(ctx, id)
 	if ok && err == nil {
 		key := c.Labels[plan.LabelPodUID] + "/" + c.Labels[plan.LabelContainer]
 		e.d.mu.Lock()
@@ -309,7 +309,7 @@ func (e simEngine) Stop(ctx context.Context, id string, grace time.Duration) err
 	if c, ok := e.find(id); ok {
 		e.d.w.look.stopping(e.d, types.UID(c.Labels[plan.LabelPodUID]), c.Labels[plan.LabelPodName])
 	}
-	return e.Twin.Stop(ctx, id, grace)
+	return e.Fake.Stop(ctx, id, grace)
 }
 
 // A simBoard is the hardware of a simulated device.

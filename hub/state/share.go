@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A Sharer makes what the objects of a fleet repeat one in memory: words that thousands of nodes
+// A Interner makes what the objects of a fleet repeat one in memory: words that thousands of nodes
 // have in common. It knows what it has met, up to a bound, and is for one goroutine.
-type Sharer struct {
+type Interner struct {
 	words map[string]string
 	lists map[string]corev1.ResourceList // by what they say
 	key   []byte
@@ -22,7 +22,7 @@ const (
 )
 
 // Share makes an object share what it has in common with those before. Nobody else may have it yet.
-func (k *Sharer) Share(o Object) {
+func (k *Interner) Share(o Object) {
 	switch o := o.(type) {
 	case *corev1.Node:
 		o.Labels, o.Annotations = k.named(o.Labels, o.Name), k.named(o.Annotations, o.Name)
@@ -79,7 +79,7 @@ func resources(list corev1.ResourceList, one func(string) string) corev1.Resourc
 
 // list returns a list of resources that says the same, the one in memory that those before share if it
 // was met.
-func (k *Sharer) list(l corev1.ResourceList) corev1.ResourceList {
+func (k *Interner) list(l corev1.ResourceList) corev1.ResourceList {
 	if len(l) == 0 {
 		return l
 	}
@@ -101,7 +101,7 @@ func (k *Sharer) list(l corev1.ResourceList) corev1.ResourceList {
 	return l
 }
 
-func (k *Sharer) word(s string) string {
+func (k *Interner) word(s string) string {
 	if s == "" || len(s) > longestShared {
 		return s
 	}
@@ -119,7 +119,7 @@ func (k *Sharer) word(s string) string {
 
 // named shares what a node's labels or annotations are called and say. Its own name, which no other
 // says, it shares with itself.
-func (k *Sharer) named(m map[string]string, own string) map[string]string {
+func (k *Interner) named(m map[string]string, own string) map[string]string {
 	out := m
 	if len(m) >= 8 { // as many as a small map has room for: it grows when it is written
 		out = make(map[string]string, len(m))

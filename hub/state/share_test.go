@@ -35,7 +35,7 @@ func TestObjectsShareWhatTheyHaveInCommon(t *testing.T) {
 				Images: []corev1.ContainerImage{{Names: []string{of("docker.io/a:1")}}}},
 		}
 	}
-	var k state.Sharer
+	var k state.Interner
 	a, b := node("pi-1", "4", "1Gi"), node("pi-2", "4", "1Gi")
 	k.Share(a)
 	k.Share(b)

@@ -25,7 +25,7 @@ const (
 // A Decoder makes objects of rows, which share what they have in common. It is for one goroutine.
 type Decoder struct {
 	mender bound.Repairer
-	sharer state.Sharer
+	sharer state.Interner
 }
 
 // Decode returns the object of a row. mended is nil unless the row held quantities that no machine

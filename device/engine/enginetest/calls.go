@@ -16,7 +16,7 @@ import (
 )
 
 // Info implements engine.Engine.
-func (t *Twin) Info(ctx context.Context) (engine.Info, error) {
+func (t *Fake) Info(ctx context.Context) (engine.Info, error) {
 	if err := t.enter(ctx, "Info", "engine"); err != nil {
 		return engine.Info{}, err
 	}
@@ -25,7 +25,7 @@ func (t *Twin) Info(ctx context.Context) (engine.Info, error) {
 }
 
 // Ping implements engine.Engine.
-func (t *Twin) Ping(ctx context.Context) error {
+func (t *Fake) Ping(ctx context.Context) error {
 	if err := t.enter(ctx, "Ping", "engine"); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (t *Twin) Ping(ctx context.Context) error {
 }
 
 // Containers implements engine.Engine.
-func (t *Twin) Containers(ctx context.Context, label string) ([]engine.Container, error) {
+func (t *Fake) Containers(ctx context.Context, label string) ([]engine.Container, error) {
 	if err := t.enter(ctx, "Containers", label); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (t *Twin) Containers(ctx context.Context, label string) ([]engine.Container
 }
 
 // Create implements engine.Engine.
-func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
+func (t *Fake) Create(ctx context.Context, s engine.Spec) (string, error) {
 	if err := t.enter(ctx, "Create", s.Name); err != nil {
 		return "", err
 	}
@@ -92,7 +92,7 @@ func (t *Twin) Create(ctx context.Context, s engine.Spec) (string, error) {
 }
 
 // Start implements engine.Engine.
-func (t *Twin) Start(ctx context.Context, id string) error {
+func (t *Fake) Start(ctx context.Context, id string) error {
 	if err := t.enter(ctx, "Start", id); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (t *Twin) Start(ctx context.Context, id string) error {
 }
 
 // Update implements engine.Engine.
-func (t *Twin) Update(ctx context.Context, id string, s engine.Spec) error {
+func (t *Fake) Update(ctx context.Context, id string, s engine.Spec) error {
 	if err := t.enter(ctx, "Update", id); err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (t *Twin) Update(ctx context.Context, id string, s engine.Spec) error {
 }
 
 // Stop implements engine.Engine.
-func (t *Twin) Stop(ctx context.Context, id string, grace time.Duration) error {
+func (t *Fake) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if err := t.enter(ctx, "Stop", id); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (t *Twin) Stop(ctx context.Context, id string, grace time.Duration) error {
 }
 
 // await waits until done, which is asked under the lock after every change.
-func (t *Twin) await(ctx context.Context, call, object string, done func() bool) error {
+func (t *Fake) await(ctx context.Context, call, object string, done func() bool) error {
 	for {
 		t.mu.Lock()
 		t.settle(time.Now())
@@ -210,7 +210,7 @@ func (t *Twin) await(ctx context.Context, call, object string, done func() bool)
 
 // Remove implements engine.Engine. As in Podman, a container in whose network another one runs
 // stays.
-func (t *Twin) Remove(ctx context.Context, id string) error {
+func (t *Fake) Remove(ctx context.Context, id string) error {
 	if err := t.enter(ctx, "Remove", id); err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (t *Twin) Remove(ctx context.Context, id string) error {
 }
 
 // Images implements engine.Engine.
-func (t *Twin) Images(ctx context.Context) ([]engine.Image, error) {
+func (t *Fake) Images(ctx context.Context) ([]engine.Image, error) {
 	if err := t.enter(ctx, "Images", "engine"); err != nil {
 		return nil, err
 	}
@@ -251,11 +251,11 @@ func (t *Twin) Images(ctx context.Context) ([]engine.Image, error) {
 	return list, nil
 }
 
-func (t *Twin) inUse(i *image) bool {
+func (t *Fake) inUse(i *image) bool {
 	return slices.ContainsFunc(t.containers, func(c *instance) bool { return c.image == i })
 }
 
-func (t *Twin) findImage(ref string) *image {
+func (t *Fake) findImage(ref string) *image {
 	if i := t.images[ref]; i != nil {
 		return i
 	}
@@ -268,7 +268,7 @@ func (t *Twin) findImage(ref string) *image {
 }
 
 // ImageUser implements engine.Engine.
-func (t *Twin) ImageUser(ctx context.Context, ref string) (string, error) {
+func (t *Fake) ImageUser(ctx context.Context, ref string) (string, error) {
 	if err := t.enter(ctx, "ImageUser", ref); err != nil {
 		return "", err
 	}
@@ -281,7 +281,7 @@ func (t *Twin) ImageUser(ctx context.Context, ref string) (string, error) {
 }
 
 // ImageTree implements engine.Engine.
-func (t *Twin) ImageTree(ctx context.Context, ref string, s engine.Spec,
+func (t *Fake) ImageTree(ctx context.Context, ref string, s engine.Spec,
 	take func(size int64) (func(*tar.Header, io.Reader) error, error)) (err error) {
 	if err := t.enter(ctx, "ImageTree", ref); err != nil {
 		return err
@@ -312,7 +312,7 @@ func (t *Twin) ImageTree(ctx context.Context, ref string, s engine.Spec,
 }
 
 // HasImage implements engine.Engine.
-func (t *Twin) HasImage(ctx context.Context, ref string) (string, bool, error) {
+func (t *Fake) HasImage(ctx context.Context, ref string) (string, bool, error) {
 	if err := t.enter(ctx, "HasImage", ref); err != nil {
 		return "", false, err
 	}
@@ -326,7 +326,7 @@ func (t *Twin) HasImage(ctx context.Context, ref string) (string, bool, error) {
 }
 
 // Pull implements engine.Engine.
-func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
+func (t *Fake) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, told func(engine.Progress)) error {
 	if err := t.enter(ctx, "Pull", ref); err != nil {
 		return err
 	}
@@ -367,7 +367,7 @@ func (t *Twin) Pull(ctx context.Context, ref string, auth *engine.RegistryAuth, 
 }
 
 // RemoveImage implements engine.Engine.
-func (t *Twin) RemoveImage(ctx context.Context, id string) error {
+func (t *Fake) RemoveImage(ctx context.Context, id string) error {
 	if err := t.enter(ctx, "RemoveImage", id); err != nil {
 		return err
 	}
@@ -385,7 +385,7 @@ func (t *Twin) RemoveImage(ctx context.Context, id string) error {
 }
 
 // Usage implements engine.Engine.
-func (t *Twin) Usage(ctx context.Context, id string) (engine.Usage, error) {
+func (t *Fake) Usage(ctx context.Context, id string) (engine.Usage, error) {
 	if err := t.enter(ctx, "Usage", id); err != nil {
 		return engine.Usage{}, err
 	}
@@ -401,10 +401,10 @@ func (t *Twin) Usage(ctx context.Context, id string) (engine.Usage, error) {
 }
 
 // Close implements engine.Engine.
-func (t *Twin) Close() error { return nil }
+func (t *Fake) Close() error { return nil }
 
 // Written implements engine.Engine.
-func (t *Twin) Written(ctx context.Context, id string) (int64, error) {
+func (t *Fake) Written(ctx context.Context, id string) (int64, error) {
 	if err := t.enter(ctx, "Written", id); err != nil {
 		return 0, err
 	}
@@ -417,7 +417,7 @@ func (t *Twin) Written(ctx context.Context, id string) (int64, error) {
 }
 
 // Files implements engine.Engine.
-func (t *Twin) Files(ctx context.Context, id string) (int64, error) {
+func (t *Fake) Files(ctx context.Context, id string) (int64, error) {
 	if err := t.enter(ctx, "Files", id); err != nil {
 		return 0, err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Conformance checks the promises of engine.Engine against any engine that holds ToolImage. open
-// returns an engine, once for each case. around runs a case: for the twin it is synctest.Test, for
+// returns an engine, once for each case. around runs a case: for the fake it is synctest.Test, for
 // real engines it just calls the case. What it creates, it removes.
 func Conformance(t *testing.T, open func(t *testing.T) engine.Engine,
 	around func(t *testing.T, run func(t *testing.T))) {

@@ -52,7 +52,7 @@ type ending struct {
 
 // settle carries out the ends whose time has come. Timers do so, too, but at one instant nobody
 // knows who is first.
-func (t *Twin) settle(now time.Time) {
+func (t *Fake) settle(now time.Time) {
 	for _, c := range t.containers {
 		if e := c.ending; c.state == engine.Running && !e.at.IsZero() && !e.at.After(now) {
 			t.end(c, e.at, e.code, e.oom)
@@ -61,7 +61,7 @@ func (t *Twin) settle(now time.Time) {
 }
 
 // start begins a run. The container is created or has exited.
-func (t *Twin) start(c *instance, now time.Time) {
+func (t *Fake) start(c *instance, now time.Time) {
 	c.play = Play{}
 	if c.image.program != nil {
 		c.play = c.image.program(c.spec, c.starts)
@@ -89,7 +89,7 @@ func (t *Twin) start(c *instance, now time.Time) {
 }
 
 // endAt plans the end of a running container unless it ends earlier anyway.
-func (t *Twin) endAt(c *instance, e ending) {
+func (t *Fake) endAt(c *instance, e ending) {
 	if !c.ending.at.IsZero() && !e.at.Before(c.ending.at) {
 		return
 	}
@@ -105,7 +105,7 @@ func (c *instance) silence() {
 	}
 }
 
-func (t *Twin) end(c *instance, at time.Time, code int, oom bool) {
+func (t *Fake) end(c *instance, at time.Time, code int, oom bool) {
 	c.silence()
 	if c.state != engine.Running {
 		return
@@ -115,7 +115,7 @@ func (t *Twin) end(c *instance, at time.Time, code int, oom bool) {
 	t.notify(c.spec.Labels)
 }
 
-func (t *Twin) remove(c *instance) {
+func (t *Fake) remove(c *instance) {
 	c.silence()
 	if c.state == engine.Running {
 		t.end(c, time.Now(), 137, false)
@@ -125,7 +125,7 @@ func (t *Twin) remove(c *instance) {
 }
 
 // find looks for a container by id or name.
-func (t *Twin) find(id string) *instance {
+func (t *Fake) find(id string) *instance {
 	for _, c := range t.containers {
 		if c.id == id || c.spec.Name == id {
 			return c
@@ -135,7 +135,7 @@ func (t *Twin) find(id string) *instance {
 }
 
 // dependents are the containers in the network of c.
-func (t *Twin) dependents(c *instance) (found []*instance) {
+func (t *Fake) dependents(c *instance) (found []*instance) {
 	for _, d := range t.containers {
 		if d.spec.NetworkOf != "" && t.find(d.spec.NetworkOf) == c {
 			found = append(found, d)
@@ -145,7 +145,7 @@ func (t *Twin) dependents(c *instance) (found []*instance) {
 }
 
 // portTaken names the running container that has a port which c wants.
-func (t *Twin) portTaken(c *instance) (owner string, port engine.Port, taken bool) {
+func (t *Fake) portTaken(c *instance) (owner string, port engine.Port, taken bool) {
 	if c.spec.HostNetwork || c.spec.NetworkOf != "" {
 		return "", engine.Port{}, false
 	}

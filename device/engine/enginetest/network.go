@@ -13,7 +13,7 @@ import (
 var ownNetwork = netip.MustParsePrefix("172.17.0.0/16")
 
 // EnsureNetwork implements engine.Engine.
-func (t *Twin) EnsureNetwork(ctx context.Context, n engine.Network) error {
+func (t *Fake) EnsureNetwork(ctx context.Context, n engine.Network) error {
 	if err := t.enter(ctx, "EnsureNetwork", n.Name); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (t *Twin) EnsureNetwork(ctx context.Context, n engine.Network) error {
 }
 
 // RemoveNetwork implements engine.Engine.
-func (t *Twin) RemoveNetwork(ctx context.Context, n engine.Network) error {
+func (t *Fake) RemoveNetwork(ctx context.Context, n engine.Network) error {
 	if err := t.enter(ctx, "RemoveNetwork", n.Name); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (t *Twin) RemoveNetwork(ctx context.Context, n engine.Network) error {
 }
 
 // dropNetwork removes a network that carries the labels and that no running container is on.
-func (t *Twin) dropNetwork(have engine.Network, labels map[string]string) error {
+func (t *Fake) dropNetwork(have engine.Network, labels map[string]string) error {
 	for k, v := range labels {
 		if have.Labels[k] != v {
 			return fmt.Errorf("remove network %s: somebody else made it", have.Name)

@@ -13,7 +13,7 @@ import (
 )
 
 // Logs implements engine.Engine.
-func (t *Twin) Logs(ctx context.Context, id string, o engine.LogOptions, stdout, stderr io.Writer) error {
+func (t *Fake) Logs(ctx context.Context, id string, o engine.LogOptions, stdout, stderr io.Writer) error {
 	if err := t.enter(ctx, "Logs", id); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (c *instance) log(seen int, now time.Time) (lines []datedLine, next time.Ti
 }
 
 // Exec implements engine.Engine.
-func (t *Twin) Exec(ctx context.Context, id string, command []string, s engine.Streams) (int, error) {
+func (t *Fake) Exec(ctx context.Context, id string, command []string, s engine.Streams) (int, error) {
 	what := "run " + strings.Join(command[:1], "") + " in container"
 	c, life, err := t.running(ctx, "Exec", what, id)
 	if err != nil {
@@ -133,7 +133,7 @@ func (t *Twin) Exec(ctx context.Context, id string, command []string, s engine.S
 }
 
 // begins notes how to end a command, and returns its id.
-func (t *Twin) begins(end context.CancelFunc) string {
+func (t *Fake) begins(end context.CancelFunc) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begun++
@@ -142,14 +142,14 @@ func (t *Twin) begins(end context.CancelFunc) string {
 	return exec
 }
 
-func (t *Twin) ended(exec string) {
+func (t *Fake) ended(exec string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.execs, exec)
 }
 
 // EndExec implements engine.Engine.
-func (t *Twin) EndExec(ctx context.Context, exec string) error {
+func (t *Fake) EndExec(ctx context.Context, exec string) error {
 	if err := t.enter(ctx, "EndExec", exec); err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (r ExecResult) play(ctx context.Context, s engine.Streams) int {
 }
 
 // Attach implements engine.Engine.
-func (t *Twin) Attach(ctx context.Context, id string, s engine.Streams) error {
+func (t *Fake) Attach(ctx context.Context, id string, s engine.Streams) error {
 	c, life, err := t.running(ctx, "Attach", "attach to container", id)
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (t *Twin) Attach(ctx context.Context, id string, s engine.Streams) error {
 }
 
 // Dial implements engine.Engine.
-func (t *Twin) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+func (t *Fake) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	what := fmt.Sprintf("connect to port %d of container", port)
 	c, _, err := t.running(ctx, "Dial", what, id)
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *Twin) Dial(ctx context.Context, id string, port int) (net.Conn, error) 
 }
 
 // running finds a container that runs, and which of its lives it is in.
-func (t *Twin) running(ctx context.Context, call, what, id string) (c *instance, life int, err error) {
+func (t *Fake) running(ctx context.Context, call, what, id string) (c *instance, life int, err error) {
 	if err := t.enter(ctx, call, id); err != nil {
 		return nil, 0, err
 	}
@@ -229,7 +229,7 @@ func (t *Twin) running(ctx context.Context, call, what, id string) (c *instance,
 }
 
 // during does something that ends with the container at the latest; died says that it was so.
-func (t *Twin) during(ctx context.Context, c *instance, life int, do func(context.Context)) (died bool, err error) {
+func (t *Fake) during(ctx context.Context, c *instance, life int, do func(context.Context)) (died bool, err error) {
 	inside, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
@@ -307,7 +307,7 @@ func (o outlet) Write(p []byte) (int, error) {
 }
 
 // Events implements engine.Engine.
-func (t *Twin) Events(ctx context.Context, label string, changed func()) error {
+func (t *Fake) Events(ctx context.Context, label string, changed func()) error {
 	if err := t.enter(ctx, "Events", label); err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 // ToolImage is the name of the image that package tool is in.
 const ToolImage = "flotilla.test/tool:1"
 
-// AddTool gives the twin the test image.
-func (t *Twin) AddTool() { t.AddImage(ToolImage, 6<<20, ToolProgram) }
+// AddTool gives the fake the test image.
+func (t *Fake) AddTool() { t.AddImage(ToolImage, 6<<20, ToolProgram) }
 
 // ToolProgram plays the test image: the verbs of package tool that need no files and no network.
 func ToolProgram(s engine.Spec, _ int) Play {
@@ -219,7 +219,7 @@ func toolPlay(s engine.Spec, words []string) Play {
 			play.MemoryBytes += uint64(number) << 20
 			say(false, fmt.Sprintf("holding %d MiB", number))
 		default:
-			say(true, fmt.Sprintf("tool: the twin does not play %q", verb))
+			say(true, fmt.Sprintf("tool: the fake does not play %q", verb))
 			play.ExitAfter, play.ExitCode = now, 1
 			return play
 		}

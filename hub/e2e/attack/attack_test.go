@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // TestAttacks is the part of `make attack` that takes seconds.
@@ -12,7 +12,7 @@ func TestAttacks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this runs the real hub")
 	}
-	hub, err := arena.Build(t.Context(), t.TempDir())
+	hub, err := harness.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

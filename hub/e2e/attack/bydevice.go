@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/wire"
 )
 
@@ -78,8 +78,8 @@ func noise(seed, size int) string {
 }
 
 // changing sends a status that is different each time, a minute long.
-func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *arena.Hub) (string, error) {
-	return func(ctx context.Context, a *arena.Hub) (string, error) {
+func changing(what func(i int) (inner, fields map[string]any)) func(context.Context, *harness.Hub) (string, error) {
+	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 		if err != nil {
 			return "", err
@@ -98,7 +98,7 @@ func changing(what func(i int) (inner, fields map[string]any)) func(context.Cont
 			}
 			if !l.Open() {
 				if l, err = d.Connect(ctx, d.ClientID()); err != nil {
-					arena.Pause(ctx, time.Second)
+					harness.Pause(ctx, time.Second)
 					if l, err = d.Connect(ctx, d.ClientID()); err != nil {
 						return "", fmt.Errorf("the device cannot connect any more: %w", err)
 					}
@@ -115,7 +115,7 @@ func changing(what func(i int) (inner, fields map[string]any)) func(context.Cont
 	}
 }
 
-func events(ctx context.Context, a *arena.Hub) (string, error) {
+func events(ctx context.Context, a *harness.Hub) (string, error) {
 	quiet, err := a.NewDevice(ctx, "quiet", "00000000000000c1")
 	if err != nil {
 		return "", err
@@ -125,7 +125,7 @@ func events(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	defer q.Close()
-	event := func(d *arena.Device, i int) []byte {
+	event := func(d *harness.Device, i int) []byte {
 		e, _ := json.Marshal(wire.Event{Boot: d.Boot, Time: time.Now(), Type: "Warning", Reason: "Worn",
 			Message: noise(i, 3000)})
 		return e
@@ -174,7 +174,7 @@ func events(ctx context.Context, a *arena.Hub) (string, error) {
 	return seen, nil
 }
 
-func replaced(ctx context.Context, a *arena.Hub) (string, error) {
+func replaced(ctx context.Context, a *harness.Hub) (string, error) {
 	stolen, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
@@ -193,7 +193,7 @@ func replaced(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	start := time.Now()
-	if err := arena.Until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) {
+	if err := harness.Until(ctx, 5*time.Second, "the stolen device's session ends", func() (bool, error) {
 		return !l.Open(), nil
 	}); err != nil {
 		return "", err
@@ -218,7 +218,7 @@ func replaced(ctx context.Context, a *arena.Hub) (string, error) {
 
 // outside is nil when a device that has no right any more hears nothing but that, and
 // is not believed: the hub lets it in to be told that it was dismissed, at most.
-func outside(ctx context.Context, d *arena.Device) error {
+func outside(ctx context.Context, d *harness.Device) error {
 	l, err := d.Connect(ctx, d.ClientID())
 	if err != nil {
 		return nil
@@ -228,8 +228,8 @@ func outside(ctx context.Context, d *arena.Device) error {
 		_ = l.Subscribe(f)
 	}
 	_ = l.Publish("status", d.Good(nil, nil))
-	_ = l.Send(arena.Packet(0x30, append(arena.Text(nil, l.Prefix+"lease"), d.Renewal()...)))
-	if err := arena.Until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) {
+	_ = l.Send(harness.Packet(0x30, append(harness.Text(nil, l.Prefix+"lease"), d.Renewal()...)))
+	if err := harness.Until(ctx, 15*time.Second, "the stolen device is sent away", func() (bool, error) {
 		return !l.Open(), nil
 	}); err != nil {
 		return err
@@ -247,7 +247,7 @@ func outside(ctx context.Context, d *arena.Device) error {
 	}
 }
 
-func foreign(ctx context.Context, a *arena.Hub) (string, error) {
+func foreign(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
@@ -269,7 +269,7 @@ func foreign(ctx context.Context, a *arena.Hub) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := arena.Until(ctx, 5*time.Second, "the node is there", func() (bool, error) {
+	if err := harness.Until(ctx, 5*time.Second, "the node is there", func() (bool, error) {
 		_, err := a.Node(ctx, "evil")
 		return err == nil, err
 	}); err != nil {
@@ -293,17 +293,17 @@ func foreign(ctx context.Context, a *arena.Hub) (string, error) {
 	return "its own name, its own site, no more than it has", nil
 }
 
-func bare(ctx context.Context, a *arena.Hub) (string, error) {
+func bare(ctx context.Context, a *harness.Hub) (string, error) {
 	return second(ctx, a, "pi-1")
 }
 
-func clone(ctx context.Context, a *arena.Hub) (string, error) {
+func clone(ctx context.Context, a *harness.Hub) (string, error) {
 	return second(ctx, a, "pi-1:00000000000000d9")
 }
 
 // second connects once more with the same certificate and another client id. The
 // first one has to stay undisturbed, and the administrator has to see it.
-func second(ctx context.Context, a *arena.Hub, clientID string) (string, error) {
+func second(ctx context.Context, a *harness.Hub, clientID string) (string, error) {
 	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
@@ -334,7 +334,7 @@ func second(ctx context.Context, a *arena.Hub, clientID string) (string, error) 
 	return "", errors.New("nobody is told of it: no IdentityConflict")
 }
 
-func topics(ctx context.Context, a *arena.Hub) (string, error) {
+func topics(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
@@ -353,7 +353,7 @@ func topics(ctx context.Context, a *arena.Hub) (string, error) {
 	for ; time.Now().Before(end) && l.Open() && sent < 200_000; sent++ {
 		topic := []string{"fleet/v1/nodes/witness/presence", "fleet/v1/nodes/witness/status",
 			"fleet/v1/nodes/witness/desired", "x"}[sent%4]
-		if l.Send(arena.Packet(0x30, append(arena.Text(nil, topic), stale...))) != nil {
+		if l.Send(harness.Packet(0x30, append(harness.Text(nil, topic), stale...))) != nil {
 			break
 		}
 	}
@@ -373,7 +373,7 @@ func topics(ctx context.Context, a *arena.Hub) (string, error) {
 	}
 }
 
-func siteToken(ctx context.Context, a *arena.Hub) (string, error) {
+func siteToken(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
@@ -393,7 +393,7 @@ func siteToken(ctx context.Context, a *arena.Hub) (string, error) {
 	return "refused", l.Ping(2 * time.Second)
 }
 
-func devListener(ctx context.Context, a *arena.Hub) (string, error) {
+func devListener(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "pi-1", "00000000000000d1")
 	if err != nil {
 		return "", err
@@ -416,7 +416,7 @@ func devListener(ctx context.Context, a *arena.Hub) (string, error) {
 	return "refused", nil
 }
 
-func renewals(ctx context.Context, a *arena.Hub) (string, error) {
+func renewals(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err

@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -142,7 +142,7 @@ func counted(format string, n int) string {
 }
 
 // refused asks for each object and expects one sentence, of a length that somebody reads.
-func refused(ctx context.Context, a *arena.Hub, path string, objects map[string]string) error {
+func refused(ctx context.Context, a *harness.Hub, path string, objects map[string]string) error {
 	for what, body := range objects {
 		code, answer, err := a.Call(ctx, a.Admin, http.MethodPost, path+strict, "application/json", body)
 		var status struct{ Message string }
@@ -162,7 +162,7 @@ func refused(ctx context.Context, a *arena.Hub, path string, objects map[string]
 	return nil
 }
 
-func rollout(ctx context.Context, a *arena.Hub, name string) (r fleet.FirmwareRollout, err error) {
+func rollout(ctx context.Context, a *harness.Hub, name string) (r fleet.FirmwareRollout, err error) {
 	body, err := a.Get(ctx, rolloutsAPI+"/"+name)
 	if err == nil {
 		err = json.Unmarshal([]byte(body), &r)
@@ -171,7 +171,7 @@ func rollout(ctx context.Context, a *arena.Hub, name string) (r fleet.FirmwareRo
 }
 
 // patch is a merge patch of the administrator's, which must end with a code.
-func patch(ctx context.Context, a *arena.Hub, path, body string, want int) error {
+func patch(ctx context.Context, a *harness.Hub, path, body string, want int) error {
 	code, answer, err := a.Call(ctx, a.Admin, http.MethodPatch, path, "application/merge-patch+json", body)
 	if err == nil && code != want {
 		err = fmt.Errorf("PATCH %s %s: %d: %.300s", path, body, code, answer)
@@ -180,7 +180,7 @@ func patch(ctx context.Context, a *arena.Hub, path, body string, want int) error
 }
 
 // board is a device of a site that says what it boots on.
-func board(ctx context.Context, a *arena.Hub, name, site, machine string) (*arena.Device, *arena.Link, error) {
+func board(ctx context.Context, a *harness.Hub, name, site, machine string) (*harness.Device, *harness.Link, error) {
 	token, err := a.Token(ctx, "--site", site)
 	if err != nil {
 		return nil, nil, err
@@ -197,19 +197,19 @@ func board(ctx context.Context, a *arena.Hub, name, site, machine string) (*aren
 }
 
 // reportsBoot says something of the boot configuration, and renews.
-func reportsBoot(ctx context.Context, d *arena.Device, l *arena.Link, firmware any) error {
+func reportsBoot(ctx context.Context, d *harness.Device, l *harness.Link, firmware any) error {
 	fields := map[string]any{"hardware": map[string]any{"board": map[string]any{"compatible": []string{evilBoard}}},
 		"firmware": firmware}
 	if err := l.Told(ctx, "status", d.Good(nil, fields)); err != nil {
 		return err
 	}
 	d.Lease++ // of one that has stored nothing: whoever says more is told nothing until somebody resumes
-	return l.Send(arena.Packet(0x30,
-		append(arena.Text(nil, l.Prefix+"lease"),
+	return l.Send(harness.Packet(0x30,
+		append(harness.Text(nil, l.Prefix+"lease"),
 			wire.AppendLease(nil, wire.Lease{Boot: d.Boot, Seq: d.Lease, Status: d.Seq, Time: time.Now()})...)))
 }
 
-func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
+func hostileRollouts(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := errors.Join(refused(ctx, a, rolloutsAPI, refusedRollouts),
 		refused(ctx, a, profilesAPI, refusedProfiles)); err != nil {
 		return "", err
@@ -224,7 +224,7 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 	const path = rolloutsAPI + "/first"
 	is := func(what string, so func(*fleet.FirmwareRollout) bool) error {
 		var last fleet.FirmwareRolloutStatus
-		return errors.Join(arena.Until(ctx, 20*time.Second, what, func() (bool, error) {
+		return errors.Join(harness.Until(ctx, 20*time.Second, what, func() (bool, error) {
 			r, err := rollout(ctx, a, "first")
 			last = r.Status
 			if err == nil && !so(&r) {
@@ -293,7 +293,7 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 				return r.Status.Digest != old && r.Status.Digest != ""
 			}),
 			a.Create(ctx, rolloutsAPI, rolloutOf("second", "")),
-			arena.Until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
+			harness.Until(ctx, 10*time.Second, "the younger one has no node", func() (bool, error) {
 				r, err := rollout(ctx, a, "second")
 				return r.Status.Nodes == 0 && strings.Contains(r.Status.Sentence, "first"), err
 			}),
@@ -314,7 +314,7 @@ func hostileRollouts(ctx context.Context, a *arena.Hub) (string, error) {
 }
 
 // lyingBoard has a board on each of two sites: one says everything but the truth.
-func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
+func lyingBoard(ctx context.Context, a *harness.Hub) (string, error) {
 	evil, l, err := board(ctx, a, "evil", "bergen", "00000000000000ee")
 	if err != nil {
 		return "", err
@@ -331,7 +331,7 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 		return "", err
 	}
 	var digest string
-	if err := arena.Until(ctx, 20*time.Second, "both are told", func() (bool, error) {
+	if err := harness.Until(ctx, 20*time.Second, "both are told", func() (bool, error) {
 		r, err := rollout(ctx, a, "r")
 		digest = r.Status.Digest
 		return digest != "" && r.Status.Nodes == 2, err
@@ -341,7 +341,7 @@ func lyingBoard(ctx context.Context, a *arena.Hub) (string, error) {
 	if err := reportsBoot(ctx, evil, l, map[string]any{"state": "Staged", "candidate": digest}); err != nil {
 		return "", err
 	}
-	if err := arena.Until(ctx, 20*time.Second, "the liar has its turn", func() (bool, error) {
+	if err := harness.Until(ctx, 20*time.Second, "the liar has its turn", func() (bool, error) {
 		r, err := rollout(ctx, a, "r")
 		if err == nil && r.Status.Trying != 1 {
 			err = fmt.Errorf("%s: %s %+v", r.Status.Phase, r.Status.Sentence, r.Status.NodeStates)

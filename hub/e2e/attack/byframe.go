@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // byFrame is what a stranger can do with frames of HTTP/2: requests that are given up in
@@ -40,17 +40,17 @@ func byFrame() []attack {
 // frameFlood plays frames on eight connections for 20 s, each anew where it is cut off. It
 // may cost half of a core.
 func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(context.Context,
-	*arena.Hub) (string, error) {
+	*harness.Hub) (string, error) {
 	const long = 20 * time.Second
-	return func(ctx context.Context, a *arena.Hub) (string, error) {
+	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		before := a.CPU()
 		var rounds, connections atomic.Int64
 		end := time.Now().Add(long)
-		arena.Each(ctx, 8, 8, func(int) {
+		harness.Each(ctx, 8, 8, func(int) {
 			for time.Now().Before(end) && ctx.Err() == nil {
 				c, err := dialFrames(a)
 				if err != nil {
-					arena.Pause(ctx, time.Second)
+					harness.Pause(ctx, time.Second)
 					continue
 				}
 				connections.Add(1)
@@ -64,10 +64,10 @@ func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(
 					rounds.Add(1)
 				}
 				if unread && time.Now().Before(end) {
-					arena.Pause(ctx, time.Second)
+					harness.Pause(ctx, time.Second)
 				}
 				_ = c.Close()
-				arena.Pause(ctx, 100*time.Millisecond)
+				harness.Pause(ctx, 100*time.Millisecond)
 			}
 		})
 		spent := a.CPU() - before
@@ -83,7 +83,7 @@ func frameFlood(unread bool, play func(*http2.Framer, *fields, int) error) func(
 }
 
 // frames opens a connection that speaks HTTP/2, with nothing said but its beginning.
-func dialFrames(a *arena.Hub) (net.Conn, error) {
+func dialFrames(a *harness.Hub) (net.Conn, error) {
 	raw, err := net.DialTimeout("tcp", a.HTTPS, 5*time.Second)
 	if err != nil {
 		return nil, err

@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // loginFlood types passwords as fast as they go, of one person, of many, of nobody, and
 // of names that nobody can have, and the setup link's secret.
-func loginFlood(ctx context.Context, a *arena.Hub) (string, error) {
+func loginFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
 	}
@@ -24,7 +24,7 @@ func loginFlood(ctx context.Context, a *arena.Hub) (string, error) {
 	before, wrote := a.CPU(), a.Wrote()
 	var tried, limited, in atomic.Int64
 	c := a.Client()
-	arena.Each(stop, 16*1000, 16, func(i int) {
+	harness.Each(stop, 16*1000, 16, func(i int) {
 		name := []string{"kari", fmt.Sprintf("nobody-%d", i), strings.Repeat("k", 60_000), "k\u0430ri\u202e\x00"}[i%4]
 		code, cookie, err := a.Login(stop, c, name, strings.Repeat("x", 200))
 		switch {

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
-func endless(ctx context.Context, a *arena.Hub) (string, error) {
+func endless(ctx context.Context, a *harness.Hub) (string, error) {
 	for i, q := range []string{"1e999999999", "-1e999999999", "1e-999999999", "9e2147483647", "1e-2147483648",
 		strings.Repeat("9", 4000)} {
 		d, err := a.NewDevice(ctx, fmt.Sprintf("evil-%d", i), fmt.Sprintf("%016x", 0xe0+i))
@@ -56,7 +56,7 @@ func endless(ctx context.Context, a *arena.Hub) (string, error) {
 
 // damaged sends news of which every reader on the way has to find an end: one did not, and the hub
 // stood still.
-func damaged(ctx context.Context, a *arena.Hub) (string, error) {
+func damaged(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
@@ -66,7 +66,7 @@ func damaged(ctx context.Context, a *arena.Hub) (string, error) {
 		"lease": fmt.Appendf(nil, `{"boot":%q,"seq":1}`, d.Boot),
 		"event": []byte(`{"reason":"A","message":"b","type":"Normal"}`), "presence": []byte(`{"online":true,"boot":"b"}`),
 		"reply/1": []byte(`{"code":200}`)}
-	var l *arena.Link
+	var l *harness.Link
 	defer func() {
 		if l != nil {
 			_ = l.Close()

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // byPacket is what a device can do with packets of MQTT that carry no news: whatever
@@ -15,40 +15,40 @@ import (
 func byPacket() []attack {
 	var subscribe, unsubscribe, own []byte
 	for i := range 12_000 {
-		filter := arena.Text(nil, fmt.Sprintf("a/%d/+/#", i))
+		filter := harness.Text(nil, fmt.Sprintf("a/%d/+/#", i))
 		subscribe, unsubscribe = append(append(subscribe, filter...), 1), append(unsubscribe, filter...)
 	}
 	for range 4_000 {
-		own = append(arena.Text(own, "fleet/v1/nodes/evil/request/+"), 0)
+		own = append(harness.Text(own, "fleet/v1/nodes/evil/request/+"), 0)
 	}
 	return []attack{
 		{name: "pings", slow: true, by: "device", does: "PINGREQ as fast as they go, 20 s long",
 			run: packetFlood(bytes.Repeat([]byte{0xc0, 0}, 8000))},
 		{name: "subscriptions", slow: true, by: "device", does: "SUBSCRIBE to 12,000 filters at once, again and again",
-			run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, subscribe...)))},
+			run: packetFlood(harness.Packet(0x82, append([]byte{0, 1}, subscribe...)))},
 		{name: "own-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to its own filter 4,000 times at once, " +
-			"again and again", run: packetFlood(arena.Packet(0x82, append([]byte{0, 1}, own...)))},
+			"again and again", run: packetFlood(harness.Packet(0x82, append([]byte{0, 1}, own...)))},
 		{name: "small-subscriptions", slow: true, by: "device", does: "SUBSCRIBE to one forbidden filter as fast as they go",
-			run: packetFlood(bytes.Repeat(arena.Packet(0x82, append(arena.Text([]byte{0, 1}, "#"), 0)), 1000))},
+			run: packetFlood(bytes.Repeat(harness.Packet(0x82, append(harness.Text([]byte{0, 1}, "#"), 0)), 1000))},
 		{name: "unsubscriptions", slow: true, by: "device", does: "UNSUBSCRIBE of 12,000 filters at once, again and again",
-			run: packetFlood(arena.Packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
+			run: packetFlood(harness.Packet(0xa2, append([]byte{0, 1}, unsubscribe...)))},
 		{name: "acknowledgements", slow: true, by: "device",
 			does: "PUBACK, PUBREC, PUBREL and PUBCOMP of what was never sent",
 			run:  packetFlood(bytes.Repeat([]byte{0x40, 2, 0, 9, 0x50, 2, 0, 9, 0x62, 2, 0, 9, 0x70, 2, 0, 9}, 1000))},
 		{name: "exactly-once", slow: true, by: "device",
 			does: "PUBLISH at QoS 2, and DUP, with no acknowledgement of its own",
-			run: packetFlood(bytes.Repeat(arena.Packet(0x3c,
-				append(arena.Text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
+			run: packetFlood(bytes.Repeat(harness.Packet(0x3c,
+				append(harness.Text(nil, "fleet/v1/nodes/evil/status"), 0, 7, '{', '}')), 100))},
 		{name: "no-topic", slow: true, by: "device", does: "PUBLISH without a topic, and packets that are cut short",
-			run: packetFlood(append(bytes.Repeat(arena.Packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
+			run: packetFlood(append(bytes.Repeat(harness.Packet(0x30, []byte{0, 0, 'x'}), 1000), 0x30, 1, 0))},
 	}
 }
 
 // packetFlood sends the same again and again for 20 s, with a new connection where it is
 // cut off. It may cost a quarter of a core.
-func packetFlood(what []byte) func(context.Context, *arena.Hub) (string, error) {
+func packetFlood(what []byte) func(context.Context, *harness.Hub) (string, error) {
 	const long = 20 * time.Second
-	return func(ctx context.Context, a *arena.Hub) (string, error) {
+	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 		if err != nil {
 			return "", err
@@ -65,7 +65,7 @@ func packetFlood(what []byte) func(context.Context, *arena.Hub) (string, error) 
 			}
 			cut++
 			_ = l.Close()
-			for l = nil; l == nil && time.Now().Before(end); arena.Pause(ctx, time.Second) {
+			for l = nil; l == nil && time.Now().Before(end); harness.Pause(ctx, time.Second) {
 				l, _ = d.Connect(ctx, d.ClientID())
 			}
 			if l == nil {

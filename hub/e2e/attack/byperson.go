@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // byPerson is what somebody with a login can do: a viewer, an operator, and one who
@@ -62,7 +62,7 @@ func pod(name string, spec map[string]any) string {
 	return string(body)
 }
 
-func endlessPod(ctx context.Context, a *arena.Hub) (string, error) {
+func endlessPod(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
@@ -103,7 +103,7 @@ func nested(depth int) any {
 	return v
 }
 
-func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
+func hugePatch(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
@@ -165,7 +165,7 @@ func hugePatch(ctx context.Context, a *arena.Hub) (string, error) {
 }
 
 // millionElements sends small bodies that become large if they are decoded before they are counted.
-func millionElements(ctx context.Context, a *arena.Hub) (string, error) {
+func millionElements(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
@@ -215,7 +215,7 @@ func millionElements(ctx context.Context, a *arena.Hub) (string, error) {
 
 // deletedOperator watches secrets, with each credential that there is, is deleted,
 // and must not hear of the next secret.
-func deletedOperator(ctx context.Context, a *arena.Hub) (string, error) {
+func deletedOperator(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "ola", "operator"); err != nil {
 		return "", err
 	}
@@ -223,7 +223,7 @@ func deletedOperator(ctx context.Context, a *arena.Hub) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, cookie, err := a.Login(ctx, a.Client(), "ola", arena.Password)
+	_, cookie, err := a.Login(ctx, a.Client(), "ola", harness.Password)
 	if err != nil || cookie == nil {
 		return "", fmt.Errorf("log in: %w", err)
 	}
@@ -299,7 +299,7 @@ func deletedOperator(ctx context.Context, a *arena.Hub) (string, error) {
 
 // logPattern asks a device that answers with lines made for the pattern, as much of
 // them as it is let: the viewer of one site may well hold a device of it.
-func logPattern(ctx context.Context, a *arena.Hub) (string, error) {
+func logPattern(ctx context.Context, a *harness.Hub) (string, error) {
 	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
 		return "", err
@@ -327,9 +327,9 @@ func logPattern(ctx context.Context, a *arena.Hub) (string, error) {
 			cancel()
 		}
 	}
-	arena.Pause(ctx, 2*time.Second) // whoever has gone must not be worked for
+	harness.Pause(ctx, 2*time.Second) // whoever has gone must not be worked for
 	before := a.CPU()
-	arena.Pause(ctx, 5*time.Second)
+	harness.Pause(ctx, 5*time.Second)
 	spent, after := a.CPU()-start, a.CPU()-before
 	seen := fmt.Sprintf("answers by code %v, %s of CPU for %d", answers, spent, 2*len(patterns))
 	switch {
@@ -341,7 +341,7 @@ func logPattern(ctx context.Context, a *arena.Hub) (string, error) {
 	return seen, nil
 }
 
-func unreadLists(ctx context.Context, a *arena.Hub) (string, error) {
+func unreadLists(ctx context.Context, a *harness.Hub) (string, error) {
 	for i := range 25 {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i,
 			noise(i, 900_000))
@@ -355,7 +355,7 @@ func unreadLists(ctx context.Context, a *arena.Hub) (string, error) {
 	}
 	viewer.Timeout = 0
 	var in, told atomic.Int64
-	arena.Each(ctx, 60, 60, func(i int) {
+	harness.Each(ctx, 60, 60, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
 		path := "/api/v1/configmaps"
@@ -386,7 +386,7 @@ func unreadLists(ctx context.Context, a *arena.Hub) (string, error) {
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own lists are not answered")
 	}
-	arena.Pause(ctx, 10*time.Second)
+	harness.Pause(ctx, 10*time.Second)
 	code, _, err := a.Call(ctx, a.Admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
 		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)
@@ -394,7 +394,7 @@ func unreadLists(ctx context.Context, a *arena.Hub) (string, error) {
 	return seen, nil
 }
 
-func refusedWrites(ctx context.Context, a *arena.Hub) (string, error) {
+func refusedWrites(ctx context.Context, a *harness.Hub) (string, error) {
 	viewer, err := a.As(ctx, "viewer", "vera")
 	if err != nil {
 		return "", err
@@ -403,7 +403,7 @@ func refusedWrites(ctx context.Context, a *arena.Hub) (string, error) {
 	var refused, taken atomic.Int64
 	stop, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	arena.Each(stop, 20_000, 16, func(i int) {
+	harness.Each(stop, 20_000, 16, func(i int) {
 		code, _, err := a.Call(stop, viewer, http.MethodPost, "/api/v1/namespaces/default/pods", "application/json",
 			pod(fmt.Sprintf("p%d", i), nil))
 		switch {
@@ -428,7 +428,7 @@ func refusedWrites(ctx context.Context, a *arena.Hub) (string, error) {
 }
 
 // renewal2 is a request for a new certificate, and a client that may send it.
-func renewal2(d *arena.Device, a *arena.Hub) (string, *http.Client, error) {
+func renewal2(d *harness.Device, a *harness.Hub) (string, *http.Client, error) {
 	cfg, err := d.ID.TLS(time.Now())
 	if err != nil {
 		return "", nil, err

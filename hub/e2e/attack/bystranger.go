@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/wire"
 )
 
@@ -53,8 +53,8 @@ func byStranger() []attack {
 // unfinished opens many connections, says the beginning of something on each, and
 // then nothing. MQTT must have its files, the API must answer, and in the end the
 // hub must have closed them all by itself.
-func unfinished(beginning string, overTLS bool) func(context.Context, *arena.Hub) (string, error) {
-	return func(ctx context.Context, a *arena.Hub) (string, error) {
+func unfinished(beginning string, overTLS bool) func(context.Context, *harness.Hub) (string, error) {
+	return func(ctx context.Context, a *harness.Hub) (string, error) {
 		const count = 2500
 		d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is what is attacked
 		if err != nil {
@@ -97,7 +97,7 @@ func unfinished(beginning string, overTLS bool) func(context.Context, *arena.Hub
 func many(ctx context.Context, count int, dial func() (net.Conn, error)) []net.Conn {
 	var mu sync.Mutex
 	var open []net.Conn
-	arena.Each(ctx, count, 64, func(int) {
+	harness.Each(ctx, count, 64, func(int) {
 		if c, err := dial(); err == nil {
 			mu.Lock()
 			open = append(open, c)
@@ -139,7 +139,7 @@ func awaitClosed(ctx context.Context, open []net.Conn, within time.Duration) (le
 }
 
 // newcomer is a good device that joins, connects and is Ready in the middle of it.
-func newcomer(ctx context.Context, a *arena.Hub) error {
+func newcomer(ctx context.Context, a *harness.Hub) error {
 	start := time.Now()
 	d, err := a.NewDevice(ctx, fmt.Sprintf("new-%d", start.UnixNano()), fmt.Sprintf("%016x", start.UnixNano()))
 	if err != nil {
@@ -156,15 +156,15 @@ func newcomer(ctx context.Context, a *arena.Hub) error {
 	return a.Answers(ctx, 5*time.Second)
 }
 
-func idleMQTT(ctx context.Context, a *arena.Hub) (string, error) {
+func idleMQTT(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "before", "00000000000000b1") // it joined before: HTTPS is not what is attacked
 	if err != nil {
 		return "", err
 	}
 	open := many(ctx, 2500, func() (net.Conn, error) { return net.DialTimeout("tcp", a.MQTT, 5*time.Second) })
 	defer closeAll(open)
-	var l *arena.Link
-	if err := arena.Until(ctx, 15*time.Second, "a good device connects", func() (bool, error) {
+	var l *harness.Link
+	if err := harness.Until(ctx, 15*time.Second, "a good device connects", func() (bool, error) {
 		l, err = d.Online(ctx)
 		return err == nil, err
 	}); err != nil {
@@ -179,7 +179,7 @@ func idleMQTT(ctx context.Context, a *arena.Hub) (string, error) {
 	return seen, nil
 }
 
-func hugeMQTT(ctx context.Context, a *arena.Hub) (string, error) {
+func hugeMQTT(ctx context.Context, a *harness.Hub) (string, error) {
 	const count = 500
 	open := many(ctx, count, func() (net.Conn, error) {
 		c, err := net.DialTimeout("tcp", a.Dev, 5*time.Second)
@@ -199,7 +199,7 @@ func hugeMQTT(ctx context.Context, a *arena.Hub) (string, error) {
 // joinFlood is row after row of bad tokens: without form, of an id that nobody has,
 // and with the wrong secret of one that is good, which a stranger may have seen the
 // first half of.
-func joinFlood(ctx context.Context, a *arena.Hub) (string, error) {
+func joinFlood(ctx context.Context, a *harness.Hub) (string, error) {
 	good, err := a.Token(ctx, "--site", "oslo", "--uses", "100")
 	if err != nil {
 		return "", err
@@ -235,7 +235,7 @@ func joinFlood(ctx context.Context, a *arena.Hub) (string, error) {
 	let := 0
 	var last error
 	for i := range 10 {
-		arena.Pause(stop, time.Second)
+		harness.Pause(stop, time.Second)
 		if _, err := a.Join(ctx, good, fmt.Sprintf("good-%d", i), fmt.Sprintf("%016x", 100+i)); err == nil {
 			let++
 		} else {
@@ -257,12 +257,12 @@ func joinFlood(ctx context.Context, a *arena.Hub) (string, error) {
 	return seen, nil
 }
 
-func guesses(ctx context.Context, a *arena.Hub) (string, error) {
+func guesses(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
 	}
 	var checked, in atomic.Int64
-	arena.Each(ctx, 300, 300, func(i int) {
+	harness.Each(ctx, 300, 300, func(i int) {
 		code, cookie, err := a.Login(ctx, a.Client(), "kari", fmt.Sprintf("guess %d", i))
 		switch {
 		case err == nil && cookie != nil:
@@ -278,7 +278,7 @@ func guesses(ctx context.Context, a *arena.Hub) (string, error) {
 	return seen, nil
 }
 
-func anonymous(ctx context.Context, a *arena.Hub) (string, error) {
+func anonymous(ctx context.Context, a *harness.Hub) (string, error) {
 	c := a.Client()
 	for _, path := range []string{
 		"/api/v1/nodes", "/api/v1/secrets", "/apis/apps/v1/deployments", "/metrics", "/api/v1/namespaces/default/pods/x/log",
@@ -295,11 +295,11 @@ func anonymous(ctx context.Context, a *arena.Hub) (string, error) {
 	return "all refused", nil
 }
 
-func foreignOrigin(ctx context.Context, a *arena.Hub) (string, error) {
+func foreignOrigin(ctx context.Context, a *harness.Hub) (string, error) {
 	if err := a.User(ctx, "kari", "admin"); err != nil {
 		return "", err
 	}
-	_, cookie, err := a.Login(ctx, a.Client(), "kari", arena.Password)
+	_, cookie, err := a.Login(ctx, a.Client(), "kari", harness.Password)
 	if err != nil || cookie == nil {
 		return "", fmt.Errorf("log in: %w", err)
 	}

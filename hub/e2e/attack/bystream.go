@@ -19,13 +19,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/wire"
 )
 
 // playing is a device that says that a pod of an operator's runs on it, and answers
 // nothing that it is asked about it.
-func playing(ctx context.Context, a *arena.Hub, operator *http.Client) (*arena.Link, error) {
+func playing(ctx context.Context, a *harness.Hub, operator *http.Client) (*harness.Link, error) {
 	d, err := a.NewDevice(ctx, "deaf", "00000000000000de")
 	if err != nil {
 		return nil, err
@@ -55,20 +55,20 @@ func playing(ctx context.Context, a *arena.Hub, operator *http.Client) (*arena.L
 	if err := l.Told(ctx, "pods", says); err != nil {
 		return nil, err
 	}
-	return l, arena.Until(ctx, 10*time.Second, "the pod runs", func() (bool, error) {
+	return l, harness.Until(ctx, 10*time.Second, "the pod runs", func() (bool, error) {
 		body, err := a.Get(ctx, "/api/v1/namespaces/default/pods/quiet")
 		return strings.Contains(body, `"phase":"Running"`), err
 	})
 }
 
 // spdy opens a stream of a pod.
-func spdy(ctx context.Context, a *arena.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
+func spdy(ctx context.Context, a *harness.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
 	return upgrade(ctx, a, who, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
 		"SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\nContent-Length: 0\r\n\r\n", path, a.HTTPS, protocol))
 }
 
 // upgrade asks for another protocol on a connection of its own.
-func upgrade(ctx context.Context, a *arena.Hub, who *http.Client, request string) (net.Conn, error) {
+func upgrade(ctx context.Context, a *harness.Hub, who *http.Client, request string) (net.Conn, error) {
 	cfg := who.Transport.(*http.Transport).TLSClientConfig.Clone()
 	cfg.NextProtos = []string{"http/1.1"}
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.HTTPS)
@@ -141,7 +141,7 @@ func (f *frames) data(stream int, b []byte) error {
 
 // unreadStreams opens as many shells and ports as one may have, and sends what the pod does
 // not read, or reads nothing of what it is answered.
-func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
+func unreadStreams(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
@@ -153,7 +153,7 @@ func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
 	defer l.Close()
 	const pod = "/api/v1/namespaces/default/pods/quiet"
 	var in, sent atomic.Int64
-	arena.Each(ctx, 160, 160, func(i int) {
+	harness.Each(ctx, 160, 160, func(i int) {
 		path, protocol, kinds := pod+"/exec?command=sh&stdin=true&stdout=true", "v4.channel.k8s.io",
 			[]string{"error", "stdout", "stdin"}
 		if i%2 == 1 {
@@ -175,7 +175,7 @@ func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
 				return
 			}
 		}
-		arena.Pause(ctx, 3*time.Second)
+		harness.Pause(ctx, 3*time.Second)
 		_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		for n := 0; n < 64; n++ {
 			if f.data(2*(n%len(kinds))+1, make([]byte, 1<<20)) != nil {
@@ -183,7 +183,7 @@ func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
 			}
 			sent.Add(1)
 		}
-		arena.Pause(ctx, 10*time.Second)
+		harness.Pause(ctx, 10*time.Second)
 	})
 	seen := fmt.Sprintf("%d streams opened, %d MiB taken", in.Load(), sent.Load())
 	if in.Load() < 100 {
@@ -193,7 +193,7 @@ func unreadStreams(ctx context.Context, a *arena.Hub) (string, error) {
 }
 
 // unreadSockets is the same over WebSockets, as kubectl speaks since 1.31.
-func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
+func unreadSockets(ctx context.Context, a *harness.Hub) (string, error) {
 	operator, err := a.As(ctx, "operator", "ola")
 	if err != nil {
 		return "", err
@@ -205,7 +205,7 @@ func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
 	defer l.Close()
 	const pod = "/api/v1/namespaces/default/pods/quiet"
 	var in, sent atomic.Int64
-	arena.Each(ctx, 160, 160, func(i int) {
+	harness.Each(ctx, 160, 160, func(i int) {
 		path, protocol, opcode := pod+"/exec?command=sh&stdin=true&stdout=true", "v5.channel.k8s.io", byte(2)
 		if i%2 == 1 {
 			path, protocol = pod+"/portforward?ports=80", "SPDY/3.1+portforward.k8s.io"
@@ -223,7 +223,7 @@ func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
 			opcode = 9
 		}
 		size := map[byte]int{2: 1 << 20, 9: 125}[opcode]
-		arena.Pause(ctx, 3*time.Second)
+		harness.Pause(ctx, 3*time.Second)
 		_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		message := frame(opcode, make([]byte, size))
 		switch {
@@ -238,7 +238,7 @@ func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
 			}
 			sent.Add(int64(len(message)))
 		}
-		arena.Pause(ctx, 10*time.Second)
+		harness.Pause(ctx, 10*time.Second)
 	})
 	seen := fmt.Sprintf("%d sockets opened, %d MiB taken", in.Load(), sent.Load()>>20)
 	if in.Load() < 100 {
@@ -248,7 +248,7 @@ func unreadSockets(ctx context.Context, a *arena.Hub) (string, error) {
 }
 
 // socket opens a WebSocket of a pod.
-func socket(ctx context.Context, a *arena.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
+func socket(ctx context.Context, a *harness.Hub, who *http.Client, path, protocol string) (net.Conn, error) {
 	return upgrade(ctx, a, who, fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
 		"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
 		"AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n\r\n", path, a.HTTPS, protocol))

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // unreadWatches opens watches that begin with everything, and reads none.
-func unreadWatches(ctx context.Context, a *arena.Hub) (string, error) {
+func unreadWatches(ctx context.Context, a *harness.Hub) (string, error) {
 	for i := range 8 {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":%q}}`, i,
 			noise(i, 900_000))
@@ -27,7 +27,7 @@ func unreadWatches(ctx context.Context, a *arena.Hub) (string, error) {
 	}
 	viewer.Timeout = 0
 	var in, told atomic.Int64
-	arena.Each(ctx, 400, 100, func(i int) {
+	harness.Each(ctx, 400, 100, func(i int) {
 		c := *viewer
 		c.Transport = viewer.Transport.(*http.Transport).Clone() // a connection each
 		path := []string{"/api/v1/configmaps?watch=true",
@@ -54,7 +54,7 @@ func unreadWatches(ctx context.Context, a *arena.Hub) (string, error) {
 	if in.Load() == 0 {
 		return seen, errors.New("the attack's own watches do not open")
 	}
-	arena.Pause(ctx, 15*time.Second)
+	harness.Pause(ctx, 15*time.Second)
 	code, _, err := a.Call(ctx, a.Admin, http.MethodGet, "/api/v1/nodes", "", "")
 	if err != nil || code != http.StatusOK {
 		return seen, fmt.Errorf("somebody else's list: %d %w", code, err)

@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 const (
@@ -36,7 +36,7 @@ type attack struct {
 	does  string // a sentence for the table
 	files int    // that the hub may have open; 0: as many as we
 	// run attacks. It returns what was seen, and an error where the hub gave way.
-	run func(ctx context.Context, a *arena.Hub) (seen string, err error)
+	run func(ctx context.Context, a *harness.Hub) (seen string, err error)
 	// heavy attacks are not those of a stranger or of a single device: the budget
 	// for memory does not hold for them.
 	heavy bool
@@ -71,7 +71,7 @@ func attackAll(ctx context.Context, only, hub string, list bool) error {
 	}
 	defer os.RemoveAll(work)
 	if hub == "" && !list {
-		if hub, err = arena.Build(ctx, work); err != nil {
+		if hub, err = harness.Build(ctx, work); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func (r result) says() string {
 func try(ctx context.Context, at attack, hub, dir string) (r result) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	a, err := arena.New(ctx, hub, dir, at.files)
+	a, err := harness.New(ctx, hub, dir, at.files)
 	if err != nil {
 		return result{err: fmt.Errorf("start: %w", err)}
 	}

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // reconnects comes and goes as fast as it can, with a new boot and a will each time.
-func reconnects(ctx context.Context, a *arena.Hub) (string, error) {
+func reconnects(ctx context.Context, a *harness.Hub) (string, error) {
 	d, err := a.NewDevice(ctx, "evil", "00000000000000ee")
 	if err != nil {
 		return "", err
@@ -21,16 +21,16 @@ func reconnects(ctx context.Context, a *arena.Hub) (string, error) {
 	defer cancel()
 	before, wrote := a.CPU(), a.Wrote()
 	var in, tried atomic.Int64
-	arena.Each(stop, 100_000, 8, func(i int) {
+	harness.Each(stop, 100_000, 8, func(i int) {
 		tried.Add(1)
-		c := &arena.Device{Hub: a, ID: d.ID, Machine: d.Machine, Boot: fmt.Sprintf("boot-%d", i)}
+		c := &harness.Device{Hub: a, ID: d.ID, Machine: d.Machine, Boot: fmt.Sprintf("boot-%d", i)}
 		l, err := c.Connect(stop, c.ClientID())
 		if err != nil {
 			return
 		}
 		in.Add(1)
 		_ = l.Publish("status", c.Good(nil, nil))
-		_ = l.Send(arena.Packet(0x30, append(arena.Text(nil, l.Prefix+"lease"), c.Renewal()...)))
+		_ = l.Send(harness.Packet(0x30, append(harness.Text(nil, l.Prefix+"lease"), c.Renewal()...)))
 		_ = l.Close()
 	})
 	spent, kib := a.CPU()-before, (a.Wrote()-wrote)>>10

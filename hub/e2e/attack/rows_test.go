@@ -17,11 +17,11 @@ import (
 	"strings"
 	"testing"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // A soft hub gives way to everybody, or answers nobody: no attack on it may say that it held.
-func softHub(t *testing.T, answer http.HandlerFunc) *arena.Hub {
+func softHub(t *testing.T, answer http.HandlerFunc) *harness.Hub {
 	t.Helper()
 	dir := t.TempDir()
 	web := httptest.NewUnstartedServer(answer)
@@ -57,7 +57,7 @@ func softHub(t *testing.T, answer http.HandlerFunc) *arena.Hub {
 			defer c.Close()
 		}
 	}()
-	a := &arena.Hub{Program: program, Dir: dir, HTTPS: web.Listener.Addr().String(), Dev: quiet.Addr().String()}
+	a := &harness.Hub{Program: program, Dir: dir, HTTPS: web.Listener.Addr().String(), Dev: quiet.Addr().String()}
 	if a.Admin, err = a.As(t.Context(), "admin", "root"); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestAnAttackThatSucceedsIsToldOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		hub   http.HandlerFunc
-		run   func(context.Context, *arena.Hub) (string, error)
+		run   func(context.Context, *harness.Hub) (string, error)
 		wrong string
 	}{
 		{"connections stay open", yes, hugeMQTT, "not closed"},

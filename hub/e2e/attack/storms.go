@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 const crowd = 1000 // devices
@@ -23,17 +23,17 @@ func storms() []attack {
 }
 
 // joins lets a crowd join, connect, lose its links in one moment and come back.
-func joins(ctx context.Context, a *arena.Hub) (string, error) {
+func joins(ctx context.Context, a *harness.Hub) (string, error) {
 	token, err := a.Token(ctx, "--site", "oslo", "--uses", fmt.Sprint(crowd))
 	if err != nil {
 		return "", err
 	}
-	devices := make([]*arena.Device, crowd)
+	devices := make([]*harness.Device, crowd)
 	var first atomic.Pointer[error]
 	before, start := a.CPU(), time.Now()
-	arena.Each(ctx, crowd, 200, func(i int) {
+	harness.Each(ctx, crowd, 200, func(i int) {
 		// As the agent does: one that is told to wait asks again.
-		err := arena.Until(ctx, time.Minute, "join", func() (bool, error) {
+		err := harness.Until(ctx, time.Minute, "join", func() (bool, error) {
 			d, err := a.Join(ctx, token, fmt.Sprintf("pi-%04d", i), fmt.Sprintf("%016x", 0x1000+i))
 			devices[i] = d
 			return err == nil, err
@@ -69,10 +69,10 @@ func joins(ctx context.Context, a *arena.Hub) (string, error) {
 
 // reconnect connects everybody at once, back-off as in the protocol, and drops the
 // links again. all is when the last one's lease had been heard.
-func reconnect(ctx context.Context, a *arena.Hub, devices []*arena.Device) (p99, all time.Duration, err error) {
+func reconnect(ctx context.Context, a *harness.Hub, devices []*harness.Device) (p99, all time.Duration, err error) {
 	start := time.Now()
 	took := make([]time.Duration, len(devices))
-	links := make([]*arena.Link, len(devices))
+	links := make([]*harness.Link, len(devices))
 	var wg sync.WaitGroup
 	var first atomic.Pointer[error]
 	for i, d := range devices {
@@ -92,7 +92,7 @@ func reconnect(ctx context.Context, a *arena.Hub, devices []*arena.Device) (p99,
 					first.CompareAndSwap(nil, &err)
 					return
 				}
-				arena.Pause(ctx, wait)
+				harness.Pause(ctx, wait)
 				wait = min(2*wait, 7*time.Second)
 			}
 		})

@@ -8,13 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // A witness is a good device beside an attack.
 type witness struct {
-	*arena.Device
-	l      *arena.Link
+	*harness.Device
+	l      *harness.Link
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -26,7 +26,7 @@ type witness struct {
 
 // watch starts a good device. The broker handles what one connection says in its
 // order, so a lease has been heard when the ping behind it is answered.
-func watch(ctx context.Context, a *arena.Hub) (*witness, error) {
+func watch(ctx context.Context, a *harness.Hub) (*witness, error) {
 	d, err := a.NewDevice(ctx, "witness", "00000000000000aa")
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func watch(ctx context.Context, a *arena.Hub) (*witness, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &witness{Device: d, l: l, cancel: cancel, done: make(chan struct{})}
-	if err := arena.Until(ctx, 10*time.Second, "the good device is Ready", func() (bool, error) {
+	if err := harness.Until(ctx, 10*time.Second, "the good device is Ready", func() (bool, error) {
 		c, err := w.ready(ctx)
 		w.since = c.LastTransitionTime.Time
 		return c.Status == corev1.ConditionTrue, err
@@ -63,7 +63,7 @@ func (w *witness) run(ctx context.Context) {
 	defer close(w.done)
 	for ctx.Err() == nil {
 		sent := time.Now()
-		err := w.l.Send(arena.Packet(0x30, append(arena.Text(nil, w.l.Prefix+"lease"), w.Renewal()...)))
+		err := w.l.Send(harness.Packet(0x30, append(harness.Text(nil, w.l.Prefix+"lease"), w.Renewal()...)))
 		if err == nil {
 			err = w.l.Ping(20 * time.Second)
 		}
@@ -90,7 +90,7 @@ func (w *witness) run(ctx context.Context) {
 }
 
 func (w *witness) reconnect(ctx context.Context) error {
-	return arena.Until(ctx, 30*time.Second, "the good device is back", func() (bool, error) {
+	return harness.Until(ctx, 30*time.Second, "the good device is back", func() (bool, error) {
 		l, err := w.Online(ctx)
 		if err == nil {
 			w.l = l

@@ -17,7 +17,7 @@ import (
 
 	mqtt "github.com/eclipse/paho.mqtt.golang"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/wire"
 )
 
@@ -37,7 +37,7 @@ func newConsumer(addr, how, connections string, args ...string) (*consumer, erro
 	return &consumer{k}, nil
 }
 
-func (k *consumer) cpu() time.Duration { return arena.CPUOf(k.cmd.Process.Pid) }
+func (k *consumer) cpu() time.Duration { return harness.CPUOf(k.cmd.Process.Pid) }
 
 // count is how many leases it has heard.
 func (k *consumer) count() (int, error) {
@@ -102,7 +102,7 @@ func consume(ctx context.Context, addr, how string, connections, nodes int) erro
 		if err != nil {
 			return err
 		}
-		if _, err := c.Write(arena.Packet(0x82, append(arena.Text([]byte{0, 1}, filter), 0))); err != nil {
+		if _, err := c.Write(harness.Packet(0x82, append(harness.Text([]byte{0, 1}, filter), 0))); err != nil {
 			return err
 		}
 		go func() {
@@ -146,8 +146,8 @@ func newBare(addr string) (net.Conn, error) {
 		return nil, err
 	}
 	answer := make([]byte, 4)
-	if _, err = c.Write(arena.Packet(0x10,
-		arena.Text(append(arena.Text(nil, "MQTT"), 4, 2, 0, 0),
+	if _, err = c.Write(harness.Packet(0x10,
+		harness.Text(append(harness.Text(nil, "MQTT"), 4, 2, 0, 0),
 			fmt.Sprintf("bare-%d-%d", os.Getpid(), time.Now().UnixNano())))); err == nil {
 		_, err = io.ReadFull(c, answer)
 	}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // A crew is a process of devices.
@@ -42,7 +42,7 @@ func newCrew(args ...string) (*crew, error) {
 // cpuOfAll is the time that crews have computed.
 func cpuOfAll(crews []*crew) (sum time.Duration) {
 	for _, k := range crews {
-		sum += arena.CPUOf(k.cmd.Process.Pid)
+		sum += harness.CPUOf(k.cmd.Process.Pid)
 	}
 	return sum
 }
@@ -69,7 +69,7 @@ func order(crews []*crew, what string) error {
 }
 
 // crews starts the devices of a fleet. A token is for 10,000 devices at most: each crew has one.
-func crews(ctx context.Context, a *arena.Hub, n int, secure bool, more ...string) (crews []*crew, err error) {
+func crews(ctx context.Context, a *harness.Hub, n int, secure bool, more ...string) (crews []*crew, err error) {
 	if !secure {
 		return crewsOf(n, append([]string{"-fleet-devices", a.Dev}, more...)...)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 const (
@@ -69,7 +69,7 @@ type fleetCost struct {
 
 func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, pings string,
 	paced time.Duration) (c fleetCost, err error) {
-	a, err := arena.New(ctx, hub, dir, 0)
+	a, err := harness.New(ctx, hub, dir, 0)
 	if err != nil {
 		return c, err
 	}
@@ -82,7 +82,7 @@ func measureFleet(ctx context.Context, hub, dir string, n int, secure bool, ping
 	if err := order(crews, "join"); err != nil {
 		return c, err
 	}
-	arena.Pause(ctx, 3*time.Second)
+	harness.Pause(ctx, 3*time.Second)
 	c.idle = a.Resident()
 	text, err := a.Get(ctx, "/metrics")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 // prepare makes a directory for what is done, and in it the hub where no program is named.
@@ -23,7 +23,7 @@ func prepare(ctx context.Context, name, hub string) (work, program string, err e
 	if work, err = os.MkdirTemp("", "flotilla-"+name+"-"); err != nil || hub != "" {
 		return work, hub, err
 	}
-	if program, err = arena.Build(ctx, work); err != nil {
+	if program, err = harness.Build(ctx, work); err != nil {
 		_ = os.RemoveAll(work)
 	}
 	return work, program, err

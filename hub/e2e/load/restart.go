@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/line"
 )
 
@@ -50,7 +50,7 @@ type comeback struct {
 }
 
 func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeback, err error) {
-	a, err := arena.New(ctx, hub, dir, 0)
+	a, err := harness.New(ctx, hub, dir, 0)
 	if err != nil {
 		return c, err
 	}
@@ -113,7 +113,7 @@ func returns(ctx context.Context, hub, dir string, n int, secure bool) (c comeba
 }
 
 // renewAll has each device renew its lease once, and returns when the hub has heard them.
-func renewAll(ctx context.Context, crew []*sailor) error {
+func renewAll(ctx context.Context, crew []*mqttClient) error {
 	for _, s := range crew {
 		select {
 		case <-s.ponged: // of an earlier ping
@@ -144,7 +144,7 @@ func half(n int) (silent int) {
 }
 
 // unreadySince counts the nodes that are not Ready, or were not at any time since then.
-func unreadySince(ctx context.Context, a *arena.Hub, n int, then time.Time) (count int, err error) {
+func unreadySince(ctx context.Context, a *harness.Hub, n int, then time.Time) (count int, err error) {
 	list, err := a.Nodes(ctx)
 	if err != nil {
 		return 0, err
@@ -167,7 +167,7 @@ func unreadySince(ctx context.Context, a *arena.Hub, n int, then time.Time) (cou
 }
 
 // tainted is nil when so many nodes are unreachable for what is scheduled.
-func tainted(ctx context.Context, a *arena.Hub, want int) error {
+func tainted(ctx context.Context, a *harness.Hub, want int) error {
 	list, err := a.Nodes(ctx)
 	if err != nil {
 		return err
@@ -188,11 +188,11 @@ func tainted(ctx context.Context, a *arena.Hub, want int) error {
 
 // comeBack connects again and again, as an agent does, from when the connection is lost
 // until the hub has heard its status and a lease.
-func (s *sailor) comeBack(ctx context.Context, site int) error {
+func (s *mqttClient) comeBack(ctx context.Context, site int) error {
 	var last error
 	<-s.lost
 	for try := 0; try < 60; try++ {
-		arena.Pause(ctx, line.Pause(try, line.MaxPause))
+		harness.Pause(ctx, line.Pause(try, line.MaxPause))
 		if ctx.Err() != nil {
 			break
 		}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 )
 
 const (
@@ -102,7 +102,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 	if database != "" {
 		more = []string{"--database", database}
 	}
-	a, err := arena.New(ctx, hub, work, 0, more...)
+	a, err := harness.New(ctx, hub, work, 0, more...)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		return err
 	}
 	defer stay()
-	if err := arena.Until(ctx, 3*time.Minute, "all devices to be ready", func() (bool, error) {
+	if err := harness.Until(ctx, 3*time.Minute, "all devices to be ready", func() (bool, error) {
 		text, err := a.Get(ctx, "/metrics")
 		return sumOf(text, `flotilla_nodes{`, `state="ready"`) >= soakNodes, err
 	}); err != nil {
@@ -129,9 +129,9 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 		over.Go(func() { churn(busy) })
 	}
 	defer func() { rest(); over.Wait() }()
-	arena.Pause(busy, soakWarm)
+	harness.Pause(busy, soakWarm)
 	began, last, samples := time.Now(), time.Time{}, [][]int64{}
-	for ; time.Since(began) < during && ctx.Err() == nil; arena.Pause(ctx, soakSample) {
+	for ; time.Since(began) < during && ctx.Err() == nil; harness.Pause(ctx, soakSample) {
 		text, err := a.Get(ctx, "/metrics")
 		if err != nil {
 			return fmt.Errorf("after %s: %w: %.300s", time.Since(began).Round(time.Second), err, a.Said.String())
@@ -162,7 +162,7 @@ func soak(ctx context.Context, hub, database string, during time.Duration) error
 
 // A soaking is a hub on which something happens all the time.
 type soaking struct {
-	*arena.Hub
+	*harness.Hub
 	simulator                            string
 	made, guests, pages, watches, failed atomic.Int64
 	failure                              atomic.Value // the last error, as text
@@ -213,7 +213,7 @@ func (s *soaking) churnPods(ctx context.Context) {
 			}
 			s.note(ctx, err)
 		}
-		arena.Pause(ctx, 3*time.Second)
+		harness.Pause(ctx, 3*time.Second)
 	}
 }
 
@@ -225,10 +225,10 @@ func (s *soaking) churnGuests(ctx context.Context) {
 			s.note(ctx, err)
 			return
 		}
-		arena.Pause(ctx, 20*time.Second)
+		harness.Pause(ctx, 20*time.Second)
 		end()
 		s.guests.Add(1)
-		arena.Pause(ctx, 5*time.Second)
+		harness.Pause(ctx, 5*time.Second)
 		for i := range soakGuests {
 			if ctx.Err() != nil {
 				return
@@ -242,7 +242,7 @@ func (s *soaking) churnGuests(ctx context.Context) {
 // readPages reads the page as an operator does, and opens its live updates for a while.
 func (s *soaking) readPages(ctx context.Context) {
 	client := s.Client()
-	_, cookie, err := s.Login(ctx, client, "olga", arena.Password)
+	_, cookie, err := s.Login(ctx, client, "olga", harness.Password)
 	if err != nil || cookie == nil {
 		s.note(ctx, fmt.Errorf("olga cannot log in: %w", err))
 		return
@@ -264,7 +264,7 @@ func (s *soaking) readPages(ctx context.Context) {
 			if s.pages.Add(1); resp.StatusCode != http.StatusOK {
 				s.note(ctx, fmt.Errorf("GET %s: %d", path, resp.StatusCode))
 			}
-			arena.Pause(ctx, 500*time.Millisecond)
+			harness.Pause(ctx, 500*time.Millisecond)
 		}
 	}
 }
@@ -296,7 +296,7 @@ func (s *soaking) churnWatches(ctx context.Context) {
 			s.watches.Add(1)
 			_, _ = io.Copy(io.Discard, resp.Body)
 		})
-		arena.Pause(ctx, 500*time.Millisecond)
+		harness.Pause(ctx, 500*time.Millisecond)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/wire"
 )
 
@@ -34,7 +34,7 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 		return err
 	}
 	defer os.RemoveAll(work)
-	a, err := arena.New(ctx, hub, filepath.Join(work, "hub"), 0)
+	a, err := harness.New(ctx, hub, filepath.Join(work, "hub"), 0)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func versus(ctx context.Context, hub string, nodes int, paced time.Duration, out
 }
 
 // lease is what a paced lease costs the hub.
-func lease(ctx context.Context, a *arena.Hub, nodes int, paced time.Duration) (time.Duration, error) {
+func lease(ctx context.Context, a *harness.Hub, nodes int, paced time.Duration) (time.Duration, error) {
 	crews, err := crewsOf(nodes, "-fleet-devices", a.Dev)
 	defer endAll(crews)
 	if err != nil {
@@ -136,7 +136,7 @@ func endAll(crews []*crew) {
 type mosquitto struct {
 	cmd  *exec.Cmd
 	addr string
-	said arena.Paper
+	said harness.Paper
 }
 
 // newMosquitto starts one as it comes, but that it drops nothing for who reads slowly.
@@ -146,7 +146,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 		program = "/usr/sbin/mosquitto" // which is not in everybody's path
 	}
 	m := new(mosquitto)
-	if err := arena.FreeAddresses(&m.addr); err != nil {
+	if err := harness.FreeAddresses(&m.addr); err != nil {
 		return nil, err
 	}
 	_, port, _ := strings.Cut(m.addr, ":")
@@ -165,7 +165,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	if err := m.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start Mosquitto: %w; on Debian: apt install mosquitto", err)
 	}
-	err = arena.Until(ctx, 10*time.Second, "Mosquitto", func() (bool, error) {
+	err = harness.Until(ctx, 10*time.Second, "Mosquitto", func() (bool, error) {
 		k, err := newBare(m.addr)
 		if err == nil {
 			_ = k.Close()
@@ -179,7 +179,7 @@ func newMosquitto(ctx context.Context, dir string) (*mosquitto, error) {
 	return m, nil
 }
 
-func (m *mosquitto) cpu() time.Duration { return arena.CPUOf(m.cmd.Process.Pid) }
+func (m *mosquitto) cpu() time.Duration { return harness.CPUOf(m.cmd.Process.Pid) }
 
 func (m *mosquitto) end() {
 	_ = m.cmd.Process.Kill()
@@ -255,7 +255,7 @@ func saturate(crews []*crew, heard func() (int, error), cpu func() time.Duration
 }
 
 func saturatedHub(ctx context.Context, hub, work string) (t throughput, err error) {
-	a, err := arena.New(ctx, hub, filepath.Join(work, "saturated"), 0)
+	a, err := harness.New(ctx, hub, filepath.Join(work, "saturated"), 0)
 	if err != nil {
 		return t, err
 	}
@@ -360,11 +360,11 @@ func behind(ctx context.Context, dir string, connections, rate int) (string, err
 	n := max(1, now-heard)
 	each := func(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1e3/float64(n)) }
 	return fmt.Sprintf("| %d | %d | %.0f | %s | %s | %.0f MB |", connections, rate, float64(n)/took.Seconds(),
-		each(consumed), each(used), float64(arena.StatusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
+		each(consumed), each(used), float64(harness.StatusOf(k.cmd.Process.Pid, "VmRSS:"))/1e6), nil
 }
 
 // leaseOf is a node's lease packet.
 func leaseOf(node string, l wire.Lease) []byte {
-	return arena.Packet(0x30, append(arena.Text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)),
+	return harness.Packet(0x30, append(harness.Text(nil, wire.NodePrefix(wire.DefaultPrefix, node)+string(wire.ChannelLease)),
 		wire.AppendLease(nil, l)...))
 }

@@ -1,4 +1,4 @@
-package arena
+package harness
 
 import (
 	"context"

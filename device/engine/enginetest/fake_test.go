@@ -18,39 +18,39 @@ import (
 
 func TestTwinKeepsThePromisesOfAnEngine(t *testing.T) {
 	enginetest.Conformance(t, func(*testing.T) engine.Engine {
-		twin := enginetest.New()
-		twin.AddTool()
-		return twin
+		fake := enginetest.New()
+		fake.AddTool()
+		return fake
 	}, synctest.Test)
 }
 
-// bubble gives a test a twin with the image app:1 that plays what play says, in fake time.
-func bubble(t *testing.T, play enginetest.Play, test func(t *testing.T, twin *enginetest.Twin)) {
+// bubble gives a test a fake with the image app:1 that plays what play says, in fake time.
+func bubble(t *testing.T, play enginetest.Play, test func(t *testing.T, fake *enginetest.Fake)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		twin := enginetest.New()
-		twin.AddImage("app:1", 1<<20, func(engine.Spec, int) enginetest.Play { return play })
-		test(t, twin)
+		fake := enginetest.New()
+		fake.AddImage("app:1", 1<<20, func(engine.Spec, int) enginetest.Play { return play })
+		test(t, fake)
 	})
 }
 
-func start(t *testing.T, twin *enginetest.Twin, s engine.Spec) (id string) {
+func start(t *testing.T, fake *enginetest.Fake, s engine.Spec) (id string) {
 	t.Helper()
 	s.Image = "app:1"
 	s.Labels = map[string]string{"ours": ""}
-	id, err := twin.Create(t.Context(), s)
+	id, err := fake.Create(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := twin.Start(t.Context(), id); err != nil {
+	if err := fake.Start(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
-func only(t *testing.T, twin *enginetest.Twin) engine.Container {
+func only(t *testing.T, fake *enginetest.Fake) engine.Container {
 	t.Helper()
-	list, err := twin.Containers(t.Context(), "ours")
+	list, err := fake.Containers(t.Context(), "ours")
 	if err != nil || len(list) != 1 {
 		t.Fatalf("containers are %v, %v", list, err)
 	}
@@ -58,19 +58,19 @@ func only(t *testing.T, twin *enginetest.Twin) engine.Container {
 }
 
 func TestContainersEndWhenTheirPlayDoes(t *testing.T) {
-	bubble(t, enginetest.Play{Exits: true, ExitAfter: time.Hour, ExitCode: 3, OOM: true}, func(t *testing.T, twin *enginetest.Twin) {
+	bubble(t, enginetest.Play{Exits: true, ExitAfter: time.Hour, ExitCode: 3, OOM: true}, func(t *testing.T, fake *enginetest.Fake) {
 		begin := time.Now()
-		start(t, twin, engine.Spec{Name: "a"})
+		start(t, fake, engine.Spec{Name: "a"})
 		heard := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 		defer cancel()
-		if err := twin.Events(ctx, "ours", func() { heard++ }); !errors.Is(err, context.DeadlineExceeded) {
+		if err := fake.Events(ctx, "ours", func() { heard++ }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if heard != 2 { // the beginning and the end
 			t.Errorf("heard %d times", heard)
 		}
-		if c := only(t, twin); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled || !c.FinishedAt.Equal(begin.Add(time.Hour)) {
+		if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled || !c.FinishedAt.Equal(begin.Add(time.Hour)) {
 			t.Errorf("it is %+v", c)
 		}
 	})
@@ -91,16 +91,16 @@ func TestStopping(t *testing.T) {
 		{"what would end by itself meanwhile does", enginetest.Play{StopTakes: time.Minute, Exits: true, ExitAfter: time.Second, ExitCode: 4}, 30 * time.Second, time.Second, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, c.play, func(t *testing.T, twin *enginetest.Twin) {
-				id := start(t, twin, engine.Spec{Name: "a"})
+			bubble(t, c.play, func(t *testing.T, fake *enginetest.Fake) {
+				id := start(t, fake, engine.Spec{Name: "a"})
 				begin := time.Now()
-				if err := twin.Stop(t.Context(), id, c.grace); err != nil {
+				if err := fake.Stop(t.Context(), id, c.grace); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(begin); took != c.takes {
 					t.Errorf("it took %s", took)
 				}
-				if got := only(t, twin); got.State != engine.Exited || got.ExitCode != c.code {
+				if got := only(t, fake); got.State != engine.Exited || got.ExitCode != c.code {
 					t.Errorf("it is %+v", got)
 				}
 			})
@@ -109,18 +109,18 @@ func TestStopping(t *testing.T) {
 }
 
 func TestAStopGoesOnWhenItsCallerGivesUp(t *testing.T) {
-	bubble(t, enginetest.Play{StopTakes: time.Hour}, func(t *testing.T, twin *enginetest.Twin) {
-		id := start(t, twin, engine.Spec{Name: "a"})
+	bubble(t, enginetest.Play{StopTakes: time.Hour}, func(t *testing.T, fake *enginetest.Fake) {
+		id := start(t, fake, engine.Spec{Name: "a"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := twin.Stop(ctx, id, 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+		if err := fake.Stop(ctx, id, 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		if c := only(t, twin); c.State != engine.Running {
+		if c := only(t, fake); c.State != engine.Running {
 			t.Errorf("it is %s already", c.State)
 		}
 		time.Sleep(9 * time.Second)
-		if c := only(t, twin); c.ExitCode != 137 {
+		if c := only(t, fake); c.ExitCode != 137 {
 			t.Errorf("it is %+v", c)
 		}
 	})
@@ -142,128 +142,128 @@ func TestPulling(t *testing.T) {
 		{"credentials open what needs them", enginetest.Offer{Auth: secret}, secret, nil, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
-				twin.OfferImage("new:1", c.offer)
+			bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
+				fake.OfferImage("new:1", c.offer)
 				begin := time.Now()
-				err := twin.Pull(t.Context(), "new:1", c.auth, nil)
+				err := fake.Pull(t.Context(), "new:1", c.auth, nil)
 				if !errors.Is(err, c.want) || err != nil && !strings.Contains(err.Error(), c.says) {
 					t.Errorf("the error is %v", err)
 				}
 				if took := time.Since(begin); took != c.takes {
 					t.Errorf("it took %s", took)
 				}
-				if _, ok, _ := twin.HasImage(t.Context(), "new:1"); ok != (c.want == nil) {
+				if _, ok, _ := fake.HasImage(t.Context(), "new:1"); ok != (c.want == nil) {
 					t.Errorf("it is there: %v", ok)
 				}
 			})
 		})
 	}
-	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
-		twin.OfferImage("new:1", enginetest.Offer{Auth: secret})
-		if err := twin.Pull(t.Context(), "new:1", nil, nil); err == nil || !strings.Contains(err.Error(), "credentials") {
+	bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
+		fake.OfferImage("new:1", enginetest.Offer{Auth: secret})
+		if err := fake.Pull(t.Context(), "new:1", nil, nil); err == nil || !strings.Contains(err.Error(), "credentials") {
 			t.Errorf("without credentials: %v", err)
 		}
-		if err := twin.Pull(t.Context(), "other:1", nil, nil); !errors.Is(err, engine.ErrNotFound) {
+		if err := fake.Pull(t.Context(), "other:1", nil, nil); !errors.Is(err, engine.ErrNotFound) {
 			t.Errorf("what is not offered: %v", err)
 		}
 	})
 }
 
 func TestAnOutageEndsEveryCallButNoContainer(t *testing.T) {
-	bubble(t, enginetest.Play{StopTakes: time.Hour, Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: time.Hour} }}, func(t *testing.T, twin *enginetest.Twin) {
-		id := start(t, twin, engine.Spec{Name: "a"})
-		twin.OfferImage("slow:1", enginetest.Offer{Delay: time.Hour})
+	bubble(t, enginetest.Play{StopTakes: time.Hour, Exec: func([]string) enginetest.ExecResult { return enginetest.ExecResult{After: time.Hour} }}, func(t *testing.T, fake *enginetest.Fake) {
+		id := start(t, fake, engine.Spec{Name: "a"})
+		fake.OfferImage("slow:1", enginetest.Offer{Delay: time.Hour})
 		ctx := t.Context()
 		ends := make(chan error)
 		calls := []func() error{
-			func() error { return twin.Events(ctx, "ours", func() {}) },
-			func() error { return twin.Logs(ctx, id, engine.LogOptions{Follow: true}, io.Discard, io.Discard) },
-			func() error { return twin.Pull(ctx, "slow:1", nil, nil) },
+			func() error { return fake.Events(ctx, "ours", func() {}) },
+			func() error { return fake.Logs(ctx, id, engine.LogOptions{Follow: true}, io.Discard, io.Discard) },
+			func() error { return fake.Pull(ctx, "slow:1", nil, nil) },
 		}
 		for _, call := range calls {
 			go func() { ends <- call() }()
 		}
 		synctest.Wait()
-		twin.SetDown(true)
+		fake.SetDown(true)
 		for range calls {
 			if err := <-ends; !errors.Is(err, engine.ErrUnavailable) {
 				t.Error(err)
 			}
 		}
-		if _, err := twin.Info(ctx); !errors.Is(err, engine.ErrUnavailable) {
+		if _, err := fake.Info(ctx); !errors.Is(err, engine.ErrUnavailable) {
 			t.Error(err)
 		}
-		twin.SetDown(false)
-		if c := only(t, twin); c.State != engine.Running {
+		fake.SetDown(false)
+		if c := only(t, fake); c.State != engine.Running {
 			t.Errorf("it is %s", c.State)
 		}
 	})
 }
 
 func TestMishaps(t *testing.T) {
-	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
+	bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
 		ctx := t.Context()
-		id := start(t, twin, engine.Spec{Name: "a"})
-		if !twin.OOMKill("a") || twin.OOMKill("nobody") {
+		id := start(t, fake, engine.Spec{Name: "a"})
+		if !fake.OOMKill("a") || fake.OOMKill("nobody") {
 			t.Error("it does not tell what it found")
 		}
-		if c := only(t, twin); !c.OOMKilled || c.ExitCode != 137 {
+		if c := only(t, fake); !c.OOMKilled || c.ExitCode != 137 {
 			t.Errorf("after the killer it is %+v", c)
 		}
-		if err := twin.Start(ctx, id); err != nil {
+		if err := fake.Start(ctx, id); err != nil {
 			t.Fatal(err)
 		}
-		if c := only(t, twin); c.OOMKilled || c.ExitCode != 0 {
+		if c := only(t, fake); c.OOMKilled || c.ExitCode != 0 {
 			t.Errorf("after a new start it is %+v", c)
 		}
-		twin.PowerCut()
-		if c := only(t, twin); c.State != engine.Exited || c.ExitCode != 255 {
+		fake.PowerCut()
+		if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 255 {
 			t.Errorf("after a power cut it is %+v", c)
 		}
-		twin.HalfRemove("a")
-		if err := twin.Start(ctx, id); err == nil || only(t, twin).State != engine.Dead {
+		fake.HalfRemove("a")
+		if err := fake.Start(ctx, id); err == nil || only(t, fake).State != engine.Dead {
 			t.Errorf("half removed it starts: %v", err)
 		}
-		twin.Lose("a")
-		if list, _ := twin.Containers(ctx, "ours"); len(list) != 0 {
+		fake.Lose("a")
+		if list, _ := fake.Containers(ctx, "ours"); len(list) != 0 {
 			t.Errorf("lost, but there: %v", list)
 		}
 		oops := errors.New("oops")
-		twin.Fail("Info", oops)
-		if _, err := twin.Info(ctx); !errors.Is(err, oops) {
+		fake.Fail("Info", oops)
+		if _, err := fake.Info(ctx); !errors.Is(err, oops) {
 			t.Error(err)
 		}
-		if _, err := twin.Info(ctx); err != nil {
+		if _, err := fake.Info(ctx); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestUsageGrowsWithTime(t *testing.T) {
-	bubble(t, enginetest.Play{MilliCPU: 500, MemoryBytes: 5}, func(t *testing.T, twin *enginetest.Twin) {
-		id := start(t, twin, engine.Spec{Name: "a"})
+	bubble(t, enginetest.Play{MilliCPU: 500, MemoryBytes: 5}, func(t *testing.T, fake *enginetest.Fake) {
+		id := start(t, fake, engine.Spec{Name: "a"})
 		time.Sleep(10 * time.Second)
-		twin.Use("a", 1000, 7)
+		fake.Use("a", 1000, 7)
 		time.Sleep(10 * time.Second)
-		if u, err := twin.Usage(t.Context(), id); err != nil || u != (engine.Usage{CPUNanos: 15e9, MemoryBytes: 7}) {
+		if u, err := fake.Usage(t.Context(), id); err != nil || u != (engine.Usage{CPUNanos: 15e9, MemoryBytes: 7}) {
 			t.Errorf("it is %+v, %v", u, err)
 		}
 	})
 }
 
 func TestCallsAreWrittenDownWhenAskedFor(t *testing.T) {
-	bubble(t, enginetest.Play{}, func(t *testing.T, twin *enginetest.Twin) {
-		twin.Record()
-		twin.SetLatency(time.Second)
+	bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
+		fake.Record()
+		fake.SetLatency(time.Second)
 		begin := time.Now()
-		id := start(t, twin, engine.Spec{Name: "a"})
-		_ = twin.Stop(t.Context(), id, 30*time.Second)
-		_ = twin.Remove(t.Context(), id)
-		_ = twin.RemoveImage(t.Context(), "app:1")
+		id := start(t, fake, engine.Spec{Name: "a"})
+		_ = fake.Stop(t.Context(), id, 30*time.Second)
+		_ = fake.Remove(t.Context(), id)
+		_ = fake.RemoveImage(t.Context(), "app:1")
 		if took := time.Since(begin); took != 5*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if got := twin.Calls(); !slices.Equal(got, []string{"Create a", "Start a", "Stop a 30s", "Remove a", "RemoveImage app:1"}) {
+		if got := fake.Calls(); !slices.Equal(got, []string{"Create a", "Start a", "Stop a 30s", "Remove a", "RemoveImage app:1"}) {
 			t.Errorf("calls are %q", got)
 		}
 	})
@@ -271,15 +271,15 @@ func TestCallsAreWrittenDownWhenAskedFor(t *testing.T) {
 
 func TestAFollowerMissesAndRepeatsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		twin := enginetest.New()
-		twin.AddImage("app:1", 1, func(_ engine.Spec, run int) enginetest.Play {
+		fake := enginetest.New()
+		fake.AddImage("app:1", 1, func(_ engine.Spec, run int) enginetest.Play {
 			return enginetest.Play{Lines: []enginetest.Line{{Text: fmt.Sprint("run ", run)}, {After: time.Second, Text: fmt.Sprint("still ", run)}}}
 		})
-		id := start(t, twin, engine.Spec{Name: "a"})
+		id := start(t, fake, engine.Spec{Name: "a"})
 		ctx, cancel := context.WithCancel(t.Context())
 		var out strings.Builder
 		end := make(chan error)
-		go func() { end <- twin.Logs(ctx, id, engine.LogOptions{Tail: -1, Follow: true}, &out, io.Discard) }()
+		go func() { end <- fake.Logs(ctx, id, engine.LogOptions{Tail: -1, Follow: true}, &out, io.Discard) }()
 		synctest.Wait()
 		time.Sleep(2 * time.Second)
 		cancel()
@@ -287,8 +287,8 @@ func TestAFollowerMissesAndRepeatsNothing(t *testing.T) {
 			t.Error(err)
 		}
 		for range 8 {
-			twin.Exit("a", 1)
-			if err := twin.Start(t.Context(), id); err != nil {
+			fake.Exit("a", 1)
+			if err := fake.Start(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -296,7 +296,7 @@ func TestAFollowerMissesAndRepeatsNothing(t *testing.T) {
 			t.Errorf("it got %q", out.String())
 		}
 		out.Reset()
-		if err := twin.Logs(t.Context(), id, engine.LogOptions{Tail: 2}, &out, io.Discard); err != nil || out.String() != "run 7\nrun 8\n" {
+		if err := fake.Logs(t.Context(), id, engine.LogOptions{Tail: 2}, &out, io.Discard); err != nil || out.String() != "run 7\nrun 8\n" {
 			t.Errorf("the last lines are %q, %v", out.String(), err)
 		}
 	})
@@ -306,12 +306,12 @@ func TestAThousandTwinsAreCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goroutines := runtime.NumGoroutine()
 		for range 1000 {
-			twin := enginetest.New()
-			twin.AddImage("app:1", 1, func(engine.Spec, int) enginetest.Play {
+			fake := enginetest.New()
+			fake.AddImage("app:1", 1, func(engine.Spec, int) enginetest.Play {
 				return enginetest.Play{Exits: true, ExitAfter: time.Hour}
 			})
 			for i := range 5 {
-				start(t, twin, engine.Spec{Name: fmt.Sprint("c", i)})
+				start(t, fake, engine.Spec{Name: fmt.Sprint("c", i)})
 			}
 		}
 		if now := runtime.NumGoroutine(); now > goroutines+5 {

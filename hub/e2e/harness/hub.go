@@ -1,6 +1,6 @@
-// Package arena starts a fresh hub for attack and load, and lets devices in to it: by its sockets
+// Package harness starts a fresh hub for attack and load, and lets devices in to it: by its sockets
 // and its command line only, as strangers and devices know it.
-package arena
+package harness
 
 import (
 	"bytes"

@@ -1,11 +1,11 @@
-// Package enginetest is a container engine in memory: the twin of package engine for tests and for
+// Package enginetest is a container engine in memory: the fake of package engine for tests and for
 // simulated devices. It does no I/O and starts no goroutines but for commands that wait for input,
 // so a thousand of them fit in one process; it knows the time only from package time, so it lives
 // in a testing/synctest bubble. Its containers do what their image's Program says.
 //
-// Conformance holds the twin and the real engines to the same promises. Command image (beside it)
+// Conformance holds the fake and the real engines to the same promises. Command image (beside it)
 // builds the test image that the real ones run, package tool is what is inside, and ToolProgram
-// plays it for the twin.
+// plays it for the fake.
 package enginetest
 
 import (
@@ -85,8 +85,8 @@ type Entry struct {
 	Data string
 }
 
-// Twin is an engine in memory. All its methods may be called at any time from any goroutine.
-type Twin struct {
+// Fake is an engine in memory. All its methods may be called at any time from any goroutine.
+type Fake struct {
 	mu         sync.Mutex
 	info       engine.Info
 	down       bool
@@ -114,11 +114,11 @@ type image struct {
 	damaged bool
 }
 
-var _ engine.Engine = (*Twin)(nil)
+var _ engine.Engine = (*Fake)(nil)
 
 // New is an engine without images. It says that it is Docker on amd64; see SetInfo.
-func New() *Twin {
-	return &Twin{
+func New() *Fake {
+	return &Fake{
 		info: engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: "amd64",
 			Root: "/var/lib/docker", Socket: "/var/run/docker.sock", MemLimit: true, CPULimit: true, PidsLimit: true},
 		images:    map[string]*image{},
@@ -132,61 +132,61 @@ func New() *Twin {
 }
 
 // SetInfo changes what Info answers.
-func (t *Twin) SetInfo(i engine.Info) { t.do(func() { t.info = i }) }
+func (t *Fake) SetInfo(i engine.Info) { t.do(func() { t.info = i }) }
 
 // SetLatency makes every call take that long.
-func (t *Twin) SetLatency(d time.Duration) { t.do(func() { t.latency = d }) }
+func (t *Fake) SetLatency(d time.Duration) { t.do(func() { t.latency = d }) }
 
 // AddImage puts an image there as if it had been pulled. program may be nil.
-func (t *Twin) AddImage(ref string, size int64, program Program) {
+func (t *Fake) AddImage(ref string, size int64, program Program) {
 	t.do(func() { t.addImage(ref, Offer{Size: size, Program: program}) })
 }
 
 // SetImageTree says what an image holds that is there.
-func (t *Twin) SetImageTree(ref string, tree ...Entry) { t.do(func() { t.images[ref].tree = tree }) }
+func (t *Fake) SetImageTree(ref string, tree ...Entry) { t.do(func() { t.images[ref].tree = tree }) }
 
 // Damage takes a layer of an image away that is there.
-func (t *Twin) Damage(ref string) { t.do(func() { t.images[ref].damaged = true }) }
+func (t *Fake) Damage(ref string) { t.do(func() { t.images[ref].damaged = true }) }
 
 // SetImageUser says as whom the programs of an image run that is there.
-func (t *Twin) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }
+func (t *Fake) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }
 
-func (t *Twin) addImage(ref string, o Offer) {
+func (t *Fake) addImage(ref string, o Offer) {
 	id := cmp.Or(o.ID, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref))))
 	t.images[ref] = &image{ref: ref, id: id, size: o.Size, program: o.Program, tree: o.Tree}
 }
 
 // OfferImage makes an image pullable.
-func (t *Twin) OfferImage(ref string, o Offer) { t.do(func() { t.offers[ref] = o }) }
+func (t *Fake) OfferImage(ref string, o Offer) { t.do(func() { t.offers[ref] = o }) }
 
 // SetDown switches the engine off: every call, also those under way, fails with
 // engine.ErrUnavailable until it is switched on again. Containers go on.
-func (t *Twin) SetDown(down bool) { t.do(func() { t.down = down }) }
+func (t *Fake) SetDown(down bool) { t.do(func() { t.down = down }) }
 
 // Fail lets the next call of that name (Start, Pull, …) fail with err. Several faults of one name
 // are used in turn.
-func (t *Twin) Fail(call string, err error) {
+func (t *Fake) Fail(call string, err error) {
 	t.do(func() { t.faults[call] = append(t.faults[call], err) })
 }
 
 // Record begins to write down calls that change something; see Calls.
-func (t *Twin) Record() { t.do(func() { t.recording = true }) }
+func (t *Fake) Record() { t.do(func() { t.recording = true }) }
 
 // Calls are the calls since Record, such as "Create web", "Start web", "Stop web 30s", "Pull
 // nginx:1".
-func (t *Twin) Calls() (calls []string) {
+func (t *Fake) Calls() (calls []string) {
 	t.do(func() { calls = slices.Clone(t.calls) })
 	return calls
 }
 
 // Exit ends the running container of that name; it reports whether there is one.
-func (t *Twin) Exit(name string, code int) (found bool) {
+func (t *Fake) Exit(name string, code int) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), code, false) })
 }
 
 // Crash ends the running container of that name after it has said something; it reports whether
 // there is one.
-func (t *Twin) Crash(name string, last []Line, code int, oom bool) (found bool) {
+func (t *Fake) Crash(name string, last []Line, code int, oom bool) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
 		r := &c.runs[len(c.runs)-1]
@@ -200,12 +200,12 @@ func (t *Twin) Crash(name string, last []Line, code int, oom bool) (found bool) 
 }
 
 // OOMKill ends the running container of that name for want of memory.
-func (t *Twin) OOMKill(name string) (found bool) {
+func (t *Fake) OOMKill(name string) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), 137, true) })
 }
 
 // Use changes what the running container of that name uses, until it ends.
-func (t *Twin) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
+func (t *Fake) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
 		c.cpuBefore, c.cpuSince = c.cpu(now), now
@@ -214,7 +214,7 @@ func (t *Twin) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
 }
 
 // Lose removes a container behind the back of everybody.
-func (t *Twin) Lose(name string) (found bool) {
+func (t *Fake) Lose(name string) (found bool) {
 	t.do(func() {
 		for _, c := range t.containers {
 			if c.spec.Name == name {
@@ -228,7 +228,7 @@ func (t *Twin) Lose(name string) (found bool) {
 }
 
 // Rename gives a container another name.
-func (t *Twin) Rename(name, to string) (found bool) {
+func (t *Fake) Rename(name, to string) (found bool) {
 	t.do(func() {
 		if c := t.find(name); c != nil {
 			c.spec.Name, found = to, true
@@ -240,7 +240,7 @@ func (t *Twin) Rename(name, to string) (found bool) {
 
 // Pause freezes the running container of that name, as docker pause does; to is whether it is to be
 // frozen.
-func (t *Twin) Pause(name string, to bool) (found bool) {
+func (t *Fake) Pause(name string, to bool) (found bool) {
 	t.do(func() {
 		from, next := engine.Running, engine.Paused
 		if !to {
@@ -255,7 +255,7 @@ func (t *Twin) Pause(name string, to bool) (found bool) {
 }
 
 // HalfRemove leaves a container in the state engine.Dead, as a failing disk does.
-func (t *Twin) HalfRemove(name string) (found bool) {
+func (t *Fake) HalfRemove(name string) (found bool) {
 	t.do(func() {
 		for _, c := range t.containers {
 			if c.spec.Name == name {
@@ -270,7 +270,7 @@ func (t *Twin) HalfRemove(name string) (found bool) {
 
 // PowerCut ends every container as a reboot of the device does: exit code 255 and nothing
 // restarted.
-func (t *Twin) PowerCut() {
+func (t *Fake) PowerCut() {
 	t.do(func() {
 		for _, c := range t.containers {
 			t.end(c, time.Now(), 255, false)
@@ -278,8 +278,8 @@ func (t *Twin) PowerCut() {
 	})
 }
 
-// do changes the twin and wakes whoever waits for a change.
-func (t *Twin) do(change func()) {
+// do changes the fake and wakes whoever waits for a change.
+func (t *Fake) do(change func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settle(time.Now())
@@ -287,7 +287,7 @@ func (t *Twin) do(change func()) {
 	t.wake()
 }
 
-func (t *Twin) with(name string, change func(*instance)) (found bool) {
+func (t *Fake) with(name string, change func(*instance)) (found bool) {
 	t.do(func() {
 		for _, c := range t.containers {
 			if c.spec.Name == name && c.state == engine.Running {
@@ -300,14 +300,14 @@ func (t *Twin) with(name string, change func(*instance)) (found bool) {
 	return found
 }
 
-func (t *Twin) wake() {
+func (t *Fake) wake() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
 // notify tells the listeners that a container with these labels has changed. Changes that nobody
 // has looked at yet count as one.
-func (t *Twin) notify(labels map[string]string) {
+func (t *Fake) notify(labels map[string]string) {
 	for listener, label := range t.listeners {
 		if carries(labels, label) {
 			select {
@@ -327,7 +327,7 @@ func carries(labels map[string]string, filter string) bool {
 }
 
 // enter begins a call: it waits for the latency, then holds the lock unless it returns an error.
-func (t *Twin) enter(ctx context.Context, call, object string) error {
+func (t *Fake) enter(ctx context.Context, call, object string) error {
 	t.mu.Lock()
 	latency := t.latency
 	t.mu.Unlock()
@@ -349,7 +349,7 @@ func (t *Twin) enter(ctx context.Context, call, object string) error {
 	return nil
 }
 
-func (t *Twin) refusal(call, object string) error {
+func (t *Fake) refusal(call, object string) error {
 	if t.down {
 		return fmt.Errorf("%s %s: %w: it is switched off", call, object, engine.ErrUnavailable)
 	}
@@ -360,7 +360,7 @@ func (t *Twin) refusal(call, object string) error {
 	return nil
 }
 
-func (t *Twin) record(words ...any) {
+func (t *Fake) record(words ...any) {
 	if t.recording {
 		t.calls = append(t.calls, strings.TrimSpace(fmt.Sprintln(words...)))
 	}

@@ -16,13 +16,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"flotilla.dev/hub/e2e/arena"
+	"flotilla.dev/hub/e2e/harness"
 	"flotilla.dev/shared/wire"
 )
 
-// A sailor is one device of a crew.
-type sailor struct {
-	arena.Device
+// A mqttClient is one device of a crew.
+type mqttClient struct {
+	harness.Device
 	tls    *tls.Config // over TLS
 	conn   net.Conn
 	in     atomic.Bool   // registered
@@ -35,11 +35,11 @@ type sailor struct {
 // fleetDevices is the process of a crew: it obeys the lines join, connect, pace <seconds>, burst
 // <seconds>, return, renew, half <seconds>.
 func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pings string) error {
-	crew := make([]*sailor, to-from)
-	a := &arena.Hub{HTTPS: strings.TrimPrefix(url, "https://"), MQTT: addr, Dev: addr}
+	crew := make([]*mqttClient, to-from)
+	a := &harness.Hub{HTTPS: strings.TrimPrefix(url, "https://"), MQTT: addr, Dev: addr}
 	var first atomic.Pointer[error]
 	all := func(workers int, do func(i int) error) error {
-		arena.Each(ctx, len(crew), workers, func(i int) {
+		harness.Each(ctx, len(crew), workers, func(i int) {
 			if err := do(i); err != nil {
 				first.CompareAndSwap(nil, &err)
 			}
@@ -58,13 +58,13 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 		case "join":
 			err = all(16, func(i int) error {
 				node, machine := fmt.Sprintf("pi-%05d", from+i), fmt.Sprintf("%016x", 0x1000+from+i)
-				s := &sailor{Device: arena.Device{Hub: a, Machine: machine, Boot: "boot-" + machine}}
+				s := &mqttClient{Device: harness.Device{Hub: a, Machine: machine, Boot: "boot-" + machine}}
 				s.ID.Node = node
 				crew[i] = s
 				if token == "" {
 					return nil
 				}
-				return arena.Until(ctx, 5*time.Minute, "join", func() (bool, error) {
+				return harness.Until(ctx, 5*time.Minute, "join", func() (bool, error) {
 					d, err := a.Join(ctx, token, node, machine)
 					if err == nil {
 						s.Device = *d
@@ -95,7 +95,7 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 			err = renewAll(ctx, crew)
 		case "half":
 			seconds, _ := strconv.Atoi(arg)
-			var on []*sailor
+			var on []*mqttClient
 			for i := 0; i < len(crew); i += 2 {
 				on = append(on, crew[i])
 			}
@@ -114,7 +114,7 @@ func fleetDevices(ctx context.Context, addr, url, token string, from, to int, pi
 }
 
 // register connects, as an agent does, and waits until the hub has its status.
-func (s *sailor) register(ctx context.Context, site int) error {
+func (s *mqttClient) register(ctx context.Context, site int) error {
 	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, "tcp", s.Hub.Dev)
 	if err != nil {
 		return err
@@ -128,19 +128,19 @@ func (s *sailor) register(ctx context.Context, site int) error {
 	if user != "" {
 		flags |= 0x80
 	}
-	hello := arena.Text(append(arena.Text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.ClientID())
-	hello = arena.Text(arena.Text(hello, prefix+"presence"), `{"boot":"`+s.Boot+`","state":"lost"}`)
+	hello := harness.Text(append(harness.Text(nil, "MQTT"), 4, flags|4|1<<3, 0, 30), s.ClientID())
+	hello = harness.Text(harness.Text(hello, prefix+"presence"), `{"boot":"`+s.Boot+`","state":"lost"}`)
 	if user != "" {
-		hello = arena.Text(hello, user)
+		hello = harness.Text(hello, user)
 	}
 	filters := []byte{0, 1}
 	for _, f := range wire.Filters(wire.DefaultPrefix, s.ID.Node) {
-		filters = append(arena.Text(filters, f), 0)
+		filters = append(harness.Text(filters, f), 0)
 	}
 	status := s.Good(nil, map[string]any{"registration": map[string]any{"labels": map[string]string{"topology.kubernetes.io/zone": fmt.Sprintf("site-%d", site)}}})
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
-	for _, p := range [][]byte{arena.Packet(0x10, hello), arena.Packet(0x82, filters),
-		arena.Packet(0x32, append(append(arena.Text(nil, prefix+"status"), 0, 2), status...))} {
+	for _, p := range [][]byte{harness.Packet(0x10, hello), harness.Packet(0x82, filters),
+		harness.Packet(0x32, append(append(harness.Text(nil, prefix+"status"), 0, 2), status...))} {
 		if _, err := conn.Write(p); err != nil {
 			return fmt.Errorf("register %s: %w", s.ID.Node, err)
 		}
@@ -182,7 +182,7 @@ func (s *sailor) register(ctx context.Context, site int) error {
 }
 
 // hear reads packets of the hub until one brings a desired state.
-func (s *sailor) hear(r *bufio.Reader) error {
+func (s *mqttClient) hear(r *bufio.Reader) error {
 	for {
 		head, err := r.ReadByte()
 		if err != nil {
@@ -220,12 +220,12 @@ func (s *sailor) hear(r *bufio.Reader) error {
 	}
 }
 
-func (s *sailor) renew(pings string) error {
+func (s *mqttClient) renew(pings string) error {
 	s.mu.Lock()
 	s.Lease++
 	l := wire.AppendLease(nil, wire.Lease{Boot: s.Boot, Seq: s.Lease, Status: s.Seq, Desired: s.stored, Time: time.Now()})
 	s.mu.Unlock()
-	p := arena.Packet(0x30, append(arena.Text(nil, wire.NodePrefix(wire.DefaultPrefix, s.ID.Node)+"lease"), l...))
+	p := harness.Packet(0x30, append(harness.Text(nil, wire.NodePrefix(wire.DefaultPrefix, s.ID.Node)+"lease"), l...))
 	if pings == "along" {
 		p = append(p, 0xc0, 0)
 	}
@@ -237,8 +237,8 @@ func (s *sailor) renew(pings string) error {
 }
 
 // wait keeps the leases of those who are in while others register.
-func wait(ctx context.Context, crew []*sailor) {
-	for arena.Pause(ctx, leaseEvery/2); ctx.Err() == nil; arena.Pause(ctx, leaseEvery/2) {
+func wait(ctx context.Context, crew []*mqttClient) {
+	for harness.Pause(ctx, leaseEvery/2); ctx.Err() == nil; harness.Pause(ctx, leaseEvery/2) {
 		for _, s := range crew {
 			if s.in.Load() && ctx.Err() == nil {
 				_ = s.renew("") // who cannot will say so when paced
@@ -249,7 +249,7 @@ func wait(ctx context.Context, crew []*sailor) {
 
 // pace lets each device renew its lease once per interval, evenly, and ping along with it, apart
 // from it, or not at all.
-func pace(crew []*sailor, during time.Duration, pings string) error {
+func pace(crew []*mqttClient, during time.Duration, pings string) error {
 	began, step := time.Now(), leaseEvery/time.Duration(len(crew))
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
@@ -273,7 +273,7 @@ func pace(crew []*sailor, during time.Duration, pings string) error {
 }
 
 // burst has each device renew its lease as often as it is taken.
-func burst(crew []*sailor, during time.Duration) error {
+func burst(crew []*mqttClient, during time.Duration) error {
 	end := time.Now().Add(during)
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
