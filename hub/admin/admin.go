@@ -1,7 +1,7 @@
 // Package admin is the page: what an operator opens in the morning, and at 3 a.m.
 //
-// It puts together what the packages below it show: overview, nodes, workloads, logs, manifest,
-// rollouts and settings, each in the frame that they share. Every view is a function from a
+// It puts together what the packages below it show: overview, incidents, nodes, workloads, logs,
+// manifest, rollouts and settings, each in the frame that they share. Every view is a function from a
 // snapshot to what a template shows; what people want changed goes the same way as the API's
 // writes. Its own are the routes, the palette that finds everything, and the manual.
 //
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/incidents"
 	"flotilla.dev/hub/admin/logs"
 	"flotilla.dev/hub/admin/manifest"
 	"flotilla.dev/hub/admin/nodes"
@@ -29,7 +30,7 @@ import (
 // actions lists everything that can be done, in the order of menus.
 func actions(now func() time.Time) []*frame.Action {
 	return slices.Concat(nodes.Actions(), workloads.PodActions(), workloads.Actions(now), workloads.JobActions(),
-		nodes.SiteActions(now), nodes.RequestActions(now), rollouts.Actions())
+		nodes.SiteActions(now), nodes.RequestActions(now), rollouts.Actions(), incidents.Actions())
 }
 
 // New returns the page of a fleet. It panics when a template is wrong, which no
@@ -67,6 +68,8 @@ func routes() []frame.Route {
 		get("/pods", "list", "pods", workloads.Pods),
 		get("/pods/:namespace/:name", "get", "pods", workloads.Pod),
 		get("/events", "list", "events", overview.Events),
+		get(incidents.ListPath, "list", "incidents", incidents.List),
+		get(incidents.ListPath+"/:name", "get", "incidents", incidents.Incident),
 		{Method: http.MethodGet, Path: "/find", Serve: findPage},
 		{Method: http.MethodGet, Path: "/find/complete", Serve: complete},
 		{Method: http.MethodPost, Path: "/views", Verb: "update", Resource: "account",
@@ -120,7 +123,8 @@ func routes() []frame.Route {
 // listings are those of all kinds that have a list.
 func listings() map[state.Kind]frame.Listing {
 	all := map[state.Kind]frame.Listing{}
-	for _, some := range []map[state.Kind]frame.Listing{nodes.Listings, workloads.Listings, rollouts.Listings} {
+	for _, some := range []map[state.Kind]frame.Listing{nodes.Listings, workloads.Listings, rollouts.Listings,
+		incidents.Listings} {
 		maps.Copy(all, some)
 	}
 	return all

@@ -15,7 +15,6 @@ import (
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
 	"flotilla.dev/hub/admin/nodes"
-	"flotilla.dev/hub/admin/overview"
 	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/search"
 	"flotilla.dev/hub/state"
@@ -33,7 +32,7 @@ const (
 
 // destinations are pages that are always there for those who may see them, and other words for each.
 var destinations = []struct{ name, also, href string }{
-	{"Overview", "home incidents attention", "/"}, {"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
+	{"Overview", "home attention", "/"}, {"Incidents", "list of trouble alerts", "/incidents"}, {"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
 	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"},
 	{"Pods", "list of containers", "/pods"},
 	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"},
@@ -261,7 +260,7 @@ func findObjects(a *frame.Request, f *finds, words []string) {
 				where = "open"
 			}
 			// a sentence has many words
-			f.add(find{"Incident", i.Message, where, overview.AboutHref(i),
+			f.add(find{"Incident", i.Message, where, frame.IncidentHref(i.Name),
 				weigh(scored(words, "incident", i.Message, i.Name, where, string(i.Cause)), 2) / 4})
 		}
 	}

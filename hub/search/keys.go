@@ -24,13 +24,13 @@ const (
 
 // The lists that can be searched.
 const (
-	Nodes, Pods, Workloads, Sites, Events = "nodes", "pods", "workloads", "sites", "events"
+	Nodes, Pods, Workloads, Sites, Events, Incidents = "nodes", "pods", "workloads", "sites", "events", "incidents"
 )
 
 // Keys are all that there are, in the order in which people are told of them.
 var Keys = []Key{
-	{"site", Whole, []string{Nodes, Pods, Sites, Events}, "a site's name", "site:oslo"},
-	{"status", Whole, []string{Nodes, Pods, Workloads, Sites, Events},
+	{"site", Whole, []string{Nodes, Pods, Sites, Events, Incidents}, "a site's name", "site:oslo"},
+	{"status", Whole, []string{Nodes, Pods, Workloads, Sites, Events, Incidents},
 		"one of the list's status menu; of pods also the word that they show", "status:attention"},
 	{"condition", Whole, []string{Nodes, Pods, Workloads}, "a condition that is true, or one with its status",
 		"condition:DiskPressure, condition:Ready=Unknown"},
@@ -41,7 +41,7 @@ var Keys = []Key{
 	{"board", Part, []string{Nodes, Pods}, "a part of the board's name", "board:raspberry"},
 	{"image", Part, []string{Nodes, Pods, Workloads}, "a part of an image's name; of nodes, one that a pod there has",
 		"image:nginx:1.27"},
-	{"namespace", Whole, []string{Pods, Workloads, Events}, "a namespace", "namespace:kube-system"},
+	{"namespace", Whole, []string{Pods, Workloads, Events, Incidents}, "a namespace", "namespace:kube-system"},
 	{"node", Whole, []string{Nodes, Pods, Events}, "a node's name", "node:pi-1*"},
 	{"owner", Whole, []string{Pods, Workloads}, "what made it: its name, or kind/name", "owner:deployment/kiosk"},
 }

@@ -152,10 +152,11 @@ func (f *Field) keep(form url.Values) {
 	if f.Changes && Unchanged(form, f.Name) {
 		return // others may have changed it since
 	}
+	lines := strings.NewReplacer("\r\n", "\n") // as browsers send those of a textarea
 	if form.Has(wasOf(f.Name)) {
-		f.Was = form.Get(wasOf(f.Name))
+		f.Was = lines.Replace(form.Get(wasOf(f.Name)))
 	}
-	f.Value = form.Get(f.Name)
+	f.Value = lines.Replace(form.Get(f.Name))
 	for i := range f.Options {
 		f.Options[i].Chosen = f.Options[i].Value == f.Value
 	}
@@ -164,7 +165,8 @@ func (f *Field) keep(form url.Values) {
 // listOf is the list from which an action's things are chosen, as it was filtered.
 func (c *Call) listOf(a *Action) string {
 	q := url.Values{}
-	for _, name := range []string{"q", "site", "state", "status", "namespace", "owner", "sort"} {
+	for _, name := range []string{"q", "site", "state", "status", "cause", "severity", "namespace",
+		"owner", "sort"} {
 		if v := c.QueryParam(name); v != "" {
 			q.Set(name, v)
 		}

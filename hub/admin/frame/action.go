@@ -70,7 +70,7 @@ type Undo func(ctx context.Context, w *Worker) error
 // A Field is something to fill in before an action.
 type Field struct {
 	Name, Label, Hint string
-	Type              string // text, number, checkbox, select, datetime-local, hidden
+	Type              string // text, textarea, number, checkbox, select, datetime-local, hidden
 	Value             string
 	Options           []Option
 	Required          bool
@@ -84,6 +84,9 @@ type Field struct {
 
 // wasOf is the name under which a form has what a field was.
 func wasOf(field string) string { return "was-" + field }
+
+// WasIn is what a form says that a field was when it was made.
+func WasIn(form url.Values, field string) string { return form.Get(wasOf(field)) }
 
 // Unchanged tells whether a form says of a field that it was left as it was.
 func Unchanged(form url.Values, field string) bool {

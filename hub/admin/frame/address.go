@@ -43,6 +43,9 @@ const RolloutsPath = "/rollouts"
 // RolloutHref is the page of a rollout.
 func RolloutHref(name string) string { return RolloutsPath + "/" + url.PathEscape(name) }
 
+// IncidentHref is the page of an incident.
+func IncidentHref(name string) string { return "/incidents/" + url.PathEscape(name) }
+
 // SiteHref is the page of a site.
 func SiteHref(name string) string { return "/sites/" + url.PathEscape(name) }
 

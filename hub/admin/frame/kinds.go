@@ -42,7 +42,8 @@ func shownAs(kind state.Kind) shownKind {
 	case state.Events:
 		return shownKind{topic: "events", list: search.Events, statuses: EventTypes}
 	case state.Incidents:
-		return shownKind{topic: IncidentsTopic}
+		return shownKind{topic: IncidentsTopic, list: search.Incidents, statuses: IncidentStatuses,
+			href: func(i Item) string { return IncidentHref(i.Name) }}
 	case state.BoardProfiles:
 		return shownKind{topic: "boards"}
 	case state.FirmwareRollouts:
@@ -104,6 +105,10 @@ func shownUnder(a *Request, kind state.Kind) []state.Object {
 
 // EventTypes are the statuses of events.
 var EventTypes = [][2]string{{"", "All"}, {corev1.EventTypeWarning, "Warnings"}, {corev1.EventTypeNormal, "Normal"}}
+
+// IncidentStatuses are what the list of incidents can be filtered by.
+var IncidentStatuses = [][2]string{{"", "Open and over"}, {"open", "Open"}, {"new", "Open, not acknowledged"},
+	{"acknowledged", "Open, acknowledged"}, {"over", "Over in the last day"}}
 
 // NodeStatuses are what the list of nodes can be filtered by.
 var NodeStatuses = [][2]string{

@@ -48,6 +48,30 @@ func MenuOf(a *Request, o state.Object) Menu {
 	return m
 }
 
+// Together offers what the menus of all of some objects offer first, for all of them at once: on
+// the page before it.
+func Together(menus []Menu) (m Menu) {
+	for n, menu := range menus {
+		if n == 0 {
+			m.First = slices.Clone(menu.First)
+			continue
+		}
+		m.First = slices.DeleteFunc(m.First, func(x MenuItem) bool {
+			return !slices.ContainsFunc(menu.First, func(y MenuItem) bool { return y.Label == x.Label })
+		})
+		for i := range m.First {
+			for _, y := range menu.First {
+				if _, item, ok := strings.Cut(y.Href, "?"); ok && y.Label == m.First[i].Label &&
+					!strings.Contains(m.First[i].Href, item) {
+					m.First[i].Href += "&" + item
+				}
+			}
+		}
+	}
+	m.First = slices.DeleteFunc(m.First, func(x MenuItem) bool { return x.Item != "" })
+	return m
+}
+
 // BulkMenu offers what can be done to all that a list shows under a filter.
 func BulkMenu(a *Request, kind state.Kind, n int, filter url.Values) (m Menu) {
 	if n == 0 {

@@ -242,7 +242,7 @@ var pagesBehind = []struct {
 	navLink
 	verb, resource string
 }{
-	{navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"},
+	{navLink{"Incidents", "/incidents"}, "list", IncidentsTopic}, {navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"},
 	{navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
 	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }

@@ -24,6 +24,7 @@ var viewParams = map[string][]string{
 	"/nodes": {"q", "site", "status", "sort"}, "/pods": {"q", "namespace", "status", "owner", "sort"},
 	"/workloads": {"q", "namespace", "status"},
 	"/sites":     {"q", "state"}, "/events": {"q", "type", "since", "reason"},
+	"/incidents": {"q", "site", "status", "cause", "severity"},
 }
 
 // viewHref is the address of a list as a view keeps it, "" where it is of no list.

@@ -9,6 +9,7 @@ import (
 
 	"flotilla.dev/hub/admin/finding"
 	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/admin/incidents"
 	"flotilla.dev/hub/admin/nodes"
 	"flotilla.dev/hub/admin/workloads"
 	"flotilla.dev/hub/diagnose"
@@ -25,7 +26,7 @@ type tile struct {
 
 type overviewData struct {
 	Tiles []tile
-	incidentsData
+	incidents.Board
 	Jobs    []frame.JobRow // in progress
 	Goings  []nodes.Drain
 	Picture fleetPicture
@@ -41,7 +42,7 @@ type overviewData struct {
 func Show(a *frame.Request) (frame.Page, error) {
 	d := overviewData{Waiting: nodes.WaitingCount(a), Empty: a.Len(state.Nodes) == 0,
 		MayAdd: a.May("create", "jointokens"), HubURL: a.HubURL}
-	d.incidentsData = incidents(a)
+	d.Board = incidents.BoardOf(a)
 	nodesUp, podsUp := nodeTile(a), podTile(a)
 	d.Tiles = []tile{nodesUp, siteTile(a), workloadTile(a), podsUp}
 	d.Well = nodesUp.full && podsUp.full && len(d.Cards) == 0
@@ -54,7 +55,11 @@ func Show(a *frame.Request) (frame.Page, error) {
 			d.Jobs = append(d.Jobs, r)
 		}
 	}
-	return frame.Page{Template: "overview", Title: d.Tab.title("Overview"), Tab: d.Tab.Kind,
+	poll := 0
+	if d.Provisional {
+		poll = 10
+	}
+	return frame.Page{Template: "overview", Title: d.Tab.Title("Overview"), Tab: d.Tab.Kind, Poll: poll,
 		Watch: []string{frame.IncidentsTopic, "nodes", "sites", "pods", "workloads", "requests", frame.JobsTopic},
 		Data:  d}, nil
 }

@@ -1,0 +1,100 @@
+package incidents
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// Actions are what can be done to incidents.
+func Actions() []*frame.Action {
+	all := []*frame.Action{
+		{Name: "acknowledge", Quick: true, Label: "Acknowledge", Done: "is acknowledged",
+			Means: "You take care of it: nobody is notified of its opening any more.",
+			Idle: func(o state.Object) string {
+				switch i := o.(*fleet.Incident); {
+				case i.State != fleet.IncidentOpen:
+					return "is over"
+				case i.Acknowledged != nil:
+					return "is acknowledged already"
+				}
+				return ""
+			}, Do: acknowledge(true)},
+		{Name: "withdraw", Quick: true, Label: "Take back", Done: "is not acknowledged any more",
+			Means: "Nobody takes care of it any more: its opening may be notified.",
+			Idle: func(o state.Object) string {
+				return frame.If(o.(*fleet.Incident).Acknowledged == nil, "is not acknowledged")
+			}, Do: acknowledge(false)},
+		{Name: "note", Label: "Note", Save: "Save", Done: "has a new note", Single: true,
+			Means:  "What people know of it: what was found, and what is done. Everyone who may see the incident reads it.",
+			Fields: noteFields, Parse: parseNote, Check: checkNote, Do: setNote},
+	}
+	for _, a := range all {
+		a.Kind, a.One, a.Verb, a.Resource = state.Incidents, "incident", "patch", string(state.Incidents)
+		a.List, a.Listed = ListPath, "Incidents"
+	}
+	return all
+}
+
+// acknowledge says that whoever asks takes care of an incident, or that nobody does. The API
+// writes who and when.
+func acknowledge(is bool) func(context.Context, *frame.Worker, state.Object) (frame.Undo, error) {
+	patch := func(is bool) frame.JSON {
+		if is {
+			return frame.JSON{"acknowledged": frame.JSON{}}
+		}
+		return frame.JSON{"acknowledged": nil}
+	}
+	return func(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+		back := func(ctx context.Context, w *frame.Worker) error { return w.Patch(ctx, o, patch(!is)) }
+		return back, w.Patch(ctx, o, patch(is))
+	}
+}
+
+const noteField = "note"
+
+func noteFields(_ state.Snapshot, with []state.Object) []frame.Field {
+	text := ""
+	if len(with) == 1 {
+		text = with[0].(*fleet.Incident).Note
+	}
+	return []frame.Field{{Name: noteField, Label: "Note", Type: "textarea", Value: text, Was: text, Changes: true}}
+}
+
+// A noted is a note, and what it was when the form was made.
+type noted struct{ text, was string }
+
+func parseNote(form url.Values) (any, error) {
+	lines := strings.NewReplacer("\r\n", "\n", "\r", "\n") // browsers send lines so
+	return noted{strings.TrimSpace(lines.Replace(form.Get(noteField))),
+		lines.Replace(frame.WasIn(form, noteField))}, nil
+}
+
+func notePatch(text string) frame.JSON {
+	if text == "" {
+		return frame.JSON{"note": nil}
+	}
+	return frame.JSON{"note": text}
+}
+
+// checkNote asks the API whether it would accept the note, so that the form can be mended.
+func checkNote(ctx context.Context, w *frame.Worker, o state.Object) error {
+	q := frame.APICall{Method: http.MethodPatch, Path: frame.ObjectURL(state.Incidents, "", o.GetName()),
+		Media: frame.MergePatch, Query: url.Values{"dryRun": {"All"}}}
+	return w.Send(ctx, q, notePatch(w.Given.(noted).text))
+}
+
+func setNote(ctx context.Context, w *frame.Worker, o state.Object) (frame.Undo, error) {
+	given, was := w.Given.(noted), o.(*fleet.Incident).Note
+	if was != given.was && was != given.text {
+		return nil, errors.New("somebody has changed the note since you opened the form: read it, and write yours again")
+	}
+	back := func(ctx context.Context, w *frame.Worker) error { return w.Patch(ctx, o, notePatch(was)) }
+	return back, w.Patch(ctx, o, notePatch(given.text))
+}

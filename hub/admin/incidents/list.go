@@ -1,0 +1,181 @@
+package incidents
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strings"
+
+	"flotilla.dev/hub/admin/finding"
+	"flotilla.dev/hub/admin/format"
+	"flotilla.dev/hub/admin/frame"
+	"flotilla.dev/hub/diagnose"
+	"flotilla.dev/hub/incident"
+	"flotilla.dev/hub/search"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// severities are what the list can be filtered by.
+var severities = [][2]string{{"", "Any severity"}, {string(fleet.SeverityCritical), "Critical"},
+	{string(fleet.SeverityWarning), "Warning"}, {string(fleet.SeverityInfo), "Info"}}
+
+// overPill is the pill of an incident that is over.
+var overPill = frame.Pill{Kind: "ok", Text: "Over"}
+
+// A row is one incident in the list.
+type row struct {
+	Name, Href, Message string
+	Pick                string
+	Pill                frame.Pill
+	Extent              string // what it touches, or has cost
+	Site, SiteHref      string
+	Since, Closed       *format.Moment
+	TakenUp             string
+	Noted               bool
+}
+
+type listData struct {
+	Search                           string
+	Wrong                            string // what is not understood of the search
+	Statuses, Causes, Severities, At []frame.Option
+	Rows                             []row
+	Pager                            frame.Pager
+	Open                             int
+	Filtered                         bool
+	Empty                            bool // none at all
+	Picks                            *frame.PickBar
+}
+
+// List lists the incidents: the open ones, the worst first; then those of the last day that are over.
+func List(a *frame.Request) (frame.Page, error) {
+	text, filter := strings.TrimSpace(a.Query("q")), url.Values{}
+	for _, name := range []string{"q", "status", "cause", "severity", "site"} {
+		filter.Set(name, strings.TrimSpace(a.Query(name)))
+	}
+	d := listData{
+		Search: text, Wrong: a.WrongSearch(state.Incidents), Empty: a.Len(state.Incidents) == 0,
+		Statuses: frame.WithChosen(frame.Options(filter.Get("status"), frame.IncidentStatuses...), filter.Get("status")),
+		Causes:   causeOptions(a, filter.Get("cause")), At: frame.SiteOptions(a, filter.Get("site")),
+		Severities: frame.WithChosen(frame.Options(filter.Get("severity"), severities...), filter.Get("severity")),
+	}
+	for _, v := range filter {
+		d.Filtered = d.Filtered || v[0] != ""
+	}
+	found := find(a)
+	for _, i := range found {
+		if i.State == fleet.IncidentOpen {
+			d.Open++
+		}
+	}
+	from, to, pager := frame.PageOf(a, len(found), filter)
+	d.Pager = pager
+	for _, i := range found[from:to] {
+		r := rowOf(a, i)
+		r.Pick = a.Pick(i)
+		d.Rows = append(d.Rows, r)
+	}
+	d.Picks = frame.PickBarOf(a, filter, len(found), len(d.Rows), state.Incidents)
+	return frame.Page{Template: "incidents", Title: "Incidents", Watch: []string{frame.IncidentsTopic}, Data: d}, nil
+}
+
+// causeOptions are the causes of the incidents that there are.
+func causeOptions(a *frame.Request, chosen string) []frame.Option {
+	have := map[string]bool{}
+	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
+		have[string(i.Cause)] = true
+	}
+	pairs := [][2]string{{"", "Any cause"}}
+	for _, cause := range diagnose.Causes() {
+		if have[string(cause)] {
+			pairs = append(pairs, [2]string{string(cause), string(cause)})
+		}
+	}
+	return frame.WithChosen(frame.Options(chosen, pairs...), chosen)
+}
+
+// find returns the incidents that the query is about, in the list's order.
+func find(a *frame.Request) (found []*fleet.Incident) {
+	match := finder.Matcher(a, a.Searched(search.Incidents))
+	is := func(name, value string) bool { return a.Query(name) == "" || a.Query(name) == value }
+	for i := range state.Each[*fleet.Incident](a.Snapshot, state.Incidents, "") {
+		if HasStatus(i, a.Query("status")) && is("cause", string(i.Cause)) && is("severity", string(i.Severity)) &&
+			is("site", i.Site) && match(i) {
+			found = append(found, i)
+		}
+	}
+	slices.SortStableFunc(found, func(x, y *fleet.Incident) int {
+		xOpen, yOpen := x.State == fleet.IncidentOpen, y.State == fleet.IncidentOpen
+		switch {
+		case xOpen != yOpen && xOpen:
+			return -1
+		case xOpen != yOpen:
+			return 1
+		case xOpen:
+			return incident.Compare(x, y)
+		}
+		return newestFirst(x, y)
+	})
+	return found
+}
+
+// HasStatus tells whether an incident has a status of the list.
+func HasStatus(i *fleet.Incident, status string) bool {
+	open := i.State == fleet.IncidentOpen
+	switch status {
+	case "":
+		return true
+	case "open":
+		return open
+	case "new":
+		return open && i.Acknowledged == nil
+	case "acknowledged":
+		return open && i.Acknowledged != nil
+	}
+	return status == "over" && !open
+}
+
+// finder searches the list.
+var finder = frame.Finder[*fleet.Incident]{List: search.Incidents,
+	Has: map[string]func(*frame.Request, search.Term) frame.Match[*fleet.Incident]{
+		"": frame.Key(func(i *fleet.Incident, t search.Term) bool {
+			return t.In(i.Name, i.Message, i.Detail, i.Note, string(i.Cause), i.About.Kind+" "+i.About.Name, i.Site)
+		}),
+		"site":      frame.Key(func(i *fleet.Incident, t search.Term) bool { return t.Is(i.Site) }),
+		"namespace": frame.Key(func(i *fleet.Incident, t search.Term) bool { return t.Is(i.About.Namespace) }),
+		"status": func(_ *frame.Request, t search.Term) frame.Match[*fleet.Incident] {
+			return frame.OfStatus(frame.IncidentStatuses, t, HasStatus)
+		},
+	}}
+
+// pillOf is the severity of an incident that is open.
+func pillOf(i *fleet.Incident) frame.Pill {
+	if i.State != fleet.IncidentOpen {
+		return overPill
+	}
+	return finding.SeverityPill(i.Severity)
+}
+
+func rowOf(a *frame.Request, i *fleet.Incident) row {
+	r := row{Name: i.Name, Href: frame.IncidentHref(i.Name), Message: i.Message, Pill: pillOf(i), Site: i.Site,
+		Since: format.Time(i.Since.Time, a.Now), Extent: incident.Counts(i.Count), Noted: i.Note != ""}
+	if i.Closed != nil {
+		r.Closed, r.Extent = format.Time(i.Closed.Time, a.Now), incident.Cost(i)
+	}
+	if i.Acknowledged != nil {
+		r.TakenUp = i.Acknowledged.By
+	}
+	if i.Site != "" && a.Site(i.Site) != nil {
+		r.SiteHref = frame.SiteHref(i.Site)
+	}
+	return r
+}
+
+// Listings is the list of incidents.
+var Listings = map[state.Kind]frame.Listing{state.Incidents: {
+	Found: func(a *frame.Request) []state.Object { return frame.Objects(find(a)) },
+	Pill:  func(_ *frame.Request, o state.Object) frame.Pill { return pillOf(o.(*fleet.Incident)) },
+	Where: func(_ *frame.Request, o state.Object) string {
+		return cmp.Or(o.(*fleet.Incident).Message, o.GetName())
+	},
+}}
