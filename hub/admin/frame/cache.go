@@ -187,7 +187,7 @@ func (s *Server) render(v View, a *Request, touched uint64) rendered {
 	if err != nil {
 		var why string
 		r.code, why = s.explainOf(a.Path, err)
-		r.page = Page{Template: "message", Title: "Not found", Data: messageData{"Not found", why}}
+		r.page = Page{Template: "message", Title: "Not found", Data: messageData{"Not found", why, listAbove(a.Path)}}
 		if live, err = s.look.live.main(r.page); err != nil {
 			panic(err) // it has no more than two texts
 		}

@@ -328,11 +328,23 @@ func (c *Call) ShowPage(code int, p Page) error {
 	return c.wrap(code, rendered{page: p, whole: func() []byte { return whole }, at: c.Now()})
 }
 
-type messageData struct{ Title, Text string }
+type messageData struct {
+	Title, Text string
+	List        string // the list of such things, where one that is missing is asked for; "": there is none
+}
 
 // Message answers with one sentence.
 func (c *Call) Message(code int, title, text string) error {
-	return c.ShowPage(code, Page{Template: "message", Title: title, Data: messageData{title, text}})
+	return c.ShowPage(code, Page{Template: "message", Title: title, Data: messageData{Title: title, Text: text}})
+}
+
+// listAbove names the list that an address is below; "": it is below none.
+func listAbove(path string) string {
+	list, _, below := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if !below || viewParams["/"+list] == nil {
+		return ""
+	}
+	return list
 }
 
 // rows keeps the rows of the lists as they were rendered: of a list that is rendered

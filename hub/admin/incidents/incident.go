@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"flotilla.dev/hub/admin/format"
 	"flotilla.dev/hub/admin/frame"
@@ -61,21 +64,32 @@ func Incident(a *frame.Request) (frame.Page, error) {
 		d.PartOf = entry{Href: frame.IncidentHref(of.Name), Message: of.Message, Pill: pillOf(of)}
 	}
 	d.Facts = factsOf(i)
-	for _, m := range incident.Timeline(a.Snapshot, i) {
-		l := line{At: m.At.UTC().Format("01-02 15:04:05"), Text: format.Capital(m.Text)}
-		if after := m.At.Sub(i.Since.Time); after >= time.Second {
-			l.After = "+" + format.Duration(after)
-		}
-		if m.Of != "" {
-			l.Href = frame.IncidentHref(m.Of)
-		}
-		d.Timeline = append(d.Timeline, l)
-	}
+	d.Timeline = timelineOf(a, i)
 	if a.May("list", "audit") {
 		d.Audit = "/audit?" + url.Values{"q": {cmp.Or(i.Site, i.About.Name, name)}}.Encode()
 	}
 	return frame.Page{Template: "incident", Title: i.Message, Watch: []string{frame.IncidentsTopic, "sites", "events"},
 		Poll: 10, Data: d}, nil
+}
+
+// timelineOf are the lines of an incident's timeline; those of another day have their date.
+func timelineOf(a *frame.Request, i *fleet.Incident) (lines []line) {
+	today := a.Now.UTC().Format(time.DateOnly)
+	for _, m := range incident.Timeline(a.Snapshot, i) {
+		at := m.At.UTC()
+		l := line{At: strings.TrimPrefix(at.Format(time.DateTime), today+" "), Text: m.Text}
+		if i.Acknowledged == nil || !strings.HasPrefix(m.Text, i.Acknowledged.By) { // a name stays as it is
+			l.Text = format.Capital(m.Text)
+		}
+		if after := m.At.Sub(i.Since.Time); after >= time.Second {
+			l.After = "+" + duration.HumanDuration(after)
+		}
+		if m.Of != "" {
+			l.Href = frame.IncidentHref(m.Of)
+		}
+		lines = append(lines, l)
+	}
+	return lines
 }
 
 // named returns an incident, nil if there is none.

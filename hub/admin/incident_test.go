@@ -1,0 +1,113 @@
+package admin
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"flotilla.dev/hub/admin/admintest"
+	"flotilla.dev/hub/state"
+	"flotilla.dev/shared/fleet"
+)
+
+// darkBergen is a fleet with a dark site, and the name of the site's incident.
+func darkBergen(t testing.TB) (m *admintest.Memory, name string) {
+	m = admintest.New(admintest.Night()...)
+	dark(t, m)
+	for i := range state.Each[*fleet.Incident](m.Snapshot(), state.Incidents, "") {
+		if i.Cause == "SiteDark" {
+			name = i.Name
+		}
+	}
+	if name == "" {
+		t.Fatal("no site is dark")
+	}
+	return m, name
+}
+
+// Operators acknowledge an incident and take that back; its cards and its page say who.
+func TestAnIncidentIsAcknowledgedOnItsPage(t *testing.T) {
+	m, name := darkBergen(t)
+	srv, page := acting(t, m), "/incidents/"+name
+	incident := func() *fleet.Incident {
+		return m.Snapshot().Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident)
+	}
+	says := func(role, path string, want ...string) {
+		t.Helper()
+		_, body := srv.ask(t, role, "GET", path, nil)
+		for _, w := range want {
+			if words := wordsOf(body); !strings.Contains(words, w) {
+				t.Errorf("%s does not say %q: %s", path, w, words)
+			}
+		}
+	}
+	item := url.Values{"item": {m.Form(state.Incidents, "", name)}}
+	says("operator", page, "bergen is dark", "Hold… Maintenance… Acknowledge Note…", "Timeline",
+		"The hub opened the incident", "Site bergen")
+	if _, body := srv.ask(t, "viewer", "GET", page, nil); strings.Contains(body, ">Acknowledge<") {
+		t.Error("it is offered to those who may not")
+	}
+	if code, body := srv.do(t, "operator", "/actions/incidents/acknowledge", item); code != http.StatusOK ||
+		!strings.Contains(wordsOf(body), "is acknowledged by test-operator. Undo") {
+		t.Errorf("acknowledged: %d %s", code, wordsOf(body))
+	}
+	if a := incident().Acknowledged; a == nil || a.By != "test-operator" {
+		t.Errorf("acknowledged by %+v", a)
+	}
+	says("viewer", "/", "test-operator takes care of it")
+	says("viewer", "/incidents?status=acknowledged", "1 incident, 1 open", "bergen is dark", "test-operator")
+	says("operator", page, "test-operator acknowledged it", "Take back")
+	srv.do(t, "operator", "/actions/incidents/withdraw", item)
+	if a := incident().Acknowledged; a != nil {
+		t.Errorf("still acknowledged by %+v", a)
+	}
+}
+
+// A note is kept as it was written, and refused with the limit where it is too long; nobody
+// overwrites what somebody else has written meanwhile.
+func TestANoteIsWrittenOnAnIncidentsPage(t *testing.T) {
+	m, name := darkBergen(t)
+	srv := acting(t, m)
+	note := func() string {
+		return m.Snapshot().Get(state.Key{Kind: state.Incidents, Name: name}).(*fleet.Incident).Note
+	}
+	write := func(text, was string) (int, string) {
+		return srv.do(t, "operator", "/actions/incidents/note", url.Values{
+			"item": {m.Form(state.Incidents, "", name)}, "note": {text}, "was-note": {was}})
+	}
+	if code, body := write("line down,\r\ntechnician at 14:00\r\n", ""); code != http.StatusOK ||
+		note() != "line down,\ntechnician at 14:00" || !strings.Contains(body, "technician at 14:00") {
+		t.Errorf("%d, the note is %q: %s", code, note(), wordsOf(body))
+	}
+	for _, c := range []struct{ name, text, was, want string }{
+		{"too long", strings.Repeat("x", 1025), "line down,\r\ntechnician at 14:00", "1024"},
+		{"what deceives", "a\u202eb", "line down,\r\ntechnician at 14:00", "do not show"},
+		{"of somebody else meanwhile", "mine", "", "somebody has changed the note"},
+	} {
+		if _, body := write(c.text, c.was); !strings.Contains(body, c.want) || note() != "line down,\ntechnician at 14:00" {
+			t.Errorf("%s: the note is %q: %s", c.name, note(), wordsOf(body))
+		}
+	}
+	if _, body := srv.ask(t, "operator", "GET", "/actions/incidents/note?item="+url.QueryEscape(m.Form(state.Incidents, "", name)),
+		nil); !strings.Contains(body, "\nline down,\ntechnician at 14:00</textarea>") {
+		t.Errorf("the form lacks what there is: %s", mainOf(body))
+	}
+	if write("", "line down,\r\ntechnician at 14:00"); note() != "" {
+		t.Errorf("it is not taken away: %q", note())
+	}
+}
+
+// An incident that is not there is one sentence with the way back.
+func TestAnIncidentThatIsNotThereLeadsBack(t *testing.T) {
+	srv := start(t, configOf(admintest.New(admintest.Night()...)))
+	resp, body := srv.ask(t, "viewer", "GET", "/incidents/nothing", nil)
+	if resp.StatusCode != http.StatusNotFound || !strings.Contains(body, `href="/incidents">All incidents<`) ||
+		!strings.Contains(wordsOf(body), "There is no incident nothing: one that is over is kept for a day.") {
+		t.Errorf("%d: %s", resp.StatusCode, wordsOf(body))
+	}
+	_, body = srv.ask(t, "viewer", "GET", "/incidents?q=nothing", nil)
+	if !strings.Contains(body, "No incident is like that.") || !strings.Contains(body, `href="/incidents">Show all`) {
+		t.Errorf("%s", wordsOf(body))
+	}
+}
