@@ -1,10 +1,15 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flotilla.dev/hub/admin/admintest"
 	"flotilla.dev/hub/state"
@@ -109,5 +114,69 @@ func TestAnIncidentThatIsNotThereLeadsBack(t *testing.T) {
 	_, body = srv.ask(t, "viewer", "GET", "/incidents?q=nothing", nil)
 	if !strings.Contains(body, "No incident is like that.") || !strings.Contains(body, `href="/incidents">Show all`) {
 		t.Errorf("%s", wordsOf(body))
+	}
+}
+
+// troubled is a fleet of twelve sites with trouble of many causes.
+func troubled(t testing.TB) *admintest.Memory {
+	t.Helper()
+	m := admintest.New(admintest.Night()...)
+	conditions := []func(*corev1.Node){
+		admintest.Condition("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
+		admintest.Condition(fleet.ConditionPowerOK, "False", "UnderVoltage", "the supply voltage is too low now"),
+		admintest.Condition("Ready", "False", "KubeletNotReady", "the engine does not answer"), func(*corev1.Node) {},
+	}
+	var objects []state.Object
+	for i := range 12 {
+		site := fmt.Sprintf("site-%02d", i)
+		whole := fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}
+		if i < 5 {
+			whole.State, whole.Waiting = fleet.SiteFullDisruption, 8
+			whole.NextEviction = new(metav1.NewMicroTime(admintest.Now.Add(12 * time.Second)))
+		}
+		objects = append(objects, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: site}, Status: whole})
+		for n := range 8 {
+			name := fmt.Sprintf("%s-%d", site, n)
+			node := admintest.Node(name, site, conditions[n%4])
+			if i < 5 {
+				admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")(node)
+			}
+			objects = append(objects, node, admintest.Pod("shop-"+name, name, admintest.Tolerates))
+		}
+	}
+	m.Put(t, objects...)
+	return m
+}
+
+// The overview in trouble, the list and the page of an incident hinder nobody, at any width.
+func TestIncidentsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	k := newKit(t)
+	k.fleet.Become(troubled(t))
+	k.fleet.FindIncidents()
+	k.open("/")
+	k.says("40 nodes of 5 sites do not answer", "Pods start to move in")
+	if !k.eval(`document.querySelectorAll(".incidents > li").length <= 7`) {
+		t.Error("there are more than seven cards")
+	}
+	k.eval(`document.querySelectorAll(".incidents details").forEach((d) => d.open = true), true`)
+	k.look("incidents on the overview")
+	k.press(".incidents > li h3 a")
+	k.await(`location.pathname === "/incidents" && location.search.includes("cause=NodeDark")`)
+	k.look("incidents of a cause")
+	k.press(".rows tbody th a")
+	k.await(`location.pathname.startsWith("/incidents/")`)
+	k.look("an incident")
+	k.press(`.head a[href^="/actions/incidents/note"]`)
+	k.look("a note")
+	k.fill("textarea[name=note]", strings.Repeat("x", 1100))
+	k.excuse("422")
+	k.press("button[formaction$=note]")
+	k.says("1024")
+	k.eval(`document.querySelector("textarea[name=note]").value = "the line is down\n\ntechnician at 14:00", true`)
+	k.press("button[formaction$=note]")
+	k.says("has a new note", "technician at 14:00")
+	if !k.eval(`document.querySelector(".noted").innerText.includes("down\n\ntechnician")`) {
+		t.Errorf("the note's lines run together: %s", k.string(`document.querySelector(".noted").innerText`))
 	}
 }
