@@ -110,8 +110,6 @@ func factsOf(i *fleet.Incident) (facts []frame.Fact) {
 	add("Began", format.Stamp(i.Since.Time))
 	if i.Closed != nil {
 		add("Over", format.Stamp(i.Closed.Time))
-	} else {
-		add("Touches now", incident.Counts(i.Count))
 	}
 	if i.Most != i.Count {
 		add("Touched at most", incident.Counts(i.Most))
