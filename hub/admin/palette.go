@@ -30,9 +30,11 @@ const (
 	mostActedOn = 4 // objects that one action is offered for
 )
 
-// destinations are pages that are always there for those who may see them, and other words for each.
+// destinations are pages that are always there for those who may see them, and other words for
+// each.
 var destinations = []struct{ name, also, href string }{
-	{"Overview", "home attention", "/"}, {"Incidents", "list of trouble alerts", "/incidents"}, {"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
+	{"Overview", "home attention", "/"}, {"Incidents", "list of trouble alerts", "/incidents"},
+	{"Nodes", "list of devices", "/nodes"}, {"Sites", "list", "/sites"},
 	{"Workloads", "list of deployments, daemon sets, stateful sets, cron jobs", "/workloads"},
 	{"Pods", "list of containers", "/pods"},
 	{"Events", "history log list", "/events"}, {"Add a device", "join token new node", "/devices/add"},

@@ -34,7 +34,9 @@ func Work(t testing.TB) *Memory {
 		Spec: appsv1.StatefulSetSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: *d.Spec.Template.DeepCopy(),
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
-				Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}}}}
+				Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources: corev1.VolumeResourceRequirements{Requests: corev1.
+						ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}}}}
 	for _, o := range []state.Object{d, ds, set} {
 		admission.Default(o, admission.Settings{})
 	}
@@ -284,7 +286,8 @@ func Choosy(p *corev1.Pod) {
 	p.Spec.PriorityClassName, p.Spec.Priority = "tills", new(int32(1000))
 	p.Spec.NodeSelector = map[string]string{"room": "2", "disk": "ssd"}
 	p.Spec.Affinity = &corev1.Affinity{
-		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.
+			NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "gpu", Operator: "Exists"},
 				{Key: "old", Operator: "DoesNotExist"}}},
 			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "board", Operator: "In",
@@ -292,8 +295,10 @@ func Choosy(p *corev1.Pod) {
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 5,
 				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "fast",
 					Operator: "In", Values: []string{"yes"}}}}}}},
-		PodAffinity:     &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term("cache")}},
-		PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 7, PodAffinityTerm: term("till")}}},
+		PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(
+			"cache")}},
+		PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.
+			WeightedPodAffinityTerm{{Weight: 7, PodAffinityTerm: term("till")}}},
 	}
 	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1,
 		TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway}}
@@ -303,9 +308,13 @@ func Choosy(p *corev1.Pod) {
 		{Key: "old", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(1 << 62))}}
 	p.Spec.HostNetwork, p.Spec.ServiceAccountName = true, "robot"
 	p.Spec.Volumes = []corev1.Volume{
-		{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ledger"}}},
-		{Name: "colours", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "colours"}}}},
-		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("64Mi"))}}},
+		{Name: "data", VolumeSource: corev1.
+			VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "ledger"}}},
+		{Name: "colours", VolumeSource: corev1.
+			VolumeSource{ConfigMap: &corev1.
+			ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "colours"}}}},
+		{Name: "scratch", VolumeSource: corev1.
+			VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("64Mi"))}}},
 		{Name: "video", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/dev/video0"}}},
 	}
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"},

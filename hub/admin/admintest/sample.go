@@ -205,7 +205,8 @@ func Sample() []state.Object {
 			p.CreationTimestamp = Ago(70 * time.Second)
 			p.Status = corev1.PodStatus{Phase: corev1.PodPending,
 				Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable",
-					Message: "0/5 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 4 Insufficient memory."}}}
+					Message: "0/5 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 4 " +
+						"Insufficient memory."}}}
 		}),
 		Pod("kiosk-7d9f-crash", "pi-1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "web", RestartCount: 7,
@@ -218,11 +219,14 @@ func Sample() []state.Object {
 		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default",
 			CreationTimestamp: Ago(26 * time.Hour)},
 			Spec: appsv1.DeploymentSpec{Replicas: &replicas,
-				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/kiosk:1.4.2"}}}}},
+				Template: corev1.PodTemplateSpec{Spec: corev1.
+					PodSpec{Containers: []corev1.Container{{Image: "registry.example/kiosk:1.4.2"}}}}},
 			Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1}},
 		&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "node-exporter", Namespace: "kube-system",
 			CreationTimestamp: Ago(26 * time.Hour)},
-			Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "registry.example/node-exporter:1.9"}}}}},
+			Spec: appsv1.DaemonSetSpec{Template: corev1.
+				PodTemplateSpec{Spec: corev1.
+				PodSpec{Containers: []corev1.Container{{Image: "registry.example/node-exporter:1.9"}}}}},
 			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 5, NumberReady: 5, NumberAvailable: 5,
 				UpdatedNumberScheduled: 5}},
 		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"},

@@ -37,7 +37,9 @@ func exitOf(t *corev1.ContainerStateTerminated, limit string) exit {
 	switch t.Reason {
 	case "OOMKilled":
 		if limit == "" {
-			return exit{fmt.Sprintf("was killed because memory ran out (exit code %d, OOMKilled); it has no memory limit", code), "Give it a memory limit, so that it cannot take the node's, and a request that fits; or place it where there is more."}
+			return exit{fmt.Sprintf("was killed because memory ran out (exit code %d, OOMKilled); it has no memory limit",
+				code), "Give it a memory limit, so that it cannot take the node's, and a request that fits; or place it where " +
+				"there is more."}
 		}
 		return exit{fmt.Sprintf("was killed because it used more memory than its limit of %s (exit code %d, OOMKilled)",
 			limit, code), "Raise the limit, if it needs that much, or find what it holds on to."}

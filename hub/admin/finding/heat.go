@@ -43,7 +43,8 @@ func heated(why string, told corev1.NodeConditionType, n *corev1.Node, celsius f
 		return fmt.Sprintf("It is at %.0f °C, and the firmware slows the processor down: check its cooling.", celsius)
 	}
 	if len(diagnose.Failing(n)) == 0 {
-		return strings.TrimSpace(fmt.Sprintf("It is at %.0f °C; from about %d °C on boards slow down: check its cooling. %s", celsius, HotCelsius, why))
+		return strings.TrimSpace(fmt.Sprintf("It is at %.0f °C; from about %d °C on boards slow down: check its cooling. %s",
+			celsius, HotCelsius, why))
 	}
 	return why
 }

@@ -112,7 +112,8 @@ func NodeChain(s state.Snapshot, n *corev1.Node, now time.Time) (chain []string)
 		}
 		switch t := state.NoExecuteOf(n); {
 		case t != nil && t.TimeAdded != nil:
-			chain = append(chain, fmt.Sprintf("Since %s it has the taint %s: its pods leave when their tolerations end.", format.Stamp(t.TimeAdded.Time), t.ToString()))
+			chain = append(chain, fmt.Sprintf("Since %s it has the taint %s: its pods leave when their tolerations end.",
+				format.Stamp(t.TimeAdded.Time), t.ToString()))
 		case t != nil:
 			chain = append(chain, "It has the taint "+t.ToString()+": its pods leave when their tolerations end.")
 		case state.Waits(n):

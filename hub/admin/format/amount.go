@@ -15,7 +15,8 @@ import (
 
 var (
 	evenly = regexp.MustCompile(`\b(\d+h)?\d+m0s\b`)
-	noRoom = regexp.MustCompile(`Node didn't have enough resource: ([^,\s]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
+	noRoom = regexp.MustCompile(
+		`Node didn't have enough resource: ([^,\s]+), requested: (\d+), used: (\d+), capacity: (\d+)`)
 	// kubeletSays are the kubelet's sentences, which API and kubectl keep, as the page says them.
 	kubeletSays = strings.NewReplacer("kubelet is posting ready status", "the device reports that it is ready",
 		"Kubelet stopped posting node status.", "The device no longer reports.",
@@ -121,8 +122,8 @@ func Rate(perSecond string) string {
 	return "one node every " + Plain(TimeAtRate(1, r).Round(100*time.Millisecond).String())
 }
 
-// TimeAtRate is how long a rate takes for so many nodes; 100 years are as good as never, to the rate
-// itself, too, and more than 292 are none that a time.Duration holds.
+// TimeAtRate is how long a rate takes for so many nodes; 100 years are as good as never, to the
+// rate itself, too, and more than 292 are none that a time.Duration holds.
 func TimeAtRate(nodes int, perSecond float64) time.Duration {
 	const most = 100 * 365 * 24 * time.Hour
 	return time.Duration(min(float64(nodes)/perSecond*float64(time.Second), float64(most)))

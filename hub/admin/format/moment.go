@@ -54,7 +54,8 @@ func TemplateFuncs(words bool) template.FuncMap {
 				text = word(m)
 			}
 			// It needs no escaping: a moment has digits and letters of its own making.
-			return template.HTML(`<time datetime="` + m.At + `" title="` + m.UTC + `" data-` + name + `>` + text + `</time>`) //nolint:gosec // see above
+			//nolint:gosec // see above
+			return template.HTML(`<time datetime="` + m.At + `" title="` + m.UTC + `" data-` + name + `>` + text + `</time>`)
 		}
 	}
 	return template.FuncMap{

@@ -109,7 +109,8 @@ type jobData struct {
 func jobView(a *Request) (Page, error) {
 	j := a.Jobs.get(a.Param("id"))
 	if j == nil {
-		return Page{}, MissingError("The hub does not know of this action any more: it was restarted, or many others have been done since. What it changed is in the fleet, and Actions lists the drains that go on.")
+		return Page{}, MissingError("The hub does not know of this action any more: it was restarted, or many others " +
+			"have been done since. What it changed is in the fleet, and Actions lists the drains that go on.")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -27,7 +27,8 @@ const (
 	manyKind state.Kind = "many"
 )
 
-var tooMany = fmt.Sprintf("One action is done to %d things at most: filter the list, and do it in parts. Nothing was changed.", maxItems)
+var tooMany = fmt.Sprintf(
+	"One action is done to %d things at most: filter the list, and do it in parts. Nothing was changed.", maxItems)
 
 // manyRoutes are the way from check boxes to an action: what is picked is shown on the
 // page before, and begun from there.
@@ -173,7 +174,8 @@ func typed(a *Action, form url.Values, n int) string {
 	case text == "":
 		return fmt.Sprintf("Type %d, the number of what this is done to. Nothing was changed.", n)
 	case err != nil || have != n:
-		return fmt.Sprintf("You typed %.20q, but this is done to %d. Look at what is listed, and type that number if it is right. Nothing was changed.", form.Get("number"), n)
+		return fmt.Sprintf("You typed %.20q, but this is done to %d. Look at what is listed, and type that number if it "+
+			"is right. Nothing was changed.", form.Get("number"), n)
 	}
 	return ""
 }
@@ -388,7 +390,8 @@ func (c *Call) actTogether() error {
 	}
 	a := jointly(parts)
 	if a == nil {
-		return c.Message(http.StatusBadRequest, "Nothing is chosen", "Tick the boxes of what it is to be done to, and choose again. Nothing was changed.")
+		return c.Message(http.StatusBadRequest, "Nothing is chosen",
+			"Tick the boxes of what it is to be done to, and choose again. Nothing was changed.")
 	}
 	return c.act(a)
 }

@@ -186,11 +186,12 @@ func Visible(r rune) rune {
 	return r
 }
 
-// fields are between what a form gives back when it is sent. Nothing that is filled in has a quotation mark or a <.
+// fields are between what a form gives back when it is sent. Nothing that is filled in has a
+// quotation mark or a <.
 var fields = [][2][]byte{{[]byte(` value="`), []byte(`"`)}, {[]byte("<textarea"), []byte("</textarea>")}}
 
-// visibly is a page to be read: what hides something is marked, but in a form, which gives back what it was given: those
-// characters join emojis, and the letters of half of the world.
+// visibly is a page to be read: what hides something is marked, but in a form, which gives back
+// what it was given: those characters join emojis, and the letters of half of the world.
 func visibly(b []byte) (out []byte) {
 	if !bytes.ContainsFunc(b, hides) {
 		return bytes.Map(Visible, b)
@@ -242,7 +243,8 @@ var pagesBehind = []struct {
 	navLink
 	verb, resource string
 }{
-	{navLink{"Incidents", "/incidents"}, "list", IncidentsTopic}, {navLink{"Actions", "/actions"}, "list", "nodes"}, {navLink{"Boards", "/boards"}, "list", "boardprofiles"},
+	{navLink{"Incidents", "/incidents"}, "list", IncidentsTopic}, {navLink{"Actions", "/actions"}, "list", "nodes"},
+	{navLink{"Boards", "/boards"}, "list", "boardprofiles"},
 	{navLink{"Boot configurations", RolloutsPath}, "list", "firmwarerollouts"},
 	{navLink{"Audit", "/audit"}, "list", "audit"}, {navLink{"Settings", "/settings"}, "get", "settings"},
 }
@@ -256,7 +258,8 @@ func (f frame) Here(prefix string) bool {
 func (c *Call) wrap(code int, r rendered) error {
 	c.Response().Header().Set("Vary", "Accept, Accept-Encoding")
 	f := frame{
-		Page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Look: c.look.name, Now: r.at, //nolint:gosec // rendered by html/template
+		//nolint:gosec // rendered by html/template
+		Page: r.page, Main: template.HTML(r.whole()), Tag: r.tag, Look: c.look.name, Now: r.at,
 		User: c.User, Version: c.Version, Path: c.Request().URL.Path,
 	}
 	for _, p := range pagesBehind {

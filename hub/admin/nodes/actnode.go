@@ -34,7 +34,8 @@ func Actions() []*frame.Action {
 			Idle:  idleNode(func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "is not cordoned"),
 			Do:    cordon(false)},
 		{Name: "drain", Label: "Drain", Done: "is drained", Destroy: true,
-			Means:  "No new pods are placed there, and those that run are asked to leave, as the disruption budgets allow; their owners make new ones elsewhere. Pods of daemon sets stay.",
+			Means: "No new pods are placed there, and those that run are asked to leave, as the disruption budgets allow; " +
+				"their owners make new ones elsewhere. Pods of daemon sets stay.",
 			Fields: drainFields, Parse: parseDrain, Notes: drainNotes, Foresee: foreseeDrain, All: drain},
 		{Name: "stop-drain", Aside: true, Label: "Stop the drain", Save: "Stop the drain",
 			Done:  "is drained no further",
@@ -46,7 +47,8 @@ func Actions() []*frame.Action {
 			Means: "Sets a taint, which keeps pods away that do not tolerate it.", Fields: taintFields,
 			Parse: parseTaint, Notes: taintNotes, Do: taint},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
-			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is added again with a new token.",
+			Means: "The hub forgets the node and its pods. The device stops what it ran; it comes back only when it is " +
+				"added again with a new token.",
 			Notes: deleteNotes, Foresee: foreseeDelete, Do: frame.Remove},
 	}
 	for _, a := range all {
@@ -196,7 +198,8 @@ func taintFields(state.Snapshot, []state.Object) []frame.Field {
 			Options: frame.Options("NoSchedule", [2]string{"NoSchedule", "NoSchedule: no new pods"},
 				[2]string{"PreferNoSchedule", "PreferNoSchedule: new pods only if there is no better place"},
 				[2]string{"NoExecute", "NoExecute: pods that are there must leave, too"})},
-		{Name: "how", Label: "What to do", Type: "select", Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
+		{Name: "how", Label: "What to do", Type: "select",
+			Options: frame.Options("set", [2]string{"set", "Set it"}, [2]string{"remove", "Take it away"})},
 	}
 }
 

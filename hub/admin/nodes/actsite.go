@@ -27,7 +27,8 @@ import (
 func SiteActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "hold", Label: "Hold", Save: "Hold", Done: "holds its pods",
-			Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more likely cut than every device.",
+			Means: "When the whole site falls silent while another one lives, its pods stay: the site's link is more " +
+				"likely cut than every device.",
 			Idle: func(o state.Object) string {
 				return frame.If(o.(*fleet.Site).Spec.DisruptionPolicy == fleet.Hold, "holds already")
 			}, Notes: holdNotes, Do: policyOf(fleet.Hold)},
@@ -73,7 +74,8 @@ func keptNotes(s state.Snapshot, with []state.Object, become string) (notes []st
 	for _, site := range with {
 		name, c := site.GetName(), s.Count(site.GetName())
 		if !c.Full() {
-			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It counts once no node of the site is.", name, format.IsAre(c.Ready, "node")))
+			notes = append(notes, fmt.Sprintf("%s: nothing changes now, as %s ready. It counts once no node of the site is.",
+				name, format.IsAre(c.Ready, "node")))
 			continue
 		}
 		movable, others, gone := 0, 0, 0

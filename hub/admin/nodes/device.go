@@ -110,7 +110,8 @@ func ShowToken(c *frame.Call, made *MadeTokens) error {
 	d, ok := made.of(c.Param("id"), c.User, c.Now())
 	if !ok {
 		return c.Message(http.StatusNotFound, "The token is not shown any more",
-			"A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one with Add a device, and revoke this one in the settings.")
+			"A join token is shown to whoever made it, in the same session, for an hour. If it is lost, make another one "+
+				"with Add a device, and revoke this one in the settings.")
 	}
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "token", Title: "Add a device", Data: d})
 }
@@ -190,7 +191,8 @@ func joinerOf(a *frame.Request, rec *state.Record) joiner {
 			j.Href = ""
 		}
 		j.Pill = frame.Pill{Kind: "warn", Text: "Has its certificate"}
-		j.Why = "The token is used, and the hub waits for the device's first report. If none comes: is the agent running there (systemctl status flotilla-device), and does the device reach the hub's MQTT port?"
+		j.Why = "The token is used, and the hub waits for the device's first report. If none comes: is the agent " +
+			"running there (systemctl status flotilla-device), and does the device reach the hub's MQTT port?"
 		return j
 	}
 	j.Pill, j.Board = finding.NodePill(n), n.Labels[fleet.LabelBoard]

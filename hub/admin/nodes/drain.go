@@ -100,7 +100,9 @@ func drainNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		notes = append(notes, fmt.Sprintf("%s data in an emptyDir, which is lost.", format.HasHave(c.data, "pod")))
 	}
 	if c.silent > 0 {
-		notes = append(notes, fmt.Sprintf("%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.", format.IsAre(c.silent, "node")))
+		notes = append(notes, fmt.Sprintf(
+			"%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.",
+			format.IsAre(c.silent, "node")))
 	}
 	return notes
 }
@@ -135,7 +137,9 @@ func drain(ctx context.Context, j *frame.Job) {
 		defer end()
 		o, err := j.Find(state.Nodes, j.Items[i].Item)
 		if err == nil {
-			err = j.Patch(ctx, o, frame.JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: order.String()}}, "spec": frame.JSON{"unschedulable": true}})
+			err = j.Patch(ctx, o, frame.
+				JSON{"metadata": frame.JSON{"annotations": frame.JSON{state.DrainAnnotation: order.String()}},
+				"spec": frame.JSON{"unschedulable": true}})
 		}
 		if err != nil {
 			j.Finish(i, j.Items[i].Undo, err)

@@ -54,7 +54,8 @@ func foreseeDelete(a *frame.Request, with []state.Object, _ url.Values) *frame.F
 			format.IsAre(len(ready), "node")))
 	}
 	if len(unused) > 0 {
-		f.Losses = append(f.Losses, fmt.Sprintf("%s that no pod uses now: %s. The data stays on the device, out of reach.", format.Plural(len(unused), "claim"), firstOf(unused)))
+		f.Losses = append(f.Losses, fmt.Sprintf("%s that no pod uses now: %s. The data stays on the device, out of reach.",
+			format.Plural(len(unused), "claim"), firstOf(unused)))
 	}
 	return f
 }
@@ -121,7 +122,9 @@ func foresee(a *frame.Request, f preview.Forecast, several bool) *frame.Foreseen
 		d.Sums = append(d.Sums, "No pod has to leave.")
 	}
 	if n := len(silent); n > 0 {
-		d.Sums = append(d.Sums, fmt.Sprintf("%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.", format.IsAre(n, "node")))
+		d.Sums = append(d.Sums, fmt.Sprintf(
+			"%s not ready: pods there stay Terminating until the device comes back and confirms that it has stopped them.",
+			format.IsAre(n, "node")))
 	}
 	for _, b := range f.Budgets {
 		d.Budgets = append(d.Budgets, budgetWarningOf(b))
@@ -216,13 +219,19 @@ func budgetWarningOf(b preview.Budget) frame.BudgetWarning {
 	}
 	switch {
 	case b.Count.Unknown != "":
-		w.Text = fmt.Sprintf("allows none of its pods to leave: whoever makes pod %s cannot be found, so nobody knows how many there should be.", b.Count.Unknown)
+		w.Text = fmt.Sprintf("allows none of its pods to leave: whoever makes pod %s cannot be found, so nobody knows "+
+			"how many there should be.", b.Count.Unknown)
 	case b.Stuck > 0 && !b.Never:
-		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no more become so, as no node has room for those that come.", format.Plural(b.Stuck, "pod"), wants, b.Count.Healthy)
+		w.Text = fmt.Sprintf("keeps %s here, and the drain does not end: %s, %d ready now, and no more become so, as no "+
+			"node has room for those that come.", format.Plural(b.Stuck, "pod"), wants, b.Count.Healthy)
 	case b.Never:
-		w.Text = fmt.Sprintf("never allows a pod to leave, even with all of them ready: %s. Here it keeps %s: change it, or scale up.", wants, format.Plural(b.Pods, "pod"))
+		w.Text = fmt.Sprintf(
+			"never allows a pod to leave, even with all of them ready: %s. Here it keeps %s: change it, or scale up.", wants,
+			format.Plural(b.Pods, "pod"))
 	default:
-		w.Text = fmt.Sprintf("lets them leave one after the other, as others become ready: %s, and %d ready now. At first it keeps %s here.", wants, b.Count.Healthy, format.Plural(b.Pods, "pod"))
+		w.Text = fmt.Sprintf(
+			"lets them leave one after the other, as others become ready: %s, and %d ready now. At first it keeps %s here.",
+			wants, b.Count.Healthy, format.Plural(b.Pods, "pod"))
 	}
 	return w
 }
@@ -252,7 +261,9 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 					continue
 				}
 				size := volume.Spec.Capacity[corev1.ResourceStorage]
-				all = append(all, fmt.Sprintf("%s: the volume of claim %s (%s) is on %s and stays there, so the pod can run nowhere else.", name, claim.Name, size.String(), x.Pod.Spec.NodeName))
+				all = append(all, fmt.Sprintf(
+					"%s: the volume of claim %s (%s) is on %s and stays there, so the pod can run nowhere else.", name, claim.Name,
+					size.String(), x.Pod.Spec.NodeName))
 			}
 		}
 	}

@@ -21,7 +21,8 @@ type joinRequest = certv1.CertificateSigningRequest
 func RequestActions(now func() time.Time) []*frame.Action {
 	all := []*frame.Action{
 		{Name: "approve", Quick: true, Label: "Approve", Done: "is approved",
-			Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.", Do: decide(now, certv1.CertificateApproved)},
+			Means: "The device gets its certificate when it asks the next time, within seconds, and is the node from then on.",
+			Do:    decide(now, certv1.CertificateApproved)},
 		{Name: "deny", Quick: true, Label: "Deny", Done: "is denied", Means: "The device is told no, and stops asking.",
 			Destroy: true, Do: decide(now, certv1.CertificateDenied)},
 	}
@@ -58,7 +59,9 @@ func PendingRequests(s state.Snapshot) (list []*joinRequest) {
 			list = append(list, r)
 		}
 	}
-	slices.SortStableFunc(list, func(x, y *joinRequest) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
+	slices.SortStableFunc(list, func(x, y *joinRequest) int {
+		return x.CreationTimestamp.Compare(y.CreationTimestamp.Time)
+	})
 	return list
 }
 

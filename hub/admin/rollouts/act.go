@@ -42,7 +42,8 @@ func Actions() []*frame.Action {
 						notes = append(notes, st.Sentence+".")
 					}
 				}
-				return append(notes, "Each board reboots into the configuration once more, and goes back by itself if it does not hold.")
+				return append(notes,
+					"Each board reboots into the configuration once more, and goes back by itself if it does not hold.")
 			},
 			Fields: func(_ state.Snapshot,
 				with []state.Object) []frame.Field {
@@ -56,7 +57,8 @@ func Actions() []*frame.Action {
 				return nil, w.Patch(ctx, o, frame.JSON{"spec": frame.JSON{"retry": spec(o).Retry + 1, "paused": false}})
 			}},
 		{Name: "undo", Label: "Undo", Done: "is being undone", Destroy: true,
-			Means: "Nodes that have kept the configuration go back to what they had before it: one first, then one site at a time, each drained before it reboots.",
+			Means: "Nodes that have kept the configuration go back to what they had before it: one first, then one site at " +
+				"a time, each drained before it reboots.",
 			Idle:  func(o state.Object) string { return frame.If(spec(o).Undo || !kept(o), "has nothing to undo") },
 			Notes: undoNotes, Do: setRollout(frame.JSON{"undo": true, "paused": false})},
 		{Name: "redo", Label: "Roll out again", Done: "goes forward again",
@@ -64,7 +66,8 @@ func Actions() []*frame.Action {
 			Idle:  func(o state.Object) string { return frame.If(!spec(o).Undo, "is not undone") },
 			Do:    setRollout(frame.JSON{"undo": false, "paused": false})},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
-			Means: "Takes nothing back: boards keep what they have kept, and nodes that were drained for it are uncordoned.", Do: frame.Remove},
+			Means: "Takes nothing back: boards keep what they have kept, and nodes that were drained for it are uncordoned.",
+			Do:    frame.Remove},
 	}
 	for _, a := range all {
 		a.Kind, a.One, a.Verb, a.Resource = state.FirmwareRollouts, "rollout", "patch", "firmwarerollouts"
@@ -88,7 +91,9 @@ func undoNotes(_ state.Snapshot, with []state.Object) (notes []string) {
 		case st.Kept == 0 && st.Trying == 0:
 			notes = append(notes, fmt.Sprintf("No node of %s has kept it: nothing reboots.", o.GetName()))
 		default:
-			notes = append(notes, fmt.Sprintf("%s: nodes that kept it or try it now, which reboot into what they had before: %d.", o.GetName(), st.Kept+st.Trying))
+			notes = append(notes, fmt.Sprintf(
+				"%s: nodes that kept it or try it now, which reboot into what they had before: %d.", o.GetName(),
+				st.Kept+st.Trying))
 		}
 	}
 	return append(notes, "A board goes back one step: to what it had before this configuration.")

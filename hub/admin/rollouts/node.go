@@ -34,7 +34,8 @@ func NodeBootOf(a *frame.Request, name string) *NodeBoot {
 		return nil
 	}
 	b := &NodeBoot{Pill: frame.Pill{Kind: "idle", Text: "Not known"},
-		Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed with a boot helper."}
+		Message: "The device says nothing of its boot configuration: its agent may be too old, or was not installed " +
+			"with a boot helper."}
 	digest, retry := "", ""
 	if t := rec.Assigned; t != nil {
 		b.Rollout, b.Href, digest = t.Rollout, frame.RolloutHref(t.Rollout), t.Digest

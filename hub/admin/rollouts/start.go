@@ -93,7 +93,8 @@ func readyProfiles(a *frame.Request) string {
 	var docs []string
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		docs = append(docs, "apiVersion: "+fleet.Group+"/"+fleet.Version+"\nkind: BoardProfile\nmetadata:\n  name: "+
-			name+"\nspec:\n  boot:\n    backend: rpi-config-txt\n    cmdline:\n      add: [cgroup_enable=memory, cgroup_memory=1]\n")
+			name+"\nspec:\n  boot:\n    backend: rpi-config-txt\n    cmdline:\n      add: [cgroup_enable=memory, "+
+			"cgroup_memory=1]\n")
 	}
 	return strings.Join(docs, "---\n")
 }

@@ -30,8 +30,9 @@ var (
 	// tokenLives are the choices of how long an API token is good for.
 	tokenLives = [][2]string{{"168h", "7 days"}, {"720h", "30 days"}, {"2160h", "90 days"}, {"8760h", "a year"}}
 	// accountDone says what an action has done, by its name in the address.
-	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API tokens have not.", "revoke": "The API token is revoked."}
-	roleMeans   = map[access.Role]string{access.Admin: "do everything",
+	accountDone = map[string]string{"password": "Your password is changed. Your other sessions have ended; your API " +
+		"tokens have not.", "revoke": "The API token is revoked."}
+	roleMeans = map[access.Role]string{access.Admin: "do everything",
 		access.Operator: "look at all, and change workloads and nodes", access.Viewer: "look at all but secrets"}
 )
 
@@ -39,7 +40,8 @@ const (
 	errTwice   = frame.UserError("The two new passwords differ. Type the same one twice.")
 	errMinting = frame.UserError("An API token makes no other, and changes no password: log in with your password.")
 	errNotYour = frame.UserError("That is no API token of yours.")
-	errByCert  = frame.UserError("A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
+	errByCert  = frame.UserError(
+		"A certificate makes and revokes no API token, and changes no password: log in with your password, without it.")
 )
 
 // Account is where people change their password, and make and revoke their API tokens.

@@ -88,7 +88,8 @@ func SetupForm(c *frame.Call) error {
 			"This hub has an administrator. The setup link works once; log in instead.")
 	case c.QueryParam("token") == "":
 		return c.Message(http.StatusBadRequest, "Which setup link?",
-			"Open the whole link that the hub printed when it started. It works once, for 30 minutes; a restart of the hub prints another.")
+			"Open the whole link that the hub printed when it started. It works once, for 30 minutes; a restart of the hub "+
+				"prints another.")
 	}
 	return c.ShowPage(http.StatusOK, frame.Page{Template: "setup", Title: "Set up",
 		Data: setupData{Secret: clip(c.QueryParam("token")), Name: "admin"}})

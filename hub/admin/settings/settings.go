@@ -242,7 +242,8 @@ func settle(c *frame.Call, action string) (store.Audit, error) {
 	case "notify-test":
 		act := store.Audit{Verb: "create", Resource: "notifications", Name: name}
 		if c.TestTold == nil {
-			return act, frame.UserError("No one is notified of incidents: set incident-webhook or incident-mail-server in the hub's configuration.")
+			return act, frame.UserError(
+				"No one is notified of incidents: set incident-webhook or incident-mail-server in the hub's configuration.")
 		}
 		if err := c.TestTold(ctx, name); err != nil {
 			return act, frame.UserError("The test message was not accepted: " + err.Error())

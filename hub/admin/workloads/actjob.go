@@ -30,13 +30,15 @@ const manually = "cronjob.kubernetes.io/instantiate"
 func JobActions() []*frame.Action {
 	cron := []*frame.Action{
 		{Name: "run", Label: "Run now", Done: "runs now",
-			Means:  "Starts a job of its template at once, beside those that run: its concurrency policy does not count. The schedule goes on as before.",
+			Means: "Starts a job of its template at once, beside those that run: its concurrency policy does not count. " +
+				"The schedule goes on as before.",
 			Fields: runFields, Parse: parseRun, Notes: runNotes, Do: runNow},
 		{Name: "suspend", Quick: true, Label: "Suspend", Done: "is suspended",
 			Means: "Starts no more jobs until it is resumed. Those that run go on.", Idle: idleSuspended(true),
 			Do: suspend(true)},
 		{Name: "resume", Quick: true, Label: "Resume", Done: "is resumed",
-			Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late for it.", Idle: idleSuspended(false), Do: suspend(false)},
+			Means: "Starts jobs by its schedule again; the last one that was missed starts at once, unless it is too late " +
+				"for it.", Idle: idleSuspended(false), Do: suspend(false)},
 		{Name: "delete", Label: "Delete", Done: "is deleted", Destroy: true,
 			Means: "Deletes the cron job with its jobs and their pods.", Notes: cronNotes, Do: frame.Remove},
 	}

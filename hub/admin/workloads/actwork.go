@@ -66,7 +66,9 @@ func podNotes(s state.Snapshot, with []state.Object) (notes []string) {
 		notes = append(notes, fmt.Sprintf("%s no owner: nobody makes it again.", format.HasHave(bare, "pod")))
 	}
 	if silent > 0 {
-		notes = append(notes, fmt.Sprintf("%s on a node that is not ready, and stays Terminating until the device confirms that it has stopped.", format.IsAre(silent, "pod")))
+		notes = append(notes, fmt.Sprintf(
+			"%s on a node that is not ready, and stays Terminating until the device confirms that it has stopped.",
+			format.IsAre(silent, "pod")))
 	}
 	return notes
 }
@@ -187,7 +189,8 @@ func restart(ctx context.Context, w *frame.Worker, o state.Object, now time.Time
 		return nil, fmt.Errorf("it is paused: resume it, and restart it then")
 	}
 	mark := frame.JSON{restartedAt: now.UTC().Format(time.RFC3339)}
-	return nil, w.Patch(ctx, o, frame.JSON{"spec": frame.JSON{"template": frame.JSON{"metadata": frame.JSON{"annotations": mark}}}})
+	return nil, w.Patch(ctx, o,
+		frame.JSON{"spec": frame.JSON{"template": frame.JSON{"metadata": frame.JSON{"annotations": mark}}}})
 }
 
 func scaleFields(_ state.Snapshot, with []state.Object) []frame.Field {

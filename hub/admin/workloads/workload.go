@@ -152,7 +152,8 @@ func daemonSetFacts(d *appsv1.DaemonSet) []frame.Fact {
 		{Name: "Namespace", Value: d.Namespace},
 		{Name: "Wanted on", Value: format.Plural(int(d.Status.DesiredNumberScheduled), "node")},
 		{Name: "Strategy", Value: string(d.Spec.UpdateStrategy.Type)},
-		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)}, {Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
+		{Name: "Selector", Value: metav1.FormatLabelSelector(d.Spec.Selector)},
+		{Name: "Created", Value: format.Stamp(d.CreationTimestamp.Time)},
 	}
 	if n := d.Status.NumberMisscheduled; n > 0 {
 		facts = append(facts, frame.Fact{Name: "Where it should not be", Value: format.Plural(int(n), "node")})
