@@ -147,8 +147,8 @@ func TestACardLeadsToItsWorkload(t *testing.T) {
 				About: fleet.IncidentObject{Kind: kind.Row().Name, Namespace: "default", Name: o.GetName()}}
 			m.Put(t, i)
 			_, body := srv.ask(t, "viewer", "GET", "/", nil)
-			before, _, ok := strings.Cut(body, ">"+i.Message+"</a>")
-			if !ok {
+			before, _, ok := strings.Cut(body, ">"+i.About.Kind+" "+i.About.Name+"</a>")
+			if !ok || !strings.Contains(body, `<a href="/incidents/`+i.Name+`">`+i.Message+"</a>") {
 				t.Fatalf("there is no card of %s: %s", o.GetName(), mainOf(body))
 			}
 			href := html.UnescapeString(strings.TrimSuffix(before[strings.LastIndex(before, `href="`)+len(`href="`):], `"`))
@@ -156,6 +156,7 @@ func TestACardLeadsToItsWorkload(t *testing.T) {
 			if resp.StatusCode != http.StatusOK || strings.Contains(there, "is like that") || !strings.Contains(there, o.GetName()) {
 				t.Errorf("the card of %s %s leads to %s: %d %.900s", kind, o.GetName(), href, resp.StatusCode, mainOf(there))
 			}
+			m.End(t, i)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type Card struct {
 	Detail    string // what the scheduler or the device says of it, where the message does not
 	Counts    string
 	About     string // where what it is in is shown; "": the card is of several incidents
+	AboutIt   string // what it is in, in words
 	Since     *format.Moment
 	Outcome
 	Provisional bool           // it may become another
@@ -171,10 +172,14 @@ func cardOf(a *frame.Request, c incident.Card) Card {
 // single is the card of one incident.
 func single(a *frame.Request, i *fleet.Incident) Card {
 	c := Card{
-		Key: i.Name, Href: frame.IncidentHref(i.Name), About: AboutHref(i), Pill: finding.SeverityPill(i.Severity),
+		Key: i.Name, Href: frame.IncidentHref(i.Name), About: aboutHref(i), Pill: finding.SeverityPill(i.Severity),
 		Message: i.Message, Counts: incident.Counts(i.Count), Since: format.Time(i.Since.Time, a.Now),
 		Outcome: outcomeOf(a, i), Note: i.Note, Fix: diagnose.RuleOf(i.Cause).Fix,
 		Help: frame.HelpURL("incidents", string(i.Cause)), Menu: menuOf(a, i),
+		AboutIt: i.About.Kind + " " + frame.Item{Namespace: i.About.Namespace, Name: i.About.Name}.String(),
+	}
+	if i.About.Kind == diagnose.KindFleet {
+		c.AboutIt = "All sites"
 	}
 	if diagnose.RuleOf(i.Cause).Raw {
 		c.Detail = i.Detail
@@ -312,8 +317,8 @@ func placeless(a *frame.Request, i *fleet.Incident) string {
 	return i.Message
 }
 
-// AboutHref is where what an incident is in is shown.
-func AboutHref(i *fleet.Incident) string {
+// aboutHref is where what an incident is in is shown.
+func aboutHref(i *fleet.Incident) string {
 	switch k := state.KindNamed(i.About.Kind); {
 	case i.About.Kind == diagnose.KindFleet:
 		return "/sites"

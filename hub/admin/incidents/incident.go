@@ -29,7 +29,6 @@ type incidentData struct {
 	Name     string
 	Open     bool
 	Cost     string // of one that is over
-	AboutIt  string // what it is in, in words
 	PartOf   entry  // the incident that it follows from; zero: none
 	Closed   *format.Moment
 	Own      frame.Menu // what can be done to the incident itself
@@ -48,11 +47,8 @@ func Incident(a *frame.Request) (frame.Page, error) {
 			"There is no incident %s: one that is over is kept for a day.", name))
 	}
 	d := incidentData{Card: single(a, i), Name: name, Open: i.State == fleet.IncidentOpen, Own: frame.MenuOf(a, i),
-		Did: frame.JustDone(a), AboutIt: format.Join(i.About.Kind+" "+i.About.Name, i.About.Namespace)}
+		Did: frame.JustDone(a)}
 	d.Pill = pillOf(i)
-	if i.About.Kind == diagnose.KindFleet {
-		d.AboutIt = "All sites"
-	}
 	if i.Closed != nil {
 		d.Closed = format.Time(i.Closed.Time, a.Now)
 		d.Cost, d.Menu = incident.Cost(i), frame.Menu{}
