@@ -132,7 +132,7 @@ func troubled(t testing.TB) *admintest.Memory {
 		whole := fleet.SiteStatus{State: fleet.SiteNormal, EvictionRate: "0.1"}
 		if i < 5 {
 			whole.State, whole.Waiting = fleet.SiteFullDisruption, 8
-			whole.NextEviction = new(metav1.NewMicroTime(admintest.Now.Add(12 * time.Second)))
+			whole.NextEviction = new(metav1.NewMicroTime(admintest.Now.Add(12 * time.Minute)))
 		}
 		objects = append(objects, &fleet.Site{ObjectMeta: metav1.ObjectMeta{Name: site}, Status: whole})
 		for n := range 8 {
