@@ -4,7 +4,7 @@
 // It knows containers, images and their states, hides the differences between
 // engines, and decides nothing: which container should run is package agent's
 // work. It is the only importer of the engine's client. Package enginetest is its
-// twin in memory.
+// fake in memory.
 package engine
 
 import (

@@ -122,7 +122,7 @@ func (b *Broker) answered(s *session, p []byte) (rest []byte, err error) {
 		case p[0] == publish0 && b.lease(s, p[header:size]):
 		case p[0] == packets.Pingreq<<4 && size == header:
 			s.chargeRate(0, 0)
-			if _, err := s.conn.Conn.Write(pingresp); err != nil { // seized
+			if _, err := s.conn.Conn.Write(pingresp); err != nil { // we hold the lock of the writer
 				return nil, err
 			}
 		default:

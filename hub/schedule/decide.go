@@ -119,7 +119,7 @@ type pass struct {
 	looks     int
 	placed    []*corev1.Pod            // by this pass, in order
 	infos     map[string]*info         // nodes that would do for some pod, as they are now
-	classes   map[string]*class        // by likeness
+	classes   map[string]*class        // by equivalence key
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
 	like      map[types.UID]*siblings  // where the placed pods of a controller are
 	reasons   []refusal                // see because

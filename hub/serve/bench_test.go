@@ -75,7 +75,7 @@ func startBench(b *testing.B, change func(*config.Config), objects ...state.Obje
 			b.Error(err)
 		}
 	}
-	if _, err := h.Do(b.Context(), furnish(log)); err != nil {
+	if _, err := h.Do(b.Context(), fillDefaults(log)); err != nil {
 		b.Fatal(err)
 	}
 	return h, began

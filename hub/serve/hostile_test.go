@@ -78,7 +78,7 @@ func TestARestoredDatabaseMaySayWhatItLikes(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				over := make(chan error, 1)
 				go func() { over <- loop.Run(ctx) }()
-				if _, err := loop.Do(ctx, furnish(log)); err != nil {
+				if _, err := loop.Do(ctx, fillDefaults(log)); err != nil {
 					t.Error(err)
 				}
 				if _, err := loop.Do(ctx, mend(mended)); err != nil {

@@ -51,7 +51,7 @@ func (m memory) Commit(ctx context.Context, rows []control.Row, rev uint64) erro
 	return err
 }
 
-// Room implements control.Roomer.
+// Room implements control.SpaceProber.
 func (m memory) Room(ctx context.Context) bool {
 	s, ok := m.store.(control.SpaceProber)
 	return ok && s.Room(ctx)
@@ -77,9 +77,9 @@ var namespaces = []string{metav1.NamespaceDefault, "kube-node-lease", "kube-publ
 // then: one that nobody changed follows the next version.
 const annotationDefault = "flotilla.dev/shipped-spec"
 
-// furnish is the news by which a fleet gets what every fleet has: its namespaces
+// fillDefaults is the news that adds what every fleet has: its namespaces, priority classes
 // and the board profiles that come with the hub.
-func furnish(log *slog.Logger) control.News {
+func fillDefaults(log *slog.Logger) control.News {
 	return func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		for _, name := range namespaces {
 			if s.Get(state.Key{Kind: state.Namespaces, Name: name}) == nil {
@@ -124,7 +124,7 @@ func furnish(log *slog.Logger) control.News {
 			metav1.SetMetaDataAnnotation(&next.ObjectMeta, annotationDefault, string(shipped))
 			changes = append(changes, state.Put(next, ""))
 		}
-		log.Debug("furnished", "changes", len(changes))
+		log.Debug("added what every fleet has", "changes", len(changes))
 		return changes, nil
 	}
 }

@@ -279,8 +279,8 @@ func (h *Hub) leave(ctx context.Context) {
 
 // prepare gives the fleet what every fleet has, and what an earlier version kept elsewhere.
 func (h *Hub) prepare(ctx context.Context) error {
-	if _, err := h.Loop.Do(ctx, furnish(h.log)); err != nil {
-		return fmt.Errorf("furnish the fleet: %w", err)
+	if _, err := h.Loop.Do(ctx, fillDefaults(h.log)); err != nil {
+		return fmt.Errorf("add namespaces and board profiles: %w", err)
 	}
 	if err := h.advertise(ctx); err != nil {
 		return err

@@ -422,7 +422,7 @@ func TestConnectionsThatAreEndedAreMadeAnew(t *testing.T) {
 	server := postgrestest.Shared(t)
 	o := onPostgres(t, server)
 	s := opened(t, o)
-	ends := make(chan struct{}, 1) // once a round at most: on a slow machine a reader tries a few times, not for ever
+	ends := make(chan struct{}, 1) // at most one end per round: a reader retries only a few times
 	var all sync.WaitGroup
 	all.Go(func() {
 		for range ends {

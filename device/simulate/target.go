@@ -1,0 +1,136 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A target is a device of a script.
+type target = int
+
+// targets returns the devices, counted from 1, that a word of a script means: 3, 4..6,
+// sim-0003, site-02 or all.
+func (o Options) targets(word string) ([]target, error) {
+	first, last, many := strings.Cut(word, "..")
+	from, err := strconv.Atoi(first)
+	to := from
+	if many && err == nil {
+		to, err = strconv.Atoi(last)
+	}
+	var out []target
+	for n := 1; n <= o.Count; n++ {
+		if word == "all" || word == NodeName(o.Prefix, n) || word == SiteName(n, o.Sites) ||
+			err == nil && from <= n && n <= to {
+			out = append(out, n)
+		}
+	}
+	if err == nil && (from < 1 || to > o.Count || from > to) || len(out) == 0 {
+		return nil, fmt.Errorf("%s: there are %s to %s (1..%d) on %s to %s; see --count and --sites",
+			word, NodeName(o.Prefix, 1), NodeName(o.Prefix, o.Count), o.Count, SiteName(1, o.Sites), SiteName(o.Sites, o.Sites))
+	}
+	return out, nil
+}
+
+// checkScript says what of the script these devices cannot do, and holds every end to what it ends
+// and every beginning to what has begun already: by the devices that are meant, however they are
+// written.
+func (o Options) checkScript() (errs []error) {
+	if o.Script == nil {
+		return nil
+	}
+	type effectOn struct {
+		verb, word string
+		device     target
+	}
+	since := map[effectOn]*event{}
+	for i := range o.Script.events {
+		e := &o.Script.events[i]
+		wrong := func(err error) { errs = append(errs, fmt.Errorf("%s:%d: %w", o.Script.name, e.line, err)) }
+		v := verbs[e.verb]
+		tells := e.verb != "undervoltage"
+		var devices []target
+		for _, name := range v.devices(*e) {
+			of, err := o.targets(name)
+			if err != nil {
+				wrong(err)
+				tells = true
+			}
+			for _, n := range of {
+				tells = tells || boardOf(n, "").pi()
+			}
+			devices = append(devices, of...)
+		}
+		if !tells {
+			wrong(fmt.Errorf("%s: only Raspberry Pis tell of their supply, and none of these is one", e))
+		}
+		if e.verb == "return" {
+			for _, n := range devices {
+				for _, verb := range returns {
+					delete(since, effectOn{verb, "", n})
+				}
+			}
+		}
+		if !v.lasts {
+			continue
+		}
+		words, ended, twice := e.what, false, error(nil)
+		if v.of == "nodes" {
+			words = []string{""}
+		}
+		for _, word := range words {
+			for _, n := range devices {
+				at := effectOn{e.verb, word, n}
+				b := since[at]
+				goes := b != nil && b.line != e.line && (b.length == 0 || b.at+b.length > e.at)
+				if ended = ended || goes; goes && !e.end && twice == nil {
+					twice = fmt.Errorf("%s: it goes on for %s since line %d", e, NodeName(o.Prefix, n), b.line)
+				}
+				if since[at] = e; e.end {
+					delete(since, at)
+				}
+			}
+		}
+		switch {
+		case e.end && !ended && len(devices) > 0:
+			wrong(fmt.Errorf("%s: nothing is there to end: no line before it has begun that", e))
+		case twice != nil:
+			wrong(twice)
+		}
+	}
+	return errs
+}
+
+// returns are the verbs whose effects return ends.
+var returns = []string{"silence", "flap", "slow"}
+
+// devices are the words that say on which devices an event happens.
+func (v verb) devices(e event) []string {
+	switch {
+	case v.of == "nodes":
+		return e.what
+	case len(e.on) > 0:
+		return e.on
+	}
+	return []string{"all"}
+}
+
+// Words is what a script can say, for people.
+func Words() string {
+	return `  30s    crash till exit=1 after=4s log="no prices"   the pods of workload till crash, now and after each start (oom=true; on=site-02)
+  0s     missing example.org/menu:2                   the registry does not have that image (says="..." for another error)
+  1m     silence site-02 for=7m                       the line of a site or a node is dead; return site-02 mends it
+  2m     flap 3 down=60s up=30s for=6m                the line dies and comes back
+  4m     slow 6 rate=2000 latency=900ms               bytes a second, and one way's time
+  45s    undervoltage 1 for=5m                        of Raspberry Pis
+  90s    heat 6 celsius=84                            from 80 on the processor is throttled
+  150s   disk 7 free=4%                               memory 7 free=2% likewise
+  6m     restart 1 down=20s                           a power cut and a boot
+  7m     update 4 version=0.2.0                       of the agent; containers go on
+  8m     end crash till                               what lasts ends so, or after its for=
+  10m    loop                                         all of it begins anew
+
+Nodes are 3, 4..6, sim-0003, site-02 or all. Lines stand in the order of their time, and # begins a comment.
+--speed divides every time but latency; the hub's and the agent's own (grace, toleration, back-off) stay what they are.`
+}
