@@ -43,7 +43,7 @@ func TestKubectlCommandsMatchTheAPI(t *testing.T) {
 		for _, line := range shown.FindAllString(strings.ReplaceAll(string(text), "\\\n", ""), -1) {
 			command, _, _ := strings.Cut(strings.Trim(line, "`"), " #")
 			args, patch := positional(command)
-			if len(args) == 0 { // only flags, or the word kubectl
+			if len(args) == 0 { // only flags, or only the word kubectl
 				continue
 			}
 			found++
@@ -75,7 +75,7 @@ func TestKubectlCommandsMatchTheAPI(t *testing.T) {
 		}
 	}
 	if found < 40 || patches < 5 {
-		t.Errorf("found %d commands and %d patches: the test does not look", found, patches)
+		t.Errorf("found %d commands and %d patches: the test looks in the wrong place", found, patches)
 	}
 }
 

@@ -1,12 +1,12 @@
-// Package manual is what the hub tells people about itself: the Markdown files of this
-// folder, and the pictures in them, made into HTML, a table of contents and an index.
+// Package manual makes the hub's manual, the Markdown files and pictures of this folder, into HTML
+// pages, a table of contents and a search index.
 //
-// It knows neither requests nor the look of the page: package admin serves it. What it
-// says of flags, conditions, events and kinds is held to the code by tests in those rooms.
+// It serves no requests and does not style the page: package admin does. Tests of hub and hub/cli
+// compare its flags, conditions, events and kinds with the code.
 //
-// A table whose first column is code has an anchor for each row: the code, and if the
-// heading above it is code, too, that one's and a dot before it. So the flag --policy of
-// `flotilla-hub serve` is flotilla-hub-serve.--policy, and an event FailedMount is itself.
+// If a table's first column is code, each row has an anchor: the code, after the code of the
+// heading above it and a dot, if that heading begins with code. So the flag --policy of
+// `flotilla-hub serve` is flotilla-hub-serve.--policy, and the event FailedMount is FailedMount.
 package manual
 
 import (
@@ -32,20 +32,20 @@ import (
 //go:embed *.md pictures
 var Files embed.FS
 
-// First is the page that lists all others, in their order.
+// First is the page that lists all other pages in their order.
 const First = "index"
 
-// Root is where the pages are served: links from one to another lead below it.
+// Root is the address of the first page; the others are below it.
 const Root = "/help"
 
-// A Manual is all of the pages. It does not change.
+// A Manual contains all pages. It is immutable.
 type Manual struct {
-	Groups []Group // as the first page lists them
+	Groups []Group // in the first page's order
 	pages  map[string]*Page
 	order  []*Page
 }
 
-// A Group is some pages under one heading of the first page.
+// A Group is the pages under one heading of the first page.
 type Group struct {
 	Title string
 	Pages []*Page
@@ -53,22 +53,22 @@ type Group struct {
 
 // A Page is one Markdown file.
 type Page struct {
-	Name     string // of the file, without .md
+	Name     string // file name without .md
 	Title    string
-	Body     string    // HTML, without the title
-	Contents []Heading // of its second level
-	Links    []string  // to other places of the manual, as the page says them: sites.md#rates, #rates
+	Body     string    // HTML without the title
+	Contents []Heading // headings of the second level
+	Links    []string  // to other places of the manual, as written: sites.md#rates, #rates
 	sections []section
 	anchors  map[string]bool
 }
 
-// A Heading is one of a page's.
+// A Heading is a heading of a page and its anchor.
 type Heading struct{ ID, Text string }
 
-// Has tells whether the page has such an anchor.
+// Has reports whether the page has the anchor.
 func (p *Page) Has(id string) bool { return p.anchors[id] }
 
-// Entries are the anchors of the page's tables whose first column is code, in their order.
+// Entries returns the anchors of the rows of the page's tables, in order.
 func (p *Page) Entries() (ids []string) {
 	for _, s := range p.sections {
 		if s.entry {
@@ -78,7 +78,7 @@ func (p *Page) Entries() (ids []string) {
 	return ids
 }
 
-// Load reads a manual; an error names the file and what is wrong in it.
+// Load parses the pages; an error names the file.
 func Load(files fs.FS) (*Manual, error) {
 	m := &Manual{pages: map[string]*Page{}}
 	names, err := fs.Glob(files, "*.md")
@@ -86,7 +86,7 @@ func Load(files fs.FS) (*Manual, error) {
 		return nil, err
 	}
 	md := goldmark.New(goldmark.WithExtensions(extension.Table),
-		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(&look{files}, 100))))
+		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(&htmlRenderer{files}, 100))))
 	var first ast.Node
 	var firstSource []byte
 	for _, name := range names {
@@ -110,12 +110,12 @@ func Load(files fs.FS) (*Manual, error) {
 		}
 	}
 	if first == nil {
-		return nil, fmt.Errorf("there is no %s.md, which lists the other pages", First)
+		return nil, fmt.Errorf("%s.md, which lists the other pages, is missing", First)
 	}
 	return m, m.list(first, firstSource)
 }
 
-// list finds the order of the pages: that in which the first one names them.
+// list orders the pages as the first page lists them.
 func (m *Manual) list(first ast.Node, source []byte) error {
 	m.order = []*Page{m.pages[First]}
 	seen := map[string]bool{First: true}
@@ -123,15 +123,15 @@ func (m *Manual) list(first ast.Node, source []byte) error {
 		switch n := n.(type) {
 		case *ast.Heading:
 			if n.Level == 2 {
-				m.Groups = append(m.Groups, Group{Title: plain(n, source)})
+				m.Groups = append(m.Groups, Group{Title: plainText(n, source)})
 			}
 		case *ast.List:
 			for item := n.FirstChild(); item != nil; item = item.NextSibling() {
 				to := firstLink(item)
 				p := m.pages[strings.TrimPrefix(strings.TrimPrefix(to, Root), "/")]
 				if p == nil || seen[p.Name] || len(m.Groups) == 0 {
-					return fmt.Errorf("%s.md: the entry %q must link to a page, which is there and named once, below a heading",
-						First, plain(item, source))
+					return fmt.Errorf("%s.md: the entry %q must stand below a heading and link to a page that exists and is listed once",
+						First, plainText(item, source))
 				}
 				seen[p.Name] = true
 				g := &m.Groups[len(m.Groups)-1]
@@ -158,13 +158,13 @@ func firstLink(n ast.Node) (to string) {
 	return to
 }
 
-// Pages are all of them, the first one first.
+// Pages returns all pages, the first one first.
 func (m *Manual) Pages() []*Page { return m.order }
 
 // Page returns the page of that name, or nil.
 func (m *Manual) Page(name string) *Page { return m.pages[name] }
 
-// Href is the address of an anchor of a page, "" if there is none.
+// Href returns the address of a page's anchor, or "".
 func (m *Manual) Href(page, id string) string {
 	if p := m.pages[page]; p != nil && p.anchors[id] {
 		return Root + "/" + page + "#" + id
@@ -172,19 +172,18 @@ func (m *Manual) Href(page, id string) string {
 	return ""
 }
 
-// read takes the title off the document, and gives anchors, contents, sections and
-// addresses to the rest.
+// read removes the title from the document, and adds anchors, contents, sections and links.
 func (p *Page) read(doc ast.Node, source []byte) error {
 	title, ok := doc.FirstChild().(*ast.Heading)
 	if !ok || title.Level != 1 {
-		return fmt.Errorf("the first line is no title (# …)")
+		return fmt.Errorf("the first line is not a title (# …)")
 	}
-	p.Title = plain(title, source)
+	p.Title = plainText(title, source)
 	doc.RemoveChild(doc, title)
 	p.sections = []section{{page: p, title: p.Title}}
-	prefix := "" // of the rows below: the code of the heading above them
+	prefix := "" // the code of the heading above the table rows
 	for n := doc.FirstChild(); n != nil; n = n.NextSibling() {
-		if t, ok := n.(*ast.HTMLBlock); ok { // a comment, for programs
+		if t, ok := n.(*ast.HTMLBlock); ok { // a comment that marks a generated part
 			next := &ast.TextBlock{}
 			doc.ReplaceChild(doc, t, next)
 			n = next
@@ -193,7 +192,7 @@ func (p *Page) read(doc ast.Node, source []byte) error {
 		if h, ok := n.(*ast.Heading); ok {
 			at := p.sectionOf(h, source)
 			if prefix = ""; h.FirstChild() != nil && h.FirstChild().Kind() == ast.KindCodeSpan {
-				prefix = idOf(plain(h.FirstChild(), source))
+				prefix = codeID(plainText(h.FirstChild(), source))
 				at.ids = []string{prefix}
 			}
 			h.SetAttributeString("id", []byte(at.ids[0]))
@@ -222,33 +221,32 @@ func (p *Page) anchor(id string) error {
 }
 
 func (p *Page) sectionOf(h *ast.Heading, source []byte) section {
-	title := plain(h, source)
+	title := plainText(h, source)
 	return section{page: p, title: title, ids: []string{slug(title)}}
 }
 
-// block adds what a block says to the section that it stands in, or if it is a table of
-// entries makes a section of each row.
+// block adds a block's text to its section; of a table of entries each row becomes a section.
 func (p *Page) block(n ast.Node, source []byte, prefix string) error {
 	if n.Kind() != kindTable {
-		p.sections[len(p.sections)-1].add(plain(n, source))
+		p.sections[len(p.sections)-1].add(plainText(n, source))
 		return nil
 	}
 	above := len(p.sections) - 1
 	for row := n.FirstChild(); row != nil; row = row.NextSibling() {
 		spans := codes(row.FirstChild(), source)
 		if row.Kind() != kindRow {
-			continue // the names of the columns
+			continue // the row of column names
 		}
 		if len(spans) == 0 {
-			p.sections[above].add(plain(row, source))
+			p.sections[above].add(plainText(row, source))
 			continue
 		}
-		s := section{page: p, title: plain(row.FirstChild(), source), entry: true}
+		s := section{page: p, title: plainText(row.FirstChild(), source), entry: true}
 		for cell := row.FirstChild().NextSibling(); cell != nil; cell = cell.NextSibling() {
-			s.add(plain(cell, source))
+			s.add(plainText(cell, source))
 		}
 		for _, span := range spans {
-			id := idOf(plain(span, source))
+			id := codeID(plainText(span, source))
 			if prefix != "" {
 				id = prefix + "." + id
 			}
@@ -263,20 +261,20 @@ func (p *Page) block(n ast.Node, source []byte, prefix string) error {
 	return nil
 }
 
-// codes are the code spans of a cell that has nothing else but what is between them.
+// codes returns the code spans of a cell that contains only code, or nil.
 func codes(cell ast.Node, source []byte) (spans []ast.Node) {
 	for n := cell.FirstChild(); n != nil; n = n.NextSibling() {
 		switch {
 		case n.Kind() == ast.KindCodeSpan:
 			spans = append(spans, n)
-		case strings.Trim(plain(n, source), " ,") != "":
+		case strings.Trim(plainText(n, source), " ,") != "":
 			return nil
 		}
 	}
 	return spans
 }
 
-// relink has the links that lead to another file lead to its page.
+// relink turns links to other files into links to their pages.
 func (p *Page) relink(doc ast.Node) error {
 	return ast.Walk(doc, func(n ast.Node, in bool) (ast.WalkStatus, error) {
 		l, ok := n.(*ast.Link)
@@ -291,7 +289,7 @@ func (p *Page) relink(doc ast.Node) error {
 		}
 		name, isPage := strings.CutSuffix(file, ".md")
 		if !isPage || path.Base(name) != name {
-			return ast.WalkStop, fmt.Errorf("the link to %s leads out of the manual: write the whole address", to)
+			return ast.WalkStop, fmt.Errorf("the link to %s leads out of the manual: use a complete URL", to)
 		}
 		if to = Root + "/" + name; name == First {
 			to = Root
@@ -304,7 +302,7 @@ func (p *Page) relink(doc ast.Node) error {
 	})
 }
 
-// slug is the anchor of a heading of words.
+// slug is the anchor of a heading.
 func slug(title string) string {
 	words := strings.FieldsFunc(strings.ToLower(title), func(r rune) bool {
 		return r < '0' || r > '9' && r < 'a' || r > 'z' && r < 0x80
@@ -312,11 +310,11 @@ func slug(title string) string {
 	return strings.Join(words, "-")
 }
 
-// idOf is the anchor of code.
-func idOf(code string) string { return strings.Join(strings.Fields(code), "-") }
+// codeID is the anchor of a piece of code.
+func codeID(code string) string { return strings.Join(strings.Fields(code), "-") }
 
-// plain is what a node says, without how.
-func plain(n ast.Node, source []byte) string {
+// plainText returns a node's text without markup.
+func plainText(n ast.Node, source []byte) string {
 	var b strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, in bool) (ast.WalkStatus, error) {
 		switch n := n.(type) {

@@ -21,7 +21,7 @@ func load(t *testing.T) *Manual {
 	return m
 }
 
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+func TestEveryLinkHasATarget(t *testing.T) {
 	m := load(t)
 	links := 0
 	for _, p := range m.Pages() {
@@ -33,17 +33,16 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 				target = m.Page(strings.TrimSuffix(path.Base(file), ".md"))
 			}
 			if target == nil || id != "" && !target.Has(id) {
-				t.Errorf("%s.md links to %s, which is not there", p.Name, to)
+				t.Errorf("%s.md links to %s, which does not exist", p.Name, to)
 			}
 		}
 	}
 	if links < 50 {
-		t.Errorf("there are %d links: the test does not look", links)
+		t.Errorf("there are %d links: the test looks in the wrong place", links)
 	}
 }
 
-// The README says what it is, how to begin and where what is told.
-func TestTheREADMEIsShortAndItsLinksLeadSomewhere(t *testing.T) {
+func TestTheREADMEIsShortAndItsLinksHaveTargets(t *testing.T) {
 	m, root := load(t), "../.."
 	b, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
@@ -64,12 +63,11 @@ func TestTheREADMEIsShortAndItsLinksLeadSomewhere(t *testing.T) {
 			t.Errorf("README.md links to %s: %v", file, err)
 		}
 		if name, ok := strings.CutPrefix(file, "web/manual/"); ok && id != "" && !m.Page(strings.TrimSuffix(name, ".md")).Has(id) {
-			t.Errorf("README.md links to %s, which is not there", link[1])
+			t.Errorf("README.md links to %s, which does not exist", link[1])
 		}
 	}
 }
 
-// The README names packages and commands as they are.
 func TestTheREADMENamesPackagesAndCommandsThatExist(t *testing.T) {
 	root := "../.."
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
@@ -86,12 +84,11 @@ func TestTheREADMENamesPackagesAndCommandsThatExist(t *testing.T) {
 		}
 	}
 	if packages < 15 {
-		t.Errorf("README.md names %d packages: the test does not look", packages)
+		t.Errorf("README.md names %d packages: the test looks in the wrong place", packages)
 	}
 }
 
-// What the README and the manual have people type is in the Makefile.
-func TestEveryMakeTargetThatIsNamedExists(t *testing.T) {
+func TestEveryMakeTargetInTheManualExists(t *testing.T) {
 	root := "../.."
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
@@ -120,11 +117,11 @@ func TestEveryMakeTargetThatIsNamedExists(t *testing.T) {
 		}
 	}
 	if named < 15 {
-		t.Errorf("%d targets are named: the test does not look", named)
+		t.Errorf("%d targets are named: the test looks in the wrong place", named)
 	}
 }
 
-func TestASearchFindsWhatIsAskedFor(t *testing.T) {
+func TestSearch(t *testing.T) {
 	m := load(t)
 	for question, want := range map[string]string{
 		"FailedMount":          "/help/events#FailedMount",
@@ -153,7 +150,7 @@ func TestASearchFindsWhatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAnExcerptMarksTheWords(t *testing.T) {
+func TestAnExcerptMarksTheWordsOfTheQuery(t *testing.T) {
 	m, err := Load(fstest.MapFS{
 		"index.md": {Data: []byte("# Manual\n\n## All\n\n- [One](one.md)\n")},
 		"one.md":   {Data: []byte("# One\n\nThe Ärger with " + strings.Repeat("long ", 100) + "Sentences ends.\n")},
@@ -177,18 +174,18 @@ func TestAnExcerptMarksTheWords(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongInAPageIsSaid(t *testing.T) {
+func TestLoadNamesTheMistakeOfAPage(t *testing.T) {
 	index := "# Manual\n\n## All\n\n- [One](one.md)\n"
 	for name, c := range map[string]struct{ index, one, want string }{
-		"no first page":              {"", "# One\n", "there is no index.md"},
-		"a page that is not listed":  {"# Manual\n\n## All\n", "# One\n", "does not list one.md"},
-		"a page that is not there":   {index + "- [Two](two.md)\n", "# One\n", "must link to a page"},
-		"no title":                   {index, "One\n", "no title"},
-		"an anchor twice":            {index, "# One\n\n## A b\n\n## A, b\n", "a-b is there twice"},
-		"an entry twice":             {index, "# One\n\n| A |\n|---|\n| `x` |\n| `x` |\n", "x is there twice"},
-		"a picture that is missing":  {index, "# One\n\n![x](pictures/none.svg)\n", "picture"},
-		"a link out of the manual":   {index, "# One\n\n[x](../README.md)\n", "leads out of the manual"},
-		"a link to something that …": {index, "# One\n\n[x](one.txt)\n", "leads out of the manual"},
+		"no first page":             {"", "# One\n", "index.md, which lists the other pages, is missing"},
+		"a page that is not listed": {"# Manual\n\n## All\n", "# One\n", "does not list one.md"},
+		"a page that is not there":  {index + "- [Two](two.md)\n", "# One\n", "link to a page that exists"},
+		"no title":                  {index, "One\n", "not a title"},
+		"an anchor twice":           {index, "# One\n\n## A b\n\n## A, b\n", "a-b is there twice"},
+		"an entry twice":            {index, "# One\n\n| A |\n|---|\n| `x` |\n| `x` |\n", "x is there twice"},
+		"a picture that is missing": {index, "# One\n\n![x](pictures/none.svg)\n", "picture"},
+		"a link out of the manual":  {index, "# One\n\n[x](../README.md)\n", "leads out of the manual"},
+		"a link to another file":    {index, "# One\n\n[x](one.txt)\n", "leads out of the manual"},
 	} {
 		files := fstest.MapFS{"one.md": {Data: []byte(c.one)}}
 		if c.index != "" {
@@ -200,7 +197,7 @@ func TestWhatIsWrongInAPageIsSaid(t *testing.T) {
 	}
 }
 
-func TestRowsOfCodeAreEntries(t *testing.T) {
+func TestARowThatBeginsWithCodeHasAnAnchor(t *testing.T) {
 	m, err := Load(fstest.MapFS{
 		"index.md": {Data: []byte("# Manual\n\n## All\n\n- [One](one.md)\n")},
 		"one.md":   {Data: []byte("# One\n\n| What | Told |\n|---|---|\n| `A`, `B` | x |\n| no entry | `C` |\n\n## `the cmd` of ours\n\n| What | Told |\n|---|---|\n| `--d` | <b>y</b> |\n")},
@@ -218,14 +215,14 @@ func TestRowsOfCodeAreEntries(t *testing.T) {
 		}
 	}
 	if strings.Contains(p.Body, "<b>") {
-		t.Errorf("HTML of a page is taken for HTML:\n%s", p.Body)
+		t.Errorf("the page contains unescaped HTML:\n%s", p.Body)
 	}
 	if m.Href("one", "B") != "/help/one#B" || m.Href("one", "C") != "" || m.Href("two", "B") != "" {
-		t.Error("an address is not what it is")
+		t.Error("Href returns a wrong address")
 	}
 }
 
-func TestWordsAreSoughtWhereTheyBegin(t *testing.T) {
+func TestSearchMatchesTheBeginningOfWords(t *testing.T) {
 	for _, c := range []struct {
 		text, word string
 		want       int
@@ -236,5 +233,42 @@ func TestWordsAreSoughtWhereTheyBegin(t *testing.T) {
 		if got := Begins(c.text, c.word); got != c.want {
 			t.Errorf("%q begins words of %q %d times, want %d", c.word, c.text, got, c.want)
 		}
+	}
+}
+
+func TestEveryFileAndUnitInTheManualExists(t *testing.T) {
+	root := "../.."
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := regexp.MustCompile(`\b(?:firmware-configs|hub|device|shared|web)/[a-z][\w/-]*\.(?:yaml|service|socket|go|md|txt)\b`)
+	unit := regexp.MustCompile(`systemctl (?:daemon-reload && systemctl )?(?:enable|start|stop|restart|status)(?: --now)?((?: flotilla-[\w.-]+)+)`)
+	files, units := 0, 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range file.FindAllString(string(text), -1) {
+			files++
+			if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+				t.Errorf("%s names %s: %v", page, name, err)
+			}
+		}
+		for _, m := range unit.FindAllStringSubmatch(string(text), -1) {
+			for _, name := range strings.Fields(m[1]) {
+				units++
+				if path.Ext(name) == "" {
+					name += ".service"
+				}
+				if _, err := os.Stat(filepath.Join(root, "firmware-configs/systemd", name)); err != nil {
+					t.Errorf("%s names %s: %v", page, name, err)
+				}
+			}
+		}
+	}
+	if files < 5 || units < 10 {
+		t.Errorf("found %d files and %d units: the test looks in the wrong place", files, units)
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// A section is what stands below one heading, or in one row of a table of entries.
+// A section is the text below one heading, or of one row of a table of entries.
 type section struct {
 	page  *Page
 	title string
-	ids   []string // none: the page's beginning
+	ids   []string // empty for the page's beginning
 	text  string
 	entry bool
 }
@@ -24,27 +24,27 @@ func (s *section) add(text string) {
 
 // Bounds of a search.
 const (
-	MaxQuery = 100 // bytes; the rest is not looked at
+	MaxQuery = 100 // bytes; longer queries are cut
 	maxWords = 8
 	excerpt  = 200 // bytes
-	manyIDs  = 4   // a row with more entries is called by the one that is found
+	manyIDs  = 4   // a row with more entries is listed by the name of the matching one
 )
 
-// A Found is a place in which all words of a search are.
+// A Found is a section that matches all words of a query.
 type Found struct {
 	Page, Title, Href string
 	Text              []Piece
 	score             int
 }
 
-// A Piece is a part of a text; a hit is what was searched for.
+// A Piece is a part of an excerpt; a hit matches the query.
 type Piece struct {
 	Text string
 	Hit  bool
 }
 
-// Find returns the places that have all words of a question, at most so many: those first
-// whose headings have them, and each heading once before any of them comes again.
+// Find returns up to most sections that contain all words of the question. Matching titles come
+// first; a repeated title comes last.
 func (m *Manual) Find(question string, most int) (found []Found) {
 	question = question[:min(len(question), MaxQuery)]
 	words := strings.Fields(strings.ToLower(strings.ToValidUTF8(question, "")))
@@ -55,7 +55,7 @@ func (m *Manual) Find(question string, most int) (found []Found) {
 	for _, p := range m.order {
 		for _, s := range p.sections {
 			if n := s.score(words); n > 0 {
-				f := Found{Page: p.Title, Title: s.title, Href: Root + "/" + p.Name, Text: s.around(words), score: n}
+				f := Found{Page: p.Title, Title: s.title, Href: Root + "/" + p.Name, Text: s.excerptAround(words), score: n}
 				if id := s.anchor(words); id != "" {
 					f.Href += "#" + id
 					if len(s.ids) > manyIDs {
@@ -67,11 +67,12 @@ func (m *Manual) Find(question string, most int) (found []Found) {
 		}
 	}
 	sort.SliceStable(found, func(i, j int) bool { return found[i].score > found[j].score })
-	found = variety(found)
+	found = repeatsLast(found)
 	return found[:min(len(found), most)]
 }
 
-// anchor is the one of the section that has a word, else its first; "" if it has none.
+// anchor returns the section's first anchor that contains one of the words, else its first, else
+// "".
 func (s section) anchor(words []string) string {
 	for _, id := range s.ids {
 		for _, w := range words {
@@ -86,27 +87,27 @@ func (s section) anchor(words []string) string {
 	return ""
 }
 
-// variety puts what has the title of an earlier one behind the others: a flag that many
-// commands have must not be all that is found.
-func variety(found []Found) (all []Found) {
+// repeatsLast moves repeated titles to the end, so that a flag of many commands leaves room for
+// other results.
+func repeatsLast(found []Found) (all []Found) {
 	seen := map[[2]string]bool{}
-	var again []Found
+	var repeats []Found
 	for _, f := range found {
 		if at := [2]string{f.Page, f.Title}; seen[at] {
-			again = append(again, f)
+			repeats = append(repeats, f)
 		} else {
 			seen[at] = true
 			all = append(all, f)
 		}
 	}
-	return append(all, again...)
+	return append(all, repeats...)
 }
 
-// Begins counts how often a word, in small letters, stands in a text where a word begins: a
-// search for till is not one for flotilla. Words begin in mounts, FailedMount, pi3 and node-0042.
+// Begins counts how often a lower-case word occurs at the beginning of a word of the text: "till"
+// does not match "flotilla". Words also begin inside FailedMount, pi3 and node-0042.
 func Begins(text, word string) (n int) {
 	lower := strings.ToLower(text)
-	if len(lower) != len(text) { // a letter whose small one is of another length
+	if len(lower) != len(text) { // a letter whose lower case has another length
 		text = lower
 	}
 	for at := 0; word != ""; at++ {
@@ -136,7 +137,7 @@ func begins(before, c byte) bool {
 	return true
 }
 
-// score is 0 unless every word is there.
+// score is 0 unless the section contains every word.
 func (s section) score(words []string) (sum int) {
 	title := strings.ToLower(s.title)
 	for _, w := range words {
@@ -158,10 +159,10 @@ func (s section) score(words []string) (sum int) {
 	return sum
 }
 
-// around is the part of the text that has the first of the words that are in it.
-func (s section) around(words []string) []Piece {
+// excerptAround returns the part of the text around the first match.
+func (s section) excerptAround(words []string) []Piece {
 	lower := strings.ToLower(s.text)
-	if len(lower) != len(s.text) { // a letter whose small one is of another length
+	if len(lower) != len(s.text) { // a letter whose lower case has another length
 		lower = s.text
 	}
 	at := len(lower)
@@ -173,21 +174,21 @@ func (s section) around(words []string) []Piece {
 	if at == len(lower) {
 		at = 0
 	}
-	from := whole(s.text, max(0, at-excerpt/4))
-	to := whole(s.text, min(len(s.text), from+excerpt))
+	from := wordStart(s.text, max(0, at-excerpt/4))
+	to := wordStart(s.text, min(len(s.text), from+excerpt))
 	var out []Piece
 	if from > 0 {
 		out = append(out, Piece{Text: "… "})
 	}
-	out = append(out, marked(s.text[from:to], lower[from:to], words)...)
+	out = append(out, splitHits(s.text[from:to], lower[from:to], words)...)
 	if to < len(s.text) {
 		out = append(out, Piece{Text: " …"})
 	}
 	return out
 }
 
-// whole moves a place back to where a letter begins, and a word if one is near.
-func whole(text string, at int) int {
+// wordStart moves an index back to the start of a letter, and of a word if one is near.
+func wordStart(text string, at int) int {
 	for at > 0 && at < len(text) && !utf8.RuneStart(text[at]) {
 		at--
 	}
@@ -200,7 +201,7 @@ func whole(text string, at int) int {
 	return at
 }
 
-func marked(text, lower string, words []string) (out []Piece) {
+func splitHits(text, lower string, words []string) (out []Piece) {
 	begin := 0
 	for at := 0; at < len(text); {
 		hit := 0

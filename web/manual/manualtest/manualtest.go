@@ -1,5 +1,5 @@
-// Package manualtest compares the manual with the programs. Tests of the packages that know a fact
-// call it, and write the parts of the manual that are generated. It changes nothing else.
+// Package manualtest compares the manual with the programs, and writes its generated parts. The
+// tests of the packages that own the facts call it; product code does not.
 package manualtest
 
 import (
@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/web/manual"
 )
 
-// Block compares the text between <!-- name: begin --> and <!-- name: end --> of a file
-// with what it should be, and writes it if update is set.
+// Block compares the generated part name of a file with want. With update it writes want into the
+// file.
 func Block(t *testing.T, file, name, want string, update bool) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -31,7 +31,7 @@ func Block(t *testing.T, file, name, want string, update bool) {
 		return
 	}
 	if !update {
-		t.Fatalf("%s says something else: run go test here with -run %s -update\ngot:\n%s\nwant:\n%s", file, t.Name(), have,
+		t.Fatalf("%s is out of date: run go test here with -run %s -update\ngot:\n%s\nwant:\n%s", file, t.Name(), have,
 			want)
 	}
 	next, err := manual.Replace(string(text), name, want)
@@ -43,8 +43,8 @@ func Block(t *testing.T, file, name, want string, update bool) {
 	}
 }
 
-// Commands is the manual's text about a program: a table of the flags that several commands have,
-// and for each command that does something a heading and a table of its other flags.
+// Commands returns the manual's text about a program: one table of the flags that several commands
+// have, then a section for each command with a table of its other flags.
 func Commands(root *cobra.Command) string {
 	doing := commands(root)
 	times := map[string]int{}
@@ -74,11 +74,11 @@ func Commands(root *cobra.Command) string {
 	return b.String()
 }
 
-// several is how many commands must have a flag, with one default and help, for it to stand above
-// all.
+// several is how many commands must share a flag, with equal default and help, before it moves to
+// the table of common flags.
 const several = 3
 
-// commands are those that do something: one with others below it may.
+// commands returns all visible commands that can run.
 func commands(c *cobra.Command) (out []*cobra.Command) {
 	if c.Hidden {
 		return nil
@@ -92,7 +92,7 @@ func commands(c *cobra.Command) (out []*cobra.Command) {
 	return out
 }
 
-// flags writes a table of those that are not in the table above, and a line that names the others.
+// flags writes a table of the command's own flags, and a line that names its common flags.
 func flags(b *strings.Builder, set *pflag.FlagSet, times map[string]int) {
 	head := "\n| Flag | Default | What it is |\n|---|---|---|\n"
 	var also []string
@@ -111,7 +111,7 @@ func flags(b *strings.Builder, set *pflag.FlagSet, times map[string]int) {
 	}
 }
 
-// wrapped breaks a text where its lines would have more than 100 columns.
+// wrapped breaks a text into lines of at most 100 columns.
 func wrapped(text string) string {
 	var b strings.Builder
 	column := 0
@@ -146,7 +146,7 @@ func row(f *pflag.Flag) string {
 	return fmt.Sprintf("| `--%s` | %s | %s |\n", f.Name, def, escape(usage))
 }
 
-// escape keeps a text from being taken for Markdown.
+// escape escapes Markdown.
 func escape(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", `\<`, "*", `\*`, "[", `\[`, "_", `\_`).Replace(text)
 }

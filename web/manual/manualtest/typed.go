@@ -13,12 +13,12 @@ import (
 
 var (
 	blocks = regexp.MustCompile("(?ms)^```(?:sh)?\n(.*?)^```$")
-	joints = regexp.MustCompile(`\s[|>#<]|&&|;|\$\(`) // after which another command begins, or none
+	joints = regexp.MustCompile(`\s[|>#<]|&&|;|\$\(`) // end of a command
 	words  = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
 )
 
-// Typed fails where the manual shows a command of a program that the program would refuse: an
-// unknown command or flag, or a wrong number of arguments. Root makes the program's commands.
+// Typed fails if the program would refuse a command that the manual shows: an unknown command or
+// flag, or a wrong number of arguments. root returns the program's commands.
 func Typed(t *testing.T, program string, root func() *cobra.Command) {
 	t.Helper()
 	pages, err := fs.Glob(manual.Files, "*.md")
@@ -50,7 +50,7 @@ func Typed(t *testing.T, program string, root func() *cobra.Command) {
 		}
 	}
 	if found < 3 {
-		t.Errorf("the manual shows %d commands of %s: the test does not look", found, program)
+		t.Errorf("the manual shows %d commands of %s: the test looks in the wrong place", found, program)
 	}
 }
 

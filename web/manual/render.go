@@ -17,17 +17,17 @@ var (
 	kindRow   = extast.KindTableRow
 )
 
-// A look renders tables as the page's other tables are, whose rows are cards on a phone,
-// and puts pictures into the page, where its style sheet gives them their colours.
-type look struct{ files fs.FS }
+// An htmlRenderer renders tables like the page's other tables, whose rows become cards on a phone,
+// and inlines pictures, so that the page's style sheet colours them.
+type htmlRenderer struct{ files fs.FS }
 
-func (l *look) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {
-	r.Register(extast.KindTable, tags(`<table class="rows">`, "</tbody></table>\n"))
-	r.Register(extast.KindTableHeader, tags("<thead><tr>", "</tr></thead>\n<tbody>"))
-	r.Register(extast.KindTableRow, tags("<tr>", "</tr>\n"))
-	r.Register(extast.KindTableCell, cell)
-	r.Register(ast.KindImage, l.picture)
-	r.Register(ast.KindFencedCodeBlock, code)
+func (r *htmlRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
+	to.Register(extast.KindTable, tags(`<table class="rows">`, "</tbody></table>\n"))
+	to.Register(extast.KindTableHeader, tags("<thead><tr>", "</tr></thead>\n<tbody>"))
+	to.Register(extast.KindTableRow, tags("<tr>", "</tr>\n"))
+	to.Register(extast.KindTableCell, cell)
+	to.Register(ast.KindImage, r.picture)
+	to.Register(ast.KindFencedCodeBlock, code)
 }
 
 func tags(before, after string) renderer.NodeRendererFunc {
@@ -41,7 +41,7 @@ func tags(before, after string) renderer.NodeRendererFunc {
 	}
 }
 
-// cell is a heading of the row, if it is its first, and else has its column's name.
+// cell renders a row's first cell as its heading, and labels the others with their column's name.
 func cell(w util.BufWriter, source []byte, n ast.Node, in bool) (ast.WalkStatus, error) {
 	head := n.Parent().Kind() == extast.KindTableHeader
 	tag, with := "td", ""
@@ -51,7 +51,7 @@ func cell(w util.BufWriter, source []byte, n ast.Node, in bool) (ast.WalkStatus,
 	case n.PreviousSibling() == nil:
 		tag, with = "th", ` scope="row"`
 	default:
-		if name := plain(column(n), source); name != "" {
+		if name := plainText(column(n), source); name != "" {
 			with = fmt.Sprintf(` data-label="%s"`, html.EscapeString(name))
 		}
 	}
@@ -72,13 +72,13 @@ func column(n ast.Node) ast.Node {
 	return at
 }
 
-// picture writes the picture itself; what it shows is told to those who do not see it.
-func (l *look) picture(w util.BufWriter, source []byte, n ast.Node, in bool) (ast.WalkStatus, error) {
+// picture inlines an SVG file; screen readers read its description.
+func (r *htmlRenderer) picture(w util.BufWriter, source []byte, n ast.Node, in bool) (ast.WalkStatus, error) {
 	if !in {
 		return ast.WalkContinue, nil
 	}
 	image, _ := n.(*ast.Image)
-	body, err := fs.ReadFile(l.files, string(image.Destination))
+	body, err := fs.ReadFile(r.files, string(image.Destination))
 	if err != nil {
 		return ast.WalkStop, fmt.Errorf("picture: %w", err)
 	}
@@ -87,11 +87,11 @@ func (l *look) picture(w util.BufWriter, source []byte, n ast.Node, in bool) (as
 		return ast.WalkStop, fmt.Errorf("picture %s does not begin with <svg", image.Destination)
 	}
 	_, err = fmt.Fprintf(w, `<span class="picture" tabindex="0"><svg role="img" aria-label="%s" %s</span>`,
-		html.EscapeString(plain(n, source)), svg)
+		html.EscapeString(plainText(n, source)), svg)
 	return ast.WalkSkipChildren, err
 }
 
-// code can be scrolled with the keyboard, too.
+// code renders a code block with tabindex, so that the keyboard can scroll it.
 func code(w util.BufWriter, source []byte, n ast.Node, in bool) (ast.WalkStatus, error) {
 	if in {
 		_, err := fmt.Fprintf(w, "<pre tabindex=\"0\"><code>%s</code></pre>\n",

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Generated returns what stands in a page between the lines <!-- name: begin --> and
-// <!-- name: end -->, which a test writes.
+// Generated returns the generated part of a page: the text between the lines <!-- name: begin -->
+// and <!-- name: end -->. Tests write it.
 func Generated(page, name string) (string, error) {
 	_, block, _, err := cut(page, name)
 	return block, err
 }
 
-// Replace returns the page with another such text.
+// Replace returns the page with a new generated part.
 func Replace(page, name, block string) (string, error) {
 	before, _, after, err := cut(page, name)
 	return before + block + after, err
@@ -23,7 +23,7 @@ func cut(page, name string) (before, block, after string, err error) {
 	before, rest, ok := strings.Cut(page, begin)
 	block, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		return "", "", "", fmt.Errorf("the page has no lines %q and %q", begin, end)
+		return "", "", "", fmt.Errorf("the page lacks the lines %q and %q", begin, end)
 	}
 	return before + begin, block, end + after, nil
 }

@@ -15,8 +15,8 @@ const (
 	paragraphLines = 5
 )
 
-// Tables, code, and a picture with its description cannot be wrapped.
-func TestProseIsWrappedIntoShortParagraphs(t *testing.T) {
+// Tables, code and pictures cannot be wrapped.
+func TestParagraphsAreWrappedAndShort(t *testing.T) {
 	item := regexp.MustCompile(`^([*-]|\d+\.) `)
 	err := fs.WalkDir(Files, ".", func(file string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(file) != ".md" {
@@ -48,8 +48,7 @@ func TestProseIsWrappedIntoShortParagraphs(t *testing.T) {
 	}
 }
 
-// --help and the manual sort flags by their names, so a help that refers to the flag before it
-// refers to another one there.
+// --help and the manual sort flags by name, so a flag's help must not refer to the flag before it.
 func TestEachFlagsHelpStandsAlone(t *testing.T) {
 	refers := regexp.MustCompile(`\bthe same (for|in|as|of|with)\b|\bthat follow|\bof that (mail|login)\b|^(the same|whom|whose)\b`)
 	flags := 0
@@ -70,11 +69,11 @@ func TestEachFlagsHelpStandsAlone(t *testing.T) {
 		}
 	}
 	if flags < 100 {
-		t.Errorf("there are %d flags: the test does not look", flags)
+		t.Errorf("there are %d flags: the test looks in the wrong place", flags)
 	}
 }
 
-// sources are the files of the repository that end so.
+// sources calls show for each file of the repository with one of the endings.
 func sources(t *testing.T, show func(path, text string), ends ...string) {
 	t.Helper()
 	for _, root := range []string{"hub", "device", "shared", "web"} {
@@ -97,8 +96,7 @@ func sources(t *testing.T, show func(path, text string), ends ...string) {
 	}
 }
 
-// Links of the page's templates and sentences of the programs lead to sections that are there.
-func TestWhatLeadsToTheManualLeadsSomewhere(t *testing.T) {
+func TestEveryLinkIntoTheManualHasATarget(t *testing.T) {
 	m, found := load(t), 0
 	link := regexp.MustCompile(`(?:"|\()/help/([a-z-]+)(?:#([^"')\s]+))?|web/manual/([a-z-]+)\.md(?:#([^"')\s]+))?`)
 	sources(t, func(path, text string) {
@@ -109,17 +107,18 @@ func TestWhatLeadsToTheManualLeadsSomewhere(t *testing.T) {
 			found++
 			name, id := at[1]+at[3], at[2]+at[4]
 			if p := m.Page(name); p == nil || id != "" && !p.Has(id) {
-				t.Errorf("%s leads to %s, which is not there", path, at[0])
+				t.Errorf("%s leads to %s, which does not exist", path, at[0])
 			}
 		}
 	}, ".go", ".html", ".js")
 	if found < 15 {
-		t.Errorf("there are %d links: the test does not look", found)
+		t.Errorf("there are %d links: the test looks in the wrong place", found)
 	}
 }
 
-// The page says which test fails until all places are there; a test that was renamed holds nothing.
-func TestContributingNamesWhatThereIs(t *testing.T) {
+// The page names the tests that fail until all places are there, so a renamed test must be renamed
+// there too.
+func TestContributingNamesExistingTestsAndFiles(t *testing.T) {
 	page, err := fs.ReadFile(Files, "contributing.md")
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +135,7 @@ func TestContributingNamesWhatThereIs(t *testing.T) {
 		switch name := code[1]; {
 		case strings.HasPrefix(name, "Test"):
 			if tests++; !there[name] {
-				t.Errorf("contributing.md names %s, which is not there", name)
+				t.Errorf("contributing.md names %s, which does not exist", name)
 			}
 		case strings.HasPrefix(name, "hub/") || strings.HasPrefix(name, "device/") || strings.HasPrefix(name, "shared/"):
 			places++
@@ -146,6 +145,6 @@ func TestContributingNamesWhatThereIs(t *testing.T) {
 		}
 	}
 	if tests < 15 || places < 20 {
-		t.Errorf("contributing.md names %d tests and %d places: the test does not look", tests, places)
+		t.Errorf("contributing.md names %d tests and %d places: the test looks in the wrong place", tests, places)
 	}
 }
