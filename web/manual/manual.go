@@ -130,8 +130,8 @@ func (m *Manual) list(first ast.Node, source []byte) error {
 				to := firstLink(item)
 				p := m.pages[strings.TrimPrefix(strings.TrimPrefix(to, Root), "/")]
 				if p == nil || seen[p.Name] || len(m.Groups) == 0 {
-					return fmt.Errorf("%s.md: the entry %q must stand below a heading and link to a page that exists and is listed once",
-						First, plainText(item, source))
+					return fmt.Errorf("%s.md: the entry %q must stand below a heading and link to a page that exists "+
+						"and is listed once", First, plainText(item, source))
 				}
 				seen[p.Name] = true
 				g := &m.Groups[len(m.Groups)-1]

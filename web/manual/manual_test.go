@@ -62,7 +62,8 @@ func TestTheREADMEIsShortAndItsLinksHaveTargets(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, file)); err != nil && !strings.Contains(file, "://") {
 			t.Errorf("README.md links to %s: %v", file, err)
 		}
-		if name, ok := strings.CutPrefix(file, "web/manual/"); ok && id != "" && !m.Page(strings.TrimSuffix(name, ".md")).Has(id) {
+		name, isPage := strings.CutPrefix(file, "web/manual/")
+		if isPage && id != "" && !m.Page(strings.TrimSuffix(name, ".md")).Has(id) {
 			t.Errorf("README.md links to %s, which does not exist", link[1])
 		}
 	}
@@ -104,7 +105,8 @@ func TestEveryMakeTargetInTheManualExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "hub/e2e/conformance/README.md")) {
+	pages = append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "hub/e2e/conformance/README.md"))
+	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +171,9 @@ func TestAnExcerptMarksTheWordsOfTheQuery(t *testing.T) {
 			hits = append(hits, p.Text)
 		}
 	}
-	if text := strings.Join(all, ""); !strings.HasPrefix(text, "… ") || !strings.HasSuffix(text, "ends.") || len(text) > excerpt+10 || strings.Join(hits, " ") != "Sentences ends" {
+	text := strings.Join(all, "")
+	if !strings.HasPrefix(text, "… ") || !strings.HasSuffix(text, "ends.") || len(text) > excerpt+10 ||
+		strings.Join(hits, " ") != "Sentences ends" {
 		t.Errorf("%q, marked %q", text, hits)
 	}
 }
@@ -200,7 +204,8 @@ func TestLoadNamesTheMistakeOfAPage(t *testing.T) {
 func TestARowThatBeginsWithCodeHasAnAnchor(t *testing.T) {
 	m, err := Load(fstest.MapFS{
 		"index.md": {Data: []byte("# Manual\n\n## All\n\n- [One](one.md)\n")},
-		"one.md":   {Data: []byte("# One\n\n| What | Told |\n|---|---|\n| `A`, `B` | x |\n| no entry | `C` |\n\n## `the cmd` of ours\n\n| What | Told |\n|---|---|\n| `--d` | <b>y</b> |\n")},
+		"one.md": {Data: []byte("# One\n\n| What | Told |\n|---|---|\n| `A`, `B` | x |\n| no entry | `C` |\n\n" +
+			"## `the cmd` of ours\n\n| What | Told |\n|---|---|\n| `--d` | <b>y</b> |\n")},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +214,10 @@ func TestARowThatBeginsWithCodeHasAnAnchor(t *testing.T) {
 	if got := strings.Join(p.Entries(), " "); got != "A B the-cmd.--d" {
 		t.Errorf("entries are %q", got)
 	}
-	for _, want := range []string{`<th scope="row"><code id="A">A</code>, <code id="B">B</code></th><td data-label="Told">x</td>`, `<h2 id="the-cmd">`, `<code id="the-cmd.--d">`} {
+	for _, want := range []string{
+		`<th scope="row"><code id="A">A</code>, <code id="B">B</code></th><td data-label="Told">x</td>`,
+		`<h2 id="the-cmd">`, `<code id="the-cmd.--d">`,
+	} {
 		if !strings.Contains(p.Body, want) {
 			t.Errorf("%q is not in\n%s", want, p.Body)
 		}
@@ -227,7 +235,8 @@ func TestSearchMatchesTheBeginningOfWords(t *testing.T) {
 		text, word string
 		want       int
 	}{
-		{"flotilla", "till", 0}, {"till, and the Till of flotilla", "till", 2}, {"FailedMount", "mount", 1}, {"unmounted", "mount", 0}, {"node-0042", "42", 1}, {"node-1142", "42", 0},
+		{"flotilla", "till", 0}, {"till, and the Till of flotilla", "till", 2}, {"FailedMount", "mount", 1},
+		{"unmounted", "mount", 0}, {"node-0042", "42", 1}, {"node-1142", "42", 0},
 		{"pi3", "3", 1}, {"--node-name", "--node", 1}, {"", "x", 0}, {"x", "", 0},
 	} {
 		if got := Begins(c.text, c.word); got != c.want {
@@ -242,8 +251,9 @@ func TestEveryFileAndUnitInTheManualExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := regexp.MustCompile(`\b(?:firmware-configs|hub|device|shared|web)/[a-z][\w/-]*\.(?:yaml|service|socket|go|md|txt)\b`)
-	unit := regexp.MustCompile(`systemctl (?:daemon-reload && systemctl )?(?:enable|start|stop|restart|status)(?: --now)?((?: flotilla-[\w.-]+)+)`)
+	file := regexp.MustCompile(
+		`\b(?:firmware-configs|hub|device|shared|web)/[a-z][\w/-]*\.(?:yaml|service|socket|go|md|txt)\b`)
+	unit := regexp.MustCompile(`systemctl (?:enable|start|stop|restart|status)(?: --now)?((?: flotilla-[\w.-]+)+)`)
 	files, units := 0, 0
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
