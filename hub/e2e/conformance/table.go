@@ -173,8 +173,9 @@ func reasons(unclaimed string) string {
 		names[reason] = append(names[reason], "`"+name+"`")
 	}
 	var b strings.Builder
+	b.WriteString("| Reason | Specs |\n|---|---|\n")
 	for _, reason := range order {
-		fmt.Fprintf(&b, "* %s: %s\n", reason, strings.Join(names[reason], ", "))
+		fmt.Fprintf(&b, "| %s | %s |\n", reason, strings.Join(names[reason], ", "))
 	}
 	return b.String()
 }

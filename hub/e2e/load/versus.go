@@ -300,8 +300,8 @@ const (
 // behindBroker measures what leases of a million devices cost a leader that hears them
 // from Mosquitto, at one connection and at eight that share the subscription.
 func behindBroker(ctx context.Context, dir string, out io.Writer) error {
-	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one process that keeps the hub's books (paho), for "+
-		"%s; publishers, broker and consumer share the processors:\n\n", millionNodes, publishFor)
+	fmt.Fprintf(out, "Leases of %d devices through Mosquitto to one consumer (paho), for %s; all share the "+
+		"processors:\n\n", millionNodes, publishFor)
 	fmt.Fprintf(out, "| connections | offered, a second | heard, a second | consumer, a lease | Mosquitto, a lease | "+
 		"consumer's memory |\n|---|---|---|---|---|---|\n")
 	for _, c := range []struct{ connections, rate int }{{1, 5_000}, {8, 5_000}, {1, 20_000}, {8, 20_000}, {1, 100_000},
