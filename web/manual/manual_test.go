@@ -105,7 +105,9 @@ func TestEveryMakeTargetInTheManualExists(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	pages = append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "hub/e2e/conformance/README.md"))
+	for _, readme := range []string{"README.md", "hub/e2e/conformance/README.md", "hub/e2e/faults/README.md"} {
+		pages = append(pages, filepath.Join(root, readme))
+	}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {

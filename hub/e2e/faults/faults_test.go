@@ -103,14 +103,14 @@ func TestEveryLongTestIsInARow(t *testing.T) {
 	}
 }
 
-func TestTheManualHasTheRows(t *testing.T) {
-	page, err := os.ReadFile("../../../" + manual)
+func TestTheREADMEHasTheRows(t *testing.T) {
+	page, err := os.ReadFile("../../../" + readme)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want, err := renewed(string(page))
 	if err != nil || string(page) != want {
-		t.Errorf("%s is behind, %v: go run ./hub/e2e/faults -update writes it anew", manual, err)
+		t.Errorf("%s is out of date, %v: run go run ./hub/e2e/faults -update", readme, err)
 	}
 }
 

@@ -29,7 +29,7 @@ func main() {
 	list := flag.Bool("list", false, "list the rows and the tests that hold them, and end")
 	logs := flag.String("logs", "",
 		"directory for what the tests say (default: a temporary one, kept where something failed)")
-	update := flag.Bool("update", false, "write the rows into "+manual+", and end")
+	update := flag.Bool("update", false, "write the rows into "+readme+", and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills

@@ -81,12 +81,12 @@ func table(results []result) string {
 	return b.String()
 }
 
-// manual is where the rows stand, from the repository's root.
-const manual = "web/manual/faults.md"
+// readme has a table of the rows; the path begins at the repository's root.
+const readme = "hub/e2e/faults/README.md"
 
 const begin, end = "<!-- faults: begin -->\n", "<!-- faults: end -->"
 
-// contents is what the manual says of the rows. Seen is what a run prints, and -list names the tests.
+// contents is the table of the rows in the README.
 func contents() string {
 	var b strings.Builder
 	b.WriteString("| Row | Fault | What has to hold |\n|---|---|---|\n")
@@ -105,14 +105,14 @@ func renewed(page string) (string, error) {
 	head, rest, ok := strings.Cut(page, begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		return "", fmt.Errorf("%s has no lines %q and %q", manual, strings.TrimSpace(begin), end)
+		return "", fmt.Errorf("%s has no lines %q and %q", readme, strings.TrimSpace(begin), end)
 	}
 	return head + begin + "\n" + contents() + "\n" + end + tail, nil
 }
 
-// rewrite brings the manual up to date.
+// rewrite brings the README up to date.
 func rewrite() error {
-	page, err := os.ReadFile(manual)
+	page, err := os.ReadFile(readme)
 	if err != nil {
 		return err
 	}
@@ -120,5 +120,5 @@ func rewrite() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(manual, []byte(text), 0o644)
+	return os.WriteFile(readme, []byte(text), 0o644)
 }
