@@ -134,7 +134,7 @@ func walkSources(t *testing.T, show func(file string, f *ast.File, at func(ast.N
 	t.Helper()
 	files := token.NewFileSet()
 	at := func(n ast.Node) string { return strings.TrimPrefix(files.Position(n.Pos()).String(), "../") }
-	for _, root := range []string{"hub", "shared", "device"} {
+	for _, root := range []string{"hub", "shared", "device", "web", "firmware-configs"} {
 		err := fs.WalkDir(os.DirFS(".."), root, func(file string, d fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/") {
 				return err

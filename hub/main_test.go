@@ -10,11 +10,11 @@ import (
 // completion is meant for.
 func TestWhatIsMistypedIsNoHelp(t *testing.T) {
 	for line, want := range map[string]string{
-		"completion bsh":    `"bsh" is no command of flotilla-hub completion`,
-		"completion bash x": `"x" is no command of flotilla-hub completion bash`,
-		"help tokn":         `"tokn" is no command of flotilla-hub:`,
-		"help token lst":    `"lst" is no command of flotilla-hub token`,
-		"tokn":              `"tokn" is no command of flotilla-hub:`,
+		"completion bsh":    `unknown command "bsh" of flotilla-hub completion`,
+		"completion bash x": `unknown command "x" of flotilla-hub completion bash`,
+		"help tokn":         `unknown command "tokn" of flotilla-hub;`,
+		"help token lst":    `unknown command "lst" of flotilla-hub token`,
+		"tokn":              `unknown command "tokn" of flotilla-hub;`,
 		"completion bash":   "",
 		"completion":        "",
 		"help":              "",

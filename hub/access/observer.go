@@ -20,7 +20,7 @@ func CheckObserver(name string) error { return checkUser(name) }
 func (g *Guard) MayObserve(ctx context.Context, shown []*x509.Certificate) error {
 	h, err := g.Authority.Verify(shown)
 	if err == nil && h.Role != pki.Observer {
-		err = fmt.Errorf("it is no observer's: its role is %s", h.Role)
+		err = fmt.Errorf("its role is %s, not %s", h.Role, pki.Observer)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: the certificate of an MQTT observer: %w; issue a new one with `flotilla-hub mqtt-observer`",

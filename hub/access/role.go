@@ -24,7 +24,7 @@ func ParseRole(text string) (Role, error) {
 	case Admin, Operator, Viewer:
 		return r, nil
 	}
-	return "", fmt.Errorf("%w: %q is no role; use admin, operator or viewer", ErrInvalid, text)
+	return "", fmt.Errorf("%w: unknown role %q; use admin, operator or viewer", ErrInvalid, text)
 }
 
 // A Rule allows roles some verbs on some resources, all in Kubernetes' words: a

@@ -70,7 +70,7 @@ func TestASearchIsCompletedAsItIsTyped(t *testing.T) {
 	k.await(`document.activeElement.value === "site:oslo " && new URLSearchParams(location.search).get("q").trim() === "site:oslo" && document.getElementById("completions").hidden`)
 	k.awaits("4 nodes found")
 	k.keys("-pi nope:x")
-	k.awaits("There is no key “nope:”")
+	k.awaits("Unknown key “nope:”")
 	k.awaits("1 node found") // as if the last part were not there
 	k.keys(" st")
 	k.await(`document.querySelectorAll("#completions [role=option]").length === 1`)

@@ -105,7 +105,7 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 		"/events?q=node:pi-2+status:warning":         {"node pi-2 Ready=Unknown", "SiteDisrupted"},
 		"/events?q=site:bergen+-node:*":              {"SiteDisrupted", "node pi-2 Ready=Unknown"},
 		"/events?q=namespace:nix":                    {"There is no namespace “nix” here", ""},
-		"/nodes?q=%3Cb%3E:1":                         {"There is no key “&lt;b&gt;:”", "Act on "},
+		"/nodes?q=%3Cb%3E:1":                         {"Unknown key “&lt;b&gt;:”", "Act on "},
 		"/nodes?q=status:redy":                       {"There is no status “redy” here; there is attention, ready, notready, unknown, never, cordoned.", ""},
 		"/nodes?q=" + strings.Repeat("x", 600):       {"longer than 500", ""},
 		"/workloads?q=namespace:default+-image:quux": {"kiosk", "node-exporter"},
@@ -122,12 +122,12 @@ func TestNothingIsDoneToWhatAWrongSearchShows(t *testing.T) {
 	srv := start(t, configOf(admintest.New(admintest.Sample()...)))
 	for _, kind := range []string{"nodes/cordon", "pods/delete", "deployments/restart"} {
 		resp, body := srv.ask(t, "admin", "GET", "/actions/"+kind+"?"+url.Values{"q": {"name:pi"}}.Encode(), nil)
-		if resp.StatusCode != 404 || !strings.Contains(body, "There is no key “name:”") || strings.Contains(body, `name="item"`) {
+		if resp.StatusCode != 404 || !strings.Contains(body, "Unknown key “name:”") || strings.Contains(body, `name="item"`) {
 			t.Errorf("%s: %d", kind, resp.StatusCode)
 		}
 	}
 	resp, body := srv.ask(t, "admin", "POST", "/actions/many?q=name:pi", url.Values{"csrf": {csrf}, "all": {"nodes"}, "do": {"cordon"}})
-	if resp.StatusCode != 400 || !strings.Contains(body, "There is no key “name:”") {
+	if resp.StatusCode != 400 || !strings.Contains(body, "Unknown key “name:”") {
 		t.Errorf("all that match: %d", resp.StatusCode)
 	}
 	if _, body := srv.ask(t, "admin", "GET", "/nodes?q=name:pi", nil); strings.Contains(body, "/actions/nodes/") {

@@ -46,7 +46,7 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		kind := args[0]
 		if !slices.Contains(setup.Kinds, kind) {
-			return ErrUsage{fmt.Errorf("%q is no broker that there is a configuration for: write %s", kind,
+			return ErrUsage{fmt.Errorf("unknown broker %q; use %s", kind,
 				strings.Join(setup.Kinds, ", "))}
 		}
 		if *out == "" {

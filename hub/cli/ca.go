@@ -37,7 +37,7 @@ func rotateCommand() *cobra.Command {
 		"stays trusted until `ca revoke`", Args: exactly(0)}
 	dir := dataDir(c)
 	root := c.Flags().Bool("root", false, "a new root and intermediate")
-	middle := c.Flags().Bool("intermediate", false, "a new intermediate under the same root")
+	middle := c.Flags().Bool("intermediate", false, "a new intermediate; the root stays")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case *root == *middle:

@@ -69,7 +69,7 @@ func help(c *cobra.Command, _ []string) error { return c.Help() }
 
 func OnlyCommands(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return ErrUsage{fmt.Errorf("%q is no command of %s: see `%s --help`", args[0], c.CommandPath(), c.CommandPath())}
+		return ErrUsage{fmt.Errorf("unknown command %q of %s; see `%s --help`", args[0], c.CommandPath(), c.CommandPath())}
 	}
 	return nil
 }

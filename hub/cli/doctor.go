@@ -56,7 +56,7 @@ func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err
 		return p, ErrUsage{config.FlagError(err)}
 	}
 	if flags.NArg() > 0 {
-		return p, ErrUsage{fmt.Errorf("%q is no flag of serve: see `%s --help`", flags.Arg(0), c.CommandPath())}
+		return p, ErrUsage{fmt.Errorf("%q is not a flag of serve; see `%s --help`", flags.Arg(0), c.CommandPath())}
 	}
 	if !flags.Changed("data-dir") &&
 		(c.Flags().Changed("data-dir") || os.Getenv("FLOTILLA_CONFIG") == "" && !flags.Changed("config")) {

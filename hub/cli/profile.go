@@ -126,7 +126,7 @@ func profileOfNode(ctx context.Context, st *store.Store, name string) (*fleet.Bo
 	case err != nil:
 		return nil, fmt.Errorf("read the fleet: %w", err)
 	case node == nil:
-		return nil, fmt.Errorf("there is no node %s: see `kubectl get nodes`", name)
+		return nil, fmt.Errorf("node %s not found; see `kubectl get nodes`", name)
 	}
 	profile := profiles[node.Labels[fleet.LabelProfile]]
 	if profile == nil {

@@ -124,7 +124,7 @@ var settings = []setting{
 		func(c *Config) *string {
 			return &c.MQTTDevListen
 		}),
-	text("peer-listen", "address", "", "address for the other hubs of the same PostgreSQL database, over mutual TLS: "+
+	text("peer-listen", "address", "", "address for the other hubs of this PostgreSQL database, over mutual TLS: "+
 		"with it this hub stands by until it leads (default off: this hub is alone)", func(c *Config) *string {
 		return &c.PeerListen
 	}),

@@ -117,7 +117,7 @@ func (c *Config) take(level []value) (mistakes []error) {
 func (c *Config) takeOne(v value) []error {
 	s, ok := find(v.name)
 	if !ok {
-		return []error{fmt.Errorf("%s: %w", v.from, unknown(v.name))}
+		return []error{fmt.Errorf("%s: %w", v.from, unknown("", v.name))}
 	}
 	if err := s.set(c, v.text); err != nil {
 		return []error{fmt.Errorf("%s: %s is %q; %w", v.from, v.name, v.text, err)}
@@ -182,9 +182,9 @@ func readEnvironment(environ []string) (values []value, file string, warnings []
 		case known || name == podEvictionTimeout:
 			values = append(values, value{name, text, Source(key)})
 		case absent[name] != "" || closest(name) != "":
-			mistakes = append(mistakes, fmt.Errorf("%s: %w", key, unknown(name)))
+			mistakes = append(mistakes, fmt.Errorf("%s: %w", key, unknown("", name)))
 		default: // the device and the tests have variables of their own
-			warnings = append(warnings, key+" in the environment is no setting of the hub")
+			warnings = append(warnings, key+" in the environment is not a setting of the hub")
 		}
 	}
 	return values, file, warnings, mistakes
@@ -215,7 +215,7 @@ func readFile(file string) (values []value, mistakes []error) {
 	}
 	top := doc.Content[0]
 	if top.Kind != yaml.MappingNode {
-		return nil, []error{fmt.Errorf("%s:%d: this is no list of settings; write one `name: value` per line", file,
+		return nil, []error{fmt.Errorf("%s:%d: not a list of settings; write one `name: value` per line", file,
 			top.Line)}
 	}
 	lines := map[string]int{}

@@ -1,22 +1,21 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
 	"flotilla.dev/shared/commands"
 )
 
-// unknown is the answer to a name that is no setting: why, or which one was meant.
-func unknown(name string) error {
+// unknown is the error about a name that is not a setting; dashes stand before the name of a flag.
+func unknown(dashes, name string) error {
 	if why := absent[name]; why != "" {
-		return fmt.Errorf("%s does nothing here: %s", name, why)
+		return fmt.Errorf("%s%s does nothing here: %s", dashes, name, why)
 	}
 	if near := closest(name); near != "" {
-		return fmt.Errorf("%s is no setting; did you mean %s?", name, near)
+		return fmt.Errorf("unknown setting %s%s; did you mean %s?", dashes, name, near)
 	}
-	return fmt.Errorf("%s is no setting; `flotilla-hub serve --help` lists them", name)
+	return fmt.Errorf("unknown setting %s%s; `flotilla-hub serve --help` lists them", dashes, name)
 }
 
 // FlagError makes pflag's complaint about an unknown flag say what was meant;
@@ -29,7 +28,7 @@ func FlagError(err error) error {
 	if !ok {
 		return err
 	}
-	return errors.New("--" + unknown(name).Error())
+	return unknown("--", name)
 }
 
 // closest is the setting whose name differs from one by a few letters; "": none does.

@@ -23,8 +23,8 @@ func answers(ctx context.Context, url string) Finding {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz?verbose", nil)
 	if err != nil {
-		return Finding{Fail, "hub", fmt.Sprintf("it runs, and its database says that it is at %.300q, which is no address",
-			url), "restart it, which writes its address anew; " + do}
+		return Finding{Fail, "hub", fmt.Sprintf("it runs, but the address in its database, %.300q, is not valid",
+			url), "restart it: it writes its address when it starts; " + do}
 	}
 	//nolint:gosec // nothing is told, and nothing believed but that it answers
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}

@@ -138,7 +138,7 @@ func directory(dir string, running bool) (all []Finding) {
 		return []Finding{{Fail, "directory", err.Error(), "run this as the user of the hub, or as root"}}
 	}
 	if !info.IsDir() {
-		return []Finding{{Fail, "directory", dir + " is no directory", "name the hub's directory with --data-dir"}}
+		return []Finding{{Fail, "directory", dir + " is not a directory", "name the hub's directory with --data-dir"}}
 	}
 	if err := store.Foreign(dir); err != nil {
 		return []Finding{{Fail, "directory", err.Error(), startsNot}}

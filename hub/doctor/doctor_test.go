@@ -326,7 +326,7 @@ func TestAHubThatStandsByIsNotBroken(t *testing.T) {
 func TestAHubWhoseAddressIsNotKnown(t *testing.T) {
 	for url, words := range map[string]string{
 		"":                      "its address is not known",
-		"\x00://":               "says that it is at",
+		"\x00://":               "the address in its database",
 		"https://127.0.0.1:1":   "does not answer",
 		"none://127.0.0.1:8443": "does not answer",
 	} {

@@ -178,7 +178,7 @@ func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	line := output(h.t, program(h.t, "hub", here), "token", "create", "--data-dir", h.dir, "--site", site)
 	words := strings.Fields(line)
 	if len(words) != 5 || words[0] != "flotilla-device" || words[1] != "join" {
-		h.t.Fatalf("token create printed %q, which is no line to type", line)
+		h.t.Fatalf("token create printed %q, not a command", line)
 	}
 	if at != h {
 		words[2] = "https://" + at.https

@@ -61,7 +61,7 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 		t.Error("the hub's log does not say that the broker is out of reach")
 	}
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 0" {
-		t.Errorf("while there is no broker: %q", m)
+		t.Errorf("without a broker: %q", m)
 	}
 	mosquitto(t, dir, address)
 	h.allReady(3)

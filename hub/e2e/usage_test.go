@@ -72,9 +72,9 @@ func TestMistakesWithTheHub(t *testing.T) {
 	t.Parallel()
 	const quiet = " --https-listen 127.0.0.1:0 --mqtt-listen 127.0.0.1:0"
 	try(t, "hub", []mistake{
-		{name: "an unknown command", args: "serv", want: []string{`"serv" is no command of flotilla-hub: see`}},
-		{name: "an unknown command of token", args: "token make", want: []string{`"make" is no command of flotilla-hub token`}},
-		{name: "an unknown flag", args: "serve --leese-interval 3s", want: []string{"--leese-interval is no setting; did you mean lease-interval?"}},
+		{name: "an unknown command", args: "serv", want: []string{`unknown command "serv" of flotilla-hub; see`}},
+		{name: "an unknown command of token", args: "token make", want: []string{`unknown command "make" of flotilla-hub token`}},
+		{name: "an unknown flag", args: "serve --leese-interval 3s", want: []string{"unknown setting --leese-interval; did you mean lease-interval?"}},
 		{name: "an argument that nobody takes", args: "serve now", want: []string{"takes 0 arguments, not 1"}},
 		{name: "a duration without a unit", args: "serve --lease-interval 3", want: []string{`lease-interval is "3"; write a number with its unit`}},
 		{name: "a grace that a few lost leases use up", args: "serve --node-monitor-grace-period 15s", want: []string{"node-monitor-grace-period is 15s; devices renew every 10s", "use 40s or more"}},
@@ -86,7 +86,7 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "a wrong value in the environment", args: "serve", env: "FLOTILLA_LEASE_INTERVAL=often", want: []string{`FLOTILLA_LEASE_INTERVAL: lease-interval is "often"`}},
 		{name: "a misspelt name in the environment", args: "serve", env: "FLOTILLA_LEASE_INTERVALL=5s", want: []string{"FLOTILLA_LEASE_INTERVALL", "did you mean lease-interval?"}},
 		{name: "a configuration file that is not there", args: "serve --config DIR/none", want: []string{"none: no such file", "correct --config"}},
-		{name: "a misspelt name in the configuration file", args: "serve --config DIR/file", file: "lease-intervall: 5s\n", want: []string{"file:1: lease-intervall is no setting; did you mean lease-interval?"}},
+		{name: "a misspelt name in the configuration file", args: "serve --config DIR/file", file: "lease-intervall: 5s\n", want: []string{"file:1: unknown setting lease-intervall; did you mean lease-interval?"}},
 		{name: "a configuration file that is no YAML", args: "serve --config DIR/file", file: "\tx: [", want: []string{"file:"}},
 		{name: "several mistakes at once", args: "serve --lease-interval 3 --log-level loud", want: []string{"lease-interval", "log-level"}},
 		{name: "a data directory that is a file", args: "serve --data-dir DIR/file" + quiet, file: "x", code: 1, want: []string{"file: not a directory", "--data-dir"}},
@@ -95,8 +95,8 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "a kubeconfig of a hub that has never run", args: "kubeconfig --data-dir DIR", want: []string{"no hub has run here yet"}},
 		{name: "a kubeconfig for nobody", args: "kubeconfig --data-dir DIR --user ''", want: []string{"--user is empty"}},
 		{name: "a kubeconfig that has ended already", args: "kubeconfig --data-dir DIR --ttl -1h", want: []string{"--ttl is -1h0m0s"}},
-		{name: "a kubeconfig for an unknown role", args: "kubeconfig --data-dir DIR --role king", want: []string{`"king" is no role; use admin, operator or viewer`}},
-		{name: "a user with an unknown role", args: "user create kari --data-dir DIR --role king", want: []string{`"king" is no role; use admin, operator or viewer`}},
+		{name: "a kubeconfig for an unknown role", args: "kubeconfig --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
+		{name: "a user with an unknown role", args: "user create kari --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
 		{name: "a backup to nowhere", args: "backup --data-dir DIR", want: []string{"takes 1 arguments, not 0"}},
 		{name: "orders for a hub that is nowhere", args: "resume --data-dir DIR/none", want: []string{"none: no such file", "--data-dir"}},
 	})

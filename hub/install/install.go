@@ -78,7 +78,7 @@ func (d *Depot) Agents() []Agent {
 		if !ok || a.Size != info.Size() || !a.when.Equal(info.ModTime()) {
 			a = Agent{archOf(file), file, info.Size(), info.ModTime()}
 			if a.Arch == "" {
-				d.Log.Warn("this file is no agent for a processor that Flotilla runs on, and is not handed out", "file", file)
+				d.Log.Warn("not offered to devices: not an agent for a supported processor", "file", file)
 			}
 		}
 		known[file] = a

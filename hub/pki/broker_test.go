@@ -122,7 +122,7 @@ func TestTheHubAndABrokerKnowEachOther(t *testing.T) {
 	if h, err := a.Verify([]*x509.Certificate{cert}); err == nil {
 		t.Errorf("a broker is %+v", h)
 	}
-	if _, _, err := a.IssueClient(Hub, "me", LeafLife); err == nil || !strings.Contains(err.Error(), "no role of a person") {
+	if _, _, err := a.IssueClient(Hub, "me", LeafLife); err == nil || !strings.Contains(err.Error(), "not a role of a person") {
 		t.Errorf("%v", err)
 	}
 }

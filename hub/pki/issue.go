@@ -155,12 +155,12 @@ func (a *Authority) IssueClient(role Role, user string, life time.Duration) (cha
 	org, ok := organizations[role]
 	switch {
 	case !ok || role == Device || role == Hub || role == Peer:
-		return nil, nil, fmt.Errorf("issue certificate of %q: %q is no role of a person; use admin, operator or viewer",
+		return nil, nil, fmt.Errorf("issue certificate of %q: %q is not a role of a person; use admin, operator or viewer",
 			user, role)
 	case user == "":
 		return nil, nil, errors.New("issue certificate: its user has no name")
 	case life <= 0 || life > LeafLife:
-		return nil, nil, fmt.Errorf("issue certificate of %s: %s is no life for it; use up to %s", user, life, LeafLife)
+		return nil, nil, fmt.Errorf("issue certificate of %s: lifetime %s is not between 0 and %s", user, life, LeafLife)
 	}
 	return a.issueClient(org, commonName(role, user), life)
 }

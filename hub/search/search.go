@@ -143,7 +143,7 @@ func (t token) term(list string) (term Term, why string) {
 	switch {
 	case k == nil:
 		return term, fmt.Sprintf(
-			"There is no key “%s:”; there is %s. For a label write label:%s, and for a word with a colon put it in quotes.",
+			"Unknown key “%s:”; use %s. For a label write label:%s, and for a word with a colon put it in quotes.",
 			key, told(list), strings.Trim(key+"="+term.Value, "="))
 	case !slices.Contains(k.Lists, list):
 		return term, fmt.Sprintf("The list of %s does not know “%s:”; it knows %s.", list, key, told(list))
@@ -182,7 +182,7 @@ func (t *Term) address() (why string) {
 		return ""
 	}
 	if strings.Trim(t.Value, "0123456789abcdef.:") != "" {
-		return "“" + t.Value + "” is no address, no block such as 10.42.0.0/16, and no address begins so."
+		return "“" + t.Value + "” is not an address, the beginning of one, or a block such as 10.42.0.0/16."
 	}
 	return ""
 }

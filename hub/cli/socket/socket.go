@@ -29,7 +29,7 @@ import (
 const Name = "hub.sock"
 
 // ErrNoDirectory: another directory was meant.
-var ErrNoDirectory = errors.New("there is no such data directory")
+var ErrNoDirectory = errors.New("data directory not found")
 
 // failed begins the answer to an order that was not carried out.
 const failed = "failed: "

@@ -388,7 +388,7 @@ func siteToken(ctx context.Context, a *harness.Hub) (string, error) {
 		return "", err
 	}
 	if _, err := a.Join(ctx, token, "pi-1", "00000000000000d1"); err == nil {
-		return "", errors.New("whoever knows a machine id becomes its node")
+		return "", errors.New("a stranger who knows a machine id can join as its node")
 	}
 	return "refused", l.Ping(2 * time.Second)
 }

@@ -122,7 +122,7 @@ func (r *run) agents(ctx context.Context, name, socket string) (*fleet, error) {
 		}
 		words := strings.Fields(string(line)) // flotilla-device join URL --token TOKEN
 		if len(words) < 2 {
-			return f, fmt.Errorf("token create printed %q, which is no line to type", line)
+			return f, fmt.Errorf("token create printed %q, not a command", line)
 		}
 		if _, err := output(exec.CommandContext(ctx, r.device,
 			append(words[1:], "--state-dir", state, "--node-name", node)...)); err != nil {

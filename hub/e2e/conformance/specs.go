@@ -62,7 +62,7 @@ func judge(all []*spec, unclaimed, engines string) error {
 	for _, line := range lines(unclaimed) {
 		name, reason, ok := strings.Cut(line, "\t")
 		if reason = strings.TrimSpace(reason); !ok || reason == "" {
-			wrong = append(wrong, fmt.Errorf("unclaimed.txt: %q is no name, tab and reason", line))
+			wrong = append(wrong, fmt.Errorf("unclaimed.txt: %q is not a name, a tab and a reason", line))
 			continue
 		}
 		found := false

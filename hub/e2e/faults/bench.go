@@ -150,7 +150,7 @@ func (b *bench) room(ctx context.Context, room string, names []string) error {
 		if o := b.known[test{room, name}]; o.state == "" {
 			o.state, o.why = "fail", fmt.Sprintf("it did not end: %v", errors.Join(ended, ctx.Err()))
 			if ended == nil {
-				o.why = "there is no such test"
+				o.why = "test not found"
 			}
 		}
 	}

@@ -160,7 +160,7 @@ func sourceOf(names ...string) (string, error) {
 			return source, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("there is no module %s", filepath.Join(names...))
+			return "", fmt.Errorf("module %s not found", filepath.Join(names...))
 		}
 	}
 }

@@ -38,7 +38,7 @@ func measureFleets(ctx context.Context, hub, sizes string, listeners []bool, pin
 		for _, size := range strings.Split(sizes, ",") {
 			n, err := strconv.Atoi(size)
 			if err != nil || n < 1 {
-				return fmt.Errorf("-fleet %s: %q is no number of nodes; write -fleet 1000,5000", sizes, size)
+				return fmt.Errorf("-fleet %s: %q is not a number of nodes; use for example -fleet 1000,5000", sizes, size)
 			}
 			f, err := measureFleet(ctx, hub, filepath.Join(work, kind+size), n, secure, pings, paced)
 			if err != nil {
