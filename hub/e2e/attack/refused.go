@@ -27,7 +27,7 @@ var refusedRollouts = map[string]string{
 	"a window on a day twice":          rolloutOf("r", `,"window":{"days":["Mon","Mon"],"from":"01:00","to":"02:00"}`),
 	"a window on 100,000 days": rolloutOf("r",
 		`,"window":{"days":["Mon"`+strings.Repeat(`,"Mon"`, 100_000)+`],"from":"01:00","to":"02:00"}`),
-	"a canary with an invalid name":       rolloutOf("r", `,"canary":"../pi\n"`),
+	"a canary with an invalid name":  rolloutOf("r", `,"canary":"../pi\n"`),
 	"a canary of 64 KiB":             rolloutOf("r", `,"canary":"`+strings.Repeat("a", 64<<10)+`"`),
 	"a condition of 64 KiB":          rolloutOf("r", `,"condition":"`+strings.Repeat("a", 64<<10)+`"`),
 	"a condition with a line break":  rolloutOf("r", `,"condition":"Ready\nTrue"`),
