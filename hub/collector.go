@@ -11,35 +11,31 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// How much may be garbage, in percent of what lives. A gateway box has less memory than
-// processor, so it is a fifth once the hub is up; while it reads its fleet nearly all that
-// it allocates lives, and to look for garbage each time that it has grown by a fifth would
-// take longer than reading: it may grow threefold, which takes a tenth more memory than twofold
-// and a twentieth less time. While the devices of a fleet that it knows come back, and while
-// many of them fall silent at once, which is waited for too, it is a half: each leaves up to
-// 100 kB of garbage, and to look for it each time was a quarter of what a return costs. GOGC
-// in the environment wins.
+// GOGC values: how much garbage may accumulate, in percent of the live heap. A gateway has little
+// memory, so the steady value is small. While the hub starts, nearly all that it allocates stays,
+// and collecting more often only costs time. While many devices return or fall silent, each leaves
+// up to 100 kB of garbage, and the steady value would cost a quarter of the time. The environment's
+// GOGC wins.
 const (
 	gcPercent      = 20
 	gcPercentHurry = 50
 	gcPercentStart = 200
-	returning      = 40 * time.Second // a grace: who is not back by then is not ready
-	storming       = 10 * time.Second // what falls silent at once does so within a lease interval
+	returnTime     = 40 * time.Second // devices that return do so within a grace period
+	burstTime      = 10 * time.Second // devices that fall silent together do so within a lease interval
 )
 
-// A collector is the process's garbage collector, as it is told what there is to do.
+// A collector tunes the garbage collector to what the hub does.
 type collector struct {
 	mu    sync.Mutex
 	up    bool      // the fleet is in memory
-	until time.Time // there is no hurry any more
-	calm  *time.Timer
+	until time.Time // when the burst ends
+	timer *time.Timer
 }
 
 var garbage collector
 
-// begin tells the garbage collector what there is: from nine tenths of what the control
-// group allows, or of what the machine has, it works as hard as it has to. GOMEMLIMIT in
-// the environment wins.
+// begin sets the values for the start, and a memory limit of nine tenths of the control group's
+// limit or the machine's memory. The environment's GOMEMLIMIT wins.
 func (c *collector) begin() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercentStart)
@@ -49,8 +45,7 @@ func (c *collector) begin() {
 	}
 }
 
-// settle is for a hub that has its fleet in memory. It returns when the fleet is back, or should
-// be.
+// settle begins once the fleet is in memory. It returns when the devices should be back.
 func (c *collector) settle(ctx context.Context, fleet int) {
 	c.mu.Lock()
 	c.up = true
@@ -59,14 +54,14 @@ func (c *collector) settle(ctx context.Context, fleet int) {
 		c.hurry(0)
 		return
 	}
-	c.hurry(returning)
+	c.hurry(returnTime)
 	select {
-	case <-time.After(returning):
+	case <-time.After(returnTime):
 	case <-ctx.Done():
 	}
 }
 
-// hurry says that for so long something is done that is waited for.
+// hurry trades memory for speed for a while, because a user waits for the burst to end.
 func (c *collector) hurry(long time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,15 +70,15 @@ func (c *collector) hurry(long time.Duration) {
 		return
 	}
 	c.until = end
-	if c.calm != nil {
-		c.calm.Stop()
+	if c.timer != nil {
+		c.timer.Stop()
 	}
 	if long == 0 {
 		debug.SetGCPercent(gcPercent)
 		return
 	}
 	debug.SetGCPercent(gcPercentHurry)
-	c.calm = time.AfterFunc(long, func() {
+	c.timer = time.AfterFunc(long, func() {
 		defer panics.Catch("memory")
 		c.hurry(0)
 	})

@@ -28,7 +28,7 @@ func TestTheCollectorIsInAHurryOnlyWhileSomebodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var empty, full collector
 		began := time.Now()
-		empty.hurry(storming)
+		empty.hurry(burstTime)
 		after(t, 0, "while it reads its fleet", gcPercentStart)
 		empty.settle(t.Context(), 0)
 		after(t, 0, "without a fleet", gcPercent)
@@ -36,30 +36,30 @@ func TestTheCollectorIsInAHurryOnlyWhileSomebodyWaits(t *testing.T) {
 			t.Error("who has no fleet waits for it")
 		}
 		go full.settle(t.Context(), 1)
-		after(t, returning-1, "while its fleet comes back", gcPercentHurry)
+		after(t, returnTime-1, "while its fleet comes back", gcPercentHurry)
 		after(t, 1, "once its fleet is back", gcPercent)
 
-		full.hurry(storming)
-		after(t, storming/2, "while many fall silent", gcPercentHurry)
-		full.hurry(storming)
-		after(t, storming-1, "while more do", gcPercentHurry)
-		full.hurry(storming / 2)
-		after(t, 1+storming/2, "after a storm", gcPercent)
+		full.hurry(burstTime)
+		after(t, burstTime/2, "while many fall silent", gcPercentHurry)
+		full.hurry(burstTime)
+		after(t, burstTime-1, "while more do", gcPercentHurry)
+		full.hurry(burstTime / 2)
+		after(t, 1+burstTime/2, "after a storm", gcPercent)
 
 		go full.settle(t.Context(), 1)
 		synctest.Wait()
-		full.hurry(storming)
-		after(t, returning-1, "after a storm while its fleet comes back", gcPercentHurry)
+		full.hurry(burstTime)
+		after(t, returnTime-1, "after a storm while its fleet comes back", gcPercentHurry)
 		after(t, 1, "once that is back too", gcPercent)
 
 		ending, end := context.WithCancel(t.Context())
 		end()
 		full.settle(ending, 1) // returns
-		time.Sleep(returning)
+		time.Sleep(returnTime)
 		synctest.Wait()
 		t.Setenv("GOGC", "70")
 		debug.SetGCPercent(70)
-		full.hurry(storming)
+		full.hurry(burstTime)
 		if full.settle(t.Context(), 1); now() != 70 {
 			t.Error("GOGC of the environment does not win")
 		}

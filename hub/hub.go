@@ -21,9 +21,8 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// runHub is the hub on a machine: real listeners, the socket of the commands, systemd,
-// and as little memory as may be. Listeners come first: a port that is in use must
-// not have changed anything.
+// runHub runs the hub with real listeners, the socket of the commands, and systemd. It opens the
+// listeners first, so that a port in use changes nothing on disk.
 func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error {
 	panics.Log(log)
 	at, err := listenAll(cfg)
@@ -33,7 +32,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 	defer at.Close()
 	o := serve.Options{
 		Config: cfg, Version: version, Log: log, Out: out, Listeners: at, Socket: filepath.Join(cfg.DataDir, socket.Name),
-		Hurry: func() { garbage.hurry(storming) },
+		Hurry: func() { garbage.hurry(burstTime) },
 	}
 	var h process
 	if cfg.PeerListen != "" {
@@ -53,7 +52,7 @@ func runHub(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Wri
 		return panics.Keep(ctx, "memory", resident.GiveBack)
 	})
 	g.Go(func() error {
-		return panics.Keep(ctx, "systemd", func(ctx context.Context) error { return tellSystemd(ctx, h, log) })
+		return panics.Keep(ctx, "systemd", func(ctx context.Context) error { return notifySystemd(ctx, h, log) })
 	})
 	return g.Wait()
 }
@@ -66,21 +65,22 @@ type process interface {
 	Answers(ctx context.Context) error
 }
 
-// listenAll opens every listener, or none.
+// listenAll opens all listeners, or none.
 func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 	for _, each := range []struct {
 		to         *net.Listener
 		flag, addr string
 	}{{&at.HTTPS, "https-listen", cfg.HTTPSListen}, {&at.MQTT, "mqtt-listen", cfg.MQTTListen},
 		{&at.Dev, "mqtt-dev-listen", cfg.MQTTDevListen}, {&at.Peer, "peer-listen", cfg.PeerListen}} {
-		if each.addr == "" || each.to == &at.MQTT && len(cfg.Brokers) > 0 { // devices connect to the broker
+		external := each.to == &at.MQTT && len(cfg.Brokers) > 0 // devices connect to the external broker
+		if each.addr == "" || external {
 			continue
 		}
 		l, err := line.Listener().Listen(context.Background(), "tcp", each.addr)
 		if err != nil {
 			at.Close()
 			return serve.Listeners{}, fmt.Errorf(
-				"listen on --%s %s: %w; end the program that uses it, or choose another address", each.flag, each.addr,
+				"listen on --%s %s: %w; stop the program that uses it, or choose another address", each.flag, each.addr,
 				listen.Cause(err))
 		}
 		*each.to = l
@@ -88,8 +88,8 @@ func listenAll(cfg config.Config) (at serve.Listeners, err error) {
 	return at, nil
 }
 
-// tellSystemd says that the hub is up, and goes on saying so while its loop works.
-func tellSystemd(ctx context.Context, h process, log *slog.Logger) error {
+// notifySystemd reports readiness, and then feeds the watchdog while the control loop works.
+func notifySystemd(ctx context.Context, h process, log *slog.Logger) error {
 	select {
 	case <-ctx.Done():
 		return nil

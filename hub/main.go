@@ -1,9 +1,8 @@
-// Command flotilla-hub runs a fleet of devices from one gateway box.
+// Command flotilla-hub runs a fleet of devices from one gateway.
 //
-// It turns signals into the end of a context and errors into exit codes: 0 ended as
-// asked, 1 failed while running, 2 wrong usage or configuration. hub.go is the hub as
-// a process of a machine; what it is made of stands in package serve, what people
-// type in package cli.
+// main turns signals into the end of a context, and errors into exit codes: 0 ended as requested, 1
+// failed while running, 2 wrong usage or configuration. hub.go connects package serve to this
+// machine; package cli has the commands.
 package main
 
 import (
@@ -16,7 +15,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	_ "time/tzdata" // CronJobs name time zones, and a gateway box may have none
+	_ "time/tzdata" // CronJobs name time zones, and the gateway may not have the database
 
 	"flotilla.dev/hub/cli"
 	"flotilla.dev/shared/commands"
@@ -26,7 +25,7 @@ import (
 var version = "0.1.0-dev"
 
 //go:embed licenses.gz
-var licenses []byte // licenses_test.go writes it
+var licenses []byte // written by licenses_test.go
 
 func main() {
 	garbage.begin()

@@ -15,28 +15,30 @@ import (
 )
 
 func (p Program) auditCommand() *cobra.Command {
-	c := &cobra.Command{Use: "audit", Short: "Who did what: export and verify", Args: OnlyCommands, RunE: help}
+	c := &cobra.Command{Use: "audit", Short: "Export and verify the audit: who changed what",
+		Args: OnlyCommands, RunE: help}
 	export := &cobra.Command{
 		Use: "export FILE|-", Short: "Write the audit as JSON lines, oldest first, to a new file or standard output",
 		Args: exactly(1),
-		Long: "Write the audit as JSON lines, oldest first. Each record carries the hash of the one before it (prev) " +
-			"and its own (hash):\n`flotilla-hub audit verify FILE` checks them without the hub. Keep exports elsewhere: " +
-			"who can write the hub's database can\nmake a new chain, but not the one that you have a copy of.",
+		Long: "Write the audit as JSON lines, oldest first. Each record has its own hash (hash) and that of the " +
+			"record before it (prev).\n`flotilla-hub audit verify FILE` checks the hashes without the hub. Keep exports on " +
+			"another machine: somebody who can\nwrite the hub's database can forge a new chain, but cannot change your copy.",
 	}
 	dir := dataDir(export)
-	since := export.Flags().String("since", "", "only from then on: 24h, 2026-11-22 or 2026-11-22T04:00:00Z (default all)")
+	since := export.Flags().String("since", "",
+		"oldest record to export: an age such as 24h, 2026-11-22 or 2026-11-22T04:00:00Z (default all)")
 	export.RunE = func(c *cobra.Command, args []string) error {
 		from, err := store.ParseSince(*since, time.Now())
 		if err != nil {
 			return ErrUsage{fmt.Errorf("--since: %w", err)}
 		}
 		return p.auditOf(c, *dir, func(ctx context.Context, st *store.Store) error {
-			always := func() error { return nil }
+			noLimit := func() error { return nil }
 			if args[0] == "-" {
-				return st.ExportAudit(ctx, c.OutOrStdout(), from, always)
+				return st.ExportAudit(ctx, c.OutOrStdout(), from, noLimit)
 			}
 			if _, err := os.Lstat(args[0]); err == nil {
-				return ErrUsage{fmt.Errorf("export the audit to %s: it exists already; choose another name", args[0])}
+				return ErrUsage{fmt.Errorf("export the audit to %s: file exists; choose another name", args[0])}
 			}
 			f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600),
 				renameio.WithTempDir(filepath.Dir(args[0])))
@@ -44,14 +46,14 @@ func (p Program) auditCommand() *cobra.Command {
 				return fmt.Errorf("export the audit to %s: %w", args[0], err)
 			}
 			defer func() { _ = f.Cleanup() }()
-			if err := st.ExportAudit(ctx, f, from, always); err != nil {
+			if err := st.ExportAudit(ctx, f, from, noLimit); err != nil {
 				return fmt.Errorf("export the audit to %s: %w", args[0], err)
 			}
 			return f.CloseAtomicallyReplace()
 		})
 	}
 	verify := &cobra.Command{
-		Use: "verify [FILE]", Short: "Check that no record of the audit, or of an export, is missing or was changed",
+		Use: "verify [FILE]", Short: "Check that no record of the audit or of an export is missing or changed",
 		Args: atMostOne,
 	}
 	verifyDir := dataDir(verify)
@@ -66,21 +68,21 @@ func (p Program) auditCommand() *cobra.Command {
 			if err != nil {
 				return ErrUsage{fmt.Errorf("%s: %w", args[0], err)}
 			}
-			return tellAudit(c.OutOrStdout(), r)
+			return printAudit(c.OutOrStdout(), r)
 		}
 		return p.auditOf(c, *verifyDir, func(ctx context.Context, st *store.Store) error {
 			r, err := st.VerifyAudit(ctx)
 			if err != nil {
 				return err
 			}
-			return tellAudit(c.OutOrStdout(), r)
+			return printAudit(c.OutOrStdout(), r)
 		})
 	}
 	c.AddCommand(export, verify)
 	return c
 }
 
-// auditOf opens the database of a hub that may be running; the certificate authority is not needed.
+// auditOf opens the hub's database for do. It does not need the certificate authority.
 func (p Program) auditOf(c *cobra.Command, dir string, do func(ctx context.Context, st *store.Store) error) error {
 	st, err := p.openStore(c, dir)
 	if err != nil {
@@ -90,9 +92,9 @@ func (p Program) auditOf(c *cobra.Command, dir string, do func(ctx context.Conte
 	return do(c.Context(), st)
 }
 
-func tellAudit(out io.Writer, r store.AuditReport) error {
+func printAudit(out io.Writer, r store.AuditReport) error {
 	if r.Unchained > 0 {
-		fmt.Fprintf(out, "%d records are from before the chain began: nothing protects them.\n", r.Unchained)
+		fmt.Fprintf(out, "%d records are older than the chain: a change to them cannot be detected.\n", r.Unchained)
 	}
 	chained := r.Records - r.Unchained
 	if chained > 0 {
@@ -101,12 +103,12 @@ func tellAudit(out io.Writer, r store.AuditReport) error {
 			r.From.At.Format(form), r.To.ID, r.To.At.Format(form), r.To.Hash)
 	}
 	if r.Breaks == 0 {
-		_, err := fmt.Fprintln(out, "The chain is whole.")
+		_, err := fmt.Fprintln(out, "The chain is complete.")
 		return err
 	}
 	for _, b := range r.Broken {
-		fmt.Fprintln(out, "NOT WHOLE: "+b)
+		fmt.Fprintln(out, "BROKEN: "+b)
 	}
-	return fmt.Errorf("the audit is not whole: %d findings; compare it with the exports and backups that you have",
+	return fmt.Errorf("the audit chain is broken in %d places; compare it with your exports and backups",
 		r.Breaks)
 }

@@ -23,38 +23,36 @@ import (
 func (p Program) brokerConfigCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "broker-config mosquitto|nats|emqx --out DIRECTORY --address HOST:PORT", Short: "Write configuration, " +
-			"access rules and certificate of an MQTT broker between devices and this hub", Args: exactly(1),
-		Long: "Write configuration, access rules and certificate of an MQTT broker between devices and this hub, with a " +
-			"README.md that says what to do with them\n" +
-			"and what that broker does not do. The hub, started with --broker, and its devices know the broker by the " +
-			"hub's own authority, and it knows them by their certificates.\n" +
-			"The configuration of EMQX is written from its documentation and was not tested.",
+			"access rules and a certificate for an MQTT broker between devices and this hub", Args: exactly(1),
+		Long: "Write configuration, access rules and a certificate for an MQTT broker between devices and this hub.\n" +
+			"README.md says how to install the files and what this broker does not support. Start the hub with --broker.\n" +
+			"The broker, the hub and the devices identify each other by certificates of the hub's authority.\n" +
+			"The configuration of EMQX follows its documentation and was not tested.",
 	}
 	dir := dataDir(c)
 	out := c.Flags().String("out", "",
-		"directory of the files, made if there is none; files that are there stay, and are an error (required)")
-	addresses := c.Flags().StringSlice("address", nil, "host and port under which hub and devices reach the broker; "+
-		"of a cluster all, with commas between them (required)")
+		"directory for the files, created if needed; existing files are not overwritten (required)")
+	addresses := c.Flags().StringSlice("address", nil, "host:port at which hub and devices reach the broker; "+
+		"for a cluster all nodes, separated by commas (required)")
 	at := c.Flags().String("path", "",
-		"directory in which the files will be on the broker's machine (default that of --out)")
+		"directory of the files on the broker's machine (default the value of --out)")
 	prefix := c.Flags().String("prefix", wire.DefaultPrefix,
-		"what all topics begin with, as in --broker-prefix of the hub")
-	access := c.Flags().Bool("access-only", false, "write the access rules and ca.crt alone, over those that are "+
-		"there: which devices have joined has changed, or the root was rotated")
+		"prefix of all topics, the value of --broker-prefix of the hub")
+	access := c.Flags().Bool("access-only", false, "overwrite only the access rules and ca.crt: after a device "+
+		"joined or was removed, or after a rotation of the root")
 	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
-		"file with the passphrase of the authority's keys, if they are protected")
+		"file whose first line is the passphrase of the authority's keys, if they are protected")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		kind := args[0]
 		if !slices.Contains(setup.Kinds, kind) {
-			return ErrUsage{fmt.Errorf("unknown broker %q; use %s", kind,
-				strings.Join(setup.Kinds, ", "))}
+			return ErrUsage{fmt.Errorf("unknown broker %q; use %s", kind, strings.Join(setup.Kinds, ", "))}
 		}
 		if *out == "" {
-			return ErrUsage{errors.New("--out is missing: name the directory that gets the files")}
+			return ErrUsage{errors.New("--out is missing; name a directory for the files")}
 		}
 		if len(*addresses) == 0 {
-			return ErrUsage{errors.New("--address is missing: say under which host and port hub and devices reach the " +
-				"broker, such as broker.example:8883")}
+			return ErrUsage{errors.New("--address is missing; write the broker's host and port, " +
+				"such as broker.example:8883")}
 		}
 		if err := wire.ValidPrefix(*prefix); err != nil {
 			return ErrUsage{fmt.Errorf("--prefix: %w", err)}
@@ -71,7 +69,7 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 		for _, a := range *addresses {
 			host, _, err := net.SplitHostPort(a)
 			if err != nil || host == "" {
-				return ErrUsage{fmt.Errorf("--address %q must be like broker.example:8883", a)}
+				return ErrUsage{fmt.Errorf("--address: %q is not host:port; use for example broker.example:8883", a)}
 			}
 			if !slices.Contains(names, host) {
 				names = append(names, host)
@@ -102,17 +100,17 @@ func (p Program) brokerConfigCommand() *cobra.Command {
 					file{"server.key", key, 0o600})
 				err = writeFiles(*out, files)
 			}
-			if err = d.did(ctx, "create", "brokerconfigs", kind, err); err != nil {
+			if err = d.record(ctx, "create", "brokerconfigs", kind, err); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s holds what %s needs; its README.md says what to do with it.\n", *out, kind)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "The files for %s are in %s. Continue with README.md there.\n", kind, *out)
 			return err
 		})
 	}
 	return c
 }
 
-// joined are the nodes whose device has a certificate.
+// joined returns the nodes whose device has a certificate.
 func joined(ctx context.Context, st *store.Store) (nodes []string, err error) {
 	err = st.Load(ctx, func(r store.Row) error {
 		if r.Kind != "records" {
@@ -130,9 +128,8 @@ func joined(ctx context.Context, st *store.Store) (nodes []string, err error) {
 	return nodes, err
 }
 
-// accessFiles are those that name devices, what they may do, or who signs their certificates:
-// devices renew after a rotation of the root, and a broker that knows the former one alone
-// would refuse them.
+// accessFiles change when a device joins or the root is rotated. ca.crt is one of them: devices
+// renew after a rotation, and a broker with only the former root would refuse them.
 var accessFiles = []string{"acl", "acl.conf", "devices.conf", "ca.crt"}
 
 func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {
@@ -143,7 +140,7 @@ func writeAccess(c *cobra.Command, dir string, texts []setup.File) error {
 		if err := overwrite(filepath.Join(dir, t.Name), []byte(t.Text)); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s is written anew: have the broker read it.\n",
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s was rewritten. Reload the broker.\n",
 			filepath.Join(dir, t.Name)); err != nil {
 			return err
 		}

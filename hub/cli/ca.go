@@ -17,9 +17,10 @@ func (p Program) caCommand() *cobra.Command {
 	c := &cobra.Command{Use: "ca", Short: "The hub's certificate authority: rotation, revocation, protection of its keys",
 		Args: OnlyCommands, RunE: help}
 	c.AddCommand(
-		p.protectCommand("protect", "Put the authority's keys under a passphrase, or under another one"),
-		p.protectCommand("unprotect", "Store the authority's keys without a passphrase again"),
-		caOrder("status", "Say what is trusted, and who has not renewed since a rotation", "status"), rotateCommand(),
+		p.protectCommand("protect", "Encrypt the authority's keys with a passphrase, or change it"),
+		p.protectCommand("unprotect", "Store the authority's keys without a passphrase"),
+		caOrder("status", "List trusted certificates, and devices that have not renewed since a rotation", "status"),
+		rotateCommand(),
 		revokeCommand(),
 	)
 	return c
@@ -33,15 +34,15 @@ func caOrder(use, short, what string) *cobra.Command {
 }
 
 func rotateCommand() *cobra.Command {
-	c := &cobra.Command{Use: "rotate --root|--intermediate", Short: "Make a new root or intermediate; the former " +
-		"stays trusted until `ca revoke`", Args: exactly(0)}
+	c := &cobra.Command{Use: "rotate --root|--intermediate", Short: "Create a new root or intermediate; the former " +
+		"one stays trusted until `ca revoke`", Args: exactly(0)}
 	dir := dataDir(c)
-	root := c.Flags().Bool("root", false, "a new root and intermediate")
-	middle := c.Flags().Bool("intermediate", false, "a new intermediate; the root stays")
+	root := c.Flags().Bool("root", false, "create a new root and intermediate")
+	middle := c.Flags().Bool("intermediate", false, "create a new intermediate; the root stays")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case *root == *middle:
-			return ErrUsage{errors.New("say what to rotate: --root or --intermediate")}
+			return ErrUsage{errors.New("choose what to rotate: --root or --intermediate")}
 		case *root:
 			return order(c, *dir, "ca rotate-root")
 		}
@@ -51,9 +52,9 @@ func rotateCommand() *cobra.Command {
 }
 
 func revokeCommand() *cobra.Command {
-	c := &cobra.Command{Use: "revoke", Short: "End the trust in the former root and intermediates", Args: exactly(0)}
+	c := &cobra.Command{Use: "revoke", Short: "Stop trusting the former root and intermediates", Args: exactly(0)}
 	dir := dataDir(c)
-	force := c.Flags().Bool("force", false, "though devices have not renewed, which then have to join again")
+	force := c.Flags().Bool("force", false, "revoke although some devices have not renewed; they have to join again")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if *force {
 			return order(c, *dir, "ca revoke-force")
@@ -63,7 +64,7 @@ func revokeCommand() *cobra.Command {
 	return c
 }
 
-// order has the running hub do something.
+// order sends an order to the running hub and prints the answer.
 func order(c *cobra.Command, dir, text string) error {
 	answer, err := socket.Ask(dir, text)
 	if errors.Is(err, socket.ErrNoDirectory) {
@@ -76,13 +77,13 @@ func order(c *cobra.Command, dir, text string) error {
 	return err
 }
 
-// protectCommand changes how the keys are stored, while the hub is down: it would
-// write its next key the old way.
+// protectCommand changes how the keys are stored. It needs a stopped hub: a running one would store
+// its next key with the former passphrase.
 func (p Program) protectCommand(use, short string) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short + ", while the hub is down", Args: exactly(0)}
+	c := &cobra.Command{Use: use, Short: short + ", while the hub is stopped", Args: exactly(0)}
 	dir := dataDir(c)
 	present := c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
-		"file whose first line is the present passphrase, if there is one")
+		"file whose first line is the current passphrase, if the keys have one")
 	fresh := new(string)
 	if use == "protect" {
 		fresh = c.Flags().String("new-passphrase-file", "",
@@ -92,7 +93,7 @@ func (p Program) protectCommand(use, short string) *cobra.Command {
 		var secret []byte
 		if use == "protect" {
 			if *fresh == "" {
-				return ErrUsage{errors.New("--new-passphrase-file is missing: name a file whose first line is the passphrase")}
+				return ErrUsage{errors.New("--new-passphrase-file is missing; name a file whose first line is the passphrase")}
 			}
 			var err error
 			if secret, err = pki.ReadPassphrase(*fresh); err != nil {
@@ -110,14 +111,14 @@ func (p Program) protectCommand(use, short string) *cobra.Command {
 				err = a.Protect(secret)
 			}
 			if errors.Is(err, pki.ErrSealed) {
-				err = fmt.Errorf("%w; give its file with --ca-passphrase-file", err)
+				err = fmt.Errorf("%w; name its file with --ca-passphrase-file", err)
 			}
-			if err = d.did(ctx, use, "authority", "", err); err != nil {
+			if err = d.record(ctx, use, "authority", "", err); err != nil {
 				return err
 			}
-			text := "The keys are protected. Start the hub with --ca-passphrase-file, or give it the systemd credential " +
-				pki.Credential + ".\nWithout the passphrase nobody gets them back; older copies of the directory pki still " +
-				"hold them as they were."
+			text := "The keys are encrypted. Start the hub with --ca-passphrase-file, or with the systemd credential " +
+				pki.Credential + ".\nThe keys are lost without the passphrase. Older copies of the directory pki " +
+				"still have the keys as they were."
 			if use == "unprotect" {
 				text = "The keys are stored without a passphrase."
 			}

@@ -1,9 +1,9 @@
-// Package cli is what people type: the commands of flotilla-hub.
+// Package cli has the commands of flotilla-hub.
 //
-// `serve` reads the configuration and hands it on; every other command works on the
-// data directory, mostly while the hub runs, or asks the running hub over its socket
-// there (package socket). What an order or a change means is the business of package
-// serve, access, store and pki. quickstart, below, is `make run`.
+// `serve` reads the configuration and passes it on. Every other command opens the data directory,
+// usually while the hub runs, or sends an order over the hub's socket (package socket). It has no
+// rules: packages serve, access, store and pki carry out what it reads. Package main calls it.
+// Command quickstart is `make run`.
 package cli
 
 import (
@@ -21,10 +21,10 @@ import (
 	"flotilla.dev/shared/commands"
 )
 
-// A Program is flotilla-hub as its main makes it.
+// A Program is what main passes to the commands.
 type Program struct {
 	Version  string
-	Licenses []byte // of what it is built from: see commands.Licenses
+	Licenses []byte // the notices of all modules: see commands.Licenses
 	// Serve runs the hub until ctx ends.
 	Serve          func(ctx context.Context, cfg config.Config, log *slog.Logger, out io.Writer) error
 	Stdout, Stderr io.Writer
@@ -44,7 +44,7 @@ func (p Program) Command() *cobra.Command {
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		if c.Name() == "serve" { // whose flags are settings
+		if c.Name() == "serve" { // its flags are settings
 			return ErrUsage{config.FlagError(err)}
 		}
 		return ErrUsage{fmt.Errorf("%w: see `%s --help`", commands.Plainly(err), c.CommandPath())}
@@ -63,8 +63,8 @@ func (p Program) Command() *cobra.Command {
 	return root
 }
 
-// help and OnlyCommands make a command that only has others below it: alone it says
-// which, and a word that is none of them is a mistake.
+// help runs a command that only has subcommands: it prints them. OnlyCommands refuses an unknown
+// one.
 func help(c *cobra.Command, _ []string) error { return c.Help() }
 
 func OnlyCommands(c *cobra.Command, args []string) error {
@@ -89,9 +89,8 @@ func (p Program) serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve", Short: "Run the hub", Args: exactly(0),
 		Long: "Run the hub: MQTT broker, database, Kubernetes-compatible API and page in one process.\n\n" +
-			"Every flag can also be set as FLOTILLA_<NAME> in the environment, and under its name in the file of --config " +
-			"(YAML).\n" +
-			"What counts is, in this order: flag, environment, file, default.",
+			"Set each flag also as FLOTILLA_<NAME> in the environment, or by its name in the YAML file of --config.\n" +
+			"A flag wins over the environment, the environment over the file, and the file over the default.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, warnings, err := config.Load(c.Flags(), os.Environ())
 			if err != nil {

@@ -22,18 +22,17 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A directory is the data directory of a hub, which may be running meanwhile, as
-// commands work with it.
+// A directory is the data directory of a hub, opened for a command.
 type directory struct {
 	store     *store.Store
 	guard     *access.Guard
 	authority *pki.Authority
-	url       string   // of the hub, as it last said
-	urls      []string // of every hub of its database, that one first
+	url       string   // the hub's last known address
+	urls      []string // of every hub of the database; url is the first
 }
 
-// did keeps in the audit what a command has changed, and by whom: as whom it runs.
-func (d directory) did(ctx context.Context, verb, resource, name string, err error) error {
+// record writes a change to the audit, with the user who ran the command.
+func (d directory) record(ctx context.Context, verb, resource, name string, err error) error {
 	a := store.Audit{Who: socket.UserName(os.Getuid()), Via: "command line", Verb: verb, Resource: resource, Name: name,
 		Code: http.StatusOK}
 	if err != nil {
@@ -43,9 +42,8 @@ func (d directory) did(ctx context.Context, verb, resource, name string, err err
 	return err
 }
 
-// ended says what a revocation by name was of, unless it was none. Any name may be revoked, for the
-// audit does not go back as far as what was made; a mistyped one would end nothing, and nobody
-// would see that.
+// ended prints what a revocation by name ended. The audit does not reach back to every certificate,
+// so every name may be revoked; a hint is added for a name that the audit does not know.
 func (d directory) ended(ctx context.Context, out io.Writer, err error, what, name string, resources ...string) error {
 	if err != nil {
 		return err
@@ -55,17 +53,17 @@ func (d directory) ended(ctx context.Context, out io.Writer, err error, what, na
 	if err != nil {
 		return err
 	}
-	none := " The audit tells of none for that name: if one was lost, look whether its name is written like this."
+	hint := " The audit has no record of that name; check its spelling."
 	for _, a := range made {
 		if a.Name == name && a.Code < http.StatusBadRequest {
-			none = ""
+			hint = ""
 		}
 	}
-	_, err = fmt.Fprintf(out, "All %s of %s that were made until now have ended.%s\n", what, name, none)
+	_, err = fmt.Fprintf(out, "All %s of %s issued until now have ended.%s\n", what, name, hint)
 	return err
 }
 
-// dataDir adds the flag by which a command finds its hub.
+// dataDir adds the flag --data-dir.
 func dataDir(c *cobra.Command) *string {
 	dir := os.Getenv("FLOTILLA_DATA_DIR")
 	if dir == "" {
@@ -74,7 +72,7 @@ func dataDir(c *cobra.Command) *string {
 	return c.Flags().String("data-dir", dir, "data directory of the hub")
 }
 
-// inside opens a hub's data directory for the time of do.
+// inside opens a hub's data directory, runs do, and closes it.
 func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Context, d directory) error) error {
 	ctx := c.Context()
 	st, err := p.openStore(c, dir)
@@ -82,14 +80,13 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 		return err
 	}
 	defer st.Close()
-	// Before the authority: a hub in the middle of its first start is just making
-	// it, and two of them would be of no use to each other.
+	// Checked before the authority is opened: a hub that starts for the first time creates it now.
 	address, err := st.Meta(ctx, store.MetaURL)
-	// And one of several hubs has theirs only once it stands by.
+	// One of several hubs receives the authority when it becomes a standby.
 	_, made := os.Stat(filepath.Join(dir, "pki", "root.crt"))
 	if errors.Is(err, store.ErrNotFound) || err == nil && errors.Is(made, fs.ErrNotExist) {
 		return fmt.Errorf(
-			"the hub of %s has not finished its first start: start `flotilla-hub serve --data-dir %s` and try again", dir, dir)
+			"the hub of %s has not completed its first start; run `flotilla-hub serve --data-dir %s`, then try again", dir, dir)
 	}
 	if err != nil {
 		return err
@@ -115,16 +112,15 @@ func (p Program) inside(c *cobra.Command, dir string, do func(ctx context.Contex
 		authority, address, urls}))
 }
 
-// hubTime is what time it is for the hub. Where that cannot be what this machine's clock says, the
-// hub is asked, if it runs: a token would have ended before it is good, and a revocation would be
-// of what was issued long ago.
+// hubTime returns the hub's time. If this machine's clock is wrong, it asks the running hub: with a
+// wrong time a new token could have expired, and a revocation could miss recent certificates.
 func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error) {
 	now, machines, err := access.Time(ctx, st)
 	if err != nil || machines {
 		return now, err
 	}
 	if text, err := socket.Look(dir, "time"); err == nil {
-		// a hub of before does not know the word
+		// An older hub does not know this order.
 		if at, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(text)); err == nil {
 			return at, nil
 		}
@@ -135,18 +131,18 @@ func hubTime(ctx context.Context, dir string, st *store.Store) (time.Time, error
 func (p Program) openStore(c *cobra.Command, dir string) (*store.Store, error) {
 	st, err := store.OpenShared(c.Context(), p.options(dir))
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, ErrUsage{err} // another directory was meant
+		return nil, ErrUsage{err} // the wrong --data-dir
 	}
 	return st, err
 }
 
-// options are those of a hub's store, as a command finds it.
+// options are the store options of a command.
 func (p Program) options(dir string) store.Options {
 	return store.Options{Dir: dir, Database: os.Getenv("FLOTILLA_DATABASE"), Version: p.Version,
 		By: socket.UserName(os.Getuid())}
 }
 
-// usage gives what the user can mend on the command line its exit code.
+// usage marks an error that the user can correct on the command line.
 func usage(err error) error {
 	if errors.Is(err, access.ErrInvalid) {
 		return ErrUsage{err}

@@ -17,11 +17,11 @@ import (
 
 func (p Program) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "doctor [-- FLAGS OF serve]", Short: "Look for what goes wrong on this machine, and say what to do",
-		Long: "Look at the data directory, disk, database, backups, certificates, clock and ports, whether the hub runs " +
-			"or not, and say of\neach OK, WARN or FAIL and what to do. Nothing is changed. If the hub is started with " +
-			"flags, give them behind --:\n\n    flotilla-hub doctor -- --https-listen :443\n\nThe exit code is 1 if " +
-			"anything is FAIL.",
+		Use: "doctor [-- FLAGS OF serve]", Short: "Check this machine and the hub, and say how to fix what is wrong",
+		Long: "Check data directory, disk, database, backups, certificates, clock and ports, of a running or a stopped " +
+			"hub.\nEach check prints OK, WARN or FAIL and how to fix it. Nothing is changed. If you start the hub with " +
+			"flags, repeat them after --:\n\n    flotilla-hub doctor -- --https-listen :443\n\nThe exit code is 1 if " +
+			"a check fails.",
 		Args: cobra.ArbitraryArgs,
 	}
 	dir := dataDir(c)
@@ -48,7 +48,7 @@ func (p Program) doctorCommand() *cobra.Command {
 	return c
 }
 
-// patient is the hub of a directory, configured as `serve` would be with args.
+// patient returns the hub of a directory with the configuration of `serve` with args.
 func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err error) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	config.Bind(flags)
@@ -64,14 +64,15 @@ func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err
 			return p, err
 		}
 	} else if c.Flags().Changed("data-dir") {
-		return p, ErrUsage{errors.New("--data-dir is there twice: before and behind --")}
+		return p, ErrUsage{errors.New("--data-dir is set before and after --; write it once")}
 	}
 	p.Config, p.Warnings, p.Mistakes = config.Load(flags, os.Environ())
 	p.Now, p.Unsynced = doctor.Clock()
-	if text, err := socket.Look(p.Config.DataDir, "standing"); err == nil { // any other hub does not know the word
+	if text, err := socket.Look(p.Config.DataDir, "standing"); err == nil { // an older hub does not know this order
 		p.Standing = new(leader.Standing)
 		if err := json.Unmarshal([]byte(text), p.Standing); err != nil {
-			return p, fmt.Errorf("ask the hub of %s how it stands: %w; is it of this version?", p.Config.DataDir, err)
+			return p, fmt.Errorf("ask the hub of %s for its state: %w; check that it has the version of this command",
+				p.Config.DataDir, err)
 		}
 	}
 	return p, nil

@@ -19,10 +19,10 @@ import (
 )
 
 func (p Program) monitoringCommand() *cobra.Command {
-	c := &cobra.Command{Use: "monitoring", Short: "What a Prometheus and a Grafana need to watch the hub and its devices",
+	c := &cobra.Command{Use: "monitoring", Short: "Configuration for Prometheus and Grafana",
 		Args: OnlyCommands, RunE: help}
 	c.AddCommand(p.prometheusCommand(), printed("alerts", "Print alert rules for Prometheus (YAML)", monitoring.Alerts),
-		printed("dashboard", "Print a dashboard for Grafana (JSON), to be imported there", monitoring.Dashboard))
+		printed("dashboard", "Print a Grafana dashboard (JSON) to import", monitoring.Dashboard))
 	return c
 }
 
@@ -35,28 +35,27 @@ func printed(use, short string, text []byte) *cobra.Command {
 
 func (p Program) prometheusCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "prometheus DIR", Short: "Write a prometheus.yml that watches this hub, with the alert rules and a " +
-			"certificate of its own", Args: exactly(1),
-		Long: "Write into a directory: " + monitoring.ScrapeFile + ", unless there is one; " + monitoring.AlertsFile + "; " +
-			monitoring.CAFile + "; and a client\n" +
-			"certificate of the role viewer, " + monitoring.CertFile + " and " + monitoring.KeyFile +
-			" (mode 0600: give it to Prometheus' user).\n" +
-			"Run it again before the certificate ends, and after `flotilla-hub ca rotate --root`.",
+		Use: "prometheus DIR", Short: "Write a prometheus.yml for this hub, with alert rules and a client " +
+			"certificate", Args: exactly(1),
+		Long: "Write " + monitoring.ScrapeFile + ", " + monitoring.AlertsFile + ", " + monitoring.CAFile + " and a client " +
+			"certificate of the role viewer (" + monitoring.CertFile + ", " + monitoring.KeyFile + ") into DIR.\n" +
+			"An existing " + monitoring.ScrapeFile + " stays. Change the owner of " + monitoring.KeyFile +
+			" (mode 0600) to Prometheus' user.\n" +
+			"Run the command again before the certificate expires, and after `flotilla-hub ca rotate --root`.",
 	}
 	dir := dataDir(c)
 	server := c.Flags().String("server", "",
-		"address of the hub, such as https://gateway:8443 (default where the hub last said that it is)")
-	user := c.Flags().String("user", "prometheus", "name in the certificate and the audit")
-	life := c.Flags().Duration("ttl", 365*24*time.Hour, "how long the certificate is good")
+		"URL of the hub, such as https://gateway:8443 (default the hub's last address)")
+	user := c.Flags().String("user", "prometheus", "user name in the certificate and the audit")
+	life := c.Flags().Duration("ttl", 365*24*time.Hour, "lifetime of the certificate, at most 8760h")
 	c.Flags().String("ca-passphrase-file", os.Getenv("FLOTILLA_CA_PASSPHRASE_FILE"),
-		"file with the passphrase of the authority's keys, if they have one")
+		"file whose first line is the passphrase of the authority's keys, if they are protected")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *user == "" {
-			return ErrUsage{errors.New("--user is empty: say whose the certificate is, such as prometheus")}
+			return ErrUsage{errors.New("--user is empty; write a user name, such as prometheus")}
 		}
 		if *life <= 0 || *life > pki.LeafLife {
-			return ErrUsage{fmt.Errorf("--ttl is %s: say how long the certificate is good, such as 720h, and 8760h at most",
-				*life)}
+			return ErrUsage{fmt.Errorf("--ttl: %s is not between 0 and 8760h; use for example 720h", *life)}
 		}
 		return p.inside(c, *dir, func(ctx context.Context, d directory) error {
 			address := *server
@@ -65,7 +64,7 @@ func (p Program) prometheusCommand() *cobra.Command {
 			}
 			u, err := url.Parse(address)
 			if err != nil || u.Scheme != "https" || u.Host == "" {
-				return ErrUsage{fmt.Errorf("the hub's address is %q: give one such as https://gateway:8443 with --server", address)}
+				return ErrUsage{fmt.Errorf("--server: %q is not an https URL; use for example https://gateway:8443", address)}
 			}
 			target := u.Host
 			if u.Port() == "" {
@@ -75,7 +74,7 @@ func (p Program) prometheusCommand() *cobra.Command {
 			if err == nil {
 				err = writeScrape(args[0], target, d.authority.RootPEM(), cert, key)
 			}
-			if err = d.did(ctx, "create", "clientcertificates", *user, err); err != nil {
+			if err = d.record(ctx, "create", "clientcertificates", *user, err); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "prometheus --config.file=%s\n", filepath.Join(args[0], monitoring.ScrapeFile))
@@ -85,8 +84,8 @@ func (p Program) prometheusCommand() *cobra.Command {
 	return c
 }
 
-// writeScrape writes what the scrape configuration names, and that itself where there is
-// none: who has one has jobs of their own in it.
+// writeScrape writes the alert rules and certificates. It keeps an existing prometheus.yml, which
+// may have the user's own jobs.
 func writeScrape(dir, target string, ca, cert, key []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", dir, err)
@@ -107,7 +106,7 @@ func writeScrape(dir, target string, ca, cert, key []byte) error {
 			continue
 		}
 		err = renameio.WriteFile(file, f.text, f.mode, renameio.IgnoreUmask(), renameio.WithTempDir(dir))
-		if before != nil && err == nil { // whom the key was given to has the next one, too
+		if before != nil && err == nil { // the new key has the owner of the former one
 			if of, ok := before.Sys().(*syscall.Stat_t); ok {
 				err = os.Lchown(file, int(of.Uid), int(of.Gid))
 			}

@@ -17,16 +17,16 @@ import (
 )
 
 func (p Program) profileCommand() *cobra.Command {
-	c := &cobra.Command{Use: "profile", Short: "Board profiles: check them, and see what boards would boot",
+	c := &cobra.Command{Use: "profile", Short: "Check board profiles and print their boot configurations",
 		Args: OnlyCommands, RunE: help}
 	lint := &cobra.Command{
-		Use: "lint FILE...", Short: "Say everything that is wrong with board profiles, each with its place", Args: atLeastOne,
+		Use: "lint FILE...", Short: "Print every error in board profiles, with its place", Args: atLeastOne,
 		RunE: func(c *cobra.Command, files []string) error {
 			var errs []error
 			for _, file := range files {
 				if _, err := readProfile(file); err != nil {
 					errs = append(errs, err)
-				} else if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: good\n", file); err != nil {
+				} else if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: valid\n", file); err != nil {
 					return err
 				}
 			}
@@ -34,16 +34,16 @@ func (p Program) profileCommand() *cobra.Command {
 		},
 	}
 	render := &cobra.Command{
-		Use: "render [FILE]", Short: "Print the boot configuration that a profile gives its boards, as it is signed",
+		Use: "render [FILE]", Short: "Print the boot configuration of a board profile, as it is signed",
 		Args: atMostOne,
-		Long: "Print the boot configuration that a profile gives its boards, with all that it extends, as it is signed; " +
-			"what it is\ncalled goes to standard error. The profile is that of a file, or the one that a node of this hub has.",
+		Long: "Print the boot configuration of a board profile, with all that the profile extends, as it is signed. Its " +
+			"name\nand digest go to standard error. The profile is read from FILE, or is that of a node with --node.",
 	}
 	dir := dataDir(render)
-	node := render.Flags().String("node", "", "the node whose profile it is, of the hub of --data-dir")
+	node := render.Flags().String("node", "", "node of this hub whose profile is printed, instead of FILE")
 	render.RunE = func(c *cobra.Command, files []string) error {
 		if (len(files) == 1) == (*node != "") {
-			return ErrUsage{errors.New("name either a file or a node with --node: see `flotilla-hub profile render --help`")}
+			return ErrUsage{errors.New("name a file, or a node with --node; see `flotilla-hub profile render --help`")}
 		}
 		if *node == "" {
 			profile, err := readProfile(files[0])
@@ -66,7 +66,7 @@ func (p Program) profileCommand() *cobra.Command {
 
 func atLeastOne(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return ErrUsage{fmt.Errorf("%s takes files: see `%s --help`", c.CommandPath(), c.CommandPath())}
+		return ErrUsage{fmt.Errorf("%s needs a file; see `%s --help`", c.CommandPath(), c.CommandPath())}
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func atMostOne(c *cobra.Command, args []string) error {
 func readProfile(file string) (*fleet.BoardProfile, error) {
 	info, err := os.Stat(file)
 	if err == nil && info.Size() > firmwareconfigs.MaxSize {
-		err = fmt.Errorf("it has %d bytes: at most %d are allowed", info.Size(), firmwareconfigs.MaxSize)
+		err = fmt.Errorf("it has %d bytes; at most %d are allowed", info.Size(), firmwareconfigs.MaxSize)
 	}
 	var data []byte
 	if err == nil {
@@ -107,7 +107,7 @@ func printBoot(c *cobra.Command, profile *fleet.BoardProfile) error {
 	return err
 }
 
-// profileOfNode reads the profile of a node as the hub remembers both.
+// profileOfNode reads a node and returns its board profile.
 func profileOfNode(ctx context.Context, st *store.Store, name string) (*fleet.BoardProfile, error) {
 	profiles, node := map[string]*fleet.BoardProfile{}, (*corev1.Node)(nil)
 	err := st.Load(ctx, func(r store.Row) (err error) {
@@ -130,7 +130,7 @@ func profileOfNode(ctx context.Context, st *store.Store, name string) (*fleet.Bo
 	}
 	profile := profiles[node.Labels[fleet.LabelProfile]]
 	if profile == nil {
-		return nil, fmt.Errorf("no board profile fits node %s: see Boards in the page", name)
+		return nil, fmt.Errorf("no board profile matches node %s; see Boards in the page", name)
 	}
 	return profile, nil
 }

@@ -19,15 +19,15 @@ func TestProfilesAreCheckedAndRendered(t *testing.T) {
 	good, none := write("good.yaml", "  extends: [low-memory]\n  boot: {backend: rpi-config-txt}\n"), write("none.yaml", "")
 	bad := write("bad.yaml", "  boot: {backend: rpi-config-txt, config: {all: {kernel: x}}, cmdline: {add: [init=/bin/sh]}}\n")
 	for _, c := range []struct{ args, out, err string }{
-		{"lint " + good + " " + none, good + ": good\n" + none + ": good\n", ""},
-		{"lint " + good + " " + bad, good + ": good\n", bad + `: spec.boot: cmdline.add[0]: "init=/bin/sh" is refused`},
+		{"lint " + good + " " + none, good + ": valid\n" + none + ": valid\n", ""},
+		{"lint " + good + " " + bad, good + ": valid\n", bad + `: spec.boot: cmdline.add[0]: "init=/bin/sh" is refused`},
 		{"lint " + bad, "", bad + `: spec.boot: config.all."kernel": is refused`},
 		{"lint " + good + ".not", "", "no such file"},
-		{"lint", "", "takes files"},
+		{"lint", "", "needs a file"},
 		{"render " + good, `{"profile":"pi","revision":0,"backend":"rpi-config-txt","config":{"all":{"gpu_mem":"16"}},"cmdline":{"add":["cgroup_enable=memory"]}}` + "\n", ""},
 		{"render " + none, "", "board profile pi: it says nothing of the boot"},
-		{"render", "", "name either a file or a node"},
-		{"render " + good + " --node pi-1", "", "name either a file or a node"},
+		{"render", "", "name a file, or a node"},
+		{"render " + good + " --node pi-1", "", "name a file, or a node"},
 	} {
 		var out, errs bytes.Buffer
 		root := Program{Stdout: &out, Stderr: &errs}.Command()

@@ -51,7 +51,7 @@ func TestARevocationSaysOfWhatItWas(t *testing.T) {
 		{"mqtt-observer", "tool", true},
 	} {
 		said := run(tt.command, "revoke", tt.name)
-		if !strings.Contains(said, " of "+tt.name+" that were made until now have ended") || strings.Contains(said, "tells of none") != tt.none {
+		if !strings.Contains(said, " of "+tt.name+" issued until now have ended") || strings.Contains(said, "no record of that name") != tt.none {
 			t.Errorf("%s revoke %s says %q", tt.command, tt.name, said)
 		}
 	}

@@ -16,13 +16,13 @@ import (
 
 func (p Program) supportCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "support-bundle FILE|- [-- FLAGS OF serve]", Short: "Write what helpers need to know of this hub to a " +
-			"tar.gz, without secrets",
-		Long: "Write version, settings, what `doctor` finds, metrics (while the hub runs), and nodes, sites, pods, " +
-			"incidents and events to a new\ntar.gz, or to standard output. Of objects it has states, reasons, counts and " +
-			"times: no annotations, environments, arguments, config maps or secrets,\nand no sentences about pods. What " +
-			"looks like a password or token is taken out of the rest. A log may quote what people wrote:\nit is only in it " +
-			"with --log. Look into the file before you hand it on.",
+		Use: "support-bundle FILE|- [-- FLAGS OF serve]", Short: "Write a tar.gz about this hub for support, " +
+			"without secrets",
+		Long: "Write version, settings, results of `doctor`, metrics of a running hub, nodes, sites, pods, incidents and " +
+			"events to a new\ntar.gz or to standard output. Objects have states, reasons, counts and times only: no " +
+			"annotations, environments,\narguments, config maps, secrets or messages of pods. Text that looks like a " +
+			"password or token is removed.\nThe log is included only with --log, since it may quote what users wrote. " +
+			"Read the file before you send it.",
 		Args: func(c *cobra.Command, args []string) error {
 			if at := c.ArgsLenAtDash(); at >= 0 {
 				args = args[:at]
@@ -31,8 +31,8 @@ func (p Program) supportCommand() *cobra.Command {
 		},
 	}
 	dir := dataDir(c)
-	log := c.Flags().String("log", "", "file with the hub's log to add, such as from journalctl -u flotilla-hub; "+
-		"what looks like a secret is taken out (default none)")
+	log := c.Flags().String("log", "", "file with the hub's log to add, for example of journalctl -u flotilla-hub; "+
+		"text that looks like a secret is removed (default none)")
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		b := doctor.Bundle{Version: fmt.Sprintf("flotilla-hub %s %s/%s %s", p.Version, runtime.GOOS, runtime.GOARCH,
 			runtime.Version())}
@@ -54,7 +54,7 @@ func (p Program) supportCommand() *cobra.Command {
 			return b.Write(c.Context(), c.OutOrStdout())
 		}
 		if _, err := os.Lstat(args[0]); err == nil {
-			return ErrUsage{fmt.Errorf("write the bundle to %s: it exists already; choose another name", args[0])}
+			return ErrUsage{fmt.Errorf("write the bundle to %s: file exists; choose another name", args[0])}
 		}
 		f, err := renameio.NewPendingFile(args[0], renameio.WithPermissions(0o600),
 			renameio.WithTempDir(filepath.Dir(args[0])))

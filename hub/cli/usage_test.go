@@ -34,7 +34,7 @@ func TestAFlagThatACommandDoesNotHave(t *testing.T) {
 		"token create --site oslo --ttl 1d":        `--ttl "1d": write a number with its unit, h, m or s, such as 24h for a day`,
 		"kubeconfig --ttl 30d":                     `--ttl "30d": write a number with its unit, h, m or s, such as 24h for a day`,
 		"token create --uses many":                 `--uses "many": write a whole number`,
-		"token create":                             "--site is missing: say where the devices are that join with it, such as --site oslo",
+		"token create":                             "--site is missing; write the site of the devices, such as --site oslo",
 		"token create --node pi-1":                 "--site is missing",
 		"doctor --https-listen :443":               "unknown flag: --https-listen: see `flotilla-hub doctor --help`",
 		"monitoring --data-dir x":                  "unknown flag: --data-dir: see `flotilla-hub monitoring --help`",

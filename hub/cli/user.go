@@ -15,18 +15,18 @@ import (
 )
 
 func (p Program) userCommand() *cobra.Command {
-	c := &cobra.Command{Use: "user", Short: "People who may use the page", Args: OnlyCommands, RunE: help}
+	c := &cobra.Command{Use: "user", Short: "Users of the page", Args: OnlyCommands, RunE: help}
 	create := &cobra.Command{Use: "create NAME", Short: "Add a user; the password is read from standard input",
 		Args: exactly(1)}
 	dir := dataDir(create)
-	role := create.Flags().String("role", "admin", "admin, operator or viewer")
+	role := create.Flags().String("role", "admin", "role of the user: admin, operator or viewer")
 	create.RunE = func(c *cobra.Command, args []string) error {
 		r, err := access.ParseRole(*role)
 		if err != nil {
 			return ErrUsage{err}
 		}
 		return p.withPassword(c, *dir, func(ctx context.Context, d directory, password string) error {
-			return d.did(ctx, "create", "users", args[0],
+			return d.record(ctx, "create", "users", args[0],
 				d.guard.CreateUser(ctx, access.NewUser{Name: args[0], Password: password, Role: r}))
 		})
 	}
@@ -35,7 +35,7 @@ func (p Program) userCommand() *cobra.Command {
 	passwdDir := dataDir(passwd)
 	passwd.RunE = func(c *cobra.Command, args []string) error {
 		return p.withPassword(c, *passwdDir, func(ctx context.Context, d directory, password string) error {
-			return d.did(ctx, "update", "users", args[0], d.guard.SetPassword(ctx, args[0], password))
+			return d.record(ctx, "update", "users", args[0], d.guard.SetPassword(ctx, args[0], password))
 		})
 	}
 	list := &cobra.Command{Use: "list", Short: "List users", Args: exactly(0)}
@@ -51,20 +51,21 @@ func (p Program) userCommand() *cobra.Command {
 			})
 		})
 	}
-	remove := &cobra.Command{Use: "delete NAME", Short: "Delete a user, with sessions and API tokens", Args: exactly(1)}
+	remove := &cobra.Command{Use: "delete NAME", Short: "Delete a user, and end its sessions and API tokens",
+		Args: exactly(1)}
 	removeDir := dataDir(remove)
 	remove.RunE = func(c *cobra.Command, args []string) error {
 		return p.inside(c, *removeDir, func(ctx context.Context, d directory) error {
-			return d.did(ctx, "delete", "users", args[0], d.guard.DeleteUser(ctx, args[0]))
+			return d.record(ctx, "delete", "users", args[0], d.guard.DeleteUser(ctx, args[0]))
 		})
 	}
 	c.AddCommand(create, passwd, list, remove)
 	return c
 }
 
-// withPassword is inside with a password. While somebody is asked for it, which may be all night,
-// the directory is not open: a hub could not replace a damaged database, and nobody could restore
-// one. That it is the wrong directory is said before.
+// withPassword reads a password and runs do with it. The database is not open while the command
+// waits for input, so that the hub can replace and a user can restore it. It is opened once before,
+// to report a wrong directory first.
 func (p Program) withPassword(c *cobra.Command, dir string,
 	do func(ctx context.Context, d directory, password string) error) error {
 	if err := p.inside(c, dir, func(context.Context, directory) error { return nil }); err != nil {
@@ -80,7 +81,7 @@ func (p Program) withPassword(c *cobra.Command, dir string,
 func readPassword(c *cobra.Command) (string, error) {
 	if f, ok := c.InOrStdin().(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			fmt.Fprint(c.ErrOrStderr(), "Password (it is shown while you type): ")
+			fmt.Fprint(c.ErrOrStderr(), "Password (visible while you type): ")
 		}
 	}
 	line, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')

@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// withoutPath is a URL as it may be shown: of many services, what stands behind the host is a
-// secret.
+// withoutPath is a URL for display. Some services put a secret into the path.
 func withoutPath(address string) string {
 	u, err := url.Parse(address)
 	switch {
 	case address == "":
 		return ""
 	case err != nil || u.Host == "":
-		return "no URL with a host"
+		return "not a URL with a host"
 	}
 	return u.Scheme + "://" + u.Host + "/…"
 }
 
-// withoutPassword is the address of a database as it may be shown.
+// withoutPassword is the URL of a database for display.
 func withoutPassword(address string) string {
 	if !strings.Contains(address, "://") && !strings.Contains(address, "=") {
 		return address
@@ -32,7 +31,7 @@ func withoutPassword(address string) string {
 	}
 	q := u.Query()
 	for name := range q {
-		if strings.Contains(name, "pass") { // password, sslpassword
+		if strings.Contains(name, "pass") { // such as password and sslpassword
 			q.Set(name, "…")
 		}
 	}
@@ -40,7 +39,7 @@ func withoutPassword(address string) string {
 	return u.String()
 }
 
-// hasPassword tells whether an address holds one.
+// hasPassword reports whether a database URL has a password.
 func hasPassword(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -1,10 +1,8 @@
-// Package config is the whole configuration of `flotilla-hub serve`: what can be
-// set, what it is when nobody sets it, where it is read from (flag, environment,
-// file), and what is refused.
+// Package config has the settings of `flotilla-hub serve`: their defaults, their sources (flag,
+// environment, file) and their validation.
 //
-// It only reads: package main gives the values to the rooms that they concern.
-// Every mistake is found before anything starts, and all of them are told at
-// once, each with what to write instead.
+// It only reads. Package cli calls Load before anything starts; the error has all mistakes at once,
+// each with the next step. Package main passes the values on.
 package config
 
 import (
@@ -19,25 +17,24 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Config is every setting. Load returns one that is valid.
+// A Config has the value of every setting. Load returns a valid one.
 type Config struct {
 	DataDir string
-	// where the database is, see package store: postgres://…, with a password perhaps; a file that
-	// says so; sqlite; "": as the data directory has it
+	// postgres://…, which may have a password, a file with such a URL, or sqlite; "": the database of
+	// the last start
 	Database       string
 	HTTPSListen    string // host:port; no host: every address
 	MQTTListen     string
-	MQTTDevListen  string   // without TLS, loopback only; "": off
-	PeerListen     string   // for the other hubs of its database; "": it knows of none
-	PeerAddress    string   // host:port at which they reach this one; "": found by itself
-	MQTTAddresses  []string // host:port of every hub for devices; none: this one's
-	HTTPSAddresses []string // host:port of every hub for renewals; none: where a device has joined
-	// mqtts URLs of somebody else's broker, that devices connect to instead of this hub; none: they
-	// connect to it
+	MQTTDevListen  string   // without TLS, on loopback only; "": off
+	PeerListen     string   // for the other hubs of its database; "": a single hub
+	PeerAddress    string   // host:port at which they reach this hub; "": derived
+	MQTTAddresses  []string // host:port of every hub for devices; empty: this hub's
+	HTTPSAddresses []string // host:port of every hub for renewals; empty: where the device joined
+	// mqtts URLs of the external broker; empty: devices connect to this hub
 	Brokers          []string
-	BrokerPrefix     string // of all topics there
-	AgentsDir        string // what is handed out to devices that join
-	AdvertiseAddress string // host or IP that devices and people reach the hub under; "": found by itself
+	BrokerPrefix     string // of all topics at the external broker
+	AgentsDir        string // agents for devices that join
+	AdvertiseAddress string // host or IP address of the hub for devices and users; "": derived
 	LogLevel         slog.Level
 	LogFormat        string // text or json
 
@@ -45,10 +42,10 @@ type Config struct {
 	RequireApproval bool // a device that joins waits until an administrator approves of it
 	LeaseInterval   time.Duration
 
-	AllocateNodeCIDRs bool         // each node gets a block of addresses for its pods
-	ClusterCIDR       netip.Prefix // the range of all blocks
-	NodeCIDRMaskSize  int          // leading bits of a block
-	Inventory         string       // file or https URL that lists the machines that there are; "": none
+	AllocateNodeCIDRs bool         // assign each node a block of addresses for its pods
+	ClusterCIDR       netip.Prefix // range of all blocks
+	NodeCIDRMaskSize  int          // prefix length of a block
+	Inventory         string       // file or https URL of the list of machines; "": none
 
 	NodeMonitorPeriod         time.Duration
 	NodeMonitorGracePeriod    time.Duration
@@ -63,104 +60,104 @@ type Config struct {
 	DefaultUnreachableTolerationSeconds int64
 	TerminatedPodGCThreshold            int
 
-	// Who outside is told of incidents; see package notify.
+	// Webhook and mail for incidents; see package notify.
 	IncidentWebhook           string   // URL; "": none
-	IncidentWebhookSecretFile string   // whose first line signs what the webhook is sent; "": it is not signed
+	IncidentWebhookSecretFile string   // its first line is the key that signs requests; "": not signed
 	IncidentMailServer        string   // smtp:// or smtps:// URL; "": no mail
 	IncidentMailFrom          string   // address
 	IncidentMailTo            []string // addresses
-	IncidentMailUser          string   // "": the mail server wants no login
-	IncidentMailPasswordFile  string   // whose first line is the user's password
+	IncidentMailUser          string   // "": without login
+	IncidentMailPasswordFile  string   // its first line is the user's password
 
-	CAPassphraseFile string        // whose first line opens the authority's keys; "": they are not protected
-	AuditRetention   time.Duration // how long it is remembered who did what
-	History          time.Duration // how long it is remembered how nodes fared; 0: not at all
+	CAPassphraseFile string        // its first line is the passphrase of the authority's keys; "": none
+	AuditRetention   time.Duration // how long audit records are kept
+	History          time.Duration // how long samples of nodes are kept; 0: no samples
 
-	// What workloads may do on devices, beside each device's own policy; see Policy.
-	PolicyFile          string // says it instead of the five that follow; "": they do
+	// The hub's policy for workloads; each device also has its own. See Policy.
+	PolicyFile          string // replaces the five settings below; "": they are used
 	AllowPrivileged     bool
 	AllowHostNetwork    bool
 	AllowHostPID        bool
 	AllowedCapabilities []string
 	HostPathPrefixes    []string
-	PodSecurityDefault  string // the level of namespaces without a label of their own
+	PodSecurityDefault  string // level of namespaces without the label
 
-	policy  *policy.Document // of PolicyFile
+	policy  *policy.Document // read from PolicyFile
 	sources map[string]Source
 }
 
-// A setting is one thing that can be set, under one name everywhere.
+// A setting has one name as a flag, a variable and in the file.
 type setting struct {
 	name     string
 	usage    string
 	kind     string // of value, for the help: duration, number, ...
 	fallback string // the default
-	// set parses a value; its error says only what would be right.
+	// set parses a value; its error says only which values are valid.
 	set func(c *Config, value string) error
 	get func(c *Config) string
 }
 
-// settings are all of them, in the order in which they are shown.
+// settings has all settings in the order of the output.
 var settings = []setting{
 	text("data-dir", "directory", "/var/lib/flotilla/hub",
-		"directory that holds the database, the certificates and the backups", func(c *Config) *string {
+		"directory for the database, the certificates and the backups", func(c *Config) *string {
 			return &c.DataDir
 		}),
 	{
-		name: "database", kind: "URL", usage: "where the database is: postgres://USER@HOST:5432/NAME, a file whose " +
-			"first line is that, or sqlite for hub.db in the data directory (default what it was last, at first sqlite)",
+		name: "database", kind: "URL", usage: "database: postgres://USER@HOST:5432/NAME, a file whose " +
+			"first line is that URL, or sqlite for hub.db in data-dir (default that of the last start, at first sqlite)",
 		set: func(c *Config, v string) error { c.Database = v; return nil },
 		get: func(c *Config) string { return withoutPassword(c.Database) },
 	},
-	text("https-listen", "address", ":8443", "address of the page, of the Kubernetes-compatible API and of joining",
+	text("https-listen", "address", ":8443", "listen address for the page, the API and joining devices",
 		func(c *Config) *string {
 			return &c.HTTPSListen
 		}),
-	text("mqtt-listen", "address", ":8883", "address of MQTT over TLS, for devices", func(c *Config) *string {
+	text("mqtt-listen", "address", ":8883", "listen address for devices: MQTT over TLS", func(c *Config) *string {
 		return &c.MQTTListen
 	}),
 	text("mqtt-dev-listen", "address", "",
-		"loopback address of MQTT without TLS and without passwords, for development and simulation (default off)",
+		"loopback listen address for MQTT without TLS and passwords, for development and simulation (default off)",
 		func(c *Config) *string {
 			return &c.MQTTDevListen
 		}),
-	text("peer-listen", "address", "", "address for the other hubs of this PostgreSQL database, over mutual TLS: "+
-		"with it this hub stands by until it leads (default off: this hub is alone)", func(c *Config) *string {
+	text("peer-listen", "address", "", "listen address for the other hubs of this PostgreSQL database, over mutual "+
+		"TLS; with it this hub is on standby until it becomes the leader (default off: a single hub)", func(c *Config) *string {
 		return &c.PeerListen
 	}),
-	text("peer-address", "address", "", "host:port at which the other hubs reach peer-listen (default this hub's "+
-		"advertise-address, or its first address)", func(c *Config) *string {
+	text("peer-address", "address", "", "host:port at which the other hubs reach peer-listen (default advertise-address, "+
+		"or this machine's first address)", func(c *Config) *string {
 		return &c.PeerAddress
 	}),
-	list("mqtt-addresses", "addresses", "", "host:port of every hub at which devices reach mqtt-listen, this one's "+
-		"too: they go to another one when theirs does not let them in (default this hub's)", func(c *Config) *[]string {
+	list("mqtt-addresses", "addresses", "", "host:port of mqtt-listen of every hub of the database, this hub "+
+		"included; a device tries the next hub when its hub refuses it (default this hub's)", func(c *Config) *[]string {
 		return &c.MQTTAddresses
 	}),
-	list("https-addresses", "addresses", "", "host:port of every hub at which devices reach https-listen, this one's "+
-		"too: they renew their certificates at another one where theirs does not answer (default where they joined)",
+	list("https-addresses", "addresses", "", "host:port of https-listen of every hub of the database, this hub "+
+		"included; devices renew certificates at the first that answers (default where they joined)",
 		func(c *Config) *[]string {
 			return &c.HTTPSAddresses
 		}),
-	list("broker", "URLs", "", "MQTT broker, or the nodes of a cluster, that this hub and its devices connect to "+
-		"instead of devices to this hub: mqtts://a.example:8883,mqtts://b.example:8883, set up by "+
-		"flotilla-hub broker-config (default none)", func(c *Config) *[]string {
+	list("broker", "URLs", "", "external MQTT broker, or the nodes of its cluster, that this hub and its devices "+
+		"connect to, such as mqtts://a.example:8883,mqtts://b.example:8883; `flotilla-hub broker-config` "+
+		"configures it (default none: devices connect to this hub)", func(c *Config) *[]string {
 		return &c.Brokers
 	}),
-	text("broker-prefix", "topic", "fleet/v1", "what all topics begin with at a broker that others use too",
+	text("broker-prefix", "topic", "fleet/v1", "prefix of all topics at the external broker",
 		func(c *Config) *string {
 			return &c.BrokerPrefix
 		}),
 	text("advertise-address", "host", "",
-		"host name or IP address that devices and people reach this hub under (default this machine's addresses)",
+		"host name or IP address at which devices and users reach this hub (default this machine's addresses)",
 		func(c *Config) *string {
 			return &c.AdvertiseAddress
 		}),
 	text("agents-dir", "directory", "/usr/local/lib/flotilla/agents", "directory with the agents (flotilla-device) "+
-		"that the hub hands out to devices that join, one for each kind of processor", func(c *Config) *string {
+		"that joining devices download, one file for each processor architecture", func(c *Config) *string {
 		return &c.AgentsDir
 	}),
 	{
-		name: "log-level", kind: "level", fallback: "info", usage: "least level that is logged: debug, info, warn or error",
+		name: "log-level", kind: "level", fallback: "info", usage: "lowest level that is logged: debug, info, warn or error",
 		set: func(c *Config, v string) error { return oneOf(v, levels, &c.LogLevel) },
 		get: func(c *Config) string { return nameOf(c.LogLevel, levels) },
 	},
@@ -171,27 +168,27 @@ var settings = []setting{
 		},
 		get: func(c *Config) string { return c.LogFormat },
 	},
-	boolean("register-node", "true", "a device that reports for the first time becomes a node by itself",
+	boolean("register-node", "true", "a device that reports for the first time becomes a node without further action",
 		func(c *Config) *bool {
 			return &c.RegisterNode
 		}),
 	boolean("require-approval", "false",
-		"a device that joins waits until an administrator approves of it, whatever its token says", func(c *Config) *bool {
+		"every device that joins waits for an administrator's approval", func(c *Config) *bool {
 			return &c.RequireApproval
 		}),
-	duration("lease-interval", "10s", "how often a device says that it lives", func(c *Config) *time.Duration {
+	duration("lease-interval", "10s", "time between two lease renewals of a device", func(c *Config) *time.Duration {
 		return &c.LeaseInterval
 	}),
-	boolean("allocate-node-cidrs", "true", "each node gets a block of addresses for its pods", func(c *Config) *bool {
+	boolean("allocate-node-cidrs", "true", "assign each node a block of addresses for its pods", func(c *Config) *bool {
 		return &c.AllocateNodeCIDRs
 	}),
 	{
 		name: "cluster-cidr", kind: "range", fallback: "10.64.0.0/12",
-		usage: "range of addresses that the blocks are taken from, IPv4 or IPv6",
+		usage: "IPv4 or IPv6 range of the nodes' pod address blocks",
 		set:   func(c *Config, v string) error { return setRange(v, &c.ClusterCIDR) },
 		get:   func(c *Config) string { return c.ClusterCIDR.String() },
 	},
-	integer("node-cidr-mask-size", "24", "leading bits of a block, which decide how many addresses it has",
+	integer("node-cidr-mask-size", "24", "prefix length of a node's pod address block",
 		func(c *Config) *int {
 			return &c.NodeCIDRMaskSize
 		}),
@@ -210,8 +207,8 @@ var settings = []setting{
 		func(c *Config) *time.Duration {
 			return &c.NodeMonitorGracePeriod
 		}),
-	duration("node-monitor-period", "5s", "how long a node is not ready at least before its pods have to leave "+
-		"(never less than a lease interval): time to see that its whole site is cut", func(c *Config) *time.Duration {
+	duration("node-monitor-period", "5s", "shortest time that a node is not ready before its pods are evicted "+
+		"(at least a lease interval), so that the hub can detect a site that is offline", func(c *Config) *time.Duration {
 		return &c.NodeMonitorPeriod
 	}),
 	duration("node-startup-grace-period", "60s", "silence after which the Ready of a node that has never reported "+
@@ -219,11 +216,11 @@ var settings = []setting{
 		func(c *Config) *time.Duration {
 			return &c.NodeStartupGracePeriod
 		}),
-	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are moved away in a healthy site",
+	number("node-eviction-rate", "0.1", "nodes per second and site whose pods are evicted in a healthy site",
 		func(c *Config) *float64 {
 			return &c.NodeEvictionRate
 		}),
-	number("secondary-node-eviction-rate", "0.01", "nodes per second whose pods are moved away in a large site "+
+	number("secondary-node-eviction-rate", "0.01", "nodes per second whose pods are evicted in a large site "+
 		"that is partially disrupted",
 		func(c *Config) *float64 {
 			return &c.SecondaryNodeEvictionRate
@@ -233,12 +230,12 @@ var settings = []setting{
 			return &c.UnhealthyZoneThreshold
 		}),
 	integer("large-cluster-size-threshold", "50",
-		"a site with at most so many nodes evicts nothing while it is partially disrupted", func(c *Config) *int {
+		"a partially disrupted site with at most this number of nodes evicts nothing", func(c *Config) *int {
 			return &c.LargeClusterSizeThreshold
 		}),
 	{
 		name: "site-disruption-policy", kind: "policy", fallback: "Evict",
-		usage: "what a site without any ready node does while another lives: Evict or Hold",
+		usage: "action for a site without ready nodes while another site has some: Evict or Hold",
 		set: func(c *Config, v string) error {
 			return oneOf(v, []choice[fleet.DisruptionPolicy]{{"Evict", fleet.Evict}, {"Hold", fleet.Hold}},
 				&c.SiteDisruptionPolicy)
@@ -246,15 +243,15 @@ var settings = []setting{
 		get: func(c *Config) string { return string(c.SiteDisruptionPolicy) },
 	},
 	integer("default-not-ready-toleration-seconds", "300",
-		"seconds for which a pod that says nothing tolerates a node that is not ready", func(c *Config) *int64 {
+		"toleration of a not-ready node by pods that do not set one, in seconds", func(c *Config) *int64 {
 			return &c.DefaultNotReadyTolerationSeconds
 		}),
-	integer("default-unreachable-toleration-seconds", "300", "seconds for which a pod that says nothing tolerates "+
-		"a node that is unreachable",
+	integer("default-unreachable-toleration-seconds", "300", "toleration of an unreachable node by pods "+
+		"that do not set one, in seconds",
 		func(c *Config) *int64 {
 			return &c.DefaultUnreachableTolerationSeconds
 		}),
-	integer("terminated-pod-gc-threshold", "1000", "finished pods that are kept", func(c *Config) *int {
+	integer("terminated-pod-gc-threshold", "1000", "number of finished pods that are kept", func(c *Config) *int {
 		return &c.TerminatedPodGCThreshold
 	}),
 	text("ca-passphrase-file", "file", "", "file whose first line is the passphrase of the certificate authority's "+
@@ -268,18 +265,18 @@ var settings = []setting{
 		set: func(c *Config, v string) error { c.IncidentWebhook = v; return nil },
 		get: func(c *Config) string { return withoutPath(c.IncidentWebhook) },
 	},
-	text("incident-webhook-secret-file", "file", "", "file whose first line signs what the webhook is sent, "+
+	text("incident-webhook-secret-file", "file", "", "file whose first line is the key that signs webhook requests: "+
 		"HMAC-SHA256 in the header Flotilla-Signature (default not signed)", func(c *Config) *string {
 		return &c.IncidentWebhookSecretFile
 	}),
-	text("incident-mail-server", "URL", "", "mail server through which people are told of incidents, such as "+
+	text("incident-mail-server", "URL", "", "mail server for mail about incidents, such as "+
 		"smtp://mail.example.org:587 or smtps://mail.example.org:465 (default none)", func(c *Config) *string {
 		return &c.IncidentMailServer
 	}),
-	text("incident-mail-from", "address", "", "sender of mail about incidents", func(c *Config) *string {
+	text("incident-mail-from", "address", "", "sender address of mail about incidents", func(c *Config) *string {
 		return &c.IncidentMailFrom
 	}),
-	list("incident-mail-to", "addresses", "", "recipients of mail about incidents", func(c *Config) *[]string {
+	list("incident-mail-to", "addresses", "", "recipient addresses of mail about incidents", func(c *Config) *[]string {
 		return &c.IncidentMailTo
 	}),
 	text("incident-mail-user", "name", "", "login at the mail server of --incident-mail-server (default none)",
@@ -290,7 +287,7 @@ var settings = []setting{
 		func(c *Config) *string {
 			return &c.IncidentMailPasswordFile
 		}),
-	text("policy", "file", "", "YAML file about what workloads may do on devices, in the form of a device's "+
+	text("policy", "file", "", "YAML file with the policy for workloads on all devices, in the format of a device's "+
 		"policy; it replaces the allow- flags, allowed-capabilities and host-path-prefixes (default none)",
 		func(c *Config) *string {
 			return &c.PolicyFile
@@ -300,8 +297,8 @@ var settings = []setting{
 			return &c.AuditRetention
 		}),
 	{
-		name: "history", kind: "duration", fallback: "168h", usage: "how long it is remembered how nodes fared " +
-			"(processors, memory, temperature, link ...), in 20 kB of memory a node at most; false or 0: not at all",
+		name: "history", kind: "duration", fallback: "168h", usage: "how long samples of nodes are kept " +
+			"(processor, memory, temperature, link ...), in at most 20 kB of memory a node; false or 0: no samples",
 		set: func(c *Config, v string) error {
 			switch v {
 			case "false", "0":
@@ -321,23 +318,23 @@ var settings = []setting{
 		get: func(c *Config) string { return c.History.String() },
 	},
 	boolean("allow-privileged", "false",
-		"workloads may be privileged, gain rights, and mount any host path, where the device's own policy lets them",
+		"workloads may be privileged, escalate privileges and mount any host path, if the device's policy allows it",
 		func(c *Config) *bool {
 			return &c.AllowPrivileged
 		}),
-	boolean("allow-host-network", "false", "workloads may use the device's own network", func(c *Config) *bool {
+	boolean("allow-host-network", "false", "workloads may use the device's host network", func(c *Config) *bool {
 		return &c.AllowHostNetwork
 	}),
-	boolean("allow-host-pid", "false", "workloads may see the device's processes", func(c *Config) *bool {
+	boolean("allow-host-pid", "false", "workloads may use the device's process namespace", func(c *Config) *bool {
 		return &c.AllowHostPID
 	}),
 	list("allowed-capabilities", "capabilities", "",
-		"Linux capabilities that workloads may add beyond the engine's default set, such as NET_ADMIN,SYS_TIME",
+		"Linux capabilities that workloads may add to the engine's default set, such as NET_ADMIN,SYS_TIME",
 		func(c *Config) *[]string {
 			return &c.AllowedCapabilities
 		}),
 	list("host-path-prefixes", "paths", policy.VolumesRoot,
-		"directories of the device below which workloads may mount host paths", func(c *Config) *[]string {
+		"directories of the device in which workloads may mount host paths", func(c *Config) *[]string {
 			return &c.HostPathPrefixes
 		}),
 	{
@@ -351,25 +348,24 @@ var settings = []setting{
 	},
 }
 
-// maxHistory is the longest time for which there is room in a node's samples.
+// maxHistory is the longest time for which a node's samples have space.
 const maxHistory = 7 * 24 * time.Hour
 
-// podEvictionTimeout is the older name under which both default tolerations are set.
+// podEvictionTimeout is the older name of both default tolerations.
 const podEvictionTimeout = "pod-eviction-timeout"
 
 var aliased = []string{"default-not-ready-toleration-seconds", "default-unreachable-toleration-seconds"}
 
-// absent are names that people know from Kubernetes and will try, with the reason why they do
-// nothing here.
+// absent has settings of Kubernetes without effect here, with the reason.
 var absent = map[string]string{
 	"enable-taint-manager":      "NoExecute taints always evict, so remove it",
 	"node-cidr-mask-size-ipv4":  "there is one range, so there is one node-cidr-mask-size",
 	"node-cidr-mask-size-ipv6":  "there is one range, so there is one node-cidr-mask-size",
-	"cloud-provider":            "name the machines that there are with inventory",
-	"node-status-update-period": "it is called lease-interval here",
+	"cloud-provider":            "list the machines with inventory",
+	"node-status-update-period": "use lease-interval",
 }
 
-// Default is the configuration when nobody sets anything.
+// Default returns the configuration without any source.
 func Default() Config {
 	c := Config{sources: map[string]Source{}}
 	for _, s := range settings {

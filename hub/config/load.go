@@ -17,10 +17,10 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Source is where a value comes from: "default", "flag --x", "FLOTILLA_X", "hub.yaml:3".
+// A Source names the origin of a value: "default", "flag --x", "FLOTILLA_X", "hub.yaml:3".
 type Source string
 
-// A value is what one source says about one name.
+// A value is the text that one source has for one name.
 type value struct {
 	name, text string
 	from       Source
@@ -35,22 +35,20 @@ func Bind(flags *pflag.FlagSet) {
 		}
 	}
 	flags.Var(&flagValue{kind: "duration"}, podEvictionTimeout,
-		"older name that sets default-not-ready- and default-unreachable-toleration-seconds")
-	flags.String("config", "", "YAML file of settings, by the names of the flags")
-	flags.Bool("print-config", false, "print every setting and where its value comes from, and end")
+		"older name for default-not-ready-toleration-seconds and default-unreachable-toleration-seconds together")
+	flags.String("config", "", "YAML file of settings; their names are those of the flags")
+	flags.Bool("print-config", false, "print every setting and its source, then exit")
 }
 
-// A flagValue keeps what was typed; Load parses it with the other sources.
+// A flagValue keeps the text of a flag; Load parses it together with the other sources.
 type flagValue struct{ text, kind string }
 
 func (v *flagValue) String() string     { return v.text }
 func (v *flagValue) Set(s string) error { v.text = s; return nil }
 func (v *flagValue) Type() string       { return v.kind }
 
-// Load reads every source, later ones over earlier ones: default, file (of
-// --config or FLOTILLA_CONFIG), environment ("NAME=value", as from os.Environ),
-// flags. The error names every mistake. The warnings name FLOTILLA_ variables
-// that mean nothing to the hub.
+// Load reads default, file (--config or FLOTILLA_CONFIG), environment ("NAME=value") and flags; a
+// later source wins. The error has every mistake. The warnings name unknown FLOTILLA_ variables.
 func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, err error) {
 	c = Default()
 	var mistakes []error
@@ -75,25 +73,25 @@ func Load(flags *pflag.FlagSet, environ []string) (c Config, warnings []string, 
 	}
 	mistakes = append(mistakes, c.readPolicy()...)
 	if from := c.source("database"); hasPassword(c.Database) && strings.HasPrefix(string(from), "flag ") {
-		warnings = append(warnings, "the password in --database can be read by every user of this machine: write the "+
-			"address into a file, and name that")
+		warnings = append(warnings, "every user of this machine can read the password in --database; write the "+
+			"URL into a file and name the file")
 	}
 	if c.policy != nil && c.policy.PodPidsLimit != policy.DefaultPidsLimit {
 		warnings = append(warnings, "podPidsLimit in "+c.PolicyFile+
-			" does nothing on the hub: it is for the policy of a device")
+			" has no effect on the hub; set it in the policy of a device")
 	}
 	return c, warnings, errors.Join(append(mistakes, c.Validate())...)
 }
 
-// take sets what one source says.
+// take applies the values of one source.
 func (c *Config) take(level []value) (mistakes []error) {
 	at := slices.IndexFunc(level, func(v value) bool { return v.name == podEvictionTimeout })
-	if at >= 0 { // first: the other names are more exact
+	if at >= 0 { // first, so that the two exact names win over it
 		alias := level[at]
 		for _, v := range level {
 			if slices.Contains(aliased, v.name) {
 				mistakes = append(mistakes,
-					fmt.Errorf("%s: %s and %s set the same; write one of them", alias.from, alias.name, v.name))
+					fmt.Errorf("%s: %s and %s set the same value; write one of them", alias.from, alias.name, v.name))
 			}
 		}
 		d, err := time.ParseDuration(alias.text)
@@ -126,7 +124,7 @@ func (c *Config) takeOne(v value) []error {
 	return nil
 }
 
-// Print writes every setting as YAML that --config would read, with where it comes from.
+// Print writes every setting as YAML for --config, with its source as a comment.
 func (c *Config) Print(w io.Writer) error {
 	for _, s := range settings {
 		text, err := yaml.Marshal(s.get(c))
@@ -144,10 +142,10 @@ func (c *Config) Print(w io.Writer) error {
 	return nil
 }
 
-// A Shown is one setting as people see it.
+// A Shown is one setting for display.
 type Shown struct{ Name, Value, From string }
 
-// All lists every setting, with where its value comes from.
+// All lists every setting for display.
 func (c *Config) All() (all []Shown) {
 	for _, s := range settings {
 		all = append(all, Shown{s.name, s.get(c), string(c.source(s.name))})
@@ -183,7 +181,7 @@ func readEnvironment(environ []string) (values []value, file string, warnings []
 			values = append(values, value{name, text, Source(key)})
 		case absent[name] != "" || closest(name) != "":
 			mistakes = append(mistakes, fmt.Errorf("%s: %w", key, unknown("", name)))
-		default: // the device and the tests have variables of their own
+		default: // devices and tests have variables with this prefix too
 			warnings = append(warnings, key+" in the environment is not a setting of the hub")
 		}
 	}
@@ -207,7 +205,7 @@ func readFile(file string) (values []value, mistakes []error) {
 	}
 	if len(second.Content) > 0 && second.Content[0].Tag != "!!null" {
 		return nil, []error{fmt.Errorf(
-			"%s:%d: here a second document begins; write all settings in one, without a line of --- between them", file,
+			"%s:%d: a second YAML document begins; write all settings in one, without ---", file,
 			second.Content[0].Line)}
 	}
 	if len(doc.Content) == 0 { // empty, or only comments
@@ -224,10 +222,10 @@ func readFile(file string) (values []value, mistakes []error) {
 		from := Source(fmt.Sprintf("%s:%d", file, key.Line))
 		switch first := lines[key.Value]; {
 		case first != 0:
-			mistakes = append(mistakes, fmt.Errorf("%s: %s stands in line %d already; write it once", from, key.Value, first))
+			mistakes = append(mistakes, fmt.Errorf("%s: %s is also in line %d; write it once", from, key.Value, first))
 		case val.Kind != yaml.ScalarNode:
 			mistakes = append(mistakes,
-				fmt.Errorf("%s: %s has a list or a block of values; write a single one", from, key.Value))
+				fmt.Errorf("%s: %s is a list or a block; write a single value", from, key.Value))
 		case val.Tag == "!!null":
 			mistakes = append(mistakes, fmt.Errorf("%s: %s has no value; write one or remove the line", from, key.Value))
 		default:

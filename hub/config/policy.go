@@ -7,12 +7,11 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// folded are the settings that say one by one what a policy says as a whole.
-var folded = []string{"allow-privileged", "allow-host-network", "allow-host-pid", "allowed-capabilities",
+// policySettings are the settings that a policy file replaces.
+var policySettings = []string{"allow-privileged", "allow-host-network", "allow-host-pid", "allowed-capabilities",
 	"host-path-prefixes"}
 
-// Policy is what workloads may do on devices: the file's document or, without a file,
-// the document that the single settings come to.
+// Policy returns the policy for workloads: that of the file, or one made of the single settings.
 func (c *Config) Policy() policy.Document {
 	if c.policy != nil {
 		return *c.policy
@@ -27,14 +26,14 @@ func (c *Config) Policy() policy.Document {
 	return d
 }
 
-// readPolicy reads the policy's file. What stands in it is not said a second time.
+// readPolicy reads the policy file. A setting that the policy replaces must not be set as well.
 func (c *Config) readPolicy() (mistakes []error) {
 	if c.PolicyFile == "" {
 		return nil
 	}
-	for _, name := range folded {
+	for _, name := range policySettings {
 		if from, set := c.sources[name]; set {
-			mistakes = append(mistakes, fmt.Errorf("%s: %s and policy set the same; write it into %s", from, name, c.PolicyFile))
+			mistakes = append(mistakes, fmt.Errorf("%s: %s and policy are both set; write it into %s", from, name, c.PolicyFile))
 		}
 	}
 	body, err := os.ReadFile(c.PolicyFile)

@@ -48,7 +48,7 @@ func TestAPolicyFileTakesThePlaceOfTheSingleSettings(t *testing.T) {
 		args []string
 		want string
 	}{
-		"both":                  {[]string{"--policy", write(""), "--allow-host-pid"}, "flag --allow-host-pid: allow-host-pid and policy set the same"},
+		"both":                  {[]string{"--policy", write(""), "--allow-host-pid"}, "flag --allow-host-pid: allow-host-pid and policy are both set"},
 		"a file that is gone":   {[]string{"--policy", "/nowhere/policy.yaml"}, "flag --policy: read the policy: open /nowhere/policy.yaml"},
 		"a misspelt key":        {[]string{"--policy", write("privleged: true")}, "field privleged not found"},
 		"a level that is none":  {[]string{"--pod-security-default=strict"}, "write privileged, baseline or restricted"},

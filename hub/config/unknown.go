@@ -18,8 +18,8 @@ func unknown(dashes, name string) error {
 	return fmt.Errorf("unknown setting %s%s; `flotilla-hub serve --help` lists them", dashes, name)
 }
 
-// FlagError makes pflag's complaint about an unknown flag say what was meant;
-// other errors pass as they are. It is made for cobra's SetFlagErrorFunc.
+// FlagError names the closest setting in pflag's error about an unknown flag. It is for cobra's
+// SetFlagErrorFunc.
 func FlagError(err error) error {
 	if err == nil {
 		return nil
@@ -31,7 +31,7 @@ func FlagError(err error) error {
 	return unknown("--", name)
 }
 
-// closest is the setting whose name differs from one by a few letters; "": none does.
+// closest returns the setting whose name differs from name by a few letters, or "".
 func closest(name string) string {
 	names := []string{podEvictionTimeout, "config"}
 	for _, s := range settings {

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// Validate names every value that cannot work, each with what to write instead.
+// Validate returns an error with every invalid value and how to correct it.
 func (c *Config) Validate() error {
 	v := verdict{c: c}
 	if c.DataDir == "" {
@@ -43,7 +43,7 @@ func (c *Config) Validate() error {
 	}
 	for _, name := range c.AllowedCapabilities {
 		if !policy.ValidCapability(name) {
-			v.wrong("allowed-capabilities", fmt.Sprintf("write names such as NET_ADMIN, or ALL, not %q", name))
+			v.wrong("allowed-capabilities", fmt.Sprintf("%q is not a capability; write names such as NET_ADMIN, or ALL", name))
 		}
 	}
 	v.blocks()
@@ -57,7 +57,7 @@ type verdict struct {
 	mistakes []error
 }
 
-// wrong notes that a setting's value cannot work.
+// wrong adds the error of a setting.
 func (v *verdict) wrong(name, instead string) {
 	s, _ := find(name)
 	v.mistakes = append(v.mistakes, fmt.Errorf("%s: %s is %s; %s", v.c.source(name), name, quoted(s.get(v.c)), instead))
@@ -76,7 +76,7 @@ func quoted(s string) string {
 	return s
 }
 
-// database: an address that is mistyped must not make a file of it.
+// database refuses a mistyped URL, which would otherwise be the name of a file.
 func (v *verdict) database() {
 	const instead = "write postgres://USER@HOST:5432/NAME, the path of a file whose first line is that, or sqlite"
 	switch is := v.c.Database; {
@@ -86,12 +86,12 @@ func (v *verdict) database() {
 		if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
 			v.wrong("database", instead)
 		}
-	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // host=… dbname=… of libpq, or a word
+	case strings.Contains(is, "=") || !strings.Contains(is, "/"): // a libpq keyword string or a single word
 		v.wrong("database", instead)
 	}
 }
 
-// incidents: whoever is told of them must be somebody.
+// incidents checks the webhook and the mail settings.
 func (v *verdict) incidents() {
 	c := v.c
 	if u, err := url.Parse(c.IncidentWebhook); c.IncidentWebhook != "" &&
@@ -99,13 +99,13 @@ func (v *verdict) incidents() {
 		v.wrong("incident-webhook", "write a URL such as https://alerts.example.org/hook")
 	}
 	if c.IncidentWebhook == "" && c.IncidentWebhookSecretFile != "" {
-		v.wrong("incident-webhook-secret-file", "name the incident-webhook too that it is for, or leave it out")
+		v.wrong("incident-webhook-secret-file", "set incident-webhook too, or remove this")
 	}
 	if c.IncidentMailServer == "" {
 		for name, is := range map[string]bool{"incident-mail-from": c.IncidentMailFrom != "",
 			"incident-mail-to": len(c.IncidentMailTo) > 0, "incident-mail-user": c.IncidentMailUser != ""} {
 			if is {
-				v.wrong(name, "name the incident-mail-server too, or leave it out")
+				v.wrong(name, "set incident-mail-server too, or remove this")
 			}
 		}
 		return
@@ -116,10 +116,10 @@ func (v *verdict) incidents() {
 			"smtp://mail.example.org:587 or smtps://mail.example.org:465")
 	}
 	if _, err := mail.ParseAddress(c.IncidentMailFrom); err != nil {
-		v.wrong("incident-mail-from", "write the address that mail is sent from, such as flotilla@example.org")
+		v.wrong("incident-mail-from", "write the sender address, such as flotilla@example.org")
 	}
 	if len(c.IncidentMailTo) == 0 {
-		v.wrong("incident-mail-to", "write whom mail goes to, such as kari@example.org")
+		v.wrong("incident-mail-to", "write the recipients, such as kari@example.org")
 	}
 	for _, to := range c.IncidentMailTo {
 		if _, err := mail.ParseAddress(to); err != nil {
@@ -127,16 +127,16 @@ func (v *verdict) incidents() {
 		}
 	}
 	if (c.IncidentMailUser == "") != (c.IncidentMailPasswordFile == "") {
-		v.wrong("incident-mail-password-file", "name both incident-mail-user and this file, or neither")
+		v.wrong("incident-mail-password-file", "set both incident-mail-user and incident-mail-password-file, or neither")
 	}
 }
 
 const (
-	maxBlockBits   = 20 // a range has at most a million blocks, for they are counted one by one
-	leastBlockBits = 3  // a block has at least 8 addresses: the network's, the bridge's and a few pods'
+	maxBlockBits   = 20 // blocks are counted one by one, so at most a million
+	leastBlockBits = 3  // at least 8 addresses: the network's, the bridge's and a few pods'
 )
 
-// blocks: a range must hold blocks, and a block addresses.
+// blocks checks that the range has blocks and a block has addresses.
 func (v *verdict) blocks() {
 	c := v.c
 	if !c.AllocateNodeCIDRs {
@@ -145,7 +145,7 @@ func (v *verdict) blocks() {
 	of, most := c.ClusterCIDR.Bits(), c.ClusterCIDR.Addr().BitLen()-leastBlockBits
 	if c.NodeCIDRMaskSize < of || c.NodeCIDRMaskSize > most {
 		v.wrong("node-cidr-mask-size", fmt.Sprintf(
-			"a block lies inside of cluster-cidr %s and has 8 addresses or more, so write %d to %d", c.ClusterCIDR, of, most))
+			"a block is inside cluster-cidr %s and has at least 8 addresses; write %d to %d", c.ClusterCIDR, of, most))
 	} else if c.NodeCIDRMaskSize-of > maxBlockBits {
 		v.wrong("node-cidr-mask-size", fmt.Sprintf(
 			"cluster-cidr %s would have more than %d blocks; write %d or less, or a smaller range", c.ClusterCIDR,
@@ -157,12 +157,12 @@ func (v *verdict) blocks() {
 	} {
 		if c.ClusterCIDR.Overlaps(netip.MustParsePrefix(no.prefix)) {
 			v.wrong("cluster-cidr", fmt.Sprintf(
-				"%s is for %s; write a range that nothing else in your network has, such as 10.64.0.0/12", no.prefix, no.name))
+				"%s is for %s; write a range that your network does not use, such as 10.64.0.0/12", no.prefix, no.name))
 		}
 	}
 }
 
-// inventory: a list that decides which machines are gone must come from whom it says.
+// inventory refuses an unauthenticated URL, since the list decides which nodes are deleted.
 func (v *verdict) inventory() {
 	const instead = "write the path of a file, or a URL such as https://machines.example.org/list.yaml"
 	where := v.c.Inventory
@@ -175,7 +175,8 @@ func (v *verdict) inventory() {
 	}
 }
 
-// leasesPerGrace: fewer lost leases than this never make a node Unknown.
+// leasesPerGrace is how many lease intervals a grace period has at least, so that a few lost leases
+// do not make a node Unknown.
 const leasesPerGrace = 4
 
 func (v *verdict) periods() {
@@ -186,10 +187,10 @@ func (v *verdict) periods() {
 	if c.History != 0 && (c.History < time.Hour || c.History > maxHistory) {
 		v.wrong("history", "write 1h to 168h, such as 24h, or false")
 	}
-	// as the wire protocol has it
+	// The wire protocol has these limits.
 	if c.LeaseInterval < time.Second || c.LeaseInterval > 5*time.Minute || c.LeaseInterval%time.Second != 0 {
 		v.wrong("lease-interval", "write whole seconds between 1s and 5m, such as 10s")
-		return // the others are judged by it
+		return // the other settings depend on it
 	}
 	if c.NodeMonitorPeriod < 0 || c.NodeMonitorPeriod > time.Hour {
 		v.wrong("node-monitor-period", "write a time up to 1h, such as 5s")
@@ -199,7 +200,7 @@ func (v *verdict) periods() {
 		is   time.Duration
 	}{{"node-monitor-grace-period", c.NodeMonitorGracePeriod}, {"node-startup-grace-period", c.NodeStartupGracePeriod}} {
 		if least := leasesPerGrace * c.LeaseInterval; p.is < least {
-			v.wrong(p.name, fmt.Sprintf("devices renew every %s, so a few lost leases would evict; use %s or more",
+			v.wrong(p.name, fmt.Sprintf("devices renew every %s, and a few lost leases must not evict; use %s or more",
 				c.LeaseInterval, least))
 		}
 	}
@@ -213,7 +214,7 @@ func (v *verdict) addresses() {
 		v.wrong("mqtt-listen", "https-listen has that port; use another one, such as :8883")
 	}
 	if c.MQTTDevListen != "" {
-		const instead = "it has no TLS and no passwords, so write a loopback address and a port, such as 127.0.0.1:1883"
+		const instead = "it has no TLS and no passwords; write a loopback address and a port, such as 127.0.0.1:1883"
 		dev := v.listen("mqtt-dev-listen", c.MQTTDevListen, instead)
 		switch host, _, _ := net.SplitHostPort(c.MQTTDevListen); {
 		case dev == "":
@@ -226,10 +227,10 @@ func (v *verdict) addresses() {
 	if c.PeerListen != "" {
 		v.listen("peer-listen", c.PeerListen, "write host:port or :port, such as :8444")
 	} else if c.PeerAddress != "" {
-		v.wrong("peer-address", "it says where peer-listen is reached: set that, too, or remove it")
+		v.wrong("peer-address", "it needs peer-listen; set that too, or remove this")
 	}
 	if len(c.MQTTAddresses) > 0 && len(c.Brokers) > 0 {
-		v.wrong("mqtt-addresses", "devices connect to the broker; leave this or broker out")
+		v.wrong("mqtt-addresses", "devices connect to the external broker; remove this or broker")
 	}
 	for _, a := range c.MQTTAddresses {
 		v.reached("mqtt-addresses", a, "write host:port of every hub, such as hub-a.example.org:8883,hub-b.example.org:8883")
@@ -238,12 +239,12 @@ func (v *verdict) addresses() {
 		v.reached("https-addresses", a, "write host:port of every hub, such as hub-a.example.org:8443,hub-b.example.org:8443")
 	}
 	if n := len(c.MQTTAddresses); n > maxBrokers {
-		v.wrong("mqtt-addresses", fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n,
+		v.wrong("mqtt-addresses", fmt.Sprintf("there are %d addresses; write at most %d", n,
 			maxBrokers))
 	}
 	if n := len(c.HTTPSAddresses); n > maxBrokers {
 		v.wrong("https-addresses",
-			fmt.Sprintf("there are %d, and a device takes %d addresses; write so many at most", n, maxBrokers))
+			fmt.Sprintf("there are %d addresses; write at most %d", n, maxBrokers))
 	}
 	if c.PeerAddress != "" {
 		v.reached("peer-address", c.PeerAddress, "write host:port, such as hub-a.example.org:8444")
@@ -255,7 +256,7 @@ func (v *verdict) addresses() {
 	}
 }
 
-// reached is an address that others dial.
+// reached checks an address that other programs connect to.
 func (v *verdict) reached(name, address, instead string) {
 	h, port, err := net.SplitHostPort(address)
 	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || h == "" || !host(h) {
@@ -263,10 +264,10 @@ func (v *verdict) reached(name, address, instead string) {
 	}
 }
 
-// maxBrokers is how many addresses a device takes, as the wire protocol has it.
+// maxBrokers is how many addresses a device accepts in the wire protocol.
 const maxBrokers = 16
 
-// brokers: devices and hub must reach the same ones, over TLS.
+// brokers checks that hub and devices reach the external broker over TLS.
 func (v *verdict) brokers() {
 	c := v.c
 	for _, b := range c.Brokers {
@@ -282,10 +283,10 @@ func (v *verdict) brokers() {
 		}
 	}
 	if len(c.Brokers) > maxBrokers {
-		v.wrong("broker", fmt.Sprintf("a device takes %d addresses; write so many at most", maxBrokers))
+		v.wrong("broker", fmt.Sprintf("write at most %d addresses", maxBrokers))
 	}
 	if len(c.Brokers) > 0 && c.MQTTDevListen != "" {
-		v.wrong("mqtt-dev-listen", "devices connect to the broker; leave this or broker out")
+		v.wrong("mqtt-dev-listen", "devices connect to the external broker; remove this or broker")
 	}
 	bad := c.BrokerPrefix == "" || len(c.BrokerPrefix) > 128 || strings.HasPrefix(c.BrokerPrefix, "$")
 	for level := range strings.SplitSeq(c.BrokerPrefix, "/") {
@@ -295,14 +296,14 @@ func (v *verdict) brokers() {
 	}
 	if bad {
 		v.wrong("broker-prefix",
-			"write levels with single slashes between them, of visible ASCII without + # * > and dots, such as fleet/v1")
+			"write topic levels separated by single slashes, of visible ASCII without + # * > and dots, such as fleet/v1")
 	}
 	if c.BrokerPrefix != Default().BrokerPrefix && len(c.Brokers) == 0 {
-		v.wrong("broker-prefix", "it is of a broker: name the broker too, or leave it out")
+		v.wrong("broker-prefix", "it needs broker; set that too, or remove this")
 	}
 }
 
-// BrokerAddresses are host and port of each of Brokers.
+// BrokerAddresses returns host:port of each of Brokers.
 func (c *Config) BrokerAddresses() []string {
 	var all []string
 	for _, b := range c.Brokers {
@@ -317,8 +318,8 @@ func (c *Config) BrokerAddresses() []string {
 	return all
 }
 
-// listen returns the port of a listen address, "" for one that is wrong or leaves the port to the
-// system.
+// listen returns the port of a listen address. It returns "" if the address is wrong or the system
+// chooses the port.
 func (v *verdict) listen(name, address, instead string) string {
 	h, port, err := net.SplitHostPort(address)
 	n, perr := strconv.ParseUint(port, 10, 16)
@@ -332,7 +333,7 @@ func (v *verdict) listen(name, address, instead string) string {
 	return port
 }
 
-// overlap tells whether two listen addresses with the same port meet.
+// overlap reports whether two listen addresses with equal ports collide.
 func overlap(a, b string) bool {
 	ha, _, _ := net.SplitHostPort(a)
 	hb, _, _ := net.SplitHostPort(b)
@@ -355,7 +356,7 @@ func host(h string) bool {
 	if _, err := netip.ParseAddr(h); err == nil {
 		return true
 	}
-	if strings.Trim(h, "0123456789.") == "" { // 300.1.1.1 is no name
+	if strings.Trim(h, "0123456789.") == "" { // 300.1.1.1 is not a host name
 		return false
 	}
 	return len(h) <= 253 && hostForm.MatchString(h)

@@ -19,7 +19,7 @@ func text(name, kind, fallback, usage string, field func(*Config) *string) setti
 	}
 }
 
-// list is a setting of words with commas between them.
+// list is a setting of words separated by commas.
 func list(name, kind, fallback, usage string, field func(*Config) *[]string) setting {
 	return setting{
 		name: name, kind: kind, fallback: fallback, usage: usage,
@@ -91,21 +91,21 @@ func integer[T int | int64](name, fallback, usage string, field func(*Config) *T
 	}
 }
 
-// setRange reads a range of addresses, such as 10.64.0.0/12.
+// setRange parses a range of addresses, such as 10.64.0.0/12.
 func setRange(v string, to *netip.Prefix) error {
 	p, err := netip.ParsePrefix(v)
 	if err != nil || p.Addr().Is4In6() {
 		return errors.New(
-			"write the first address of the range and how many leading bits are its own, such as 10.64.0.0/12 or fd64::/48")
+			"write an address and a prefix length, such as 10.64.0.0/12 or fd64::/48")
 	}
 	if p != p.Masked() {
-		return fmt.Errorf("that is an address inside of the range; write %s", p.Masked())
+		return fmt.Errorf("the address is not the first of its range; write %s", p.Masked())
 	}
 	*to = p
 	return nil
 }
 
-// A choice is one word and what it means.
+// A choice is a valid word and its value.
 type choice[T any] struct {
 	word  string
 	value T

@@ -94,7 +94,7 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "a token of a hub that has never run", args: "token create --site oslo --data-dir DIR", want: []string{"no hub has run here yet", "--data-dir"}},
 		{name: "a kubeconfig of a hub that has never run", args: "kubeconfig --data-dir DIR", want: []string{"no hub has run here yet"}},
 		{name: "a kubeconfig for nobody", args: "kubeconfig --data-dir DIR --user ''", want: []string{"--user is empty"}},
-		{name: "a kubeconfig that has ended already", args: "kubeconfig --data-dir DIR --ttl -1h", want: []string{"--ttl is -1h0m0s"}},
+		{name: "a kubeconfig that has ended already", args: "kubeconfig --data-dir DIR --ttl -1h", want: []string{"--ttl: -1h0m0s is not"}},
 		{name: "a kubeconfig for an unknown role", args: "kubeconfig --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
 		{name: "a user with an unknown role", args: "user create kari --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
 		{name: "a backup to nowhere", args: "backup --data-dir DIR", want: []string{"takes 1 arguments, not 0"}},
@@ -151,7 +151,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 	h := newHub(t)
 	path := program(t, "hub", here)
 	other := []string{"serve", "--data-dir", filepath.Join(t.TempDir(), "other"), "--https-listen", h.https, "--mqtt-listen", "127.0.0.1:0"}
-	refused(t, command{path: path, args: other}, 1, "listen on --https-listen "+h.https+": bind: address already in use; end the program that uses it, or choose another address")
+	refused(t, command{path: path, args: other}, 1, "listen on --https-listen "+h.https+": bind: address already in use; stop the program that uses it, or choose another address")
 	if _, err := os.Stat(other[2]); err == nil {
 		t.Error("a hub whose port was in use has made a data directory")
 	}

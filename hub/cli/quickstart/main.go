@@ -1,9 +1,9 @@
-// Command quickstart is `make run`: a hub, this machine as its first node, eight
-// simulated devices on three sites, and a workload for them, all in ./data. With
-// --script night things go wrong there, as they do in a bad night.
+// Command quickstart is `make run`: a hub, this machine as its first node, eight simulated devices
+// on three sites, and sample workloads, all in ./data. With --script night the simulated devices
+// fail as in a bad night.
 //
-// It only types what the README tells a person to type, with the programs that
-// were just built. Ctrl-C ends what it started; the next start goes on from ./data.
+// It runs the commands of the README with the programs that were just built. Ctrl-C ends them; the
+// next start continues with ./data.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The workloads: always, and those to which the night's script does something.
+// The sample workload, and those that the script of the night changes.
 //
 //go:embed sample.yaml
 var sample []byte
@@ -36,10 +36,10 @@ var sample []byte
 //go:embed night.yaml
 var night []byte
 
-// A layout is where everything is, where it listens, and what happens to the simulated devices.
+// A layout has the directories, the addresses and the script of the simulated devices.
 type layout struct {
 	bin, data, https, mqtt, dev string
-	script                      string // "": nothing
+	script                      string // empty: the simulated devices keep running
 	speed                       float64
 }
 
@@ -52,14 +52,14 @@ func (p layout) kubeconfig() string { return filepath.Join(p.data, "kubeconfig")
 
 func main() {
 	var p layout
-	flag.StringVar(&p.bin, "bin", "bin", "directory of the programs")
-	flag.StringVar(&p.data, "data", "data", "directory for what is kept")
-	flag.StringVar(&p.https, "https-listen", ":8443", "of the hub")
-	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "of the hub")
-	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "of the hub")
+	flag.StringVar(&p.bin, "bin", "bin", "directory of the programs flotilla-hub, flotilla-device and flotilla-simulate")
+	flag.StringVar(&p.data, "data", "data", "directory for the hub's and the devices' data")
+	flag.StringVar(&p.https, "https-listen", ":8443", "HTTPS address of the hub")
+	flag.StringVar(&p.mqtt, "mqtt-listen", ":8883", "MQTT address of the hub")
+	flag.StringVar(&p.dev, "mqtt-dev-listen", "127.0.0.1:1883", "the hub's MQTT address for simulated devices")
 	flag.StringVar(&p.script, "script", "",
-		"what happens to the simulated devices: a file, or night (see flotilla-simulate --help)")
-	flag.Float64Var(&p.speed, "speed", 1, "how many times faster than written the script goes")
+		"script of the simulated devices: a file, or night (see flotilla-simulate --help)")
+	flag.Float64Var(&p.speed, "speed", 1, "factor by which the script runs faster")
 	flag.Parse()
 	back := foreground()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -73,7 +73,7 @@ func main() {
 }
 
 func run(ctx context.Context, p layout) error {
-	own, err := hold(p.data)
+	own, err := lockDir(p.data)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func run(ctx context.Context, p layout) error {
 			return err
 		}
 	}
-	// This machine is somebody's: a full disk is no reason to remove images from it.
+	// This is a working machine: a full disk must not remove its images.
 	anyDisk := "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
 	if _, err := start(p.device(), "run", "--state-dir", p.deviceDir(), "--log-level", "warn", "--eviction-hard",
 		anyDisk); err != nil {
@@ -122,7 +122,7 @@ func run(ctx context.Context, p layout) error {
 	simulate := []string{"--hub", "mqtt://" + p.dev, "--count", "8", "--sites", "3"}
 	if p.script == "" {
 		simulate = append(simulate, "--log-level", "warn")
-	} else { // it says what happens
+	} else { // print the steps of the script
 		simulate = append(simulate, "--script", p.script, "--speed", fmt.Sprint(p.speed))
 	}
 	s, err := start(p.simulator(), simulate...)
@@ -135,7 +135,7 @@ func run(ctx context.Context, p layout) error {
 	fmt.Printf("\nFlotilla is up. This machine and eight simulated devices are its nodes.\n"+
 		"    page      %s\n"+
 		"    kubectl   kubectl --kubeconfig %s get nodes\n"+
-		"    end       Ctrl-C; what it keeps is in %s\n\n", api.url, p.kubeconfig(), p.data)
+		"    end       Ctrl-C; its data stays in %s\n\n", api.url, p.kubeconfig(), p.data)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -146,9 +146,9 @@ func run(ctx context.Context, p layout) error {
 	}
 }
 
-// hold makes the directory this quickstart's own, until it and all that it has started have ended:
-// what answers there is the hub that it has started, and no other's.
-func hold(dir string) (*os.File, error) {
+// lockDir locks the directory until this quickstart and its programs have ended. So the hub that
+// answers there is the one that it started.
+func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -160,9 +160,9 @@ func hold(dir string) (*os.File, error) {
 		own.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf(
-				"another one runs in %s, or is ending: wait until it has ended, or end it with Ctrl-C where it runs", dir)
+				"another quickstart uses %s; end it with Ctrl-C, or wait until it has ended", dir)
 		}
-		return nil, fmt.Errorf("lock %s: %w; put it on a local file system", dir, err)
+		return nil, fmt.Errorf("lock %s: %w; use a directory on a local file system", dir, err)
 	}
 	return own, nil
 }
@@ -181,7 +181,7 @@ func (p layout) create(ctx context.Context, a *api) error {
 	return nil
 }
 
-// A child is a program that runs as long as this one.
+// A child is a program that quickstart runs until it ends itself.
 type child struct {
 	over chan struct{}
 	err  error
@@ -190,7 +190,8 @@ type child struct {
 func begin(ctx context.Context, own *os.File, name string, args ...string) (*child, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{own}
-	// Ctrl-C is ours to pass on, in order; should we be killed, they end all the same.
+	// Children are in their own process groups: quickstart passes Ctrl-C on in order. They end if
+	// it is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 15 * time.Second
@@ -217,7 +218,7 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	return said.String(), nil
 }
 
-// An api is the hub's Kubernetes-compatible API as an administrator sees it.
+// An api is a client of the hub's Kubernetes-compatible API with an administrator's certificate.
 type api struct {
 	url    string
 	client *http.Client
@@ -291,7 +292,7 @@ func (a *api) ready(ctx context.Context) error {
 	return nil
 }
 
-// create makes a workload, unless it is there.
+// create creates a workload if it does not exist.
 func (a *api) create(ctx context.Context, manifest []byte) error {
 	var is struct{ Kind string }
 	if err := yaml.Unmarshal(manifest, &is); err != nil {
@@ -311,7 +312,7 @@ func (a *api) create(ctx context.Context, manifest []byte) error {
 	if answer.StatusCode != http.StatusCreated && answer.StatusCode != http.StatusConflict {
 		var text bytes.Buffer
 		_, _ = text.ReadFrom(answer.Body)
-		return fmt.Errorf("create a workload of the kind %s: %s: %s", is.Kind, answer.Status, text.String())
+		return fmt.Errorf("create a %s: %s: %s", is.Kind, answer.Status, text.String())
 	}
 	return nil
 }

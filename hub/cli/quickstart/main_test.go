@@ -21,7 +21,7 @@ func TestTwoAreNotInOneDirectory(t *testing.T) {
 		_, missing := os.Stat(mark)
 		return missing == nil, err
 	}
-	own, err := hold(p.data)
+	own, err := lockDir(p.data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestTwoAreNotInOneDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, which := range []string{"the first", "what it has started"} {
-		if started, err := second(); started || err == nil || !strings.Contains(err.Error(), "another one runs in "+p.data) {
+		if started, err := second(); started || err == nil || !strings.Contains(err.Error(), "another quickstart uses "+p.data) {
 			t.Errorf("beside %s: %v, and it has started the hub: %t", which, err, started)
 		}
 		own.Close()

@@ -8,16 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// foreground takes the terminal for this process and its children alone, so that Ctrl-C
-// ends them and not make, which would call a good end an error. The returned function
-// gives it back.
+// foreground makes this process the terminal's foreground group. Otherwise Ctrl-C would also end
+// make, which reports an error then. The returned function restores the former group.
 func foreground() (back func()) {
 	tty := int(os.Stdin.Fd())
 	before, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
 	if err != nil || before != unix.Getpgrp() {
-		return func() {} // no terminal, or it is somebody else's
+		return func() {} // not a terminal, or another process group has it
 	}
-	signal.Ignore(syscall.SIGTTOU) // or who is not in the foreground is stopped when it sets who is
+	signal.Ignore(syscall.SIGTTOU) // the kernel sends it to a background process that sets the foreground group
 	if unix.Setpgid(0, 0) != nil {
 		return func() {}
 	}

@@ -1,8 +1,8 @@
-// Package socket is how a command asks something of the hub that runs on its
-// machine: a line over a Unix socket in the data directory, and the text that comes
-// back. Who may write into that directory may ask.
+// Package socket lets a command send an order to the hub on its machine: one line over a Unix
+// socket in the data directory, and a text as the answer. Write permission on that directory is the
+// authorization.
 //
-// It knows no order and carries out none: package serve does, package cli asks.
+// It knows no orders: package serve carries them out, package cli sends them.
 package socket
 
 import (
@@ -25,24 +25,24 @@ import (
 	"flotilla.dev/hub/listen"
 )
 
-// Name is the socket's in the data directory.
+// Name is the name of the socket in the data directory.
 const Name = "hub.sock"
 
-// ErrNoDirectory: another directory was meant.
+// ErrNoDirectory is returned for a data directory that does not exist.
 var ErrNoDirectory = errors.New("data directory not found")
 
-// failed begins the answer to an order that was not carried out.
+// failed is the prefix of an answer that is an error.
 const failed = "failed: "
 
-// How long a command has to say what it wants, and the hub to do it: keys under a
-// passphrase take their time.
+// How long a command may take to send its order, and the hub to answer: deriving a key from a
+// passphrase is slow.
 const (
 	asking    = 10 * time.Second
 	answering = time.Minute
 )
 
-// short is the same path in a few bytes until done is called: the kernel takes no
-// socket's path beyond 107, however deep the data directory lies.
+// short returns a path of at most 107 bytes, the kernel's limit for a socket, to the same
+// directory. Call done when the socket is connected.
 func short(path string) (s string, done func(), err error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -51,15 +51,15 @@ func short(path string) (s string, done func(), err error) {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { _ = dir.Close() }, nil
 }
 
-// looking is how long a hub has to answer what it knows: one that works does so at once.
+// looking is the time limit of Look: a hub that works answers at once.
 const looking = 10 * time.Second
 
-// Ask has the hub of a data directory carry out an order, and returns what it says. Orders are
-// carried out one after the other: it may be behind another.
+// Ask sends an order to the hub of a data directory and returns the answer. The hub carries out one
+// order at a time, so Ask may wait for another one.
 func Ask(dir, order string) (string, error) { return ask(dir, order, 2*(asking+answering)) }
 
-// Look is Ask for what the hub knows. It is asked of hubs that hang, too, and waits no longer than
-// it has to.
+// Look sends a question. Its time limit is shorter than that of Ask, since doctor also asks hubs
+// that hang.
 func Look(dir, what string) (string, error) { return ask(dir, what, looking) }
 
 func ask(dir, order string, patience time.Duration) (string, error) {
@@ -80,8 +80,8 @@ func ask(dir, order string, patience time.Duration) (string, error) {
 	}
 	answer, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return "", fmt.Errorf("the hub of %s runs and has not answered for %s, and may carry it out still: see its log, "+
-			"and start it again if it hangs", dir, patience)
+		return "", fmt.Errorf("the hub of %s runs but has not answered for %s. It may still carry out the order: see its log, "+
+			"and restart it if it hangs", dir, patience)
 	}
 	if err != nil {
 		return "", err
@@ -92,7 +92,7 @@ func ask(dir, order string, patience time.Duration) (string, error) {
 	return string(answer), nil
 }
 
-// noDirectory is ErrNoDirectory in the words of the machine.
+// noDirectory is ErrNoDirectory with the operating system's error.
 type noDirectory struct{ error }
 
 func (e noDirectory) Error() string {
@@ -101,11 +101,10 @@ func (e noDirectory) Error() string {
 
 func (noDirectory) Is(target error) bool { return target == ErrNoDirectory }
 
-// A Handler carries out an order; by is the user of this machine whose process gave it.
+// A Handler carries out an order; by is the user that runs the command's process.
 type Handler func(ctx context.Context, by, order string) (answer string, err error)
 
-// Serve takes orders at the path of a data directory's socket until ctx ends, one
-// after the other.
+// Serve carries out the orders that reach the socket at path, one at a time, until ctx ends.
 func Serve(ctx context.Context, path string, handle Handler) error {
 	path, done, err := short(path)
 	if err != nil {
@@ -150,9 +149,9 @@ func serve(ctx context.Context, conn net.Conn, handle Handler) {
 	fmt.Fprintln(conn, answer)
 }
 
-// peer is whose process is at the other end: the kernel says it.
+// peer returns the user of the process at the other end, as the kernel reports it.
 func peer(conn net.Conn) string {
-	who := "somebody who may write into the data directory"
+	who := "a user with write permission on the data directory"
 	if c, ok := conn.(*net.UnixConn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) {
@@ -165,7 +164,7 @@ func peer(conn net.Conn) string {
 	return who
 }
 
-// UserName is the name of a user of this machine.
+// UserName returns the name of a user of this machine.
 func UserName(uid int) string {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {
