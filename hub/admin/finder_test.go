@@ -101,13 +101,13 @@ func TestASearchOfSitesAndEvents(t *testing.T) {
 	for path, want := range map[string][2]string{ // with, and without
 		"/sites?q=status:normal":                     {"", `data-key="oslo"`},
 		"/sites?q=-oslo":                             {`data-key="bergen"`, `data-key="oslo"`},
-		"/sites?q=node:oslo":                         {"The list of sites does not know “node:”; it knows site:, status:, label:.", ""},
+		"/sites?q=node:oslo":                         {"The list of sites has no key “node:”; use site:, status:, label:.", ""},
 		"/events?q=node:pi-2+status:warning":         {"node pi-2 Ready=Unknown", "SiteDisrupted"},
 		"/events?q=site:bergen+-node:*":              {"SiteDisrupted", "node pi-2 Ready=Unknown"},
-		"/events?q=namespace:nix":                    {"There is no namespace “nix” here", ""},
+		"/events?q=namespace:nix":                    {"Unknown namespace “nix”", ""},
 		"/nodes?q=%3Cb%3E:1":                         {"Unknown key “&lt;b&gt;:”", "Act on "},
-		"/nodes?q=status:redy":                       {"There is no status “redy” here; there is attention, ready, notready, unknown, never, cordoned.", ""},
-		"/nodes?q=" + strings.Repeat("x", 600):       {"longer than 500", ""},
+		"/nodes?q=status:redy":                       {"Unknown status “redy”; use attention, ready, notready, unknown, never, cordoned.", ""},
+		"/nodes?q=" + strings.Repeat("x", 600):       {"more than 500", ""},
 		"/workloads?q=namespace:default+-image:quux": {"kiosk", "node-exporter"},
 	} {
 		_, body := srv.ask(t, "viewer", "GET", path, nil)

@@ -26,11 +26,11 @@ func (p Program) doctorCommand() *cobra.Command {
 	}
 	dir := dataDir(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		patient, err := patient(c, *dir, args)
+		hub, err := hubOf(c, *dir, args)
 		if err != nil {
 			return err
 		}
-		all := doctor.Examine(c.Context(), patient)
+		all := doctor.Examine(c.Context(), hub)
 		failed := 0
 		for _, f := range all {
 			if _, err := fmt.Fprintln(c.OutOrStdout(), f); err != nil {
@@ -48,8 +48,8 @@ func (p Program) doctorCommand() *cobra.Command {
 	return c
 }
 
-// patient returns the hub of a directory with the configuration of `serve` with args.
-func patient(c *cobra.Command, dir string, args []string) (p doctor.Patient, err error) {
+// hubOf returns the hub of a directory with the configuration of `serve` with args.
+func hubOf(c *cobra.Command, dir string, args []string) (p doctor.Hub, err error) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	config.Bind(flags)
 	if err := flags.Parse(args); err != nil {

@@ -36,10 +36,10 @@ func (p Program) supportCommand() *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		b := doctor.Bundle{Version: fmt.Sprintf("flotilla-hub %s %s/%s %s", p.Version, runtime.GOOS, runtime.GOARCH,
 			runtime.Version())}
-		if b.Patient, err = patient(c, *dir, args[1:]); err != nil {
+		if b.Hub, err = hubOf(c, *dir, args[1:]); err != nil {
 			return err
 		}
-		if b.Metrics, err = socket.Look(b.Patient.Config.DataDir, "metrics"); err != nil {
+		if b.Metrics, err = socket.Look(b.Hub.Config.DataDir, "metrics"); err != nil {
 			b.WhyNone = err.Error()
 		}
 		if *log != "" {

@@ -14,17 +14,17 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// brokers looks at every address of --broker as a device does that connects there: it answers,
-// and shows a certificate for that name, of this hub's authority, that does not end soon.
-// Nothing is said to it: who is not known by a certificate hears no more anyway.
-func (p Patient) brokers(ctx context.Context) (all []Finding) {
+// brokers connects to every address of --broker as a device does and checks the certificate: its
+// name, its authority and its expiry. It sends nothing: the broker answers only clients with
+// certificates.
+func (p Hub) brokers(ctx context.Context) (all []Finding) {
 	if p.Mistakes != nil || len(p.Config.Brokers) == 0 {
 		return nil
 	}
 	roots := x509.NewCertPool()
 	text, err := os.ReadFile(filepath.Join(p.Config.DataDir, "pki", "root.crt"))
 	if err != nil || !roots.AppendCertsFromPEM(text) {
-		return nil // which is said of the certificates
+		return nil // certificates reports that
 	}
 	if text, err := os.ReadFile(filepath.Join(p.Config.DataDir, "pki", "former-root.crt")); err == nil {
 		roots.AppendCertsFromPEM(text)
@@ -35,9 +35,9 @@ func (p Patient) brokers(ctx context.Context) (all []Finding) {
 	return all
 }
 
-func (p Patient) broker(ctx context.Context, address string, roots *x509.CertPool) Finding {
-	const anew = "write a certificate anew with `flotilla-hub broker-config` into a new directory, and have the " +
-		"broker read it"
+func (p Hub) broker(ctx context.Context, address string, roots *x509.CertPool) Finding {
+	const anew = "write a new certificate with `flotilla-hub broker-config` into a new directory, and reload " +
+		"the broker"
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	host, _, _ := net.SplitHostPort(address)
@@ -45,44 +45,44 @@ func (p Patient) broker(ctx context.Context, address string, roots *x509.CertPoo
 	raw, err := line.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return Finding{Fail, "broker", fmt.Sprintf("%s: %v", address, err),
-			"see that the broker runs, and that a firewall lets this machine and the devices through"}
+			"check that the broker runs, and that the firewall allows this machine and the devices"}
 	}
 	defer raw.Close()
 	var leaf *x509.Certificate
-	//nolint:gosec // VerifyConnection does it, and keeps what was shown
+	//nolint:gosec // VerifyConnection verifies it and keeps the certificate
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, InsecureSkipVerify: true}
 	conf.VerifyConnection = func(s tls.ConnectionState) error {
 		leaf = s.PeerCertificates[0]
-		between := x509.NewCertPool()
+		intermediates := x509.NewCertPool()
 		for _, c := range s.PeerCertificates[1:] {
-			between.AddCert(c)
+			intermediates.AddCert(c)
 		}
-		_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: between, CurrentTime: p.Now})
+		_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: intermediates, CurrentTime: p.Now})
 		return err
 	}
 	err = tls.Client(raw, conf).HandshakeContext(ctx)
 	took := time.Since(began).Round(time.Millisecond)
 	var other x509.HostnameError
-	var strange x509.UnknownAuthorityError
+	var unknownAuthority x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &other):
 		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate is not for %s", address, host),
-			"name this address with --address: " + anew}
-	case errors.As(err, &strange):
-		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate is not of this hub's authority", address), anew}
+			"add this address with --address: " + anew}
+	case errors.As(err, &unknownAuthority):
+		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate was not issued by this hub's authority", address), anew}
 	case leaf != nil && p.Now.After(leaf.NotAfter):
 		return Finding{Fail, "broker",
-			fmt.Sprintf("%s: its certificate ended on %s", address, leaf.NotAfter.Format(time.DateOnly)), anew}
+			fmt.Sprintf("%s: its certificate expired on %s", address, leaf.NotAfter.Format(time.DateOnly)), anew}
 	case leaf == nil:
-		return Finding{Fail, "broker", fmt.Sprintf("%s: no TLS: %v", address, err),
-			"see the broker's log, and that this is its port for MQTT over TLS"}
+		return Finding{Fail, "broker", fmt.Sprintf("%s: TLS failed: %v", address, err),
+			"see the broker's log, and check that this is its port for MQTT over TLS"}
 	case err != nil && leaf.NotBefore.After(p.Now):
-		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate is good only from %s on", address,
-			leaf.NotBefore.Format(time.DateOnly)), "the clock of this machine is behind: set it"}
+		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate is not valid before %s", address,
+			leaf.NotBefore.Format(time.DateOnly)), "set the clock of this machine, which is behind"}
 	case leaf.NotAfter.Sub(p.Now) < soon:
 		return Finding{Warn, "broker",
-			fmt.Sprintf("%s: its certificate ends on %s", address, leaf.NotAfter.Format(time.DateOnly)), anew}
+			fmt.Sprintf("%s: its certificate expires on %s", address, leaf.NotAfter.Format(time.DateOnly)), anew}
 	}
-	return Finding{OK, "broker", fmt.Sprintf("%s answers in %s, its certificate is good until %s", address, took,
+	return Finding{OK, "broker", fmt.Sprintf("%s answers in %s; its certificate is valid until %s", address, took,
 		leaf.NotAfter.Format(time.DateOnly)), ""}
 }

@@ -70,12 +70,12 @@ func TestEveryAddressOfABrokerIsLookedAt(t *testing.T) {
 		words   string
 	}{
 		"as it should be":         {good, 0, OK, "answers in"},
-		"a certificate that ends": {good, 345 * 24 * time.Hour, Warn, "its certificate ends on"},
-		"one that has ended":      {good, 370 * 24 * time.Hour, Fail, "its certificate ended on"},
-		"one from the future":     {good, -20 * 24 * time.Hour, Fail, "good only from"},
+		"a certificate that ends": {good, 345 * 24 * time.Hour, Warn, "its certificate expires on"},
+		"one that has ended":      {good, 370 * 24 * time.Hour, Fail, "its certificate expired on"},
+		"one from the future":     {good, -20 * 24 * time.Hour, Fail, "is not valid before"},
 		"another name":            {serve(own, "b.example"), 0, Fail, "is not for 127.0.0.1"},
-		"another authority":       {serve(other, "127.0.0.1"), 0, Fail, "not of this hub's authority"},
-		"no TLS":                  {serve(nil), 0, Fail, "no TLS"},
+		"another authority":       {serve(other, "127.0.0.1"), 0, Fail, "not issued by this hub's authority"},
+		"TLS failed":                  {serve(nil), 0, Fail, "TLS failed"},
 		"nobody there":            {away, 0, Fail, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

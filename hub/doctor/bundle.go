@@ -17,34 +17,33 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Bundle is what those who help get to see of a hub. No secret is in it: of objects come only the
-// fields that are named below, which people do not write freely, and the sentences in them go
-// through Mask, as all else does. So there are no annotations, no environment, no arguments, no
-// config maps, and of pods' events no sentences.
+// A Bundle is data about a hub for support, without secrets. Objects have only the fields below,
+// and all text goes through Mask. Annotations, environments, arguments, config maps and messages of
+// pods' events are left out, since users write them freely.
 type Bundle struct {
-	Patient Patient
+	Hub     Hub
 	Version string
-	Metrics string    // of the hub that runs; "": WhyNone
+	Metrics string    // of the running hub; "": see WhyNone
 	WhyNone string    // why there are no metrics
-	Log     io.Reader // that people have chosen to add; nil: none
+	Log     io.Reader // added with --log; nil: none
 }
 
 const maxLog = 32 << 20
 
-// Write writes the bundle as a tar.gz. What cannot be read says why in its own place.
+// Write writes the bundle as a tar.gz. A part that cannot be read has the reason instead.
 func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)
 	add := func(name, text string) error {
 		if err := out.WriteHeader(&tar.Header{Name: "flotilla-support/" + name, Mode: 0o600, Size: int64(len(text)),
-			ModTime: b.Patient.Now}); err != nil {
+			ModTime: b.Hub.Now}); err != nil {
 			return err
 		}
 		_, err := io.WriteString(out, text)
 		return err
 	}
-	mask := secretsOf(b.Patient.Config).mask
-	e, err := store.Examine(ctx, store.Options{Dir: b.Patient.Config.DataDir, Database: b.Patient.Config.Database})
+	mask := secretsOf(b.Hub.Config).mask
+	e, err := store.Examine(ctx, store.Options{Dir: b.Hub.Config.DataDir, Database: b.Hub.Config.Database})
 	//lint:ignore SA5001 what could be seen is there with an error, too
 	defer e.Close()
 	if err != nil {
@@ -53,9 +52,9 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 	type file struct{ name, text string }
 	files := []file{
 		{"version.txt", b.Version + "\n"},
-		{"doctor.txt", mask(lines(Examine(ctx, b.Patient)))},
+		{"doctor.txt", mask(lines(Examine(ctx, b.Hub)))},
 		{"config.yaml", mask(b.config())},
-		{"directory.txt", listing(b.Patient.Config.DataDir)},
+		{"directory.txt", listing(b.Hub.Config.DataDir)},
 		{"metrics.txt", mask(b.Metrics)},
 		{"nodes.json", each(ctx, e, err, mask, state.Nodes, nodeOf)},
 		{"sites.json", each(ctx, e, err, mask, state.Sites, siteOf)},
@@ -86,7 +85,7 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 
 func (b Bundle) config() string {
 	var text bytes.Buffer
-	if err := b.Patient.Config.Print(&text); err != nil {
+	if err := b.Hub.Config.Print(&text); err != nil {
 		return err.Error()
 	}
 	return text.String()
@@ -100,7 +99,7 @@ func lines(all []Finding) string {
 	return text.String()
 }
 
-// each shows the objects of a kind, a line each.
+// each writes the objects of a kind, one per line.
 func each[T any](ctx context.Context, e *store.Examination, err error, mask func(string) string, kind state.Kind,
 	show func(*T) any) string {
 	var text strings.Builder

@@ -115,7 +115,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 	log := fmt.Sprintf("level=INFO msg=%q\nhttps://gw:8443/setup?token=%s\njoin with %s or %s\n%s\n-----BEGIN EC PRIVATE KEY-----\n%s\n-----END EC PRIVATE KEY-----\n", sentence, plant("setup"), join.Text(), token, sentence, plant("pem"))
 
 	var b bytes.Buffer
-	if err := (Bundle{Patient: p, Version: "flotilla-hub 9", Metrics: "flotilla_nodes 3\n", Log: strings.NewReader(log)}).Write(t.Context(), &b); err != nil {
+	if err := (Bundle{Hub: p, Version: "flotilla-hub 9", Metrics: "flotilla_nodes 3\n", Log: strings.NewReader(log)}).Write(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	files := unpack(t, &b)
@@ -130,7 +130,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 		}
 	}
 	for name, want := range map[string][]string{
-		"version.txt": {"flotilla-hub 9"}, "doctor.txt": {"is whole", "certificates"}, "config.yaml": {"https-listen: 127.0.0.1:0", "https://hooks.example/…"},
+		"version.txt": {"flotilla-hub 9"}, "doctor.txt": {"is intact", "certificates"}, "config.yaml": {"https-listen: 127.0.0.1:0", "https://hooks.example/…"},
 		"directory.txt": {"hub.db", "pki/root.key"}, "metrics.txt": {"flotilla_nodes 3"}, "log.txt": {"level=INFO"}, "sites.json": {`"oslo"`},
 		"nodes.json": {`"pi-1"`, "KubeletNotReady", "a sentence: pull", "broken:NoSchedule"}, "pods.json": {"kiosk-1", "ImagePullBackOff", `"exitCode":3`, `"restarts":7`, "Evicted"},
 		"events.json": {"FailedMount", "registry.example/x"}, "incidents.json": {"CrashLoop"},
@@ -157,7 +157,7 @@ func TestABundleNamesNoFilesOfPeople(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := (Bundle{Patient: p}).Write(t.Context(), &b); err != nil {
+	if err := (Bundle{Hub: p}).Write(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	files := unpack(t, &b)
@@ -191,7 +191,7 @@ func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
 	}
 	const log = "a certificate that was revoked; pki/former-root.crt; the of-database"
 	var b bytes.Buffer
-	if err := (Bundle{Patient: p, Log: strings.NewReader(log)}).Write(t.Context(), &b); err != nil {
+	if err := (Bundle{Hub: p, Log: strings.NewReader(log)}).Write(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	all := unpack(t, &b)
@@ -201,7 +201,7 @@ func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
 	if text := all["directory.txt"]; strings.Contains(text, "(not of the hub)") || !strings.Contains(text, "pki/former-root.key") {
 		t.Errorf("what the hub has made is taken for somebody else's:\n%s", text)
 	}
-	if !strings.Contains(all["doctor.txt"], "pki/former-root.crt is good until") {
+	if !strings.Contains(all["doctor.txt"], "pki/former-root.crt is valid until") {
 		t.Errorf("doctor.txt does not name what it has looked at:\n%s", all["doctor.txt"])
 	}
 }
@@ -229,7 +229,7 @@ func TestSecretsOfTheSettingsAreTakenOutToTheLetter(t *testing.T) {
 		p.Config.Database = database
 		var b bytes.Buffer
 		text := strings.Join(append(log, "user d/pl4nted", "user d%2Fpl4nted", "key Kpl4nted", "kept"), "\n")
-		if err := (Bundle{Patient: p, Log: strings.NewReader(text), Metrics: "m{l=\"Xpl4nted\"} 1\n"}).Write(t.Context(), &b); err != nil {
+		if err := (Bundle{Hub: p, Log: strings.NewReader(text), Metrics: "m{l=\"Xpl4nted\"} 1\n"}).Write(t.Context(), &b); err != nil {
 			t.Fatal(err)
 		}
 		files := unpack(t, &b)
@@ -277,7 +277,7 @@ func TestABundleOfADamagedHubSaysWhatIsDamaged(t *testing.T) {
 	p, _ := made(t)
 	p.Config.DataDir += "/none"
 	var b bytes.Buffer
-	if err := (Bundle{Patient: p, WhyNone: "is it running?"}).Write(t.Context(), &b); err != nil {
+	if err := (Bundle{Hub: p, WhyNone: "is it running?"}).Write(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	files := unpack(t, &b)

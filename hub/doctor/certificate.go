@@ -14,15 +14,15 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// certificates looks at every certificate below pki/.
-func (p Patient) certificates() (all []Finding) {
+// certificates checks every certificate in pki/.
+func (p Hub) certificates() (all []Finding) {
 	dir := filepath.Join(p.Config.DataDir, "pki")
 	files, _ := fs.Glob(os.DirFS(dir), "*.crt")
 	own := []string{"root.crt", "intermediate.crt"}
 	for _, name := range own {
 		if !slices.Contains(files, name) {
-			all = append(all, Finding{Fail, "certificates", "pki/" + name + " is not there",
-				"restore the directory pki from a copy: devices know the hub by it"})
+			all = append(all, Finding{Fail, "certificates", "pki/" + name + " not found",
+				"restore the directory pki from a copy; devices trust the hub by it"})
 		}
 	}
 	for _, file := range files {
@@ -34,7 +34,7 @@ func (p Patient) certificates() (all []Finding) {
 		}
 		all = append(all, p.certificate(name, text))
 	}
-	if Worst(all) == Fail { // keys are good for nothing without
+	if Worst(all) == Fail { // keys are useless without certificates
 		return all
 	}
 	if err := pki.Look(p.Config.DataDir); err != nil {
@@ -43,10 +43,10 @@ func (p Patient) certificates() (all []Finding) {
 	return all
 }
 
-func (p Patient) certificate(name string, text []byte) Finding {
+func (p Hub) certificate(name string, text []byte) Finding {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return Finding{Fail, "certificates", name + " holds none", "restore the directory pki from a copy"}
+		return Finding{Fail, "certificates", name + " has no certificate", "restore the directory pki from a copy"}
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -56,23 +56,23 @@ func (p Patient) certificate(name string, text []byte) Finding {
 	left, until := cert.NotAfter.Sub(p.Now), cert.NotAfter.Format(time.DateOnly)
 	root := strings.HasPrefix(filepath.Base(name), "root")
 	switch {
-	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // they end with the trust in them
+	case strings.Contains(name, "former") || strings.Contains(name, "cross"): // they expire when trust in them ends
 	case p.Now.Before(cert.NotBefore.Add(-time.Hour)):
 		return Finding{Fail, "certificates",
-			fmt.Sprintf("%s is good only from %s on", name, cert.NotBefore.Format(time.DateOnly)),
-			"the clock of this machine is behind: set it"}
+			fmt.Sprintf("%s is not valid before %s", name, cert.NotBefore.Format(time.DateOnly)),
+			"set the clock of this machine, which is behind"}
 	case left <= 0 && root:
-		return Finding{Fail, "certificates", fmt.Sprintf("%s ended on %s", name, until),
-			"set the clock if it is wrong; else `flotilla-hub ca rotate --root`, and join the devices anew"}
+		return Finding{Fail, "certificates", fmt.Sprintf("%s expired on %s", name, until),
+			"set the clock if it is wrong; else run `flotilla-hub ca rotate --root` and join the devices again"}
 	case left <= 0:
-		return Finding{Fail, "certificates", fmt.Sprintf("%s ended on %s", name, until),
-			"set the clock if it is wrong; else start the hub, which makes a new one"}
+		return Finding{Fail, "certificates", fmt.Sprintf("%s expired on %s", name, until),
+			"set the clock if it is wrong; else start the hub: it issues a new one"}
 	case left < soon && root:
-		return Finding{Warn, "certificates", fmt.Sprintf("%s ends on %s", name, until),
-			"`flotilla-hub ca rotate --root` while the devices still believe it"}
+		return Finding{Warn, "certificates", fmt.Sprintf("%s expires on %s", name, until),
+			"run `flotilla-hub ca rotate --root` while the devices still trust it"}
 	case left < tooSoon:
-		return Finding{Warn, "certificates", fmt.Sprintf("%s ends on %s, and the hub should have renewed it", name, until),
-			"start the hub, and see its log"}
+		return Finding{Warn, "certificates", fmt.Sprintf("%s expires on %s; the hub should have renewed it", name, until),
+			"start the hub and see its log"}
 	}
-	return Finding{OK, "certificates", fmt.Sprintf("%s is good until %s", name, until), ""}
+	return Finding{OK, "certificates", fmt.Sprintf("%s is valid until %s", name, until), ""}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // made is a data directory as a hub leaves it that was stopped; with open, as one that runs.
-func made(t *testing.T) (p Patient, open func() *store.Store) {
+func made(t *testing.T) (p Hub, open func() *store.Store) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "hub")
 	open = func() *store.Store {
@@ -76,24 +76,24 @@ func TestEveryDamageIsFound(t *testing.T) {
 		name        string
 		level       Level
 		what, words string
-		damage      func(p *Patient, in func(name string) string)
+		damage      func(p *Hub, in func(name string) string)
 	}{
-		{"nothing", OK, "database", "is whole", func(*Patient, func(string) string) {}},
-		{"no directory", Fail, "directory", "is not there", func(p *Patient, in func(string) string) { p.Config.DataDir = in("none") }},
-		{"a directory open to others", Fail, "directory", "is open to others (mode 0755)", func(p *Patient, in func(string) string) { do(os.Chmod(in(""), 0o755)) }},
-		{"a key open to others", Fail, "directory", "root.key is open to others (mode 0640)", func(p *Patient, in func(string) string) { do(os.Chmod(in("pki/root.key"), 0o640)) }},
-		{"a backup open to others", Fail, "directory", "(mode 0644)", func(p *Patient, in func(string) string) {
+		{"nothing", OK, "database", "is intact", func(*Hub, func(string) string) {}},
+		{"no directory", Fail, "directory", "not found", func(p *Hub, in func(string) string) { p.Config.DataDir = in("none") }},
+		{"a directory open to others", Fail, "directory", "(mode 0755)", func(p *Hub, in func(string) string) { do(os.Chmod(in(""), 0o755)) }},
+		{"a key open to others", Fail, "directory", "root.key (mode 0640)", func(p *Hub, in func(string) string) { do(os.Chmod(in("pki/root.key"), 0o640)) }},
+		{"a backup open to others", Fail, "directory", "(mode 0644)", func(p *Hub, in func(string) string) {
 			files, _ := filepath.Glob(in("backups/*"))
 			do(os.Chmod(files[0], 0o644))
 		}},
-		{"a file of another user", Fail, "directory", "belongs to another user", func(p *Patient, in func(string) string) {
+		{"a file of another user", Fail, "directory", "does not have the owner of", func(p *Hub, in func(string) string) {
 			if os.Getuid() != 0 {
 				t.Skip("only root gives files away")
 			}
 			do(os.Chown(in("hub.db"), 65534, 65534))
 		}},
-		{"no database", Fail, "database", "is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("hub.db"))) }},
-		{"a page of zeros", Fail, "database", "is damaged", func(p *Patient, in func(string) string) {
+		{"no database", Fail, "database", "not found", func(p *Hub, in func(string) string) { do(os.Remove(in("hub.db"))) }},
+		{"a page of zeros", Fail, "database", "is damaged", func(p *Hub, in func(string) string) {
 			f, err := os.OpenFile(in("hub.db"), os.O_RDWR, 0)
 			do(err)
 			info, err := f.Stat()
@@ -104,94 +104,94 @@ func TestEveryDamageIsFound(t *testing.T) {
 			}
 			do(f.Close())
 		}},
-		{"no database but words", Fail, "database", "is damaged", func(p *Patient, in func(string) string) {
+		{"no database but words", Fail, "database", "is damaged", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("hub.db"), []byte(strings.Repeat("words ", 4000)), 0o600))
 		}},
-		{"a database of a later version", Fail, "database", "this program works with", func(p *Patient, in func(string) string) {
+		{"a database of a later version", Fail, "database", "this program needs", func(p *Hub, in func(string) string) {
 			f, err := os.OpenFile(in("hub.db"), os.O_RDWR, 0)
 			do(err)
 			_, err = f.WriteAt([]byte{0, 0, 0, 99}, 60) // user_version, https://www.sqlite.org/fileformat.html
 			do(err)
 			do(f.Close())
 		}},
-		{"an object that is cut off", Fail, "database", "decode pods default/a: it is damaged", func(p *Patient, in func(string) string) {
+		{"an object that is cut off", Fail, "database", "decode pods default/a: it is damaged", func(p *Hub, in func(string) string) {
 			st, err := store.Open(t.Context(), store.Options{Dir: in("")})
 			do(err)
 			do(st.Commit(t.Context(), store.Commit{Rev: 2, Rows: []store.Row{{Kind: "nodes", Name: "a", Rev: 2, Object: []byte("{}")}, {Kind: "pods", Namespace: "default", Name: "a", Rev: 2, Object: []byte(`{"kind":"P`)}}}))
 			do(st.Close())
 		}},
-		{"a revision with a letter in it", Fail, "database", "read its revision", func(p *Patient, in func(string) string) {
+		{"a revision with a letter in it", Fail, "database", "read its revision", func(p *Hub, in func(string) string) {
 			st, err := store.Open(t.Context(), store.Options{Dir: in("")})
 			do(err)
 			do(st.SetMeta(t.Context(), "revision", "1o7"))
 			do(st.Close())
 		}},
-		{"no note of where the database is", Fail, "database", "was in PostgreSQL, but the file", func(p *Patient, in func(string) string) {
+		{"no note of where the database is", Fail, "database", "was in PostgreSQL, but the file", func(p *Hub, in func(string) string) {
 			do(os.Remove(in("hub.db")))
 			f, err := os.OpenFile(in("hub.rev"), os.O_APPEND|os.O_WRONLY, 0)
 			do(err)
 			_, err = f.WriteString("in PostgreSQL\n")
 			do(errors.Join(err, f.Close()))
 		}},
-		{"a damaged database beside it", Warn, "database", "damaged databases are kept", func(p *Patient, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
-		{"a damaged database with its log", Warn, "database", "1 damaged databases are kept beside it: hub.db.corrupt-1", func(p *Patient, in func(string) string) {
+		{"a damaged database beside it", Warn, "database", "damaged databases are kept", func(p *Hub, in func(string) string) { do(os.WriteFile(in("hub.db.corrupt-1"), nil, 0o600)) }},
+		{"a damaged database with its log", Warn, "database", "1 damaged databases are kept beside hub.db: hub.db.corrupt-1", func(p *Hub, in func(string) string) {
 			for _, end := range []string{"", "-shm", "-wal"} {
 				do(os.WriteFile(in("hub.db.corrupt-1"+end), nil, 0o600))
 			}
 		}},
-		{"no backup for three days", Warn, "backups", "the newest is of", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(72 * time.Hour) }},
-		{"no backup for three days but one of a clock that was ahead", Warn, "backups", "the newest is of", func(p *Patient, in func(string) string) {
+		{"no backup for three days", Warn, "backups", "the newest is from", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(72 * time.Hour) }},
+		{"no backup for three days but one of a clock that was ahead", Warn, "backups", "the newest is from", func(p *Hub, in func(string) string) {
 			p.Now = p.Now.Add(72 * time.Hour)
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
-		{"no backup but one of a clock that was ahead", Warn, "backups", "none yet", func(p *Patient, in func(string) string) {
+		{"no backup but one of a clock that was ahead", Warn, "backups", "none yet", func(p *Hub, in func(string) string) {
 			do(os.RemoveAll(in("backups")))
 			do(os.MkdirAll(in("backups"), 0o700))
 			do(os.WriteFile(in("backups/hub-20990101T000000Z.db"), nil, 0o600))
 		}},
-		{"no backup", Warn, "backups", "none yet", func(p *Patient, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
-		{"backups on a stick that was pulled", Fail, "backups", "leads to what is not there", func(p *Patient, in func(string) string) {
+		{"no backup", Warn, "backups", "none yet", func(p *Hub, in func(string) string) { do(os.RemoveAll(in("backups"))) }},
+		{"backups on a stick that was pulled", Fail, "backups", "leads to what is not there", func(p *Hub, in func(string) string) {
 			do(os.RemoveAll(in("backups")))
 			do(os.Symlink(in("stick"), in("backups")))
 		}},
-		{"a root without its key", Fail, "certificates", "root.key: certificate authority unusable: it is missing", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.key"))) }},
-		{"an intermediate with a key of zeros", Fail, "certificates", "intermediate.key: certificate authority unusable: it holds no PEM key", func(p *Patient, in func(string) string) {
+		{"a root without its key", Fail, "certificates", "root.key: certificate authority unusable: it is missing", func(p *Hub, in func(string) string) { do(os.Remove(in("pki/root.key"))) }},
+		{"an intermediate with a key of zeros", Fail, "certificates", "intermediate.key: certificate authority unusable: it holds no PEM key", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("pki/intermediate.key"), make([]byte, 241), 0o600))
 		}},
-		{"an intermediate with the key of the root", Fail, "certificates", "it is not the key of intermediate.crt", func(p *Patient, in func(string) string) {
+		{"an intermediate with the key of the root", Fail, "certificates", "it is not the key of intermediate.crt", func(p *Hub, in func(string) string) {
 			text, err := os.ReadFile(in("pki/root.key"))
 			do(err)
 			do(os.WriteFile(in("pki/intermediate.key"), text, 0o600))
 		}},
-		{"a key of boot configurations that is empty", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
-		{"a key of secrets that is damaged", Fail, "secrets", "it must hold 64 hex digits", func(p *Patient, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
-		{"a key of secrets that is another one", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Patient, in func(string) string) {
+		{"a key of boot configurations that is empty", Fail, "certificates", "firmware.key: certificate authority unusable", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/firmware.key"), nil, 0o600)) }},
+		{"a key of secrets that is damaged", Fail, "secrets", "it must hold 64 hex digits", func(p *Hub, in func(string) string) { do(os.WriteFile(in("secrets.key"), make([]byte, 65), 0o600)) }},
+		{"a key of secrets that is another one", Fail, "secrets", "1 secrets in the database are sealed with key", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("secrets.key"), []byte(strings.Repeat("7", 64)), 0o600))
 		}},
-		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Patient, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
-		{"a file that leads elsewhere", Fail, "directory", "hub.rev leads elsewhere", func(p *Patient, in func(string) string) {
+		{"no key of secrets", Warn, "secrets", "1 secrets in the database are sealed with it", func(p *Hub, in func(string) string) { do(os.Remove(in("secrets.key"))) }},
+		{"a file that leads elsewhere", Fail, "directory", "hub.rev leads elsewhere", func(p *Hub, in func(string) string) {
 			do(os.Rename(in("hub.rev"), in("there")))
 			do(os.Symlink(in("there"), in("hub.rev")))
 		}},
-		{"no root", Fail, "certificates", "pki/root.crt is not there", func(p *Patient, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
-		{"an empty certificate", Fail, "certificates", "pki/root.crt holds none", func(p *Patient, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
-		{"a root that has ended", Fail, "certificates", "pki/root.crt ended", func(p *Patient, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
-		{"a clock of 1970", Fail, "certificates", "is good only from", func(p *Patient, in func(string) string) { p.Now = time.Unix(1000, 0) }},
-		{"a clock before the last write", Fail, "clock", "the database was last written", func(p *Patient, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
-		{"a clock that nobody sets", Warn, "clock", "nothing keeps it right", func(p *Patient, in func(string) string) { p.Unsynced = true }},
-		{"a port that is taken", Fail, "ports", "address already in use", func(p *Patient, in func(string) string) {
+		{"no root", Fail, "certificates", "pki/root.crt not found", func(p *Hub, in func(string) string) { do(os.Remove(in("pki/root.crt"))) }},
+		{"an empty certificate", Fail, "certificates", "pki/root.crt has no certificate", func(p *Hub, in func(string) string) { do(os.WriteFile(in("pki/root.crt"), nil, 0o600)) }},
+		{"a root that has ended", Fail, "certificates", "pki/root.crt expired", func(p *Hub, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
+		{"a clock of 1970", Fail, "certificates", "is not valid before", func(p *Hub, in func(string) string) { p.Now = time.Unix(1000, 0) }},
+		{"a clock before the last write", Fail, "clock", "the database was last written", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
+		{"a clock that nobody sets", Warn, "clock", "is not synchronized", func(p *Hub, in func(string) string) { p.Unsynced = true }},
+		{"a port that is taken", Fail, "ports", "address already in use", func(p *Hub, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			do(err)
 			t.Cleanup(func() { _ = l.Close() })
 			p.Config.MQTTListen = l.Addr().String()
 		}},
-		{"the port of the other hubs is taken", Fail, "ports", "--peer-listen", func(p *Patient, in func(string) string) {
+		{"the port of the other hubs is taken", Fail, "ports", "--peer-listen", func(p *Hub, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			do(err)
 			t.Cleanup(func() { _ = l.Close() })
 			p.Config.PeerListen = l.Addr().String()
 		}},
-		{"the database's address open to others", Fail, "directory", "database is open to others (mode 0644)", func(p *Patient, in func(string) string) {
+		{"the database's address open to others", Fail, "directory", "database (mode 0644)", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("database"), []byte("postgres://hub:secret@127.0.0.1:1/hub\n"), 0o600))
 			do(os.Chmod(in("database"), 0o644))
 		}},
@@ -284,7 +284,7 @@ func TestAConnectionThatOthersCanReadIsAWarning(t *testing.T) {
 		{Server: "postgres://flotilla@db:5432/fleet", Exposed: "the connection is not encrypted"},
 	} {
 		said := ""
-		for _, f := range (Patient{}).server(&e, nil) {
+		for _, f := range (Hub{}).server(&e, nil) {
 			if f.Level == Warn {
 				said += f.String()
 			}
@@ -309,8 +309,8 @@ func TestAHubThatStandsByIsNotBroken(t *testing.T) {
 	}
 	p.Standing = &leader.Standing{URL: server.URL, Leader: "hub-a", At: "hub-a:8444", Behind: 300 * time.Millisecond, Revision: 7}
 	all := Examine(t.Context(), p)
-	says(t, all, OK, "hub", "hub-a leads (hub-a:8444), and this one is 0.3 s behind, at revision 7")
-	says(t, all, OK, "backups", "the hub that leads makes them")
+	says(t, all, OK, "hub", "the leader is hub-a (hub-a:8444); it is 0.3 s behind, at revision 7")
+	says(t, all, OK, "backups", "the leader makes them")
 	if Worst(all) == Fail {
 		t.Errorf("it is taken for broken: %v", all)
 	}
@@ -319,13 +319,13 @@ func TestAHubThatStandsByIsNotBroken(t *testing.T) {
 	code = http.StatusServiceUnavailable
 	says(t, Examine(t.Context(), p), Fail, "hub", "it is not ready")
 	p.Standing.Leader = ""
-	says(t, Examine(t.Context(), p), Fail, "hub", "nobody leads")
+	says(t, Examine(t.Context(), p), Fail, "hub", "without a leader")
 }
 
 // The address of a hub that runs is in its database, which may be away, or anything.
 func TestAHubWhoseAddressIsNotKnown(t *testing.T) {
 	for url, words := range map[string]string{
-		"":                      "its address is not known",
+		"":                      "its database has no address",
 		"\x00://":               "the address in its database",
 		"https://127.0.0.1:1":   "does not answer",
 		"none://127.0.0.1:8443": "does not answer",

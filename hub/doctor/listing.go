@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ours are the names that the hub gives in its data directory. What else lies there has one
-// that somebody gave it, which may be anything.
+// ours matches the names that the hub gives to files in its data directory. Other names are not
+// printed.
 var ours = regexp.MustCompile(`^(` + strings.Join([]string{
 	`hub\.(lock|rev|sock)`, `hub\.db(\.(migrate|restore))?(-wal|-shm|-journal)?`,
 	`hub\.db\.(corrupt|before-migrate|before-restore)-[0-9TZ.-]+(\.part|\.restore)?(-wal|-shm|-journal)?`,
@@ -20,13 +20,13 @@ var ours = regexp.MustCompile(`^(` + strings.Join([]string{
 	`history`, `history/[0-9-]+\.samples`,
 }, "|") + `)$`)
 
-// listing is what is in a directory, and not what is in its files.
+// listing lists a directory, without the content of files.
 func listing(dir string) string {
 	var text strings.Builder
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		name := named(dir, file)
 		if err != nil {
-			fmt.Fprintf(&text, "%s: it cannot be read\n", name)
+			fmt.Fprintf(&text, "%s: cannot be read\n", name)
 			return nil
 		}
 		if in, err := d.Info(); err == nil {
@@ -40,7 +40,7 @@ func listing(dir string) string {
 	return text.String()
 }
 
-// named is a file of a directory as others may see it.
+// named is a file name for display.
 func named(dir, file string) string {
 	name, err := filepath.Rel(dir, file)
 	switch {
@@ -56,9 +56,9 @@ func named(dir, file string) string {
 	return filepath.Join(dir, other)
 }
 
-// othersIn are the names of a directory that are not the hub's.
+// othersIn returns the names in a directory that the hub did not give.
 func othersIn(dir string) (names []string) {
-	// what cannot be read has no name to quote
+	// an unreadable directory has no names to hide
 	_ = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if name, rerr := filepath.Rel(dir, file); err == nil && rerr == nil && name != "." && !ours.MatchString(name) {
 			names = append(names, name, filepath.Base(name))

@@ -11,8 +11,7 @@ import (
 	"flotilla.dev/hub/config"
 )
 
-// masks are what secrets look like, with what stands in their place. They rather take too
-// much than too little.
+// masks replace what looks like a secret. They remove too much rather than too little.
 var masks = []struct {
 	like *regexp.Regexp
 	as   string
@@ -20,7 +19,7 @@ var masks = []struct {
 	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`), "<PEM>"},
 	{regexp.MustCompile(`\bLS0tLS1CRUdJTi[A-Za-z0-9+/=_-]*`), "<PEM>"}, // in base64, as in a kubeconfig
 	{regexp.MustCompile(`(?i)([a-z][a-z0-9+.-]*://)[^\s<>]*@`), "$1<login>@"},
-	// mistyped
+	// also with a mistyped scheme
 	{regexp.MustCompile(`(?i)\b((?:postgres(?:ql)?|mqtts?|smtps?|https?|amqps?|wss?):/?)[^\s/<>][^\s<>]*@`), "$1<login>@"},
 	{regexp.MustCompile(`(?i)(https?://[^/?\s"'<>]+)[^\s"'<>]*[?&=][^\s"'<>]*`), "$1/<query>"},
 	{regexp.MustCompile(`(?i)(https?://(?:[a-z0-9.-]*\.)?(?:hooks?|webhooks?|api\.telegram|discord(?:app)?|webhook\.office)\.[^/\s"'<>]+/)[^\s"'<>…]+`), "$1<path>"},
@@ -31,18 +30,18 @@ var masks = []struct {
 	{regexp.MustCompile(`(?i)(--(?:` + called + `)\s+)(` + quoted + `|[^\s"']+)`), "$1<secret>"},
 	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`), "<token>"},
 	{regexp.MustCompile(`\b(gh[opsur]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA)[A-Za-z0-9_-]{10,}`), "<token>"},
-	{regexp.MustCompile(`\b[a-z0-9]{10}\.[a-z0-9]{20,}(\.[a-z0-9]+)*\b`), "<token>"}, // of ours
-	{regexp.MustCompile(`\b[a-z2-7]{26}\b`), "<token>"},                              // ours, without what goes before
+	{regexp.MustCompile(`\b[a-z0-9]{10}\.[a-z0-9]{20,}(\.[a-z0-9]+)*\b`), "<token>"}, // of Flotilla
+	{regexp.MustCompile(`\b[a-z2-7]{26}\b`), "<token>"},                              // the secret part alone
 }
 
 const (
-	// called is a name that a secret goes by, in settings, headers, flags and environments.
+	// called matches the name of a secret in settings, headers, flags and environments.
 	called = `[a-z0-9_.-]*(?:password|passwd|passphrase|\bpwd|pgpass|secret|token|api-?_?key|(?:access|private|account|shared|client|encryption|signing|master)[_-]?key|dockerconfig|credential|\bauth\b|signature)[a-z0-9_.-]*|(?:\b|[a-z0-9_.-]*[_.-])(?:pass|passcode|psk)`
-	// quoted is a text in quotes, which may stand in a text in quotes themselves.
+	// quoted matches a quoted text, which may itself be inside quotes.
 	quoted = `\\+"(?:[^"\\]|\\[^"]|\\\\+")*?\\+"|"(?:[^"\\]|\\.)*"|'[^']*'`
 )
 
-// Mask takes what looks like a secret out of a text.
+// Mask replaces what looks like a secret.
 func Mask(text string) string {
 	for _, m := range masks {
 		text = m.like.ReplaceAllString(text, m.as)
@@ -50,14 +49,14 @@ func Mask(text string) string {
 	return text
 }
 
-// secrets are known to the letter.
+// secrets are exact texts to remove.
 type secrets []string
 
-// secretsOf are those that the settings hold or name, and names that people gave files: what
-// logs and errors may quote.
+// secretsOf returns the secrets in the settings and their files, and file names that users chose:
+// logs and errors may quote both.
 func secretsOf(c config.Config) (all secrets) {
 	line := func(file string) string {
-		text, _ := os.ReadFile(file) // who cannot read it cannot quote it
+		text, _ := os.ReadFile(file) // an unreadable secret cannot be quoted
 		first, _, _ := strings.Cut(string(text), "\n")
 		return strings.TrimSpace(first)
 	}
@@ -84,7 +83,7 @@ func secretsOf(c config.Config) (all secrets) {
 			}
 		}
 	}
-	for _, address := range []string{c.IncidentWebhook, c.Inventory} { // of many services, the path is the secret
+	for _, address := range []string{c.IncidentWebhook, c.Inventory} { // many services put a secret into the path
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" {
 			continue
@@ -93,21 +92,21 @@ func secretsOf(c config.Config) (all secrets) {
 		for _, part := range strings.FieldsFunc(u.RequestURI(), func(r rune) bool {
 			return strings.ContainsRune("/?&=", r)
 		}) {
-			// others are words
+			// lower-case words are not secrets
 			if strings.ContainsFunc(part, func(r rune) bool { return r < 'a' && r != '.' && r != '-' && r != '_' }) {
 				all = append(all, part)
 			}
 		}
 	}
 	all = append(all, othersIn(c.DataDir)...)
-	// Shorter ones are words, which would say what they are by being left away. The longest first:
-	// one may be in another.
+	// Shorter texts are ordinary words, which stay readable. The longest come first, since one may
+	// contain another.
 	all = slices.DeleteFunc(all, func(s string) bool { return len(s) < 6 })
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
 	return all
 }
 
-// mask takes those out of a text, and what looks like one.
+// mask removes the known secrets, and what looks like one.
 func (s secrets) mask(text string) string {
 	for _, secret := range s {
 		text = strings.ReplaceAll(text, secret, "<secret>")
@@ -115,7 +114,7 @@ func (s secrets) mask(text string) string {
 	return Mask(text)
 }
 
-// masked is a JSON value with each of its texts masked: in JSON, quotes look otherwise.
+// masked returns a JSON value with every text masked; encoding would change the quotes first.
 func masked(v any, mask func(string) string) any {
 	switch v := v.(type) {
 	case string:

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// ownerOf is the user whom a file belongs to.
+// ownerOf returns the user ID of a file's owner.
 func ownerOf(info fs.FileInfo) uint32 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return st.Uid

@@ -38,7 +38,7 @@ func TestAnOldBackup(t *testing.T) {
 		began := time.Now()
 		await(t, "the device's lease after "+start, patience, func() error {
 			if !h.lastSeen(d.node).After(began) {
-				return fmt.Errorf("the newest is of %s", h.lastSeen(d.node))
+				return fmt.Errorf("the newest is from %s", h.lastSeen(d.node))
 			}
 			return h.ready(d.node, corev1.ConditionTrue)
 		})
@@ -104,7 +104,7 @@ func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
 	began := time.Now()
 	await(t, "the device's lease", patience, func() error {
 		if !b.lastSeen(d.node).After(began) {
-			return fmt.Errorf("the newest is of %s", b.lastSeen(d.node))
+			return fmt.Errorf("the newest is from %s", b.lastSeen(d.node))
 		}
 		return b.ready(d.node, corev1.ConditionTrue)
 	})

@@ -111,7 +111,7 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 		}
 	}
 	doctor := command{path: program(t, "hub", here), args: []string{"doctor", "--data-dir", h.dir}}.run(t)
-	if !strings.Contains(doctor.out, "FAIL  database") || !strings.Contains(doctor.out, "its disk has room") {
+	if !strings.Contains(doctor.out, "FAIL  database") || !strings.Contains(doctor.out, "its disk has space") {
 		t.Errorf("the doctor does not say where to look:\n%s%s", doctor.out, doctor.err)
 	}
 	t.Log(doctor.out)

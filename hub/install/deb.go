@@ -14,16 +14,16 @@ import (
 	firmwareconfigs "flotilla.dev/firmware-configs"
 )
 
-// Where the package has its files; /usr/local is not a package's.
+// Paths of the Debian package, which must not use /usr/local.
 const (
 	packageBin   = "usr/bin/flotilla-device"
 	packageUnits = "lib/systemd/system/"
 )
 
-// What dpkg runs. An agent that was not told to run does not begin to, nor does the boot helper.
-// The install line has its files where they go before those of packages, so of line and package
-// the one that came last counts: what the line has put there gives way, and what it puts there
-// later stays when the package goes. A unit whose owner has changed what it runs is his.
+// Maintainer scripts. Installing the package does not start an agent or a boot helper. The install
+// line puts its files where they have priority over those of packages, so the scripts handle both
+// orders: an installed package replaces the units of the line, and removing the package keeps what
+// the line installed later. A unit that the owner has changed stays.
 const (
 	preamble = `#!/bin/sh
 set -e
@@ -64,20 +64,20 @@ fi
 `
 )
 
-// debian is an agent as a Debian package: all of it but the program, which is not
-// compressed and stands between head and tail.
+// debian is an agent as a Debian package, without the program: it is stored uncompressed between
+// head and tail.
 type debian struct{ head, tail []byte }
 
 func (d debian) size(program int64) int64 { return int64(len(d.head)) + program + int64(len(d.tail)) }
 
-// A pack is the package of an agent.
+// A pack is the package of one agent.
 type pack struct {
 	of Agent
 	debian
 }
 
-// pack lays an agent out as a package, once: strangers may ask for it as often as they like, and
-// each time all of the program would be read and summed.
+// pack builds the package of an agent once. Anonymous clients can request it, and building reads
+// the whole program for its checksums.
 func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
 	d.packing.Lock()
 	defer d.packing.Unlock()
@@ -95,15 +95,15 @@ func (d *Depot) pack(program io.Reader, a Agent) (debian, error) {
 	return made, nil
 }
 
-// packed lays a program, which is read once for its sum, out as a package. A package is
-// an ar archive of two tars (deb(5)).
+// packed builds the package of a program, which it reads once for the checksum. A package is an ar
+// archive of two tars (deb(5)).
 func packed(program io.Reader, a Agent, version string) (d debian, err error) {
 	sum := md5.New() //nolint:gosec // see above
 	if _, err := io.Copy(sum, program); err != nil {
 		return d, fmt.Errorf("read %s: %w", a.File, err)
 	}
 
-	var data bytes.Buffer // up to the program, then what comes after it
+	var data bytes.Buffer // everything before and after the program
 	t := tar.NewWriter(&data)
 	for _, dir := range []string{"./", "./lib/", "./lib/systemd/", "./lib/systemd/system/", "./usr/", "./usr/bin/"} {
 		if err := t.WriteHeader(entry(a, dir, 0o755, 0)); err != nil {
@@ -120,11 +120,11 @@ func packed(program io.Reader, a Agent, version string) (d debian, err error) {
 		sums += fmt.Sprintf("%x  %s\n", md5.Sum([]byte(unit)), packageUnits+name) //nolint:gosec // see above
 		installed += int64(len(unit))
 	}
-	if err := t.WriteHeader(entry(a, "./"+packageBin, 0o755, a.Size)); err != nil { // written at once
+	if err := t.WriteHeader(entry(a, "./"+packageBin, 0o755, a.Size)); err != nil { // written now
 		return d, err
 	}
 	const block = 512
-	end := make([]byte, (block-a.Size%block)%block+2*block) // fills the program's last block, and ends the tar
+	end := make([]byte, (block-a.Size%block)%block+2*block) // pads the program's last block, and ends the tar
 
 	var control bytes.Buffer
 	z := gzip.NewWriter(&control)
@@ -172,10 +172,10 @@ Description: Flotilla's agent for devices
 	}
 	member(&head, a, "data.tar", int64(data.Len())+a.Size+int64(len(end)))
 	head.Write(data.Bytes())
-	return debian{head.Bytes(), end}, nil // a tar's size is even
+	return debian{head.Bytes(), end}, nil // a tar has an even size
 }
 
-// member begins a file of an ar archive.
+// member writes the header of a file in an ar archive.
 func member(b *bytes.Buffer, a Agent, name string, size int64) {
 	fmt.Fprintf(b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", name, a.when.Unix(), 0, 0, "100644", size)
 }
@@ -197,7 +197,7 @@ func entry(a Agent, name string, mode, size int64) *tar.Header {
 	return h
 }
 
-// debianVersion is a version as dpkg takes it: it begins with a digit, and - separates a revision.
+// debianVersion converts a version for dpkg: it begins with a digit, and - separates the revision.
 func debianVersion(v string) string {
 	v = strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune(".+~", r) {

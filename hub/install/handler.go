@@ -17,21 +17,21 @@ import (
 	"flotilla.dev/hub/listen"
 )
 
-// Path is where all of it is.
+// Path is the prefix of all URLs of this package.
 const Path = "/install"
 
 const (
 	program = "flotilla-device-"
 	suffix  = ".deb"
 
-	downloads     = 16 // that go on at once
-	downloadsEach = 4  // of one address
+	downloads     = 16 // at a time
+	downloadsEach = 4  // at a time, from one address
 	downloadGrace = 30 * time.Second
-	downloadRate  = 16 << 10         // bytes a second that a client takes at least, on average after the grace
-	downloadSure  = 10 * time.Second // for which a new download keeps its place
+	downloadRate  = 16 << 10         // bytes per second that a client has to read on average
+	downloadSure  = 10 * time.Second // during which a new download cannot be cancelled
 )
 
-// Handler serves Path and what is below it, to everybody.
+// Handler serves Path without authentication.
 func (d *Depot) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func text(w http.ResponseWriter, kind, body string) {
 	_, _ = io.WriteString(w, body)
 }
 
-// file answers with an agent, its package, or one of its units.
+// file serves an agent, its package or one of its units.
 func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	if unit, ok := firmwareconfigs.Unit(r.PathValue("file")); ok {
 		text(w, "text/plain", unit)
@@ -59,27 +59,27 @@ func (d *Depot) file(w http.ResponseWriter, r *http.Request) {
 	i := slices.IndexFunc(agents, func(a Agent) bool { return a.Arch == arch })
 	if !ok || i < 0 {
 		have := cmp.Or(strings.Join(d.Arches(), ", "), "no processor")
-		http.Error(w, fmt.Sprintf("the hub has no %.60q: there are agents for %s in its --agents-dir", r.PathValue("file"),
+		http.Error(w, fmt.Sprintf("%.60q not found: the hub's --agents-dir has agents for %s", r.PathValue("file"),
 			have), http.StatusNotFound)
 		return
 	}
-	at, _ := netip.ParseAddrPort(r.RemoteAddr) // what has none is a test's
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // only tests have an invalid address
 	now := time.Now()
 	l := &download{ResponseWriter: w, gate: &d.gate, source: listen.Whose(at.Addr()), began: now, size: agents[i].Size}
 	if !l.enter(now) {
 		w.Header().Set("Retry-After", "15")
-		http.Error(w, "too many devices fetch their agent now; try again in 15 s", http.StatusServiceUnavailable)
+		http.Error(w, "too many devices download their agent now; try again in 15 s", http.StatusServiceUnavailable)
 		return
 	}
 	defer l.leave()
 	w = l
 	if err := d.send(w, r, agents[i], deb); err != nil {
-		d.Log.Warn("cannot hand out an agent", "file", agents[i].File, "err", err)
+		d.Log.Warn("cannot send an agent", "file", agents[i].File, "err", err)
 		http.Error(w, "the hub cannot read the agent; see its log", http.StatusInternalServerError)
 	}
 }
 
-// send answers with an agent. It fails before anything is sent.
+// send writes an agent. An error is returned only before the first byte.
 func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) error {
 	f, err := os.Open(a.File)
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 		http.ServeContent(w, r, name, a.when, f)
 		return nil
 	}
-	if info, err := f.Stat(); err == nil { // another may have come in the place of the one that was seen
+	if info, err := f.Stat(); err == nil { // the file may have been replaced
 		a.Size, a.when = info.Size(), info.ModTime()
 	}
 	p, err := d.pack(io.LimitReader(f, a.Size), a)
@@ -107,32 +107,32 @@ func (d *Depot) send(w http.ResponseWriter, r *http.Request, a Agent, deb bool) 
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+suffix+`"`)
 	w.Header().Set("Content-Length", strconv.FormatInt(p.size(a.Size), 10))
 	if _, err := w.Write(p.head); err != nil {
-		return nil // whoever asked has gone
+		return nil // the client has closed the connection
 	}
-	if _, err := io.CopyN(w, f, a.Size); err == nil { // if the file has shrunk, less comes than was said
+	if _, err := io.CopyN(w, f, a.Size); err == nil { // a file that has shrunk is shorter than its Content-Length
 		_, _ = w.Write(p.tail)
 	}
 	return nil
 }
 
-// A gate has the downloads that go on.
+// A gate limits the downloads at a time.
 type gate struct {
 	mu  sync.Mutex
 	all []*download
 }
 
-// A download is an answer that ends when its client is too slow, or gives way to another.
+// A download is a response that is cancelled when its client is too slow, or for another client.
 type download struct {
 	http.ResponseWriter
 	gate   *gate
 	source netip.Addr
 	began  time.Time
 	size   int64
-	sent   int64 // changed under gate.mu
+	sent   int64 // guarded by gate.mu
 }
 
-// enter takes a place. Where all are taken, or all of an address, the download that would hold its
-// own the longest gives way: the slowest, or among equals the youngest, so that the others end.
+// enter takes a slot. If all slots, or all of an address, are in use, it cancels the download that
+// needs the longest: the slowest, or the youngest of equal ones.
 func (d *download) enter(now time.Time) bool {
 	g := d.gate
 	g.mu.Lock()
@@ -162,13 +162,13 @@ func (d *download) enter(now time.Time) bool {
 	return true
 }
 
-// left is how many seconds a download takes at the rate that it had.
+// left returns the seconds that a download still needs at its rate.
 func (d *download) left(now time.Time) float64 {
 	return float64(d.size-d.sent) * now.Sub(d.began).Seconds() / float64(max(d.sent, 1))
 }
 
 func (d *download) until(t time.Time) {
-	_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(t) // what has none is a test's
+	_ = http.NewResponseController(d.ResponseWriter).SetWriteDeadline(t) // not supported by a test's writer
 }
 
 func (g *gate) drop(d *download) bool {
@@ -183,11 +183,11 @@ func (d *download) leave() {
 	d.gate.mu.Lock()
 	defer d.gate.mu.Unlock()
 	if d.gate.drop(d) {
-		d.until(time.Time{}) // the connection may be used again
+		d.until(time.Time{}) // for the next request on the connection
 	}
 }
 
-// Write gives the client as much time for the next part as what it took has earned.
+// Write extends the deadline by the time that the bytes read so far allow.
 func (d *download) Write(p []byte) (int, error) {
 	n, err := d.ResponseWriter.Write(p)
 	d.gate.mu.Lock()

@@ -1,8 +1,9 @@
-// Package install hands out what a device needs that has nothing yet: the agent for its
-// processor, as a program and as a Debian package, its unit, and the script that puts
-// them in place. A device without internet is joined with them by one line.
+// Package install serves what a new device needs: the agent for its processor, as a program and as
+// a Debian package, its unit, and the install script. One command line installs and joins a device
+// without internet.
 //
-// What it hands out is no secret, and is asked for before anybody could be known.
+// It serves no secrets, and without authentication: a new device has no identity. Package serve
+// mounts the handler.
 package install
 
 import (
@@ -27,7 +28,7 @@ import (
 	firmwareconfigs "flotilla.dev/firmware-configs"
 )
 
-// An Agent is a program of the directory, for one kind of processor.
+// An Agent is a program in the directory, for one processor architecture.
 type Agent struct {
 	Arch string // amd64, arm64, armv7 or armv6
 	File string
@@ -35,30 +36,30 @@ type Agent struct {
 	when time.Time
 }
 
-// arches are the processors that there are agents for, and Debian's names of them.
+// arches are the supported architectures with their Debian names.
 var arches = map[string]string{"amd64": "amd64", "arm64": "arm64", "armv7": "armhf", "armv6": "armhf"}
 
-// maxAgent bounds what is looked at: an agent has 16 MB.
+// maxAgent is the size limit of an agent, which has about 16 MB.
 const maxAgent = 64 << 20
 
-// A Depot is a directory of agents. What a file is is what the program in it says, whatever its
-// name.
+// A Depot is the directory of agents. It identifies a file by the build information in it, not by
+// its name.
 type Depot struct {
 	Dir     string
-	Version string // of the hub, which its agents share
+	Version string // of the hub and its agents
 	Now     func() time.Time
 	Log     *slog.Logger
 
 	mu    sync.Mutex
-	known map[string]Agent // by file; Arch "": no agent
+	known map[string]Agent // by file; Arch "": not an agent
 
 	packing sync.Mutex
-	packs   map[string]pack // by processor
+	packs   map[string]pack // by architecture
 
 	gate gate
 }
 
-// Agents lists the agents that there are, by processor. A directory that is not there has none.
+// Agents lists the agents, sorted by architecture. A missing directory has none.
 func (d *Depot) Agents() []Agent {
 	var found []Agent
 	files, err := os.ReadDir(d.Dir)
@@ -91,7 +92,7 @@ func (d *Depot) Agents() []Agent {
 	return found
 }
 
-// Arches names the processors that there are agents for.
+// Arches lists the architectures with an agent.
 func (d *Depot) Arches() []string {
 	agents := d.Agents()
 	names := make([]string, len(agents))
@@ -101,7 +102,7 @@ func (d *Depot) Arches() []string {
 	return names
 }
 
-// archOf is the processor that a file is an agent for, "" if it is none.
+// archOf returns the architecture of an agent's file, or "".
 func archOf(file string) string {
 	info := builtBy(file)
 	if info == nil || info.Path != "flotilla.dev/device" {
@@ -121,12 +122,12 @@ func archOf(file string) string {
 	return arch
 }
 
-// magic begins what Go's linker writes of a build: 32 bytes, aligned to 16, and after them the
-// compiler's version and the modules, each with its length before it. Package debug/buildinfo
-// reads the same, with everything that knows formats of programs: half a megabyte of the hub.
+// magic is the beginning of the build information that Go's linker writes: 32 bytes, aligned to 16,
+// then the compiler's version and the modules, each after its length. Package debug/buildinfo reads
+// it too, but would add half a megabyte to the hub.
 const magic = "\xff Go buildinf:"
 
-// builtBy is what a Go program says of its build, nil if it is none.
+// builtBy returns the build information of a Go program, or nil.
 func builtBy(file string) *debug.BuildInfo {
 	f, err := os.Open(file)
 	if err != nil {
@@ -137,7 +138,7 @@ func builtBy(file string) *debug.BuildInfo {
 		return nil
 	}
 	const align, head, inline, mark, window, longest = 16, 32, 2, 16, 1 << 20, 256 << 10
-	piece := make([]byte, window+head) // a window, and the head of what begins at its end
+	piece := make([]byte, window+head) // a window, and a header that begins at its end
 	said := make([]byte, longest)
 	for off := int64(0); ; off += window {
 		n, err := f.ReadAt(piece, off)
@@ -149,7 +150,7 @@ func builtBy(file string) *debug.BuildInfo {
 			begin := at + i
 			at = begin + 1
 			if begin%align != 0 || begin >= window || len(b) < begin+head || b[begin+15]&inline == 0 {
-				continue // it stands in something else, such as in this program
+				continue // the bytes are part of something else, such as this program's own code
 			}
 			n, _ := f.ReadAt(said, off+int64(begin+head))
 			_, rest, ok := counted(said[:n])
@@ -167,8 +168,8 @@ func builtBy(file string) *debug.BuildInfo {
 	}
 }
 
-// whole tells whether a program is not cut off, as by a disk that was full, or a copy that goes on:
-// whether what it says of its segments and sections is in the file (elf(5)).
+// whole reports whether a program is complete: the file has all segments and sections of its
+// headers (elf(5)). A full disk or an unfinished copy cuts it.
 func whole(f *os.File) bool {
 	const narrow, little, noBits = 1, 1, 8
 	info, err := f.Stat()
@@ -183,7 +184,7 @@ func whole(f *os.File) bool {
 		}
 		return binary.LittleEndian.Uint64(b[of64:])
 	}
-	sizes := head[54:] // of an entry of the segments, their number, and the same of the sections
+	sizes := head[54:] // entry size and number of the segments, then of the sections
 	if head[4] == narrow {
 		sizes = head[42:]
 	}
@@ -194,7 +195,7 @@ func whole(f *os.File) bool {
 			if n, _ := f.ReadAt(entry[:], int64(min(at, size))); n < int(short(sizes)) {
 				return false
 			}
-			if begin64 == 24 && entry[4] == noBits { // a section of zeros, which has nothing in the file
+			if begin64 == 24 && entry[4] == noBits { // a section of zeros has no bytes in the file
 				continue
 			}
 			if begin := number(entry[:], begin32, begin64); begin > size || number(entry[:], size32, size64) > size-begin {
@@ -206,7 +207,7 @@ func whole(f *os.File) bool {
 	return in(number(head[:], 28, 32), sizes, 4, 8, 16, 32) && in(number(head[:], 32, 40), sizes[4:], 16, 24, 20, 32)
 }
 
-// counted takes bytes that have their number before them.
+// counted reads bytes after their length.
 func counted(b []byte) (text, rest []byte, ok bool) {
 	n, used := binary.Uvarint(b)
 	if used <= 0 || n > uint64(len(b)-used) {
@@ -218,16 +219,16 @@ func counted(b []byte) (text, rest []byte, ok bool) {
 //go:embed install.sh
 var script string
 
-// Script is what the line runs, for a device that knows the hub as hub.
+// Script returns the install script for a device that reaches the hub at the URL hub.
 func (d *Depot) Script(hub string) string {
-	hub = strings.ReplaceAll(hub, "'", `'\''`) // it stands between single quotes
+	hub = strings.ReplaceAll(hub, "'", `'\''`) // the script has it in single quotes
 	return strings.NewReplacer("@HUB@", hub, "@AGENTS@", strings.Join(d.Arches(), " "), "@UNITS@",
 		strings.Join(firmwareconfigs.Units(), " "), "@DATE@", d.Now().UTC().Format("2006-01-02 15:04Z")).Replace(script)
 }
 
-// Line is what to type on a device to install the agent and join with a token: the authority is
-// fetched, compared with its hash, and nothing else is trusted. The token goes to the script as a
-// line more of it: an argument would stand in sudo's log, and in the list of processes.
+// Line returns the command that installs the agent and joins. It fetches the authority and compares
+// its hash; it trusts nothing else. The token goes to standard input: an argument would be visible
+// in sudo's log and in the process list.
 func Line(hub string, ca []byte, token string) string {
 	hash := sha256.Sum256(ca)
 	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && { [ "$(sha256sum <$c)" = "%[2]s  -" ] || { echo "flotilla: what answers there is not the hub that made this line (another certificate authority): correct the address, or take a new line from the page of the hub" >&2; false; }; } && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,

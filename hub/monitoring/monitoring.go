@@ -1,8 +1,8 @@
-// Package monitoring holds what a Prometheus and a Grafana need to watch a hub: a scrape
-// configuration, alert rules and a dashboard.
+// Package monitoring has the files for Prometheus and Grafana: a scrape configuration, alert rules
+// and a dashboard.
 //
-// It only holds them. What they name is told by package serve, whose tests hold every
-// name in them to what a hub really says; their own stories are told by promtool.
+// It only holds the files. Package cli writes them; a test of package serve checks that the hub
+// exports every metric that they name.
 package monitoring
 
 import _ "embed"
@@ -12,20 +12,20 @@ import _ "embed"
 //go:embed alerts.yml
 var Alerts []byte
 
-// Dashboard is for Grafana (JSON): it asks for its data source when it is imported.
+// Dashboard is for Grafana (JSON). Grafana asks for the data source at the import.
 //
 //go:embed dashboard.json
 var Dashboard []byte
 
-// Scrape is a whole prometheus.yml, but for Target. Its files lie beside it.
+// Scrape is a complete prometheus.yml, with Target in the place of the hub's address.
 //
 //go:embed prometheus.yml
 var Scrape string
 
-// Target stands in Scrape for the hub's host and port.
+// Target is the placeholder in Scrape for the hub's host and port.
 const Target = "gateway:8443"
 
-// The names of the files that Scrape names, and its own.
+// The file names of Scrape and of the files it names.
 const (
 	ScrapeFile = "prometheus.yml"
 	AlertsFile = "flotilla-alerts.yml"

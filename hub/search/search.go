@@ -1,9 +1,8 @@
-// Package search is the language of the page's filters: words and terms such as
-// site:oslo, all of which a thing must have; a minus before one means that it must not.
-// Quotes keep what has spaces or colons together.
+// Package search parses the page's filters: words and terms such as site:oslo, which must all
+// match. A minus before a term negates it. Quotes keep spaces and colons in a value.
 //
-// It reads the text and compares values. It knows no object of the fleet: package admin
-// tells what a node or a pod has, and which values exist.
+// It only parses text and compares values. Package admin passes the properties of nodes and pods,
+// and the existing values.
 package search
 
 import (
@@ -14,34 +13,33 @@ import (
 	"unicode"
 )
 
-// Bounds of a search.
+// Limits of a search.
 const (
 	MaxText  = 500 // bytes
 	MaxTerms = 20
 )
 
-// A Term is one part of a search.
+// A Term is one word, or one key with a value.
 type Term struct {
 	Not   bool
-	Key   string // "": a word
-	Value string // without quotes, in small letters
+	Key   string // "" for a word
+	Value string // without quotes, in lower case
 	how   How
-	block netip.Prefix // of an address; not valid: how one begins
+	block netip.Prefix // of an address; invalid for a prefix such as 10.0.
 }
 
-// A Query is what people search for. The zero Query finds everything.
+// A Query is a parsed search. The zero Query matches everything.
 type Query struct {
 	Terms []Term
-	// Wrong says of the first part that is not understood what it is and what to do.
-	// The other parts are good.
+	// Wrong describes the first invalid part and how to correct it. The other parts are valid.
 	Wrong string
 }
 
-// Known tells whether a value of a key exists, and if not, some that do; ok of a key whose
-// values are not known.
+// Known reports whether a value of a key exists, and if not, some that do. It is true for a key
+// whose values cannot be listed.
 type Known func(key, value string) (ok bool, have []string)
 
-// Parse reads the search of a list. What it does not understand it leaves out, and says so.
+// Parse parses the search of a list. It skips an invalid part and describes it in Wrong.
 func Parse(list, text string, known Known) (q Query) {
 	wrong := func(format string, args ...any) {
 		if q.Wrong == "" {
@@ -49,12 +47,12 @@ func Parse(list, text string, known Known) (q Query) {
 		}
 	}
 	if len(text) > MaxText {
-		wrong("This is longer than %d letters: search for less.", MaxText)
+		wrong("The search has more than %d characters; shorten it.", MaxText)
 		return q
 	}
 	tokens := split(strings.ToValidUTF8(text, "\ufffd"))
 	if len(tokens) > MaxTerms {
-		wrong("These are more than %d terms: search for fewer.", MaxTerms)
+		wrong("The search has more than %d terms; remove some.", MaxTerms)
 		return q
 	}
 	for _, t := range tokens {
@@ -76,18 +74,18 @@ func Parse(list, text string, known Known) (q Query) {
 }
 
 func unknown(t Term, have []string) string {
-	say := fmt.Sprintf("There is no %s “%s” here", t.Key, t.Value)
+	say := fmt.Sprintf("Unknown %s “%s”", t.Key, t.Value)
 	if len(have) > 0 {
-		say += "; there is " + strings.Join(have, ", ")
+		say += "; use " + strings.Join(have, ", ")
 	}
 	return say + "."
 }
 
-// A token is a part of a text between spaces, quotes and all.
+// A token is the text between two spaces, with its quotes.
 type token struct {
 	raw   string
-	start int  // where it begins in the text
-	open  bool // its last quote is not closed
+	start int  // offset in the text
+	open  bool // the last quote is not closed
 }
 
 func split(text string) (tokens []token) {
@@ -113,7 +111,7 @@ func split(text string) (tokens []token) {
 	return tokens
 }
 
-// cut parts a token into its minus, its key and its value, as they are written.
+// cut splits a token into minus, key and value, with their quotes.
 func (t token) cut() (not bool, key, value string) {
 	raw := t.raw
 	if len(raw) > 1 && raw[0] == '-' {
@@ -146,9 +144,9 @@ func (t token) term(list string) (term Term, why string) {
 			"Unknown key “%s:”; use %s. For a label write label:%s, and for a word with a colon put it in quotes.",
 			key, told(list), strings.Trim(key+"="+term.Value, "="))
 	case !slices.Contains(k.Lists, list):
-		return term, fmt.Sprintf("The list of %s does not know “%s:”; it knows %s.", list, key, told(list))
+		return term, fmt.Sprintf("The list of %s has no key “%s:”; use %s.", list, key, told(list))
 	case term.Value == "":
-		return term, fmt.Sprintf("“%s:” wants a value: %s, as in %s.", key, k.Value, k.Example)
+		return term, fmt.Sprintf("“%s:” needs a value: %s, for example %s.", key, k.Value, k.Example)
 	}
 	term.how = k.How
 	switch k.How {
@@ -156,8 +154,8 @@ func (t token) term(list string) (term Term, why string) {
 		return term, term.address()
 	case Label:
 		if name, _, _ := strings.Cut(term.Value, "="); name == "" || strings.HasSuffix(name, "!") {
-			return term, "“" + t.raw + "” names no label: write label:key or label:key=value, with a minus before it for " +
-				"what has it not."
+			return term, "“" + t.raw + "” is not a label; write label:key or label:key=value, with a minus before it for " +
+				"objects without it."
 		}
 	}
 	return term, ""
@@ -165,10 +163,10 @@ func (t token) term(list string) (term Term, why string) {
 
 func told(list string) string { return strings.Join(KeysOf(list), ":, ") + ":" }
 
-// mapped is how many bits stand before an IPv4 address that is written as one of IPv6.
+// mapped is the number of bits before the IPv4 address in an IPv4-mapped IPv6 address.
 const mapped = 96
 
-// address reads an address, a block, or how an address begins.
+// address parses an address, a block, or the beginning of an address.
 func (t *Term) address() (why string) {
 	if p, err := netip.ParsePrefix(t.Value); err == nil {
 		if bits := p.Bits() - mapped; p.Addr().Is4In6() && bits >= 0 {
@@ -187,7 +185,7 @@ func (t *Term) address() (why string) {
 	return ""
 }
 
-// Is tells whether a value is the one that the term is about. It says nothing of the minus.
+// Is reports whether a value matches the term, regardless of its minus.
 func (t Term) Is(value string) bool {
 	switch t.how {
 	case Part:
@@ -202,8 +200,7 @@ func (t Term) Is(value string) bool {
 	return like(t.Value, value)
 }
 
-// Has tells whether labels have the one that the term is about, by its whole key or by
-// what stands behind the slash.
+// Has reports whether labels match the term, by the whole key or the part after the slash.
 func (t Term) Has(labels map[string]string) bool {
 	key, want, valued := strings.Cut(t.Value, "=")
 	for k, v := range labels {
@@ -215,12 +212,12 @@ func (t Term) Has(labels map[string]string) bool {
 	return false
 }
 
-// In tells whether one of the texts has the word that the term is.
+// In reports whether one of the texts contains the word.
 func (t Term) In(texts ...string) bool {
 	return slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(strings.ToLower(s), t.Value) })
 }
 
-// like compares a value with a pattern in small letters in which a * is any text.
+// like compares a value with a lower-case pattern in which * is any text.
 func like(pattern, value string) bool {
 	if !strings.Contains(pattern, "*") {
 		return strings.EqualFold(pattern, value)
@@ -242,8 +239,8 @@ func like(pattern, value string) bool {
 	return true
 }
 
-// Exact returns the value that whatever is found has under a key, "" where there is none:
-// an index by that key has it all.
+// Exact returns the value that every match must have under a key, or "". Callers use it to look up
+// an index.
 func (q Query) Exact(key string) string {
 	for _, t := range q.Terms {
 		if t.Key == key && !t.Not && t.how == Whole && !strings.Contains(t.Value, "*") {
@@ -253,7 +250,7 @@ func (q Query) Exact(key string) string {
 	return ""
 }
 
-// String writes a term as Parse reads it.
+// String formats a term for Parse.
 func (t Term) String() string {
 	s := t.Value
 	if t.Key != "" {
@@ -276,7 +273,7 @@ func quoted(s string) string {
 	return s
 }
 
-// String writes a search as Parse reads it.
+// String formats a search for Parse.
 func (q Query) String() string {
 	parts := make([]string, 0, len(q.Terms))
 	for _, t := range q.Terms {
@@ -285,15 +282,15 @@ func (q Query) String() string {
 	return strings.Join(parts, " ")
 }
 
-// A Spot is the term at the end of a text, which is being written.
+// A Spot is the unfinished term at the end of a text.
 type Spot struct {
 	Head  string // the text before it
 	Not   bool
-	Key   string // "": a word, or the beginning of a key
-	Value string // as far as it is written, without quotes, in small letters
+	Key   string // "" for a word or an unfinished key
+	Value string // as far as typed, without quotes, in lower case
 }
 
-// Last returns what is being written at the end of a text.
+// Last returns the unfinished term at the end of a text.
 func Last(text string) Spot {
 	text = strings.ToValidUTF8(text[:min(len(text), MaxText)], "\ufffd")
 	tokens := split(text)
@@ -310,5 +307,5 @@ func Last(text string) Spot {
 	return s
 }
 
-// With is the term that a spot becomes with a value.
+// With returns the term of a spot, completed with a value.
 func (s Spot) With(value string) string { return Term{Not: s.Not, Key: s.Key, Value: value}.String() }
