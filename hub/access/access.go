@@ -1,13 +1,10 @@
-// Package access says who may come in and what they may do: devices that join
-// with a token, people with a password, a session, an API token or a client
-// certificate, and the roles of all of them.
+// Package access authenticates and authorizes: devices that join with a token, users with a
+// password, a session, an API token or a client certificate, and their roles.
 //
-// It keeps hashes, never secrets, and it asks for every single request: nothing
-// is cached, so what is revoked is revoked at once, by a command next to the
-// running hub too. It serves no page and knows no object: package kube and
-// package admin ask Authenticate and Allow, the broker asks May, and the hub
-// mounts the handlers of joining. Certificates are signed by package pki, and
-// everything is remembered by package store.
+// It stores hashes, never secrets. It checks every request against the database, so a revocation
+// works at once, also one by a command beside the running hub. It serves no page and knows no
+// objects. Packages kube and admin call Authenticate and Allow, the broker calls May, and serve
+// mounts the handler of joining. Package pki signs the certificates.
 package access
 
 import (
@@ -28,88 +25,87 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Sentinels, by what the caller has to do about them.
+// Errors by what the caller has to do.
 var (
 	ErrUnauthenticated = errors.New("not logged in")             // 401
 	ErrForbidden       = errors.New("not allowed")               // 403
-	ErrInvalid         = errors.New("invalid")                   // 400: the sender has to change something
+	ErrInvalid         = errors.New("invalid")                   // 400: the client has to change the request
 	ErrConflict        = errors.New("conflict")                  // 409
 	ErrTooMany         = errors.New("too many failed attempts")  // 429
-	ErrBusy            = errors.New("too many at once")          // 429: the same again, a little later
-	ErrRefused         = errors.New("refused")                   // the Fleet's no; its text is told to the device
+	ErrBusy            = errors.New("too many at once")          // 429: try again a little later
+	ErrRefused         = errors.New("refused")                   // refused by the Fleet; the device receives the text
 	errUnavailable     = errors.New("the hub cannot answer now") // 503
 )
 
-// An Enrolment is the one key that speaks for a node. A node without one is not let in.
+// An Enrolment is the one key that may act for a node. A node without an enrolment cannot connect.
 type Enrolment struct {
 	Node      string
-	Key       string // sha256 of the public key, hex
-	MachineID string // "": not known
+	Key       string // SHA-256 of the public key, hex
+	MachineID string // "": unknown
 	Site      string
-	Labels    map[string]string // the token's: an administrator's word
-	Token     string            // id of the one that it joined with
+	Labels    map[string]string // the token's, set by an administrator
+	Token     string            // id of the join token
 	At        time.Time
 	Expires   time.Time // of the newest certificate
 
-	// Request is the one by which it was approved of, "" where nobody was asked; in the
-	// same transaction Certificate (PEM) is noted there.
+	// Request is the approved certificate request, or "". Its Certificate (PEM) is stored in the
+	// same transaction.
 	Request     string
 	Certificate []byte
 }
 
-// A Fleet keeps the enrolments, in one transaction with the Nodes that they are of.
+// A Fleet stores enrolments, each in one transaction with its Node.
 type Fleet interface {
 	Enrolment(node string) (Enrolment, bool)
-	// Enrol makes a key the one that speaks for a node. When it returns, that is
-	// durable, and the session of whoever spoke for it before is closed. An error
-	// that is ErrRefused is told to the device.
+	// Enrol makes a key the one that may act for a node. When it returns, that is durable, and the
+	// session of the former key is closed. The device receives the text of an ErrRefused.
 	Enrol(ctx context.Context, e Enrolment) error
-	// Await asks for an administrator's word about a device with a right token, or
-	// says what it was. An error that is ErrRefused or ErrBusy is told to the device.
+	// Await requests an administrator's approval of a device, or returns the decision. The device
+	// receives the text of an ErrRefused or ErrBusy.
 	Await(ctx context.Context, a Applicant) (Verdict, error)
-	// Withdraw ends the request of a device that may not join any more.
+	// Withdraw ends the request of a device that may no longer join.
 	Withdraw(ctx context.Context, key, token, why string) error
-	// Renewed notes that the key of a node has a newer certificate.
+	// Renewed records the expiry of a node's new certificate.
 	Renewed(ctx context.Context, node, key string, expires time.Time) error
-	// Dismissed returns what is told to the holder of a key whose enrolment has
-	// ended, nil for one that nobody knows.
+	// Dismissed returns the dismissal notice for a key with a former enrolment, or nil for an
+	// unknown key.
 	Dismissed(key string) *wire.Dismissed
 }
 
-// Options say what a Guard works with.
+// Options are the dependencies and settings of a Guard.
 type Options struct {
 	Store     *store.Store
 	Authority *pki.Authority
 	Log       *slog.Logger // nil: slog.Default()
-	// Now is the hub's time, by which everything here begins and ends; nil: the machine's.
+	// Now is the hub's time; nil: the machine's.
 	Now func() time.Time
 
-	// The following are for joining; a command of the machine leaves them out.
+	// The fields below are for joining; commands leave them empty.
 	Fleet Fleet
-	// RequireApproval makes every device that joins wait for approval, not only those
-	// whose token says so.
+	// RequireApproval makes every device wait for approval, whatever its token says.
 	RequireApproval bool
-	Hub             string // identity
-	// host:port of the TLS listener or of each broker; without a host devices use the one that they joined through
+	Hub             string // the hub's identity
+	// host:port of the TLS listener or of each broker; without a host, devices use the host that
+	// they joined.
 	MQTT          []string
-	Hubs          []string      // host:port of the HTTPS listener of each of several hubs
-	External      bool          // MQTT are a broker's
-	Prefix        string        // of all topics; empty: wire.DefaultPrefix
+	Hubs          []string      // host:port of the HTTPS listener of each hub
+	External      bool          // MQTT has the addresses of an external broker
+	Prefix        string        // prefix of all topics; empty: wire.DefaultPrefix
 	LeaseInterval time.Duration // whole seconds
-	FirmwareKey   []byte        // by which devices know boot configurations: Ed25519, public
+	FirmwareKey   []byte        // public Ed25519 key of boot configurations
 }
 
-// A Guard answers who may. Its methods may be called from any goroutine.
+// A Guard authenticates and authorizes. Its methods may be called concurrently.
 type Guard struct {
 	Options
 	failures lockout
 	ties     sessionWatches
-	known    known         // for as long as the database does not answer
-	joining  chan struct{} // one join is decided at a time
-	renewals allowances    // of each node's certificate
-	requests allowances    // to wait for approval, with each token
-	hashing  chan struct{} // argon2id costs 19 MiB: so many strangers' at once
-	settled  chan struct{} // and so many of those who were here before
+	callers  callerCache   // used while the database does not answer
+	joining  chan struct{} // a slot: one join at a time
+	renewals allowances    // of a node's certificate
+	requests allowances    // for approval, per token
+	hashing  chan struct{} // slots: argon2id needs 19 MiB for each unknown client
+	settled  chan struct{} // slots of clients whose network has logged in before
 }
 
 // New returns a guard.
@@ -126,22 +122,22 @@ func New(o Options) *Guard {
 		settled: make(chan struct{}, 1)}
 }
 
-// Record remembers who did what, before it is answered. A record that cannot be
-// kept is logged, and stops nobody: the change itself was remembered before.
+// Record writes an audit record before the response. It logs a record that cannot be stored, but
+// returns no error: the change itself is stored already.
 func (g *Guard) Record(ctx context.Context, a store.Audit) {
-	if a.Code >= http.StatusBadRequest { // nobody got anything: a flood of it must not be one of waiting
+	if a.Code >= http.StatusBadRequest { // refused requests do not wait, since a flood could block the hub
 		g.Note(a)
 		return
 	}
 	a = g.stamped(a)
 	if err := g.Store.AddAudit(context.WithoutCancel(ctx), a); err != nil {
-		g.Log.Error("cannot keep an audit record", "who", a.Who, "verb", a.Verb, "resource", a.Resource, "name", a.Name,
+		g.Log.Error("cannot store an audit record", "who", a.Who, "verb", a.Verb, "resource", a.Resource, "name", a.Name,
 			"err", err)
 	}
 }
 
-// Note remembers within a second, or with what is written before that: for what
-// got nobody anything, and for changes, which are remembered by themselves.
+// Note writes an audit record within a second, or together with the next write. It is for refused
+// requests, and for changes whose own write is durable.
 func (g *Guard) Note(a store.Audit) { g.Store.NoteAudit(g.stamped(a)) }
 
 func (g *Guard) stamped(a store.Audit) store.Audit {
@@ -152,13 +148,14 @@ func (g *Guard) stamped(a store.Audit) store.Audit {
 	return a
 }
 
-// newSecret is 130 random bits as 26 letters and digits.
+// newSecret returns 130 random bits as 26 letters and digits.
 func newSecret() string { return strings.ToLower(rand.Text()) }
 
-// newID is 50 random bits: a name for a secret, which may be shown.
+// newID returns 50 random bits: the public name of a secret.
 func newID() string { return strings.ToLower(rand.Text()[:10]) }
 
-// hash is how a secret of newSecret is kept. It has no salt and no cost: nobody guesses 130 bits.
+// hash is the stored form of a newSecret. It needs no salt and no cost, since 130 bits cannot be
+// guessed.
 func hash(secret string) []byte {
 	sum := sha256.Sum256([]byte(secret))
 	return sum[:]
@@ -166,8 +163,7 @@ func hash(secret string) []byte {
 
 func same(a, b []byte) bool { return subtle.ConstantTimeCompare(a, b) == 1 }
 
-// Source is the address that a request comes from. Headers of proxies are not
-// believed: anybody can send them.
+// Source is the client's address. Proxy headers are ignored, since any client can send them.
 func Source(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -176,7 +172,7 @@ func Source(r *http.Request) string {
 	return host
 }
 
-// network is whom a source's failures are counted for: an IPv6 customer has a whole /64.
+// network is the unit for counting failures: a single customer has a whole IPv6 /64.
 func network(source string) string {
 	a, err := netip.ParseAddr(source)
 	if err != nil {

@@ -9,23 +9,22 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A PasswordChange is asked for by the person whose password it is.
+// A PasswordChange is a user's request for a new password.
 type PasswordChange struct {
 	Name     string
 	Old, New string
 	Source   string // address
 }
 
-// ChangePassword gives a person who knows the old password a new one, and ends
-// all of their sessions; the cookie is that of a new session, for who asked. A
-// session alone is not enough: it may be somebody else's at an open screen. Wrong
-// old passwords count as failed logins do, for the source and for the person.
+// ChangePassword sets a new password and ends all sessions of the user. It returns the cookie of a
+// new session. It requires the old password, since a session may be an unattended screen. A wrong
+// one counts as a failed login.
 func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Cookie, error) {
 	now := g.Now()
 	if err := checkStrength(p.New, p.Name); err != nil {
 		return nil, err
 	}
-	keys := append(tries("login", p.Source), allowance{"account " + p.Name, maxStrikes})
+	keys := append(tries("login", p.Source), allowance{"account " + p.Name, maxAttempts})
 	giveBack, err := g.failures.try(now, keys...)
 	if err != nil {
 		return nil, err
@@ -43,26 +42,26 @@ func (g *Guard) ChangePassword(ctx context.Context, p PasswordChange) (*http.Coo
 	case !known:
 		return nil, wrong
 	case p.Old == p.New:
-		return nil, fmt.Errorf("%w: the new password is the old one; use another", ErrInvalid)
+		return nil, fmt.Errorf("%w: the new password equals the old one; use another", ErrInvalid)
 	}
 	after, err := g.hashPassword(ctx, p.New)
 	if err == nil {
-		err = g.known.taken(g.Store.ReplacePassword(ctx, p.Name, before, after))
+		err = g.callers.clearAfter(g.Store.ReplacePassword(ctx, p.Name, before, after))
 	}
 	var c *http.Cookie
 	if err == nil {
 		c, err = g.newSession(ctx, store.Session{User: p.Name, Source: p.Source, Created: now}, after)
 	}
-	if errors.Is(err, store.ErrNotFound) { // somebody has set another one meanwhile
+	if errors.Is(err, store.ErrNotFound) { // the password was changed meanwhile
 		err = wrong
 	}
 	return c, err
 }
 
-// maxAPITokens is how many API tokens a person may have, ended ones included.
+// maxAPITokens is the limit of API tokens of a user, including expired ones.
 const maxAPITokens = 50
 
-// APITokensOf lists a person's API tokens, oldest first; secrets are not known.
+// APITokensOf lists a user's API tokens, oldest first, without secrets.
 func (g *Guard) APITokensOf(ctx context.Context, user string) (own []store.APIToken, err error) {
 	all, err := g.Store.APITokens(ctx)
 	for _, t := range all {
@@ -73,8 +72,7 @@ func (g *Guard) APITokensOf(ctx context.Context, user string) (own []store.APITo
 	return own, err
 }
 
-// RevokeAPITokenOf ends a person's own API token now. Somebody else's is one that
-// is not there.
+// RevokeAPITokenOf revokes a user's own API token. It does not find tokens of other users.
 func (g *Guard) RevokeAPITokenOf(ctx context.Context, user, id string) error {
 	t, err := g.Store.APIToken(ctx, id)
 	if err == nil && t.User != user {
@@ -83,5 +81,5 @@ func (g *Guard) RevokeAPITokenOf(ctx context.Context, user, id string) error {
 	if err != nil {
 		return fmt.Errorf("API token %.32s: %w", id, err)
 	}
-	return g.known.taken(g.Store.DeleteAPIToken(ctx, id))
+	return g.callers.clearAfter(g.Store.DeleteAPIToken(ctx, id))
 }

@@ -63,7 +63,7 @@ func TestGuessingTheOldPasswordLocksThePersonOut(t *testing.T) {
 			_, err := g.ChangePassword(t.Context(), PasswordChange{"anna", old, "another horse battery", source})
 			return err
 		}
-		for i := range maxStrikes {
+		for i := range maxAttempts {
 			if err := change("wrong wrong wrong", []string{"10.0.0.1", "10.0.0.2"}[i%2]); !errors.Is(err, ErrForbidden) {
 				t.Fatal(i, err)
 			}
@@ -74,7 +74,7 @@ func TestGuessingTheOldPasswordLocksThePersonOut(t *testing.T) {
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.3"); err != nil {
 			t.Fatal("the owner cannot log in:", err)
 		}
-		time.Sleep(strikeWindow)
+		time.Sleep(attemptWindow)
 		must(t, change(goodPassword, "10.0.0.1"))
 	})
 }
@@ -133,9 +133,9 @@ func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
 		}, better},
 	} {
 		for way, try := range map[string]struct {
-			do   func(context.Context, fixture) (*http.Cookie, error)
-			turn func(fixture) chan struct{}
-			want error
+			do    func(context.Context, fixture) (*http.Cookie, error)
+			slots func(fixture) chan struct{}
+			want  error
 		}{
 			"login": {func(ctx context.Context, g fixture) (*http.Cookie, error) {
 				return g.Login(ctx, "anna", goodPassword, "10.0.0.66")
@@ -149,9 +149,9 @@ func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					g := guard(t, dir)
 					must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
-					turn := try.turn(g)
-					for range cap(turn) {
-						turn <- struct{}{}
+					slots := try.slots(g)
+					for range cap(slots) {
+						slots <- struct{}{}
 					}
 					var cookie *http.Cookie
 					over := make(chan error, 1)
@@ -160,11 +160,11 @@ func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
 						cookie, err = try.do(t.Context(), g)
 						over <- err
 					}()
-					synctest.Wait() // it has read the password, and waits for its turn
+					synctest.Wait() // it has read the password, and waits for a slot
 					g.settled = make(chan struct{}, 1)
 					must(t, c.replace(t.Context(), g))
-					for range cap(turn) {
-						<-turn
+					for range cap(slots) {
+						<-slots
 					}
 					if err := <-over; !errors.Is(err, try.want) {
 						t.Errorf("%v, want %v", err, try.want)

@@ -12,43 +12,43 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An Applicant is a device with a right token that may not join before somebody approves.
+// An Applicant is a device with a valid token that needs approval.
 type Applicant struct {
 	Node, Key         string
-	MachineID, Serial string // what it says of itself; "": nothing
+	MachineID, Serial string // as the device reports them; may be ""
 	Site, Token       string
 	Source            string // address
 	CSR               []byte // PEM, signed by the key
-	Left              int    // uses of its token
+	Left              int    // unused uses of its token
 	Until             time.Time
-	Waiting           string // the request that it says to wait with already; "": it begins
-	Begin             bool   // a new request may be made
+	Waiting           string // name of the request that it already has; "": none
+	Begin             bool   // a new request is allowed
 }
 
-// A Verdict is what was decided about an applicant.
+// A Verdict is the decision on an applicant.
 type Verdict struct {
 	Request  string // its name
 	Approved bool
-	Denied   string // why; "": it was not
-	Begun    bool   // it was asked for just now
-	Waiting  int    // devices that wait, this one with them
+	Denied   string // the reason, if denied
+	Begun    bool   // the request is new
+	Waiting  int    // number of waiting devices, including this one
 }
 
-// ErrNoRequest means that an applicant has no request, and may not begin one.
+// ErrNoRequest is returned if an applicant has no request and may not create one.
 var ErrNoRequest = errors.New("no request")
 
-// waiting is neither a no nor a yes: somebody has to approve first.
+// waiting is the error while a request has no decision.
 type waiting struct {
 	request string
-	after   time.Duration // to ask again in
+	after   time.Duration // when to ask again
 	begun   bool
 	text    string
 }
 
 func (w *waiting) Error() string { return w.text }
 
-// approval returns the request by which a device may join now, "" where it needs none: no
-// one asks for approval, or the key speaks for the node already.
+// approval returns the approved request of a device, or "" if it needs none: approval is off, or
+// the key is already enrolled.
 func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (request string, err error) {
 	if !g.RequireApproval && !t.Approval {
 		return "", nil
@@ -67,10 +67,10 @@ func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (r
 	}
 	switch {
 	case errors.Is(err, ErrNoRequest):
-		return "", fmt.Errorf("%w: request %q, with which this device waited, has ended: it was deleted, or nobody "+
-			"approved of it in time; run the same line again to ask anew", ErrForbidden, a.Waiting)
+		return "", fmt.Errorf("%w: request %q of this device was deleted or not approved in time; "+
+			"run the same line again for a new request", ErrForbidden, a.Waiting)
 	case errors.Is(err, ErrBusy):
-		return "", &busy{"as many devices wait for approval as the hub keeps; try again when some of them are decided on",
+		return "", &busy{"too many devices wait for approval; try again when some are approved or denied",
 			time.Minute}
 	case errors.Is(err, ErrRefused), errors.Is(err, ErrInvalid):
 		return "", fmt.Errorf("%w: %w", ErrForbidden, err)
@@ -80,26 +80,26 @@ func (g *Guard) approval(ctx context.Context, t store.JoinToken, a Applicant) (r
 		return "", fmt.Errorf("%w: request %s of node %s was denied: %s", ErrForbidden, v.Request, a.Node, v.Denied)
 	case !v.Approved:
 		return "", &waiting{request: v.Request, after: pollEvery(v.Waiting), begun: v.Begun, text: fmt.Sprintf(
-			"node %s waits until an administrator approves of it, with `kubectl certificate approve %s` or on the hub's page",
+			"node %s waits for an administrator's approval, with `kubectl certificate approve %s` or on the hub's page",
 			a.Node, v.Request)}
 	}
 	return v.Request, nil
 }
 
-// pollEvery is how long a device that waits leaves the hub alone: the longer the more of
-// them there are, so that all together ask ten times a second at most.
+// pollEvery is the poll interval of a waiting device. It grows with their number, so that all
+// devices together poll at most ten times a second.
 func pollEvery(waiting int) time.Duration {
 	return max(5*time.Second, time.Duration(waiting)*100*time.Millisecond).Round(time.Second)
 }
 
-// withdraw ends the request of a device that is refused for good, so that nobody approves
-// of what can come to nothing.
+// withdraw ends the request of a device that is refused for good, so that nobody approves it in
+// vain.
 func (g *Guard) withdraw(ctx context.Context, r wire.JoinRequest, token string, why error) {
 	request, err := pki.ParseRequest([]byte(r.CSR))
 	if err != nil {
 		return
 	}
 	if err := g.Fleet.Withdraw(ctx, request.KeyHash(), token, plain(why)); err != nil {
-		g.Log.Warn("cannot end the request of a device that may not join", "token", token, "err", err)
+		g.Log.Warn("cannot withdraw the request of a refused device", "token", token, "err", err)
 	}
 }

@@ -35,12 +35,12 @@ func TestNobodyJoinsWithoutApprovalWhereItIsAskedFor(t *testing.T) {
 				return Verdict{Request: "pi-1-aa", Begun: true}, nil
 			}
 			return Verdict{}, ErrNoRequest
-		}, ErrForbidden, http.StatusForbidden, "with which this device waited, has ended"},
+		}, ErrForbidden, http.StatusForbidden, "was deleted or not approved in time"},
 		{"one who was denied", "pi-1-aa", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Denied: "not ours"}, nil }, ErrForbidden, http.StatusForbidden, "was denied: not ours"},
 		{"one who was denied after somebody had approved", "pi-1-aa", func(Applicant) (Verdict, error) {
 			return Verdict{Request: "pi-1-aa", Denied: "not ours", Approved: true}, nil
 		}, ErrForbidden, http.StatusForbidden, "was denied"},
-		{"one too many", "", func(Applicant) (Verdict, error) { return Verdict{}, ErrBusy }, ErrBusy, http.StatusTooManyRequests, "as many devices wait"},
+		{"one too many", "", func(Applicant) (Verdict, error) { return Verdict{}, ErrBusy }, ErrBusy, http.StatusTooManyRequests, "too many devices wait"},
 		{"whom the hub refuses", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: another key waits", ErrRefused) }, ErrForbidden, http.StatusForbidden, "another key waits"},
 		{"who asks for what cannot be", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: a subject", ErrInvalid) }, ErrInvalid, http.StatusBadRequest, "a subject"},
 		{"of whom the hub cannot know", "", func(Applicant) (Verdict, error) { return Verdict{}, errors.New("disk on fire") }, errUnavailable, http.StatusServiceUnavailable, "cannot answer"},
@@ -153,7 +153,7 @@ func TestARequestOfOneWhoMayNotJoinIsWithdrawn(t *testing.T) {
 		says string
 	}{
 		{"its token was revoked", func(t *testing.T, g fixture, k wire.JoinToken) { must(t, g.RevokeJoinToken(t.Context(), k.ID)) }, "was revoked at"},
-		{"its token has ended", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "ended at"},
+		{"its token has ended", func(*testing.T, fixture, wire.JoinToken) { time.Sleep(2 * time.Hour) }, "expired at"},
 		{"its token is used up", func(t *testing.T, g fixture, k wire.JoinToken) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-9", newMachine(t)), "10.0.0.9")
 			must(t, err)
@@ -161,7 +161,7 @@ func TestARequestOfOneWhoMayNotJoinIsWithdrawn(t *testing.T) {
 		{"its name is another's by now", func(t *testing.T, g fixture, _ wire.JoinToken) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
 			must(t, err)
-		}, "is another machine"},
+		}, "belongs to another machine"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -12,38 +12,37 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A User is who a request comes from.
+// A User is the authenticated sender of a request.
 type User struct {
 	Name   string
 	Role   Role
 	Via    string // session, token, certificate
 	Source string // address
-	CSRF   string // what a session's forms must carry; "" for the others
+	CSRF   string // CSRF token of a session; else ""
 }
 
-// ViaPage is how what people do in the page came in; it is no way for a User.
+// ViaPage marks changes through the page in the audit. It is not a value of User.Via.
 const ViaPage = "page"
 
 type viaKey struct{}
 
-// Through marks what is asked in somebody's name on a way of its own, such as the page.
+// Through marks a request that the hub makes for a user, for example through the page.
 func Through(ctx context.Context, via string) context.Context {
 	return context.WithValue(ctx, viaKey{}, via)
 }
 
-// Via is that way, "" for none.
+// Via returns the mark of Through, or "".
 func Via(ctx context.Context) string {
 	via, _ := ctx.Value(viaKey{}).(string)
 	return via
 }
 
-// apiTokenVersion begins the API tokens: FLA1.<id>.<secret>.
+// apiTokenVersion is the prefix of API tokens: FLA1.<id>.<secret>.
 const apiTokenVersion = "FLA1"
 
-// Authenticate tells who sends a request: by its bearer token, else by the
-// client certificate of its connection, else by its session cookie. What is
-// shown and is not good is refused, whatever else is good: nobody is somebody
-// other than they think. The errors are ErrUnauthenticated.
+// Authenticate returns the sender of a request by its bearer token, else its client certificate,
+// else its session cookie. It refuses an invalid credential even if another one is valid, so that a
+// client never acts as an unexpected user. Its errors are ErrUnauthenticated.
 func (g *Guard) Authenticate(r *http.Request) (User, error) {
 	c, err := shown(r)
 	var u User
@@ -57,7 +56,7 @@ func (g *Guard) Authenticate(r *http.Request) (User, error) {
 	return u, err
 }
 
-// shown is the credential of a request that counts.
+// shown returns the credential of a request with the highest priority.
 func shown(r *http.Request) (credential, error) {
 	if header, given := r.Header["Authorization"]; given {
 		scheme, token, _ := strings.Cut(header[0], " ")
@@ -75,7 +74,7 @@ func shown(r *http.Request) (credential, error) {
 	return credential{}, ErrUnauthenticated
 }
 
-// who tells whose a credential is now.
+// who returns the current owner of a credential.
 func (g *Guard) who(ctx context.Context, c credential) (User, error) {
 	switch c.kind {
 	case "token":
@@ -83,11 +82,11 @@ func (g *Guard) who(ctx context.Context, c credential) (User, error) {
 	case "session":
 		return g.lookUp(ctx, c, func(ctx context.Context) (User, time.Time, error) { return g.bySession(ctx, c.secret) })
 	}
-	h, err := g.Authority.Verify(c.chain) // which asks no database
+	h, err := g.Authority.Verify(c.chain) // needs no database
 	if err != nil {
 		return User{}, fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
-	if h.Role == pki.Device { // nor does this
+	if h.Role == pki.Device { // needs no database
 		return g.byCertificate(ctx, h)
 	}
 	return g.lookUp(ctx, c, func(ctx context.Context) (User, time.Time, error) {
@@ -96,9 +95,9 @@ func (g *Guard) who(ctx context.Context, c credential) (User, error) {
 	})
 }
 
-// byToken needs no lockout: nobody guesses 130 bits, and the comparison of hashes costs nothing.
+// byToken needs no lockout: 130 bits cannot be guessed, and comparing hashes is cheap.
 func (g *Guard) byToken(ctx context.Context, token string) (User, time.Time, error) {
-	wrong := fmt.Errorf("%w: the API token is wrong, revoked or has ended", ErrUnauthenticated)
+	wrong := fmt.Errorf("%w: the API token is wrong, revoked or expired", ErrUnauthenticated)
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || parts[0] != apiTokenVersion {
 		return User{}, time.Time{}, wrong
@@ -144,13 +143,12 @@ func (g *Guard) byCertificate(ctx context.Context, h pki.Holder) (User, error) {
 func (g *Guard) bySession(ctx context.Context, secret string) (User, time.Time, error) {
 	s, err := g.Store.Session(ctx, hash(secret))
 	if errors.Is(err, store.ErrNotFound) || err == nil && !g.Now().Before(s.Expires) {
-		return User{}, time.Time{}, fmt.Errorf("%w: the session has ended", ErrUnauthenticated)
+		return User{}, time.Time{}, fmt.Errorf("%w: the session has expired", ErrUnauthenticated)
 	}
 	return User{Name: s.User, Role: Role(s.Role), Via: "session", CSRF: s.CSRF}, s.Expires, err
 }
 
-// May tells whether a device's verified certificate still speaks for its node:
-// it has been enrolled, and no other device has taken its place.
+// May reports whether a device's verified certificate is that of its node's enrolment.
 func (g *Guard) May(h pki.Holder) error {
 	if e, ok := g.Fleet.Enrolment(h.Name); ok && e.Key == pki.KeyHash(h.Leaf) {
 		return nil
@@ -159,9 +157,8 @@ func (g *Guard) May(h pki.Holder) error {
 		ErrForbidden, h.Name)
 }
 
-// MayConnect is May for the TLS of the MQTT listener. It also lets through those
-// who have to be told that their enrolment has ended; the broker lets them do
-// nothing else.
+// MayConnect is May for the TLS handshake of MQTT. It also accepts a device with a former
+// enrolment, to which the broker sends only a dismissal notice.
 func (g *Guard) MayConnect(h pki.Holder) error {
 	if g.Fleet.Dismissed(pki.KeyHash(h.Leaf)) != nil {
 		return nil
@@ -169,12 +166,10 @@ func (g *Guard) MayConnect(h pki.Holder) error {
 	return g.May(h)
 }
 
-// CheckForm protects a session from other sites: a request that changes
-// something must come from our own page and carry the session's CSRF token, in
-// the header X-CSRF-Token or the form field csrf. A request with an API token
-// passes: no browser sends one by itself. For client certificates, which
-// browsers do send, and without a login (login, setup), it checks where the
-// request comes from.
+// CheckForm protects against cross-site requests. A request of a session must come from the hub's
+// page and have the session's CSRF token, in the header X-CSRF-Token or the form field csrf. An API
+// token passes, since browsers never send one on their own. With a client certificate or without a
+// login it checks the origin.
 func (g *Guard) CheckForm(r *http.Request, u User) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || u.Via == "token" {
 		return nil
@@ -196,27 +191,26 @@ func (g *Guard) CheckForm(r *http.Request, u User) error {
 	return nil
 }
 
-// A NewAPIToken is asked for by or for a person.
+// A NewAPIToken is a request for an API token.
 type NewAPIToken struct {
 	User string
-	Note string // what it is for
+	Note string // its purpose
 	Life time.Duration
 }
 
 const maxAPITokenLife = 366 * 24 * time.Hour
 
-// CreateAPIToken returns a new API token of a person, which is shown this once.
-// A person has 50 of them at most.
+// CreateAPIToken returns a new API token. It is shown only once. A user has at most 50.
 func (g *Guard) CreateAPIToken(ctx context.Context, n NewAPIToken) (token string, err error) {
 	if n.Life <= 0 || n.Life > maxAPITokenLife {
-		return "", fmt.Errorf("%w: an API token lives %s; use up to a year, such as 2160h", ErrInvalid, n.Life)
+		return "", fmt.Errorf("%w: an API token cannot be valid for %s; use up to a year, such as 2160h", ErrInvalid, n.Life)
 	}
 	own, err := g.APITokensOf(ctx, n.User)
 	if err != nil {
 		return "", err
 	}
 	if len(own) >= maxAPITokens {
-		return "", fmt.Errorf("%w: %s has %d API tokens, as many as anybody may have; revoke one that is not used",
+		return "", fmt.Errorf("%w: %s has %d API tokens, the limit; revoke an unused one",
 			ErrConflict, n.User, len(own))
 	}
 	now := g.Now()
@@ -229,12 +223,12 @@ func (g *Guard) CreateAPIToken(ctx context.Context, n NewAPIToken) (token string
 	return strings.Join([]string{apiTokenVersion, t.ID, secret}, "."), nil
 }
 
-// APITokens lists every API token; secrets are not known.
+// APITokens lists every API token, without secrets.
 func (g *Guard) APITokens(ctx context.Context) ([]store.APIToken, error) {
 	return g.Store.APITokens(ctx)
 }
 
-// RevokeAPIToken ends an API token now.
+// RevokeAPIToken revokes an API token.
 func (g *Guard) RevokeAPIToken(ctx context.Context, id string) error {
-	return g.known.taken(g.Store.DeleteAPIToken(ctx, id))
+	return g.callers.clearAfter(g.Store.DeleteAPIToken(ctx, id))
 }

@@ -32,8 +32,8 @@ func TestGuessesAtOnceAreNoMoreThanOneAfterTheOther(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := looked.Load(); n != maxStrikes {
-		t.Errorf("%d of 300 passwords were looked at, want %d", n, maxStrikes)
+	if n := looked.Load(); n != maxAttempts {
+		t.Errorf("%d of 300 passwords were looked at, want %d", n, maxAttempts)
 	}
 	if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
 		t.Error("the owner elsewhere:", err)
@@ -45,14 +45,14 @@ func TestWhoHasAnAccountGuessesNoMoreThanOthers(t *testing.T) {
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
 	must(t, g.CreateUser(t.Context(), NewUser{"eve", goodPassword, Viewer}))
 	looked := 0
-	for range maxStrikes + 2 {
+	for range maxAttempts + 2 {
 		if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", "10.0.0.66"); errors.Is(err, ErrUnauthenticated) {
 			looked++
 		}
 		_, _ = g.Login(t.Context(), "eve", goodPassword, "10.0.0.66")
 	}
-	if looked != maxStrikes {
-		t.Errorf("%d guesses were looked at, want %d: a login of one's own makes them good", looked, maxStrikes)
+	if looked != maxAttempts {
+		t.Errorf("%d guesses were looked at, want %d: a login of one's own makes them good", looked, maxAttempts)
 	}
 }
 
@@ -63,14 +63,14 @@ func TestNobodyElsewhereLocksAPersonOut(t *testing.T) {
 		anna(t, g) // from 10.0.0.1
 		looked := 0
 		for i := range 4 {
-			for range maxStrikes + 1 {
+			for range maxAttempts + 1 {
 				if _, err := g.Login(t.Context(), "anna", "wrong wrong wrong", fmt.Sprintf("10.6.6.%d", i)); errors.Is(err, ErrUnauthenticated) {
 					looked++
 				}
 			}
 		}
-		if looked != strangersStrikes {
-			t.Errorf("%d guesses from 4 addresses were looked at, want %d", looked, strangersStrikes)
+		if looked != maxUnknownAttempts {
+			t.Errorf("%d guesses from 4 addresses were looked at, want %d", looked, maxUnknownAttempts)
 		}
 		again := guard(t, t.TempDir()) // whatever is in memory only has gone
 		again.Store = g.Store
@@ -82,7 +82,7 @@ func TestNobodyElsewhereLocksAPersonOut(t *testing.T) {
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
 			t.Error("from where she never came:", err)
 		}
-		time.Sleep(strikeWindow)
+		time.Sleep(attemptWindow)
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); err != nil {
 			t.Error("after the window:", err)
 		}

@@ -17,7 +17,7 @@ import (
 func (g *Guard) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+wire.PathCA, func(w http.ResponseWriter, _ *http.Request) {
-		// the hub's, by which a device judges its certificate: not this machine's
+		// The hub's time: a device uses it to check its certificate.
 		w.Header().Set("Date", g.Now().UTC().Format(http.TimeFormat))
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(g.Authority.RootPEM())
@@ -36,7 +36,7 @@ func (g *Guard) Handler() http.Handler {
 			answer, err := g.Renew(r.Context(), q, r.TLS.PeerCertificates)
 			a := store.Audit{Via: "certificate", Source: Source(r), Verb: "renew", Resource: "enrolments",
 				Code: http.StatusCreated}
-			if len(r.TLS.PeerCertificates) > 0 { // it may be anybody's; the code says whether it was believed
+			if len(r.TLS.PeerCertificates) > 0 { // unverified; the record's code shows whether it was accepted
 				a.Who = clip(r.TLS.PeerCertificates[0].Subject.CommonName)
 				a.Name = a.Who
 			}
@@ -50,7 +50,7 @@ func (g *Guard) Handler() http.Handler {
 	return mux
 }
 
-// noted is a parser whose refusals are in the audit.
+// noted wraps a parser and writes its refusals to the audit.
 func noted[Q any](g *Guard, r *http.Request, verb string, parse func([]byte) (Q, error)) func([]byte) (Q, error) {
 	return func(body []byte) (Q, error) {
 		q, err := parse(body)
@@ -69,8 +69,8 @@ func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q,
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
 			write(w, http.StatusRequestEntityTooLarge, wire.JoinRefusal{Error: "the request is too large"})
-		} else { // it broke off, or took too long: devices try again where it is the hub that could not
-			write(w, http.StatusServiceUnavailable, wire.JoinRefusal{Error: "the request did not come whole; try again"})
+		} else { // interrupted or too slow; a device tries again after this status
+			write(w, http.StatusServiceUnavailable, wire.JoinRefusal{Error: "the request was incomplete; try again"})
 		}
 		return
 	}
@@ -87,7 +87,7 @@ func serve[Q any](w http.ResponseWriter, r *http.Request, parse func([]byte) (Q,
 	write(w, http.StatusOK, answer)
 }
 
-// refuse tells why in one sentence. What went wrong inside the hub is for its log.
+// refuse writes an error as one sentence. Internal causes go to the log only.
 func refuse(w http.ResponseWriter, err error) {
 	code := status(err)
 	text := plain(err)
@@ -103,7 +103,7 @@ func refuse(w http.ResponseWriter, err error) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(later.after/time.Second)))
 	case code == http.StatusTooManyRequests:
 		w.Header().Set("Retry-After", "60")
-		w.Header().Set("Connection", "close") // whoever goes on has to open a connection for each try, which is limited
+		w.Header().Set("Connection", "close") // each further attempt needs a new connection, and these are limited
 	}
 	no := wire.JoinRefusal{Error: text}
 	if waits != nil {
@@ -116,7 +116,7 @@ func refuse(w http.ResponseWriter, err error) {
 	write(w, code, no)
 }
 
-// plain is an error without the words that are for the hub itself.
+// plain is an error without the words for the hub itself.
 func plain(err error) string {
 	text := err.Error()
 	for _, sentinel := range []error{ErrUnauthenticated, ErrForbidden, ErrInvalid, ErrConflict, ErrRefused} {

@@ -15,21 +15,20 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Join lets a device in that shows a good token, and answers with its
-// certificate. Of a wrong token nothing is told but that it is wrong; why a
-// right one does not help is told to whoever has its secret.
+// Join enrols a device with a valid token and returns its certificate. A wrong token gets no
+// details. Only the holder of a right secret receives the reason of a refusal.
 func (g *Guard) Join(ctx context.Context, r wire.JoinRequest, source string) (wire.JoinAnswer, error) {
 	token, node, answer, err := g.join(ctx, r, source)
 	var w *waiting
 	if errors.As(err, &w) && !w.begun {
-		return answer, err // it comes again and again, and has been noted
+		return answer, err // a waiting device polls, and is in the audit already
 	}
 	a := store.Audit{Who: token, Via: "join token", Source: source, Verb: "create", Resource: "enrolments", Name: node,
 		Code: http.StatusCreated}
 	if err != nil {
 		a.Code, a.Message = status(err), err.Error()
 		level := slog.LevelWarn
-		said := "a device was not let in"
+		said := "a device was refused"
 		switch a.Code {
 		case http.StatusTooManyRequests:
 			level = slog.LevelDebug
@@ -56,7 +55,7 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 	}
 	t, err := g.checkToken(ctx, given, source, now)
 	if err != nil {
-		if errors.Is(err, ErrForbidden) { // it is the right secret, and lets nobody in any more
+		if errors.Is(err, ErrForbidden) { // the right secret of a token that is used up or has expired
 			g.withdraw(ctx, r, given.ID, err)
 		}
 		return clip(given.ID), clip(r.Node), answer, err
@@ -69,15 +68,15 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 		return t.ID, clip(r.Node), answer, err
 	}
 
-	leave, err := g.turn(ctx)
+	leave, err := g.joinSlot(ctx)
 	if err != nil {
 		return t.ID, node, answer, err
 	}
 	defer leave()
-	if t, err = g.Store.JoinToken(ctx, t.ID); err != nil { // somebody may have used it since
+	if t, err = g.Store.JoinToken(ctx, t.ID); err != nil { // another device may have used it meanwhile
 		return given.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // or a token that it used once would be good for ever
+	if d := g.Fleet.Dismissed(request.KeyHash()); d != nil { // otherwise a used token would be valid for ever
 		return t.ID, node, answer, fmt.Errorf("%w: the enrolment of this key ended at %s: %s; join with a new key",
 			ErrForbidden, d.Time.Format(time.RFC3339), d.Reason)
 	}
@@ -97,8 +96,8 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 	if err != nil {
 		return t.ID, node, answer, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	// First the use, then the enrolment: what happens in between, the same key asks
-	// again and needs no other.
+	// The use is stored before the enrolment. After a failure between them the device tries again
+	// with its key, and does not use the token twice.
 	err = g.Store.TakeUse(ctx, store.Use{
 		Node: node, Key: request.KeyHash(), Machine: r.MachineID, Site: t.Site, Labels: t.Labels, Token: t.ID, At: now,
 		Expires: certificate.NotAfter,
@@ -123,15 +122,13 @@ func (g *Guard) join(ctx context.Context, r wire.JoinRequest,
 
 func usedUp(t store.JoinToken) error {
 	return fmt.Errorf(
-		"%w: token %s is used up (it was good for %d); make a new one on the hub with `flotilla-hub token create`",
+		"%w: token %s is used up (%d uses); create one on the hub with `flotilla-hub token create`",
 		ErrForbidden, t.ID, t.Uses)
 }
 
-// checkToken finds the token of a secret, in the same time whether it exists or not. A
-// right secret is never refused because of wrong ones, of the same address or for the
-// same token: it has 130 random bits, which nobody guesses however often they
-// try, and to look at one costs the hub no more than to refuse it. What wrong ones are
-// limited in is what they leave behind, in the audit and the log.
+// checkToken returns the token of a secret. It takes equally long whether the token exists or not.
+// Wrong secrets never lock out a right one: 130 bits cannot be guessed, and checking one is as
+// cheap as refusing it. Only the audit and log records of wrong secrets are limited.
 func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source string,
 	now time.Time) (store.JoinToken, error) {
 	t, err := g.Store.JoinToken(ctx, given.ID)
@@ -144,8 +141,8 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 	}
 	fits, known := same(hash(given.Secret), want), err == nil
 	keys := tries("join", source)
-	if known { // an id that nobody has cannot be guessed at
-		keys = append(keys, allowance{"join token " + given.ID, maxStrikes})
+	if known { // an unknown id cannot be guessed
+		keys = append(keys, allowance{"join token " + given.ID, maxAttempts})
 	}
 	switch {
 	case !fits || !known:
@@ -153,27 +150,27 @@ func (g *Guard) checkToken(ctx context.Context, given wire.JoinToken, source str
 			return store.JoinToken{}, err
 		}
 		return store.JoinToken{}, fmt.Errorf(
-			"%w: the join token is wrong; copy all of what `flotilla-hub token create` printed", ErrUnauthenticated)
+			"%w: the join token is wrong; copy the whole output of `flotilla-hub token create`", ErrUnauthenticated)
 	case !same([]byte(given.Pin), []byte(g.Authority.Pin())):
-		return store.JoinToken{}, fmt.Errorf("%w: token %s was made before this hub had its present certificate "+
-			"authority; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID)
+		return store.JoinToken{}, fmt.Errorf("%w: token %s was created before this hub had its current certificate "+
+			"authority; create a new one with `flotilla-hub token create`", ErrForbidden, t.ID)
 	case !t.Revoked.IsZero():
 		return store.JoinToken{}, fmt.Errorf(
-			"%w: token %s was revoked at %s; make a new one with `flotilla-hub token create`", ErrForbidden, t.ID,
+			"%w: token %s was revoked at %s; create a new one with `flotilla-hub token create`", ErrForbidden, t.ID,
 			t.Revoked.Format(time.RFC3339))
 	case !now.Before(t.Expires):
-		return store.JoinToken{}, fmt.Errorf("%w: token %s ended at %s; make a new one with `flotilla-hub token create`",
+		return store.JoinToken{}, fmt.Errorf("%w: token %s expired at %s; create a new one with `flotilla-hub token create`",
 			ErrForbidden, t.ID, t.Expires.Format(time.RFC3339))
 	}
 	return t, nil
 }
 
-// nodeName is the token's, else what the device's owner asks for, else the host name.
+// nodeName is the token's node, else the device's --node-name, else the host name.
 func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
 	if t.Node != "" {
 		if r.Node != "" && r.Node != t.Node {
 			return "", fmt.Errorf(
-				"%w: token %s is for node %s, not for %.63s; leave --node-name out or use a token without a node", ErrConflict,
+				"%w: token %s is for node %s, not for %.63s; remove --node-name or use a token without a node", ErrConflict,
 				t.ID, t.Node, r.Node)
 		}
 		return t.Node, nil
@@ -188,27 +185,26 @@ func nodeName(t store.JoinToken, r wire.JoinRequest) (string, error) {
 	return name, nil
 }
 
-// mayTake tells whether a key may speak for a node that has been enrolled before:
-// with a token for this very node (its hardware was replaced, or installed anew), or
-// because it does already. Anything else would let the holder of any token take any
-// node over; a machine id is no secret.
+// mayTake reports whether a key may take over an enrolled node: with a token for this node
+// (replaced or reinstalled hardware), or if it is its key already. Otherwise the holder of any
+// token could take over any node, since a machine id is not secret.
 func mayTake(fleet Fleet, t store.JoinToken, r wire.JoinRequest, node, key string) error {
 	before, ok := fleet.Enrolment(node)
 	if !ok || t.Node == node || before.Key == key && before.Site == t.Site {
 		return nil
 	}
-	if r.Node == "" && t.Node == "" { // as of many boards whose images are copies
-		return fmt.Errorf("%w: another device with the host name %s has joined before: add a name of its own for this "+
-			"one, such as --node-name %s; if it is the same device, installed anew: "+
+	if r.Node == "" && t.Node == "" { // for example boards with copies of one image
+		return fmt.Errorf("%w: another device with the host name %s has joined; choose another name for this "+
+			"device, such as --node-name %s; if it is that device, reinstalled, create a token with "+
 			"`flotilla-hub token create --site %s --node %s`",
 			ErrConflict, node, suggested(node, r.MachineID), before.Site, node)
 	}
-	return fmt.Errorf("%w: node %s exists and is another machine, or this one before it was installed anew; to be "+
-		"it, join with a token from `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
+	return fmt.Errorf("%w: node %s belongs to another machine, or to this one before it was reinstalled; to take "+
+		"it over, join with a token of `flotilla-hub token create --site %s --node %s`; or choose another name with --node-name",
 		ErrConflict, node, before.Site, node)
 }
 
-// suggested is a name that no other device of the same host name is likely to have.
+// suggested is a name that another device with this host name is unlikely to have.
 func suggested(node, machineID string) string {
 	if name := node + "-" + machineID[:min(len(machineID), 4)]; wire.ValidNode(name) == nil {
 		return name
@@ -234,7 +230,7 @@ func (g *Guard) answer(node, site string, c pki.Certificate, now time.Time) wire
 	return a
 }
 
-// A dismissal is a refusal that says how the enrolment has ended.
+// A dismissal is a refusal with the dismissal notice.
 type dismissal struct {
 	told wire.Dismissed
 	error
@@ -242,8 +238,8 @@ type dismissal struct {
 
 func (d *dismissal) Unwrap() error { return d.error }
 
-// Renew gives a device a new certificate for the key that it has. shown is the
-// chain of its connection, which may have ended up to 90 days ago.
+// Renew issues a new certificate for a device's current key. shown is the chain of its connection,
+// which may have expired up to 90 days ago.
 func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Certificate) (wire.JoinAnswer, error) {
 	var none wire.JoinAnswer
 	h, err := g.Authority.VerifyForRenewal(shown)
@@ -257,7 +253,7 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 		return none, err
 	}
 	if !g.renewals.take(h.Name) {
-		return none, &busy{fmt.Sprintf("node %s renews its certificate more often than once in %s; try again after that",
+		return none, &busy{fmt.Sprintf("node %s renews its certificate too often; try again in %s",
 			h.Name, renewEvery), renewEvery}
 	}
 	request, err := pki.ParseRequest([]byte(r.CSR))
@@ -265,7 +261,7 @@ func (g *Guard) Renew(ctx context.Context, r wire.RenewRequest, shown []*x509.Ce
 		return none, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if request.KeyHash() != pki.KeyHash(h.Leaf) {
-		return none, fmt.Errorf("%w: a renewal is signed by the key that the node has; to change the key, join again",
+		return none, fmt.Errorf("%w: the request has another key than the node; to change the key, join again",
 			ErrInvalid)
 	}
 	certificate, err := g.Authority.SignDevice(request, h.Name)

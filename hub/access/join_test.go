@@ -103,8 +103,8 @@ func TestWhoIsNotLetIn(t *testing.T) {
 		{"a token of an earlier authority", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			k.Pin = strings.Repeat("0", 32)
 			q.Token = k.Text()
-		}, ErrForbidden, "present certificate authority"},
-		{"an ended token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { time.Sleep(time.Hour) }, ErrForbidden, "ended at"},
+		}, ErrForbidden, "current certificate authority"},
+		{"an ended token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { time.Sleep(time.Hour) }, ErrForbidden, "expired at"},
 		{"a revoked token", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			must(t, g.RevokeJoinToken(t.Context(), k.ID))
 		}, ErrForbidden, "was revoked at"},
@@ -123,18 +123,18 @@ func TestWhoIsNotLetIn(t *testing.T) {
 			first.MachineID, q.MachineID = "00112233445566aa", "99112233445566aa"
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
 			must(t, err)
-		}, ErrConflict, "is another machine, or this one before"},
+		}, ErrConflict, "belongs to another machine, or to this one before"},
 		{"a host name that another machine has, too", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			first := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "", newMachine(t))
 			first.Hostname, q.Hostname = "raspberrypi", "RaspberryPi"
 			q.Node, q.MachineID = "", "99112233445566aa"
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
 			must(t, err)
-		}, ErrConflict, "another device with the host name raspberrypi has joined before: add a name of its own for this one, such as --node-name raspberrypi-9911"},
+		}, ErrConflict, "another device with the host name raspberrypi has joined; choose another name for this device, such as --node-name raspberrypi-9911"},
 		{"a name whose machine is not known", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
 			must(t, err)
-		}, ErrConflict, "is another machine, or this one before"},
+		}, ErrConflict, "belongs to another machine, or to this one before"},
 		{"the same machine with a token of another site", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			first := joinRequest(t, token(t, g, NewJoinToken{Site: "bergen"}).Text(), "pi-1", newMachine(t))
 			first.MachineID, q.MachineID = "00112233445566aa", "00112233445566aa"
@@ -274,7 +274,7 @@ func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", m), source)
 			return err
 		}
-		for i := range maxStrikes { // from everywhere: the token itself is guarded
+		for i := range maxAttempts { // from everywhere: the token itself is guarded
 			wrong.Secret = newSecret()
 			if err := try(wrong, fmt.Sprintf("10.0.1.%d", i)); !errors.Is(err, ErrUnauthenticated) {
 				t.Fatal(err)
@@ -284,7 +284,7 @@ func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
 		if err := try(wrong, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
 			t.Fatal("one more guess, from elsewhere:", err)
 		}
-		for range maxStrikes {
+		for range maxAttempts {
 			wrong.ID = newID()
 			_ = try(wrong, "10.0.0.66")
 		}
@@ -296,10 +296,10 @@ func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
 			t.Fatal("a good one from there:", err)
 		}
 		audits, err := g.Store.Audits(t.Context(), 100)
-		if err != nil || len(audits) != 2*maxStrikes+4 { // with both that were locked out, the good one, and the beginning of the audit
+		if err != nil || len(audits) != 2*maxAttempts+4 { // with both that were locked out, the good one, and the beginning of the audit
 			t.Fatalf("%d audit records %v", len(audits), err)
 		}
-		time.Sleep(strikeWindow)
+		time.Sleep(attemptWindow)
 		if err := try(k, "10.0.0.66"); !errors.Is(err, nil) {
 			t.Fatal("a quarter of an hour later:", err)
 		}

@@ -8,16 +8,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Kubeconfig is the file by which kubectl comes in, with a certificate or a token.
+// A Kubeconfig is a file for kubectl, with a certificate or a token.
 type Kubeconfig struct {
 	Server, User  string
-	Others        []string // addresses of the other hubs of the database; Server may be among them
+	Others        []string // URLs of the hubs of the database; may include Server
 	CA, Cert, Key []byte   // PEM
-	Token         string   // "": by the certificate
+	Token         string   // "": with the certificate
 }
 
-// YAML is the file's text. The context flotilla is of Server. kubectl goes to one server and never
-// on to another one, so each other hub has a context of its own, flotilla@HOST:PORT.
+// YAML returns the file. The context flotilla is that of Server. kubectl never tries a second
+// server, so each other hub has a context flotilla@HOST:PORT.
 func (k Kubeconfig) YAML() ([]byte, error) {
 	type m = map[string]any
 	user := m{"client-certificate-data": k.Cert, "client-key-data": k.Key}
@@ -39,14 +39,13 @@ func (k Kubeconfig) YAML() ([]byte, error) {
 	})
 }
 
-// JoinLine is what to type on a device that joins with a token: it asks the hubs of the database in
-// this order.
+// JoinLine returns the command to join with a token. The device tries the hubs in this order.
 func JoinLine(hubs []string, t wire.JoinToken) string {
 	all := distinct(hubs)
 	return "flotilla-device join " + strings.Join(all[:min(len(all), wire.MaxBrokers)], ",") + " --token " + t.Text()
 }
 
-// distinct are the addresses, each once, in their order.
+// distinct returns the URLs in their order, without repetitions.
 func distinct(hubs []string) (all []string) {
 	seen := map[string]bool{}
 	for _, h := range hubs {

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// A lockout counts attempts by key, each before it is looked at: of any number that
-// come at once, no more are looked at than may fail. So many within a quarter of an hour
-// shut that key out for a quarter of an hour.
+// A lockout counts attempts per key before they are checked, so that concurrent attempts count too.
+// Too many within a quarter of an hour lock the key for a quarter of an hour.
 type lockout struct {
 	mu   sync.Mutex
 	keys map[string]failureCount
@@ -22,55 +21,55 @@ type lockout struct {
 type failureCount struct {
 	n     int
 	most  int
-	since time.Time // of the first; of the lock, once there are as many as may be
+	since time.Time // time of the first attempt, or of the lock
 }
 
 const (
-	maxStrikes    = 10
-	strikeWindow  = 15 * time.Minute
-	maxStrikeKeys = 10_000
-	// siteStrikes is how many attempts a /48 of IPv6 has, which is what a provider gives
-	// to one customer who asks: 65,536 networks with ten attempts each.
-	siteStrikes = 10 * maxStrikes
+	maxAttempts    = 10
+	attemptWindow  = 15 * time.Minute
+	maxLockoutKeys = 10_000
+	// maxSiteAttempts is the limit of an IPv6 /48, which a provider may assign to one customer: 65,536
+	// networks with ten attempts each.
+	maxSiteAttempts = 10 * maxAttempts
 )
 
-// tries is what an attempt from an address counts against.
+// tries returns the keys for an attempt from an address.
 func tries(what, source string) []allowance {
-	keys := []allowance{{what + " " + network(source), maxStrikes}}
+	keys := []allowance{{what + " " + network(source), maxAttempts}}
 	if a, err := netip.ParseAddr(source); err == nil && a.Unmap().Is6() {
 		site, _ := a.WithZone("").Prefix(48)
-		keys = append(keys, allowance{what + " " + site.String(), siteStrikes})
+		keys = append(keys, allowance{what + " " + site.String(), maxSiteAttempts})
 	}
 	return keys
 }
 
-// An allowance is how many attempts a key has.
+// An allowance is a key with its limit.
 type allowance struct {
 	key  string
 	most int
 }
 
-// try counts an attempt for each key, if each may have one more. giveBack takes the
-// attempt back, for one that was right, or was not looked at after all; those before it
-// stay: who has a secret of their own could go on guessing others'.
+// try counts an attempt for each key, if all are below their limits. giveBack takes this attempt
+// back, if it succeeded or was not checked. Earlier attempts stay, since a user with one password
+// could otherwise go on guessing others.
 func (l *lockout) try(now time.Time, keys ...allowance) (giveBack func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, k := range keys {
 		s := l.keys[k.key]
-		if left := s.since.Add(strikeWindow).Sub(now); s.n >= k.most && left > 0 {
+		if left := s.since.Add(attemptWindow).Sub(now); s.n >= k.most && left > 0 {
 			return nil, fmt.Errorf("%w: try again in %s", ErrTooMany, left.Round(time.Second))
 		}
 	}
 	if l.keys == nil {
 		l.keys = map[string]failureCount{}
 	}
-	if len(l.keys)+len(keys) > maxStrikeKeys {
+	if len(l.keys)+len(keys) > maxLockoutKeys {
 		l.forget(now)
 	}
 	for _, k := range keys {
 		s := l.keys[k.key]
-		if s.n == 0 || now.Sub(s.since) > strikeWindow || s.n >= k.most {
+		if s.n == 0 || now.Sub(s.since) > attemptWindow || s.n >= k.most {
 			s = failureCount{since: now, most: k.most}
 		}
 		if s.n++; s.n == k.most {
@@ -92,17 +91,16 @@ func (l *lockout) giveBack(keys []allowance) {
 	}
 }
 
-// forget makes room: what has ended goes, and when that is too little, some of what is
-// tried most: those with attempts left first, then the oldest. A flood of one kind, from
-// thousands of addresses, costs the hub no memory, and frees nobody who is locked out of
-// another.
+// forget frees memory. It drops what has expired, and then part of the kind with most keys: those
+// below their limits first, then the oldest. So a flood from thousands of addresses costs no memory
+// and unlocks no other key.
 func (l *lockout) forget(now time.Time) {
 	for k, s := range l.keys {
-		if now.Sub(s.since) > strikeWindow {
+		if now.Sub(s.since) > attemptWindow {
 			delete(l.keys, k)
 		}
 	}
-	if len(l.keys) <= maxStrikeKeys*3/4 {
+	if len(l.keys) <= maxLockoutKeys*3/4 {
 		return
 	}
 	kind := func(key string) string { what, _, _ := strings.Cut(key, " "); return what }
@@ -121,7 +119,7 @@ func (l *lockout) forget(now time.Time) {
 		x, y := l.keys[a], l.keys[b]
 		return cmp.Or(cmp.Compare(of[kind(b)], of[kind(a)]), cmp.Compare(locked(x), locked(y)), x.since.Compare(y.since))
 	})
-	for _, k := range keys[:len(keys)-maxStrikeKeys*3/4] {
+	for _, k := range keys[:len(keys)-maxLockoutKeys*3/4] {
 		delete(l.keys, k)
 	}
 }

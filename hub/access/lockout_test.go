@@ -10,8 +10,8 @@ import (
 func TestAFloodDoesNotMakeTheHubForgetTheGuilty(t *testing.T) {
 	var l lockout
 	now := time.Unix(1e9, 0)
-	guilty := allowance{"login 192.0.2.7", maxStrikes}
-	for range maxStrikes {
+	guilty := allowance{"login 192.0.2.7", maxAttempts}
+	for range maxAttempts {
 		if _, err := l.try(now, guilty); err != nil {
 			t.Fatal(err)
 		}
@@ -22,13 +22,13 @@ func TestAFloodDoesNotMakeTheHubForgetTheGuilty(t *testing.T) {
 		at[4], at[5], at[6], at[7] = byte(i>>8), byte(i), byte(i>>16), byte(i>>3)
 		_, _ = l.try(now, tries("join", netip.AddrFrom16(at).String())...)
 		if i%10 == 0 {
-			_, _ = l.try(now, allowance{fmt.Sprint("login ", i), maxStrikes})
+			_, _ = l.try(now, allowance{fmt.Sprint("login ", i), maxAttempts})
 		}
 	}
 	if _, err := l.try(now, guilty); err == nil {
 		t.Error("who has failed ten times may try again: a flood has emptied the books")
 	}
-	if n := len(l.keys); n > maxStrikeKeys {
+	if n := len(l.keys); n > maxLockoutKeys {
 		t.Errorf("%d keys are remembered", n)
 	}
 }
@@ -42,8 +42,8 @@ func TestANetworkOfNetworksHasABoundOfItsOwn(t *testing.T) {
 			tried++
 		}
 	}
-	if tried != siteStrikes {
-		t.Errorf("%d attempts out of one /48, want %d", tried, siteStrikes)
+	if tried != maxSiteAttempts {
+		t.Errorf("%d attempts out of one /48, want %d", tried, maxSiteAttempts)
 	}
 	if _, err := l.try(now, tries("login", "2001:db8:2::1")...); err != nil {
 		t.Error("a neighbour is locked out:", err)

@@ -8,15 +8,14 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// observerKey is how an observer stands among those whose certificates were revoked. No
-// user has such a name.
+// observerKey is an observer's name among the revoked certificates. A user cannot have it.
 func observerKey(name string) string { return "mqtt-observer/" + name }
 
-// CheckObserver says whether an observer may have this name.
+// CheckObserver checks the name of an observer.
 func CheckObserver(name string) error { return checkUser(name) }
 
-// MayObserve says whether the certificate that an MQTT observer has shown lets its holder
-// look on now: it has not ended, and neither it nor who has signed it was revoked.
+// MayObserve reports whether an MQTT observer may connect: its certificate is valid, and neither it
+// nor its issuer was revoked.
 func (g *Guard) MayObserve(ctx context.Context, shown []*x509.Certificate) error {
 	h, err := g.Authority.Verify(shown)
 	if err == nil && h.Role != pki.Observer {
@@ -38,8 +37,8 @@ func (g *Guard) MayObserve(ctx context.Context, shown []*x509.Certificate) error
 	return nil
 }
 
-// RevokeObserver ends all certificates of an observer that were issued until now, and
-// within seconds the connections that were made with them.
+// RevokeObserver revokes all certificates of an observer that were issued until now. Its
+// connections close within seconds.
 func (g *Guard) RevokeObserver(ctx context.Context, name string) error {
 	if err := CheckObserver(name); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Cost of argon2id: 19 MiB, two passes, one lane (OWASP's first choice), a tenth
-// of a second on a gateway box.
+// Cost of argon2id: 19 MiB, two passes, one lane (OWASP's first choice). It takes a tenth of a
+// second on a gateway.
 const (
 	argonMemory = 19 * 1024 // KiB
 	argonTime   = 2
@@ -38,13 +38,13 @@ func (g *Guard) hashPassword(ctx context.Context, password string) (string, erro
 		b64.EncodeToString(salt), b64.EncodeToString(key)), nil
 }
 
-// checkPassword compares a password with a PHC string of hashPassword. An empty
-// one, of a user that does not exist, takes as long and never fits. Who is familiar
-// does not wait behind strangers.
+// checkPassword compares a password with a PHC string. An empty PHC string, for an unknown user,
+// takes as long and never matches. A client from a familiar network does not wait behind unknown
+// ones.
 func (g *Guard) checkPassword(ctx context.Context, password, phc string, familiar bool) (bool, error) {
-	turn := g.hashing
+	slots := g.hashing
 	if familiar {
-		turn = g.settled
+		slots = g.settled
 	}
 	salt, want := make([]byte, argonSalt), make([]byte, argonKey)
 	if phc != "" {
@@ -55,30 +55,30 @@ func (g *Guard) checkPassword(ctx context.Context, password, phc string, familia
 		salt, err1 = base64.RawStdEncoding.DecodeString(s)
 		want, err2 = base64.RawStdEncoding.DecodeString(k)
 		if !ok || !found || err1 != nil || err2 != nil || len(want) != argonKey {
-			return false, errors.New("a stored password has an unknown form; set it anew with `flotilla-hub user passwd`")
+			return false, errors.New("the stored password has an unknown format; set it again with `flotilla-hub user passwd`")
 		}
 	}
-	got, err := g.argon(ctx, turn, password, salt)
+	got, err := g.argon(ctx, slots, password, salt)
 	return err == nil && phc != "" && same(got, want), err
 }
 
-// argon waits for its turn, so that a flood of logins cannot eat the memory.
-func (g *Guard) argon(ctx context.Context, turn chan struct{}, password string, salt []byte) ([]byte, error) {
+// argon waits for a slot, so that a flood of logins does not exhaust the memory.
+func (g *Guard) argon(ctx context.Context, slots chan struct{}, password string, salt []byte) ([]byte, error) {
 	select {
-	case turn <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-turn }()
+	defer func() { <-slots }()
 	return argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonLanes, argonKey), nil
 }
 
-// common are what people type to satisfy a rule of length; compared without case and digits at the
-// end.
+// common are passwords that only satisfy the length rule; compared without case and trailing
+// digits.
 var common = []string{"password", "passwort", "flotilla", "administrator", "qwertyuiop", "qwertzuiop", "letmein",
 	"changeme", "raspberry", "welcome", "iloveyou", "abcdefghij"}
 
-// checkStrength refuses passwords that are guessed first.
+// checkStrength refuses passwords that are easy to guess.
 func checkStrength(password, user string) error {
 	n := utf8.RuneCountInString(password)
 	lower := strings.ToLower(password)
@@ -94,17 +94,17 @@ func checkStrength(password, user string) error {
 	case len(password) > maxPassword:
 		return fmt.Errorf("%w: the password has more than %d bytes; use a shorter one", ErrInvalid, maxPassword)
 	case !utf8.ValidString(password) || strings.ContainsRune(password, 0):
-		return fmt.Errorf("%w: the password is not text; use letters, digits and signs", ErrInvalid)
+		return fmt.Errorf("%w: the password is not text; use letters, digits and punctuation", ErrInvalid)
 	case len(letters) < 5:
 		return fmt.Errorf("%w: the password has only %d different characters; use four words", ErrInvalid, len(letters))
 	case user != "" && strings.Contains(lower, strings.ToLower(user)) && n < len(user)+minPassword:
-		return fmt.Errorf("%w: the password is made of the user name; use four words", ErrInvalid)
+		return fmt.Errorf("%w: the password is based on the user name; use four words", ErrInvalid)
 	case strings.Contains("01234567890123456789 09876543210987654321", lower):
-		return fmt.Errorf("%w: the password is a row of digits; use four words", ErrInvalid)
+		return fmt.Errorf("%w: the password is a sequence of digits; use four words", ErrInvalid)
 	}
 	for _, c := range common {
 		if stem == c || stem == c+c {
-			return fmt.Errorf("%w: the password is among the first that are guessed; use four words", ErrInvalid)
+			return fmt.Errorf("%w: the password is a common one; use four words", ErrInvalid)
 		}
 	}
 	return nil

@@ -17,10 +17,9 @@ import (
 const (
 	setupLife   = 30 * time.Minute
 	sessionLife = 24 * time.Hour
-	setupKey    = "setup-link" // in the store's meta: "<hash> <end>"
+	setupKey    = "setup-link" // key in the store's meta; its value is "<hash> <expiry>"
 
-	// Cookie is the session's. Browsers send one with this prefix only over TLS
-	// and only to the very host that set it.
+	// Cookie is the name of the session cookie. The prefix restricts it to TLS and to this host.
 	Cookie = "__Host-flotilla"
 )
 
@@ -34,9 +33,8 @@ func checkUser(name string) error {
 	return nil
 }
 
-// SetupSecret makes the secret of the one-time link by which the first
-// administrator comes in: it works once, for 30 minutes, and takes the place of
-// any before it. "" when there is a user already.
+// SetupSecret creates the secret of the one-time link for the first administrator. It is valid
+// once, for 30 minutes, and replaces an earlier one. It returns "" if a user exists.
 func (g *Guard) SetupSecret(ctx context.Context) (string, error) {
 	users, err := g.Store.Users(ctx)
 	if err != nil || len(users) > 0 {
@@ -48,14 +46,14 @@ func (g *Guard) SetupSecret(ctx context.Context) (string, error) {
 	return secret, err
 }
 
-// A NewUser is somebody who is given a password.
+// A NewUser is a user to create.
 type NewUser struct {
 	Name     string
 	Password string
 	Role     Role
 }
 
-// Setup makes the first administrator, for whoever holds the setup secret.
+// Setup creates the first administrator for the holder of the setup secret.
 func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source string) error {
 	now := g.Now()
 	keys := tries("setup", source)
@@ -65,8 +63,8 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 			Code: http.StatusTooManyRequests, Message: err.Error()})
 		return err
 	}
-	refused := fmt.Errorf("%w: this setup link was used, has ended, or is not the newest; restart the hub for "+
-		"another, or run `flotilla-hub user create`", ErrForbidden)
+	refused := fmt.Errorf("%w: this setup link was used, has expired, or was replaced; restart the hub for "+
+		"a new one, or run `flotilla-hub user create`", ErrForbidden)
 	stored, err := g.Store.Meta(ctx, setupKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -76,7 +74,7 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 	until, _ := time.Parse(time.RFC3339, end)
 	if !same(hash(secret), want) || now.After(until) {
 		g.Record(ctx, store.Audit{Via: "setup link", Source: source, Verb: "create", Resource: "users", Name: clip(u.Name),
-			Code: http.StatusForbidden, Message: "wrong or ended setup link"})
+			Code: http.StatusForbidden, Message: "wrong or expired setup link"})
 		return refused
 	}
 	giveBack()
@@ -85,7 +83,7 @@ func (g *Guard) Setup(ctx context.Context, secret string, u NewUser, source stri
 		return err
 	}
 	err = g.Store.AddFirstUser(ctx, row, setupKey, stored)
-	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrNotFound) { // somebody was faster
+	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrNotFound) { // another request was faster
 		return refused
 	}
 	if err == nil {
@@ -109,7 +107,7 @@ func (g *Guard) newUser(ctx context.Context, u NewUser, now time.Time) (store.Us
 	return store.User{Name: u.Name, Role: string(u.Role), Password: phc, Created: now}, err
 }
 
-// CreateUser adds a person.
+// CreateUser creates a user.
 func (g *Guard) CreateUser(ctx context.Context, u NewUser) error {
 	row, err := g.newUser(ctx, u, g.Now())
 	if err != nil {
@@ -117,13 +115,13 @@ func (g *Guard) CreateUser(ctx context.Context, u NewUser) error {
 	}
 	err = g.Store.AddUser(ctx, row)
 	if errors.Is(err, store.ErrExists) {
-		return fmt.Errorf("%w: user %s exists already; choose another name or change it with `flotilla-hub user passwd`",
+		return fmt.Errorf("%w: user %s exists; choose another name, or change the password with `flotilla-hub user passwd`",
 			ErrConflict, u.Name)
 	}
 	return err
 }
 
-// SetPassword gives a person a new password and ends their sessions.
+// SetPassword sets a user's password and ends its sessions.
 func (g *Guard) SetPassword(ctx context.Context, name, password string) error {
 	if err := checkStrength(password, name); err != nil {
 		return err
@@ -132,33 +130,33 @@ func (g *Guard) SetPassword(ctx context.Context, name, password string) error {
 	if err != nil {
 		return err
 	}
-	return g.known.taken(g.Store.SetPassword(ctx, name, phc))
+	return g.callers.clearAfter(g.Store.SetPassword(ctx, name, phc))
 }
 
-// SetRole changes what a person may do, from their next request on. Their client
-// certificates, in which the role stands, end now.
+// SetRole changes a user's role from the next request on. Client certificates have the role in
+// them, so those of the user are revoked.
 func (g *Guard) SetRole(ctx context.Context, name string, role Role) error {
 	if _, err := ParseRole(string(role)); err != nil {
 		return err
 	}
-	return g.known.taken(g.Store.SetRole(ctx, name, string(role), g.Now()))
+	return g.callers.clearAfter(g.Store.SetRole(ctx, name, string(role), g.Now()))
 }
 
-// DeleteUser removes a person: their sessions, API tokens and client certificates end now.
+// DeleteUser deletes a user and ends its sessions, API tokens and client certificates.
 func (g *Guard) DeleteUser(ctx context.Context, name string) error {
-	return g.known.taken(g.Store.DeleteUser(ctx, name, g.Now()))
+	return g.callers.clearAfter(g.Store.DeleteUser(ctx, name, g.Now()))
 }
 
-// RevokeKubeconfigs ends all client certificates of a name that were issued until now. The name
-// need be no user's: kubeconfigs are made for anybody.
+// RevokeKubeconfigs revokes all client certificates of a name that were issued until now. A
+// kubeconfig's name need not be a user of the page.
 func (g *Guard) RevokeKubeconfigs(ctx context.Context, name string) error {
 	if name == "" {
-		return fmt.Errorf("%w: say whose kubeconfigs end: the name that they were made for with --user", ErrInvalid)
+		return fmt.Errorf("%w: the user name is empty; write the name that was used with --user", ErrInvalid)
 	}
-	return g.known.taken(g.Store.RevokeClients(ctx, name, g.Now()))
+	return g.callers.clearAfter(g.Store.RevokeClients(ctx, name, g.Now()))
 }
 
-// RoleOf is the role of the person of a name, "" for nobody.
+// RoleOf returns a user's role, or "" for an unknown name.
 func (g *Guard) RoleOf(ctx context.Context, name string) (Role, error) {
 	u, err := g.Store.User(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -167,7 +165,7 @@ func (g *Guard) RoleOf(ctx context.Context, name string) (Role, error) {
 	return Role(u.Role), err
 }
 
-// Users lists them by name, without what concerns only their password.
+// Users lists the users by name, without their password hashes.
 func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
 	users, err := g.Store.Users(ctx)
 	for i := range users {
@@ -176,15 +174,14 @@ func (g *Guard) Users(ctx context.Context) ([]store.User, error) {
 	return users, err
 }
 
-// strangersStrikes is how many passwords of one person are tried within a quarter of an
-// hour from all the addresses together that the person has never come from. From
-// those that they have, only an address's own attempts count: nobody elsewhere can
-// lock a person out.
-const strangersStrikes = 30
+// maxUnknownAttempts is the limit of attempts within a quarter of an hour on one user's password,
+// from all networks together that the user has never logged in from. A known network has its own
+// limit, so that nobody elsewhere can lock the user out.
+const maxUnknownAttempts = 30
 
-// Login checks a password and returns the cookie of a new session, good for 24 hours.
+// Login checks a password and returns the cookie of a new session, valid for 24 hours.
 func (g *Guard) Login(ctx context.Context, name, password, source string) (*http.Cookie, error) {
-	if password == "" { // a form that is not filled in: there is nothing to look at
+	if password == "" { // an empty form: nothing to check
 		return nil, fmt.Errorf("%w: wrong name or password", ErrUnauthenticated)
 	}
 	now, name := g.Now(), clip(name)
@@ -195,7 +192,7 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	}
 	familiar := slices.Contains(at, network(source))
 	if !familiar {
-		keys = append(keys, allowance{"strangers to " + name, strangersStrikes})
+		keys = append(keys, allowance{"strangers to " + name, maxUnknownAttempts})
 	}
 	giveBack, err := g.failures.try(now, keys...)
 	if err != nil {
@@ -230,9 +227,9 @@ func (g *Guard) Login(ctx context.Context, name, password, source string) (*http
 	return c, nil
 }
 
-const maxLogins = 8 // networks of a person
+const maxLogins = 8 // networks per user
 
-// addressesOf are the networks from which a person has logged in, the newest last.
+// addressesOf returns the networks from which a user has logged in, the newest last.
 func (g *Guard) addressesOf(ctx context.Context, name string) ([]string, error) {
 	text, err := g.Store.Meta(ctx, store.LoginsOf(name))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -245,9 +242,8 @@ func (g *Guard) cameFrom(ctx context.Context, name string, networks []string) er
 	return g.Store.SetMeta(ctx, store.LoginsOf(name), strings.Join(networks[max(0, len(networks)-maxLogins):], " "))
 }
 
-// knows tells whether somebody knows a person's password, and how that was stored when it was
-// looked at: until it is known, others may wait to be looked at for seconds. For an unknown person
-// it takes as long.
+// knows reports whether a password is right, and returns the hash that it was compared with: the
+// check may wait for seconds, and the hash may change meanwhile. An unknown user takes as long.
 func (g *Guard) knows(ctx context.Context, name, password string,
 	familiar bool) (stored string, known bool, err error) {
 	user, err := g.Store.User(ctx, name)
@@ -261,8 +257,8 @@ func (g *Guard) knows(ctx context.Context, name, password string,
 	return user.Password, known, err
 }
 
-// newSession returns the cookie of a new session, good for 24 hours, as long as the user's password
-// is stored as it was when it was looked at: store.ErrNotFound.
+// newSession returns the cookie of a new session, valid for 24 hours. It returns store.ErrNotFound
+// if the stored hash is no longer the one that was checked.
 func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) (*http.Cookie, error) {
 	secret := newSecret()
 	s.Hash, s.CSRF, s.Expires = hash(secret), newSecret(), s.Created.Add(sessionLife)
@@ -273,14 +269,13 @@ func (g *Guard) newSession(ctx context.Context, s store.Session, stored string) 
 	return cookie(secret, int(sessionLife/time.Second)), nil
 }
 
-// Logout ends the session of a request, if it has one, and returns the cookie that makes the
-// browser forget it.
+// Logout ends the session of a request and returns a cookie that deletes the browser's.
 func (g *Guard) Logout(ctx context.Context, r *http.Request) (*http.Cookie, error) {
 	var err error
 	if c, cerr := r.Cookie(Cookie); cerr == nil {
 		s, serr := g.Store.Session(ctx, hash(c.Value))
 		if err = g.Store.DeleteSession(ctx, hash(c.Value)); err == nil && serr == nil {
-			_ = g.known.taken(nil)
+			_ = g.callers.clearAfter(nil)
 			g.Note(store.Audit{Who: s.User, Via: "page", Source: Source(r), Verb: "delete", Resource: "sessions",
 				Code: http.StatusOK})
 		}
@@ -293,5 +288,5 @@ func cookie(value string, maxAge int) *http.Cookie {
 		SameSite: http.SameSiteStrictMode}
 }
 
-// clip keeps a name that somebody typed from filling the audit.
+// clip limits a typed name in the audit.
 func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), 64)], "?") }

@@ -85,15 +85,15 @@ func TestGuessingTheSetupLinkLocksTheSourceOut(t *testing.T) {
 			return g.Setup(t.Context(), secret, NewUser{Name: "eve", Password: goodPassword}, source)
 		}
 		looked := 0
-		for range 3 * maxStrikes {
+		for range 3 * maxAttempts {
 			if err := setup(newSecret(), "10.0.0.66"); errors.Is(err, ErrForbidden) {
 				looked++
 			} else if !errors.Is(err, ErrTooMany) {
 				t.Fatal(err)
 			}
 		}
-		if looked != maxStrikes {
-			t.Errorf("%d guesses were looked at, want %d", looked, maxStrikes)
+		if looked != maxAttempts {
+			t.Errorf("%d guesses were looked at, want %d", looked, maxAttempts)
 		}
 		if err := setup(secret, "10.0.0.66"); !errors.Is(err, ErrTooMany) {
 			t.Error("the right one from there:", err)
@@ -186,7 +186,7 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 			_, err := g.Login(t.Context(), name, password, source)
 			return err
 		}
-		for i := range maxStrikes {
+		for i := range maxAttempts {
 			name := "anna"
 			if i%2 == 1 {
 				name = "nobody" // an unknown name counts and sounds the same
@@ -201,7 +201,7 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 		if err := guess("anna", goodPassword, "2001:db8:1::1"); err != nil { // the owner elsewhere
 			t.Fatal(err)
 		}
-		time.Sleep(strikeWindow)
+		time.Sleep(attemptWindow)
 		if err := guess("anna", goodPassword, "2001:db8::1"); err != nil {
 			t.Fatal(err)
 		}
@@ -229,10 +229,10 @@ func TestTheNextPersonOfANameHasLoggedInFromNowhere(t *testing.T) {
 func TestAFloodOfAddressesCostsNoMemory(t *testing.T) {
 	var l lockout
 	now := time.Now()
-	for i := range 5 * maxStrikeKeys {
-		_, _ = l.try(now, allowance{string(rune(i)), maxStrikes})
+	for i := range 5 * maxLockoutKeys {
+		_, _ = l.try(now, allowance{string(rune(i)), maxAttempts})
 	}
-	if len(l.keys) > maxStrikeKeys+1 {
+	if len(l.keys) > maxLockoutKeys+1 {
 		t.Fatal(len(l.keys))
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Role is what somebody may do.
+// A Role is a set of rights.
 type Role string
 
 // The roles.
 const (
-	Admin    Role = "admin"    // everything
-	Operator Role = "operator" // workloads and nodes; no users, tokens, firmware
-	Viewer   Role = "viewer"   // sees everything but secrets, users and tokens
+	Admin    Role = "admin"    // all rights
+	Operator Role = "operator" // workloads and nodes; not users, tokens or firmware
+	Viewer   Role = "viewer"   // reads everything except secrets, users and tokens
 	Device   Role = "device"   // renews its own certificate
 )
 
-// ParseRole reads the role of a person.
+// ParseRole parses the role of a user.
 func ParseRole(text string) (Role, error) {
 	switch r := Role(text); r {
 	case Admin, Operator, Viewer:
@@ -27,18 +27,17 @@ func ParseRole(text string) (Role, error) {
 	return "", fmt.Errorf("%w: unknown role %q; use admin, operator or viewer", ErrInvalid, text)
 }
 
-// A Rule allows roles some verbs on some resources, all in Kubernetes' words: a
-// subresource is "pods/log". "*" is every one. What no rule allows is forbidden.
+// A Rule allows roles some verbs on some resources, in Kubernetes' words: a subresource is
+// "pods/log", and "*" is all. Everything else is forbidden.
 type Rule struct {
 	Roles     []Role
 	Verbs     []string
 	Resources []string
 }
 
-// rules is the whole table: what the rows of the kinds say, and the resources of the hub itself,
-// which have one word: users, jointokens, apitokens, audit, settings, metrics, backups,
-// joinrenewals, podsecurity (a namespace's level below the default); account is everybody's own:
-// their password and their API tokens.
+// rules is the whole table: the rules of the kinds, and those of the hub's own resources: users,
+// jointokens, apitokens, audit, settings, metrics, backups, joinrenewals, podsecurity (a
+// namespace's level below the default) and account (a user's own password and API tokens).
 var rules = append(ofKinds(),
 	Rule{[]Role{Admin}, []string{"*"}, []string{"*"}},
 	Rule{[]Role{Operator, Viewer}, []string{"get", "list", "watch"}, []string{"metrics"}},
@@ -46,7 +45,7 @@ var rules = append(ofKinds(),
 	Rule{[]Role{Device}, []string{"create"}, []string{"joinrenewals"}},
 )
 
-// ofKinds makes rules of what stands in the rows of the kinds.
+// ofKinds converts the rules in the rows of the kinds.
 func ofKinds() (all []Rule) {
 	add := func(resource string, viewer, operator []string) {
 		if len(viewer) > 0 {
@@ -58,7 +57,7 @@ func ofKinds() (all []Rule) {
 	}
 	for _, r := range state.Served() {
 		if r.In != r.Group {
-			continue // another shape of the same
+			continue // another version of a kind
 		}
 		add(string(r.Kind), r.Viewer, r.Operator)
 		for _, s := range r.Subs {
@@ -68,7 +67,7 @@ func ofKinds() (all []Rule) {
 	return all
 }
 
-// Allow tells whether a role may do verb to resource.
+// Allow reports whether a role may do verb on resource.
 func Allow(role Role, verb, resource string) bool {
 	for _, r := range rules {
 		if slices.Contains(r.Roles, role) && has(r.Verbs, verb) && has(r.Resources, resource) {
@@ -82,7 +81,7 @@ func has(list []string, word string) bool {
 	return word != "" && (slices.Contains(list, word) || list[0] == "*")
 }
 
-// Rules lists what a role may do.
+// Rules lists the rights of a role.
 func Rules(role Role) []Rule {
 	var mine []Rule
 	for _, r := range rules {

@@ -13,31 +13,29 @@ import (
 	"flotilla.dev/hub/panics"
 )
 
-// ErrEnded is why a request's context ends whose sender may no longer do what they
-// were let in for.
+// ErrEnded is the cause of a request's context that ends because its sender has lost its rights.
 var ErrEnded = errors.New(
-	"what this was opened with has ended: it was logged out, revoked or has expired, or its role was changed")
+	"the session, token or certificate of this request was logged out, revoked or has expired, or its role changed")
 
-// recheck is how often a credential is looked at again while requests go on that were
-// let in by it.
+// recheck is the interval at which the credential of a running request is checked again.
 const recheck = 1500 * time.Millisecond
 
-// sessionWatches are the requests under way, by the credential that let each of them in. One
-// look at a credential serves all of its requests.
+// sessionWatches are the running requests by credential. One check of a credential serves all of
+// its requests.
 type sessionWatches struct {
 	mu sync.Mutex
 	by map[[sha256.Size]byte]*watchedCredential
 }
 
-// A watchedCredential credential, and what it let in.
+// A watchedCredential is a credential with its running requests.
 type watchedCredential struct {
 	credential
 	timer *time.Timer
 	ends  map[*sessionWatch]User
 }
 
-// A sessionWatch is a request's, from its beginning to its end. Whoever Authenticate finds in it
-// first is who it is tied to.
+// A sessionWatch is one running request. It is bound to the first user that Authenticate returns
+// for it.
 type sessionWatch struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -46,18 +44,16 @@ type sessionWatch struct {
 
 	mu   sync.Mutex
 	key  [sha256.Size]byte
-	to   bool // is tied
+	to   bool // bound
 	over bool
 }
 
 type sessionWatchKey struct{}
 
-// WatchSession makes the context of a request end, with ErrEnded as its cause, within two
-// seconds after the right ends of whoever Authenticate finds to have sent it: the session was
-// logged out, the password changed, the token or certificate revoked or expired, the
-// person deleted, the role changed. So does everything that lives by the context,
-// whatever it is: this is the one place for it. found is told who it is,
-// and may say that they may not now, which Authenticate returns. end must be called when the
+// WatchSession returns a request whose context ends, with ErrEnded as its cause, within two seconds
+// after the sender loses its rights: a logout, a changed password or role, a revoked or expired
+// credential, a deleted user. This is the only place for that rule, for every kind of request.
+// found is called with the user that Authenticate finds, and may refuse it. Call end when the
 // request has been served.
 func (g *Guard) WatchSession(r *http.Request, found func(User) error) (tiedRequest *http.Request, end func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -65,7 +61,7 @@ func (g *Guard) WatchSession(r *http.Request, found func(User) error) (tiedReque
 	return r.WithContext(context.WithValue(ctx, sessionWatchKey{}, t)), t.end
 }
 
-// bind ties the request of a context to the credential that let it in.
+// bind binds the request of a context to its credential.
 func (g *Guard) bind(ctx context.Context, c credential, u User) error {
 	t, _ := ctx.Value(sessionWatchKey{}).(*sessionWatch)
 	if t == nil || t.guard != g {
@@ -113,23 +109,23 @@ func (t *sessionWatch) end() {
 	t.cancel(nil)
 }
 
-// recheck ends what a credential let in that is not good for it any more. That the hub
-// cannot look now ends nothing.
+// recheck ends the requests of a credential that is no longer valid. An unreachable database ends
+// nothing.
 func (g *Guard) recheck(key [sha256.Size]byte, e *watchedCredential) {
 	defer panics.CatchThen("session", func(error) { e.timer.Reset(recheck) })
 	g.ties.mu.Lock()
-	before := maps.Clone(e.ends) // who comes while we look was looked at later
+	before := maps.Clone(e.ends) // a request that begins during the check was checked later
 	g.ties.mu.Unlock()
 	maps.DeleteFunc(before, func(t *sessionWatch, _ User) bool { return t.ctx.Err() != nil })
 	var now User
 	err := errUnavailable
-	if len(before) > 0 { // else the hub stops, and there may be nowhere to look any more
+	if len(before) > 0 { // otherwise the hub may be stopping, and its store closed
 		now, err = g.who(context.Background(), e.credential)
 	}
 	g.ties.mu.Lock()
 	defer g.ties.mu.Unlock()
 	if g.ties.by[key] != e {
-		return // nobody is left
+		return // no requests are left
 	}
 	for t, was := range before {
 		if errors.Is(err, ErrUnauthenticated) || err == nil && (now.Name != was.Name || now.Role != was.Role) {
@@ -139,14 +135,14 @@ func (g *Guard) recheck(key [sha256.Size]byte, e *watchedCredential) {
 	e.timer.Reset(recheck)
 }
 
-// A credential is what a request shows of who sends it.
+// A credential is the part of a request that identifies its sender.
 type credential struct {
 	kind   string // token, certificate, session
 	secret string
 	chain  []*x509.Certificate
 }
 
-// key names a credential without keeping its secret twice.
+// key identifies a credential without another copy of its secret.
 func (c credential) key() [sha256.Size]byte {
 	text := c.kind + " " + c.secret
 	for _, cert := range c.chain {

@@ -14,15 +14,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A NewJoinToken says whom a join token lets in.
+// A NewJoinToken is a request for a join token.
 type NewJoinToken struct {
-	Site   string            // the site of whoever joins with it
-	Node   string            // the one node that it is for; "": any name
-	Labels map[string]string // of whoever joins with it
-	Uses   int               // how many devices
+	Site   string            // of the devices that join with it
+	Node   string            // the only node that may join; "": any name
+	Labels map[string]string // of the nodes that join with it
+	Uses   int               // number of devices
 	Life   time.Duration
-	By     string // who asks for it
-	// Approval: whoever joins with it waits until an administrator approves.
+	By     string // user that requests it
+	// Approval makes devices that join with it wait for an administrator.
 	Approval bool
 }
 
@@ -31,7 +31,7 @@ const (
 	maxTokenLife = 366 * 24 * time.Hour
 )
 
-// CreateJoinToken makes a join token. Its secret is shown this once: only the hash is kept.
+// CreateJoinToken creates a join token. Its secret is shown only once: the hub stores its hash.
 func (g *Guard) CreateJoinToken(ctx context.Context, n NewJoinToken) (wire.JoinToken, error) {
 	if err := n.check(); err != nil {
 		return wire.JoinToken{}, fmt.Errorf("create join token: %w", err)
@@ -48,7 +48,7 @@ func (g *Guard) CreateJoinToken(ctx context.Context, n NewJoinToken) (wire.JoinT
 	return t, nil
 }
 
-// check names every mistake at once.
+// check returns all errors at once.
 func (n *NewJoinToken) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) {
@@ -56,9 +56,9 @@ func (n *NewJoinToken) check() error {
 	}
 	if msgs := validation.IsDNS1123Label(n.Site); len(msgs) > 0 {
 		if len(n.Site) > validation.DNS1123LabelMaxLength {
-			wrong("site has %d characters: use at most %d", len(n.Site), validation.DNS1123LabelMaxLength)
+			wrong("site has %d characters; use at most %d", len(n.Site), validation.DNS1123LabelMaxLength)
 		} else {
-			wrong("site %q: use lower-case letters, digits and '-', such as oslo", n.Site)
+			wrong("site %q is not valid; use lower-case letters, digits and '-', such as oslo", n.Site)
 		}
 	}
 	if n.Node != "" {
@@ -70,10 +70,10 @@ func (n *NewJoinToken) check() error {
 	case n.Uses < 1 || n.Uses > maxTokenUses:
 		wrong("uses %d; use 1 to %d", n.Uses, maxTokenUses)
 	case n.Node != "" && n.Uses != 1:
-		wrong("uses %d, but a token for node %s is for one device; use 1", n.Uses, n.Node)
+		wrong("uses %d: a token for node %s is for one device; use 1", n.Uses, n.Node)
 	}
 	if n.Life < time.Minute || n.Life > maxTokenLife {
-		wrong("ttl %s; use a minute up to a year, such as 1h or 720h", n.Life)
+		wrong("ttl %s; use one minute to one year, such as 1h or 720h", n.Life)
 	}
 	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
 		if msgs := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(n.Labels[key])...); len(msgs) > 0 {
@@ -83,12 +83,12 @@ func (n *NewJoinToken) check() error {
 	return errors.Join(errs...)
 }
 
-// JoinTokens lists every join token, ended ones for a month; secrets are not known.
+// JoinTokens lists every join token without secrets. Expired ones stay for a month.
 func (g *Guard) JoinTokens(ctx context.Context) ([]store.JoinToken, error) {
 	return g.Store.JoinTokens(ctx)
 }
 
-// RevokeJoinToken ends a join token now. Devices that joined with it stay.
+// RevokeJoinToken revokes a join token. Devices that joined with it stay joined.
 func (g *Guard) RevokeJoinToken(ctx context.Context, id string) error {
 	if err := g.Store.RevokeJoinToken(ctx, id, g.Now()); err != nil {
 		return fmt.Errorf("revoke join token %s: %w", id, err)

@@ -11,30 +11,30 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Bounds of the views that people save.
+// Limits of saved views.
 const (
-	MaxViews    = 20   // a person
-	MaxViewName = 40   // letters
+	MaxViews    = 20   // per user
+	MaxViewName = 40   // characters
 	maxViewHref = 1000 // bytes
 )
 
-// Views lists a person's saved views by name.
+// Views lists a user's saved views by name.
 func (g *Guard) Views(ctx context.Context, user string) ([]store.View, error) {
 	return g.Store.Views(ctx, user)
 }
 
-// SaveView keeps an address of the page under a name, in place of the one of that name.
+// SaveView saves a URL of the page under a name, and replaces an earlier one.
 func (g *Guard) SaveView(ctx context.Context, user string, v store.View) error {
 	v.Name = strings.Join(strings.Fields(v.Name), " ")
 	switch {
 	case v.Name == "":
-		return fmt.Errorf("%w: a view wants a name", ErrInvalid)
+		return fmt.Errorf("%w: a view needs a name", ErrInvalid)
 	case utf8.RuneCountInString(v.Name) > MaxViewName:
-		return fmt.Errorf("%w: the name of a view has %d letters at most", ErrInvalid, MaxViewName)
+		return fmt.Errorf("%w: the name of a view has at most %d characters", ErrInvalid, MaxViewName)
 	case !utf8.ValidString(v.Name) || strings.ContainsFunc(v.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return fmt.Errorf("%w: the name of a view has letters that do not show; use others", ErrInvalid)
+		return fmt.Errorf("%w: the name of a view has invisible characters; remove them", ErrInvalid)
 	case len(v.Href) > maxViewHref || !strings.HasPrefix(v.Href, "/") || strings.HasPrefix(v.Href, "//"):
-		return fmt.Errorf("%w: this address cannot be saved: it must be one of the page's lists, of %d letters at most",
+		return fmt.Errorf("%w: this URL cannot be saved; use one of the page's lists, of at most %d characters",
 			ErrInvalid, maxViewHref)
 	}
 	return g.Store.ChangeViews(ctx, user, func(have []store.View) ([]store.View, error) {
@@ -45,7 +45,7 @@ func (g *Guard) SaveView(ctx context.Context, user string, v store.View) error {
 		case found:
 			have[i] = v
 		case len(have) >= MaxViews:
-			return nil, fmt.Errorf("%w: you have %d saved views, which is as many as there can be: delete one first",
+			return nil, fmt.Errorf("%w: you have %d saved views, the limit; delete one first",
 				ErrConflict, MaxViews)
 		default:
 			have = slices.Insert(have, i, v)
@@ -54,7 +54,7 @@ func (g *Guard) SaveView(ctx context.Context, user string, v store.View) error {
 	})
 }
 
-// DeleteView forgets a person's view; one that is gone is no error.
+// DeleteView deletes a user's view. An unknown name is not an error.
 func (g *Guard) DeleteView(ctx context.Context, user, name string) error {
 	return g.Store.ChangeViews(ctx, user, func(have []store.View) ([]store.View, error) {
 		return slices.DeleteFunc(have, func(v store.View) bool { return v.Name == name }), nil

@@ -126,7 +126,7 @@ func TestPeopleHaveAnAccountOfTheirOwn(t *testing.T) {
 	for _, c := range []struct{ old, password, again, says, excuse string }{
 		{"four words are wrong", "another four words", "another four words", "The old password is wrong.", "403"},
 		{"four words are good", "another four words", "another four word", "The two new passwords differ.", "409"},
-		{"four words are good", "viewer-person", "viewer-person", "The password is made of the user name", "400"},
+		{"four words are good", "viewer-person", "viewer-person", "The password is based on the user name", "400"},
 		{"four words are good", "another four words", "another four words", "Your password is changed.", ""},
 	} {
 		if c.excuse != "" {

@@ -57,19 +57,21 @@ func (p Hub) broker(ctx context.Context, address string, roots *x509.CertPool) F
 		for _, c := range s.PeerCertificates[1:] {
 			intermediates.AddCert(c)
 		}
-		_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: intermediates, CurrentTime: p.Now})
+		_, err := leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: intermediates,
+			CurrentTime: p.Now})
 		return err
 	}
 	err = tls.Client(raw, conf).HandshakeContext(ctx)
 	took := time.Since(began).Round(time.Millisecond)
 	var other x509.HostnameError
-	var unknownAuthority x509.UnknownAuthorityError
+	var foreign x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &other):
 		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate is not for %s", address, host),
 			"add this address with --address: " + anew}
-	case errors.As(err, &unknownAuthority):
-		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate was not issued by this hub's authority", address), anew}
+	case errors.As(err, &foreign):
+		return Finding{Fail, "broker", fmt.Sprintf("%s: its certificate was not issued by this hub's authority", address),
+			anew}
 	case leaf != nil && p.Now.After(leaf.NotAfter):
 		return Finding{Fail, "broker",
 			fmt.Sprintf("%s: its certificate expired on %s", address, leaf.NotAfter.Format(time.DateOnly)), anew}

@@ -75,7 +75,7 @@ func TestEveryAddressOfABrokerIsLookedAt(t *testing.T) {
 		"one from the future":     {good, -20 * 24 * time.Hour, Fail, "is not valid before"},
 		"another name":            {serve(own, "b.example"), 0, Fail, "is not for 127.0.0.1"},
 		"another authority":       {serve(other, "127.0.0.1"), 0, Fail, "not issued by this hub's authority"},
-		"TLS failed":                  {serve(nil), 0, Fail, "TLS failed"},
+		"TLS failed":              {serve(nil), 0, Fail, "TLS failed"},
 		"nobody there":            {away, 0, Fail, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

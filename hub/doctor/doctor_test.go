@@ -155,7 +155,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 			do(os.Symlink(in("stick"), in("backups")))
 		}},
 		{"a root without its key", Fail, "certificates", "root.key: certificate authority unusable: it is missing", func(p *Hub, in func(string) string) { do(os.Remove(in("pki/root.key"))) }},
-		{"an intermediate with a key of zeros", Fail, "certificates", "intermediate.key: certificate authority unusable: it holds no PEM key", func(p *Hub, in func(string) string) {
+		{"an intermediate with a key of zeros", Fail, "certificates", "intermediate.key: certificate authority unusable: not a PEM key", func(p *Hub, in func(string) string) {
 			do(os.WriteFile(in("pki/intermediate.key"), make([]byte, 241), 0o600))
 		}},
 		{"an intermediate with the key of the root", Fail, "certificates", "it is not the key of intermediate.crt", func(p *Hub, in func(string) string) {

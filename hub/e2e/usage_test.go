@@ -177,7 +177,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 			}
 		}
 		change(was, 0o644)
-		refused(t, again(), 1, file, "others may read it", "chmod 600")
+		refused(t, again(), 1, file, "other users may read it", "chmod 600")
 		change([]byte("nonsense"), 0o600)
 		refused(t, again(), 1, file, "no PEM key; restore")
 		if err := os.Remove(file); err != nil {

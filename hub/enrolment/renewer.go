@@ -88,7 +88,7 @@ func (r *Renewer) rotated(turn int) {
 
 // Run asks until ctx ends.
 func (r *Renewer) Run(ctx context.Context) error {
-	r.turn = r.Authority.Status().Turn // who comes from now on says what it has
+	r.turn = r.Authority.Status().Generation // who comes from now on says what it has
 	for {
 		select {
 		case <-ctx.Done():
@@ -99,7 +99,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 		if st.Former == nil && st.Olds == 0 {
 			continue // nothing to learn
 		}
-		r.rotated(st.Turn)
+		r.rotated(st.Generation)
 		asked := 0
 		for _, node := range r.waiting() {
 			if asked >= renewMost || !r.Broker.Online(node) {

@@ -17,18 +17,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// brokerLife is how long the hub's certificate at a broker is good; it is made anew at half of
-// it, and when what signs changes.
+// brokerLife is the lifetime of the hub's certificate for an external broker. The hub replaces it
+// after half of that, and when the issuer changes.
 const brokerLife = 30 * 24 * time.Hour
 
-// AtBroker is how the hub connects to a broker whose certificates its authority signs, see
-// IssueServer, with a certificate that is made here, and never written anywhere. The name that
-// the broker must prove is the ServerName of the state, which whoever dials gives also where it
-// is an IP address.
+// AtBroker is the TLS client configuration for an external broker with a certificate of
+// IssueServer. The hub's own certificate is created here and never stored. The caller sets
+// ServerName, also for an IP address.
 func (a *Authority) AtBroker() *tls.Config {
 	var mu sync.Mutex
 	var current *tls.Certificate
-	// VerifyConnection does the same with the roots of this moment
+	// VerifyConnection verifies with the current roots.
 	c := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites, Time: a.now, InsecureSkipVerify: true}
 	c.VerifyConnection = func(s tls.ConnectionState) error { return a.verifyBroker(s, s.ServerName) }
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -53,23 +52,23 @@ func (a *Authority) AtBroker() *tls.Config {
 	return c
 }
 
-// verifyBroker checks the certificate of a broker that was dialled under a name.
+// verifyBroker verifies the certificate of a broker that was dialled by name.
 func (a *Authority) verifyBroker(s tls.ConnectionState, name string) error {
 	if len(s.PeerCertificates) == 0 || name == "" {
-		return errors.New("the broker shows no certificate")
+		return errors.New("the broker sent no certificate")
 	}
 	o := x509.VerifyOptions{DNSName: name, Roots: a.rootPool(), Intermediates: x509.NewCertPool(), CurrentTime: a.now()}
 	for _, m := range s.PeerCertificates[1:] {
 		o.Intermediates.AddCert(m)
 	}
 	if _, err := s.PeerCertificates[0].Verify(o); err != nil {
-		return fmt.Errorf("the certificate of the broker: %w; `flotilla-hub broker-config` makes one", err)
+		return fmt.Errorf("the certificate of the broker: %w; issue one with `flotilla-hub broker-config`", err)
 	}
 	return nil
 }
 
-// IssueServer makes a key and a certificate of a broker's, for a year. By it the members of a
-// cluster are each other's clients too; it names no role, so it is nobody to a hub.
+// IssueServer issues a certificate for a broker, with its key, for a year. Members of a broker
+// cluster also use it as clients of each other. It has no role, so the hub refuses it as a client.
 func (a *Authority) IssueServer(names []string) (chainPEM, keyPEM []byte, err error) {
 	key, err := newKey()
 	if err != nil {
@@ -84,13 +83,13 @@ func (a *Authority) IssueServer(names []string) (chainPEM, keyPEM []byte, err er
 	return encodeCert(leaf, by), keyPEM, err
 }
 
-// ErrProof: a device has not proved that a boot is its own.
+// ErrProof is returned for a boot without a valid signature by the device's key.
 var ErrProof = errors.New("no proof of the device's key")
 
-// Proved returns the hash of the key that has signed that a boot is of a node of this hub.
+// Proved verifies the signature of a device over hub, node and boot, and returns the key's hash.
 func Proved(hub, node, boot string, p *wire.Proof) (keyHash string, err error) {
 	if p == nil {
-		return "", fmt.Errorf("%w: its agent is too old for a broker between it and the hub; update it", ErrProof)
+		return "", fmt.Errorf("%w: its agent is too old for an external broker; update it", ErrProof)
 	}
 	key, err := x509.ParsePKIXPublicKey(p.Key)
 	if err != nil {
@@ -107,7 +106,7 @@ func Proved(hub, node, boot string, p *wire.Proof) (keyHash string, err error) {
 		good = k.N.BitLen() <= 4096 && rsa.VerifyPKCS1v15(k, crypto.SHA256, sum[:], p.Signature) == nil
 	}
 	if !good {
-		return "", fmt.Errorf("%w: the signature is not of that key over this node and boot", ErrProof)
+		return "", fmt.Errorf("%w: the signature does not match the key, the node and the boot", ErrProof)
 	}
 	hash := sha256.Sum256(p.Key)
 	return hex.EncodeToString(hash[:]), nil

@@ -1,10 +1,9 @@
-// Package pki is the hub's own certificate authority: a root that the join
-// tokens pin, an intermediate that signs, and the certificates of the hub, of
-// its devices and of people's kubectl.
+// Package pki is the hub's certificate authority: a root that join tokens pin, an intermediate that
+// signs, and the certificates of the hub, its devices and its users.
 //
-// It signs and it verifies; whether a device may join, or still speaks for its
-// node, is package access's work. Private keys of devices never come here, and
-// the hub's own never leave the data directory.
+// It signs and verifies. It never decides whether a device may join or still owns its node: package
+// access does. It never receives the private key of a device, and never sends its own keys away,
+// except to the hubs that share its database. Packages access, serve and cli call it.
 package pki
 
 import (
@@ -28,45 +27,44 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// Lives of certificates. An intermediate is replaced while it still outlives
-// every certificate that it signs.
+// Lifetimes of certificates. An intermediate is replaced while it outlives all that it signs.
 const (
 	rootLife         = 10 * 365 * 24 * time.Hour
 	intermediateLife = 2 * 365 * 24 * time.Hour
-	backdated        = 24 * time.Hour // NotBefore lies back: a device's clock may be behind
+	backdated        = 24 * time.Hour // how far NotBefore is in the past, since a device's clock may be slow
 
-	// LeafLife is that of a certificate of a device, a person or a server.
+	// LeafLife is the lifetime of a certificate of a device, a user or a server.
 	LeafLife = 365 * 24 * time.Hour
-	// RenewalGrace is how long after its end a device's certificate may still renew.
+	// RenewalGrace is how long after its expiry a device's certificate may still be renewed.
 	RenewalGrace = 90 * 24 * time.Hour
 )
 
-// ErrKey: a key or certificate of the authority cannot be used as it is.
+// ErrKey is returned for an unusable key or certificate of the authority.
 var ErrKey = errors.New("certificate authority unusable")
 
-// fromCopy is what to do about a file of it that is damaged.
+// fromCopy is the next step for a damaged file.
 const fromCopy = "restore the directory pki from a copy"
 
-// An Authority is the hub's CA. Its methods may be called from any goroutine.
+// An Authority is the hub's CA. Its methods may be called concurrently.
 type Authority struct {
-	// Now is the hub's time; nil: the machine's. Set it before others use the authority.
+	// Now is the hub's time; nil: the machine's. Set it before the first use.
 	Now func() time.Time
-	// Keep remembers, before a change of the authority is made, what it is going to be: where
-	// several hubs share one. What it refuses is not done. nil: the directory is all there is.
+	// Keep stores the new files of a shared authority before they change on disk. An error prevents
+	// the change. nil: the authority is not shared.
 	Keep func(all map[string][]byte) error
 
 	dir       string
-	signsOnly bool // it is a command's
+	signsOnly bool // opened by a command, which issues no intermediate
 
 	mu         sync.Mutex
 	root       pair
-	middle     pair // the intermediate that signs now
-	former     pair // the root before, while it is trusted
+	middle     pair // the current intermediate
+	former     pair // the former root, while it is trusted
 	cross      *x509.Certificate
-	olds       []*x509.Certificate // intermediates before, while they are trusted
-	revoked    []string            // KeyHash
-	turn       int                 // how often the above have changed
-	passphrase []byte              // nil: keys are stored as they are
+	olds       []*x509.Certificate // former intermediates, while they are trusted
+	revoked    []string            // key hashes, see KeyHash
+	generation int                 // number of changes of the fields above
+	passphrase []byte              // nil: keys are stored unencrypted
 }
 
 // A pair is a certificate with its key.
@@ -74,12 +72,11 @@ type pair struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 
-	sealed *pem.Block // its key, before Unlock
+	sealed *pem.Block // its encrypted key, before Unlock
 }
 
-// Open reads the authority of a directory and makes one where there is none.
-// A key that is missing beside its certificate, unreadable or not the
-// certificate's is refused: a new root would lock every device out.
+// Open reads the authority of a directory, or creates one if there is none. It refuses a
+// certificate with a missing, unreadable or wrong key: a new root would lock out every device.
 func Open(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create %s: %w; make the data directory writable", dir, err)
@@ -88,10 +85,10 @@ func Open(dir string) (*Authority, error) {
 	return a, a.locked(a.open)
 }
 
-// BeginAnew is a file of the directory by which somebody says that its authority is lost for good.
+// BeginAnew is the name of a file that allows Open to replace a lost authority.
 const BeginAnew = "begin-anew"
 
-// Made tells whether a data directory has an authority, or some of it, or is to get a new one.
+// Made reports whether a data directory has files of an authority, or BeginAnew.
 func Made(dataDir string) bool {
 	return slices.ContainsFunc([]string{"root.crt", "intermediate.crt", nextDir, BeginAnew}, func(name string) bool {
 		_, err := os.Lstat(filepath.Join(dataDir, "pki", name))
@@ -105,9 +102,9 @@ func (a *Authority) open() (err error) {
 	}
 	if a.root, err = a.read("root"); errors.Is(err, os.ErrNotExist) {
 		if _, serr := os.Stat(a.path("intermediate.crt")); serr == nil {
-			return fmt.Errorf("read %s: %w: it is missing although intermediate.crt is there, and a new root would lock "+
-				"every device out; restore the directory pki from a copy, or remove all of it to begin anew", a.path("root.crt"),
-				ErrKey)
+			return fmt.Errorf("read %s: %w: it is missing, but intermediate.crt exists, and a new root would lock "+
+				"every device out; restore the directory pki from a copy, or remove it to start with a new authority",
+				a.path("root.crt"), ErrKey)
 		}
 		now := time.Now()
 		if a.root, err = a.newRoot(now); err == nil {
@@ -122,7 +119,7 @@ func (a *Authority) open() (err error) {
 		return err
 	}
 	if a.sealed() {
-		return nil // Unlock goes on
+		return nil // Unlock continues
 	}
 	now := time.Now()
 	if a.fresh(now) {
@@ -133,7 +130,7 @@ func (a *Authority) open() (err error) {
 
 func (a *Authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// newKey is ECDSA P-256: small, and verified fast by the smallest boards.
+// newKey returns an ECDSA P-256 key: small, and fast to verify on small boards.
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
 func (a *Authority) newRoot(now time.Time) (p pair, err error) {
@@ -156,16 +153,16 @@ func middleName(now time.Time) pkix.Name {
 		CommonName: "Flotilla intermediate " + now.UTC().Format("2006-01-02")}
 }
 
-// fresh tells whether the intermediate is good already, and still outlives what it signs, or
-// ends with its root: another one would not end later.
+// fresh reports whether the intermediate is valid and outlives what it signs. It is also fresh if
+// it expires with its root, since a new one would not last longer.
 func (a *Authority) fresh(now time.Time) bool {
 	c := a.middle.cert
 	return c != nil && !early(c) &&
 		(now.Add(LeafLife+30*24*time.Hour).Before(c.NotAfter) || !c.NotAfter.Before(a.root.cert.NotAfter))
 }
 
-// early tells whether a certificate is not good yet by a clock that is kept right, as those of
-// devices are: it was made while the machine's stood in the future.
+// early reports whether a certificate is not valid yet by a synchronized clock, such as a device's:
+// it was issued while this machine's clock was ahead.
 func early(c *x509.Certificate) bool { return time.Now().Before(c.NotBefore) && kept() }
 
 var kept = func() bool {
@@ -173,11 +170,10 @@ var kept = func() bool {
 	return is
 }
 
-// begin makes the first intermediate, or replaces one whose time has come, while
-// the directory is locked.
+// begin issues the first intermediate, or replaces an old one, under the directory's lock.
 func (a *Authority) begin(now time.Time) error {
 	if a.middle.cert != nil {
-		return nil // the first signature renews it
+		return nil // the first signature renews the intermediate
 	}
 	middle, cross, err := a.newMiddle(a.root, a.former, now)
 	if err != nil {
@@ -187,7 +183,7 @@ func (a *Authority) begin(now time.Time) error {
 	return a.write("intermediate", middle.cert, middle.key)
 }
 
-// now is the hub's time, by which certificates that are shown are judged.
+// now is the hub's time, which decides about certificates that clients present.
 func (a *Authority) now() time.Time {
 	if a.Now == nil {
 		return time.Now()
@@ -195,11 +191,9 @@ func (a *Authority) now() time.Time {
 	return a.Now()
 }
 
-// span is from when to when something of this life is valid. A machine without a
-// clock of its own may have a time in the past when it starts, be set right while the
-// hub keeps the time that it began with, and the other side has a clock of its own:
-// valid is what is valid by the hub's and by the machine's. They are compared as they read:
-// what has passed by the monotonic clock, which Before would go by, is the same for both.
+// span returns NotBefore and NotAfter for a lifetime. It covers both the hub's time and the
+// machine's: a machine without a battery may start in the past and be set later, while the hub
+// keeps the time of its start. Round(0) drops the monotonic clock, which is equal in both.
 func (a *Authority) span(life time.Duration) (from, until time.Time) {
 	first, last := a.now().Round(0), time.Now().Round(0)
 	if last.Before(first) {
@@ -208,7 +202,7 @@ func (a *Authority) span(life time.Duration) (from, until time.Time) {
 	return first.Add(-backdated), last.Add(life)
 }
 
-// signer is the intermediate, replaced in time.
+// signer returns the current intermediate, and replaces an old one first.
 func (a *Authority) signer(now time.Time) (pair, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -217,7 +211,7 @@ func (a *Authority) signer(now time.Time) (pair, error) {
 
 func (a *Authority) signerLocked(now time.Time) (pair, error) {
 	if a.sealed() {
-		return pair{}, fmt.Errorf("sign a certificate: %w; give its file with --ca-passphrase-file", ErrSealed)
+		return pair{}, fmt.Errorf("sign a certificate: %w; name its file with --ca-passphrase-file", ErrSealed)
 	}
 	if a.fresh(now) {
 		return a.middle, nil
@@ -227,18 +221,18 @@ func (a *Authority) signerLocked(now time.Time) (pair, error) {
 			return a.middle, nil
 		}
 		return pair{}, fmt.Errorf(
-			"sign a certificate: the intermediate ended on %s: start the hub, which makes another one, and run this again",
+			"sign a certificate: the intermediate expired on %s; start the hub, which renews it, then try again",
 			a.middle.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 	err := a.rotate(a.root, a.former, now)
 	if err != nil && a.middle.cert != nil && now.Before(a.middle.cert.NotAfter) {
-		return a.middle, nil // a full disk must not keep a device out whose certificate is still to be had
+		return a.middle, nil // a full disk must not prevent the renewal of a device's certificate
 	}
 	return a.middle, err
 }
 
-// write stores the key first: a certificate without its key is refused at the
-// next start, a key without its certificate is made anew.
+// write stores the key before the certificate. The next start refuses a certificate without a key,
+// but replaces a key without a certificate.
 func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.PrivateKey) error {
 	text, err := encodeKey(key)
 	if name != "server" {
@@ -247,7 +241,7 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 	if err != nil {
 		return err
 	}
-	// Both files change together for the reader: the certificate's is the one that counts.
+	// Removed first, so that a reader never combines the former certificate with the new key.
 	if err := os.Remove(a.path(name + ".crt")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("write %s: %w", a.path(name+".crt"), err)
 	}
@@ -260,7 +254,7 @@ func (a *Authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 	return nil
 }
 
-// read returns a stored pair; os.ErrNotExist where there is no certificate.
+// read returns a stored pair, or os.ErrNotExist without a certificate.
 func (a *Authority) read(name string) (pair, error) {
 	certFile, keyFile := a.path(name+".crt"), a.path(name+".key")
 	text, err := os.ReadFile(certFile)
@@ -272,7 +266,7 @@ func (a *Authority) read(name string) (pair, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return pair{}, fmt.Errorf("read %s: %w: it holds no PEM certificate; %s", certFile, ErrKey, fromCopy)
+		return pair{}, fmt.Errorf("read %s: %w: not a PEM certificate; %s", certFile, ErrKey, fromCopy)
 	}
 	p := pair{}
 	if p.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
@@ -280,13 +274,13 @@ func (a *Authority) read(name string) (pair, error) {
 	}
 	info, err := os.Stat(keyFile)
 	if errors.Is(err, os.ErrNotExist) {
-		return pair{}, fmt.Errorf("read %s: %w: it is missing although %s.crt is there; %s", keyFile, ErrKey, name, fromCopy)
+		return pair{}, fmt.Errorf("read %s: %w: it is missing, but %s.crt exists; %s", keyFile, ErrKey, name, fromCopy)
 	}
 	if err != nil {
 		return pair{}, fmt.Errorf("read %s: %w: %w; run the hub as the owner of its data directory", keyFile, ErrKey, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return pair{}, fmt.Errorf("read %s: %w: others may read it (mode %04o); run `chmod 600 %s`", keyFile, ErrKey,
+		return pair{}, fmt.Errorf("read %s: %w: other users may read it (mode %04o); run `chmod 600 %s`", keyFile, ErrKey,
 			info.Mode().Perm(), keyFile)
 	}
 	if text, err = os.ReadFile(keyFile); err != nil {
@@ -305,8 +299,8 @@ func (a *Authority) read(name string) (pair, error) {
 	return p, nil
 }
 
-// Look is what the next start would refuse of the authority of a data directory, and changes
-// nothing. What is being changed at this moment, or is finished by that start, says nothing.
+// Look returns the error that the next start would return for the authority of a data directory. It
+// changes nothing. An unfinished change is not an error, since the start completes it.
 func Look(dataDir string) error {
 	a := &Authority{dir: filepath.Join(dataDir, "pki")}
 	if lock, err := os.Open(a.path(lockFile)); err == nil {
@@ -331,7 +325,7 @@ func Look(dataDir string) error {
 	return err
 }
 
-// readRest reads what there is beside the root.
+// readRest reads all files except the root.
 func (a *Authority) readRest() (err error) {
 	if err := a.readRotation(); err != nil {
 		return err
@@ -342,7 +336,7 @@ func (a *Authority) readRest() (err error) {
 	if a.middle.cert != nil {
 		if err := a.middle.cert.CheckSignatureFrom(a.root.cert); err != nil {
 			return fmt.Errorf("read %s: %w: it was not signed by root.crt beside it (%w); restore both from one backup, or "+
-				"remove intermediate.crt and intermediate.key to have a new one made", a.path("intermediate.crt"), ErrKey, err)
+				"remove intermediate.crt and intermediate.key: the hub issues a new one", a.path("intermediate.crt"), ErrKey, err)
 		}
 	}
 	return nil

@@ -18,15 +18,15 @@ import (
 func decodeKey(text []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("it holds no PEM key")
+		return nil, errors.New("not a PEM key")
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("it holds no PKCS #8 key: %w", err)
+		return nil, fmt.Errorf("not a PKCS #8 key: %w", err)
 	}
 	ec, ok := key.(*ecdsa.PrivateKey)
 	if !ok || ec.Curve != elliptic.P256() {
-		return nil, fmt.Errorf("it holds a key of type %T, not ECDSA P-256", key)
+		return nil, fmt.Errorf("its type is %T, not ECDSA P-256", key)
 	}
 	return ec, nil
 }
@@ -44,21 +44,21 @@ func encodeCert(certs ...*x509.Certificate) []byte {
 	return all
 }
 
-// RootPEM is what devices and people trust: the present root first.
+// RootPEM returns the trusted roots, the current one first.
 func (a *Authority) RootPEM() []byte { return encodeCert(a.roots()...) }
 
-// Pin is how a join token names the root: the first 16 bytes of the sha256 over
-// its public key (SPKI), in hex.
+// Pin identifies the root in a join token: the first 16 bytes of the SHA-256 of its public key
+// (SPKI), in hex.
 func (a *Authority) Pin() string { return KeyHash(a.roots()[0])[:32] }
 
-// KeyHash is the sha256 over a certificate's public key (SPKI), in hex.
+// KeyHash is the SHA-256 of a certificate's public key (SPKI), in hex.
 func KeyHash(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
 }
 
-// serial is the moment of issue in milliseconds (48 bits) and 72 random bits:
-// NotBefore lies back, so this is what tells when a certificate was issued.
+// serial is the time of issue in milliseconds (48 bits) and 72 random bits. NotBefore is backdated,
+// so only the serial has the time of issue.
 func serial(now time.Time) *big.Int {
 	n := new(big.Int).Lsh(big.NewInt(now.UnixMilli()), 72)
 	var random [9]byte
@@ -66,7 +66,7 @@ func serial(now time.Time) *big.Int {
 	return n.Or(n, new(big.Int).SetBytes(random[:]))
 }
 
-// IssuedAt is when the hub signed a certificate, by the hub's clock.
+// IssuedAt returns when the hub signed a certificate, by the hub's clock.
 func IssuedAt(cert *x509.Certificate) time.Time {
 	return time.UnixMilli(new(big.Int).Rsh(cert.SerialNumber, 72).Int64())
 }

@@ -13,21 +13,19 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// firmwareKey is the file of the key that signs boot configurations. Like the hub's own
-// key it is not under the passphrase: alone it is good for nothing, as a configuration
-// reaches a device only over the connection to its hub.
+// firmwareKey is the file with the key that signs boot configurations. It is not encrypted with the
+// passphrase: a device accepts a configuration only over the connection to its hub, so the key
+// alone is useless.
 const firmwareKey = "firmware.key"
 
-// HasFirmwareKey tells whether there is a file for the key by which the hub signs boot
-// configurations.
+// HasFirmwareKey reports whether the file of the key exists.
 func (a *Authority) HasFirmwareKey() bool {
 	_, err := os.Lstat(a.path(firmwareKey))
 	return err == nil
 }
 
-// FirmwareKey reads the key by which the hub signs boot configurations, and makes one where
-// there is none. Devices keep the first public half that they are told, so it is never
-// made anew in the place of one that cannot be read.
+// FirmwareKey returns the key that signs boot configurations, and creates the first one. Devices
+// pin the first public key, so an unreadable key is never replaced.
 func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 	err = a.locked(func() error {
 		if key, err = a.readFirmwareKey(); !errors.Is(err, os.ErrNotExist) {
@@ -44,22 +42,22 @@ func (a *Authority) FirmwareKey() (key ed25519.PrivateKey, err error) {
 			err = fsync.Dir(a.dir)
 		}
 		if err != nil {
-			return fmt.Errorf("write the key that signs boot configurations: %w; free the disk and make %s writable", err, a.dir)
+			return fmt.Errorf("write the key that signs boot configurations: %w; free disk space or make %s writable", err, a.dir)
 		}
 		return nil
 	})
 	return key, err
 }
 
-// readFirmwareKey is os.ErrNotExist where there is none.
+// readFirmwareKey returns os.ErrNotExist without a key.
 func (a *Authority) readFirmwareKey() (key ed25519.PrivateKey, err error) {
 	text, err := os.ReadFile(a.path(firmwareKey))
 	if err != nil {
 		return nil, fmt.Errorf("read the key that signs boot configurations: %w", err)
 	}
 	if key, err = parseFirmwareKey(text); err != nil {
-		return nil, fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki, for devices take no boot "+
-			"configuration that another key has signed", a.path(firmwareKey), ErrKey, err)
+		return nil, fmt.Errorf("read %s: %w: %w; restore it from a copy of the directory pki: devices refuse boot "+
+			"configurations that another key signed", a.path(firmwareKey), ErrKey, err)
 	}
 	return key, nil
 }
@@ -67,7 +65,7 @@ func (a *Authority) readFirmwareKey() (key ed25519.PrivateKey, err error) {
 func parseFirmwareKey(text []byte) (ed25519.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("it holds no PEM")
+		return nil, errors.New("not PEM")
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -75,7 +73,7 @@ func parseFirmwareKey(text []byte) (ed25519.PrivateKey, error) {
 	}
 	key, ok := parsed.(ed25519.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("it is a %T, not an Ed25519 key", parsed)
+		return nil, fmt.Errorf("its type is %T, not Ed25519", parsed)
 	}
 	return key, nil
 }

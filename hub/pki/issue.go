@@ -20,27 +20,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// A Role is what a certificate says of its holder.
+// A Role is the role of a certificate's holder.
 type Role string
 
-// Roles that certificates carry.
+// The roles in certificates.
 const (
 	Device   Role = "device"
 	Admin    Role = "admin"
 	Operator Role = "operator"
 	Viewer   Role = "viewer"
-	Observer Role = "observer" // an MQTT tool that looks on; good for nothing else
-	Hub      Role = "hub"      // the hub at somebody else's MQTT broker; good for nothing else
+	Observer Role = "observer" // a read-only MQTT tool, at the broker only
+	Hub      Role = "hub"      // the hub, at an external broker only
 )
 
-// What the subject of the hub's own certificate at a broker says. No device and no person can
-// have such a name.
+// The subject of the hub's certificate for an external broker. Devices and users cannot have these
+// names.
 const (
 	HubOrganization = "flotilla:hubs"
 	HubName         = "flotilla:hub"
 )
 
-// organizations is how a role stands in a certificate's subject.
+// organizations are the roles' names in a certificate's subject.
 var organizations = map[Role]string{
 	Device:   "flotilla:devices",
 	Admin:    "flotilla:admins",
@@ -51,15 +51,14 @@ var organizations = map[Role]string{
 	Peer:     "flotilla:peers",
 }
 
-// What comes before the name of whoever is no device in the common name of a certificate. To
-// an MQTT broker of others the common name is all that there is of somebody; and no node's name
-// has a colon, so that nobody's certificate can be taken for that of a node.
+// Prefixes of common names that are not node names. An external broker sees only the common name. A
+// node's name has no colon, so no other certificate can look like a node's.
 const (
 	UserPrefix     = "user:"
 	ObserverPrefix = "observer:"
 )
 
-// commonName is how a person or an observer stands in a certificate.
+// commonName is the common name of a user or an observer.
 func commonName(role Role, name string) string {
 	if role == Observer {
 		return ObserverPrefix + name
@@ -67,7 +66,7 @@ func commonName(role Role, name string) string {
 	return UserPrefix + name
 }
 
-// nameOf is the inverse of commonName. Certificates from before it are without a prefix.
+// nameOf is the inverse of commonName. Certificates of older hubs have no prefix.
 func nameOf(role Role, common string) string {
 	switch role {
 	case Admin, Operator, Viewer:
@@ -78,23 +77,23 @@ func nameOf(role Role, common string) string {
 	return common
 }
 
-// ErrRequest: a certificate request cannot be signed; its sender has to change it.
+// ErrRequest is returned for an invalid certificate request; its sender has to change it.
 var ErrRequest = errors.New("bad certificate request")
 
-// A Request is a verified certificate request: whoever sent it has the key.
+// A Request is a verified certificate request: its sender has the private key.
 type Request struct {
 	key any
 	spk []byte
 }
 
-// KeyHash is the sha256 over the request's public key (SPKI), in hex.
+// KeyHash is the SHA-256 of the request's public key (SPKI), in hex.
 func (r Request) KeyHash() string {
 	sum := sha256.Sum256(r.spk)
 	return hex.EncodeToString(sum[:])
 }
 
-// ParseRequest reads a PEM certificate request and verifies that its key signed
-// it. Names in it are ignored: the hub says who is who.
+// ParseRequest parses a PEM certificate request and verifies its signature. It ignores the names in
+// it: the hub assigns them.
 func ParseRequest(text []byte) (Request, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -123,13 +122,13 @@ func ParseRequest(text []byte) (Request, error) {
 	return Request{csr.PublicKey, csr.RawSubjectPublicKeyInfo}, nil
 }
 
-// A Certificate is what was issued.
+// A Certificate is an issued certificate.
 type Certificate struct {
 	ChainPEM []byte // leaf, intermediate
 	NotAfter time.Time
 }
 
-// SignDevice issues the certificate of a node's device: one year, CN = node.
+// SignDevice issues the certificate of a node's device for a year, with CN = node.
 func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 	if errs := validation.IsDNS1123Subdomain(node); len(errs) > 0 {
 		return Certificate{}, fmt.Errorf("sign certificate of node %q: %s", node, errs[0])
@@ -150,7 +149,7 @@ func (a *Authority) SignDevice(r Request, node string) (Certificate, error) {
 	return Certificate{encodeCert(leaf, by), leaf.NotAfter}, nil
 }
 
-// IssueClient makes a key and a certificate for a person's kubectl, or MQTT tool.
+// IssueClient issues a certificate with its key for a user or an MQTT tool.
 func (a *Authority) IssueClient(role Role, user string, life time.Duration) (chainPEM, keyPEM []byte, err error) {
 	org, ok := organizations[role]
 	switch {
@@ -158,7 +157,7 @@ func (a *Authority) IssueClient(role Role, user string, life time.Duration) (cha
 		return nil, nil, fmt.Errorf("issue certificate of %q: %q is not a role of a person; use admin, operator or viewer",
 			user, role)
 	case user == "":
-		return nil, nil, errors.New("issue certificate: its user has no name")
+		return nil, nil, errors.New("issue certificate: the user name is empty")
 	case life <= 0 || life > LeafLife:
 		return nil, nil, fmt.Errorf("issue certificate of %s: lifetime %s is not between 0 and %s", user, life, LeafLife)
 	}
@@ -186,7 +185,7 @@ func (a *Authority) issueClient(org, user string, life time.Duration) (chainPEM,
 	return encodeCert(leaf, by), keyPEM, err
 }
 
-// sign completes and signs a leaf; it never outlives what signs it.
+// sign completes and signs a leaf, which never outlives its issuer.
 func (a *Authority) sign(t *x509.Certificate, public any, now time.Time) (leaf, by *x509.Certificate, err error) {
 	signer, err := a.signer(now)
 	if err != nil {

@@ -43,7 +43,7 @@ func TestTheLastYearOfARoot(t *testing.T) {
 				time.Sleep(8 * time.Hour)
 			}
 		}
-		if now := a.Status(); now.Olds != first.Olds || now.Turn != first.Turn {
+		if now := a.Status(); now.Olds != first.Olds || now.Generation != first.Generation {
 			t.Errorf("%d intermediates were made in the last year", now.Olds-first.Olds)
 		}
 		if made > int(serverRenew/renewPause)+4 {
@@ -90,8 +90,8 @@ func TestWhatWasMadeInTheFutureIsMadeAnew(t *testing.T) {
 				}
 			}
 			certs, _ := device(t, a, "pi-1")
-			if turn := a.Status().Turn; turn != 1 {
-				t.Errorf("%d rotations", turn)
+			if generation := a.Status().Generation; generation != 1 {
+				t.Errorf("%d rotations", generation)
 			}
 			if now := time.Now(); now.Before(certs[0].NotBefore) {
 				t.Error("a device's certificate is not good yet")
@@ -120,8 +120,8 @@ func TestAClockYearsAheadMakesNoIntermediates(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 		}
-		if turn := a.Status().Turn; turn != 0 {
-			t.Errorf("%d intermediates in three days", turn)
+		if generation := a.Status().Generation; generation != 0 {
+			t.Errorf("%d intermediates in three days", generation)
 		}
 		if made > 3 {
 			t.Errorf("%d certificates of the hub in three days", made)

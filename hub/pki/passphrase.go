@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 )
 
-// Credential is the name of the systemd credential that holds the passphrase.
+// Credential is the name of the systemd credential with the passphrase.
 const Credential = "flotilla-ca-passphrase"
 
-// passphrase reads the one of a file, or systemd's credential; nil: there is none.
+// passphrase reads the passphrase from a file or systemd's credential; nil: none.
 func passphrase(file string) ([]byte, error) {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); file == "" && dir != "" {
 		if _, err := os.Stat(filepath.Join(dir, Credential)); err == nil {
@@ -21,12 +21,12 @@ func passphrase(file string) ([]byte, error) {
 	return ReadPassphrase(file)
 }
 
-// OpenWith reads the certificate authority of a data directory, and opens its keys
-// where there is a passphrase for them: in the file, or as systemd's credential.
+// OpenWith opens the authority of a data directory, and unlocks it with the passphrase of the file
+// or of systemd's credential, if there is one.
 func OpenWith(dir, file string) (*Authority, error) { return openWith(dir, file, false) }
 
-// OpenShared is OpenWith for a command, which may work beside the hub: it signs, and makes no
-// intermediate. The hub would know nothing of that, and never revoke it.
+// OpenShared is OpenWith for a command beside a running hub. It signs, but issues no intermediate:
+// the hub would not know it and could not revoke it.
 func OpenShared(dir, file string) (*Authority, error) { return openWith(dir, file, true) }
 
 func openWith(dir, file string, signsOnly bool) (*Authority, error) {

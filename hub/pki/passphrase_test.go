@@ -98,9 +98,9 @@ func TestTheCostsOfAProtectedKeyAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ header, value, want string }{
-		{"KDF", "scrypt", "does not know"},
-		{"KDF", "", "does not know"},
-		{"Version", "0", "does not know"},
+		{"KDF", "scrypt", "unknown encryption"},
+		{"KDF", "", "unknown encryption"},
+		{"Version", "0", "unknown encryption"},
 		{"Time", "17", "out of bounds"},
 		{"Time", "-1", "out of bounds"},
 		{"Memory-KiB", "8191", "out of bounds"},

@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Peer is the role of another hub of the same fleet: good for its peer listener, where
-// it is believed when it says who sends a request, and for nothing else.
+// Peer is the role of another hub of the database. It is valid at the peer listener only, where the
+// hub trusts the user that it names.
 const Peer Role = "peer"
 
-// A PeerClient is how a hub shows another one who it is. Its key is never stored: each process
-// makes one, and a new one in time.
+// A PeerClient is a hub's identity at another hub. Its key is never stored: each process creates
+// one and replaces it in time.
 type PeerClient struct {
 	authority *Authority
 	name      string
 
-	mu      sync.Mutex
-	current *tls.Certificate
-	turn    int
+	mu         sync.Mutex
+	current    *tls.Certificate
+	generation int
 }
 
-// NewPeerClient returns a client that other hubs know by name.
+// NewPeerClient returns a client with the hub's name.
 func (a *Authority) NewPeerClient(name string) *PeerClient {
 	return &PeerClient{authority: a, name: name}
 }
 
-// Config is the TLS of one connection to a peer: roots change while the hub runs.
+// Config is the TLS configuration of one connection, since roots change while the hub runs.
 func (p *PeerClient) Config(host string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: host, RootCAs: p.authority.rootPool(), Time: p.authority.now,
@@ -41,9 +41,9 @@ func (p *PeerClient) Config(host string) *tls.Config {
 func (p *PeerClient) certificate() (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	chain, _, turn := p.authority.issuers()
+	chain, _, generation := p.authority.issuers()
 	now := time.Now()
-	if p.current != nil && p.turn == turn && now.Before(p.current.Leaf.NotAfter.Add(-serverRenew)) {
+	if p.current != nil && p.generation == generation && now.Before(p.current.Leaf.NotAfter.Add(-serverRenew)) {
 		return p.current, nil
 	}
 	key, err := newKey()
@@ -59,18 +59,19 @@ func (p *PeerClient) certificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign this hub's certificate for its peers: %w", err)
 	}
-	p.current, p.turn = pairOf(leaf, chain, key), turn
+	p.current, p.generation = pairOf(leaf, chain, key), generation
 	return p.current, nil
 }
 
-// Peers is the TLS side of the peer listener: only a hub of this fleet passes the handshake.
+// Peers is the TLS configuration of the peer listener: only a hub of this fleet completes the
+// handshake.
 func (a *Authority) Peers(server *Server) *tls.Config {
 	c := a.tls(server, tls.RequireAnyClientCert)
-	c.MinVersion, c.NextProtos = tls.VersionTLS13, []string{"http/1.1"} // streams are upgraded, which HTTP/2 cannot
+	c.MinVersion, c.NextProtos = tls.VersionTLS13, []string{"http/1.1"} // HTTP/2 cannot upgrade to a stream
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		h, err := a.Verify(s.PeerCertificates)
 		if err == nil && h.Role != Peer {
-			err = fmt.Errorf("%w: this listener is for hubs of the fleet, and %s is a %s", ErrUntrusted, h.Name, h.Role)
+			err = fmt.Errorf("%w: this listener is for hubs of the database, and %s is a %s", ErrUntrusted, h.Name, h.Role)
 		}
 		return err
 	}

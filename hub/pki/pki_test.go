@@ -101,13 +101,13 @@ func TestAnOddKeyIsRefusedInOneSentence(t *testing.T) {
 		spoil func(dir string) error
 		says  string
 	}{
-		{"no root key", func(d string) error { return os.Remove(d + "/root.key") }, "root.key: certificate authority unusable: it is missing although root.crt"},
+		{"no root key", func(d string) error { return os.Remove(d + "/root.key") }, "root.key: certificate authority unusable: it is missing, but root.crt"},
 		{"no root certificate", func(d string) error { return os.Remove(d + "/root.crt") }, "a new root would lock every device out"},
 		{"another's root key", func(d string) error { return os.Rename(d+"/intermediate.key", d+"/root.key") }, "it is not the key of root.crt"},
-		{"an empty key", func(d string) error { return os.WriteFile(d+"/root.key", nil, 0o600) }, "it holds no PEM key"},
+		{"an empty key", func(d string) error { return os.WriteFile(d+"/root.key", nil, 0o600) }, "not a PEM key"},
 		{"an RSA key", func(d string) error { return os.WriteFile(d+"/root.key", odd, 0o600) }, "not ECDSA P-256"},
 		{"a key for all to see", func(d string) error { return os.Chmod(d+"/root.key", 0o640) }, "chmod 600"},
-		{"a cut certificate", func(d string) error { return os.Truncate(d+"/root.crt", 100) }, "it holds no PEM certificate"},
+		{"a cut certificate", func(d string) error { return os.Truncate(d+"/root.crt", 100) }, "not a PEM certificate"},
 		{"another authority's intermediate", func(d string) error {
 			other := t.TempDir()
 			if _, err := Open(other); err != nil {

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// ErrSealed: the authority's keys are protected, and nobody has said the passphrase.
-var ErrSealed = errors.New("the certificate authority's keys are protected by a passphrase")
+// ErrSealed is returned while the keys are encrypted and no passphrase was given.
+var ErrSealed = errors.New("the certificate authority's keys are encrypted with a passphrase")
 
-// A protected key is a PEM block of this type: its bytes are a nonce and the PKCS
-// #8 key's PEM under AES-256-GCM, whose key argon2id makes of the passphrase with
-// the salt and the costs of the headers. The headers are authenticated with it.
+// An encrypted key is a PEM block of this type. Its bytes are a nonce and the PKCS #8 PEM under
+// AES-256-GCM. argon2id derives the key from the passphrase, with the salt and costs in the
+// headers, which are authenticated.
 const (
 	sealedType    = "FLOTILLA PROTECTED KEY"
 	sealedVersion = "1"
@@ -32,15 +32,15 @@ const (
 	maxPassphrase                  = 1024
 )
 
-// keyNames are the files that protection is about. The hub's own key is not: it
-// is good for a year, for nothing but this hub, and has to be there without anybody.
+// keyNames are the keys that a passphrase encrypts. The hub's server key is not one of them: it is
+// valid for a year, for this hub only, and a start without a user needs it.
 var keyNames = []string{"root", "intermediate", formerRoot}
 
-// ReadPassphrase reads a passphrase from a file: its first line.
+// ReadPassphrase reads a passphrase, the first line of a file.
 func ReadPassphrase(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the passphrase: %w; name a file that holds it", err)
+		return nil, fmt.Errorf("read the passphrase: %w; name a file with the passphrase", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, 2*maxPassphrase))
@@ -80,7 +80,7 @@ func unseal(passphrase []byte, b *pem.Block) ([]byte, error) {
 	}
 	n := aead.NonceSize()
 	if len(b.Bytes) < n {
-		return nil, errors.New("it is cut off")
+		return nil, errors.New("it is incomplete")
 	}
 	key, err := aead.Open(nil, b.Bytes[:n], b.Bytes[n:], belongs)
 	if err != nil {
@@ -89,11 +89,11 @@ func unseal(passphrase []byte, b *pem.Block) ([]byte, error) {
 	return key, nil
 }
 
-// cipherOf bounds what a file may cost before anything is computed.
+// cipherOf checks the costs in the headers before it derives the key.
 func cipherOf(passphrase []byte, b *pem.Block) (cipher.AEAD, []byte, error) {
 	h := b.Headers
 	if h["Version"] != sealedVersion || h["KDF"] != "argon2id" {
-		return nil, nil, fmt.Errorf("it is protected in the form %q %q, which this version does not know", h["Version"],
+		return nil, nil, fmt.Errorf("unknown encryption %q %q; update this program", h["Version"],
 			h["KDF"])
 	}
 	time, terr := strconv.ParseUint(h["Time"], 10, 32)
@@ -102,7 +102,7 @@ func cipherOf(passphrase []byte, b *pem.Block) (cipher.AEAD, []byte, error) {
 	salt, serr := hex.DecodeString(h["Salt"])
 	if errors.Join(terr, merr, herr, serr) != nil || time < 1 || time > 16 || memory < 8<<10 || memory > 512<<10 ||
 		threads < 1 || threads > 8 || len(salt) < 16 || len(salt) > 64 {
-		return nil, nil, errors.New("its protection has costs that are out of bounds")
+		return nil, nil, errors.New("the costs in its header are out of bounds")
 	}
 	block, err := aes.NewCipher(argon2.IDKey(passphrase, salt, uint32(time), uint32(memory), uint8(threads), 32))
 	if err != nil {
@@ -113,7 +113,7 @@ func cipherOf(passphrase []byte, b *pem.Block) (cipher.AEAD, []byte, error) {
 		threads, salt)), err
 }
 
-// Sealed tells whether a passphrase is needed before anything can be signed.
+// Sealed reports whether signing needs a passphrase first.
 func (a *Authority) Sealed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,7 +124,7 @@ func (a *Authority) sealed() bool {
 	return a.root.sealed != nil || a.middle.sealed != nil || a.former.sealed != nil
 }
 
-// Unlock opens the protected keys with their passphrase.
+// Unlock decrypts the keys with their passphrase.
 func (a *Authority) Unlock(passphrase []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *Authority) Unlock(passphrase []byte) error {
 			err = errors.New("it is not the key of the certificate beside it")
 		}
 		if err != nil {
-			return fmt.Errorf("open %s: %w: %w; give the right passphrase, or restore the directory pki from a copy",
+			return fmt.Errorf("open %s: %w: %w; use the right passphrase, or restore the directory pki from a copy",
 				a.path(keyNames[i]+".key"), ErrKey, err)
 		}
 		p.sealed = nil
@@ -150,8 +150,8 @@ func (a *Authority) Unlock(passphrase []byte) error {
 	return err
 }
 
-// Protect puts the keys under a passphrase, or under another one; nil takes the
-// protection away. What was protected must have been unlocked.
+// Protect encrypts the keys with a new passphrase; nil stores them unencrypted. Encrypted keys must
+// be unlocked first.
 func (a *Authority) Protect(passphrase []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,7 +179,7 @@ func (a *Authority) Protect(passphrase []byte) error {
 	return nil
 }
 
-// keyText is how a key of the authority is stored.
+// keyText returns a key as it is stored.
 func (a *Authority) keyText(key any) ([]byte, error) {
 	text, err := encodeKey(key)
 	if err == nil && a.passphrase != nil {

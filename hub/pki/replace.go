@@ -14,22 +14,21 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Names of what replace leaves behind when its machine loses power.
+// Names of the files of an unfinished replace, after a power cut.
 const (
-	partDir     = "next.part" // not decided yet: forgotten
-	nextDir     = "next"      // decided: carried out at the next start
-	removalFile = "remove"    // in nextDir: names of files that go
+	partDir     = "next.part" // not committed: removed
+	nextDir     = "next"      // committed: the next start completes it
+	removalFile = "remove"    // in nextDir: the names of files to remove
 	lockFile    = "lock"
 )
 
-// locked keeps every other process from reading the authority's files between two
-// of them.
+// locked runs do under a file lock, so that other processes do not read half a change.
 func (a *Authority) locked(do func() error) error {
 	f, err := os.OpenFile(a.path(lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock %s: %w; run this as the owner of the data directory", a.dir, err)
 	}
-	defer f.Close() // the kernel gives the lock back
+	defer f.Close() // releases the lock
 	if err := owner.Give(f, a.dir); err != nil {
 		return fmt.Errorf("lock %s: %w", a.dir, err)
 	}
@@ -39,13 +38,12 @@ func (a *Authority) locked(do func() error) error {
 	return do()
 }
 
-// replace changes several files, all or none, whenever the power fails: they are
-// written aside, one rename decides, and what is not done then is done at the next
-// start. nil removes a file.
+// replace changes several files atomically, also at a power cut: it writes them aside and commits
+// with one rename; the next start completes what is left. nil removes a file.
 func (a *Authority) replace(files map[string][]byte) error {
 	return a.locked(func() error {
 		if err := a.kept(files); err != nil {
-			return fmt.Errorf("have the other hubs know of a change of the certificate authority: %w; nothing was changed", err)
+			return fmt.Errorf("share a change of the certificate authority with the other hubs: %w; nothing was changed", err)
 		}
 		if err := a.prepare(files); err != nil {
 			return fmt.Errorf("change the certificate authority: %w; nothing was changed", err)
@@ -86,7 +84,7 @@ func (a *Authority) prepare(files map[string][]byte) error {
 	return fsync.Dir(a.dir)
 }
 
-// carryOut does what was decided, as often as it takes.
+// carryOut completes a committed change. It may run several times.
 func (a *Authority) carryOut() error {
 	next := a.path(nextDir)
 	list, err := os.ReadDir(next)
@@ -102,7 +100,7 @@ func (a *Authority) carryOut() error {
 	if err == nil {
 		gone, err = os.ReadFile(filepath.Join(next, removalFile))
 		if errors.Is(err, os.ErrNotExist) {
-			err = nil // all of it was done but the last step
+			err = nil // only the last step was missing
 		}
 	}
 	for _, name := range strings.Fields(string(gone)) {
@@ -118,7 +116,7 @@ func (a *Authority) carryOut() error {
 	}
 	if err != nil {
 		return fmt.Errorf(
-			"finish a change of the certificate authority: %w; free the disk and make %s writable, then start again", err, a.dir)
+			"finish a change of the certificate authority: %w; free disk space or make %s writable, then restart", err, a.dir)
 	}
 	return fsync.Dir(a.dir)
 }

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// Files of a rotation that is under way, and what is left of former ones.
+// Files of a rotation that is under way, and of former ones.
 const (
-	formerRoot   = "former-root" // .crt, .key: trusted until Revoke
+	formerRoot   = "former-root" // .crt and .key; trusted until Revoke
 	crossFile    = "cross.crt"   // the intermediate, signed by the former root
-	formerMiddle = "former.crt"  // intermediates that have signed before; trusted until Revoke
-	revokedFile  = "revoked"     // sha256 of public keys (SPKI), hex, one a line
+	formerMiddle = "former.crt"  // former intermediates; trusted until Revoke
+	revokedFile  = "revoked"     // SHA-256 of public keys (SPKI), in hex, one per line
 )
 
-// ErrRotating: the former root is still trusted.
+// ErrRotating is returned while the former root is still trusted.
 var ErrRotating = errors.New("a rotation of the root is under way")
 
-// RotateRoot makes a new root and a new intermediate. Until Revoke the former root
-// is trusted too, and has signed the new intermediate: whoever knows only one of
-// the two roots gets in, and learns of the other when its certificate is renewed.
+// RotateRoot creates a new root and intermediate. Until Revoke the former root is trusted too, and
+// also signs the new intermediate. So a client with either root can connect, and receives the other
+// one when it renews its certificate.
 func (a *Authority) RotateRoot() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,8 +46,8 @@ func (a *Authority) RotateRoot() error {
 	return a.rotate(root, a.root, now)
 }
 
-// RotateIntermediate makes a new intermediate under the same root. Certificates of
-// the former one stay good until Revoke.
+// RotateIntermediate issues a new intermediate of the current root. Certificates of the former
+// intermediate stay valid until Revoke.
 func (a *Authority) RotateIntermediate() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,8 +57,7 @@ func (a *Authority) RotateIntermediate() error {
 	return a.rotate(a.root, a.former, a.now())
 }
 
-// rotate makes an intermediate under root, which a former root has signed too, and
-// puts all of it on the disk in one step.
+// rotate issues an intermediate of root, cross-signed by former, and stores all files in one step.
 func (a *Authority) rotate(root, former pair, now time.Time) error {
 	middle, cross, err := a.newMiddle(root, former, now)
 	if err != nil {
@@ -86,11 +85,11 @@ func (a *Authority) rotate(root, former pair, now time.Time) error {
 		return err
 	}
 	a.root, a.middle, a.former, a.cross, a.olds = root, middle, former, cross, olds
-	a.turn++
+	a.generation++
 	return nil
 }
 
-// newMiddle makes an intermediate: one key, with a certificate of each root.
+// newMiddle issues an intermediate: one key with a certificate of each root.
 func (a *Authority) newMiddle(root, former pair, now time.Time) (middle pair, cross *x509.Certificate, err error) {
 	if middle.key, err = newKey(); err != nil {
 		return pair{}, nil, err
@@ -120,8 +119,8 @@ func signCA(t *x509.Certificate, by, p pair, now time.Time) (*x509.Certificate, 
 	return x509.ParseCertificate(der)
 }
 
-// Revoke ends the trust in the former root and in every former intermediate: only
-// certificates of the present one are good from now on.
+// Revoke ends trust in the former root and in every former intermediate. Only certificates of the
+// current intermediate stay valid.
 func (a *Authority) Revoke() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,11 +144,11 @@ func (a *Authority) Revoke() error {
 		return err
 	}
 	a.revoked, a.former, a.cross, a.olds = revoked, pair{}, nil, nil
-	a.turn++
+	a.generation++
 	return nil
 }
 
-// readRotation reads what rotations have left.
+// readRotation reads the files of rotations.
 func (a *Authority) readRotation() (err error) {
 	if a.former, err = a.read(formerRoot); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -166,13 +165,13 @@ func (a *Authority) readRotation() (err error) {
 		return errors.Join(err, fmt.Errorf("read %s: %w: %w", a.path(revokedFile), ErrKey, rerr))
 	}
 	a.revoked = strings.Fields(string(text))
-	// Nobody writes an empty one, and what is missing in it would be trusted again.
+	// The hub never writes an empty file. Missing lines would make revoked keys trusted again.
 	if rerr == nil && err == nil && (len(a.revoked) == 0 || slices.ContainsFunc(a.revoked, func(h string) bool {
 		b, herr := hex.DecodeString(h)
 		return herr != nil || len(b) != sha256.Size
 	})) {
-		err = fmt.Errorf("read %s: %w: it is damaged, and what was revoked would be trusted again; %s", a.path(revokedFile),
-			ErrKey, fromCopy)
+		err = fmt.Errorf("read %s: %w: it is damaged, and revoked certificates would be trusted again; %s",
+			a.path(revokedFile), ErrKey, fromCopy)
 	}
 	return err
 }
@@ -189,9 +188,9 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 			all, rest = append(all, c), after
 		}
 	}
-	// of what is not known here `ca revoke` would not end the trust
+	// `ca revoke` could not revoke intermediates that are missing here.
 	if err == nil && (len(all) == 0 || len(bytes.TrimSpace(rest)) > 0) {
-		err = errors.New("it is cut off, or empty")
+		err = errors.New("it is incomplete or empty")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w: %w; %s", a.path(name), ErrKey, err, fromCopy)
@@ -199,37 +198,36 @@ func (a *Authority) readCerts(name string) (all []*x509.Certificate, err error) 
 	return all, nil
 }
 
-// A Status is what the authority consists of now.
+// A Status describes the authority.
 type Status struct {
 	Root, Intermediate *x509.Certificate
-	Former             *x509.Certificate // root that is trusted until Revoke; nil: none
-	Signed             time.Time         // since when the present intermediate signs
+	Former             *x509.Certificate // trusted until Revoke; nil: none
+	Signed             time.Time         // when the current intermediate was issued
 	Protected          bool
-	Olds               int // intermediates whose certificates are good until Revoke
-	Turn               int // another one after each rotation of this run
+	Olds               int // number of former intermediates that are trusted until Revoke
+	Generation         int // changes with each rotation
 	now                time.Time
 }
 
-// Outdated tells whether a device's newest certificate, by its end, is of a former
-// intermediate: the present one has signed for a whole life from its first day on, or until
-// its own end, and for no longer, which one may have that was made while a clock stood in
-// the future.
+// Outdated reports whether a device's certificate that expires at end has a former issuer. The
+// current intermediate signs for LeafLife from its first day on, or until its own expiry. A later
+// end is also outdated: the former issuer's clock was ahead.
 func (s Status) Outdated(end time.Time) bool {
 	first := s.Signed.Add(LeafLife)
 	return s.Olds > 0 && (!end.After(first) && end.Before(s.Intermediate.NotAfter) ||
 		end.After(s.now.Add(LeafLife+2*backdated)))
 }
 
-// Status tells what the authority consists of.
+// Status returns the current state of the authority.
 func (a *Authority) Status() Status {
 	_, last := a.span(0)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return Status{a.root.cert, a.middle.cert, a.former.cert, IssuedAt(a.middle.cert), a.sealed() || a.passphrase != nil,
-		len(a.olds), int(a.turn), last}
+		len(a.olds), int(a.generation), last}
 }
 
-// roots are those that are trusted, the present one first.
+// roots returns the trusted roots, the current one first.
 func (a *Authority) roots() []*x509.Certificate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -247,19 +245,19 @@ func (a *Authority) rootPool() *x509.CertPool {
 	return pool
 }
 
-// issuers are the certificates that follow the hub's own in a handshake, and how
-// often they have changed.
-func (a *Authority) issuers() (chain [][]byte, by *x509.Certificate, turn int) {
+// issuers returns the certificates that follow the hub's in a handshake, and the number of their
+// changes.
+func (a *Authority) issuers() (chain [][]byte, by *x509.Certificate, generation int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	chain = [][]byte{a.middle.cert.Raw}
 	if a.cross != nil {
 		chain = append(chain, a.cross.Raw)
 	}
-	return chain, a.middle.cert, a.turn
+	return chain, a.middle.cert, a.generation
 }
 
-// good tells whether one of the chains of a certificate has nothing revoked in it.
+// good reports whether a chain has no revoked certificate.
 func (a *Authority) good(chains [][]*x509.Certificate) bool {
 	a.mu.Lock()
 	revoked := a.revoked
@@ -269,8 +267,8 @@ func (a *Authority) good(chains [][]*x509.Certificate) bool {
 	})
 }
 
-// PresentlySigned tells whether a certificate that was verified is of the present
-// intermediate: whoever shows it has learned of the present root.
+// PresentlySigned reports whether a verified certificate was issued by the current intermediate.
+// Its holder then knows the current root.
 func (a *Authority) PresentlySigned(h Holder) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -247,7 +247,7 @@ func TestAProtectedKeyThatWasChangedIsRefused(t *testing.T) {
 	for _, tt := range []struct{ name, from, to, want string }{
 		{"costs without end", "Memory-KiB: 65536", "Memory-KiB: 4294967295", "out of bounds"},
 		{"no cost", "Time: 3", "Time: 0", "out of bounds"},
-		{"a form of later", "Version: 1", "Version: 2", "does not know"},
+		{"a form of later", "Version: 1", "Version: 2", "unknown encryption"},
 		{"no salt", "Salt: ", "Salty: ", "out of bounds"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -17,41 +17,41 @@ import (
 	"time"
 )
 
-// A Server keeps the hub's own certificate: one for HTTPS and MQTT, renewed by
-// itself in time, and when the hub gets a name or an address that is not in it.
+// A Server keeps the hub's certificate for HTTPS and MQTT. It renews it in time, and when the hub
+// gets a name or an address that is not in it.
 type Server struct {
 	authority *Authority
 	names     func() []string
 	log       *slog.Logger
 
-	mu      sync.Mutex
-	current *tls.Certificate
-	looked  time.Time // when names were last compared
-	renewed time.Time // when the newest one was made for the time
-	turn    int       // of the authority, when current was made
-	tried   int       // that of the newest look
+	mu         sync.Mutex
+	current    *tls.Certificate
+	looked     time.Time // last comparison of names
+	renewed    time.Time // last renewal because of the time
+	generation int       // the authority's generation when current was issued
+	tried      int       // the authority's generation at the last attempt
 }
 
 const (
-	serverRenew = LeafLife / 3 // left of its life when it is renewed
-	lookEvery   = time.Minute  // an address that DHCP gave is served this soon
+	serverRenew = LeafLife / 3 // rest of the lifetime at which it is renewed
+	lookEvery   = time.Minute  // maximum delay until a new DHCP address is in it
 	renewPause  = 24 * time.Hour
 	maxNames    = 100
 )
 
-// NewServer reads or makes the hub's certificate. names says under which names
-// and addresses it is reached, see LocalNames.
+// NewServer reads or issues the hub's certificate. names returns the hub's names and addresses, see
+// LocalNames.
 func (a *Authority) NewServer(names func() []string, log *slog.Logger) (*Server, error) {
 	s := &Server{authority: a, names: names, log: log}
-	chain, by, turn := a.issuers()
-	s.turn = turn
+	chain, by, generation := a.issuers()
+	s.generation = generation
 	p, err := a.read("server")
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		log.Warn("the hub's certificate cannot be used and is made anew", "err", err)
+		log.Warn("the hub's certificate is unusable; issuing a new one", "err", err)
 	case p.cert.CheckSignatureFrom(by) != nil:
-		log.Info("the hub's certificate has another issuer and is made anew")
+		log.Info("the hub's certificate has another issuer; issuing a new one")
 	default:
 		s.current = pairOf(p.cert, chain, p.key)
 	}
@@ -63,20 +63,20 @@ func pairOf(leaf *x509.Certificate, chain [][]byte, key *ecdsa.PrivateKey) *tls.
 	return &tls.Certificate{Certificate: append([][]byte{leaf.Raw}, chain...), PrivateKey: key, Leaf: leaf}
 }
 
-// GetCertificate is for tls.Config. When a renewal fails it serves the one it has.
+// GetCertificate is for tls.Config. If a renewal fails, it returns the current certificate.
 func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now() // by the machine's time: it is others who judge it, by their clocks
-	chain, by, turn := s.authority.issuers()
-	former := s.current != nil && turn != s.turn && s.current.Leaf.CheckSignatureFrom(by) != nil
-	if s.current != nil && turn != s.turn && !former {
-		s.current, s.turn = pairOf(s.current.Leaf, chain, s.current.PrivateKey.(*ecdsa.PrivateKey)), turn
+	now := time.Now() // the machine's time: clients compare the certificate with their own clocks
+	chain, by, generation := s.authority.issuers()
+	former := s.current != nil && generation != s.generation && s.current.Leaf.CheckSignatureFrom(by) != nil
+	if s.current != nil && generation != s.generation && !former {
+		s.current, s.generation = pairOf(s.current.Leaf, chain, s.current.PrivateKey.(*ecdsa.PrivateKey)), generation
 	}
-	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) && (!former || turn == s.tried) {
+	if s.current != nil && now.Sub(s.looked) < lookEvery && now.After(s.looked) && (!former || generation == s.tried) {
 		return s.current, nil
 	}
-	s.looked, s.tried = now, turn
+	s.looked, s.tried = now, generation
 	names := s.names()
 	due := s.current != nil && s.due(now)
 	if s.current != nil && !former && !due && covers(s.current.Leaf, names) {
@@ -89,19 +89,18 @@ func (s *Server) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 		if due {
 			s.renewed = now
 		}
-		s.log.Info("the hub has a new certificate", "names", strings.Join(names, " "), "until",
+		s.log.Info("issued a new certificate for the hub", "names", strings.Join(names, " "), "until",
 			fresh.Leaf.NotAfter.UTC().Format(time.DateOnly))
 	case s.current == nil:
 		return nil, err
 	default:
-		s.log.Error("the hub's certificate cannot be renewed", "err", err)
+		s.log.Error("cannot renew the hub's certificate", "err", err)
 	}
 	return s.current, nil
 }
 
-// due tells whether it is time for another certificate: the one that is served ends soon, or is
-// not good yet. Another one may be no better, in the last months of the root or by a clock that
-// is years off, so it is one a day.
+// due reports whether the current certificate expires soon or is not valid yet. A new one may have
+// the same problem, near the root's expiry or with a wrong clock, so it is true at most once a day.
 func (s *Server) due(now time.Time) bool {
 	leaf := s.current.Leaf
 	return (now.After(leaf.NotAfter.Add(-serverRenew)) || early(leaf)) && now.Sub(s.renewed).Abs() >= renewPause
@@ -119,12 +118,12 @@ func (s *Server) issue(names []string) (*tls.Certificate, error) {
 	if err := s.authority.write("server", leaf, key); err != nil {
 		return nil, err
 	}
-	chain, _, turn := s.authority.issuers()
-	s.turn = turn
+	chain, _, generation := s.authority.issuers()
+	s.generation = generation
 	return pairOf(leaf, chain, key), nil
 }
 
-// signServer signs the certificate of a server that answers to these names and addresses.
+// signServer issues a server certificate for names and addresses.
 func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []string,
 	key *ecdsa.PrivateKey) (leaf, by *x509.Certificate, err error) {
 	from, until := a.span(LeafLife)
@@ -145,14 +144,14 @@ func (a *Authority) signServer(who string, use []x509.ExtKeyUsage, names []strin
 	return a.sign(t, key.Public(), a.now())
 }
 
-// Names are those in the certificate that is served now.
+// Names returns the names in the current certificate.
 func (s *Server) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return inside(s.current.Leaf)
 }
 
-// Expires is the end of the certificate that is served now.
+// Expires returns the expiry of the current certificate.
 func (s *Server) Expires() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +166,8 @@ func inside(cert *x509.Certificate) []string {
 	return names
 }
 
-// covers: an address that is gone does no harm, one that is new has to be in.
+// covers reports whether a certificate has all names. It may have more: an unused address does no
+// harm.
 func covers(cert *x509.Certificate, names []string) bool {
 	have := inside(cert)
 	for _, n := range names[:min(len(names), maxNames)] {
@@ -178,9 +178,8 @@ func covers(cert *x509.Certificate, names []string) bool {
 	return true
 }
 
-// LocalNames are the names and addresses under which this machine can be
-// reached: advertised ("" for none), its host name, localhost, and every address of its
-// interfaces that is good beyond one link.
+// LocalNames returns the names and addresses of this machine: advertised (if not ""), the host
+// name, localhost, and every address of its interfaces that is not link-local.
 func LocalNames(advertised string) []string {
 	var names []string
 	add := func(n string) {
@@ -196,7 +195,7 @@ func LocalNames(advertised string) []string {
 	if host, err := os.Hostname(); err == nil && !strings.ContainsAny(host, " _") {
 		add(host)
 		if !strings.Contains(host, ".") {
-			add(host + ".local") // how mDNS names it
+			add(host + ".local") // the mDNS name
 		}
 	}
 	add("localhost")
@@ -218,9 +217,9 @@ func LocalNames(advertised string) []string {
 	return names
 }
 
-// ofContainers says whether an interface is a bridge or a pair of a container
-// engine: they come and go with containers, nobody else reaches the hub through
-// them, and each change would make a new certificate.
+// ofContainers reports whether an interface is a bridge or veth pair of a container engine. They
+// change with containers, and clients do not connect through them, so they must not cause a new
+// certificate.
 func ofContainers(link string) bool {
 	for _, prefix := range []string{"docker", "br-", "podman", "cni-", "veth"} {
 		if strings.HasPrefix(link, prefix) {

@@ -11,17 +11,16 @@ import (
 	"flotilla.dev/hub/owner"
 )
 
-// ofDatabase is the file of a directory that is a copy: it names the database whose hubs
-// share the authority.
+// ofDatabase is a file that marks the directory's authority as a copy. It names the database whose
+// hubs share it.
 const ofDatabase = "of-database"
 
-// shared are the files that hubs of one database have in common: all but the hub's own
-// certificate and what is of one machine.
+// shared are the files that hubs of one database have in common. A hub's server certificate is not
+// one.
 var shared = []string{"root.crt", "root.key", "intermediate.crt", "intermediate.key", formerRoot + ".crt",
 	formerRoot + ".key", crossFile, formerMiddle, revokedFile, firmwareKey}
 
-// Files are the authority as hubs share it, by name. Keys stand there as on the disk: under
-// their passphrase, where there is one.
+// Files returns the shared files by name. Encrypted keys stay encrypted.
 func (a *Authority) Files() (all map[string][]byte, err error) {
 	all = map[string][]byte{}
 	err = a.locked(func() error {
@@ -38,9 +37,8 @@ func (a *Authority) Files() (all map[string][]byte, err error) {
 	return all, err
 }
 
-// Install makes the authority of a data directory a copy of the one that the hubs of a
-// database share. A directory that has an authority of its own is refused: devices that joined
-// through it would be locked out.
+// Install copies the shared authority of a database into a data directory. It refuses a directory
+// with another authority: devices that joined through it would be locked out.
 func Install(dataDir, database string, files map[string][]byte) error {
 	a := &Authority{dir: filepath.Join(dataDir, "pki")}
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
@@ -60,8 +58,8 @@ func Install(dataDir, database string, files map[string][]byte) error {
 		}
 		if of := strings.TrimSpace(string(copyOf)); root != nil && of != database &&
 			string(root) != string(files["root.crt"]) {
-			return fmt.Errorf("use the database's certificate authority: %w: %s holds another one; give this hub a "+
-				"--data-dir of its own, or move that directory away if no device has joined through it", ErrKey, a.dir)
+			return fmt.Errorf("use the database's certificate authority: %w: %s has another one; give this hub a "+
+				"separate --data-dir, or move that directory away if no device joined through it", ErrKey, a.dir)
 		}
 		change := map[string][]byte{}
 		for _, name := range shared {
@@ -85,12 +83,12 @@ func Install(dataDir, database string, files map[string][]byte) error {
 	})
 }
 
-// kept has those who share the authority remember what it is going to be; a.locked is held.
+// kept passes a change to Keep. The caller holds the lock.
 func (a *Authority) kept(change map[string][]byte) error {
 	if a.Keep == nil {
-		if _, err := os.Stat(a.path(ofDatabase)); err == nil { // it would be undone at the next start
+		if _, err := os.Stat(a.path(ofDatabase)); err == nil { // the next start would undo it
 			return fmt.Errorf(
-				"%w: it is a copy of the one that the hubs of a database share, which changes through the hub that leads alone",
+				"%w: it is a copy of the authority of a database; make the change at the leader",
 				ErrKey)
 		}
 		return nil

@@ -9,29 +9,28 @@ import (
 	"time"
 )
 
-// Sentinels of verification.
+// Errors of verification.
 var (
 	ErrNoCertificate = errors.New("no client certificate")
 	ErrUntrusted     = errors.New("client certificate refused")
 )
 
-// A Holder is who a verified certificate speaks for.
+// A Holder is the owner of a verified certificate.
 type Holder struct {
 	Role Role
-	Name string // node or person
+	Name string // node or user
 	Leaf *x509.Certificate
-	by   *x509.Certificate // who has signed it
+	by   *x509.Certificate // its issuer
 }
 
-// Verify tells whose certificate the other side of a TLS connection has shown:
-// signed by this authority, of this moment, for clients, with exactly one role.
-// Whether it was revoked is the caller's question.
+// Verify returns the holder of a client certificate chain: issued by this authority, valid now, for
+// clients, with exactly one role. The caller checks for revocation.
 func (a *Authority) Verify(shown []*x509.Certificate) (Holder, error) {
 	return a.verify(shown, a.now())
 }
 
-// VerifyForRenewal is Verify for the one thing that a device may still do with
-// a certificate which ended up to 90 days ago.
+// VerifyForRenewal is Verify for a renewal, which accepts a device's certificate up to 90 days
+// after its expiry.
 func (a *Authority) VerifyForRenewal(shown []*x509.Certificate) (Holder, error) {
 	now := a.now()
 	if len(shown) > 0 {
@@ -41,7 +40,7 @@ func (a *Authority) VerifyForRenewal(shown []*x509.Certificate) (Holder, error) 
 	}
 	h, err := a.verify(shown, now)
 	if err == nil && h.Role != Device {
-		return Holder{}, fmt.Errorf("%w: it is a person's", ErrUntrusted)
+		return Holder{}, fmt.Errorf("%w: its holder is a user, not a device", ErrUntrusted)
 	}
 	return h, err
 }
@@ -66,14 +65,14 @@ func (a *Authority) verify(shown []*x509.Certificate, now time.Time) (Holder, er
 	return a.holder(chains)
 }
 
-// holder tells whose certificate it is that chains of trust begin with.
+// holder returns the holder of the leaf of verified chains.
 func (a *Authority) holder(chains [][]*x509.Certificate) (Holder, error) {
 	if len(chains) == 0 || len(chains[0]) < 2 {
 		return Holder{}, ErrNoCertificate
 	}
 	if !a.good(chains) {
-		return Holder{}, fmt.Errorf("%w: it was signed by an authority of this hub that was revoked; a device joins "+
-			"again, a person gets a new kubeconfig", ErrUntrusted)
+		return Holder{}, fmt.Errorf("%w: its issuer was revoked; join the device "+
+			"again, or create a new kubeconfig", ErrUntrusted)
 	}
 	leaf := chains[0][0]
 	if len(leaf.Subject.Organization) == 1 && leaf.Subject.CommonName != "" {
@@ -83,21 +82,20 @@ func (a *Authority) holder(chains [][]*x509.Certificate) (Holder, error) {
 			}
 		}
 	}
-	return Holder{}, fmt.Errorf("%w: its subject %q names no role", ErrUntrusted, leaf.Subject)
+	return Holder{}, fmt.Errorf("%w: its subject %q has no role", ErrUntrusted, leaf.Subject)
 }
 
-// HTTPS is the TLS side of the HTTPS listener. It asks for a client certificate
-// and takes any, or none: an ended one may still renew, and who may do what is
-// decided for every request.
+// HTTPS is the TLS configuration of the HTTPS listener. It requests a client certificate, but does
+// not verify it in the handshake: an expired one may still be renewed, and each request is
+// authorized separately.
 func (a *Authority) HTTPS(server *Server) *tls.Config {
 	return a.tls(server, tls.RequestClientCert)
 }
 
-// MQTT is the TLS side of the MQTT listener: only a device or an observer whose
-// certificate may passes the handshake. may is asked for each connection and refuses
-// revoked ones. The library verifies the chain, and it alone: a signature that is checked
-// once more is a tenth of a handshake, of which a fleet that returns makes ten thousand.
-// No session is resumed: a ticket would hold what was verified then.
+// MQTT is the TLS configuration of the MQTT listener. Only a device or an observer completes the
+// handshake, and only if may allows it; may refuses revoked certificates. crypto/tls alone verifies
+// the chain: a second signature check would add a tenth to each of ten thousand handshakes.
+// Sessions are not resumed: a ticket would skip these checks.
 func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 	c := a.tls(server, tls.RequireAndVerifyClientCert)
 	c.VerifyConnection = func(s tls.ConnectionState) error {
@@ -106,7 +104,7 @@ func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 			return err
 		}
 		if h.Role != Device && h.Role != Observer {
-			return fmt.Errorf("%w: MQTT is for devices, and %s is a person", ErrUntrusted, h.Name)
+			return fmt.Errorf("%w: MQTT is for devices, and %s is a user", ErrUntrusted, h.Name)
 		}
 		return may(h)
 	}
@@ -114,8 +112,7 @@ func (a *Authority) MQTT(server *Server, may func(Holder) error) *tls.Config {
 	return c
 }
 
-// suites are those of TLS 1.2 that authenticate what they encrypt; those with CBC were broken again
-// and again.
+// suites are the TLS 1.2 suites with authenticated encryption; CBC suites were broken repeatedly.
 var suites = []uint16{
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
 	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
@@ -129,18 +126,18 @@ func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
 		CipherSuites:   suites,
 		GetCertificate: server.GetCertificate,
 		ClientAuth:     auth,
-		ClientCAs:      a.rootPool(), // so that browsers ask nobody for certificates of others
+		ClientCAs:      a.rootPool(), // so that browsers offer only certificates of this authority
 		NextProtos:     []string{"h2", "http/1.1"},
 		Time:           a.now,
 	}
-	// each connection holds its own as long as it lives, so they share it
+	// Connections share one configuration, to save memory.
 	var present atomic.Pointer[rooted]
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { // roots change while the hub runs
-		_, _, turn := a.issuers()
-		if now := present.Load(); now != nil && now.turn == turn {
+		_, _, generation := a.issuers()
+		if now := present.Load(); now != nil && now.generation == generation {
 			return now.config, nil
 		}
-		now := &rooted{c.Clone(), turn}
+		now := &rooted{c.Clone(), generation}
 		now.config.GetConfigForClient, now.config.ClientCAs = nil, a.rootPool()
 		present.Store(now)
 		return now.config, nil
@@ -148,8 +145,8 @@ func (a *Authority) tls(server *Server, auth tls.ClientAuthType) *tls.Config {
 	return c
 }
 
-// A rooted is a configuration with the roots that were there at a turn of the authority.
+// A rooted is a configuration with the roots of one generation of the authority.
 type rooted struct {
-	config *tls.Config
-	turn   int
+	config     *tls.Config
+	generation int
 }

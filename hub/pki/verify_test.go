@@ -104,7 +104,7 @@ func TestWhatWasRevokedStaysRevoked(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	var all [][]*x509.Certificate
-	turn := func(do ...func() error) {
+	change := func(do ...func() error) {
 		t.Helper()
 		c, _ := device(t, a, "pi-1")
 		all = append(all, c)
@@ -128,13 +128,13 @@ func TestWhatWasRevokedStaysRevoked(t *testing.T) {
 			}
 		}
 	}
-	turn(a.RotateIntermediate)
-	turn(a.RotateIntermediate, a.Revoke) // of two at once
+	change(a.RotateIntermediate)
+	change(a.RotateIntermediate, a.Revoke) // of two at once
 	look()
-	turn(a.RotateIntermediate, a.Revoke)
+	change(a.RotateIntermediate, a.Revoke)
 	look()
-	turn(a.RotateRoot)
-	turn(a.RotateIntermediate, a.Revoke)
+	change(a.RotateRoot)
+	change(a.RotateIntermediate, a.Revoke)
 	look()
 	if err := os.Chmod(filepath.Join(dir, revokedFile), 0); err != nil || os.Remove(filepath.Join(dir, revokedFile)) != nil || os.Mkdir(filepath.Join(dir, revokedFile), 0o700) != nil {
 		t.Fatal(err)

@@ -89,11 +89,11 @@ func TestWhatEndedWhileTheDatabaseWasAwayIsRefusedOnceItIsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.say(fmt.Errorf("%w: revoked by another hub", ErrUnauthenticated))
-		time.Sleep(askAgain)
+		time.Sleep(retryEvery)
 		_ = look() // asks beside
 		synctest.Wait()
 		if err := look(); !errors.Is(err, ErrUnauthenticated) {
-			t.Fatalf("%s after the database is back: %v", askAgain, err)
+			t.Fatalf("%s after the database is back: %v", retryEvery, err)
 		}
 		b.say(errAway)
 		if err := look(); !errors.Is(err, store.ErrUnavailable) {
@@ -130,13 +130,13 @@ func TestOnlySilenceIsBridged(t *testing.T) {
 }
 
 func TestTheKnownAreBounded(t *testing.T) {
-	var k known
+	var k callerCache
 	now := time.Now()
-	for i := range mostKnown + 100 {
+	for i := range maxCallers + 100 {
 		k.put(credential{secret: fmt.Sprint(i)}.key(), User{}, time.Time{}, now, 0)
 	}
-	if len(k.of) > mostKnown {
-		t.Fatalf("%d are known, want %d at most", len(k.of), mostKnown)
+	if len(k.of) > maxCallers {
+		t.Fatalf("%d are known, want %d at most", len(k.of), maxCallers)
 	}
 }
 
@@ -149,12 +149,12 @@ func TestNobodyIsRememberedWhoseTimeIsOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(rememberFor - time.Second)
-		if !g.known.remembers(g.Now()) {
+		time.Sleep(cacheFor - time.Second)
+		if !g.callers.hasValid(g.Now()) {
 			t.Error("nobody is known, though their time is not over")
 		}
 		time.Sleep(2 * time.Second)
-		if g.known.remembers(g.Now()) {
+		if g.callers.hasValid(g.Now()) {
 			t.Error("somebody is known whose time is over")
 		}
 	})
@@ -240,7 +240,7 @@ func TestWhoseRightWasTakenElsewhereIsNotKnownWhenTheDatabaseGoesAway(t *testing
 			}
 			must(t, look())
 			g.lookForTaken(t.Context())
-			if !g.known.remembers(g.Now()) {
+			if !g.callers.hasValid(g.Now()) {
 				t.Fatal("nobody is known although no right was taken")
 			}
 			must(t, take(t.Context(), elsewhere, session, strings.Split(token, ".")[1]))

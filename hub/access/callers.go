@@ -1,0 +1,186 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"time"
+
+	"flotilla.dev/hub/panics"
+	"flotilla.dev/hub/store"
+)
+
+// While the database is away, callers who were authenticated recently stay authenticated, so that
+// they can read the page. This lasts for cacheFor, and at most until their credential expires.
+// Changes and revocations are refused then, since they need the database. After any revocation,
+// also one by another hub or a command, all callers are looked up again.
+const (
+	cacheFor    = time.Hour
+	maxCallers  = 4096
+	retryEvery  = 2 * time.Second // between two attempts while the database does not answer
+	pollRevoked = 2 * time.Second // between two checks for revocations elsewhere
+)
+
+// A callerCache has the callers who were authenticated recently.
+type callerCache struct {
+	mu         sync.Mutex
+	of         map[[sha256.Size]byte]caller
+	generation int       // number of revocations seen
+	seen       string    // the database's mark of the last revocation
+	silent     bool      // the database does not answer
+	asked      time.Time // time of the last attempt while silent
+}
+
+type caller struct {
+	user User
+	ends time.Time // expiry, in the hub's time
+}
+
+// get returns the cached owner of a credential. While the database is silent, cached callers do not
+// wait for it; ask tells one of them to try it again in the background. generation is for put.
+func (k *callerCache) get(key [sha256.Size]byte, now time.Time) (u User, ok, silent, ask bool, generation int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, ok := k.of[key]
+	ok = ok && now.Before(c.ends)
+	if ask = ok && k.silent && now.Sub(k.asked) >= retryEvery; ask {
+		k.asked = now
+	}
+	return c.user, ok, k.silent, ask, k.generation
+}
+
+// put caches the owner of a credential until ends (zero: no expiry). It drops a result that was
+// looked up before the last revocation.
+func (k *callerCache) put(key [sha256.Size]byte, u User, ends, now time.Time, generation int) {
+	if most := now.Add(cacheFor); ends.IsZero() || ends.After(most) {
+		ends = most
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if generation != k.generation {
+		return
+	}
+	if k.of == nil {
+		k.of = map[[sha256.Size]byte]caller{}
+	}
+	if _, has := k.of[key]; !has && len(k.of) >= maxCallers {
+		k.dropExpired(now)
+		for other := range k.of { // any entry: an active caller is soon cached again
+			if len(k.of) < maxCallers {
+				break
+			}
+			delete(k.of, other)
+		}
+	}
+	k.of[key] = caller{u, ends}
+}
+
+func (k *callerCache) dropExpired(now time.Time) {
+	for key, c := range k.of {
+		if !now.Before(c.ends) {
+			delete(k.of, key)
+		}
+	}
+}
+
+func (k *callerCache) forget(key [sha256.Size]byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.of, key)
+}
+
+// clearAfter clears the cache after a revocation.
+func (k *callerCache) clearAfter(err error) error {
+	if err == nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.of = nil
+		k.generation++
+	}
+	return err
+}
+
+// clearIfRevoked clears the cache if the database's mark of the last revocation has changed.
+func (k *callerCache) clearIfRevoked(seen string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.seen != seen {
+		k.seen, k.of = seen, nil
+		k.generation++
+	}
+}
+
+// hasValid reports whether the cache has a valid entry.
+func (k *callerCache) hasValid(now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.dropExpired(now)
+	return len(k.of) > 0
+}
+
+// RunRights clears the cache after revocations by other hubs and commands, until ctx ends. It
+// polls, because the database may be away when the next caller comes.
+func (g *Guard) RunRights(ctx context.Context) error {
+	for {
+		g.lookForTaken(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pollRevoked):
+		}
+	}
+}
+
+func (g *Guard) lookForTaken(ctx context.Context) {
+	if !g.callers.hasValid(g.Now()) {
+		return
+	}
+	if seen, err := g.Store.RightsTaken(ctx); err == nil { // on an error nothing is known
+		g.callers.clearIfRevoked(seen)
+	}
+}
+
+// noteAnswer records whether the database has answered.
+func (k *callerCache) noteAnswer(answered bool, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.silent = !answered; k.silent {
+		k.asked = now
+	}
+}
+
+// lookUp returns the owner of a credential from the database, or from the cache while the database
+// does not answer.
+func (g *Guard) lookUp(ctx context.Context, c credential,
+	ask func(context.Context) (u User, ends time.Time, err error)) (User, error) {
+	key := c.key()
+	was, had, silent, again, generation := g.callers.get(key, g.Now())
+	look := func(ctx context.Context) (User, error) {
+		u, ends, err := ask(ctx)
+		switch {
+		case err == nil:
+			g.callers.put(key, u, ends, g.Now(), generation)
+		case errors.Is(err, ErrUnauthenticated):
+			g.callers.forget(key)
+		}
+		if err == nil || errors.Is(err, ErrUnauthenticated) || errors.Is(err, store.ErrUnavailable) {
+			g.callers.noteAnswer(!errors.Is(err, store.ErrUnavailable), g.Now())
+		}
+		return u, err
+	}
+	if had && silent {
+		if again {
+			go func() {
+				defer panics.Catch("look up a caller")
+				_, _ = look(context.WithoutCancel(ctx))
+			}()
+		}
+		return was, nil
+	}
+	u, err := look(ctx)
+	if had && errors.Is(err, store.ErrUnavailable) {
+		return was, nil
+	}
+	return u, err
+}
