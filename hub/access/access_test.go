@@ -23,7 +23,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// fleet is the hub: it notes who joins.
+// fleet is the hub's side: it records the devices that join.
 type fleet struct {
 	mu     sync.Mutex
 	joined []Enrolment
@@ -31,7 +31,7 @@ type fleet struct {
 	ended  map[string]wire.Dismissed // by key
 	refuse error
 
-	await     func(Applicant) (Verdict, error) // nil: nobody is asked
+	await     func(Applicant) (Verdict, error) // nil: approval is off
 	applied   []Applicant
 	withdrawn []string
 }
@@ -64,7 +64,7 @@ func (f *fleet) Await(_ context.Context, a Applicant) (Verdict, error) {
 	defer f.mu.Unlock()
 	f.applied = append(f.applied, a)
 	if f.await == nil {
-		return Verdict{}, errors.New("nobody was to be asked")
+		return Verdict{}, errors.New("approval is off")
 	}
 	return f.await(a)
 }
@@ -160,7 +160,7 @@ func certificates(t *testing.T, text string) []*x509.Certificate {
 	return all
 }
 
-// from is a request of the API that comes with a client certificate.
+// from returns an API request with a client certificate.
 func from(certs []*x509.Certificate) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "https://hub/api/v1/nodes", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: certs}
@@ -169,7 +169,7 @@ func from(certs []*x509.Certificate) *http.Request {
 
 const goodPassword = "correct horse battery"
 
-// anna is an administrator with a session.
+// anna creates an administrator and returns the cookie of a session.
 func anna(t *testing.T, g fixture) *http.Cookie {
 	t.Helper()
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))

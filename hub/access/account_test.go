@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-func TestWhoKnowsTheOldPasswordChangesIt(t *testing.T) {
+func TestTheOldPasswordAllowsANewOne(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
 	mine := anna(t, g)
@@ -28,9 +28,9 @@ func TestWhoKnowsTheOldPasswordChangesIt(t *testing.T) {
 		want                 error
 	}{
 		{"a wrong old password changes nothing", "anna", "wrong wrong wrong", better, ErrForbidden},
-		{"somebody who is not there has none", "nobody", goodPassword, better, ErrForbidden},
+		{"an unknown user has no password", "nobody", goodPassword, better, ErrForbidden},
 		{"a weak new one is refused", "anna", goodPassword, "short", ErrInvalid},
-		{"the same again is none", "anna", goodPassword, goodPassword, ErrInvalid},
+		{"the old password is not a new one", "anna", goodPassword, goodPassword, ErrInvalid},
 	} {
 		if _, err := g.ChangePassword(ctx, PasswordChange{c.user, c.old, c.new, "10.0.0.1"}); !errors.Is(err, c.want) || !in(mine) {
 			t.Errorf("%s: %v, want %v; the session is good: %v", c.name, err, c.want, in(mine))
@@ -53,8 +53,8 @@ func TestWhoKnowsTheOldPasswordChangesIt(t *testing.T) {
 	must(t, err)
 }
 
-// A session at an open screen must not become a way to guess the password.
-func TestGuessingTheOldPasswordLocksThePersonOut(t *testing.T) {
+// The session of an unattended screen does not allow guessing the password.
+func TestGuessingTheOldPasswordLocksTheUserOut(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -107,7 +107,7 @@ func TestPeopleHaveAPITokensOfTheirOwn(t *testing.T) {
 		if hers, _ := g.APITokensOf(ctx, "vera"); len(hers) != 0 {
 			t.Errorf("%+v", hers)
 		}
-		time.Sleep(32 * 24 * time.Hour) // those that ended a month ago are forgotten
+		time.Sleep(32 * 24 * time.Hour) // tokens that expired a month ago are deleted
 		_, err = g.CreateAPIToken(ctx, NewAPIToken{"vera", "hers", time.Hour})
 		must(t, err)
 		if his, _ := g.APITokensOf(ctx, "olav"); len(his) != 0 {
@@ -116,13 +116,13 @@ func TestPeopleHaveAPITokensOfTheirOwn(t *testing.T) {
 	})
 }
 
-// A password that was right when it was looked at, and is none any more when that is known, as behind
-// others that wait to be looked at, lets nobody in, and replaces nothing.
+// A password may be replaced while its check waits for a slot. The former password then neither
+// logs in nor sets a new one.
 func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
 	const better = "another horse battery"
 	for what, c := range map[string]struct {
 		replace func(context.Context, fixture) error
-		then    string // the password of after that
+		then    string // the password after the replacement
 	}{
 		"an administrator has set another one": {func(ctx context.Context, g fixture) error { return g.SetPassword(ctx, "anna", better) }, better},
 		"another one of that name was made": {func(ctx context.Context, g fixture) error {
@@ -160,7 +160,7 @@ func TestAPasswordThatWasReplacedMeanwhileIsWrong(t *testing.T) {
 						cookie, err = try.do(t.Context(), g)
 						over <- err
 					}()
-					synctest.Wait() // it has read the password, and waits for a slot
+					synctest.Wait() // it has read the hash, and waits for a slot
 					g.settled = make(chan struct{}, 1)
 					must(t, c.replace(t.Context(), g))
 					for range cap(slots) {

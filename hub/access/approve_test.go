@@ -14,36 +14,36 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestNobodyJoinsWithoutApprovalWhereItIsAskedFor(t *testing.T) {
+func TestJoiningNeedsApprovalWhereItIsRequired(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		waiting string // what the device says that it waits with
+		waiting string // the request that the device sends
 		await   func(a Applicant) (Verdict, error)
-		want    error // nil: it joined
+		want    error // nil: it joins
 		code    int
 		says    string
 	}{
-		{"one who waits", "", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Waiting: 1}, nil }, nil, http.StatusAccepted, "`kubectl certificate approve pi-1-aa`"},
-		{"one who begins to wait", "", func(a Applicant) (Verdict, error) {
+		{"a waiting device", "", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Waiting: 1}, nil }, nil, http.StatusAccepted, "`kubectl certificate approve pi-1-aa`"},
+		{"a device with a new request", "", func(a Applicant) (Verdict, error) {
 			if !a.Begin {
 				return Verdict{}, ErrNoRequest
 			}
 			return Verdict{Request: "pi-1-aa", Begun: true, Waiting: 1}, nil
 		}, nil, http.StatusAccepted, "pi-1-aa"},
-		{"one whose request has ended", "pi-1-aa", func(a Applicant) (Verdict, error) {
+		{"a device whose request has ended", "pi-1-aa", func(a Applicant) (Verdict, error) {
 			if a.Begin {
 				return Verdict{Request: "pi-1-aa", Begun: true}, nil
 			}
 			return Verdict{}, ErrNoRequest
 		}, ErrForbidden, http.StatusForbidden, "was deleted or not approved in time"},
-		{"one who was denied", "pi-1-aa", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Denied: "not ours"}, nil }, ErrForbidden, http.StatusForbidden, "was denied: not ours"},
-		{"one who was denied after somebody had approved", "pi-1-aa", func(Applicant) (Verdict, error) {
+		{"a denied device", "pi-1-aa", func(Applicant) (Verdict, error) { return Verdict{Request: "pi-1-aa", Denied: "not ours"}, nil }, ErrForbidden, http.StatusForbidden, "was denied: not ours"},
+		{"a device that was denied after an approval", "pi-1-aa", func(Applicant) (Verdict, error) {
 			return Verdict{Request: "pi-1-aa", Denied: "not ours", Approved: true}, nil
 		}, ErrForbidden, http.StatusForbidden, "was denied"},
 		{"one too many", "", func(Applicant) (Verdict, error) { return Verdict{}, ErrBusy }, ErrBusy, http.StatusTooManyRequests, "too many devices wait"},
-		{"whom the hub refuses", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: another key waits", ErrRefused) }, ErrForbidden, http.StatusForbidden, "another key waits"},
-		{"who asks for what cannot be", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: a subject", ErrInvalid) }, ErrInvalid, http.StatusBadRequest, "a subject"},
-		{"of whom the hub cannot know", "", func(Applicant) (Verdict, error) { return Verdict{}, errors.New("disk on fire") }, errUnavailable, http.StatusServiceUnavailable, "cannot answer"},
+		{"a device that the hub refuses", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: another key waits", ErrRefused) }, ErrForbidden, http.StatusForbidden, "another key waits"},
+		{"an invalid request", "", func(Applicant) (Verdict, error) { return Verdict{}, fmt.Errorf("%w: a subject", ErrInvalid) }, ErrInvalid, http.StatusBadRequest, "a subject"},
+		{"the database does not answer", "", func(Applicant) (Verdict, error) { return Verdict{}, errors.New("disk on fire") }, errUnavailable, http.StatusServiceUnavailable, "cannot answer"},
 	} {
 		for _, by := range []string{"the hub", "the token"} {
 			t.Run(c.name+", by "+by, func(t *testing.T) {
@@ -85,7 +85,8 @@ func TestAnApprovedDeviceJoinsByItsRequest(t *testing.T) {
 	if a := g.hub.applied[0]; a.Key != e.Key || a.Node != "pi-1" || a.Site != "oslo" || a.Token != k.ID || a.Source != "10.0.0.2" || a.MachineID != q.MachineID || a.Serial != "S1" || a.Left != 2 || a.Begin {
 		t.Errorf("%+v", a)
 	}
-	// Its answer got lost: the key speaks for the node already, and nobody is asked again. Another key is another device.
+	// The response was lost: the enrolled key needs no second approval. Another key is another
+	// device.
 	g.hub.await = func(Applicant) (Verdict, error) { return Verdict{Request: "other"}, nil }
 	if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
 		t.Error(err)
@@ -101,7 +102,7 @@ func TestOneTokenBeginsSoManyRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
 		g.RequireApproval = true
-		g.hub.await = func(a Applicant) (Verdict, error) { // each of them is deleted at once
+		g.hub.await = func(a Applicant) (Verdict, error) { // each request is deleted at once
 			if !a.Begin {
 				return Verdict{}, ErrNoRequest
 			}
@@ -128,8 +129,8 @@ func TestOneTokenBeginsSoManyRequests(t *testing.T) {
 	})
 }
 
-// A device that waits asks every few seconds, for a day: that is one record.
-func TestWaitingIsNotedOnce(t *testing.T) {
+// A waiting device polls every few seconds for a day. The audit has one record.
+func TestWaitingIsRecordedOnce(t *testing.T) {
 	g := guard(t, t.TempDir())
 	g.RequireApproval = true
 	begun := true
@@ -145,8 +146,8 @@ func TestWaitingIsNotedOnce(t *testing.T) {
 	}
 }
 
-// Nobody shall approve of what can come to nothing.
-func TestARequestOfOneWhoMayNotJoinIsWithdrawn(t *testing.T) {
+// An approval of a refused device would be in vain.
+func TestTheRequestOfARefusedDeviceIsWithdrawn(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, g fixture, k wire.JoinToken)
@@ -180,7 +181,7 @@ func TestARequestOfOneWhoMayNotJoinIsWithdrawn(t *testing.T) {
 			})
 		})
 	}
-	// Who has not got the secret ends nobody's request.
+	// A wrong secret does not end another device's request.
 	g := guard(t, t.TempDir())
 	k := token(t, g, NewJoinToken{})
 	must(t, g.RevokeJoinToken(t.Context(), k.ID))

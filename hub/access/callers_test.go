@@ -41,7 +41,7 @@ func (b *books) ask(context.Context) (User, time.Time, error) {
 
 var errAway = fmt.Errorf("read session: %w", store.ErrUnavailable)
 
-func TestWhoIsKnownStaysSoWhileTheDatabaseIsAway(t *testing.T) {
+func TestCachedCallersStayAuthenticatedWithoutTheDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, b := New(Options{}), &books{}
 		kari, ola := credential{kind: "session", secret: "kari's"}, credential{kind: "session", secret: "ola's"}
@@ -58,14 +58,14 @@ func TestWhoIsKnownStaysSoWhileTheDatabaseIsAway(t *testing.T) {
 		b.say(errAway)
 		for range 100 {
 			if err := look(kari); err != nil {
-				t.Fatalf("kari is not known any more: %v", err)
+				t.Fatalf("kari is not in the cache: %v", err)
 			}
 		}
 		if b.asked > 3 {
 			t.Errorf("a database that is away was asked %d times in a moment", b.asked)
 		}
 		if err := look(ola); !errors.Is(err, store.ErrUnavailable) {
-			t.Fatalf("ola, whom nobody knows: %v", err)
+			t.Fatalf("ola, who is not in the cache: %v", err)
 		}
 		time.Sleep(59 * time.Minute)
 		if err := look(kari); err != nil {
@@ -78,7 +78,7 @@ func TestWhoIsKnownStaysSoWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
-func TestWhatEndedWhileTheDatabaseWasAwayIsRefusedOnceItIsBack(t *testing.T) {
+func TestACredentialThatExpiredWithoutTheDatabaseIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, b := New(Options{}), &books{}
 		kari := credential{kind: "token", secret: "t"}
@@ -90,19 +90,19 @@ func TestWhatEndedWhileTheDatabaseWasAwayIsRefusedOnceItIsBack(t *testing.T) {
 		}
 		b.say(fmt.Errorf("%w: revoked by another hub", ErrUnauthenticated))
 		time.Sleep(retryEvery)
-		_ = look() // asks beside
+		_ = look() // tries the database in the background
 		synctest.Wait()
 		if err := look(); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatalf("%s after the database is back: %v", retryEvery, err)
 		}
 		b.say(errAway)
 		if err := look(); !errors.Is(err, store.ErrUnavailable) {
-			t.Fatalf("who was refused is known again: %v", err)
+			t.Fatalf("a refused caller is in the cache: %v", err)
 		}
 	})
 }
 
-func TestNobodyIsKnownLongerThanWhatTheyShow(t *testing.T) {
+func TestACachedCallerExpiresWithTheCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, b := New(Options{}), &books{ends: time.Now().Add(time.Minute)}
 		c := credential{kind: "token", secret: "t"}
@@ -113,35 +113,36 @@ func TestNobodyIsKnownLongerThanWhatTheyShow(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if _, err := g.lookUp(t.Context(), c, b.ask); err == nil {
-			t.Fatal("a token that has ended is believed")
+			t.Fatal("an expired token is accepted")
 		}
 	})
 }
 
-// Any other error is not the database's silence: a damaged row lets nobody in.
-func TestOnlySilenceIsBridged(t *testing.T) {
+// Other errors than an unreachable database, such as a damaged row, refuse the caller.
+func TestTheCacheIsUsedOnlyWithoutTheDatabase(t *testing.T) {
 	g, b := New(Options{}), &books{}
 	c := credential{kind: "certificate"}
 	_, _ = g.lookUp(t.Context(), c, b.ask)
 	b.say(errors.New("database is corrupt"))
 	if _, err := g.lookUp(t.Context(), c, b.ask); err == nil {
-		t.Fatal("let in although the database answered with an error")
+		t.Fatal("accepted although the database answered with an error")
 	}
 }
 
-func TestTheKnownAreBounded(t *testing.T) {
+func TestTheCallerCacheIsBounded(t *testing.T) {
 	var k callerCache
 	now := time.Now()
 	for i := range maxCallers + 100 {
 		k.put(credential{secret: fmt.Sprint(i)}.key(), User{}, time.Time{}, now, 0)
 	}
 	if len(k.of) > maxCallers {
-		t.Fatalf("%d are known, want %d at most", len(k.of), maxCallers)
+		t.Fatalf("%d callers in the cache, want at most %d", len(k.of), maxCallers)
 	}
 }
 
-// Who was known and comes no more is forgotten: nobody is asked about for ever, on a network or a disk.
-func TestNobodyIsRememberedWhoseTimeIsOver(t *testing.T) {
+// The cache drops callers that do not come back, so that the hub does not poll for revocations for
+// ever.
+func TestExpiredCallersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, b := New(Options{}), &books{}
 		for _, secret := range []string{"kari's", "ola's"} {
@@ -151,16 +152,16 @@ func TestNobodyIsRememberedWhoseTimeIsOver(t *testing.T) {
 		}
 		time.Sleep(cacheFor - time.Second)
 		if !g.callers.hasValid(g.Now()) {
-			t.Error("nobody is known, though their time is not over")
+			t.Error("the cache dropped a valid caller")
 		}
 		time.Sleep(2 * time.Second)
 		if g.callers.hasValid(g.Now()) {
-			t.Error("somebody is known whose time is over")
+			t.Error("the cache has an expired caller")
 		}
 	})
 }
 
-// takes are the ways in which a right of anna's ends, by the guard that is asked for it.
+// takes are the ways to revoke anna's rights.
 var takes = map[string]func(context.Context, fixture, *http.Cookie, string) error{
 	"the password is set": func(ctx context.Context, g fixture, _ *http.Cookie, _ string) error {
 		return g.SetPassword(ctx, "anna", "another horse battery")
@@ -190,16 +191,16 @@ var takes = map[string]func(context.Context, fixture, *http.Cookie, string) erro
 	},
 }
 
-// Whose right was taken here is not known any more, also where that was not asked for since: a
-// database that goes away later gives nobody back what they had.
-func TestWhoseRightWasTakenIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
+// A revocation clears the cache, also for callers that send no request before the database goes
+// away.
+func TestARevocationClearsTheCallerCache(t *testing.T) {
 	for what, take := range takes {
 		t.Run(what, func(t *testing.T) {
 			g, b := guard(t, t.TempDir()), &books{}
 			session := anna(t, g)
 			token, err := g.CreateAPIToken(t.Context(), NewAPIToken{"anna", "laptop", time.Hour})
 			must(t, err)
-			c, late := credential{kind: "token", secret: token}, credential{kind: "token", secret: "of one who is just looked up"}
+			c, late := credential{kind: "token", secret: token}, credential{kind: "token", secret: "during a lookup"}
 			look := func(c credential) error { _, err := g.lookUp(t.Context(), c, b.ask); return err }
 			must(t, look(c))
 			_, err = g.lookUp(t.Context(), late, func(ctx context.Context) (User, time.Time, error) {
@@ -218,8 +219,8 @@ func TestWhoseRightWasTakenIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
 	}
 }
 
-// Nor is one whose right was taken by a command beside the hub, or at another hub of the database.
-func TestWhoseRightWasTakenElsewhereIsNotKnownWhenTheDatabaseGoesAway(t *testing.T) {
+// So does a revocation by a command, or by another hub of the database.
+func TestARevocationElsewhereClearsTheCallerCache(t *testing.T) {
 	for what, take := range takes {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -234,20 +235,20 @@ func TestWhoseRightWasTakenElsewhereIsNotKnownWhenTheDatabaseGoesAway(t *testing
 			elsewhere.Guard = New(Options{Store: other, Authority: g.Authority})
 			c := credential{kind: "token", secret: token}
 			look := func() error { _, err := g.lookUp(t.Context(), c, b.ask); return err }
-			for range 2 { // there may be no first time
+			for range 2 { // the first check only stores the mark
 				must(t, look())
 				g.lookForTaken(t.Context())
 			}
 			must(t, look())
 			g.lookForTaken(t.Context())
 			if !g.callers.hasValid(g.Now()) {
-				t.Fatal("nobody is known although no right was taken")
+				t.Fatal("the cache is empty without a revocation")
 			}
 			must(t, take(t.Context(), elsewhere, session, strings.Split(token, ".")[1]))
 			g.lookForTaken(t.Context())
 			b.say(errAway)
 			if err := look(); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("known still: %v", err)
+				t.Errorf("still in the cache: %v", err)
 			}
 		})
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Sessions, tokens and their ends are by the hub's one time, whatever the machine's
-// is: it may be set by months while the hub runs.
-func TestEverythingBeginsAndEndsByTheHubsTime(t *testing.T) {
+// Sessions and tokens expire in the hub's time, although the machine's clock may be set by months
+// meanwhile.
+func TestExpiryUsesTheHubsTime(t *testing.T) {
 	for name, off := range map[string]time.Duration{"months behind the machine's": -200 * 24 * time.Hour, "months ahead": 200 * 24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			g := guard(t, t.TempDir())
@@ -41,7 +41,7 @@ func TestEverythingBeginsAndEndsByTheHubsTime(t *testing.T) {
 			}
 			later = 2 * time.Hour
 			if _, a := believed(); a {
-				t.Error("a token of an hour is believed after two")
+				t.Error("a token of one hour is accepted after two")
 			}
 		})
 	}

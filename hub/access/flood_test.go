@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Attempts count before they are looked at: any number at once is no more than ten.
-func TestGuessesAtOnceAreNoMoreThanOneAfterTheOther(t *testing.T) {
+// Attempts count before they are checked, so ten is the limit for concurrent ones too.
+func TestConcurrentGuessesCountAsSequentialOnes(t *testing.T) {
 	g := guard(t, t.TempDir())
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
 	var looked atomic.Int64
@@ -40,7 +40,7 @@ func TestGuessesAtOnceAreNoMoreThanOneAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestWhoHasAnAccountGuessesNoMoreThanOthers(t *testing.T) {
+func TestALoginDoesNotResetOtherGuesses(t *testing.T) {
 	g := guard(t, t.TempDir())
 	must(t, g.CreateUser(t.Context(), NewUser{"anna", goodPassword, Admin}))
 	must(t, g.CreateUser(t.Context(), NewUser{"eve", goodPassword, Viewer}))
@@ -56,7 +56,7 @@ func TestWhoHasAnAccountGuessesNoMoreThanOthers(t *testing.T) {
 	}
 }
 
-func TestNobodyElsewhereLocksAPersonOut(t *testing.T) {
+func TestOtherNetworksCannotLockAUserOut(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
@@ -72,15 +72,15 @@ func TestNobodyElsewhereLocksAPersonOut(t *testing.T) {
 		if looked != maxUnknownAttempts {
 			t.Errorf("%d guesses from 4 addresses were looked at, want %d", looked, maxUnknownAttempts)
 		}
-		again := guard(t, t.TempDir()) // whatever is in memory only has gone
+		again := guard(t, t.TempDir()) // without the state in memory
 		again.Store = g.Store
 		for _, g := range []fixture{g, again} {
 			if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.1"); err != nil {
-				t.Error("from where she always comes:", err)
+				t.Error("from a known network:", err)
 			}
 		}
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); !errors.Is(err, ErrTooMany) {
-			t.Error("from where she never came:", err)
+			t.Error("from an unknown network:", err)
 		}
 		time.Sleep(attemptWindow)
 		if _, err := g.Login(t.Context(), "anna", goodPassword, "10.0.0.2"); err != nil {
@@ -99,7 +99,7 @@ func TestWrongTokensKeepNoGoodDeviceOut(t *testing.T) {
 	for range 50 {
 		for _, bad := range []string{wrong.Text(), unknown.Text(), "nonsense"} {
 			if _, err := g.Join(t.Context(), wire.JoinRequest{Token: bad, Node: "eve"}, "10.0.0.2"); err == nil {
-				t.Fatal("a bad token lets in")
+				t.Fatal("a bad token is accepted")
 			}
 		}
 	}
@@ -110,11 +110,11 @@ func TestWrongTokensKeepNoGoodDeviceOut(t *testing.T) {
 	}
 	before, err := g.Store.Audits(t.Context(), 1000)
 	must(t, err)
-	if len(before) > 31 { // 30 of one source, and the beginning of the audit
+	if len(before) > 31 { // 30 of one source, and the first record of the audit
 		t.Errorf("150 bad tokens left %d rows in the audit", len(before))
 	}
 	var wg sync.WaitGroup
-	for i := range 100 { // all at once, from behind the same address
+	for i := range 100 { // concurrent, from one address
 		q := joinRequest(t, k.Text(), fmt.Sprintf("pi-%d", i), newMachine(t))
 		wg.Go(func() {
 			if _, err := g.Join(t.Context(), q, "10.0.0.2"); err != nil {
@@ -125,12 +125,12 @@ func TestWrongTokensKeepNoGoodDeviceOut(t *testing.T) {
 	wg.Wait()
 }
 
-func TestADeviceThatHasToWaitIsToldHowLong(t *testing.T) {
+func TestABusyHubTellsTheDeviceWhenToRetry(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		g := guard(t, dir)
 		q := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
-		g.joining <- struct{}{} // somebody else's join takes for ever
+		g.joining <- struct{}{} // another join never ends
 		_, err := g.Join(t.Context(), q, "10.0.0.2")
 		w := httptest.NewRecorder()
 		refuse(w, err)

@@ -62,7 +62,7 @@ func TestATokenLetsADeviceIn(t *testing.T) {
 	if Allow(u.Role, "list", "nodes") || Allow(u.Role, "get", "pods") {
 		t.Fatal("a device may use the API")
 	}
-	// Deleting the node takes its certificate's power away at once.
+	// Deleting the node revokes its certificate at once.
 	h, err := g.Authority.Verify(certs)
 	must(t, err)
 	must(t, g.May(h))
@@ -70,8 +70,8 @@ func TestATokenLetsADeviceIn(t *testing.T) {
 	if err := g.May(h); !errors.Is(err, ErrForbidden) {
 		t.Fatal(err)
 	}
-	must(t, g.MayConnect(h)) // to be told
-	// The token that it used up is no way back: the same key asking again is no lost answer any more.
+	must(t, g.MayConnect(h)) // for the dismissal notice
+	// The used token does not enrol the key again: this is not a repeated request any more.
 	if _, err := g.Join(t.Context(), q, "10.0.0.2"); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "ended at") {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestATokenLetsADeviceIn(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotLetIn(t *testing.T) {
+func TestRefusedJoins(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest)
@@ -113,7 +113,7 @@ func TestWhoIsNotLetIn(t *testing.T) {
 			must(t, err)
 		}, ErrForbidden, "is used up"},
 		{"no certificate request", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { q.CSR = "x" }, ErrInvalid, "certificate request"},
-		{"a name that is none", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { q.Node = "../etc" }, ErrInvalid, "--node-name"},
+		{"an invalid name", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { q.Node = "../etc" }, ErrInvalid, "--node-name"},
 		{"no name at all", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) { q.Node = "" }, ErrInvalid, "--node-name"},
 		{"a token for another node", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			q.Token = token(t, g, NewJoinToken{Node: "pi-9"}).Text()
@@ -131,7 +131,7 @@ func TestWhoIsNotLetIn(t *testing.T) {
 			_, err := g.Join(t.Context(), first, "10.0.0.9")
 			must(t, err)
 		}, ErrConflict, "another device with the host name raspberrypi has joined; choose another name for this device, such as --node-name raspberrypi-9911"},
-		{"a name whose machine is not known", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"a name with an unknown machine", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t)), "10.0.0.9")
 			must(t, err)
 		}, ErrConflict, "belongs to another machine, or to this one before"},
@@ -147,10 +147,10 @@ func TestWhoIsNotLetIn(t *testing.T) {
 			_, err := g.Join(t.Context(), joinRequest(t, token(t, g, NewJoinToken{Site: "bergen"}).Text(), "pi-1", m), "10.0.0.9")
 			must(t, err)
 		}, ErrConflict, "--site bergen --node pi-1"},
-		{"whom the hub refuses", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"a device that the hub refuses", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			g.hub.refuse = fmt.Errorf("%w: node pi-1 is being deleted", ErrRefused)
 		}, ErrConflict, "is being deleted"},
-		{"whom the hub cannot remember", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
+		{"a device that the hub cannot store", func(t *testing.T, g fixture, k wire.JoinToken, q *wire.JoinRequest) {
 			g.hub.refuse = errors.New("disk on fire")
 		}, errUnavailable, "disk on fire"},
 	} {
@@ -195,8 +195,8 @@ func TestHardwareIsReplaced(t *testing.T) {
 		return g.May(h)
 	}
 	broken := join(token(t, g, NewJoinToken{}), "pi-1", "00112233445566aa", newMachine(t))
-	// A machine id is no secret: a token of the site and the id do not make a stranger
-	// the node, nor the same machine installed anew.
+	// A machine id is not secret: a token of the site and the id do not let another device, or a
+	// reinstalled one, take over the node.
 	thief := joinRequest(t, token(t, g, NewJoinToken{}).Text(), "pi-1", newMachine(t))
 	thief.MachineID = "00112233445566aa"
 	if _, err := g.Join(t.Context(), thief, "10.0.0.2"); !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "`flotilla-hub token create --site oslo --node pi-1`") {
@@ -205,12 +205,12 @@ func TestHardwareIsReplaced(t *testing.T) {
 	must(t, may(broken))
 	anew := join(token(t, g, NewJoinToken{Node: "pi-1"}), "pi-1", "00112233445566aa", newMachine(t))
 	if err := may(broken); !errors.Is(err, ErrForbidden) {
-		t.Fatal("the lost installation is still let in", err)
+		t.Fatal("the former installation is still accepted", err)
 	}
-	// Another board: with a token for this very node, even one that gives it another site.
+	// A new board takes over with a token for the node, also one for another site.
 	other := join(token(t, g, NewJoinToken{Node: "pi-1", Site: "bergen"}), "", "99112233445566aa", newMachine(t))
 	if err := may(anew); !errors.Is(err, ErrForbidden) {
-		t.Fatal("the broken hardware is still let in", err)
+		t.Fatal("the replaced hardware is still accepted", err)
 	}
 	must(t, may(other))
 	if n := len(g.hub.joined); n != 3 || other.Site != "bergen" {
@@ -218,7 +218,7 @@ func TestHardwareIsReplaced(t *testing.T) {
 	}
 }
 
-func TestAJoinWhoseAnswerGotLostIsTheSameJoin(t *testing.T) {
+func TestARepeatedJoinNeedsNoSecondUse(t *testing.T) {
 	g := guard(t, t.TempDir())
 	k, m := token(t, g, NewJoinToken{}), newMachine(t)
 	for range 3 {
@@ -274,7 +274,7 @@ func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
 			_, err := g.Join(t.Context(), joinRequest(t, k.Text(), "pi-1", m), source)
 			return err
 		}
-		for i := range maxAttempts { // from everywhere: the token itself is guarded
+		for i := range maxAttempts { // from many addresses: the token's own limit
 			wrong.Secret = newSecret()
 			if err := try(wrong, fmt.Sprintf("10.0.1.%d", i)); !errors.Is(err, ErrUnauthenticated) {
 				t.Fatal(err)
@@ -296,7 +296,7 @@ func TestGuessingTokensLeavesLittleBehind(t *testing.T) {
 			t.Fatal("a good one from there:", err)
 		}
 		audits, err := g.Store.Audits(t.Context(), 100)
-		if err != nil || len(audits) != 2*maxAttempts+4 { // with both that were locked out, the good one, and the beginning of the audit
+		if err != nil || len(audits) != 2*maxAttempts+4 { // including both refusals, the good join, and the first record of the audit
 			t.Fatalf("%d audit records %v", len(audits), err)
 		}
 		time.Sleep(attemptWindow)
@@ -317,7 +317,7 @@ func TestRenewal(t *testing.T) {
 		renew := func(m machine) (wire.JoinAnswer, error) {
 			return g.Renew(t.Context(), wire.RenewRequest{CSR: m.csr(t)}, certs)
 		}
-		time.Sleep(400 * 24 * time.Hour) // a year and a month in a box
+		time.Sleep(400 * 24 * time.Hour) // the device was switched off for a year and a month
 		if _, err := g.Authenticate(from(certs)); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatal("an ended certificate does more than renew", err)
 		}
@@ -398,11 +398,11 @@ func TestMistakesInATokenAreNamedTogether(t *testing.T) {
 		t.Fatal("two devices for one node", err)
 	}
 	for name, n := range map[string]NewJoinToken{
-		"no use":         {Site: "oslo", Life: time.Hour},
-		"uses for ever":  {Site: "oslo", Uses: maxTokenUses + 1, Life: time.Hour},
-		"a life of none": {Site: "oslo", Uses: 1},
-		"for ever":       {Site: "oslo", Uses: 1, Life: maxTokenLife + time.Second},
-		"no site":        {Uses: 1, Life: time.Hour},
+		"no use":             {Site: "oslo", Life: time.Hour},
+		"uses for ever":      {Site: "oslo", Uses: maxTokenUses + 1, Life: time.Hour},
+		"a lifetime of zero": {Site: "oslo", Uses: 1},
+		"for ever":           {Site: "oslo", Uses: 1, Life: maxTokenLife + time.Second},
+		"no site":            {Uses: 1, Life: time.Hour},
 	} {
 		if _, err := g.CreateJoinToken(t.Context(), n); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -430,7 +430,7 @@ func TestTheHandlers(t *testing.T) {
 	if string(ca) != string(g.Authority.RootPEM()) {
 		t.Fatalf("%s", ca)
 	}
-	hubs := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC) // a gateway whose clock is wrong has a hub that goes by its own
+	hubs := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC) // a hub with its own time, on a gateway with a wrong clock
 	g.Now = func() time.Time { return hubs }
 	if resp, err = http.Get(server.URL + wire.PathCA); err != nil || resp.Header.Get("Date") != "Mon, 03 Feb 2031 04:05:06 GMT" {
 		t.Errorf("the time of the hub is %q: %v", resp.Header.Get("Date"), err)
@@ -470,8 +470,8 @@ func TestTheHandlers(t *testing.T) {
 	}
 }
 
-// Whoever is told nothing believes that it went well.
-func TestARequestThatBreaksOffIsRefused(t *testing.T) {
+// The device must not take a missing response for success.
+func TestAnIncompleteRequestIsRefused(t *testing.T) {
 	g := guard(t, t.TempDir())
 	for _, path := range []string{wire.PathJoin, wire.PathRenew} {
 		r := httptest.NewRequest(http.MethodPost, path, iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader(`{"token":"x"}`))))

@@ -9,7 +9,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// kubectl goes to one server: each hub of a database has a context of its own, that of the first is the current one.
+// kubectl uses one server, so each hub of a database has a context. The first hub's is the current
+// one.
 func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
 	text, err := Kubeconfig{Server: "https://hub:8443", Others: []string{"https://a:8443", "https://hub:8443", "https://b:8443"}, User: "ann", CA: []byte("ca"), Token: "t"}.YAML()
 	if err != nil {
@@ -44,7 +45,7 @@ func TestAKubeconfigHasAContextForEachHub(t *testing.T) {
 	}
 }
 
-// The line names each hub once, in order, and no more than a device takes.
+// The command names each hub once, in order, up to the device's limit.
 func TestAJoinLineNamesEachHub(t *testing.T) {
 	token := wire.JoinToken{Pin: strings.Repeat("0", 32), ID: "abc", Secret: "s3cret"}
 	if got, want := JoinLine([]string{"https://b:1", "https://a:1", "https://b:1"}, token), "flotilla-device join https://b:1,https://a:1 --token "+token.Text(); got != want {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestAFloodDoesNotMakeTheHubForgetTheGuilty(t *testing.T) {
+func TestAFloodUnlocksNoKey(t *testing.T) {
 	var l lockout
 	now := time.Unix(1e9, 0)
 	guilty := allowance{"login 192.0.2.7", maxAttempts}
@@ -17,7 +17,7 @@ func TestAFloodDoesNotMakeTheHubForgetTheGuilty(t *testing.T) {
 		}
 	}
 	at := netip.MustParsePrefix("2001:db8::/32").Addr().As16()
-	for i := range 60_000 { // each from a /64 of its own, in /48s of their own
+	for i := range 60_000 { // each from another /64 and another /48
 		now = now.Add(5 * time.Millisecond)
 		at[4], at[5], at[6], at[7] = byte(i>>8), byte(i), byte(i>>16), byte(i>>3)
 		_, _ = l.try(now, tries("join", netip.AddrFrom16(at).String())...)
@@ -26,14 +26,14 @@ func TestAFloodDoesNotMakeTheHubForgetTheGuilty(t *testing.T) {
 		}
 	}
 	if _, err := l.try(now, guilty); err == nil {
-		t.Error("who has failed ten times may try again: a flood has emptied the books")
+		t.Error("a locked key may try again after a flood")
 	}
 	if n := len(l.keys); n > maxLockoutKeys {
 		t.Errorf("%d keys are remembered", n)
 	}
 }
 
-func TestANetworkOfNetworksHasABoundOfItsOwn(t *testing.T) {
+func TestASiteOfNetworksHasALimit(t *testing.T) {
 	var l lockout
 	now := time.Unix(1e9, 0)
 	tried := 0

@@ -36,7 +36,7 @@ func TestTheFirstAdministratorComesByTheSetupLinkOnce(t *testing.T) {
 	if err := g.Setup(ctx, secret, NewUser{Name: "anna", Password: "short"}, "10.0.0.1"); !errors.Is(err, ErrInvalid) {
 		t.Fatal(err)
 	}
-	// Two at the same moment: one gets in.
+	// Of two concurrent requests one succeeds.
 	var wg sync.WaitGroup
 	results := make([]error, 4)
 	for i := range results {
@@ -189,16 +189,16 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 		for i := range maxAttempts {
 			name := "anna"
 			if i%2 == 1 {
-				name = "nobody" // an unknown name counts and sounds the same
+				name = "nobody" // an unknown name counts, with an equal response
 			}
 			if err := guess(name, "wrong wrong wrong", "2001:db8::1"); !errors.Is(err, ErrUnauthenticated) || err.Error() != "not logged in: wrong name or password" {
 				t.Fatal(i, err)
 			}
 		}
-		if err := guess("anna", goodPassword, "2001:db8::2"); !errors.Is(err, ErrTooMany) { // same customer
+		if err := guess("anna", goodPassword, "2001:db8::2"); !errors.Is(err, ErrTooMany) { // the network of one customer
 			t.Fatal(err)
 		}
-		if err := guess("anna", goodPassword, "2001:db8:1::1"); err != nil { // the owner elsewhere
+		if err := guess("anna", goodPassword, "2001:db8:1::1"); err != nil { // the user, in another network
 			t.Fatal(err)
 		}
 		time.Sleep(attemptWindow)
@@ -208,9 +208,9 @@ func TestGuessingPasswordsLocksTheSourceOut(t *testing.T) {
 	})
 }
 
-// The next person of a name has been nowhere yet: from where the former one came, too, a
-// guesser is locked out.
-func TestTheNextPersonOfANameHasLoggedInFromNowhere(t *testing.T) {
+// A new user with the name of a deleted one has no known networks: guesses from its networks are
+// limited too.
+func TestANewUserHasNoKnownNetworks(t *testing.T) {
 	g := guard(t, t.TempDir())
 	ctx := t.Context()
 	must(t, g.CreateUser(ctx, NewUser{"anna", goodPassword, Admin}))
@@ -222,7 +222,7 @@ func TestTheNextPersonOfANameHasLoggedInFromNowhere(t *testing.T) {
 	must(t, g.DeleteUser(ctx, "anna"))
 	must(t, g.CreateUser(ctx, NewUser{"anna", goodPassword, Admin}))
 	if at, err := g.addressesOf(ctx, "anna"); err != nil || len(at) > 0 {
-		t.Errorf("she has logged in from %v: %v", at, err)
+		t.Errorf("her known networks are %v: %v", at, err)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestAnAPITokenIsItsUsersUntilItEnds(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// A bad token is not made good by a good cookie.
+		// A good cookie does not replace a bad token.
 		c, err := g.Login(ctx, "olav", goodPassword, "10.0.0.1")
 		must(t, err)
 		r := httptest.NewRequest(http.MethodGet, "https://hub/", nil)
@@ -345,8 +345,8 @@ func TestPeopleComeWithCertificatesUntilTheyAreDeleted(t *testing.T) {
 	}
 }
 
-// A kubeconfig may be of a name that no user has, and is lost as easily. An observer of that name is another.
-func TestAKubeconfigIsRevokedWhoeverHasItsName(t *testing.T) {
+// A kubeconfig may have a name that is not a user's. An observer with that name is not affected.
+func TestAKubeconfigOfAnyNameIsRevoked(t *testing.T) {
 	g := guard(t, t.TempDir())
 	issue := func(role pki.Role) []*x509.Certificate {
 		chain, _, err := g.Authority.IssueClient(role, "kari", time.Hour)
@@ -410,7 +410,7 @@ func TestFormsMustComeFromOurOwnPage(t *testing.T) {
 	}
 }
 
-func TestRolesMayWhatTheTableSays(t *testing.T) {
+func TestRolesHaveTheRightsOfTheTable(t *testing.T) {
 	for _, c := range []struct {
 		verb, resource          string
 		admin, operator, viewer bool
@@ -467,7 +467,7 @@ func TestRolesMayWhatTheTableSays(t *testing.T) {
 	}
 }
 
-// Nothing that lets somebody in may stand in the database, a backup, or the log.
+// No secret is in the database, in a backup or in the log.
 func TestNoSecretIsKeptOrLogged(t *testing.T) {
 	dir := t.TempDir()
 	g := guard(t, dir)

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/hub/pki"
 )
 
-// Whatever a request has opened ends with the right to it.
-func TestWhatARightLetInEndsWithIt(t *testing.T) {
+// Everything that a request has opened ends with its credential.
+func TestARequestEndsWithItsCredential(t *testing.T) {
 	type entry struct {
 		g    fixture
 		give func(*http.Request)
@@ -38,7 +38,7 @@ func TestWhatARightLetInEndsWithIt(t *testing.T) {
 		chain := certificates(t, string(text))
 		return entry{g: g, give: func(r *http.Request) { r.TLS = &tls.ConnectionState{PeerCertificates: chain} }}
 	}
-	// old is a credential that ends soon after requests were let in by it.
+	// old is a credential that expires soon after its requests began.
 	old := func(by func(*testing.T, fixture) entry, life time.Duration) func(*testing.T, fixture) entry {
 		return func(t *testing.T, g fixture) entry {
 			e := by(t, g)
@@ -57,7 +57,7 @@ func TestWhatARightLetInEndsWithIt(t *testing.T) {
 		{"the user with the token is deleted", bearer, func(t *testing.T, e entry) { must(t, e.g.DeleteUser(t.Context(), "olav")) }, true},
 		{"the user of the certificate is deleted", certificate, func(t *testing.T, e entry) { must(t, e.g.DeleteUser(t.Context(), "olav")) }, true},
 		{"the password is changed", session, func(t *testing.T, e entry) { must(t, e.g.SetPassword(t.Context(), "olav", "another horse battery")) }, true},
-		{"the password is changed, which is none of the token's", bearer, func(t *testing.T, e entry) { must(t, e.g.SetPassword(t.Context(), "olav", "another horse battery")) }, false},
+		{"a changed password does not affect a token", bearer, func(t *testing.T, e entry) { must(t, e.g.SetPassword(t.Context(), "olav", "another horse battery")) }, false},
 		{"the role is lowered", session, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
 		{"the role of the token's user is lowered", bearer, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
 		{"the role of the certificate's user is lowered", certificate, func(t *testing.T, e entry) { must(t, e.g.SetRole(t.Context(), "olav", Viewer)) }, true},
@@ -104,7 +104,7 @@ func TestWhatARightLetInEndsWithIt(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsOverIsNotTied(t *testing.T) {
+func TestAFinishedRequestIsNotBound(t *testing.T) {
 	g := guard(t, t.TempDir())
 	c := anna(t, g)
 	r, end := g.WatchSession(httptest.NewRequest(http.MethodGet, "https://hub/", nil), func(User) error { return nil })
@@ -119,6 +119,6 @@ func TestARequestThatIsOverIsNotTied(t *testing.T) {
 	defer end()
 	r.AddCookie(c)
 	if _, err := g.Authenticate(r); !errors.Is(err, ErrTooMany) || len(g.ties.by) != 0 {
-		t.Error("who may not now is let in:", err)
+		t.Error("a refused user is accepted:", err)
 	}
 }

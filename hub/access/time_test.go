@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAClockThatNobodyKeepsIsNotBelievedThatEverybodyIsLockedOut(t *testing.T) {
+func TestAnUnsynchronizedClockLocksNobodyOut(t *testing.T) {
 	last := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) time.Time { return last.Add(d) }
 	far := time.Date(2040, 2, 29, 12, 0, 0, 0, time.UTC)
@@ -16,11 +16,11 @@ func TestAClockThatNobodyKeepsIsNotBelievedThatEverybodyIsLockedOut(t *testing.T
 	}{
 		"a restart":              {at(time.Minute), last, false, at(time.Minute)},
 		"a winter without power": {at(tooLong), last, false, at(tooLong)},
-		"longer than any certificate, and nobody knows":  {at(tooLong + time.Hour), last, false, last},
-		"longer than any certificate, and somebody does": {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
+		"longer than any certificate, without synchronization": {at(tooLong + time.Hour), last, false, last},
+		"longer than any certificate, synchronized":            {at(tooLong + time.Hour), last, true, at(tooLong + time.Hour)},
 		"2040":                            {far, last, false, last},
 		"2040, which a time service says": {far, last, true, far},
-		"2040, and nothing is remembered": {far, time.Time{}, false, far},
+		"2040, without a stored time":     {far, time.Time{}, false, far},
 		"behind":                          {at(-time.Hour), last, false, last},
 		"1970":                            {time.Unix(600, 0), last, false, last},
 		"behind, and kept":                {at(-time.Hour), last, true, last},

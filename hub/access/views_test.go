@@ -29,7 +29,7 @@ func TestViewsAreBounded(t *testing.T) {
 		"no name":                             {store.View{Name: " ", Href: "/nodes"}, ErrInvalid},
 		"a long name":                         {store.View{Name: strings.Repeat("é", MaxViewName+1), Href: "/nodes"}, ErrInvalid},
 		"a name that turns writing around":    {store.View{Name: "a\u202eb", Href: "/nodes"}, ErrInvalid},
-		"a name that is no text":              {store.View{Name: "a\xff", Href: "/nodes"}, ErrInvalid},
+		"a name that is not text":             {store.View{Name: "a\xff", Href: "/nodes"}, ErrInvalid},
 		"another host":                        {store.View{Name: "view 01", Href: "//evil.example/"}, ErrInvalid},
 		"a scheme":                            {store.View{Name: "view 01", Href: "javascript:alert(1)"}, ErrInvalid},
 		"a long address":                      {store.View{Name: "view 01", Href: "/nodes?q=" + strings.Repeat("x", maxViewHref)}, ErrInvalid},

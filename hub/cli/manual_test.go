@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the part of the manual that is generated")
 
-// The commands and their flags stand in the manual as cobra has them.
+// The manual has cobra's commands and flags.
 func TestTheManualHasTheHubsCommands(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/flotilla-hub.md", "commands", manualtest.Commands(Program{}.Command()), *update)
 }

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/hub/monitoring"
 )
 
-func TestWhatAPrometheusNeedsIsWritten(t *testing.T) {
+func TestPrometheusFilesAreWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "prom")
 	write := func(key string) {
 		t.Helper()
@@ -41,7 +41,7 @@ func TestWhatAPrometheusNeedsIsWritten(t *testing.T) {
 	if err != nil || before.Mode().Perm() != 0o600 {
 		t.Fatalf("the key: %v %v", before, err)
 	}
-	// Somebody has added jobs of their own; the certificate is renewed.
+	// The user has added own jobs; the certificate is renewed.
 	mine := filepath.Join(dir, monitoring.ScrapeFile)
 	if err := os.WriteFile(mine, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)

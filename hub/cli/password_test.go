@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A person who thinks about a password.
+// A thinker is a standard input that does something before it returns the password.
 type thinker struct{ meanwhile func() }
 
 func (p thinker) Read([]byte) (int, error) {
@@ -20,8 +20,8 @@ func (p thinker) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// While somebody is asked for a password nothing waits for them: the hub replaces its database, if it has to.
-func TestWhoIsAskedForAPasswordHoldsNothing(t *testing.T) {
+// The hub can replace its database while a command waits for a password.
+func TestTheDatabaseIsClosedWhileAPasswordIsTyped(t *testing.T) {
 	dir := t.TempDir()
 	backup := filepath.Join(t.TempDir(), "backup.db")
 	s, err := store.Open(t.Context(), store.Options{Dir: dir})

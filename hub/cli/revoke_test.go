@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// Who revokes by a name that is mistyped sees that nothing was made for it.
-func TestARevocationSaysOfWhatItWas(t *testing.T) {
+// A mistyped name gives a hint, since the audit has no record of it.
+func TestARevocationOfAnUnknownNameGivesAHint(t *testing.T) {
 	dir := t.TempDir()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir})
 	if err == nil {
@@ -45,7 +45,7 @@ func TestARevocationSaysOfWhatItWas(t *testing.T) {
 		{"kubeconfig", "kari", false},
 		{"kubeconfig", "kar", true},
 		{"kubeconfig", "Kari", true},
-		{"kubeconfig", "tools", true}, // is an observer's
+		{"kubeconfig", "tools", true}, // an observer's name
 		{"kubeconfig", "prometheus", false},
 		{"mqtt-observer", "tools", false},
 		{"mqtt-observer", "tool", true},

@@ -11,9 +11,9 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// A command on a gateway whose clock is behind the hub's goes by the hub's: by what the hub has
-// noted, and by what it says where it runs.
-func TestACommandGoesByTheHubsTime(t *testing.T) {
+// A command on a gateway with a slow clock uses the time that the hub has stored, and the running
+// hub's.
+func TestCommandsUseTheHubsTime(t *testing.T) {
 	dir := t.TempDir()
 	st, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "test"})
 	if err != nil {
@@ -51,7 +51,7 @@ func TestACommandGoesByTheHubsTime(t *testing.T) {
 		}
 	}
 	about(noted.Add(3 * time.Hour))
-	says.Store("a word that an old hub does not know")
+	says.Store("an order that an old hub does not support")
 	about(noted)
 	cancel()
 	if err := <-ended; err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What is typed wrong is a mistake of usage (exit code 2), found before any directory is opened.
-func TestWhatIsTypedWrongIsAMistakeOfUsage(t *testing.T) {
+// A typing mistake gives exit code 2, before any directory is opened.
+func TestTypingMistakesExitWithCodeTwo(t *testing.T) {
 	none := " --data-dir " + t.TempDir() + "/none"
 	for _, args := range []string{
 		"profile render a.yaml b.yaml",
@@ -26,8 +26,8 @@ func TestWhatIsTypedWrongIsAMistakeOfUsage(t *testing.T) {
 	}
 }
 
-// A flag that a command does not have is looked for among its own: those of serve are settings, and no other command takes them.
-func TestAFlagThatACommandDoesNotHave(t *testing.T) {
+// The error about an unknown flag names the command. Only serve's flags are settings.
+func TestAnUnknownFlagNamesTheCommand(t *testing.T) {
 	for args, want := range map[string]string{
 		"token create --sites oslo":                "unknown flag: --sites: see `flotilla-hub token create --help`",
 		"token create --ttl soon":                  "see `flotilla-hub token create --help`",

@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// What nobody else is to read lies where it was asked for and nowhere else, not for a moment: a command that
-// is killed then leaves it where nobody looks for it.
-func TestWhatACommandWritesIsInItsDirectoryOnly(t *testing.T) {
+// A secret file is written only into its directory, also temporarily: a killed command must not
+// leave it elsewhere.
+func TestSecretFilesAreWrittenOnlyIntoTheirDirectory(t *testing.T) {
 	data, out := t.TempDir(), t.TempDir()
 	s, err := store.Open(t.Context(), store.Options{Dir: data})
 	if err == nil {
@@ -45,8 +45,8 @@ func TestWhatACommandWritesIsInItsDirectoryOnly(t *testing.T) {
 	}
 }
 
-// "-" is standard output, as it is for `audit export`, and no file of that name, which most commands take for an option.
-func TestAFileThatIsStandardOutput(t *testing.T) {
+// "-" is standard output, as for `audit export`, and not a file name.
+func TestADashIsStandardOutput(t *testing.T) {
 	data := newData(t)
 	t.Chdir(t.TempDir())
 	if err := run("backup", "-", "--data-dir", data); !errors.As(err, new(ErrUsage)) {
@@ -63,8 +63,8 @@ func TestAFileThatIsStandardOutput(t *testing.T) {
 	}
 }
 
-// What could not be said, as on a full disk, is no success.
-func TestWhatCannotBeSaidIsAnError(t *testing.T) {
+// A command fails if its output cannot be written, for example to a full disk.
+func TestAFailedOutputIsAnError(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func run(args ...string) error {
 	return root.Execute()
 }
 
-// newData is a data directory of a hub that has just been unpacked.
+// newData returns the data directory of a new hub.
 func newData(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

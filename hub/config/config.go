@@ -193,8 +193,8 @@ var settings = []setting{
 			return &c.NodeCIDRMaskSize
 		}),
 	{
-		name: "inventory", kind: "file", usage: "file or https URL with a list of the machines that there are: names, " +
-			"sites, and whether each is present, shutdown or gone (default none)",
+		name: "inventory", kind: "file", usage: "file or https URL of a list of machines: name, site, and whether each " +
+			"is present, shutdown or gone (default none)",
 		set: func(c *Config, v string) error { c.Inventory = v; return nil },
 		get: func(c *Config) string {
 			if !strings.Contains(c.Inventory, "://") {
@@ -260,8 +260,8 @@ var settings = []setting{
 			return &c.CAPassphraseFile
 		}),
 	{
-		name: "incident-webhook", kind: "URL", usage: "http or https URL that is told of the opening and closing of " +
-			"incidents, as JSON by POST (default none)",
+		name: "incident-webhook", kind: "URL", usage: "http or https URL that receives a POST with JSON when an " +
+			"incident opens or closes (default none)",
 		set: func(c *Config, v string) error { c.IncidentWebhook = v; return nil },
 		get: func(c *Config) string { return withoutPath(c.IncidentWebhook) },
 	},

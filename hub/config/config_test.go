@@ -70,7 +70,7 @@ func TestAFlagBeatsTheEnvironmentBeatsTheFileBeatsTheDefault(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
 	}
-	// What is printed is a configuration file that says the same.
+	// The output is a configuration file with equal values.
 	again, _, err := load(t, nil, []string{"FLOTILLA_CONFIG=" + file(t, b.String())})
 	if err != nil {
 		t.Fatal(err)
@@ -93,13 +93,13 @@ func TestPodEvictionTimeoutSetsBothTolerations(t *testing.T) {
 	}
 }
 
-func TestMistakesAreNamedWithWhatToWriteInstead(t *testing.T) {
+func TestMistakesAreReportedWithACorrection(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
 		env  []string
 		file string
-		want []string // each stands in the message
+		want []string // parts of the message
 	}{
 		{"a grace period of fewer than four leases", []string{"--node-monitor-grace-period=15s"}, nil, "",
 			[]string{"flag --node-monitor-grace-period: node-monitor-grace-period is 15s; devices renew every 10s, and a few lost leases must not evict; use 40s or more"}},
@@ -119,9 +119,9 @@ func TestMistakesAreNamedWithWhatToWriteInstead(t *testing.T) {
 		{"a prefix without a broker", []string{"--broker-prefix=a/b"}, nil, "", []string{"it needs broker"}},
 		{"two listeners on one port", []string{"--mqtt-listen=:8443"}, nil, "", []string{"https-listen has that port"}},
 		{"an address without a port", []string{"--https-listen=localhost"}, nil, "", []string{"https-listen is localhost; write host:port or :port, such as :8443"}},
-		{"a port that is none", []string{"--https-listen=:99999"}, nil, "", []string{":8443"}},
+		{"an invalid port", []string{"--https-listen=:99999"}, nil, "", []string{":8443"}},
 		{"a name to advertise with a port", []string{"--advertise-address=gw:8443"}, nil, "", []string{"without a port"}},
-		{"an address to advertise that is none", []string{"--advertise-address=300.1.1.1"}, nil, "", []string{"advertise-address is 300.1.1.1"}},
+		{"an invalid advertise-address", []string{"--advertise-address=300.1.1.1"}, nil, "", []string{"advertise-address is 300.1.1.1"}},
 		{"a negative rate", []string{"--node-eviction-rate=-1", "--secondary-node-eviction-rate=-0.5"}, nil, "", []string{"node-eviction-rate is -1; write 0 or more nodes per second, such as 0.1", "secondary-node-eviction-rate is -0.5"}},
 		{"a rate that is not a number", []string{"--node-eviction-rate=NaN"}, nil, "", []string{`node-eviction-rate is "NaN"; write a decimal number, such as 0.1`}},
 		{"a threshold above one", []string{"--unhealthy-zone-threshold=55"}, nil, "", []string{"unhealthy-zone-threshold is 55; write a fraction between 0 and 1, such as 0.55"}},
@@ -139,7 +139,7 @@ func TestMistakesAreNamedWithWhatToWriteInstead(t *testing.T) {
 		{"a file that is a list", nil, nil, "- a\n", []string{"hub.yaml:1", "`name: value`"}},
 		{"a second document in the file", nil, nil, "---\nlog-level: warn\n---\nlog-format: json\n", []string{"hub.yaml:4: a second YAML document begins"}},
 		{"a second document that is not YAML", nil, nil, "log-level: warn\n---\na: b: c\n", []string{"hub.yaml"}},
-		{"a first document of nothing", nil, nil, "---\n---\nlog-format: json\n", []string{"hub.yaml:3: a second YAML document begins"}},
+		{"an empty first document", nil, nil, "---\n---\nlog-format: json\n", []string{"hub.yaml:3: a second YAML document begins"}},
 		{"a file that is not YAML", nil, nil, "a: b: c\n\t", []string{"hub.yaml"}},
 		{"a file that is not there", []string{"--config=/nowhere/hub.yaml"}, nil, "", []string{"/nowhere/hub.yaml", "correct --config"}},
 		{"a misspelt flag", []string{"--leese-interval=1s"}, nil, "", []string{"unknown setting --leese-interval; did you mean lease-interval?"}},

@@ -5,20 +5,20 @@ import (
 	"testing"
 )
 
-func TestWhoIsToldOfIncidentsMustBeSomebody(t *testing.T) {
+func TestIncidentReceiversAreValidated(t *testing.T) {
 	for _, c := range []struct {
 		rule string
 		args []string
-		want string // part of the mistake, "" for none
+		want string // part of the error; "" for none
 	}{
 		{"nobody", nil, ""},
 		{"a webhook", []string{"--incident-webhook=https://alerts.example.org/hook/s3cret"}, ""},
 		{"no URL", []string{"--incident-webhook=alerts"}, "incident-webhook"},
 		{"another scheme", []string{"--incident-webhook=file:///etc/passwd"}, "incident-webhook"},
-		{"a secret for nobody", []string{"--incident-webhook-secret-file=/x"}, "incident-webhook too"},
+		{"a secret without a webhook", []string{"--incident-webhook-secret-file=/x"}, "incident-webhook too"},
 		{"mail", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org", "--incident-mail-to=kari@example.org"}, ""},
-		{"mail from nobody", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-to=kari@example.org"}, "incident-mail-from"},
-		{"mail to nobody", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org"}, "incident-mail-to"},
+		{"mail without a sender", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-to=kari@example.org"}, "incident-mail-from"},
+		{"mail without recipients", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org"}, "incident-mail-to"},
 		{"a server without a port", []string{"--incident-mail-server=smtp://mail.example.org", "--incident-mail-from=hub@example.org", "--incident-mail-to=kari@example.org"}, "incident-mail-server"},
 		{"a login without a password", []string{"--incident-mail-server=smtp://mail.example.org:587", "--incident-mail-from=hub@example.org", "--incident-mail-to=kari@example.org", "--incident-mail-user=hub"}, "neither"},
 		{"an address without a server", []string{"--incident-mail-to=kari@example.org"}, "incident-mail-server too"},
@@ -37,7 +37,8 @@ func TestWhoIsToldOfIncidentsMustBeSomebody(t *testing.T) {
 	}
 }
 
-// Of an inventory that is asked for, too, a password, a token or a path may be the secret; of a file nothing is.
+// The URL of an inventory may have a secret in its password, its token or its path; a file name has
+// none.
 func TestAnInventorysSecretIsNotShown(t *testing.T) {
 	for where, want := range map[string]string{
 		"https://hub:s3cret@machines.example.org/s3cret/list.yaml?token=s3cret": "https://machines.example.org/…",

@@ -17,7 +17,7 @@ func TestBlocksAndInventory(t *testing.T) {
 		{"a range that is one block", "--cluster-cidr=10.64.0.0/24", ""},
 		{"a file", "--inventory=/etc/flotilla/machines.yaml", ""},
 		{"a page", "--inventory=https://machines.example.org/list", ""},
-		{"what is no range", "--cluster-cidr=10.64.0.0", "write an address and a prefix length"},
+		{"not a range", "--cluster-cidr=10.64.0.0", "write an address and a prefix length"},
 		{"an address inside of the range", "--cluster-cidr=10.64.0.1/12", "write 10.64.0.0/12"},
 		{"a block larger than the range", "--cluster-cidr=10.64.0.0/26", "write 26 to 29"},
 		{"a block without room", "--node-cidr-mask-size=30", "write 12 to 29"},

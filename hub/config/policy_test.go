@@ -51,7 +51,7 @@ func TestAPolicyFileTakesThePlaceOfTheSingleSettings(t *testing.T) {
 		"both":                  {[]string{"--policy", write(""), "--allow-host-pid"}, "flag --allow-host-pid: allow-host-pid and policy are both set"},
 		"a file that is gone":   {[]string{"--policy", "/nowhere/policy.yaml"}, "flag --policy: read the policy: open /nowhere/policy.yaml"},
 		"a misspelt key":        {[]string{"--policy", write("privleged: true")}, "field privleged not found"},
-		"a level that is none":  {[]string{"--pod-security-default=strict"}, "write privileged, baseline or restricted"},
+		"an unknown level":      {[]string{"--pod-security-default=strict"}, "write privileged, baseline or restricted"},
 		"a path that is not /…": {[]string{"--policy", write("hostPaths: [srv]")}, `hostPaths: "srv" must be a clean absolute path`},
 	} {
 		if _, _, err := load(t, bad.args, nil); err == nil || !strings.Contains(err.Error(), bad.want) {

@@ -63,7 +63,7 @@ func (b Bundle) Write(ctx context.Context, w io.Writer) error {
 		{"events.json", each(ctx, e, err, mask, state.Events, eventOf)},
 	}
 	if b.Metrics == "" {
-		files[4].text = "# there are none: " + mask(b.WhyNone) + "\n"
+		files[4].text = "# no metrics: " + mask(b.WhyNone) + "\n"
 	}
 	if b.Log != nil {
 		text, err := io.ReadAll(io.LimitReader(b.Log, maxLog))

@@ -23,8 +23,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// TestNoSecretIsInABundle plants a secret wherever people or devices can write one, each
-// another, and looks for all of them.
+// TestNoSecretIsInABundle plants a different secret in every place that a user or a device can
+// write to, and searches the bundle for all of them.
 func TestNoSecretIsInABundle(t *testing.T) {
 	p, open := made(t)
 	st := open()
@@ -77,7 +77,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 		e := &corev1.Event{ObjectMeta: meta("default", fmt.Sprint("event-", i)), InvolvedObject: corev1.ObjectReference{Kind: kind, Name: "x"}, Reason: "FailedMount", Message: plant("event")}
 		if kind == "Node" {
 			e.Message = sentence
-			planted = planted[:len(planted)-1] // it is not in it
+			planted = planted[:len(planted)-1] // not part of the bundle
 		}
 		row("events", e.ObjectMeta, e)
 		n := &fleet.Incident{ObjectMeta: meta("", fmt.Sprint("incident-", i)), About: fleet.IncidentObject{Kind: kind, Name: "x"}, Cause: "CrashLoop", Message: sentence, Detail: plant("detail")}
@@ -143,9 +143,8 @@ func TestNoSecretIsInABundle(t *testing.T) {
 	}
 }
 
-// What people name files, no pattern knows for a secret: only names that the hub gives are
-// shown, and what an own one looks like to others.
-func TestABundleNamesNoFilesOfPeople(t *testing.T) {
+// A pattern cannot recognize file names of users. The bundle has only names that the hub gives.
+func TestABundleHidesFileNamesOfUsers(t *testing.T) {
 	p, _ := made(t)
 	for _, name := range []string{"pl4nted", "hub.db.pl4nted", "pl4nted.key", "backups/hub-pl4nted.db", "backups/before-pl4nted.db", "pki/pl4nted.crt", "pki/root.key.pl4nted", "history/pl4nted.samples", "pl4nted-dir/x", "hub.yaml~pl4nted"} {
 		file := filepath.Join(p.Config.DataDir, name)
@@ -163,7 +162,7 @@ func TestABundleNamesNoFilesOfPeople(t *testing.T) {
 	files := unpack(t, &b)
 	for name, text := range files {
 		if strings.Contains(text, "pl4nted") {
-			t.Errorf("%s has a name that somebody gave a file:\n%s", name, text)
+			t.Errorf("%s has a file name of a user:\n%s", name, text)
 		}
 	}
 	for _, want := range []string{"hub.db", "hub.lock", "secrets.key", "pki/intermediate.crt", "pki/root.key", "backups/hub-2", "/hub/(not of the hub)", "pki/(not of the hub)"} {
@@ -173,8 +172,8 @@ func TestABundleNamesNoFilesOfPeople(t *testing.T) {
 	}
 }
 
-// What the hub itself has made is its own, however long it has been there: a word that is a file's name, such as
-// revoked, is not taken out of everything else.
+// Names of the hub's own files stay readable: a word such as revoked is not removed from other
+// text.
 func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
 	p, _ := made(t)
 	authority, err := pki.OpenWith(p.Config.DataDir, "")
@@ -199,16 +198,15 @@ func TestABundleNamesTheFilesOfARotatedAuthority(t *testing.T) {
 		t.Errorf("of %q is left %q", log, all["log.txt"])
 	}
 	if text := all["directory.txt"]; strings.Contains(text, "(not of the hub)") || !strings.Contains(text, "pki/former-root.key") {
-		t.Errorf("what the hub has made is taken for somebody else's:\n%s", text)
+		t.Errorf("a file of the hub is listed as another one:\n%s", text)
 	}
 	if !strings.Contains(all["doctor.txt"], "pki/former-root.crt is valid until") {
-		t.Errorf("doctor.txt does not name what it has looked at:\n%s", all["doctor.txt"])
+		t.Errorf("doctor.txt does not name the certificates:\n%s", all["doctor.txt"])
 	}
 }
 
-// The settings know their own secrets: wherever else one stands, it is taken out to the letter,
-// whatever it looks like.
-func TestSecretsOfTheSettingsAreTakenOutToTheLetter(t *testing.T) {
+// The secrets of the settings are removed exactly, wherever they occur and whatever they look like.
+func TestSecretsOfTheSettingsAreRemovedExactly(t *testing.T) {
 	p, _ := made(t)
 	write := func(name, text string) string {
 		file := filepath.Join(t.TempDir(), name)
@@ -244,7 +242,7 @@ func TestSecretsOfTheSettingsAreTakenOutToTheLetter(t *testing.T) {
 	}
 }
 
-// What secrets look like in logs and sentences; what they do not look like stays.
+// What looks like a secret in logs and messages is replaced; the rest stays.
 func TestMask(t *testing.T) {
 	for _, text := range []string{
 		"mqtts://u:pl4nted@a:8883", "postgres://u:p/l4nted/pl4nted@db/x", "postgres://u:a@pl4nted@db/x", "PostgreSQL://u:pl4nted@db", "postgres:/u:pl4nted@db/x", "postgres:u:pl4nted@db/x",
@@ -272,8 +270,8 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// A hub that is ill is just the one that is asked about: what cannot be read says so.
-func TestABundleOfADamagedHubSaysWhatIsDamaged(t *testing.T) {
+// Support needs the bundle of a damaged hub: an unreadable part has its error instead.
+func TestABundleOfADamagedHubHasTheErrors(t *testing.T) {
 	p, _ := made(t)
 	p.Config.DataDir += "/none"
 	var b bytes.Buffer

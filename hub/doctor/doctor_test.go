@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/hub/store"
 )
 
-// made is a data directory as a hub leaves it that was stopped; with open, as one that runs.
+// made returns the data directory of a stopped hub; after open, that of a running one.
 func made(t *testing.T) (p Hub, open func() *store.Store) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "hub")
@@ -49,7 +49,7 @@ func made(t *testing.T) (p Hub, open func() *store.Store) {
 	return p, open
 }
 
-// says fails unless a finding of that level says so, and what to do.
+// says fails unless a finding of that level has these words and a next step.
 func says(t *testing.T, all []Finding, level Level, what, words string) {
 	t.Helper()
 	var lines []string
@@ -178,7 +178,7 @@ func TestEveryDamageIsFound(t *testing.T) {
 		{"a root that has ended", Fail, "certificates", "pki/root.crt expired", func(p *Hub, in func(string) string) { p.Now = p.Now.AddDate(60, 0, 0) }},
 		{"a clock of 1970", Fail, "certificates", "is not valid before", func(p *Hub, in func(string) string) { p.Now = time.Unix(1000, 0) }},
 		{"a clock before the last write", Fail, "clock", "the database was last written", func(p *Hub, in func(string) string) { p.Now = p.Now.Add(-time.Hour) }},
-		{"a clock that nobody sets", Warn, "clock", "is not synchronized", func(p *Hub, in func(string) string) { p.Unsynced = true }},
+		{"an unsynchronized clock", Warn, "clock", "is not synchronized", func(p *Hub, in func(string) string) { p.Unsynced = true }},
 		{"a port that is taken", Fail, "ports", "address already in use", func(p *Hub, in func(string) string) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			do(err)
@@ -216,9 +216,9 @@ func TestEveryDamageIsFound(t *testing.T) {
 	}
 }
 
-// A hub that was killed leaves a log that SQLite would work off, and one that runs has
-// a lock, a log and an index: nothing of that may change or fail.
-func TestWhatAKilledHubLeftIsReadAndLeft(t *testing.T) {
+// A killed hub leaves a log that SQLite would apply; a running one has a lock, a log and an index.
+// The checks must not change them.
+func TestFilesOfAKilledHubAreReadAndNotChanged(t *testing.T) {
 	p, open := made(t)
 	st := open()
 	if err := st.SetMeta(t.Context(), store.MetaURL, "https://192.0.2.1"); err != nil {
@@ -249,11 +249,11 @@ func TestWhatAKilledHubLeftIsReadAndLeft(t *testing.T) {
 	}
 	e.Close()
 	if after := tree(t, killed); after != before {
-		t.Errorf("it changed what was left from\n%sto\n%s", before, after)
+		t.Errorf("the checks changed the files from\n%sto\n%s", before, after)
 	}
 }
 
-// tree is every file with its mode and a hash.
+// tree returns every file with its mode and a hash.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -295,14 +295,14 @@ func TestAConnectionThatOthersCanReadIsAWarning(t *testing.T) {
 	}
 }
 
-// TestAHubThatStandsByIsNotBroken: it is asked itself, not the hub that leads, whose address is the one in the
-// database; and who leads makes the backups.
-func TestAHubThatStandsByIsNotBroken(t *testing.T) {
+// The checks ask the hub on standby itself, although the address in the database is the leader's.
+// The leader makes the backups.
+func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	code := http.StatusOK
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
 	defer server.Close()
 	p, open := made(t)
-	st := open() // runs
+	st := open() // a running hub
 	defer st.Close()
 	if err := os.RemoveAll(filepath.Join(p.Config.DataDir, "backups")); err != nil {
 		t.Fatal(err)
@@ -322,8 +322,8 @@ func TestAHubThatStandsByIsNotBroken(t *testing.T) {
 	says(t, Examine(t.Context(), p), Fail, "hub", "without a leader")
 }
 
-// The address of a hub that runs is in its database, which may be away, or anything.
-func TestAHubWhoseAddressIsNotKnown(t *testing.T) {
+// The address of a running hub is in its database, which may be unreachable or wrong.
+func TestAHubWithAnUnknownAddress(t *testing.T) {
 	for url, words := range map[string]string{
 		"":                      "its database has no address",
 		"\x00://":               "the address in its database",

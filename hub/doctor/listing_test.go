@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTheListingKnowsWhatTheHubLeaves when it is killed: who reads it is to see what was cut off.
-func TestTheListingKnowsWhatTheHubLeaves(t *testing.T) {
+// The listing shows the files that a killed hub leaves.
+func TestTheListingNamesFilesOfAKilledHub(t *testing.T) {
 	for _, name := range []string{
 		"hub.db", "hub.db-wal", "hub.db.migrate", "hub.db.migrate-wal", "hub.db.restore", "hub.db.restore-journal",
 		"hub.db.before-migrate-20260102T030405Z", "hub.db.before-restore-20260102T030405Z-2",

@@ -231,6 +231,6 @@ func (d *Depot) Script(hub string) string {
 // in sudo's log and in the process list.
 func Line(hub string, ca []byte, token string) string {
 	hash := sha256.Sum256(ca)
-	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && { [ "$(sha256sum <$c)" = "%[2]s  -" ] || { echo "flotilla: what answers there is not the hub that made this line (another certificate authority): correct the address, or take a new line from the page of the hub" >&2; false; }; } && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,
+	return fmt.Sprintf(`c=$(mktemp) && curl -sSkfo $c %[1]s/join/ca && { [ "$(sha256sum <$c)" = "%[2]s  -" ] || { echo "flotilla: the server at this address is not the hub that made this line (another certificate authority): correct the address, or copy a new line from the page of the hub" >&2; false; }; } && { curl -sSf --cacert $c %[1]s/install && echo join %[3]s; } | sudo sh -s -- $c -`,
 		hub, hex.EncodeToString(hash[:]), token)
 }

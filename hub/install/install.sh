@@ -1,16 +1,15 @@
 #!/bin/sh
-# Puts Flotilla's agent on this device, from its hub, and joins it:
+# Installs Flotilla's agent from its hub on this device, and joins it:
 #
 #     sh -s -- CA-FILE [TOKEN [JOIN-OPTION...]]
 #
-# CA-FILE is the hub's certificate authority, which the line on the hub's page has compared
-# with its hash. Without a token the agent is only installed, or brought to the hub's version.
-# What is an argument stands in sudo's log: with - as the token, a line "join TOKEN
-# [JOIN-OPTION...]" comes after this script.
+# CA-FILE is the hub's certificate authority; the line on the hub's page has checked its hash.
+# Without a token the agent is only installed or updated. sudo logs arguments: with - as the
+# token, a line "join TOKEN [JOIN-OPTION...]" follows this script.
 set -eu
 
 hub='@HUB@'
-agents='@AGENTS@' # that the hub has
+agents='@AGENTS@' # offered by the hub
 
 fail() { echo "flotilla: $*" >&2; exit 1; }
 
@@ -21,7 +20,7 @@ fetch() { # PATH FILE
 			code=0
 			curl -sSf --retry 10 --cacert "$ca" -o "$2" "$hub$1" || code=$?
 			case $code in
-			18 | 56 | 92) sleep 1 ;; # cut off: it gave way to others
+			18 | 56 | 92) sleep 1 ;; # cancelled by the hub for other devices
 			*) break ;;
 			esac
 		done
@@ -32,13 +31,13 @@ fetch() { # PATH FILE
 	fi
 	case $code in
 	0) ;;
-	unwritten) fail "cannot write $2: make room there, or make it writable, and type the line again; nothing is changed" ;;
-	*) fail "cannot fetch $hub$1. If a certificate is said to be not valid yet, set the clock: date -s '@DATE@'" ;;
+	unwritten) fail "cannot write $2: free disk space or make it writable, then type the line again; nothing is changed" ;;
+	*) fail "cannot fetch $hub$1. If the certificate is not valid yet, set the clock: date -s '@DATE@'" ;;
 	esac
 }
 
-main() { # nothing is done before all of this has arrived
-	[ $# -ge 1 ] || fail "say the file of the hub's certificate authority: take the whole line from the hub's page, Add a device"
+main() { # a function, so that nothing runs before the whole script has arrived
+	[ $# -ge 1 ] || fail "the file of the hub's certificate authority is missing: copy the whole line from the hub's page, Add a device"
 	ca=$1
 	shift
 	[ "$(id -u)" = 0 ] || fail "installing needs root: put sudo before sh"
@@ -48,7 +47,7 @@ main() { # nothing is done before all of this has arrived
 	aarch64 | arm64 | armv8*) arch=arm64 ;;
 	armv7*) arch=armv7 ;;
 	armv6*) arch=armv6 ;;
-	*) fail "there is no agent for the processor $(uname -m)" ;;
+	*) fail "no agent for the processor $(uname -m)" ;;
 	esac
 	# A 32-bit kernel of a 64-bit processor calls itself armv8l.
 	[ "$(uname -m)" != armv8l ] || arch=armv7
@@ -57,8 +56,8 @@ main() { # nothing is done before all of this has arrived
 	*) fail "the hub has no agent for $arch ($(uname -m)): put it into its --agents-dir" ;;
 	esac
 
-	# All of it is here, and on the disk, before any of it takes its place: with half of a unit
-	# the agent would not start any more.
+	# All files are on the disk before the first one is replaced: with half of a unit the agent
+	# could not start.
 	bin=/usr/local/bin/flotilla-device
 	units=/etc/systemd/system
 	new=$bin.new
@@ -84,10 +83,10 @@ main() { # nothing is done before all of this has arrived
 		systemctl daemon-reload
 	fi
 	command -v docker >/dev/null || command -v podman >/dev/null || command -v balena-engine >/dev/null ||
-		echo "flotilla: there is no container engine here yet: apt install docker.io, or podman" >&2
+		echo "flotilla: no container engine found: apt install docker.io, or podman" >&2
 
 	if [ "${1-}" = - ]; then
-		: # it joins then
+		: # the next line joins
 	elif [ $# -gt 0 ]; then
 		join "$@"
 	elif [ -n "$systemd" ]; then
@@ -103,16 +102,16 @@ join() { # TOKEN [JOIN-OPTION...]
 		$token
 	EOF
 	if [ $code != 0 ]; then
-		# One that has joined before runs on, as the program that is here now.
+		# An agent that has joined before continues with the new program.
 		[ -z "$systemd" ] || systemctl try-restart flotilla-device
 		exit $code
 	fi
 	if [ -z "$systemd" ]; then
-		echo "flotilla: no systemd runs here: have your init run $bin run"
+		echo "flotilla: systemd does not run here: start $bin run with your init"
 		return
 	fi
 	systemctl enable flotilla-device
 	systemctl restart flotilla-device
 }
 
-main "$@" </dev/null # what follows is for this shell to read
+main "$@" </dev/null # the shell reads the next line

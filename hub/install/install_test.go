@@ -28,7 +28,7 @@ import (
 	"flotilla.dev/hub/listen"
 )
 
-// agents builds the agent for some processors, once for all tests.
+// agents builds the agent for some architectures, once for all tests.
 var agents = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "flotilla-agents-")
 	if err != nil {
@@ -61,8 +61,8 @@ func depot(t *testing.T) *Depot {
 	return &Depot{Dir: dir, Version: "9.8.7-rc1", Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 }
 
-// What a file is is what the program in it says: neither its name nor what it might be otherwise.
-func TestOnlyAgentsAreHandedOut(t *testing.T) {
+// The build information in a file decides whether it is an agent, not its name.
+func TestOnlyAgentsAreServed(t *testing.T) {
 	d := depot(t)
 	if got := d.Arches(); !slices.Equal(got, []string{runtime.GOARCH, "armv6"}) {
 		t.Fatalf("there are agents for %v", got)
@@ -171,8 +171,8 @@ func TestADownloadIsTheFile(t *testing.T) {
 	}
 }
 
-// The package is one to Debian's own tools, whose files are what was put in.
-func TestThePackageIsOneToDebian(t *testing.T) {
+// Debian's tools accept the package, and extract the original files.
+func TestDebianToolsAcceptThePackage(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("no dpkg here")
 	}
@@ -233,16 +233,16 @@ func TestThePackageIsOneToDebian(t *testing.T) {
 	}
 }
 
-// What the line has put on a device runs no more where a package has come, and what it has put there after a package
-// stays when that goes: the last that was installed counts.
-func TestThePackageTakesThePlaceOfTheLine(t *testing.T) {
+// A package replaces the files of the install line. If the line ran later, its files stay when the
+// package is removed.
+func TestTheNewerOfPackageAndLineCounts(t *testing.T) {
 	for _, tool := range []string{"dpkg-deb", "unshare", "systemctl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("no %s here", tool)
 		}
 	}
 	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
-		t.Skip("folders of its own need root")
+		t.Skip("private mounts need root")
 	}
 	w := httptest.NewRecorder()
 	depot(t).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/install/flotilla-device-armv6.deb", nil))
@@ -264,11 +264,11 @@ func TestThePackageTakesThePlaceOfTheLine(t *testing.T) {
 	edited := strings.Replace(byLine["etc/flotilla-device.service"], other, mine, 1) + "# by the owner\n"
 	for _, test := range []struct {
 		name    string
-		there   map[string]string // when the package comes
+		there   map[string]string // files before the installation of the package
 		enabled []string
-		away    []string // of /etc/systemd/system, when it has come
-		program string   // that is typed as flotilla-device
-		stopped string   // when it goes
+		away    []string // files that the installation moves out of /etc/systemd/system
+		program string   // the program that the command flotilla-device runs
+		stopped string   // units that the removal stops
 	}{
 		{"on a new device", nil, nil, nil, "", "flotilla-device.service"},
 		{"after the line", byLine, []string{"flotilla-device.service", "flotilla-boot-helper.socket"}, firmwareconfigs.Units(), mine, "flotilla-device.service"},
@@ -327,16 +327,16 @@ func TestThePackageTakesThePlaceOfTheLine(t *testing.T) {
 				}
 			}
 			if got, _ := os.Readlink(filepath.Join(box, "local/flotilla-device")); got != test.program {
-				t.Errorf("who types flotilla-device runs %q, want %q", got, test.program)
+				t.Errorf("the command flotilla-device runs %q, want %q", got, test.program)
 			}
 			if !strings.HasSuffix(did, "daemon-reload\ntry-restart flotilla-device.service\n") {
 				t.Errorf("the agent is not the new one: %s", did)
 			}
-			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure") // as by each upgrade
+			run(filepath.Join(dir, "deb/DEBIAN/postinst") + " configure") // an upgrade of the package
 			if did := calls(); strings.Contains(did, "reenable") {
 				t.Errorf("once more: %s", did)
 			}
-			for name, text := range byLine { // the line comes after it
+			for name, text := range byLine { // the line runs after the package
 				if test.there != nil && test.program != "" && test.there[name] != "" {
 					_ = os.Remove(filepath.Join(box, name))
 					put(name, text)
@@ -356,7 +356,7 @@ func TestThePackageTakesThePlaceOfTheLine(t *testing.T) {
 	}
 }
 
-// reads counts what is read of a program.
+// reads counts the bytes read of a program.
 type reads struct {
 	io.Reader
 	bytes int
@@ -368,8 +368,8 @@ func (r *reads) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Who asks for a package again and again has the hub read the program once.
-func TestAPackageIsLaidOutOnce(t *testing.T) {
+// Repeated requests for a package make the hub read the program once.
+func TestAPackageIsBuiltOnce(t *testing.T) {
 	d := depot(t)
 	a := d.Agents()[0]
 	ask := func(a Agent) int {
@@ -407,7 +407,7 @@ func TestAVersionIsOneToDebian(t *testing.T) {
 	}
 }
 
-// Clients that download slowly keep neither the hub nor other devices busy.
+// Slow downloads do not block the hub or other devices.
 func TestDownloadsAreCounted(t *testing.T) {
 	d, began := depot(t), time.Now()
 	enter := func(from string, after time.Duration, sent int64) *download {
@@ -439,7 +439,7 @@ func TestDownloadsAreCounted(t *testing.T) {
 		}
 	}
 	if w := ask("[fd00:0:0:1:a:b:c:d]:40000"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-		t.Errorf("somebody with a network of IPv6 has as many downloads as addresses: %d", w.Code)
+		t.Errorf("the addresses of one IPv6 network have separate limits: %d", w.Code)
 	}
 	if w := ask("[fd00:0:0:2::1]:40000"); w.Code != http.StatusOK {
 		t.Errorf("another network: %d", w.Code)
@@ -469,7 +469,7 @@ func TestDownloadsAreCounted(t *testing.T) {
 	}
 }
 
-// Over a line without a buffer, so that what was sent is what was taken.
+// The connection has no buffer, so that the client has read all that was sent.
 func TestASlowDownloadEnds(t *testing.T) {
 	d := depot(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -525,8 +525,8 @@ func (l line) Accept() (net.Conn, error) {
 func (l line) Close() error   { close(l); return nil }
 func (l line) Addr() net.Addr { return &net.TCPAddr{} }
 
-// The line of the page, typed into a real shell, installs and joins: in folders of the
-// test's own, with a hub that has only what the line asks for, and a systemctl that notes.
+// A real shell runs the line of the page, which installs and joins. The test has its own
+// directories, a hub with only the needed paths, and a systemctl that records its arguments.
 func TestTheLineInstallsAndJoins(t *testing.T) {
 	for _, tool := range []string{"curl", "unshare", "sha256sum"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -534,14 +534,14 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		}
 	}
 	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
-		t.Skip("folders of its own need root")
+		t.Skip("private mounts need root")
 	}
 	d := depot(t)
 	var ca []byte
 	asked := make(chan string, 10)
 	mux := http.NewServeMux()
 	mux.Handle("/install", d.Handler())
-	var cut atomic.Value // name of the file that breaks off
+	var cut atomic.Value // name of the file whose download breaks off
 	cut.Store("")
 	mux.HandleFunc("/install/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/install/"+cut.Load().(string) {
@@ -557,7 +557,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		asked <- string(b)
 		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, `{"error":"the test's hub lets nobody in"}`)
+		fmt.Fprint(w, `{"error":"the test's hub refuses every device"}`)
 	})
 	hub := httptest.NewUnstartedServer(mux)
 	hub.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -600,20 +600,20 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 			t.Errorf("the unit %s was not installed (%v)", name, err)
 		}
 	}
-	// It joins with the token, and says what the hub says. A token of another hub's pin never leaves the device.
+	// The join fails with the hub's message. A token with another hub's pin is never sent.
 	if !strings.Contains(out, "wrong hub") {
-		t.Errorf("it says nothing of joining: %s", out)
+		t.Errorf("the join has no message: %s", out)
 	}
-	// What sudo is asked to do stands in the log of the machine, for years.
+	// sudo logs its arguments for a long time.
 	if asked, err := os.ReadFile(filepath.Join(box, "sudo")); err != nil || len(asked) == 0 || strings.Contains(string(asked), "FLT1") {
-		t.Errorf("sudo notes %q (%v)", asked, err)
+		t.Errorf("sudo logs %q (%v)", asked, err)
 	}
-	// One that runs, as it has joined before, is the new program from now on; one that does not is not started.
+	// A running agent is restarted with the new program; a stopped one is not started.
 	if calls, _ := os.ReadFile(filepath.Join(box, "systemctl")); string(calls) != "daemon-reload\ntry-restart flotilla-device\n" {
-		t.Errorf("what did not join was started: %s", calls)
+		t.Errorf("an agent that has not joined was started: %s", calls)
 	}
 
-	// With what lines had before, and with options of join.
+	// Lines of older hubs, and lines with options of join.
 	upgrade := strings.NewReplacer("{ curl", "curl", "&& echo join "+token+"; }", "", "$c -", "$c").Replace(Line(hub.URL, ca, token))
 	if out, err := run(upgrade + " " + token + " --node-name Pi_7"); err == nil || !strings.Contains(out, `"Pi_7" must be`) {
 		t.Errorf("a line with the token at its end: %v: %s", err, out)
@@ -625,7 +625,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Without a token it brings the agent to the hub's version, and starts nothing that does not run.
+	// Without a token the line updates the agent, and starts nothing.
 	if out, err := run(upgrade); err != nil {
 		t.Errorf("an upgrade: %v: %s", err, out)
 	}
@@ -633,8 +633,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		t.Errorf("an upgrade did: %s", calls)
 	}
 
-	// A hub that goes away in the middle of it, or a disk that is full, leaves what was there: without its unit the agent
-	// would not start any more.
+	// An interrupted download or a full disk changes nothing: without its unit the agent could not
+	// start.
 	old := map[string]string{filepath.Join(box, "bin", "flotilla-device"): "the agent before"}
 	for _, name := range firmwareconfigs.Units() {
 		old[filepath.Join(box, "unit", name)] = "the unit before"
@@ -647,16 +647,16 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	for _, name := range []string{"flotilla-device-" + d.Arches()[0], firmwareconfigs.Units()[0], "flotilla-device.service"} {
 		cut.Store(name)
 		if out, err := run(upgrade); err == nil {
-			t.Errorf("half of %s will do: %s", name, out)
+			t.Errorf("half of %s is accepted: %s", name, out)
 		}
 		for file, text := range old {
 			if now, err := os.ReadFile(file); err != nil || string(now) != text {
-				t.Errorf("with half of %s, %s is another one (%v)", name, file, err)
+				t.Errorf("with half of %s, %s has changed (%v)", name, file, err)
 			}
 		}
 	}
 	cut.Store("")
-	// What cannot be written was fetched well: neither the hub nor a clock is to blame.
+	// A failed write after a complete download is not blamed on the hub or the clock.
 	for where, how := range map[string]string{
 		"/usr/local/bin/flotilla-device.new":                         "mount -t tmpfs -o size=64k tmpfs /usr/local/bin",
 		"/etc/systemd/system/" + firmwareconfigs.Units()[0] + ".new": "mount -o remount,bind,ro /etc/systemd/system",
@@ -667,7 +667,7 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 		}
 		for file, text := range old {
 			if now, err := os.ReadFile(file); err != nil || string(now) != text {
-				t.Errorf("after %s, %s is another one (%v)", how, file, err)
+				t.Errorf("after %s, %s has changed (%v)", how, file, err)
 			}
 		}
 	}
@@ -676,23 +676,23 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	}
 	for file, text := range old {
 		if now, err := os.ReadFile(file); err != nil || string(now) == text {
-			t.Errorf("after that, %s is the one before (%v)", file, err)
+			t.Errorf("after that, %s has not changed (%v)", file, err)
 		}
 	}
 
-	// Another authority than the line's is not believed, whatever it gives.
+	// A server with another authority is refused.
 	if err := os.Remove(filepath.Join(box, "bin", "flotilla-device")); err != nil {
 		t.Fatal(err)
 	}
 	out, err = run(Line(hub.URL, []byte("another"), token))
 	if err == nil {
-		t.Errorf("a wrong authority is believed: %s", out)
+		t.Errorf("a wrong authority is accepted: %s", out)
 	}
-	if !strings.HasPrefix(out, "flotilla: what answers there is not the hub that made this line") || strings.Count(out, "\n") != 1 {
-		t.Errorf("a wrong authority is told with %q", out)
+	if !strings.HasPrefix(out, "flotilla: the server at this address is not the hub that made this line") || strings.Count(out, "\n") != 1 {
+		t.Errorf("the message about a wrong authority is %q", out)
 	}
 	if _, err := os.Stat(filepath.Join(box, "bin", "flotilla-device")); err == nil {
-		t.Error("something was installed from a stranger")
+		t.Error("a file of an unknown server was installed")
 	}
 	for _, dir := range []string{"bin", "unit"} {
 		if left, err := filepath.Glob(filepath.Join(box, dir, "*.new")); err != nil || len(left) > 0 {
@@ -701,8 +701,8 @@ func TestTheLineInstallsAndJoins(t *testing.T) {
 	}
 }
 
-// A hub's name is data to the shell, whatever it is.
-func TestAHubsNameIsNoCommand(t *testing.T) {
+// The shell never executes a part of the hub's name.
+func TestAHubsNameIsNotExecuted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "touched")
 	d := &Depot{Dir: t.TempDir(), Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	for _, hub := range []string{"https://x';touch " + file + ";'", "https://x$(touch " + file + ")", "https://x`touch " + file + "`", "https://x\n touch " + file + "\n"} {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// promtool runs Prometheus' own tool, where there is one.
+// promtool runs Prometheus' tool, if it is installed.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
@@ -30,7 +30,7 @@ func promtool(t *testing.T, args ...string) {
 
 func TestTheAlertsAreRules(t *testing.T) { promtool(t, "check", "rules", "alerts.yml") }
 
-func TestTheAlertsTellTheirStories(t *testing.T) {
+func TestAlertsPassPromtool(t *testing.T) {
 	promtool(t, "test", "rules", "testdata/stories.yml")
 }
 
@@ -50,7 +50,7 @@ func TestTheScrapeConfigurationIsPrometheus(t *testing.T) {
 	promtool(t, "check", "config", "--syntax-only", filepath.Join(dir, ScrapeFile))
 }
 
-// An alert that no story lets fire may never fire.
+// Each alert fires in a story, so that its expression can be true.
 func TestEveryAlertFiresInAStory(t *testing.T) {
 	var rules struct {
 		Groups []struct {
@@ -85,7 +85,7 @@ func TestEveryAlertFiresInAStory(t *testing.T) {
 	}
 }
 
-// Panels without a description or a unit leave people guessing.
+// Every panel has a description and a unit.
 func TestTheDashboardIsGrafanas(t *testing.T) {
 	var d struct {
 		Title  string `json:"title"`
@@ -128,7 +128,7 @@ func TestTheDashboardIsGrafanas(t *testing.T) {
 	if d.UID == "" || len(d.Panels) < 10 {
 		t.Errorf("it has %d panels and uid %q", len(d.Panels), d.UID)
 	}
-	var rules strings.Builder // promtool knows the language of queries, too
+	var rules strings.Builder // promtool also parses the queries
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
 	fill := strings.NewReplacer("$__rate_interval", "5m", "$site", "oslo", "$instance", "hub")
 	for i, p := range d.Panels {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A hub that is a user of its own can go on with whatever root does to its authority, also where that
-// is cut off.
-func TestWhatRootDoesToAnAuthorityBelongsToTheHub(t *testing.T) {
+// A hub with its own user can continue after root has changed the authority, also after an
+// interrupted change.
+func TestFilesThatRootWritesBelongToTheHub(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// BenchmarkHandshake is a device that connects: both sides of the handshake, which in a
-// profile are serverHandshake and clientHandshake.
+// BenchmarkHandshake measures both sides of a device's handshake: serverHandshake and
+// clientHandshake in a profile.
 func BenchmarkHandshake(b *testing.B) {
 	a, err := Open(b.TempDir())
 	if err != nil {

@@ -62,7 +62,7 @@ func TestADeviceProvesThatABootIsItsOwn(t *testing.T) {
 	}
 }
 
-func TestTheHubAndABrokerKnowEachOther(t *testing.T) {
+func TestTheHubAndABrokerAuthenticateEachOther(t *testing.T) {
 	a, err := Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -109,10 +109,10 @@ func TestTheHubAndABrokerKnowEachOther(t *testing.T) {
 		name   string
 	}{"another name": {serverOf(a, "broker.example"), "other.example"}, "another authority": {serverOf(other, "broker.example"), "broker.example"}, "no name": {serverOf(a, "broker.example"), ""}} {
 		if _, err := shake(c.server, c.name); err == nil {
-			t.Errorf("%s: the hub believes it", what)
+			t.Errorf("%s: the hub accepts it", what)
 		}
 	}
-	// A broker's certificate is nobody's to the hub, and nobody is issued the hub's.
+	// The hub refuses a broker's certificate as a client, and never issues its own role.
 	chain, _, err := a.IssueServer([]string{"broker.example"})
 	if err != nil {
 		t.Fatal(err)

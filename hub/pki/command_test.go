@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A command signs beside the hub, and makes no intermediate of which the hub knew nothing: what that has signed
-// would outlive a revocation.
-func TestACommandMakesNoIntermediate(t *testing.T) {
+// A command beside the hub issues no intermediate: the hub would not know it, and could not revoke
+// it.
+func TestACommandIssuesNoIntermediate(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "pki")
 	later := func(a *Authority) *Authority {
-		a.Now = func() time.Time { return time.Now().Add(intermediateLife - LeafLife) } // it is time for another
+		a.Now = func() time.Time { return time.Now().Add(intermediateLife - LeafLife) } // a new intermediate is due
 		return a
 	}
 	hub := later(open(t, dir))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Devices keep the first key that they are told: the hub keeps its own, too.
+// Devices pin the first key, so the hub never replaces it.
 func TestTheKeyOfBootConfigurationsStays(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	a, err := Open(dir)

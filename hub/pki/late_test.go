@@ -15,8 +15,8 @@ func keep(t *testing.T, is bool) {
 	t.Cleanup(func() { kept = was })
 }
 
-// In the last year of a root nothing that is signed can end later than what there is: neither
-// the intermediate nor the hub's certificate is made again and again, for which a fleet would
+// In the last year of a root a new certificate would not last longer than the current one. The hub
+// does not replace its intermediate and its certificate again and again, which would make the fleet
 // renew without end.
 func TestTheLastYearOfARoot(t *testing.T) {
 	dir := t.TempDir()
@@ -58,25 +58,25 @@ func TestTheLastYearOfARoot(t *testing.T) {
 	})
 }
 
-// A clock of the hub's machine that stood in the future, and is set right by a time service.
-func TestWhatWasMadeInTheFutureIsMadeAnew(t *testing.T) {
+// The clock of the hub's machine was ahead, and a time service corrects it.
+func TestCertificatesOfAFastClockAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	names := func() []string { return []string{"hub"} }
 	var ahead *x509.Certificate
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
-		time.Sleep(400 * 24 * time.Hour) // more than what an intermediate has beyond its leaves
+		time.Sleep(400 * 24 * time.Hour) // more than an intermediate's lifetime beyond its leaves
 		ahead = must(a.NewServer(names, slog.New(slog.DiscardHandler)))(t).current.Leaf
 	})
 	for _, c := range []struct{ kept, anew bool }{{false, false}, {true, true}} {
 		keep(t, c.kept)
 		synctest.Test(t, func(t *testing.T) {
 			a := open(t, dir)
-			a.Now = func() time.Time { return time.Now().Add(400 * 24 * time.Hour) } // it goes on from when it was there last
+			a.Now = func() time.Time { return time.Now().Add(400 * 24 * time.Hour) } // it continues with its last stored time
 			s := must(a.NewServer(names, slog.New(slog.DiscardHandler)))(t)
 			leaf := s.current.Leaf
 			if leaf.Equal(ahead) == c.anew {
-				t.Fatalf("kept %v: the hub's certificate of the future is made anew: %v", c.kept, !c.anew)
+				t.Fatalf("synchronized %v: the hub's future certificate was replaced: %v", c.kept, !c.anew)
 			}
 			if !c.anew {
 				return
@@ -100,8 +100,8 @@ func TestWhatWasMadeInTheFutureIsMadeAnew(t *testing.T) {
 	}
 }
 
-// A clock that is years ahead of the hub's own time, which nobody believes.
-func TestAClockYearsAheadMakesNoIntermediates(t *testing.T) {
+// The machine's clock is years ahead of the hub's time, and is ignored.
+func TestAClockYearsAheadIssuesNoIntermediates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, t.TempDir())
 		began := time.Now()
@@ -129,7 +129,7 @@ func TestAClockYearsAheadMakesNoIntermediates(t *testing.T) {
 	})
 }
 
-// A rotation that the hub's certificate could not follow is followed a minute later.
+// If the hub's certificate cannot be renewed after a rotation, the next attempt is a minute later.
 func TestTheHubsCertificateFollowsARotationLater(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestTheHubsCertificateFollowsARotationLater(t *testing.T) {
 		if err := os.Remove(a.path("server.key")); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.MkdirAll(a.path("server.key/full"), 0o700); err != nil { // nothing takes its place
+		if err := os.MkdirAll(a.path("server.key/full"), 0o700); err != nil { // prevents the renaming
 			t.Fatal(err)
 		}
 		before := must(s.GetCertificate(nil))(t)

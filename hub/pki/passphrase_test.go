@@ -11,7 +11,7 @@ import (
 
 const horse = "correct horse battery"
 
-// protected is the directory of a hub whose authority has a passphrase, and pki in it.
+// protected returns the data directory of a hub with encrypted keys, and its pki directory.
 func protected(t *testing.T) (data, dir string) {
 	t.Helper()
 	data = t.TempDir()
@@ -87,11 +87,11 @@ func TestWhereAPassphraseComesFrom(t *testing.T) {
 	plain := t.TempDir()
 	open(t, filepath.Join(plain, "pki"))
 	if a, err := OpenWith(plain, right+".missing"); err != nil || a.Sealed() {
-		t.Errorf("what has no passphrase needs none: %v", err)
+		t.Errorf("a key without a passphrase does not open: %v", err)
 	}
 }
 
-// What a file says that it costs is bounded before anything is computed.
+// The costs in a key file are checked before the key is derived.
 func TestTheCostsOfAProtectedKeyAreBounded(t *testing.T) {
 	good, err := seal([]byte(horse), []byte("key"))
 	if err != nil {
@@ -126,7 +126,7 @@ func TestTheCostsOfAProtectedKeyAreBounded(t *testing.T) {
 	}
 	b.Bytes = b.Bytes[:5]
 	if _, err := unseal([]byte(horse), b); err == nil {
-		t.Error("what is cut off opens")
+		t.Error("a truncated key opens")
 	}
 	again, err := seal([]byte(horse), []byte("key"))
 	if err != nil {
@@ -142,8 +142,8 @@ func TestTheCostsOfAProtectedKeyAreBounded(t *testing.T) {
 	}
 }
 
-// Two protected keys that change places are not each other's.
-func TestAProtectedKeyIsThatOfItsCertificate(t *testing.T) {
+// Two encrypted keys cannot be swapped.
+func TestAnEncryptedKeyMatchesItsCertificate(t *testing.T) {
 	data, dir := protected(t)
 	root, middle := filepath.Join(dir, "root.key"), filepath.Join(dir, "intermediate.key")
 	if err := errors.Join(os.Rename(root, root+".x"), os.Rename(middle, root), os.Rename(root+".x", middle)); err != nil {
@@ -154,9 +154,8 @@ func TestAProtectedKeyIsThatOfItsCertificate(t *testing.T) {
 	}
 }
 
-// A protection that could not be written is none: keys that are made later are not put
-// under a passphrase of which nobody knows that it counts.
-func TestAProtectionThatFailsChangesNothing(t *testing.T) {
+// If Protect cannot write the keys, later keys are not encrypted with the new passphrase either.
+func TestAFailedProtectChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	a := open(t, dir)
 	if err := os.Rename(dir, dir+".away"); err != nil {
@@ -176,8 +175,8 @@ func TestAProtectionThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
-// What is made after the keys were opened is protected as well.
-func TestWhatIsMadeAfterUnlockingIsProtected(t *testing.T) {
+// Keys that are created after Unlock are encrypted too.
+func TestKeysCreatedAfterUnlockAreEncrypted(t *testing.T) {
 	data, dir := protected(t)
 	a, err := OpenWith(data, write(t, filepath.Join(data, "passphrase"), horse))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// shake lets a client and a server shake hands, and says what the server made of it.
+// shake runs a handshake and returns the server's error.
 func shake(t *testing.T, server, client *tls.Config) error {
 	t.Helper()
 	a, b := net.Pipe()
@@ -29,8 +29,8 @@ func shake(t *testing.T, server, client *tls.Config) error {
 	return tls.Server(a, server).Handshake()
 }
 
-// TestOnlyHubsOfTheFleetComeToThePeerListener, and with nothing else of theirs than this.
-func TestOnlyHubsOfTheFleetComeToThePeerListener(t *testing.T) {
+// A peer certificate is valid only at the peer listener.
+func TestOnlyHubsOfTheFleetConnectToThePeerListener(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	a, err := Open(filepath.Join(t.TempDir(), "pki"))
 	if err != nil {
@@ -65,11 +65,11 @@ func TestOnlyHubsOfTheFleetComeToThePeerListener(t *testing.T) {
 	strange := other.NewPeerClient("hub-b").Config("hub.example")
 	strange.RootCAs = a.rootPool()
 	if err := shake(t, peers, strange); err == nil {
-		t.Error("a hub of another fleet was let in")
+		t.Error("a hub of another fleet was accepted")
 	}
 	nobody := &tls.Config{RootCAs: a.rootPool(), ServerName: "hub.example", Time: a.now}
 	if err := shake(t, peers, nobody); err == nil {
-		t.Error("one without a certificate was let in")
+		t.Error("a client without a certificate was accepted")
 	}
 	for _, role := range []Role{Admin, Operator, Viewer, Observer} {
 		chain, key, err := a.IssueClient(role, "kari", time.Hour)
@@ -83,7 +83,7 @@ func TestOnlyHubsOfTheFleetComeToThePeerListener(t *testing.T) {
 		c := nobody.Clone()
 		c.Certificates = []tls.Certificate{pair}
 		if err := shake(t, peers, c); err == nil {
-			t.Errorf("an %s was let in", role)
+			t.Errorf("an %s was accepted", role)
 		}
 	}
 	if _, _, err := a.IssueClient(Peer, "kari", time.Hour); err == nil {
@@ -91,12 +91,12 @@ func TestOnlyHubsOfTheFleetComeToThePeerListener(t *testing.T) {
 	}
 	mqtt := a.MQTT(server, func(Holder) error { return nil })
 	if err := shake(t, mqtt, p.Config("hub.example")); err == nil {
-		t.Error("a hub was let in among the devices")
+		t.Error("a hub was accepted as a device")
 	}
 }
 
-// TestHubsOfOneDatabaseShareTheAuthority: a copy signs and verifies as the original, follows
-// its changes, and an authority that devices may know is not overwritten.
+// A copy of the authority signs and verifies like the original and follows its changes. Another
+// authority that devices may trust is not overwritten.
 func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	a, err := OpenWith(first, "")
@@ -126,7 +126,7 @@ func TestHubsOfOneDatabaseShareTheAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files, err = a.Files(); err != nil || !maps.EqualFunc(files, kept, slices.Equal) {
-		t.Fatalf("what is remembered is not what was made: %v", err)
+		t.Fatalf("the stored files differ from those of the authority: %v", err)
 	}
 	if err := Install(second, "db-1", kept); err != nil {
 		t.Fatal(err)

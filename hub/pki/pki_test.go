@@ -39,7 +39,7 @@ func open(t *testing.T, dir string) *Authority {
 	return must(Open(dir))(t)
 }
 
-// request is a certificate request signed by key.
+// request returns a certificate request signed by key.
 func request(t *testing.T, key any) []byte {
 	t.Helper()
 	der := must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "admin", Organization: []string{"flotilla:admins"}}}, key))(t)
@@ -55,7 +55,7 @@ func chain(t *testing.T, text []byte) []*x509.Certificate {
 	return all
 }
 
-// device joins a node to an authority.
+// device issues the certificate of a node.
 func device(t *testing.T, a *Authority, node string) ([]*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key := must(newKey())(t)
@@ -78,10 +78,10 @@ func TestTheAuthorityIsMadeOnceAndForItsOwnerOnly(t *testing.T) {
 		t.Fatal("the second start made another authority")
 	}
 	if y := time.Until(a.root.cert.NotAfter).Hours() / 24 / 365; y < 9.9 || y > 10.1 {
-		t.Fatalf("root lives %v years", y)
+		t.Fatalf("the root is valid for %v years", y)
 	}
 	if y := time.Until(a.middle.cert.NotAfter).Hours() / 24 / 365; y < 1.9 || y > 2.1 {
-		t.Fatalf("intermediate lives %v years", y)
+		t.Fatalf("the intermediate is valid for %v years", y)
 	}
 	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if info, _ := d.Info(); info.Mode().Perm()&0o077 != 0 {
@@ -130,7 +130,7 @@ func TestAnOddKeyIsRefusedInOneSentence(t *testing.T) {
 	}
 }
 
-func TestADeviceCertificateSaysOnlyWhatTheHubSays(t *testing.T) {
+func TestADeviceCertificateHasOnlyTheHubsNames(t *testing.T) {
 	a := open(t, t.TempDir())
 	certs, _ := device(t, a, "pi-1.oslo")
 	leaf := certs[0]
@@ -199,7 +199,7 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-func TestWhoseCertificateIsRefused(t *testing.T) {
+func TestRefusedCertificates(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
@@ -209,7 +209,7 @@ func TestWhoseCertificateIsRefused(t *testing.T) {
 		server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
 		own := must(x509.ParseCertificate(server.current.Certificate[0]))(t)
 		forger := must(newKey())(t)
-		// A certificate that a device signs with its own: its certificate is no CA.
+		// A device's certificate is not a CA, so it cannot sign another one.
 		der := must(x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: serial(time.Now()), Subject: pkix.Name{CommonName: "root", Organization: []string{"flotilla:admins"}},
 			NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, mine[0], forger.Public(), key))(t)
 		forged := must(x509.ParseCertificate(der))(t)
@@ -277,8 +277,8 @@ func TestPeopleHaveTheirOwnCertificates(t *testing.T) {
 	}
 }
 
-// A broker of others knows people by their common names alone.
-func TestNobodysCommonNameIsThatOfANode(t *testing.T) {
+// An external broker identifies clients by their common names alone.
+func TestOnlyANodeHasANodesCommonName(t *testing.T) {
 	a := open(t, t.TempDir())
 	for role := range organizations {
 		if role == Device || role == Hub || role == Peer {
@@ -297,7 +297,7 @@ func TestNobodysCommonNameIsThatOfANode(t *testing.T) {
 				t.Errorf("%s %s is %+v to the hub", role, name, h)
 			}
 		}
-		// Those of before stay good.
+		// Certificates of older hubs stay valid.
 		cert, _, err := a.issueClient(organizations[role], "pi-1", time.Hour)
 		if err != nil {
 			t.Fatal(err)
@@ -311,7 +311,7 @@ func TestNobodysCommonNameIsThatOfANode(t *testing.T) {
 	}
 }
 
-// Twelve years of a hub, a restart a month: whoever renews in time is always let in.
+// Twelve years of a hub with a restart each month: a client that renews in time is always accepted.
 func TestAuthoritiesAndCertificatesRenewThemselves(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestTheHubsCertificateFollowsItsNames(t *testing.T) {
 		if err := first.Leaf.VerifyHostname("192.168.1.10"); err != nil {
 			t.Fatal(err)
 		}
-		names = []string{"gateway"} // an address less changes nothing
+		names = []string{"gateway"} // a missing address needs no new certificate
 		time.Sleep(2 * lookEvery)
 		if get() != first {
 			t.Fatal("renewed without need")
@@ -427,7 +427,7 @@ func TestMQTTIsForDevicesThatMay(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		with []tls.Certificate
-		want error // nil: let in
+		want error // nil: accepted
 		out  bool
 	}{
 		{"a device", of(device(t, a, "pi-1")), nil, false},
@@ -438,11 +438,11 @@ func TestMQTTIsForDevicesThatMay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var seen error
-			server := must(mqtt.GetConfigForClient(nil))(t).Clone() // as it is for each handshake
+			server := must(mqtt.GetConfigForClient(nil))(t).Clone() // as crypto/tls does for each handshake
 			verify := server.VerifyConnection
 			server.VerifyConnection = func(s tls.ConnectionState) error { seen = verify(s); return seen }
 			client := &tls.Config{RootCAs: roots, ServerName: "hub", MaxVersion: tls.VersionTLS12}
-			if len(c.with) > 0 { // even where the hub's hint would keep it back
+			if len(c.with) > 0 { // sent even if the hub's hint excludes it
 				client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.with[0], nil }
 			}
 			err := handshake(t, server, client)
@@ -456,7 +456,7 @@ func TestMQTTIsForDevicesThatMay(t *testing.T) {
 	}
 }
 
-func TestCBCIsNotSpoken(t *testing.T) {
+func TestCBCSuitesAreRefused(t *testing.T) {
 	a := open(t, t.TempDir())
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
 	for name, side := range map[string]*tls.Config{"HTTPS": a.HTTPS(server), "MQTT": a.MQTT(server, func(Holder) error { return nil })} {
@@ -473,8 +473,8 @@ func TestCBCIsNotSpoken(t *testing.T) {
 	}
 }
 
-// A ticket would let in, without a look at it, whoever had a good certificate then.
-func TestNoDevicesSessionIsResumed(t *testing.T) {
+// A ticket would accept a certificate that was revoked meanwhile.
+func TestTLSSessionsAreNotResumed(t *testing.T) {
 	a := open(t, t.TempDir())
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
 	var resumed []bool
@@ -496,9 +496,9 @@ func TestNoDevicesSessionIsResumed(t *testing.T) {
 	}
 }
 
-// A key lies in its directory and nowhere else, not for a moment: a hub that is killed then leaves it where nobody looks
-// for it.
-func TestAKeyIsWrittenIntoItsDirectoryOnly(t *testing.T) {
+// A key is written only into its directory, also temporarily: a killed hub must not leave it
+// elsewhere.
+func TestAKeyIsWrittenOnlyIntoItsDirectory(t *testing.T) {
 	elsewhere, old := t.TempDir(), time.Unix(1, 0)
 	t.Setenv("TMPDIR", elsewhere)
 	if err := os.Chtimes(elsewhere, old, old); err != nil {
@@ -518,6 +518,6 @@ func TestAKeyIsWrittenIntoItsDirectoryOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
-		t.Errorf("somebody wrote to $TMPDIR, too (%v)", err)
+		t.Errorf("$TMPDIR was written, too (%v)", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// trusting is a client that knows the given roots.
+// trusting returns a client that trusts the given roots.
 func trusting(t *testing.T, pem []byte, with ...tls.Certificate) *tls.Config {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -75,7 +75,7 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 				t.Errorf("restart %v: %s got in", restart, name)
 			}
 		}
-		in("a device that knows nothing of it", trusting(t, oldRoots, old))
+		in("a device with the former root", trusting(t, oldRoots, old))
 		in("one that has renewed, and has both", trusting(t, roots, fresh))
 		in("one that has just joined", trusting(t, onlyNew, fresh))
 		holder := func(c tls.Certificate) Holder {
@@ -86,14 +86,14 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 			return must(a.Verify(shown))(t)
 		}
 		if a.PresentlySigned(holder(old)) || !a.PresentlySigned(holder(fresh)) {
-			t.Error("who has learned of it is not told apart")
+			t.Error("a device with the new root is not distinguished")
 		}
-		// In the overlap the intermediate changes too.
+		// The intermediate changes during a rotation of the root too.
 		if err := a.RotateIntermediate(); err != nil {
 			t.Fatal(err)
 		}
 		again()
-		in("a device that knows nothing of either", trusting(t, oldRoots, old))
+		in("a device with neither change", trusting(t, oldRoots, old))
 		in("one of the first intermediate", trusting(t, roots, fresh))
 		newest := keyed(t, a, "pi-1")
 		if err := a.Revoke(); err != nil {
@@ -106,8 +106,8 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 		out("the former root's", trusting(t, roots, old))
 		out("a former intermediate's", trusting(t, roots, fresh))
 		in("one that has renewed", trusting(t, roots, newest))
-		in("one that knows the new root only", trusting(t, onlyNew, newest))
-		out("one that has missed all of it", trusting(t, oldRoots, newest)) // it does not trust the hub
+		in("a client with the new root only", trusting(t, onlyNew, newest))
+		out("one that has missed all of it", trusting(t, oldRoots, newest)) // the client does not trust the hub
 		if st := a.Status(); st.Former != nil || st.Olds != 0 {
 			t.Errorf("%+v", st)
 		}
@@ -119,7 +119,7 @@ func TestARotatedRootIsLearnedWithoutAVisit(t *testing.T) {
 	}
 }
 
-// Wherever the power fails, the authority is the one before or the one after.
+// After a power cut at any point, the authority is either the former or the new one.
 func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
@@ -132,7 +132,7 @@ func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
 	if before == after {
 		t.Fatal("nothing changed")
 	}
-	// What was decided and half done: some of the files are still in next.
+	// Committed and half done: some files are still in next.
 	moved := []string{"root.crt", "root.key", "former-root.crt", "former-root.key", "intermediate.crt", "intermediate.key", "cross.crt", "former.crt"}
 	for n := range len(moved) + 1 {
 		again := t.TempDir()
@@ -151,7 +151,7 @@ func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, f := range []string{"", "intermediate", "root", "former-root"} { // CopyFS opens modes
+		for _, f := range []string{"", "intermediate", "root", "former-root"} { // CopyFS changes modes
 			_ = os.Chmod(filepath.Join(again, f+".key"), 0o600)
 			_ = os.Chmod(filepath.Join(next, f+".key"), 0o600)
 		}
@@ -163,7 +163,7 @@ func TestPowerFailsInTheMiddleOfAChange(t *testing.T) {
 			t.Error("it is not finished")
 		}
 	}
-	// What was not decided is forgotten.
+	// A change that was not committed is dropped.
 	part := filepath.Join(dir, partDir)
 	if err := os.Mkdir(part, 0o700); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
 		t.Fatal("signed without the passphrase:", err)
 	}
 	if !closed.Sealed() || closed.Pin() != pin {
-		t.Fatal("what is public needs no passphrase")
+		t.Fatal("public files need no passphrase")
 	}
 	if err := closed.RotateRoot(); !errors.Is(err, ErrSealed) {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestProtectedKeysOpenWithTheirPassphraseOnly(t *testing.T) {
 	if err := closed.Unlock(first); err != nil || closed.Sealed() {
 		t.Fatal(err)
 	}
-	// New keys are protected too, and so is what a rotation leaves.
+	// New keys are encrypted too, and so are those that a rotation keeps.
 	if err := closed.RotateRoot(); err != nil {
 		t.Fatal(err)
 	}
@@ -270,9 +270,9 @@ func TestAProtectedKeyThatWasChangedIsRefused(t *testing.T) {
 	}
 }
 
-// TestDamageNeverBringsTrustBack: what is revoked stands in one file, and what `ca revoke` ends the trust in, in
-// others. One that was cut off or emptied says less, and nobody would see that.
-func TestDamageNeverBringsTrustBack(t *testing.T) {
+// One file has the revoked keys, others the certificates that `ca revoke` ends. A truncated or
+// empty file would silently bring trust back.
+func TestADamagedListOfRevokedKeysIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	for _, do := range []func() error{a.RotateRoot, a.Revoke, a.RotateIntermediate, a.RotateRoot} {

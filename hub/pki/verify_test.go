@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// shown is a certificate that the authority itself has signed, whatever it says.
+// shown returns a chain signed by the authority with any content.
 func shown(t *testing.T, a *Authority, edit func(*x509.Certificate)) []*x509.Certificate {
 	t.Helper()
 	now := time.Now()
@@ -32,7 +32,7 @@ func shown(t *testing.T, a *Authority, edit func(*x509.Certificate)) []*x509.Cer
 	return []*x509.Certificate{leaf, by}
 }
 
-// Even what the authority has signed has one role, one name and the use that it was made for.
+// A certificate of the authority is accepted only with one role, one name and its intended use.
 func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
 	a := open(t, t.TempDir())
 	for _, tt := range []struct {
@@ -60,9 +60,9 @@ func TestACertificateHasOneRoleAndOneUse(t *testing.T) {
 	}
 }
 
-// Renewal after the end is for devices, and for what has ended: what is not valid yet, or
-// was revoked, is refused as ever.
-func TestWhatMayBeRenewed(t *testing.T) {
+// Only a device's expired certificate may be renewed late. One that is not valid yet or was revoked
+// is refused.
+func TestRenewableCertificates(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
@@ -79,7 +79,7 @@ func TestWhatMayBeRenewed(t *testing.T) {
 			c.NotAfter = time.Now().Add(2 * time.Hour)
 		})
 		if _, err := a.VerifyForRenewal(early); !errors.Is(err, ErrUntrusted) {
-			t.Error("what is not valid yet renews:", err)
+			t.Error("a certificate that is not valid yet is renewed:", err)
 		}
 		mine, _ := device(t, a, "pi-1")
 		time.Sleep(2 * time.Hour)
@@ -99,8 +99,8 @@ func TestWhatMayBeRenewed(t *testing.T) {
 	})
 }
 
-// What was revoked stays so, whatever is rotated and revoked after it, and through restarts.
-func TestWhatWasRevokedStaysRevoked(t *testing.T) {
+// Revoked keys stay revoked after further rotations and restarts.
+func TestRevokedKeysStayRevoked(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	var all [][]*x509.Certificate
@@ -129,7 +129,7 @@ func TestWhatWasRevokedStaysRevoked(t *testing.T) {
 		}
 	}
 	change(a.RotateIntermediate)
-	change(a.RotateIntermediate, a.Revoke) // of two at once
+	change(a.RotateIntermediate, a.Revoke) // two rotations at once
 	look()
 	change(a.RotateIntermediate, a.Revoke)
 	look()
@@ -140,13 +140,12 @@ func TestWhatWasRevokedStaysRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); !errors.Is(err, ErrKey) {
-		t.Error("a hub begins that cannot read what was revoked:", err)
+		t.Error("a hub starts without its list of revoked keys:", err)
 	}
 }
 
-// Nothing that the authority signs is more than it is to be: no authority below an
-// intermediate, and nothing that outlives what signed it.
-func TestWhatIsSignedIsBounded(t *testing.T) {
+// An intermediate cannot sign another authority, and no certificate outlives its issuer.
+func TestSignedCertificatesAreLimited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		a := open(t, dir)
@@ -177,8 +176,8 @@ func TestWhatIsSignedIsBounded(t *testing.T) {
 	}
 }
 
-// The TLS side knows the roots of this moment, and a hub's time; the files are no links.
-func TestTLSFollowsTheAuthority(t *testing.T) {
+// TLS configurations use the current roots and the hub's time. The files are not symbolic links.
+func TestTLSUsesTheCurrentRoots(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	server := must(a.NewServer(func() []string { return []string{"hub"} }, slog.New(slog.DiscardHandler)))(t)
@@ -193,7 +192,7 @@ func TestTLSFollowsTheAuthority(t *testing.T) {
 	}
 	first := must(mqtt.GetConfigForClient(nil))(t)
 	if before := must(mqtt.GetConfigForClient(nil))(t); before != first {
-		t.Error("each connection holds roots of its own")
+		t.Error("connections do not share their roots")
 	}
 	before := first.ClientCAs
 	if err := a.RotateRoot(); err != nil {
@@ -201,7 +200,7 @@ func TestTLSFollowsTheAuthority(t *testing.T) {
 	}
 	after := must(mqtt.GetConfigForClient(nil))(t).ClientCAs
 	if after.Equal(before) || !after.Equal(a.rootPool()) {
-		t.Error("a handshake knows the roots of when the hub began")
+		t.Error("a handshake uses the roots of the start")
 	}
 	if leaf := must(server.GetCertificate(nil))(t).Leaf; leaf.CheckSignatureFrom(a.middle.cert) != nil {
 		t.Error("the hub shows a certificate of the former intermediate")
@@ -219,9 +218,9 @@ func TestTLSFollowsTheAuthority(t *testing.T) {
 	}
 }
 
-// After a revocation nothing of the former root is left, and its key is on the list as well:
-// what comes back with a file does not come back with the trust.
-func TestARevokedRootLeavesNothingBehind(t *testing.T) {
+// After a revocation no file of the former root is left. Its key is also in the list of revoked
+// ones, so that a restored file does not restore trust.
+func TestRevokeRemovesTheFormerRoot(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, dir)
 	former := KeyHash(a.root.cert)
@@ -238,8 +237,8 @@ func TestARevokedRootLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// Who has to renew after a rotation: those whose certificate is from before it.
-func TestWhoseCertificateIsOutdated(t *testing.T) {
+// Devices with a certificate from before a rotation have to renew.
+func TestOutdatedCertificates(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	since := at.AddDate(0, 1, 0)
 	for _, tt := range []struct {
@@ -249,10 +248,10 @@ func TestWhoseCertificateIsOutdated(t *testing.T) {
 		want        bool
 	}{
 		{1, at, at, at.Add(LeafLife), true}, {1, at, at, at.Add(LeafLife - time.Hour), true}, {1, at, at, at.Add(LeafLife + time.Second), false}, {0, at, at, at, false},
-		{1, at, since, since.Add(LeafLife), false},                // by the present one, just now
-		{1, at, since, at.AddDate(9, 0, 0), true},                 // by a former one, while a clock stood in 2035
+		{1, at, since, since.Add(LeafLife), false},                // of the current intermediate, just now
+		{1, at, since, at.AddDate(9, 0, 0), true},                 // of a former one, while the clock was in 2035
 		{0, at, since, at.AddDate(9, 0, 0), false},                // there is no former one
-		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the present one was made in 1970
+		{1, time.Unix(600, 0), since, since.Add(LeafLife), false}, // the current one was issued in 1970
 	} {
 		middle := &x509.Certificate{NotAfter: tt.signed.Add(intermediateLife)}
 		if got := (Status{Intermediate: middle, Signed: tt.signed, Olds: tt.olds, now: tt.now}).Outdated(tt.end); got != tt.want {
@@ -261,8 +260,8 @@ func TestWhoseCertificateIsOutdated(t *testing.T) {
 	}
 }
 
-// A half-done change names files of the authority's directory only, whatever it says.
-func TestAHalfDoneChangeRemovesNothingElse(t *testing.T) {
+// The names in an unfinished change refer only to files of the authority's directory.
+func TestAnUnfinishedChangeRemovesOnlyItsFiles(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "pki")
 	open(t, dir)
@@ -277,8 +276,8 @@ func TestAHalfDoneChangeRemovesNothingElse(t *testing.T) {
 	}
 }
 
-// A hub with more names than a certificate is to carry has the first of them.
-func TestACertificateHasSoManyNames(t *testing.T) {
+// A hub with too many names has the first of them in its certificate.
+func TestTheNamesInACertificateAreLimited(t *testing.T) {
 	a := open(t, t.TempDir())
 	names := []string{"hub"}
 	for i := range 3 * maxNames {

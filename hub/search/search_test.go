@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// sites is what Known tells in these tests.
+// sites is the function Known of these tests.
 func sites(key, value string) (bool, []string) {
 	have := []string{"bergen", "oslo", "two words"}
 	return key != "site" || slices.Contains(have, value), have
@@ -15,10 +15,10 @@ func sites(key, value string) (bool, []string) {
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		rule, list, text string
-		want             string // as a query writes itself
-		wrong            string // in what it says; "": nothing
+		want             string // the query as text
+		wrong            string // part of Wrong; "": none
 	}{
-		{"nothing finds all", Nodes, "  \t ", "", ""},
+		{"an empty search finds all", Nodes, "  \t ", "", ""},
 		{"words are words", Nodes, "Pi 4", "pi 4", ""},
 		{"a key has a value", Nodes, "SITE:Oslo status:attention", "site:oslo status:attention", ""},
 		{"a minus is not", Nodes, "-site:oslo -pi", "-site:oslo -pi", ""},
@@ -28,16 +28,16 @@ func TestParse(t *testing.T) {
 		{"quotes keep a minus", Nodes, `"-x"`, `"-x"`, ""},
 		{"label takes = and :", Nodes, "label=room=kitchen label:room", "label:room=kitchen label:room", ""},
 		{"a value may have colons", Pods, "image:nginx:1.27", "image:nginx:1.27", ""},
-		{"an unknown key is said, and the rest is searched", Nodes, "pi room:kitchen", "pi", "Unknown key “room:”; use site:, status:, condition:, label:, ip:, board:, image:, node:. For a label write label:room=kitchen"},
-		{"a key of another list is said", Sites, "board:pi", "", "The list of sites has no key “board:”; use site:, status:, label:."},
-		{"a key without value is said", Nodes, "board: pi", "pi", "“board:” needs a value: part of the board's name, for example board:raspberry."},
-		{"a value that is not there is said", Nodes, "-site:olso pi", "pi", "Unknown site “olso”; use bergen, oslo, two words."},
-		{"a pattern needs nobody", Nodes, "site:x*", "site:x*", ""},
-		{"an open quote is said", Nodes, `pi "a b`, "pi", `The quote in "a b is not closed.`},
-		{"no address", Nodes, "ip:oslo", "", "“oslo” is not an address"},
-		{"no label", Nodes, "label:=x", "", "is not a label"},
+		{"an unknown key is reported, and the rest is searched", Nodes, "pi room:kitchen", "pi", "Unknown key “room:”; use site:, status:, condition:, label:, ip:, board:, image:, node:. For a label write label:room=kitchen"},
+		{"a key of another list is reported", Sites, "board:pi", "", "The list of sites has no key “board:”; use site:, status:, label:."},
+		{"a key without a value is reported", Nodes, "board: pi", "pi", "“board:” needs a value: part of the board's name, for example board:raspberry."},
+		{"an unknown value is reported", Nodes, "-site:olso pi", "pi", "Unknown site “olso”; use bergen, oslo, two words."},
+		{"a pattern need not match", Nodes, "site:x*", "site:x*", ""},
+		{"an open quote is reported", Nodes, `pi "a b`, "pi", `The quote in "a b is not closed.`},
+		{"not an address", Nodes, "ip:oslo", "", "“oslo” is not an address"},
+		{"not a label", Nodes, "label:=x", "", "is not a label"},
 		{"Kubernetes' != is a minus here", Nodes, "label:room!=x", "", "a minus before it"},
-		{"the first that is wrong is said", Nodes, "a:1 b:2", "", "“a:”"},
+		{"the first error is reported", Nodes, "a:1 b:2", "", "“a:”"},
 		{"long", Nodes, strings.Repeat("x", MaxText+1), "", "more than 500"},
 		{"many", Nodes, strings.Repeat("x ", MaxTerms+1), "", "more than 20 terms"},
 	} {
@@ -96,8 +96,8 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that whatever is typed is bounded and means what it is written back as,
-// that only a minus turns a term around, and that what is wrong is said.
+// FuzzParse checks that any query is bounded, that its text parses to an equal query, that only a
+// minus negates a term, and that errors are reported.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", `pi -site:oslo "a b"`, `label=room=kit*en`, "ip:10.0.0.0/8", `"`, "-", `x"y z"w:`, "site:\u0130", "a:\xff", `-"-x"`, `""`, `"" -""`, "-:x", ":", `label="a b"`} {
 		f.Add(s)
@@ -106,7 +106,7 @@ func FuzzParse(f *testing.F) {
 		for _, list := range []string{Nodes, Pods, Sites} {
 			q := Parse(list, text, nil)
 			if len(q.Terms) > MaxTerms || len(q.Wrong) > 3*MaxText {
-				t.Fatalf("%q: %d terms, %d letters of what is wrong", text, len(q.Terms), len(q.Wrong))
+				t.Fatalf("%q: %d terms, %d characters of errors", text, len(q.Terms), len(q.Wrong))
 			}
 			again := Parse(list, q.String(), nil)
 			if len(q.String()) <= MaxText && (again.Wrong != "" || !slices.Equal(again.Terms, q.Terms)) {

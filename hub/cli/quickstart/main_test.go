@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A second one starts nothing where the first is, or where something that it has started is: it would
-// take the first one's hub for its own.
-func TestTwoAreNotInOneDirectory(t *testing.T) {
+// A second quickstart, or a program of the first one, keeps the directory locked. Otherwise it
+// would use the first one's hub.
+func TestASecondQuickstartIsRefused(t *testing.T) {
 	p := layout{bin: t.TempDir(), data: filepath.Join(t.TempDir(), "data")}
 	mark := filepath.Join(p.bin, "started")
 	if err := os.WriteFile(p.hub(), []byte("#!/bin/sh\ntouch "+mark+"\nexit 1\n"), 0o700); err != nil {
@@ -31,7 +31,7 @@ func TestTwoAreNotInOneDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, which := range []string{"the first", "what it has started"} {
+	for _, which := range []string{"the first", "a program of the first one"} {
 		if started, err := second(); started || err == nil || !strings.Contains(err.Error(), "another quickstart uses "+p.data) {
 			t.Errorf("beside %s: %v, and it has started the hub: %t", which, err, started)
 		}

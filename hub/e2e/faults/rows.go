@@ -186,7 +186,7 @@ var rows = []row{
 			of("hub/e2e", "TestClocksThatAreWrong"),
 			of("hub/sim", "TestFleetTheClockOfADeviceDecidesNothing", "TestFleetTheHubsOwnClockMayStartInThePast"),
 			of("hub/control", "TestAClockThatIsSetWhileTheHubRunsMovesNoDeadline"),
-			of("hub/pki", "TestCertificatesAreValidByTheHubsTimeAndByTheMachines"),
+			of("hub/pki", "TestCertificatesAreValidByBothClocks"),
 			of("hub/store", "TestBackupsOfAHubWhoseClockBeginsInThePast", "TestRecordsOfAHubWhoseClockIsBehindAreKept"),
 			of("device/plan", "TestAPodFromBeforeARebootWithAClockBehindItStartsAnew", "TestBackOffIgnoresTheEnginesClock"),
 			of("device/agent", "TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent"),
