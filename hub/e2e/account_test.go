@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// A person uses the page without a browser.
-type person struct {
+// A pageUser uses the page without a browser.
+type pageUser struct {
 	*hub
 	client *http.Client
 	csrf   string
@@ -28,8 +28,8 @@ var (
 	tags        = regexp.MustCompile(`<[^>]*>`)
 )
 
-// goes opens a page, or sends a form where there is one, and returns what it says.
-func (p *person) goes(path string, form url.Values) string {
+// goes opens a page, or sends a form, and returns the response.
+func (p *pageUser) goes(path string, form url.Values) string {
 	p.t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "https://"+p.https+path, nil)
 	if form != nil {
@@ -52,8 +52,8 @@ func (p *person) goes(path string, form url.Values) string {
 	return string(body)
 }
 
-// TestAPersonsOwnTokenAndWhereItAllCameFrom: an operator makes a kubeconfig of their
-// own in the page and uses it, and the audit tells page, API and command line apart.
+// An operator creates and uses a kubeconfig in the page. The audit distinguishes page, API and
+// command line.
 func TestAPersonsOwnTokenAndWhereItAllCameFrom(t *testing.T) {
 	t.Parallel()
 	program, kubectl := program(t, "hub", here), kubectl(t)
@@ -67,7 +67,7 @@ func TestAPersonsOwnTokenAndWhereItAllCameFrom(t *testing.T) {
 	}
 	transport := h.client.Transport.(*http.Transport).Clone()
 	transport.TLSClientConfig.Certificates = nil
-	olav := &person{hub: h, client: &http.Client{Transport: transport, Jar: jar, Timeout: patience}}
+	olav := &pageUser{hub: h, client: &http.Client{Transport: transport, Jar: jar, Timeout: patience}}
 	olav.goes("/login", url.Values{"name": {"olav"}, "password": {"four words are good"}})
 	olav.csrf = csrfField.FindStringSubmatch(olav.goes("/account", nil))[1]
 

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// agentKills is how often the agent is killed: make faults has the patience for more.
+// agentKills is the number of kills; make faults does more.
 func agentKills() int {
 	if alone() {
 		return 60
@@ -41,13 +41,13 @@ spec:
       - {name: two, image: "flotilla.test/tool:1", imagePullPolicy: IfNotPresent, args: [wait]}
 `
 
-// The real agent is killed at random moments while what it should run changes: a deployment
-// grows, shrinks, rolls over, loses pods. At no moment does a container run twice; what does
-// not change does not notice; in the end there is what is wanted, and nothing else.
+// The real agent is killed at random moments while its desired state changes: a deployment scales,
+// rolls over and loses pods. No container ever runs twice, and unchanged ones do not restart. In
+// the end exactly the desired pods run.
 func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
-	h, d, _, before := withSign(t, e)
+	h, d, _, before := hubWithTwoPods(t, e)
 	seed := rand.Uint64()
 	if s, err := strconv.ParseUint(os.Getenv("FLOTILLA_TEST_SEED"), 10, 64); err == nil {
 		seed = s
@@ -90,7 +90,7 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	patch(`{"spec": {"replicas": 3}}`)
 	began := time.Now()
 	await(t, "what is wanted runs, and nothing else", patience, func() error {
-		if err := errors.Join(h.right(d, began), h.available("churn", 3)); err != nil {
+		if err := errors.Join(h.recovered(d, began), h.available("churn", 3)); err != nil {
 			return err
 		}
 		return h.exactly(d, e)
@@ -120,12 +120,12 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	seen(t, fmt.Sprintf("an agent was killed %d times at random moments under changes: no container twice or left over, none of what did not change restarted, all as wanted %.1f s after the last", agentKills(), after.Seconds()))
 }
 
-// once fails where a container of a pod runs twice.
+// once fails if a container of a pod runs twice.
 func (e *engine) once(t testing.TB, node string) {
 	t.Helper()
 	var all []container
 	await(t, "the engine tells of its containers", patience, func() (err error) {
-		all, err = e.containers(node) // one may go meanwhile
+		all, err = e.containers(node) // a container may be removed meanwhile
 		return err
 	})
 	at := map[string]string{}
@@ -140,7 +140,7 @@ func (e *engine) once(t testing.TB, node string) {
 	}
 }
 
-// exactly is nil where the containers of a device are those of the pods that it should have.
+// exactly is nil once the containers of a device are exactly those of its pods.
 func (h *hub) exactly(d *device, e *engine) error {
 	var pods corev1.PodList
 	if err := h.read("/api/v1/pods?fieldSelector=spec.nodeName%3D"+d.node, &pods); err != nil {

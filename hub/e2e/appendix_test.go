@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// manifests are the files that the command lines name.
+// manifests are the files of the command lines.
 var manifests = map[string]string{
 	"pod.yaml": podYAML,
 	"bad.yaml": strings.NewReplacer("solo", "badpod", "spec:\n", "spec:\n  colour: red\n").Replace(podYAML),
@@ -57,22 +57,22 @@ spec:
     spec: {containers: [{name: web, image: "example.org/web:1"}]}
 `
 
-// A row is one kubectl command line and what it has to do. In args DIR is the
-// directory of the manifests.
+// A row is one kubectl command line and its expected result. In args, DIR is the directory of the
+// manifests.
 type row struct {
 	args   []string
 	stdin  string
 	code   int
-	from   string   // the first minor version that knows it; "": all do
-	until  string   // it goes on, and is ended once it has printed this
-	during string   // another command line, with a number for N, that is run until then
-	want   []string // regular expressions, of what it prints on either output
+	from   string   // the first minor version that supports it; "": all
+	until  string   // the command runs until it has printed this
+	during string   // a second command line, with a number for N, that is repeated until then
+	want   []string // regular expressions for either output
 	not    []string
 }
 
 func words(s string) []string { return strings.Fields(s) }
 
-// resize is a change of what a pod asks for, by its subresource.
+// resize changes the requests of a pod through its subresource.
 func resize(requests string) []string {
 	return []string{"patch", "pod", "sized", "--subresource=resize", "-p", `{"spec":{"containers":[{"name":"main","resources":{"requests":` + requests + `}}]}}`}
 }
@@ -85,7 +85,7 @@ spec:
   containers: [{name: main, image: "example.org/sized:1", resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 32Mi}}}]
 `
 
-// nowhere has a pod that no node can take.
+// nowhere has a pod that fits no node.
 const nowhere = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: nowhere}
@@ -128,12 +128,10 @@ template:
   spec: {containers: [{name: c, image: busybox}]}
 `
 
-// appendix is every command line that people and tools are known to use, in an order
-// in which each finds what it needs: three devices, two workloads, a pod by itself.
+// appendix has the command lines that users and tools are known to run, in an order in which each
+// finds its objects: three devices, two workloads and a single pod.
 //
-// What is missing has a reason:
-// `create token` and `autoscale` are here as what they are, refusals of kinds that
-// nothing implements.
+// `create token` and `autoscale` are refusals: nothing implements their kinds.
 var appendix = []row{
 	{args: words("version"), want: []string{`Server Version: v1\.\d+\.\d+\+flotilla`}},
 	{args: words("cluster-info"), want: []string{`Kubernetes control plane.* is running at`}},
@@ -409,8 +407,7 @@ var appendix = []row{
 	{args: words("api-versions"), want: []string{`(?m)^flotilla.dev/v1alpha1$`, `(?m)^metrics.k8s.io/v1beta1$`}},
 }
 
-// TestEveryCommandLine runs every command line with every kubectl, on a fleet of
-// simulated devices for each.
+// Every command line runs with every kubectl, each on its own fleet of simulated devices.
 func TestEveryCommandLine(t *testing.T) {
 	for _, minor := range kubectltest.Minors {
 		t.Run(minor, func(t *testing.T) {
@@ -430,13 +427,13 @@ func TestEveryCommandLine(t *testing.T) {
 				if older(minor, r.from) {
 					continue
 				}
-				p.play(r) // or end: the rows after it need what it does
+				p.play(r) // or stop: later rows need its result
 			}
 		})
 	}
 }
 
-// older tells whether a minor version comes before another.
+// older reports whether a minor version precedes another.
 func older(minor, than string) bool {
 	number := func(s string) int {
 		n, _ := strconv.Atoi(strings.TrimPrefix(s, "1."))
@@ -445,7 +442,7 @@ func older(minor, than string) bool {
 	return number(minor) < number(than)
 }
 
-// A player plays the rows with one kubectl.
+// A player runs the rows with one kubectl.
 type player struct {
 	t       *testing.T
 	kubectl string
@@ -462,8 +459,8 @@ func (p *player) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// reading are the commands that change nothing. What they tell may take a moment to
-// be so, and then they are run again.
+// reading are the commands that change nothing. They are repeated until their output is as
+// expected.
 var reading = []string{"auth", "describe", "events", "exec", "get", "logs", "top", "wait"}
 
 func (p *player) play(r row) {
@@ -479,9 +476,9 @@ func (p *player) play(r row) {
 	}
 }
 
-// once runs a row, and says what was wrong.
+// once runs a row and returns what is wrong.
 func (p *player) once(r row) string {
-	said := &paper{}
+	said := &outputBuffer{}
 	cmd := p.command(slices.Clone(r.args)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(r.stdin), said, said
 	if err := cmd.Start(); err != nil {

@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-// TestApproval is devices that wait, as their owner and an administrator with kubectl see it.
+// Devices wait for approval, seen by their owner and by an administrator with kubectl.
 func TestApproval(t *testing.T) {
 	t.Parallel()
 	h := newHub(t, "--require-approval")
-	k := &clerk{h, kubectl(t), "", ""}
+	k := &kubectlUser{h, kubectl(t), "", ""}
 	line := strings.Fields(output(t, programOf(t, "hub"), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--uses", "3"))[1:]
 	dir := t.TempDir()
 	join := func(node string) (p *process, request string) {
 		t.Helper()
 		p = start(t, programOf(t, "device"), append(append([]string{}, line...), "--state-dir", filepath.Join(dir, node), "--node-name", node)...)
 		await(t, "the line to type", patience, func() error {
-			found := regexp.MustCompile(`kubectl certificate approve (\S+)\n`).FindStringSubmatch(p.said.String())
+			found := regexp.MustCompile(`kubectl certificate approve (\S+)\n`).FindStringSubmatch(p.output.String())
 			if found == nil {
-				return fmt.Errorf("it said %s", p.said)
+				return fmt.Errorf("it said %s", p.output)
 			}
 			request = found[1]
 			return nil
@@ -32,17 +32,17 @@ func TestApproval(t *testing.T) {
 		t.Helper()
 		await(t, "the end of the join", patience, func() error {
 			if !p.ended() {
-				return fmt.Errorf("it waits; it said %s", p.said)
+				return fmt.Errorf("it waits; it said %s", p.output)
 			}
 			return nil
 		})
-		if got := p.cmd.ProcessState.ExitCode(); got != code || !strings.Contains(p.said.String(), says) {
-			t.Errorf("it ended with code %d, want %d and %q: %s", got, code, says, p.said)
+		if got := p.cmd.ProcessState.ExitCode(); got != code || !strings.Contains(p.output.String(), says) {
+			t.Errorf("it ended with code %d, want %d and %q: %s", got, code, says, p.output)
 		}
 	}
 
 	first, name := join("pi-1")
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "get csr", want: []string{`(?m)^NAME\s+AGE\s+SIGNERNAME\s+REQUESTOR\s+REQUESTEDDURATION\s+CONDITION\s*$`, name + `\s+\S+\s+flotilla.dev/device\s+join-token:\S+\s+<none>\s+Pending`}},
 		{args: "get certificatesigningrequests -o wide", want: []string{`SITE\s+MACHINE-ID\s+SERIAL\s+FROM`, `oslo\s+[0-9a-f]{16}.*127\.0\.0\.1`}},
 		{args: "describe csr " + name, want: []string{`Requesting User:\s+join-token:`, `Signer:\s+flotilla.dev/device`, `Status:\s+Pending`, `flotilla.dev/node=pi-1`, `WaitsForApproval`}},
@@ -54,26 +54,26 @@ func TestApproval(t *testing.T) {
 	})
 	h.stop()
 	h.start()
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "get csr " + name, want: []string{`Pending`}},
 		{args: "certificate approve " + name, want: []string{`approved`}},
 	})
 	ended(first, 0, "This device is node pi-1 on site oslo")
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "get csr " + name, want: []string{`Approved,Issued`}},
 		{args: "certificate deny " + name, code: 1, want: []string{`already Approved`}},
 		{args: "get csr " + name + " -o jsonpath={.status.conditions[*].type}", want: []string{`^Approved$`}},
 	})
 
 	second, name := join("pi-2")
-	k.say(t, []saying{{args: "certificate deny " + name, want: []string{`denied`}}})
+	k.say(t, []kubectlCase{{args: "certificate deny " + name, want: []string{`denied`}}})
 	ended(second, 1, "was denied")
-	k.say(t, []saying{{args: "get csr " + name, want: []string{`Denied`}}})
+	k.say(t, []kubectlCase{{args: "get csr " + name, want: []string{`Denied`}}})
 
 	third, name := join("pi-3")
-	k.say(t, []saying{{args: "delete csr " + name, want: []string{`deleted`}}})
+	k.say(t, []kubectlCase{{args: "delete csr " + name, want: []string{`deleted`}}})
 	ended(third, 1, "has ended")
-	k.say(t, []saying{{args: "delete csr --all", want: []string{`deleted`}}, {args: "get csr", want: []string{`No resources found`}}})
+	k.say(t, []kubectlCase{{args: "delete csr --all", want: []string{`deleted`}}, {args: "get csr", want: []string{`No resources found`}}})
 }
 
 func programOf(t testing.TB, name string) string { return program(t, name, here) }

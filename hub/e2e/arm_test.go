@@ -23,9 +23,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAgentsForARMLiveInTheRootsOfBoards: the released agents for ARM, under an emulator and
-// in the root directory of a board, join a hub over TLS, are Ready as what the board is, run
-// a pod that asks for its GPIO chip, and renew their certificate.
+// The released ARM agents run under an emulator in the root directory of a board. They join a hub
+// over TLS, report the board, run a pod with a GPIO chip, and renew their certificate.
 func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -100,7 +99,7 @@ func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
 
 			output(t, program(t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", h.dir)
 			await(t, "it renews its certificate", 3*patience, func() error {
-				if said := agent.said.String(); !strings.Contains(said, "the certificate was renewed") {
+				if said := agent.output.String(); !strings.Contains(said, "the certificate was renewed") {
 					return fmt.Errorf("it says %s", tail(said, 3))
 				}
 				return nil
@@ -111,7 +110,7 @@ func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
 	}
 }
 
-// A board is a directory that looks like one, with a program and what runs it inside.
+// A board is a root directory like a board's, with a program and its emulator.
 type board struct {
 	t    *testing.T
 	root string
@@ -136,7 +135,7 @@ func newBoard(t *testing.T, name, emulator, program string) *board {
 			t.Fatal(err)
 		}
 	}
-	// Files in a repository are no devices: here each is one, which gives and takes nothing.
+	// A repository cannot have device files, so each file is replaced by one.
 	dev := filepath.Join(b.root, "dev")
 	err = filepath.WalkDir(dev, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || e.Type() == fs.ModeSymlink {
@@ -161,10 +160,10 @@ func newBoard(t *testing.T, name, emulator, program string) *board {
 	return b
 }
 
-// mknod makes what /dev/null is.
+// mknod creates a device like /dev/null.
 func mknod(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o666, 1<<8|3) }
 
-// command is the program inside, with mounts of its own that end with it.
+// command is the program in the board's root, in a private mount namespace.
 func (b *board) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/emulator", append([]string{"/flotilla-device"}, args...)...)
 	cmd.Dir, cmd.Env = "/", environment()
@@ -172,10 +171,9 @@ func (b *board) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// engine puts a socket into the board's root that answers as an engine on its processor: a
-// real one of this machine behind it runs this machine's programs, and sees the board's files
-// where they are. What holds a pod's network is for the board's processor: another program of
-// the image waits in its place.
+// engine puts a socket into the board's root that answers like an engine on the board's processor.
+// The real engine behind it runs this machine's programs and finds the board's files at their paths
+// here. The sandbox image is built for the board's processor, so another program waits instead.
 func (b *board) engine(socket, arch, machine string) {
 	b.t.Helper()
 	l, err := net.Listen("unix", filepath.Join(b.root, "run/docker.sock"))
@@ -183,7 +181,7 @@ func (b *board) engine(socket, arch, machine string) {
 		b.t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "localhost"})
-	proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0) // a stream of events ends with who listens
+	proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0) // an event stream ends with its client
 	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
@@ -210,7 +208,7 @@ func (b *board) engine(socket, arch, machine string) {
 	b.t.Cleanup(func() { _ = s.Close() })
 }
 
-// place moves what a container is to have of the board's to where this machine has it.
+// place maps the board's paths of a container to this machine's.
 func (b *board) place(spec map[string]any) {
 	host, _ := spec["HostConfig"].(map[string]any)
 	if labels, _ := spec["Labels"].(map[string]any); labels[labelKind] == "sandbox" {
@@ -232,7 +230,7 @@ func dropped(u *url.URL, key string) string {
 	return q.Encode()
 }
 
-// rewrite changes a body of JSON.
+// rewrite changes a JSON body.
 func rewrite(body *io.ReadCloser, length *int64, header http.Header, change func(map[string]any)) error {
 	text, err := io.ReadAll(*body)
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// attack is what a device with a certificate of its own, the thief, can try at a broker
-// between it and the hub. The observer "spy" may hear everything there. pi-2 is replaced.
-func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
+// attack tries what a thief's device with its own certificate can do at an external broker. The
+// observer "spy" may read everything there. pi-2 has been replaced.
+func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) {
 	address := victim.id.MQTTAddress
 	spyDir := filepath.Join(t.TempDir(), "spy")
 	output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", "spy", "--out", spyDir)
@@ -34,7 +34,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 	}
 	look.subscribes("#")
 	await(t, "the spy to hear leases", patience, func() error {
-		if len(look.heardOf("nodes/"+victim.id.Node+"/lease")) == 0 {
+		if len(look.receivedOf("nodes/"+victim.id.Node+"/lease")) == 0 {
 			return errors.New("none")
 		}
 		return nil
@@ -56,7 +56,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		}
 		return s
 	}
-	done := h.never(t)
+	done := h.neverUnknown(t)
 	connected := func() string { return h.metric(t, "flotilla_mqtt_sessions") }
 	was := connected()
 
@@ -69,14 +69,14 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		s.says("fleet/v1/nodes/thief/request/x", []byte(`{"evil":1}`), false)
 		s.says("other", []byte(`{"evil":1}`), false)
 		s.says("$SYS/broker/x", []byte(`{"evil":1}`), false)
-		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own
+		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own topic
 		await(t, "what it may say", patience, func() error {
-			if len(look.heardOf("marker")) == 0 {
+			if len(look.receivedOf("marker")) == 0 {
 				return errors.New("not heard")
 			}
 			return nil
 		})
-		if got := look.heardOf("evil"); len(got) > 0 {
+		if got := look.receivedOf("evil"); len(got) > 0 {
 			t.Errorf("the broker has passed on %q", got)
 		}
 	})
@@ -85,25 +85,25 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		s.subscribes("#", "+/#", "$SYS/#", "fleet/v1/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease",
 			"$share/g/fleet/v1/nodes/+/desired", "$share/g/fleet/v1/nodes/"+victim.id.Node+"/desired", "$share/g/#")
 		victim.runs(h, "secret")
-		if len(look.heardOf("nodes/"+victim.id.Node+"/desired")) == 0 {
+		if len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == 0 {
 			t.Fatal("the spy has heard no desired state: the test shows nothing")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, heard := range s.heard {
+		for _, heard := range s.received {
 			if !strings.HasPrefix(heard, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(heard, "fleet/v1/nodes/thief/request/") {
 				t.Errorf("it has heard %.100s", heard)
 			}
 		}
 	})
-	t.Run("a person or an observer who is named like a node is not that node", func(t *testing.T) {
+	t.Run("a user or an observer who is named like a node is not that node", func(t *testing.T) {
 		mine := filepath.Join(t.TempDir(), "mine")
 		output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", victim.id.Node, "--out", mine)
-		heard, said := len(look.heardOf("nodes/"+victim.id.Node+"/desired")), 0
+		heard, said := len(look.receivedOf("nodes/"+victim.id.Node+"/desired")), 0
 		for who, conf := range map[string]*tls.Config{
 			"observer": pair(t, mine),
-			"person":   h.person(victim.id.Node, "viewer"),
-			"the hub":  h.person("flotilla:hub", "viewer"),
+			"user":     h.clientCertificate(victim.id.Node, "viewer"),
+			"the hub":  h.clientCertificate("flotilla:hub", "viewer"),
 		} {
 			s, err := client(t, address, conf, func(o *paho.ClientOptions) { o.SetClientID("namesake") })
 			if err != nil {
@@ -116,15 +116,15 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 			victim.runs(h, fmt.Sprintf("namesake-%d", said))
 			said++
 			s.mu.Lock()
-			if len(s.heard) > 0 {
-				t.Errorf("%s has heard %q", who, s.heard[0])
+			if len(s.received) > 0 {
+				t.Errorf("%s has heard %q", who, s.received[0])
 			}
 			s.mu.Unlock()
 		}
-		if said > 0 && len(look.heardOf("nodes/"+victim.id.Node+"/desired")) == heard {
+		if said > 0 && len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == heard {
 			t.Fatal("nothing was to be heard: the test shows nothing")
 		}
-		if got := look.heardOf(`"namesake"`); len(got) > 0 {
+		if got := look.receivedOf(`"namesake"`); len(got) > 0 {
 			t.Errorf("the broker has passed on %q", got)
 		}
 	})
@@ -157,15 +157,15 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 				continue
 			}
 			mu.Lock()
-			_ = raw.Close() // the will fires
+			_ = raw.Close() // the broker publishes the will
 			mu.Unlock()
 			_ = s
 		}
 		time.Sleep(time.Second)
-		if got := look.heardOf("foreign-will"); len(got) > 0 {
+		if got := look.receivedOf("foreign-will"); len(got) > 0 {
 			t.Errorf("a will on another's topic: %q", got)
 		}
-		late, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("late") }) // it takes the first one's place
+		late, err := client(t, address, pair(t, spyDir), func(o *paho.ClientOptions) { o.SetClientID("late") }) // with the first one's client id
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		}()
 		late.subscribes("#")
 		time.Sleep(time.Second)
-		if got := late.heardOf("RETAINED"); len(got) > 0 && !retains {
+		if got := late.receivedOf("RETAINED"); len(got) > 0 && !retains {
 			t.Errorf("retained: %q", got)
 		}
 	})
@@ -197,14 +197,14 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 		}
 	})
 	t.Run("it takes nobody's session over", func(t *testing.T) {
-		before := len(look.heardOf("nodes/" + victim.id.Node + "/presence"))
+		before := len(look.receivedOf("nodes/" + victim.id.Node + "/presence"))
 		for _, id := range []string{wire.ClientID(victim.id.Node, victim.id.MachineID), victim.id.Node, "flotilla:hub"} {
 			if _, err := client(t, address, conf, func(o *paho.ClientOptions) { o.SetClientID(id) }); err != nil {
 				t.Logf("as %s: CONNECT is refused: %v", id, err)
 			}
 		}
 		time.Sleep(2 * time.Second)
-		if n := len(look.heardOf("nodes/" + victim.id.Node + "/presence")); n != before {
+		if n := len(look.receivedOf("nodes/" + victim.id.Node + "/presence")); n != before {
 			t.Error("the victim's session has ended")
 		}
 		if online, _ := victim.link.Online(); !online {
@@ -218,18 +218,18 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 	t.Run("one that was replaced is not believed, and is told over HTTPS", func(t *testing.T) {
 		old.stop()
 		kept := old.id
-		newer := h.twin(old.id.Node).run()
+		newer := h.testDevice(old.id.Node).run()
 		await(t, "the new device", patience, func() error {
 			if newer.StoredGeneration() == 0 {
 				return errors.New("it has no desired state")
 			}
 			return h.ready(old.id.Node, corev1.ConditionTrue)
 		})
-		newer.stop() // even while the new one is away
-		imposter := &twin{t: t, id: kept}
+		newer.stop() // also while the new device is away
+		imposter := &testDevice{t: t, id: kept}
 		imposter.run()
 		await(t, "the refusal", patience, func() error {
-			if !strings.Contains(h.said.String(), "it is another device than the one that joined last") {
+			if !strings.Contains(h.output.String(), "it is another device than the one that joined last") {
 				return errors.New("the log does not say it")
 			}
 			return nil
@@ -251,8 +251,8 @@ func attack(t *testing.T, h *hub, victim, old, thief *twin, retains bool) {
 	})
 }
 
-// person is the certificate of a kubeconfig.
-func (h *hub) person(name, role string) *tls.Config {
+// clientCertificate is the TLS configuration of a kubeconfig.
+func (h *hub) clientCertificate(name, role string) *tls.Config {
 	h.t.Helper()
 	text := output(h.t, program(h.t, "hub", here), "kubeconfig", "--data-dir", h.dir, "--user", name, "--role", role)
 	field := func(name string) []byte {

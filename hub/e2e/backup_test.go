@@ -13,13 +13,13 @@ import (
 	"flotilla.dev/device/join"
 )
 
-// A hub that was restored from an older backup wants less than it wanted. It tells no
-// device so until an administrator has looked, not even over a restart.
+// A hub that was restored from an older backup has an older desired state. It sends that to no
+// device until an administrator runs resume, also after a restart.
 func TestAnOldBackup(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
-	h, d, _, _ := withSign(t, e)
+	h, d, _, _ := hubWithTwoPods(t, e)
 	backup := filepath.Join(t.TempDir(), "old.db")
 	hubProgram := program(t, "hub", here)
 	output(t, hubProgram, "backup", "--data-dir", h.dir, backup)
@@ -62,13 +62,13 @@ func TestAnOldBackup(t *testing.T) {
 	seen(t, fmt.Sprintf("four containers ran on for %s and over a restart; then %q, and %.1f s later two ran", 6*grace, strings.TrimSpace(said), time.Since(began).Seconds()))
 }
 
-// So it is with several hubs: the one that leads dies, its database is restored before another takes over,
-// and that one, which has followed all that is gone now, leads what was restored. The authority that
-// they share is no part of it: devices have certificates of a root that the backup does not know.
+// The same holds for several hubs: the leader is killed, and its database is restored before a
+// standby takes over, which then leads with the restored state. The shared authority is not
+// restored: devices have certificates of a root that the backup lacks.
 func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	d := a.join("oslo", e)
@@ -117,7 +117,7 @@ func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
 	for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 		e.same(t, d.node, before, "the restore")
 	}
-	a.start() // stands by
+	a.start() // on standby
 	if r := (command{path: hubProgram, args: []string{"resume", "--data-dir", a.dir}}).run(t); !strings.Contains(r.err, "stands by") {
 		t.Errorf("resume at the standby says %s%s", r.out, r.err)
 	}

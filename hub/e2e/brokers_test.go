@@ -30,9 +30,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A twin is a device's side of the protocol, with a certificate of its own and without
-// containers: what it is to run, it says runs.
-type twin struct {
+// A testDevice is a device's side of the protocol with its own certificate. It has no containers,
+// but reports each desired pod as running.
+type testDevice struct {
 	t    testing.TB
 	id   join.Identity
 	dir  string
@@ -42,22 +42,22 @@ type twin struct {
 
 	mu      sync.Mutex
 	desired wire.Desired
-	gets    int // desired states
+	gets    int // number of desired states
 }
 
 const twinMachine = "3f2a9c0d1e4b5a%02x"
 
 var twins atomic.Int64
 
-// twin joins a device.
-func (h *hub) twin(name string) *twin {
+// testDevice joins a device.
+func (h *hub) testDevice(name string) *testDevice {
 	h.t.Helper()
-	d := &twin{t: h.t, dir: filepath.Join(h.t.TempDir(), name)}
+	d := &testDevice{t: h.t, dir: filepath.Join(h.t.TempDir(), name)}
 	d.enrol(h, name)
 	return d
 }
 
-func (d *twin) enrol(h *hub, name string) {
+func (d *testDevice) enrol(h *hub, name string) {
 	h.t.Helper()
 	line := output(h.t, program(h.t, "hub", here), "token", "create", "--data-dir", h.dir, "--site", "oslo", "--node", name)
 	words := strings.Fields(line)
@@ -68,8 +68,8 @@ func (d *twin) enrol(h *hub, name string) {
 	d.id = id
 }
 
-// run connects it, as a new boot.
-func (d *twin) run() *twin {
+// run connects it, as after a boot.
+func (d *testDevice) run() *testDevice {
 	d.t.Helper()
 	conf, err := d.id.TLS(time.Time{})
 	if err != nil {
@@ -92,12 +92,12 @@ func (d *twin) run() *twin {
 	return d
 }
 
-func (d *twin) Status() wire.Status {
+func (d *testDevice) Status() wire.Status {
 	r := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("4Gi"), "pods": resource.MustParse("110")}
 	return wire.Status{Status: corev1.NodeStatus{Capacity: r, Allocatable: r, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "TwinReady", Message: "ready"}}}}
 }
 
-func (d *twin) Pods() (p wire.Pods) {
+func (d *testDevice) Pods() (p wire.Pods) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p.Generation = d.desired.Generation
@@ -109,13 +109,13 @@ func (d *twin) Pods() (p wire.Pods) {
 	return p
 }
 
-func (d *twin) StoredGeneration() int64 {
+func (d *testDevice) StoredGeneration() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.desired.Generation
 }
 
-func (d *twin) Desired(v wire.Desired) {
+func (d *testDevice) Desired(v wire.Desired) {
 	d.mu.Lock()
 	d.desired = v
 	d.gets++
@@ -123,10 +123,10 @@ func (d *twin) Desired(v wire.Desired) {
 	d.link.DesiredStored()
 	d.link.PodsChanged()
 }
-func (d *twin) Request(string, wire.Request) {}
+func (d *testDevice) Request(string, wire.Request) {}
 
-// runs makes a pod for the node, and waits until it runs there.
-func (d *twin) runs(h *hub, pod string) {
+// runs creates a pod for the node, and waits until it runs.
+func (d *testDevice) runs(h *hub, pod string) {
 	h.t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"nodeName":%q,"containers":[{"name":"c","image":"x:1"}]}}`, pod, d.id.Node)
 	if _, err := h.ask(h.t.Context(), http.MethodPost, "/api/v1/namespaces/default/pods", "application/json", []byte(body)); err != nil {
@@ -141,15 +141,15 @@ func (d *twin) runs(h *hub, pod string) {
 	})
 }
 
-// never watches that no node of the hub's is ever Unknown, until it is told to look no more.
-func (h *hub) never(t testing.TB) (done func()) {
+// neverUnknown fails if a node of the hub becomes Unknown before done is called.
+func (h *hub) neverUnknown(t testing.TB) (done func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		for ctx.Err() == nil {
 			var l corev1.NodeList
-			if h.read("/api/v1/nodes", &l) == nil { // a hub that is just restarted does not answer
+			if h.read("/api/v1/nodes", &l) == nil { // a restarting hub does not answer
 				for _, n := range l.Items {
 					if c := ready(n); c.Status == corev1.ConditionUnknown {
 						t.Errorf("node %s is %s: %s: %s", n.Name, c.Status, c.Reason, c.Message)
@@ -163,8 +163,8 @@ func (h *hub) never(t testing.TB) (done func()) {
 	return func() { cancel(); <-over }
 }
 
-// behind starts a hub whose devices connect to a broker at these addresses.
-func behind(t testing.TB, addresses []string, args ...string) *hub {
+// behindBroker starts a hub whose devices connect to an external broker at these addresses.
+func behindBroker(t testing.TB, addresses []string, args ...string) *hub {
 	t.Helper()
 	return newHub(t, append([]string{"--mqtt-dev-listen", "", "--broker", "mqtts://" + strings.Join(addresses, ",mqtts://")}, args...)...)
 }
@@ -189,7 +189,7 @@ func append2(t testing.TB, path, text string) {
 	}
 }
 
-// mosquitto starts a real one with a configuration, and waits until it listens.
+// mosquitto starts a real Mosquitto, and waits until it listens.
 func mosquitto(t testing.TB, dir, address string) *process {
 	t.Helper()
 	path, err := exec.LookPath("mosquitto")
@@ -208,7 +208,7 @@ func listens(t testing.TB, p *process, address string) {
 	t.Helper()
 	await(t, p.name+" to listen on "+address, patience, func() error {
 		if p.ended() {
-			t.Fatalf("%s has ended: %s", p.name, tail(p.said.String(), 10))
+			t.Fatalf("%s has ended: %s", p.name, tail(p.output.String(), 10))
 		}
 		c, err := net.Dial("tcp", address)
 		if err == nil {
@@ -218,17 +218,17 @@ func listens(t testing.TB, p *process, address string) {
 	})
 }
 
-// A spy hears what gets through a broker.
+// A spy records the messages that it receives from a broker.
 type spy struct {
 	paho.Client
-	mu    sync.Mutex
-	heard []string // topic and payload
+	mu       sync.Mutex
+	received []string // topic and payload
 }
 
-func (s *spy) heardOf(part string) (all []string) {
+func (s *spy) receivedOf(part string) (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.heard {
+	for _, h := range s.received {
 		if strings.Contains(h, part) {
 			all = append(all, h)
 		}
@@ -236,7 +236,7 @@ func (s *spy) heardOf(part string) (all []string) {
 	return all
 }
 
-// client connects to a broker by hand.
+// client connects to a broker directly.
 func client(t testing.TB, address string, conf *tls.Config, change func(*paho.ClientOptions)) (*spy, error) {
 	t.Helper()
 	s := &spy{}
@@ -248,7 +248,7 @@ func client(t testing.TB, address string, conf *tls.Config, change func(*paho.Cl
 			if m.Retained() {
 				text += " RETAINED"
 			}
-			s.heard = append(s.heard, text)
+			s.received = append(s.received, text)
 		})
 	if change != nil {
 		change(o)
@@ -265,7 +265,7 @@ func client(t testing.TB, address string, conf *tls.Config, change func(*paho.Cl
 	return s, nil
 }
 
-// subscribes asks for a filter; that it is refused is no mistake.
+// subscribes subscribes to filters; a refusal is not an error.
 func (s *spy) subscribes(filters ...string) {
 	for _, f := range filters {
 		s.Subscribe(f, 1, nil).WaitTimeout(2 * time.Second)
@@ -302,7 +302,7 @@ func dialTLS(address string, conf *tls.Config) (net.Conn, error) {
 	return tls.Dial("tcp", address, conf)
 }
 
-// metric is what /metrics says of a name.
+// metric is the value of a name in /metrics.
 func (h *hub) metric(t testing.TB, name string) string {
 	t.Helper()
 	text, err := h.get("/metrics")

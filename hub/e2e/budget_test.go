@@ -16,20 +16,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The budgets, in the names of what is reported: an idle agent has at most 20 MB
-// resident, an idle hub 48, one with a thousand nodes 100; a lease costs at most
-// 20 µs of the hub's processor time, saturated, and no byte written.
+// The budgets are in the names of the reported units. An idle agent has at most 20 MB resident, an
+// idle hub 48, and one with a thousand nodes 100. A lease costs at most 20 µs of the hub's
+// processor time at full load, and no write.
 
-// A use is what a process has used so far.
+// A use is what a process has used since its start.
 type use struct {
 	cpu     time.Duration
-	written int64 // bytes, to storage
+	written int64 // bytes written to storage
 	leases  float64
 	commits float64
 	at      time.Time
 }
 
-// memory is what a process has resident now, in MB of a million bytes.
+// memory is the resident memory of a process, in MB of a million bytes.
 func (p *process) memory(t testing.TB) float64 {
 	t.Helper()
 	return field(t, fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid), "VmRSS:") * 1024 / 1e6
@@ -55,7 +55,7 @@ func field(t testing.TB, file, name string) float64 {
 	return 0
 }
 
-// used is what a hub has used and done so far.
+// used is what a hub has used and done since its start.
 func (h *hub) used() use {
 	h.t.Helper()
 	metrics, err := h.get("/metrics")
@@ -82,8 +82,8 @@ func (h *hub) used() use {
 	}
 }
 
-// backedUp waits for the first backup, a minute after a hub's first start: what it
-// writes is not the leases'.
+// backedUp waits for the first backup, a minute after a hub's first start, so that it is not
+// counted with the leases.
 func (h *hub) backedUp(within time.Duration) {
 	h.t.Helper()
 	await(h.t, "the first backup", within, func() error {
@@ -95,8 +95,7 @@ func (h *hub) backedUp(within time.Duration) {
 	time.Sleep(2 * time.Second)
 }
 
-// BenchmarkIdle is the memory of a hub and of an agent with Docker that have
-// nothing to do.
+// BenchmarkIdle measures the memory of an idle hub, and of an idle agent with Docker.
 func BenchmarkIdle(b *testing.B) {
 	e := findEngine(b, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	for b.Loop() {
@@ -115,8 +114,8 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkFleet is a hub with a thousand simulated devices at the real rate: a
-// lease per ten seconds and device, for a minute.
+// BenchmarkFleet measures a hub with a thousand simulated devices for a minute: each renews its
+// lease every ten seconds.
 func BenchmarkFleet(b *testing.B) {
 	const devices = 1000
 	b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
@@ -144,15 +143,14 @@ func BenchmarkFleet(b *testing.B) {
 	})
 }
 
-// BenchmarkLease is the whole hub under as many leases as it takes, from a
-// thousand connections without TLS.
+// BenchmarkLease measures a hub at full load, with leases of a thousand connections without TLS.
 func BenchmarkLease(b *testing.B) {
 	const devices, batch = 1000, 100_000
 	b.Run(fmt.Sprintf("connections=%d", devices), func(b *testing.B) {
 		h := newHub(b, "--lease-interval", "10s", "--node-monitor-grace-period", "5m", "--node-startup-grace-period", "5m", "--log-level", "warn")
 		in := players(b, h, devices)
 		h.allReady(devices)
-		time.Sleep(5 * time.Second) // what the registrations have left to do
+		time.Sleep(5 * time.Second) // until the work after the registrations is done
 		var cpu time.Duration
 		total := 0.0
 		for b.Loop() {
@@ -176,7 +174,7 @@ func BenchmarkLease(b *testing.B) {
 	})
 }
 
-// players starts the process of devices, so that its processor time is not the hub's.
+// players starts the devices in a separate process, so that their processor time is not counted.
 func players(b *testing.B, h *hub, count int) io.Writer {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -194,7 +192,7 @@ func players(b *testing.B, h *hub, count int) io.Writer {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = in.Close() // that ends it
+		_ = in.Close() // ends the process
 		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {

@@ -16,12 +16,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A wallClock is what programs take for the time of day: the machine's, and how far it has
-// been set from that, which may change while they run.
+// A wallClock is a program's time of day: the machine's plus an offset, which may change while
+// programs run.
 //
-// Nothing comes between a static program and the kernel's clock but an emulator: qemu's asks
-// its own libc, and there libfaketime answers. It sets the time of day alone. The clocks that
-// count from the boot run on, as they do where somebody sets a clock.
+// Only an emulator can intercept the clock of a static program: qemu asks its own libc, where
+// libfaketime answers. It changes the time of day only; monotonic clocks go on, as when an
+// administrator sets a clock.
 type wallClock struct {
 	t                          testing.TB
 	emulator, library, setting string // paths
@@ -36,7 +36,7 @@ func newClock(t testing.TB) *wallClock {
 	if c.emulator, err = exec.LookPath(name); err != nil {
 		need(t, "an emulator with a libc is needed to set a program's clock: Debian's qemu-user: %v", err)
 	}
-	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1") // the pattern is right
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1") // the pattern is valid
 	if len(found) == 0 {
 		need(t, "libfaketime is needed to set a program's clock: Debian's faketime")
 	}
@@ -45,7 +45,7 @@ func newClock(t testing.TB) *wallClock {
 	return c
 }
 
-// set sets the clock; whoever runs with it sees it at once.
+// set sets the clock, also for running programs.
 func (c *wallClock) set(by time.Duration) {
 	c.t.Helper()
 	err := os.WriteFile(c.setting+".new", fmt.Appendf(nil, "%+d\n", by/time.Second), 0o600)
@@ -58,13 +58,13 @@ func (c *wallClock) set(by time.Duration) {
 	c.by = by
 }
 
-// now is the time of day by it.
+// now is the time of day by this clock.
 func (c *wallClock) now() time.Time { return time.Now().Add(c.by) }
 
-// command is a program that lives by it.
+// command runs a program with this clock.
 //
-// G_SLICE: after a fork, glib's slices would ask what the time is, in a copy of the emulator
-// whose other threads are gone, and one of them may have held libfaketime's lock for ever.
+// G_SLICE: after a fork, glib's slices would ask for the time in a copy of the emulator without its
+// other threads. One of them may have held libfaketime's lock for ever.
 func (c *wallClock) command(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(c.emulator, append([]string{path}, args...)...)
 	cmd.Env = environment("LD_PRELOAD="+c.library, "FAKETIME_TIMESTAMP_FILE="+c.setting, "FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1", "G_SLICE=always-malloc")
@@ -72,18 +72,18 @@ func (c *wallClock) command(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// stamped is the moment of a line of a log.
+// stamped is the time of a log line.
 var stamped = regexp.MustCompile(`(?m)^time=(\S+)`)
 
-// clocks are a hub and a device, each with a clock of its own, and what may not change.
+// clocks are a hub and a device with separate clocks, and the state that must not change.
 type clocks struct {
 	t         *testing.T
 	h         *hub
 	d         *device
 	hub, dev  *wallClock
 	workloads []container
-	turned    time.Time // when Ready turned last
-	lease     time.Time // the newest that was seen
+	turned    time.Time // last transition of Ready
+	lease     time.Time // newest lease seen
 	words     int
 }
 
@@ -95,7 +95,7 @@ func (c *clocks) runHub() {
 
 func (c *clocks) runDevice() {
 	c.t.Helper()
-	await(c.t, "the agent that was killed is gone", patience, func() error { // what it had just started may have its files a moment longer
+	await(c.t, "the agent that was killed is gone", patience, func() error { // its children may keep their files open a moment longer
 		lock, err := os.Open(filepath.Join(c.d.dir, "lock"))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -108,7 +108,7 @@ func (c *clocks) runDevice() {
 	c.d.process = startCommand(c.t, c.dev.command(program(c.t, "device", here), "run", "--state-dir", c.d.dir, "--engine", c.d.engine.socket, "--eviction-hard", anyDisk))
 }
 
-// ready is when the node became ready, as long as it is.
+// ready is when the node became ready; it fails if the node is not ready.
 func (c *clocks) ready() (time.Time, error) {
 	n, err := c.h.node(c.d.node)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *clocks) ready() (time.Time, error) {
 	return is.LastTransitionTime.Time, err
 }
 
-// works waits until leases, a desired state and people get through.
+// works waits until a lease, a desired state and an API request succeed.
 func (c *clocks) works(when string) {
 	c.t.Helper()
 	before := c.lease
@@ -141,8 +141,8 @@ func (c *clocks) works(when string) {
 	}
 }
 
-// holds fails where anything turns in a while: a deadline that goes by the wrong clock is
-// over at once, and that leases count has been seen.
+// holds fails if a condition changes within a while. A deadline by the wrong clock would expire at
+// once.
 func (c *clocks) holds(when string) {
 	c.t.Helper()
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
@@ -153,21 +153,21 @@ func (c *clocks) holds(when string) {
 	c.d.engine.same(c.t, c.d.node, c.workloads, when)
 }
 
-// renews has the device ask for a new certificate and use it.
+// renews makes the device renew its certificate and use the new one.
 func (c *clocks) renews(when string) {
 	c.t.Helper()
 	const words = "the certificate was renewed"
-	before := strings.Count(c.d.said.String(), words)
+	before := strings.Count(c.d.output.String(), words)
 	output(c.t, program(c.t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", c.h.dir)
 	await(c.t, when+": the device renews its certificate", 3*patience, func() error {
-		if strings.Count(c.d.said.String(), words) == before {
-			return fmt.Errorf("it says %s", tail(c.d.said.String(), 3))
+		if strings.Count(c.d.output.String(), words) == before {
+			return fmt.Errorf("it says %s", tail(c.d.output.String(), 3))
 		}
 		return nil
 	})
 }
 
-// stamps fails where a log has a moment that is none of the clock's.
+// stamps fails if a log has a time that is not near one of the clock's.
 func stamps(t *testing.T, when, name, said string, near ...time.Time) {
 	t.Helper()
 	for _, m := range stamped.FindAllStringSubmatch(said, -1) {
@@ -183,18 +183,18 @@ func stamps(t *testing.T, when, name, said string, near ...time.Time) {
 	}
 }
 
-// clockGrace is one that an emulated agent keeps on a machine with much else to do.
+// clockGrace is long enough for an emulated agent on a busy machine.
 const clockGrace = 40 * time.Second
 
-// Clocks are set forward and back, begin in 1970 and stand after 2038, of the hub, of a
-// device and of both: while they run, and when they start. Nothing of it is anybody's
-// silence, nobody is locked out, and no container notices.
+// The clocks of hub, device and both are set forward and back, start in 1970 and after 2038: while
+// the programs run, and when they start. No node becomes Unknown, no device is locked out, and no
+// container restarts.
 func TestClocksThatAreWrong(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
 	c := &clocks{t: t, hub: newClock(t), dev: newClock(t)}
-	c.h = newHub(t, "--node-monitor-grace-period", clockGrace.String(), "--node-startup-grace-period", "3m") // an emulated agent takes its time to start
+	c.h = newHub(t, "--node-monitor-grace-period", clockGrace.String(), "--node-startup-grace-period", "3m") // an emulated agent starts slowly
 	c.d = c.h.join("oslo", e)
 	c.h.stop()
 	c.runHub()
@@ -215,7 +215,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 	type way int
 	const (
 		set      way = iota // while they run
-		starts              // the clock is so when the program starts, after a kill
+		starts              // set before the program starts again after a kill
 		renewing            // set, and then the device renews its certificate
 	)
 	turns := 0
@@ -234,7 +234,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 		when := fmt.Sprintf("hub %s, device %s, %s", c.hub.now().Add(s.hub-c.hub.by).Format(time.DateTime), c.dev.now().Add(s.dev-c.dev.by).Format(time.DateTime),
 			[]string{"set", "at the start", "set, and a certificate renewed"}[s.way])
 		t.Log(when)
-		hubSaid, devSaid, near := c.h.said, c.d.said, []time.Time{c.hub.now(), c.dev.now()}
+		hubSaid, devSaid, near := c.h.output, c.d.output, []time.Time{c.hub.now(), c.dev.now()}
 		hubFrom, devFrom := len(hubSaid.String()), len(devSaid.String())
 		restartHub, restartDev := s.way == starts && s.hub != c.hub.by, s.way == starts && s.dev != c.dev.by
 		c.hub.set(s.hub)
@@ -242,13 +242,13 @@ func TestClocksThatAreWrong(t *testing.T) {
 		if restartHub {
 			c.h.kill()
 			c.runHub()
-			hubFrom, hubSaid = 0, c.h.said
+			hubFrom, hubSaid = 0, c.h.output
 		}
 		if restartDev {
 			c.d.kill()
 			e.same(t, c.d.node, c.workloads, when)
 			c.runDevice()
-			devFrom, devSaid = 0, c.d.said
+			devFrom, devSaid = 0, c.d.output
 		}
 		c.works(when)
 		if restartDev { // it may have been away for longer than its grace
@@ -270,7 +270,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 		t.Errorf("somebody was evicted:\n%s", events)
 	}
 
-	// The kernel says whether anybody keeps the clock right, and the node what the kernel says.
+	// The node reports whether the kernel's clock is synchronized.
 	state, err := unix.Adjtimex(&unix.Timex{})
 	if err != nil {
 		t.Fatal(err)
@@ -283,12 +283,12 @@ func TestClocksThatAreWrong(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A board without a battery joins in 1970, another one after 2038.
+	// A board without a battery joins in 1970, and another one after 2038.
 	for _, by := range []time.Duration{past, future} {
 		at := newClock(t)
 		at.set(by)
 		d := &device{t: t, engine: e, dir: filepath.Join(t.TempDir(), "joined"), node: fmt.Sprintf("e2e-%d-%d-clock", os.Getpid(), devicesMade.Add(1))}
-		c.hub.set(by) // the command's clock is the gateway's
+		c.hub.set(by) // the command uses the gateway's clock
 		told, err := c.hub.command(program(t, "hub", here), "token", "create", "--data-dir", c.h.dir, "--site", "bergen").Output()
 		if err != nil {
 			t.Fatalf("a token made at %s: %v", c.hub.now(), err)

@@ -18,14 +18,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	_ "modernc.org/sqlite" // to look at what a killed hub leaves
+	_ "modernc.org/sqlite" // reads what a killed hub leaves
 
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
 const writers = 3
 
-// kills is how often the hub is killed: make faults has the patience for more.
+// kills is the number of kills; make faults does more.
 func kills() int {
 	if alone() {
 		return 200
@@ -33,22 +33,22 @@ func kills() int {
 	return 20
 }
 
-// A notary writes down, outside the hub, what the hub has acknowledged.
-type notary struct {
+// An ackLog records, outside the hub, the writes that the hub has acknowledged.
+type ackLog struct {
 	mu      sync.Mutex
-	counts  map[string]int  // object → the newest count that was acknowledged
-	deleted map[string]bool // objects whose deletion was acknowledged
+	counts  map[string]int  // object → the newest acknowledged count
+	deleted map[string]bool // objects with an acknowledged deletion
 	acks    int
 }
 
-func (n *notary) note(name string, count int) {
+func (n *ackLog) note(name string, count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.counts[name], n.acks = count, n.acks+1
 }
 
-// has tells whether so much has been acknowledged.
-func (n *notary) has(acks int) error {
+// has is nil once so many writes are acknowledged.
+func (n *ackLog) has(acks int) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.acks < acks {
@@ -57,14 +57,14 @@ func (n *notary) has(acks int) error {
 	return nil
 }
 
-func (n *notary) gone(name string) {
+func (n *ackLog) gone(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.deleted[name], n.acks = true, n.acks+1
 }
 
-// TestKillingTheHubLosesNothing kills the hub again and again in the middle of writes.
-// What was acknowledged is there afterwards, and no container has noticed.
+// The hub is killed repeatedly during writes. All acknowledged writes are there afterwards, and no
+// container restarts.
 func TestKillingTheHubLosesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -80,7 +80,7 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	t.Logf("FLOTILLA_TEST_SEED=%d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
 
-	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
 	for w := range writers {
@@ -90,7 +90,7 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	var starts []time.Duration
 	for i := range kills() {
 		time.Sleep(time.Duration(50+dice.IntN(500)) * time.Millisecond)
-		await(t, "a write for each kill is acknowledged", patience, func() error { return n.has(i + 1) }) // slow machines begin slowly
+		await(t, "a write for each kill is acknowledged", patience, func() error { return n.has(i + 1) }) // slow machines start slowly
 		h.kill()
 		began := time.Now()
 		h.start()
@@ -122,8 +122,8 @@ func TestKillingTheHubLosesNothing(t *testing.T) {
 	}
 }
 
-// write creates, counts up and deletes objects of its own, one after the other.
-func (h *hub) write(ctx context.Context, n *notary, writer int) {
+// write creates, counts up and deletes objects of one writer in turn.
+func (h *hub) write(ctx context.Context, n *ackLog, writer int) {
 	const base = "/api/v1/namespaces/default/configmaps"
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("w%d-%d", writer, i)
@@ -150,8 +150,8 @@ func (h *hub) write(ctx context.Context, n *notary, writer int) {
 	}
 }
 
-// apply is kubectl apply, again and again.
-func (h *hub) apply(ctx context.Context, t *testing.T, n *notary) {
+// apply runs kubectl apply repeatedly.
+func (h *hub) apply(ctx context.Context, t *testing.T, n *ackLog) {
 	program := kubectl(t)
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("applied-%d", i/3) // each is created once and configured twice
@@ -162,8 +162,8 @@ func (h *hub) apply(ctx context.Context, t *testing.T, n *notary) {
 	}
 }
 
-// checkNotes compares what the hub has with what it has acknowledged.
-func (h *hub) checkNotes(n *notary) {
+// checkNotes compares the hub's objects with its acknowledgements.
+func (h *hub) checkNotes(n *ackLog) {
 	h.t.Helper()
 	var l corev1.ConfigMapList
 	if err := h.read("/api/v1/namespaces/default/configmaps", &l); err != nil {
@@ -179,7 +179,7 @@ func (h *hub) checkNotes(n *notary) {
 		case n.deleted[name] && ok:
 			h.t.Errorf("%s is there although its deletion was acknowledged", name)
 		case n.deleted[name]:
-		case !ok && name[0] == 'w' && deletes(name): // its deletion may have been done and not acknowledged
+		case !ok && name[0] == 'w' && deletes(name): // the deletion may be done without an acknowledgement
 		case !ok:
 			h.t.Errorf("%s was acknowledged and is lost", name)
 		case got < count:
@@ -188,14 +188,14 @@ func (h *hub) checkNotes(n *notary) {
 	}
 }
 
-// deletes tells whether its writer deletes an object in the end.
+// deletes reports whether the writer deletes this object in the end.
 func deletes(name string) bool {
 	var writer, i int
-	_, _ = fmt.Sscanf(name, "w%d-%d", &writer, &i) // we made the name
+	_, _ = fmt.Sscanf(name, "w%d-%d", &writer, &i) // the name is ours
 	return i%4 == 0
 }
 
-// sound checks the database that a killed hub has left, on a copy.
+// sound checks a copy of the database that a killed hub leaves.
 func sound(t testing.TB, dir string) {
 	t.Helper()
 	into := t.TempDir()
@@ -219,7 +219,7 @@ func sound(t testing.TB, dir string) {
 	}
 }
 
-// lives says of every container which one it is, since when, and after how many restarts.
+// lives lists the identity, start time and restarts of every container.
 func (h *hub) lives() []string {
 	h.t.Helper()
 	pods, err := h.pods("sign", "")
@@ -238,15 +238,15 @@ func (h *hub) lives() []string {
 	return out
 }
 
-// TestTheHubEndsWhoeverIsConnected: an orderly end waits for nobody who would stay,
-// and the next start finds everything.
+// An orderly stop does not wait for clients that stay connected, and the next start has all
+// objects.
 func TestTheHubEndsWhoeverIsConnected(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	h.simulate(4, 2)
 	watch := start(t, kubectl(t), "--kubeconfig", h.config, "get", "nodes", "-w")
 	await(t, "kubectl watches", patience, func() error {
-		if watch.said.String() == "" {
+		if watch.output.String() == "" {
 			return fmt.Errorf("it has said nothing")
 		}
 		return nil

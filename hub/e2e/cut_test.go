@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// withSign is a hub with one device whose engine runs two pods, which nobody may move
-// within five minutes, and the line between them.
-func withSign(t *testing.T, e *engine, args ...string) (*hub, *device, *line, []container) {
+// hubWithTwoPods is a hub with one device that runs two pods, which are not evicted within five
+// minutes, and the line between hub and device.
+func hubWithTwoPods(t *testing.T, e *engine, args ...string) (*hub, *device, *line, []container) {
 	t.Helper()
 	h := newHub(t, args...)
 	d := h.join("oslo", e)
@@ -28,9 +28,8 @@ func withSign(t *testing.T, e *engine, args ...string) (*hub, *device, *line, []
 	return h, d, n, before
 }
 
-// right is nil once a node is ready, its pods are available and a lease is newer than
-// a moment.
-func (h *hub) right(d *device, since time.Time) error {
+// recovered is nil once a node is ready, its pods are available, and its lease is newer than since.
+func (h *hub) recovered(d *device, since time.Time) error {
 	if err := errors.Join(h.ready(d.node, corev1.ConditionTrue), h.available("sign", 2)); err != nil {
 		return err
 	}
@@ -40,12 +39,12 @@ func (h *hub) right(d *device, since time.Time) error {
 	return nil
 }
 
-// A partition is noticed by the lease alone, and costs no container anything; what was
-// wanted meanwhile is done when it is over.
+// Only the missing lease shows a partition, which restarts no container. Changes made meanwhile are
+// applied afterwards.
 func TestAPartition(t *testing.T) { brokenLines(t, both) }
 
-// A line that carries one way only is as bad as none: a device that hears no answer
-// leaves it, so that no node looks well that takes nothing.
+// A device that receives nothing closes the link, so that a node that receives nothing does not
+// look healthy.
 func TestALineThatCarriesOneWay(t *testing.T) { brokenLines(t, oneWay) }
 
 type fault struct {
@@ -72,7 +71,7 @@ func brokenLines(t *testing.T, faults []fault) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
-	h, d, n, before := withSign(t, e)
+	h, d, n, before := hubWithTwoPods(t, e)
 	var noticed, healed time.Duration
 	for i, f := range faults {
 		began := time.Now()
@@ -85,14 +84,14 @@ func brokenLines(t *testing.T, faults []fault) {
 		}
 		h.kubectl("create", "configmap", fmt.Sprint("meanwhile-", i))
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"round":"%d"}}`, i))
-		time.Sleep(2 * grace) // a while of it
+		time.Sleep(2 * grace) // the fault lasts a while
 		e.same(t, d.node, before, f.name)
 		n.heal()
 		began = time.Now()
-		await(t, "after "+f.name+" all is right again", patience, func() error { return h.right(d, began) })
+		await(t, "after "+f.name+" all is right again", patience, func() error { return h.recovered(d, began) })
 		after = time.Since(began)
 		healed = max(healed, after)
-		// The link dials again after 7 s at the most; a try that hangs is given up after its timeout.
+		// The link reconnects after at most 7 s; an attempt that hangs ends at its timeout.
 		if after > 20*time.Second {
 			t.Errorf("%s: right again %s after the end of it, wants 20 s", f.name, after.Round(time.Millisecond))
 		}
@@ -104,16 +103,16 @@ func brokenLines(t *testing.T, faults []fault) {
 	seen(t, fmt.Sprintf("%d kinds of it; Unknown after at most %.1f s (grace %s), right again %.1f s after its end; no container restarted", len(faults), noticed.Seconds(), grace, healed.Seconds()))
 }
 
-// A link that comes and goes evicts nobody and restarts nothing, and neither the node
-// nor the logs follow its every turn.
+// A flapping link evicts no pod and restarts no container. Neither Ready nor the logs change with
+// every interruption.
 func TestAFlappingLine(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
-	h, d, n, before := withSign(t, e)
-	hubSaid, deviceSaid := len(h.said.String()), len(d.said.String())
+	h, d, n, before := hubWithTwoPods(t, e)
+	hubSaid, deviceSaid := len(h.output.String()), len(d.output.String())
 	const rounds = 20
-	turns := map[time.Time]bool{} // of Ready
+	turns := map[time.Time]bool{} // transitions of Ready
 	for range rounds {
 		for _, down := range []bool{true, false} {
 			n.set(passes, passes, down)
@@ -127,13 +126,13 @@ func TestAFlappingLine(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	await(t, "all is right again", patience, func() error { return h.right(d, began) })
+	await(t, "all is right again", patience, func() error { return h.recovered(d, began) })
 	if len(turns)-1 > rounds/4 {
 		t.Errorf("Ready turned %d times while the link turned %d times", len(turns)-1, 2*rounds)
 	}
 	e.same(t, d.node, before, "a flapping line")
-	hubLines := strings.Count(h.said.String()[hubSaid:], "\n")
-	deviceLines := strings.Count(d.said.String()[deviceSaid:], "\n")
+	hubLines := strings.Count(h.output.String()[hubSaid:], "\n")
+	deviceLines := strings.Count(d.output.String()[deviceSaid:], "\n")
 	if hubLines > 4*rounds || deviceLines > 4*rounds {
 		t.Errorf("%d rounds cost %d lines of the hub's log and %d of the device's", rounds, hubLines, deviceLines)
 	}

@@ -16,18 +16,18 @@ import (
 	"testing"
 )
 
-// An engine is a real container engine, asked without our own client.
+// An engine is a real container engine, used without the product's client.
 type engine struct {
 	name, socket string
 	client       *http.Client
 }
 
-// A container is what we want to know of one.
+// A container is what the tests compare.
 type container struct {
 	ID      string
 	Kind    string // app, init or sandbox
-	Pod     string // its uid
-	Name    string // in the pod; empty for a sandbox
+	Pod     string // uid of the pod
+	Name    string // name in the pod; empty for a sandbox
 	Running bool
 	Started string
 }
@@ -40,7 +40,7 @@ const (
 	toolImage      = "flotilla.test/tool:1"
 )
 
-// engines runs a test on every real engine of this machine that has the test image.
+// engines runs a test on every real engine of this machine with the test image.
 func engines(t *testing.T, f func(t *testing.T, e *engine)) {
 	for _, e := range []struct{ name, env, socket string }{
 		{"docker", "DOCKER_SOCK", "/var/run/docker.sock"},
@@ -93,7 +93,7 @@ func (e *engine) tell(method, path, body string) ([]byte, error) {
 	return text, err
 }
 
-// containers are those that an agent has made, by id.
+// containers returns the containers of an agent, by id.
 func (e *engine) containers(node string) ([]container, error) {
 	filters, _ := json.Marshal(map[string][]string{"label": {labelAgent + "=" + node}})
 	text, err := e.ask(http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)))
@@ -128,13 +128,13 @@ func (e *engine) containers(node string) ([]container, error) {
 	return out, nil
 }
 
-// running are the containers of applications that run.
+// running returns the running application containers.
 func (e *engine) running(node string) ([]container, error) {
 	all, err := e.containers(node)
 	return slices.DeleteFunc(all, func(c container) bool { return c.Kind != "app" || !c.Running }), err
 }
 
-// remove removes every container of an agent, those that hold a network last.
+// remove removes every container of an agent, and the sandboxes last.
 func (e *engine) remove(t testing.TB, node string) {
 	t.Helper()
 	list, err := e.containers(node)
@@ -151,11 +151,11 @@ func (e *engine) remove(t testing.TB, node string) {
 			}
 		}
 	}
-	// The network goes last; one that has no pods has none.
+	// The network can be removed last. An agent without pods has none.
 	_, _ = e.ask(http.MethodDelete, "/networks/flotilla-"+node)
 }
 
-// A device is a joined agent with a state directory of its own.
+// A device is a joined agent with its own state directory.
 type device struct {
 	*process
 	t      testing.TB
@@ -166,11 +166,10 @@ type device struct {
 
 var devicesMade atomic.Int32
 
-// join makes a device that has joined a hub's site over TLS by a token, typed as
-// the hub printed it.
+// join creates a device and runs the join command that the hub printed.
 func (h *hub) join(site string, e *engine) *device { return h.joinThrough(h, site, e) }
 
-// joinThrough is join at another hub of the same database.
+// joinThrough is join at another hub of the database.
 func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	h.t.Helper()
 	d := &device{t: h.t, engine: e, dir: filepath.Join(h.t.TempDir(), site),
@@ -196,11 +195,11 @@ func (h *hub) joinThrough(at *hub, site string, e *engine) *device {
 	return d
 }
 
-// anyDisk keeps an agent from relieving the disk of the machine that tests run on:
-// it would remove the images of other tests.
+// anyDisk disables eviction for disk space: the agent would remove the images of other tests on
+// this machine.
 const anyDisk = "nodefs.available<0,nodefs.inodesFree<0,imagefs.available<0,imagefs.inodesFree<0"
 
-// run starts the agent, again or for the first time.
+// run starts the agent.
 func (d *device) run() {
 	d.t.Helper()
 	socket := "none"

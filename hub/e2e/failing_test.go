@@ -18,9 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The disk of the hub takes no writes for a while, as one that fails or has become
-// read-only; then somebody moves its database. It reads, shows and hears leases, says 503 and
-// what to do to what would be remembered, and goes on by itself.
+// The hub's disk fails or becomes read-only for a while, and its database is moved. The hub serves
+// reads and leases, answers 503 with the next step to writes, and recovers without a restart.
 func TestADiskOfTheHubThatFails(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")
@@ -34,7 +33,7 @@ func TestADiskOfTheHubThatFails(t *testing.T) {
 		_, err := h.ask(context.Background(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", b)
 		return err
 	}
-	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	keep := func(name string) {
 		t.Helper()
 		await(t, name+" is taken", patience, func() error { return create(name) })
@@ -64,15 +63,15 @@ func TestADiskOfTheHubThatFails(t *testing.T) {
 	keep("before")
 	file := filepath.Join(h.dir, "hub.db")
 	for i, fault := range []string{"pwrite64:error=EROFS", "pwrite64:error=EIO", "fsync,fdatasync:error=EIO"} {
-		said := len(h.said.String())
+		said := len(h.output.String())
 		tracer := start(t, strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fsync,fdatasync", "-e", "inject="+fault,
 			"-P", file, "-P", file+"-wal", "-p", strconv.Itoa(h.cmd.Process.Pid))
 		await(t, "strace holds the hub", patience, func() error { return traced(h.cmd.Process.Pid) })
 		refused(fault, "during")
 		alive(fault)
 		refused(fault, "still")
-		told := h.said.String()[said:]
-		if i == 0 && (!strings.Contains(told, "fails (see") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it says so once a minute
+		told := h.output.String()[said:]
+		if i == 0 && (!strings.Contains(told, "fails (see") || !strings.Contains(told, file) || !strings.Contains(told, "dmesg")) { // then it logs that once a minute
 			t.Errorf("%s: the log says\n%s", fault, told)
 		}
 		if lines := strings.Count(told, "\n"); lines > 20 {
@@ -86,7 +85,7 @@ func TestADiskOfTheHubThatFails(t *testing.T) {
 	}
 	refused("its database was moved", "moved")
 	alive("its database was moved")
-	if said := h.said.String(); !strings.Contains(said, "MOVED OR REMOVED") {
+	if said := h.output.String(); !strings.Contains(said, "MOVED OR REMOVED") {
 		t.Errorf("of a database that was moved the log says\n%s", tail(said, 5))
 	}
 	if err := os.Rename(file+".bak", file); err != nil {
@@ -107,7 +106,7 @@ func TestADiskOfTheHubThatFails(t *testing.T) {
 	seen(t, "answered 503 while writes and syncs failed and while its database was away; 2 nodes stayed ready, nothing acknowledged is lost")
 }
 
-// traced is nil for a process of which each thread has a tracer.
+// traced is nil if every thread of a process has a tracer.
 func traced(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(tasks) == 0 {

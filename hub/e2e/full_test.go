@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// smallDisk mounts a file system of its own over a directory.
+// smallDisk mounts a small file system over a directory.
 func smallDisk(t testing.TB, dir, size string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -29,7 +29,7 @@ func smallDisk(t testing.TB, dir, size string) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 }
 
-// filler takes all the room that is left on a disk, as somebody else's log does.
+// filler fills a disk, as another program's log may.
 func filler(t testing.TB, dir string) string {
 	t.Helper()
 	file := filepath.Join(dir, "filler")
@@ -49,8 +49,8 @@ func filler(t testing.TB, dir string) string {
 	return file
 }
 
-// Somebody else fills the hub's disk. It reads, shows, hears leases and deletes, says 507
-// and why to what adds something, starts again on it, and heals by itself.
+// Another program fills the hub's disk. The hub serves reads, leases and deletions, answers 507
+// with the cause to additions, starts on the full disk, and recovers without a restart.
 func TestAFullDiskOfTheHub(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -74,7 +74,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		_, err := h.ask(context.Background(), http.MethodPost, base, "application/json", b)
 		return err
 	}
-	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	added := 0
 	for ; added < 5; added++ {
 		if err := create(added); err != nil {
@@ -116,7 +116,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		}
 	}
 	alive("on a full disk")
-	// What the hub would add waits; what it deletes goes on.
+	// The hub's own additions wait; its deletions go on.
 	h.kubectl("scale", "deployment", "sign", "--replicas=3")
 	h.kubectl("delete", "deployment", "spare", "--wait=false")
 	await(t, "the pods of a deleted workload are gone", patience, func() error {
@@ -138,7 +138,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	if err := create(9000); !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage {
 		t.Errorf("after its start on a full disk what is new is answered with %v", err)
 	}
-	for i := range 3 { // people can make room
+	for i := range 3 { // users can delete objects
 		name := fmt.Sprintf("pad-%04d", i)
 		if _, err := h.ask(context.Background(), http.MethodDelete, base+"/"+name, "", nil); err != nil {
 			t.Errorf("deleting on a full disk: %v", err)
@@ -166,8 +166,8 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	seen(t, fmt.Sprintf("answered 507, deleted, restarted in %.1f s on it; 6 nodes stayed ready; new things %.1f s after there was room; database sound", started.Seconds(), healed.Seconds()))
 }
 
-// A device whose state directory is on a full or read-only disk keeps its lease and its
-// containers, says it, and takes what is wanted as soon as it can.
+// A device with a full or read-only state directory keeps its lease and its containers, reports the
+// problem, and applies the desired state as soon as it can.
 func TestAFullDiskOfTheDevice(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -178,7 +178,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	smallDisk(t, d.dir, "512m") // half of it is less than new containers are made with
+	smallDisk(t, d.dir, "512m") // new containers need more than half of it free
 	if err := os.WriteFile(filepath.Join(d.dir, "identity.json"), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -200,15 +200,15 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		spoil, mend func()
-		takes       bool // the next desired state: room is kept for it
+		takes       bool // the next desired state is stored: space is reserved for it
 		ready       corev1.ConditionStatus
 	}{
 		{"full", func() { filler(t, d.dir) }, func() { _ = os.Remove(filepath.Join(d.dir, "filler")) }, true, corev1.ConditionTrue},
-		{"read-only", func() { // no kernel makes it so while files are open, unless the disk fails
+		{"read-only", func() { // a kernel does this to open files only when the disk fails
 			d.kill()
 			remount(syscall.MS_RDONLY)
 			d.run()
-		}, func() { // as a reboot does: while it runs, the agent looks at its disks every five minutes
+		}, func() { // like a reboot: a running agent checks its disks only every five minutes
 			d.kill()
 			remount(0)
 			d.run()
@@ -233,7 +233,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 			}
 		}
 		e.same(t, d.node, before, "the disk was "+c.name)
-		d.kill() // and a start on it
+		d.kill() // a start on that disk
 		d.run()
 		began := time.Now()
 		await(t, "it starts on a disk that is "+c.name, patience, func() error {
@@ -253,7 +253,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 	seen(t, strings.Join(figures, ", ")+"; leases went on, no container restarted")
 }
 
-// stores is nil when a text is in the desired state on a device's disk.
+// stores is nil once the desired state on a device's disk contains a text.
 func (d *device) stores(text string) error {
 	for i := range 2 {
 		body, err := os.ReadFile(filepath.Join(d.dir, fmt.Sprintf("desired.%d.state", i)))
@@ -267,7 +267,7 @@ func (d *device) stores(text string) error {
 	return nil
 }
 
-// condition is nil when a node's condition is as wanted.
+// condition is nil once a node's condition has the wanted status.
 func (h *hub) condition(node, kind string, want corev1.ConditionStatus) error {
 	n, err := h.node(node)
 	if err != nil {

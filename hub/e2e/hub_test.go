@@ -26,7 +26,7 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// A hub is flotilla-hub serve with a data directory of its own.
+// A hub is flotilla-hub serve with its own data directory.
 type hub struct {
 	*process
 	t          testing.TB
@@ -35,10 +35,10 @@ type hub struct {
 	args       []string
 	config     string // kubeconfig
 	client     *http.Client
-	older      string // program of another version, where it is one
+	older      string // program of another version; "": today's
 }
 
-// path is its program.
+// path is the path of its program.
 func (h *hub) path() string {
 	if h.older != "" {
 		return h.older
@@ -61,10 +61,9 @@ func newHub(t testing.TB, args ...string) *hub {
 
 var hubs atomic.Int64
 
-// ownAddresses are for the pods of one hub's devices: they share a machine and its
-// engines with those of other hubs, and a node whose addresses are taken gets no pods.
-// Podman's own 10.88.0.0/16 is not among them. Docker may hold addresses of a network that
-// is gone, so it is asked for them: a list of its networks would not tell.
+// ownAddresses is a pod address range for one hub's devices. Tests share the machine's engines with
+// other hubs, and a node whose addresses are in use gets no pods. Docker may still hold the
+// addresses of a removed network, which its list of networks does not show, so the range is tried.
 func ownAddresses(t testing.TB) string {
 	socket := os.Getenv("DOCKER_SOCK")
 	if socket == "" {
@@ -84,7 +83,7 @@ func ownAddresses(t testing.TB) string {
 			_, err = docker.ask(http.MethodDelete, "/networks/"+name)
 		}
 		if err == nil || !strings.Contains(err.Error(), "overlaps") {
-			return addresses // or there is no Docker, and nothing to be in the way of
+			return addresses // or Docker is not installed
 		}
 		t.Logf("%s is taken: %v", addresses, err)
 	}
@@ -92,8 +91,8 @@ func ownAddresses(t testing.TB) string {
 	return ""
 }
 
-// reached is an address of this machine within a range: Podman's networks have some, and so does what a
-// test that was killed has left.
+// reached is an address of this machine in a range, for example of Podman's networks or of a killed
+// test.
 func reached(t testing.TB, addresses string) string {
 	have, err := net.InterfaceAddrs()
 	if err != nil {
@@ -108,7 +107,7 @@ func reached(t testing.TB, addresses string) string {
 	return ""
 }
 
-// start starts the hub, again or for the first time, and waits until it serves.
+// start starts the hub, and waits until it serves.
 func (h *hub) start() {
 	h.t.Helper()
 	h.launch()
@@ -123,7 +122,7 @@ func (h *hub) launch() {
 // answers is nil once the hub serves.
 func (h *hub) answers() error {
 	if h.ended() {
-		h.t.Fatalf("the hub has ended: %s", tail(h.said.String(), 10))
+		h.t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
 	}
 	if h.client == nil {
 		r := command{path: h.path(), args: []string{"kubeconfig", "--data-dir", h.dir, "--server", "https://" + h.https}}.run(h.t)
@@ -138,7 +137,7 @@ func (h *hub) answers() error {
 	return err
 }
 
-// login keeps a kubeconfig, for kubectl and for ourselves.
+// login stores a kubeconfig for kubectl and for requests of the test.
 func (h *hub) login(kubeconfig []byte) error {
 	var k struct {
 		Clusters []struct {
@@ -172,7 +171,7 @@ func (h *hub) login(kubeconfig []byte) error {
 	return os.WriteFile(h.config, kubeconfig, 0o600)
 }
 
-// A refusal is an answer of the API that is not 2xx.
+// A refusal is an API response that is not 2xx.
 type refusal struct {
 	code int
 	text string
@@ -180,7 +179,7 @@ type refusal struct {
 
 func (r refusal) Error() string { return fmt.Sprintf("%d: %s", r.code, r.text) }
 
-// ask sends one request. Only an answer 2xx is no error.
+// ask sends one request. A response that is not 2xx is an error.
 func (h *hub) ask(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "https://"+h.https+path, bytes.NewReader(body))
 	if err != nil {
@@ -221,7 +220,7 @@ func (h *hub) node(name string) (corev1.Node, error) {
 	return n, err
 }
 
-// pods are those with a label app, of every node or of one.
+// pods returns the pods with a label app, of one node or of all.
 func (h *hub) pods(app, node string) ([]corev1.Pod, error) {
 	var l corev1.PodList
 	path := "/api/v1/namespaces/default/pods?labelSelector=app%3D" + app
@@ -238,7 +237,7 @@ func (h *hub) deployment(name string) (appsv1.Deployment, error) {
 	return d, err
 }
 
-// ready is nil when a node's Ready is as wanted.
+// ready is nil once a node's Ready has the wanted status.
 func (h *hub) ready(node string, want corev1.ConditionStatus) error {
 	n, err := h.node(node)
 	if err != nil {
@@ -259,13 +258,13 @@ func ready(n corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// kubectl runs the real one, which has to succeed.
+// kubectl runs the real kubectl, which has to succeed.
 func (h *hub) kubectl(args ...string) string {
 	h.t.Helper()
 	return h.kubectlWith("", args...)
 }
 
-// kubectlWith is kubectl with something on standard input.
+// kubectlWith is kubectl with a text on standard input.
 func (h *hub) kubectlWith(stdin string, args ...string) string {
 	h.t.Helper()
 	out, errs, code := kubectltest.RunInput(h.t, kubectl(h.t), h.config, stdin, args...)
@@ -280,7 +279,7 @@ func kubectl(t testing.TB) string {
 	return kubectltest.Build(t, kubectltest.Newest)
 }
 
-// simulate starts simulated devices and waits until all are ready.
+// simulate starts simulated devices, and waits until all are ready.
 func (h *hub) simulate(count, sites int) *process {
 	h.t.Helper()
 	p := start(h.t, program(h.t, "simulate", here), "--hub", "mqtt://"+h.dev,
@@ -289,7 +288,7 @@ func (h *hub) simulate(count, sites int) *process {
 	return p
 }
 
-// allReady waits until so many nodes are there, each ready.
+// allReady waits until the hub has this number of nodes, all ready.
 func (h *hub) allReady(count int) {
 	h.t.Helper()
 	await(h.t, fmt.Sprintf("%d ready nodes", count), time.Minute+time.Duration(count)*50*time.Millisecond, func() error {

@@ -42,8 +42,8 @@ spec:
       containers: [{name: main, image: "example.org/watchman:1"}]
 `
 
-// A saying is one kubectl command and what it has to answer.
-type saying struct {
+// A kubectlCase is one kubectl command and its expected output.
+type kubectlCase struct {
 	args  string   // separated by spaces; POD is a pod of the deployment, NODE its node
 	stdin string   //
 	code  int      //
@@ -51,11 +51,11 @@ type saying struct {
 	not   []string // regular expressions that must not match
 }
 
-// workingDay is everything that kubectl does with eight simulated devices on three sites.
+// workingDay runs the usual kubectl commands on eight simulated devices on three sites.
 func (h *hub) workingDay(t *testing.T) {
 	t.Helper()
-	k := &clerk{h, kubectl(t), "", ""}
-	k.say(t, []saying{
+	k := &kubectlUser{h, kubectl(t), "", ""}
+	k.say(t, []kubectlCase{
 		{args: "get nodes", want: []string{`(?m)^NAME\s+STATUS\s+ROLES\s+AGE\s+VERSION`, `(?m)^sim-0001\s+Ready\s+<none>\s+\d+s\s+v1\.\d+\.\d+\+flotilla`, `sim-0008`}},
 		{args: "get nodes -o wide", want: []string{`INTERNAL-IP`, `OS-IMAGE`, `KERNEL-VERSION`, `CONTAINER-RUNTIME`, `sim-0003.*10\.100\.0\.4.*Debian.*docker://`}},
 		{args: "get nodes -o name", want: []string{`^(node/sim-000\d\n){8}$`}},
@@ -79,7 +79,7 @@ func (h *hub) workingDay(t *testing.T) {
 		{args: "apply -f -", stdin: shopYAML, want: []string{`deployment.apps/shop unchanged`}},
 	})
 	k.find(t)
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "get pod POD -o wide", want: []string{`POD\s+1/1\s+Running.*NODE`}},
 		{args: "describe pod POD", want: []string{`Name:\s+POD`, `Node:\s+NODE`, `Controlled By:\s+ReplicaSet/shop-`, `Image:\s+example.org/shop:1`, `Tolerations:`, `Events:`, `Scheduled`, `Pulled`, `Started`}},
 		{args: "logs POD", want: []string{`simulated .* start 1`}},
@@ -119,7 +119,7 @@ func (h *hub) workingDay(t *testing.T) {
 	k.drain(t)
 	k.watches(t)
 	k.unplaceable(t)
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "delete deployment shop", want: []string{`deployment.apps "shop" deleted`}},
 		{args: "wait pod -l app=shop --for=delete --timeout=3m"},
 		{args: "get pods -l app=shop", want: []string{`No resources found`}},
@@ -131,25 +131,25 @@ func (h *hub) workingDay(t *testing.T) {
 	}
 }
 
-// A clerk works with kubectl, and knows a pod and its node.
-type clerk struct {
+// A kubectlUser runs kubectl, and has chosen a pod and its node.
+type kubectlUser struct {
 	*hub
 	program   string
 	pod, node string
 }
 
-func (k *clerk) fill(s string) string {
+func (k *kubectlUser) fill(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "POD", k.pod), "NODE", k.node)
 }
 
-func (k *clerk) say(t *testing.T, sayings []saying) {
+func (k *kubectlUser) say(t *testing.T, cases []kubectlCase) {
 	t.Helper()
-	for _, s := range sayings {
+	for _, s := range cases {
 		k.one(t, k.config, s)
 	}
 }
 
-func (k *clerk) one(t *testing.T, config string, s saying) {
+func (k *kubectlUser) one(t *testing.T, config string, s kubectlCase) {
 	t.Helper()
 	args := strings.Fields(k.fill(s.args))
 	out, errs, code := kubectltest.RunInput(t, k.program, config, s.stdin, args...)
@@ -159,7 +159,7 @@ func (k *clerk) one(t *testing.T, config string, s saying) {
 		return
 	}
 	for _, w := range s.want {
-		w = k.fill(w) // names of objects mean themselves in a regular expression
+		w = k.fill(w) // names of objects are literal in a regular expression
 		if !regexp.MustCompile(w).MatchString(both) {
 			t.Errorf("kubectl %s: no %q in\n%s", s.args, w, both)
 		}
@@ -172,7 +172,7 @@ func (k *clerk) one(t *testing.T, config string, s saying) {
 }
 
 // find chooses a pod of the deployment.
-func (k *clerk) find(t *testing.T) {
+func (k *kubectlUser) find(t *testing.T) {
 	t.Helper()
 	pods, err := k.pods("shop", "")
 	for _, p := range pods {
@@ -184,10 +184,10 @@ func (k *clerk) find(t *testing.T) {
 	t.Fatalf("the deployment has no pod: %d, %v", len(pods), err)
 }
 
-// drain empties a node and opens it again.
-func (k *clerk) drain(t *testing.T) {
+// drain drains a node and uncordons it.
+func (k *kubectlUser) drain(t *testing.T) {
 	t.Helper()
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "drain NODE --timeout=30s", code: 1, want: []string{`DaemonSet-managed Pods`}},
 		{args: "drain NODE --ignore-daemonsets --timeout=3m", want: []string{`node/\S+ (already )?cordoned`, `evicting pod default/POD`, `node/\S+ drained`}},
 		{args: "get pod POD", code: 1, want: []string{`NotFound`}},
@@ -197,16 +197,16 @@ func (k *clerk) drain(t *testing.T) {
 	})
 }
 
-// watches sees changes as they happen.
-func (k *clerk) watches(t *testing.T) {
+// watches prints changes as they happen.
+func (k *kubectlUser) watches(t *testing.T) {
 	t.Helper()
 	nodes := start(t, k.program, "--kubeconfig", k.config, "get", "nodes", "-w")
 	pods := start(t, k.program, "--kubeconfig", k.config, "get", "pods", "-l", "app=shop", "-w", "-o", "wide")
 	says := func(p *process, want string) {
 		t.Helper()
 		await(t, "kubectl -w says "+want, patience, func() error {
-			if !regexp.MustCompile(want).MatchString(p.said.String()) {
-				return errors.New(p.said.String())
+			if !regexp.MustCompile(want).MatchString(p.output.String()) {
+				return errors.New(p.output.String())
 			}
 			return nil
 		})
@@ -225,8 +225,8 @@ func (k *clerk) watches(t *testing.T) {
 	}
 }
 
-// unplaceable: a pod that fits nowhere says why.
-func (k *clerk) unplaceable(t *testing.T) {
+// unplaceable checks that a pod without a suitable node has the reason.
+func (k *kubectlUser) unplaceable(t *testing.T) {
 	t.Helper()
 	text := `{apiVersion: v1, kind: Pod, metadata: {name: giant}, spec: {containers: [{name: main, image: "example.org/giant:1", resources: {requests: {memory: 900Gi}}}]}}`
 	k.kubectlWith(text, "apply", "-f", "-")
@@ -236,32 +236,32 @@ func (k *clerk) unplaceable(t *testing.T) {
 		}
 		return nil
 	})
-	k.say(t, []saying{
+	k.say(t, []kubectlCase{
 		{args: "get pod giant", want: []string{`0/1\s+Pending`}},
 		{args: "delete pod giant --grace-period=0 --force", want: []string{`pod "giant" (force )?deleted`}},
 	})
 }
 
-// as tries what a role may and may not.
-func (k *clerk) as(t *testing.T, role string) {
+// as tries what a role may and may not do.
+func (k *kubectlUser) as(t *testing.T, role string) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
 	text := output(t, program(t, "hub", here), "kubeconfig", "--data-dir", k.dir, "--server", "https://"+k.https, "--role", role, "--user", "kari")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k.one(t, config, saying{args: "get nodes", want: []string{`sim-0001`}})
-	k.one(t, config, saying{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=kubelet&pattern=level&tailLines=1", want: []string{`^20\S+Z level=.*\n$`}})
-	change, secrets := saying{args: "label node sim-0001 by=kari", want: []string{`labeled`}}, saying{args: "get secrets -A"}
+	k.one(t, config, kubectlCase{args: "get nodes", want: []string{`sim-0001`}})
+	k.one(t, config, kubectlCase{args: "get --raw /api/v1/nodes/sim-0001/proxy/logs/?query=kubelet&pattern=level&tailLines=1", want: []string{`^20\S+Z level=.*\n$`}})
+	change, secrets := kubectlCase{args: "label node sim-0001 by=kari", want: []string{`labeled`}}, kubectlCase{args: "get secrets -A"}
 	if role == "viewer" {
-		change = saying{args: change.args, code: 1, want: []string{`Forbidden`, `kari`, `viewer`}}
-		secrets = saying{args: secrets.args, code: 1, want: []string{`Forbidden`}}
+		change = kubectlCase{args: change.args, code: 1, want: []string{`Forbidden`, `kari`, `viewer`}}
+		secrets = kubectlCase{args: secrets.args, code: 1, want: []string{`Forbidden`}}
 	}
 	k.one(t, config, change)
 	k.one(t, config, secrets)
 }
 
-// TestOutputsAgree: what kubectl prints as JSON and as YAML is the same object.
+// kubectl prints the same object as JSON and as YAML.
 func TestOutputsAgree(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

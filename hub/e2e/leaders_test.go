@@ -18,20 +18,20 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// twoHubs are two on one PostgreSQL database, and devices that know both.
+// twoHubs are two hubs on one PostgreSQL database, with devices that have the addresses of both.
 type twoHubs struct {
 	t    *testing.T
 	hubs [2]*hub
 }
 
-// newTwoHubs starts both; the first leads.
+// newTwoHubs starts both; the first becomes the leader.
 func newTwoHubs(t *testing.T) *twoHubs {
 	t.Helper()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
 	database := server.Database()
 	p := &twoHubs{t: t}
 	p.hubs[0] = newHub(t, "--database", database, "--peer-listen", freePort(t),
-		"--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s") // a device takes 17.5 s to notice that its hub is frozen
+		"--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s") // a device needs 17.5 s to detect a frozen hub
 	second := &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), args: slices.Clone(p.hubs[0].args)}
 	for flag, value := range map[string]string{"--data-dir": second.dir, "--https-listen": second.https, "--mqtt-listen": freePort(t), "--mqtt-dev-listen": second.dev, "--peer-listen": freePort(t)} {
 		second.args[slices.Index(second.args, flag)+1] = value
@@ -51,7 +51,7 @@ func newTwoHubs(t *testing.T) *twoHubs {
 	return p
 }
 
-// simulate starts devices that know both hubs.
+// simulate starts devices with the addresses of both hubs.
 func (p *twoHubs) simulate(count int) {
 	p.t.Helper()
 	start(p.t, program(p.t, "simulate", here), "--hub", "mqtt://"+p.hubs[0].dev+",mqtt://"+p.hubs[1].dev,
@@ -59,13 +59,13 @@ func (p *twoHubs) simulate(count int) {
 	p.hubs[0].allReady(count)
 }
 
-// leads tells whether a hub says that it leads.
+// leads reports whether a hub says that it is the leader.
 func leads(h *hub) bool {
 	_, err := h.get("/readyz/leader")
 	return err == nil
 }
 
-// leader waits until one of the hubs leads that run.
+// leader waits until one of the running hubs is the leader.
 func (p *twoHubs) leader(but *hub) (leader, other *hub) {
 	p.t.Helper()
 	await(p.t, "a hub that leads", patience, func() error {
@@ -80,23 +80,23 @@ func (p *twoHubs) leader(but *hub) (leader, other *hub) {
 	return leader, other
 }
 
-// again starts a hub that has ended, and waits until it stands by.
+// again starts a stopped hub, and waits until it is on standby.
 func (p *twoHubs) again(h *hub) {
 	p.t.Helper()
 	h.start()
 }
 
-// A pulse writes at both hubs in turn, as somebody behind a load balancer does, and knows the
-// longest time for which nothing was acknowledged.
-type pulse struct {
+// A failoverWriter writes at both hubs in turn, as behind a load balancer, and measures the longest
+// time without an acknowledgement.
+type failoverWriter struct {
 	mu   sync.Mutex
 	last time.Time
 	gap  time.Duration
 	acks int
 }
 
-func (p *twoHubs) pulse(ctx context.Context, g *sync.WaitGroup, n *notary) *pulse {
-	u := &pulse{last: time.Now()}
+func (p *twoHubs) writeUntil(ctx context.Context, g *sync.WaitGroup, n *ackLog) *failoverWriter {
+	u := &failoverWriter{last: time.Now()}
 	g.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			h := p.hubs[i%2]
@@ -117,8 +117,8 @@ func (p *twoHubs) pulse(ctx context.Context, g *sync.WaitGroup, n *notary) *puls
 	return u
 }
 
-// take returns the longest gap since the last time, the one under way too.
-func (u *pulse) take() time.Duration {
+// take returns the longest gap since the last call, including the current one.
+func (u *failoverWriter) take() time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	gap := max(u.gap, time.Since(u.last))
@@ -126,7 +126,7 @@ func (u *pulse) take() time.Duration {
 	return gap
 }
 
-// rounds is how often the leader is killed: make faults has the patience for more.
+// rounds is the number of kills of the leader; make faults does more.
 func rounds() int {
 	if alone() {
 		return 100
@@ -134,9 +134,8 @@ func rounds() int {
 	return 4
 }
 
-// TestAnotherHubLeadsWhenTheLeaderIsKilled kills the leader again and again under load, freezes
-// it, and ends it in order. Nothing that was acknowledged is lost, nobody is evicted, and
-// no container notices.
+// The leader is killed under load repeatedly, frozen, and stopped in order. No acknowledged write
+// is lost, no pod is evicted, and no container restarts.
 func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	t.Parallel()
 	p := newTwoHubs(t)
@@ -147,13 +146,13 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	before := a.lives()
 	p.reads(b)
 
-	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
 	for w := range writers {
 		g.Go(func() { p.hubs[w%2].write(ctx, n, w) })
 	}
-	beat := p.pulse(ctx, &g, n)
+	beat := p.writeUntil(ctx, &g, n)
 	var took []time.Duration
 	for range rounds() {
 		was, other := p.leader(nil)
@@ -181,7 +180,8 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		t.Errorf("after a kill -9 nothing was acknowledged for %s in one of ten rounds or more, wants 10 s: %v", usual, took)
 	}
 
-	// Frozen: the other leads, and the frozen one writes nothing when it goes on.
+	// Frozen: the other hub becomes the leader, and the frozen one writes nothing when it
+	// continues.
 	was, other := p.leader(nil)
 	still := 25 * time.Second
 	if alone() {
@@ -205,7 +205,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		}
 		return nil
 	})
-	if said := was.said.String(); !strings.Contains(said, "this hub leads no more") {
+	if said := was.output.String(); !strings.Contains(said, "this hub leads no more") {
 		t.Errorf("the frozen hub ended without a word of why: %s", tail(said, 5))
 	}
 	if !leads(other) {
@@ -213,7 +213,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	}
 	p.again(was)
 
-	// In order: nobody waits for who says goodbye.
+	// Stopped in order: the other hub takes over at once.
 	var gaps []time.Duration
 	for range 3 {
 		was, _ = p.leader(nil)
@@ -256,7 +256,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		len(took), n.acks, took[len(took)/2].Seconds(), took[len(took)-1].Seconds(), overtaken.Seconds(), rolling.Seconds()))
 }
 
-// reads tries that a standby answers by itself, and what was acknowledged before.
+// reads checks that a standby answers reads itself, with all acknowledged writes.
 func (p *twoHubs) reads(standby *hub) {
 	p.t.Helper()
 	const base = "/api/v1/namespaces/default/configmaps"
@@ -293,14 +293,14 @@ func (p *twoHubs) reads(standby *hub) {
 	}
 	watch := start(p.t, kubectl(p.t), "--kubeconfig", standby.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
 	n := 0
-	await(p.t, "who watches at the standby is told", patience, func() error { // kubectl does not say when it begins to watch
+	await(p.t, "who watches at the standby is told", patience, func() error { // kubectl does not print when its watch begins
 		n++
 		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("watched-%d", n)}})
 		if _, err := p.hubs[0].ask(p.t.Context(), http.MethodPost, base, "application/json", body); err != nil {
 			p.t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if !strings.Contains(watch.said.String(), "configmap/watched-") {
+		if !strings.Contains(watch.output.String(), "configmap/watched-") {
 			return errors.New("not yet")
 		}
 		return nil

@@ -12,31 +12,31 @@ import (
 	"time"
 )
 
-// A line stands between a device and its hub, or between an agent and its engine,
-// and can be spoilt in either direction.
+// A line is a proxy between a device and its hub, or between an agent and its engine, that can fail
+// in either direction.
 type line struct {
 	l  net.Listener
-	to string // address of what is at its other end
+	to string // address of the other end
 
 	mu       sync.Mutex
-	up, down flow // from the caller to the called, and back
-	cut      bool // callers are hung up on
-	pace     int  // bytes a second, either way; 0: as fast as it goes
+	up, down flow // from caller to called, and back
+	cut      bool // connections are reset
+	pace     int  // bytes per second in each direction; 0: unlimited
 	conns    []net.Conn
 
-	said, heard atomic.Int64 // bytes, by the caller and by the called
+	sent, received atomic.Int64 // bytes of the caller, and of the called
 }
 
-// A flow is what becomes of what goes one way.
+// A flow is what happens to the bytes of one direction.
 type flow int
 
 const (
 	passes flow = iota
-	lost        // taken, and never handed on: a dead radio behind a living router
-	stands      // not taken: the sender's buffers fill up
+	lost        // read and dropped, as by a router without an uplink
+	stands      // not read: the sender's buffers fill up
 )
 
-// newLine listens on a loopback address, or on a socket where that is what to names.
+// newLine listens on a loopback address, or on a socket if to names one.
 func newLine(t testing.TB, to string) *line {
 	t.Helper()
 	n := &line{to: to}
@@ -81,22 +81,22 @@ func (n *line) serve() {
 		n.conns = append(n.conns, caller, called)
 		pace := n.pace
 		n.mu.Unlock()
-		go n.carry(called, caller, pace, &n.said, func() flow { return n.up })
-		go n.carry(caller, called, pace, &n.heard, func() flow { return n.down })
+		go n.carry(called, caller, pace, &n.sent, func() flow { return n.up })
+		go n.carry(caller, called, pace, &n.received, func() flow { return n.down })
 	}
 }
 
-// carry hands on what comes, as long as that is what the line does.
+// carry forwards bytes as long as the flow allows.
 func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func() flow) {
 	defer func() {
 		_ = to.Close()
 		_ = from.Close()
 	}()
 	buf := make([]byte, 16<<10)
-	var free time.Time // when what was taken before is over the line
+	var free time.Time // when the former bytes have been transmitted
 	if from, ok := from.(*net.TCPConn); ok && pace > 0 {
 		buf = buf[:min(pace/4, len(buf))]
-		_ = from.SetReadBuffer(len(buf)) // what does not fit waits with who sends it
+		_ = from.SetReadBuffer(len(buf)) // further bytes wait at the sender
 	}
 	now := func() flow {
 		n.mu.Lock()
@@ -108,13 +108,13 @@ func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func(
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}
-		_ = from.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // to look how it is now
+		_ = from.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // to check the flow again
 		k, err := from.Read(buf)
-		for now() == stands { // it came too late to pass
+		for now() == stands { // read before the flow stopped
 			time.Sleep(20 * time.Millisecond)
 		}
 		if k > 0 && now() == passes {
-			if pace > 0 { // a machine that wakes us late makes the line no slower
+			if pace > 0 { // a late wake-up does not make the line slower
 				if late := time.Now().Add(-time.Second); free.Before(late) {
 					free = late
 				}
@@ -130,7 +130,7 @@ func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func(
 			continue
 		}
 		if err != nil {
-			for now() != passes { // that it ended is lost as well
+			for now() != passes { // the end of the connection is lost too
 				time.Sleep(20 * time.Millisecond)
 			}
 			return
@@ -138,8 +138,7 @@ func (n *line) carry(to, from net.Conn, pace int, count *atomic.Int64, how func(
 	}
 }
 
-// set says what becomes of either direction from now on, and hangs up on everybody
-// where it is cut.
+// set changes both flows, and resets all connections if cut is true.
 func (n *line) set(up, down flow, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +148,7 @@ func (n *line) set(up, down flow, cut bool) {
 	}
 	for _, c := range n.conns {
 		if c, ok := c.(*net.TCPConn); ok {
-			_ = c.SetLinger(0) // a reset
+			_ = c.SetLinger(0) // sends a reset
 		}
 		_ = c.Close()
 	}
@@ -158,7 +157,7 @@ func (n *line) set(up, down flow, cut bool) {
 
 func (n *line) heal() { n.set(passes, passes, false) }
 
-// over lets a device reach its hub over a line.
+// over puts a line between a device and its hub.
 func (d *device) over(t testing.TB) *line {
 	t.Helper()
 	file := filepath.Join(d.dir, "identity.json")
@@ -181,7 +180,7 @@ func (d *device) over(t testing.TB) *line {
 	return n
 }
 
-// same fails unless an engine has exactly the containers that it had.
+// same fails unless an engine has exactly the former containers.
 func (e *engine) same(t testing.TB, node string, before []container, after string) {
 	t.Helper()
 	now, err := e.containers(node)
@@ -190,7 +189,7 @@ func (e *engine) same(t testing.TB, node string, before []container, after strin
 	}
 }
 
-// long leaves a test to make faults.
+// long skips a test unless make faults runs it.
 func long(t testing.TB) {
 	t.Helper()
 	if !alone() {
@@ -198,11 +197,11 @@ func long(t testing.TB) {
 	}
 }
 
-// alone is whether the processors are this test's, as make faults leaves them: only then
-// is how long something takes the program's own doing.
+// alone reports whether no other tests run, as under make faults. Only then is a duration the
+// program's own.
 func alone() bool { return os.Getenv("FAULTS") != "" }
 
-// seen is what the table of make faults shows.
+// seen prints a result for the table of make faults.
 func seen(t testing.TB, what string) {
 	t.Helper()
 	t.Attr("seen", what)

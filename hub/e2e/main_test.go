@@ -1,10 +1,8 @@
-// Package e2e tries both programs the way people use them: built without cgo, run
-// as processes that can be killed, with real ports, certificates, engines and
-// kubectl.
+// Package e2e tests both programs as users run them: built without cgo, as processes with real
+// ports, certificates, engines and kubectl, which can be killed.
 //
-// It has tests only, and knows the programs by what they print, answer and leave
-// behind; the one thing that it takes from another room is how to get a kubectl.
-// What a room does by itself is that room's test.
+// It has only tests, and knows the programs by their output, their responses and their files. From
+// the product it uses only kubectltest. Tests of a single package are in that package.
 package e2e
 
 import (
@@ -19,8 +17,8 @@ import (
 	"time"
 )
 
-// leaseInterval and grace are the shortest that the hub accepts and that a busy
-// machine with two processors still keeps.
+// leaseInterval and grace are the shortest that the hub accepts and that hold on a busy machine
+// with two processors.
 const (
 	leaseInterval = time.Second
 	grace         = 6 * time.Second
@@ -37,15 +35,15 @@ func TestMain(m *testing.M) {
 		return
 	}
 	defer func() {
-		if workshop != "" {
-			_ = os.RemoveAll(workshop) // nothing in it is of use to anybody
+		if buildDir != "" {
+			_ = os.RemoveAll(buildDir) // its files are not needed any more
 		}
 	}()
 	code = m.Run()
 }
 
-// readSources opens what the programs are built from: go test takes the last run's outcome for today's
-// where every file that the tests have opened is as it was, and does not see what they build.
+// readSources opens the sources of the programs. go test reuses a result if all files that a test
+// opened are unchanged, but does not see files that a build in the test reads.
 var readSources = sync.OnceValue(func() error {
 	const files = "{{with .Module}}{{if .Main}}{{range $.GoFiles}}{{$.Dir}}/{{.}}\n{{end}}{{range $.EmbedFiles}}{{$.Dir}}/{{.}}\n{{end}}{{end}}{{end}}"
 	list, err := exec.Command("go", "list", "-deps", "-f", files, "flotilla.dev/hub", "flotilla.dev/hub/cli/quickstart", "flotilla.dev/device", "flotilla.dev/device/simulate").Output()
@@ -57,15 +55,15 @@ var readSources = sync.OnceValue(func() error {
 		if err != nil {
 			return err
 		}
-		_ = f.Close() // it was only read
+		_ = f.Close() // opened for reading only
 	}
 	return nil
 })
 
-// workshop is where the programs of this test run are.
-var workshop string
+// buildDir has the programs of this test run.
+var buildDir string
 
-// A platform is what a program is built for.
+// A platform is the target of a build.
 type platform struct{ arch, arm string }
 
 func (p platform) String() string {
@@ -75,7 +73,7 @@ func (p platform) String() string {
 	return p.arch
 }
 
-// here is this machine's.
+// here is this machine's platform.
 var here = platform{arch: runtime.GOARCH}
 
 type workpiece struct {
@@ -88,8 +86,7 @@ var (
 	builds   = map[workpiece]func() (string, error){}
 )
 
-// program returns the path of flotilla-hub, -device or -simulate as releases are made,
-// and builds it the first time.
+// program builds flotilla-hub, -device or -simulate as for a release, once, and returns its path.
 func program(t testing.TB, name string, p platform) string {
 	t.Helper()
 	if testing.Short() {
@@ -98,17 +95,17 @@ func program(t testing.TB, name string, p platform) string {
 	if err := readSources(); err != nil {
 		t.Fatal(err)
 	}
-	if dir := os.Getenv("E2E_PROGRAMS"); dir != "" && p == here { // make faults builds them once
+	if dir := os.Getenv("E2E_PROGRAMS"); dir != "" && p == here { // built by make faults
 		return filepath.Join(dir, "flotilla-"+name)
 	}
 	buildsMu.Lock()
-	if workshop == "" {
+	if buildDir == "" {
 		dir, err := os.MkdirTemp("", "flotilla-e2e-")
 		if err != nil {
 			buildsMu.Unlock()
 			t.Fatal(err)
 		}
-		workshop = dir
+		buildDir = dir
 	}
 	w := workpiece{name, p}
 	if builds[w] == nil {
@@ -124,7 +121,7 @@ func program(t testing.TB, name string, p platform) string {
 }
 
 func build(w workpiece) (string, error) {
-	dir := filepath.Join(workshop, w.arch+w.arm)
+	dir := filepath.Join(buildDir, w.arch+w.arm)
 	path := filepath.Join(dir, "flotilla-"+w.program)
 	cmd := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o", path, "flotilla.dev/"+strings.Replace(w.program, "simulate", "device/simulate", 1))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOOS=linux", "GOARCH="+w.arch, "GOARM="+w.arm)
@@ -134,7 +131,7 @@ func build(w workpiece) (string, error) {
 	return path, nil
 }
 
-// need skips a test for want of real software, which is a failure where CI is true.
+// need skips a test that needs missing software. If CI is true, it fails.
 func need(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -143,7 +140,7 @@ func need(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// await waits until do returns nil, and fails with what it said last.
+// await waits until do returns nil, and fails with its last error.
 func await(t testing.TB, what string, within time.Duration, do func() error) {
 	t.Helper()
 	end := time.Now().Add(within)

@@ -12,20 +12,20 @@ import (
 	"flotilla.dev/device/join"
 )
 
-// mosquittoFleet is a hub behind a real Mosquitto, with devices.
-func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir string, devices []*twin) {
+// mosquittoFleet is a hub with devices and a real Mosquitto between them.
+func mosquittoFleet(t *testing.T, names ...string) (h *hub, broker *process, dir string, devices []*testDevice) {
 	t.Helper()
 	address := freePort(t)
-	// A machine that runs many tests at once takes seconds to start a broker.
-	h = behind(t, []string{address}, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "20s")
+	// A busy machine needs seconds to start a broker.
+	h = behindBroker(t, []string{address}, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "20s")
 	dir = h.configure("mosquitto", []string{address})
-	if os.Getuid() == 0 { // it would become another user, who may not read the keys of a test
+	if os.Getuid() == 0 { // it would switch to another user without access to the test's keys
 		append2(t, filepath.Join(dir, "mosquitto.conf"), "user root\n")
 	}
 	append2(t, filepath.Join(dir, "acl"), "\nuser observer:spy\ntopic read #\ntopic read $SYS/#\n")
 	broker = mosquitto(t, dir, address)
 	for _, n := range names {
-		devices = append(devices, h.twin(n).run())
+		devices = append(devices, h.testDevice(n).run())
 	}
 	h.allReady(len(names))
 	return h, broker, dir, devices
@@ -36,7 +36,7 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 	h, broker, dir, devices := mosquittoFleet(t, "pi-1", "pi-2", "pi-3")
 	address := devices[0].id.MQTTAddress
 	devices[0].runs(h, "before")
-	done := h.never(t)
+	done := h.neverUnknown(t)
 	broker.stop()
 	broker = mosquitto(t, dir, address)
 	devices[1].runs(h, "after-a-restart")
@@ -49,15 +49,15 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 	h.stop()
 	h.start()
 	devices[1].runs(h, "after-an-orderly-stop")
-	devices[1].stop() // says goodbye
+	devices[1].stop() // disconnects in order
 	devices[1].run()
 	devices[1].runs(h, "after-the-device")
 	done()
 
-	// The loss of all brokers is that of all sites: nodes are unknown, and nobody is evicted.
+	// Without a broker all sites are dark: nodes become Unknown, and no pod is evicted.
 	broker.kill()
 	await(t, "the nodes to be unknown", patience, func() error { return h.ready("pi-3", corev1.ConditionUnknown) })
-	if out := h.said.String(); !strings.Contains(out, "the broker is out of reach") {
+	if out := h.output.String(); !strings.Contains(out, "the broker is out of reach") {
 		t.Error("the hub's log does not say that the broker is out of reach")
 	}
 	if m := h.metric(t, "flotilla_broker_connected"); m != "flotilla_broker_connected 0" {
@@ -80,10 +80,10 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
 	t.Parallel()
 	h, _, _, devices := mosquittoFleet(t, "pi-1", "pi-2")
-	attack(t, h, devices[0], devices[1], h.twin("thief"), false)
+	attack(t, h, devices[0], devices[1], h.testDevice("thief"), false)
 }
 
-// A device that has renewed under a new root gets in where the broker was told of it.
+// A device with a certificate of a new root connects once the broker trusts that root.
 func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	t.Parallel()
 	h, broker, dir, devices := mosquittoFleet(t, "pi-1")
@@ -105,5 +105,5 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	output(t, flotilla, "broker-config", "mosquitto", "--data-dir", h.dir, "--out", dir, "--address", id.MQTTAddress, "--access-only")
 	broker.stop()
 	mosquitto(t, dir, id.MQTTAddress)
-	d.runs(h, "after-the-rotation") // the hub shows a certificate of the new root as well
+	d.runs(h, "after-the-rotation") // the hub's certificate is of the new root too
 }

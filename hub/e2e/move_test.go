@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestADeviceMovesToAnotherHub moves a device that runs containers: never by
-// mistake, and never with what the old hub wanted.
+// A device with containers moves to another hub: only on request, and without the old hub's desired
+// state.
 func TestADeviceMovesToAnotherHub(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		old, next := newHub(t), newHub(t)

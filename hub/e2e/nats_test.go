@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// natsServer builds the nats-server of testdata/nats, once.
+// natsServer builds the nats-server of testdata/nats once.
 var natsServer = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "flotilla-nats-")
 	if err != nil {
@@ -24,7 +24,7 @@ var natsServer = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "nats-server"), nil
 })
 
-// A member of a NATS cluster, as it is configured.
+// A member is one server of a NATS cluster.
 type member struct {
 	address, conf string
 	*process
@@ -34,8 +34,8 @@ func (m *member) up(t testing.TB, path string) {
 	m.process = start(t, path, "-c", m.conf)
 }
 
-// natsCluster writes the configuration of a cluster with the hub's command, changes what
-// machines of their own would not need, and starts it.
+// natsCluster writes the configuration of a cluster with the hub's command, adapts it to one
+// machine, and starts it.
 func (h *hub) natsCluster(addresses []string) (path string, members []*member, dir string) {
 	t := h.t
 	t.Helper()
@@ -44,7 +44,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(path)) })
-	// It is fetched and compiled beside everything else, which takes minutes where nothing is in the cache.
+	// The build takes minutes without a cache, so it runs beside other tests.
 	build := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-s -w", "-o", path, "github.com/nats-io/nats-server/v2")
 	build.Dir, build.Env = filepath.Join("testdata", "nats"), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -89,7 +89,7 @@ func (h *hub) natsCluster(addresses []string) (path string, members []*member, d
 	return path, members, dir
 }
 
-// The rules of NATS name each device.
+// The access rules of NATS name each device.
 func (h *hub) rewrite(dir string, addresses []string, members []*member) {
 	h.t.Helper()
 	output(h.t, program(h.t, "hub", here), "broker-config", "nats", "--data-dir", h.dir, "--out", dir, "--address", strings.Join(addresses, ","), "--access-only")
@@ -103,14 +103,14 @@ func (h *hub) rewrite(dir string, addresses []string, members []*member) {
 func TestAFleetBehindANATSClusterOutlivesEachOfItsMembers(t *testing.T) {
 	t.Parallel()
 	addresses := []string{freePort(t), freePort(t), freePort(t)}
-	// Where a member is missing, JetStream takes 5 s and more to let a device in.
+	// While a member is missing, JetStream may need more than 5 s to accept a device.
 	const natsGrace = 20 * time.Second
-	h := behind(t, addresses, "--lease-interval", "2s", "--node-monitor-grace-period", natsGrace.String(), "--node-startup-grace-period", natsGrace.String())
-	var devices []*twin
+	h := behindBroker(t, addresses, "--lease-interval", "2s", "--node-monitor-grace-period", natsGrace.String(), "--node-startup-grace-period", natsGrace.String())
+	var devices []*testDevice
 	for i := range 6 {
-		devices = append(devices, h.twin(fmt.Sprintf("pi-%d.room", i)))
+		devices = append(devices, h.testDevice(fmt.Sprintf("pi-%d.room", i)))
 	}
-	thief := h.twin("thief")
+	thief := h.testDevice("thief")
 	path, members, dir := h.natsCluster(addresses)
 	for _, d := range devices {
 		d.run()
@@ -118,20 +118,20 @@ func TestAFleetBehindANATSClusterOutlivesEachOfItsMembers(t *testing.T) {
 	h.allReady(6)
 	devices[0].runs(h, "before")
 	attack(t, h, devices[0], devices[5], thief, true)
-	done := h.never(t)
+	done := h.neverUnknown(t)
 	killed := members
 	if !testLong {
 		killed = members[:1]
 	}
 	for i, m := range killed {
 		m.kill()
-		time.Sleep(natsGrace + 2*time.Second) // or a node that it has lost would not show
+		time.Sleep(natsGrace + 2*time.Second) // a lost node becomes Unknown within that time
 		devices[i].runs(h, fmt.Sprintf("without-%d", i))
 		m.up(t, path)
 		listens(t, m.process, m.address)
-		time.Sleep(5 * time.Second) // it joins the others
+		time.Sleep(5 * time.Second) // until it has joined the cluster
 	}
-	late := h.twin("late")
+	late := h.testDevice("late")
 	h.rewrite(dir, addresses, members)
 	late.run()
 	h.allReady(7)

@@ -9,9 +9,8 @@ import (
 	"flotilla.dev/shared/line/linetest"
 )
 
-// A tunnel, or a mobile line, often loses what is larger than it carries, and says nothing: a
-// browser, a kubectl and a device of an earlier version get through because the hub asks for small
-// packets, and sends such.
+// A tunnel or a mobile line may drop large packets silently. A browser, kubectl and an older device
+// still connect, because the hub requests and sends small packets.
 func TestALineThatLosesLargePackets(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

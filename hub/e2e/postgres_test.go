@@ -27,7 +27,7 @@ func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
 	await(t, "both replicas are available", patience, func() error { return h.available("sign", 2) })
 	before := h.lives()
 
-	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var g sync.WaitGroup
@@ -68,7 +68,7 @@ func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
 		t.Errorf("somebody waited for %s", slowest)
 	}
 	if h.ended() {
-		t.Fatalf("the hub has ended: %s", tail(h.said.String(), 10))
+		t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
 	}
 	h.checkNotes(n)
 	h.kill()

@@ -101,8 +101,8 @@ var (
 	pathArg     = regexp.MustCompile(`^(?:AT_FDCWD(?:<[^>]*>)?, )?"([^"]*)"`)
 )
 
-// unhex reads what strace -xx writes of a string.
-func unhex(s string) []byte {
+// decodeHex reads what strace -xx writes of a string.
+func decodeHex(s string) []byte {
 	out := make([]byte, 0, len(s)/4)
 	for i := 0; i+4 <= len(s); i += 4 {
 		b, err := strconv.ParseUint(s[i+2:i+4], 16, 8)
@@ -129,7 +129,7 @@ func calls(t testing.TB, file string) []call {
 	sc.Buffer(nil, 64<<20)
 	name := func(s string) string {
 		if strings.HasPrefix(s, `\x`) {
-			s = string(unhex(s))
+			s = string(decodeHex(s))
 		}
 		return filepath.Base(s)
 	}
@@ -155,7 +155,7 @@ func calls(t testing.TB, file string) []call {
 			if a == nil {
 				continue // of another file, or strace's own words
 			}
-			c.file, c.data = name(a[1]), unhex(a[2])
+			c.file, c.data = name(a[1]), decodeHex(a[2])
 			c.offset, _ = strconv.ParseInt(a[4], 10, 64)
 			if n, _ := strconv.Atoi(a[3]); n != len(c.data) {
 				t.Fatalf("strace shows %d of %d bytes: %.200s", len(c.data), n, line)

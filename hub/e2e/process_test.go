@@ -22,26 +22,26 @@ const patience = 3 * time.Minute
 
 // A process is a child that is ours to end.
 type process struct {
-	t    testing.TB
-	name string
-	cmd  *exec.Cmd
-	said *paper
-	over chan struct{} // closed when it has ended
+	t      testing.TB
+	name   string
+	cmd    *exec.Cmd
+	output *outputBuffer
+	over   chan struct{} // closed when it has ended
 }
 
-// A paper takes what a process says, on both outputs.
-type paper struct {
+// A outputBuffer takes what a process says, on both outputs.
+type outputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (p *paper) Write(b []byte) (int, error) {
+func (p *outputBuffer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.Write(b)
 }
 
-func (p *paper) String() string {
+func (p *outputBuffer) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.String()
@@ -59,8 +59,8 @@ func start(t testing.TB, path string, args ...string) *process {
 // startCommand is start for a command that is ready to go.
 func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, name: filepath.Base(cmd.Path), cmd: cmd, said: &paper{}, over: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
+	p := &process{t: t, name: filepath.Base(cmd.Path), cmd: cmd, output: &outputBuffer{}, over: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,9 +70,9 @@ func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 	}()
 	t.Cleanup(func() {
 		p.end(syscall.SIGTERM)
-		healthy(t, p.name, p.said.String())
+		healthy(t, p.name, p.output.String())
 		if t.Failed() {
-			t.Logf("the end of what %s said:\n%s", p.name, tail(p.said.String(), 40))
+			t.Logf("the end of what %s said:\n%s", p.name, tail(p.output.String(), 40))
 		}
 	})
 	return p

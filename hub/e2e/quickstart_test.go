@@ -34,7 +34,7 @@ func TestMakeRun(t *testing.T) {
 		p := start(t, "env", args...)
 		await(t, "the "+which+" start", patience, func() error {
 			if p.ended() {
-				t.Fatalf("it has ended: %s", p.said)
+				t.Fatalf("it has ended: %s", p.output)
 			}
 			text, err := os.ReadFile(filepath.Join(data, "kubeconfig"))
 			if err != nil {
@@ -67,8 +67,8 @@ func TestMakeRun(t *testing.T) {
 		if left := processesWith(t, data, dev); len(left) > 0 {
 			t.Errorf("after Ctrl-C there still run\n%s", strings.Join(left, "\n"))
 		}
-		if strings.Contains(p.said.String(), "level=ERROR") {
-			t.Errorf("it said\n%s", p.said)
+		if strings.Contains(p.output.String(), "level=ERROR") {
+			t.Errorf("it said\n%s", p.output)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (h *hub) quickstarted(p *process) error {
 			return fmt.Errorf("node %s is not ready: %s: %s", n.Name, c.Reason, c.Message)
 		}
 	}
-	if said := p.said.String(); !strings.Contains(said, "Flotilla is up") || !strings.Contains(said, "https://"+h.https) {
+	if said := p.output.String(); !strings.Contains(said, "Flotilla is up") || !strings.Contains(said, "https://"+h.https) {
 		return fmt.Errorf("it says %q", said)
 	}
 	return nil

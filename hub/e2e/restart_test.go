@@ -199,7 +199,7 @@ func TestAfterDamage(t *testing.T) {
 			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
 		}
 		// Two that have nothing in them are as those of a device that has never had a desired state.
-		if said := d.said.String(); c.name != "an empty file" && !strings.Contains(said, "unreadable") {
+		if said := d.output.String(); c.name != "an empty file" && !strings.Contains(said, "unreadable") {
 			t.Errorf("after %s the agent does not say that its memory was unreadable:\n%s", c.name, tail(said, 10))
 		}
 	}

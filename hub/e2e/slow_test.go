@@ -46,7 +46,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 		words[name] = base64.StdEncoding.EncodeToString(raw)
 		fmt.Fprintf(&all, "---\n{apiVersion: v1, kind: Pod, metadata: {name: %s, labels: {app: words}}, spec: {restartPolicy: Never, containers: [{name: main, image: %s, imagePullPolicy: Never, args: [write, /dev/termination-log, %q]}]}}\n", name, toolImage, words[name])
 	}
-	up, down, began := n.said.Load(), n.heard.Load(), time.Now()
+	up, down, began := n.sent.Load(), n.received.Load(), time.Now()
 	h.kubectlWith(all.String(), "apply", "-f", "-")
 	await(t, "what every pod said last is known", 4*patience, func() error {
 		if err := h.ready(d.node, corev1.ConditionTrue); err != nil {
@@ -67,7 +67,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 		return err
 	})
 	took := time.Since(began)
-	up, down = n.said.Load()-up, n.heard.Load()-down
+	up, down = n.sent.Load()-up, n.received.Load()-down
 	if up < 40_000 || down < 40_000 {
 		t.Errorf("only %d bytes went up and %d down: that proves nothing", up, down)
 	}
@@ -77,8 +77,8 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 		}
 		return nil
 	})
-	if links := strings.Count(d.said.String(), "connected to the hub"); links != 1 {
-		t.Errorf("the link broke: it was made %d times\n%s", links, d.said.String())
+	if links := strings.Count(d.output.String(), "connected to the hub"); links != 1 {
+		t.Errorf("the link broke: it was made %d times\n%s", links, d.output.String())
 	}
 	after, err := e.running(d.node)
 	if err != nil || fmt.Sprint(before) != fmt.Sprint(after) {

@@ -136,7 +136,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 	var err error
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if h.ended() {
-			said := h.said.String()
+			said := h.output.String()
 			if code := h.cmd.ProcessState.ExitCode(); code != 1 && code != 2 {
 				t.Errorf("%s: the hub ended with code %d:\n%s", what, code, tail(said, 10))
 			}
@@ -150,7 +150,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 		}
 	}
 	if err != nil {
-		t.Errorf("%s: the hub runs and does not answer: %v\n%s", what, err, tail(h.said.String(), 10))
+		t.Errorf("%s: the hub runs and does not answer: %v\n%s", what, err, tail(h.output.String(), 10))
 		return silent
 	}
 	var missing []string
@@ -159,7 +159,7 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 			missing = append(missing, name)
 		}
 	}
-	said := h.said.String()
+	said := h.output.String()
 	loud := strings.Contains(said, "DATABASE ") // LOST, RESTORED, IS OLDER
 	switch {
 	case loud:
@@ -192,7 +192,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
-	h, d, _, before := withSign(t, e)
+	h, d, _, before := hubWithTwoPods(t, e)
 	outcomes := map[string]int{}
 	tried := 0
 	var slowest time.Duration
@@ -216,15 +216,15 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			d.run()
 			outcome := knew
 			await(t, "after "+what+" all is right", patience, func() error {
-				if d.ended() || strings.Contains(d.said.String(), "does not know its hub any more") {
+				if d.ended() || strings.Contains(d.output.String(), "does not know its hub any more") {
 					outcome = refuses
 					return nil
 				}
-				return h.right(d, began)
+				return h.recovered(d, began)
 			})
 			if outcome == refuses {
 				time.Sleep(2 * time.Second) // in which it would do harm
-				if said := d.said.String(); !strings.Contains(said, d.dir) || !strings.Contains(said, "join again") {
+				if said := d.output.String(); !strings.Contains(said, d.dir) || !strings.Contains(said, "join again") {
 					t.Errorf("%s: the agent does not say where it looked, or what to do:\n%s", what, tail(said, 10))
 				}
 				e.same(t, d.node, before, what)
@@ -234,7 +234,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 				}
 				began = time.Now()
 				d.run()
-				await(t, "with "+file+" whole again all is right", patience, func() error { return h.right(d, began) })
+				await(t, "with "+file+" whole again all is right", patience, func() error { return h.recovered(d, began) })
 			} else {
 				slowest = max(slowest, time.Since(began))
 			}

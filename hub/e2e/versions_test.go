@@ -62,7 +62,7 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 }
 
 // Ages are a hub of some version with two devices, and what may not change.
-type ages struct {
+type mixedVersions struct {
 	*hub
 	devices []*device
 	before  [][]container
@@ -70,7 +70,7 @@ type ages struct {
 }
 
 // joinAs has a device join by programs of any version.
-func (a *ages) joinAs(agent, name string, e *engine) *device {
+func (a *mixedVersions) joinAs(agent, name string, e *engine) *device {
 	a.t.Helper()
 	d := &device{t: a.t, engine: e, dir: filepath.Join(a.t.TempDir(), name), node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(), devicesMade.Add(1), name)}
 	words := strings.Fields(output(a.t, a.path(), "token", "create", "--data-dir", a.dir, "--site", "oslo"))
@@ -87,7 +87,7 @@ func (a *ages) joinAs(agent, name string, e *engine) *device {
 
 // works fails unless leases, a desired state and people get through to every device, and
 // its containers are those that they were.
-func (a *ages) works(when string) {
+func (a *mixedVersions) works(when string) {
 	a.t.Helper()
 	began := time.Now()
 	a.words++
@@ -97,7 +97,7 @@ func (a *ages) works(when string) {
 		return err
 	})
 	for i, d := range a.devices {
-		await(a.t, fmt.Sprintf("%s: all is right on %s", when, d.node), patience, func() error { return errors.Join(a.right(d, began), d.knows(word)) })
+		await(a.t, fmt.Sprintf("%s: all is right on %s", when, d.node), patience, func() error { return errors.Join(a.recovered(d, began), d.knows(word)) })
 		d.engine.same(a.t, d.node, a.before[i], when)
 		pods, err := a.pods("sign", d.node)
 		if err != nil || len(pods) == 0 {
@@ -128,7 +128,7 @@ func (d *device) knows(text string) error {
 }
 
 // of fails unless a node says that its agent is of a version.
-func (a *ages) of(d *device, version string, is bool) {
+func (a *mixedVersions) of(d *device, version string, is bool) {
 	a.t.Helper()
 	n, err := a.node(d.node)
 	if err != nil || strings.HasSuffix(n.Status.NodeInfo.KubeletVersion, "."+version) != is {
@@ -136,11 +136,11 @@ func (a *ages) of(d *device, version string, is bool) {
 	}
 }
 
-// twoAges are a hub of an older version and two devices, which run a pod each.
-func twoAges(t *testing.T, hubProgram string, agents [2]string) *ages {
+// newMixedVersions are a hub of an older version and two devices, which run a pod each.
+func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedVersions {
 	t.Helper()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
-	a := &ages{hub: &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), older: hubProgram}}
+	a := &mixedVersions{hub: &hub{t: t, dir: filepath.Join(t.TempDir(), "hub"), https: freePort(t), dev: freePort(t), older: hubProgram}}
 	a.args = []string{"serve", "--data-dir", a.dir, "--https-listen", a.https, "--mqtt-listen", freePort(t), "--mqtt-dev-listen", a.dev, "--cluster-cidr", ownAddresses(t)}
 	a.start()
 	for i, agent := range agents {
@@ -159,7 +159,7 @@ func twoAges(t *testing.T, hubProgram string, agents [2]string) *ages {
 }
 
 // upgrade brings the devices to today's agent, one after the other.
-func (a *ages) upgrade(version string) {
+func (a *mixedVersions) upgrade(version string) {
 	a.t.Helper()
 	for i, d := range a.devices {
 		d.stop()
@@ -182,7 +182,7 @@ func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	}
 	commit := before(t, strings.TrimPrefix(slices.Max(newest), repository+"/"), "--diff-filter=A")
 	oldHub, oldAgent := programsOf(t, commit, version)
-	a := twoAges(t, oldHub, [2]string{oldAgent, oldAgent})
+	a := newMixedVersions(t, oldHub, [2]string{oldAgent, oldAgent})
 	a.works("with all of them old")
 	a.of(a.devices[0], version, true)
 
@@ -213,7 +213,7 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 	const version = "0.0.2"
 	commit := before(t, "shared/wire/testdata")
 	oldHub, oldAgent := programsOf(t, commit, version)
-	a := twoAges(t, oldHub, [2]string{oldAgent, program(t, "device", here)})
+	a := newMixedVersions(t, oldHub, [2]string{oldAgent, program(t, "device", here)})
 	a.works("with an older hub")
 	a.of(a.devices[0], version, true)
 	a.of(a.devices[1], version, false)
@@ -231,18 +231,18 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 }
 
 // renewed has every device get a new certificate.
-func (a *ages) renewed(how string) {
+func (a *mixedVersions) renewed(how string) {
 	a.t.Helper()
 	said := make([]int, len(a.devices))
 	const words = "the certificate was renewed"
 	for i, d := range a.devices {
-		said[i] = strings.Count(d.said.String(), words)
+		said[i] = strings.Count(d.output.String(), words)
 	}
 	output(a.t, program(a.t, "hub", here), "ca", "rotate", "--intermediate", "--data-dir", a.dir)
 	for i, d := range a.devices {
 		await(a.t, d.node+" has a new certificate "+how, 3*patience, func() error {
-			if strings.Count(d.said.String(), words) == said[i] {
-				return fmt.Errorf("it says %s", tail(d.said.String(), 3))
+			if strings.Count(d.output.String(), words) == said[i] {
+				return fmt.Errorf("it says %s", tail(d.output.String(), 3))
 			}
 			return nil
 		})
@@ -251,7 +251,7 @@ func (a *ages) renewed(how string) {
 }
 
 // quiet fails where somebody was evicted.
-func (a *ages) quiet() {
+func (a *mixedVersions) quiet() {
 	a.t.Helper()
 	if events := a.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
 		a.t.Errorf("somebody was evicted:\n%s", events)

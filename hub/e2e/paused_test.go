@@ -18,7 +18,7 @@ import (
 
 // still is SIGSTOP for a while: a process that exists and does nothing, as on a machine
 // that swaps, or is paused and moved.
-func (p *process) still(long time.Duration) {
+func (p *process) pause(long time.Duration) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		p.t.Fatal(err)
@@ -42,7 +42,7 @@ func TestAHubThatStandsStill(t *testing.T) {
 	const times, long = 3, 5 * grace
 	var right time.Duration
 	for range times {
-		h.still(long)
+		h.pause(long)
 		began := time.Now()
 		for time.Since(began) < 3*grace { // in which it would be called Unknown
 			var l corev1.NodeList
@@ -86,14 +86,14 @@ func TestAnAgentThatStandsStill(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
-	h, d, _, before := withSign(t, e)
+	h, d, _, before := hubWithTwoPods(t, e)
 	began := time.Now()
-	d.still(5 * grace)
+	d.pause(5 * grace)
 	if err := h.ready(d.node, corev1.ConditionUnknown); err != nil {
 		t.Errorf("the node of an agent that stood still for %s: %v", time.Since(began), err)
 	}
 	began = time.Now()
-	await(t, "all is right again", patience, func() error { return h.right(d, began) })
+	await(t, "all is right again", patience, func() error { return h.recovered(d, began) })
 	after := time.Since(began)
 	if after > 20*time.Second {
 		t.Errorf("right again after %s, wants 20 s", after)
@@ -152,7 +152,7 @@ func TestAnEngineThatHangs(t *testing.T) {
 			e.same(t, d.node, before, f.name)
 			n.heal()
 			began = time.Now()
-			await(t, "after: "+f.name+", all is right again", patience, func() error { return h.right(d, began) })
+			await(t, "after: "+f.name+", all is right again", patience, func() error { return h.recovered(d, began) })
 			healed = max(healed, time.Since(began))
 			e.same(t, d.node, before, "the end of: "+f.name)
 		}
@@ -293,7 +293,7 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	e.same(t, d.node, before, "the agent was killed for want of memory")
 	began := time.Now()
 	run()
-	await(t, "all is right again", patience, func() error { return h.right(d, began) })
+	await(t, "all is right again", patience, func() error { return h.recovered(d, began) })
 	e.same(t, d.node, before, "its next start")
 	seen(t, fmt.Sprintf("most memory in a group of 64 MiB: %d MiB; killed by the kernel, right again %.1f s after its next start, no container restarted", most>>20, time.Since(began).Seconds()))
 }

@@ -25,18 +25,18 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// A crew is several hubs on one PostgreSQL database, each of which devices know.
-type crew struct {
+// A hubGroup is several hubs on one PostgreSQL database, whose addresses the devices have.
+type hubGroup struct {
 	t        *testing.T
 	hubs     []*hub
 	server   *postgrestest.Server
 	database string
 }
 
-// newCrew starts them; the first leads.
-func newCrew(t *testing.T, count int, args ...string) *crew {
+// newHubGroup starts them; the first becomes the leader.
+func newHubGroup(t *testing.T, count int, args ...string) *hubGroup {
 	t.Helper()
-	c := &crew{t: t, server: postgrestest.Start(t, "fsync=on", "full_page_writes=on")}
+	c := &hubGroup{t: t, server: postgrestest.Start(t, "fsync=on", "full_page_writes=on")}
 	c.database = c.server.Database()
 	var https, mqtt []string
 	for range count {
@@ -54,7 +54,7 @@ func newCrew(t *testing.T, count int, args ...string) *crew {
 			h.args = append(h.args, "--mqtt-addresses", strings.Join(mqtt, ","))
 		}
 		if i > 0 {
-			h.keyOf(c.hubs[0])
+			h.copySecretsKey(c.hubs[0])
 		}
 		h.start()
 		c.hubs = append(c.hubs, h)
@@ -62,8 +62,8 @@ func newCrew(t *testing.T, count int, args ...string) *crew {
 	return c
 }
 
-// keyOf copies the key of secrets from another hub, as people do.
-func (h *hub) keyOf(first *hub) {
+// copySecretsKey copies the key of the secrets from another hub, as an administrator does.
+func (h *hub) copySecretsKey(first *hub) {
 	h.t.Helper()
 	key, err := os.ReadFile(filepath.Join(first.dir, "secrets.key"))
 	if err == nil {
@@ -77,8 +77,8 @@ func (h *hub) keyOf(first *hub) {
 	}
 }
 
-// leader waits for the one that leads, and that it is one.
-func (c *crew) leader() (leader *hub, standbys []*hub) {
+// leader waits until exactly one hub is the leader.
+func (c *hubGroup) leader() (leader *hub, standbys []*hub) {
 	c.t.Helper()
 	await(c.t, "one hub that leads", patience, func() error {
 		leader, standbys = nil, nil
@@ -101,12 +101,12 @@ func (c *crew) leader() (leader *hub, standbys []*hub) {
 	return leader, standbys
 }
 
-// TestADeviceOutlivesTheHubThatItJoinedThrough joins real devices over TLS, one of them through
-// a standby, and kills the hub that leads. They go to the next one, and renew their certificates there.
+// Real devices join over TLS, one of them through a standby, and the leader is killed. They connect
+// to the next hub, and renew their certificates there.
 func TestADeviceOutlivesTheHubThatItJoinedThrough(t *testing.T) {
 	t.Parallel()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	one := a.join("oslo", e)
@@ -125,7 +125,7 @@ func TestADeviceOutlivesTheHubThatItJoinedThrough(t *testing.T) {
 		t.Fatal("nobody has taken over")
 	}
 	b.allReady(2)
-	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // each device is told to renew
+	output(t, program(t, "hub", here), "ca", "rotate", "--root", "--data-dir", b.dir) // makes each device renew
 	for _, d := range []*device{one, two} {
 		await(t, d.node+" renews at the hub that is left", patience, func() error {
 			id, err := join.Load(d.dir)
@@ -140,10 +140,10 @@ func TestADeviceOutlivesTheHubThatItJoinedThrough(t *testing.T) {
 	}
 }
 
-// TestKubectlThroughAStandby is a working day at the address of a hub that does not lead.
+// The usual kubectl commands work at a standby.
 func TestKubectlThroughAStandby(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "8", "--sites", "3", "--log-level", "error")
@@ -154,12 +154,11 @@ func TestKubectlThroughAStandby(t *testing.T) {
 	}
 }
 
-// TestKubectlEntersContainersThroughAStandby does everything inside of containers at the address of a hub that
-// does not lead, until it does.
+// exec, attach, logs, cp and port-forward work at a standby, until it becomes the leader.
 func TestKubectlEntersContainersThroughAStandby(t *testing.T) {
 	t.Parallel()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	d := a.joinThrough(b, "oslo", e)
@@ -184,17 +183,17 @@ func TestKubectlEntersContainersThroughAStandby(t *testing.T) {
 	b.kubectl("delete", "pod", "box")
 }
 
-// TestAWatchLosesNothingWhenAnotherHubLeads: who watches configmaps as client-go does, at a hub that stands by
-// and then leads, is told of each that was made, in order, or to list again.
+// A client that watches configmaps like client-go, at a standby that becomes the leader, receives
+// each change in order, or has to list again.
 func TestAWatchLosesNothingWhenAnotherHubLeads(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	const base = "/api/v1/namespaces/default/configmaps"
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
-	n := &notary{counts: map[string]int{}, deleted: map[string]bool{}}
+	n := &ackLog{counts: map[string]int{}, deleted: map[string]bool{}}
 	writing, stopWriting := context.WithCancel(ctx)
 	defer stopWriting()
 	for i, h := range c.hubs {
@@ -210,7 +209,7 @@ func TestAWatchLosesNothingWhenAnotherHubLeads(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	a.start()
 	time.Sleep(2 * time.Second)
-	b.stop() // now the one that it watches at is away for a while
+	b.stop() // the hub of the watch is away for a while
 	if next, _ := c.leader(); next != a {
 		t.Fatal("the ended hub leads")
 	}
@@ -248,14 +247,14 @@ func (w *watcher) knows(all []corev1.ConfigMap) error {
 			return fmt.Errorf("%s has revision %s, and the watcher knows %d", c.Name, c.ResourceVersion, w.seen[c.Name])
 		}
 	}
-	if len(all) < 5 { // a slow machine has made some forty
+	if len(all) < 5 { // a slow machine has made about forty
 		return fmt.Errorf("there are only %d", len(all))
 	}
 	return nil
 }
 
 func (w *watcher) follow(ctx context.Context, h *hub, base string) {
-	client := &http.Client{Transport: h.client.Transport} // without an end
+	client := &http.Client{Transport: h.client.Transport} // without a timeout
 	rev := uint64(0)
 	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if rev == 0 {
@@ -285,7 +284,7 @@ func (w *watcher) follow(ctx context.Context, h *hub, base string) {
 	}
 }
 
-// read reads one watch to its end, and returns the revision to go on from; 0: list again.
+// read reads one watch to its end, and returns the revision to continue from; 0: list again.
 func (w *watcher) read(body io.Reader, rev uint64) uint64 {
 	w.mu.Lock()
 	w.watches++
@@ -317,11 +316,11 @@ func (w *watcher) read(body io.Reader, rev uint64) uint64 {
 	}
 }
 
-// TestALeaderWithASlowDatabaseLeadsOn: transactions of eight seconds each, which is more than another hub waits
-// for a sign of life, end in no change of leaders, and nothing that was passed on is cut.
+// Each transaction takes eight seconds, longer than another hub waits for a sign of life. The
+// leader stays the leader, and no forwarded request is cut.
 func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	const base = "/api/v1/namespaces/default/configmaps"
@@ -337,7 +336,7 @@ func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 	}
 	await(t, "the standby has tried twice to take the lead", patience, func() error {
 		_, _ = b.ask(t.Context(), http.MethodPost, base, "application/json", body)
-		if n := strings.Count(b.said.String(), "the leader lives"); n < 2 {
+		if n := strings.Count(b.output.String(), "the leader lives"); n < 2 {
 			return fmt.Errorf("it has %d times", n)
 		}
 		return nil
@@ -351,18 +350,18 @@ func TestALeaderWithASlowDatabaseLeadsOn(t *testing.T) {
 		t.Error("another hub leads, because the database was slow")
 	}
 	await(t, "the watch at the standby goes on", patience, func() error {
-		if n := strings.Count(watch.said.String(), "configmap/slow-"); n < 3 {
+		if n := strings.Count(watch.output.String(), "configmap/slow-"); n < 3 {
 			return fmt.Errorf("it was told of %d", n)
 		}
 		return nil
 	})
 }
 
-// TestAHubThatLeadsNoMoreLetsNobodyIn: one that steps down waits for a database that says nothing, for twice ten
-// seconds. Its ports are closed before: who comes goes to another hub, and does not wait with it.
+// A leader that steps down waits twice ten seconds for an unresponsive database. It closes its
+// ports first, so that clients go to another hub and do not wait.
 func TestAHubThatLeadsNoMoreLetsNobodyIn(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t, 1)
+	c := newHubGroup(t, 1)
 	h, _ := c.leader()
 	held := make(chan struct{})
 	go func() {
@@ -375,7 +374,7 @@ func TestAHubThatLeadsNoMoreLetsNobodyIn(t *testing.T) {
 		}
 		return nil
 	})
-	go func() { // with what it has in its hands
+	go func() { // with a request under way
 		_, _ = h.ask(t.Context(), http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}}`))
 	}()
 	for _, port := range []string{h.https, h.dev} {
@@ -397,7 +396,7 @@ func TestAHubThatLeadsNoMoreLetsNobodyIn(t *testing.T) {
 		}
 		return nil
 	})
-	if said := h.said.String(); !strings.Contains(said, "this hub leads no more") {
+	if said := h.output.String(); !strings.Contains(said, "this hub leads no more") {
 		t.Errorf("the hub ended without a word of why: %s", tail(said, 5))
 	}
 	<-held
@@ -405,17 +404,17 @@ func TestAHubThatLeadsNoMoreLetsNobodyIn(t *testing.T) {
 	c.leader()
 }
 
-// TestThreeHubs loses one leader after the other, all of them, and gets one back.
+// Three hubs lose one leader after the other, until none is left, and get one back.
 func TestThreeHubs(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t, 3)
+	c := newHubGroup(t, 3)
 	const base = "/api/v1/namespaces/default/configmaps"
 	write := func(h *hub, name string) {
 		t.Helper()
 		body := []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "` + name + `"}}`)
 		await(t, "a write is acknowledged", patience, func() error {
 			_, err := h.ask(t.Context(), http.MethodPost, base, "application/json", body)
-			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the time before was answered by nobody
+			if r := (refusal{}); errors.As(err, &r) && r.code == http.StatusConflict { // the former request had no response
 				return nil
 			}
 			return err
@@ -447,7 +446,7 @@ func TestThreeHubs(t *testing.T) {
 		}
 	}
 
-	// Two hubs say that they are reached at one address: the one that does not lead ends, and says why.
+	// If two hubs have one address, the standby exits with the reason.
 	second.stop()
 	same := slices.Clone(second.args)
 	i := slices.Index(first.args, "--peer-listen")

@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// visitor is somebody with a browser, whose cookies hubs behind one name share.
-func (h *hub) visitor(jar http.CookieJar) *person {
+// visitor is a browser whose cookies go to all hubs behind one name.
+func (h *hub) visitor(jar http.CookieJar) *pageUser {
 	transport := h.client.Transport.(*http.Transport).Clone()
 	transport.TLSClientConfig.Certificates = nil
-	return &person{hub: h, client: &http.Client{Transport: transport, Jar: jar, Timeout: patience}}
+	return &pageUser{hub: h, client: &http.Client{Transport: transport, Jar: jar, Timeout: patience}}
 }
 
-// code is how the page answers.
-func (p *person) code(path string) int {
+// code is the status of a page.
+func (p *pageUser) code(path string) int {
 	p.t.Helper()
 	answer, err := p.client.Get("https://" + p.https + path)
 	if err != nil {
@@ -31,12 +31,11 @@ func (p *person) code(path string) int {
 	return answer.StatusCode
 }
 
-// TestThePageThroughAStandby is what people do in the page at the address of a hub that does not lead, and at
-// both hubs in turn: log in, send forms, see it live, type into a container, take a file, and log out. The
-// session outlives the hub that leads.
+// The page works at a standby and at both hubs in turn: login, forms, live updates, a terminal, a
+// download and logout. The session survives the leader.
 func TestThePageThroughAStandby(t *testing.T) {
 	t.Parallel()
-	c := newCrew(t, 2)
+	c := newHubGroup(t, 2)
 	a, standbys := c.leader()
 	b := standbys[0]
 	start(t, program(t, "simulate", here), "--hub", "mqtt://"+b.dev+",mqtt://"+a.dev, "--count", "2", "--sites", "1", "--log-level", "error")
@@ -52,7 +51,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	there.goes("/login", url.Values{"name": {"olav"}, "password": {"four words are good"}})
 	there.csrf = csrfField.FindStringSubmatch(leading.goes("/account", nil))[1]
 
-	for p, says := range map[*person]string{there: "which passes this page on.", leading: " leads; "} {
+	for p, says := range map[*pageUser]string{there: "which passes this page on.", leading: " leads; "} {
 		await(t, "the page says which hub leads and which stands by", patience, func() error {
 			if page := p.goes("/nodes", nil); !strings.Contains(page, says) || !strings.Contains(page, " stands by") {
 				return errors.New(page[strings.Index(page, "<footer"):])
@@ -140,7 +139,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	if err != nil || len(had) == 0 {
 		t.Fatal(had, err)
 	}
-	again.SetCookies(at, had) // as a browser that did not hear of it
+	again.SetCookies(at, had) // like a browser without the new cookie
 	for _, h := range []*hub{a, b} {
 		if code := h.visitor(again).code("/settings"); code != http.StatusUnauthorized {
 			t.Errorf("who has logged out at one hub is let in with %d at %s", code, h.https)
@@ -148,8 +147,8 @@ func TestThePageThroughAStandby(t *testing.T) {
 	}
 }
 
-// watches opens a page as a stream of events, and returns its lines.
-func (p *person) watches(path string) <-chan string {
+// watches opens a page as an event stream and returns its lines.
+func (p *pageUser) watches(path string) <-chan string {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "https://"+p.https+path, nil)
 	if err != nil {
