@@ -54,7 +54,7 @@ func (p *pageUser) goes(path string, form url.Values) string {
 
 // An operator creates and uses a kubeconfig in the page. The audit distinguishes page, API and
 // command line.
-func TestAPersonsOwnTokenAndWhereItAllCameFrom(t *testing.T) {
+func TestAUsersTokenAndTheOriginInTheAudit(t *testing.T) {
 	t.Parallel()
 	program, kubectl := program(t, "hub", here), kubectl(t)
 	h := newHub(t)

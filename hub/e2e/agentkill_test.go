@@ -89,7 +89,7 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 	}
 	patch(`{"spec": {"replicas": 3}}`)
 	began := time.Now()
-	await(t, "what is wanted runs, and nothing else", patience, func() error {
+	await(t, "exactly the desired pods run", patience, func() error {
 		if err := errors.Join(h.recovered(d, began), h.available("churn", 3)); err != nil {
 			return err
 		}
@@ -117,14 +117,14 @@ func TestKillingTheAgentAtRandomMoments(t *testing.T) {
 			}
 		}
 	}
-	seen(t, fmt.Sprintf("an agent was killed %d times at random moments under changes: no container twice or left over, none of what did not change restarted, all as wanted %.1f s after the last", agentKills(), after.Seconds()))
+	seen(t, fmt.Sprintf("an agent was killed %d times at random moments under changes: no container twice or left over, no unchanged container restarted, the desired state ran %.1f s after the last", agentKills(), after.Seconds()))
 }
 
 // once fails if a container of a pod runs twice.
 func (e *engine) once(t testing.TB, node string) {
 	t.Helper()
 	var all []container
-	await(t, "the engine tells of its containers", patience, func() (err error) {
+	await(t, "the engine lists its containers", patience, func() (err error) {
 		all, err = e.containers(node) // a container may be removed meanwhile
 		return err
 	})
@@ -163,7 +163,7 @@ func (h *hub) exactly(d *device, e *engine) error {
 		known := slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return string(p.UID) == c.Pod })
 		switch {
 		case !known:
-			return fmt.Errorf("container %s is of pod %s, which nobody wants", c.ID, c.Pod)
+			return fmt.Errorf("container %s is of pod %s, which is not desired", c.ID, c.Pod)
 		case c.Kind == "app" && c.Running:
 			delete(wanted, c.Pod+" "+c.Name)
 		}

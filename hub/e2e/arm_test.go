@@ -25,7 +25,7 @@ import (
 
 // The released ARM agents run under an emulator in the root directory of a board. They join a hub
 // over TLS, report the board, run a pod with a GPIO chip, and renew their certificate.
-func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
+func TestARMAgentsRunInTheRootsOfBoards(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		need(t, "root, to change the root directory")
@@ -43,7 +43,7 @@ func TestAgentsForARMLiveInTheRootsOfBoards(t *testing.T) {
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			if c.arm == "7" && !testLong {
-				t.Skip("make test-long: it is what the one of version 6 is")
+				t.Skip("make test-long: it is like the one of version 6")
 			}
 			b := newBoard(t, c.board, c.emulator, program(t, "device", c.platform))
 			node := fmt.Sprintf("e2e-%d-%s", os.Getpid(), c.board)

@@ -33,7 +33,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		t.Fatal(err)
 	}
 	look.subscribes("#")
-	await(t, "the spy to hear leases", patience, func() error {
+	await(t, "the spy receives leases", patience, func() error {
 		if len(look.receivedOf("nodes/"+victim.id.Node+"/lease")) == 0 {
 			return errors.New("none")
 		}
@@ -60,7 +60,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 	connected := func() string { return h.metric(t, "flotilla_mqtt_sessions") }
 	was := connected()
 
-	t.Run("it publishes on no other node's topics, and on none of the hub's", func(t *testing.T) {
+	t.Run("it cannot publish on topics of other nodes or of the hub", func(t *testing.T) {
 		s := as(t, nil)
 		for _, c := range []string{"lease", "status", "pods", "event", "presence", "reply/x", "desired", "request/x"} {
 			s.says("fleet/v1/nodes/"+victim.id.Node+"/"+c, []byte(`{"boot":"`+victim.boot+`","evil":1,"state":"shutdown"}`), false)
@@ -70,7 +70,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		s.says("other", []byte(`{"evil":1}`), false)
 		s.says("$SYS/broker/x", []byte(`{"evil":1}`), false)
 		s.says("fleet/v1/nodes/thief/event", []byte(`{"marker":1}`), false) // its own topic
-		await(t, "what it may say", patience, func() error {
+		await(t, "its own message", patience, func() error {
 			if len(look.receivedOf("marker")) == 0 {
 				return errors.New("not heard")
 			}
@@ -80,23 +80,23 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Errorf("the broker has passed on %q", got)
 		}
 	})
-	t.Run("it hears nothing of others", func(t *testing.T) {
+	t.Run("it receives no messages of others", func(t *testing.T) {
 		s := as(t, nil)
 		s.subscribes("#", "+/#", "$SYS/#", "fleet/v1/#", "fleet/v1/nodes/+/desired", "fleet/v1/nodes/"+victim.id.Node+"/desired", "fleet/v1/nodes/"+victim.id.Node+"/request/+", "fleet/v1/nodes/+/lease",
 			"$share/g/fleet/v1/nodes/+/desired", "$share/g/fleet/v1/nodes/"+victim.id.Node+"/desired", "$share/g/#")
 		victim.runs(h, "secret")
 		if len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == 0 {
-			t.Fatal("the spy has heard no desired state: the test shows nothing")
+			t.Fatal("the spy has received no desired state: the test proves nothing")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, heard := range s.received {
 			if !strings.HasPrefix(heard, "fleet/v1/nodes/thief/desired ") && !strings.HasPrefix(heard, "fleet/v1/nodes/thief/request/") {
-				t.Errorf("it has heard %.100s", heard)
+				t.Errorf("it has received %.100s", heard)
 			}
 		}
 	})
-	t.Run("a user or an observer who is named like a node is not that node", func(t *testing.T) {
+	t.Run("a user or an observer with a node's name is not that node", func(t *testing.T) {
 		mine := filepath.Join(t.TempDir(), "mine")
 		output(t, program(t, "hub", here), "mqtt-observer", "--data-dir", h.dir, "--name", victim.id.Node, "--out", mine)
 		heard, said := len(look.receivedOf("nodes/"+victim.id.Node+"/desired")), 0
@@ -117,18 +117,18 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			said++
 			s.mu.Lock()
 			if len(s.received) > 0 {
-				t.Errorf("%s has heard %q", who, s.received[0])
+				t.Errorf("%s has received %q", who, s.received[0])
 			}
 			s.mu.Unlock()
 		}
 		if said > 0 && len(look.receivedOf("nodes/"+victim.id.Node+"/desired")) == heard {
-			t.Fatal("nothing was to be heard: the test shows nothing")
+			t.Fatal("there were no messages: the test proves nothing")
 		}
 		if got := look.receivedOf(`"namesake"`); len(got) > 0 {
 			t.Errorf("the broker has passed on %q", got)
 		}
 	})
-	t.Run("nothing is retained, and no will is another's", func(t *testing.T) {
+	t.Run("nothing is retained, and a will has only the device's own topics", func(t *testing.T) {
 		s := as(t, nil)
 		s.says("fleet/v1/nodes/thief/presence", []byte(`{"boot":"retained-one","state":"lost"}`), true)
 		for name, will := range map[string]func(*paho.ClientOptions){
@@ -181,7 +181,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Errorf("retained: %q", got)
 		}
 	})
-	t.Run("what is too large or too much harms nobody", func(t *testing.T) {
+	t.Run("too large or too many messages harm no other client", func(t *testing.T) {
 		s := as(t, nil)
 		s.says("fleet/v1/nodes/thief/status", make([]byte, 300<<10), false)
 		s.says("fleet/v1/nodes/thief/lease", make([]byte, 2<<10), false)
@@ -196,7 +196,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 			t.Error("the large one is not counted: " + h.metric(t, "flotilla_mqtt_offences_total"))
 		}
 	})
-	t.Run("it takes nobody's session over", func(t *testing.T) {
+	t.Run("it cannot take over another session", func(t *testing.T) {
 		before := len(look.receivedOf("nodes/" + victim.id.Node + "/presence"))
 		for _, id := range []string{wire.ClientID(victim.id.Node, victim.id.MachineID), victim.id.Node, "flotilla:hub"} {
 			if _, err := client(t, address, conf, func(o *paho.ClientOptions) { o.SetClientID(id) }); err != nil {
@@ -215,7 +215,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		}
 	})
 	done()
-	t.Run("one that was replaced is not believed, and is told over HTTPS", func(t *testing.T) {
+	t.Run("a replaced device is refused, with the reason over HTTPS", func(t *testing.T) {
 		old.stop()
 		kept := old.id
 		newer := h.testDevice(old.id.Node).run()
@@ -229,7 +229,7 @@ func attack(t *testing.T, h *hub, victim, old, thief *testDevice, retains bool) 
 		imposter := &testDevice{t: t, id: kept}
 		imposter.run()
 		await(t, "the refusal", patience, func() error {
-			if !strings.Contains(h.output.String(), "it is another device than the one that joined last") {
+			if !strings.Contains(h.output.String(), "it is not the device that joined last") {
 				return errors.New("the log does not say it")
 			}
 			return nil

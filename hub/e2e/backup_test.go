@@ -99,7 +99,7 @@ func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
 	a.kill()
 	output(t, hubProgram, "restore", "--data-dir", a.dir, backup)
 	if next, _ := c.leader(); next != b {
-		t.Fatal("nobody has taken over")
+		t.Fatal("no hub has taken over")
 	}
 	began := time.Now()
 	await(t, "the device's lease", patience, func() error {
@@ -109,10 +109,10 @@ func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
 		return b.ready(d.node, corev1.ConditionTrue)
 	})
 	if dep, err := b.deployment("sign"); err != nil || *dep.Spec.Replicas != 2 {
-		t.Fatalf("the hub that leads now does not want what the backup says: %+v, %v", dep, err)
+		t.Fatalf("the new leader has not the backup's desired state: %+v, %v", dep, err)
 	}
 	if _, err := b.get("/api/v1/namespaces/default/configmaps/newer"); err == nil {
-		t.Error("the hub that leads now has what the backup has not")
+		t.Error("the new leader has objects that the backup lacks")
 	}
 	for end := time.Now().Add(3 * grace); time.Now().Before(end); time.Sleep(time.Second) {
 		e.same(t, d.node, before, "the restore")
@@ -124,5 +124,5 @@ func TestARestoreWhileAnotherHubStandsBy(t *testing.T) {
 	said := output(t, hubProgram, "resume", "--data-dir", b.dir)
 	b.runsOn(d, 2)
 	await(t, "both replicas are available", patience, func() error { return b.available("sign", 2) })
-	seen(t, fmt.Sprintf("the standby led what was restored; four containers ran on for %s; then %q, and two ran", 3*grace, strings.TrimSpace(said)))
+	seen(t, fmt.Sprintf("the standby led with the restored state; four containers ran on for %s; then %q, and two ran", 3*grace, strings.TrimSpace(said)))
 }

@@ -88,7 +88,7 @@ func (h *hub) backedUp(within time.Duration) {
 	h.t.Helper()
 	await(h.t, "the first backup", within, func() error {
 		if list, err := filepath.Glob(filepath.Join(h.dir, "backups", "*.db")); err != nil || len(list) == 0 {
-			return fmt.Errorf("there is none, %w", err)
+			return fmt.Errorf("no backup yet: %w", err)
 		}
 		return nil
 	})
@@ -159,7 +159,7 @@ func BenchmarkLease(b *testing.B) {
 				b.Fatal(err)
 			}
 			var after use
-			await(b, "the leases are heard", patience, func() error {
+			await(b, "the leases arrive", patience, func() error {
 				if after = h.used(); after.leases < before.leases+batch {
 					return fmt.Errorf("%.0f of %d", after.leases-before.leases, batch)
 				}

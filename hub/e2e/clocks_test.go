@@ -125,7 +125,7 @@ func (c *clocks) ready() (time.Time, error) {
 func (c *clocks) works(when string) {
 	c.t.Helper()
 	before := c.lease
-	await(c.t, when+": a lease is heard", patience, func() error {
+	await(c.t, when+": a lease arrives", patience, func() error {
 		if c.lease = c.h.lastSeen(c.d.node); c.lease.Equal(before) {
 			return errors.New("none yet")
 		}
@@ -135,7 +135,7 @@ func (c *clocks) works(when string) {
 	c.words++
 	word := fmt.Sprintf("word-%d", c.words)
 	c.h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"word":%q}}`, word))
-	await(c.t, when+": what is wanted arrives", patience, func() error { return c.d.stores(word) })
+	await(c.t, when+": the desired state arrives", patience, func() error { return c.d.stores(word) })
 	if said := c.h.kubectl("logs", "deployment/sign"); !strings.Contains(said, "hello") {
 		c.t.Errorf("%s: kubectl logs says %q", when, said)
 	}
@@ -267,7 +267,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 		turns++
 	}
 	if events := c.h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
-		t.Errorf("somebody was evicted:\n%s", events)
+		t.Errorf("a pod was evicted:\n%s", events)
 	}
 
 	// The node reports whether the kernel's clock is synchronized.

@@ -240,14 +240,14 @@ func (h *hub) lives() []string {
 
 // An orderly stop does not wait for clients that stay connected, and the next start has all
 // objects.
-func TestTheHubEndsWhoeverIsConnected(t *testing.T) {
+func TestTheHubStopsDespiteConnectedClients(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	h.simulate(4, 2)
 	watch := start(t, kubectl(t), "--kubeconfig", h.config, "get", "nodes", "-w")
 	await(t, "kubectl watches", patience, func() error {
 		if watch.output.String() == "" {
-			return fmt.Errorf("it has said nothing")
+			return fmt.Errorf("it has no output")
 		}
 		return nil
 	})

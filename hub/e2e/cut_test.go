@@ -55,8 +55,8 @@ type fault struct {
 
 var (
 	both = []fault{
-		{"everything is lost, nothing says so", lost, lost, false},
-		{"nothing moves, buffers fill up", stands, stands, false},
+		{"both directions drop silently", lost, lost, false},
+		{"both directions block, and buffers fill up", stands, stands, false},
 		{"every connection is reset and refused", passes, passes, true},
 	}
 	oneWay = []fault{
@@ -98,7 +98,7 @@ func brokenLines(t *testing.T, faults []fault) {
 		e.same(t, d.node, before, "the end of: "+f.name)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
-		t.Errorf("somebody was evicted:\n%s", events)
+		t.Errorf("a pod was evicted:\n%s", events)
 	}
 	seen(t, fmt.Sprintf("%d kinds of it; Unknown after at most %.1f s (grace %s), right again %.1f s after its end; no container restarted", len(faults), noticed.Seconds(), grace, healed.Seconds()))
 }
@@ -137,7 +137,7 @@ func TestAFlappingLine(t *testing.T) {
 		t.Errorf("%d rounds cost %d lines of the hub's log and %d of the device's", rounds, hubLines, deviceLines)
 	}
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
-		t.Errorf("somebody was evicted:\n%s", events)
+		t.Errorf("a pod was evicted:\n%s", events)
 	}
 	seen(t, fmt.Sprintf("down %s and up %s, %d times: Ready turned %d times, no container restarted; lines of log: hub %d, device %d", grace/3, grace/3, rounds, len(turns)-1, hubLines, deviceLines))
 }

@@ -14,11 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// perEvent is what an event takes of a hub's memory: it keeps some thousands of them.
+// perEvent is the memory of an event; a hub keeps some thousands.
 const perEvent = 5 << 10
 
-// TestASoak: five hundred devices, and workloads that come and go all the time: after a
-// while nothing of the hub's or the devices' grows any more.
+// Five hundred devices, and workloads that change all the time: after a while neither the hub nor
+// the devices grow.
 func TestASoak(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -26,7 +26,7 @@ func TestASoak(t *testing.T) {
 	h := newHub(t, "--lease-interval", "2s", "--node-monitor-grace-period", "20s", "--node-startup-grace-period", "40s", "--log-level", "warn")
 	p := h.simulate(devices, 5)
 	h.kubectlWith(signYAML, "apply", "-f", "-")
-	// most is the most of each in some rounds: between two of its looks for garbage a hub has more.
+	// most is the maximum of some rounds, since memory grows between two garbage collections.
 	most := func(rounds int) (at [2]size) {
 		for i := range rounds {
 			h.kubectl("scale", "deployment/sign", fmt.Sprint("--replicas=", 50+100*(i%2)))
@@ -38,7 +38,7 @@ func TestASoak(t *testing.T) {
 		return at
 	}
 	events := func() int { return strings.Count(h.kubectl("get", "events", "-A", "-o", "name"), "\n") }
-	before, had := most(6), events() // whatever grows only once has grown
+	before, had := most(6), events() // after everything that grows only once
 	began := time.Now()
 	most(6)
 	after, more := most(6), events()-had
@@ -57,7 +57,7 @@ func TestASoak(t *testing.T) {
 	seen(t, fmt.Sprintf("%d devices and a deployment of 50 to 150 pods for %s, and %d events more: %s", devices, time.Since(began).Round(time.Second), more, strings.Join(figures, "; ")))
 }
 
-// A size is what a process holds.
+// A size is the resources of a process.
 type size struct{ files, threads, memory int }
 
 func (p *process) size(t testing.TB) size {
@@ -70,7 +70,7 @@ func (p *process) size(t testing.TB) size {
 	return size{len(open), int(field(t, dir+"status", "Threads:")), int(field(t, dir+"status", "VmRSS:")) << 10}
 }
 
-// TestWear counts what a hub with a hundred idle nodes, and an idle agent with an engine,
+// TestWear counts the bytes that a hub with a hundred idle nodes, and an idle agent with an engine,
 // write to their disks.
 func TestWear(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -107,8 +107,8 @@ func TestWear(t *testing.T) {
 	time.Sleep(4 * time.Minute)
 	hours := time.Since(began).Hours()
 	hubMB, agentMB := float64(written(h.process)-hubBefore)/1e6/hours, float64(written(d.process)-agentBefore)/1e6/hours
-	_ = watch.Process.Signal(syscall.SIGINT) // it lets go of the hub
-	_ = watch.Wait()                         // how it ended is of no interest
+	_ = watch.Process.Signal(syscall.SIGINT) // closes its connections
+	_ = watch.Wait()                         // its exit code does not matter
 	body, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)

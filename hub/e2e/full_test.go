@@ -92,7 +92,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 			continue
 		}
 		if !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage || !strings.Contains(refused.text, "full") {
-			t.Fatalf("on a full disk what is new is answered with %v, wants 507 and why", err)
+			t.Fatalf("on a full disk a create is answered with %v, wants 507 and the cause", err)
 		}
 		break
 	}
@@ -136,7 +136,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 	h.allReady(6)
 	alive("started on a full disk")
 	if err := create(9000); !errors.As(err, &refused) || refused.code != http.StatusInsufficientStorage {
-		t.Errorf("after its start on a full disk what is new is answered with %v", err)
+		t.Errorf("after a start on a full disk a create is answered with %v", err)
 	}
 	for i := range 3 { // users can delete objects
 		name := fmt.Sprintf("pad-%04d", i)
@@ -150,7 +150,7 @@ func TestAFullDiskOfTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	began = time.Now()
-	await(t, "there is room again and what is new is taken", patience, func() error { return create(9001) })
+	await(t, "creates succeed once there is space", patience, func() error { return create(9001) })
 	healed := time.Since(began)
 	n.note("pad-9001", 1)
 	h.checkNotes(n)
@@ -217,7 +217,7 @@ func TestAFullDiskOfTheDevice(t *testing.T) {
 		c.spoil()
 		h.kubectl("patch", "configmap", "words", "-p", fmt.Sprintf(`{"data":{"disk":"was %s"}}`, c.name))
 		if c.takes {
-			await(t, "what is wanted now is stored", patience, func() error { return d.stores("was " + c.name) })
+			await(t, "the new desired state is stored", patience, func() error { return d.stores("was " + c.name) })
 			await(t, "the node says that its disk is full", patience, func() error { return h.condition(d.node, "OutOfDisk", corev1.ConditionTrue) })
 		} else {
 			await(t, "the node says that it cannot store", patience, func() error {
@@ -281,5 +281,5 @@ func (h *hub) condition(node, kind string, want corev1.ConditionStatus) error {
 			return err
 		}
 	}
-	return fmt.Errorf("there is no condition %s", kind)
+	return fmt.Errorf("condition %s not found", kind)
 }

@@ -247,7 +247,7 @@ func TestAnotherHubLeadsWhenTheLeaderIsKilled(t *testing.T) {
 		}
 	}
 	if !strings.Contains(events, "LeaderElection") {
-		t.Errorf("no event tells of it:\n%s", events)
+		t.Errorf("there is no event about it:\n%s", events)
 	}
 	if n.acks < 100 {
 		t.Errorf("only %d writes were acknowledged: the test proves nothing", n.acks)
@@ -283,7 +283,7 @@ func (p *twoHubs) reads(standby *hub) {
 			p.t.Fatal(err)
 		}
 		if h := head(base + "/" + name); h.Get("Flotilla-Revision") == "" || h.Get("Flotilla-Standby-Of") == "" {
-			p.t.Fatalf("the standby did not answer itself, or does not say so: %v", h)
+			p.t.Fatalf("the standby did not answer itself, or its header is missing: %v", h)
 		}
 	}
 	for _, path := range []string{"/api/v1/nodes", "/api/v1/namespaces/default/secrets", "/version", "/api"} {
@@ -293,7 +293,7 @@ func (p *twoHubs) reads(standby *hub) {
 	}
 	watch := start(p.t, kubectl(p.t), "--kubeconfig", standby.config, "get", "configmaps", "-w", "--watch-only", "-o", "name")
 	n := 0
-	await(p.t, "who watches at the standby is told", patience, func() error { // kubectl does not print when its watch begins
+	await(p.t, "the watch at the standby receives the change", patience, func() error { // kubectl does not print when its watch begins
 		n++
 		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("watched-%d", n)}})
 		if _, err := p.hubs[0].ask(p.t.Context(), http.MethodPost, base, "application/json", body); err != nil {

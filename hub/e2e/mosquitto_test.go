@@ -77,7 +77,7 @@ func TestAFleetBehindMosquittoOutlivesItsBroker(t *testing.T) {
 	}
 }
 
-func TestADeviceCanDoNothingMoreAtMosquitto(t *testing.T) {
+func TestADeviceIsRestrictedAtMosquitto(t *testing.T) {
 	t.Parallel()
 	h, _, _, devices := mosquittoFleet(t, "pi-1", "pi-2")
 	attack(t, h, devices[0], devices[1], h.testDevice("thief"), false)
@@ -96,7 +96,7 @@ func TestBehindMosquittoTheRootIsRotated(t *testing.T) {
 	}
 	d.id = id
 	d.run()
-	await(t, "the refusal by a broker that knows the former root alone", patience, func() error {
+	await(t, "the refusal by a broker with only the former root", patience, func() error {
 		if online, err := d.link.Online(); online || err == nil {
 			return fmt.Errorf("connected: %v, %v", online, err)
 		}

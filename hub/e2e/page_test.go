@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// form posts a form as the page does.
+// form posts a form like the page.
 func (h *hub) form(path string, fields ...string) (string, error) {
 	v := url.Values{}
 	for i := 0; i < len(fields); i += 2 {
@@ -24,8 +24,8 @@ func (h *hub) form(path string, fields ...string) (string, error) {
 	return string(text), err
 }
 
-// TestThePagesTools drives the page's tools with the whole hub behind them: what is
-// pasted runs on a device, is read there, typed into, and stands in the audit.
+// The page's tools work with a whole hub: a pasted manifest runs on a device, its log and its
+// terminal work, and the audit has the changes.
 func TestThePagesTools(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -74,7 +74,7 @@ spec:
 	}
 }
 
-// shows is nil when a page has some words.
+// shows is nil once a page has some words.
 func (h *hub) shows(path, words string) error {
 	text, err := h.get(path)
 	if err == nil && !strings.Contains(string(text), words) {
@@ -83,7 +83,7 @@ func (h *hub) shows(path, words string) error {
 	return err
 }
 
-// typeIn types into a terminal until the shell there ends.
+// typeIn types into a terminal until its shell ends.
 func (h *hub) typeIn(p corev1.Pod, path string) {
 	h.t.Helper()
 	config, err := websocket.NewConfig("wss://"+h.https+path, "https://"+h.https)

@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// still is SIGSTOP for a while: a process that exists and does nothing, as on a machine
-// that swaps, or is paused and moved.
+// pause stops a process with SIGSTOP for a while, like a swapping machine or a paused virtual
+// machine.
 func (p *process) pause(long time.Duration) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -29,9 +29,9 @@ func (p *process) pause(long time.Duration) {
 	}
 }
 
-// A hub that stood still for five graces has heard nobody: that is its own fault and no
-// device's, and not one of them is called Unknown for it.
-func TestAHubThatStandsStill(t *testing.T) {
+// A hub that was paused for five graces has received no leases. That is not the devices' fault, so
+// no node becomes Unknown.
+func TestAPausedHub(t *testing.T) {
 	t.Parallel()
 	long(t)
 	h := newHub(t)
@@ -44,10 +44,10 @@ func TestAHubThatStandsStill(t *testing.T) {
 	for range times {
 		h.pause(long)
 		began := time.Now()
-		for time.Since(began) < 3*grace { // in which it would be called Unknown
+		for time.Since(began) < 3*grace { // in which a node could become Unknown
 			var l corev1.NodeList
 			if err := h.read("/api/v1/nodes", &l); err != nil {
-				time.Sleep(50 * time.Millisecond) // our own connection may have had enough
+				time.Sleep(50 * time.Millisecond) // the test's own connection may be closed
 				continue
 			}
 			for _, n := range l.Items {
@@ -77,12 +77,11 @@ func TestAHubThatStandsStill(t *testing.T) {
 	if after := h.lives(); strings.Join(before, "\n") != strings.Join(after, "\n") {
 		t.Errorf("the containers were\n%v and are\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("stood still %d times for %s (grace %s): none of 20 nodes was called Unknown, it answered %.1f s after", times, long, grace, right.Seconds()))
+	seen(t, fmt.Sprintf("paused %d times for %s (grace %s): none of 20 nodes became Unknown, it answered %.1f s after", times, long, grace, right.Seconds()))
 }
 
-// An agent that stands still is silent, and no more: its containers run, and it goes on
-// where it was.
-func TestAnAgentThatStandsStill(t *testing.T) {
+// A paused agent only falls silent: its containers run, and it continues afterwards.
+func TestAPausedAgent(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
 	long(t)
@@ -100,13 +99,13 @@ func TestAnAgentThatStandsStill(t *testing.T) {
 	}
 	e.same(t, d.node, before, "the agent stood still")
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
-		t.Errorf("somebody was evicted:\n%s", events)
+		t.Errorf("a pod was evicted:\n%s", events)
 	}
-	seen(t, fmt.Sprintf("an agent stood still for %s: Unknown meanwhile, right again %.1f s after, no container restarted", 5*grace, after.Seconds()))
+	seen(t, fmt.Sprintf("an agent was paused for %s: Unknown meanwhile, right again %.1f s after, no container restarted", 5*grace, after.Seconds()))
 }
 
-// An engine that takes a question and never answers is no engine: the node says so within
-// 40 s, lives on, and deletes nothing; so does the node of an engine that is gone.
+// The node of an engine that never answers is NotReady within 40 s, keeps its lease, and deletes
+// nothing. So is that of an engine that is gone.
 func TestAnEngineThatHangs(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		long(t)
@@ -126,7 +125,7 @@ func TestAnEngineThatHangs(t *testing.T) {
 		}
 		var noticed, healed time.Duration
 		for _, f := range []fault{
-			{"it does not take what it is asked", stands, passes, false},
+			{"it does not read requests", stands, passes, false},
 			{"it does not answer", passes, stands, false},
 			{"its socket refuses", passes, passes, true},
 		} {
@@ -141,7 +140,7 @@ func TestAnEngineThatHangs(t *testing.T) {
 			})
 			after := time.Since(began)
 			noticed = max(noticed, after)
-			if after > 45*time.Second { // it is asked every 10 s, and has 30 s to answer; and a report
+			if after > 45*time.Second { // it is asked every 10 s and has 30 s to answer; then the report is sent
 				t.Errorf("%s: NotReady after %s, wants 40 s", f.name, after)
 			}
 			for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(time.Second) {
@@ -160,9 +159,9 @@ func TestAnEngineThatHangs(t *testing.T) {
 	})
 }
 
-// A thousand devices whose hub was killed are back before any of them could be called
-// Unknown, and the hub stays small.
-func TestAHerdComesBack(t *testing.T) {
+// A thousand devices of a killed hub reconnect before a node could become Unknown, and the hub
+// stays small.
+func TestAThousandDevicesReturn(t *testing.T) {
 	t.Parallel()
 	long(t)
 	const devices = 1000
@@ -209,7 +208,7 @@ func TestAHerdComesBack(t *testing.T) {
 		return nil
 	})
 	all = time.Since(began)
-	time.Sleep(time.Minute) // a whole grace, and what comes after a start
+	time.Sleep(time.Minute) // a grace, and the work after a start
 	h.allReady(devices)
 	peak := field(t, fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid), "VmHWM:") / 1024
 	if all > time.Minute {
@@ -221,10 +220,10 @@ func TestAHerdComesBack(t *testing.T) {
 	if peak > 128 {
 		t.Errorf("the hub grew to %.0f MiB, wants 128", peak)
 	}
-	seen(t, fmt.Sprintf("%d devices had their lease %.1f s after the hub's start, none was called Unknown, the hub's most was %.0f MiB", devices, all.Seconds(), peak))
+	seen(t, fmt.Sprintf("%d devices had their lease %.1f s after the hub's start, none became Unknown, the hub used at most %.0f MiB", devices, all.Seconds(), peak))
 }
 
-// 64 MiB are enough for an agent; one that the kernel kills takes no container along.
+// An agent needs at most 64 MiB. If the kernel kills it, its containers go on.
 func TestAnAgentWithoutMemory(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -273,7 +272,7 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 	if d.ended() {
 		t.Fatal("64 MiB are not enough")
 	}
-	// Somebody else takes it all, and the kernel takes the agent for whom to kill.
+	// Another process takes all memory, and the kernel kills the agent.
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", d.cmd.Process.Pid), []byte("1000"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +287,7 @@ func TestAnAgentWithoutMemory(t *testing.T) {
 		}
 		return nil
 	})
-	_ = hog.Process.Kill() // the kernel may have been faster
+	_ = hog.Process.Kill() // the kernel may have killed it
 	_ = hog.Wait()
 	e.same(t, d.node, before, "the agent was killed for want of memory")
 	began := time.Now()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// platforms are what is released, and how each is run here.
+// platforms are the targets of a release, with their emulators.
 var platforms = []struct {
 	platform
 	emulator string
@@ -19,19 +19,19 @@ var platforms = []struct {
 	{platform{"arm", "6"}, "qemu-arm-static"},
 }
 
-// budget is the largest that a stripped program may be, in bytes. The clients of PostgreSQL and
-// of an MQTT broker take 4.5 MB of the hub's. Every type of struct that slices.SortFunc sorts takes
-// 20 kB, sort.Slice takes none.
+// budget is the size limit of a stripped program in bytes. The clients of PostgreSQL and of an MQTT
+// broker take 4.5 MB of the hub's. Each struct type that slices.SortFunc sorts takes 20 kB;
+// sort.Slice takes none.
 var budget = map[string]int64{"device": 16_250_000, "hub": 53_000_000}
 
-// TestPlatforms builds both programs for everything that is released, holds them
-// to their size, and asks those for other processors who they are.
+// TestPlatforms builds both programs for every release target, checks their sizes, and runs those
+// of other processors under an emulator.
 func TestPlatforms(t *testing.T) {
 	t.Parallel()
 	for _, p := range platforms {
 		t.Run(p.String(), func(t *testing.T) {
 			if p.arm == "7" && !testLong {
-				t.Skip("make test-long: it is compiled for minutes, and is what the one for version 6 is")
+				t.Skip("make test-long: it compiles for minutes, and is like the one for version 6")
 			}
 			for name, most := range budget {
 				path := program(t, name, p.platform)
@@ -41,7 +41,7 @@ func TestPlatforms(t *testing.T) {
 				}
 				t.Logf("flotilla-%s for %s: %.1f MB", name, p, float64(info.Size())/1e6)
 				if info.Size() > most {
-					t.Errorf("flotilla-%s for %s has %d bytes, its budget is %d: `go tool nm -size -sort size` shows what is in an unstripped one", name, p, info.Size(), most)
+					t.Errorf("flotilla-%s for %s has %d bytes, its budget is %d: `go tool nm -size -sort size` shows the symbols of an unstripped one", name, p, info.Size(), most)
 				}
 			}
 			run := func(name string, args ...string) string {

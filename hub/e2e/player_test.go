@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The environment of a child that plays devices: the address of a development
-// listener, and how many.
+// The environment of a child process that plays devices: a development listener's address, and the
+// number of devices.
 const (
 	devicesOf    = "FLOTILLA_E2E_DEVICES"
 	devicesCount = "FLOTILLA_E2E_COUNT"
@@ -23,9 +23,9 @@ const (
 
 const playerBoot = "01JD8Y3QK8Z6M5N4P3R2S1T0VW"
 
-// playDevices connects so many devices, reports for each, says "ready", and then
-// sends as many leases as each line of standard input says, as fast as they go.
-// It speaks MQTT by itself: a client library would take more than the broker.
+// playDevices connects the devices, sends their statuses, prints "ready", and then sends as many
+// leases as each line of standard input says, as fast as possible. It encodes MQTT itself: a client
+// library would need more processor time than the broker.
 func playDevices(addr string) (code int) {
 	if err := play(addr); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// The hub's PostgreSQL is killed again and again while people and devices write. Who asks
-// meanwhile is told 503 and why within moments, nothing that was acknowledged is lost, no
-// node becomes NotReady, and no container is started anew.
+// PostgreSQL is killed repeatedly while clients and devices write. Requests get a 503 with the
+// cause within moments, no acknowledged write is lost, no node becomes NotReady, and no container
+// restarts.
 func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Start(t, "fsync=on", "full_page_writes=on")
@@ -40,7 +40,7 @@ func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
 	for i := range rounds {
 		time.Sleep(time.Duration(500+300*i) * time.Millisecond)
 		server.Kill()
-		end := time.Now().Add(time.Duration(7*i) * time.Second) // the last for longer than anybody is kept waiting
+		end := time.Now().Add(time.Duration(7*i) * time.Second) // the last one exceeds the limit for a request
 		for k := 0; time.Now().Before(end); k++ {
 			body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("down-%d-%d", i, k)}})
 			began := time.Now()
@@ -65,18 +65,18 @@ func TestAHubOnPostgresOutlivesItsServer(t *testing.T) {
 		t.Fatalf("%d refusals and %d acknowledged writes prove nothing", refusals, n.acks)
 	}
 	if alone() && slowest > 22*time.Second {
-		t.Errorf("somebody waited for %s", slowest)
+		t.Errorf("a request waited for %s", slowest)
 	}
 	if h.ended() {
 		t.Fatalf("the hub has ended: %s", tail(h.output.String(), 10))
 	}
 	h.checkNotes(n)
 	h.kill()
-	h.start() // the data directory would say where the database is, too
+	h.start() // the data directory also names the database
 	h.checkNotes(n)
 	h.allReady(4)
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
-		t.Errorf("a node became NotReady for a database that was away for a moment:\n%s", events)
+		t.Errorf("a node became NotReady while the database was away for a moment:\n%s", events)
 	}
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
 	if after := h.lives(); !slices.Equal(before, after) {

@@ -20,21 +20,21 @@ import (
 	"flotilla.dev/hub/e2e/postgrestest"
 )
 
-// A disk that holds PostgreSQL's log fills up under writes. The server ends, and can not
-// start; the hub stays, reads and shows, says to whoever writes what is wrong and where
-// to look, and has all that it has acknowledged once there is room.
-func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
+// The disk with PostgreSQL's log fills up, and the server ends and cannot start. The hub still
+// serves reads, answers writes with the cause and where to look, and has all acknowledged writes
+// once there is space.
+func TestPostgresWithoutSpaceForItsLog(t *testing.T) {
 	t.Parallel()
 	long(t)
 	disk := filepath.Join(t.TempDir(), "disk")
 	smallDisk(t, disk, "96m")
-	for at := disk; at != os.TempDir() && at != "/"; at = filepath.Dir(at) { // the server's user has to get through
+	for at := disk; at != os.TempDir() && at != "/"; at = filepath.Dir(at) { // the server's user needs access
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	server := postgrestest.Make(t, "", "fsync=on", "full_page_writes=on", "max_wal_size=32MB", "min_wal_size=4MB")
-	log := filepath.Join(server.Dir, "pg_wal") // a link, which goes to the small disk now
+	log := filepath.Join(server.Dir, "pg_wal") // replaced by a link to the small disk
 	away, err := filepath.EvalSymlinks(log)
 	if err == nil {
 		err = os.Remove(log)
@@ -72,10 +72,10 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 		return nil
 	})
 	full := filler(t, disk)
-	refused := map[string]int{} // by what was said
+	refused := map[string]int{} // by the output
 	big := func(i int) error {
 		name := fmt.Sprintf("pad-%04d", i)
-		pad := make([]byte, 135<<10) // nothing makes it shorter
+		pad := make([]byte, 135<<10) // nothing frees its space
 		_, _ = crand.Read(pad)
 		body, _ := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]string{"count": "1", "pad": base64.StdEncoding.EncodeToString(pad)}})
 		_, err := h.ask(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", "application/json", body)
@@ -88,7 +88,7 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 		var r refusal
 		if err := big(i); errors.As(err, &r) {
 			var status struct{ Message string }
-			_ = json.Unmarshal([]byte(r.text), &status) // what it says is looked at
+			_ = json.Unmarshal([]byte(r.text), &status) // checked below
 			refused[fmt.Sprintf("%d %s", r.code, status.Message)]++
 			if r.code != http.StatusInsufficientStorage && r.code != http.StatusServiceUnavailable && r.code != http.StatusGatewayTimeout {
 				t.Errorf("a write was answered %d: %s", r.code, r.text)
@@ -97,13 +97,13 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if !strings.Contains(server.Log(), "PANIC") {
-		t.Errorf("the server lived on: the manual says that it ends\n%s", tail(server.Log(), 20))
+		t.Errorf("the server went on, although the manual says that it ends\n%s", tail(server.Log(), 20))
 	}
 	for said, times := range refused {
 		t.Logf("%d times: %s", times, said)
 	}
 	if len(refused) == 0 {
-		t.Error("nobody was told anything")
+		t.Error("no write was answered")
 	}
 	for _, page := range []string{"/healthz", "/api/v1/pods", "/api/v1/nodes"} {
 		if _, err := h.get(page); err != nil {
@@ -118,7 +118,7 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
-	server.Kill() // whatever of it is left
+	server.Kill() // if it exists
 	server.Run()
 	began := time.Now()
 	await(t, "the hub writes again", patience, func() error {
@@ -137,11 +137,11 @@ func TestPostgresWhoseLogHasNoRoom(t *testing.T) {
 	h.checkNotes(n)
 	h.allReady(4)
 	if events := h.kubectl("get", "events", "-A"); strings.Contains(events, "NodeNotReady") {
-		t.Errorf("a node became NotReady for a database without room:\n%s", events)
+		t.Errorf("a node became NotReady for a database without space:\n%s", events)
 	}
 	await(t, "every device reports its pods", patience, func() error { return h.available("sign", 2) })
 	if after := h.lives(); !slices.Equal(before, after) {
 		t.Errorf("the containers were\n%v and are\n%v", before, after)
 	}
-	seen(t, fmt.Sprintf("PostgreSQL ended for want of room for its log; none of %d acknowledged writes lost, the hub wrote again %.1f s after there was room", n.acks, took.Seconds()))
+	seen(t, fmt.Sprintf("PostgreSQL ended without space for its log; none of %d acknowledged writes lost, the hub wrote again %.1f s after there was room", n.acks, took.Seconds()))
 }

@@ -21,18 +21,18 @@ import (
 	"time"
 )
 
-// A disk is what a file system holds of the hub's database: what it has been told to
-// keep, and what it may have kept of the rest.
+// A disk is the file system's view of the hub's database: the synced data, and the writes since
+// then.
 type disk struct {
 	files map[string]*diskFile // by base name
 }
 
 type diskFile struct {
-	kept    []byte    // survives
+	kept    []byte    // survives a power cut
 	pending []written // since the last sync
 }
 
-// A written is a write or, where cut, a truncation to at.
+// A written is a write, or a truncation to at if cut is set.
 type written struct {
 	at   int64
 	data []byte
@@ -57,17 +57,17 @@ func (d *disk) file(name string) *diskFile {
 	return d.files[name]
 }
 
-// after is what is found when the power comes back: of what was not synced, any part, in
-// any order of sectors.
+// after is a state after a power cut: of the writes that were not synced it has any part, in any
+// order of sectors.
 func (d *disk) after(t testing.TB, dice *rand.Rand, dir string) {
 	t.Helper()
 	for name, f := range d.files {
 		body := slices.Clone(f.kept)
-		mood := dice.IntN(3) // nothing of it, all of it, some of it
+		mood := dice.IntN(3) // none of it, all of it, a part of it
 		for _, w := range f.pending {
 			switch {
 			case mood == 0, mood == 2 && dice.IntN(2) == 0:
-			case mood == 2 && !w.cut && len(w.data) > 512: // torn
+			case mood == 2 && !w.cut && len(w.data) > 512: // a torn write
 				for at := 0; at < len(w.data); at += 512 {
 					if dice.IntN(2) == 0 {
 						body = written{at: w.at + int64(at), data: w.data[at:min(at+512, len(w.data))]}.on(body)
@@ -83,10 +83,10 @@ func (d *disk) after(t testing.TB, dice *rand.Rand, dir string) {
 	}
 }
 
-// A call is a line of strace's about the database.
+// A call is a line of strace about the database.
 type call struct {
 	at     float64 // seconds since 1970
-	name   string  // of the call
+	name   string  // return value
 	file   string  // base name
 	data   []byte
 	offset int64
@@ -101,7 +101,7 @@ var (
 	pathArg     = regexp.MustCompile(`^(?:AT_FDCWD(?:<[^>]*>)?, )?"([^"]*)"`)
 )
 
-// decodeHex reads what strace -xx writes of a string.
+// decodeHex decodes a string of strace -xx.
 func decodeHex(s string) []byte {
 	out := make([]byte, 0, len(s)/4)
 	for i := 0; i+4 <= len(s); i += 4 {
@@ -114,8 +114,8 @@ func decodeHex(s string) []byte {
 	return out
 }
 
-// calls reads a log of strace -f -ttt -y -xx. A write counts from its beginning, a sync
-// from its end.
+// calls parses a log of strace -f -ttt -y -xx. A write counts from its beginning, a sync from its
+// end.
 func calls(t testing.TB, file string) []call {
 	t.Helper()
 	f, err := os.Open(file)
@@ -124,7 +124,7 @@ func calls(t testing.TB, file string) []call {
 	}
 	defer func() { _ = f.Close() }()
 	var out []call
-	syncing := map[string]string{} // thread → file
+	syncing := map[string]string{} // by thread: the file of an unfinished call
 	sc := bufio.NewScanner(f)
 	sc.Buffer(nil, 64<<20)
 	name := func(s string) string {
@@ -153,7 +153,7 @@ func calls(t testing.TB, file string) []call {
 		case "pwrite64":
 			a := writeArgs.FindStringSubmatch(m[4])
 			if a == nil {
-				continue // of another file, or strace's own words
+				continue // another file, or strace's own messages
 			}
 			c.file, c.data = name(a[1]), decodeHex(a[2])
 			c.offset, _ = strconv.ParseInt(a[4], 10, 64)
@@ -213,17 +213,16 @@ func (d *disk) does(c call) {
 	}
 }
 
-// An acknowledged change is one that the hub has answered for, and when.
+// An acknowledged is a change with the time of its response.
 type acknowledged struct {
 	at    float64
 	name  string
 	count int
 }
 
-// TestAPowerCutOfTheHub records every write and sync of a real hub's database under
-// writes, and then cuts the power at hundreds of moments: what had been synced is there,
-// of the rest any part. Each database that is left opens, is sound and has everything
-// that the hub had acknowledged before that moment.
+// TestAPowerCutOfTheHub records all writes and syncs of a real hub's database, and cuts the power
+// at hundreds of moments. The synced data is there, and any part of the rest. Each database opens,
+// is sound, and has all writes that were acknowledged before the cut.
 func TestAPowerCutOfTheHub(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -241,7 +240,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 		}
 	}
 	log := filepath.Join(t.TempDir(), "calls")
-	// -D: the hub is our child, and strace its tracer aside.
+	// -D: the hub is our child, and strace a grandchild.
 	cmd := exec.Command(strace, append([]string{"-D", "-f", "-ttt", "-y", "-xx", "-s", "1000000", "-o", log, "--seccomp-bpf",
 		"-e", "trace=pwrite64,ftruncate,fsync,fdatasync,unlink,unlinkat", program(t, "hub", here)}, h.args...)...)
 	cmd.Env = environment()
@@ -276,7 +275,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 	}
 	g.Wait()
 	h.kill()
-	time.Sleep(time.Second) // strace writes its last lines
+	time.Sleep(time.Second) // for strace's last lines
 	slices.SortFunc(acks, func(a, b acknowledged) int { return int((a.at - b.at) * 1e9) })
 
 	all := calls(t, log)
@@ -295,7 +294,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 		if c.name == "fsync" {
 			syncs++
 		}
-		// After every few syncs, and now and then in the middle of what is not synced.
+		// After every few syncs, and sometimes between two of them.
 		if c.name == "fsync" && syncs%5 == 0 || dice.IntN(200) == 0 || i == len(all)-1 {
 			cuts++
 			powerless(t, d, dice, maps.Clone(have), cuts)
@@ -310,7 +309,7 @@ func TestAPowerCutOfTheHub(t *testing.T) {
 	seen(t, fmt.Sprintf("%d power cuts in %d syncs and %d writes: every database sound, none of %d acknowledged changes missing", cuts, syncs, len(all)-syncs, checked))
 }
 
-// powerless opens what a power cut leaves.
+// powerless opens the database after a power cut.
 func powerless(t *testing.T, d *disk, dice *rand.Rand, have map[string]int, cut int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "flotilla-e2e-cut-")

@@ -17,19 +17,19 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// patience is how long a command that ends by itself, or a start, may take here.
+// patience is the time limit for a start, or for a command that ends without a signal.
 const patience = 3 * time.Minute
 
-// A process is a child that is ours to end.
+// A process is a child process of the test.
 type process struct {
 	t      testing.TB
 	name   string
 	cmd    *exec.Cmd
 	output *outputBuffer
-	over   chan struct{} // closed when it has ended
+	over   chan struct{} // closed at its end
 }
 
-// A outputBuffer takes what a process says, on both outputs.
+// An outputBuffer has both outputs of a process.
 type outputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -47,7 +47,7 @@ func (p *outputBuffer) String() string {
 	return p.text.String()
 }
 
-// start starts a program that stays until it is ended, with the test at the latest.
+// start starts a program, and kills it at the end of the test.
 func start(t testing.TB, path string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(path, args...)
@@ -56,7 +56,7 @@ func start(t testing.TB, path string, args ...string) *process {
 	return startCommand(t, cmd)
 }
 
-// startCommand is start for a command that is ready to go.
+// startCommand is start for a prepared command.
 func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, name: filepath.Base(cmd.Path), cmd: cmd, output: &outputBuffer{}, over: make(chan struct{})}
@@ -66,19 +66,19 @@ func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 	}
 	go func() {
 		defer close(p.over)
-		_ = p.cmd.Wait() // how it has ended is in ProcessState
+		_ = p.cmd.Wait() // ProcessState has the exit code
 	}()
 	t.Cleanup(func() {
 		p.end(syscall.SIGTERM)
 		healthy(t, p.name, p.output.String())
 		if t.Failed() {
-			t.Logf("the end of what %s said:\n%s", p.name, tail(p.output.String(), 40))
+			t.Logf("the end of the output of %s:\n%s", p.name, tail(p.output.String(), 40))
 		}
 	})
 	return p
 }
 
-// environment is ours without what would configure the programs.
+// environment is the test's environment without settings of the programs.
 func environment(more ...string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -89,32 +89,32 @@ func environment(more ...string) []string {
 	return append(env, more...)
 }
 
-// end sends a signal and waits for the end, SIGKILL being the second signal.
+// end sends a signal, and after a while SIGKILL.
 func (p *process) end(s syscall.Signal) {
 	select {
 	case <-p.over:
 		return
 	default:
 	}
-	_ = p.cmd.Process.Signal(s) // it may have ended just now
+	_ = p.cmd.Process.Signal(s) // it may have ended meanwhile
 	select {
 	case <-p.over:
 	case <-time.After(patience):
 		p.t.Errorf("%s had not ended %s after %s", p.name, patience, s)
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it says where it hangs
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // prints its goroutines
 		select {
 		case <-p.over:
 		case <-time.After(10 * time.Second):
-			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // with what it has started, which holds its files
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // its children too, which have its files open
 			<-p.over
 		}
 	}
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (p *process) kill() { p.end(syscall.SIGKILL) }
 
-// stop ends it in an orderly way: that has to be exit code 0.
+// stop stops it in order, which must give exit code 0.
 func (p *process) stop() {
 	p.t.Helper()
 	p.end(syscall.SIGTERM)
@@ -132,7 +132,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// healthy fails a test where a program has said what none may ever say.
+// healthy fails if a program has panicked or printed a wrong format string.
 func healthy(t testing.TB, name, said string) {
 	t.Helper()
 	for _, bad := range []string{"panic: ", "fatal error: ", "goroutine 1 ["} {
@@ -146,16 +146,16 @@ func healthy(t testing.TB, name, said string) {
 	}
 }
 
-// formatted is what fmt writes for a wrong format string.
+// formatted matches fmt's output for a wrong format string.
 var formatted = regexp.MustCompile(`%![a-zA-Z]?\([^)]*\)?`)
 
-// A result is how a command ended that ends by itself.
+// A result is the output and exit code of a command.
 type result struct {
 	out, err string
 	code     int
 }
 
-// A command is run to its end.
+// A command is a program that ends without a signal.
 type command struct {
 	path  string
 	args  []string
@@ -195,7 +195,7 @@ func output(t testing.TB, path string, args ...string) string {
 	return r.out
 }
 
-// freePort returns a loopback address for a program of this test alone.
+// freePort returns an unused loopback address.
 func freePort(t testing.TB) string {
 	t.Helper()
 	addr, err := loopback.Address()

@@ -14,8 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestMakeRun is what `make run` starts after the build: everything comes up, Ctrl-C
-// ends all of it, and the next start goes on from there.
+// `make run` starts everything after the build, Ctrl-C stops it, and the next start continues.
 func TestMakeRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Dir(program(t, "hub", here))
@@ -55,7 +54,7 @@ func TestMakeRun(t *testing.T) {
 		if out := h.kubectl("get", "nodes"); strings.Count(out, "sim-") != 8 {
 			t.Errorf("kubectl get nodes says\n%s", out)
 		}
-		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // Ctrl-C goes to the whole group
+		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT); err != nil { // Ctrl-C signals the whole group
 			t.Fatal(err)
 		}
 		await(t, "the end after Ctrl-C", patience, func() error {
@@ -73,8 +72,8 @@ func TestMakeRun(t *testing.T) {
 	}
 }
 
-// quickstarted is nil when all nine nodes are there and ready. Without an engine
-// this machine is not, and says how to get one.
+// quickstarted is nil once all nine nodes are ready. Without an engine this machine's node is not,
+// and its condition says how to install one.
 func (h *hub) quickstarted(p *process) error {
 	var l corev1.NodeList
 	if err := h.read("/api/v1/nodes", &l); err != nil {
@@ -101,7 +100,7 @@ func (h *hub) quickstarted(p *process) error {
 	return nil
 }
 
-// ownNode is the node that is this machine.
+// ownNode is this machine's node.
 func (h *hub) ownNode() string {
 	h.t.Helper()
 	var l corev1.NodeList
@@ -111,7 +110,7 @@ func (h *hub) ownNode() string {
 	return l.Items[0].Name
 }
 
-// processesWith are the processes that have one of the words in their command line.
+// processesWith returns the processes with one of the words in their command line.
 func processesWith(t testing.TB, words ...string) (found []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -121,7 +120,7 @@ func processesWith(t testing.TB, words ...string) (found []string) {
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		if err != nil {
-			continue // it has ended
+			continue // it has ended meanwhile
 		}
 		line := strings.ReplaceAll(string(text), "\x00", " ")
 		for _, w := range words {
@@ -134,8 +133,8 @@ func processesWith(t testing.TB, words ...string) (found []string) {
 	return found
 }
 
-// forgetVolatile removes what an agent that has ended keeps in memory between its
-// restarts, mounts included.
+// forgetVolatile removes the files that a stopped agent keeps in memory for its next start, with
+// their mounts.
 func forgetVolatile(t testing.TB, stateDir string) {
 	t.Helper()
 	if _, err := os.Stat(stateDir); err == nil {

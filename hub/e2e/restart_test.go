@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// signYAML says nothing about lost nodes: nobody may move it within five minutes.
+// signYAML sets no tolerations, so its pods stay for five minutes.
 const signYAML = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: words}
@@ -39,8 +39,8 @@ spec:
         - {name: GREETING, valueFrom: {configMapKeyRef: {name: words, key: greeting}}}
 `
 
-// TestRestarts kills and restarts everything around containers, which must not
-// notice; and then takes the containers away while there is no hub.
+// Everything around the containers is killed and restarted, and they must not restart. Then the
+// containers are removed while the hub is stopped.
 func TestRestarts(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		h := newHub(t)
@@ -76,7 +76,7 @@ func TestRestarts(t *testing.T) {
 
 		d.stop()
 		untouched("the agent was stopped")
-		await(t, "the hub is told of the stop", patience, func() error { return h.ready(d.node, corev1.ConditionFalse) })
+		await(t, "the hub receives the stop", patience, func() error { return h.ready(d.node, corev1.ConditionFalse) })
 		d.run()
 		reported()
 		untouched("an orderly restart of the agent")
@@ -88,18 +88,18 @@ func TestRestarts(t *testing.T) {
 		untouched("the agent was killed and started")
 
 		h.kill()
-		time.Sleep(2 * leaseInterval) // long enough for the device to notice
+		time.Sleep(2 * leaseInterval) // long enough for the device to detect it
 		untouched("the hub was killed")
 		h.start()
 		reported()
 		untouched("the hub was killed and started")
 
-		// A reboot of the device while the hub is unplugged.
+		// The device reboots while the hub is stopped.
 		h.stop()
 		d.kill()
 		for i, c := range before {
 			path := "/containers/" + c.ID
-			if i%2 == 0 { // some runtimes lose containers, others leave them stopped
+			if i%2 == 0 { // after a reboot some runtimes have lost containers, others have stopped ones
 				_, err = e.ask(http.MethodDelete, path+"?force=1&v=1")
 			} else {
 				_, err = e.ask(http.MethodPost, path+"/kill")
@@ -132,7 +132,7 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("flotilla-device status said\n%s", out)
 		}
 
-		// Leaving the fleet.
+		// The device leaves the fleet.
 		d.stop()
 		output(t, program(t, "device", here), "reset", "--yes", "--state-dir", d.dir, "--engine", e.socket)
 		if left, err := e.containers(d.node); err != nil || len(left) > 0 {
@@ -144,8 +144,8 @@ func TestRestarts(t *testing.T) {
 	})
 }
 
-// TestAfterDamage: whatever the power cut left of the agent's files, the agent
-// starts, keeps its containers, and is right again.
+// Whatever a power cut leaves of the agent's files, the agent starts, keeps its containers and
+// recovers.
 func TestAfterDamage(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -169,7 +169,7 @@ func TestAfterDamage(t *testing.T) {
 		{"one flipped bit", func(whole []byte) []byte { return append([]byte{whole[0] ^ 1}, whole[1:]...) }},
 	} {
 		d.kill()
-		for _, copied := range both { // one of them alone costs nothing: the agent's own tests say so
+		for _, copied := range both { // the agent's own tests damage one copy alone
 			whole, err := os.ReadFile(copied)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
@@ -198,7 +198,7 @@ func TestAfterDamage(t *testing.T) {
 		if now, err := e.containers(d.node); err != nil || !slices.Equal(before, now) {
 			t.Errorf("after %s the containers are\n%v, before they were\n%v (%v)", c.name, now, before, err)
 		}
-		// Two that have nothing in them are as those of a device that has never had a desired state.
+		// Two empty files look like those of a device that never had a desired state.
 		if said := d.output.String(); c.name != "an empty file" && !strings.Contains(said, "unreadable") {
 			t.Errorf("after %s the agent does not say that its memory was unreadable:\n%s", c.name, tail(said, 10))
 		}

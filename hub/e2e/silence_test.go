@@ -15,7 +15,7 @@ import (
 
 const toleration = 3 * time.Second
 
-// kioskYAML tolerates a lost node for three seconds, and takes the whole grace period to stop.
+// kioskYAML tolerates a lost node for three seconds, and stops only at the end of its grace period.
 const kioskYAML = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: kiosk}
@@ -33,11 +33,10 @@ spec:
       - {name: main, image: "flotilla.test/tool:1", imagePullPolicy: Never, args: [stubborn]}
 `
 
-// TestASilentDevice is the main job: two devices on two sites, one falls silent,
-// its work moves, it comes back.
+// Of two devices on two sites one falls silent, its pod is replaced, and it returns.
 func TestASilentDevice(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
-		h := newHub(t, "--node-eviction-rate", "10") // a start before the engine's may have cost a site its first token
+		h := newHub(t, "--node-eviction-rate", "10") // a failed start may have used the site's first eviction
 		oslo, bergen := h.join("oslo", e), h.join("bergen", e)
 		oslo.run()
 		bergen.run()
@@ -77,7 +76,7 @@ func TestASilentDevice(t *testing.T) {
 	})
 }
 
-// registered checks what a node says about itself after joining.
+// registered checks the node's labels, addresses and capacity after joining.
 func (h *hub) registered(d *device, site string) {
 	h.t.Helper()
 	n, err := h.node(d.node)
@@ -101,7 +100,7 @@ func (h *hub) registered(d *device, site string) {
 		"machine id": i.MachineID, "boot id": i.BootID, "architecture": i.Architecture,
 	} {
 		if value == "" {
-			h.t.Errorf("the node does not tell its %s", what)
+			h.t.Errorf("the node has no %s", what)
 		}
 	}
 	if !strings.HasPrefix(i.ContainerRuntimeVersion, d.engine.name+"://") {
@@ -119,7 +118,7 @@ func (h *hub) registered(d *device, site string) {
 	}
 }
 
-// runsOn waits until a device's engine runs so many containers, and no others.
+// runsOn waits until a device's engine runs exactly this number of containers.
 func (h *hub) runsOn(d *device, count int) {
 	h.t.Helper()
 	await(h.t, fmt.Sprintf("%d containers on %s", count, d.node), patience, func() error {
@@ -139,7 +138,7 @@ func (h *hub) available(deployment string, want int32) error {
 	return err
 }
 
-// lastSeen is when the hub last heard of a node; zero where it has not since its start.
+// lastSeen is when the hub last received a lease of a node; zero if not since its start.
 func (h *hub) lastSeen(node string) time.Time {
 	h.t.Helper()
 	var l coordv1.Lease
@@ -152,8 +151,8 @@ func (h *hub) lastSeen(node string) time.Time {
 	return l.Spec.RenewTime.Time
 }
 
-// becomesUnknown: not before the grace is over. How soon after it is the simulated
-// fleet's to check, where time does not depend on how busy the machine is.
+// becomesUnknown: Ready becomes Unknown, and not before the grace is over. The simulated fleet
+// tests how soon, without a busy machine.
 func (h *hub) becomesUnknown(d *device, seen time.Time) {
 	h.t.Helper()
 	await(h.t, "Ready of the silent node becomes Unknown", grace+patience, func() error { return h.ready(d.node, corev1.ConditionUnknown) })
@@ -229,8 +228,8 @@ func (h *hub) leaves(d *device, old corev1.Pod) {
 	}
 }
 
-// comesBack: the device stops the old container first, and only then the old pod
-// goes. At no moment may the hub say that it is gone while it runs.
+// comesBack: the device stops the old container, and only then the pod is removed. The hub never
+// says that it is gone while it runs.
 func (h *hub) comesBack(d *device, old corev1.Pod) {
 	h.t.Helper()
 	await(h.t, "the old pod disappears", patience, func() error {
@@ -251,7 +250,7 @@ func (h *hub) comesBack(d *device, old corev1.Pod) {
 		h.t.Errorf("the node that came back has the taints %v, %v", n.Spec.Taints, err)
 	}
 	h.runsOn(d, 0)
-	await(h.t, "nothing of the old pod is left on the device", patience, func() error {
+	await(h.t, "the old pod is removed from the device", patience, func() error {
 		list, err := d.engine.containers(d.node)
 		if err == nil && len(list) > 0 {
 			err = fmt.Errorf("%d containers are", len(list))

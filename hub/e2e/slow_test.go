@@ -11,9 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A device behind 20 kbit/s takes what is wanted and reports what became of it, 40 kB and
-// more either way that nothing compresses: its link does not break over it, and its leases
-// get through meanwhile.
+// A device behind 20 kbit/s receives its desired state and reports its status, each more than 40 kB
+// that do not compress. The link stays connected, and leases arrive meanwhile.
 func TestALineOfTwentyKilobits(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -21,7 +20,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	const (
 		pace = 20_000 / 8
 		pods = 14
-		each = 4000 // bytes of a pod's last words: Kubernetes takes 4,096
+		each = 4000 // bytes of a pod's termination message; Kubernetes allows 4,096
 	)
 	h := newHub(t, "--lease-interval", "10s", "--node-monitor-grace-period", "40s", "--node-startup-grace-period", "60s")
 	d := h.join("oslo", e)
@@ -69,7 +68,7 @@ func TestALineOfTwentyKilobits(t *testing.T) {
 	took := time.Since(began)
 	up, down = n.sent.Load()-up, n.received.Load()-down
 	if up < 40_000 || down < 40_000 {
-		t.Errorf("only %d bytes went up and %d down: that proves nothing", up, down)
+		t.Errorf("only %d bytes went up and %d down: the test proves nothing", up, down)
 	}
 	await(t, "leases go on", patience, func() error {
 		if age := time.Since(h.lastSeen(d.node)); age > 20*time.Second {

@@ -72,7 +72,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	events := there.watches("/workloads")
 	text := signYAML
 	if said := there.goes("/yaml", url.Values{"action": {"apply"}, "text": {text}, "namespace": {"default"}, "checked": {"default false\n" + text}}); !strings.Contains(said, "Created") {
-		t.Fatalf("what is pasted at a standby: %.900s", said)
+		t.Fatalf("pasting at a standby: %.900s", said)
 	}
 	await(t, "the page that is open at the standby shows it", patience, func() error {
 		select {
@@ -103,7 +103,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	}
 
 	a.kill()
-	await(t, "somebody who waits sees the page come back by itself", patience, func() error {
+	await(t, "the waiting page reloads when a hub answers", patience, func() error {
 		r, err := http.NewRequest(http.MethodGet, "https://"+b.https+"/nodes", nil)
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func TestThePageThroughAStandby(t *testing.T) {
 	again.SetCookies(at, had) // like a browser without the new cookie
 	for _, h := range []*hub{a, b} {
 		if code := h.visitor(again).code("/settings"); code != http.StatusUnauthorized {
-			t.Errorf("who has logged out at one hub is let in with %d at %s", code, h.https)
+			t.Errorf("after a logout at one hub the page answers %d at %s", code, h.https)
 		}
 	}
 }

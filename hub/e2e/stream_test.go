@@ -26,7 +26,8 @@ import (
 	"flotilla.dev/hub/e2e/kubectltest"
 )
 
-// boxYAML is a pod with a web server, one that talks, and one that repeats what it is told.
+// boxYAML is a pod with a web server, a container that prints lines, and one that repeats its
+// input.
 const boxYAML = `apiVersion: v1
 kind: Pod
 metadata: {name: box}
@@ -38,11 +39,11 @@ spec:
   - {name: parrot, image: "flotilla.test/tool:1", imagePullPolicy: Never, stdin: true, args: [cat, "-"]}
 `
 
-// copied is how much goes each way at once.
+// copied is the size of a copy in each direction.
 const copied = 10_000_000
 
-// TestKubectlEntersContainers: exec, cp, attach, port-forward and logs, in real containers.
-func TestKubectlEntersContainers(t *testing.T) {
+// exec, cp, attach, port-forward and logs work with real containers.
+func TestKubectlInContainers(t *testing.T) {
 	engines(t, func(t *testing.T, e *engine) {
 		h := newHub(t)
 		d := h.join("oslo", e)
@@ -66,20 +67,20 @@ func TestKubectlEntersContainers(t *testing.T) {
 			return nil
 		})
 		d.stop()
-		await(t, "the hub knows that the device has gone", patience, func() error {
+		await(t, "the hub sees that the device has gone", patience, func() error {
 			_, errs, code := kubectltest.Run(t, kubectl(t), h.config, "exec", "box", "-c", "web", "--", "/tool", "print", "x")
 			if code != 1 || !strings.Contains(errs, "the device of node "+d.node+" is not connected to the hub") {
 				return errors.New(errs)
 			}
 			return nil
 		})
-		d.run() // for its containers to go
+		d.run() // so that its containers are removed
 		await(t, d.node+" is ready again", patience, func() error { return h.ready(d.node, corev1.ConditionTrue) })
 		h.kubectl("delete", "pod", "box")
 	})
 }
 
-// enters is every way into a container.
+// enters tries every way into a container.
 func (h *hub) enters(t *testing.T, e *engine, d *device) {
 	t.Helper()
 	h.executes(t)
@@ -115,7 +116,7 @@ func (h *hub) executes(t *testing.T) {
 	}
 }
 
-// terminal has a real one on both ends: its size arrives, and changes.
+// terminal has a real terminal at both ends: its size arrives, and changes.
 func (h *hub) terminal(t *testing.T) {
 	t.Helper()
 	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "exec", "-it", "box", "-c", "web", "--", "/tool", "size", "80", "24", "then", "size", "132", "50", "then", "cat", "-")
@@ -123,14 +124,14 @@ func (h *hub) terminal(t *testing.T) {
 	s.Resize(132, 50)
 	s.Await("the terminal is 132 by 50\r\n")
 	s.Say("hello\r")
-	s.Await("hello\r\nhello\r\n") // by the terminal, and by cat
-	s.Say("\x04")                 // the end of what is typed
+	s.Await("hello\r\nhello\r\n") // echoed by the terminal, and by cat
+	s.Say("\x04")                 // end of input
 	if rest, code := s.End(); code != 0 {
 		t.Errorf("code %d: %q", code, rest)
 	}
 }
 
-// copies copies a large file there and back.
+// copies copies a large file to the container and back.
 func (h *hub) copies(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -142,7 +143,7 @@ func (h *hub) copies(t *testing.T) {
 	h.slowly(t, nil, "cp", "-c", "web", "box:/tmp/there", filepath.Join(dir, "back"))
 	is, err := os.ReadFile(filepath.Join(dir, "back"))
 	if err != nil || !bytes.Equal(is, was) {
-		t.Errorf("of %d bytes %d have come back, %v", len(was), len(is), err)
+		t.Errorf("of %d bytes %d were copied back, %v", len(was), len(is), err)
 	}
 	want := fmt.Sprintf("%d %x\n", len(was), sha256.Sum256(was))
 	if said := h.slowly(t, bytes.NewReader(was), "exec", "-i", "box", "-c", "web", "--", "/tool", "sum"); said != want {
@@ -150,8 +151,7 @@ func (h *hub) copies(t *testing.T) {
 	}
 }
 
-// slowly runs kubectl with something that takes its time: what a device sends goes
-// at a megabyte a second.
+// slowly runs kubectl with a long time limit: a device sends at most a megabyte per second.
 func (h *hub) slowly(t *testing.T, stdin io.Reader, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -178,9 +178,9 @@ func (h *hub) attaches(t *testing.T, e *engine) {
 	s.Signal(os.Interrupt)
 	_, _ = s.End()
 	if e.name == "podman" {
-		return // it closes what a container reads with the first client that leaves
+		return // it closes the container's input when the first client leaves
 	}
-	s = kubectltest.Start(t, kubectl(t), h.config, "attach", "-i", "box", "-c", "parrot") // it has not ended with the first
+	s = kubectltest.Start(t, kubectl(t), h.config, "attach", "-i", "box", "-c", "parrot") // the container continues after the first client
 	s.Say("hello again\n")
 	s.Await("hello again\n")
 	s.Kill()
@@ -202,7 +202,7 @@ func (h *hub) forwards(t *testing.T) {
 			t.Errorf("GET %s: %q, %v; want %q", get.path, b, err, get.want)
 		}
 	}
-	for range 100 { // that look whether somebody is there, more at once than a device carries
+	for range 100 { // more concurrent connections than a device allows
 		c, err := net.Dial("tcp", local)
 		if err != nil {
 			t.Fatal(err)
@@ -220,7 +220,7 @@ func (h *hub) forwards(t *testing.T) {
 	local = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.Await(" -> 9\n"))
 	if answer, err := client.Get("http://" + local); err == nil {
 		_ = answer.Body.Close()
-		t.Error("a port where nobody listens answers")
+		t.Error("a port without a listener answers")
 	}
 	if rest, code := s.End(); code != 1 || !strings.Contains(rest, "connection refused") {
 		t.Errorf("code %d: %s", code, rest)
@@ -237,7 +237,7 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	for last := first; last < first+10; {
 		said, next := s.Await("\n"), 0
 		_, err := fmt.Sscanf(said, "line %d\n", &next)
-		// Podman 4.3 itself can lose a line between the last of the past and the first that follows.
+		// Podman 4.3 itself can lose a line between the stored log and the first new line.
 		if err != nil || next <= last || next != last+1 && e.name != "podman" {
 			t.Fatalf("said %q after line %d", said, last)
 		}
@@ -248,11 +248,11 @@ func (h *hub) follows(t *testing.T, e *engine) {
 		t.Errorf("the first 14 bytes are %q", said)
 	}
 	var crowd errgroup.Group
-	for range 40 { // more than a device answers at one time
+	for range 40 { // more than a device serves at a time
 		crowd.Go(func() error {
 			said, err := h.get("/api/v1/namespaces/default/pods/box/log?container=talker&limitBytes=14")
 			if err == nil && string(said) != "line 1\nline 2\n" {
-				err = fmt.Errorf("one of many hears %q", said)
+				err = fmt.Errorf("one of many receives %q", said)
 			}
 			return err
 		})
@@ -271,7 +271,7 @@ func (h *hub) follows(t *testing.T, e *engine) {
 	}
 }
 
-// runsOnce is a pod for as long as its one user looks at it.
+// runsOnce runs a pod with kubectl run --rm.
 func (h *hub) runsOnce(t *testing.T) {
 	t.Helper()
 	s := kubectltest.StartTerminal(t, kubectl(t), h.config, "run", "once", "-it", "--rm", "--restart=Never", "--image="+toolImage, "--image-pull-policy=Never",
@@ -285,7 +285,7 @@ func (h *hub) runsOnce(t *testing.T) {
 	}
 }
 
-// vanishes: with kubectl its command goes, too.
+// vanishes: when kubectl ends, its command in the container ends too.
 func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 	t.Helper()
 	await(t, "the commands of before have gone", patience, func() error { return e.executing(d.node, 0) })
@@ -298,7 +298,7 @@ func (h *hub) vanishes(t *testing.T, e *engine, d *device) {
 	}
 }
 
-// executing is nil when so many commands run in the containers of a node.
+// executing is nil once this number of commands run in the containers of a node.
 func (e *engine) executing(node string, want int) error {
 	list, err := e.running(node)
 	if err != nil {
@@ -317,7 +317,7 @@ func (e *engine) executing(node string, want int) error {
 		for _, id := range one.ExecIDs {
 			text, err := e.ask(http.MethodGet, "/exec/"+id+"/json")
 			if err != nil {
-				continue // it has gone
+				continue // it has ended meanwhile
 			}
 			var x struct{ Running bool }
 			if err := json.Unmarshal(text, &x); err != nil {

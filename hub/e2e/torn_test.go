@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What becomes of a file whose power failed at the wrong moment, or whose card is old.
+// tears are the ways in which a power cut or an old card damages a file.
 var tears = []struct {
 	name string
 	do   func(file string) error
@@ -36,7 +36,7 @@ var tears = []struct {
 		}
 		return os.WriteFile(file, body, 0o600)
 	}},
-	{"zeroes", func(file string) error { // what some file systems leave of what was not synced
+	{"zeroes", func(file string) error { // some file systems leave zeros for data that was not synced
 		info, err := os.Stat(file)
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ var tears = []struct {
 	{"gone", os.Remove},
 }
 
-// files are those below a directory that hold something, by their path in it.
+// files returns the non-empty files below a directory, by relative path.
 func files(t testing.TB, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -66,8 +66,8 @@ func files(t testing.TB, dir string) (out []string) {
 	return out
 }
 
-// Whatever a file of the hub's has become, the next hub starts with all that it knew, or
-// says loudly what is lost, or refuses and names the file. It never forgets in silence.
+// If any file of the hub is damaged, the next start has all data, or logs clearly what is lost, or
+// fails and names the file. It never loses data silently.
 func TestTornFilesOfTheHub(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -76,9 +76,9 @@ func TestTornFilesOfTheHub(t *testing.T) {
 	h.kubectl("create", "configmap", "before", "--from-literal=count=1")
 	h.backedUp(2 * time.Minute)
 	h.kubectl("create", "configmap", "after", "--from-literal=count=2")
-	h.kill() // its log has not been folded in: that is what a power cut leaves
+	h.kill() // a power cut leaves a log that is not checkpointed
 	kept := filepath.Join(t.TempDir(), "kept")
-	if err := os.Remove(filepath.Join(h.dir, "hub.sock")); err != nil { // is no file to copy
+	if err := os.Remove(filepath.Join(h.dir, "hub.sock")); err != nil { // a socket cannot be copied
 		t.Fatal(err)
 	}
 	if err := os.CopyFS(kept, os.DirFS(h.dir)); err != nil {
@@ -90,7 +90,7 @@ func TestTornFilesOfTheHub(t *testing.T) {
 	outcomes := map[string]int{}
 	tried := 0
 	for _, file := range files(t, kept) {
-		if strings.HasSuffix(file, "-shm") { // is made anew by every start
+		if strings.HasSuffix(file, "-shm") { // every start creates it
 			continue
 		}
 		for _, tear := range tears {
@@ -104,18 +104,18 @@ func TestTornFilesOfTheHub(t *testing.T) {
 			t.Logf("%s: %s", what, outcome)
 		}
 	}
-	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that said what is lost, %d refusals that named the file", tried, outcomes[knew], outcomes[lostLoudly], outcomes[refuses]))
+	seen(t, fmt.Sprintf("%d times a torn file: %d starts with everything, %d starts that logged the loss, %d refusals that named the file", tried, outcomes[knew], outcomes[lostLoudly], outcomes[refuses]))
 }
 
-// How a hub took a torn file.
+// Outcomes of a start with a damaged file.
 const (
 	knew       = "started with everything"
-	lostLoudly = "said what is lost"
+	lostLoudly = "logged the loss"
 	refuses    = "refused"
 	silent     = "FORGOT IN SILENCE"
 )
 
-// private is who may read the hub's files: os.CopyFS leaves more.
+// private restores the permissions that os.CopyFS does not keep.
 func private(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -130,7 +130,7 @@ func private(dir string) error {
 
 func (h *hub) afterTear(t *testing.T, file, what string) string {
 	t.Helper()
-	h.client = nil // what it trusts may be new
+	h.client = nil // the certificate may be new
 	h.launch()
 	defer h.kill()
 	var err error
@@ -165,13 +165,13 @@ func (h *hub) afterTear(t *testing.T, file, what string) string {
 	case loud:
 		return lostLoudly
 	case len(missing) > 0:
-		t.Errorf("%s: %v are forgotten, and nobody was told:\n%s", what, missing, tail(said, 10))
+		t.Errorf("%s: %v are lost without a log message:\n%s", what, missing, tail(said, 10))
 		return silent
 	}
 	return knew
 }
 
-// triesToAnswer is answers of a hub that may have ended.
+// triesToAnswer is answers for a hub that may have ended.
 func (h *hub) triesToAnswer(t testing.TB) error {
 	if h.client == nil {
 		r := command{path: program(t, "hub", here), args: []string{"kubeconfig", "--data-dir", h.dir}}.run(t)
@@ -186,8 +186,8 @@ func (h *hub) triesToAnswer(t testing.TB) error {
 	return err
 }
 
-// Whatever a file of the agent's has become, its next start keeps the containers and is
-// right again; without its identity it runs what was wanted last, and says to join again.
+// If any file of the agent is damaged, its next start keeps the containers and recovers. Without
+// its identity it runs the last desired state and says to join again.
 func TestTornFilesOfTheDevice(t *testing.T) {
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
 	t.Parallel()
@@ -198,7 +198,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 	var slowest time.Duration
 	for _, file := range files(t, d.dir) {
 		if strings.HasPrefix(file, "pods") || strings.HasPrefix(file, "volatile") {
-			continue // the pods' own
+			continue // the pods' own data
 		}
 		for _, tear := range tears {
 			path := filepath.Join(d.dir, file)
@@ -223,7 +223,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 				return h.recovered(d, began)
 			})
 			if outcome == refuses {
-				time.Sleep(2 * time.Second) // in which it would do harm
+				time.Sleep(2 * time.Second) // time to do damage
 				if said := d.output.String(); !strings.Contains(said, d.dir) || !strings.Contains(said, "join again") {
 					t.Errorf("%s: the agent does not say where it looked, or what to do:\n%s", what, tail(said, 10))
 				}

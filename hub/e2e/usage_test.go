@@ -11,18 +11,18 @@ import (
 	"testing"
 )
 
-// A mistake is a command line that is wrong, and what has to be said about it.
+// A mistake is a wrong command line and the expected message.
 type mistake struct {
 	name string
-	args string // separated by spaces; "''" is an empty one, DIR the case's own directory
+	args string // separated by spaces; "''" is an empty one, DIR the case's directory
 	env  string
 	file string // written to DIR/file
 	code int    // 0: 2
 	want []string
 }
 
-// try makes every mistake of a program. What is said is one sentence each, on
-// standard error, and nothing on standard output.
+// try runs every mistake of a program. Each gives one sentence on standard error, and nothing on
+// standard output.
 func try(t *testing.T, name string, mistakes []mistake) {
 	path := program(t, name, here)
 	for _, m := range mistakes {
@@ -46,7 +46,7 @@ func try(t *testing.T, name string, mistakes []mistake) {
 	}
 }
 
-// refused runs a command that must fail with a sentence and a code, 2 unless given.
+// refused runs a command that must fail with a sentence and an exit code, by default 2.
 func refused(t testing.TB, c command, code int, want ...string) {
 	t.Helper()
 	if code == 0 {
@@ -75,25 +75,25 @@ func TestMistakesWithTheHub(t *testing.T) {
 		{name: "an unknown command", args: "serv", want: []string{`unknown command "serv" of flotilla-hub; see`}},
 		{name: "an unknown command of token", args: "token make", want: []string{`unknown command "make" of flotilla-hub token`}},
 		{name: "an unknown flag", args: "serve --leese-interval 3s", want: []string{"unknown setting --leese-interval; did you mean lease-interval?"}},
-		{name: "an argument that nobody takes", args: "serve now", want: []string{"takes 0 arguments, not 1"}},
+		{name: "an unexpected argument", args: "serve now", want: []string{"takes 0 arguments, not 1"}},
 		{name: "a duration without a unit", args: "serve --lease-interval 3", want: []string{`lease-interval is "3"; write a number with its unit`}},
 		{name: "a grace that a few lost leases use up", args: "serve --node-monitor-grace-period 15s", want: []string{"node-monitor-grace-period is 15s; devices renew every 10s", "use 40s or more"}},
 		{name: "a rate below zero", args: "serve --node-eviction-rate -1", want: []string{"node-eviction-rate is -1; write 0 or more"}},
 		{name: "an unknown policy", args: "serve --site-disruption-policy maybe", want: []string{`"maybe"; write Evict or Hold`}},
-		{name: "a development listener for everybody", args: "serve --mqtt-dev-listen 0.0.0.0:1883", want: []string{"mqtt-dev-listen is 0.0.0.0:1883", "127.0.0.1:1883"}},
+		{name: "a development listener on all addresses", args: "serve --mqtt-dev-listen 0.0.0.0:1883", want: []string{"mqtt-dev-listen is 0.0.0.0:1883", "127.0.0.1:1883"}},
 		{name: "an address without a port", args: "serve --https-listen localhost", want: []string{"https-listen is localhost; write host:port"}},
 		{name: "an unknown log level", args: "serve --log-level loud", want: []string{`log-level is "loud"; write debug, info, warn or error`}},
 		{name: "a wrong value in the environment", args: "serve", env: "FLOTILLA_LEASE_INTERVAL=often", want: []string{`FLOTILLA_LEASE_INTERVAL: lease-interval is "often"`}},
 		{name: "a misspelt name in the environment", args: "serve", env: "FLOTILLA_LEASE_INTERVALL=5s", want: []string{"FLOTILLA_LEASE_INTERVALL", "did you mean lease-interval?"}},
 		{name: "a configuration file that is not there", args: "serve --config DIR/none", want: []string{"none: no such file", "correct --config"}},
 		{name: "a misspelt name in the configuration file", args: "serve --config DIR/file", file: "lease-intervall: 5s\n", want: []string{"file:1: unknown setting lease-intervall; did you mean lease-interval?"}},
-		{name: "a configuration file that is no YAML", args: "serve --config DIR/file", file: "\tx: [", want: []string{"file:"}},
+		{name: "a configuration file that is not YAML", args: "serve --config DIR/file", file: "\tx: [", want: []string{"file:"}},
 		{name: "several mistakes at once", args: "serve --lease-interval 3 --log-level loud", want: []string{"lease-interval", "log-level"}},
 		{name: "a data directory that is a file", args: "serve --data-dir DIR/file" + quiet, file: "x", code: 1, want: []string{"file: not a directory", "--data-dir"}},
 		{name: "an address of another machine", args: "serve --data-dir DIR/hub --mqtt-listen 127.0.0.1:0 --https-listen 192.0.2.250:8443", code: 1, want: []string{"--https-listen 192.0.2.250:8443: bind: cannot assign requested address"}},
 		{name: "a token of a hub that has never run", args: "token create --site oslo --data-dir DIR", want: []string{"no hub has run here yet", "--data-dir"}},
 		{name: "a kubeconfig of a hub that has never run", args: "kubeconfig --data-dir DIR", want: []string{"no hub has run here yet"}},
-		{name: "a kubeconfig for nobody", args: "kubeconfig --data-dir DIR --user ''", want: []string{"--user is empty"}},
+		{name: "a kubeconfig without a user", args: "kubeconfig --data-dir DIR --user ''", want: []string{"--user is empty"}},
 		{name: "a kubeconfig that has ended already", args: "kubeconfig --data-dir DIR --ttl -1h", want: []string{"--ttl: -1h0m0s is not"}},
 		{name: "a kubeconfig for an unknown role", args: "kubeconfig --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
 		{name: "a user with an unknown role", args: "user create kari --data-dir DIR --role king", want: []string{`unknown role "king"; use admin, operator or viewer`}},
@@ -109,7 +109,7 @@ func TestMistakesWithTheDevice(t *testing.T) {
 	try(t, "device", []mistake{
 		{name: "an unknown command", args: "runn", want: []string{`"runn" is not a command`}},
 		{name: "an unknown flag", args: run + "--nope", want: []string{"--nope is not a flag of flotilla-device run; flotilla-device run --help lists them"}},
-		{name: "an argument that nobody takes", args: run + "now", want: []string{`takes no argument, and "now" was given`}},
+		{name: "an unexpected argument", args: run + "now", want: []string{`takes no argument, and "now" was given`}},
 		{name: "a device that has not joined", args: run, want: []string{"has not joined a hub; run `flotilla-device join URL --token …`"}},
 		{name: "no state directory", args: "run --state-dir ''", want: []string{"--state-dir is empty: name a directory"}},
 		{name: "a state directory that is a file", args: "run --state-dir DIR/file", file: "x", want: []string{"file: not a directory", "--state-dir"}},
@@ -119,14 +119,14 @@ func TestMistakesWithTheDevice(t *testing.T) {
 		{name: "an unknown engine", args: run + "--engine rocket", want: []string{`--engine "rocket" is neither auto, docker, podman`}},
 		{name: "an unknown log level", args: run + "--log-level loud", want: []string{`--log-level "loud" is none of debug, info, warn, error`}},
 		{name: "an unknown log format", args: run + "--log-format xml", want: []string{`--log-format "xml" is none of text, json`}},
-		{name: "a reserve that is no quantity", args: run + "--system-reserved cpu=lots", want: []string{`--system-reserved`, `"lots" is not a quantity`}},
-		{name: "a reserve of a resource that nobody knows", args: run + "--system-reserved gpu=1", want: []string{`--system-reserved`, `gpu`}},
+		{name: "a reserve that is not a quantity", args: run + "--system-reserved cpu=lots", want: []string{`--system-reserved`, `"lots" is not a quantity`}},
+		{name: "a reserve of an unknown resource", args: run + "--system-reserved gpu=1", want: []string{`--system-reserved`, `gpu`}},
 		{name: "a threshold without an amount", args: run + "--eviction-hard memory.available", want: []string{"--eviction-hard", "memory.available<100Mi"}},
 		{name: "a policy that is not there", args: run + "--policy DIR/none", want: []string{"--policy", "none: no such file"}},
 		{name: "a policy with a misspelt name", args: run + "--policy DIR/file", file: "privilegd: true\n", want: []string{"file", "privilegd"}},
 		{name: "a development listener of another protocol", args: run + "--hub http://127.0.0.1:1883", want: []string{`--hub "http://127.0.0.1:1883" must be mqtt://127.0.0.1:PORT`}},
 		{name: "a development listener elsewhere", args: run + "--hub mqtt://192.0.2.1:1883", want: []string{"is not on this machine"}},
-		{name: "a node name that is none", args: run + hub + "--node-name Kiosk_7", want: []string{`--node-name: node name "Kiosk_7" must be a DNS-1123 subdomain`}},
+		{name: "an invalid node name", args: run + hub + "--node-name Kiosk_7", want: []string{`--node-name: node name "Kiosk_7" must be a DNS-1123 subdomain`}},
 		{name: "a label without a value", args: run + hub + "--node-name a --label floor", want: []string{`--label "floor" must be key=value`}},
 		{name: "a taint without an effect", args: run + hub + "--node-name a --taint camera=true", want: []string{`--taint "camera=true" must be key=value:Effect`}},
 		{name: "a name for a device that has one by joining", args: run + "--node-name a", want: []string{"go with --hub"}},
@@ -134,8 +134,8 @@ func TestMistakesWithTheDevice(t *testing.T) {
 		{name: "joining without a token", args: "join https://127.0.0.1:1 --state-dir DIR/state", want: []string{"--token is missing; flotilla-hub token create prints the whole line"}},
 		{name: "joining with half a token", args: "join https://127.0.0.1:1 --state-dir DIR/state --token FLT1.62f4d7", want: []string{"a join token has the form FLT1."}},
 		{name: "joining without TLS", args: "join http://127.0.0.1:1" + token, want: []string{"is not an https address"}},
-		{name: "joining no address", args: "join gateway" + token, want: []string{`"gateway" is no address of a hub; write one such as https://gateway:8443`}},
-		{name: "joining where nobody answers", args: "join https://127.0.0.1:1" + token, code: 1, want: []string{"hub did not answer", "connection refused; is it running, is the port right"}},
+		{name: "joining with an invalid address", args: "join gateway" + token, want: []string{`"gateway" is no address of a hub; write one such as https://gateway:8443`}},
+		{name: "joining without an answer", args: "join https://127.0.0.1:1" + token, code: 1, want: []string{"hub did not answer", "connection refused; is it running, is the port right"}},
 		{name: "the status where no agent runs", args: "status --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
 		{name: "the log of an agent that does not run", args: "logs --state-dir DIR/state", code: 1, want: []string{"no agent runs", "flotilla-device join"}},
 		{name: "the log of two pods", args: "logs kiosk till", want: []string{"logs takes"}},
@@ -145,7 +145,7 @@ func TestMistakesWithTheDevice(t *testing.T) {
 	})
 }
 
-// TestTheHubRefusesToStart where it would do harm, says why, and changes nothing.
+// A hub that could do harm refuses to start, says why, and changes nothing.
 func TestTheHubRefusesToStart(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -153,7 +153,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 	other := []string{"serve", "--data-dir", filepath.Join(t.TempDir(), "other"), "--https-listen", h.https, "--mqtt-listen", "127.0.0.1:0"}
 	refused(t, command{path: path, args: other}, 1, "listen on --https-listen "+h.https+": bind: address already in use; stop the program that uses it, or choose another address")
 	if _, err := os.Stat(other[2]); err == nil {
-		t.Error("a hub whose port was in use has made a data directory")
+		t.Error("a hub whose port was in use has created a data directory")
 	}
 	again := func() command {
 		return command{path: path, args: []string{"serve", "--data-dir", h.dir, "--https-listen", "127.0.0.1:0", "--mqtt-listen", "127.0.0.1:0"}}
@@ -179,7 +179,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 		change(was, 0o644)
 		refused(t, again(), 1, file, "other users may read it", "chmod 600")
 		change([]byte("nonsense"), 0o600)
-		refused(t, again(), 1, file, "no PEM key; restore")
+		refused(t, again(), 1, file, "not a PEM key; restore")
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestTheHubRefusesToStart(t *testing.T) {
 	refused(t, command{path: path, args: []string{"token", "create", "--site", "oslo", "--data-dir", h.dir}}, 1, "9999", "newer")
 }
 
-// TestADeepDataDirectory: a path that is too long for a socket is none of the user's business.
+// A data directory may have a longer path than a socket allows.
 func TestADeepDataDirectory(t *testing.T) {
 	t.Parallel()
 	h := &hub{t: t, dir: filepath.Join(t.TempDir(), strings.Repeat("deep/", 20), "hub"), https: freePort(t)}
@@ -219,7 +219,7 @@ func TestADeepDataDirectory(t *testing.T) {
 	}
 }
 
-// TestJoining is what goes wrong between a token and a node.
+// Each failure between a token and a node has a message.
 func TestJoining(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -240,7 +240,7 @@ func TestJoining(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	refused(t, c, 2, "this device is node kiosk-1 of this hub already ("+here+")", "--forget-workloads", "reset --yes")
-	lock, err := os.Open(filepath.Join(c.args[5], "lock")) // as an agent that runs has it
+	lock, err := os.Open(filepath.Join(c.args[5], "lock")) // as a running agent holds it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestJoining(t *testing.T) {
 	refused(t, join(here, good, "--node-name", "Kiosk_6"), 2, "DNS-1123")
 	refused(t, join("https://"+freePort(t), good), 1, "hub did not answer", "connection refused")
 
-	// Another hub, and something that is no hub at all.
+	// Another hub, and a server that is not a hub.
 	other := newHub(t)
 	refused(t, join("https://"+other.https, good), 1, "this is not the hub that made the token", "The secret was not sent")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -277,15 +277,15 @@ func TestJoining(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) // the client may have gone
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) // the client may have closed the connection
 			_ = conn.Close()
 		}
 	}()
 	refused(t, join("https://"+l.Addr().String(), good), 1, "does not speak TLS")
 }
 
-// TestABrokenIdentity: where its copy is lost, too, the agent says which file it is, and what to do.
-func TestABrokenIdentity(t *testing.T) {
+// If both copies of its identity are damaged, the agent names the file and the next step.
+func TestADamagedIdentity(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	d := h.join("oslo", nil)

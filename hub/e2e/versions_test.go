@@ -17,7 +17,7 @@ import (
 
 const repository = "../.."
 
-// git asks the repository that this is a checkout of.
+// git runs git in this checkout's repository.
 func git(t testing.TB, args ...string) string {
 	t.Helper()
 	said, err := exec.Command("git", append([]string{"-C", repository}, args...)...).Output()
@@ -27,8 +27,7 @@ func git(t testing.TB, args ...string) string {
 	return strings.TrimSpace(string(said))
 }
 
-// before is the newest commit from before a file came in, or from before a directory was
-// changed last.
+// before is the newest commit before a file was added, or before a directory changed last.
 func before(t testing.TB, path string, filter ...string) string {
 	t.Helper()
 	if git(t, "rev-parse", "--is-shallow-repository") == "true" {
@@ -36,12 +35,12 @@ func before(t testing.TB, path string, filter ...string) string {
 	}
 	commit, _, _ := strings.Cut(git(t, append(append([]string{"log", "--format=%H"}, filter...), "--", path)...), "\n")
 	if commit == "" {
-		need(t, "the repository's history does not tell when %s came", path)
+		need(t, "the repository's history has no commit that added %s", path)
 	}
 	return git(t, "rev-parse", commit+"^")
 }
 
-// programsOf builds the hub and the agent of an older commit, which say that they are of a version.
+// programsOf builds hub and agent of an older commit with a version.
 func programsOf(t testing.TB, commit, version string) (hub, device string) {
 	t.Helper()
 	src, bin := t.TempDir(), t.TempDir()
@@ -61,7 +60,7 @@ func programsOf(t testing.TB, commit, version string) (hub, device string) {
 	return filepath.Join(bin, "flotilla-hub"), filepath.Join(bin, "flotilla-device")
 }
 
-// Ages are a hub of some version with two devices, and what may not change.
+// mixedVersions are a hub of some version, two devices, and the state that must not change.
 type mixedVersions struct {
 	*hub
 	devices []*device
@@ -69,7 +68,7 @@ type mixedVersions struct {
 	words   int
 }
 
-// joinAs has a device join by programs of any version.
+// joinAs joins a device with an agent of any version.
 func (a *mixedVersions) joinAs(agent, name string, e *engine) *device {
 	a.t.Helper()
 	d := &device{t: a.t, engine: e, dir: filepath.Join(a.t.TempDir(), name), node: fmt.Sprintf("e2e-%d-%d-%s", os.Getpid(), devicesMade.Add(1), name)}
@@ -85,8 +84,8 @@ func (a *mixedVersions) joinAs(agent, name string, e *engine) *device {
 	return d
 }
 
-// works fails unless leases, a desired state and people get through to every device, and
-// its containers are those that they were.
+// works fails unless a lease, a desired state and an API request succeed for every device, and no
+// container restarted.
 func (a *mixedVersions) works(when string) {
 	a.t.Helper()
 	began := time.Now()
@@ -112,7 +111,7 @@ func (a *mixedVersions) works(when string) {
 	}
 }
 
-// knows is nil when a text is in a file of a device: older agents have others.
+// knows is nil once a text is in a file of a device; the files depend on the agent's version.
 func (d *device) knows(text string) error {
 	found := errors.New("no file has " + text)
 	err := filepath.WalkDir(d.dir, func(file string, e fs.DirEntry, err error) error {
@@ -127,7 +126,7 @@ func (d *device) knows(text string) error {
 	return errors.Join(err, found)
 }
 
-// of fails unless a node says that its agent is of a version.
+// of fails unless a node reports an agent of a version.
 func (a *mixedVersions) of(d *device, version string, is bool) {
 	a.t.Helper()
 	n, err := a.node(d.node)
@@ -136,7 +135,7 @@ func (a *mixedVersions) of(d *device, version string, is bool) {
 	}
 }
 
-// newMixedVersions are a hub of an older version and two devices, which run a pod each.
+// newMixedVersions starts a hub of an older version and two devices with a pod each.
 func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedVersions {
 	t.Helper()
 	e := findEngine(t, "docker", "DOCKER_SOCK", "/var/run/docker.sock")
@@ -158,7 +157,7 @@ func newMixedVersions(t *testing.T, hubProgram string, agents [2]string) *mixedV
 	return a
 }
 
-// upgrade brings the devices to today's agent, one after the other.
+// upgrade replaces the agents by today's, one after the other.
 func (a *mixedVersions) upgrade(version string) {
 	a.t.Helper()
 	for i, d := range a.devices {
@@ -170,15 +169,15 @@ func (a *mixedVersions) upgrade(version string) {
 	}
 }
 
-// As the manual has it: the hub of an older schema is upgraded first, under agents of its own
-// version, and then they. The older hub refuses what the newer one has made of the database.
+// As in the manual, the hub with an older schema is upgraded first, and then its agents. The older
+// hub refuses the upgraded database.
 func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	t.Parallel()
 	long(t)
 	const version = "0.0.1"
 	newest, err := filepath.Glob(filepath.Join(repository, "hub/store/migration/[0-9][0-9][0-9].sql"))
 	if err != nil || len(newest) == 0 {
-		t.Fatal("there is no migration:", err)
+		t.Fatal("the migration is missing:", err)
 	}
 	commit := before(t, strings.TrimPrefix(slices.Max(newest), repository+"/"), "--diff-filter=A")
 	oldHub, oldAgent := programsOf(t, commit, version)
@@ -206,7 +205,7 @@ func TestAnUpgradeFromAnOlderSchema(t *testing.T) {
 	seen(t, fmt.Sprintf("hub and agents of %.10s: the hub upgraded in place under them, the way back refused, then they; no container restarted", commit))
 }
 
-// Devices need not be of the hub's version, on either side of it.
+// Devices may have older or newer versions than the hub.
 func TestAgentsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -230,7 +229,7 @@ func TestAgentsOfOtherVersions(t *testing.T) {
 	seen(t, fmt.Sprintf("a hub of %.10s with an agent of it and one of today, and today's hub with both, then all of today; no container restarted", commit))
 }
 
-// renewed has every device get a new certificate.
+// renewed makes every device renew its certificate.
 func (a *mixedVersions) renewed(how string) {
 	a.t.Helper()
 	said := make([]int, len(a.devices))
@@ -250,10 +249,10 @@ func (a *mixedVersions) renewed(how string) {
 	a.works("with certificates " + how)
 }
 
-// quiet fails where somebody was evicted.
+// quiet fails if a pod was evicted.
 func (a *mixedVersions) quiet() {
 	a.t.Helper()
 	if events := a.kubectl("get", "events", "-A"); strings.Contains(events, "TaintManagerEviction") {
-		a.t.Errorf("somebody was evicted:\n%s", events)
+		a.t.Errorf("a pod was evicted:\n%s", events)
 	}
 }

@@ -60,7 +60,7 @@ var rows = []row{
 		criterion: "the server ends; the hub shows what it has, says where to look, loses nothing acknowledged, " +
 			"and writes again once there is room",
 		tests: all(
-			of("hub/e2e", "TestPostgresWhoseLogHasNoRoom"),
+			of("hub/e2e", "TestPostgresWithoutSpaceForItsLog"),
 			of("hub/store", "TestAFullDiskOfTheServer"))},
 	{id: "F2", fault: "a power cut of the hub",
 		criterion: "the database opens, is sound and has everything acknowledged",
@@ -128,7 +128,7 @@ var rows = []row{
 	{id: "F9", fault: "one dark site; all sites dark; a hub that stands still",
 		criterion: "a dark site loses its pods at its rate; otherwise nothing is evicted",
 		tests: all(
-			of("hub/e2e", "TestAHubThatStandsStill"),
+			of("hub/e2e", "TestAPausedHub"),
 			of("hub/sim", "TestFleetACutSiteLosesItsPodsAtItsRateAndKeepsThemWithHold",
 				"TestFleetWhenEverySiteIsDarkNobodyIsEvicted", "TestFleetALargeSiteThatIsPartlyDarkLosesItsNodesSlowly"),
 			of("hub/control", "TestStories", "TestAfterAStallEverybodyHasTheirFullGrace"),
@@ -136,7 +136,7 @@ var rows = []row{
 	{id: "F10", fault: "a thousand devices that come back at once after the hub's death",
 		criterion: "all have their lease within 60 s, none is Unknown, the hub needs less than 128 MiB",
 		tests: all(
-			of("hub/e2e", "TestAHerdComesBack"),
+			of("hub/e2e", "TestAThousandDevicesReturn"),
 			of("hub/sim", "TestFleetAnOutageOfTheHubIsNobodysSilence"),
 			of("hub/broker", "TestASiteBehindOneAddressIsBackWithinTwoLeaseIntervals"))},
 	{id: "F11", fault: "a device that reads slowly, or not at all, or asks for no keep-alive",
@@ -201,14 +201,14 @@ var rows = []row{
 	{id: "F17", fault: "empty, torn, flipped or missing files of the agent",
 		criterion: "the agent starts and recovers, or names the file and what to do; workloads run on",
 		tests: all(
-			of("hub/e2e", "TestTornFilesOfTheDevice", "TestAfterDamage", "TestABrokenIdentity"),
+			of("hub/e2e", "TestTornFilesOfTheDevice", "TestAfterDamage", "TestADamagedIdentity"),
 			of("device/agent", "TestNoFaultOfAFileTakesThePods", "TestWithoutAnyDesiredStateWhatThereIsIsStarted",
 				"TestAPodThatHasEndedForTheHubHasEnded"),
 			of("device/memory", "TestOneDamagedCopyIsNotTheEnd", "TestATornWriteLeavesTheOneBefore",
 				"TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd"))},
 	{id: "F18", fault: "an agent killed for want of memory; an agent that stands still",
 		criterion: "64 MiB are enough; workloads run on, and it resumes",
-		tests:     of("hub/e2e", "TestAnAgentWithoutMemory", "TestAnAgentThatStandsStill")},
+		tests:     of("hub/e2e", "TestAnAgentWithoutMemory", "TestAPausedAgent")},
 	{id: "F19", fault: "hub and agents of other versions",
 		criterion: "each works with the other and is upgraded in place; no container restarts; unknown fields " +
 			"are ignored, older data is taken over, an older hub refuses a newer database",
