@@ -34,6 +34,7 @@ import (
 	"flotilla.dev/device/pause"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/probe"
+	"flotilla.dev/device/request"
 	"flotilla.dev/device/signature"
 	"flotilla.dev/device/volume"
 	"flotilla.dev/shared/fleet"
@@ -57,11 +58,11 @@ type Hardware interface {
 
 // A Hub is to whom the agent tells its news (package link). Its methods do not wait.
 type Hub interface {
-	StatusChanged()          // Agent.Status differs
-	PodsChanged()            // Agent.Pods differs
-	DesiredStored()          // Agent.StoredGeneration differs
-	Event(e wire.Event)      // something worth telling; it may be lost
-	Stream(id string) Answer // begins the answer to a request
+	StatusChanged()                  // Agent.Status differs
+	PodsChanged()                    // Agent.Pods differs
+	DesiredStored()                  // Agent.StoredGeneration differs
+	Event(e wire.Event)              // something worth telling; it may be lost
+	Stream(id string) request.Stream // carries the replies to a request
 }
 
 // Config is what an agent needs to know. Fields without a word on their zero value
@@ -98,7 +99,7 @@ type Config struct {
 	Log   *slog.Logger
 	// since the boot that the hardware's boot id names, on the monotonic clock; nil: the system's
 	Uptime  func() time.Duration
-	Journal *Journal // what Log says, for those who ask; nil: nothing is kept
+	Journal *request.Journal // what Log says, for those who ask; nil: nothing is kept
 }
 
 // An Agent is the agent of one device.
@@ -107,21 +108,21 @@ type Agent struct {
 	disk notebook
 	log  *slog.Logger
 
-	inbox   chan func() // what happened, to be taken in by the loop
-	ended   chan struct{}
-	work    sync.WaitGroup
-	pulls   chan struct{}
-	away    away                      // registries
-	renewed away                      // images that were damaged
-	first   chan struct{}             // see Looked
-	beat    atomic.Pointer[time.Time] // the loop's last turn
-	told    published
-	answers answers
-	prober  probe.Prober
-	usages  usages
-	stops   stopping
-	storing sync.Mutex
-	joining sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
+	inbox    chan func() // what happened, to be taken in by the loop
+	ended    chan struct{}
+	work     sync.WaitGroup
+	pulls    chan struct{}
+	away     away                      // registries
+	renewed  away                      // images that were damaged
+	first    chan struct{}             // see Looked
+	beat     atomic.Pointer[time.Time] // the loop's last turn
+	told     published
+	requests *request.Server
+	prober   probe.Prober
+	usages   usages
+	stops    stopping
+	storing  sync.Mutex
+	joining  sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
 
 	loop loop // only the loop's goroutine looks at it
 }
@@ -177,8 +178,10 @@ func New(c Config) (*Agent, error) {
 		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount,
 			Log: c.Log}},
 		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
-		answers: newAnswers(), prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
+		prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
 	}
+	a.requests = request.NewServer(request.Device{Running: a.running, Log: a.logOf, Usage: a.usage,
+		ExecBegan: a.noteExec, ExecEnded: a.strikeExec, Journal: c.Journal, Stopping: a.ended, Logger: c.Log})
 	a.loop.o.Node = plan.Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
 	if c.Uptime == nil {
 		c.Uptime = uptime
@@ -314,6 +317,17 @@ func (a *Agent) SetFirmware(st *wire.FirmwareStatus) {
 	a.told.Unlock()
 	if hub != nil {
 		hub.StatusChanged()
+	}
+}
+
+// Request serves a request of the hub in the background, but those about the link and the
+// certificate.
+func (a *Agent) Request(id string, r wire.Request) {
+	a.told.Lock()
+	hub := a.told.hub
+	a.told.Unlock()
+	if hub != nil {
+		a.requests.Serve(id, r, hub.Stream)
 	}
 }
 

@@ -1,104 +1,34 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/engine"
-	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/plan"
+	"flotilla.dev/device/request"
+	"flotilla.dev/device/request/requesttest"
 	"flotilla.dev/shared/wire"
 )
-
-// A talk is one request and its answer, as package link's Stream carries them.
-type talk struct {
-	inputs chan wire.Request
-	gone   chan struct{}
-	end    chan wire.Reply
-	slow   time.Duration // each chunk takes so long to be taken
-
-	mu       sync.Mutex
-	began    bool
-	out, err bytes.Buffer
-}
-
-func newTalk() *talk {
-	return &talk{inputs: make(chan wire.Request), gone: make(chan struct{}), end: make(chan wire.Reply, 1)}
-}
-
-func (a *talk) Send(ctx context.Context, r wire.Reply) error {
-	select {
-	case <-a.gone:
-		return errors.New("offline")
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(a.slow):
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if r.Stderr {
-		a.err.Write(r.Data)
-	} else {
-		a.out.Write(r.Data)
-	}
-	a.began = true
-	if r.EOF {
-		a.end <- r
-	}
-	return nil
-}
-
-func (a *talk) begun() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.began
-}
-
-func (a *talk) Input(ctx context.Context) (wire.Request, error) {
-	select {
-	case r, ok := <-a.inputs:
-		if !ok {
-			return r, errors.New("input 5 came after 3")
-		}
-		return r, nil
-	case <-a.gone:
-		return wire.Request{}, errors.New("offline")
-	case <-ctx.Done():
-		return wire.Request{}, ctx.Err()
-	}
-}
-
-func (a *talk) Gone() <-chan struct{} { return a.gone }
-
-func (a *talk) said() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.out.String()
-}
 
 // A speaker is a hub whose requests are answered to talks.
 type speaker struct {
 	*device
-	talks map[string]*talk
+	talks map[string]*requesttest.Stream
 }
 
-func (s speaker) Stream(id string) Answer { return s.talks[id] }
+func (s speaker) Stream(id string) request.Stream { return s.talks[id] }
 
 // asks puts a request to a device.
-func (d *device) asks(id string, r wire.Request) *talk {
-	a := newTalk()
-	d.agent.SetHub(speaker{d, map[string]*talk{id: a}})
+func (d *device) asks(id string, r wire.Request) *requesttest.Stream {
+	a := requesttest.New()
+	d.agent.SetHub(speaker{d, map[string]*requesttest.Stream{id: a}})
 	d.agent.Request(id, r)
 	return a
 }
@@ -153,82 +83,11 @@ func TestCommands(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				a := d.asks("r1", c.r)
 				for _, in := range c.inputs {
-					a.inputs <- in
+					a.Inputs <- in
 				}
-				end := <-a.end
-				if a.out.String() != c.out || a.err.String() != c.err || end.ExitCode != c.code || end.Error != c.ends {
-					t.Errorf("it says %q, complains %q, and ends with %d %q; want %q, %q, %d %q", &a.out, &a.err, end.ExitCode, end.Error, c.out, c.err, c.code, c.ends)
-				}
-			})
-		})
-	}
-}
-
-// A watched engine knows the commands that run in it.
-type watched struct {
-	*enginetest.Fake
-	mu      sync.Mutex
-	running int
-}
-
-func (w *watched) Exec(ctx context.Context, id string, command []string, s engine.Streams) (int, error) {
-	w.add(1)
-	defer w.add(-1)
-	return w.Fake.Exec(ctx, id, command, s)
-}
-
-func (w *watched) add(n int) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.running += n
-	return w.running
-}
-
-// watchedBubble is bubble with a watched engine.
-func watchedBubble(t *testing.T, f func(t *testing.T, d *device)) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDevice(t)
-		d.engine = &watched{Fake: d.fake}
-		d.start()
-		defer func() { d.end() }()
-		f(t, d)
-	})
-}
-
-func TestACommandEndsWithWhatItWasFor(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		end  func(d *device, a *talk)
-		want string // what the hub hears, "-" if it hears nothing
-	}{
-		{"the hub wants it no longer", func(d *device, _ *talk) {
-			d.agent.Request("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
-		}, ""},
-		{"the hub has gone", func(_ *device, a *talk) { close(a.gone) }, "-"},
-		{"its input has a hole", func(_ *device, a *talk) { close(a.inputs) }, "input 5 came after 3"},
-		{"nobody says anything for hours", func(*device, *talk) { time.Sleep(longestReply) }, "ended, because nothing was said for 4h0m0s"},
-		{"the agent stops", func(d *device, _ *talk) { d.end(); d.start() }, "the agent of the device is stopping"},
-		{"its container ends", func(d *device, _ *talk) { d.fake.Exit(d.name("web"), 0) }, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			watchedBubble(t, func(t *testing.T, d *device) {
-				d.desire(1, makePod("web", "wait"))
-				time.Sleep(5 * time.Second)
-				a := d.asks("r1", interactive("/tool wait"))
-				w := d.engine.(*watched)
-				time.Sleep(time.Second)
-				if w.add(0) != 1 {
-					t.Fatal("the command does not run")
-				}
-				c.end(d, a)
-				if c.want != "-" {
-					if end := <-a.end; end.Error != c.want {
-						t.Errorf("the hub hears %q, want %q", end.Error, c.want)
-					}
-				}
-				time.Sleep(time.Second)
-				if w.add(0) != 0 {
-					t.Error("the command runs on")
+				end := <-a.End
+				if a.Stdout() != c.out || a.Stderr() != c.err || end.ExitCode != c.code || end.Error != c.ends {
+					t.Errorf("it says %q, complains %q, and ends with %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(), end.ExitCode, end.Error, c.out, c.err, c.code, c.ends)
 				}
 			})
 		})
@@ -244,142 +103,6 @@ func (d *device) name(pod string) string {
 	return list[0].Name
 }
 
-// A reader is an engine whose commands read to the end of their input.
-type reader struct {
-	*enginetest.Fake
-	ended chan error // how the input has ended
-}
-
-func (r reader) Exec(ctx context.Context, _ string, _ []string, s engine.Streams) (int, error) {
-	_, err := io.ReadAll(s.Stdin)
-	if ctx.Err() == nil {
-		err = errors.Join(errors.New("the command was not ended"), err)
-	}
-	r.ended <- err
-	return 0, ctx.Err()
-}
-
-func TestABrokenInputIsNoEndOfInput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDevice(t)
-		r := reader{d.fake, make(chan error, 1)}
-		d.engine = r
-		d.start()
-		defer func() { d.end() }()
-		d.desire(1, makePod("web", "wait"))
-		time.Sleep(5 * time.Second)
-		a := d.asks("r1", interactive("/tool sum"))
-		a.inputs <- wire.Request{Type: wire.RequestStdin, Data: []byte("half of it")}
-		close(a.inputs)
-		if err := <-r.ended; err == nil || strings.Contains(err.Error(), "not ended") {
-			t.Errorf("the command sees %v", err)
-		}
-		if end := <-a.end; end.Error != "input 5 came after 3" {
-			t.Errorf("it ends with %+v", end)
-		}
-	})
-}
-
-// Whoever finds no room waits for it, in its turn and for a while.
-func TestADeviceAnswersOnlySoManyAtOnce(t *testing.T) {
-	for name, c := range map[string]struct {
-		request wire.Request
-		most    int
-		full    string
-	}{
-		"commands":    {interactive("/tool wait"), maxAnswers, "the device runs 16 commands already: end one first"},
-		"logs":        {wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true}, maxAnswers, "the device sends 16 logs already: end one first"},
-		"connections": {wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}, maxForwards, "the device holds 32 forwarded connections already: close one first"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *device) {
-				d.desire(1, makePod("web", "serve :8080"))
-				time.Sleep(5 * time.Second)
-				s := speaker{d, map[string]*talk{}}
-				d.agent.SetHub(s)
-				ask := func(id string, r wire.Request) *talk {
-					s.talks[id] = newTalk()
-					d.agent.Request(id, r)
-					synctest.Wait()
-					return s.talks[id]
-				}
-				end := func(id string) {
-					d.agent.Request("end "+id, wire.Request{Type: wire.RequestCancel, Of: id})
-					synctest.Wait()
-				}
-				for n := range c.most {
-					if a := ask(fmt.Sprint("first-", n), c.request); !a.begun() {
-						t.Fatalf("number %d did not begin", n)
-					}
-				}
-				var waiting []*talk
-				for n := range maxAwaiting {
-					waiting = append(waiting, ask(fmt.Sprint("waiting-", n), c.request))
-				}
-				begun := func() (n int) {
-					for _, a := range waiting {
-						if a.begun() {
-							n++
-						}
-					}
-					return n
-				}
-				if end := <-ask("one more", c.request).end; end.Error != c.full {
-					t.Errorf("one more than may wait: %q", end.Error)
-				}
-				if n := begun(); n != 0 {
-					t.Errorf("%d began without room", n)
-				}
-				other := interactive("/tool wait")
-				if c.request.Type == other.Type {
-					other = wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}
-				}
-				if !ask("other", other).begun() {
-					t.Error("what has room of its own did not begin")
-				}
-				end("waiting-0") // its client has left
-				waiting = waiting[1:]
-				end("first-3")
-				if n := begun(); n != 1 {
-					t.Errorf("room for one: %d began", n)
-				}
-				time.Sleep(roomTime)
-				for _, a := range waiting[1:] {
-					if end := <-a.end; end.Error != c.full {
-						t.Fatalf("after a while: %q", end.Error)
-					}
-				}
-				end("waiting-1") // which was the first of those that were there
-				if !ask("then", c.request).begun() {
-					t.Error("there is room, and it did not begin")
-				}
-			})
-		})
-	}
-}
-
-func TestACommandWaitsForAHubThatReadsSlowly(t *testing.T) {
-	watchedBubble(t, func(t *testing.T, d *device) {
-		d.desire(1, makePod("web", "wait"))
-		time.Sleep(5 * time.Second)
-		a := newTalk()
-		a.slow = time.Second
-		d.agent.SetHub(speaker{d, map[string]*talk{"r1": a}})
-		d.agent.Request("r1", command("/tool noise 1000000"))
-		time.Sleep(10 * time.Second)
-		if n := len(a.said()); n > 10*chunkSize {
-			t.Errorf("%d bytes were sent in ten chunks", n)
-		}
-		if d.engine.(*watched).add(0) != 1 {
-			t.Error("the command has ended before its output was taken")
-		}
-		<-a.end
-		if n := len(a.said()); n != 1000000 {
-			t.Errorf("%d bytes of 1000000 came", n)
-		}
-	})
-}
-
 func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.board.set(func(b *board) { b.load = 1.5 })
@@ -389,10 +112,10 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 		ask := func() wire.Usage {
 			t.Helper()
 			a := d.asks("r1", wire.Request{Type: wire.RequestUsage})
-			if end := <-a.end; end.Error != "" {
+			if end := <-a.End; end.Error != "" {
 				t.Fatal(end.Error)
 			}
-			u, err := wire.ParseUsage(a.out.Bytes())
+			u, err := wire.ParseUsage([]byte(a.Stdout()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -449,26 +172,10 @@ func TestUsageIsMeasuredWithoutWhatHangs(t *testing.T) {
 		d.desire(1, makePod("web", "wait"), makePod("hangs", "wait"))
 		time.Sleep(5 * time.Second)
 		a, began := d.asks("r1", wire.Request{Type: wire.RequestUsage}), time.Now()
-		end := <-a.end
-		u, err := wire.ParseUsage(a.out.Bytes())
+		end := <-a.End
+		u, err := wire.ParseUsage([]byte(a.Stdout()))
 		if took := time.Since(began); end.Error != "" || err != nil || len(u.Pods) != 1 || u.Pods[0].Name != "web" || took >= 15*time.Second {
 			t.Errorf("after %s: %+v, %v %s", took, u, err, end.Error)
-		}
-	})
-}
-
-func TestAFollowedLogEndsWithItsHub(t *testing.T) {
-	bubble(t, func(t *testing.T, d *device) {
-		d.desire(1, makePod("web", "print one then wait"))
-		time.Sleep(5 * time.Second)
-		a := d.asks("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
-		time.Sleep(time.Second)
-		close(a.gone)
-		synctest.Wait()
-		d.agent.answers.Lock()
-		defer d.agent.answers.Unlock()
-		if a.said() != "one\n" || len(d.agent.answers.byID) != 0 {
-			t.Errorf("it said %q, and %d answers go on", a.said(), len(d.agent.answers.byID))
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/plan"
+	"flotilla.dev/device/request/requesttest"
 	"flotilla.dev/shared/wire"
 )
 
@@ -32,13 +33,13 @@ func notes(t *testing.T, dir string) []string {
 func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		end  func(d *device, a *talk)
+		end  func(d *device, a *requesttest.Stream)
 		left int // notes
 	}{
-		{"it ends with the one who wanted it", func(_ *device, a *talk) { close(a.gone) }, 0},
-		{"it ends with its container", func(d *device, _ *talk) { d.fake.Exit(d.name("web"), 0) }, 0},
-		{"it ends with the agent", func(d *device, _ *talk) { d.end(); d.start() }, 0},
-		{"the engine goes away, and may let it run", func(d *device, _ *talk) { d.fake.SetDown(true) }, 1},
+		{"it ends with the one who wanted it", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
+		{"it ends with its container", func(d *device, _ *requesttest.Stream) { d.fake.Exit(d.name("web"), 0) }, 0},
+		{"it ends with the agent", func(d *device, _ *requesttest.Stream) { d.end(); d.start() }, 0},
+		{"the engine goes away, and may let it run", func(d *device, _ *requesttest.Stream) { d.fake.SetDown(true) }, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -68,7 +69,7 @@ func TestRealKilledAgent(t *testing.T) {
 		d.start()
 		d.await("the container runs", func() bool { return ready(d.pod("left")) })
 		a := d.asks(wire.Request{Type: wire.RequestExec, Pod: "uid-left-" + d.node, Command: strings.Fields("/tool print ours-" + d.node + " then wait")})
-		d.await("the command has begun", func() bool { return a.said() != "" })
+		d.await("the command has begun", func() bool { return a.Stdout() != "" })
 		fmt.Println("begun")
 		select {} // until it is killed
 	}

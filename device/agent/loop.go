@@ -112,7 +112,7 @@ type heldStep struct {
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.work.Wait()
-	defer a.answers.wait()
+	defer a.requests.Wait()
 	defer close(a.ended)
 	defer cancel()
 	l := &a.loop

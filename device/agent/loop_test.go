@@ -26,6 +26,7 @@ import (
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/pause"
 	"flotilla.dev/device/plan"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -165,11 +166,11 @@ func toolOrPause(s engine.Spec, run int) enginetest.Play {
 	return enginetest.ToolProgram(s, run)
 }
 
-func (d *device) StatusChanged()       { d.mu.Lock(); d.status++; d.mu.Unlock() }
-func (d *device) podsTold() int        { d.mu.Lock(); defer d.mu.Unlock(); return d.pods }
-func (d *device) PodsChanged()         { d.mu.Lock(); d.pods++; d.mu.Unlock() }
-func (d *device) DesiredStored()       {}
-func (d *device) Stream(string) Answer { return nil }
+func (d *device) StatusChanged()               { d.mu.Lock(); d.status++; d.mu.Unlock() }
+func (d *device) podsTold() int                { d.mu.Lock(); defer d.mu.Unlock(); return d.pods }
+func (d *device) PodsChanged()                 { d.mu.Lock(); d.pods++; d.mu.Unlock() }
+func (d *device) DesiredStored()               {}
+func (d *device) Stream(string) request.Stream { return nil }
 func (d *device) Event(e wire.Event) {
 	d.mu.Lock()
 	d.events = append(d.events, e)

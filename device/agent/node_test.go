@@ -1,14 +1,12 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -409,38 +407,6 @@ func TestWhoseAnImageIs(t *testing.T) {
 	}
 }
 
-// An answering collects one answer.
-type answering struct {
-	mu   sync.Mutex
-	data bytes.Buffer
-	end  chan string
-}
-
-func (a *answering) Send(_ context.Context, r wire.Reply) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.data.Write(r.Data)
-	if r.EOF {
-		a.end <- r.Error
-	}
-	return nil
-}
-
-func (a *answering) Input(ctx context.Context) (wire.Request, error) {
-	<-ctx.Done()
-	return wire.Request{}, ctx.Err()
-}
-
-func (a *answering) Gone() <-chan struct{} { return nil }
-
-// A desk is a hub that asks.
-type desk struct {
-	*device
-	answer *answering
-}
-
-func (d desk) Stream(string) Answer { return d.answer }
-
 func TestRequests(t *testing.T) {
 	three := int64(3)
 	bytes5 := int64(5)
@@ -461,13 +427,11 @@ func TestRequests(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.desire(1, makePod("web", "lines 5 then wait"))
 				time.Sleep(5 * time.Second)
-				a := &answering{end: make(chan string, 1)}
-				d.agent.SetHub(desk{d, a})
-				d.agent.Request("r1", c.r)
-				if end := <-a.end; end != c.err {
-					t.Errorf("it ends with %q, want %q", end, c.err)
+				a := d.asks("r1", c.r)
+				if end := <-a.End; end.Error != c.err {
+					t.Errorf("it ends with %q, want %q", end.Error, c.err)
 				}
-				if got := a.data.String(); got != c.data {
+				if got := a.Stdout(); got != c.data {
 					t.Errorf("it is %q, want %q", got, c.data)
 				}
 			})
@@ -479,19 +443,14 @@ func TestAFollowedLogEndsWhenItIsCancelled(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "print one then sleep 10s then print two then wait"))
 		time.Sleep(5 * time.Second)
-		a := &answering{end: make(chan string, 1)}
-		d.agent.SetHub(desk{d, a})
-		d.agent.Request("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
+		a := d.asks("r1", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Follow: true})
 		time.Sleep(20 * time.Second)
-		a.mu.Lock()
-		got := a.data.String()
-		a.mu.Unlock()
-		if got != "one\ntwo\n" {
+		if got := a.Stdout(); got != "one\ntwo\n" {
 			t.Errorf("followed %q", got)
 		}
 		d.agent.Request("r2", wire.Request{Type: wire.RequestCancel, Of: "r1"})
-		if end := <-a.end; end != "" {
-			t.Errorf("it ends with %q", end)
+		if end := <-a.End; end.Error != "" {
+			t.Errorf("it ends with %q", end.Error)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/device/probe"
+	"flotilla.dev/device/request"
 )
 
 // A paused container serves nobody, whatever its probes said last.
@@ -91,7 +92,7 @@ func TestACommandInAPausedContainerSaysThatItIsPaused(t *testing.T) {
 		time.Sleep(time.Second)
 		d.fake.Pause(plan.NameOf("c0", "web", "default", "uid-web", "0"), true)
 		time.Sleep(time.Second)
-		for _, name := range []string{"c0", anyContainer} {
+		for _, name := range []string{"c0", request.AnyContainer} {
 			if _, _, err := d.agent.running(t.Context(), "uid-web", name); err == nil || !strings.Contains(err.Error(), "paused") {
 				t.Errorf("%s: %v", name, err)
 			}

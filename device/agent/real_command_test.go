@@ -11,44 +11,46 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flotilla.dev/device/request"
+	"flotilla.dev/device/request/requesttest"
 	"flotilla.dev/shared/wire"
 )
 
 // A realSpeaker is a hub whose one request is answered to a talk.
 type realSpeaker struct {
 	*device
-	talk *talk
+	talk *requesttest.Stream
 }
 
-func (s realSpeaker) Stream(string) Answer { return s.talk }
+func (s realSpeaker) Stream(string) request.Stream { return s.talk }
 
 // asks puts a request to a device with a real engine.
-func (d *realDevice) asks(r wire.Request) *talk {
+func (d *realDevice) asks(r wire.Request) *requesttest.Stream {
 	d.t.Helper()
-	a := newTalk()
+	a := requesttest.New()
 	d.agent.SetHub(realSpeaker{&device{}, a})
 	d.agent.Request("r"+time.Now().Format("150405.000000000"), r)
 	return a
 }
 
 // ends waits for the end of an answer.
-func (a *talk) ends(t *testing.T) wire.Reply {
+func ends(t *testing.T, a *requesttest.Stream) wire.Reply {
 	t.Helper()
 	select {
-	case r := <-a.end:
+	case r := <-a.End:
 		return r
 	case <-time.After(time.Minute):
-		t.Fatalf("no end of the answer; it says %q so far", a.said())
+		t.Fatalf("no end of the answer; it says %q so far", a.Stdout())
 		return wire.Reply{}
 	}
 }
 
 // types gives an answer an input.
-func (a *talk) types(t *testing.T, r wire.Request) {
+func send(t *testing.T, a *requesttest.Stream, r wire.Request) {
 	t.Helper()
 	select {
-	case a.inputs <- r:
-	case end := <-a.end:
+	case a.Inputs <- r:
+	case end := <-a.End:
 		t.Fatalf("it has ended: %+v", end)
 	case <-time.After(time.Minute):
 		t.Fatal("nobody takes the input")
@@ -76,54 +78,54 @@ func TestRealEngineTalks(t *testing.T) {
 		}
 
 		a := d.asks(request(wire.RequestExec, "c2", "/tool print out then complain err then exit 5"))
-		if end := a.ends(t); a.out.String() != "out\n" || a.err.String() != "err\n" || end.ExitCode != 5 || end.Error != "" {
-			t.Errorf("a command says %q and %q, and ends with %+v", &a.out, &a.err, end)
+		if end := ends(t, a); a.Stdout() != "out\n" || a.Stderr() != "err\n" || end.ExitCode != 5 || end.Error != "" {
+			t.Errorf("a command says %q and %q, and ends with %+v", a.Stdout(), a.Stderr(), end)
 		}
 
 		r := request(wire.RequestExec, "c2", "/tool sum")
 		r.Stdin = true
 		a = d.asks(r)
 		for range 100 {
-			a.types(t, wire.Request{Type: wire.RequestStdin, Data: bytes.Repeat([]byte{0x10, 0x11, 0}, 10_000)})
+			send(t, a, wire.Request{Type: wire.RequestStdin, Data: bytes.Repeat([]byte{0x10, 0x11, 0}, 10_000)})
 		}
-		a.types(t, wire.Request{Type: wire.RequestCloseStdin})
-		if end := a.ends(t); !strings.HasPrefix(a.out.String(), "3000000 ") || end.Error != "" {
-			t.Errorf("of 3000000 bytes, it has read %q; %+v", &a.out, end)
+		send(t, a, wire.Request{Type: wire.RequestCloseStdin})
+		if end := ends(t, a); !strings.HasPrefix(a.Stdout(), "3000000 ") || end.Error != "" {
+			t.Errorf("of 3000000 bytes, it has read %q; %+v", a.Stdout(), end)
 		}
 
 		r = request(wire.RequestExec, "c2", "/tool size 123 45")
 		r.Stdin, r.TTY = true, true
 		a = d.asks(r)
-		a.types(t, wire.Request{Type: wire.RequestResize, Width: 80, Height: 24})
-		a.types(t, wire.Request{Type: wire.RequestResize, Width: 123, Height: 45})
-		if end := a.ends(t); a.out.String() != "the terminal is 123 by 45\r\n" || end.ExitCode != 0 {
-			t.Errorf("a terminal says %q, and ends with %+v", &a.out, end)
+		send(t, a, wire.Request{Type: wire.RequestResize, Width: 80, Height: 24})
+		send(t, a, wire.Request{Type: wire.RequestResize, Width: 123, Height: 45})
+		if end := ends(t, a); a.Stdout() != "the terminal is 123 by 45\r\n" || end.ExitCode != 0 {
+			t.Errorf("a terminal says %q, and ends with %+v", a.Stdout(), end)
 		}
 
 		r = request(wire.RequestExec, "c2", "/tool print "+marker+" then wait")
 		a = d.asks(r)
-		d.await("the command has begun", func() bool { return a.said() == marker+"\n" && runs(marker) })
-		close(a.gone)
+		d.await("the command has begun", func() bool { return a.Stdout() == marker+"\n" && runs(marker) })
+		close(a.Lost)
 		d.await("the command has ended with the one who wanted it", func() bool { return !runs(marker) })
 
 		a = d.asks(wire.Request{Type: wire.RequestAttach, Pod: string(p.UID), Container: "c1", Stdin: true})
-		a.types(t, wire.Request{Type: wire.RequestStdin, Data: []byte("hello\n")})
-		d.await("an answer of the container", func() bool { return strings.Count(a.said(), "hello") == 2 }) // the echo of the terminal, and its own
-		close(a.gone)
+		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("hello\n")})
+		d.await("an answer of the container", func() bool { return strings.Count(a.Stdout(), "hello") == 2 }) // the echo of the terminal, and its own
+		close(a.Lost)
 
 		a = d.asks(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8080})
-		a.types(t, wire.Request{Type: wire.RequestStdin, Data: []byte("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")})
-		if end := a.ends(t); !strings.HasPrefix(a.out.String(), "HTTP/1.1 200 OK") || end.Error != "" {
-			t.Errorf("the port says %q, and ends with %+v", &a.out, end)
+		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")})
+		if end := ends(t, a); !strings.HasPrefix(a.Stdout(), "HTTP/1.1 200 OK") || end.Error != "" {
+			t.Errorf("the port says %q, and ends with %+v", a.Stdout(), end)
 		}
 		a = d.asks(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8081})
-		if end := a.ends(t); end.Error != "connection refused: nothing listens on port 8081" {
+		if end := ends(t, a); end.Error != "connection refused: nothing listens on port 8081" {
 			t.Errorf("another port ends with %+v", end)
 		}
 
 		a = d.asks(wire.Request{Type: wire.RequestUsage})
-		end := a.ends(t)
-		u, err := wire.ParseUsage(a.out.Bytes())
+		end := ends(t, a)
+		u, err := wire.ParseUsage([]byte(a.Stdout()))
 		if err != nil || end.Error != "" || len(u.Pods) != 1 || len(u.Pods[0].Containers) != 3 {
 			t.Fatalf("usage is %+v, %v; %+v", u, err, end)
 		}

@@ -153,8 +153,8 @@ func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
 		d.await("the pod is ready", func() bool { return ready(d.pod("private")) })
 		d.await("the container has read its secret", func() bool {
 			a := d.asks(wire.Request{Type: wire.RequestLogs, Pod: string(p.UID), Container: "c0"})
-			a.ends(t)
-			return a.said() == "hushhush\n"
+			ends(t, a)
+			return a.Stdout() == "hushhush\n"
 		})
 		pods := filepath.Join(d.dir, "volatile", "pods", string(p.UID))
 		for _, path := range []string{pods + "/s/key", pods + "/m/x", filepath.Join(d.dir, "pods", string(p.UID), "v/made/for/it/x")} {

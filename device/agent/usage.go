@@ -54,8 +54,8 @@ type measurable struct {
 	name string
 }
 
-// sendUsage measures the device and its containers.
-func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
+// usage measures the device and its containers: a wire.Usage in JSON.
+func (a *Agent) usage(ctx context.Context) ([]byte, error) {
 	var (
 		e    engine.Engine
 		all  []measurable
@@ -66,7 +66,7 @@ func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	read := func() reading {
 		s := a.c.Hardware.Measure(ctx, root)
@@ -83,22 +83,19 @@ func (a *Agent) sendUsage(ctx context.Context, answer Answer) error {
 		select {
 		case <-time.After(leastWindow):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		first, now = now, read()
 	}
 	a.usages.last = now
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	payload, err := json.Marshal(usageOf(first, now, all))
 	if err == nil && len(payload) > wire.MaxUsage {
 		err = errors.New("the device has more pods than a measurement can tell of")
 	}
-	if err != nil {
-		return err
-	}
-	return answer.Send(ctx, wire.Reply{Data: payload})
+	return payload, err
 }
 
 // countersOf asks for those of many containers. What cannot be measured, such as one that has ended

@@ -19,6 +19,7 @@ import (
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -118,7 +119,7 @@ func inUse(stateDir string, log *slog.Logger) bool {
 
 // waitForJoin waits until the device has been joined again; false: ctx has ended. It
 // does not hold the state directory, which join needs.
-func waitForJoin(ctx context.Context, stateDir string, journal *agent.Journal, log *slog.Logger) (bool, error) {
+func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal, log *slog.Logger) (bool, error) {
 	old, err := join.Load(stateDir)
 	if err != nil {
 		return false, err

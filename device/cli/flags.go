@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/plan"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -32,7 +32,7 @@ func (l *logFlags) add(cmd *cobra.Command) {
 }
 
 // logger logs to standard error, and also into the journal unless that is nil.
-func (l *logFlags) logger(journal *agent.Journal) (*slog.Logger, error) {
+func (l *logFlags) logger(journal *request.Journal) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
 		return nil, usagef("--log-level %q is none of debug, info, warn, error", l.level)

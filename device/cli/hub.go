@@ -6,6 +6,7 @@ import (
 	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/link"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -14,7 +15,7 @@ import (
 type aHub struct{ *link.Link }
 
 // Stream implements agent.Hub.
-func (h aHub) Stream(id string) agent.Answer { return h.Link.Stream(id) }
+func (h aHub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
 // sink hands to the agent what the hub sends, and takes out what is not about workloads.
 type sink struct {

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"flotilla.dev/device/agent"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -28,7 +28,7 @@ const (
 )
 
 // tellLocally answers everyone who connects to the log's socket.
-func tellLocally(ctx context.Context, stateDir string, j *agent.Journal, log *slog.Logger) error {
+func tellLocally(ctx context.Context, stateDir string, j *request.Journal, log *slog.Logger) error {
 	var readers errgroup.Group
 	readers.SetLimit(maxReaders)
 	d := localDoor{stateDir, logSocket, "flotilla-device logs", log}
@@ -41,7 +41,7 @@ func tellLocally(ctx context.Context, stateDir string, j *agent.Journal, log *sl
 	return errors.Join(err, readers.Wait())
 }
 
-func tellReader(ctx context.Context, conn net.Conn, j *agent.Journal) {
+func tellReader(ctx context.Context, conn net.Conn, j *request.Journal) {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"flotilla.dev/device/agent"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -20,7 +20,7 @@ import (
 func telling(t *testing.T) (dir string, log *slog.Logger, stop func()) {
 	t.Helper()
 	dir = t.TempDir()
-	j := agent.NewJournal(agent.JournalSize)
+	j := request.NewJournal(request.JournalSize)
 	log = slog.New(j.Handler(slog.LevelInfo))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

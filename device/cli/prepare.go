@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"flotilla.dev/device/agent"
 	"flotilla.dev/device/hardware"
 	"flotilla.dev/device/join"
 	"flotilla.dev/device/memory"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -31,7 +31,7 @@ type prepared struct {
 	machine  string
 	lease    time.Duration
 	status   time.Duration
-	journal  *agent.Journal
+	journal  *request.Journal
 	helper   string
 	grace    grace
 }

@@ -18,6 +18,7 @@ import (
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/plan"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/wire"
 )
@@ -112,7 +113,7 @@ func runCommand() *cobra.Command {
 
 func runAgent(ctx context.Context, f runFlags) error {
 	debug.SetGCPercent(50) // memory is what a small board is short of
-	journal := agent.NewJournal(agent.JournalSize)
+	journal := request.NewJournal(request.JournalSize)
 	log, err := f.log.logger(journal)
 	if err != nil {
 		return err
@@ -202,7 +203,7 @@ type runOptions struct {
 	topology plan.TopologyPolicy
 	scope    plan.TopologyScope
 	cpus     plan.CPUManagerPolicy
-	journal  *agent.Journal
+	journal  *request.Journal
 	where    hardware.Options
 }
 

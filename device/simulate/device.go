@@ -23,6 +23,7 @@ import (
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/plan"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -35,7 +36,7 @@ type device struct {
 	board   *board
 	engine  *stocked
 	memory  *memory.Memory
-	journal *agent.Journal
+	journal *request.Journal
 	log     *slog.Logger
 	line    *line // nil: nothing happens to it
 
@@ -63,7 +64,7 @@ type life struct {
 
 func newDevice(ctx context.Context, o Options, n int, dir string) *device {
 	d := &device{o: o, node: NodeName(o.Prefix, n), site: SiteName(n, o.Sites), memory: memory.Volatile(),
-		journal: agent.NewJournal(journalSize), version: agent.Version, next: make(chan life, 1)}
+		journal: request.NewJournal(journalSize), version: agent.Version, next: make(chan life, 1)}
 	d.dir = filepath.Join(dir, d.node)
 	d.board = boardOf(n, d.node)
 	d.engine = newEngine(d.board, d.trouble)

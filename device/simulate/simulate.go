@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"flotilla.dev/device/agent"
 	"flotilla.dev/device/link"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -114,7 +114,7 @@ func Run(ctx context.Context, o Options) error {
 type hub struct{ *link.Link }
 
 // Stream implements agent.Hub.
-func (h hub) Stream(id string) agent.Answer { return h.Link.Stream(id) }
+func (h hub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
 // quiet drops what every one of a thousand devices would say all the time.
 type quiet struct{ slog.Handler }

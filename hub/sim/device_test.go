@@ -23,6 +23,7 @@ import (
 	devmemory "flotilla.dev/device/memory"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
+	"flotilla.dev/device/request"
 	"flotilla.dev/shared/wire"
 )
 
@@ -255,7 +256,7 @@ func (d *simDevice) runs(uid types.UID) bool { _, ok := d.running()[uid]; return
 // simAgentHub is the link as the agent wants it.
 type simAgentHub struct{ *link.Link }
 
-func (h simAgentHub) Stream(id string) agent.Answer { return h.Link.Stream(id) }
+func (h simAgentHub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
 // A simEngine is a fake that has every image, and an eye on what the agent asks of it.
 type simEngine struct {

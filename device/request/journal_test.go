@@ -1,4 +1,4 @@
-package agent
+package request
 
 import (
 	"bytes"
@@ -146,7 +146,7 @@ func following(j *Journal, r wire.Request, w io.Writer) (stop func() error) {
 	end := make(chan error, 1)
 	go func() { end <- j.Copy(ctx, r, w) }()
 	return func() error {
-		cancel(errStopping)
+		cancel(ErrStopping)
 		return <-end
 	}
 }
@@ -166,7 +166,7 @@ func TestAJournalIsFollowed(t *testing.T) {
 		if n, m := strings.Count(a.String(), "\n"), strings.Count(b.String(), "\n"); n != 5 || m != 3 {
 			t.Errorf("one who wants all has %d lines, one who wants what comes %d", n, m)
 		}
-		if err := errors.Join(stopA(), stopB()); !errors.Is(err, errStopping) {
+		if err := errors.Join(stopA(), stopB()); !errors.Is(err, ErrStopping) {
 			t.Error(err)
 		}
 	})
@@ -243,24 +243,20 @@ func TestTheHubReadsTheAgentsOwnLog(t *testing.T) {
 		{"followed for a second", wire.Request{TailLines: &two, Follow: true, DeadlineSeconds: 1}, "level=INFO msg=\"line 1\"\nlevel=INFO msg=\"line 2\"\n", "context deadline exceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, d *device) {
-				d.agent.c.Journal = said(3)
-				a := &answering{end: make(chan string, 1)}
-				d.agent.SetHub(desk{d, a})
+			bubble(t, "wait", func(t *testing.T, d *fixture) {
+				d.server.device.Journal = said(3)
 				c.r.Type = wire.RequestNodeLogs
-				d.agent.Request("r1", c.r)
-				if end := <-a.end; end != c.err || a.data.String() != c.data {
-					t.Errorf("%q ends with %q, want %q and %q", a.data.String(), end, c.data, c.err)
+				s := d.serve("r1", c.r)
+				if end := <-s.End; end.Error != c.err || s.Stdout() != c.data {
+					t.Errorf("%q ends with %q, want %q and %q", s.Stdout(), end.Error, c.data, c.err)
 				}
 			})
 		})
 	}
-	bubble(t, func(t *testing.T, d *device) {
-		a := &answering{end: make(chan string, 1)}
-		d.agent.SetHub(desk{d, a})
-		d.agent.Request("r1", wire.Request{Type: wire.RequestNodeLogs})
-		if end := <-a.end; end != "this agent keeps nothing of its own log" {
-			t.Errorf("an agent without a journal says %q", end)
+	bubble(t, "wait", func(t *testing.T, d *fixture) {
+		s := d.serve("r1", wire.Request{Type: wire.RequestNodeLogs})
+		if end := <-s.End; end.Error != "this agent keeps nothing of its own log" {
+			t.Errorf("an agent without a journal says %q", end.Error)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package agent
+package request
 
 import (
 	"context"
@@ -100,11 +100,11 @@ func (p *pipe) close(err error) {
 }
 
 // send sends all that comes, until its end.
-func (p *pipe) send(ctx context.Context, answer Answer) error {
+func (p *pipe) send(ctx context.Context, stream Stream) error {
 	for {
 		next, done, err := p.next(ctx)
 		if len(next.data) > 0 {
-			if err := answer.Send(ctx, wire.Reply{Data: next.data, Stderr: next.stderr}); err != nil {
+			if err := stream.Send(ctx, wire.Reply{Data: next.data, Stderr: next.stderr}); err != nil {
 				return err
 			}
 		}
