@@ -35,15 +35,6 @@ type job struct {
 	hard   hardware.Thresholds
 }
 
-// A runError is why a container could not be run, with the kubelet's word for it.
-type runError struct {
-	reason string
-	err    error
-}
-
-func (e *runError) Error() string { return e.reason + ": " + e.err.Error() }
-func (e *runError) Unwrap() error { return e.err }
-
 // do does a step. Every step can be done again after it was cut off anywhere: a
 // container that was created and not started is replaced, stopping what has stopped
 // and removing what is gone are no errors.
@@ -91,11 +82,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	}
 	if s.Lacks != "" {
 		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Lacks)
-		return &runError{plan.DeviceUnavailable, errors.New(s.Lacks)}
+		return plan.NewRunError(plan.DeviceUnavailable, errors.New(s.Lacks))
 	}
 	if s.Forbidden != "" {
 		a.event(corev1.EventTypeWarning, plan.PolicyForbidden, s.Pod, s.Place.Container, "%s", s.Forbidden)
-		return &runError{plan.PolicyForbidden, errors.New(s.Forbidden)}
+		return plan.NewRunError(plan.PolicyForbidden, errors.New(s.Forbidden))
 	}
 	if s.Spec != nil {
 		// as with the kubelet nothing is pulled for what cannot have its volumes
@@ -103,13 +94,13 @@ func (a *Agent) run(ctx context.Context, j job) error {
 			return a.notMounted(j, err)
 		}
 	}
-	image, err := a.bring(ctx, j, c)
+	image, err := a.images.Bring(ctx, a.want(j, c))
 	if err != nil {
 		return err
 	}
 	if s.Spec != nil && plan.AsksImage(s.Pod, c) {
 		if j.src.ImageUser, err = j.engine.ImageUser(ctx, image); err != nil {
-			return &runError{"ImageInspectError", err}
+			return plan.NewRunError("ImageInspectError", err)
 		}
 	}
 	if s.Spec != nil {
@@ -143,11 +134,11 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		default:
 			a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Place.Container, "Error: %v", err)
 		}
-		return &runError{reason, err}
+		return plan.NewRunError(reason, err)
 	}
 	err = a.begin(ctx, j, spec, fail)
 	if errors.Is(err, engine.ErrDamaged) {
-		if err = a.renew(ctx, j, c, image, err); err == nil {
+		if err = a.images.Renew(ctx, a.want(j, c), image, err); err == nil {
 			err = a.begin(ctx, j, spec, fail)
 		}
 	}
@@ -189,18 +180,7 @@ func (a *Agent) notMounted(j job, err error) error {
 	}
 	err = j.src.MaskSecrets(j.step.Spec, err)
 	a.event(corev1.EventTypeWarning, event, j.step.Pod, j.step.Spec.Name, "%v", err)
-	return &runError{reason, err}
-}
-
-// latest tells whether an image reference means "the newest", for which Kubernetes
-// defaults to pulling always.
-func latest(image string) bool {
-	if strings.Contains(image, "@") {
-		return false
-	}
-	name := image[strings.LastIndexByte(image, '/')+1:]
-	_, tag, has := strings.Cut(name, ":")
-	return !has || tag == "latest"
+	return plan.NewRunError(reason, err)
 }
 
 // specOf computes the container to create, with its volumes ready on the disk until
@@ -210,12 +190,12 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	if s.Spec == nil {
 		path, err := a.pauseFile()
 		if err != nil {
-			return engine.Spec{}, volumes, &runError{"CreatePodSandboxError", err}
+			return engine.Spec{}, volumes, plan.NewRunError("CreatePodSandboxError", err)
 		}
 		spec := plan.SandboxSpec(s, j.node, path)
 		resolving(&spec, s.Pod)
 		if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
-			return spec, volumes, &runError{"CreatePodSandboxError", err}
+			return spec, volumes, plan.NewRunError("CreatePodSandboxError", err)
 		}
 		return spec, volumes, nil
 	}
@@ -224,19 +204,19 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	if err != nil {
 		err = j.src.MaskSecrets(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-		return spec, volumes, &runError{"CreateContainerConfigError", err}
+		return spec, volumes, plan.NewRunError("CreateContainerConfigError", err)
 	}
 	if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-		return spec, volumes, &runError{"CreateContainerError", err}
+		return spec, volumes, plan.NewRunError("CreateContainerError", err)
 	}
 	if spec.Seccomp, err = seccomp(a.c.Seccomp, s.Pod, s.Spec); err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-		return spec, volumes, &runError{"CreateContainerError", err}
+		return spec, volumes, plan.NewRunError("CreateContainerError", err)
 	}
 	if spec.AppArmor, err = a.appArmor(j.node, s.Pod, s.Spec); err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-		return spec, volumes, &runError{"CreateContainerError", err}
+		return spec, volumes, plan.NewRunError("CreateContainerError", err)
 	}
 	if volumes, err = a.disk.PrepareMounts(j.src, s.Spec, a.c.Policy.Document); err != nil {
 		return spec, volumes, a.notMounted(j, err)
@@ -256,13 +236,13 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	etc, err := a.disk.Etc(s.Pod, s.Spec, ip)
 	if err != nil {
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: make the pod's /etc/hosts: %v", err)
-		return spec, volumes, &runError{"CreateContainerConfigError", err}
+		return spec, volumes, plan.NewRunError("CreateContainerConfigError", err)
 	}
 	spec.Mounts = append(spec.Mounts, etc...)
 	if err := plug(&spec, s.Devices, a.c.Hardware.Look); err != nil {
 		a.post(func() { a.loop.reportAt = time.Time{} }) // it is not as it was when we looked: look again
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
-		return spec, volumes, &runError{"CreateContainerConfigError", err}
+		return spec, volumes, plan.NewRunError("CreateContainerConfigError", err)
 	}
 	if spec.MemoryBytes > 0 && !j.info.MemLimit {
 		a.event(corev1.EventTypeWarning, "MemoryLimitIgnored", s.Pod, s.Spec.Name,

@@ -30,6 +30,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/image"
 	"flotilla.dev/device/memory"
 	"flotilla.dev/device/pause"
 	"flotilla.dev/device/plan"
@@ -82,7 +83,7 @@ type Config struct {
 	AppArmor     string                // the folder in which the device's owner lists AppArmor profiles
 	Runtimes     []string              // of the engine's, beside its default, that pods may have by a RuntimeClass
 	SysDir       string                // empty: /sys
-	Verify       Verify                // of images' signatures; nil: signature.Verify
+	Verify       image.Verify          // of images' signatures; nil: signature.Verify
 	Flags        hardware.Limits       // what flags say of reservations and thresholds; laid over the board profile
 	Swap         plan.SwapBehavior     // of containers; empty: NoSwap
 	Topology     plan.TopologyPolicy   // empty: none
@@ -111,9 +112,7 @@ type Agent struct {
 	inbox    chan func() // what happened, to be taken in by the loop
 	ended    chan struct{}
 	work     sync.WaitGroup
-	pulls    chan struct{}
-	away     away                      // registries
-	renewed  away                      // images that were damaged
+	images   *image.Puller
 	first    chan struct{}             // see Looked
 	beat     atomic.Pointer[time.Time] // the loop's last turn
 	told     published
@@ -177,9 +176,11 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount,
 			Log: c.Log}},
-		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}), pulls: make(chan struct{}, 2),
+		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}),
 		prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
 	}
+	a.images = image.NewPuller(image.Config{Policy: c.Policy, Memory: c.Memory, Verify: c.Verify, Event: a.event,
+		Log: c.Log})
 	a.requests = request.NewServer(request.Device{Running: a.running, Log: a.logOf, Usage: a.usage,
 		ExecBegan: a.noteExec, ExecEnded: a.strikeExec, Journal: c.Journal, Stopping: a.ended, Logger: c.Log})
 	a.loop.o.Node = plan.Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}

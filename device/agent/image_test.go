@@ -13,11 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/engine"
 	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/signature"
 	"flotilla.dev/shared/policy"
 	"flotilla.dev/shared/policy/policytest"
+	"flotilla.dev/shared/wire"
 )
 
 // A notary stands for a registry with signatures: what it says of an image.
@@ -277,4 +279,32 @@ func TestALongPullTellsHowFarItIs(t *testing.T) {
 			t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	})
+}
+
+// Where several credentials may be those for an image, one after the other is tried.
+func TestAPullTriesTheNextCredentials(t *testing.T) {
+	bubble(t, func(t *testing.T, d *device) {
+		const image = "reg.test/team/web:1"
+		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
+		pod := makePod("web", "wait")
+		pod.Spec.Containers[0].Image = image
+		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
+		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{pod},
+			Secrets: []corev1.Secret{pullSecret("one", "reg.test/team", "a"), pullSecret("two", "reg.test", "b")}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		d.wantPhase("web", corev1.PodRunning, "")
+		if slices.Contains(d.reasons(), "Failed") {
+			t.Errorf("events %q", d.reasons())
+		}
+	})
+}
+
+// pullSecret is a secret with a login for a server.
+func pullSecret(name, server, user string) corev1.Secret {
+	var s corev1.Secret
+	s.Name, s.Namespace = name, "default"
+	s.Data = map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"username":%q,"password":"p"}}}`, server, user)}
+	return s
 }

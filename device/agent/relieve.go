@@ -18,6 +18,7 @@ import (
 
 	"flotilla.dev/device/engine"
 	"flotilla.dev/device/hardware"
+	"flotilla.dev/device/image"
 	"flotilla.dev/device/plan"
 	"flotilla.dev/device/podspec"
 	"flotilla.dev/shared/fleet"
@@ -309,7 +310,7 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 		var keep map[string]bool
 		var images []engine.Image
 		tidying, tidied := context.WithTimeout(ctx, 2*freeTime)
-		err := try(tidying, func(ctx context.Context) (err error) { keep, err = a.idsOf(ctx, e, needed); return err })
+		err := try(tidying, func(ctx context.Context) (err error) { keep, err = a.images.IDs(ctx, e, needed); return err })
 		if err == nil {
 			err = try(tidying, func(ctx context.Context) (err error) { images, err = e.Images(ctx); return err })
 		}
@@ -317,12 +318,12 @@ func (a *Agent) freeDisk(within *time.Duration, done func(found bool)) {
 			down = err
 		}
 		for _, im := range images {
-			if im.InUse || keep[im.ID] || !pulledByUs(im, pulled) {
+			if im.InUse || keep[im.ID] || !image.IsPulled(im, pulled) {
 				continue
 			}
 			if try(tidying, func(ctx context.Context) error { return e.RemoveImage(ctx, im.ID) }) == nil {
 				gone++
-				a.forgetPulled(im)
+				a.images.Removed(im)
 			}
 		}
 		tidied()

@@ -162,9 +162,9 @@ func (a *Agent) refreshed(s plan.Step, r *plan.Record, err error, now time.Time)
 // later, as with crashes.
 func (a *Agent) runFailed(s plan.Step, c *plan.ContainerRecord, err error, now time.Time) {
 	v := plan.Verdict{Reason: "RunContainerError", Message: err.Error()}
-	var f *runError
+	var f *plan.RunError
 	if errors.As(err, &f) {
-		v = plan.Verdict{Reason: f.reason, Message: f.err.Error()}
+		v = plan.Verdict{Reason: f.Reason, Message: f.Err.Error()}
 	}
 	c.Failure = &v
 	c.Failures++

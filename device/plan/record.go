@@ -318,6 +318,18 @@ const (
 // HoldFailed is how long a step that failed waits before it is tried again.
 const HoldFailed = 5 * time.Second
 
+// A RunError is the failure to run a container, with the kubelet's reason.
+type RunError struct {
+	Reason string
+	Err    error
+}
+
+// NewRunError makes a RunError.
+func NewRunError(reason string, err error) error { return &RunError{reason, err} }
+
+func (e *RunError) Error() string { return e.Reason + ": " + e.Err.Error() }
+func (e *RunError) Unwrap() error { return e.Err }
+
 // Awaiting are the reasons for which a container waits until something has come: then it is tried
 // at once.
 var Awaiting = []string{"CreateContainerConfigError", FailedMount, DeviceUnavailable}

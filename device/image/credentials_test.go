@@ -1,18 +1,13 @@
-package agent
+package image
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"flotilla.dev/device/engine"
-	"flotilla.dev/device/engine/enginetest"
 	"flotilla.dev/device/podspec"
-	"flotilla.dev/shared/wire"
 )
 
 // pullSecret is a secret of these servers, each with the credentials of a user: "server=user".
@@ -49,7 +44,8 @@ func TestCredentialsOfAnImage(t *testing.T) {
 		{"of a path at Docker Hub", "team/web:1", [][]string{{"docker.io/other=a", "docker.io/team=b"}}, "b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			pod := makePod("web", "wait")
+			var pod corev1.Pod
+			pod.Namespace = "default"
 			src := podspec.Sources{Pod: &pod}
 			for i, servers := range c.secrets {
 				name := fmt.Sprint("s", i)
@@ -67,24 +63,4 @@ func TestCredentialsOfAnImage(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Where several credentials may be those for an image, one after the other is tried.
-func TestAPullTriesTheNextCredentials(t *testing.T) {
-	bubble(t, func(t *testing.T, d *device) {
-		const image = "reg.test/team/web:1"
-		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Auth: &engine.RegistryAuth{Username: "b", Password: "p", ServerAddress: "reg.test"}})
-		pod := makePod("web", "wait")
-		pod.Spec.Containers[0].Image = image
-		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
-		if err := d.agent.Store(wire.Desired{Generation: 1, Hub: "hub-1", Pods: []corev1.Pod{pod},
-			Secrets: []corev1.Secret{pullSecret("one", "reg.test/team=a"), pullSecret("two", "reg.test=b")}}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Second)
-		d.wantPhase("web", corev1.PodRunning, "")
-		if slices.Contains(d.reasons(), "Failed") {
-			t.Errorf("events %q", d.reasons())
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package agent
+package image
 
 import (
 	"context"
@@ -17,22 +17,21 @@ import (
 	"flotilla.dev/device/signature"
 )
 
-// maxCredentials is how many are tried for one image.
+// maxCredentials limits the logins that are tried for one image.
 const maxCredentials = 16
 
 // A login is an entry of a pull secret.
 type login struct{ Username, Password, Auth string }
 
-// credentials are those of the pod's pull secrets that may be the ones for an image, as Kubernetes
-// reads a config.json: a server may be one with a path, whose images are those below it, and have *
-// in its name, for one word of it. Those of the longest path come first, then those of the first
-// secret. None: the secrets have none for it.
+// credentials returns the logins of the pod's pull secrets that match an image, as Kubernetes reads
+// config.json: a server may have a path, and * for one label of its host. The longest path comes
+// first, then the first secret.
 func credentials(s podspec.Sources, image string) (all []*engine.RegistryAuth) {
 	ref, err := reference.ParseDockerRef(image)
 	if err != nil {
 		return nil
 	}
-	below := map[*engine.RegistryAuth]int{} // bytes of the path
+	pathLen := map[*engine.RegistryAuth]int{}
 	for _, p := range s.Pod.Spec.ImagePullSecrets {
 		sec, err := s.Secret(p.Name)
 		if sec == nil || err != nil {
@@ -51,10 +50,10 @@ func credentials(s podspec.Sources, image string) (all []*engine.RegistryAuth) {
 		for server := range logins {
 			servers = append(servers, server)
 		}
-		sort.Sort(sort.Reverse(sort.StringSlice(servers))) // names before those with *
+		sort.Sort(sort.Reverse(sort.StringSlice(servers))) // names without * first
 		for _, server := range servers {
-			host, path := placeOf(server)
-			if !isHost(host, reference.Domain(ref)) || !strings.HasPrefix("/"+reference.Path(ref), path) {
+			host, path := splitServer(server)
+			if !matchesHost(host, reference.Domain(ref)) || !strings.HasPrefix("/"+reference.Path(ref), path) {
 				continue
 			}
 			l := logins[server]
@@ -62,15 +61,15 @@ func credentials(s podspec.Sources, image string) (all []*engine.RegistryAuth) {
 				l.Username, l.Password, _ = strings.Cut(string(raw), ":")
 			}
 			all = append(all, &engine.RegistryAuth{Username: l.Username, Password: l.Password, ServerAddress: server})
-			below[all[len(all)-1]] = len(path)
+			pathLen[all[len(all)-1]] = len(path)
 		}
 	}
-	sort.SliceStable(all, func(i, j int) bool { return below[all[i]] > below[all[j]] })
+	sort.SliceStable(all, func(i, j int) bool { return pathLen[all[i]] > pathLen[all[j]] })
 	return all[:min(len(all), maxCredentials)]
 }
 
-// placeOf is the host of a server, and the path that images begin with there.
-func placeOf(server string) (host, below string) {
+// splitServer returns the host of a server and the path of its images.
+func splitServer(server string) (host, below string) {
 	host, below, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(server, "https://"), "http://"), "/")
 	if host == "index.docker.io" || host == "registry-1.docker.io" {
 		host = "docker.io"
@@ -83,25 +82,24 @@ func placeOf(server string) (host, below string) {
 	return host, strings.TrimSuffix("/"+below, "/")
 }
 
-// isHost tells whether a host, perhaps with a port, is what a server is called.
-func isHost(server, host string) bool {
-	name, port, _ := strings.Cut(server, ":")
-	its, itsPort, _ := strings.Cut(host, ":")
-	words, itsWords := strings.Split(name, "."), strings.Split(its, ".")
-	if port != itsPort || len(words) != len(itsWords) {
+// matchesHost reports whether a pattern of labels and perhaps a port matches a host.
+func matchesHost(pattern, host string) bool {
+	pattern, patternPort, _ := strings.Cut(pattern, ":")
+	host, port, _ := strings.Cut(host, ":")
+	patterns, labels := strings.Split(pattern, "."), strings.Split(host, ".")
+	if port != patternPort || len(labels) != len(patterns) {
 		return false
 	}
-	for i, w := range words {
-		if is, err := path.Match(w, itsWords[i]); err != nil || !is {
+	for i, p := range patterns {
+		if is, err := path.Match(p, labels[i]); err != nil || !is {
 			return false
 		}
 	}
 	return true
 }
 
-// withEach tries something with one after the other of the credentials, without any where there are
-// none, until that goes well or fails for another reason. The error is that of the first, which fit
-// best.
+// withEach calls try with each login, or once with nil, until it succeeds or fails for another
+// reason than the login. The error is that of the first login, which matches best.
 func withEach(ctx context.Context, all []*engine.RegistryAuth, try func(*engine.RegistryAuth) error) (err error) {
 	if len(all) == 0 {
 		return try(nil)
