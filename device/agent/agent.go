@@ -1,12 +1,10 @@
-// Package agent makes a device run what is desired of it: package plan compares desired
-// with running and says what to do, and Agent does it, step by step, over and over.
+// Package agent makes a device run its desired state: package plan compares desired with running
+// and returns steps, and Agent does them in a loop.
 //
-// Doing goes through the container engine (package
-// engine), whose containers' labels are all that the agent needs to adopt them after
-// its own restart. What is desired comes from package memory, which has stored it
-// before the agent sees it; news goes out through package link. The agent never
-// removes a workload because it lost the hub, the network, the clock, a certificate
-// or its own files, and it never touches a container that it did not make.
+// It acts through the container engine (package engine) and adopts its containers by their labels
+// after a restart. Package memory stores the desired state first; package link carries status to
+// the hub. It never removes a workload because the hub, network, clock, certificate or its own
+// files are lost, and never touches a container that it did not make. Package cli runs it.
 package agent
 
 import (
@@ -45,62 +43,62 @@ import (
 // Version is the agent's version; the linker may set it.
 var Version = "0.1.0"
 
-// KubeletVersion is the version as nodes show it: the Kubernetes whose node
-// semantics we follow, and ours.
+// KubeletVersion is the version that nodes show: the Kubernetes version whose semantics we follow,
+// and ours.
 func KubeletVersion() string { return "v1.37.0+flotilla." + Version }
 
-// Hardware is what the agent asks of package hardware. engineRoot is where the engine
-// keeps its images, empty while there is no engine.
+// Hardware is the part of package hardware that the agent needs. engineRoot is the engine's image
+// directory, empty without an engine.
 type Hardware interface {
 	Probe(ctx context.Context, engineRoot string) (hardware.Report, error)
 	Measure(ctx context.Context, engineRoot string) hardware.Stats
 	Look(hardware.Device) (hardware.Device, []hardware.Node, error) // see hardware.Device.Look
 }
 
-// A Hub is to whom the agent tells its news (package link). Its methods do not wait.
+// A Hub receives the agent's news (package link). Its methods do not block.
 type Hub interface {
 	StatusChanged()                  // Agent.Status differs
 	PodsChanged()                    // Agent.Pods differs
 	DesiredStored()                  // Agent.StoredGeneration differs
-	Event(e wire.Event)              // something worth telling; it may be lost
+	Event(e wire.Event)              // it may be lost
 	Stream(id string) request.Stream // carries the replies to a request
 }
 
-// Config is what an agent needs to know. Fields without a word on their zero value
-// are required.
+// Config configures an agent. Fields are required unless a comment gives their zero value.
 type Config struct {
 	Node     string
 	Memory   *memory.Memory
 	Hardware Hardware
-	// tried until it works
+	// retried until it succeeds
 	OpenEngine func(context.Context) (engine.Engine, error)
-	// hardware.Watch; nil: the hardware is looked at from time to time only
+	// hardware.Watch; nil: the hardware is measured at intervals only
 	Watch func(context.Context, func()) error
-	// hardware.Connected; nil: no peripherals are looked for
+	// hardware.Connected; nil: peripherals are not looked for
 	Connected    func(ctx context.Context, list []fleet.Peripheral, held []string) []hardware.Presence
 	Policy       plan.Policy
-	Seccomp      string                // the folder of the device owner's seccomp profiles
-	AppArmor     string                // the folder in which the device's owner lists AppArmor profiles
-	Runtimes     []string              // of the engine's, beside its default, that pods may have by a RuntimeClass
+	Seccomp      string                // directory of the device owner's seccomp profiles
+	AppArmor     string                // directory in which the device's owner lists AppArmor profiles
+	Runtimes     []string              // engine runtimes, beside the default, that a RuntimeClass may select
 	SysDir       string                // empty: /sys
-	Verify       image.Verify          // of images' signatures; nil: signature.Verify
-	Flags        hardware.Limits       // what flags say of reservations and thresholds; laid over the board profile
-	Swap         plan.SwapBehavior     // of containers; empty: NoSwap
+	Verify       image.Verify          // checks image signatures; nil: signature.Verify
+	Flags        hardware.Limits       // reservations and thresholds from flags, over the board profile
+	Swap         plan.SwapBehavior     // empty: NoSwap
 	Topology     plan.TopologyPolicy   // empty: none
 	Scope        plan.TopologyScope    // empty: ContainerScope
 	CPUManager   plan.CPUManagerPolicy // empty: none
 	Registration wire.Registration     // labels and taints for the first status
 	VolumesDir   string                // empty: the memory's directory
-	// for what must not outlive the boot, where the agent mounts; empty: VolumesDir/volatile, and
-	// it mounts nothing
+	// for data that must not outlive the boot, on a tmpfs that the agent mounts; empty:
+	// VolumesDir/volatile, without a mount
 	MemoryDir string
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error)
-	// whether the device has an address now; nil: as its interfaces say, but any where Dial is set
+	// whether the device has an address now; nil: by its interfaces, or always true if Dial is set
 	Holds func(address string) bool
 	Log   *slog.Logger
-	// since the boot that the hardware's boot id names, on the monotonic clock; nil: the system's
+	// time since the boot that the hardware's boot id names, on the monotonic clock; nil: the
+	// system's
 	Uptime  func() time.Duration
-	Journal *request.Journal // what Log says, for those who ask; nil: nothing is kept
+	Journal *request.Journal // the newest lines of Log, for the hub; nil: none are stored
 }
 
 // An Agent is the agent of one device.
@@ -109,39 +107,39 @@ type Agent struct {
 	disk notebook
 	log  *slog.Logger
 
-	inbox    chan func() // what happened, to be taken in by the loop
-	ended    chan struct{}
-	work     sync.WaitGroup
-	images   *image.Puller
-	first    chan struct{}             // see Looked
-	beat     atomic.Pointer[time.Time] // the loop's last turn
-	told     published
-	requests *request.Server
-	prober   probe.Prober
-	usages   usages
-	stops    stopping
-	storing  sync.Mutex
-	joining  sync.RWMutex // held for reading while a container joins the pods' network: nothing removes it under it
+	inbox       chan func() // functions that the loop runs
+	ended       chan struct{}
+	work        sync.WaitGroup
+	images      *image.Puller
+	statusKnown chan struct{}             // see StatusKnown
+	lastCycle   atomic.Pointer[time.Time] // start of the loop's last cycle
+	published   published
+	requests    *request.Server
+	prober      probe.Prober
+	usages      usages
+	stops       preStopHooks
+	storing     sync.Mutex
+	joining     sync.RWMutex // read-locked while containers join the pods' network
 
-	loop loop // only the loop's goroutine looks at it
+	loop loop // for the loop's goroutine only
 }
 
-// published is what others may read at any time.
+// published is state that any goroutine may read.
 type published struct {
 	sync.Mutex
-	status    corev1.NodeStatus
-	hardware  []byte // the newest
-	news      []byte // that the hub was told of because something had changed
-	last      *hardware.Report
-	machineID string
-	profile   string // under which status was computed
-	pods      []wire.PodStatus
-	volumes   []wire.VolumeState
-	vitals    *wire.Vitals
-	firmware  *wire.FirmwareStatus
-	gen       int64
-	hub       Hub
-	shutdown  string
+	status            corev1.NodeStatus
+	hardware          []byte // the newest
+	announcedHardware []byte // as of the last announced change
+	last              *hardware.Report
+	machineID         string
+	profile           string // with which status was computed
+	pods              []wire.PodStatus
+	volumes           []wire.VolumeState
+	vitals            *wire.Vitals
+	firmware          *wire.FirmwareStatus
+	gen               int64
+	hub               Hub
+	shutdown          string
 }
 
 // New makes an agent; Run runs it.
@@ -176,13 +174,13 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		c: c, log: c.Log, disk: notebook{volume.Disk{Root: c.VolumesDir, Memory: c.MemoryDir, MayMount: mayMount,
 			Log: c.Log}},
-		inbox: make(chan func(), 16), ended: make(chan struct{}), first: make(chan struct{}),
+		inbox: make(chan func(), 16), ended: make(chan struct{}), statusKnown: make(chan struct{}),
 		prober: probe.Prober{Dial: c.Dial, Holds: c.Holds},
 	}
 	a.images = image.NewPuller(image.Config{Policy: c.Policy, Memory: c.Memory, Verify: c.Verify, Event: a.event,
 		Log: c.Log})
 	a.requests = request.NewServer(request.Device{Running: a.running, Log: a.logOf, Usage: a.usage,
-		ExecBegan: a.noteExec, ExecEnded: a.strikeExec, Journal: c.Journal, Stopping: a.ended, Logger: c.Log})
+		ExecBegan: a.noteExec, ExecEnded: a.forgetExec, Journal: c.Journal, Stopping: a.ended, Logger: c.Log})
 	a.loop.o.Node = plan.Facts{Name: c.Node, StateDir: StateDirID(c.Memory.Dir())}
 	if c.Uptime == nil {
 		c.Uptime = uptime
@@ -195,7 +193,7 @@ func New(c Config) (*Agent, error) {
 	a.loop.o.Pods = map[types.UID]*plan.Record{}
 	a.loop.cancels = map[flight]context.CancelFunc{}
 	a.loop.podTimes = map[types.UID][]corev1.PodCondition{}
-	a.recollect()
+	a.loadInfo()
 	d, known := c.Memory.Desired()
 	a.loop.known = known
 	a.loop.desired, a.loop.o.Asked = plan.SplitGrants(d)
@@ -204,34 +202,34 @@ func New(c Config) (*Agent, error) {
 		r := a.loop.o.RecordOf(n.UID)
 		r.Admitted, r.Final = true, n.Status.DeepCopy()
 	}
-	a.judge()
-	a.told.gen = a.loop.desired.Generation
-	a.told.pods = plan.Unobserved(a.loop.desired, "")
+	a.judgeDesired()
+	a.published.gen = a.loop.desired.Generation
+	a.published.pods = plan.Unobserved(a.loop.desired, "")
 	return a, nil
 }
 
-// uptime is the time since the boot on the clock that nobody sets.
+// uptime is the time since the boot on the monotonic clock.
 func uptime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
-		return 0 // it never fails; pods of an earlier agent would count from its start
+		return 0 // cannot happen; pods of an earlier agent would count from now
 	}
 	return time.Duration(t.Nano())
 }
 
-// defaultLabels are the labels of the registration with those that every node has.
+// defaultLabels are the registration's labels and those of every node.
 func (a *Agent) defaultLabels() map[string]string {
 	out := maps.Clone(a.c.Registration.Labels)
 	if out == nil {
 		out = map[string]string{}
 	}
-	r := a.told.last
+	r := a.published.last
 	if r == nil {
 		return out
 	}
 	for k, v := range map[string]string{
-		corev1.LabelHostname: a.c.Node, corev1.LabelOSStable: a.told.status.NodeInfo.OperatingSystem,
-		corev1.LabelArchStable: a.told.status.NodeInfo.Architecture, fleet.LabelBoard: r.Board.Name,
+		corev1.LabelHostname: a.c.Node, corev1.LabelOSStable: a.published.status.NodeInfo.OperatingSystem,
+		corev1.LabelArchStable: a.published.status.NodeInfo.Architecture, fleet.LabelBoard: r.Board.Name,
 	} {
 		if v != "" {
 			out[k] = v
@@ -241,59 +239,59 @@ func (a *Agent) defaultLabels() map[string]string {
 	return out
 }
 
-// StateDirID is the value of LabelStateDir for a state directory. It the containers of two agents
-// of one name apart.
+// StateDirID is the value of LabelStateDir for a state directory. It distinguishes the containers
+// of two agents with the same node name.
 func StateDirID(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:6])
 }
 
-// SetHub says to whom news goes.
+// SetHub sets the receiver of news.
 func (a *Agent) SetHub(h Hub) {
-	a.told.Lock()
-	defer a.told.Unlock()
-	a.told.hub = h
+	a.published.Lock()
+	defer a.published.Unlock()
+	a.published.hub = h
 }
 
-// Looked is closed when the agent has looked at its hardware and asked its engine, or
-// has found that it cannot: from then on its status is worth sending.
-func (a *Agent) Looked() <-chan struct{} { return a.first }
+// StatusKnown is closed once the agent has asked its hardware and engine, or has failed to: from
+// then on its status is worth sending.
+func (a *Agent) StatusKnown() <-chan struct{} { return a.statusKnown }
 
-// Turned is when the loop last took a turn: a loop that does not turn is stuck. It
-// turns at least every 15 s.
-func (a *Agent) Turned() time.Time {
-	if t := a.beat.Load(); t != nil {
-		return *t // with its monotonic reading: a clock that jumps is no sign of being stuck
+// LastCycle is the start of the loop's last cycle. A loop without a cycle for over 15 s is stuck.
+func (a *Agent) LastCycle() time.Time {
+	if t := a.lastCycle.Load(); t != nil {
+		return *t // with its monotonic reading: a clock that jumps does not count
 	}
 	return time.Time{}
 }
 
-// Status is the whole truth about the device but its pods, without boot, seq and time.
+// Status is all that the hub knows of the device but its pods, without boot, seq and time.
 func (a *Agent) Status() wire.Status {
-	a.told.Lock()
-	defer a.told.Unlock()
+	a.published.Lock()
+	defer a.published.Unlock()
 	st := wire.Status{
-		MachineID: a.told.machineID, AgentVersion: Version, Registration: a.c.Registration,
-		Status: *a.told.status.DeepCopy(), Hardware: a.told.hardware, Volumes: a.told.volumes, Vitals: a.told.vitals,
-		Firmware: a.told.firmware,
-		Profile:  new(a.told.profile),
+		MachineID: a.published.machineID, AgentVersion: Version, Registration: a.c.Registration,
+		Status: *a.published.status.DeepCopy(), Hardware: a.published.hardware, Volumes: a.published.volumes,
+		Vitals:   a.published.vitals,
+		Firmware: a.published.firmware,
+		Profile:  new(a.published.profile),
 	}
 	st.Registration.Labels = a.defaultLabels()
-	if a.told.shutdown != "" {
+	if a.published.shutdown != "" {
 		for i := range st.Status.Conditions {
 			if c := &st.Status.Conditions[i]; c.Type == corev1.NodeReady {
-				c.Status, c.Reason, c.Message = corev1.ConditionFalse, "NodeShutdown", a.told.shutdown
+				c.Status, c.Reason, c.Message = corev1.ConditionFalse, "NodeShutdown", a.published.shutdown
 			}
 		}
 	}
 	return st
 }
 
-// Pods is every pod that the device holds, without boot and seq.
+// Pods is the status of every pod on the device, without boot and seq.
 func (a *Agent) Pods() wire.Pods {
-	a.told.Lock()
-	defer a.told.Unlock()
-	return wire.Pods{Generation: a.told.gen, Pods: a.told.pods}
+	a.published.Lock()
+	defer a.published.Unlock()
+	return wire.Pods{Generation: a.published.gen, Pods: a.published.pods}
 }
 
 // StoredGeneration is the generation of the desired state on the disk.
@@ -302,37 +300,37 @@ func (a *Agent) StoredGeneration() int64 {
 	return d.Generation
 }
 
-// Shutdown makes the status say that the device is being shut down in an orderly
-// way. Workloads keep running.
+// Shutdown makes the status say that the device shuts down in an orderly way. Workloads keep
+// running.
 func (a *Agent) Shutdown(why string) {
-	a.told.Lock()
-	defer a.told.Unlock()
-	a.told.shutdown = why
+	a.published.Lock()
+	defer a.published.Unlock()
+	a.published.shutdown = why
 }
 
-// SetFirmware says how far the device is with its boot configuration.
+// SetFirmware sets the progress of the boot configuration.
 func (a *Agent) SetFirmware(st *wire.FirmwareStatus) {
-	a.told.Lock()
-	a.told.firmware = st
-	hub := a.told.hub
-	a.told.Unlock()
+	a.published.Lock()
+	a.published.firmware = st
+	hub := a.published.hub
+	a.published.Unlock()
 	if hub != nil {
 		hub.StatusChanged()
 	}
 }
 
-// Request serves a request of the hub in the background, but those about the link and the
-// certificate.
+// Request serves a request of the hub in the background. Requests about the link and the
+// certificate do not come here.
 func (a *Agent) Request(id string, r wire.Request) {
-	a.told.Lock()
-	hub := a.told.hub
-	a.told.Unlock()
+	a.published.Lock()
+	hub := a.published.hub
+	a.published.Unlock()
 	if hub != nil {
 		a.requests.Serve(id, r, hub.Stream)
 	}
 }
 
-// post hands something to the loop; after its end nothing happens any more.
+// post runs f in the loop, or not at all once the loop has ended.
 func (a *Agent) post(f func()) {
 	select {
 	case a.inbox <- f:
@@ -340,16 +338,16 @@ func (a *Agent) post(f func()) {
 	}
 }
 
-// event tells the hub something about a pod or, with a nil pod, about the node.
+// event logs an event and sends it to the hub. It is about a pod or, with a nil pod, the node.
 func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format string, args ...any) {
 	e := wire.Event{Time: time.Now(), Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...),
 		Container: container}
 	if pod != nil {
 		e.PodUID, e.Namespace, e.Pod = pod.UID, pod.Namespace, pod.Name
 	}
-	a.told.Lock()
-	hub := a.told.hub
-	a.told.Unlock()
+	a.published.Lock()
+	hub := a.published.hub
+	a.published.Unlock()
 	if hub != nil {
 		hub.Event(e)
 	}
@@ -361,5 +359,5 @@ func (a *Agent) event(kind, reason string, pod *corev1.Pod, container, format st
 		container)
 }
 
-// pauseFile is the sandbox's program on the device's disk.
+// pauseFile writes the sandbox's program to the disk.
 func (a *Agent) pauseFile() (string, error) { return pause.Write(a.disk.Root, runtime.GOARCH) }

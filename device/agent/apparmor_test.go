@@ -59,7 +59,7 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		"one that only the owner has":                  {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
 		"one that only the kernel has":                 {pod: localhost("lxc"), err: "no such file or directory: the device's owner allows it by a file of that name in " + folder},
 		"the beginning of one":                         {pod: localhost("web-stric"), err: "no such file or directory"},
-		"a folder":                                     {pod: localhost("dir"), err: "it is no file"},
+		"a folder":                                     {pod: localhost("dir"), err: "it is not a regular file"},
 		"one that a link allows":                       {pod: localhost("docker-default"), err: "path escapes from parent"},
 		"one whose dot would be any letter in a regex": {pod: localhost("a.b"), err: "it is not loaded"},
 		"without a name":                               {pod: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, err: "has no name"},

@@ -121,7 +121,7 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 			}
 			return u
 		}
-		for _, window := range []time.Duration{leastWindow, 30 * time.Second} { // the second time, since the first
+		for _, window := range []time.Duration{minWindow, 30 * time.Second} { // the second time, since the first
 			u := ask()
 			if u.Window.Duration != window {
 				t.Errorf("measured over %s, want %s", u.Window.Duration, window)

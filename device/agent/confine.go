@@ -19,11 +19,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// maxSeccomp bounds a profile: Docker's own has 15 kB.
+// maxSeccomp limits the size of a profile: Docker's default has 15 kB.
 const maxSeccomp = 256 << 10
 
-// seccomp is the profile of the device owner's folder that a container, or its pod, names; nil:
-// none.
+// seccomp reads the profile that a container, or its pod, names in the device owner's directory.
+// Nil: no profile is named.
 func seccomp(folder string, pod *corev1.Pod, c *corev1.Container) (*engine.Seccomp, error) {
 	var p *corev1.SeccompProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -43,7 +43,7 @@ func seccomp(folder string, pod *corev1.Pod, c *corev1.Container) (*engine.Secco
 	return &engine.Seccomp{File: filepath.Join(folder, name), Text: text}, nil
 }
 
-// readBelow reads a profile that lies below a folder, wherever symbolic links lead.
+// readBelow reads a profile inside a directory; symbolic links cannot lead outside.
 func readBelow(folder, name string) (string, error) {
 	root, err := os.OpenRoot(folder)
 	if err != nil {
@@ -56,7 +56,7 @@ func readBelow(folder, name string) (string, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return "", errors.Join(errors.New("it is no file"), err)
+		return "", errors.Join(errors.New("it is not a regular file"), err)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxSeccomp+1))
 	switch {
@@ -65,24 +65,23 @@ func readBelow(folder, name string) (string, error) {
 	case len(b) > maxSeccomp:
 		return "", fmt.Errorf("it has more than %d bytes", maxSeccomp)
 	case !json.Valid(b):
-		return "", errors.New("it is no JSON")
+		return "", errors.New("it is not JSON")
 	}
 	return string(b), nil
 }
 
-// unconfined is the engines' word for no profile.
+// unconfined is the engines' name for no profile.
 const unconfined = "unconfined"
 
-// enforcesAppArmor tells whether the kernel holds containers to AppArmor's profiles. As the
-// kubelet the agent asks once: only another boot changes it.
+// enforcesAppArmor reports whether the kernel enforces AppArmor. Like the kubelet the agent asks
+// once: only a reboot changes it.
 func enforcesAppArmor(sys string) bool {
 	b, err := os.ReadFile(filepath.Join(sys, "module/apparmor/parameters/enabled"))
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// appArmor is the profile for a container, which it names or its pod; "": the engine's own. Whoever
-// names one says neither what is in it nor that it is loaded: both are the device owner's, who
-// lists in a folder which of the kernel's profiles pods may have.
+// appArmor is the profile that a container, or its pod, names; empty: the engine's default. The
+// device's owner loads profiles and lists in a directory which of them pods may have.
 func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) (string, error) {
 	var p *corev1.AppArmorProfile
 	if sc := pod.Spec.SecurityContext; sc != nil {
@@ -94,7 +93,7 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 	switch {
 	case p == nil || p.Type == corev1.AppArmorProfileTypeRuntimeDefault:
 		return "", nil
-	case p.Type == corev1.AppArmorProfileTypeUnconfined && !node.AppArmor: // there is nothing to be free of
+	case p.Type == corev1.AppArmorProfileTypeUnconfined && !node.AppArmor: // nothing confines it anyway
 		return "", nil
 	case p.Type == corev1.AppArmorProfileTypeUnconfined:
 		return unconfined, nil
@@ -106,7 +105,7 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 	if err == nil {
 		info, e := root.Stat(name)
 		if err = errors.Join(e, root.Close()); err == nil && !info.Mode().IsRegular() {
-			err = errors.New("it is no file")
+			err = errors.New("it is not a regular file")
 		}
 	}
 	if err != nil {
@@ -119,8 +118,8 @@ func (a *Agent) appArmor(node plan.Facts, pod *corev1.Pod, c *corev1.Container) 
 	return name, nil
 }
 
-// loaded tells whether the kernel has a profile of that name: its list says "name (mode)" in each
-// line.
+// loaded returns an error if the kernel has no profile of that name. Each line of its list is "name
+// (mode)".
 func loaded(sys, name string) error {
 	f, err := os.Open(filepath.Join(sys, "kernel/security/apparmor/profiles"))
 	if err != nil {
@@ -137,9 +136,9 @@ func loaded(sys, name string) error {
 	return errors.Join(lines.Err(), errors.New("it is not loaded into the kernel"))
 }
 
-// runtimeOf is the engine's runtime for the containers of a pod that names a RuntimeClass; "": the
-// engine's default. A runtime can give a container what the policy does not, such as a processor
-// for graphics: beside the default a pod has only those that the device's owner allows.
+// runtimeOf is the engine's runtime for a pod's RuntimeClass; empty: the engine's default. A
+// runtime may bypass the policy, for example for a GPU: the device's owner allows each one beside
+// the default.
 func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
@@ -164,8 +163,7 @@ func runtimeOf(allowed []string, info engine.Info, pod *corev1.Pod) (string, err
 	return handler, nil
 }
 
-// runtimeHandlers is what a node says of its runtimes, the default first; nil where there is no
-// choice.
+// runtimeHandlers are the node's runtimes, the default first; nil if there is only the default.
 func runtimeHandlers(allowed []string, info engine.Info) []corev1.NodeRuntimeHandler {
 	var all []corev1.NodeRuntimeHandler
 	for _, name := range info.Runtimes {

@@ -194,7 +194,7 @@ func TestADiskThatTakesNothingIsSaidNowAndThen(t *testing.T) {
 		d.start()
 		time.Sleep(10 * time.Hour)
 		d.end()
-		if n := strings.Count(said.String(), "the journal could not be written"); n == 0 || n > 11 {
+		if n := strings.Count(said.String(), "store the final status of pods"); n == 0 || n > 11 {
 			t.Errorf("in ten hours it was said %d times", n)
 		}
 	})

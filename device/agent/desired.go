@@ -14,65 +14,65 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Desired takes what the hub wants; see Store. What goes wrong is logged, now and then as long as
-// the hub sends it again, and the hub sees it by the generation that stays behind.
+// Desired stores a desired state as Store does. Errors are logged at intervals, since the hub sends
+// it again; the hub sees that the stored generation stays behind.
 func (a *Agent) Desired(d wire.Desired) {
 	err := a.Store(d)
 	if errors.Is(err, memory.ErrOlder) {
-		a.log.Info("the hub sent an older desired state than the device has; it is left aside", "err", err)
+		a.log.Info("ignored a desired state that is older than the stored one", "err", err)
 		return
 	}
-	a.post(func() { a.trouble("the desired state is not acted on", err, "generation", d.Generation) })
+	a.post(func() { a.trouble("the desired state was not stored", err, "generation", d.Generation) })
 }
 
-// Store stores a desired state durably, acts on it, and says so to the hub.
-// memory.ErrOlder: the device has a newer one of the same hub.
+// Store stores a desired state durably, follows it, and reports that to the hub. memory.ErrOlder:
+// the device has a newer one of the same hub.
 func (a *Agent) Store(d wire.Desired) error {
 	d, left := podspec.Sift(d)
 	for _, why := range left[:min(len(left), 10)] {
-		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of what the hub wants here: %s", why)
+		a.event(corev1.EventTypeWarning, "DesiredStateInvalid", nil, "", "left out of the desired state: %s", why)
 	}
-	if err := a.remember(d); err != nil {
+	if err := a.storeDesired(d); err != nil {
 		return err
 	}
 	a.post(func() {
-		d, a.loop.known = a.c.Memory.Desired() // or what came after it
-		a.goBy(d)
+		d, a.loop.known = a.c.Memory.Desired() // or a newer one by now
+		a.applyDesired(d)
 	})
-	a.told.Lock()
-	hub := a.told.hub
-	a.told.Unlock()
+	a.published.Lock()
+	hub := a.published.hub
+	a.published.Unlock()
 	if hub != nil {
 		hub.DesiredStored()
 	}
 	return nil
 }
 
-// goBy makes the loop go by a desired state.
-func (a *Agent) goBy(d wire.Desired) {
+// applyDesired makes the loop follow a desired state.
+func (a *Agent) applyDesired(d wire.Desired) {
 	l := &a.loop
 	l.desired, l.o.Asked = plan.SplitGrants(d)
 	l.o.Node.Generation = d.Generation
-	a.judge()
+	a.judgeDesired()
 	l.o.HasCome()
 }
 
-// remember stores a desired state with what of it the device has granted. Nothing that it waits for
-// waits for the loop, which grants more.
-func (a *Agent) remember(d wire.Desired) error {
+// storeDesired stores a desired state with the resources that the device has granted. It holds no
+// lock that the loop's grants wait for.
+func (a *Agent) storeDesired(d wire.Desired) error {
 	a.storing.Lock()
 	defer a.storing.Unlock()
 	was, _ := a.c.Memory.Desired()
 	return a.c.Memory.SetDesired(plan.KeepGrants(was, d))
 }
 
-// judge rejects the pods of the desired state that are wrong in themselves, also those
-// that were not when they were admitted, and ends those that have ended for the hub.
-func (a *Agent) judge() {
+// judgeDesired rejects invalid pods of the desired state, also those that were admitted before, and
+// ends pods that have ended for the hub.
+func (a *Agent) judgeDesired() {
 	l := &a.loop
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
-		if plan.IsFinal(pod.Status.Phase) { // the hub remembers what the journal may have lost
+		if plan.IsFinal(pod.Status.Phase) { // the agent's own note may be lost
 			if r := l.o.RecordOf(pod.UID); r.Final == nil && r.Verdict == nil {
 				r.Final = pod.Status.DeepCopy()
 			}
@@ -93,11 +93,9 @@ func (a *Agent) judge() {
 	}
 }
 
-// Leave stops and removes every workload within its own grace, durably: after a
-// restart of the agent it goes on. The list of Pods is empty when all are gone. It is
-// for a device whose enrolment has ended; nothing else makes a device stop its
-// workloads without its hub. Where that cannot be stored, which is the error, they go all
-// the same, and the hub says it again after a restart.
+// Leave stops and removes every workload with its grace period, durably: a restarted agent goes on.
+// It is only for a device whose enrolment has ended. If storing fails, which is the error, the
+// workloads stop all the same and the hub asks again after a restart.
 func (a *Agent) Leave() error {
 	d, ok := a.c.Memory.Desired()
 	if !ok {
@@ -120,7 +118,7 @@ func (a *Agent) Leave() error {
 	}
 	err := a.Store(d)
 	if err != nil {
-		a.post(func() { a.goBy(d) })
+		a.post(func() { a.applyDesired(d) })
 	}
 	return err
 }

@@ -172,7 +172,7 @@ func TestWhatAContainerIsToldOfItsDevices(t *testing.T) {
 		t.Errorf("%q %v", env, err)
 	}
 	spec := engine.Spec{Labels: map[string]string{}, Groups: []string{"7"}}
-	if err := plug(&spec, devices[:2], func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
+	if err := addDevices(&spec, devices[:2], func(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 		return d, []hardware.Node{{Path: d.Nodes[0], Host: "/root" + d.Nodes[0], Group: 7}}, nil
 	}); err != nil || len(spec.Devices) != 2 || spec.Devices[1] != (engine.Device{Host: "/root/dev/gpiochip1", Path: "/dev/gpiochip1"}) || len(spec.Groups) != 1 {
 		t.Errorf("%+v %v", spec, err)
@@ -181,7 +181,7 @@ func TestWhatAContainerIsToldOfItsDevices(t *testing.T) {
 		d.Nodes = []string{"/dev/else"}
 		return d, nil, nil
 	}
-	if err := plug(&spec, devices[:1], moved); err == nil {
+	if err := addDevices(&spec, devices[:1], moved); err == nil {
 		t.Error("a device that has moved is given all the same")
 	}
 	env, _, err = podspec.Sources{Pod: &corev1.Pod{}, Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT", Value: "$(FLOTILLA_GPIOCHIP)"}}})

@@ -156,7 +156,7 @@ func TestAStartThatHangsIsTold(t *testing.T) {
 		d.engine = mute{d.fake}
 		d.start()
 		d.desire(1, makePod("web", "wait"))
-		time.Sleep(makeTime + time.Second)
+		time.Sleep(makeTimeout + time.Second)
 		st := d.wantPhase("web", corev1.PodPending, "")
 		if w := st.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "RunContainerError" || !strings.Contains(w.Message, "deadline exceeded") {
 			t.Errorf("it waits with %+v", w)

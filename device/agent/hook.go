@@ -21,23 +21,22 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// Hooks are the kubelet's. That of postStart begins when its container has started, and
-// until it has ended the container counts as starting; one that fails ends the container.
-// That of preStop runs before the container is asked to stop, and takes its time from the
-// grace. Both run at least once; that one has ended is noted on the disk, so that it does
-// not run again under another agent. So is what probes have said, see noteProbe.
+// Hooks follow the kubelet. A container counts as starting until its postStart hook has ended; a
+// failed one ends the container. A preStop hook runs before the container stops, within its grace
+// period. Both run at least once: notes on the disk say which hooks have ended and which probes
+// have passed, so that a restarted agent does not repeat them.
 
-const leastGrace = 2 * time.Second // between TERM and KILL, whatever the grace and what a preStop hook has taken of it
+const minGrace = 2 * time.Second // between TERM and KILL, even when a preStop hook has used up the grace
 
-// hooked takes in how a postStart hook went.
-func (a *Agent) hooked(s plan.Step, err error) {
+// hookDone records the result of a postStart hook.
+func (a *Agent) hookDone(s plan.Step, err error) {
 	r := a.loop.o.Pods[s.Place.Pod]
 	if r == nil {
 		return
 	}
 	c := r.Container[s.Place.Container]
 	switch {
-	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // it is being stopped
+	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // it is stopping
 	case err != nil:
 		a.event(corev1.EventTypeWarning, "FailedPostStartHook", s.Pod, s.Place.Container, "PostStartHook failed: %v", err)
 		c.PostStarted, c.Kill, c.HookError = true, "FailedPostStartHook", fmt.Sprintf("PostStartHook failed: %v", err)
@@ -46,8 +45,8 @@ func (a *Agent) hooked(s plan.Step, err error) {
 	}
 }
 
-// endHooks ends the postStart hooks whose containers have ended: who is asked may never answer, and
-// where the processes are the pod's, engines let a command run on, or do not see that it has ended.
+// endHooks cancels the postStart hooks of ended containers. An HTTP hook may get no response, and
+// engines may not notice that a command in a shared PID namespace has ended.
 func (a *Agent) endHooks() {
 	l := &a.loop
 	for _, b := range l.o.Busy {
@@ -62,7 +61,7 @@ func (a *Agent) endHooks() {
 	}
 }
 
-// postStart runs the hook of a container that has started.
+// postStart runs the hook of a started container.
 func (a *Agent) postStart(ctx context.Context, j job) error {
 	err := a.hook(ctx, j, podspec.Hook(j.step.Spec, podspec.PostStart))
 	if err == nil {
@@ -71,23 +70,23 @@ func (a *Agent) postStart(ctx context.Context, j job) error {
 	return err
 }
 
-// stop stops a container, with its hook before. A sandbox waits for nothing.
+// stop runs the preStop hook and stops a container. A sandbox waits for no other container.
 func (a *Agent) stop(ctx context.Context, j job) error {
 	if j.step.Place.Container == "" {
 		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
 	}
 	left := a.preStop(ctx, j)
-	left = a.stops.turn(ctx, j.step.After, left)
-	return j.engine.Stop(ctx, j.step.ID, max(left, leastGrace))
+	left = a.stops.waitFor(ctx, j.step.After, left)
+	return j.engine.Stop(ctx, j.step.ID, max(left, minGrace))
 }
 
-// stopping are the preStop hooks that run, by container id: a second stop with a shorter
-// grace waits for the hook of the first. See turn for the others.
-type stopping struct {
+// preStopHooks are the preStop hooks that run, by container id: a second stop with a shorter grace
+// waits for the hook of the first.
+type preStopHooks struct {
 	sync.Mutex
 	hooks   map[string]*stopHook
 	running map[string]bool // containers, by id
-	news    chan struct{}   // closed when those may be others; nil: nobody waits
+	changed chan struct{}   // closed when running changes; nil: not needed
 }
 
 type stopHook struct {
@@ -95,9 +94,9 @@ type stopHook struct {
 	ended  chan struct{}
 }
 
-// preStop runs the hook of a container that is about to be stopped, at most for its
-// grace, and returns what is left of that. As with the kubelet whoever has no grace runs no hook:
-// a container that a probe has condemned, but no pod that ends, see podGrace.
+// preStop runs the hook of a container before its stop, for at most its grace, and returns the rest
+// of the grace. As with the kubelet, no grace means no hook: this happens after a failed probe
+// only, see podGrace.
 func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	s := j.step
 	h := podspec.Hook(s.Spec, podspec.PreStop)
@@ -127,7 +126,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			err = fmt.Errorf("it has not ended within the grace of %s", s.Grace)
-		case ctx.Err() != nil: // the agent ends, or another stop has less time: it runs on there
+		case ctx.Err() != nil: // the agent stops, or another stop has less time: the hook goes on there
 			err = nil
 		}
 		if err != nil {
@@ -144,7 +143,7 @@ func (a *Agent) preStop(ctx context.Context, j job) time.Duration {
 	return s.Grace - time.Since(began)
 }
 
-// hook does what a hook says. What a command prints is nobody's: it may be a secret.
+// hook runs a hook. A command's output is discarded: it may contain secrets.
 func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) error {
 	s := j.step
 	switch {
@@ -153,8 +152,8 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		id := ""
 		code, err := j.engine.Exec(ctx, s.ID, h.Exec.Command, engine.Streams{Stdout: out, Stderr: out,
 			Began: func(exec string) { id = exec; a.noteExec(exec) }})
-		if id != "" && a.loop.ctx.Err() == nil { // what outlasts the agent is for the next one
-			a.strikeExec(id)
+		if id != "" && a.loop.ctx.Err() == nil { // the next agent ends a command that outlasts this one
+			a.forgetExec(id)
 		}
 		if err != nil {
 			return err
@@ -169,7 +168,7 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 		if err != nil {
 			return err
 		}
-		return answer.Body.Close() // as with the kubelet, any answer is one
+		return answer.Body.Close() // like the kubelet: any response is a success
 	case h.Sleep != nil:
 		select {
 		case <-time.After(time.Duration(min(h.Sleep.Seconds, 1<<31)) * time.Second):
@@ -177,18 +176,18 @@ func (a *Agent) hook(ctx context.Context, j job, h *corev1.LifecycleHandler) err
 			return context.Cause(ctx)
 		}
 	default:
-		return errors.New("devices know exec, httpGet and sleep")
+		return errors.New("use exec, httpGet or sleep")
 	}
 	return nil
 }
 
-// A note of a hook lies where the pod's volumes lie that do not outlive a boot, under a
-// name that no volume has.
+// hookNote is the file of a note. It lies beside the pod's volumes that do not outlive a boot,
+// under a name that a volume cannot have.
 func (d *notebook) hookNote(uid types.UID, kind, id string) string {
 	return filepath.Join(d.Memory, volume.PodsDir, string(uid), "."+kind+"-"+filepath.Base(id))
 }
 
-// noteHook notes that a hook has ended; where it cannot, another agent runs it again.
+// noteHook records that a hook has ended. Without the note a restarted agent runs it again.
 func (d *notebook) noteHook(s plan.Step, kind string) {
 	path := d.hookNote(s.Place.Pod, kind, s.ID)
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || os.MkdirAll(filepath.Dir(path), 0o700) != nil {
@@ -197,24 +196,24 @@ func (d *notebook) noteHook(s plan.Step, kind string) {
 	_ = os.WriteFile(path, nil, 0o600)
 }
 
-// noteProbe notes whether a probe has passed, for the agent after this one.
+// noteProbe records whether a probe has passed, for a restarted agent.
 func (d *notebook) noteProbe(s plan.Step, passed bool) {
 	if passed {
 		d.noteHook(s, s.Probe.String())
 	} else if d.Root != "" && podspec.IsUID(s.Place.Pod) {
-		// should it stay, the next agent finds out by its probes
+		// A note that remains is corrected by the next agent's probes.
 		_ = os.Remove(d.hookNote(s.Place.Pod, s.Probe.String(), s.ID))
 	}
 }
 
-// forgetHooks removes the notes of an instance that is being removed.
+// forgetHooks removes the notes of a container that is being removed.
 func (d *notebook) forgetHooks(s plan.Step) {
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || s.Place.Container == "" {
 		return
 	}
 	for _, kind := range []string{podspec.PostStart, podspec.PreStop, podspec.Startup.String(),
 		podspec.Readiness.String()} {
-		_ = os.Remove(d.hookNote(s.Place.Pod, kind, s.ID)) // what is left goes with the pod
+		_ = os.Remove(d.hookNote(s.Place.Pod, kind, s.ID)) // a note that remains is removed with the pod
 	}
 }
 
@@ -226,9 +225,9 @@ func (d *notebook) hookEnded(s plan.Step, kind string) bool {
 	return err == nil
 }
 
-// recall finds out which containers of an agent before this one have had their postStart hook, and
+// loadHookNotes reads which containers of an earlier agent have had their postStart hook, and
 // passed their probes.
-func (a *Agent) recall() {
+func (a *Agent) loadHookNotes() {
 	for uid, r := range a.loop.o.Pods {
 		for name, c := range r.Container {
 			has := func(kind string) bool {
@@ -241,8 +240,8 @@ func (a *Agent) recall() {
 	}
 }
 
-// see takes in what runs.
-func (s *stopping) see(all []plan.Instance) {
+// see updates the running containers.
+func (s *preStopHooks) see(all []plan.Instance) {
 	s.Lock()
 	defer s.Unlock()
 	s.running = make(map[string]bool, len(all))
@@ -251,25 +250,25 @@ func (s *stopping) see(all []plan.Instance) {
 			s.running[in.ID] = true
 		}
 	}
-	if s.news != nil {
-		close(s.news)
-		s.news = nil
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
 	}
 }
 
-// turn waits until the containers that end before one have ended, at most for its grace, and
-// returns what is left of that.
-func (s *stopping) turn(ctx context.Context, before []string, grace time.Duration) time.Duration {
+// waitFor waits until the containers that stop before this one have ended, for at most its grace,
+// and returns the rest of the grace.
+func (s *preStopHooks) waitFor(ctx context.Context, before []string, grace time.Duration) time.Duration {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
 	for {
 		s.Lock()
 		waits := slices.ContainsFunc(before, func(id string) bool { return s.running[id] })
-		if waits && s.news == nil {
-			s.news = make(chan struct{})
+		if waits && s.changed == nil {
+			s.changed = make(chan struct{})
 		}
-		news := s.news
+		news := s.changed
 		s.Unlock()
 		if !waits {
 			return grace - time.Since(began)

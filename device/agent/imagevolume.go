@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// want is the image of a container of a step's pod.
+// want is the image of a container in a step's pod.
 func (a *Agent) want(j job, c *corev1.Container) image.Want {
 	return image.Want{Engine: j.engine, Sources: j.src, Container: c, Sandbox: j.step.Spec == nil,
 		Stopped: func(ctx context.Context, image string) (ids []string, err error) {

@@ -18,10 +18,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// unremoved notes that the engine refused to remove a container, and returns whether that container
-// has stopped and is a leftover now. From the second refusal on, each is an event of the node: the
-// hub may have forgotten the pod.
-func (a *Agent) unremoved(s plan.Step, err error, now time.Time) bool {
+// removeFailed records that the engine did not remove a container, and reports whether the
+// container is stopped and now a leftover. From the second failure on there is an event of the
+// node, since the hub may not have the pod any more.
+func (a *Agent) removeFailed(s plan.Step, err error, now time.Time) bool {
 	o := &a.loop.o
 	if i := slices.IndexFunc(o.Leftovers, func(l plan.Leftover) bool { return l.ID == s.ID }); i >= 0 {
 		l := &o.Leftovers[i]
@@ -43,9 +43,9 @@ func (a *Agent) unremoved(s plan.Step, err error, now time.Time) bool {
 	return true
 }
 
-// uncleaned notes whether files of a pod could not be removed, because something is mounted on
-// them, say. They hold the pod as little as a container that has stopped.
-func (a *Agent) uncleaned(s plan.Step, r *plan.Record, err error, now time.Time) {
+// cleanFailed records whether files of a pod could not be removed, for example because of a mount.
+// They do not hold the pod, like a stopped container that remains.
+func (a *Agent) cleanFailed(s plan.Step, r *plan.Record, err error, now time.Time) {
 	if err == nil {
 		r.Files = nil
 		return
@@ -64,33 +64,32 @@ func (a *Agent) uncleaned(s plan.Step, r *plan.Record, err error, now time.Time)
 	r.Files = &l
 }
 
-// Engines let a command run on whose caller was killed. So a command that the hub
-// wants is noted before it begins, and an agent that starts ends those that the one
-// before it has left. What somebody has begun by other means is in no note. A boot
-// ends the commands, and the notes are where it ends them too.
+// Engines let an exec run on when its client was killed. So the agent notes each command of the hub
+// before it begins, and a restarted agent ends those that are still noted. Commands that others
+// began have no note. A boot ends the commands and removes the notes.
 
 func (d *notebook) execs() string { return filepath.Join(d.Memory, "execs") }
 
-// noteExec notes a command; strike, that it has ended.
+// noteExec records that a command begins; forgetExec, that it has ended.
 func (a *Agent) noteExec(exec string) {
 	err := os.MkdirAll(a.disk.execs(), 0o700)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(a.disk.execs(), filepath.Base(exec)), nil, 0o600)
 	}
 	if err != nil {
-		a.log.Warn("note a command; should the agent be killed, it runs on in its container", "err", err)
+		a.log.Warn("write the note of a command; if the agent is killed now, the command stays in its container", "err", err)
 	}
 }
 
-func (a *Agent) strikeExec(exec string) {
+func (a *Agent) forgetExec(exec string) {
 	if err := os.Remove(filepath.Join(a.disk.execs(), filepath.Base(exec))); err != nil && !os.IsNotExist(err) {
-		a.log.Warn("strike the note of a command that has ended", "err", err)
+		a.log.Warn("remove the note of a command that has ended", "err", err)
 	}
 }
 
-// leftover lists the commands that an earlier agent has left.
+// leftover lists the commands of an earlier agent.
 func (d *notebook) leftover() (execs []string) {
-	entries, _ := os.ReadDir(d.execs()) // none, for most
+	entries, _ := os.ReadDir(d.execs()) // the directory is often missing
 	for _, e := range entries {
 		execs = append(execs, e.Name())
 	}
@@ -103,15 +102,15 @@ func (a *Agent) endExecs(ctx context.Context, e engine.Engine, execs []string) {
 		err := e.EndExec(ctx, exec)
 		cancel()
 		if err != nil {
-			a.log.Warn("end a command that an agent before this one has left; the next one will try again", "err", err)
+			a.log.Warn("end a command of an earlier agent; the next start tries again", "err", err)
 			continue
 		}
-		a.strikeExec(exec)
+		a.forgetExec(exec)
 	}
 }
 
-// dropVolumes removes the volumes that the hub says are to be removed, once all that it
-// does not want any more has stopped: a pod that was deleted by force may still use one.
+// dropVolumes removes the volumes that the hub wants removed, once every undesired pod has stopped:
+// a force-deleted pod may still use one.
 func (a *Agent) dropVolumes(now time.Time) {
 	l := &a.loop
 	if l.dropping || now.Before(l.dropAt) {
@@ -139,7 +138,7 @@ func (a *Agent) dropVolumes(now time.Time) {
 		for _, v := range gone {
 			err := a.disk.RemovePersistent(v)
 			if err == nil {
-				a.log.Info("removed the data of a persistent volume, as the hub said", "volume", v.UID)
+				a.log.Info("removed the data of a persistent volume on the hub's request", "volume", v.UID)
 			}
 			errs = append(errs, err)
 		}

@@ -13,8 +13,7 @@ import (
 	"flotilla.dev/device/request"
 )
 
-// running finds a container that runs. No name is the one that the pod calls its
-// default, or its first.
+// running finds a running container. An empty name is the pod's default container, or its first.
 func (a *Agent) running(ctx context.Context, uid types.UID, name string) (e engine.Engine, id string, err error) {
 	err = a.inLoop(ctx, func(l *loop) (err error) {
 		e, id, err = l.running(uid, name)
@@ -23,7 +22,7 @@ func (a *Agent) running(ctx context.Context, uid types.UID, name string) (e engi
 	return e, id, err
 }
 
-// inLoop asks the loop something.
+// inLoop runs a function in the loop and returns its error.
 func (a *Agent) inLoop(ctx context.Context, ask func(*loop) error) error {
 	out := make(chan error, 1)
 	a.post(func() { out <- ask(&a.loop) })
@@ -79,7 +78,7 @@ func (l *loop) running(uid types.UID, name string) (engine.Engine, string, error
 	return nil, "", fmt.Errorf("container %s of pod %s is not running: %s", name, pod.Name, why)
 }
 
-// pod finds a pod that is desired, nil if it is not.
+// pod finds a desired pod; nil: it is not desired.
 func (l *loop) pod(uid types.UID) *corev1.Pod {
 	for i := range l.desired.Pods {
 		if l.desired.Pods[i].UID == uid {
@@ -89,7 +88,7 @@ func (l *loop) pod(uid types.UID) *corev1.Pod {
 	return nil
 }
 
-// logOf finds the container whose log is meant.
+// logOf finds the container whose log is wanted.
 func (a *Agent) logOf(ctx context.Context, uid types.UID, name string, previous bool) (e engine.Engine, id string,
 	err error) {
 	err = a.inLoop(ctx, func(l *loop) (err error) {
@@ -121,7 +120,7 @@ func (l *loop) logOf(uid types.UID, name string, previous bool) (engine.Engine, 
 		if n == 0 && !previous || n == 1 && previous {
 			return l.engine, in.ID, nil
 		}
-		// a container that has ended and waits for its restart is the previous one already
+		// While a container waits for its restart, the ended one is already the previous one.
 		if n == 0 && previous && in.State != engine.Running && in.State != engine.Paused {
 			return l.engine, in.ID, nil
 		}

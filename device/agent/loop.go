@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	relist      = 60 * time.Second      // look again although no event came
-	pingTime    = 10 * time.Second      // between two questions to a silent engine whether it is there
-	settle      = 50 * time.Millisecond // events come in bunches
-	askTimeout  = 10 * time.Second      // for questions to the engine
-	listTimeout = 5 * time.Minute       // for those about all containers, one after the other
-	measureTime = 10 * time.Second      // between two looks at memory and disk
-	reportTime  = 5 * time.Minute       // between two looks at the hardware
-	plugTime    = time.Second           // from news of something plugged in to a look: it comes in pieces
-	imagesTime  = 5 * time.Minute       // between two looks at the images
-	maxIdle     = 15 * time.Second      // between two turns of the loop
-	graceDown   = 30 * time.Second      // an engine that has not answered for so long makes the node not ready
+	relist      = 60 * time.Second      // without an event of the engine
+	pingTime    = 10 * time.Second      // between two pings of an engine
+	settle      = 50 * time.Millisecond // to collect a burst of events
+	askTimeout  = 10 * time.Second      // for one call of the engine
+	listTimeout = 5 * time.Minute       // for a call about all containers
+	measureTime = 10 * time.Second      // between two measurements of memory and disk
+	reportTime  = 5 * time.Minute       // between two reports of the hardware
+	plugTime    = time.Second           // from a plug event to a new report: devices appear in pieces
+	imagesTime  = 5 * time.Minute       // between two lists of the images
+	maxIdle     = 15 * time.Second      // between two cycles of the loop
+	graceDown   = 30 * time.Second      // without a response of the engine until the node is not ready
 	retryEngine = 2 * time.Second       // between two tries to reach the engine
 )
 
@@ -34,67 +34,67 @@ const (
 type loop struct {
 	ctx     context.Context
 	desired wire.Desired
-	known   bool // desired is: without it nothing is removed
+	known   bool // desired is; otherwise nothing is removed
 	o       plan.Observed
 	cancels map[flight]context.CancelFunc
-	vital   vital // of the newest vitals
+	vital   vitalSample // at the newest vitals
 
-	engine     engine.Engine
-	info       engine.Info
-	engineErr  error
-	opening    bool
-	openAt     time.Time
-	downSince  time.Time // zero: it answers
-	listing    bool
-	dirty      bool      // something may have changed since the list was asked for
-	steps      int       // of the agent that have changed something
-	listed     int       // of them, when the newest list was asked for
-	settledAt  time.Time // last, or when there was an engine first
-	listAt     time.Time
-	pinging    bool
-	pingAt     time.Time
-	seen       bool              // the engine has been listed since the start
-	resorted   bool              // see resort
-	noting     bool              // the journal is being written, see note
-	noteAt     time.Time         // when that is tried again
-	granting   bool              // what a pod is granted is being remembered, see grant
-	grantAt    time.Time         // when that is tried again
-	messages   map[string]string // what containers that have ended said, by id; never changed
-	images     []engine.Image
-	imagesAt   time.Time
-	imaging    bool
-	held       []heldStep // steps that failed, held back from being tried again at once
-	report     *hardware.Report
-	reportAt   time.Time
-	looked     bool // the hardware has been asked once, so the boot id is known if it can be
-	probing    bool
-	stats      hardware.Stats
-	statsAt    time.Time
-	measuring  bool
-	heldP      hardware.Held
-	conditions []corev1.NodeCondition
-	health     []corev1.NodeCondition
-	evictAt    time.Time
-	relieving  bool                 // what has to go is being found out
-	sayAt      map[string]time.Time // when each is said again, see sayable
+	engine                engine.Engine
+	info                  engine.Info
+	engineErr             error
+	opening               bool
+	openAt                time.Time
+	downSince             time.Time // zero: the engine responds
+	listing               bool
+	dirty                 bool      // something may have changed since the list was requested
+	steps                 int       // number of the agent's own changes
+	listed                int       // steps when the newest list was requested
+	settledAt             time.Time // last settle, or the engine's first connection
+	listAt                time.Time
+	pinging               bool
+	pingAt                time.Time
+	seen                  bool              // the engine has been listed since the start
+	startedWithoutDesired bool              // see startWithoutDesired
+	noting                bool              // the final statuses are being stored, see note
+	noteAt                time.Time         // the next try
+	granting              bool              // a grant is being stored, see grant
+	grantAt               time.Time         // the next try
+	messages              map[string]string // termination messages by container id; copied on change
+	images                []engine.Image
+	imagesAt              time.Time
+	imaging               bool
+	held                  []heldStep // failed steps that wait for their next try
+	report                *hardware.Report
+	reportAt              time.Time
+	looked                bool // the hardware has reported once, so the boot id is known if there is one
+	probing               bool
+	stats                 hardware.Stats
+	statsAt               time.Time
+	measuring             bool
+	heldP                 hardware.Held
+	conditions            []corev1.NodeCondition
+	health                []corev1.NodeCondition
+	evictAt               time.Time
+	reclaiming            bool                 // see reclaim
+	nextReport            map[string]time.Time // see mayReport
 
 	peripherals peripherals
 	podTimes    map[types.UID][]corev1.PodCondition
 	network     podNetwork
 	stopped     chan struct{}           // closed when no container runs, see StopPods
 	storing     bool                    // pods are being measured, see checkStorage
-	storageAt   map[types.UID]time.Time // when each is next
+	storageAt   map[types.UID]time.Time // the next measurement
 	dropping    bool                    // volumes are being removed, see dropVolumes
 	dropAt      time.Time
 }
 
-// A flight is a run, or a postStart hook, that can be cancelled.
+// A flight is a run or a postStart hook in progress.
 type flight struct {
 	plan.Place
-	hook string // the container whose hook it is; "": a run
+	hook string // the hook's container; empty: a run
 }
 
-// flightOf is that of a step which is one.
+// flightOf is the flight of a step.
 func flightOf(s plan.Step) flight {
 	if s.Action == plan.Hook {
 		return flight{s.Place, s.ID}
@@ -107,8 +107,7 @@ type heldStep struct {
 	until time.Time
 }
 
-// Run runs the agent until ctx ends. Containers keep running then: an agent that is
-// gone is no reason to stop them.
+// Run runs the agent until ctx ends. Containers keep running after that.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.work.Wait()
@@ -118,13 +117,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	l := &a.loop
 	l.ctx = ctx
 	if err := a.disk.Prepare(); err != nil {
-		a.log.Error("the directories of pods' volumes could not be made ready", "err", err)
+		a.log.Error("prepare the directories of pods' volumes", "err", err)
 	} else if why := a.disk.NotMounting(); why != "" && a.c.Memory.Dir() != "" { // a simulated device has no volumes
-		a.log.Warn("secrets and volumes in memory lie in plain directories, and paths inside of what containers can " +
+		a.log.Warn("secrets and volumes in memory use plain directories, and subpaths of what containers can " +
 			"write are not mounted: " + why)
 	}
 	for _, uid := range a.disk.Pods() {
-		r := l.o.RecordOf(uid) // what of them is no longer desired is cleaned away
+		r := l.o.RecordOf(uid) // so that the files of undesired pods are cleaned
 		for name, attempt := range a.disk.attempts(uid) {
 			r.ContainerOf(name).Attempt = attempt
 		}
@@ -153,13 +152,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		now := time.Now()
-		next := a.turn(now)
-		a.beat.Store(&now)
+		next := a.cycle(now)
+		a.lastCycle.Store(&now)
 		timer.Reset(max(min(next.Sub(now), maxIdle), time.Millisecond))
 	}
 }
 
-// async does what may take long outside the loop; done is called in the loop.
+// async runs do in the background; the loop calls done.
 func (a *Agent) async(timeout time.Duration, do func(context.Context) (done func())) {
 	ctx := a.loop.ctx
 	a.work.Go(func() {
@@ -169,8 +168,8 @@ func (a *Agent) async(timeout time.Duration, do func(context.Context) (done func
 	})
 }
 
-// turn does what is due and returns when it wants to be asked again.
-func (a *Agent) turn(now time.Time) time.Time {
+// cycle does what is due and returns the time of the next cycle.
+func (a *Agent) cycle(now time.Time) time.Time {
 	l := &a.loop
 	next := now.Add(maxIdle)
 	at := func(t time.Time) {
@@ -183,14 +182,14 @@ func (a *Agent) turn(now time.Time) time.Time {
 			at(h.until)
 			return false
 		}
-		a.free(h.doing)
+		a.release(h.doing)
 		l.dirty = true
 		return true
 	})
-	at(a.reach(now))
-	at(a.look(now))
+	at(a.pollEngine(now))
+	at(a.measureDue(now))
 	at(a.lookForPeripherals(now))
-	if l.report != nil { // before the first step, as containers are told of it
+	if l.report != nil { // before the first step: containers may read these values
 		l.o.Node.Offers = hardware.Resources(l.report.Devices, l.desired.Profile, l.peripherals.connected()...)
 		l.o.Node.Allocatable = hardware.NodeStatus(*l.report, a.limits(), hardware.Software{}, l.o.Node.Offers...).Allocatable
 	}
@@ -201,11 +200,11 @@ func (a *Agent) turn(now time.Time) time.Time {
 		at(a.checkNetwork(now))
 		a.checkStorage(now)
 		a.dropVolumes(now)
-		a.leave()
-		l.haveStopped()
+		a.removeNetwork()
+		l.signalStopped()
 	}
-	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.resorted {
-		a.resort()
+	if l.seen && !l.known && l.looked && !l.o.Stale && l.engineErr == nil && !l.startedWithoutDesired {
+		a.startWithoutDesired()
 	}
 	if t := l.downSince.Add(graceDown); !l.downSince.IsZero() && t.After(now) {
 		at(t)
@@ -213,26 +212,25 @@ func (a *Agent) turn(now time.Time) time.Time {
 	a.publish(now)
 	if l.looked && (l.seen || l.engineErr != nil) {
 		select {
-		case <-a.first:
+		case <-a.statusKnown:
 		default:
-			close(a.first)
+			close(a.statusKnown)
 		}
 	}
 	return next
 }
 
-// changed notes that the agent has changed something of its containers itself.
+// changed records that the agent has changed containers.
 func (l *loop) changed() { l.dirty, l.steps = true, l.steps+1 }
 
-// stale tells whether the list of containers is to be waited for. One from before the agent's own
-// last step never does; but where only others change something, as a container that runs out of
-// memory twice a second, the newest list does after a while: by the time that a slow engine has
-// told of all containers something has changed again.
+// stale reports whether steps must wait for a newer list of containers. A list from before our own
+// last change is always stale. If only others change containers, the newest list will do after
+// maxIdle: a slow engine may never return an unchanged one.
 func (l *loop) stale(now time.Time) bool {
 	return (l.dirty || l.listing) && (l.listed != l.steps || now.Before(l.settledAt.Add(maxIdle)))
 }
 
-// settle takes steps until there are none that only change what is remembered.
+// settle computes steps until none of them only changes the agent's records, then starts them.
 func (a *Agent) settle(now time.Time) time.Time {
 	l := &a.loop
 	l.o.Count(l.desired.Pods, now)
@@ -268,13 +266,13 @@ func (a *Agent) settle(now time.Time) time.Time {
 					}
 				}
 			case plan.Run, plan.Stop, plan.Remove, plan.Clean, plan.Refresh, plan.Probe, plan.Hook, plan.Update:
-				if !again { // what was decided before is asked again with the new state
-					a.take(s, now)
+				if !again { // after a record changes, steps are computed again
+					a.startStep(s, now)
 				}
 			}
 		}
 		if !again {
-			a.tellResized()
+			a.reportResized()
 			a.note(now)
 			if wake.IsZero() {
 				return now.Add(maxIdle)
@@ -282,14 +280,13 @@ func (a *Agent) settle(now time.Time) time.Time {
 			return wake
 		}
 	}
-	a.log.Error("the steps of this device do not settle: this is a mistake in flotilla-device, please report it")
+	a.log.Error("the steps of this device do not settle: please report this bug of flotilla-device")
 	return now.Add(time.Second)
 }
 
-// note journals the pods that have ended for good, so that they stay ended after a
-// restart without their containers, and forgets those that the hub has forgotten. A
-// card may take minutes to write, or be read-only for weeks: nothing but what is to be
-// removed of these pods waits for it, and that for one try.
+// note stores the final status of ended pods, so that they stay ended after a restart, and drops
+// the notes of pods that the hub has dropped. A card may be slow or read-only: only the removal of
+// these pods' containers waits, for one try.
 func (a *Agent) note(now time.Time) {
 	l := &a.loop
 	wanted := map[string]*corev1.Pod{}
@@ -327,7 +324,7 @@ func (a *Agent) note(now time.Time) {
 	})
 }
 
-// noted takes in whether these notes are in the journal.
+// noted records whether these notes are stored.
 func (a *Agent) noted(notes []memory.PodNote, err error) {
 	l := &a.loop
 	l.noting, l.noteAt = false, time.Time{}
@@ -336,7 +333,7 @@ func (a *Agent) noted(notes []memory.PodNote, err error) {
 			r.Noting = false
 		}
 	}
-	if a.trouble("the journal could not be written", err); err != nil {
+	if a.trouble("store the final status of pods", err); err != nil {
 		l.noteAt = time.Now().Add(maxIdle)
 	}
 }

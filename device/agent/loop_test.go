@@ -760,7 +760,7 @@ func (d *device) wantTurns(most int) {
 	turns, last := 0, time.Time{}
 	for range 3000 {
 		time.Sleep(100 * time.Millisecond)
-		if at := d.agent.Turned(); at != last {
+		if at := d.agent.LastCycle(); at != last {
 			turns, last = turns+1, at
 		}
 	}

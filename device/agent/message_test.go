@@ -130,7 +130,7 @@ func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	if said := d.readMessage(at, 0); said != "" {
 		t.Errorf("it says %q", said)
 	}
-	if _, err := d.message(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new one takes its place
+	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new one takes its place
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(secret); string(b) != "secret" {

@@ -15,33 +15,30 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// A podNetwork is what the agent remembers of the network that its pods are put on.
-// The engine knows whether it is there; this is for telling people, and for not
-// asking in vain.
+// A podNetwork is what the agent knows of the pods' network, for conditions and for back-off.
 type podNetwork struct {
-	idle    bool   // it is known not to be there, so nothing need be removed
-	block   string // that problem is about
-	problem string // why containers are not put on it; empty: they are
+	absent  bool   // the network is known to be absent
+	block   string // of problem
+	problem string // why containers are not on the network; empty: they are
 	asking  bool
-	askAt   time.Time // look again, whether a container wants it or not
+	askAt   time.Time // the next check
 }
 
 const (
-	networkRetry = time.Minute     // while the network cannot be had: nobody may be sent here to try it
-	networkTime  = 5 * time.Minute // while it can: the device may have moved to where its addresses are taken
+	networkRetry = time.Minute     // while the network fails: no pod may come here to try it
+	networkTime  = 5 * time.Minute // while it works: on another site its addresses may be in use
 )
 
-// Network is the network for the pods of a node with a block of addresses. Its labels
-// tell it from one of somebody else's.
+// Network is the network for the pods of a node with a block of addresses. Its labels distinguish
+// it from networks of others.
 func Network(node, stateDirID, block string) engine.Network {
 	return engine.Network{Name: "flotilla-" + node, CIDR: block,
 		Labels: map[string]string{plan.LabelAgent: node, plan.LabelStateDir: stateDirID}}
 }
 
-// join puts a container that gets a network of its own on the one with the node's
-// addresses, and sees to it that this is there. Where it cannot be had the container
-// goes to the engine's own: addresses are no reason not to run. Containers that run
-// already stay where they are.
+// join puts a new container on the network with the node's addresses, and creates that network. If
+// this fails the container uses the engine's default network: it should run all the same. Running
+// containers stay on theirs.
 func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	if j.block == "" || spec.HostNetwork || spec.NetworkOf != "" {
 		return nil
@@ -49,16 +46,16 @@ func (a *Agent) join(ctx context.Context, j job, spec *engine.Spec) error {
 	n := Network(j.node.Name, j.node.StateDir, j.block)
 	err := j.engine.EnsureNetwork(ctx, n)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, engine.ErrUnavailable)) {
-		return err // to be tried again
+		return err // for another try
 	}
 	if err == nil {
 		spec.Network = n.Name
 	}
-	a.post(func() { a.joined(j.block, err) })
+	a.post(func() { a.networkDone(j.block, err) })
 	return nil
 }
 
-// checkNetwork looks from time to time whether the node's addresses can be had.
+// checkNetwork checks at intervals whether the node's addresses are usable.
 func (a *Agent) checkNetwork(now time.Time) (next time.Time) {
 	l := &a.loop
 	n := &l.network
@@ -79,20 +76,20 @@ func (a *Agent) checkNetwork(now time.Time) (next time.Time) {
 		return func() {
 			n.asking = false
 			if n.askAt = time.Now().Add(networkRetry); !lost {
-				a.joined(block, err)
+				a.networkDone(block, err)
 			}
 		}
 	})
 	return now.Add(maxIdle)
 }
 
-// joined notes how that went, and tells of a change for the worse.
-func (a *Agent) joined(block string, err error) {
+// networkDone records the result, and reports a new problem.
+func (a *Agent) networkDone(block string, err error) {
 	n := &a.loop.network
 	if block != a.loop.desired.PodCIDR {
-		return // the hub has given it another one meanwhile
+		return // the block has changed meanwhile
 	}
-	n.idle, n.block, n.askAt = false, block, time.Now().Add(networkTime)
+	n.absent, n.block, n.askAt = false, block, time.Now().Add(networkTime)
 	if err == nil {
 		n.problem = ""
 		return
@@ -105,14 +102,13 @@ func (a *Agent) joined(block string, err error) {
 	n.problem = err.Error()
 }
 
-// leave removes the network when the node has no pods any more: what is not used
-// must not stand in anybody's way.
-func (a *Agent) leave() {
+// removeNetwork removes the network once the node has no pods, so that it blocks no addresses.
+func (a *Agent) removeNetwork() {
 	l := &a.loop
-	if l.network.idle || len(l.desired.Pods) > 0 || len(l.o.Containers) > 0 || len(l.o.Busy) > 0 {
+	if l.network.absent || len(l.desired.Pods) > 0 || len(l.o.Containers) > 0 || len(l.o.Busy) > 0 {
 		return
 	}
-	l.network.idle = true
+	l.network.absent = true
 	e, n := l.engine, Network(l.o.Node.Name, l.o.Node.StateDir, "")
 	a.async(askTimeout, func(ctx context.Context) func() {
 		a.joining.Lock()
@@ -120,15 +116,14 @@ func (a *Agent) leave() {
 		err := e.RemoveNetwork(ctx, n)
 		return func() {
 			if err != nil && ctx.Err() == nil {
-				a.log.Info("the network of the pods stays", "err", err)
+				a.log.Info("remove the pods' network", "err", err)
 			}
 		}
 	})
 }
 
-// networkCondition says whether pods get the addresses that the node has for them. Where
-// they do not, no more are sent here: others would look for them at those addresses. What
-// runs goes on, and so does what comes all the same.
+// networkCondition says whether pods get the node's addresses. If not, the scheduler sends no more
+// pods, since others would use addresses that do not work. Present pods keep running.
 func (l *loop) networkCondition() corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated",
 		Message: "containers use the engine's own network"}
@@ -137,7 +132,7 @@ func (l *loop) networkCondition() corev1.NodeCondition {
 	switch {
 	case l.engine == nil && l.engineErr != nil:
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "ContainerEngineUnavailable",
-			"there is no network for pods: "+l.engineErr.Error()
+			"the pods' network is missing: "+l.engineErr.Error()
 	case l.desired.PodCIDR == "":
 	case err != nil:
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "NoRouteCreated", c.Message+": "+err.Error()
@@ -155,33 +150,31 @@ func (l *loop) networkCondition() corev1.NodeCondition {
 	return c
 }
 
-// A resolver is what a resolv.conf says.
+// A resolver is the content of a resolv.conf.
 type resolver struct{ servers, searches, options []string }
 
-// resolving completes what a pod's dnsConfig says of the resolver: as with the kubelet that is laid
-// over the device's, unless the pod's dnsPolicy is None. An engine takes the device's only where it
-// is given none.
-func resolving(spec *engine.Spec, pod *corev1.Pod) {
+// applyDNS adds the pod's dnsConfig to the device's resolver, as the kubelet does, unless dnsPolicy
+// is None. An engine given no servers uses the device's own.
+func applyDNS(spec *engine.Spec, pod *corev1.Pod) {
 	if pod.Spec.DNSConfig == nil || pod.Spec.DNSPolicy == corev1.DNSNone {
 		return
 	}
 	device := deviceResolver(os.ReadFile)
 	if len(spec.DNS) > 0 {
-		spec.DNS = both(device.servers, spec.DNS)
+		spec.DNS = union(device.servers, spec.DNS)
 	}
 	if len(spec.DNSSearch) > 0 {
-		spec.DNSSearch = both(device.searches, spec.DNSSearch)
+		spec.DNSSearch = union(device.searches, spec.DNSSearch)
 	}
 	if len(spec.DNSOptions) > 0 {
-		spec.DNSOptions = layOver(device.options, spec.DNSOptions)
+		spec.DNSOptions = mergeOptions(device.options, spec.DNSOptions)
 	}
 }
 
-// deviceResolver is the device's resolver as containers can have it: where it asks
-// systemd-resolved, that one's servers, and none of the device's own loopback, where containers
-// have another.
+// deviceResolver is the device's resolver for containers: behind systemd-resolved its upstream
+// servers, and no loopback address, since a container has its own loopback.
 func deviceResolver(read func(string) ([]byte, error)) resolver {
-	file, _ := read("/etc/resolv.conf") // none: the device has nothing to add
+	file, _ := read("/etc/resolv.conf") // a missing file adds nothing
 	r := readResolver(string(file))
 	if slices.Equal(r.servers, []string{"127.0.0.53"}) {
 		if file, err := read("/run/systemd/resolve/resolv.conf"); err == nil {
@@ -195,8 +188,7 @@ func deviceResolver(read func(string) ([]byte, error)) resolver {
 	return r
 }
 
-// readResolver reads a resolv.conf; as for the resolver, the last line of searches and of options
-// counts.
+// readResolver parses a resolv.conf. As in resolv.conf(5) the last search and options lines count.
 func readResolver(file string) (r resolver) {
 	for line := range strings.Lines(file) {
 		words := strings.Fields(line)
@@ -215,8 +207,8 @@ func readResolver(file string) (r resolver) {
 	return r
 }
 
-// both are the words of two lists, each once.
-func both(a, b []string) (all []string) {
+// union is both lists without duplicates.
+func union(a, b []string) (all []string) {
 	for _, w := range slices.Concat(a, b) {
 		if !slices.Contains(all, w) {
 			all = append(all, w)
@@ -225,8 +217,8 @@ func both(a, b []string) (all []string) {
 	return all
 }
 
-// layOver puts options over others: of one name the newer one counts.
-func layOver(old, options []string) []string {
+// mergeOptions adds options to old ones; a new value replaces the old one.
+func mergeOptions(old, options []string) []string {
 	name := func(o string) string { n, _, _ := strings.Cut(o, ":"); return n }
 	out := slices.DeleteFunc(slices.Clone(old), func(o string) bool {
 		return slices.ContainsFunc(options, func(x string) bool { return name(x) == name(o) })

@@ -210,7 +210,7 @@ func TestWithoutAnEngineThereIsNoNetworkForPods(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
-		d.wantNetwork(corev1.ConditionTrue, "there is no network for pods")
+		d.wantNetwork(corev1.ConditionTrue, "the pods' network is missing")
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")

@@ -24,12 +24,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// maxImages is how many images a status names, the biggest first (as the kubelet's
-// --node-status-max-images).
+// maxImages limits the images in a status, biggest first, like the kubelet's
+// --node-status-max-images.
 const maxImages = 50
 
-// look measures what is due: pressure, hardware, images.
-func (a *Agent) look(now time.Time) (next time.Time) {
+// measureDue starts the measurements that are due: pressure, hardware, images.
+func (a *Agent) measureDue(now time.Time) (next time.Time) {
 	l := &a.loop
 	root := l.info.Root
 	if !l.probing && !now.Before(l.reportAt) {
@@ -39,11 +39,11 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 			r, err := a.c.Hardware.Probe(ctx, root)
 			return func() {
 				l.probing, l.looked = false, true
-				if a.trouble("the hardware could not be looked at", err); err != nil {
+				if a.trouble("read the hardware", err); err != nil {
 					l.reportAt = time.Now().Add(time.Minute)
 					return
 				}
-				a.compare(l.report, &r)
+				a.reportPlugged(l.report, &r)
 				l.report = &r
 				l.o.Node.Boot = r.Host.BootID
 				l.o.Node.Memory, l.o.Node.Swap, l.o.Node.NUMA = r.Capacity.Memory, r.Capacity.Swap, r.NUMA
@@ -72,10 +72,10 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 			return func() {
 				l.measuring, l.stats = false, s
 				if l.report != nil && s.Addresses != nil && !slices.Equal(s.Addresses, l.report.Addresses) {
-					l.reportAt = time.Time{} // the network has come, or has given the device another address
+					l.reportAt = time.Time{} // the device has a new address
 				}
-				a.weigh(time.Now())
-				a.takeVitals(time.Now())
+				a.updatePressure(time.Now())
+				a.updateVitals(time.Now())
 			}
 		})
 	}
@@ -88,14 +88,15 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 			return func() {
 				l.imaging = false
 				if err != nil {
-					images = nil // better none than some that may be gone
+					images = nil // rather no list than an old one
 				}
 				l.images = images
 			}
 		})
 	}
 	next = now.Add(maxIdle)
-	for _, t := range []time.Time{l.reportAt, l.statsAt, l.imagesAt} { // what is past is under way, and its end is news
+	// A measurement whose time is in the past is in progress, and wakes the loop itself.
+	for _, t := range []time.Time{l.reportAt, l.statsAt, l.imagesAt} {
 		if t.After(now) && t.Before(next) {
 			next = t
 		}
@@ -103,16 +104,15 @@ func (a *Agent) look(now time.Time) (next time.Time) {
 	return next
 }
 
-// limits are the reservations and thresholds that hold: flags over board profile
-// over defaults.
+// limits are the reservations and thresholds in force: defaults, board profile, flags.
 func (a *Agent) limits() hardware.Limits {
 	lim, err := hardware.With(a.loop.desired.Profile, a.c.Flags)
-	a.trouble("something of the board profile cannot be used", err)
+	a.trouble("part of the board profile is invalid", err)
 	return lim
 }
 
-// weigh decides about pressure, and relieves it.
-func (a *Agent) weigh(now time.Time) {
+// updatePressure computes the pressure conditions and starts to reclaim.
+func (a *Agent) updatePressure(now time.Time) {
 	l := &a.loop
 	l.conditions, l.heldP = hardware.Pressure(l.stats, a.limits(), l.heldP, now)
 	is := func(t corev1.NodeConditionType, s corev1.ConditionStatus) bool {
@@ -122,10 +122,10 @@ func (a *Agent) weigh(now time.Time) {
 		Memory: is(corev1.NodeMemoryPressure, corev1.ConditionTrue), Disk: is(corev1.NodeDiskPressure, corev1.ConditionTrue),
 		PID: is(corev1.NodePIDPressure, corev1.ConditionTrue), Heat: is(fleet.ConditionTemperatureOK, corev1.ConditionFalse),
 	}
-	a.relieve(now)
+	a.reclaim(now)
 }
 
-// nodeStatus computes what the status says of the node.
+// nodeStatus computes the node's status.
 func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	l := &a.loop
 	if l.report == nil {
@@ -147,18 +147,18 @@ func (a *Agent) nodeStatus(now time.Time) (st corev1.NodeStatus, ok bool) {
 	if c, ok := plan.SwapCondition(l.o.Node, l.info); ok {
 		st.Conditions = append(st.Conditions, c)
 	}
-	if a.c.Memory.Dir() != "" { // else the device is a simulated one, which has no volumes
+	if a.c.Memory.Dir() != "" { // a simulated device has no volumes
 		st.Conditions = append(st.Conditions, a.disk.Condition(), stored(a.c.Memory.Trouble()))
 	}
-	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last, for it sums up
+	st.Conditions = append(st.Conditions, a.readiness(st, now)) // last: it summarizes the others
 	return st, true
 }
 
-// stored says whether the device will know after a reboot without network what it runs.
+// stored says whether the device knows its workloads after a reboot without network.
 func stored(trouble string) corev1.NodeCondition {
 	if trouble == "" {
 		return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionTrue, Reason: "StateStored",
-			Message: "what the hub wants here is on this device's disk"}
+			Message: "the desired state is stored on this device's disk"}
 	}
 	return corev1.NodeCondition{Type: fleet.ConditionStateStored, Status: corev1.ConditionFalse, Reason: "StateDamaged",
 		Message: bound.Text(trouble, 1000)}
@@ -215,12 +215,12 @@ func imagesOf(images []engine.Image) []corev1.ContainerImage {
 	return out
 }
 
-// publish makes what has changed visible, and says so. Heartbeat times and readings
-// that never stand still are no change.
+// publish makes changes visible and announces them to the hub. Heartbeats and fluctuating readings
+// are not changes.
 func (a *Agent) publish(now time.Time) {
 	l := &a.loop
 	st, ok := a.nodeStatus(now)
-	var pods = a.told.pods
+	var pods = a.published.pods
 	if l.seen && l.known {
 		pods = plan.Statuses(l.desired, &l.o, cmp.Or(l.info.Name, "docker"), now)
 		for i := range pods {
@@ -239,28 +239,28 @@ func (a *Agent) publish(now time.Time) {
 	if l.desired.Profile != nil {
 		profile = l.desired.Profile.Name
 	}
-	a.told.Lock()
+	a.published.Lock()
 	statusChanged, podsChanged := false, false
 	if ok {
-		keepTimes(a.told.status.Conditions, st.Conditions, now)
-		// The hub waits for the profile's name, also where it changes nothing of the status.
-		statusChanged = !slices.Equal(a.told.volumes, volumes) || !fleet.SameStatus(a.told.status, st) ||
-			a.told.profile != profile
-		if a.told.last != l.report {
-			a.told.hardware = l.report.JSON()
-			a.told.last, a.told.machineID = l.report, l.report.Host.MachineID
-			statusChanged = statusChanged || fleet.HardwareChanged(a.told.news, a.told.hardware)
+		keepTimes(a.published.status.Conditions, st.Conditions, now)
+		// The hub waits for the profile's name, even if the status does not change.
+		statusChanged = !slices.Equal(a.published.volumes, volumes) || !fleet.SameStatus(a.published.status, st) ||
+			a.published.profile != profile
+		if a.published.last != l.report {
+			a.published.hardware = l.report.JSON()
+			a.published.last, a.published.machineID = l.report, l.report.Host.MachineID
+			statusChanged = statusChanged || fleet.HardwareChanged(a.published.announcedHardware, a.published.hardware)
 		}
 		if statusChanged {
-			a.told.news = a.told.hardware
+			a.published.announcedHardware = a.published.hardware
 		}
-		a.told.status, a.told.volumes, a.told.profile = st, volumes, profile
+		a.published.status, a.published.volumes, a.published.profile = st, volumes, profile
 	}
-	if a.told.gen != l.desired.Generation || !alike(a.told.pods, pods) {
-		a.told.pods, a.told.gen, podsChanged = pods, l.desired.Generation, true
+	if a.published.gen != l.desired.Generation || !equal(a.published.pods, pods) {
+		a.published.pods, a.published.gen, podsChanged = pods, l.desired.Generation, true
 	}
-	hub := a.told.hub
-	a.told.Unlock()
+	hub := a.published.hub
+	a.published.Unlock()
 	if hub == nil {
 		return
 	}
@@ -272,7 +272,7 @@ func (a *Agent) publish(now time.Time) {
 	}
 }
 
-// keepTimes keeps the transition times of conditions whose status has not changed.
+// keepTimes keeps the transition times of conditions with an unchanged status.
 func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 	for i := range next {
 		next[i].LastHeartbeatTime = metav1.NewTime(now.Truncate(time.Second))
@@ -286,29 +286,29 @@ func keepTimes(old, next []corev1.NodeCondition, now time.Time) {
 	}
 }
 
-// alike is Kubernetes' equality. On most turns of the loop nothing differs at all, and the library
-// finds that out faster.
-func alike(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semantic.DeepEqual(a, b) }
+// equal is Kubernetes' equality, with the faster reflect.DeepEqual first: most cycles change
+// nothing.
+func equal(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semantic.DeepEqual(a, b) }
 
-// onlineCPUs are the processors of the device; empty where the kernel does not tell.
+// onlineCPUs are the device's processors; empty if the kernel does not list them.
 func onlineCPUs(sysDir string) plan.CPUSet {
 	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
 	return plan.CPUsIn(string(text))
 }
 
-// vitalsTime is how often the figures that the hub keeps are made: a status without a
-// change comes no sooner. Nothing is measured for them that is not measured anyway.
+// vitalsTime is the interval of the figures that the hub stores. They use existing measurements
+// only, and an unchanged status is not sent sooner.
 const vitalsTime = 150 * time.Second
 
-// A vital is what the next figures are made from.
-type vital struct {
-	at    time.Time // zero: nothing has been measured
+// A vitalSample is the input of the next figures.
+type vitalSample struct {
+	at    time.Time // zero: not measured yet
 	stats hardware.Stats
 }
 
-// vitalsOf are the figures at a moment; the processors' are since the one before. What
-// the board does not tell is absent.
-func vitalsOf(before, now vital, r *hardware.Report) *wire.Vitals {
+// vitalsOf are the figures at now; processor figures cover the time since before. Unknown readings
+// are absent.
+func vitalsOf(before, now vitalSample, r *hardware.Report) *wire.Vitals {
 	var v wire.Vitals
 	figure := func(f float64) *float64 {
 		f = math.Round(f*1000) / 1000
@@ -333,16 +333,15 @@ func vitalsOf(before, now vital, r *hardware.Report) *wire.Vitals {
 			v.Temperature = figure(t.Celsius)
 		}
 	}
-	if i := slices.IndexFunc(r.Voltages, func(x hardware.Voltage) bool { return supplies(x.Name) }); i >= 0 {
+	if i := slices.IndexFunc(r.Voltages, func(x hardware.Voltage) bool { return isSupply(x.Name) }); i >= 0 {
 		v.Supply = figure(r.Voltages[i].Volts)
 	}
 	return &v
 }
 
-// supplies tells by its name whether an input of a hardware monitor is the board's
-// supply: the bus voltage of a power monitor such as an INA226, or what is labelled so.
-// Most inputs are other things.
-func supplies(name string) bool {
+// isSupply reports by its name whether an input of a hardware monitor is the board's supply: the
+// bus voltage of a power monitor such as an INA226, or a matching label.
+func isSupply(name string) bool {
 	name = strings.ToLower(name)
 	if chip, ok := strings.CutPrefix(name, "ina2"); ok && len(chip) == 2 {
 		return true
@@ -356,16 +355,16 @@ func supplies(name string) bool {
 	})
 }
 
-// takeVitals makes the figures when it is time to.
-func (a *Agent) takeVitals(now time.Time) {
+// updateVitals computes the figures when they are due.
+func (a *Agent) updateVitals(now time.Time) {
 	l := &a.loop
 	if l.report == nil || now.Sub(l.vital.at) < vitalsTime {
 		return
 	}
-	next := vital{now, l.stats}
+	next := vitalSample{now, l.stats}
 	v := vitalsOf(l.vital, next, l.report)
 	l.vital = next
-	a.told.Lock()
-	defer a.told.Unlock()
-	a.told.vitals = v
+	a.published.Lock()
+	defer a.published.Unlock()
+	a.published.vitals = v
 }

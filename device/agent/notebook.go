@@ -24,15 +24,14 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// A notebook is the disk of the pods' volumes with what the agent notes beside these: which
-// containers it has made, which of their hooks and probes have passed, what they say at their end.
+// A notebook is the directory of the pods' volumes, with the agent's notes beside them: containers
+// that it made, hooks and probes that have passed, termination messages.
 type notebook struct{ volume.Disk }
 
-// Made returns those containers of a list that the agent with this directory made. Labels alone do
-// not tell: an image can bring them, and one that is committed from a container of an agent does.
-// Nor does the name, which anybody can change. So the agent notes the id of each container between
-// its creation and its start. A container without a note that has the agent's name for it is of an
-// earlier version, or of an agent that was killed before it wrote the note: it gets one.
+// Made returns the containers of a list that the agent with this directory made. Labels may come
+// from an image, and names can be changed, so the agent notes each container's id before its start.
+// A container with its labels and exact name but without a note is of an earlier version or was
+// interrupted, and gets a note.
 func Made(dir string, list []engine.Container) []engine.Container {
 	d := notebook{volume.Disk{Root: dir}}
 	return slices.DeleteFunc(list, func(c engine.Container) bool {
@@ -48,7 +47,7 @@ func Made(dir string, list []engine.Container) []engine.Container {
 			return true
 		}
 		if note != "" {
-			_ = os.WriteFile(note, nil, 0o600) // without its directory: the pod may have been cleaned away since
+			_ = os.WriteFile(note, nil, 0o600) // the pod's directory may have been removed
 		}
 		return false
 	})
@@ -56,13 +55,14 @@ func Made(dir string, list []engine.Container) []engine.Container {
 
 const madePrefix = ".made-"
 
-// madeNote is the note that the agent made a container. It outlives a boot, as the container does.
+// madeNote is the file of the note that the agent made a container. Like the container it outlives
+// a boot.
 func (d *notebook) madeNote(uid types.UID, container, attempt, id string) string {
 	return filepath.Join(d.Root, volume.PodsDir, string(uid),
 		filepath.Base(madePrefix+attempt+"-"+cmp.Or(container, "POD")+"-"+id))
 }
 
-// noteMade notes that a container is the agent's; where it cannot, its name tells.
+// noteMade records that a container is the agent's. Without the note its name counts.
 func (d *notebook) noteMade(s plan.Step, id string) {
 	path := d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), id)
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) && os.MkdirAll(filepath.Dir(path), 0o700) == nil {
@@ -72,16 +72,16 @@ func (d *notebook) noteMade(s plan.Step, id string) {
 
 func (d *notebook) forgetMade(s plan.Step) {
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) {
-		// what is left goes with the pod
+		// a note that remains is removed with the pod
 		_ = os.Remove(d.madeNote(s.Place.Pod, s.Place.Container, strconv.Itoa(s.Attempt), s.ID))
 	}
 }
 
-// attempts returns the newest attempt of each container of a pod that an agent has noted: somebody
-// may have removed the container since, and its restart count goes on from there.
+// attempts returns the newest noted attempt of each container of a pod: its restart count
+// continues, even if the container was removed by others.
 func (d *notebook) attempts(uid types.UID) map[string]int {
 	out := map[string]int{}
-	list, _ := os.ReadDir(filepath.Join(d.Root, volume.PodsDir, string(uid))) // none, for a pod that has no files
+	list, _ := os.ReadDir(filepath.Join(d.Root, volume.PodsDir, string(uid))) // the pod may have no files
 	for _, e := range list {
 		text, made := strings.CutPrefix(e.Name(), madePrefix)
 		text, container, _ := strings.Cut(text, "-")
@@ -98,11 +98,11 @@ func (d *notebook) attempts(uid types.UID) map[string]int {
 	return out
 }
 
-// What a container says at its end is in a file of the agent's that is bound into it, a
-// new one for each instance, or at the end of its log. The limits are the kubelet's.
+// A termination message is in a file that the agent binds into the container, or at the end of its
+// log. The limits are the kubelet's.
 const (
-	maxLogMessage  = 2048 // of a log: its last,
-	maxLogLines    = 80   // in so many lines
+	maxLogMessage  = 2048 // bytes
+	maxLogLines    = 80
 	messagesAtOnce = 30 * time.Second
 )
 
@@ -110,9 +110,9 @@ func messageName(at plan.Place, attempt int) string {
 	return filepath.Join(volume.PodsDir, string(at.Pod), ".message-"+at.Container+"-"+strconv.Itoa(attempt))
 }
 
-// message makes the file for a container's message; "" where there is none: a volume of
-// the pod's is there, or this device keeps nothing.
-func (d *notebook) message(s plan.Step) (source string, err error) {
+// makeMessageFile makes the file for a container's termination message. Empty: a volume is mounted
+// there, or this device stores nothing.
+func (d *notebook) makeMessageFile(s plan.Step) (source string, err error) {
 	target := path.Clean(podspec.MessagePath(s.Spec))
 	if d.Root == "" || !podspec.IsUID(s.Place.Pod) || slices.ContainsFunc(s.Spec.VolumeMounts,
 		func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == target }) {
@@ -133,27 +133,27 @@ func (d *notebook) message(s plan.Step) (source string, err error) {
 	if err := root.WriteFile(name, nil, 0o600); err != nil {
 		return "", err
 	}
-	if err := root.Chmod(name, 0o666); err != nil { // whatever the umask is: its user is not to be known
+	if err := root.Chmod(name, 0o666); err != nil { // against the umask: the container's user is unknown
 		return "", err
 	}
 	return filepath.Join(d.Root, name), nil
 }
 
-// forgetMessage removes the file of an instance that is being removed.
+// forgetMessage removes the message file of a container that is being removed.
 func (d *notebook) forgetMessage(s plan.Step) {
 	if d.Root != "" && podspec.IsUID(s.Place.Pod) && s.Place.Container != "" {
-		_ = os.Remove(filepath.Join(d.Root, messageName(s.Place, s.Attempt))) // what is left goes with the pod
+		_ = os.Remove(filepath.Join(d.Root, messageName(s.Place, s.Attempt))) // or with the pod
 	}
 }
 
-// readMessage reads the end of what an instance has written.
+// readMessage reads the termination message of a container.
 func (d *notebook) readMessage(at plan.Place, attempt int) string {
 	if d.Root == "" || !podspec.IsUID(at.Pod) {
 		return ""
 	}
 	f, err := os.OpenFile(filepath.Join(d.Root, messageName(at, attempt)), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return "" // of an agent before this one
+		return "" // an earlier agent made no file
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
@@ -167,8 +167,8 @@ func (d *notebook) readMessage(at plan.Place, attempt int) string {
 	return string(b)
 }
 
-// readMessages reads what those containers said that have ended, and says it as the
-// engine would: in what the list has of them. known is what was read before, by id.
+// readMessages reads the termination messages of ended containers into the Error field of the list.
+// known are those read before, by id.
 func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine.Container, node plan.Facts,
 	ofLog map[plan.Place]bool, known map[string]string) map[string]string {
 	now := map[string]string{}
@@ -196,17 +196,17 @@ func (a *Agent) readMessages(ctx context.Context, e engine.Engine, list []engine
 func lastOfLog(ctx context.Context, e engine.Engine, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var end ending
+	var end tail
 	if err := e.Logs(ctx, id, engine.LogOptions{Tail: maxLogLines}, &end, &end); err != nil {
 		return fmt.Sprintf("Error reading termination message from logs: %v", err)
 	}
 	return string(end)
 }
 
-// An ending keeps the end of what is written to it.
-type ending []byte
+// A tail keeps the last bytes written to it.
+type tail []byte
 
-func (e *ending) Write(p []byte) (int, error) {
+func (e *tail) Write(p []byte) (int, error) {
 	*e = append(*e, p...)
 	if n := len(*e) - maxLogMessage; n > 0 {
 		*e = append((*e)[:0], (*e)[n:]...)
@@ -214,8 +214,8 @@ func (e *ending) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// logSpeaks are the containers whose log speaks for them where they wrote nothing.
-func (l *loop) logSpeaks() map[plan.Place]bool {
+// fallsBackToLogs are the containers whose termination message policy is FallbackToLogsOnError.
+func (l *loop) fallsBackToLogs() map[plan.Place]bool {
 	out := map[plan.Place]bool{}
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]

@@ -19,23 +19,23 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// How often the peripherals of the board profile are looked for, beside when the agent starts, the
-// profile changes, or something is plugged in or out.
+// Intervals at which the board profile's peripherals are looked for. It also happens when the agent
+// starts, the profile changes, or a device is plugged in or out.
 const (
 	peripheralsTime = 10 * time.Minute
-	missingTime     = time.Minute // while one is missing
+	missingTime     = time.Minute // while a peripheral is missing
 )
 
-// peripherals is what is known of them.
+// peripherals is the state of the board profile's peripherals.
 type peripherals struct {
-	of      []fleet.Peripheral // as they were asked for
-	beside  []hardware.Device  // what was plugged in then
-	at      time.Time          // next
+	wanted  []fleet.Peripheral // as of the last look
+	devices []hardware.Device  // plugged in at the last look
+	at      time.Time          // the next look
 	looking bool
-	known   []hardware.Presence // of of; nil: nothing yet
+	known   []hardware.Presence // the results; nil: none yet
 }
 
-// connected are what pods can have of them.
+// connected are the peripherals that pods can use.
 func (p *peripherals) connected() (list []hardware.Device) {
 	for _, x := range p.known {
 		if x.Missing == "" && x.Device.ID != "" {
@@ -45,7 +45,7 @@ func (p *peripherals) connected() (list []hardware.Device) {
 	return list
 }
 
-// lookForPeripherals looks for them when it is time to.
+// lookForPeripherals starts a look when it is due.
 func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 	l := &a.loop
 	p := &l.peripherals
@@ -59,14 +59,14 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 		}
 		return now.Add(peripheralsTime)
 	}
-	changed := !reflect.DeepEqual(p.of, want) || !reflect.DeepEqual(p.beside, l.report.Devices)
-	if p.looking || !l.seen || !changed && now.Before(p.at) { // before containers are known one may have the bus
+	changed := !reflect.DeepEqual(p.wanted, want) || !reflect.DeepEqual(p.devices, l.report.Devices)
+	if p.looking || !l.seen || !changed && now.Before(p.at) { // not seen: a container may hold the bus
 		return now.Add(missingTime)
 	}
-	if !reflect.DeepEqual(p.of, want) {
+	if !reflect.DeepEqual(p.wanted, want) {
 		p.known = nil
 	}
-	p.of, p.beside, p.looking, p.at = want, l.report.Devices, true, now.Add(peripheralsTime)
+	p.wanted, p.devices, p.looking, p.at = want, l.report.Devices, true, now.Add(peripheralsTime)
 	var held []string
 	for _, in := range l.o.Containers {
 		if in.State == engine.Running || in.State == engine.Paused {
@@ -79,23 +79,23 @@ func (a *Agent) lookForPeripherals(now time.Time) (next time.Time) {
 		found := a.c.Connected(ctx, want, held)
 		return func() {
 			p.looking = false
-			if !reflect.DeepEqual(p.of, want) {
+			if !reflect.DeepEqual(p.wanted, want) {
 				return
 			}
-			found = takeOver(p.known, found)
+			found = keepUnknown(p.known, found)
 			if slices.ContainsFunc(found, func(x hardware.Presence) bool { return x.Missing != "" }) {
 				p.at = time.Now().Add(missingTime)
 			}
-			a.tellPeripherals(p.known, found)
+			a.reportPeripherals(p.known, found)
 			p.known = found
 		}
 	})
 	return p.at
 }
 
-// takeOver keeps what was known of what could not be asked now. Of what was never asked the
-// container that has its bus is believed.
-func takeOver(before, now []hardware.Presence) []hardware.Presence {
+// keepUnknown keeps the earlier result of a peripheral that could not be queried. One that was
+// never queried counts as present if a container holds its bus.
+func keepUnknown(before, now []hardware.Presence) []hardware.Presence {
 	for i := range now {
 		if now[i].Unasked && i < len(before) {
 			now[i].Missing, now[i].Device = before[i].Missing, before[i].Device
@@ -104,8 +104,8 @@ func takeOver(before, now []hardware.Presence) []hardware.Presence {
 	return now
 }
 
-// tellPeripherals tells what is missing, and what is there again.
-func (a *Agent) tellPeripherals(before, now []hardware.Presence) {
+// reportPeripherals reports peripherals that are missing or back.
+func (a *Agent) reportPeripherals(before, now []hardware.Presence) {
 	for i, x := range now {
 		was := ""
 		if i < len(before) {
@@ -123,13 +123,13 @@ func (a *Agent) tellPeripherals(before, now []hardware.Presence) {
 	}
 }
 
-// condition says whether all of them are there; false where the profile names none.
+// condition says whether all peripherals are present. Not ok: the profile names none.
 func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 	c = corev1.NodeCondition{Type: fleet.ConditionPeripheralsPresent, Status: corev1.ConditionTrue,
-		Reason: "PeripheralsPresent", Message: "what the board profile says is connected is there"}
+		Reason: "PeripheralsPresent", Message: "all peripherals of the board profile are there"}
 	if p.known == nil {
-		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "nobody has looked for the peripherals yet"
-		return c, len(p.of) > 0
+		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NotAsked", "the peripherals have not been looked for yet"
+		return c, len(p.wanted) > 0
 	}
 	var missing []string
 	for _, x := range p.known {
@@ -144,10 +144,10 @@ func (p *peripherals) condition() (c corev1.NodeCondition, ok bool) {
 	return c, true
 }
 
-// plug puts the devices of a container into its spec, as they are now. Its user gets the groups
-// that may open them.
-func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Device) (hardware.Device, []hardware.Node,
-	error)) error {
+// addDevices adds a container's devices to its spec, with their current nodes and the groups that
+// may open them.
+func addDevices(spec *engine.Spec, devices []hardware.Device,
+	look func(hardware.Device) (hardware.Device, []hardware.Node, error)) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -158,7 +158,7 @@ func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Devic
 			return fmt.Errorf("%s: %w", fleet.ResourceName(d.Resource), err)
 		}
 		if !slices.Equal(found.Nodes, d.Nodes) {
-			return fmt.Errorf("%s: %s has moved to %s this moment", fleet.ResourceName(d.Resource), d.ID,
+			return fmt.Errorf("%s: %s has just moved to %s", fleet.ResourceName(d.Resource), d.ID,
 				strings.Join(found.Nodes, " "))
 		}
 		now[i] = found
@@ -171,13 +171,13 @@ func plug(spec *engine.Spec, devices []hardware.Device, look func(hardware.Devic
 	}
 	label, err := json.Marshal(now)
 	if err != nil {
-		return fmt.Errorf("write down the devices of %s: %w", spec.Name, err)
+		return fmt.Errorf("encode the devices of %s: %w", spec.Name, err)
 	}
 	spec.Labels[plan.LabelDevices] = string(label)
 	return nil
 }
 
-// watch looks at the hardware soon after something is plugged in or out.
+// watch updates the hardware report soon after a device is plugged in or out.
 func (a *Agent) watch(ctx context.Context) {
 	if a.c.Watch == nil {
 		return
@@ -191,14 +191,14 @@ func (a *Agent) watch(ctx context.Context) {
 			})
 		})
 		if err != nil {
-			a.log.Warn(fmt.Sprintf("what is plugged in or out is noticed within %s only", reportTime), "err", err)
+			a.log.Warn(fmt.Sprintf("watch for plugged devices; changes show only after up to %s", reportTime), "err", err)
 		}
 	})
 }
 
-// compare tells what was plugged in or unplugged between two looks at the hardware, and to whom it
-// matters.
-func (a *Agent) compare(before, now *hardware.Report) {
+// reportPlugged reports devices that were plugged in or out between two reports, and the containers
+// that have them.
+func (a *Agent) reportPlugged(before, now *hardware.Report) {
 	if before == nil {
 		return
 	}

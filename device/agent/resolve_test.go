@@ -16,7 +16,7 @@ import (
 
 func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 	old := readResolver("search a\noptions edns0\nnameserver 192.0.2.1\noptions ndots:3 timeout:1 trust-ad\n").options
-	if got, want := layOver(old, []string{"ndots:5", "rotate"}), []string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
+	if got, want := mergeOptions(old, []string{"ndots:5", "rotate"}), []string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	p := makePod("app", "wait")
@@ -27,7 +27,7 @@ func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 		t.Error(why)
 	}
 	spec := engine.Spec{DNSOptions: podspec.DNSOptions(p.Spec.DNSConfig)}
-	resolving(&spec, &p)
+	applyDNS(&spec, &p)
 	if want := []string{"ndots:2", "rotate"}; !slices.Equal(spec.DNSOptions, want) {
 		t.Errorf("%q, want %q", spec.DNSOptions, want)
 	}
@@ -60,7 +60,7 @@ func TestADevicesResolverIsReadAsContainersCanHaveIt(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if got, want := both([]string{"a", "b"}, []string{"c", "a"}), []string{"a", "b", "c"}; !slices.Equal(got, want) {
+	if got, want := union([]string{"a", "b"}, []string{"c", "a"}), []string{"a", "b", "c"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// StopPods stops the pods within a time, of which critical is kept for those that the system needs,
-// and returns when none runs, or the time is over. The node is not ready until StartPods.
+// StopPods stops the pods within total, of which critical is reserved for system-critical ones. It
+// returns when none runs or the time is over. The node is not ready until StartPods.
 func (a *Agent) StopPods(ctx context.Context, total, critical time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, total)
 	defer cancel()
-	a.say("node is shutting down")
+	a.announceShutdown("node is shutting down")
 	done := make(chan struct{})
 	a.post(func() {
 		now := time.Now()
@@ -27,25 +27,25 @@ func (a *Agent) StopPods(ctx context.Context, total, critical time.Duration) {
 	}
 }
 
-// StartPods runs the pods again: the device does not go down after all.
+// StartPods runs the pods again after a cancelled shutdown.
 func (a *Agent) StartPods() {
-	a.say("")
+	a.announceShutdown("")
 	a.post(func() { a.loop.o.Shutdown, a.loop.stopped = nil, nil })
 }
 
-// say makes the node not ready for a reason, or ready again.
-func (a *Agent) say(why string) {
+// announceShutdown makes the node not ready for a reason, or ready again.
+func (a *Agent) announceShutdown(why string) {
 	a.Shutdown(why)
-	a.told.Lock()
-	hub := a.told.hub
-	a.told.Unlock()
+	a.published.Lock()
+	hub := a.published.hub
+	a.published.Unlock()
 	if hub != nil {
 		hub.StatusChanged()
 	}
 }
 
-// haveStopped tells StopPods that no container runs or is about to.
-func (l *loop) haveStopped() {
+// signalStopped wakes StopPods once no container runs or is about to.
+func (l *loop) signalStopped() {
 	if l.stopped == nil || slices.ContainsFunc(l.o.Containers, plan.IsRunning) ||
 		slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool { return !b.Step.Action.RunsBeside() }) {
 		return

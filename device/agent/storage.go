@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	storageTime = time.Minute // at least, between two measurements of what a pod has written
-	storageRest = 20          // times the last measurement's length, where that is longer
-	storageMost = time.Minute // for one pod
-	storageTurn = time.Second // after which those that were measured are judged, before others are
+	storageTime    = time.Minute // between two measurements of a pod
+	measureRatio   = 20          // or this many times the last measurement's duration, if longer
+	maxMeasureTime = time.Minute // for one pod
+	judgeAfter     = time.Second // after which measured pods are judged, before others are measured
 )
 
 // A Stored is what a pod has written on its device, in bytes.
 type Stored struct {
-	Volumes    map[string]int64 // its emptyDirs
-	Containers map[string]int64 // outside of these, with their logs and messages, while they run
+	Volumes    map[string]int64 // emptyDirs
+	Containers map[string]int64 // writable layers, logs and messages of running containers
 }
 
-// disk is how much of it lies on the disk.
+// disk is the part on the disk, without emptyDirs in memory.
 func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; liesOnDisk(v) {
@@ -46,9 +46,9 @@ func (s Stored) disk(pod *corev1.Pod) (sum int64) {
 	return sum
 }
 
-// TooMuch says, in the kubelet's words, why a pod has to go that has written more than it
-// may; empty: it may stay. A limit is reached and not passed with exactly as much.
-func TooMuch(pod *corev1.Pod, s Stored) string {
+// OverLimit is the kubelet's message for a pod that has written more than its limits; empty: it has
+// not. Exactly the limit is allowed.
+func OverLimit(pod *corev1.Pod, s Stored) string {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if limit := sizeLimit(v); limit != nil && s.Volumes[v.Name] > limit.Value() {
@@ -70,9 +70,9 @@ func TooMuch(pod *corev1.Pod, s Stored) string {
 	return ""
 }
 
-// checkStorage measures those pods that have limits, from time to time, and evicts those that are
-// over them. Each has a time of its own for it, so that one with millions of files delays no other;
-// first comes who has waited longest.
+// checkStorage measures the pods with limits at intervals, and evicts those over them. Each pod has
+// its own interval, so that one with millions of files delays no other; the longest overdue comes
+// first.
 func (a *Agent) checkStorage(now time.Time) {
 	l := &a.loop
 	if l.storing || a.disk.Root == "" {
@@ -80,7 +80,7 @@ func (a *Agent) checkStorage(now time.Time) {
 	}
 	var pods []*corev1.Pod
 	due := map[types.UID]time.Time{}
-	for _, p := range l.living() {
+	for _, p := range l.evictable() {
 		if !limitsStorage(p) {
 			continue
 		}
@@ -89,7 +89,7 @@ func (a *Agent) checkStorage(now time.Time) {
 			pods = append(pods, p)
 		}
 	}
-	l.storageAt = due // of those that are gone nothing is kept
+	l.storageAt = due // drops pods that have gone
 	if len(pods) == 0 {
 		return
 	}
@@ -97,9 +97,9 @@ func (a *Agent) checkStorage(now time.Time) {
 	running := l.instancesOf(pods)
 	l.storing = true
 	e := l.engine
-	a.async(storageMost+storageTurn, func(ctx context.Context) func() {
-		var done []measured
-		for began := time.Now(); len(done) < len(pods) && time.Since(began) < storageTurn; {
+	a.async(maxMeasureTime+judgeAfter, func(ctx context.Context) func() {
+		var done []measurement
+		for began := time.Now(); len(done) < len(pods) && time.Since(began) < judgeAfter; {
 			done = append(done, a.measure(ctx, e, pods[len(done)], running[len(done)]))
 		}
 		return func() {
@@ -111,8 +111,7 @@ func (a *Agent) checkStorage(now time.Time) {
 	})
 }
 
-// instancesOf are the containers that run of each of these pods, by name, as measure may read them
-// outside of the loop.
+// instancesOf copies the running containers of these pods, for use outside of the loop.
 func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*plan.ContainerRecord {
 	running := make([]map[string]*plan.ContainerRecord, len(pods))
 	for i, p := range pods {
@@ -126,24 +125,24 @@ func (l *loop) instancesOf(pods []*corev1.Pod) []map[string]*plan.ContainerRecor
 	return running
 }
 
-// A measured is how the measurement of a pod went.
-type measured struct {
+// A measurement is the result of measuring a pod.
+type measurement struct {
 	pod   *corev1.Pod
-	why   string        // it has to go; empty: it may stay
-	whole bool          // all of it could be measured
+	why   string        // reason to evict it; empty: it may stay
+	whole bool          // everything was measured
 	sum   int64         // bytes
 	disk  int64         // of them, on the disk
 	took  time.Duration // at most storageMost
-	wrong error         // of the volumes that could not be measured
+	wrong error         // of volumes that could not be measured
 }
 
-// measure measures what a pod has written. What cannot be measured in time counts as far as it was.
+// measure measures what a pod has written. On a time-out the part that was measured counts.
 func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
-	running map[string]*plan.ContainerRecord) measured {
-	ctx, cancel := context.WithTimeout(ctx, storageMost)
+	running map[string]*plan.ContainerRecord) measurement {
+	ctx, cancel := context.WithTimeout(ctx, maxMeasureTime)
 	defer cancel()
 	began := time.Now()
-	m := measured{pod: p}
+	m := measurement{pod: p}
 	s := Stored{map[string]int64{}, map[string]int64{}}
 	for j := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[j]
@@ -156,7 +155,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		}
 		s.Volumes[v.Name] = n.Bytes
 		m.sum += n.Bytes
-		if errors.Is(err, engine.ErrDeep) { // or nobody would ever know what it holds
+		if errors.Is(err, engine.ErrDeep) { // a volume that can never be measured is evicted
 			m.why = fmt.Sprintf("EmptyDir volume %q cannot be measured: %v. ", v.Name, err)
 		}
 	}
@@ -165,7 +164,7 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		if errors.Is(err, engine.ErrDeep) {
 			m.why = fmt.Sprintf("What container %s has written cannot be measured: %v. ", name, err)
 		}
-		if err != nil { // what cannot be measured cannot be blamed
+		if err != nil { // an unmeasured container counts as 0
 			continue
 		}
 		said, _ := engine.SizeOf(ctx, filepath.Join(a.disk.Root, messageName(plan.Place{Pod: p.UID, Container: name},
@@ -174,12 +173,11 @@ func (a *Agent) measure(ctx context.Context, e engine.Engine, p *corev1.Pod,
 		m.sum += n + said.Bytes
 	}
 	m.whole, m.took = !errors.Is(ctx.Err(), context.DeadlineExceeded), time.Since(began)
-	m.disk, m.why = s.disk(p), cmp.Or(TooMuch(p, s), m.why)
+	m.disk, m.why = s.disk(p), cmp.Or(OverLimit(p, s), m.why)
 	return m
 }
 
-// files counts the inodes of what a pod has written on the disk. What cannot be counted in time
-// counts as far as it was.
+// files counts the inodes of a pod on the disk. On a time-out the part that was counted counts.
 func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod,
 	running map[string]*plan.ContainerRecord) (sum int64) {
 	for j := range p.Spec.Volumes {
@@ -195,15 +193,15 @@ func (a *Agent) files(ctx context.Context, e engine.Engine, p *corev1.Pod,
 	return sum
 }
 
-// judgeStorage evicts a pod that has written too much, and says when it is measured again.
-func (a *Agent) judgeStorage(m measured) {
+// judgeStorage evicts a pod over its limits, and sets its next measurement.
+func (a *Agent) judgeStorage(m measurement) {
 	l := &a.loop
 	r := l.o.Pods[m.pod.UID]
 	if r == nil || !plan.HasRunning(r) {
 		return
 	}
 	a.trouble("measure the volumes of pod "+m.pod.Namespace+"/"+m.pod.Name, m.wrong)
-	wait := max(storageTime, storageRest*m.took)
+	wait := max(storageTime, measureRatio*m.took)
 	l.storageAt[m.pod.UID] = time.Now().Add(wait)
 	switch {
 	case m.why != "":
@@ -211,7 +209,7 @@ func (a *Agent) judgeStorage(m measured) {
 	case !m.whole && !r.Unmeasured:
 		a.event(corev1.EventTypeWarning, "StorageNotMeasured", m.pod, "",
 			"What the pod has written could not be measured whole within %s, %d bytes of it were counted: it has too many "+
-				"files, or the disk is slow; it is measured again in %s", storageMost, m.sum, wait)
+				"files, or the disk is slow; it is measured again in %s", maxMeasureTime, m.sum, wait)
 	}
 	r.Unmeasured = !m.whole
 }
@@ -220,7 +218,7 @@ func liesOnDisk(v *corev1.Volume) bool {
 	return v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory
 }
 
-// limitsStorage tells whether a pod has a limit that only measuring enforces.
+// limitsStorage reports whether a pod has a limit that only measuring enforces.
 func limitsStorage(pod *corev1.Pod) bool {
 	for i := range pod.Spec.Volumes {
 		if sizeLimit(&pod.Spec.Volumes[i]) != nil {
@@ -235,7 +233,7 @@ func limitsStorage(pod *corev1.Pod) bool {
 	return false
 }
 
-// sizeLimit is the size of an emptyDir that is not a file system of its own.
+// sizeLimit is the size limit of an emptyDir that is not its own file system.
 func sizeLimit(v *corev1.Volume) *resource.Quantity {
 	if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil

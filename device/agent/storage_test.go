@@ -62,7 +62,7 @@ func TestTooMuch(t *testing.T) {
 			for i, n := range c.own {
 				s.Containers[c.pod.Spec.Containers[i].Name] = n
 			}
-			if got := TooMuch(&c.pod, s); got != c.want {
+			if got := OverLimit(&c.pod, s); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 			if want := name != "no limit"; limitsStorage(&c.pod) != want {
@@ -72,7 +72,7 @@ func TestTooMuch(t *testing.T) {
 	}
 	p := storagePod("", "10Mi")
 	p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory // that is memory, and counted there
-	if why := TooMuch(&p, Stored{map[string]int64{"data": 20 * mi}, nil}); why != "" {
+	if why := OverLimit(&p, Stored{map[string]int64{"data": 20 * mi}, nil}); why != "" {
 		t.Error(why)
 	}
 }

@@ -41,11 +41,11 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 	data := wire.Volume{UID: dataUID, Namespace: "default", Claim: "data", Remove: true}
 	limit := resource.MustParse("1Mi")
 	for said, begin := range map[string]func(t *testing.T, d *device, want *wire.Desired){
-		"the hardware could not be looked at": func(_ *testing.T, d *device, _ *wire.Desired) {
+		"read the hardware": func(_ *testing.T, d *device, _ *wire.Desired) {
 			time.Sleep(time.Minute)
 			d.board.set(func(b *board) { b.fault = errors.New("no such file") })
 		},
-		"something of the board profile cannot be used": func(_ *testing.T, _ *device, want *wire.Desired) {
+		"part of the board profile is invalid": func(_ *testing.T, _ *device, want *wire.Desired) {
 			want.Profile = &fleet.BoardProfile{}
 			want.Profile.Spec.Resources.EvictionHard = map[string]string{"moon.available": "1Mi"}
 		},
@@ -76,7 +76,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 			time.Sleep(time.Second)
 			want.Pods[1] = leaving(want.Pods[1], 1)
 		},
-		"the desired state is not acted on": func(t *testing.T, d *device, _ *wire.Desired) {
+		"the desired state was not stored": func(t *testing.T, d *device, _ *wire.Desired) {
 			go func() { // the hub sends it again for as long as the device does not have it
 				time.Sleep(time.Minute)
 				for _, slot := range []string{"desired.0.state", "desired.1.state"} {

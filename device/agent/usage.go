@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	leastWindow = 2 * time.Second // of a measurement of processor time
-	mostWindow  = 2 * time.Minute
-	atOnce      = 16              // containers measured at once
-	countTime   = 5 * time.Second // for one of them: the hub waits 15 s for two measurements with leastWindow between them
+	minWindow    = 2 * time.Second // between two readings of processor time
+	maxWindow    = 2 * time.Minute
+	maxParallel  = 16              // containers
+	countTimeout = 5 * time.Second // for one container: the hub waits 15 s for two readings
 )
 
-// usages keeps the counters of the last measurement: the next one, if it comes soon,
-// is over the time since then. Nothing is measured while nobody asks.
+// usages keeps the last reading: a request soon after measures from it. Without requests nothing is
+// measured.
 type usages struct {
 	sync.Mutex
 	last reading
 }
 
-// A reading is what counters said at one moment.
+// A reading is the values of all counters at one time.
 type reading struct {
 	at         time.Time
 	busy       time.Duration // processor time of the device
@@ -41,13 +41,13 @@ type reading struct {
 	containers map[string]counted // by container id
 }
 
-// A counted is what the counters of a container said, and when.
+// A counted is the usage of a container, and its time.
 type counted struct {
 	engine.Usage
 	at time.Time
 }
 
-// A measurable is a container that runs.
+// A measurable is a running container.
 type measurable struct {
 	id   string
 	pod  wire.PodUsage // without containers
@@ -79,9 +79,9 @@ func (a *Agent) usage(ctx context.Context) ([]byte, error) {
 	a.usages.Lock()
 	defer a.usages.Unlock()
 	first, now := a.usages.last, read()
-	if age := now.at.Sub(first.at); first.at.IsZero() || age < leastWindow || age > mostWindow {
+	if age := now.at.Sub(first.at); first.at.IsZero() || age < minWindow || age > maxWindow {
 		select {
-		case <-time.After(leastWindow):
+		case <-time.After(minWindow):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -93,23 +93,23 @@ func (a *Agent) usage(ctx context.Context) ([]byte, error) {
 	}
 	payload, err := json.Marshal(usageOf(first, now, all))
 	if err == nil && len(payload) > wire.MaxUsage {
-		err = errors.New("the device has more pods than a measurement can tell of")
+		err = errors.New("the device has too many pods for one reply")
 	}
 	return payload, err
 }
 
-// countersOf asks for those of many containers. What cannot be measured, such as one that has ended
-// by now or that the engine does not answer for, is not among them.
+// countersOf reads the counters of many containers. A container without a response, or that has
+// ended, is absent.
 func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]counted {
 	out := make(map[string]counted, len(ids))
 	var (
 		mu sync.Mutex
 		g  errgroup.Group
 	)
-	g.SetLimit(atOnce)
+	g.SetLimit(maxParallel)
 	for _, id := range ids {
 		g.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, countTime)
+			ctx, cancel := context.WithTimeout(ctx, countTimeout)
 			defer cancel()
 			if u, err := e.Usage(ctx, id); err == nil {
 				mu.Lock()
@@ -123,8 +123,8 @@ func countersOf(ctx context.Context, e engine.Engine, ids []string) map[string]c
 	return out
 }
 
-// measurables are the running containers, pod by pod. An engine that does not answer
-// has none.
+// measurables are the running containers, sorted by pod. Without a responding engine there are
+// none.
 func (l *loop) measurables() (all []measurable) {
 	if l.engine == nil || l.engineErr != nil {
 		return nil
@@ -144,7 +144,7 @@ func (l *loop) measurables() (all []measurable) {
 	return all
 }
 
-// usageOf is the difference between two readings of counters.
+// usageOf is the difference between two readings.
 func usageOf(first, last reading, all []measurable) wire.Usage {
 	window := last.at.Sub(first.at)
 	amount := func(window, spent time.Duration, memory int64) corev1.ResourceList {

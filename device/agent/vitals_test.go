@@ -36,17 +36,17 @@ func TestTheFiguresThatTheHubKeeps(t *testing.T) {
 		{"more than all, by rounding", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: 242 * time.Second}, time.Minute, &board, `{"cpu":1}`},
 		{"no board yet", hardware.Stats{}, hardware.Stats{Memory: half}, time.Minute, nil, `{"memory":0.5}`},
 	} {
-		before := vital{at, c.before}
+		before := vitalSample{at, c.before}
 		if c.after == 0 {
-			before = vital{}
+			before = vitalSample{}
 		}
-		got, err := json.Marshal(vitalsOf(before, vital{at.Add(c.after), c.stats}, c.report))
+		got, err := json.Marshal(vitalsOf(before, vitalSample{at.Add(c.after), c.stats}, c.report))
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s: %s, %v; want %s", c.name, got, err, c.want)
 		}
 	}
 	for name, is := range map[string]bool{"ina226": true, "ina238 in2": false, "ina3221 in1": false, "rp1_adc": false, "nct6775 +12V": true, "pmic ext5v": true, "bq25890 vbus": true, "in0": false, "adc divin": false} {
-		if supplies(name) != is {
+		if isSupply(name) != is {
 			t.Errorf("%s is the supply: %v", name, !is)
 		}
 	}

@@ -300,7 +300,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
 	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })
 	select { // the first status should be a true one
-	case <-a.Looked():
+	case <-a.StatusKnown():
 	case <-time.After(10 * time.Second): // a slow engine
 	case <-ctx.Done():
 	}

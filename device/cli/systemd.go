@@ -35,7 +35,7 @@ func watch(ctx context.Context, a *agent.Agent, within time.Duration, log *slog.
 				return
 			case <-t.C:
 			}
-			last := a.Turned()
+			last := a.LastCycle()
 			if last.Before(began) {
 				last = began
 			}

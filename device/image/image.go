@@ -88,7 +88,7 @@ func (p *Puller) Bring(ctx context.Context, w Want) (string, error) {
 	keys, known := p.c.Policy.Signers(c.Image)
 	if !known { // admission refuses such a pod; this is the second check
 		return "", p.fail(w, signatureInvalid,
-			fmt.Errorf("no rule of this device's policy says who must have signed image %q", c.Image))
+			fmt.Errorf("this device's policy has no signature rule for image %q", c.Image))
 	}
 	verified := false // just now
 	var unreachable error

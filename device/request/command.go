@@ -156,7 +156,9 @@ func (s *Server) forward(ctx context.Context, r wire.Request, stream Stream) err
 
 // limitSilence cancels a stream without input and output for so long: its client has forgotten it.
 func limitSilence(stream Stream, most time.Duration, cancel context.CancelCauseFunc) (Stream, func() bool) {
-	timer := time.AfterFunc(most, func() { cancel(fmt.Errorf("ended, because nothing was said for %s", most)) })
+	timer := time.AfterFunc(most, func() {
+		cancel(fmt.Errorf("ended, because there was no input or output for %s", most))
+	})
 	return timedStream{stream, timer, most}, timer.Stop
 }
 

@@ -15,52 +15,51 @@ import (
 )
 
 const (
-	// JournalSize is how much of its own log an agent keeps, in bytes: some 1,500 lines.
+	// JournalSize is the size of a journal in bytes: some 1,500 lines.
 	JournalSize = 256 << 10
 
-	entryCost  = 64      // bytes that an entry takes beside its text
-	maxEntry   = 8 << 10 // bytes of text; the rest of a longer one is cut off
+	entryCost  = 64      // bytes of an entry beside its text
+	maxEntry   = 8 << 10 // bytes of text; a longer line is cut
 	readAtOnce = 100     // entries
 
-	// stampLayout is that of the engine's and Kubernetes' logs: all are of one width.
+	// stampLayout is the format of the engine's and Kubernetes' logs, with a fixed width.
 	stampLayout = "2006-01-02T15:04:05.000000000Z07:00"
 )
 
-// A Journal is the newest part of the agent's own log. It lies in memory, so that it
-// costs the flash nothing, and ends with the agent: all of the log is on standard
-// error.
+// A Journal keeps the newest part of the agent's own log. It is in memory, to spare the flash, and
+// ends with the agent; the whole log is on standard error.
 type Journal struct {
 	most int // bytes
 
 	mu      sync.Mutex
 	entries []entry
-	first   uint64 // number of the first of them, from 0
+	first   uint64 // number of entries[0], from 0
 	size    int
-	more    chan struct{} // closed with the next entry; nil: nobody waits
+	more    chan struct{} // closed with the next entry; nil: no reader waits
 }
 
-// An entry is one line, as it was said then. The time has its monotonic reading, so
-// that a clock that jumps does not make it older or newer than it is.
+// An entry is one line. Its time has the monotonic reading, so that a clock that jumps does not
+// change its age.
 type entry struct {
 	at   time.Time
 	text string
 }
 
-// NewJournal returns a journal that keeps at most so many bytes.
+// NewJournal returns a journal of at most so many bytes.
 func NewJournal(most int) *Journal { return &Journal{most: most} }
 
-// Handler notes in the journal what is logged at the level or above, as text.
+// Handler logs to the journal at the level or above, as text.
 func (j *Journal) Handler(level slog.Leveler) slog.Handler {
 	return slog.NewTextHandler(j, &slog.HandlerOptions{Level: level,
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{} // an entry has it by itself
+				return slog.Attr{} // an entry has its own time
 			}
 			return a
 		}})
 }
 
-// Write takes one line, as slog's handlers write them.
+// Write implements io.Writer for slog's handlers: one line each.
 func (j *Journal) Write(line []byte) (int, error) {
 	kept := bytes.TrimSuffix(line, []byte("\n"))
 	text := string(kept[:min(len(kept), maxEntry)])
@@ -73,7 +72,7 @@ func (j *Journal) Write(line []byte) (int, error) {
 	j.size += len(text) + entryCost
 	for j.size > j.most && len(j.entries) > 1 {
 		j.size -= len(j.entries[0].text) + entryCost
-		j.entries[0] = entry{} // the array may live on for long
+		j.entries[0] = entry{} // the array may stay referenced for long
 		j.entries = j.entries[1:]
 		j.first++
 	}
@@ -84,9 +83,8 @@ func (j *Journal) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Copy writes to w what a request for logs wants of the journal, each line with its
-// time if that is wanted, until its end or, following, that of ctx. A reader who is
-// so slow that lines are gone before their turn is told how many.
+// Copy writes the requested lines to w until their end, or with Follow until ctx ends. A reader
+// that is too slow gets a line with the number of lost lines.
 func (j *Journal) Copy(ctx context.Context, r wire.Request, w io.Writer) error {
 	next, end := j.begin(r)
 	for r.Follow || next < end {
@@ -106,7 +104,7 @@ func (j *Journal) Copy(ctx context.Context, r wire.Request, w io.Writer) error {
 		gone := first - next
 		next = first + uint64(len(list))
 		if gone > 0 {
-			note := fmt.Sprintf("level=WARN msg=\"%d lines are gone: they were read too slowly\"", gone)
+			note := fmt.Sprintf("level=WARN msg=\"%d lines are lost: the reader is too slow\"", gone)
 			list = slices.Insert(list, 0, entry{list[0].at, note})
 		}
 		var out bytes.Buffer
@@ -123,8 +121,7 @@ func (j *Journal) Copy(ctx context.Context, r wire.Request, w io.Writer) error {
 	return nil
 }
 
-// begin returns the numbers of the first entry that is wanted, and of the next one
-// that will be said.
+// begin returns the numbers of the first requested entry and of the next new one.
 func (j *Journal) begin(r wire.Request) (first, end uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -142,8 +139,8 @@ func (j *Journal) begin(r wire.Request) (first, end uint64) {
 	return first, end
 }
 
-// read returns at most so many entries from a number on, the number of the first that is
-// still there, and, where there is none, what is closed once there is.
+// read returns at most so many entries from number next, the number of the first one still present,
+// and without entries a channel that is closed with the next one.
 func (j *Journal) read(next uint64, most int) (list []entry, first uint64, more <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -255,7 +255,7 @@ func TestTheHubReadsTheAgentsOwnLog(t *testing.T) {
 	}
 	bubble(t, "wait", func(t *testing.T, d *fixture) {
 		s := d.serve("r1", wire.Request{Type: wire.RequestNodeLogs})
-		if end := <-s.End; end.Error != "this agent keeps nothing of its own log" {
+		if end := <-s.End; end.Error != "this agent stores no log" {
 			t.Errorf("an agent without a journal says %q", end.Error)
 		}
 	})

@@ -41,7 +41,7 @@ func sinceOf(r wire.Request) time.Time {
 // sendNodeLogs streams the agent's own log.
 func (s *Server) sendNodeLogs(ctx context.Context, r wire.Request, stream Stream) error {
 	if s.device.Journal == nil {
-		return errors.New("this agent keeps nothing of its own log")
+		return errors.New("this agent stores no log")
 	}
 	source := func(ctx context.Context, w io.Writer) error { return s.device.Journal.Copy(ctx, r, w) }
 	return copyLog(ctx, r, stream, source)

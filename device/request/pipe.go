@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	chunkSize = 32 << 10              // bytes sent at once
-	gather    = 20 * time.Millisecond // what comes so soon after a chunk waits for more
+	chunkSize = 32 << 10              // bytes of one reply
+	gather    = 20 * time.Millisecond // output within this time after a chunk is collected
 )
 
-// A pipe carries output from the engine to the sender and holds little of it: the
-// engine waits when the hub does.
+// A pipe carries output from the engine to the hub with a small buffer: the engine waits for the
+// hub.
 type pipe struct {
 	ctx   context.Context
 	mu    sync.Mutex
-	parts []part // in the order in which they came
-	size  int    // bytes in them
-	left  int64  // bytes that may still come; < 0: any
+	parts []part
+	size  int   // bytes in parts
+	left  int64 // bytes still accepted; < 0: no limit
 	ended bool
 	err   error
 	ready chan struct{}
 	room  chan struct{}
-	sent  time.Time // the last chunk
+	sent  time.Time // time of the last chunk
 }
 
-// A part is output of one kind.
+// A part is output of one stream.
 type part struct {
 	stderr bool
 	data   []byte
@@ -39,7 +39,7 @@ func newPipe(ctx context.Context) *pipe {
 	return &pipe{ready: make(chan struct{}, 1), room: make(chan struct{}, 1), ctx: ctx, left: -1}
 }
 
-// An inlet is one of the ends at which a pipe takes output.
+// An inlet is the stdout or stderr side of a pipe.
 type inlet struct {
 	*pipe
 	errors bool
@@ -48,7 +48,7 @@ type inlet struct {
 func (p *pipe) stdout() io.Writer { return inlet{p, false} }
 func (p *pipe) stderr() io.Writer { return inlet{p, true} }
 
-// Write takes output; it is called from the engine's goroutines.
+// Write implements io.Writer for the engine's goroutines.
 func (i inlet) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {
@@ -69,7 +69,7 @@ func (i inlet) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// take takes as much as there is room for.
+// take buffers as much as fits.
 func (p *pipe) take(b []byte, stderr bool) (n int, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *pipe) close(err error) {
 	signal(p.ready)
 }
 
-// send sends all that comes, until its end.
+// send sends all output until its end.
 func (p *pipe) send(ctx context.Context, stream Stream) error {
 	for {
 		next, done, err := p.next(ctx)
@@ -114,8 +114,8 @@ func (p *pipe) send(ctx context.Context, stream Stream) error {
 	}
 }
 
-// next waits for the next chunk. The first one after a silence, which may be the echo
-// of a key, goes at once.
+// next waits for the next chunk. The first output after a silence, such as the echo of a key, is
+// sent at once.
 func (p *pipe) next(ctx context.Context) (chunk part, done bool, err error) {
 	for {
 		p.mu.Lock()

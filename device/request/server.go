@@ -25,7 +25,7 @@ const (
 	maxRunning  = 16            // commands at one time, and as many logs
 	maxForwards = 32            // connections into pods at one time
 	maxWaiting  = 96            // more of each kind, which wait until a running one ends
-	maxDuration = 4 * time.Hour // without a deadline; also the longest silence of an exec, attach or port-forward
+	maxDuration = 4 * time.Hour // without a deadline; also the longest silence of a stream
 	endTimeout  = 10 * time.Second
 	slotTimeout = 10 * time.Second // the hub waits 15 s for the first chunk
 )

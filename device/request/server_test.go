@@ -103,7 +103,7 @@ func TestACommandEndsWithItsCause(t *testing.T) {
 		}, ""},
 		{"the hub has gone", func(_ *fixture, s *requesttest.Stream) { close(s.Lost) }, "-"},
 		{"an input is lost", func(_ *fixture, s *requesttest.Stream) { close(s.Inputs) }, "input 5 came after 3"},
-		{"neither input nor output for hours", func(*fixture, *requesttest.Stream) { time.Sleep(maxDuration) }, "ended, because nothing was said for 4h0m0s"},
+		{"neither input nor output for hours", func(*fixture, *requesttest.Stream) { time.Sleep(maxDuration) }, "ended, because there was no input or output for 4h0m0s"},
 		{"the agent stops", func(d *fixture, _ *requesttest.Stream) { close(d.stopping); d.server.Wait() }, "the agent of the device is stopping"},
 		{"its container ends", func(d *fixture, _ *requesttest.Stream) { d.fake.Exit("web", 0) }, ""},
 	} {

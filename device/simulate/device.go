@@ -160,7 +160,7 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 		}
 	}()
 	select {
-	case <-a.Looked():
+	case <-a.StatusKnown():
 	case <-linkCtx.Done():
 	}
 	after := context.AfterFunc(ctx, func() { a.Shutdown("the simulation has ended") })

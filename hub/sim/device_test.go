@@ -147,7 +147,7 @@ func (d *simDevice) start() {
 	go func() { ended <- a.Run(ctx) }()
 	go func() {
 		select {
-		case <-a.Looked():
+		case <-a.StatusKnown():
 			ended <- l.Run(ctx)
 		case <-ctx.Done():
 			ended <- nil

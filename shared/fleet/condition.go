@@ -11,7 +11,7 @@ const (
 	ConditionSwapLimits     = "SwapLimits"     // containers are held to the swap that they may have
 	// the processor is not too hot, where the board profile says what that is
 	ConditionTemperatureOK      = "TemperatureOK"
-	ConditionPeripheralsPresent = "PeripheralsPresent" // what the board profile says is connected is there
+	ConditionPeripheralsPresent = "PeripheralsPresent" // all peripherals of the board profile are there
 	// its boot configuration is the one that its rollout wants; the hub makes it of what the device says
 	ConditionFirmwareReady = "FirmwareReady"
 	// what the device must know after a reboot without network is on its disk, whole

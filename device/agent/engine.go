@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// reach opens the engine, or asks it for its containers where they may have changed.
-func (a *Agent) reach(now time.Time) (next time.Time) {
+// pollEngine opens the engine, or lists its containers when they may have changed.
+func (a *Agent) pollEngine(now time.Time) (next time.Time) {
 	l := &a.loop
 	if l.engine == nil {
 		if !l.opening && !now.Before(l.openAt) {
@@ -47,7 +47,7 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 		}
 		l.listing, l.dirty = true, false
 		l.listAt = now.Add(relist)
-		e, node, ofLog, messages, steps := l.engine, l.o.Node, l.logSpeaks(), l.messages, l.steps
+		e, node, ofLog, messages, steps := l.engine, l.o.Node, l.fallsBackToLogs(), l.messages, l.steps
 		a.async(listTimeout+messagesAtOnce, func(ctx context.Context) func() {
 			asking, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
@@ -72,7 +72,7 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 			return func() { a.pinged(now, err) }
 		})
 	}
-	if l.listing { // how it ends is news
+	if l.listing { // the result wakes the loop
 		return now.Add(maxIdle)
 	}
 	if l.pingAt.Before(l.listAt) && !l.pinging && l.engineErr == nil {
@@ -81,15 +81,15 @@ func (a *Agent) reach(now time.Time) (next time.Time) {
 	return l.listAt
 }
 
-// pinged takes in whether the engine answered what it was asked at a moment. One that hangs
-// says nothing by itself, and is not listed for a minute.
+// pinged records the result of a ping. Without pings a hanging engine would go unnoticed until the
+// next list.
 func (a *Agent) pinged(asked time.Time, err error) {
 	l := &a.loop
 	l.pinging = false
 	l.pingAt = time.Now().Add(pingTime)
 	if err != nil {
 		l.dirty = true
-		a.lost(err, asked)
+		a.engineFailed(err, asked)
 	}
 }
 
@@ -99,63 +99,62 @@ func (a *Agent) opened(e engine.Engine, info engine.Info, err error) {
 	now := time.Now()
 	if err != nil {
 		l.openAt = now.Add(retryEngine)
-		a.lost(err, now)
+		a.engineFailed(err, now)
 		return
 	}
 	a.log.Info("connected to the container engine", "engine", info.Name, "version", info.Version, "socket", info.Socket)
 	l.engine, l.dirty, l.settledAt = e, true, now
-	a.meet(info)
-	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the image disk is known now
-	left := a.disk.leftover()                        // this agent has begun none yet
+	a.setInfo(info)
+	l.reportAt, l.statsAt = time.Time{}, time.Time{} // the engine's image disk is known now
+	left := a.disk.leftover()                        // before this agent runs any
 	ctx, state := l.ctx, l.o.Node.StateDir
 	a.work.Go(func() { a.endExecs(ctx, e, left) })
 	a.work.Go(func() { a.disk.EndReaders(ctx, e, state) })
-	a.work.Go(func() { a.follow(ctx, e) })
+	a.work.Go(func() { a.followEvents(ctx, e) })
 }
 
-// meet takes in who the engine says that it is, and remembers it: after a restart the agent may be
-// there before the engine, and what is not known yet is the last that was known.
-func (a *Agent) meet(info engine.Info) {
+// setInfo sets and stores the engine's description. A restarted agent uses the stored one until the
+// engine responds.
+func (a *Agent) setInfo(info engine.Info) {
 	l := &a.loop
 	l.info, l.o.Node.Engine = info, info
 	text, err := json.Marshal(info)
 	if err != nil {
-		return // it has texts and switches only
+		return // cannot happen
 	}
 	a.work.Go(func() {
 		if err := a.c.Memory.SetEngine(text); err != nil {
-			a.log.Warn("the container engine's description is not remembered", "err", err)
+			a.log.Warn("store the container engine's description", "err", err)
 		}
 	})
 }
 
-// recollect is the engine as it was last known; nothing where it never answered.
-func (a *Agent) recollect() {
+// loadInfo loads the engine's stored description, if there is one.
+func (a *Agent) loadInfo() {
 	var info engine.Info
 	if text := a.c.Memory.Engine(); text != nil && json.Unmarshal(text, &info) == nil {
 		a.loop.info, a.loop.o.Node.Engine = info, info
 	}
 }
 
-// lost notes that the engine does not answer what it was asked at a moment.
-func (a *Agent) lost(err error, asked time.Time) {
+// engineFailed records that the engine did not respond to a call begun at asked.
+func (a *Agent) engineFailed(err error, asked time.Time) {
 	l := &a.loop
-	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // else it is us who stop
+	if l.ctx.Err() == nil && (l.engineErr == nil || l.engineErr.Error() != err.Error()) { // not when the agent stops
 		a.log.Warn("the container engine does not answer", "err", err)
 	}
 	l.engineErr = err
 	if l.downSince.IsZero() {
 		l.downSince = asked
 		if !l.seen {
-			l.downSince = asked.Add(-graceDown) // it has not been there at all yet
+			l.downSince = asked.Add(-graceDown) // it has never responded
 		}
 	}
 }
 
-// follow asks the loop to look again whenever the engine says that something changed. One that has
-// said its last word may have been upgraded, or set up in another way: it is asked who it is before
-// anything else.
-func (a *Agent) follow(ctx context.Context, e engine.Engine) {
+// followEvents lists containers again after each event of the engine. When the events end, the
+// engine may have been upgraded or reconfigured: its description is read again first.
+func (a *Agent) followEvents(ctx context.Context, e engine.Engine) {
 	changed := func() { a.post(func() { a.loop.dirty = true }) }
 	for ctx.Err() == nil {
 		err := e.Events(ctx, plan.LabelAgent+"="+a.c.Node, changed)
@@ -166,40 +165,40 @@ func (a *Agent) follow(ctx context.Context, e engine.Engine) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEngine):
-			a.ask(ctx, e)
+			a.refreshInfo(ctx, e)
 		}
 	}
 }
 
-// ask asks an engine that was there before who it is now.
-func (a *Agent) ask(ctx context.Context, e engine.Engine) {
+// refreshInfo reads the description of a connected engine again.
+func (a *Agent) refreshInfo(ctx context.Context, e engine.Engine) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	info, err := e.Info(ctx)
 	if err != nil {
-		return // whoever asks it for something says why
+		return // other calls report the error
 	}
 	a.post(func() {
 		l := &a.loop
 		if reflect.DeepEqual(info, l.info) {
 			return
 		}
-		a.log.Info("the container engine is another one now", "engine", info.Name, "version", info.Version, "api",
+		a.log.Info("the container engine has changed", "engine", info.Name, "version", info.Version, "api",
 			info.APIVersion)
 		l.dirty = true
-		a.meet(info)
-		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // its disk may be another one
+		a.setInfo(info)
+		l.reportAt, l.statsAt, l.imagesAt = time.Time{}, time.Time{}, time.Time{} // the disk may be another one
 	})
 }
 
-// listed takes in what the engine holds, or why what it was asked at a moment has no answer.
+// listed records the list of containers, or the error of a call begun at asked.
 func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	l := &a.loop
 	now := time.Now()
 	l.listing = false
 	if err != nil {
 		l.dirty, l.listAt = true, now.Add(retryEngine)
-		a.lost(err, asked)
+		a.engineFailed(err, asked)
 		return
 	}
 	if l.engineErr != nil {
@@ -212,27 +211,26 @@ func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	a.stops.see(l.o.Containers)
 	a.endHooks()
 	if first {
-		a.recall()
+		a.loadHookNotes()
 		l.o.Doubt()
 	}
 }
 
-// startTimeout is for starting everything that is there.
+// startTimeout is for starting all containers.
 const startTimeout = 2 * time.Minute
 
-// resort is the last one of a device that has lost what its hub wants and cannot ask it:
-// the containers that it has made and that have ended are started as they are, once, each
-// pod's sandbox first. Pods that have ended for good stay so, and init containers have
-// done their work. When the hub is back everything goes by what it wants.
-func (a *Agent) resort() {
+// startWithoutDesired starts ended containers as they are, once, when the device has lost its
+// desired state and cannot reach its hub. Ended pods and init containers stay ended. The desired
+// state decides again once the hub is back.
+func (a *Agent) startWithoutDesired() {
 	l := &a.loop
-	l.resorted = true
-	todo := lastResort(&l.o)
+	l.startedWithoutDesired = true
+	todo := restartable(&l.o)
 	if len(todo) == 0 {
 		return
 	}
 	a.event(corev1.EventTypeWarning, "DesiredStateLost", nil, "",
-		"This device has lost what its hub wants here, and starts the %d containers that it has as they are", len(todo))
+		"This device has lost its desired state, and starts its %d containers as they are", len(todo))
 	e := l.engine
 	a.async(startTimeout, func(ctx context.Context) func() {
 		for _, in := range todo {
@@ -244,10 +242,10 @@ func (a *Agent) resort() {
 	})
 }
 
-// lastResort lists the newest instance of each sandbox and app container that has ended,
-// but of pods that have ended for good; sandboxes first.
-func lastResort(o *plan.Observed) (out []plan.Instance) {
-	for i, in := range o.Containers { // the newest of a place first
+// restartable lists the newest ended sandbox and app containers of pods that have not ended;
+// sandboxes first.
+func restartable(o *plan.Observed) (out []plan.Instance) {
+	for i, in := range o.Containers { // sorted by place, newest first
 		r := o.Pods[in.Place.Pod]
 		if i > 0 && o.Containers[i-1].Place == in.Place || in.State != engine.Exited || r != nil && r.Final != nil {
 			continue

@@ -19,25 +19,24 @@ import (
 )
 
 const (
-	// for the engine to make and start a container: an engine that copies images does that on a
-	// slow card
-	makeTime = 10 * time.Minute
+	// makeTimeout lets an engine create and start a container: some copy the image onto a slow
+	// card.
+	makeTimeout = 10 * time.Minute
 )
 
-// A job is a step with what it takes to do it.
+// A job is a step with everything needed to do it.
 type job struct {
 	step   plan.Step
 	engine engine.Engine
 	info   engine.Info
 	src    podspec.Sources
 	node   plan.Facts
-	block  string // addresses of the node's pods; empty: the engine's choice
+	block  string // addresses of the node's pods; empty: the engine's default network
 	hard   hardware.Thresholds
 }
 
-// do does a step. Every step can be done again after it was cut off anywhere: a
-// container that was created and not started is replaced, stopping what has stopped
-// and removing what is gone are no errors.
+// do does a step. A step that was interrupted can be done again: a container that was created but
+// not started is replaced, and stopping or removing it twice is not an error.
 func (a *Agent) do(ctx context.Context, j job) error {
 	s := j.step
 	switch s.Action {
@@ -70,14 +69,14 @@ func (a *Agent) do(ctx context.Context, j job) error {
 	case plan.Probe:
 		return a.prober.Probe(ctx, j.engine, targetOf(s), podspec.ProbeOf(s.Spec, s.Probe))
 	}
-	return fmt.Errorf("%s is not something that takes time", s.Action)
+	return fmt.Errorf("unknown step %s", s.Action)
 }
 
-// run brings the image, creates the container and starts it.
+// run pulls the image, creates the container and starts it.
 func (a *Agent) run(ctx context.Context, j job) error {
 	s := j.step
 	c := s.Spec
-	if c == nil { // a sandbox is made of the first container's image
+	if c == nil { // a sandbox uses the first container's image
 		c = podspec.Containers(s.Pod)[0].Spec
 	}
 	if s.Lacks != "" {
@@ -89,7 +88,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 		return plan.NewRunError(plan.PolicyForbidden, errors.New(s.Forbidden))
 	}
 	if s.Spec != nil {
-		// as with the kubelet nothing is pulled for what cannot have its volumes
+		// Like the kubelet, pull nothing for a container whose volumes fail.
 		if err := a.disk.SetUp(j.src, s.Spec, a.c.Policy.Document); err != nil {
 			return a.notMounted(j, err)
 		}
@@ -111,7 +110,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	spec, volumes, err := a.specOf(j)
 	defer func() {
 		if err := volumes.Close(); err != nil {
-			a.log.Warn("take off what was mounted to start a container", "err", err)
+			a.log.Warn("unmount the volumes of a started container", "err", err)
 		}
 	}()
 	if err != nil {
@@ -153,7 +152,7 @@ func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(re
 	if err := a.join(ctx, j, &spec); err != nil {
 		return fail("CreatePodSandboxError", err)
 	}
-	making, cancel := context.WithTimeout(ctx, makeTime) // who waits for it is to know that it hangs
+	making, cancel := context.WithTimeout(ctx, makeTimeout) // a hanging engine must show as a failure
 	defer cancel()
 	id, err := j.engine.Create(making, spec)
 	if err != nil {
@@ -172,10 +171,10 @@ func (a *Agent) begin(ctx context.Context, j job, spec engine.Spec, fail func(re
 	return nil
 }
 
-// notMounted is the failure of a container that cannot have what it mounts.
+// notMounted is the failure of a container whose mounts are not possible.
 func (a *Agent) notMounted(j job, err error) error {
 	event, reason := plan.FailedMount, plan.FailedMount
-	if errors.Is(err, volume.ErrSubPath) { // as with the kubelet, whose volumes are mounted by then
+	if errors.Is(err, volume.ErrSubPath) { // like the kubelet, which has mounted the volumes by then
 		event, reason = "Failed", "CreateContainerConfigError"
 	}
 	err = j.src.MaskSecrets(j.step.Spec, err)
@@ -183,8 +182,8 @@ func (a *Agent) notMounted(j job, err error) error {
 	return plan.NewRunError(reason, err)
 }
 
-// specOf computes the container to create, with its volumes ready on the disk until
-// the caller closes them, also with an error.
+// specOf computes the container to create. Its volumes are mounted until the caller closes them,
+// also after an error.
 func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	s, volumes := j.step, &volume.Mounts{}
 	if s.Spec == nil {
@@ -193,14 +192,14 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 			return engine.Spec{}, volumes, plan.NewRunError("CreatePodSandboxError", err)
 		}
 		spec := plan.SandboxSpec(s, j.node, path)
-		resolving(&spec, s.Pod)
+		applyDNS(&spec, s.Pod)
 		if spec.Runtime, err = runtimeOf(a.c.Runtimes, j.info, s.Pod); err != nil {
 			return spec, volumes, plan.NewRunError("CreatePodSandboxError", err)
 		}
 		return spec, volumes, nil
 	}
 	spec, err := plan.ContainerSpec(s, j.node, j.src, a.c.Policy)
-	resolving(&spec, s.Pod)
+	applyDNS(&spec, s.Pod)
 	if err != nil {
 		err = j.src.MaskSecrets(s.Spec, err)
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
@@ -222,9 +221,9 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 		return spec, volumes, a.notMounted(j, err)
 	}
 	spec.Mounts = volumes.List
-	switch source, err := a.disk.message(s); {
-	case err != nil: // as with the kubelet: it runs without
-		a.log.Warn("make the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name,
+	switch source, err := a.disk.makeMessageFile(s); {
+	case err != nil: // like the kubelet: the container runs without it
+		a.log.Warn("create the file for a container's termination message", "pod", s.Place.Pod, "container", s.Spec.Name,
 			"err", err)
 	case source != "":
 		spec.Mounts = append(spec.Mounts, engine.Mount{Source: source, Target: podspec.MessagePath(s.Spec)})
@@ -239,8 +238,8 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 		return spec, volumes, plan.NewRunError("CreateContainerConfigError", err)
 	}
 	spec.Mounts = append(spec.Mounts, etc...)
-	if err := plug(&spec, s.Devices, a.c.Hardware.Look); err != nil {
-		a.post(func() { a.loop.reportAt = time.Time{} }) // it is not as it was when we looked: look again
+	if err := addDevices(&spec, s.Devices, a.c.Hardware.Look); err != nil {
+		a.post(func() { a.loop.reportAt = time.Time{} }) // the devices have changed since the last look
 		a.event(corev1.EventTypeWarning, "Failed", s.Pod, s.Spec.Name, "Error: %v", err)
 		return spec, volumes, plan.NewRunError("CreateContainerConfigError", err)
 	}
@@ -252,13 +251,13 @@ func (a *Agent) specOf(j job) (engine.Spec, *volume.Mounts, error) {
 	}
 	if spec.CPUs = cmp.Or(s.CPUs, plan.CPUsOf(s, j.node.NUMA)); spec.CPUs != "" && !j.info.CPUSet {
 		a.event(corev1.EventTypeWarning, "CPUSetIgnored", s.Pod, s.Spec.Name,
-			"The kernel of this device cannot keep containers on some of its processors: container %s may run on others "+
+			"The kernel of this device cannot pin containers to processors: container %s may also run on others "+
 				"than %s, of its NUMA nodes", s.Spec.Name, spec.CPUs)
 	}
 	return spec, volumes, nil
 }
 
-// targetOf is whom a probe or a hook asks.
+// targetOf is the target of a probe or hook.
 func targetOf(s plan.Step) probe.Target {
 	return probe.Target{ID: s.ID, Spec: s.Spec, IP: s.IP, HostNetwork: s.Pod != nil && s.Pod.Spec.HostNetwork}
 }

@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// take takes a step outside the loop.
-func (a *Agent) take(s plan.Step, now time.Time) {
+// startStep runs a step outside the loop.
+func (a *Agent) startStep(s plan.Step, now time.Time) {
 	l := &a.loop
 	d := plan.Doing{Step: s, Since: now}
 	l.o.Busy = append(l.o.Busy, d)
@@ -29,12 +29,12 @@ func (a *Agent) take(s plan.Step, now time.Time) {
 	case plan.Run:
 		timeout = 2 * time.Hour // images can be large and uplinks slow; Cancel ends it
 	case plan.Hook:
-		timeout = 0 // as long as it takes; a container that is stopped ends it
+		timeout = 0 // no limit; stopping the container ends it
 	case plan.Stop:
 		timeout = s.Grace + time.Minute
 	}
 	var ctx context.Context
-	var cancel context.CancelFunc // whichever: the agent's context keeps what is not cancelled
+	var cancel context.CancelFunc // the agent's context cancels the rest
 	if timeout > 0 {
 		ctx, cancel = context.WithTimeout(l.ctx, timeout)
 	} else {
@@ -50,7 +50,7 @@ func (a *Agent) take(s plan.Step, now time.Time) {
 	a.work.Go(func() {
 		defer cancel()
 		err := a.do(ctx, j)
-		a.post(func() { a.done(d, err) })
+		a.post(func() { a.stepDone(d, err) })
 	})
 }
 
@@ -64,8 +64,8 @@ func (a *Agent) sourcesOf(s plan.Step) podspec.Sources {
 	return src
 }
 
-// free takes a step out of those in flight.
-func (a *Agent) free(d plan.Doing) {
+// release takes a step out of those in progress.
+func (a *Agent) release(d plan.Doing) {
 	l := &a.loop
 	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.Doing) bool {
 		return b.Since.Equal(d.Since) &&
@@ -73,25 +73,25 @@ func (a *Agent) free(d plan.Doing) {
 	})
 }
 
-// done takes in how a step went.
-func (a *Agent) done(d plan.Doing, err error) {
+// stepDone records the result of a step.
+func (a *Agent) stepDone(d plan.Doing, err error) {
 	l := &a.loop
 	now := time.Now()
 	s := d.Step
 	r := l.o.RecordOf(s.Place.Pod)
 	if s.Action == plan.Probe {
-		a.free(d)
-		a.probed(s, err, now)
+		a.release(d)
+		a.probeDone(s, err, now)
 		return
 	}
 	if s.Action == plan.Hook {
 		delete(l.cancels, flightOf(s))
-		if errors.Is(err, engine.ErrUnavailable) { // its fault is not the container's
+		if errors.Is(err, engine.ErrUnavailable) { // not the container's fault
 			l.held = append(l.held, heldStep{d, now.Add(plan.HoldFailed)})
 			return
 		}
-		a.free(d)
-		a.hooked(s, err)
+		a.release(d)
+		a.hookDone(s, err)
 		return
 	}
 	l.changed()
@@ -103,63 +103,61 @@ func (a *Agent) done(d plan.Doing, err error) {
 			c.Failure, c.Failures, c.RetryAt = nil, 0, time.Time{}
 		case errors.Is(err, context.Canceled):
 		case errors.Is(err, engine.ErrUnavailable):
-			c.RetryAt = now.Add(retryEngine) // its fault is not the pod's
+			c.RetryAt = now.Add(retryEngine) // not the pod's fault
 		default:
 			a.runFailed(s, c, err, now)
 		}
-		a.free(d)
+		a.release(d)
 		return
 	}
 	if s.Action == plan.Update && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil {
-		a.free(d)
-		a.updated(s, err, now)
+		a.release(d)
+		a.updateDone(s, err, now)
 		return
 	}
 	if s.Action == plan.Refresh {
-		a.free(d)
-		a.refreshed(s, r, err, now)
+		a.release(d)
+		a.refreshDone(s, r, err, now)
 		return
 	}
 	if l.ctx.Err() == nil {
 		a.trouble(fmt.Sprintf("%s failed, it is tried again", s), err)
 	}
 	if s.Action == plan.Clean && l.ctx.Err() == nil {
-		a.uncleaned(s, r, err, now)
+		a.cleanFailed(s, r, err, now)
 		err = nil
 	}
 	if s.Action == plan.Remove && err != nil && !errors.Is(err, engine.ErrUnavailable) && l.ctx.Err() == nil &&
-		a.unremoved(s, err, now) {
-		a.free(d)
+		a.removeFailed(s, err, now) {
+		a.release(d)
 		return
 	}
 	if err != nil && l.ctx.Err() == nil {
 		l.held = append(l.held, heldStep{d, now.Add(plan.HoldFailed)})
 		return
 	}
-	a.free(d)
+	a.release(d)
 	if s.Action == plan.Clean {
 		r.Cleaned = true
 	}
 }
 
-// refreshed takes in whether the volumes of a pod are up to date. What they are made of may be gone
-// for months, and the pod runs on: it is tried later and later, and again when the hub wants
-// something else.
-func (a *Agent) refreshed(s plan.Step, r *plan.Record, err error, now time.Time) {
+// refreshDone records whether the volumes of a pod are up to date. Their source may be missing for
+// months while the pod runs: tries become rarer, until the desired state changes.
+func (a *Agent) refreshDone(s plan.Step, r *plan.Record, err error, now time.Time) {
 	switch {
 	case err == nil:
 		r.Volumes, r.StaleAt, r.StaleWait = s.Generation, time.Time{}, 0
 	case a.loop.ctx.Err() == nil:
 		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, plan.HoldFailed), fleet.MaxBackOff)
-		if s.Generation != a.loop.o.Node.Generation { // it has wanted something else meanwhile
+		if s.Generation != a.loop.o.Node.Generation { // the desired state has changed meanwhile
 			r.StaleWait = plan.HoldFailed
 		}
 		a.event(corev1.EventTypeWarning, plan.FailedMount, s.Pod, "", "%v", err)
 	}
 }
 
-// runFailed notes why a container could not be run, and when to try again: later and
-// later, as with crashes.
+// runFailed records why a container could not run, and sets the next try with back-off.
 func (a *Agent) runFailed(s plan.Step, c *plan.ContainerRecord, err error, now time.Time) {
 	v := plan.Verdict{Reason: "RunContainerError", Message: err.Error()}
 	var f *plan.RunError
@@ -178,8 +176,8 @@ func (a *Agent) runFailed(s plan.Step, c *plan.ContainerRecord, err error, now t
 	c.RetryAt = now.Add(wait)
 }
 
-// probed takes in the result of a probe.
-func (a *Agent) probed(s plan.Step, err error, now time.Time) {
+// probeDone records the result of a probe.
+func (a *Agent) probeDone(s plan.Step, err error, now time.Time) {
 	r := a.loop.o.Pods[s.Place.Pod]
 	if r == nil || errors.Is(err, context.Canceled) {
 		return
@@ -204,11 +202,10 @@ func (a *Agent) probed(s plan.Step, err error, now time.Time) {
 const (
 	resizeStarted   = "ResizeStarted"
 	resizeCompleted = "ResizeCompleted"
-	retryResize     = time.Minute // after an engine did not do it
+	retryResize     = time.Minute // after the engine has refused
 )
 
-// grant remembers that a pod is to have what it asks for, before anything is done about it. Where
-// it cannot, the pod goes on asking.
+// grant stores a pod's resize before it is applied. If storing fails, the resize stays requested.
 func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	l := &a.loop
 	if l.granting || now.Before(l.grantAt) {
@@ -217,28 +214,27 @@ func (a *Agent) grant(pod *corev1.Pod, now time.Time) {
 	l.granting = true
 	hub, generation := l.desired.Hub, l.desired.Generation
 	a.work.Go(func() {
-		done, err := a.rememberGrant(pod.UID, hub, generation)
+		done, err := a.storeGrant(pod.UID, hub, generation)
 		a.post(func() {
 			l.granting, l.grantAt = false, time.Time{}
-			if a.trouble("what a pod is granted could not be remembered, so that it is not", err, "pod", pod.UID); err != nil {
+			if a.trouble("store the resize of a pod; the resize stays requested", err, "pod", pod.UID); err != nil {
 				l.grantAt = time.Now().Add(maxIdle)
 			}
 			if done {
-				a.takeGrant(pod)
+				a.applyGrant(pod)
 			}
 		})
 	})
 }
 
-// rememberGrant stores that a pod of a desired state has what it asks for; false: that is no longer
-// what the hub wants.
-func (a *Agent) rememberGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
+// storeGrant stores the granted resize of a pod. Not done: the desired state has changed.
+func (a *Agent) storeGrant(uid types.UID, hub string, generation int64) (done bool, err error) {
 	a.storing.Lock()
 	defer a.storing.Unlock()
 	d, _ := a.c.Memory.Desired()
 	i := slices.IndexFunc(d.Pods, func(p corev1.Pod) bool { return p.UID == uid })
 	if i < 0 || d.Hub != hub || d.Generation != generation {
-		return false, nil // another desired state is on its way to the loop
+		return false, nil // a newer desired state is on its way to the loop
 	}
 	d.Pods = slices.Clone(d.Pods)
 	d.Pods[i].Status.ContainerStatuses = nil
@@ -246,21 +242,20 @@ func (a *Agent) rememberGrant(uid types.UID, hub string, generation int64) (done
 	return err == nil, err
 }
 
-// takeGrant takes in that a pod has what it asked for, unless the loop goes by another desired
-// state meanwhile, which has it too.
-func (a *Agent) takeGrant(pod *corev1.Pod) {
+// applyGrant makes the loop follow a stored resize. A newer desired state already contains it.
+func (a *Agent) applyGrant(pod *corev1.Pod) {
 	l := &a.loop
 	if d, _ := a.c.Memory.Desired(); d.Hub == l.desired.Hub && d.Generation == l.desired.Generation {
 		l.desired, l.o.Asked = plan.SplitGrants(d)
 	}
 	if r := l.o.Pods[pod.UID]; r != nil {
-		r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may tell containers what they have
+		r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may contain resource fields
 	}
 	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", plan.DescribeSizes(pod))
 }
 
-// update has the engine hold a container to what its pod was granted. A memory limit below what is
-// used is none that the kernel keeps without killing somebody.
+// update applies a container's granted resources in the engine. A memory limit below the current
+// usage is refused: the kernel would kill a process.
 func (j job) update(ctx context.Context) error {
 	s := j.step
 	most := s.Spec.Resources.Limits.Memory().Value()
@@ -280,8 +275,8 @@ func (j job) update(ctx context.Context) error {
 	return j.engine.Update(ctx, s.ID, to)
 }
 
-// updated takes in how that went.
-func (a *Agent) updated(s plan.Step, err error, now time.Time) {
+// updateDone records the result.
+func (a *Agent) updateDone(s plan.Step, err error, now time.Time) {
 	c := a.loop.o.RecordOf(s.Place.Pod).ContainerOf(s.Place.Container)
 	switch {
 	case c.ID != s.ID:
@@ -295,8 +290,8 @@ func (a *Agent) updated(s plan.Step, err error, now time.Time) {
 	}
 }
 
-// tellResized says of pods that have what they were granted.
-func (a *Agent) tellResized() {
+// reportResized reports completed resizes.
+func (a *Agent) reportResized() {
 	l := &a.loop
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
