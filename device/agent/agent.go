@@ -196,7 +196,7 @@ func New(c Config) (*Agent, error) {
 	a.loadInfo()
 	d, known := c.Memory.Desired()
 	a.loop.known = known
-	a.loop.desired, a.loop.o.Asked = plan.SplitGrants(d)
+	a.loop.desired, a.loop.o.Requested = plan.SplitGrants(d)
 	a.loop.o.Node.Generation = a.loop.desired.Generation
 	for _, n := range c.Memory.Notes() {
 		r := a.loop.o.RecordOf(n.UID)

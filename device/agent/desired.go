@@ -51,10 +51,10 @@ func (a *Agent) Store(d wire.Desired) error {
 // applyDesired makes the loop follow a desired state.
 func (a *Agent) applyDesired(d wire.Desired) {
 	l := &a.loop
-	l.desired, l.o.Asked = plan.SplitGrants(d)
+	l.desired, l.o.Requested = plan.SplitGrants(d)
 	l.o.Node.Generation = d.Generation
 	a.judgeDesired()
-	l.o.HasCome()
+	l.o.RetryWaiting()
 }
 
 // storeDesired stores a desired state with the resources that the device has granted. It holds no

@@ -207,12 +207,12 @@ func (a *Agent) listed(list []engine.Container, asked time.Time, err error) {
 	first := !l.seen
 	l.engineErr, l.downSince, l.seen = nil, time.Time{}, true
 	l.pingAt = now.Add(pingTime)
-	l.o.See(list, now)
+	l.o.SetContainers(list, now)
 	a.stops.see(l.o.Containers)
 	a.endHooks()
 	if first {
 		a.loadHookNotes()
-		l.o.Doubt()
+		l.o.DoubtLimits()
 	}
 }
 

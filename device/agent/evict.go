@@ -168,7 +168,7 @@ func (a *Agent) evictForMemory(within *time.Duration, done func(found bool)) {
 func (a *Agent) evict(pod *corev1.Pod, why string, within *time.Duration) {
 	r := a.loop.o.RecordOf(pod.UID)
 	if r.Verdict == nil && r.Final == nil {
-		r.Verdict, r.Within = &plan.Verdict{Reason: plan.Evicted, Message: why}, within
+		r.Verdict, r.MaxGrace = &plan.Verdict{Reason: plan.Evicted, Message: why}, within
 		a.event(corev1.EventTypeWarning, plan.Evicted, pod, "", "%s", why)
 	}
 }

@@ -39,7 +39,7 @@ func (a *Agent) hookDone(s plan.Step, err error) {
 	case c == nil || c.ID != s.ID || !c.Running() || errors.Is(err, context.Canceled): // it is stopping
 	case err != nil:
 		a.event(corev1.EventTypeWarning, "FailedPostStartHook", s.Pod, s.Place.Container, "PostStartHook failed: %v", err)
-		c.PostStarted, c.Kill, c.HookError = true, "FailedPostStartHook", fmt.Sprintf("PostStartHook failed: %v", err)
+		c.PostStarted, c.KillReason, c.HookError = true, "FailedPostStartHook", fmt.Sprintf("PostStartHook failed: %v", err)
 	default:
 		c.PostStarted = true
 	}
@@ -76,7 +76,7 @@ func (a *Agent) stop(ctx context.Context, j job) error {
 		return j.engine.Stop(ctx, j.step.ID, j.step.Grace)
 	}
 	left := a.preStop(ctx, j)
-	left = a.stops.waitFor(ctx, j.step.After, left)
+	left = a.stops.waitFor(ctx, j.step.StopAfter, left)
 	return j.engine.Stop(ctx, j.step.ID, max(left, minGrace))
 }
 

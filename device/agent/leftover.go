@@ -47,12 +47,12 @@ func (a *Agent) removeFailed(s plan.Step, err error, now time.Time) bool {
 // They do not hold the pod, like a stopped container that remains.
 func (a *Agent) cleanFailed(s plan.Step, r *plan.Record, err error, now time.Time) {
 	if err == nil {
-		r.Files = nil
+		r.LeftFiles = nil
 		return
 	}
 	l := plan.Leftover{Pod: s.Pod, Wait: plan.LeftoverWait}
-	if r.Files != nil {
-		l.Wait = min(2*r.Files.Wait, fleet.MaxBackOff)
+	if r.LeftFiles != nil {
+		l.Wait = min(2*r.LeftFiles.Wait, fleet.MaxBackOff)
 		of := string(s.Place.Pod)
 		if s.Pod != nil {
 			of = s.Pod.Namespace + "/" + s.Pod.Name + " (" + of + ")"
@@ -61,7 +61,7 @@ func (a *Agent) cleanFailed(s plan.Step, r *plan.Record, err error, now time.Tim
 			"files of pod %s are left on the device: %v; the pod ends without them, and it is tried again", of, err)
 	}
 	l.RetryAt = now.Add(l.Wait)
-	r.Files = &l
+	r.LeftFiles = &l
 }
 
 // Engines let an exec run on when its client was killed. So the agent notes each command of the hub

@@ -103,7 +103,7 @@ func flightOf(s plan.Step) flight {
 }
 
 type heldStep struct {
-	doing plan.Doing
+	doing plan.RunningStep
 	until time.Time
 }
 
@@ -233,7 +233,7 @@ func (l *loop) stale(now time.Time) bool {
 // settle computes steps until none of them only changes the agent's records, then starts them.
 func (a *Agent) settle(now time.Time) time.Time {
 	l := &a.loop
-	l.o.Count(l.desired.Pods, now)
+	l.o.SetStarts(l.desired.Pods, now)
 	for range 10 {
 		steps, wake := plan.Steps(l.desired, &l.o, now)
 		again := false
@@ -241,7 +241,7 @@ func (a *Agent) settle(now time.Time) time.Time {
 			switch s.Action {
 			case plan.Admit:
 				r := l.o.RecordOf(s.Place.Pod)
-				r.Admitted, r.Start, r.Counts, r.NUMA, again = true, now, now, s.NUMA, true
+				r.Admitted, r.Start, r.MonotonicStart, r.NUMA, again = true, now, now, s.NUMA, true
 				a.log.Debug(s.String())
 			case plan.Reject:
 				r := l.o.RecordOf(s.Place.Pod)
@@ -254,11 +254,11 @@ func (a *Agent) settle(now time.Time) time.Time {
 				a.grant(s.Pod, now)
 			case plan.Defer:
 				r := l.o.RecordOf(s.Place.Pod)
-				if r.Pending == nil || r.Pending.Reason != s.Verdict.Reason {
+				if r.ResizePending == nil || r.ResizePending.Reason != s.Verdict.Reason {
 					a.event(corev1.EventTypeWarning, "Resize"+s.Verdict.Reason, s.Pod, "", "Pod resize %s: %s: %s", s.Verdict.Reason,
 						plan.DescribeSizes(s.Pod), s.Verdict.Message)
 				}
-				r.Pending, again = &s.Verdict, true
+				r.ResizePending, again = &s.Verdict, true
 			case plan.Cancel:
 				for f, cancel := range l.cancels {
 					if f.Place == s.Place {
@@ -298,7 +298,7 @@ func (a *Agent) note(now time.Time) {
 	for uid, r := range l.o.Pods {
 		pod := wanted[string(uid)]
 		if pod == nil {
-			if r.Cleaned && r.Files == nil {
+			if r.Cleaned && r.LeftFiles == nil {
 				delete(l.o.Pods, uid)
 				delete(l.podTimes, uid)
 			}
@@ -307,12 +307,12 @@ func (a *Agent) note(now time.Time) {
 		if l.o.Finished(pod, r) {
 			st := plan.PodStatus(pod, r, &l.o, l.info.Name, now)
 			plan.MergeConditions(l.podTimes[uid], st.Conditions, now)
-			r.Final, r.Noting = &st, true
+			r.Final, r.SavingFinal = &st, true
 		}
 		if r.Final != nil {
 			notes = append(notes, memory.PodNote{UID: uid, Status: *r.Final})
 		}
-		due = due || r.Noting
+		due = due || r.SavingFinal
 	}
 	if l.noting || !due || a.c.Memory.Noted(notes) {
 		return
@@ -330,7 +330,7 @@ func (a *Agent) noted(notes []memory.PodNote, err error) {
 	l.noting, l.noteAt = false, time.Time{}
 	for _, n := range notes {
 		if r := l.o.Pods[n.UID]; r != nil {
-			r.Noting = false
+			r.SavingFinal = false
 		}
 	}
 	if a.trouble("store the final status of pods", err); err != nil {

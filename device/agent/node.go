@@ -59,7 +59,7 @@ func (a *Agent) measureDue(now time.Time) (next time.Time) {
 					}
 				}
 				if l.o.Node.HostIP != was {
-					l.o.HasCome()
+					l.o.RetryWaiting()
 				}
 			}
 		})
@@ -293,7 +293,7 @@ func equal(a, b any) bool { return reflect.DeepEqual(a, b) || apiequality.Semant
 // onlineCPUs are the device's processors; empty if the kernel does not list them.
 func onlineCPUs(sysDir string) plan.CPUSet {
 	text, _ := os.ReadFile(filepath.Join(sysDir, "devices/system/cpu/online"))
-	return plan.CPUsIn(string(text))
+	return plan.ParseCPUs(string(text))
 }
 
 // vitalsTime is the interval of the figures that the hub stores. They use existing measurements

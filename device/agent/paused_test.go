@@ -70,7 +70,7 @@ func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 					t.Errorf("told %q", told)
 				}
 			}
-			if c.Kill == "" {
+			if c.KillReason == "" {
 				t.Error("three failures do not restart it")
 			}
 		})

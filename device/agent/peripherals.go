@@ -118,7 +118,7 @@ func (a *Agent) reportPeripherals(before, now []hardware.Presence) {
 			a.event(corev1.EventTypeNormal, "PeripheralPresent", nil, "", "%s is there again", x.Name)
 		}
 		if (x.Missing == "") != (was == "") {
-			a.loop.o.HasCome()
+			a.loop.o.RetryWaiting()
 		}
 	}
 }
@@ -237,6 +237,6 @@ func (a *Agent) reportPlugged(before, now *hardware.Report) {
 		}
 	}
 	if len(lost)+len(come) > 0 {
-		l.o.HasCome()
+		l.o.RetryWaiting()
 	}
 }

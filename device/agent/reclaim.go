@@ -210,10 +210,10 @@ func (a *Agent) deadContainers() []string {
 	for i, in := range l.o.Containers {
 		r := l.o.Pods[in.Place.Pod]
 		newest := i == 0 || l.o.Containers[i-1].Place != in.Place
-		busy := slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool {
+		busy := slices.ContainsFunc(l.o.Busy, func(b plan.RunningStep) bool {
 			return b.Step.Place.Pod == in.Place.Pod && !b.Step.Action.RunsBeside()
 		})
-		over := r != nil && r.Final != nil && !r.Noting
+		over := r != nil && r.Final != nil && !r.SavingFinal
 		if (in.State == engine.Exited || in.State == engine.Dead) && !busy && (over || !newest) &&
 			!plan.IsShared(l.o.Containers, in) {
 			dead = append(dead, in.ID)

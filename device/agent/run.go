@@ -79,9 +79,9 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if c == nil { // a sandbox uses the first container's image
 		c = podspec.Containers(s.Pod)[0].Spec
 	}
-	if s.Lacks != "" {
-		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Lacks)
-		return plan.NewRunError(plan.DeviceUnavailable, errors.New(s.Lacks))
+	if s.Missing != "" {
+		a.event(corev1.EventTypeWarning, "DeviceUnavailable", s.Pod, s.Place.Container, "%s", s.Missing)
+		return plan.NewRunError(plan.DeviceUnavailable, errors.New(s.Missing))
 	}
 	if s.Forbidden != "" {
 		a.event(corev1.EventTypeWarning, plan.PolicyForbidden, s.Pod, s.Place.Container, "%s", s.Forbidden)
@@ -97,7 +97,7 @@ func (a *Agent) run(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	if s.Spec != nil && plan.AsksImage(s.Pod, c) {
+	if s.Spec != nil && plan.NeedsImageUser(s.Pod, c) {
 		if j.src.ImageUser, err = j.engine.ImageUser(ctx, image); err != nil {
 			return plan.NewRunError("ImageInspectError", err)
 		}

@@ -47,7 +47,7 @@ func (a *Agent) announceShutdown(why string) {
 // signalStopped wakes StopPods once no container runs or is about to.
 func (l *loop) signalStopped() {
 	if l.stopped == nil || slices.ContainsFunc(l.o.Containers, plan.IsRunning) ||
-		slices.ContainsFunc(l.o.Busy, func(b plan.Doing) bool { return !b.Step.Action.RunsBeside() }) {
+		slices.ContainsFunc(l.o.Busy, func(b plan.RunningStep) bool { return !b.Step.Action.RunsBeside() }) {
 		return
 	}
 	close(l.stopped)

@@ -19,7 +19,7 @@ import (
 // startStep runs a step outside the loop.
 func (a *Agent) startStep(s plan.Step, now time.Time) {
 	l := &a.loop
-	d := plan.Doing{Step: s, Since: now}
+	d := plan.RunningStep{Step: s, Since: now}
 	l.o.Busy = append(l.o.Busy, d)
 	if !s.Action.RunsBeside() {
 		a.log.Debug(s.String(), "pod", s.Place.Pod)
@@ -65,16 +65,16 @@ func (a *Agent) sourcesOf(s plan.Step) podspec.Sources {
 }
 
 // release takes a step out of those in progress.
-func (a *Agent) release(d plan.Doing) {
+func (a *Agent) release(d plan.RunningStep) {
 	l := &a.loop
-	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.Doing) bool {
+	l.o.Busy = slices.DeleteFunc(l.o.Busy, func(b plan.RunningStep) bool {
 		return b.Since.Equal(d.Since) &&
 			b.Step.Same(d.Step)
 	})
 }
 
 // stepDone records the result of a step.
-func (a *Agent) stepDone(d plan.Doing, err error) {
+func (a *Agent) stepDone(d plan.RunningStep, err error) {
 	l := &a.loop
 	now := time.Now()
 	s := d.Step
@@ -147,11 +147,11 @@ func (a *Agent) stepDone(d plan.Doing, err error) {
 func (a *Agent) refreshDone(s plan.Step, r *plan.Record, err error, now time.Time) {
 	switch {
 	case err == nil:
-		r.Volumes, r.StaleAt, r.StaleWait = s.Generation, time.Time{}, 0
+		r.Volumes, r.StaleAt, r.StaleBackOff = s.Generation, time.Time{}, 0
 	case a.loop.ctx.Err() == nil:
-		r.StaleAt, r.StaleWait = now, min(max(2*r.StaleWait, plan.HoldFailed), fleet.MaxBackOff)
+		r.StaleAt, r.StaleBackOff = now, min(max(2*r.StaleBackOff, plan.HoldFailed), fleet.MaxBackOff)
 		if s.Generation != a.loop.o.Node.Generation { // the desired state has changed meanwhile
-			r.StaleWait = plan.HoldFailed
+			r.StaleBackOff = plan.HoldFailed
 		}
 		a.event(corev1.EventTypeWarning, plan.FailedMount, s.Pod, "", "%v", err)
 	}
@@ -170,7 +170,7 @@ func (a *Agent) runFailed(s plan.Step, c *plan.ContainerRecord, err error, now t
 	switch {
 	case v.Reason == plan.FailedMount:
 		wait = min(wait, plan.MaxMountBackOff)
-	case slices.Contains(plan.Awaiting, v.Reason):
+	case slices.Contains(plan.WaitingReasons, v.Reason):
 		wait = min(wait, time.Minute)
 	}
 	c.RetryAt = now.Add(wait)
@@ -194,8 +194,8 @@ func (a *Agent) probeDone(s plan.Step, err error, now time.Time) {
 	if told != "" {
 		a.event(corev1.EventTypeWarning, "Unhealthy", s.Pod, s.Place.Container, "%s", told)
 	}
-	if c.Kill != "" {
-		a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "%s", c.Kill)
+	if c.KillReason != "" {
+		a.event(corev1.EventTypeNormal, "Killing", s.Pod, s.Place.Container, "%s", c.KillReason)
 	}
 }
 
@@ -246,10 +246,10 @@ func (a *Agent) storeGrant(uid types.UID, hub string, generation int64) (done bo
 func (a *Agent) applyGrant(pod *corev1.Pod) {
 	l := &a.loop
 	if d, _ := a.c.Memory.Desired(); d.Hub == l.desired.Hub && d.Generation == l.desired.Generation {
-		l.desired, l.o.Asked = plan.SplitGrants(d)
+		l.desired, l.o.Requested = plan.SplitGrants(d)
 	}
 	if r := l.o.Pods[pod.UID]; r != nil {
-		r.Pending, r.Resizing, r.Volumes = nil, true, -1 // files may contain resource fields
+		r.ResizePending, r.Resizing, r.Volumes = nil, true, -1 // files may contain resource fields
 	}
 	a.event(corev1.EventTypeNormal, resizeStarted, pod, "", "Pod resize started: %s", plan.DescribeSizes(pod))
 }
@@ -259,7 +259,7 @@ func (a *Agent) applyGrant(pod *corev1.Pod) {
 func (j job) update(ctx context.Context) error {
 	s := j.step
 	most := s.Spec.Resources.Limits.Memory().Value()
-	if most > 0 && (s.Has.Memory == 0 || s.Limits.Memory < s.Has.Memory) {
+	if most > 0 && (s.OldLimits.Memory == 0 || s.Limits.Memory < s.OldLimits.Memory) {
 		used, err := j.engine.Usage(ctx, s.ID)
 		if err != nil {
 			return err
@@ -281,7 +281,7 @@ func (a *Agent) updateDone(s plan.Step, err error, now time.Time) {
 	switch {
 	case c.ID != s.ID:
 	case err == nil:
-		c.Limits, c.Unsure, c.Refused = s.Limits, false, nil
+		c.Limits, c.LimitsUnknown, c.Refused = s.Limits, false, nil
 	default:
 		if c.Refused == nil || c.Refused.Why != err.Error() {
 			a.event(corev1.EventTypeWarning, "ResizeError", s.Pod, s.Place.Container, "Pod resize error: %v", err)
@@ -296,7 +296,7 @@ func (a *Agent) reportResized() {
 	for i := range l.desired.Pods {
 		pod := &l.desired.Pods[i]
 		if r := l.o.Pods[pod.UID]; r != nil && r.Resizing {
-			if busy, _ := plan.Behind(pod, r, l.o.Node); !busy {
+			if busy, _ := plan.ResizeState(pod, r, l.o.Node); !busy {
 				r.Resizing = false
 				a.event(corev1.EventTypeNormal, resizeCompleted, pod, "", "Pod resize completed: %s", plan.DescribeSizes(pod))
 			}

@@ -28,12 +28,12 @@ func wrongPods() map[string]func(p *corev1.Pod) {
 		`container "../c"`: func(p *corev1.Pod) { p.Spec.Containers[0].Name = "../c" },
 		`container ""`:     func(p *corev1.Pod) { p.Spec.Containers[0].Name = "" },
 		"at least one":     func(p *corev1.Pod) { p.Spec.Containers = nil },
-		"another one with that name": func(p *corev1.Pod) {
+		"the name is used twice": func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{p.Spec.Containers[0]}
 		},
 		`volume "../../.."`:        func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} },
-		"is no name of a variable": func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A=B"}} },
-		"mounted nowhere": func(p *corev1.Pod) {
+		"is not a variable name": func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A=B"}} },
+		"mountPath is missing": func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v"}}
 		},
@@ -46,24 +46,24 @@ func wrongPods() map[string]func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
 			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/proc/self"}}
 		},
-		"volume v: there is another one": func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("v", ""), secretVolume("v")} },
-		"volumeMounts: 2000 are more than": func(p *corev1.Pod) {
+		"volume v: the name is used twice": func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("v", ""), secretVolume("v")} },
+		"volumeMounts: 2000 exceed": func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
 			for i := range 2000 {
 				p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: fmt.Sprint("/", i)})
 			}
 		},
-		"more than the 512": func(p *corev1.Pod) {
+		"limit of 512": func(p *corev1.Pod) {
 			for i := range 2000 {
 				p.Spec.Volumes = append(p.Spec.Volumes, emptyDir(fmt.Sprint("v", i), ""))
 			}
 		},
-		"more than the 128": func(p *corev1.Pod) {
+		"limit of 128": func(p *corev1.Pod) {
 			for i := range 2000 {
 				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: "x"})
 			}
 		},
-		"more than the 4096": func(p *corev1.Pod) {
+		"limit of 4096": func(p *corev1.Pod) {
 			v := secretVolume("v")
 			v.Secret.Items = make([]corev1.KeyToPath, 5000)
 			p.Spec.Volumes = []corev1.Volume{v}

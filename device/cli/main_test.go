@@ -70,7 +70,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"run", state, dev, "--eviction-hard=memory.available<much"}, "--eviction-hard"},
 		{[]string{"run", state, dev, "--lease-interval=1ms"}, "--lease-interval 1ms"},
 		{[]string{"run", state, dev, "--swap-behavior=UnlimitedSwap"}, "use LimitedSwap"},
-		{[]string{"run", state, dev, "--topology-manager-policy=strict"}, `"strict" is none of none, best-effort`},
+		{[]string{"run", state, dev, "--topology-manager-policy=strict"}, `"strict" is not a topology policy: use none, best-effort`},
 		{[]string{"run", state, dev, "--policy=/none"}, "--policy"},
 		{[]string{"run", state, dev, "--policy=" + policy}, policy},
 		{[]string{"run", state, dev, "--node-name=No_Name"}, "--node-name"},

@@ -13,21 +13,20 @@ import (
 	"time"
 )
 
-// maxMessage is how long a message of the bus may be; those that we ask for have some hundred
-// bytes.
+// maxMessage limits a message of the bus; those for us have some hundred bytes.
 const maxMessage = 1 << 20
 
-// A bus is a connection to D-Bus' system bus, with as much of its protocol as a lock takes: calls
-// with strings, one after the other, and signals.
+// A bus is a connection to the D-Bus system bus with the part of the protocol that a lock needs:
+// calls with string arguments, one at a time, and signals.
 type bus struct {
-	conn   *net.UnixConn
-	in     *bufio.Reader
-	serial uint32
-	files  []*os.File // that came with messages
-	missed []message  // signals that came while an answer was waited for
+	conn    *net.UnixConn
+	in      *bufio.Reader
+	serial  uint32
+	files   []*os.File // received with messages
+	signals []message  // received while a call waited for its reply
 }
 
-// A message is what came: its kind, what it is about, and its body.
+// A message is a received message.
 type message struct {
 	kind              byte
 	replyTo           uint32
@@ -40,7 +39,7 @@ const (
 	answer   = 2
 	failure  = 3
 	signal   = 4
-	longest  = 10 * time.Second // for an answer
+	maxWait  = 10 * time.Second // for a reply
 	little   = 'l'
 	fieldEnd = 8
 )
@@ -53,7 +52,7 @@ func dial(socket string) (*bus, error) {
 	}
 	b := &bus{conn: conn}
 	b.in = bufio.NewReader(receiver{b})
-	if err := b.greet(); err != nil {
+	if err := b.authenticate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("log in to D-Bus at %s: %w", socket, err), b.close())
 	}
 	return b, nil
@@ -61,12 +60,12 @@ func dial(socket string) (*bus, error) {
 
 func (b *bus) close() error {
 	for _, f := range b.files {
-		_ = f.Close() // nobody took it
+		_ = f.Close() // a file that nobody took
 	}
 	return b.conn.Close()
 }
 
-// A receiver reads from the connection and keeps the files that come along.
+// A receiver reads from the connection and collects the files sent with the data.
 type receiver struct{ *bus }
 
 func (r receiver) Read(p []byte) (int, error) {
@@ -87,9 +86,9 @@ func (r receiver) Read(p []byte) (int, error) {
 	return max(n, 0), err
 }
 
-// greet authenticates as the user that the kernel says we are.
-func (b *bus) greet() error {
-	if err := b.conn.SetDeadline(time.Now().Add(longest)); err != nil {
+// authenticate authenticates as our user, which the kernel reports.
+func (b *bus) authenticate() error {
+	if err := b.conn.SetDeadline(time.Now().Add(maxWait)); err != nil {
 		return err
 	}
 	for _, step := range [][2]string{
@@ -106,14 +105,14 @@ func (b *bus) greet() error {
 	if _, err := io.WriteString(b.conn, "BEGIN\r\n"); err != nil {
 		return err
 	}
-	_, err := b.ask("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "Hello")
+	_, err := b.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "Hello")
 	return err
 }
 
-// ask calls a method with strings and waits for the answer.
-func (b *bus) ask(to, path, api, method string, args ...string) (message, error) {
+// call calls a method with string arguments and waits for the reply.
+func (b *bus) call(to, path, api, method string, args ...string) (message, error) {
 	b.serial++
-	if err := b.conn.SetDeadline(time.Now().Add(longest)); err != nil {
+	if err := b.conn.SetDeadline(time.Now().Add(maxWait)); err != nil {
 		return message{}, err
 	}
 	if _, err := b.conn.Write(encode(b.serial, to, path, api, method, args)); err != nil {
@@ -125,7 +124,7 @@ func (b *bus) ask(to, path, api, method string, args ...string) (message, error)
 		case err != nil:
 			return m, fmt.Errorf("%s: %w", method, err)
 		case m.kind == signal:
-			b.missed = append(b.missed, m)
+			b.signals = append(b.signals, m)
 		case m.replyTo != b.serial:
 		case m.kind == failure:
 			why, _ := text(m.body, m.signature)
@@ -136,11 +135,11 @@ func (b *bus) ask(to, path, api, method string, args ...string) (message, error)
 	}
 }
 
-// hear waits for the next signal.
-func (b *bus) hear() (message, error) {
-	if len(b.missed) > 0 {
-		m := b.missed[0]
-		b.missed = b.missed[1:]
+// signal waits for the next signal.
+func (b *bus) signal() (message, error) {
+	if len(b.signals) > 0 {
+		m := b.signals[0]
+		b.signals = b.signals[1:]
 		return m, nil
 	}
 	if err := b.conn.SetDeadline(time.Time{}); err != nil {
@@ -153,13 +152,13 @@ func (b *bus) hear() (message, error) {
 	}
 }
 
-// encode writes a call.
+// encode encodes a call.
 func encode(serial uint32, to, path, api, method string, args []string) []byte {
 	var body []byte
 	for _, s := range args {
 		body = appendString(body, s)
 	}
-	fields := appendField(nil, 1, 'o', path) // they begin at 16, so that they are aligned as the whole is
+	fields := appendField(nil, 1, 'o', path) // at offset 16, so that the alignment is the message's
 	fields = appendField(fields, 2, 's', api)
 	fields = appendField(fields, 3, 's', method)
 	fields = appendField(fields, 6, 's', to)
@@ -193,7 +192,7 @@ func appendString(b []byte, s string) []byte {
 	return append(append(b, s...), 0)
 }
 
-var errBroken = errors.New("D-Bus sent what cannot be read")
+var errBroken = errors.New("D-Bus sent an invalid message")
 
 // next reads a message.
 func (b *bus) next() (m message, err error) {
@@ -203,7 +202,7 @@ func (b *bus) next() (m message, err error) {
 	}
 	size, fields := binary.LittleEndian.Uint32(head[4:]), binary.LittleEndian.Uint32(head[12:])
 	if head[0] != little || size > maxMessage || fields > maxMessage {
-		return m, errBroken // each writes in the order of the bytes of its own machine
+		return m, errBroken // the sender chooses the byte order
 	}
 	rest := make([]byte, (int(fields)+7)/8*8+int(size))
 	if _, err := io.ReadFull(b.in, rest); err != nil {
@@ -229,7 +228,7 @@ func (b *bus) next() (m message, err error) {
 	return m, nil
 }
 
-// value reads a value of a simple kind, and where the next one may begin.
+// value parses a value of a basic type, and returns the offset after it.
 func value(b []byte, at int, kind byte) (v []byte, next int, err error) {
 	n, begin := 4, (at+3)/4*4
 	switch {
@@ -250,7 +249,7 @@ func value(b []byte, at int, kind byte) (v []byte, next int, err error) {
 	return b[begin : begin+n], next, nil
 }
 
-// text is the string that a body begins with.
+// text is the string at the start of a body.
 func text(body []byte, signature string) (string, error) {
 	if !strings.HasPrefix(signature, "s") {
 		return "", errBroken

@@ -1,5 +1,8 @@
-// Package logind delays the shutdown of a device until its pods have ended, by an inhibitor lock of
-// systemd-logind. It speaks D-Bus by itself, as much as that takes.
+// Package logind delays the device's shutdown until its pods have ended, with an inhibitor lock of
+// systemd-logind over D-Bus.
+//
+// It never starts a shutdown and stops no pod. Package cli takes the lock and has the agent stop
+// the pods.
 package logind
 
 import (
@@ -10,7 +13,7 @@ import (
 	"time"
 )
 
-// Socket is where D-Bus' system bus listens.
+// Socket is the socket of the D-Bus system bus.
 const Socket = "/run/dbus/system_bus_socket"
 
 const (
@@ -19,12 +22,12 @@ const (
 	manager = "org.freedesktop.login1.Manager"
 )
 
-// A Lock keeps the device from going down, for as long as logind lets it.
+// A Lock delays the shutdown for as long as logind allows.
 type Lock struct {
 	bus  *bus
 	file *os.File
 	Most time.Duration // InhibitDelayMaxSec= of logind.conf
-	Down bool          // the device was about to go down already
+	Down bool          // a shutdown had begun before
 }
 
 // Take takes the lock.
@@ -43,7 +46,7 @@ func Take(ctx context.Context, socket, why string) (*Lock, error) {
 
 func (l *Lock) take(why string) error {
 	rule := "type='signal',sender='" + name + "',interface='" + manager + "',member='PrepareForShutdown'"
-	if _, err := l.bus.ask("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch",
+	if _, err := l.bus.call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch",
 		rule); err != nil {
 		return err
 	}
@@ -58,7 +61,7 @@ func (l *Lock) take(why string) error {
 		return err
 	}
 	l.Down = down[4] != 0
-	if _, err = l.bus.ask(name, path, manager, "Inhibit", "shutdown", "flotilla-device", why, "delay"); err != nil {
+	if _, err = l.bus.call(name, path, manager, "Inhibit", "shutdown", "flotilla-device", why, "delay"); err != nil {
 		return err
 	}
 	if len(l.bus.files) != 1 {
@@ -68,22 +71,22 @@ func (l *Lock) take(why string) error {
 	return nil
 }
 
-// property asks a property, whose value comes as a variant: its type, and itself in so many bytes.
+// property reads a property. Its value is a variant: the type, and size bytes.
 func (l *Lock) property(of, kind string, size int) ([]byte, error) {
-	m, err := l.bus.ask(name, path, "org.freedesktop.DBus.Properties", "Get", manager, of)
+	m, err := l.bus.call(name, path, "org.freedesktop.DBus.Properties", "Get", manager, of)
 	if err == nil && (len(m.body) != size || string(m.body[:len(kind)]) != kind) {
 		err = errBroken
 	}
 	return m.body, err
 }
 
-// Wait waits until the device is about to go down (true), or will not after all. An error is that
-// logind is gone, or ctx.
+// Wait waits until a shutdown begins (true) or is cancelled. An error means that logind is gone or
+// ctx has ended.
 func (l *Lock) Wait(ctx context.Context) (down bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.bus.conn.Close() })
 	defer stop()
 	for {
-		m, err := l.bus.hear()
+		m, err := l.bus.signal()
 		switch {
 		case ctx.Err() != nil:
 			return false, ctx.Err()
@@ -95,7 +98,7 @@ func (l *Lock) Wait(ctx context.Context) (down bool, err error) {
 	}
 }
 
-// Release lets the device go down.
+// Release lets the shutdown go on.
 func (l *Lock) Release() error {
 	f := l.file
 	if l.file = nil; f == nil {
@@ -104,7 +107,7 @@ func (l *Lock) Release() error {
 	return f.Close()
 }
 
-// Close releases the lock and leaves the bus.
+// Close releases the lock and closes the connection.
 func (l *Lock) Close() error {
 	err := l.Release()
 	if e := l.bus.close(); err == nil {

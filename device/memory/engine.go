@@ -10,30 +10,29 @@ import (
 
 const engineFile = "engine.state"
 
-// Engine is how the container engine described itself when it last did, as the agent wrote it; nil:
-// never.
+// Engine is the last stored description of the container engine, in the agent's format; nil: there
+// is none.
 func (m *Memory) Engine() json.RawMessage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.engine)
 }
 
-// SetEngine remembers durably how the container engine describes itself; the same again writes
-// nothing.
+// SetEngine stores the container engine's description durably. An unchanged one is not written.
 func (m *Memory) SetEngine(text json.RawMessage) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	if bytes.Equal(m.engine, text) {
 		return nil
 	}
-	m.change(func() { m.engine = text }) // also where it cannot be written: it holds for as long as the agent runs
+	m.change(func() { m.engine = text }) // valid in memory even if the disk fails
 	if m.dir == "" {
 		return nil
 	}
 	err := write(m.disk, filepath.Join(m.dir, engineFile), text)
 	if m.note(engineFile, err); err != nil {
 		return fmt.Errorf(
-			"remember which container engine there is: %w; after a restart it is not known until the engine answers", err)
+			"store the container engine's description: %w; after a restart it is unknown until the engine responds", err)
 	}
 	return nil
 }

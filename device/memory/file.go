@@ -14,14 +14,14 @@ import (
 	"syscall"
 )
 
-// seal is the first line of every file: a cheap flash card returns zeros or old
-// blocks without an error, and only a checksum tells.
+// seal is the first line of every file: a cheap flash card may return zeros or old blocks without
+// an error, which only a checksum detects.
 const seal = "flotilla-state v1 sha256:"
 
-var errSeal = errors.New("the file is not as it was written (the checksum in its first line does not match)")
+var errSeal = errors.New("the file is damaged: the checksum in its first line does not match")
 
-// write replaces a file durably: its content, and that it has this name now. Secrets
-// are in it: nobody else may read it.
+// write replaces a file durably, content and name. It is readable by the owner only, since it
+// contains secrets.
 func write(d disk, path string, body []byte) error {
 	sum := sha256.Sum256(body)
 	var b bytes.Buffer
@@ -36,7 +36,7 @@ func write(d disk, path string, body []byte) error {
 	return d.SyncDir(filepath.Dir(path))
 }
 
-// readSealed returns the body of a file that write wrote.
+// readSealed returns the body of a file that write has written.
 func readSealed(path string) ([]byte, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -50,11 +50,11 @@ func readSealed(path string) ([]byte, error) {
 	return body, nil
 }
 
-// takeLock keeps a second agent out of the state directory. The kernel gives the
-// lock up when the process ends, however it ends.
+// takeLock keeps a second agent out of the state directory. The kernel releases the lock when the
+// process ends.
 func takeLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
-	if errors.Is(err, syscall.EROFS) { // what is stored there is run all the same
+	if errors.Is(err, syscall.EROFS) { // a read-only disk still has the workloads
 		f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	}
 	if err != nil {
@@ -69,13 +69,13 @@ func takeLock(path string) (*os.File, error) {
 	}
 	pid := strconv.Itoa(os.Getpid()) + "\n"
 	if err := f.Truncate(0); err == nil {
-		_, _ = f.WriteAt([]byte(pid), 0) // only for the sentence above
+		_, _ = f.WriteAt([]byte(pid), 0) // only for the message above
 	}
 	return f, nil
 }
 
-// Names in a state directory. An agent has used it where one of agentFiles is there; of a directory
-// that was reset, only some of earlyFiles are left.
+// Names in a state directory. With one of agentFiles it is an agent's; after a reset only some of
+// earlyFiles are left.
 var (
 	agentFiles = []string{"identity.json", "identity.copy.json", "join.key", "registration.json", "dismissed.json",
 		"engine.socket", "agent.sock", "agent-log.sock",
@@ -84,27 +84,27 @@ var (
 	earlyFiles = []string{LockFile, "persistent", "volatile", "pods", "images", "lost+found"}
 )
 
-// foreign refuses a directory that something else uses: the agent would write into it, and a reset
-// would remove all that is there. It changes nothing.
-func foreign(dir string) error {
-	entries, _ := os.ReadDir(dir) // where it cannot be read, what follows says so
+// checkForeign refuses a directory with other files in it: the agent would write into it, and a
+// reset would remove everything. It changes nothing.
+func checkForeign(dir string) error {
+	entries, _ := os.ReadDir(dir) // the next step reports an unreadable directory
 	for _, e := range entries {
 		if slices.Contains(agentFiles, e.Name()) {
 			return nil
 		}
 	}
 	for _, e := range entries {
-		// A power cut leaves a file that was being written, as .identity.json12345.
+		// A power cut leaves temporary files such as .identity.json12345.
 		whole := strings.TrimPrefix(strings.TrimRight(e.Name(), "0123456789"), ".")
 		if !slices.Contains(earlyFiles, e.Name()) && !slices.Contains(agentFiles, whole) {
-			return fmt.Errorf("use the state directory %s: it is not an agent's, and not empty (%s): nothing was changed; "+
-				"name a new or an empty one with --state-dir", dir, e.Name())
+			return fmt.Errorf("use the state directory %s: it has other files than an agent's (%s): nothing was changed; "+
+				"give a new or empty directory with --state-dir", dir, e.Name())
 		}
 	}
 	return nil
 }
 
-// instead is what a user does about a state directory that cannot be opened.
+// instead is the advice for a state directory that cannot be opened.
 func instead(err error, user int) string {
 	if errors.Is(err, os.ErrPermission) && user != 0 {
 		return "run this as root, with sudo before it, or choose a directory of your own with --state-dir"
@@ -112,10 +112,9 @@ func instead(err error, user int) string {
 	return "choose another one with --state-dir"
 }
 
-// ownDirectory refuses a directory that another user of the device can change: what the
-// agent reads there it does as root, and what it writes there could be a link to a file
-// of somebody else's.
-func ownDirectory(dir string) error {
+// checkOwner refuses a directory that another user of the device can change: the agent may run as
+// root, and a link there could lead its writes elsewhere.
+func checkOwner(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err

@@ -1,12 +1,10 @@
-// Package memory is what a device must still know after a reboot without
-// network: the desired state that it lives from, the journal of the pods that have
-// ended for good, and which images were found to be signed.
+// Package memory stores what a device must know after a reboot without network: the desired state,
+// the final statuses of ended pods, and which images were verified or pulled.
 //
-// It writes nothing that has not changed (flash wears), keeps what must not be lost in two slots or
-// writes a file whole or not at all (temporary file, fsync, rename), and never lets a broken file
-// stop the agent: it says so with a loud sentence, and the device lives by the other slot, or waits
-// for the hub. It never decides what to do with what it keeps: that is package agent's work. The
-// device's identity is kept by package join.
+// It writes only changes (flash wears), in two slots or by temporary file, fsync and rename, and
+// never lets a broken file stop the agent: it logs the error and uses the other slot, or waits for
+// the hub. It never decides what to do with its content; package agent calls it. Package join
+// stores the device's identity.
 package memory
 
 import (
@@ -31,49 +29,48 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// most is the highest generation that a hub comes to by counting, and leap how far one
-// may be beyond the stored one all the same: a hub that once said the highest number
-// there is must not be the last one that the device hears.
+// maxCounted is the highest generation that a hub reaches by counting, and maxLeap how far one
+// above it may be beyond the stored one. Otherwise a hub that sent the highest possible number once
+// could never be replaced.
 const (
-	most = 1 << 53
-	leap = 1 << 20
+	maxCounted = 1 << 53
+	maxLeap    = 1 << 20
 )
 
-// ErrOlder is returned for a desired state that is older than the stored one.
+// ErrOlder is the error for a desired state that is older than the stored one.
 var ErrOlder = errors.New("older than the stored desired state")
 
 // Names of the files in the state directory.
 const (
-	desiredFile = "desired.state" // of older agents, until there is something newer; see slots
+	desiredFile = "desired.state" // of older agents; read until slots have newer content
 	desiredName = "desired"
-	journalFile = "journal.state" // the same of the journal
+	journalFile = "journal.state" // likewise, for the notes
 	journalName = "journal"
 	LockFile    = "lock" // of the state directory; never removed
 )
 
-// A PodNote is what must not be forgotten of a pod that has ended for good: that it
-// has, and its last status. A pod with a note never runs again.
+// A PodNote is the final status of an ended pod. A pod with a note never runs again.
 type PodNote struct {
 	UID    types.UID        `json:"uid"`
 	Status corev1.PodStatus `json:"status"`
 }
 
-// Memory is the state directory of one agent, or a volatile stand-in for it.
-// Its methods may be called from any goroutine.
+// Memory is the state directory of one agent, or a volatile substitute. Its methods may be called
+// from any goroutine.
 type Memory struct {
-	dir  string // "": volatile
+	dir  string // empty: volatile
 	disk disk
 	lock *os.File
 	log  *slog.Logger
 
-	// Whoever changes something holds writing, for as long as the disk takes: on a bad card that is
-	// minutes. Whoever only wants to know, such as the lease, holds mu, under which nothing waits.
-	// What is below changes under both.
+	// A change holds writing while it writes to the disk, on a bad card for minutes. A reader, such
+	// as the lease, holds only mu, which never waits for the disk. The fields below change under
+	// both.
 	writing sync.Mutex
 	mu      sync.Mutex
 	desired *wire.Desired
-	body    []byte    // of desired without its time, to see whether anything changed
-	notes   []PodNote // by UID
+	body    []byte    // of desired without its time, to detect changes
+	notes   []PodNote // sorted by UID
 	noted   []byte    // of the notes, as last written
 
 	verified []Verified // the newest last
@@ -83,16 +80,14 @@ type Memory struct {
 
 	slots   slots             // of the desired state
 	journal slots             // of the notes
-	trouble map[string]string // sentences, by file; see Trouble
+	trouble map[string]string // messages by file; see Trouble
 }
 
-// Volatile is a memory that forgets everything when the process ends, for
-// simulated devices.
+// Volatile is a memory without files, for simulated devices.
 func Volatile() *Memory { return &Memory{log: slog.New(slog.DiscardHandler)} }
 
-// Open takes the state directory for this process and reads what is there. It
-// fails where the directory cannot be used or another agent uses it; a broken file
-// in it is no reason to fail.
+// Open locks the state directory for this process and reads its files. It fails if the directory is
+// unusable or another agent's, but not for a broken file in it.
 func Open(dir string, log *slog.Logger) (*Memory, error) { return openOn(kernel{}, dir, log) }
 
 func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
@@ -103,10 +98,10 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w; %s", err, instead(err, os.Geteuid()))
 	}
-	if err := foreign(dir); err != nil {
+	if err := checkForeign(dir); err != nil {
 		return nil, err
 	}
-	if err := ownDirectory(dir); err != nil {
+	if err := checkOwner(dir); err != nil {
 		return nil, err
 	}
 	lock, err := takeLock(filepath.Join(dir, LockFile))
@@ -119,26 +114,24 @@ func openOn(d disk, dir string, log *slog.Logger) (*Memory, error) {
 	m.readJournal()
 	m.readVerified()
 	m.readPulled()
-	m.read(filepath.Join(m.dir, engineFile), &m.engine, "what the container engine can do is not known until it answers")
+	m.read(filepath.Join(m.dir, engineFile), &m.engine, "the container engine's features are unknown until it responds")
 	return m, nil
 }
 
 // Dir is the state directory; empty for a volatile memory.
 func (m *Memory) Dir() string { return m.dir }
 
-// Close gives the state directory back.
+// Close releases the state directory.
 func (m *Memory) Close() error {
 	if m.lock == nil {
 		return nil
 	}
-	// A program that is being started has a copy of the file for a moment, with which the lock would
-	// stay.
+	// Unlock explicitly: a starting child process may briefly hold a copy of the file.
 	return errors.Join(syscall.Flock(int(m.lock.Fd()), syscall.LOCK_UN), m.lock.Close())
 }
 
-// Desired is the stored desired state; false where the device has none, be it new
-// or the file unreadable. Without one nothing may be removed. The caller must not
-// change what it points to.
+// Desired is the stored desired state; false: there is none, on a new device or after a read error,
+// and nothing may be removed. The caller must not change it.
 func (m *Memory) Desired() (wire.Desired, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,18 +141,17 @@ func (m *Memory) Desired() (wire.Desired, bool) {
 	return *m.desired, true
 }
 
-// SetDesired stores a desired state durably; when it returns nil, the state
-// survives a power cut. A generation lower than the stored one of the same hub is
-// ErrOlder. Storing what is stored already writes nothing. A state that could not
-// be written is not taken: the device must never run what it would forget.
+// SetDesired stores a desired state durably: after nil it survives a power cut. ErrOlder: the
+// stored one of the same hub has a higher generation. An unchanged state is not written. A state
+// that could not be written is not used: the device must not run what it would lose.
 func (m *Memory) SetDesired(d wire.Desired) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	if m.desired != nil && m.desired.Hub == d.Hub && d.Generation < m.desired.Generation {
 		return fmt.Errorf("generation %d from hub %s is %w (%d)", d.Generation, d.Hub, ErrOlder, m.desired.Generation)
 	}
-	if last := m.lastOf(d.Hub); d.Generation > most && d.Generation-last > leap {
-		return fmt.Errorf("generation %d from hub %s is none that a hub comes to by counting: the stored one is %d",
+	if last := m.lastOf(d.Hub); d.Generation > maxCounted && d.Generation-last > maxLeap {
+		return fmt.Errorf("generation %d from hub %s is too far above the stored one, %d",
 			d.Generation, d.Hub, last)
 	}
 	body, err := bodyOf(d)
@@ -178,7 +170,7 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 		once := errors.Is(err, errOnce)
 		switch {
 		case once:
-			err = fmt.Errorf("store the desired state of generation %d: %w; the device lives by the other", d.Generation, err)
+			err = fmt.Errorf("store the desired state of generation %d: %w; the device uses the other copy", d.Generation, err)
 		case err != nil:
 			err = fmt.Errorf("store the desired state of generation %d: %w; the device goes on with the one that it has",
 				d.Generation, err)
@@ -193,14 +185,14 @@ func (m *Memory) SetDesired(d wire.Desired) error {
 	return nil
 }
 
-// change changes what others read meanwhile. The caller holds writing.
+// change changes fields that others read. The caller holds writing.
 func (m *Memory) change(what func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	what()
 }
 
-// lastOf is the generation that is stored of a hub.
+// lastOf is the stored generation of a hub.
 func (m *Memory) lastOf(hub string) int64 {
 	if m.desired == nil || m.desired.Hub != hub {
 		return 0
@@ -208,42 +200,41 @@ func (m *Memory) lastOf(hub string) int64 {
 	return m.desired.Generation
 }
 
-// bodyOf is a desired state without the time of its sending, which changes with
-// every resend and means nothing to what should run.
+// bodyOf encodes a desired state without the time of its sending, which changes with every resend.
 func bodyOf(d wire.Desired) ([]byte, error) {
 	d.Time = time.Time{}
 	return json.Marshal(d)
 }
 
-// readDesired takes the newest desired state that is whole.
+// readDesired reads the newest intact desired state.
 func (m *Memory) readDesired() {
 	found, err := newest(&m.slots, func(d *wire.Desired) {
 		m.desired = d
-		m.body, _ = bodyOf(*d) // it was JSON a moment ago; nil only means one write too many
+		m.body, _ = bodyOf(*d) // cannot fail; nil would only cause one more write
 	})
 	switch {
 	case found && err != nil:
 		m.damaged(desiredFile, fmt.Errorf(
-			"one of the two copies of the desired state is damaged, the device lives by that of generation %d: %w",
+			"one of the two copies of the desired state is damaged; the device uses the other, of generation %d: %w",
 			m.desired.Generation, err))
 	case found:
 	case err != nil:
 		m.damaged(desiredFile, fmt.Errorf(
-			"the desired state is lost; the device waits for the hub, and until then leaves every container as it is: %w", err))
+			"the desired state is lost; the device waits for the hub, and until then changes no container: %w", err))
 	default:
 		m.readOlder()
 	}
 }
 
-// damaged says that a file is not as it was written.
+// damaged logs that a file is damaged.
 func (m *Memory) damaged(file string, err error) {
 	m.log.Error("a file of the agent's memory is unreadable", "err", err)
 	m.note(file, err)
 }
 
-// newest gives the newest text in the slots that is whole to take, and says what is wrong
-// with the others. It is there twice afterwards: who waited for the next text might wait for
-// weeks, and a card that spoils one block spoils another.
+// newest passes the newest intact text of the slots to take, and returns what is wrong with the
+// others. It also writes the text to both slots again: the next change may be weeks away, and the
+// card may lose another block.
 func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 	texts, bad := s.read()
 	for i, body := range texts {
@@ -256,10 +247,10 @@ func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 			take(v)
 			wrong = errors.Join(bad...)
 			if once := len(texts) == 1 || !bytes.Equal(texts[0], texts[1]); i == 0 && once {
-				if err := s.turn(body); err != nil {
+				if err := s.writeNext(body); err != nil {
 					wrong = fmt.Errorf("%w: %w", errOnce, errors.Join(wrong, err))
 				} else if wrong != nil {
-					wrong = fmt.Errorf("%w; it has been written anew: look at the card or disk", wrong)
+					wrong = fmt.Errorf("%w; it was written again: check the card or disk", wrong)
 				}
 			}
 			return true, wrong
@@ -269,25 +260,25 @@ func newest[T any](s *slots, take func(*T)) (found bool, wrong error) {
 	return false, errors.Join(bad...)
 }
 
-// dropOlder removes what an older agent has left, once there is something newer.
+// dropOlder removes the file of an older agent once there is newer content.
 func (m *Memory) dropOlder(file string) {
 	if err := m.disk.Remove(filepath.Join(m.dir, file)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		m.log.Warn("a file of an older agent is left over", "err", err)
+		m.log.Warn("remove a file of an older agent", "err", err)
 	}
 }
 
-// readOlder reads the desired state as agents before the slots have written it.
+// readOlder reads the desired state of agents before there were slots.
 func (m *Memory) readOlder() {
 	var d wire.Desired
 	if m.read(filepath.Join(m.dir, desiredFile), &d,
-		"it waits for the hub, and until then leaves every container as it is") {
+		"the device waits for the hub, and until then changes no container") {
 		m.desired = &d
-		m.body = nil // so that it comes into the slots when the hub sends it again
+		m.body = nil // so that the hub's next message is written to the slots
 	}
 }
 
-// note notes what is wrong with a file, nil: nothing any more. The caller holds writing,
-// or is alone.
+// note records what is wrong with a file; nil: nothing any more. The caller holds writing, or is
+// alone.
 func (m *Memory) note(file string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -298,8 +289,8 @@ func (m *Memory) note(file string, err error) {
 	}
 }
 
-// Trouble says what is wrong with what the device must not forget, one sentence for each
-// file; empty: nothing.
+// Trouble is what is wrong with the desired state or the notes, one sentence per file; empty:
+// nothing.
 func (m *Memory) Trouble() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -310,7 +301,7 @@ func (m *Memory) Trouble() string {
 	return strings.Join(all, "; ")
 }
 
-// readJournal takes the newest notes that are whole.
+// readJournal reads the newest intact notes.
 func (m *Memory) readJournal() {
 	take := func(notes *[]PodNote) {
 		m.notes = *notes
@@ -320,22 +311,21 @@ func (m *Memory) readJournal() {
 	switch {
 	case found && err != nil:
 		m.damaged(journalFile, fmt.Errorf("one of the two copies of the journal is damaged; the pod that ended last may "+
-			"run once more, unless its containers tell: %w", err))
+			"run once more, unless its containers still exist: %w", err))
 	case found:
 	case err != nil:
 		m.damaged(journalFile, fmt.Errorf(
-			"the journal is lost; a pod that had ended for good may run once more, unless its containers tell: %w", err))
+			"the journal is lost; a pod that had ended for good may run once more, unless its containers still exist: %w", err))
 	default:
 		var notes []PodNote
 		if m.read(filepath.Join(m.dir, journalFile), &notes, "a pod that had ended for good may run once more") {
 			take(&notes)
-			m.noted = nil // so that they come into the slots
+			m.noted = nil // so that they are written to the slots
 		}
 	}
 }
 
-// read reads a file of ours. What is not as it was written is moved aside, so that
-// somebody can look at it, and said loudly.
+// read reads a file of ours. A damaged file is moved aside for inspection, and logged as an error.
 func (m *Memory) read(path string, into any, consequence string) bool {
 	body, err := readSealed(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -9,14 +9,14 @@ import (
 	"sort"
 )
 
-// Notes are the pods that have ended for good, by UID.
+// Notes are the final statuses of ended pods, by UID.
 func (m *Memory) Notes() []PodNote {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.notes)
 }
 
-// journalOf is what the journal holds for notes, which it sorts.
+// journalOf sorts and encodes notes.
 func journalOf(notes []PodNote) ([]PodNote, []byte, error) {
 	notes = slices.Clone(notes)
 	sort.Slice(notes, func(i, j int) bool { return notes[i].UID < notes[j].UID })
@@ -27,13 +27,13 @@ func journalOf(notes []PodNote) ([]PodNote, []byte, error) {
 	return notes, body, nil
 }
 
-// Noted tells whether SetNotes has nothing to write. It waits for no disk.
+// Noted reports whether SetNotes has nothing to write. It does not wait for the disk.
 func (m *Memory) Noted(notes []PodNote) bool {
 	notes, body, err := journalOf(notes)
 	return err == nil && m.isNoted(notes, body)
 }
 
-// SetNotes replaces the notes durably; the same notes again write nothing.
+// SetNotes replaces the notes durably; unchanged notes are not written.
 func (m *Memory) SetNotes(notes []PodNote) error {
 	notes, body, err := journalOf(notes)
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Memory) SetNotes(notes []PodNote) error {
 	return nil
 }
 
-// isNoted tells whether these notes are in the journal.
+// isNoted reports whether these notes are stored.
 func (m *Memory) isNoted(notes []PodNote, body []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 
 const (
 	pulledFile = "pulled.state"
-	maxPulled  = 512 // images; the oldest is forgotten, and stays with the engine
+	maxPulled  = 512 // images; the oldest is dropped, and stays in the engine
 )
 
-// A Pulled is an image that the agent has brought to the engine, which the device's
-// owner may share: all others are the owner's.
+// A Pulled is an image that the agent has pulled. The engine's other images belong to the device's
+// owner.
 type Pulled struct {
 	Name string `json:"name"`         // as it was pulled
-	ID   string `json:"id,omitempty"` // what that was; "": an earlier agent pulled it, which took no note
+	ID   string `json:"id,omitempty"` // its id then; empty: unknown, of an earlier agent
 }
 
 // Pulled are the images that the agent has pulled.
@@ -26,7 +26,7 @@ func (m *Memory) Pulled() []Pulled {
 	return slices.Clone(m.pulled)
 }
 
-// SetPulled remembers durably that an image was pulled.
+// SetPulled stores durably that an image was pulled.
 func (m *Memory) SetPulled(p Pulled) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -38,7 +38,7 @@ func (m *Memory) SetPulled(p Pulled) error {
 	return m.setPulled(next[max(0, len(next)-maxPulled):])
 }
 
-// DropPulled forgets an image that is gone.
+// DropPulled removes the matching images.
 func (m *Memory) DropPulled(gone func(Pulled) bool) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -50,7 +50,7 @@ func (m *Memory) DropPulled(gone func(Pulled) bool) error {
 }
 
 func (m *Memory) setPulled(next []Pulled) error {
-	m.change(func() { m.pulled = next }) // also where it cannot be written: it holds for as long as the agent runs
+	m.change(func() { m.pulled = next }) // valid in memory even if the disk fails
 	if m.dir == "" {
 		return nil
 	}
@@ -59,17 +59,16 @@ func (m *Memory) setPulled(next []Pulled) error {
 		err = write(m.disk, filepath.Join(m.dir, pulledFile), body)
 	}
 	if m.note(pulledFile, err); err != nil {
-		return fmt.Errorf("remember which images were pulled: %w; after a restart those that are not remembered are "+
-			"taken for the owner's, and stay", err)
+		return fmt.Errorf("store which images were pulled: %w; after a restart the others count as the "+
+			"owner's, and stay", err)
 	}
 	return nil
 }
 
-// readPulled reads the note. A device whose agent took none yet has pulled what its pods
-// run, as far as anybody knows.
+// readPulled reads the pulled images. Before the first note, all images of pods count as pulled.
 func (m *Memory) readPulled() {
 	file := filepath.Join(m.dir, pulledFile)
-	if m.read(file, &m.pulled, "images that were pulled are taken for the owner's, and stay") ||
+	if m.read(file, &m.pulled, "pulled images count as the owner's, and stay") ||
 		m.trouble[pulledFile] != "" || m.desired == nil {
 		return
 	}

@@ -16,18 +16,17 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Slots keep one text in two files that are written one after the other, in place. A write
-// that is cut off and a disk that is full cost at most the newer text: the older one stays
-// where it is, and room for the next one is there already. A block that goes bad later
-// costs nothing, for the other file has the same text.
+// slots store one text in two files, written in place one after the other. An interrupted write or
+// a full disk loses at most the newer text; a block that fails later loses nothing, since both
+// files have the same text.
 type slots struct {
 	dir, name string
 	seq       uint64 // of the newest text; 0: there is none
-	next      int    // where the next one goes
+	next      int    // slot of the next write
 	disk      disk
 }
 
-// A disk is what changes files. Tests put one in its place that stops at a given call.
+// A disk changes files. Tests use one that stops at a given call.
 type disk interface {
 	Open(path string) (*os.File, error)
 	Room(f *os.File, bytes int64) error
@@ -38,7 +37,7 @@ type disk interface {
 	Remove(path string) error
 }
 
-// kernel is the disk that there is.
+// kernel is the real disk.
 type kernel struct{}
 
 func (kernel) Open(path string) (*os.File, error) {
@@ -57,27 +56,26 @@ func (kernel) Replace(path string, text []byte) error {
 }
 
 const (
-	slotSeal  = "flotilla-slot v1 seq:%020d length:%010d sha256:%s\n"
-	leastSlot = 64 << 10 // bytes that are kept for a text, and twice a larger one
-	maxSlot   = 64 << 20
+	slotSeal = "flotilla-slot v1 seq:%020d length:%010d sha256:%s\n"
+	minSlot  = 64 << 10 // bytes reserved for a text; twice the size of a larger one
+	maxSlot  = 64 << 20
 )
 
-var errBlank = errors.New("it is missing or has nothing in it")
+var errBlank = errors.New("it is missing or empty")
 
 func (s *slots) path(i int) string {
 	return filepath.Join(s.dir, fmt.Sprintf("%s.%d.state", s.name, i))
 }
 
-// sealOf is the first line of a slot: the checksum is of the numbers, too.
+// sealOf is the first line of a slot. The checksum covers its numbers too.
 func sealOf(seq uint64, body []byte) []byte {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%d %d\n", seq, len(body)) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%d %d\n", seq, len(body)) // cannot fail
 	_, _ = h.Write(body)
 	return fmt.Appendf(nil, slotSeal, seq, len(body), hex.EncodeToString(h.Sum(nil)))
 }
 
-// read returns the texts that are whole, the newest first, and what is wrong with the
-// slots that are not.
+// read returns the intact texts, the newest first, and the errors of the other slots.
 func (s *slots) read() (texts [][]byte, bad []error) {
 	var seqs [2]uint64
 	var bodies [2][]byte
@@ -137,27 +135,26 @@ func readSlot(path string) (seq uint64, body []byte, err error) {
 	return seq, body, nil
 }
 
-// errOnce: the text is stored, but one of its files is not as it should be.
+// errOnce means that the text is stored in one file only.
 var errOnce = errors.New("only one of the two copies could be written")
 
-// write stores a text durably, and twice. Where the first of the two fails, the text before
-// is still there, and is never what the next one is written over; where the second fails,
-// the new one is there, and errOnce says so. The one before is no good second copy: who
-// lived by it would stop what has begun since.
+// write stores a text durably in both slots. If the first write fails, the previous text remains,
+// and the next write does not overwrite it. If the second fails, the new text is stored and the
+// error is errOnce; the previous text is removed, since it would stop newer workloads.
 func (s *slots) write(body []byte) error {
-	if err := s.turn(body); err != nil {
+	if err := s.writeNext(body); err != nil {
 		return err
 	}
-	if err := s.turn(body); err != nil {
+	if err := s.writeNext(body); err != nil {
 		return fmt.Errorf("%w: %w", errOnce, err)
 	}
 	return nil
 }
 
-// turn writes a text to the slot whose turn it is.
-func (s *slots) turn(body []byte) error {
+// writeNext writes a text to the next slot.
+func (s *slots) writeNext(body []byte) error {
 	text := append(sealOf(s.seq+1, body), body...)
-	room := int64(leastSlot)
+	room := int64(minSlot)
 	for room < int64(len(text)) {
 		room *= 2
 	}
@@ -165,11 +162,11 @@ func (s *slots) turn(body []byte) error {
 		return err
 	}
 	s.seq, s.next = s.seq+1, 1-s.next
-	_ = s.put(s.next, nil, room) // where there is none, the next one says so itself
+	_ = s.put(s.next, nil, room) // the next write reports an error again
 	return nil
 }
 
-// put writes a text to a slot that has room for so much; nil: only the room.
+// put writes a text to a slot and reserves room for the next; nil: reserves only.
 func (s *slots) put(i int, text []byte, room int64) (err error) {
 	_, missing := os.Lstat(s.path(i))
 	f, err := s.disk.Open(s.path(i))

@@ -9,18 +9,18 @@ import (
 
 const (
 	verifiedFile = "verified.state"
-	maxVerified  = 512 // images; the oldest is forgotten
+	maxVerified  = 512 // images; the oldest is dropped
 )
 
-// A Verified is an image whose signature was verified: the device may run it again
-// without network, as long as its key counts.
+// A Verified is an image whose signature was verified. The device may run it without network as
+// long as its key is trusted.
 type Verified struct {
-	Asked string `json:"asked"` // whole name, as pods ask for it
-	Image string `json:"image"` // the same by its digest, which was verified
-	Key   string `json:"key"`   // who had signed it
+	Asked string `json:"asked"` // full name in the pod's spec
+	Image string `json:"image"` // the same by its verified digest
+	Key   string `json:"key"`   // id of the signer's key
 }
 
-// Verified is what was verified last under a name.
+// Verified is the last verified image for a name.
 func (m *Memory) Verified(asked string) (Verified, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -31,8 +31,7 @@ func (m *Memory) Verified(asked string) (Verified, bool) {
 	return m.verified[i], true
 }
 
-// SetVerified remembers durably that an image was verified; what is known already
-// writes nothing.
+// SetVerified stores a verified image durably; an unchanged one is not written.
 func (m *Memory) SetVerified(v Verified) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -42,7 +41,7 @@ func (m *Memory) SetVerified(v Verified) error {
 	next := slices.DeleteFunc(slices.Clone(m.verified), func(old Verified) bool { return old.Asked == v.Asked })
 	next = append(next, v)
 	next = next[max(0, len(next)-maxVerified):]
-	m.change(func() { m.verified = next }) // also where it cannot be written: it holds for as long as the agent runs
+	m.change(func() { m.verified = next }) // valid in memory even if the disk fails
 	if m.dir == "" {
 		return nil
 	}
@@ -52,7 +51,7 @@ func (m *Memory) SetVerified(v Verified) error {
 	}
 	if m.note(verifiedFile, err); err != nil {
 		return fmt.Errorf(
-			"remember that image %s is signed: %w; after a restart it is verified again, which needs its registry", v.Asked, err)
+			"store that image %s is signed: %w; after a restart it is verified again, which needs its registry", v.Asked, err)
 	}
 	return nil
 }

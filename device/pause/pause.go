@@ -1,4 +1,5 @@
-// Package pause is the program that a pod's sandbox runs.
+// Package pause writes the program that a pod's sandbox runs, in machine code for each
+// architecture. It starts nothing. Package agent calls it.
 package pause
 
 import (
@@ -11,17 +12,15 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Target is where the sandbox's program is seen in its container.
+// Target is the program's path in its container.
 const Target = "/flotilla-pause"
 
-// Program is a whole static ELF executable of some 200 bytes that blocks
-// SIGTERM, SIGINT and SIGQUIT, waits for one of them, and exits with 0. It is what a
-// sandbox runs: it needs nothing of the image that it runs in, takes a page of memory
-// where our own executable would take megabytes per pod, and stays what it is when
-// the agent is updated. The signals are blocked and fetched (rt_sigtimedwait) rather
-// than handled, for the kernel drops an unhandled signal to process 1 of a container
-// but not a blocked one. It ignores SIGCHLD, so that the kernel itself reaps the orphans of
-// containers that share its processes.
+// Program is a static ELF executable of some 200 bytes that waits for SIGTERM, SIGINT or SIGQUIT
+// and exits with 0. It needs nothing of its image, uses one page of memory, and does not change
+// with the agent.
+//
+// The signals are blocked and fetched (rt_sigtimedwait), since the kernel drops an unhandled signal
+// to process 1 but not a blocked one. SIGCHLD is ignored so that the kernel reaps orphans.
 func Program(goarch string) ([]byte, error) {
 	switch goarch {
 	case "amd64":
@@ -32,7 +31,7 @@ func Program(goarch string) ([]byte, error) {
 		return elf(40, 0x05000000, pauseARM()), nil
 	}
 	return nil, fmt.Errorf(
-		"make the sandbox program: there is none for %s, only for amd64, arm64 and arm; use pods with one container each",
+		"make the sandbox program: architecture %s is not supported, only amd64, arm64 and arm; use pods with one container",
 		goarch)
 }
 
@@ -55,13 +54,12 @@ func Write(dir, goarch string) (string, error) {
 	return path, nil
 }
 
-// elf wraps code, which starts right behind the headers, into an executable with a
-// single segment.
+// elf wraps code, which starts right after the headers, into an executable with one segment.
 func elf(machine uint16, flags uint32, code []byte) []byte {
 	var b bytes.Buffer
 	put := func(vs ...any) {
 		for _, v := range vs {
-			_ = binary.Write(&b, binary.LittleEndian, v) // a buffer takes everything
+			_ = binary.Write(&b, binary.LittleEndian, v) // cannot fail
 		}
 	}
 	const base, align = 0x400000, 0x10000 // 64 KiB: the largest page of arm64
@@ -84,10 +82,10 @@ func elf(machine uint16, flags uint32, code []byte) []byte {
 	return b.Bytes()
 }
 
-// action is the kernel's struct sigaction for SIG_IGN, on any of the architectures.
+// action is the kernel's struct sigaction for SIG_IGN, on every architecture.
 var action = append([]byte{1}, make([]byte, 31)...)
 
-// signals is the set SIGINT, SIGQUIT, SIGTERM as the kernel has it: bit n-1 for signal n.
+// signals is the kernel's set of SIGINT, SIGQUIT and SIGTERM: bit n-1 for signal n.
 var signals = []byte{0x06, 0x40, 0, 0, 0, 0, 0, 0}
 
 func pauseAMD64() []byte {

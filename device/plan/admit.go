@@ -19,27 +19,26 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// admissions looks at the pods that are new here and says of each whether it may
-// run; those admitted are returned, for their first steps. Whatever the hub thinks,
-// the device knows best what it has: two pods on one port, or more memory promised
-// than there is, would take down what runs already.
-func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
-	var holders, leaving []*corev1.Pod // admitted: to stay, and on their way out
+// admitPods admits or rejects the new pods, and returns those admitted for their first steps. The
+// device decides by what it really has: two pods on one host port, or too much requested memory,
+// would break running pods.
+func (p *pass) admitPods(pods []corev1.Pod) []*corev1.Pod {
+	var holders, leaving []*corev1.Pod // admitted pods that stay, and those that end
 	var waiting []*corev1.Pod
-	for _, pod := range inOrder(pods) {
+	for _, pod := range byPriority(pods) {
 		r := p.o.Pods[pod.UID]
 		switch {
-		case r != nil && r.Admitted && p.over(pod, r) && p.o.atWork(pod.UID):
-			leaving = append(leaving, pod) // it has ended, and still holds what it held
+		case r != nil && r.Admitted && p.ended(pod, r) && p.o.mayRun(pod.UID):
+			leaving = append(leaving, pod) // an ended pod holds its resources until it is removed
 		case r != nil && (r.Final != nil || r.Verdict != nil || r.Cleaned):
 		case pod.DeletionTimestamp != nil:
 			if r != nil && r.Admitted {
 				leaving = append(leaving, pod)
 			}
-		case p.outlawed(pod, r):
+		case p.endForbidden(pod, r):
 			leaving = append(leaving, pod)
 		case r != nil && r.Admitted:
-			if !p.over(pod, r) {
+			if !p.ended(pod, r) {
 				holders = append(holders, pod)
 			}
 		default:
@@ -49,19 +48,19 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 	if p.o.Node.Allocatable == nil {
 		return nil
 	}
-	p.resizes(holders, leaving)
+	p.grantResizes(holders, leaving)
 	var admitted []*corev1.Pod
 	for _, pod := range waiting {
 		at := Place{Pod: pod.UID}
-		if want := p.o.Asked[pod.UID]; want != nil { // it was granted nothing yet
+		if want := p.o.Requested[pod.UID]; want != nil { // these resources are not granted yet
 			p.step(Step{Action: Grant, Place: at, Pod: want})
 			continue
 		}
-		v := p.forbidden(pod)
+		v := p.rejection(pod)
 		if v == nil {
 			if v = fits(pod, holders, p.o.Node.Allocatable); v == nil &&
 				fits(pod, slices.Concat(holders, leaving), p.o.Node.Allocatable) != nil {
-				continue // it fits when those leaving have gone, which is news
+				continue // it will fit once the leaving pods have gone, which wakes the loop
 			}
 		}
 		var numa map[string][]int
@@ -86,35 +85,34 @@ func (p *pass) admissions(pods []corev1.Pod) []*corev1.Pod {
 	return admitted
 }
 
-// over tells whether a pod has ended, whatever of it still runs.
-func (p *pass) over(pod *corev1.Pod, r *Record) bool {
+// ended reports whether a pod has ended, even if a container still runs.
+func (p *pass) ended(pod *corev1.Pod, r *Record) bool {
 	return r.Final != nil || IsFinal(phaseOf(pod, r, p.o.Node.Boot)) || p.expired(pod, r)
 }
 
-// expired tells whether a pod has been active longer than it may; if not yet, p wakes when it will
-// have been.
+// expired reports whether a pod has passed its activeDeadlineSeconds, and otherwise sets the
+// wake-up.
 func (p *pass) expired(pod *corev1.Pod, r *Record) bool {
 	s := pod.Spec.ActiveDeadlineSeconds
 	if s == nil || r.Start.IsZero() {
 		return false
 	}
-	from := r.Counts
+	from := r.MonotonicStart
 	if from.IsZero() {
 		from = r.Start
 	}
 	end := from.Add(time.Duration(min(*s, math.MaxInt32)) * time.Second)
 	if p.now.Before(end) {
-		p.at(end)
+		p.wakeAt(end)
 		return false
 	}
 	return true
 }
 
-// outlawed ends a pod that was admitted once and that the policy forbids now: its
-// owner has written another one while the agent was off, or the hub has changed the
-// pod. What ran before is no reason to run on.
-func (p *pass) outlawed(pod *corev1.Pod, r *Record) bool {
-	if r == nil || !r.Admitted || p.over(pod, r) {
+// endForbidden ends an admitted pod that the policy now forbids: the owner has changed the policy
+// while the agent was off, or the hub has changed the pod.
+func (p *pass) endForbidden(pod *corev1.Pod, r *Record) bool {
+	if r == nil || !r.Admitted || p.ended(pod, r) {
 		return false
 	}
 	why := p.o.Policy.Forbids(pod)
@@ -124,11 +122,11 @@ func (p *pass) outlawed(pod *corev1.Pod, r *Record) bool {
 	return why != ""
 }
 
-// PolicyForbidden is the reason of what the device's owner does not allow.
+// PolicyForbidden is the reason when the device's policy forbids a pod or container.
 const PolicyForbidden = "PolicyForbidden"
 
-// forbidden says what speaks against a pod whatever else runs.
-func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
+// rejection returns why a pod cannot run here, whatever else runs.
+func (p *pass) rejection(pod *corev1.Pod) *Verdict {
 	if n := pod.Spec.NodeName; n != "" && n != p.o.Node.Name {
 		return &Verdict{"NodeName", fmt.Sprintf("Pod is bound to node %s, and this is %s", n, p.o.Node.Name)}
 	}
@@ -144,7 +142,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if asksAppArmor(pod) && !p.o.Node.AppArmor {
 		return &Verdict{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
-	// as by the kubelet: what the system needs is not kept away by what it lacks
+	// Like the kubelet, admit system-critical pods under pressure.
 	if podspec.Priority(pod) >= podspec.SystemCritical {
 		return nil
 	}
@@ -158,7 +156,7 @@ func (p *pass) forbidden(pod *corev1.Pod) *Verdict {
 	if p.o.Pressure.PID && !tolerates(pod, corev1.TaintNodePIDPressure) {
 		under = append(under, "PIDPressure")
 	}
-	// unlike memory, of which one can ask for a part: every pod warms the board
+	// Every pod warms the board, whatever it requests.
 	if p.o.Pressure.Heat && !tolerates(pod, fleet.TaintTooHot) {
 		under = append(under, "TemperatureOK=False")
 	}
@@ -173,7 +171,7 @@ func tolerates(pod *corev1.Pod, key string) bool {
 	return schedcorev1.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, &taint, false)
 }
 
-// fits checks a pod against what others hold: pod count, host ports, resources.
+// fits checks a pod against the other pods' count, host ports and resources.
 func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) *Verdict {
 	for _, o := range others {
 		for _, a := range hostPorts(pod) {
@@ -205,7 +203,7 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 	slices.Sort(names)
 	for _, name := range names {
 		want, sum, has := requests[name], used[name], allocatable[name]
-		if _, known := allocatable[name]; want.IsZero() || !known && foreign(name) {
+		if _, known := allocatable[name]; want.IsZero() || !known && isForeign(name) {
 			continue
 		}
 		total := sum.DeepCopy()
@@ -217,9 +215,9 @@ func fits(pod *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList
 	return nil
 }
 
-// foreign tells whether a resource is one that an administrator has given the Node: the hub alone
-// counts it, and the device knows nothing of it.
-func foreign(name corev1.ResourceName) bool {
+// isForeign reports whether an administrator has added a resource to the Node: only the hub counts
+// it.
+func isForeign(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), fleet.Group+"/")
 }
 
@@ -270,10 +268,11 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 	return out
 }
 
-// Evicted is the reason of a pod that the device had no room for any more, or again.
+// Evicted is the reason of a pod that the device has evicted for a shortage.
 const Evicted = "Evicted"
 
-// asksAppArmor tells whether a pod asks for any profile; as with the kubelet, the engine's own too.
+// asksAppArmor reports whether a pod sets an AppArmor profile. As with the kubelet the engine's
+// default profile counts too.
 func asksAppArmor(pod *corev1.Pod) bool {
 	asks := func(p *corev1.AppArmorProfile) bool {
 		return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
@@ -289,28 +288,28 @@ func asksAppArmor(pod *corev1.Pod) bool {
 	return false
 }
 
-// A Policy is what the owner of a device lets the hub run on it. The hub cannot change it. Its zero
-// value allows nothing that reaches out of a container, and DefaultPolicy only host ports.
+// A Policy is what the device's owner lets the hub run; the hub cannot change it. The zero value
+// allows nothing beyond the container, DefaultPolicy only host ports.
 type Policy struct{ policy.Document }
 
-// DefaultPolicy is the policy of a device whose owner has written none.
+// DefaultPolicy is the policy of a device without a policy file.
 func DefaultPolicy() Policy { return Policy{policy.Default()} }
 
-// ParsePolicy reads a policy file.
+// ParsePolicy parses a policy file.
 func ParsePolicy(body []byte) (Policy, error) {
 	d, err := policy.Parse(body)
 	return Policy{d}, err
 }
 
-// Forbids returns the sentence why a pod may not run here; empty if it may. Of its ephemeral
-// containers each is asked for alone: see forbidsEphemeral.
+// Forbids returns why a pod may not run here; empty if it may. Ephemeral containers are checked one
+// by one: see forbidsEphemeral.
 func (p Policy) Forbids(pod *corev1.Pod) string {
 	spec := pod.Spec
 	spec.EphemeralContainers = nil
 	return p.forbids(&spec, "spec")
 }
 
-// forbids speaks of what stands below a field.
+// forbids considers only the fields below a path.
 func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 	var why []string
 	allowable := false
@@ -337,9 +336,8 @@ func (p Policy) forbids(spec *corev1.PodSpec, below string) string {
 
 func capability(name string) string { return policy.Capability(name) }
 
-// ImageOf is the name by which the engine is asked for an image. Where the policy
-// says anything of images it is the whole one, because engines take a short name or
-// an id for what the policy has not looked at.
+// ImageOf is the image name for the engine. If the policy has rules for images it is the full name,
+// since an engine may resolve a short name or id to an image that the policy has not checked.
 func (p Policy) ImageOf(image string) string {
 	if p.JudgesImages() {
 		if whole, err := policy.Canonical(image); err == nil {

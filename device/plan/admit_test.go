@@ -62,7 +62,7 @@ func TestAdmission(t *testing.T) {
 		{"a pod whose containers see each other, without a sandbox", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace, p.Spec.HostNetwork = &yes, true }), nil, "Unsupported: shareProcessNamespace is not supported on devices together with hostNetwork"},
 		{"a hook of TCP", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{}}}
-		}), nil, "Unsupported: container c0: the PreStop hook is of a type that devices do not have"},
+		}), nil, "Unsupported: container c0: the type of the PreStop hook is not supported"},
 		{"a container with a raw device", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/sda"}}
 		}), nil, "Unsupported: container c0: volumeDevices"},

@@ -12,51 +12,51 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A ContainerRecord is what the agent remembers of one container of a pod. Moments
-// in it are taken when the agent noticed, so that they are on its monotonic clock.
+// A ContainerRecord is what the agent knows of one container of a pod. Its times are on the agent's
+// monotonic clock, taken when the agent noticed, unless a field says otherwise.
 type ContainerRecord struct {
-	ID      string // newest instance; "" where none is known
-	State   engine.State
-	Attempt int // of the newest instance
-	Hash    string
-	Boot    string
-	IP      string
-	Network string // id of the container whose network it has; "": its own, or not known
-	ImageID string
-	Image   string
-	Limits  engine.Limits // what the engine said at first, and what it was told since
-	Unsure  bool          // whether they still are
-	Refused *Refusal
+	ID            string // newest instance; empty: unknown
+	State         engine.State
+	Attempt       int // of the newest instance
+	Hash          string
+	Boot          string
+	IP            string
+	Network       string // container whose network it shares; empty: none, or unknown
+	ImageID       string
+	Image         string
+	Limits        engine.Limits // from the first list, and later updates
+	LimitsUnknown bool          // Limits may be outdated
+	Refused       *Refusal
 
-	StartedAt time.Time // the engine's clock, to show
+	StartedAt time.Time // by the engine's clock, for the status only
 	Since     time.Time // running since
 	Ended     *corev1.ContainerStateTerminated
-	Last      *corev1.ContainerStateTerminated // of the instance before
+	Last      *corev1.ContainerStateTerminated // of the previous instance
 
-	Delay     time.Duration // the next crash waits this long
-	Waits     time.Duration // from the last crash to ReleaseAt
-	ReleaseAt time.Time     // no restart before
-	Crashing  bool          // it waits because it crashed
+	NextBackOff time.Duration // of the next crash
+	BackOff     time.Duration // of the last crash
+	RestartAt   time.Time     // earliest restart
+	Crashing    bool          // the restart waits because of a crash
 
-	Failure  *Verdict // why it could not be run
+	Failure  *Verdict // of the last run
 	Failures int
 	RetryAt  time.Time
 
-	Probe [podspec.ProbeKinds]ProbeRecord
-	Kill  string // why it is being stopped although it is wanted
+	Probe      [podspec.ProbeKinds]ProbeRecord
+	KillReason string // why a desired container is being stopped
 
-	PostStarted bool   // its hook has ended
-	HookError   string // and how it failed
+	PostStarted bool   // the postStart hook has ended
+	HookError   string // its error
 }
 
-// Running tells whether the newest instance runs.
+// Running reports whether the newest instance runs or is paused.
 func (c *ContainerRecord) Running() bool {
 	return c.State == engine.Running || c.State == engine.Paused
 }
 
-// see takes in the newest instance of a container.
+// see updates the record from the newest instance.
 func (c *ContainerRecord) see(in Instance, now time.Time) {
-	if in.IP != "" || in.ID != c.ID { // engines forget it with the end, the pod keeps it
+	if in.IP != "" || in.ID != c.ID { // engines drop the address at the end; the pod keeps it
 		c.IP = in.IP
 	}
 	if in.ID != c.ID {
@@ -64,10 +64,11 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 			c.Last = c.Ended
 		}
 		if c.Hash != "" && c.Hash != in.Hash {
-			c.Delay = 0 // another definition: its own crashes only
+			c.NextBackOff = 0 // a changed definition starts a new back-off
 		}
-		c.Limits, c.Unsure, c.Refused = in.Limits, false, nil
-		c.ID, c.Ended, c.Since, c.Kill, c.Crashing, c.PostStarted, c.HookError = in.ID, nil, time.Time{}, "", false, false, ""
+		c.Limits, c.LimitsUnknown, c.Refused = in.Limits, false, nil
+		c.ID, c.Ended, c.Since, c.KillReason = in.ID, nil, time.Time{}, ""
+		c.Crashing, c.PostStarted, c.HookError = false, false, ""
 		c.Probe = [podspec.ProbeKinds]ProbeRecord{}
 		if in.State != engine.Created {
 			c.Failure, c.Failures = nil, 0
@@ -79,7 +80,7 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 	c.State = in.State
 	switch in.State {
 	case engine.Running, engine.Paused:
-		if c.Ended != nil { // somebody has started it again
+		if c.Ended != nil { // it was started again from outside
 			c.Last, c.Ended, c.Since = c.Ended, nil, now
 		}
 		if c.Since.IsZero() {
@@ -92,20 +93,20 @@ func (c *ContainerRecord) see(in Instance, now time.Time) {
 	}
 }
 
-// end notes that the newest instance has ended, and how long its successor waits.
+// end records the end of the newest instance and sets the back-off.
 func (c *ContainerRecord) end(t *corev1.ContainerStateTerminated, now time.Time) {
 	c.Ended = t
-	if t.FinishedAt.IsZero() { // nobody has seen it
+	if t.FinishedAt.IsZero() { // the time is unknown
 		t.FinishedAt = metav1.NewTime(now)
 	}
 	if !c.Since.IsZero() && now.Sub(c.Since) >= fleet.ForgiveAfter {
-		c.Delay = 0
+		c.NextBackOff = 0
 	}
-	c.ReleaseAt, c.Crashing, c.Waits = now.Add(c.Delay), c.Delay > 0, c.Delay
-	c.Delay = fleet.NextBackOff(c.Delay)
+	c.RestartAt, c.Crashing, c.BackOff = now.Add(c.NextBackOff), c.NextBackOff > 0, c.NextBackOff
+	c.NextBackOff = fleet.NextBackOff(c.NextBackOff)
 }
 
-// gone notes that somebody has removed the newest instance.
+// gone records that the newest instance was removed from outside.
 func (c *ContainerRecord) gone(now time.Time) {
 	if c.Running() && c.Ended == nil {
 		c.end(&corev1.ContainerStateTerminated{
@@ -121,7 +122,7 @@ func (c *ContainerRecord) gone(now time.Time) {
 	c.ID = ""
 }
 
-// terminated is how an ended instance ended, in the kubelet's words.
+// terminated is the terminated state of an ended instance, with the kubelet's reasons.
 func terminated(in Instance) *corev1.ContainerStateTerminated {
 	t := &corev1.ContainerStateTerminated{
 		ExitCode: int32(in.ExitCode), Message: in.Error, ContainerID: in.ID,

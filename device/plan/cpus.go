@@ -12,36 +12,35 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// CPUManagerPolicy says whether containers get processors of their own; the kubelet's
-// --cpu-manager-policy.
+// CPUManagerPolicy is the kubelet's --cpu-manager-policy: whether containers get exclusive CPUs.
 type CPUManagerPolicy string
 
-// CPU manager policies. With static, a container of a guaranteed pod that asks for whole processors
-// has them for itself, and all others share the rest.
+// CPU manager policies. With static, a container of a guaranteed pod that requests whole CPUs gets
+// them exclusively, and all others share the rest.
 const (
 	NoCPUManager     CPUManagerPolicy = "none"
 	StaticCPUManager CPUManagerPolicy = "static"
 )
 
-// ParseCPUManagerPolicy reads the word of a flag.
+// ParseCPUManagerPolicy parses a flag's value.
 func ParseCPUManagerPolicy(s string) (CPUManagerPolicy, error) {
 	if p := CPUManagerPolicy(s); p == NoCPUManager || p == StaticCPUManager {
 		return p, nil
 	}
-	return "", fmt.Errorf("%q is neither none nor static", s)
+	return "", fmt.Errorf("%q is not a CPU manager policy: use none or static", s)
 }
 
-// LabelCPUs is the label that says which processors a container has for itself. As with devices it
-// is the only record of it.
+// LabelCPUs is the label with a container's exclusive CPUs. Like LabelDevices it is the only
+// record.
 const LabelCPUs = "flotilla.dev/cpus"
 
-// A CPUSet is a set of processors: whether each is in it, by number.
+// A CPUSet is a set of CPUs: element i says whether CPU i is in it.
 type CPUSet []bool
 
-const mostCPUs = 8192 // of Linux
+const maxCPUs = 8192 // Linux's limit
 
-// CPUsIn reads a list as the kernel and engines write it, such as 0-3,5.
-func CPUsIn(list string) (set CPUSet) {
+// ParseCPUs parses a list of the kernel or an engine, such as 0-3,5.
+func ParseCPUs(list string) (set CPUSet) {
 	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
 		from, to, many := strings.Cut(part, "-")
 		if !many {
@@ -49,7 +48,7 @@ func CPUsIn(list string) (set CPUSet) {
 		}
 		first, err := strconv.Atoi(from)
 		last, err2 := strconv.Atoi(to)
-		if err != nil || err2 != nil || first < 0 || last >= mostCPUs {
+		if err != nil || err2 != nil || first < 0 || last >= maxCPUs {
 			continue
 		}
 		for n := first; n <= last; n++ {
@@ -69,7 +68,7 @@ func (s *CPUSet) put(n int) {
 
 func (s CPUSet) has(n int) bool { return n < len(s) && s[n] }
 
-// String is the list of the numbers, one by one.
+// String lists the numbers, separated by commas.
 func (s CPUSet) String() string {
 	var list []string
 	for n, in := range s {
@@ -80,16 +79,16 @@ func (s CPUSet) String() string {
 	return strings.Join(list, ",")
 }
 
-// manages tells whether containers get processors by the static policy.
-func (f Facts) manages() bool {
+// staticCPUs reports whether the static policy applies.
+func (f Facts) staticCPUs() bool {
 	return f.CPUManager == StaticCPUManager && f.Engine.CPUSet && len(f.CPUs) > 0
 }
 
-// freeCPUs are the processors that no container has for itself, or is about to, but for one.
+// freeCPUs are the CPUs without an exclusive container, present or starting, except the one at but.
 func (p *pass) freeCPUs(but Place) CPUSet {
 	set := slices.Clone(p.o.Node.CPUs)
 	take := func(list string) {
-		for n, taken := range CPUsIn(list) {
+		for n, taken := range ParseCPUs(list) {
 			if taken && n < len(set) {
 				set[n] = false
 			}
@@ -100,7 +99,7 @@ func (p *pass) freeCPUs(but Place) CPUSet {
 			take(in.Labels[LabelCPUs])
 		}
 	}
-	for _, s := range p.starting() {
+	for _, s := range p.startingRuns() {
 		if s.Exclusive && s.Place != but {
 			take(s.CPUs)
 		}
@@ -108,11 +107,11 @@ func (p *pass) freeCPUs(but Place) CPUSet {
 	return set
 }
 
-// processors chooses the processors of a container that is to be started. As with the kubelet the
-// lowest ones are nobody's: as many as the node's reservations take, and one at least.
-func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus string, exclusive bool, lacks string) {
+// assignCPUs chooses the CPUs of a container that is to start. Like the kubelet's, the lowest CPUs
+// are never exclusive: as many as the node's reservations take, at least one.
+func (p *pass) assignCPUs(at Place, pod *corev1.Pod, c *corev1.Container) (cpus string, exclusive bool, lacks string) {
 	node := p.o.Node
-	if !node.manages() {
+	if !node.staticCPUs() {
 		return "", false, ""
 	}
 	free, want := p.freeCPUs(at), wholeCPUs(pod, c)
@@ -124,16 +123,16 @@ func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus 
 			free[n], left = false, left-1
 		}
 	}
-	var had, near CPUSet // it had them before, or they are on its NUMA nodes
+	var had, near CPUSet // CPUs of its last instance; CPUs on its NUMA nodes
 	for _, in := range p.instances[at.Pod] {
 		if in.Place == at {
-			had = append(had, CPUsIn(in.Labels[LabelCPUs])...)
-			break // the newest
+			had = append(had, ParseCPUs(in.Labels[LabelCPUs])...)
+			break // only the newest instance
 		}
 	}
 	for _, numa := range node.NUMA {
 		if slices.Contains(p.nearTo(at), numa.ID) {
-			for n, in := range CPUsIn(numa.CPUs) {
+			for n, in := range ParseCPUs(numa.CPUs) {
 				if in {
 					near.put(n)
 				}
@@ -151,13 +150,13 @@ func (p *pass) processors(at Place, pod *corev1.Pod, c *corev1.Container) (cpus 
 		}
 	}
 	if left > 0 {
-		return "", false, fmt.Sprintf("cpu: %d whole processors are asked for, and %d are free for one container alone: "+
-			"wait until who has them ends, or ask for less", want, want-left)
+		return "", false, fmt.Sprintf("cpu: %d whole CPUs are requested, and %d are free for exclusive use: end a container "+
+			"that has some, or request less", want, want-left)
 	}
 	return own.String(), true, ""
 }
 
-// reservedCPUs is how many processors are nobody's alone.
+// reservedCPUs is the number of CPUs that are never exclusive.
 func (p *pass) reservedCPUs() int64 {
 	all := int64(0)
 	for _, in := range p.o.Node.CPUs {
@@ -168,10 +167,10 @@ func (p *pass) reservedCPUs() int64 {
 	return max(all-p.o.Node.Allocatable.Cpu().MilliValue()/1000, 1)
 }
 
-// shared are the processors that a running container shares with others; "": it has its own, or
-// there is no such rule.
-func (p *pass) shared(at Place, id string) string {
-	if !p.o.Node.manages() {
+// sharedCPUs are the shared CPUs of a running container; empty: it has exclusive ones, or the
+// static policy is off.
+func (p *pass) sharedCPUs(at Place, id string) string {
+	if !p.o.Node.staticCPUs() {
 		return ""
 	}
 	for _, in := range p.instances[at.Pod] {
@@ -182,8 +181,8 @@ func (p *pass) shared(at Place, id string) string {
 	return ""
 }
 
-// wholeCPUs is how many processors of a NUMA node a container takes for itself among those that
-// take some: as with the kubelet's static policy those of guaranteed pods that ask for whole ones.
+// wholeCPUs is the number of exclusive CPUs of a container under the static policy: only whole CPUs
+// of a guaranteed pod.
 func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	cpu := c.Resources.Limits.Cpu()
 	if cpu.MilliValue()%1000 != 0 || podspec.QOSClass(pod) != corev1.PodQOSGuaranteed {
@@ -192,8 +191,8 @@ func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int64 {
 	return cpu.Value()
 }
 
-// CPUsOf are the processors that a container stays on: those of its NUMA nodes, if it asks for
-// whole ones. They are not its own alone: whoever asks for none runs on all.
+// CPUsOf are the CPUs of the container's NUMA nodes, if it requests whole CPUs. They are not
+// exclusive: other containers run on all CPUs.
 func CPUsOf(s Step, nodes []hardware.NUMANode) string {
 	var cpus []string
 	if near := s.NUMA[s.Place.Container]; len(near) > 0 && wholeCPUs(s.Pod, s.Spec) > 0 {

@@ -8,13 +8,13 @@ import (
 func TestAPodFromBeforeARebootWithAClockBehindItStartsAnew(t *testing.T) {
 	now := time.Now()
 	f := Facts{Boot: "b2", Booted: now.Add(-time.Minute)}
-	if got := f.since("b1 5000", now.Add(time.Hour), time.Time{}, now); !got.Equal(now) {
+	if got := f.monotonicStart("b1 5000", now.Add(time.Hour), time.Time{}, now); !got.Equal(now) {
 		t.Errorf("it counts from %s before now", now.Sub(got))
 	}
-	if got := f.since("b2 5000", now.Add(time.Hour), time.Time{}, now); got.Sub(f.Booted) != 5*time.Second {
+	if got := f.monotonicStart("b2 5000", now.Add(time.Hour), time.Time{}, now); got.Sub(f.Booted) != 5*time.Second {
 		t.Errorf("it counts from %s after the boot, want 5s", got.Sub(f.Booted))
 	}
-	if got := f.since("", now.Add(-time.Hour), now.Add(-time.Hour+clockSkew), now); now.Sub(got).Round(time.Second) != time.Hour {
+	if got := f.monotonicStart("", now.Add(-time.Hour), now.Add(-time.Hour+clockSkew), now); now.Sub(got).Round(time.Second) != time.Hour {
 		t.Errorf("one of an older agent counts from %s before now, want an hour", now.Sub(got))
 	}
 }

@@ -17,13 +17,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// LabelDevices is the label that says which devices a container has been given, in JSON. It is the
-// only record of it: who has a device is what runs with it, whatever the agent or the engine has
-// been through.
+// LabelDevices is the label with a container's devices, in JSON. It is the only record of them, so
+// that a restart of agent or engine loses none.
 const LabelDevices = "flotilla.dev/devices"
 
-// asked is how many of each device's resource a container asks for.
-func asked(c *corev1.Container) map[corev1.ResourceName]int64 {
+// requestedDevices is how many devices of each resource a container requests.
+func requestedDevices(c *corev1.Container) map[corev1.ResourceName]int64 {
 	out := map[corev1.ResourceName]int64{}
 	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
 		for name, q := range list {
@@ -35,7 +34,7 @@ func asked(c *corev1.Container) map[corev1.ResourceName]int64 {
 	return out
 }
 
-// DevicesOf is which devices an instance has been given.
+// DevicesOf are the devices of an instance.
 func DevicesOf(in Instance) (list []hardware.Device) {
 	if json.Unmarshal([]byte(in.Labels[LabelDevices]), &list) != nil {
 		return nil
@@ -43,13 +42,12 @@ func DevicesOf(in Instance) (list []hardware.Device) {
 	return list
 }
 
-// assign chooses the devices of a container that is to be started, or says what there is too little
-// of. As many pods are admitted as there are devices, so one that nobody has is there, unless it
-// was unplugged since. It prefers those that the container had, then those that fewest have had. A
-// device node that a running container has is in use, though the kernel has given it to another
-// device since: the container can open that one now.
-func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device, lacks string) {
-	want := asked(c)
+// assignDevices chooses the devices of a container that is to start, or says which resource is
+// missing. It prefers the container's earlier devices, then the least used ones. A device node in a
+// running container stays in use even if the kernel has given it to another device: the container
+// can open that one now.
+func (p *pass) assignDevices(at Place, c *corev1.Container) (devices []hardware.Device, lacks string) {
+	want := requestedDevices(c)
 	for _, offer := range p.o.Node.Offers {
 		n := want[offer.Name]
 		delete(want, offer.Name)
@@ -58,7 +56,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 		}
 		type choice struct {
 			*hardware.Device
-			mine, holders, past int64 // times this container has it now; others that have it; others that have had it
+			mine, holders, past int64 // uses by this container; by other present ones; by earlier ones
 			had                 bool
 		}
 		choices := make([]choice, len(offer.Devices))
@@ -68,7 +66,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 			hold := func(devices []hardware.Device) {
 				same := false
 				for _, e := range devices {
-					if same = same || d.Same(e); d.SharesNode(e) { // all of this device is taken
+					if same = same || d.Same(e); d.SharesNode(e) { // the container already has this device
 						c.holders += offer.Sharing
 					}
 				}
@@ -88,7 +86,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 					c.past++
 				}
 			}
-			for _, s := range p.starting() {
+			for _, s := range p.startingRuns() {
 				if s.Place != at {
 					hold(s.Devices)
 				}
@@ -101,7 +99,7 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 			}
 			if len(free) == 0 {
 				return nil, fmt.Sprintf(
-					"%s: none of the %d is free: plug in what was unplugged, or wait until the container that has it ends",
+					"%s: none of the %d is free: plug in a device, or end a container that has one",
 					offer.Name, offer.Amount())
 			}
 			best := slices.MinFunc(free, func(a, b choice) int {
@@ -130,13 +128,13 @@ func (p *pass) assign(at Place, c *corev1.Container) (devices []hardware.Device,
 		}
 	}
 	if len(want) > 0 {
-		return nil, fmt.Sprintf("%s: this device has none; is it unplugged?", slices.Min(slices.Collect(maps.Keys(want))))
+		return nil, fmt.Sprintf("%s: not found on this device; is it unplugged?", slices.Min(slices.Collect(maps.Keys(want))))
 	}
 	return devices, ""
 }
 
-// starting are the runs in flight and those that this pass has decided.
-func (p *pass) starting() []Step {
+// startingRuns are the runs in progress and those of this pass.
+func (p *pass) startingRuns() []Step {
 	out := make([]Step, 0, 4)
 	for _, b := range p.o.Busy {
 		if b.Step.Action == Run {
@@ -151,8 +149,8 @@ func (p *pass) starting() []Step {
 	return out
 }
 
-// now is the device as it is now, false where it is unplugged.
-func (f Facts) now(d hardware.Device) (hardware.Device, bool) {
+// current is the device as it is now; false: it is unplugged.
+func (f Facts) current(d hardware.Device) (hardware.Device, bool) {
 	for _, offer := range f.Offers {
 		if i := slices.IndexFunc(offer.Devices, d.Same); i >= 0 {
 			return offer.Devices[i], true
@@ -161,25 +159,24 @@ func (f Facts) now(d hardware.Device) (hardware.Device, bool) {
 	return d, false
 }
 
-// moved says of a running container which of its devices has come back elsewhere than where the
-// container has it.
-func (p *pass) moved(in Instance) string {
+// movedDevice says which device of a running container has a new device node.
+func (p *pass) movedDevice(in Instance) string {
 	for _, d := range DevicesOf(in) {
-		if now, ok := p.o.Node.now(d); ok && !slices.Equal(now.Nodes, d.Nodes) {
+		if now, ok := p.o.Node.current(d); ok && !slices.Equal(now.Nodes, d.Nodes) {
 			return fmt.Sprintf("%s is %s now and no longer %s", d.ID, strings.Join(now.Nodes, " "), strings.Join(d.Nodes, " "))
 		}
 	}
 	return ""
 }
 
-// unplugged names the devices of a pod that are not there.
+// unplugged names the missing devices of a pod.
 func unplugged(pod *corev1.Pod, o *Observed) (lost []string) {
 	for _, in := range o.Containers {
 		if in.Place.Pod != pod.UID || in.State != engine.Running && in.State != engine.Paused {
 			continue
 		}
 		for _, d := range DevicesOf(in) {
-			if _, ok := o.Node.now(d); !ok {
+			if _, ok := o.Node.current(d); !ok {
 				lost = append(lost, fmt.Sprintf("%s/%s (%s) of container %s", fleet.Group, d.Resource, d.ID, in.Place.Container))
 			}
 		}
@@ -187,11 +184,11 @@ func unplugged(pod *corev1.Pod, o *Observed) (lost []string) {
 	return lost
 }
 
-// devicesCondition says whether the devices of a pod are plugged in; false for a pod that asks for
-// none.
+// devicesCondition says whether the devices of a pod are plugged in; false: the pod requests none.
 func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) {
 	c := corev1.PodCondition{Type: fleet.ConditionDevicesPresent, Status: corev1.ConditionTrue, Reason: "Present"}
-	if !slices.ContainsFunc(podspec.Containers(pod), func(w podspec.Container) bool { return len(asked(w.Spec)) > 0 }) ||
+	requests := func(w podspec.Container) bool { return len(requestedDevices(w.Spec)) > 0 }
+	if !slices.ContainsFunc(podspec.Containers(pod), requests) ||
 		o.Node.Allocatable == nil {
 		return c, false
 	}
@@ -202,14 +199,14 @@ func devicesCondition(pod *corev1.Pod, o *Observed) (corev1.PodCondition, bool) 
 	return c, true
 }
 
-// needsHostNetwork names the device of a pod that only the host's network has.
+// needsHostNetwork names a requested network interface, which needs the host's network.
 func needsHostNetwork(pod *corev1.Pod, node Facts) string {
 	for _, w := range podspec.Containers(pod) {
-		for name := range asked(w.Spec) {
+		for name := range requestedDevices(w.Spec) {
 			for _, offer := range node.Offers {
 				if offer.Name == name && !pod.Spec.HostNetwork && slices.ContainsFunc(offer.Devices,
 					func(d hardware.Device) bool { return len(d.Nodes) == 0 && !d.Plain }) {
-					return fmt.Sprintf("container %s asks for %s, which is a network interface of the device: set hostNetwork: true",
+					return fmt.Sprintf("container %s requests %s, which is a network interface of the device: set hostNetwork: true",
 						w.Spec.Name, name)
 				}
 			}

@@ -46,7 +46,7 @@ func TestWhoGetsWhichDevice(t *testing.T) {
 		{"a shared one not more often", two[:1], 2, []has{{"other", engine.Running, two[:1]}, {"third", engine.Running, two[:1]}}, "1", "-none of the 2 is free"},
 		{"of shared ones that which fewest have", two, 2, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip1"},
 		{"two shares of one device are that device", two[:1], 2, nil, "2", "gpiochip0"},
-		{"none where there is none", nil, 1, nil, "1", "-this device has none"},
+		{"none where there is none", nil, 1, nil, "1", "-not found on this device"},
 		{"not the node of one that was unplugged from a container that runs", two, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
 		{"nor from one that is paused, and waits where there is no other", two[:1], 1, []has{{"other", engine.Paused, []hardware.Device{lost}}}, "1", "-none of the 1 is free"},
 		{"not even if it may be shared: these are two devices", two[:1], 3, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "-none of the 3 is free"},
@@ -78,8 +78,8 @@ func TestWhoGetsWhichDevice(t *testing.T) {
 				got = append(got, d.ID)
 			}
 			lacks, none := strings.CutPrefix(c.get, "-")
-			if none && (len(got) > 0 || !strings.Contains(steps[i].Lacks, lacks)) || !none && strings.Join(got, " ") != c.get {
-				t.Errorf("it gets %q, lacks %q; want %q", got, steps[i].Lacks, c.get)
+			if none && (len(got) > 0 || !strings.Contains(steps[i].Missing, lacks)) || !none && strings.Join(got, " ") != c.get {
+				t.Errorf("it gets %q, lacks %q; want %q", got, steps[i].Missing, c.get)
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func TestOneDeviceIsNotGivenTwiceAtOnce(t *testing.T) {
 	for _, p := range w.d.Pods {
 		w.o.RecordOf(p.UID).Admitted = true
 	}
-	w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{under.UID, "c0"}, Devices: []hardware.Device{chip("1")}}, Since: w.now}}
+	w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{under.UID, "c0"}, Devices: []hardware.Device{chip("1")}}, Since: w.now}}
 	steps, _ := Steps(w.d, &w.o, w.now)
 	var got []string
 	for _, s := range steps {
@@ -114,11 +114,11 @@ func TestAStartingContainerHasItsNodesToo(t *testing.T) {
 	for _, p := range w.d.Pods {
 		w.o.RecordOf(p.UID).Admitted = true
 	}
-	w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{under.UID, "c0"}, Devices: []hardware.Device{port("usb-pulled", "gpiochip0")}}, Since: w.now}}
+	w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{under.UID, "c0"}, Devices: []hardware.Device{port("usb-pulled", "gpiochip0")}}, Since: w.now}}
 	steps, _ := Steps(w.d, &w.o, w.now)
 	for _, s := range steps {
-		if s.Action == Run && (len(s.Devices) > 0 || !strings.Contains(s.Lacks, "none of the 1 is free")) {
-			t.Errorf("it gets %v, lacks %q", s.Devices, s.Lacks)
+		if s.Action == Run && (len(s.Devices) > 0 || !strings.Contains(s.Missing, "none of the 1 is free")) {
+			t.Errorf("it gets %v, lacks %q", s.Devices, s.Missing)
 		}
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// LabelShares has the ids of the containers whose network and, of an ephemeral one, processes a
-// container shares: an engine may not remove them before it.
+// LabelShares is the label with the ids of the containers whose network or processes a container
+// shares. An engine may refuse to remove them before it.
 const LabelShares = "flotilla.dev/shares"
 
-// debug starts the ephemeral containers that have never run, and stops those that the device's
-// owner forbids: the pod is not to blame for them.
-func (p *pass) debug(pod *corev1.Pod, r *Record) {
+// ephemerals starts the ephemeral containers that have never run, and stops those that the policy
+// forbids: the pod itself goes on.
+func (p *pass) ephemerals(pod *corev1.Pod, r *Record) {
 	for i, w := range podspec.Ephemerals(pod) {
 		at, c := Place{pod.UID, w.Spec.Name}, r.Peek(w.Spec.Name)
 		why := p.o.Policy.forbidsEphemeral(pod, i)
@@ -31,12 +31,12 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 		case c.Running() || c.Ended != nil || !p.free(at) || !p.due(c):
 			continue
 		}
-		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Start: r.Start, Counts: r.Counts, Attempt: 0,
-			Forbidden: why}
+		s := Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Start: r.Start,
+			MonotonicStart: r.MonotonicStart, Forbidden: why}
 		if why == "" {
 			var ok bool
 			if s.Network, ok = networkOf(pod, r); !ok {
-				continue // news will tell
+				continue // the next list wakes the loop
 			}
 			if target := pod.Spec.EphemeralContainers[i].TargetContainerName; target != "" && !pod.Spec.HostPID {
 				t := r.Peek(target)
@@ -46,14 +46,13 @@ func (p *pass) debug(pod *corev1.Pod, r *Record) {
 				s.Processes = t.ID
 			}
 		}
-		s.CPUs, _, _ = p.processors(at, pod, w.Spec)
+		s.CPUs, _, _ = p.assignCPUs(at, pod, w.Spec)
 		p.step(s)
 	}
 }
 
-// networkOf is the container that has a pod's network; empty: it is the device's, or there is none
-// while the pod's only container is down, and who looks why gets one of his own. Not ok: it is to
-// come.
+// networkOf is the container that has a pod's network; empty: the host's, or an own one while the
+// pod's only container is down. Not ok: the network is still to come.
 func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 	if pod.Spec.HostNetwork {
 		return "", true
@@ -68,15 +67,14 @@ func networkOf(pod *corev1.Pod, r *Record) (id string, ok bool) {
 	return owner.ID, owner.Running()
 }
 
-// IsShared tells whether a container that is still there shares an instance's network or processes.
+// IsShared reports whether a present container shares an instance's network or processes.
 func IsShared(all []Instance, in Instance) bool {
 	return slices.ContainsFunc(all, func(other Instance) bool {
 		return other.ID != in.ID && slices.Contains(strings.Fields(other.Labels[LabelShares]), in.ID)
 	})
 }
 
-// forbidsEphemeral returns why one of a pod's ephemeral containers may not run here; empty if it
-// may.
+// forbidsEphemeral returns why an ephemeral container may not run here; empty if it may.
 func (p Policy) forbidsEphemeral(pod *corev1.Pod, i int) string {
 	return p.forbids(&corev1.PodSpec{EphemeralContainers: pod.Spec.EphemeralContainers},
 		fmt.Sprintf("spec.ephemeralContainers[%d]", i))

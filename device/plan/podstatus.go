@@ -17,11 +17,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Statuses says of every pod that the device holds how it is, in the order of
-// their namespaces and names. One that has been deleted is in it until the hub has heard
-// how it ended, and forgets it; one that never ran is absent when nothing of it is left. Pods
-// that are no longer desired are in it as long as a container of theirs exists. engineName
-// is put before container ids.
+// Statuses is the status of every pod on the device, sorted by namespace and name. A deleted pod
+// stays in it until the hub drops it; an undesired pod until its containers are removed. engineName
+// is the prefix of container ids.
 func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []wire.PodStatus {
 	out := make([]wire.PodStatus, 0, len(d.Pods))
 	known := make(map[types.UID]bool, len(d.Pods))
@@ -43,7 +41,7 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 		if i == 0 || o.Containers[i-1].Place.Pod != uid {
 			out = append(out, wire.PodStatus{UID: uid, Namespace: in.Labels[LabelNamespace], Name: in.Labels[LabelPodName],
 				Status: corev1.PodStatus{Phase: corev1.PodUnknown, HostIP: o.Node.HostIP,
-					Message: "The device holds containers of this pod without knowing the pod."}})
+					Message: "The device has containers of this pod, but not the pod itself."}})
 		}
 	}
 	sort.Slice(out, func(i, j int) bool {
@@ -54,8 +52,7 @@ func Statuses(d wire.Desired, o *Observed, engineName string, now time.Time) []w
 	return out
 }
 
-// Unobserved is the status of pods while the engine has not answered since the
-// agent's start: they may well run.
+// Unobserved is the status of pods before the engine's first response: they may well run.
 func Unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 	out := make([]wire.PodStatus, 0, len(d.Pods))
 	for i := range d.Pods {
@@ -67,18 +64,19 @@ func Unobserved(d wire.Desired, hostIP string) []wire.PodStatus {
 	return out
 }
 
-// PodStatus is the status of one pod, as the kubelet would report it.
+// PodStatus is the status of one pod, as the kubelet reports it.
 func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now time.Time) corev1.PodStatus {
 	if r != nil && r.Final != nil {
 		st := *r.Final.DeepCopy()
-		if (pod.DeletionTimestamp != nil && !r.Cleaned || r.Noting) && !IsFinal(pod.Status.Phase) {
-			st.Phase = unfinished(&st) // its end is the sign that nothing of it is left, and that it does not run again
+		if (pod.DeletionTimestamp != nil && !r.Cleaned || r.SavingFinal) && !IsFinal(pod.Status.Phase) {
+			st.Phase = phaseWhileRemoving(&st) // the final phase means that nothing is left
 		}
 		return st
 	}
 	phase := phaseOf(pod, r, o.Node.Boot)
-	st := corev1.PodStatus{ObservedGeneration: generation(pod, r, o), Phase: phase, QOSClass: podspec.QOSClass(pod),
-		HostIP: o.Node.HostIP}
+	st := corev1.PodStatus{ObservedGeneration: observedGeneration(pod, r, o), Phase: phase,
+		QOSClass: podspec.QOSClass(pod),
+		HostIP:   o.Node.HostIP}
 	for _, ip := range o.Node.hostIPs() {
 		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
 	}
@@ -88,8 +86,8 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	if !r.Start.IsZero() {
 		st.StartTime = &metav1.Time{Time: r.Start.Truncate(time.Second)}
 	}
-	if IsFinal(phase) && r.Admitted && o.atWork(pod.UID) {
-		st.Phase = unended(r)
+	if IsFinal(phase) && r.Admitted && o.mayRun(pod.UID) {
+		st.Phase = phaseWhileRunning(r)
 	}
 	if r.Verdict != nil {
 		st.Reason, st.Message = r.Verdict.Reason, r.Verdict.Message
@@ -112,13 +110,13 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		c := r.Peek(w.Spec.Name)
 		again := c.Ended != nil && !IsFinal(phase) && pod.DeletionTimestamp == nil && restarts(pod, w, c)
 		cs := containerStatus(w, c, inited, again, engineName, now)
-		if IsFinal(phase) && leaves(pod, r) {
-			lost(&cs, w, c, inited)
+		if IsFinal(phase) && isLeaving(pod, r) {
+			terminateUnknown(&cs, w, c, inited)
 		}
-		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
+		truncateMessages(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 		cs.AllocatedResources, cs.Resources = w.Spec.Resources.Requests, resourcesOf(pod, w, c, o.Node)
 		if IsFinal(phase) {
-			cs.Ready = false // it may take its grace to stop, and serves nobody any more
+			cs.Ready = false // a stopping container is not ready
 		}
 		if w.Kind == podspec.KindInit {
 			if !podspec.IsSidecar(w) {
@@ -143,8 +141,8 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 		c := r.Peek(w.Spec.Name)
 		cs := containerStatus(w, c, inited, false, engineName, now)
 		cs.Started = nil
-		cs.Ready = false // as with the kubelet: it serves nobody
-		cut(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
+		cs.Ready = false // like the kubelet: a stopping pod is not ready
+		truncateMessages(&cs, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 		st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
 	}
 	st.Conditions = conditions(pod, phase, unready, uninited, paused)
@@ -166,19 +164,18 @@ func PodStatus(pod *corev1.Pod, r *Record, o *Observed, engineName string, now t
 	return st
 }
 
-// generation is that of the pod that its status tells of: what it asks for in another one, and the
-// device has neither granted nor refused yet, nobody may take for done.
-func generation(pod *corev1.Pod, r *Record, o *Observed) int64 {
-	if o.Asked[pod.UID] != nil && (r == nil || r.Pending == nil) {
+// observedGeneration is the pod's generation that the status reflects: not the newest one while its
+// resize is neither granted nor refused.
+func observedGeneration(pod *corev1.Pod, r *Record, o *Observed) int64 {
+	if o.Requested[pod.UID] != nil && (r == nil || r.ResizePending == nil) {
 		return pod.Generation - 1
 	}
 	return pod.Generation
 }
 
-// unended is the phase of a pod that is over while something of it still runs. As with
-// the kubelet, the hub hears of a pod's end when nothing of it runs any more: what takes
-// its place would meet it on its volumes and ports.
-func unended(r *Record) corev1.PodPhase {
+// phaseWhileRunning is the phase of an ended pod while a container still runs. Like the kubelet,
+// the final phase comes last: a replacement could collide on volumes and ports.
+func phaseWhileRunning(r *Record) corev1.PodPhase {
 	for name, c := range r.Container {
 		if name != "" && (c.Running() || c.Ended != nil || c.Last != nil) {
 			return corev1.PodRunning
@@ -187,9 +184,8 @@ func unended(r *Record) corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// unfinished is the phase of a pod whose last status is known, while its containers are being
-// removed.
-func unfinished(st *corev1.PodStatus) corev1.PodPhase {
+// phaseWhileRemoving is the phase of a pod with a final status while its containers are removed.
+func phaseWhileRemoving(st *corev1.PodStatus) corev1.PodPhase {
 	if slices.ContainsFunc(slices.Concat(st.InitContainerStatuses, st.ContainerStatuses),
 		func(cs corev1.ContainerStatus) bool { return cs.ContainerID != "" }) {
 		return corev1.PodRunning
@@ -197,9 +193,9 @@ func unfinished(st *corev1.PodStatus) corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// lost gives a container of a pod that has been deleted an end, as the kubelet does: its own, or,
-// once the pod was initialized, that it is not known.
-func lost(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, inited bool) {
+// terminateUnknown gives a container of a deleted pod a terminated state, like the kubelet: its own
+// or, once the pod was initialized, ContainerStatusUnknown.
+func terminateUnknown(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, inited bool) {
 	switch {
 	case cs.State.Terminated != nil:
 	case c.Ended != nil:
@@ -212,7 +208,7 @@ func lost(cs *corev1.ContainerStatus, w podspec.Container, c *ContainerRecord, i
 	}
 }
 
-// conditions are the pod's conditions without their times, which Agent keeps.
+// conditions are the pod's conditions; Agent sets their times.
 func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, paused []string) []corev1.PodCondition {
 	is := func(t corev1.PodConditionType, reason, message string) corev1.PodCondition {
 		s := corev1.ConditionTrue
@@ -243,14 +239,13 @@ func conditions(pod *corev1.Pod, phase corev1.PodPhase, unready, uninited, pause
 				strings.Join(paused, " "))
 		}
 	}
-	// Readiness gates are the hub's: the conditions that open them are written there.
+	// The hub evaluates readiness gates, as it stores their conditions.
 	ready := is(corev1.PodReady, reason, message)
 	scheduled := is(corev1.PodScheduled, "", "")
 	return []corev1.PodCondition{init, ready, is(corev1.ContainersReady, reason, message), scheduled}
 }
 
-// containerStatus is the status of one container; again says that it will be
-// started again after it has ended.
+// containerStatus is the status of one container; again: it will be restarted after it has ended.
 func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool, engineName string,
 	now time.Time) corev1.ContainerStatus {
 	started := w.Kind == podspec.KindApp && startedUp(w.Spec, c) || podspec.IsSidecar(w) && startedUp(w.Spec, c)
@@ -264,7 +259,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 	}
 	last := c.Last
 	switch {
-	case starting(w.Spec, c) || c.HookError != "" && c.Running(): // it is being stopped again
+	case postStartPending(w.Spec, c) || c.HookError != "" && c.Running(): // it is being stopped
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 	case c.Running():
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
@@ -274,10 +269,10 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		if c.Ended != nil {
 			last = c.Ended
 		}
-	case again && c.Crashing: // until it runs, also after its wait
-		// The message keeps still while the container waits: every change is a message to the hub.
+	case again && c.Crashing: // until it runs, also after the back-off
+		// The message is constant during the back-off, since every change is sent to the hub.
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
-			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.Waits, w.Spec.Name)}
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s", c.BackOff, w.Spec.Name)}
 		if c.HookError != "" {
 			cs.State.Waiting.Message += ": " + c.HookError
 		}
@@ -287,7 +282,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		last = c.Ended
 	case c.Ended != nil:
 		cs.State.Terminated = c.Ended
-	case w.Kind == podspec.KindInit && !podspec.IsSidecar(w) && inited: // somebody has removed it
+	case w.Kind == podspec.KindInit && !podspec.IsSidecar(w) && inited: // it was removed from outside
 		cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed",
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as " +
 				"exited normally"}
@@ -295,7 +290,7 @@ func containerStatus(w podspec.Container, c *ContainerRecord, inited, again bool
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
-		if w.Kind == podspec.KindInit && !inited { // as the kubelet has it, whether it is made already or not
+		if w.Kind == podspec.KindInit && !inited { // like the kubelet, whether it exists or not
 			cs.State.Waiting.Reason = "PodInitializing"
 		}
 	}
@@ -316,8 +311,8 @@ func withEngine(t *corev1.ContainerStateTerminated, engineName string) *corev1.C
 	return &c
 }
 
-// waitingAfterFailure tells why a container could not be run: the failure itself
-// first, then that it is waiting to try again.
+// waitingAfterFailure is the waiting state of a container that could not run: the failure first,
+// then the back-off.
 func waitingAfterFailure(c *ContainerRecord, now time.Time) *corev1.ContainerStateWaiting {
 	w := &corev1.ContainerStateWaiting{Reason: c.Failure.Reason, Message: c.Failure.Message}
 	if c.Failure.Reason == "ErrImagePull" && c.Failures > 1 && now.Before(c.RetryAt) {
@@ -326,8 +321,7 @@ func waitingAfterFailure(c *ContainerRecord, now time.Time) *corev1.ContainerSta
 	return w
 }
 
-// MergeConditions keeps the transition times of conditions that have not changed, and gives
-// now to the others.
+// MergeConditions keeps the transition times of unchanged conditions and sets now on the others.
 func MergeConditions(old, next []corev1.PodCondition, now time.Time) {
 	for i := range next {
 		next[i].LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
@@ -339,14 +333,14 @@ func MergeConditions(old, next []corev1.PodCondition, now time.Time) {
 	}
 }
 
-// The kubelet's limits of what containers say at their end, in bytes.
+// The kubelet's limits of termination messages, in bytes.
 const (
 	MaxMessage  = 4096  // of one container
-	maxMessages = 12288 // of all containers of a pod
+	maxMessages = 12288 // of a pod
 )
 
-// cut holds what the containers of a pod said to what they may say together.
-func cut(cs *corev1.ContainerStatus, containers int) {
+// truncateMessages truncates a termination message to the container's share of the pod's limit.
+func truncateMessages(cs *corev1.ContainerStatus, containers int) {
 	most := min(MaxMessage, maxMessages/max(containers, 1))
 	for _, t := range []**corev1.ContainerStateTerminated{&cs.State.Terminated, &cs.LastTerminationState.Terminated} {
 		if *t != nil && (*t).Message != "" {

@@ -23,17 +23,17 @@ func TestWhatIsOnlyAskedForIsNotObserved(t *testing.T) {
 	if len(asked) != 1 {
 		t.Fatalf("it asks for %v", asked)
 	}
-	o := &Observed{Asked: asked, Pods: map[types.UID]*Record{}}
+	o := &Observed{Requested: asked, Pods: map[types.UID]*Record{}}
 	r := o.RecordOf(pod.UID)
 	observed := func() int64 { return PodStatus(pod, r, o, "docker", time.Now()).ObservedGeneration }
 	if got := observed(); got != 1 {
 		t.Errorf("asked for, it tells of generation %d", got)
 	}
-	r.Pending = &Verdict{corev1.PodReasonDeferred, "no room"}
+	r.ResizePending = &Verdict{corev1.PodReasonDeferred, "no room"}
 	if got := observed(); got != 2 {
 		t.Errorf("deferred, it tells of generation %d", got)
 	}
-	r.Pending, o.Asked = nil, nil
+	r.ResizePending, o.Requested = nil, nil
 	if got := observed(); got != 2 {
 		t.Errorf("granted, it tells of generation %d", got)
 	}
@@ -43,7 +43,7 @@ func TestWhatIsOnlyAskedForIsNotObserved(t *testing.T) {
 func TestWhatAFailedPostStartHookShows(t *testing.T) {
 	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
 	w := podspec.Containers(&p)[0]
-	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, Kill: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
+	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, KillReason: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
 	if s := containerStatus(w, c, true, false, "docker", Epoch); s.State.Waiting == nil || s.State.Waiting.Reason != "ContainerCreating" || s.Ready {
 		t.Errorf("while it is being stopped it is %+v", s.State)
 	}
@@ -63,9 +63,9 @@ func TestNothingOfAPodIsRemovedBeforeItsEndIsJournaled(t *testing.T) {
 	pod := leaving(makePod("job", "exit 0"), 1)
 	o := &Observed{Pods: map[types.UID]*Record{}, Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
 	r := o.RecordOf(pod.UID)
-	r.Admitted, r.Final, r.Noting = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
+	r.Admitted, r.Final, r.SavingFinal = true, &corev1.PodStatus{Phase: corev1.PodSucceeded}, true
 	for _, noting := range []bool{true, false} {
-		r.Noting = noting
+		r.SavingFinal = noting
 		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == noting {
 			t.Errorf("while it is being journaled %v: %v", noting, steps)
 		}

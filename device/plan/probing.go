@@ -12,35 +12,34 @@ import (
 	"flotilla.dev/device/probe"
 )
 
-// A ProbeRecord is where a probe of a running container stands. As with the kubelet (KEP-4781)
-// whoever has passed a startup or readiness probe under an agent before this one has passed it: see
-// noteProbe.
+// A ProbeRecord is the state of a probe of a running container. As with the kubelet (KEP-4781) a
+// passed startup or readiness probe survives a restart of the agent: see noteProbe.
 type ProbeRecord struct {
-	Next      time.Time // when it is due; zero: not scheduled yet
+	Next      time.Time // zero: not scheduled yet
 	Successes int32     // in a row
 	Failures  int32     // in a row
-	Passed    bool      // the success threshold has been reached, and the failure threshold not since
-	Failed    bool      // the failure threshold has been reached
+	Passed    bool      // the success threshold was reached later than the failure threshold
+	Failed    bool      // the failure threshold was reached
 }
 
-// startedUp tells whether a running container has passed its startup probe, if it has one.
+// startedUp reports whether a running container has passed its startup probe, or has none.
 func startedUp(spec *corev1.Container, c *ContainerRecord) bool {
-	return c.Running() && !starting(spec, c) && (spec.StartupProbe == nil || c.Probe[podspec.Startup].Passed)
+	return c.Running() && !postStartPending(spec, c) && (spec.StartupProbe == nil || c.Probe[podspec.Startup].Passed)
 }
 
-// isReady tells whether a container is ready to serve.
+// isReady reports whether a container is ready to serve.
 func isReady(spec *corev1.Container, c *ContainerRecord) bool {
-	return startedUp(spec, c) && c.State != engine.Paused && c.Kill == "" &&
+	return startedUp(spec, c) && c.State != engine.Paused && c.KillReason == "" &&
 		(spec.ReadinessProbe == nil || c.Probe[podspec.Readiness].Passed)
 }
 
-// probes wants the probes of a pod's running containers that are due. Until the
-// startup probe has passed, the others wait.
+// probes adds the due probes of a pod's running containers. Before the startup probe passes, the
+// others wait.
 func (p *pass) probes(pod *corev1.Pod, r *Record) {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
 		at := Place{pod.UID, w.Spec.Name}
-		if !c.Running() || starting(w.Spec, c) || c.Kill != "" || !p.free(at) {
+		if !c.Running() || postStartPending(w.Spec, c) || c.KillReason != "" || !p.free(at) {
 			continue
 		}
 		for k := podspec.Startup; k < podspec.ProbeKinds; k++ {
@@ -56,7 +55,7 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 			switch {
 			case p.probing[probePlace{at, k}]:
 			case due.After(p.now):
-				p.at(due)
+				p.wakeAt(due)
 			default:
 				p.step(Step{Action: Probe, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, IP: PodIP(pod, r, p.o.Node),
 					Probe: k})
@@ -68,10 +67,9 @@ func (p *pass) probes(pod *corev1.Pod, r *Record) {
 var errPaused = errors.New(
 	"the container is paused; unpause it on the device with its container engine, such as docker unpause")
 
-// Probed takes in the result of a probe and returns the sentence to tell, if any.
-// Thresholds are the kubelet's: a liveness or startup probe that fails often enough
-// condemns the container; a readiness probe only takes it out of service. That the engine
-// could not be asked, or the probe not be made, says nothing of the container.
+// Probed records the result of a probe and returns a message for an event, or "". As with the
+// kubelet a liveness or startup probe at its failure threshold restarts the container, a readiness
+// probe only makes it not ready. An engine failure does not count.
 func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string) {
 	pr := podspec.ProbeOf(s.Spec, s.Probe)
 	if pr == nil || c.ID != s.ID || !c.Running() {
@@ -79,7 +77,7 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	}
 	rec := &c.Probe[s.Probe]
 	rec.Next = now.Add(time.Duration(podspec.OrDefault(pr.PeriodSeconds, 10)) * time.Second)
-	// the kernel accepts connections for it all the same
+	// the kernel accepts connections for a paused container
 	if c.State == engine.Paused && !errors.Is(err, engine.ErrUnavailable) {
 		err = errPaused
 	}
@@ -101,14 +99,13 @@ func (c *ContainerRecord) Probed(s Step, err error, now time.Time) (told string)
 	if rec.Failures >= podspec.OrDefault(pr.FailureThreshold, 3) {
 		rec.Passed, rec.Failed = false, true
 		if s.Probe != podspec.Readiness {
-			c.Kill = fmt.Sprintf("Container %s failed %s probe, will be restarted", s.Spec.Name, s.Probe.Lower())
+			c.KillReason = fmt.Sprintf("Container %s failed %s probe, will be restarted", s.Spec.Name, s.Probe.Lower())
 		}
 	}
 	return fmt.Sprintf("%s probe failed: %v", s.Probe, err)
 }
 
-// PodIP is where the containers of a pod are reached from the device; "" while they
-// cannot be.
+// PodIP is the address of a pod as seen from the device; empty: it has none yet.
 func PodIP(pod *corev1.Pod, r *Record, node Facts) string {
 	if pod.Spec.HostNetwork {
 		return node.HostIP
@@ -124,17 +121,17 @@ func PodIP(pod *corev1.Pod, r *Record, node Facts) string {
 	return ""
 }
 
-// starting tells whether a container runs and its postStart hook has not ended yet.
-func starting(spec *corev1.Container, c *ContainerRecord) bool {
+// postStartPending reports whether a running container's postStart hook has not ended yet.
+func postStartPending(spec *corev1.Container, c *ContainerRecord) bool {
 	return c.Running() && !c.PostStarted && podspec.Hook(spec, podspec.PostStart) != nil
 }
 
-// starts wants the postStart hooks that have not begun. One that asks the pod waits for its
+// postStartHooks adds the postStart hooks that have not begun. An HTTP hook waits for the pod's
 // address.
-func (p *pass) starts(pod *corev1.Pod, r *Record) {
+func (p *pass) postStartHooks(pod *corev1.Pod, r *Record) {
 	for _, w := range podspec.Containers(pod) {
 		c, at := r.Peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
-		if !starting(w.Spec, c) || c.Kill != "" || !p.free(at) || p.hooking[at] == c.ID {
+		if !postStartPending(w.Spec, c) || c.KillReason != "" || !p.free(at) || p.hooking[at] == c.ID {
 			continue
 		}
 		ip := PodIP(pod, r, p.o.Node)
@@ -146,15 +143,15 @@ func (p *pass) starts(pod *corev1.Pod, r *Record) {
 	}
 }
 
-// holdsUp tells whether the containers after this one wait: until its postStart hook has
-// ended, unless it waits itself to be started again.
-func (p *pass) holdsUp(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
+// blocksNext reports whether the next containers wait: until the postStart hook has ended, unless
+// the container itself waits for a restart.
+func (p *pass) blocksNext(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	switch {
-	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.Kill != "":
+	case podspec.Hook(w.Spec, podspec.PostStart) == nil || c.KillReason != "":
 		return false
 	case c.Running():
-		return starting(w.Spec, c)
-	case c.Ended != nil && (!restarts(pod, w, c) || c.ReleaseAt.After(p.now)):
+		return postStartPending(w.Spec, c)
+	case c.Ended != nil && (!restarts(pod, w, c) || c.RestartAt.After(p.now)):
 		return false
 	}
 	return !c.RetryAt.After(p.now)

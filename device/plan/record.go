@@ -15,76 +15,76 @@ import (
 	"flotilla.dev/device/hardware"
 )
 
-// Labels of every container that an agent makes. They are all that an agent needs
-// to find and adopt its containers after its own restart.
+// Labels of every container of an agent. They suffice to find and adopt the containers after a
+// restart.
 const (
 	LabelAgent     = "flotilla.dev/agent"     // node name
-	LabelStateDir  = "flotilla.dev/state-dir" // which state directory: two agents may share an engine and a name
+	LabelStateDir  = "flotilla.dev/state-dir" // its hash: two agents may share an engine and a name
 	LabelPodUID    = "flotilla.dev/pod-uid"
 	LabelPodName   = "flotilla.dev/pod-name"
 	LabelNamespace = "flotilla.dev/pod-namespace"
-	LabelContainer = "flotilla.dev/container" // its name in the pod; empty for the sandbox
+	LabelContainer = "flotilla.dev/container" // its name in the pod; empty: the sandbox
 	LabelKind      = "flotilla.dev/kind"
 	LabelSpecHash  = "flotilla.dev/spec-hash"
 	LabelRestarts  = "flotilla.dev/restart-count"
-	LabelBoot      = "flotilla.dev/boot"             // of the device, under which it was made
-	LabelGrace     = "flotilla.dev/grace"            // seconds; for a container whose pod is no longer known
+	LabelBoot      = "flotilla.dev/boot"             // boot id at its creation
+	LabelGrace     = "flotilla.dev/grace"            // seconds, for a pod that is no longer known
 	LabelPodStart  = "flotilla.dev/pod-start"        // unix seconds
-	LabelPodUptime = "flotilla.dev/pod-start-uptime" // boot id, and milliseconds from that boot to the pod's start
+	LabelPodUptime = "flotilla.dev/pod-start-uptime" // boot id, and milliseconds from the boot
 )
 
 const (
-	BootTime        = 2 * time.Minute               // in which a device has its addresses, or has none
-	MaxMountBackOff = 2*time.Minute + 2*time.Second // as the kubelet's for what a volume needs
+	BootTime        = 2 * time.Minute               // for a device to get its addresses, or none
+	MaxMountBackOff = 2*time.Minute + 2*time.Second // the kubelet's for volumes
 )
 
-// A Place names a container of a pod; an empty Container is the pod's sandbox.
+// A Place names a container of a pod; an empty Container is the sandbox.
 type Place struct {
 	Pod       types.UID
 	Container string
 }
 
-// An Observed is what an agent knows of its device at one moment. It is changed
-// only between two calls of Steps.
+// An Observed is what an agent knows of its device at one moment. It changes only between calls of
+// Steps.
 type Observed struct {
-	Node     Facts
-	Policy   Policy
-	Pressure Pressure
-	Asked    map[types.UID]*corev1.Pod // what pods are to have that the device has not granted, see split
+	Node      Facts
+	Policy    Policy
+	Pressure  Pressure
+	Requested map[types.UID]*corev1.Pod // pods with a requested resize, see SplitGrants
 
-	Pods       map[types.UID]*Record // what it remembers, by pod
-	Containers []Instance            // every container of its own that exists, but for Leftovers
-	Leftovers  []Leftover            // stopped containers that the engine refuses to remove
-	Busy       []Doing               // steps being taken
-	Stale      bool                  // Containers may have changed since
-	Dismissed  bool                  // no hub asks how pods end
-	Shutdown   *PodShutdown          // the device goes down
+	Pods       map[types.UID]*Record
+	Containers []Instance    // the agent's containers but Leftovers
+	Leftovers  []Leftover    // stopped containers that the engine does not remove
+	Busy       []RunningStep // steps in progress
+	Stale      bool          // Containers may be outdated
+	Dismissed  bool          // the hub needs no final statuses any more
+	Shutdown   *PodShutdown  // nil: the device does not shut down
 }
 
-// Facts are the facts about the device that pods depend on.
+// Facts are the properties of the device that pods depend on.
 type Facts struct {
 	Name        string
-	StateDir    string    // short hash of the state directory's path
-	Boot        string    // boot id of the device
-	Booted      time.Time // when it booted, on the monotonic clock
+	StateDir    string    // hash of the state directory's path
+	Boot        string    // boot id
+	Booted      time.Time // on the monotonic clock
 	HostIP      string
-	OtherIP     string              // the device's address of the other family; empty: it has none
-	Allocatable corev1.ResourceList // nil: not known yet, nothing new is admitted
-	Generation  int64               // of the desired state that holds
-	Offers      []hardware.Resource // what there is for those who ask for it, with the devices behind it
-	Memory      int64               // of the device in all, bytes
+	OtherIP     string              // the address of the other family; empty: none
+	Allocatable corev1.ResourceList // nil: unknown, so no pod is admitted
+	Generation  int64               // of the current desired state
+	Offers      []hardware.Resource // device resources with their devices
+	Memory      int64               // total bytes
 	Swap        int64
 	SwapUse     SwapBehavior
-	NUMA        []hardware.NUMANode // where there is more than one
+	NUMA        []hardware.NUMANode // empty if there is only one
 	Topology    TopologyPolicy
 	Scope       TopologyScope // empty: ContainerScope
 	CPUManager  CPUManagerPolicy
-	CPUs        CPUSet // of the device; empty: not known
+	CPUs        CPUSet // empty: unknown
 	AppArmor    bool   // the kernel enforces it
 	Engine      engine.Info
 }
 
-// hostIPs are the device's addresses, the one that counts first.
+// hostIPs are the device's addresses, the primary one first.
 func (f Facts) hostIPs() (ips []string) {
 	for _, ip := range []string{f.HostIP, f.OtherIP} {
 		if ip != "" {
@@ -94,16 +94,16 @@ func (f Facts) hostIPs() (ips []string) {
 	return ips
 }
 
-// Pressure says what the device is short of, and whether it is too hot.
+// Pressure is the node's pressure conditions; Heat: it is too hot.
 type Pressure struct{ Memory, Disk, PID, Heat bool }
 
-// A Doing is a step in flight.
-type Doing struct {
+// A RunningStep is a step in progress.
+type RunningStep struct {
 	Step  Step
 	Since time.Time
 }
 
-// An Instance is one container of ours, with what its labels say.
+// An Instance is one of the agent's containers with its labels parsed.
 type Instance struct {
 	engine.Container
 	Place   Place
@@ -113,33 +113,33 @@ type Instance struct {
 	Boot    string
 }
 
-// A Record is what the agent remembers of one pod beside its containers.
+// A Record is what the agent knows of one pod beside its containers.
 type Record struct {
-	Admitted   bool
-	Start      time.Time         // by the wall clock, to show
-	Counts     time.Time         // the same on the monotonic clock, for its deadline; zero: not found out yet
-	Uptime     string            // what LabelPodUptime says of it
-	Verdict    *Verdict          // the pod is over, whatever its containers say
-	Within     *time.Duration    // the longest grace that it ends with for its Verdict; nil: its own
-	Final      *corev1.PodStatus // the pod has ended for good, with this status
-	Noting     bool              // which is on its way into the journal: until it is there nothing of the pod is removed
-	Volumes    int64             // desired generation that its volumes reflect
-	StaleAt    time.Time         // when they could not be brought up to date last
-	StaleWait  time.Duration     // and how long that waits from then
-	Cleaned    bool              // nothing is left of the pod on the device, but for Files
-	Files      *Leftover         // those that could not be removed; nil: none
-	NUMA       map[string][]int  // its containers' NUMA nodes, of those that are aligned to some
-	Unmeasured bool              // it has been said that it cannot be measured whole
-	Told       string            // the last sentence said about why it waits
-	Pending    *Verdict          // why it does not have the resources that it asks for
-	Resizing   bool              // it was granted others, and may not have them yet
-	Container  map[string]*ContainerRecord
+	Admitted       bool
+	Start          time.Time         // by the wall clock, for the status
+	MonotonicStart time.Time         // the same on the monotonic clock, for the deadline; zero: unknown
+	Uptime         string            // value of LabelPodUptime
+	Verdict        *Verdict          // ends the pod, whatever its containers do
+	MaxGrace       *time.Duration    // of the Verdict; nil: the pod's own grace
+	Final          *corev1.PodStatus // the final status; nil: the pod has not ended
+	SavingFinal    bool              // Final is being stored; nothing of the pod is removed before
+	Volumes        int64             // generation that its volumes reflect
+	StaleAt        time.Time         // last failed refresh
+	StaleBackOff   time.Duration     // back-off after StaleAt
+	Cleaned        bool              // everything was removed, except LeftFiles
+	LeftFiles      *Leftover         // files that could not be removed; nil: none
+	NUMA           map[string][]int  // NUMA nodes of the aligned containers
+	Unmeasured     bool              // an event has said that it cannot be fully measured
+	LastMessage    string            // the last message about why it waits
+	ResizePending  *Verdict          // why its resize is not granted; nil: none waits
+	Resizing       bool              // a granted resize is not complete
+	Container      map[string]*ContainerRecord
 }
 
 // A Verdict ends a pod with phase Failed.
 type Verdict struct{ Reason, Message string }
 
-// RecordOf returns the record of a pod, making it.
+// RecordOf returns the record of a pod, creating it if needed.
 func (o *Observed) RecordOf(uid types.UID) *Record {
 	r := o.Pods[uid]
 	if r == nil {
@@ -152,7 +152,7 @@ func (o *Observed) RecordOf(uid types.UID) *Record {
 	return r
 }
 
-// ContainerOf returns the record of a container, making it.
+// ContainerOf returns the record of a container, creating it if needed.
 func (r *Record) ContainerOf(name string) *ContainerRecord {
 	c := r.Container[name]
 	if c == nil {
@@ -162,7 +162,7 @@ func (r *Record) ContainerOf(name string) *ContainerRecord {
 	return c
 }
 
-// Peek returns the record of a container or an empty one, for reading only.
+// Peek returns the record of a container or an empty one; for reading only.
 func (r *Record) Peek(name string) *ContainerRecord {
 	if r != nil {
 		if c := r.Container[name]; c != nil {
@@ -172,7 +172,7 @@ func (r *Record) Peek(name string) *ContainerRecord {
 	return &ContainerRecord{Attempt: -1}
 }
 
-// InstanceOf reads the labels of a container that Made has kept; false for one of another agent.
+// InstanceOf parses the labels of a container from Made; false: it is of another agent.
 func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 	if c.Labels[LabelAgent] != node.Name || c.Labels[LabelStateDir] != node.StateDir || c.Labels[LabelPodUID] == "" {
 		return Instance{}, false
@@ -191,24 +191,24 @@ func InstanceOf(c engine.Container, node Facts) (Instance, bool) {
 	}, true
 }
 
-// atWork tells whether anything of a pod runs, be it only the sandbox that has its
-// ports, or may be about to.
-func (o *Observed) atWork(uid types.UID) bool {
+// mayRun reports whether anything of a pod, its sandbox included, runs or is about to.
+func (o *Observed) mayRun(uid types.UID) bool {
 	return o.Stale || slices.ContainsFunc(o.Containers, func(in Instance) bool {
 		return in.Place.Pod == uid && (in.State == engine.Running || in.State == engine.Paused)
-	}) || slices.ContainsFunc(o.Busy, func(b Doing) bool { return b.Step.Place.Pod == uid && !b.Step.Action.RunsBeside() })
+	}) || slices.ContainsFunc(o.Busy, func(b RunningStep) bool {
+		return b.Step.Place.Pod == uid && !b.Step.Action.RunsBeside()
+	})
 }
 
-// Finished tells whether a pod has ended for good, and that is not noted yet.
+// Finished reports whether a pod has ended and its final status is not set yet.
 func (o *Observed) Finished(pod *corev1.Pod, r *Record) bool {
-	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.atWork(pod.UID) &&
+	return r.Final == nil && !r.Cleaned && (pod.DeletionTimestamp == nil || r.Admitted) && !o.mayRun(pod.UID) &&
 		IsFinal(phaseOf(pod, r, o.Node.Boot))
 }
 
-// See takes in a new list of containers: what started, what ended, what is gone.
-// Back-offs are counted from the moment of this call, for only that is on the
-// agent's own clock: an engine's timestamps jump with the device's.
-func (o *Observed) See(list []engine.Container, now time.Time) {
+// SetContainers records a new list of containers: starts, ends, removals. Back-offs count from now,
+// since an engine's timestamps jump with the device's clock.
+func (o *Observed) SetContainers(list []engine.Container, now time.Time) {
 	o.Containers = o.Containers[:0:0]
 	var left []Leftover
 	for _, c := range list {
@@ -223,7 +223,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		o.Containers = append(o.Containers, in)
 	}
 	o.Leftovers = left
-	// newest first within a place, so that the first one seen of a place is the one that counts
+	// Sort by place and then newest first: the first instance of a place counts.
 	sort.Slice(o.Containers, func(i, j int) bool {
 		a, b := o.Containers[i], o.Containers[j]
 		return cmp.Or(cmp.Compare(a.Place.Pod, b.Place.Pod), cmp.Compare(a.Place.Container, b.Place.Container),
@@ -239,7 +239,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 	var at Place
 	for i, in := range o.Containers {
 		r := o.RecordOf(in.Place.Pod)
-		r.Admitted = true // it has run here before: whatever would speak against it now, it is adopted
+		r.Admitted = true // it has run before, so no check can reject it
 		r.Cleaned = false
 		if sec, err := strconv.ParseInt(in.Labels[LabelPodStart], 10, 64); err == nil && r.Start.IsZero() {
 			r.Start, r.Uptime = time.Unix(sec, 0), in.Labels[LabelPodUptime]
@@ -249,7 +249,7 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 		}
 		c := r.ContainerOf(in.Place.Container)
 		switch {
-		case (i == 0 || in.Place != at) && in.Attempt < c.Attempt: // older than one that has gone meanwhile
+		case (i == 0 || in.Place != at) && in.Attempt < c.Attempt: // older than an instance that has gone
 		case i == 0 || in.Place != at:
 			c.see(in, now)
 		case c.Last == nil && in.State != engine.Created:
@@ -259,24 +259,23 @@ func (o *Observed) See(list []engine.Container, now time.Time) {
 	}
 }
 
-// Count finds out from when on the deadlines of pods count that an earlier agent has
-// started. The boot id must be known.
-func (o *Observed) Count(pods []corev1.Pod, now time.Time) {
+// SetStarts sets the monotonic start times of pods that an earlier agent has started. The boot id
+// must be known.
+func (o *Observed) SetStarts(pods []corev1.Pod, now time.Time) {
 	for i := range pods {
-		if r := o.Pods[pods[i].UID]; r != nil && r.Counts.IsZero() && !r.Start.IsZero() {
-			r.Counts = o.Node.since(r.Uptime, r.Start, pods[i].CreationTimestamp.Time, now)
+		if r := o.Pods[pods[i].UID]; r != nil && r.MonotonicStart.IsZero() && !r.Start.IsZero() {
+			r.MonotonicStart = o.Node.monotonicStart(r.Uptime, r.Start, pods[i].CreationTimestamp.Time, now)
 		}
 	}
 }
 
-// clockSkew is how far the clocks of a device and its hub may be apart, both being set.
+// clockSkew is the largest expected difference between the clocks of device and hub.
 const clockSkew = time.Minute
 
-// since is the moment at which a pod started, on the monotonic clock: a clock that is set
-// makes no pod older or younger. Of a pod from before a reboot only the wall clock tells;
-// where that is behind its start, or was not set then, as the pod would have started before
-// the hub made it, the pod starts now.
-func (f Facts) since(uptime string, start, made, now time.Time) time.Time {
+// monotonicStart is a pod's start on the monotonic clock, so that a clock change does not change
+// its age. For a start before the last boot only the wall clock counts; if that is before the pod's
+// creation or in the future, the pod starts now.
+func (f Facts) monotonicStart(uptime string, start, made, now time.Time) time.Time {
 	boot, text, _ := strings.Cut(uptime, " ")
 	if ms, err := strconv.ParseInt(text, 10, 64); err == nil && boot == f.Boot && !f.Booted.IsZero() {
 		return f.Booted.Add(time.Duration(ms) * time.Millisecond)
@@ -291,31 +290,31 @@ func (o *Observed) exists(p Place, id string) bool {
 	return slices.ContainsFunc(o.Containers, func(in Instance) bool { return in.Place == p && in.ID == id })
 }
 
-// A Leftover is a stopped container that the engine refuses to remove, because it is being removed
-// already, say, or a mount of it is busy. It runs nothing, so it holds no pod: the pod ends without
-// it, and its removal is tried again later and later. Files of a pod can be left over, too.
+// A Leftover is a stopped container, or files of a pod, that cannot be removed, for example because
+// of a busy mount. It does not hold the pod: the pod ends, and the removal is retried with
+// back-off.
 type Leftover struct {
 	Instance
-	Pod     *corev1.Pod // nil: the pod is not desired any more
+	Pod     *corev1.Pod // nil: the pod is undesired
 	RetryAt time.Time
-	Wait    time.Duration // until then, from the last try
+	Wait    time.Duration // the current back-off
 }
 
-// LeftoverWait is how long the first try again waits; each further wait is twice as long.
+// LeftoverWait is the first back-off of a Leftover; it doubles each time.
 const LeftoverWait = 10 * time.Second
 
-// HasStopped tells whether an instance is there and does not run.
+// HasStopped reports whether an instance exists and does not run.
 func HasStopped(in Instance) bool {
 	return in.State == engine.Exited || in.State == engine.Dead || in.State == engine.Created
 }
 
-// Reasons why a container could not be run.
+// Reasons why a container could not run.
 const (
 	FailedMount       = "FailedMount"
-	DeviceUnavailable = "DeviceUnavailable" // of this program: Kubernetes' device plugins fail the pod instead
+	DeviceUnavailable = "DeviceUnavailable" // ours: Kubernetes fails the pod instead
 )
 
-// HoldFailed is how long a step that failed waits before it is tried again.
+// HoldFailed is the wait before a failed step is tried again.
 const HoldFailed = 5 * time.Second
 
 // A RunError is the failure to run a container, with the kubelet's reason.
@@ -330,16 +329,16 @@ func NewRunError(reason string, err error) error { return &RunError{reason, err}
 func (e *RunError) Error() string { return e.Reason + ": " + e.Err.Error() }
 func (e *RunError) Unwrap() error { return e.Err }
 
-// Awaiting are the reasons for which a container waits until something has come: then it is tried
-// at once.
-var Awaiting = []string{"CreateContainerConfigError", FailedMount, DeviceUnavailable}
+// WaitingReasons are the failures for which a container waits until something appears; then it is
+// tried at once.
+var WaitingReasons = []string{"CreateContainerConfigError", FailedMount, DeviceUnavailable}
 
-// HasCome tries again at once what waits for something: it may have come.
-func (o *Observed) HasCome() {
+// RetryWaiting makes such containers due, since what they need may have appeared.
+func (o *Observed) RetryWaiting() {
 	for _, r := range o.Pods {
-		r.StaleWait = min(r.StaleWait, HoldFailed)
+		r.StaleBackOff = min(r.StaleBackOff, HoldFailed)
 		for _, c := range r.Container {
-			if c.Failure != nil && slices.Contains(Awaiting, c.Failure.Reason) {
+			if c.Failure != nil && slices.Contains(WaitingReasons, c.Failure.Reason) {
 				c.RetryAt = time.Time{}
 			}
 		}

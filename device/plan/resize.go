@@ -21,24 +21,21 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Resources of a pod that is there change in three steps, as with the kubelet (KEP-1287): the hub
-// asks, the device grants what it has room for, or says why not, and each container is then held to
-// what was granted, by the engine where it runs or, where its resizePolicy says so, by another
-// instance.
+// A resize has three steps, as with the kubelet (KEP-1287): the hub requests it; the device grants
+// or refuses it; the engine then updates the running container, or the container is restarted if
+// its resizePolicy says so.
 //
-// What was granted while the hub asks for something else stands in the pod's status in the stored
-// desired state: it is stored with what is asked in one write, and an agent that does not know of
-// it goes by the spec.
+// While a request differs, the granted resources are in the pod's status in the stored desired
+// state. One write stores both, and an older agent follows the spec.
 
-// A Refusal is what a container could not be held to.
+// A Refusal is a resize that the engine has refused.
 type Refusal struct {
 	Limits engine.Limits
 	Until  time.Time
 	Why    string
 }
 
-// KeepGrants returns a desired state whose pods keep what the device has granted them, by the one
-// before.
+// KeepGrants copies the granted resources of the old desired state into the new one.
 func KeepGrants(was, d wire.Desired) wire.Desired {
 	before := make(map[types.UID]*corev1.Pod, len(was.Pods))
 	for i := range was.Pods {
@@ -69,12 +66,12 @@ func KeepGrants(was, d wire.Desired) wire.Desired {
 	return d
 }
 
-// granted is a pod with the resources that it was granted.
+// granted is a pod with its granted resources as its spec.
 func granted(pod *corev1.Pod) *corev1.Pod {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return pod
 	}
-	out := *pod // nothing behind it is ever written to
+	out := *pod // a shallow copy: nothing writes behind it
 	out.Status.ContainerStatuses = nil
 	out.Spec.InitContainers, out.Spec.Containers = slices.Clone(pod.Spec.InitContainers), slices.Clone(pod.Spec.Containers)
 	for _, st := range pod.Status.ContainerStatuses {
@@ -85,7 +82,7 @@ func granted(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// SplitGrants tells what the device runs from what it is asked for beyond that, by pod.
+// SplitGrants separates what the device runs from the resizes requested beyond that, by pod.
 func SplitGrants(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.Pod) {
 	asked = map[types.UID]*corev1.Pod{}
 	run = d
@@ -100,20 +97,20 @@ func SplitGrants(d wire.Desired) (run wire.Desired, asked map[types.UID]*corev1.
 	return run, asked
 }
 
-// resizes grants what pods ask for that are here already, or says why not. Those that take no more
-// go first.
-func (p *pass) resizes(holders, leaving []*corev1.Pod) {
+// grantResizes grants or defers the requested resizes of admitted pods, those that need no more
+// first.
+func (p *pass) grantResizes(holders, leaving []*corev1.Pod) {
 	for _, more := range []bool{false, true} {
 		for i, pod := range holders {
-			want, r := p.o.Asked[pod.UID], p.o.Pods[pod.UID]
+			want, r := p.o.Requested[pod.UID], p.o.Pods[pod.UID]
 			if want == nil || more != asksMore(want, pod) {
 				continue
 			}
 			others := slices.Concat(holders[:i], holders[i+1:], leaving)
-			if v := p.ungrantable(want, pod, others); v == nil {
+			if v := p.refuseResize(want, pod, others); v == nil {
 				p.step(Step{Action: Grant, Place: Place{Pod: pod.UID}, Pod: want})
 				holders[i] = want
-			} else if r.Pending == nil || *r.Pending != *v {
+			} else if r.ResizePending == nil || *r.ResizePending != *v {
 				p.step(Step{Action: Defer, Place: Place{Pod: pod.UID}, Pod: want, Verdict: *v})
 			}
 		}
@@ -130,11 +127,12 @@ func asksMore(want, has *corev1.Pod) bool {
 	return false
 }
 
-// ungrantable says why a pod cannot have what it asks for now, or ever.
-func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
+// refuseResize returns why a pod cannot have a resize now, or ever; nil: it can.
+func (p *pass) refuseResize(want, has *corev1.Pod, others []*corev1.Pod) *Verdict {
 	node := p.o.Node
 	why := p.o.Policy.Forbids(want)
-	if pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1; (pinned || node.manages()) &&
+	pinned := node.Topology != AnyTopology && node.Topology != "" && len(node.NUMA) > 1
+	if (pinned || node.staticCPUs()) &&
 		why == "" && podspec.QOSClass(want) == corev1.PodQOSGuaranteed {
 		for _, w := range podspec.Containers(want) {
 			if c := podspec.Find(has, w.Spec.Name); c == nil ||
@@ -163,7 +161,7 @@ func (p *pass) ungrantable(want, has *corev1.Pod, others []*corev1.Pod) *Verdict
 	return nil
 }
 
-// DescribeSizes says what the containers of a pod have.
+// DescribeSizes lists the resources of the containers of a pod.
 func DescribeSizes(pod *corev1.Pod) string {
 	var all []string
 	for _, w := range podspec.Containers(pod) {
@@ -174,7 +172,7 @@ func DescribeSizes(pod *corev1.Pod) string {
 	return strings.Join(all, ", ") + " (requests/limits)"
 }
 
-// SizeOf is what a container's resources mean to the engine.
+// SizeOf is a container's resources as engine limits.
 func SizeOf(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 	limits, requests := c.Resources.Limits, c.Resources.Requests
 	s.MemoryBytes, s.MilliCPU = limits.Memory().Value(), limits.Cpu().MilliValue()
@@ -187,9 +185,10 @@ func SizeOf(pod *corev1.Pod, c *corev1.Container, node Facts) (s engine.Spec) {
 	return s
 }
 
-// short tells whether a container that runs is held to something else than its pod says. What the
-// pod does not limit does not count: nothing is ever taken away.
-func short(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) (want engine.Limits, differs bool) {
+// limitsDiffer reports whether a running container's limits differ from its pod's. An absent limit
+// does not count: it is never removed from a running container.
+func limitsDiffer(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) (want engine.Limits,
+	differs bool) {
 	want = engine.LimitsOf(SizeOf(pod, w.Spec, node), node.Engine)
 	has := c.Limits
 	for _, v := range [][2]int64{{want.Memory, has.Memory}, {want.MemorySwap, has.MemorySwap},
@@ -199,43 +198,44 @@ func short(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts)
 	return want, differs && c.Running()
 }
 
-// Doubt is for what an agent finds when it starts: Podman tells of the limits that a container was
-// made with, whatever it was told since. Those of pods that have changed since are told once more.
-func (o *Observed) Doubt() {
+// DoubtLimits marks the limits of resized pods as unknown when an agent starts: Podman reports the
+// limits at creation, whatever the updates since. They are applied once more.
+func (o *Observed) DoubtLimits() {
 	for _, r := range o.Pods {
 		for _, c := range r.Container {
-			c.Unsure = o.Node.Engine.Name == "podman"
+			c.LimitsUnknown = o.Node.Engine.Name == "podman"
 		}
 	}
 }
 
-// updates holds running containers to what their pod was granted.
-func (p *pass) updates(pod *corev1.Pod, r *Record, stopping []string) {
+// updateContainers updates the limits of running containers to the granted ones.
+func (p *pass) updateContainers(pod *corev1.Pod, r *Record, stopping []string) {
 	for _, w := range podspec.Containers(pod) {
 		c, at := r.Peek(w.Spec.Name), Place{pod.UID, w.Spec.Name}
-		want, differs := short(pod, w, c, p.o.Node)
+		want, differs := limitsDiffer(pod, w, c, p.o.Node)
 		has := c.Limits
-		if cpus := p.shared(at, c.ID); cpus != "" && c.Running() {
+		if cpus := p.sharedCPUs(at, c.ID); cpus != "" && c.Running() {
 			want.CPUs, differs = cpus, differs || cpus != has.CPUs
 		}
-		if c.Unsure && c.Running() && (pod.Generation > 1 || want.CPUs != "") {
+		if c.LimitsUnknown && c.Running() && (pod.Generation > 1 || want.CPUs != "") {
 			has, differs = engine.Limits{}, true
 		}
 		switch {
 		case !differs || !p.free(at) || slices.Contains(stopping, w.Spec.Name):
 		case c.Refused != nil && c.Refused.Limits == want && p.now.Before(c.Refused.Until):
-			p.at(c.Refused.Until)
+			p.wakeAt(c.Refused.Until)
 		default:
-			p.step(Step{Action: Update, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, Has: has, Limits: want})
+			p.step(Step{Action: Update, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, ID: c.ID, OldLimits: has, Limits: want})
 		}
 	}
 }
 
-// Behind tells whether a container still has something else than its pod was granted, and why.
-func Behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
+// ResizeState reports whether a container still differs from what was granted, and the engine's
+// error.
+func ResizeState(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
-		want, differs := short(pod, w, c, node)
+		want, differs := limitsDiffer(pod, w, c, node)
 		if c.Refused != nil {
 			want.CPUs = c.Refused.Limits.CPUs
 		}
@@ -247,13 +247,13 @@ func Behind(pod *corev1.Pod, r *Record, node Facts) (busy bool, why string) {
 	return busy, why
 }
 
-// resizeConditions say how far a resize is.
+// resizeConditions are the resize conditions of a pod.
 func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.PodCondition) {
-	if v := r.Pending; v != nil && o.Asked[pod.UID] != nil {
+	if v := r.ResizePending; v != nil && o.Requested[pod.UID] != nil {
 		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: v.Reason,
 			Message: v.Message})
 	}
-	if busy, why := Behind(pod, r, o.Node); busy {
+	if busy, why := ResizeState(pod, r, o.Node); busy {
 		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Message: why}
 		if why != "" {
 			c.Reason = corev1.PodReasonError
@@ -263,10 +263,10 @@ func resizeConditions(pod *corev1.Pod, r *Record, o *Observed) (out []corev1.Pod
 	return out
 }
 
-// resourcesOf are what a container was granted, but of one that runs what the engine still holds it
-// to.
+// resourcesOf are the granted resources of a container; of a running one, those in force in the
+// engine.
 func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node Facts) *corev1.ResourceRequirements {
-	want, differs := short(pod, w, c, node)
+	want, differs := limitsDiffer(pod, w, c, node)
 	if !differs {
 		return &w.Spec.Resources
 	}
@@ -288,9 +288,8 @@ func resourcesOf(pod *corev1.Pod, w podspec.Container, c *ContainerRecord, node 
 	return out
 }
 
-// restartSize is what of a container's resources it has to be made anew for, hashed; empty:
-// nothing.
-func restartSize(c *corev1.Container) string {
+// restartHash is a hash of the resources that need a restart to change; empty: none.
+func restartHash(c *corev1.Container) string {
 	text := ""
 	for _, p := range c.ResizePolicy {
 		if p.RestartPolicy == corev1.RestartContainer {

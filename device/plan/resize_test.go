@@ -88,8 +88,8 @@ func TestPinnedProcessorsAreNotResized(t *testing.T) {
 	ask := func(text string, want ...string) {
 		t.Helper()
 		asked := has(p, 0, text)
-		w.o.Asked = map[types.UID]*corev1.Pod{p.UID: &asked}
-		w.o.RecordOf(p.UID).Pending = nil
+		w.o.Requested = map[types.UID]*corev1.Pod{p.UID: &asked}
+		w.o.RecordOf(p.UID).ResizePending = nil
 		if got := sentences(w.look()); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}

@@ -15,14 +15,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// restarts tells whether a container is wanted again that has ended: for other resources, or by the
-// restart policy: the first of the container's rules that its exit code is of, the container's
-// policy, the pod's.
+// restarts reports whether an ended container is wanted again: for a resize, or by the first
+// matching of the container's rules, the container's policy, the pod's policy.
 func restarts(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	policy := podspec.RestartPolicy(pod, w)
 	if podspec.IsSidecar(w) || resized(c.Hash, w.Spec) || slices.ContainsFunc(w.Spec.RestartPolicyRules,
 		func(rule corev1.ContainerRestartRule) bool {
-			return ruled(rule, int32(c.Ended.ExitCode))
+			return ruleMatches(rule, int32(c.Ended.ExitCode))
 		}) {
 		return true
 	}
@@ -38,16 +37,15 @@ func restarts(pod *corev1.Pod, w podspec.Container, c *ContainerRecord) bool {
 	return true
 }
 
-// ruled tells whether an exit code is one that a rule is for, whose only action is to restart.
-func ruled(rule corev1.ContainerRestartRule, code int32) bool {
+// ruleMatches reports whether a rule applies to an exit code; its only action is to restart.
+func ruleMatches(rule corev1.ContainerRestartRule, code int32) bool {
 	return rule.ExitCodes != nil && slices.Contains(rule.ExitCodes.Values,
 		code) == (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
 }
 
-// initDone tells whether an init container needs to run no more: it has ended well
-// under this boot of the device, or, a sidecar, has started. A container that is gone
-// tells nothing: what an init container did goes with the pod's network, as with the
-// kubelet's, and it runs again in a new one.
+// initDone reports whether an init container need not run again: it has succeeded since the boot
+// or, as a sidecar, started. After a removal nothing is known: as with the kubelet it runs again in
+// a new sandbox.
 func initDone(w podspec.Container, c *ContainerRecord, boot string) bool {
 	if podspec.IsSidecar(w) {
 		return c.Running() && startedUp(w.Spec, c)
@@ -55,8 +53,8 @@ func initDone(w podspec.Container, c *ContainerRecord, boot string) bool {
 	return c.ID != "" && c.Ended != nil && c.Ended.ExitCode == 0 && sameBoot(c.Boot, boot)
 }
 
-// initialized tells whether every init container is done, which is also so when an
-// app container has been started under this boot, in the network that the pod has now.
+// initialized reports whether every init container is done. An app container started since the
+// boot, in the current sandbox, proves that too.
 func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
@@ -73,8 +71,7 @@ func initialized(pod *corev1.Pod, r *Record, boot string) bool {
 	return true
 }
 
-// wanted lists the containers of a pod that should be started, be it now or after
-// their back-off.
+// wanted lists the containers of a pod to start, now or after their back-off.
 func (p *pass) wanted(pod *corev1.Pod, r *Record) []podspec.Container {
 	var out []podspec.Container
 	ready := initialized(pod, r, p.o.Node.Boot)
@@ -87,12 +84,12 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []podspec.Container {
 			if !c.Running() {
 				out = append(out, w)
 			}
-			return out // one after the other
+			return out // init containers run one after the other
 		}
 		if !c.Running() && (c.Ended == nil || restarts(pod, w, c)) {
 			out = append(out, w)
 		}
-		if p.holdsUp(pod, w, c) {
+		if p.blocksNext(pod, w, c) {
 			return out
 		}
 		if !ready && podspec.IsSidecar(w) && !initDone(w, c, p.o.Node.Boot) {
@@ -102,12 +99,12 @@ func (p *pass) wanted(pod *corev1.Pod, r *Record) []podspec.Container {
 	return out
 }
 
-// leaves tells whether a pod that ran here is being deleted: nothing of it is started again.
-func leaves(pod *corev1.Pod, r *Record) bool {
+// isLeaving reports whether an admitted pod is being deleted: nothing of it is started again.
+func isLeaving(pod *corev1.Pod, r *Record) bool {
 	return pod.DeletionTimestamp != nil && r != nil && r.Admitted
 }
 
-// phaseOf is the phase of a pod, as the kubelet finds it.
+// phaseOf is the phase of a pod, computed like the kubelet's.
 func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	if r == nil {
 		return corev1.PodPending
@@ -115,7 +112,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	if r.Verdict != nil {
 		return corev1.PodFailed
 	}
-	leaving := leaves(pod, r)
+	leaving := isLeaving(pod, r)
 	started, live, failed := true, false, false
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
@@ -129,7 +126,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 			continue
 		}
 		switch {
-		case c.Running() && !starting(w.Spec, c) || c.Last != nil && c.Ended == nil:
+		case c.Running() && !postStartPending(w.Spec, c) || c.Last != nil && c.Ended == nil:
 			live = true
 		case c.Ended == nil:
 			started = false
@@ -140,7 +137,7 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 		}
 	}
 	switch {
-	case leaving && (!started || live): // it has not done what it was to do
+	case leaving && (!started || live): // it did not complete
 		return corev1.PodFailed
 	case !started:
 		return corev1.PodPending
@@ -152,19 +149,18 @@ func phaseOf(pod *corev1.Pod, r *Record, boot string) corev1.PodPhase {
 	return corev1.PodSucceeded
 }
 
-// IsFinal tells whether a phase is a last one.
+// IsFinal reports whether a phase is final.
 func IsFinal(ph corev1.PodPhase) bool { return ph == corev1.PodSucceeded || ph == corev1.PodFailed }
 
-// specHash tells one definition of a container from another: by its image, and by the
-// resources that it is restarted for. A hash over more would restart everything when
-// the agent learns a new field.
+// specHash identifies a container's definition: its image and the resources that need a restart.
+// More fields would restart every container whenever an agent learns a new one.
 func specHash(c *corev1.Container) string {
-	b, _ := json.Marshal([]string{c.Name, c.Image}) // strings always encode
+	b, _ := json.Marshal([]string{c.Name, c.Image}) // cannot fail
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:6]) + restartSize(c)
+	return hex.EncodeToString(sum[:6]) + restartHash(c)
 }
 
-// orphanGrace is the grace that the labels of a pod's containers remember.
+// orphanGrace is the grace of an unknown pod, from its containers' labels.
 func orphanGrace(all []Instance) time.Duration {
 	for _, in := range all {
 		if s, err := strconv.Atoi(in.Labels[LabelGrace]); err == nil && s >= 0 {
@@ -174,7 +170,7 @@ func orphanGrace(all []Instance) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
-// probeGrace is the grace of a container that a probe has condemned.
+// probeGrace is the grace of a container that a probe has failed.
 func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) time.Duration {
 	for _, k := range []podspec.ProbeKind{podspec.Liveness, podspec.Startup} {
 		if pr := podspec.ProbeOf(spec, k); pr != nil && c.Probe[k].Failed && pr.TerminationGracePeriodSeconds != nil {
@@ -184,10 +180,10 @@ func probeGrace(pod *corev1.Pod, spec *corev1.Container, c *ContainerRecord) tim
 	return podspec.Grace(pod)
 }
 
-// sameBoot compares boot ids; one that could not be read tells nothing.
+// sameBoot compares boot ids; an unknown one matches any.
 func sameBoot(a, b string) bool { return a == b || a == "" || b == "" }
 
-// SourcesOf is what the environment and files of a pod are made of.
+// SourcesOf is the input of a pod's environment and files.
 func SourcesOf(d wire.Desired, pod *corev1.Pod, node Facts, podIP string) podspec.Sources {
 	return podspec.Sources{Pod: pod, ConfigMaps: d.ConfigMaps, Secrets: d.Secrets, Volumes: d.Volumes,
 		NodeName: node.Name, HostIPs: node.hostIPs(), PodIP: podIP, Allocatable: node.Allocatable}

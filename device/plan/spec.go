@@ -14,17 +14,17 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// containerName is unique on the device and tells a person what it is.
+// containerName is unique on the device and readable.
 func containerName(s Step) string {
 	return NameOf(s.Place.Container, s.Pod.Name, s.Pod.Namespace, string(s.Pod.UID), strconv.Itoa(s.Attempt))
 }
 
-// NameOf is the name of a container in the engine; of a sandbox, where it has none in its pod.
+// NameOf is the name of a container in the engine. A sandbox has no container name.
 func NameOf(container, pod, namespace, uid, attempt string) string {
 	return fmt.Sprintf("flotilla_%s_%s_%s_%s_%s", cmp.Or(container, "POD"), pod, namespace, uid, attempt)
 }
 
-// labels are what the agent finds the container again by.
+// labels identify the container to a restarted agent.
 func labels(s Step, node Facts) map[string]string {
 	l := map[string]string{
 		LabelAgent: node.Name, LabelStateDir: node.StateDir, LabelBoot: node.Boot,
@@ -33,14 +33,14 @@ func labels(s Step, node Facts) map[string]string {
 		LabelGrace:    strconv.Itoa(int(podspec.Grace(s.Pod).Seconds())),
 		LabelPodStart: strconv.FormatInt(s.Start.Unix(), 10),
 		LabelShares:   strings.TrimSpace(s.Network + " " + s.Processes),
-		// or they would be what the image says
+		// Set even if empty: the image may define these labels.
 		LabelPodUptime: "", LabelSpecHash: "", LabelDevices: "", LabelNUMA: "", LabelCPUs: "",
 	}
-	if node.Boot != "" && !node.Booted.IsZero() && !s.Counts.IsZero() {
-		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.Counts.Sub(node.Booted).Milliseconds(), 10)
+	if node.Boot != "" && !node.Booted.IsZero() && !s.MonotonicStart.IsZero() {
+		l[LabelPodUptime] = node.Boot + " " + strconv.FormatInt(s.MonotonicStart.Sub(node.Booted).Milliseconds(), 10)
 	}
 	if len(s.NUMA) > 0 {
-		b, _ := json.Marshal(s.NUMA) // numbers always encode
+		b, _ := json.Marshal(s.NUMA) // cannot fail
 		l[LabelNUMA] = string(b)
 	}
 	if s.Exclusive {
@@ -52,9 +52,9 @@ func labels(s Step, node Facts) map[string]string {
 	return l
 }
 
-// networked puts what belongs to a pod's network into a spec: it is the sandbox's
-// where there is one, the container's own where there is none.
-func networked(spec *engine.Spec, pod *corev1.Pod) {
+// addNetwork adds the pod's network settings to the spec of the container that owns the network:
+// the sandbox or, without one, the container itself.
+func addNetwork(spec *engine.Spec, pod *corev1.Pod) {
 	spec.HostNetwork = pod.Spec.HostNetwork
 	if !pod.Spec.HostNetwork {
 		spec.Hostname = podspec.Hostname(pod)
@@ -89,9 +89,8 @@ func networked(spec *engine.Spec, pod *corev1.Pod) {
 	}
 }
 
-// SandboxSpec is the container that holds the network of a pod. It is made of the
-// image of the pod's first container, which the pod needs anyway, and runs nothing of
-// it: only a few hundred bytes of our own (see pause.go) that wait for the end.
+// SandboxSpec is the container that owns the pod's network. It has the image of the first
+// container, which the pod needs anyway, but runs our pause program.
 func SandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 	spec := engine.Spec{
 		Name: containerName(s), Image: podspec.Containers(s.Pod)[0].Spec.Image, Labels: labels(s, node),
@@ -99,12 +98,12 @@ func SandboxSpec(s Step, node Facts, pausePath string) engine.Spec {
 		ReadOnlyRoot: true, NoNewPrivs: true, CapDrop: []string{"ALL"}, CPUShares: 2,
 		Mounts: []engine.Mount{{Source: pausePath, Target: pause.Target, ReadOnly: true}},
 	}
-	networked(&spec, s.Pod)
+	addNetwork(&spec, s.Pod)
 	return spec
 }
 
-// ContainerSpec is a container as its pod wants it. Mounts are added by the caller,
-// for they must exist on the disk.
+// ContainerSpec is the spec of a container. The caller adds the mounts, which must exist on the
+// disk.
 func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engine.Spec, error) {
 	c := s.Spec
 	env, values, err := src.Environment(c)
@@ -133,12 +132,12 @@ func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engi
 		spec.PidOf = s.Processes
 	}
 	if s.Network == "" {
-		networked(&spec, s.Pod)
+		addNetwork(&spec, s.Pod)
 		if s.Kind == podspec.KindInit || s.Kind == podspec.KindEphemeral {
 			spec.Ports = nil
 		}
 	}
-	if err := identity(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext, src.ImageUser); err != nil {
+	if err := setUser(&spec, s.Pod.Spec.SecurityContext, c.SecurityContext, src.ImageUser); err != nil {
 		return engine.Spec{}, err
 	}
 	if sc := c.SecurityContext; sc != nil {
@@ -166,8 +165,8 @@ func ContainerSpec(s Step, node Facts, src podspec.Sources, policy Policy) (engi
 	return spec, nil
 }
 
-// oomScore is the kubelet's, cut off at 0: who asked for less of what it uses dies
-// first. Below 0 needs a capability that rootless engines lack.
+// oomScore is the kubelet's oom_score_adj, but at least 0: negative values need a capability that
+// rootless engines lack.
 func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	switch podspec.QOSClass(pod) {
 	case corev1.PodQOSGuaranteed:
@@ -182,16 +181,16 @@ func oomScore(pod *corev1.Pod, c *corev1.Container, memory int64) int {
 	return int(min(max(adj, 3), 999))
 }
 
-// AsksImage tells whether only a container's image says as whom it runs, and that
-// matters: it must not be root, or gets another group.
-func AsksImage(pod *corev1.Pod, c *corev1.Container) bool {
+// NeedsImageUser reports whether the image's user matters: runAsNonRoot or a group is set without
+// runAsUser.
+func NeedsImageUser(pod *corev1.Pod, c *corev1.Container) bool {
 	user, group, nonRoot := runAs(pod.Spec.SecurityContext, c.SecurityContext)
 	return user == nil && (podspec.IsTrue(nonRoot) || group != nil)
 }
 
-// notRoot is the number of an image's user, or why it may be root. As with the kubelet
-// only a number tells: what a name means is in the image's own files.
-func notRoot(name string) (string, error) {
+// nonRootUID parses an image's user, or returns why it may be root. Like the kubelet it accepts
+// only a number, since a name's meaning is inside the image.
+func nonRootUID(name string) (string, error) {
 	uid, err := strconv.ParseInt(name, 10, 32)
 	switch {
 	case name == "", err == nil && uid == 0:
@@ -204,7 +203,7 @@ func notRoot(name string) (string, error) {
 	return strconv.FormatInt(uid, 10), nil
 }
 
-// runAs is what a pod and its container say together of user and group.
+// runAs merges the user and group of the pod and its container.
 func runAs(pod *corev1.PodSecurityContext, c *corev1.SecurityContext) (user, group *int64, nonRoot *bool) {
 	if pod != nil {
 		user, group, nonRoot = pod.RunAsUser, pod.RunAsGroup, pod.RunAsNonRoot
@@ -215,9 +214,8 @@ func runAs(pod *corev1.PodSecurityContext, c *corev1.SecurityContext) (user, gro
 	return user, group, nonRoot
 }
 
-// identity sets the user and groups. imageUser is as whom the image runs, where
-// asksImage.
-func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext,
+// setUser sets the user and groups. imageUser is the image's user, if NeedsImageUser.
+func setUser(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.SecurityContext,
 	imageUser string) (err error) {
 	user, group, nonRoot := runAs(pod, c)
 	if pod != nil {
@@ -235,7 +233,7 @@ func identity(spec *engine.Spec, pod *corev1.PodSecurityContext, c *corev1.Secur
 	case user != nil:
 		spec.User, imageGroup = strconv.FormatInt(*user, 10), ""
 	case podspec.IsTrue(nonRoot):
-		if spec.User, err = notRoot(name); err != nil {
+		if spec.User, err = nonRootUID(name); err != nil {
 			return err
 		}
 	case group != nil:

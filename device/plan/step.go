@@ -14,60 +14,59 @@ import (
 // An Action is a kind of step.
 type Action string
 
-// What a step can do. Admit, Reject, Grant and Defer only change what the agent remembers, Grant
-// when that is stored; the others take time, and no two are in flight for one place (but see Stop
-// and aside).
+// Actions. Admit, Reject, Grant and Defer only change the agent's records, Grant once it is stored.
+// The others take time, one per place at a time, except Stop and those that RunsBeside.
 const (
 	Admit   Action = "admit"
-	Reject  Action = "reject" // end the pod with phase Failed
-	Run     Action = "run"    // bring the image, create and start a container
-	Stop    Action = "stop"   // may be taken again with a shorter grace
+	Reject  Action = "reject" // ends the pod with phase Failed
+	Run     Action = "run"    // pulls the image, creates and starts a container
+	Stop    Action = "stop"   // may be repeated with a shorter grace
 	Remove  Action = "remove"
-	Refresh Action = "refresh" // bring config maps and secrets in the pod's volumes up to date
-	Clean   Action = "clean"   // remove the pod's directory: nothing of it is left
-	Cancel  Action = "cancel"  // give up a run in flight
+	Refresh Action = "refresh" // updates config maps and secrets in the pod's volumes
+	Clean   Action = "clean"   // removes the pod's directory, last
+	Cancel  Action = "cancel"  // cancels a run in progress
 	Probe   Action = "probe"   // runs beside other steps
-	Hook    Action = "hook"    // postStart, beside other steps too
-	Grant   Action = "grant"   // give a pod the resources that it asks for
-	Defer   Action = "defer"   // say why not
-	Update  Action = "update"  // hold a running container to them
+	Hook    Action = "hook"    // postStart, runs beside other steps
+	Grant   Action = "grant"   // grants a resize
+	Defer   Action = "defer"   // refuses a resize for now
+	Update  Action = "update"  // applies a granted resize to a running container
 )
 
-// RunsBeside tells of an action that runs beside others of its place.
+// RunsBeside reports whether an action may run beside others of its place.
 func (a Action) RunsBeside() bool { return a == Probe || a == Hook }
 
-// A Step is one thing that the agent does to make the device as it should be.
+// A Step is one thing for the agent to do.
 type Step struct {
-	Action    Action
-	Place     Place
-	Pod       *corev1.Pod       // nil where the pod is no longer known
-	Spec      *corev1.Container // nil for a sandbox
-	Kind      string
-	ID        string // of the container that exists
-	Attempt   int
-	Grace     time.Duration
-	Network   string // container whose network to share
-	Processes string // container whose processes to share, beside those of the sandbox
-	Forbidden string // by the device's owner: the run fails with that
-	IP        string // where a probe or a hook asks
-	Probe     podspec.ProbeKind
-	Verdict   Verdict
-	Why       string
-	After     []string  // ids of containers that end before it, see before
-	Start     time.Time // of the pod, by the wall clock
-	Counts    time.Time // the same on the monotonic clock
-	Devices   []hardware.Device
-	NUMA      map[string][]int // of the pod's containers, see Record
-	Lacks     string           // why there are no devices for it: the run fails with that
-	CPUs      string           // processors that it stays on; "": all, or those of its NUMA nodes
-	Exclusive bool             // which are for it alone
+	Action         Action
+	Place          Place
+	Pod            *corev1.Pod       // nil: the pod is unknown
+	Spec           *corev1.Container // nil: a sandbox
+	Kind           string
+	ID             string // of an existing container
+	Attempt        int
+	Grace          time.Duration
+	Network        string // container whose network it shares
+	Processes      string // container whose processes it shares, beside the sandbox's
+	Forbidden      string // why the policy forbids the run
+	IP             string // target of a probe or hook
+	Probe          podspec.ProbeKind
+	Verdict        Verdict
+	Why            string
+	StopAfter      []string  // ids of containers that stop first, see stopsBefore
+	Start          time.Time // of the pod, by the wall clock
+	MonotonicStart time.Time // the same on the monotonic clock
+	Devices        []hardware.Device
+	NUMA           map[string][]int // of the pod's containers, see Record
+	Missing        string           // why devices are missing: the run fails with it
+	CPUs           string           // CPUs; empty: all, or those of its NUMA nodes
+	Exclusive      bool             // no other container gets CPUs
 
-	Has, Limits engine.Limits // of the container, before and after Update
+	OldLimits, Limits engine.Limits // of the container, before and after Update
 
-	Generation int64 // of the desired state that Refresh works from
+	Generation int64 // of the desired state, for Refresh
 }
 
-// String is the sentence that stands in the log.
+// String describes the step for the log.
 func (s Step) String() string {
 	what := string(s.Place.Pod)
 	if s.Pod != nil {
@@ -91,7 +90,7 @@ func (s Step) String() string {
 	return string(s.Action) + " " + what
 }
 
-// Same tells whether two steps are one.
+// Same reports whether s and t are one step.
 func (s Step) Same(t Step) bool {
 	return s.Action == t.Action && s.Place == t.Place && s.ID == t.ID && s.Probe == t.Probe && s.Grace == t.Grace &&
 		s.Attempt == t.Attempt

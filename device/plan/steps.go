@@ -1,8 +1,9 @@
-// Package plan decides what an agent does next. Steps compares what is desired of a device with
-// what was observed on it and says what to do; See takes in what the engine lists; Statuses says
-// how the pods are. All of it is pure: no clock, no disk, no network, so that every rule is a table
-// row and a crash at any moment is only another state to start from. Package agent takes the steps,
-// and is the only one that changes an Observed.
+// Package plan decides what an agent does next: Steps compares desired with observed,
+// Observed.SetContainers records the engine's list, and Statuses computes the pods' statuses.
+//
+// It is pure: no clock, disk or network, so that every rule is a row of a table, and a crash is
+// only another state to start from. Package agent calls it, runs the steps, and alone changes an
+// Observed.
 package plan
 
 import (
@@ -27,12 +28,12 @@ type pass struct {
 	wake  time.Time
 
 	instances map[types.UID][]Instance
-	busy      map[Place]Doing // Run, Stop, Remove, Clean, Refresh
+	busy      map[Place]RunningStep // Run, Stop, Remove, Clean and Refresh in progress
 	probing   map[probePlace]bool
 	hooking   map[Place]string               // container whose postStart hook runs
-	aligned   map[types.UID]map[string][]int // of the pods that this pass admits, see Record.NUMA
+	aligned   map[types.UID]map[string][]int // of pods admitted in this pass, see Record.NUMA
 
-	regularRun bool // while the device goes down: a pod runs that the system can do without
+	regularPodRuns bool // during a shutdown: a pod runs that is not system-critical
 }
 
 type probePlace struct {
@@ -40,17 +41,14 @@ type probePlace struct {
 	kind podspec.ProbeKind
 }
 
-// Steps says what is to be done so that the device runs what is desired, and when
-// to ask again although nothing has happened. It depends on nothing but its
-// arguments and changes none of them; asked again after its steps have been taken,
-// it wants nothing.
+// Steps returns what to do so that the device runs its desired state, and when to call again
+// without news. It changes none of its arguments, and returns nothing once its steps are done.
 //
-// The rules are the kubelet's: a pod is admitted once; its init containers run one
-// after the other, then all others; what ends is started again by the restart
-// policy, later and later; what is no longer desired is stopped with its grace and
-// removed. Containers that are not the agent's own are not in what it observes.
+// The rules are the kubelet's: a pod is admitted once; init containers run one after the other,
+// then the others; ended containers restart by policy with back-off; undesired pods are stopped
+// within their grace and removed.
 func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.Time) {
-	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]Doing{},
+	p := &pass{o: o, now: now, instances: map[types.UID][]Instance{}, busy: map[Place]RunningStep{},
 		probing: map[probePlace]bool{}, hooking: map[Place]string{}, aligned: map[types.UID]map[string][]int{}}
 	for _, in := range o.Containers {
 		p.instances[in.Place.Pod] = append(p.instances[in.Place.Pod], in)
@@ -68,17 +66,17 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 	for i := range d.Pods {
 		desired[d.Pods[i].UID] = true
 	}
-	// What is to go goes first: it frees what others wait for.
+	// Remove undesired pods first: others may wait for what they hold.
 	for i, in := range o.Containers {
 		if uid := in.Place.Pod; !desired[uid] && (i == 0 || o.Containers[i-1].Place.Pod != uid) {
-			p.windDown(uid, nil, orphanGrace(p.instances[uid]), "the pod is no longer desired on this node")
+			p.removePod(uid, nil, orphanGrace(p.instances[uid]), "the pod is no longer desired on this node")
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(o.Pods)) {
 		r := o.Pods[uid]
-		if f := r.Files; f != nil && r.Cleaned {
+		if f := r.LeftFiles; f != nil && r.Cleaned {
 			if f.RetryAt.After(now) {
-				p.at(f.RetryAt)
+				p.wakeAt(f.RetryAt)
 			} else if len(p.instances[uid]) == 0 && !p.working(uid) {
 				p.step(Step{Action: Clean, Place: Place{Pod: uid}, Pod: f.Pod})
 			}
@@ -88,13 +86,13 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 			p.cancel(uid, nil)
 		}
 	}
-	p.leftovers()
-	p.regularRun = o.Shutdown != nil && p.regularRuns(d.Pods)
-	for _, pod := range inOrder(d.Pods) {
+	p.retryLeftovers()
+	p.regularPodRuns = o.Shutdown != nil && p.hasRegularPod(d.Pods)
+	for _, pod := range byPriority(d.Pods) {
 		p.pod(pod)
 	}
 	if o.Shutdown == nil {
-		for _, pod := range p.admissions(d.Pods) {
+		for _, pod := range p.admitPods(d.Pods) {
 			p.pod(pod)
 		}
 	}
@@ -102,7 +100,7 @@ func Steps(d wire.Desired, o *Observed, now time.Time) (steps []Step, wake time.
 	return p.steps, p.wake
 }
 
-// rank puts the steps that free something before those that take something.
+// rank sorts steps that free resources before those that take some.
 func rank(s Step) int {
 	switch s.Action {
 	case Cancel, Stop, Remove, Clean, Reject, Grant, Defer:
@@ -113,8 +111,8 @@ func rank(s Step) int {
 	return 2
 }
 
-// inOrder sorts pods by priority, then by age, then by name.
-func inOrder(pods []corev1.Pod) []*corev1.Pod {
+// byPriority sorts pods by priority, age and name.
+func byPriority(pods []corev1.Pod) []*corev1.Pod {
 	out := make([]*corev1.Pod, len(pods))
 	for i := range pods {
 		out[i] = &pods[i]
@@ -132,15 +130,15 @@ func inOrder(pods []corev1.Pod) []*corev1.Pod {
 	return out
 }
 
-// pod says what one admitted, or leaving, pod needs.
+// pod adds the steps of one admitted or leaving pod.
 func (p *pass) pod(pod *corev1.Pod) {
 	r := p.o.Pods[pod.UID]
 	switch {
-	case leaves(pod, r) && (r.Final == nil || r.Noting): // how it ended is journaled before anything of it is removed
-		p.halt(pod, podspec.Grace(pod), "the pod is being deleted")
+	case isLeaving(pod, r) && (r.Final == nil || r.SavingFinal): // store the final status first
+		p.stopEnded(pod, podspec.Grace(pod), "the pod is being deleted")
 		return
 	case pod.DeletionTimestamp != nil:
-		p.windDown(pod.UID, pod, podspec.Grace(pod), "the pod is being deleted")
+		p.removePod(pod.UID, pod, podspec.Grace(pod), "the pod is being deleted")
 		return
 	case r == nil:
 		return // not admitted yet
@@ -153,16 +151,16 @@ func (p *pass) pod(pod *corev1.Pod) {
 			why = r.Verdict.Message
 		}
 		grace := podspec.Grace(pod)
-		if r.Within != nil {
-			grace = min(grace, *r.Within)
+		if r.MaxGrace != nil {
+			grace = min(grace, *r.MaxGrace)
 		}
-		p.halt(pod, grace, why)
+		p.stopEnded(pod, grace, why)
 		return
 	case !r.Admitted:
 		return
 	}
 	if IsFinal(phaseOf(pod, r, p.o.Node.Boot)) {
-		p.halt(pod, podspec.Grace(pod), "the pod has ended")
+		p.stopEnded(pod, podspec.Grace(pod), "the pod has ended")
 		return
 	}
 	if p.expired(pod, r) {
@@ -171,16 +169,16 @@ func (p *pass) pod(pod *corev1.Pod) {
 		return
 	}
 	if r.Volumes != p.o.Node.Generation && podspec.HasLiveVolumes(pod) && p.started(r) && p.free(Place{Pod: pod.UID}) &&
-		p.reached(r.StaleAt.Add(r.StaleWait)) {
+		p.reached(r.StaleAt.Add(r.StaleBackOff)) {
 		p.step(Step{Action: Refresh, Place: Place{Pod: pod.UID}, Pod: pod, Generation: p.o.Node.Generation})
 	}
-	p.tidy(pod)
-	stopping := p.replace(pod, r)
+	p.removeOld(pod)
+	stopping := p.stopChanged(pod, r)
 	want := p.wanted(pod, r)
 	if podspec.NeedsSandbox(pod) && !p.sandbox(pod, r, want) {
 		return
 	}
-	p.debug(pod, r)
+	p.ephemerals(pod, r)
 	network := ""
 	if podspec.NeedsSandbox(pod) {
 		network = r.Peek("").ID
@@ -190,41 +188,41 @@ func (p *pass) pod(pod *corev1.Pod) {
 		if !p.free(at) || slices.Contains(stopping, w.Spec.Name) || !p.due(r.Peek(w.Spec.Name)) {
 			continue
 		}
-		devices, lacks := p.assign(at, w.Spec)
-		cpus, exclusive, few := p.processors(at, pod, w.Spec)
+		devices, lacks := p.assignDevices(at, w.Spec)
+		cpus, exclusive, few := p.assignCPUs(at, pod, w.Spec)
 		if lacks == "" {
 			lacks = few
 		}
 		p.step(Step{Action: Run, Place: at, Pod: pod, Spec: w.Spec, Kind: w.Kind, Network: network, Start: r.Start,
-			Counts:  r.Counts,
-			Attempt: nextAttempt(r.Peek(w.Spec.Name)), Devices: devices, Lacks: lacks, CPUs: cpus, Exclusive: exclusive,
+			MonotonicStart: r.MonotonicStart,
+			Attempt:        nextAttempt(r.Peek(w.Spec.Name)), Devices: devices, Missing: lacks, CPUs: cpus, Exclusive: exclusive,
 			NUMA: r.NUMA})
 	}
-	p.updates(pod, r, stopping)
-	p.starts(pod, r)
+	p.updateContainers(pod, r, stopping)
+	p.postStartHooks(pod, r)
 	p.probes(pod, r)
 }
 
-// due tells whether a container may be started now; if not, p wakes when it may.
+// due reports whether a container may start now, and otherwise sets the wake-up.
 func (p *pass) due(c *ContainerRecord) bool {
 	at := c.RetryAt
-	if c.Ended != nil && c.ReleaseAt.After(at) {
-		at = c.ReleaseAt
+	if c.Ended != nil && c.RestartAt.After(at) {
+		at = c.RestartAt
 	}
 	return p.reached(at)
 }
 
-// reached tells whether a moment has come; if not, p wakes when it does.
+// reached reports whether a time has come, and otherwise sets the wake-up.
 func (p *pass) reached(at time.Time) bool {
 	if at.After(p.now) {
-		p.at(at)
+		p.wakeAt(at)
 		return false
 	}
 	return true
 }
 
-// nextAttempt is the restart count of the next instance; one that was made and
-// never started does not count.
+// nextAttempt is the restart count of the next instance; an instance that never started does not
+// count.
 func nextAttempt(c *ContainerRecord) int {
 	if c.State == engine.Created && c.Ended == nil {
 		return c.Attempt
@@ -241,20 +239,19 @@ func (p *pass) started(r *Record) bool {
 	return false
 }
 
-// sandbox sees to it that the pod's network is there where something needs it, and tells whether it
-// is. When it has died, everything that shared it goes first: a container cannot move to another
-// network. What has ended for good stays, with the network that it had, and whose processes it saw:
-// nothing else would tell that it is not to run again.
+// sandbox creates the pod's sandbox when it is needed, and reports whether it runs. When it has
+// ended, every container that shared it is removed first. Ended containers that will not restart
+// stay: they are the only record of that.
 func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) bool {
 	box := r.Peek("")
 	if box.Running() && sameBoot(box.Boot, p.o.Node.Boot) {
 		return true
 	}
 	if len(want) == 0 && !HasRunning(r) {
-		return true // nothing needs it any more
+		return true // not needed any more
 	}
 	if box.ID == "" && podspec.HasOneContainer(pod) && !podspec.SharesProcesses(pod) && HasRunning(r) {
-		return true // an earlier version has started it without: it is not restarted for the sake of a variable
+		return true // of an earlier version: not restarted for a missing variable
 	}
 	others, spent := 0, spent(pod, r)
 	for _, in := range p.instances[pod.UID] {
@@ -274,13 +271,13 @@ func (p *pass) sandbox(pod *corev1.Pod, r *Record, want []podspec.Container) boo
 		}
 	case p.due(box):
 		p.step(Step{Action: Run, Place: at, Pod: pod, Kind: podspec.KindSandbox, Attempt: nextAttempt(box), Start: r.Start,
-			Counts: r.Counts, NUMA: r.NUMA})
+			MonotonicStart: r.MonotonicStart, NUMA: r.NUMA})
 	}
 	return false
 }
 
-// spent lists the ids of the app containers of a pod that have ended and are not started again, and
-// of the ephemeral ones.
+// spent lists the ids of a pod's app and ephemeral containers that have ended and are not
+// restarted.
 func spent(pod *corev1.Pod, r *Record) (ids []string) {
 	for _, w := range slices.Concat(podspec.Containers(pod), podspec.Ephemerals(pod)) {
 		if c := r.Peek(w.Spec.Name); c.ID != "" && c.Ended != nil &&
@@ -291,7 +288,7 @@ func spent(pod *corev1.Pod, r *Record) (ids []string) {
 	return ids
 }
 
-// HasRunning tells whether a container of a pod runs, beside its sandbox.
+// HasRunning reports whether a container of a pod, beside its sandbox, runs.
 func HasRunning(r *Record) bool {
 	for name, c := range r.Container {
 		if name != "" && c.Running() {
@@ -301,7 +298,7 @@ func HasRunning(r *Record) bool {
 	return false
 }
 
-// working tells whether any step of the pod is in flight or wanted.
+// working reports whether a step of the pod is in progress or wanted.
 func (p *pass) working(uid types.UID) bool {
 	for place := range p.busy {
 		if place.Pod == uid {
@@ -318,8 +315,8 @@ func (p *pass) free(at Place) bool {
 
 func (p *pass) step(s Step) { p.steps = append(p.steps, s) }
 
-// at asks to be asked again at t.
-func (p *pass) at(t time.Time) {
+// wakeAt asks for a call at t.
+func (p *pass) wakeAt(t time.Time) {
 	if p.wake.IsZero() || t.Before(p.wake) {
 		p.wake = t
 	}

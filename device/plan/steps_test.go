@@ -44,7 +44,7 @@ func newWorld(pods ...corev1.Pod) *world {
 
 // look makes the world observed and returns what is to be done.
 func (w *world) look() []Step {
-	w.o.See(w.containers, w.now)
+	w.o.SetContainers(w.containers, w.now)
 	steps, _ := Steps(w.d, &w.o, w.now)
 	return steps
 }
@@ -107,10 +107,10 @@ func (w *world) take(t testing.TB, s Step) {
 	case Grant:
 		w.d.Pods = slices.Clone(w.d.Pods)
 		w.d.Pods[slices.IndexFunc(w.d.Pods, func(p corev1.Pod) bool { return p.UID == s.Pod.UID })] = *s.Pod
-		delete(w.o.Asked, s.Pod.UID)
-		r.Pending = nil
+		delete(w.o.Requested, s.Pod.UID)
+		r.ResizePending = nil
 	case Defer:
-		r.Pending = &s.Verdict
+		r.ResizePending = &s.Verdict
 	case Update:
 		w.containers[at].Limits, r.ContainerOf(s.Place.Container).Limits = s.Limits, s.Limits
 	case Probe:
@@ -268,27 +268,27 @@ func TestSteps(t *testing.T) {
 			w.containers[1].Labels[LabelShares], w.containers[2].Labels[LabelShares] = "old", "older"
 		}, []string{}},
 		{"what runs in a network that the pod has no more is restarted", []corev1.Pod{two}, cut(time.Second, "net:[2]"), []string{
-			"stop default/two container c0 within 30s: Container c0 will be restarted: the pod's network was restarted under it"}},
+			"stop default/two container c0 within 30s: Container c0 will be restarted: the pod's network was replaced"}},
 		{"a program that has gone to another network by itself is not", []corev1.Pod{two}, cut(0, "net:[2]"), []string{}},
 		{"nor is one whose network cannot be seen", []corev1.Pod{two}, cut(time.Second, ""), []string{}},
 		{"nor is one that started before the clock was set", []corev1.Pod{two}, cut(time.Second, "net:[1]"), []string{}},
 		{"nor is a job, which would count as done", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
 		{"a step in flight is not taken twice", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
-			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
+			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{}},
 		{"a pull for a pod that has to go is given up", nil, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 7)}
 			w.o.RecordOf("uid-one").Admitted = true
-			w.o.Busy = []Doing{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
+			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{"cancel default/one container c0"}},
 		{"a shorter grace is told to the engine", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 2)}
-			w.o.Busy = []Doing{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
+			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
 		}, []string{"stop default/one container c0 within 2s: the pod is being deleted"}},
 		{"a longer grace is not", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 90)}
-			w.o.Busy = []Doing{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
+			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
 		}, []string{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -466,7 +466,7 @@ func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 		c.see(Instance{Container: engine.Container{ID: id, State: engine.Running, StartedAt: now.AddDate(30, 0, 0)}}, now)
 		now = now.Add(ran)
 		c.see(Instance{Container: engine.Container{ID: id, State: engine.Exited, ExitCode: 1, StartedAt: now.AddDate(30, 0, 0), FinishedAt: now.AddDate(-50, 0, 0)}}, now)
-		return c.ReleaseAt.Sub(now)
+		return c.RestartAt.Sub(now)
 	}
 	for i, x := range []struct{ ran, want time.Duration }{
 		{time.Second, 0}, {time.Second, 10 * time.Second}, {time.Second, 20 * time.Second}, {9 * time.Minute, 40 * time.Second},

@@ -13,31 +13,31 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-const podGrace = time.Second // least, of a pod that ends: its preStop hooks have that
+const podGrace = time.Second // minimum of an ending pod, for its preStop hooks
 
-// replace stops the containers that run but should not run as they are: their
-// definition has changed, a probe has condemned them, a device of theirs has come
-// back elsewhere, or their network is not the pod's any more. It returns their names.
-func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
+// stopChanged stops the containers that must not go on as they are: the definition has changed, a
+// probe has failed, a device has moved, or the pod's network is another one. It returns their
+// names.
+func (p *pass) stopChanged(pod *corev1.Pod, r *Record) []string {
 	var names []string
 	for _, w := range podspec.Containers(pod) {
 		c := r.Peek(w.Spec.Name)
-		why := c.Kill
+		why := c.KillReason
 		switch hash := specHash(w.Spec); {
-		case !c.Running() || c.Hash == hash || strings.HasPrefix(hash, c.Hash+"-"): // see resized
+		case !c.Running() || c.Hash == hash || strings.HasPrefix(hash, c.Hash+"-"): // see restartHash
 		case resized(c.Hash, w.Spec):
 			why = fmt.Sprintf("Container %s resize requires restart", w.Spec.Name)
 		default:
 			why = fmt.Sprintf("Container %s definition changed, will be restarted", w.Spec.Name)
 		}
 		for _, in := range p.instances[pod.UID] {
-			if moved := p.moved(in); why == "" && in.ID == c.ID && moved != "" &&
+			if moved := p.movedDevice(in); why == "" && in.ID == c.ID && moved != "" &&
 				podspec.RestartPolicy(pod, w) != corev1.RestartPolicyNever {
 				why = fmt.Sprintf("Container %s will be restarted: its device %s", w.Spec.Name, moved)
 			}
-			if why == "" && in.ID == c.ID && p.cutOff(in) && (podspec.IsSidecar(w) || w.Kind == podspec.KindApp &&
+			if why == "" && in.ID == c.ID && p.hasLostNetwork(in) && (podspec.IsSidecar(w) || w.Kind == podspec.KindApp &&
 				podspec.RestartPolicy(pod, w) == corev1.RestartPolicyAlways) {
-				why = fmt.Sprintf("Container %s will be restarted: the pod's network was restarted under it", w.Spec.Name)
+				why = fmt.Sprintf("Container %s will be restarted: the pod's network was replaced", w.Spec.Name)
 			}
 		}
 		if why == "" || !c.Running() {
@@ -53,21 +53,19 @@ func (p *pass) replace(pod *corev1.Pod, r *Record) []string {
 	return names
 }
 
-// cutOff tells whether a container is in a network that its pod has no more: somebody has restarted
-// every container of the device, say, while no agent saw it, the sandbox last. It reaches nobody,
-// and nobody reaches it. Both signs count: programs go to other networks by themselves, and clocks
-// are set.
-func (p *pass) cutOff(in Instance) bool {
+// hasLostNetwork reports whether a container is in an old network of its pod, as when all
+// containers were restarted from outside, the sandbox last. Both signs must hold: programs may
+// enter other networks, and clocks change.
+func (p *pass) hasLostNetwork(in Instance) bool {
 	owner, _, _ := strings.Cut(in.Labels[LabelShares], " ")
 	return in.Net != "" && slices.ContainsFunc(p.instances[in.Place.Pod], func(box Instance) bool {
 		return box.ID == owner && box.Net != "" && box.Net != in.Net && in.StartedAt.Before(box.StartedAt)
 	})
 }
 
-// tidy removes instances older than the one before the newest, whose log is still
-// of use. One that runs is stopped: somebody has started every container of the device
-// again, say, and two of one would write to one volume. Nothing is taken from under others.
-func (p *pass) tidy(pod *corev1.Pod) {
+// removeOld removes instances older than the previous one, whose log is still readable. A running
+// one is stopped first, since two instances must not write to one volume. A shared one stays.
+func (p *pass) removeOld(pod *corev1.Pod) {
 	var at Place
 	n := 0
 	for i, in := range p.instances[pod.UID] {
@@ -89,16 +87,16 @@ func (p *pass) tidy(pod *corev1.Pod) {
 	}
 }
 
-// halt stops what still runs of a pod that has ended; the dead containers stay for
-// their logs until the pod is deleted.
-func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
+// stopEnded stops the running containers of an ended pod. Stopped ones stay for their logs until
+// the pod is deleted.
+func (p *pass) stopEnded(pod *corev1.Pod, grace time.Duration, why string) {
 	grace = max(grace, podGrace)
 	p.cancel(pod.UID, pod)
 	others := false
 	for _, in := range p.instances[pod.UID] {
 		if in.Place.Container != "" && in.State != engine.Exited && in.State != engine.Dead && in.State != engine.Created {
 			others = true
-			p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.before(in, pod)...)
+			p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.stopsBefore(in, pod)...)
 		}
 	}
 	for _, in := range p.instances[pod.UID] {
@@ -108,9 +106,8 @@ func (p *pass) halt(pod *corev1.Pod, grace time.Duration, why string) {
 	}
 }
 
-// windDown stops and removes everything of a pod, its network last, and its
-// directory when nothing else is left.
-func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
+// removePod stops and removes everything of a pod: containers, sandbox, directory.
+func (p *pass) removePod(uid types.UID, pod *corev1.Pod, grace time.Duration, why string) {
 	grace = max(grace, podGrace)
 	p.cancel(uid, pod)
 	others := 0
@@ -130,17 +127,17 @@ func (p *pass) windDown(uid types.UID, pod *corev1.Pod, grace time.Duration, why
 	}
 }
 
-// remove removes an instance, stopping it first.
+// remove stops and removes an instance.
 func (p *pass) remove(in Instance, pod *corev1.Pod, grace time.Duration, why string) {
 	if in.State == engine.Running || in.State == engine.Paused {
-		p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.before(in, pod)...)
+		p.stop(in, pod, podspec.Find(pod, in.Place.Container), grace, why, p.stopsBefore(in, pod)...)
 	} else if p.free(in.Place) && !IsShared(p.instances[in.Place.Pod], in) {
 		p.step(Step{Action: Remove, Place: in.Place, Pod: pod, Kind: in.Kind, ID: in.ID, Attempt: in.Attempt, Why: why})
-		p.busy[in.Place] = Doing{Since: p.now}
+		p.busy[in.Place] = RunningStep{Since: p.now}
 	}
 }
 
-// stop stops an instance after others, or shortens the grace of a stop in flight.
+// stop stops an instance after others, or shortens the grace of a stop in progress.
 func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace time.Duration, why string,
 	after ...string) {
 	b, busy := p.busy[in.Place]
@@ -152,14 +149,14 @@ func (p *pass) stop(in Instance, pod *corev1.Pod, spec *corev1.Container, grace 
 		ip = PodIP(pod, p.o.Pods[pod.UID], p.o.Node)
 	}
 	s := Step{Action: Stop, Place: in.Place, Pod: pod, Spec: spec, Kind: in.Kind, ID: in.ID, IP: ip, Grace: grace,
-		Why: why, After: after}
+		Why: why, StopAfter: after}
 	p.step(s)
-	p.busy[in.Place] = Doing{Step: s, Since: p.now}
+	p.busy[in.Place] = RunningStep{Step: s, Since: p.now}
 }
 
-func deadline(b Doing) time.Time { return b.Since.Add(b.Step.Grace) }
+func deadline(b RunningStep) time.Time { return b.Since.Add(b.Step.Grace) }
 
-// cancel gives up the runs of a pod: a pull may take an hour.
+// cancel cancels the runs of a pod: a pull may take an hour.
 func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	for _, b := range p.o.Busy {
 		if b.Step.Place.Pod == uid && (b.Step.Action == Run || b.Step.Action == Hook) {
@@ -168,15 +165,13 @@ func (p *pass) cancel(uid types.UID, pod *corev1.Pod) {
 	}
 }
 
-// A pod that ends stops its sidecars last, as with the kubelet (KEP-753): what they do for the
-// others, such as carrying their connections or logs, they do until those have ended. Their
-// preStop hooks begin with the others', and waiting takes its time from the grace: when that is
-// over, they are stopped whatever else still runs.
+// An ending pod stops its sidecars last, as with the kubelet (KEP-753): they serve the other
+// containers until those have ended. Their preStop hooks begin at once, and waiting counts against
+// the grace; then they are stopped in any case.
 
-// before lists the running containers of a pod that end before one of its sidecars: those that
-// are none, and the sidecars that come after it. Of a pod that is no longer known the labels tell
-// as much as they can.
-func (p *pass) before(in Instance, pod *corev1.Pod) (ids []string) {
+// stopsBefore lists the running containers of a pod that end before a sidecar: app containers, and
+// later sidecars. For an unknown pod only the labels are used.
+func (p *pass) stopsBefore(in Instance, pod *corev1.Pod) (ids []string) {
 	if in.Kind != podspec.KindInit {
 		return nil
 	}
@@ -201,9 +196,9 @@ func (p *pass) before(in Instance, pod *corev1.Pod) (ids []string) {
 	return ids
 }
 
-// A PodShutdown is the end of the pods before the device goes down, in two parts as with the
-// kubelet: until Regular the pods end, then those that the system needs, until Critical. Pods that
-// are always restarted come back after the boot, the others have Failed.
+// A PodShutdown is the end of the pods before the device shuts down, as with the kubelet: normal
+// pods end until Regular, then system-critical ones until Critical. Pods that always restart come
+// back after the boot; the others have Failed.
 type PodShutdown struct{ Regular, Critical time.Time }
 
 const (
@@ -211,15 +206,15 @@ const (
 	shutdownMessage = "Pod was terminated in response to imminent node shutdown."
 )
 
-// IsRunning tells whether an instance runs, or is paused.
+// IsRunning reports whether an instance runs or is paused.
 func IsRunning(in Instance) bool { return in.State == engine.Running || in.State == engine.Paused }
 
-// shutDown stops a pod because the device goes down.
+// shutDown stops a pod for the device's shutdown.
 func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
 	until := p.o.Shutdown.Regular
 	if podspec.Priority(pod) >= podspec.SystemCritical {
-		if p.regularRun && p.now.Before(until) {
-			p.at(until)
+		if p.regularPodRuns && p.now.Before(until) {
+			p.wakeAt(until)
 			return
 		}
 		until = p.o.Shutdown.Critical
@@ -228,27 +223,27 @@ func (p *pass) shutDown(pod *corev1.Pod, r *Record) {
 		!IsFinal(phaseOf(pod, r, p.o.Node.Boot)) {
 		p.step(Step{Action: Reject, Place: Place{Pod: pod.UID}, Pod: pod, Verdict: Verdict{nodeShutdown, shutdownMessage}})
 	}
-	p.halt(pod, max(min(podspec.Grace(pod), until.Sub(p.now)), 0), "the device is shutting down")
+	p.stopEnded(pod, max(min(podspec.Grace(pod), until.Sub(p.now)), 0), "the device is shutting down")
 }
 
-// regularRuns tells whether a pod runs that the system can do without.
-func (p *pass) regularRuns(pods []corev1.Pod) bool {
+// hasRegularPod reports whether a pod runs that is not system-critical.
+func (p *pass) hasRegularPod(pods []corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
 		return podspec.Priority(&pod) < podspec.SystemCritical && slices.ContainsFunc(p.instances[pod.UID], IsRunning)
 	})
 }
 
-// leftovers tries again to remove what the engine refused to remove.
-func (p *pass) leftovers() {
+// retryLeftovers tries again to remove the leftovers.
+func (p *pass) retryLeftovers() {
 	for _, l := range p.o.Leftovers {
 		switch {
 		case !p.free(l.Place):
 		case l.RetryAt.After(p.now):
-			p.at(l.RetryAt)
+			p.wakeAt(l.RetryAt)
 		default:
 			p.step(Step{Action: Remove, Place: l.Place, Pod: l.Pod, Kind: l.Kind, ID: l.ID, Attempt: l.Attempt,
 				Why: "the engine refused to remove it before"})
-			p.busy[l.Place] = Doing{Since: p.now}
+			p.busy[l.Place] = RunningStep{Since: p.now}
 		}
 	}
 }

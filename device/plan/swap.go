@@ -11,8 +11,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// SwapBehavior is how much of the device's swap containers get, as the kubelet's
-// memorySwap.swapBehavior (KEP-2400).
+// SwapBehavior is the kubelet's memorySwap.swapBehavior (KEP-2400).
 type SwapBehavior string
 
 // Swap behaviors.
@@ -21,7 +20,7 @@ const (
 	LimitedSwap SwapBehavior = "LimitedSwap"
 )
 
-// ParseSwapBehavior reads the word of a flag.
+// ParseSwapBehavior parses a flag's value.
 func ParseSwapBehavior(s string) (SwapBehavior, error) {
 	switch b := SwapBehavior(s); b {
 	case NoSwap, LimitedSwap:
@@ -29,12 +28,12 @@ func ParseSwapBehavior(s string) (SwapBehavior, error) {
 	case "UnlimitedSwap":
 		return "", fmt.Errorf("%q was taken out of Kubernetes: use LimitedSwap", s)
 	}
-	return "", fmt.Errorf("%q is neither NoSwap nor LimitedSwap", s)
+	return "", fmt.Errorf("%q is not a swap behavior: use NoSwap or LimitedSwap", s)
 }
 
-// swapOf is how much swap a container gets, in bytes: of a burstable pod its memory request's share
-// of the node's memory, of the node's swap. None gets who asks for no memory, or for all that it
-// may use; nor what is critical for the system.
+// swapOf is a container's swap in bytes: for a burstable pod, the share of the node's swap that its
+// memory request is of the node's memory. There is none without a memory request, with a limit
+// equal to it, or for system-critical pods.
 func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	if _, has := c.Resources.Requests[corev1.ResourceMemory]; !has {
@@ -48,9 +47,9 @@ func swapOf(pod *corev1.Pod, c *corev1.Container, node Facts) int64 {
 	return int64(math.Floor(float64(request) / float64(node.Memory) * float64(node.Swap)))
 }
 
-// limitSwap holds a container to its swap. Engines limit swap only together with memory, so who has
-// no limit of that gets one that is all there is. With cgroup v1 that would count both as one:
-// there only what has a limit is held to it.
+// limitSwap sets a container's swap limit. Engines limit swap only together with memory, so a
+// missing memory limit becomes the node's memory. With cgroup v1 that would limit both as one:
+// there only containers with a memory limit are limited.
 func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Facts, info engine.Info) {
 	if node.Swap <= 0 || node.Memory <= 0 || !info.CgroupV2 || !info.MemLimit || !info.SwapLimit {
 		return
@@ -61,8 +60,8 @@ func limitSwap(spec *engine.Spec, pod *corev1.Pod, c *corev1.Container, node Fac
 	spec.SwapBytes = swapOf(pod, c, node)
 }
 
-// SwapCondition says whether containers are held to their swap; false where there is none, or
-// nobody knows yet.
+// SwapCondition says whether the swap of containers is limited; false: there is no swap, or it is
+// unknown.
 func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 	c := corev1.NodeCondition{Type: fleet.ConditionSwapLimits, Status: corev1.ConditionFalse}
 	if node.Swap <= 0 || info.Name == "" {
@@ -78,17 +77,17 @@ func SwapCondition(node Facts, info engine.Info) (corev1.NodeCondition, bool) {
 			has+", and the kernel does not limit what containers use of it: boot with swapaccount=1, or switch swap off"
 	case !info.CgroupV2 && node.SwapUse == LimitedSwap:
 		c.Reason, c.Message = "CgroupV1",
-			has+", and --swap-behavior LimitedSwap needs cgroup v2: containers with a memory limit get none of it, others "+
-				"are not held to anything; boot with systemd.unified_cgroup_hierarchy=1"
+			has+", and --swap-behavior LimitedSwap needs cgroup v2: containers with a memory limit get no swap, others "+
+				"are not limited; boot with systemd.unified_cgroup_hierarchy=1"
 	case !info.CgroupV2:
 		c.Reason, c.Message = "CgroupV1",
-			has+", and with cgroup v1 only containers with a memory limit are kept from it: boot with "+
+			has+", and with cgroup v1 only containers with a memory limit are limited: boot with "+
 				"systemd.unified_cgroup_hierarchy=1, or switch swap off"
 	case node.SwapUse == LimitedSwap:
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(LimitedSwap),
 			has+"; containers of burstable pods get the share of their memory request"
 	default:
-		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(NoSwap), has+"; containers get none of it"
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, string(NoSwap), has+"; containers get no swap"
 	}
 	return c, true
 }

@@ -84,7 +84,7 @@ func TestWhatADeviceSaysOfItsSwap(t *testing.T) {
 	}{
 		{"no swap", 0, LimitedSwap, v2, "", ""},
 		{"no engine yet", 1 << 27, LimitedSwap, engine.Info{}, "", ""},
-		{"none for containers", 1 << 27, NoSwap, v2, corev1.ConditionTrue, "128 MiB of swap; containers get none"},
+		{"none for containers", 1 << 27, NoSwap, v2, corev1.ConditionTrue, "128 MiB of swap; containers get no swap"},
 		{"a share for containers", 1 << 27, LimitedSwap, v2, corev1.ConditionTrue, "share"},
 		{"LimitedSwap on cgroup v1", 1 << 27, LimitedSwap, v1, corev1.ConditionFalse, "LimitedSwap needs cgroup v2"},
 		{"NoSwap on cgroup v1", 1 << 27, NoSwap, v1, corev1.ConditionFalse, "only containers with a memory limit"},
@@ -99,7 +99,7 @@ func TestWhatADeviceSaysOfItsSwap(t *testing.T) {
 }
 
 func TestSwapBehaviors(t *testing.T) {
-	for s, want := range map[string]string{"NoSwap": "", "LimitedSwap": "", "UnlimitedSwap": "use LimitedSwap", "": "neither", "noswap": "neither"} {
+	for s, want := range map[string]string{"NoSwap": "", "LimitedSwap": "", "UnlimitedSwap": "use LimitedSwap", "": "not a swap behavior", "noswap": "not a swap behavior"} {
 		b, err := ParseSwapBehavior(s)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && string(b) != s {
 			t.Errorf("%q: %q, %v", s, b, err)

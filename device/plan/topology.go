@@ -13,49 +13,49 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// TopologyPolicy says what the NUMA nodes of a container's resources have to do with each other;
-// the kubelet's --topology-manager-policy.
+// TopologyPolicy is the kubelet's --topology-manager-policy: how a container's resources relate to
+// NUMA nodes.
 type TopologyPolicy string
 
 // Topology policies.
 const (
 	AnyTopology    TopologyPolicy = "none"
-	BestEffort     TopologyPolicy = "best-effort"      // from as few nodes as can be
-	Restricted     TopologyPolicy = "restricted"       // from as few as their number takes, or the pod fails
-	SingleNUMANode TopologyPolicy = "single-numa-node" // from one, or the pod fails
+	BestEffort     TopologyPolicy = "best-effort"      // from as few nodes as possible
+	Restricted     TopologyPolicy = "restricted"       // from the fewest nodes possible, or the pod fails
+	SingleNUMANode TopologyPolicy = "single-numa-node" // from one node, or the pod fails
 )
 
-// TopologyScope says what is aligned as one; the kubelet's --topology-manager-scope.
+// TopologyScope is the kubelet's --topology-manager-scope: what is aligned together.
 type TopologyScope string
 
 // Topology scopes.
 const (
-	ContainerScope TopologyScope = "container" // each container by itself
-	PodScope       TopologyScope = "pod"       // all containers of a pod to the same nodes
+	ContainerScope TopologyScope = "container" // each container alone
+	PodScope       TopologyScope = "pod"       // all containers of a pod together
 )
 
-// ParseTopologyScope reads the word of a flag.
+// ParseTopologyScope parses a flag's value.
 func ParseTopologyScope(s string) (TopologyScope, error) {
 	if scope := TopologyScope(s); scope == ContainerScope || scope == PodScope {
 		return scope, nil
 	}
-	return "", fmt.Errorf("%q is neither container nor pod", s)
+	return "", fmt.Errorf("%q is not a topology scope: use container or pod", s)
 }
 
-// LabelNUMA is the label of every container of a pod that says to which NUMA nodes each of them is
-// aligned, in JSON. As with devices it is the only record of it.
+// LabelNUMA is the label with the NUMA nodes of each aligned container of the pod, in JSON. Like
+// LabelDevices it is the only record.
 const LabelNUMA = "flotilla.dev/numa"
 
 const (
 	topologyAffinityError = "TopologyAffinityError"
-	maxNUMA               = 8 // the kubelet's: every combination of nodes is looked at
+	maxNUMA               = 8 // the kubelet's limit: every combination of nodes is tried
 )
 
-// ParseTopologyPolicy reads the word of a flag, for a device with so many NUMA nodes.
+// ParseTopologyPolicy parses a flag's value for a device with so many NUMA nodes.
 func ParseTopologyPolicy(s string, nodes int) (TopologyPolicy, error) {
 	p := TopologyPolicy(s)
 	if !slices.Contains([]TopologyPolicy{AnyTopology, BestEffort, Restricted, SingleNUMANode}, p) {
-		return "", fmt.Errorf("%q is none of none, best-effort, restricted and single-numa-node", s)
+		return "", fmt.Errorf("%q is not a topology policy: use none, best-effort, restricted or single-numa-node", s)
 	}
 	if p != AnyTopology && nodes > maxNUMA {
 		return "", fmt.Errorf("%s is not supported on a device with more than %d NUMA nodes, and this one has %d: use none",
@@ -64,13 +64,12 @@ func ParseTopologyPolicy(s string, nodes int) (TopologyPolicy, error) {
 	return p, nil
 }
 
-// A nodeSet is a set of NUMA nodes, a bit for each by its place in the list of them.
+// A nodeSet is a set of NUMA nodes: bit i is the i-th node of the list.
 type nodeSet uint16
 
 func (s nodeSet) count() int { return bits.OnesCount16(uint16(s)) }
 
-// narrower tells whether one of two sets is the better one, all else being equal: of fewer nodes,
-// or of lower ones.
+// narrower reports whether a set is better than t: it has fewer nodes, or lower ones.
 func (s nodeSet) narrower(t nodeSet) bool {
 	if s.count() == t.count() {
 		return s < t
@@ -78,15 +77,14 @@ func (s nodeSet) narrower(t nodeSet) bool {
 	return s.count() < t.count()
 }
 
-// A hint is a set of nodes that a resource could come from; preferred, if none of fewer nodes ever
-// could give it. The empty set is no wish.
+// A hint is a set of nodes that a resource could come from. It is preferred if fewer nodes could
+// never hold the resource. The empty set has no preference.
 type hint struct {
 	nodes     nodeSet
 	preferred bool
 }
 
-// hints are the sets of nodes that so much of a resource could come from: of total on each node,
-// free is not taken.
+// hints are the sets of nodes with amount free; total and free are per node.
 func hints(total, free []int64, amount int64) []hint {
 	out, least := []hint{}, len(total)
 	for s := nodeSet(1); s < 1<<len(total); s++ {
@@ -109,13 +107,13 @@ func hints(total, free []int64, amount int64) []hint {
 	return out
 }
 
-// merge finds the nodes for a container from the hints of each of its resources (nil: no wish;
-// empty: it cannot be had), and says whether the policy lets it run. It is the kubelet's
-// HintMerger, with its order among hints.
+// merge finds the nodes for a container from the hints of each resource (nil: no preference; empty:
+// not available), and reports whether the policy admits it. It is the kubelet's HintMerger, with
+// its order of hints.
 func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, admit bool) {
 	all := nodeSet(1<<nodes - 1)
 	lists := make([][]hint, len(resources))
-	most := 0 // how many nodes the resource needs that needs the most
+	most := 0 // the highest minimum of nodes of a resource
 	for i, list := range resources {
 		switch {
 		case list == nil:
@@ -160,13 +158,13 @@ func merge(policy TopologyPolicy, nodes int, resources [][]hint) (best hint, adm
 		best = hint{nodes: all}
 	}
 	if best.nodes == all {
-		best.nodes = 0 // wherever
+		best.nodes = 0 // no preference
 	}
 	return best, best.preferred || policy == BestEffort
 }
 
-// better tells whether a merged hint is better than the best so far. Of those that are not
-// preferred, the best has as many nodes as the resource needs that needs the most.
+// better reports whether a merged hint is better than the best so far. Among hints that are not
+// preferred the best has as many nodes as most.
 func better(h, best hint, most int) bool {
 	if h.preferred != best.preferred {
 		return h.preferred
@@ -181,12 +179,12 @@ func better(h, best hint, most int) bool {
 	return n <= most && n > b
 }
 
-// align finds the NUMA nodes of a new pod's containers: nil where the policy does not let it run
-// here; wait where it would, once those that are leaving have gone.
+// align finds the NUMA nodes of a new pod's containers; nil: the policy rejects it. Wait: it would
+// fit once the leaving pods have gone.
 func (p *pass) align(pod *corev1.Pod, holders, leaving []*corev1.Pod) (numa map[string][]int, wait bool) {
 	node := p.o.Node
 	if node.Topology == AnyTopology || node.Topology == "" || len(node.NUMA) < 2 || len(node.NUMA) > maxNUMA {
-		return map[string][]int{}, false // the nodes of a device that has one are the same
+		return map[string][]int{}, false // there is nothing to align
 	}
 	if numa = p.place(pod, holders); numa == nil || len(leaving) == 0 {
 		return numa, false
@@ -195,8 +193,8 @@ func (p *pass) align(pod *corev1.Pod, holders, leaving []*corev1.Pod) (numa map[
 	return numa, numa == nil
 }
 
-// place finds the NUMA nodes of a pod's containers, one after the other, beside what others hold;
-// nil: the policy forbids.
+// place finds the NUMA nodes of a pod's containers one after the other, beside those of others;
+// nil: the policy rejects it.
 func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 	node := p.o.Node
 	taken := p.taken(others)
@@ -209,7 +207,8 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 	}
 	for _, w := range podspec.Containers(pod) {
 		if node.Scope != PodScope {
-			best, admit = merge(node.Topology, len(node.NUMA), p.hintsFor(wholeCPUs(pod, w.Spec), asked(w.Spec), taken))
+			hints := p.hintsFor(wholeCPUs(pod, w.Spec), requestedDevices(w.Spec), taken)
+			best, admit = merge(node.Topology, len(node.NUMA), hints)
 		}
 		if !admit {
 			return nil
@@ -219,7 +218,7 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 				numa[w.Spec.Name] = append(numa[w.Spec.Name], node.NUMA[i].ID)
 			}
 		}
-		// what an init container has is free again before the others start
+		// An init container's resources are free again before the others start.
 		if w.Kind == podspec.KindApp || podspec.IsSidecar(w) {
 			taken.take(pod, w, numa[w.Spec.Name], nil, node)
 		}
@@ -227,7 +226,7 @@ func (p *pass) place(pod *corev1.Pod, others []*corev1.Pod) map[string][]int {
 	return numa
 }
 
-// hintsFor are the hints for so many whole processors and devices, beside what is taken.
+// hintsFor are the hints for whole CPUs and devices that are not taken.
 func (p *pass) hintsFor(cpus int64, devices map[corev1.ResourceName]int64, taken *taken) (lists [][]hint) {
 	node := p.o.Node
 	if cpus > 0 {
@@ -242,21 +241,21 @@ func (p *pass) hintsFor(cpus int64, devices map[corev1.ResourceName]int64, taken
 		n := devices[offer.Name]
 		total, free, near := taken.of(offer, node.NUMA)
 		if n == 0 || !near {
-			continue // what is on no node is near to all
+			continue // a resource without a NUMA node matches all
 		}
 		lists = append(lists, hints(total, free, n))
 	}
 	return lists
 }
 
-// needOf is what a pod holds at most at one moment: its containers and sidecars, or an init
-// container beside the sidecars before it.
+// needOf is a pod's highest need at one time: all app containers and sidecars, or an init container
+// with the sidecars before it.
 func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64) {
 	devices = map[corev1.ResourceName]int64{}
 	var running int64
 	runningDevices := map[corev1.ResourceName]int64{}
-	for _, w := range podspec.Containers(pod) { // init containers first
-		n, want := wholeCPUs(pod, w.Spec), asked(w.Spec)
+	for _, w := range podspec.Containers(pod) { // init containers come first
+		n, want := wholeCPUs(pod, w.Spec), requestedDevices(w.Spec)
 		cpus = max(cpus, running+n)
 		for name, k := range want {
 			devices[name] = max(devices[name], runningDevices[name]+k)
@@ -272,7 +271,7 @@ func needOf(pod *corev1.Pod) (cpus int64, devices map[corev1.ResourceName]int64)
 	return cpus, devices
 }
 
-// taken is what pods have: processors by NUMA node, and how many have each device.
+// taken is what pods have: CPUs by NUMA node, and the uses of each device.
 type taken struct {
 	cpus    []int64
 	devices []holding
@@ -298,8 +297,7 @@ func (t *taken) hold(d hardware.Device) {
 	t.devices[i].holders++
 }
 
-// of is how much of a resource there is on each NUMA node, and how much of that is free; near tells
-// whether any of it is on one.
+// of is a resource's total and free amount on each NUMA node; near: some of it is on a node.
 func (t *taken) of(offer hardware.Resource, nodes []hardware.NUMANode) (total, free []int64, near bool) {
 	total, free = make([]int64, len(nodes)), make([]int64, len(nodes))
 	for _, d := range offer.Devices {
@@ -327,7 +325,7 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 			for _, in := range p.instances[pod.UID] {
 				if in.Place == at {
 					has = DevicesOf(in)
-					break // the newest
+					break // only the newest instance
 				}
 			}
 			t.take(pod, w, p.nearTo(at), has, p.o.Node)
@@ -336,8 +334,7 @@ func (p *pass) taken(pods []*corev1.Pod) *taken {
 	return t
 }
 
-// take takes what a container has: these devices or, where it has none yet, those that it will be
-// given.
+// take adds a container's devices or, before it has any, those that it will be given.
 func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []hardware.Device, node Facts) {
 	left := wholeCPUs(pod, w.Spec)
 	for i, n := range node.NUMA {
@@ -352,7 +349,7 @@ func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []har
 	if len(has) > 0 {
 		return
 	}
-	for name, n := range asked(w.Spec) {
+	for name, n := range requestedDevices(w.Spec) {
 		for _, offer := range node.Offers {
 			if offer.Name != name {
 				continue
@@ -372,7 +369,7 @@ func (t *taken) take(pod *corev1.Pod, w podspec.Container, near []int, has []har
 	}
 }
 
-// nearTo are the NUMA nodes that a container is aligned to; nil: none in particular.
+// nearTo are the NUMA nodes of an aligned container; nil: it is not aligned.
 func (p *pass) nearTo(at Place) []int {
 	if numa, ok := p.aligned[at.Pod]; ok {
 		return numa[at.Container]
@@ -383,12 +380,13 @@ func (p *pass) nearTo(at Place) []int {
 	return nil
 }
 
-// isNear tells whether a device is on one of these NUMA nodes; what is on none is near to all.
+// isNear reports whether a device is on one of these NUMA nodes; a device without a node is near to
+// all.
 func isNear(d hardware.Device, nodes []int) bool {
 	return d.NUMA == nil || nodes == nil || slices.Contains(nodes, *d.NUMA)
 }
 
-// numaOf are the NUMA nodes that an instance's label names.
+// numaOf are the NUMA nodes in an instance's label.
 func numaOf(in Instance) (numa map[string][]int) {
 	if json.Unmarshal([]byte(in.Labels[LabelNUMA]), &numa) != nil {
 		return nil

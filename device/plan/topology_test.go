@@ -271,15 +271,15 @@ func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	at := Place{p.UID, "c0"}
 	w.o.Pods = map[types.UID]*Record{p.UID: {Admitted: true, NUMA: map[string][]int{"c0": {1}}}}
 	pass := &pass{o: &w.o}
-	if d, lacks := pass.assign(at, &p.Spec.Containers[0]); lacks != "" || len(d) != 1 || d[0].ID != "gpiochip1" {
+	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks != "" || len(d) != 1 || d[0].ID != "gpiochip1" {
 		t.Errorf("%+v %s", d, lacks)
 	}
 	w.o.Node.Offers = hardware.Resources([]hardware.Device{on(chip("0"), 0)}, nil)
-	if d, lacks := pass.assign(at, &p.Spec.Containers[0]); lacks == "" {
+	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks == "" {
 		t.Errorf("far away: %+v", d)
 	}
 	w.o.Node.Topology = BestEffort
-	if d, lacks := pass.assign(at, &p.Spec.Containers[0]); lacks != "" || d[0].ID != "gpiochip0" {
+	if d, lacks := pass.assignDevices(at, &p.Spec.Containers[0]); lacks != "" || d[0].ID != "gpiochip0" {
 		t.Errorf("best effort: %+v %s", d, lacks)
 	}
 }

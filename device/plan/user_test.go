@@ -40,7 +40,7 @@ func TestAsWhomAContainerRuns(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var spec engine.Spec
-			err := identity(&spec, c.pod, c.container, c.image)
+			err := setUser(&spec, c.pod, c.container, c.image)
 			if c.refused && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("it runs as %q, %v, want an error with %q", spec.User, err, c.want)
 			} else if !c.refused && (err != nil || spec.User != c.want) {

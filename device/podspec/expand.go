@@ -13,19 +13,18 @@ func ceilDiv(a, b int64) int64 {
 	return (a + b - 1) / b
 }
 
-// What Linux gives a program: of one argument or variable, and of all. Without an end, four
-// variables that each name the one before it a thousand times are terabytes.
+// Linux's limits for one argument or variable, and for all. Without a limit four variables that
+// each repeat the previous one a thousand times expand to terabytes.
 const (
 	maxText  = 128 << 10
 	maxTexts = 2 << 20
 )
 
-var errTooLong = errors.New("its arguments and variables, with $(…) replaced, may have 128 KiB each and 2 MiB " +
-	"together: no program can be given more, use a file")
+var errTooLong = errors.New("its arguments and variables, after $(…) is replaced, may have 128 KiB each and 2 MiB " +
+	"together, Linux's limits: use a file")
 
-// ExpandSubPath expands a subPathExpr. As with the kubelet each variable in it must have a value:
-// without it the path would lead to the whole volume, or to where those of all pods lead that lack
-// it.
+// ExpandSubPath expands a subPathExpr. As with the kubelet each variable must have a value: an
+// empty one would select the whole volume, or one path for many pods.
 func ExpandSubPath(s string, values map[string]string) (string, error) {
 	missing := ""
 	out := replace(s, func(name string) string {
@@ -40,8 +39,7 @@ func ExpandSubPath(s string, values map[string]string) (string, error) {
 	return out, nil
 }
 
-// expand replaces $(NAME) by the value of a variable that is known, and leaves unknown ones as they
-// are.
+// expand replaces $(NAME) by the value of a known variable; unknown ones stay.
 func expand(s string, values map[string]string) string {
 	return replace(s, func(name string) string {
 		if v, ok := values[name]; ok {
@@ -51,7 +49,7 @@ func expand(s string, values map[string]string) string {
 	})
 }
 
-// replace replaces each $(NAME), and takes $$ for $. What is longer than maxText has no end.
+// replace replaces each $(NAME), and $$ by $. It stops at maxText.
 func replace(s string, value func(name string) string) string {
 	if !strings.Contains(s, "$") {
 		return s
@@ -84,7 +82,7 @@ func replace(s string, value func(name string) string) string {
 	return b.String()
 }
 
-// ExpandAll replaces $(NAME) in the words of a command.
+// ExpandAll replaces $(NAME) in the arguments of a command.
 func ExpandAll(in []string, values map[string]string) ([]string, error) {
 	if in == nil {
 		return nil, nil

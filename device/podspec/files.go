@@ -25,7 +25,7 @@ func modeOr(m *int32, def fs.FileMode) fs.FileMode {
 	return fs.FileMode(*m) & fs.ModePerm
 }
 
-// Files computes what a volume should contain.
+// Files computes the content of a volume.
 func (s Sources) Files(v *corev1.Volume) (map[string]File, error) {
 	out := map[string]File{}
 	var err error
@@ -62,7 +62,7 @@ func (s Sources) Files(v *corev1.Volume) (map[string]File, error) {
 		size += len(f.Data)
 	}
 	if size > maxVolumeSize {
-		return nil, fmt.Errorf("its files have %d bytes, at most %d are written", size, maxVolumeSize)
+		return nil, fmt.Errorf("its files have %d bytes, more than the limit of %d", size, maxVolumeSize)
 	}
 	return out, nil
 }
@@ -126,7 +126,8 @@ func (s Sources) addDownward(out map[string]File, items []corev1.DownwardAPIVolu
 		case it.ResourceFieldRef != nil:
 			c := Find(s.Pod, it.ResourceFieldRef.ContainerName)
 			if c == nil {
-				return fmt.Errorf("downward API file %s: the pod has no container %q", it.Path, it.ResourceFieldRef.ContainerName)
+				return fmt.Errorf("downward API file %s: container %q not found in the pod", it.Path,
+					it.ResourceFieldRef.ContainerName)
 			}
 			v, err = s.resource(c, it.ResourceFieldRef)
 		}
@@ -140,7 +141,7 @@ func (s Sources) addDownward(out map[string]File, items []corev1.DownwardAPIVolu
 	return nil
 }
 
-// addFile refuses paths that would lead out of the volume or into its own workings.
+// addFile refuses paths that lead out of the volume or into its internal names.
 func addFile(out map[string]File, path string, data []byte, mode fs.FileMode) error {
 	if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") || slices.Contains(strings.Split(path, "/"), "..") {
 		return fmt.Errorf("file path %q must be relative, must not begin with two dots and must not lead out of the volume",

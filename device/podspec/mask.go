@@ -9,22 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// leastHidden is the shortest text of a secret that is looked for: what is shorter
-// stands in every sentence.
-const leastHidden = 4 // bytes
+// minSecret is the length in bytes of the shortest secret text that is masked: shorter texts occur
+// in any message.
+const minSecret = 4
 
-// A hidden error is one whose text has been taken what stands in a secret.
-type hidden struct {
+// A maskedError is an error whose text contains no secrets.
+type maskedError struct {
 	text string
 	err  error
 }
 
-func (h *hidden) Error() string { return h.text }
-func (h *hidden) Unwrap() error { return h.err }
+func (h *maskedError) Error() string { return h.text }
+func (h *maskedError) Unwrap() error { return h.err }
 
-// MaskSecrets takes from an error what a container's environment has from secrets: a subPathExpr
-// or a command that is made of it is quoted by whoever fails with it, an engine too, and
-// events are read by those who may not read secrets.
+// MaskSecrets removes the secrets in a container's environment from an error: the agent or engine
+// may quote an expanded subPathExpr or command, and more people can read events than secrets.
 func (s Sources) MaskSecrets(c *corev1.Container, err error) error {
 	if err == nil || c == nil {
 		return err
@@ -36,14 +35,14 @@ func (s Sources) MaskSecrets(c *corev1.Container, err error) error {
 	if text == err.Error() {
 		return err
 	}
-	return &hidden{text, err}
+	return &maskedError{text, err}
 }
 
-// A secretValue is a text of a secret, and which it is.
+// A secretValue is a text of a secret, and the secret's name and key.
 type secretValue struct{ text, of string }
 
-// secretValues are what a container's environment has from secrets: the values, as they
-// are and as they are quoted, and the names in those that are paths. The longest is first.
+// secretValues are the secret values in a container's environment, plain and quoted, and the names
+// in values that are paths. The longest comes first.
 func (s Sources) secretValues(c *corev1.Container) (all []secretValue) {
 	add := func(of, key string, value []byte) {
 		of = fmt.Sprintf("%s, key %s", of, key)
@@ -51,7 +50,7 @@ func (s Sources) secretValues(c *corev1.Container) (all []secretValue) {
 		quoted := strconv.Quote(text)
 		for _, t := range append([]string{text, strings.TrimSpace(text), quoted[1 : len(quoted)-1]},
 			strings.FieldsFunc(text, func(r rune) bool { return r == '/' || r == '\n' })...) {
-			if len(t) >= leastHidden {
+			if len(t) >= minSecret {
 				all = append(all, secretValue{t, of})
 			}
 		}

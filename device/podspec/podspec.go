@@ -1,7 +1,8 @@
-// Package podspec says what the spec of a pod means for the device that runs it: its containers in
-// their order, its class, grace, network and hooks, what is wrong with it, and the environment and
-// files that its ConfigMaps, Secrets and fields make. It is pure: it knows nothing of what runs,
-// and never touches a disk, an engine or a clock. Packages agent, volume, image and probe call it.
+// Package podspec interprets the spec of a pod for the device that runs it: order of containers,
+// QoS class, grace, network, hooks, validity, environment, and files of volumes.
+//
+// It is pure: it knows nothing of running containers and uses no disk, engine or clock. Packages
+// agent, plan, volume, image and probe call it.
 package podspec
 
 import (
@@ -16,23 +17,23 @@ import (
 
 // Kinds of containers.
 const (
-	KindSandbox = "sandbox" // holds the network that the containers of a pod share
+	KindSandbox = "sandbox" // holds the network that the pod's containers share
 	KindInit    = "init"
 	KindApp     = "app"
 )
 
-// KindEphemeral is a container that somebody has added to a pod that runs, to look at it. It is
-// started once, in the pod's network and, with a target, among that container's processes; it
-// counts for nothing: not for the pod's phase, its readiness or what it asks for.
+// KindEphemeral is a debug container added to a running pod. It is started once, in the pod's
+// network and, with a target, in that container's process namespace. It does not affect the pod's
+// phase, readiness or requests.
 const KindEphemeral = "ephemeral"
 
-// A Container is a container of a pod that should be running or have run.
+// A Container is a container of a pod with its kind.
 type Container struct {
 	Spec *corev1.Container
 	Kind string
 }
 
-// Containers lists the containers of a pod in the order of their start, but for ephemerals.
+// Containers lists the containers of a pod in start order, without ephemeral ones.
 func Containers(pod *corev1.Pod) []Container {
 	out := make([]Container, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
 	for i := range pod.Spec.InitContainers {
@@ -44,7 +45,7 @@ func Containers(pod *corev1.Pod) []Container {
 	return out
 }
 
-// Ephemerals lists the ephemeral containers of a pod, which Containers leaves out.
+// Ephemerals lists the ephemeral containers of a pod.
 func Ephemerals(pod *corev1.Pod) []Container {
 	out := make([]Container, 0, len(pod.Spec.EphemeralContainers))
 	for i := range pod.Spec.EphemeralContainers {
@@ -54,7 +55,7 @@ func Ephemerals(pod *corev1.Pod) []Container {
 	return out
 }
 
-// Find finds a container of a pod by name; nil where it has none, or there is no pod.
+// Find finds a container of a pod by name; nil: there is none, or the pod is nil.
 func Find(pod *corev1.Pod, name string) *corev1.Container {
 	if pod == nil {
 		return nil
@@ -67,30 +68,31 @@ func Find(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// IsSidecar tells whether an init container runs on beside the others (KEP-753).
+// IsSidecar reports whether an init container keeps running beside the others (KEP-753).
 func IsSidecar(w Container) bool {
 	return w.Kind == KindInit && w.Spec.RestartPolicy != nil &&
 		*w.Spec.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// NeedsSandbox tells whether a pod needs a network of its own that outlives its containers: where
-// several of them share it, or its processes, or one is told its address before it starts. Another
-// pod with one container owns its network through that container, and one on the host's network
-// needs none.
+// NeedsSandbox reports whether a pod needs a network that outlives its containers: several
+// containers share it or their processes, or one must know its address before it starts. A single
+// container otherwise owns the network itself.
 func NeedsSandbox(pod *corev1.Pod) bool {
-	return (!HasOneContainer(pod) || SharesProcesses(pod) || asksAddress(pod) || named(pod)) && !pod.Spec.HostNetwork
+	return (!HasOneContainer(pod) || SharesProcesses(pod) || usesAddress(pod) || hasOwnHosts(pod)) && !pod.Spec.HostNetwork
 }
 
-// named tells whether a pod's hosts file says more than an engine's does.
-func named(pod *corev1.Pod) bool { return len(pod.Spec.HostAliases) > 0 || pod.Spec.Subdomain != "" }
+// hasOwnHosts reports whether a pod's hosts file has more than the engine's.
+func hasOwnHosts(pod *corev1.Pod) bool {
+	return len(pod.Spec.HostAliases) > 0 || pod.Spec.Subdomain != ""
+}
 
-// HasOneContainer tells whether a pod has one container.
+// HasOneContainer reports whether a pod has exactly one container.
 func HasOneContainer(pod *corev1.Pod) bool {
 	return len(pod.Spec.InitContainers)+len(pod.Spec.Containers) == 1
 }
 
-// asksAddress tells whether a container's environment names the pod's address.
-func asksAddress(pod *corev1.Pod) bool {
+// usesAddress reports whether a container's environment contains the pod's address.
+func usesAddress(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(Containers(pod), func(w Container) bool {
 		return slices.ContainsFunc(w.Spec.Env, func(e corev1.EnvVar) bool {
 			return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && isAddress(e.ValueFrom.FieldRef.FieldPath)
@@ -98,11 +100,12 @@ func asksAddress(pod *corev1.Pod) bool {
 	})
 }
 
-// isAddress tells whether a field is the pod's address, which is known once its network is there.
+// isAddress reports whether a field is the pod's address, which is unknown before its network
+// exists.
 func isAddress(field string) bool { return field == "status.podIP" || field == "status.podIPs" }
 
-// SharesProcesses tells whether the containers of a pod see each other's processes. The
-// first of them is then the sandbox's.
+// SharesProcesses reports whether the containers of a pod share a process namespace; its process 1
+// is the sandbox's.
 func SharesProcesses(pod *corev1.Pod) bool { return IsTrue(pod.Spec.ShareProcessNamespace) }
 
 // RestartPolicy is the restart policy of a container: its own, or the pod's.
@@ -113,7 +116,7 @@ func RestartPolicy(pod *corev1.Pod, w Container) corev1.RestartPolicy {
 	return pod.Spec.RestartPolicy
 }
 
-// Grace is how long the containers of a pod may take to stop.
+// Grace is the pod's termination grace period.
 func Grace(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if pod.Spec.TerminationGracePeriodSeconds != nil {
@@ -122,11 +125,11 @@ func Grace(pod *corev1.Pod) time.Duration {
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
 		seconds = *pod.DeletionGracePeriodSeconds
 	}
-	// more is no grace any more, but less than none
+	// a larger value would overflow to a negative one
 	return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
 }
 
-// Priority is the priority of a pod; 0 where it says none.
+// Priority is the priority of a pod; the default is 0.
 func Priority(p *corev1.Pod) int32 {
 	if p.Spec.Priority != nil {
 		return *p.Spec.Priority
@@ -134,10 +137,10 @@ func Priority(p *corev1.Pod) int32 {
 	return 0
 }
 
-// SystemCritical is the priority from which a pod is never evicted by its device.
+// SystemCritical is the lowest priority of pods that a device never evicts.
 const SystemCritical = 2_000_000_000
 
-// IsBestEffort tells whether a pod asks for and limits nothing.
+// IsBestEffort reports whether a pod has neither requests nor limits.
 func IsBestEffort(pod *corev1.Pod) bool { return QOSClass(pod) == corev1.PodQOSBestEffort }
 
 // QOSClass is the quality-of-service class of a pod, as Kubernetes computes it.
@@ -164,24 +167,24 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// MessagePath is where a container writes its message.
+// MessagePath is the path of a container's termination message.
 func MessagePath(c *corev1.Container) string {
 	return cmp.Or(c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
 }
 
-// Hostname is what a pod's containers are called.
+// Hostname is the host name of a pod's containers.
 func Hostname(pod *corev1.Pod) string {
 	name := cmp.Or(pod.Spec.Hostname, pod.Name)
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
-// Hooks of a container's life.
+// Lifecycle hooks of a container.
 const (
 	PostStart = "PostStart"
 	PreStop   = "PreStop"
 )
 
-// Hook is a hook of a container; nil where it has none.
+// Hook is a lifecycle hook of a container; nil: it has none.
 func Hook(c *corev1.Container, kind string) *corev1.LifecycleHandler {
 	switch {
 	case c == nil || c.Lifecycle == nil:
@@ -200,13 +203,13 @@ const (
 	Startup ProbeKind = iota
 	Liveness
 	Readiness
-	ProbeKinds // how many there are
+	ProbeKinds // number of kinds
 )
 
-// String is the name as events have it.
+// String is the name in events.
 func (k ProbeKind) String() string { return [...]string{"Startup", "Liveness", "Readiness"}[k] }
 
-// ProbeOf is a probe of a container; nil where it has none.
+// ProbeOf is a probe of a container; nil: it has none.
 func ProbeOf(c *corev1.Container, k ProbeKind) *corev1.Probe {
 	switch k {
 	case Startup:
@@ -217,10 +220,10 @@ func ProbeOf(c *corev1.Container, k ProbeKind) *corev1.Probe {
 	return c.ReadinessProbe
 }
 
-// Lower is the name as sentences have it.
+// Lower is the name in lower case.
 func (k ProbeKind) Lower() string { return [...]string{"startup", "liveness", "readiness"}[k] }
 
-// OrDefault is a number of a probe, or the default where it is not set.
+// OrDefault is v, or def if v is not set.
 func OrDefault(v, def int32) int32 {
 	if v <= 0 {
 		return def
@@ -228,14 +231,15 @@ func OrDefault(v, def int32) int32 {
 	return v
 }
 
-// HasLiveVolumes tells whether a pod has files that follow what they are made of.
+// HasLiveVolumes reports whether a pod has volumes that follow changes of config maps, secrets or
+// fields.
 func HasLiveVolumes(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
 	})
 }
 
-// Images are the images of a pod: of its containers, and of its volumes.
+// Images are the images of a pod's containers and volumes.
 func Images(pod *corev1.Pod) (refs []string) {
 	for _, w := range slices.Concat(Containers(pod), Ephemerals(pod)) {
 		refs = append(refs, w.Spec.Image)
@@ -248,7 +252,7 @@ func Images(pod *corev1.Pod) (refs []string) {
 	return refs
 }
 
-// DNSOptions are the options of a pod as resolv.conf has them.
+// DNSOptions are the options of a pod's dnsConfig, in resolv.conf's form.
 func DNSOptions(c *corev1.PodDNSConfig) (options []string) {
 	for _, o := range c.Options {
 		option := o.Name

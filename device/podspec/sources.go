@@ -15,24 +15,24 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Sources are what a pod's environment and files are made of.
+// Sources are the input of a pod's environment and files.
 type Sources struct {
 	Pod         *corev1.Pod
 	ConfigMaps  []corev1.ConfigMap
 	Secrets     []corev1.Secret
 	Volumes     []wire.Volume
 	NodeName    string
-	HostIPs     []string            // the one that counts first
-	Allocatable corev1.ResourceList // of the device, for a limit that is not set
+	HostIPs     []string            // the primary one first
+	Allocatable corev1.ResourceList // of the device, for unset limits
 	PodIP       string
 	Devices     []hardware.Device
-	ImageUser   string            // as whom the image runs, where only that says it
-	Images      map[string]string // copies of images, by the volumes that show them
-	Booting     bool              // the device has booted so lately that its network may be coming up
+	ImageUser   string            // user of the image, if plan.NeedsImageUser
+	Images      map[string]string // image copies by volume name
+	Booting     bool              // the device has just booted: its network may still come up
 }
 
-// configMap finds a config map of the pod's namespace, nil where there is none. One that
-// could not be read is an error for those who use it, also where they could do without.
+// configMap finds a config map of the pod's namespace; nil: there is none. An unreadable one is an
+// error, even for optional references.
 func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
 	i := slices.IndexFunc(s.ConfigMaps, func(c corev1.ConfigMap) bool {
 		return c.Name == name &&
@@ -48,7 +48,7 @@ func (s Sources) configMap(name string) (*corev1.ConfigMap, error) {
 	return m, nil
 }
 
-// Secret is configMap for secrets. Why one could not be read may quote it, and is not told.
+// Secret is configMap for secrets. The error contains no cause, since that might quote the secret.
 func (s Sources) Secret(name string) (*corev1.Secret, error) {
 	i := slices.IndexFunc(s.Secrets, func(c corev1.Secret) bool {
 		return c.Name == name &&
@@ -59,12 +59,12 @@ func (s Sources) Secret(name string) (*corev1.Secret, error) {
 	}
 	m := &s.Secrets[i]
 	if _, bad := m.Annotations[wire.Unreadable]; bad {
-		return nil, fmt.Errorf("the device cannot read secret %q: it is not what a Secret must be", name)
+		return nil, fmt.Errorf("the device cannot read secret %q: it is not a valid Secret", name)
 	}
 	return m, nil
 }
 
-// SecretData is a secret's data with stringData laid over it.
+// SecretData is a secret's data with stringData merged in.
 func SecretData(c *corev1.Secret) map[string][]byte {
 	if len(c.StringData) == 0 {
 		return c.Data
@@ -79,8 +79,8 @@ func SecretData(c *corev1.Secret) map[string][]byte {
 	return out
 }
 
-// configData is what a config map has for files. As with the kubelet variables have its data alone,
-// which is text.
+// configData is a config map's data and binaryData, for files. As with the kubelet environment
+// variables use only data.
 func configData(c *corev1.ConfigMap) map[string][]byte {
 	out := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
 	for k, v := range c.BinaryData {
@@ -92,8 +92,8 @@ func configData(c *corev1.ConfigMap) map[string][]byte {
 	return out
 }
 
-// Environment computes the environment of a container as the kubelet does: envFrom
-// first, then env in its order, where each may use the ones before it.
+// Environment computes the environment of a container like the kubelet: envFrom first, then env in
+// order, where each variable may use earlier ones.
 func (s Sources) Environment(c *corev1.Container) ([]string, map[string]string, error) {
 	values := map[string]string{}
 	var order []string
@@ -175,7 +175,7 @@ func (s Sources) Environment(c *corev1.Container) ([]string, map[string]string, 
 		}
 		if strings.ContainsRune(values[k], 0) {
 			return nil, nil, fmt.Errorf(
-				"environment variable %s: its value has a NUL character, which no program can be given: mount it as a file", k)
+				"environment variable %s: its value has a NUL character, which Linux does not allow: mount it as a file", k)
 		}
 		out[i] = k + "=" + values[k]
 	}
@@ -220,7 +220,7 @@ func (s Sources) valueFrom(c *corev1.Container, from *corev1.EnvVarSource) (stri
 		}
 		return string(v), true, nil
 	}
-	return "", false, fmt.Errorf("its valueFrom is of a kind that devices do not have")
+	return "", false, fmt.Errorf("this kind of valueFrom is not supported on devices")
 }
 
 func missing(optional bool, format string, args ...any) error {
@@ -230,7 +230,7 @@ func missing(optional bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// IsTrue tells whether an optional flag is set.
+// IsTrue reports whether an optional flag is set.
 func IsTrue(b *bool) bool { return b != nil && *b }
 
 // field resolves a fieldRef of the downward API.
@@ -251,9 +251,9 @@ func (s Sources) field(path string) (string, error) {
 	case "spec.serviceAccountName":
 		return s.Pod.Spec.ServiceAccountName, nil
 	case "status.hostIP":
-		return s.come(strings.Join(s.HostIPs[:min(len(s.HostIPs), 1)], ""))
+		return s.waitForIPs(strings.Join(s.HostIPs[:min(len(s.HostIPs), 1)], ""))
 	case "status.hostIPs":
-		return s.come(strings.Join(s.HostIPs, ","))
+		return s.waitForIPs(strings.Join(s.HostIPs, ","))
 	case "status.podIP", "status.podIPs": // see isAddress
 		switch {
 		case !s.Pod.Spec.HostNetwork:
@@ -271,13 +271,12 @@ func (s Sources) field(path string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("field path %q is not one that devices know", path)
+	return "", fmt.Errorf("field path %q is not supported on devices", path)
 }
 
-// come is the device's addresses, once there are any. As with the kubelet a container that is told
-// of them waits for that; but only as long as the network may be coming up: without network a
-// device runs what it ran.
-func (s Sources) come(ips string) (string, error) {
+// waitForIPs returns the device's addresses. As with the kubelet a container that needs them waits,
+// but only shortly after a boot: without network a device runs what it ran before.
+func (s Sources) waitForIPs(ips string) (string, error) {
 	if ips == "" && s.Booting {
 		return "", errors.New("host IP unknown: the device has no address yet")
 	}
@@ -297,11 +296,11 @@ func formatMap(m map[string]string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// resource resolves a resourceFieldRef; a limit that is not set is the device's allocatable.
+// resource resolves a resourceFieldRef; for an unset limit it is the device's allocatable.
 func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) (string, error) {
 	if r.ContainerName != "" && r.ContainerName != c.Name {
 		if c = Find(s.Pod, r.ContainerName); c == nil {
-			return "", fmt.Errorf("the pod has no container %q", r.ContainerName)
+			return "", fmt.Errorf("container %q not found in the pod", r.ContainerName)
 		}
 	}
 	kind, name, _ := strings.Cut(r.Resource, ".")
@@ -309,7 +308,7 @@ func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) 
 	if kind == "requests" {
 		list = c.Resources.Requests
 	} else if kind != "limits" {
-		return "", fmt.Errorf("resource %q is not one that devices know: use limits.… or requests.…", r.Resource)
+		return "", fmt.Errorf("resource %q is not supported on devices: use limits.… or requests.…", r.Resource)
 	}
 	q := list[corev1.ResourceName(name)]
 	if q.IsZero() && kind == "limits" {
@@ -332,8 +331,8 @@ func (s Sources) resource(c *corev1.Container, r *corev1.ResourceFieldSelector) 
 	return strconv.FormatInt(ceilDiv(q.Value(), divisor.Value()), 10), nil
 }
 
-// deviceEnv names the devices of a container in its environment: FLOTILLA_I2C_1=/dev/i2c-1, several
-// with commas between them; what has no node by the name of its network interface.
+// deviceEnv names a container's devices in its environment, such as FLOTILLA_I2C_1=/dev/i2c-1,
+// several separated by commas. A network interface is named without a device node.
 func deviceEnv(devices []hardware.Device) (names []string, values map[string]string) {
 	values = map[string]string{}
 	for _, d := range devices {

@@ -15,23 +15,22 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hub checks what it is told, and a device does not trust it to: whoever has taken a
-// hub, or changed its database, is still held to what the device's owner allows. So
-// names that become parts of paths, of containers' names and of labels are checked when
-// they arrive, and a pod that is wrong in itself is rejected without its neighbours.
+// A device validates again what its hub has validated: an attacker who controls the hub must still
+// not go beyond what the device's owner allows. Names that become part of paths, container names
+// and labels are checked on arrival, and an invalid pod is rejected without affecting others.
 
-// Most of what a pod may have here. Kubernetes has no such limits; more is no pod that
-// a device could run, and what is compared with each other must not be many.
+// Limits of a pod. Kubernetes has none, but a device cannot run more, and some checks are
+// quadratic.
 const (
 	maxContainers = 128
 	maxVolumes    = 512
-	maxPerVolume  = 4096     // files that a volume names
-	maxVolumeSize = 16 << 20 // bytes of a volume of files
+	maxPerVolume  = 4096     // files of a volume
+	maxVolumeSize = 16 << 20 // bytes of a volume's files
 )
 
-// addressable tells whether the hub can be told how a pod is. One that has no proper
-// uid, namespace or name is nobody's pod.
-func addressable(pod *corev1.Pod) bool {
+// hasIdentity reports whether a pod has a valid uid, namespace and name, so that its status can be
+// reported.
+func hasIdentity(pod *corev1.Pod) bool {
 	for _, s := range []string{string(pod.UID), pod.Namespace, pod.Name} {
 		if s == "" || len(s) > validation.DNS1123SubdomainMaxLength || bound.Hidden(s) {
 			return false
@@ -40,8 +39,8 @@ func addressable(pod *corev1.Pod) bool {
 	return true
 }
 
-// Sift returns a desired state with those of its pods that can be told apart and spoken
-// of, and what speaks against the others.
+// Sift returns a desired state without duplicate pods and pods without a valid identity, and the
+// reasons against these.
 func Sift(d wire.Desired) (kept wire.Desired, left []string) {
 	kept = d
 	kept.Pods = make([]corev1.Pod, 0, len(d.Pods))
@@ -51,11 +50,11 @@ func Sift(d wire.Desired) (kept wire.Desired, left []string) {
 		who := fmt.Sprintf("pod %.64q in namespace %.64q with uid %.64q", pod.Name, pod.Namespace, pod.UID)
 		switch {
 		case len(kept.Pods) == wire.MaxPods:
-			return kept, append(left, fmt.Sprintf("these are more pods than a device takes: the first %d are run", wire.MaxPods))
-		case !addressable(pod):
-			left = append(left, who+": these are no names")
+			return kept, append(left, fmt.Sprintf("the limit of pods is exceeded: the first %d are run", wire.MaxPods))
+		case !hasIdentity(pod):
+			left = append(left, who+": these are not valid names")
 		case seen[pod.UID]:
-			left = append(left, who+": there is another one with that uid")
+			left = append(left, who+": another pod has that uid")
 		default:
 			seen[pod.UID] = true
 			kept.Pods = append(kept.Pods, *pod)
@@ -74,7 +73,7 @@ func ptr(s *string) string {
 	return *s
 }
 
-// Malformed says what is wrong with a pod in itself, whoever runs it; empty: nothing.
+// Malformed returns what is invalid in a pod; empty: nothing.
 func Malformed(pod *corev1.Pod) string {
 	if why := pod.Annotations[wire.Unreadable]; why != "" {
 		return "the device cannot read the pod: " + why
@@ -95,7 +94,7 @@ func Malformed(pod *corev1.Pod) string {
 		for _, o := range c.Options {
 			if option := o.Name + ptr(o.Value); o.Name == "" || strings.ContainsFunc(option, unicode.IsSpace) ||
 				bound.Hidden(option) {
-				return fmt.Sprintf("spec.dnsConfig.options: %q is no option of resolv.conf", option)
+				return fmt.Sprintf("spec.dnsConfig.options: %q is not an option of resolv.conf", option)
 			}
 		}
 	}
@@ -108,10 +107,10 @@ func Malformed(pod *corev1.Pod) string {
 func malformedContainers(pod *corev1.Pod) string {
 	all := slices.Concat(Containers(pod), Ephemerals(pod))
 	if len(pod.Spec.Containers) == 0 {
-		return "spec.containers: a pod has at least one"
+		return "spec.containers: at least one is required"
 	}
 	if len(all) > maxContainers {
-		return fmt.Sprintf("spec.containers: %d are more than the %d that a device takes", len(all), maxContainers)
+		return fmt.Sprintf("spec.containers: %d exceed the device's limit of %d", len(all), maxContainers)
 	}
 	names := map[string]bool{}
 	for _, w := range all {
@@ -120,15 +119,15 @@ func malformedContainers(pod *corev1.Pod) string {
 			return fmt.Sprintf("container %q: name: %s", c.Name, wrong[0])
 		}
 		if names[c.Name] {
-			return fmt.Sprintf("container %s: there is another one with that name", c.Name)
+			return fmt.Sprintf("container %s: the name is used twice", c.Name)
 		}
 		names[c.Name] = true
 		if n := len(c.VolumeMounts); n > maxVolumes {
-			return fmt.Sprintf("container %s: volumeMounts: %d are more than the %d that a device takes", c.Name, n, maxVolumes)
+			return fmt.Sprintf("container %s: volumeMounts: %d exceed the device's limit of %d", c.Name, n, maxVolumes)
 		}
 		for _, m := range c.VolumeMounts {
 			if m.MountPath == "" {
-				return fmt.Sprintf("container %s: volume %q is mounted nowhere: mountPath is missing", c.Name, m.Name)
+				return fmt.Sprintf("container %s: volume %q: mountPath is missing", c.Name, m.Name)
 			}
 			if why := policy.MountPath(m.MountPath); why != "" {
 				return fmt.Sprintf("container %s: volume %q: mountPath %q %s", c.Name, m.Name, m.MountPath, why)
@@ -142,7 +141,7 @@ func malformedContainers(pod *corev1.Pod) string {
 		}
 		for _, e := range c.Env {
 			if e.Name == "" || strings.Contains(e.Name, "=") {
-				return fmt.Sprintf("container %s: env: %q is no name of a variable", c.Name, e.Name)
+				return fmt.Sprintf("container %s: env: %q is not a variable name", c.Name, e.Name)
 			}
 		}
 	}
@@ -151,7 +150,7 @@ func malformedContainers(pod *corev1.Pod) string {
 
 func malformedVolumes(pod *corev1.Pod) string {
 	if n := len(pod.Spec.Volumes); n > maxVolumes {
-		return fmt.Sprintf("spec.volumes: %d are more than the %d that a device takes", n, maxVolumes)
+		return fmt.Sprintf("spec.volumes: %d exceed the device's limit of %d", n, maxVolumes)
 	}
 	names := map[string]bool{}
 	for i := range pod.Spec.Volumes {
@@ -160,14 +159,14 @@ func malformedVolumes(pod *corev1.Pod) string {
 			return fmt.Sprintf("volume %q: name: %s", v.Name, wrong[0])
 		}
 		if names[v.Name] {
-			return fmt.Sprintf("volume %s: there is another one with that name", v.Name)
+			return fmt.Sprintf("volume %s: the name is used twice", v.Name)
 		}
 		names[v.Name] = true
 		if v.Image != nil && v.Image.Reference == "" {
 			return fmt.Sprintf("volume %s: image.reference is missing", v.Name)
 		}
 		if n := filesNamed(v); n > maxPerVolume {
-			return fmt.Sprintf("volume %s: it names %d files, more than the %d that a device takes", v.Name, n, maxPerVolume)
+			return fmt.Sprintf("volume %s: its %d files exceed the device's limit of %d", v.Name, n, maxPerVolume)
 		}
 	}
 	return ""
@@ -201,7 +200,7 @@ func filesNamed(v *corev1.Volume) (n int) {
 	return n
 }
 
-// IsUID tells whether a pod's uid can be part of a path and of a label.
+// IsUID reports whether a pod's uid can be part of a path and a label.
 func IsUID(uid types.UID) bool {
 	if uid == "" || len(uid) > 128 || uid == "." || uid == ".." {
 		return false
@@ -214,20 +213,20 @@ func IsUID(uid types.UID) bool {
 	return true
 }
 
-// Unsupported names the first wish of a pod that this agent cannot fulfil. Such a
-// pod is refused: half of what was asked for is not what was asked for.
+// Unsupported names the first field of a pod that this agent does not support. Such a pod is
+// rejected, since ignoring a field would run something else.
 func Unsupported(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		s := v.VolumeSource
 		if s.EmptyDir == nil && s.HostPath == nil && s.PersistentVolumeClaim == nil && s.Image == nil &&
 			s.ConfigMap == nil && s.Secret == nil && s.DownwardAPI == nil && s.Projected == nil {
-			return fmt.Sprintf("volume %q is of a type that devices do not have: use emptyDir, hostPath, "+
+			return fmt.Sprintf("volume %q: its type is not supported on devices: use emptyDir, hostPath, "+
 				"persistentVolumeClaim, image, configMap, secret, downwardAPI or projected", v.Name)
 		}
 		if s.Projected != nil {
 			for _, src := range s.Projected.Sources {
 				if src.ConfigMap == nil && src.Secret == nil && src.DownwardAPI == nil {
-					return fmt.Sprintf("volume %q projects a source that devices do not have: use configMap, secret or "+
+					return fmt.Sprintf("volume %q: a projected source is not supported on devices: use configMap, secret or "+
 						"downwardAPI (and automountServiceAccountToken: false)", v.Name)
 				}
 			}
@@ -247,10 +246,10 @@ func Unsupported(pod *corev1.Pod) string {
 			switch h := Hook(w.Spec, kind); {
 			case h == nil:
 			case w.Kind == KindInit && !IsSidecar(w):
-				return fmt.Sprintf("container %s: an init container without restartPolicy: Always has no %s hook", w.Spec.Name,
+				return fmt.Sprintf("container %s: a %s hook of an init container needs restartPolicy: Always", w.Spec.Name,
 					kind)
 			case h.Exec == nil && h.HTTPGet == nil && h.Sleep == nil:
-				return fmt.Sprintf("container %s: the %s hook is of a type that devices do not have: use exec, httpGet or sleep",
+				return fmt.Sprintf("container %s: the type of the %s hook is not supported on devices: use exec, httpGet or sleep",
 					w.Spec.Name, kind)
 			}
 		}
@@ -261,7 +260,7 @@ func Unsupported(pod *corev1.Pod) string {
 			if pr := ProbeOf(w.Spec, k); pr != nil && pr.Exec == nil && pr.HTTPGet == nil && pr.TCPSocket == nil &&
 				pr.GRPC == nil {
 				return fmt.Sprintf(
-					"container %s: the %s probe is of a type that devices do not have: use exec, httpGet, tcpSocket or grpc",
+					"container %s: the type of the %s probe is not supported on devices: use exec, httpGet, tcpSocket or grpc",
 					w.Spec.Name, k.Lower())
 			}
 		}

@@ -15,8 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What of gRPC a probe needs, which is one call over HTTP/2 without TLS: a message is five
-// bytes (not compressed, and its length) and its fields; how the call ended is in the trailer.
+// The part of gRPC that a probe needs: one call over HTTP/2 without TLS. A message is five bytes
+// (compression flag and length) and its fields; the status is in the trailer.
 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 const (
 	healthCheck   = "/grpc.health.v1.Health/Check"
@@ -26,10 +26,10 @@ const (
 	maxHealth     = 1 << 10
 )
 
-// probeGRPC asks a container's health service, as the kubelet does: any answer but
-// SERVING is a failure.
+// probeGRPC calls a container's health service. As with the kubelet every status but SERVING is a
+// failure.
 func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) error {
-	host, dial, err := a.asked(s, "")
+	host, dial, err := a.addressOf(s, "")
 	if err != nil {
 		return err
 	}
@@ -67,16 +67,16 @@ func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) 
 		return err
 	}
 	code, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
-	if code == "" { // it ended without an answer
+	if code == "" { // the response has no trailer
 		code, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
 	}
 	switch {
 	case resp.StatusCode != http.StatusOK || code == "":
-		return fmt.Errorf("what answers at port %d is no gRPC server: HTTP status %d", g.Port, resp.StatusCode)
+		return fmt.Errorf("port %d is not a gRPC server: it returned HTTP status %d", g.Port, resp.StatusCode)
 	case code == unimplemented:
 		return errors.New("this server does not implement the grpc health protocol (grpc.health.v1.Health)")
 	case code == notFound:
-		return fmt.Errorf("the server knows no service %q", service)
+		return fmt.Errorf("service %q not found on the server", service)
 	case code != "0":
 		return fmt.Errorf("the health check ended with code %.10s: %.200q", code, message)
 	}
@@ -88,18 +88,18 @@ func (a *Prober) probeGRPC(ctx context.Context, s Target, g *corev1.GRPCAction) 
 	return err
 }
 
-// healthStatus reads the status out of a HealthCheckResponse in its frame. Its field 1 is
-// all that it has; 0 is not written.
+// healthStatus parses the status in a framed HealthCheckResponse: its only field is 1, and 0 is not
+// encoded.
 func healthStatus(b []byte) (uint64, error) {
 	if len(b) < 5 || b[0] != 0 || uint64(binary.BigEndian.Uint32(b[1:])) != uint64(len(b)-5) {
-		return 0, errors.New("the answer is no message of gRPC")
+		return 0, errors.New("the response is not a gRPC message")
 	}
 	if b = b[5:]; len(b) == 0 {
 		return 0, nil
 	}
 	status, n := binary.Uvarint(b[1:])
 	if b[0] != 0x08 || n <= 0 {
-		return 0, errors.New("the answer is no HealthCheckResponse")
+		return 0, errors.New("the response is not a HealthCheckResponse")
 	}
 	return status, nil
 }

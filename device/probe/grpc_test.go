@@ -27,11 +27,11 @@ func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
 		"unknown, which is not said":  {message(), "0", false, "responded with UNKNOWN"},
 		"a status of the future":      {message(8, 0xff, 0xff, 3), "0", false, "responded with SERVICE_UNKNOWN"},
 		"no health service":           {"", "12", false, "does not implement the grpc health protocol"},
-		"no such service":             {"", "5", false, `knows no service "web"`},
+		"no such service":             {"", "5", false, `service "web" not found`},
 		"an error":                    {"", "14", false, "code 14"},
-		"no gRPC server":              {"hello", "", true, "no gRPC server: HTTP status 200"},
-		"an answer of something else": {"hello", "0", false, "no message of gRPC"},
-		"an answer that is cut off":   {message(8), "0", false, "no HealthCheckResponse"},
+		"no gRPC server":              {"hello", "", true, "is not a gRPC server: it returned HTTP status 200"},
+		"an answer of something else": {"hello", "0", false, "not a gRPC message"},
+		"an answer that is cut off":   {message(8), "0", false, "not a HealthCheckResponse"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked string

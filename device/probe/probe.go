@@ -1,6 +1,8 @@
-// Package probe asks a container how it is, as the kubelet's prober does: by a command, HTTP, TCP
-// or gRPC. It counts nothing and restarts nothing: package agent, which calls it, decides when to
-// ask and what an answer means.
+// Package probe runs the probes of containers like the kubelet's prober: a command, HTTP, TCP or
+// gRPC.
+//
+// It counts nothing and restarts nothing. Package agent calls it and decides when, and what a
+// result means.
 package probe
 
 import (
@@ -26,31 +28,30 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// maxHeader is how much a container may answer before its answer: net/http would keep 10 MB
-// of each, and all containers answer at once.
+// maxHeader limits a response's header: net/http allows 10 MB, and many containers respond at once.
 const maxHeader = 64 << 10
 
-// maxAnswer is how much of an answer a probe reads, as the kubelet's: bytes. One that breaks off
-// before its end says nothing of the container.
-const maxAnswer = 10 << 10
+// maxBody is how many bytes of a response a probe reads, like the kubelet's. A response that ends
+// early has no result.
+const maxBody = 10 << 10
 
-// An Error is why a probe could not be made. As with the kubelet it says nothing of the
-// container, such as that the disk is too full for the engine to run a command.
+// An Error is the failure to make a probe, for example because the disk is full. As with the
+// kubelet it has no result for the container.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// A dialer connects to an address, as net.Dialer does.
+// A dialer connects to an address, like net.Dialer.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A Prober asks containers how they are.
+// A Prober runs probes.
 type Prober struct {
 	Dial  dialer
 	Holds func(address string) bool // whether the device has an address now
 }
 
-// A Target is a container that is asked.
+// A Target is the container to probe.
 type Target struct {
 	ID          string
 	Spec        *corev1.Container
@@ -58,8 +59,8 @@ type Target struct {
 	IP          string // of its pod; empty: it has none yet
 }
 
-// Probe runs one probe once. An error says what is wrong with the container, unless it is an
-// Error or that the engine does not answer.
+// Probe runs a probe once. An error is the container's failure, unless it is an Error or
+// engine.ErrUnavailable.
 func (a *Prober) Probe(ctx context.Context, e engine.Engine, s Target, p *corev1.Probe) error {
 	timeout := time.Duration(podspec.OrDefault(p.TimeoutSeconds, 1)) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -92,8 +93,8 @@ func probeExec(ctx context.Context, e engine.Engine, id string, command []string
 	case err == nil:
 	case ctx.Err() == nil: // a command that does not exist has an exit code
 		return &Error{err}
-	case !began.Load(): // it is the engine that hangs
-		return fmt.Errorf("%w: the command has not begun: %w", engine.ErrUnavailable, err)
+	case !began.Load(): // the engine hangs
+		return fmt.Errorf("%w: the command did not start: %w", engine.ErrUnavailable, err)
 	default:
 		return err
 	}
@@ -108,10 +109,10 @@ func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetActio
 	if err != nil {
 		return err
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	_ = resp.Body.Close()
 	if err != nil {
-		return &Error{fmt.Errorf("the answer has no end: %w", err)}
+		return &Error{fmt.Errorf("the response is incomplete: %w", err)}
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
 		return fmt.Errorf("HTTP probe failed with statuscode: %d: %s", resp.StatusCode,
@@ -120,11 +121,11 @@ func (a *Prober) probeHTTP(ctx context.Context, s Target, h *corev1.HTTPGetActio
 	return nil
 }
 
-// asked is where a step asks and how it gets there: a host that is named, or the pod. One on the
-// device's network is asked at the loopback while the device has not got its address, be it that
-// the cable is out: that is no reason for a container to be restarted. What listens at that address
-// alone cannot be asked then.
-func (a *Prober) asked(s Target, host string) (string, dialer, error) {
+// addressOf is the address of a probe or hook and how to reach it: a given host, or the pod. A
+// container on the host's network is probed at the loopback while the device has lost its address:
+// an unplugged cable must not restart it. A program that listens at that address only cannot be
+// probed then.
+func (a *Prober) addressOf(s Target, host string) (string, dialer, error) {
 	own := host == "" && s.HostNetwork
 	switch host = cmp.Or(host, s.IP); {
 	case own && (host == "" || !a.Holds(host)):
@@ -141,7 +142,7 @@ func (a *Prober) asked(s Target, host string) (string, dialer, error) {
 	return host, a.Dial, nil
 }
 
-// Holds tells whether an address is one of the device's now.
+// Holds reports whether the device has an address now.
 func Holds(address string) bool {
 	all, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(all, func(a net.Addr) bool {
@@ -150,13 +151,14 @@ func Holds(address string) bool {
 	})
 }
 
-// Get asks a container, or another host where it is named. The caller closes the answer's body.
+// Get sends an HTTP request to a container or to a given host. The caller closes the response's
+// body.
 func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, who string) (*http.Response, error) {
 	port, err := portOf(s.Spec, h.Port)
 	if err != nil {
 		return nil, &Error{err}
 	}
-	host, dial, err := a.asked(s, h.Host)
+	host, dial, err := a.addressOf(s, h.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -184,18 +186,18 @@ func (a *Prober) Get(ctx context.Context, s Target, h *corev1.HTTPGetAction, who
 	}
 	if _, has := req.Header["Accept"]; !has {
 		req.Header.Set("Accept", "*/*")
-	} else if req.Header.Get("Accept") == "" { // none is wanted
+	} else if req.Header.Get("Accept") == "" { // no Accept header
 		req.Header.Del("Accept")
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
 			DialContext: dial, DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: maxHeader,
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet: a probe asks for life, not for identity
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // as the kubelet does
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			switch {
 			case req.URL.Hostname() != via[0].URL.Hostname():
-				return http.ErrUseLastResponse // another host's health is not this container's
+				return http.ErrUseLastResponse // another host's health does not count
 			case len(via) >= 10:
 				return errors.New("stopped after 10 redirects")
 			}
@@ -210,7 +212,7 @@ func (a *Prober) probeTCP(ctx context.Context, s Target, t *corev1.TCPSocketActi
 	if err != nil {
 		return &Error{err}
 	}
-	host, dial, err := a.asked(s, t.Host)
+	host, dial, err := a.addressOf(s, t.Host)
 	if err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func (a *Prober) probeTCP(ctx context.Context, s Target, t *corev1.TCPSocketActi
 	return conn.Close()
 }
 
-// portOf resolves a port that may be given by its name.
+// portOf resolves a port number or name.
 func portOf(c *corev1.Container, p intstr.IntOrString) (int, error) {
 	if p.Type == intstr.Int {
 		return p.IntValue(), nil
@@ -237,7 +239,7 @@ func portOf(c *corev1.Container, p intstr.IntOrString) (int, error) {
 	return 0, fmt.Errorf("container %s has no port named %q", c.Name, p.StrVal)
 }
 
-// Limited keeps the beginning of what is written to it.
+// Limited keeps the first bytes written to it.
 type Limited struct {
 	Bytes []byte
 	Max   int

@@ -18,14 +18,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// A source is one repository of a registry, to read from. The library logs in, and tries
-// again; its own reader of images would bring along all that unpacks them.
+// A source is one repository of a registry. The library provides authentication and retries; its
+// own image reader is not used, since it imports every unpacker.
 type source struct {
 	repository name.Repository
 	client     *http.Client
 }
 
-// A manifest is what is read of an image's.
+// A manifest is the part of an image manifest that is used.
 type manifest struct {
 	Layers []struct {
 		MediaType   string            `json:"mediaType"`
@@ -37,18 +37,18 @@ type manifest struct {
 
 const imageManifests = "application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 
-// anyManifest is what a tag may stand for: an image's manifest, or an index of those of many
+// anyManifest lists what a tag may stand for: an image's manifest, or an index of several
 // platforms.
 const anyManifest = imageManifests +
 	",application/vnd.docker.distribution.manifest.list.v2+json,application/vnd.oci.image.index.v1+json"
 
-// busy are the answers after which a registry is asked again.
+// busy are the HTTP statuses after which a request is repeated.
 var busy = []int{
 	http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
 	http.StatusServiceUnavailable, http.StatusGatewayTimeout, 499, 522,
 }
 
-// open logs in where the registry asks for it.
+// open authenticates if the registry requires it.
 func open(ctx context.Context, repository name.Repository, c Credentials) (*source, error) {
 	auth := authn.Anonymous
 	if c != (Credentials{}) {
@@ -57,7 +57,7 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 	again := transport.NewRetry(transportTo(repository.RegistryStr(), c),
 		// after 1 s and 3 s
 		transport.WithRetryBackoff(transport.Backoff{Duration: time.Second, Factor: 3, Jitter: 0.1, Steps: 3}),
-		transport.WithRetryPredicate(passes), transport.WithRetryStatusCodes(busy...))
+		transport.WithRetryPredicate(isTemporary), transport.WithRetryStatusCodes(busy...))
 	t, err := transport.NewWithContext(ctx, repository.Registry, auth, again,
 		[]string{repository.Scope(transport.PullScope)})
 	if err != nil {
@@ -66,15 +66,15 @@ func open(ctx context.Context, repository name.Repository, c Credentials) (*sour
 	return &source{repository, &http.Client{Transport: t}}, nil
 }
 
-// passes tells whether an error may be gone a moment later.
-func passes(err error) bool {
+// isTemporary reports whether an error may be over a moment later.
+func isTemporary(err error) bool {
 	var t interface{ Temporary() bool }
 	return errors.As(err, &t) && t.Temporary() && !errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed)
 }
 
-// get reads something of the repository, at most so many bytes.
+// get reads at most so many bytes of an object in the repository.
 func (r *source) get(ctx context.Context, kind, id, accept string, most int64) ([]byte, error) {
 	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", r.repository.Scheme(), r.repository.RegistryStr(),
 		r.repository.RepositoryStr(), kind, id)
@@ -96,8 +96,7 @@ func (r *source) get(ctx context.Context, kind, id, accept string, most int64) (
 	return io.ReadAll(io.LimitReader(answer.Body, most))
 }
 
-// digestOf is the digest of what a tag stands for now. It is computed from what was
-// read, not believed.
+// digestOf computes the digest of what a tag stands for now from the content itself.
 func (r *source) digestOf(ctx context.Context, tag string) (string, error) {
 	body, err := r.get(ctx, "manifests", tag, anyManifest, maxAnswer+1)
 	if err != nil {
@@ -118,10 +117,10 @@ func (r *source) manifest(ctx context.Context, tag string) (m manifest, err erro
 	return m, nil
 }
 
-// blob reads a small blob and holds it to its digest.
+// blob reads a small blob and checks its digest.
 func (r *source) blob(ctx context.Context, digest string) ([]byte, error) {
 	if _, err := name.NewDigest(r.repository.Name()+"@"+digest, name.StrictValidation); err != nil {
-		return nil, err // it becomes part of an address
+		return nil, err // the digest becomes part of an address
 	}
 	body, err := r.get(ctx, "blobs", digest, "", maxPayload+1)
 	if err == nil && sum(body) != digest {

@@ -36,7 +36,7 @@ func TestARedirectLeadsOutOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := outward("registry.test:5000", u); (err != nil) != refused {
+		if err := checkRedirect("registry.test:5000", u); (err != nil) != refused {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
@@ -255,7 +255,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (bounded{nil, "pi.local:5000", true}).hides(r); (err != nil) != refused {
+		if err := (bounded{nil, "pi.local:5000", true}).checkTLS(r); (err != nil) != refused {
 			t.Errorf("%s: %v", where, err)
 		}
 	}

@@ -1,14 +1,10 @@
-// Package signature tells whether somebody with one of a device owner's keys has
-// signed an image, as cosign does it with a key pair: the signature is an artifact in
-// the image's own repository, under the tag sha256-<digest>.sig, over a short JSON
-// text that names the image's digest. The bundles that cosign 3 writes unless it is told
-// otherwise are not read.
+// Package signature verifies that one of the device owner's keys has signed an image, as cosign
+// does with a key pair: the signature is in the image's repository under the tag
+// sha256-<digest>.sig and names the image's digest. cosign 3's default bundles are not read.
 //
-// It asks only the registry that the image comes from: no transparency log, no
-// certificate authority, so it works wherever the image can be pulled. It answers with
-// the digest that it has looked at, because a tag may mean another image a moment
-// later. It pulls and runs nothing, and remembers nothing: package agent does. It is
-// the only importer of the registry client.
+// It contacts only the image's registry, no transparency log or certificate authority. It returns
+// the verified digest, since a tag may change. It pulls and stores nothing. Package image calls it;
+// it alone imports the registry client.
 package signature
 
 import (
@@ -29,8 +25,8 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// ErrUntrusted: the registry has answered, and nobody whose key counts has signed the
-// image. Asking again does not help until somebody signs it.
+// ErrUntrusted means that the registry has no signature of the image by a trusted key. A retry
+// helps only after somebody signs it.
 var ErrUntrusted = errors.New("signature validation failed")
 
 const (
@@ -38,23 +34,23 @@ const (
 	annotation  = "dev.cosignproject.cosign/signature"
 	imageType   = "cosign container image signature"
 
-	maxSignatures = 64      // of one image that are looked at
+	maxSignatures = 64      // signatures of one image that are checked
 	maxPayload    = 1 << 16 // bytes; cosign's have some 250
 	timeout       = time.Minute
 )
 
-// Credentials are those for the image's registry; the zero value is nobody.
+// Credentials are the login for the image's registry; the zero value is anonymous.
 type Credentials struct{ Username, Password string }
 
-// A Verified image is one that was signed by a key that counts.
+// A Verified is an image that a trusted key has signed.
 type Verified struct {
-	Image  string // whole name, by its digest: what to pull and to run
+	Image  string // full name by digest, to pull and run
 	Digest string // sha256:…
-	Key    string // the signer's ID
+	Key    string // the signing key's ID
 }
 
-// Verify finds out which digest an image has now, and whether one of the keys has
-// signed it. image is a whole name (policy.Canonical).
+// Verify finds an image's current digest, and checks that one of the keys has signed it. image is a
+// full name (policy.Canonical).
 func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials) (Verified, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -95,7 +91,7 @@ func Verify(ctx context.Context, image string, keys []policy.Key, c Credentials)
 // signer finds the first signature by one of the keys over the digest.
 func (r *source) signer(ctx context.Context, signed manifest, digest string, keys []policy.Key) (string, error) {
 	var looked, other int
-	var unread error // of the first signature that cannot be read
+	var unread error // of the first unreadable signature
 	for _, layer := range signed.Layers {
 		text := layer.Annotations[annotation]
 		if layer.MediaType != payloadType || text == "" || layer.Size > maxPayload {
@@ -129,13 +125,13 @@ func (r *source) signer(ctx context.Context, signed manifest, digest string, key
 	case other > 0:
 		return "", fmt.Errorf("%w: it carries a signature for another image", ErrUntrusted)
 	case looked == 0:
-		return "", fmt.Errorf("%w: what is there in the place of its signature is none of cosign's", ErrUntrusted)
+		return "", fmt.Errorf("%w: its signature tag does not contain a cosign signature", ErrUntrusted)
 	}
-	return "", fmt.Errorf("%w: it is signed, but by none of the %d keys that this device's policy names for it",
+	return "", fmt.Errorf("%w: it is signed, but not by one of the %d keys in this device's policy for it",
 		ErrUntrusted, len(keys))
 }
 
-// names tells whether a payload speaks of the image.
+// names reports whether a payload names the image's digest.
 func names(payload []byte, digest string) bool {
 	var p struct {
 		Critical struct {
@@ -153,7 +149,7 @@ func missing(err error) bool {
 	return errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound
 }
 
-// cause is what went wrong, in one line.
+// cause is an error on one line.
 func cause(err error) string {
 	return strings.Join(strings.Fields(err.Error()), " ")
 }

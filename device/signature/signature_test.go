@@ -162,27 +162,27 @@ func TestVerify(t *testing.T) {
 		}, "", "cosign sign --new-bundle-format=false --use-signing-config=false"},
 		{"signed by a stranger only", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), stranger.sign(t, payload(d.String()))})
-		}, "", "signed, but by none of the 2 keys"},
+		}, "", "signed, but not by one of the 2 keys"},
 		{"our signature for another image", func(t *testing.T, r name.Repository, d, other v1.Hash) {
 			attach(t, r, d, layer{payload(other.String()), ours.sign(t, payload(other.String()))})
 		}, "", "a signature for another image"},
 		{"our signature for another image under a payload that names this one", func(t *testing.T, r name.Repository, d, other v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), ours.sign(t, payload(other.String()))})
-		}, "", "by none of the 2 keys"},
+		}, "", "not by one of the 2 keys"},
 		{"our signature over a payload of another type", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			p := []byte(strings.Replace(string(payload(d.String())), imageType, "attestation", 1))
 			attach(t, r, d, layer{p, ours.sign(t, p)})
 		}, "", "a signature for another image"},
 		{"something that is no signature", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), ""})
-		}, "", "none of cosign's"},
+		}, "", "does not contain a cosign signature"},
 		{"a signature that is no base64", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), "%%"})
-		}, "", "by none of"},
+		}, "", "not by one of"},
 		{"a payload that is too large", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			p := append(payload(d.String()), strings.Repeat(" ", maxPayload)...)
 			attach(t, r, d, layer{p, ours.sign(t, p)})
-		}, "", "none of cosign's"},
+		}, "", "does not contain a cosign signature"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			image := fmt.Sprintf("%s/team/web%d:1", host, i)

@@ -21,12 +21,10 @@ import (
 	"time"
 )
 
-// certificateDirs are where engines look for the authorities of private registries:
-// whoever has told the engine need not tell us.
+// certificateDirs are the engines' directories of CA certificates for private registries.
 var certificateDirs = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 
-// transportTo is how to reach a registry, with credentials or without: by the system's authorities
-// and those that the engines know for it.
+// transportTo is the transport to a registry, with the system's and the engines' CA certificates.
 func transportTo(host string, c Credentials) http.RoundTripper {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -41,9 +39,9 @@ func transportTo(host string, c Credentials) http.RoundTripper {
 	}
 	for _, dir := range certificateDirs {
 		its := os.DirFS(filepath.Join(dir, host))
-		files, _ := fs.Glob(its, "*.crt") // the pattern is right
+		files, _ := fs.Glob(its, "*.crt") // the pattern is valid
 		for _, file := range files {
-			if body, err := fs.ReadFile(its, file); err == nil { // what the engine cannot read either is its story to tell
+			if body, err := fs.ReadFile(its, file); err == nil { // the engine reports an unreadable file itself
 				pool.AppendCertsFromPEM(body)
 			}
 		}
@@ -52,24 +50,23 @@ func transportTo(host string, c Credentials) http.RoundTripper {
 	return bounded{t, host, c != Credentials{}}
 }
 
-// bounded asks nobody whom a registry may not name, and takes no answer that is larger than any
-// that is asked for here. The library reads a manifest of up to 100 MiB, which is more than an
-// agent may have, and follows wherever the first answer leads.
+// bounded limits the hosts that a registry may redirect to, and the size of responses. The library
+// accepts manifests of 100 MiB, more than an agent's memory, and follows every redirect.
 type bounded struct {
 	http.RoundTripper
 	registry string // host, or host:port
 	secret   bool   // there are credentials for it
 }
 
-// maxAnswer is what registries themselves take of a manifest at most.
+// maxAnswer is the size at which registries themselves limit a manifest.
 const maxAnswer = 4 << 20
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := errors.Join(outward(b.registry, r.URL), b.hides(r)); err != nil {
+	if err := errors.Join(checkRedirect(b.registry, r.URL), b.checkTLS(r)); err != nil {
 		return nil, err
 	}
 	if proxy, err := http.ProxyFromEnvironment(r); err == nil && proxy != nil {
-		r = r.WithContext(context.WithValue(r.Context(), proxiedKey{}, true)) // the proxy resolves the name, and asks
+		r = r.WithContext(context.WithValue(r.Context(), proxiedKey{}, true)) // the proxy resolves the name
 	}
 	answer, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
@@ -78,24 +75,23 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// hides keeps credentials to itself where everybody hears them. The library asks without TLS at
-// private addresses and names of a local network as soon as TLS is not there, or takes a moment;
-// engines do so on loopback only, or where they are told to.
-func (b bounded) hides(r *http.Request) error {
+// checkTLS refuses to send credentials without TLS. The library falls back to plain HTTP at private
+// addresses and local names; engines do so on loopback only, or when configured.
+func (b bounded) checkTLS(r *http.Request) error {
 	host := r.URL.Hostname()
 	addr, err := netip.ParseAddr(host)
 	if !b.secret || r.URL.Scheme == "https" || host == "localhost" || err == nil && addr.IsLoopback() {
 		return nil
 	}
-	if r.URL.Host != b.registry && r.Header.Get("Authorization") == "" && r.Body == nil { // a blob that is elsewhere
+	if r.URL.Host != b.registry && r.Header.Get("Authorization") == "" && r.Body == nil { // a redirect
 		return nil
 	}
 	return fmt.Errorf("the credentials for the registry %s are not sent to %s without TLS", b.registry, r.URL.Host)
 }
 
-// outward lets a registry send the agent to another host, but not to an address of the device's
-// own networks: a registry may not make it ask in there.
-func outward(registry string, to *url.URL) error {
+// checkRedirect lets a registry redirect to another host, but not to an address of a private
+// network: it must not make the agent send requests there.
+func checkRedirect(registry string, to *url.URL) error {
 	host := to.Hostname()
 	if host == (&url.URL{Host: registry}).Hostname() {
 		return nil
@@ -103,7 +99,7 @@ func outward(registry string, to *url.URL) error {
 	host, _, _ = strings.Cut(host, "%")
 	addr, err := netip.ParseAddr(host)
 	last := host[strings.LastIndexByte(host, '.')+1:]
-	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // 127.1, 0x7f000001: no name of a host ends so
+	numeric := err != nil && last != "" && last[0] >= '0' && last[0] <= '9' // such as 127.1, 0x7f000001
 	addr = addr.Unmap()
 	name := "." + strings.TrimSuffix(strings.ToLower(host), ".")
 	if numeric || strings.HasSuffix(name, ".localhost") || err == nil &&
@@ -115,19 +111,19 @@ func outward(registry string, to *url.URL) error {
 }
 
 func refusedAddress(registry, to string) error {
-	return fmt.Errorf("the registry %s redirects to %s: an address of private networks is not asked", registry, to)
+	return fmt.Errorf("the registry %s redirects to %s: redirects to private networks are not followed", registry, to)
 }
 
 type proxiedKey struct{}
 
-// A dialer checks the address that a host's name resolves to, at the moment of the connection.
+// A dialer checks the address that a host name resolves to, when it connects.
 type dialer struct {
 	registry string      // host, or host:port
-	private  atomic.Bool // it has itself been reached at an address of a private network
+	private  atomic.Bool // the registry itself has a private address
 }
 
-// dial connects to the registry wherever it is. To another host it connects on a private network
-// only if the registry is on one, too, and never at an address of the device itself.
+// dial connects to the registry at any address. It connects to another host at a private address
+// only if the registry has one too, and never at the device's own.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, _ := net.SplitHostPort(address)
 	own := host == (&url.URL{Host: d.registry}).Hostname()
@@ -149,9 +145,9 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	}}).DialContext(ctx, network, address)
 }
 
-// isOwn tells whether an address is one of the device's own.
+// isOwn reports whether an address is one of the device's own.
 func isOwn(addr netip.Addr) bool {
-	all, _ := net.InterfaceAddrs() // without them the address is none of its own
+	all, _ := net.InterfaceAddrs() // without a list no address is
 	return slices.ContainsFunc(all, func(a net.Addr) bool {
 		p, err := netip.ParsePrefix(a.String())
 		return err == nil && p.Addr().Unmap() == addr

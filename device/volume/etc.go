@@ -17,29 +17,29 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Files of /etc that hold a pod's name and its name servers. They are the device's, with the kubelet's
-// words:
+// Files in /etc that hold a pod's name and name servers, made by the device in the kubelet's
+// format:
 //
-//   - hosts, of pods on the host's network, and of pods whose address is known before their first
-//     container starts. The others, of one container without aliases and domain, have the engine's,
-//     which has the same lines but for the comments.
-//   - resolv.conf, of pods whose dnsPolicy is None: engines write an address of their own there, and
-//     the device's options.
+//   - hosts, for pods on the host's network, and pods whose address is known before their first
+//     container starts. Other pods, with one container and without aliases and subdomain, use the
+//     engine's, with the same lines.
+//   - resolv.conf, for pods with dnsPolicy None: engines add an address of their own and the
+//     device's options.
 //
-// A container may write them, so they lie on a small tmpfs of the pod's own, beside its volumes in
+// Containers may write to them, so they are on a small tmpfs of the pod, beside its volumes in
 // memory.
 
 const (
-	etcDir        = ".etc"          // no name of a volume
+	etcDir        = ".etc"          // not a valid name of a volume
 	etcRoom       = 1 << 20         // bytes, for what containers add
-	clusterDomain = "cluster.local" // what charts think the domain is called
+	clusterDomain = "cluster.local" // the domain that Helm charts expect
 )
 
-// An etcFile is a file of /etc.
+// An etcFile is a file in /etc.
 type etcFile struct{ name, text string }
 
-// etcFiles are the files of /etc of a container that are not the engine's; device is what the
-// device's own hosts file says.
+// etcFiles are the /etc files that the device makes for a container; device is the device's own
+// hosts file.
 func etcFiles(pod *corev1.Pod, c *corev1.Container, podIP, device string) (files []etcFile) {
 	spec := &pod.Spec
 	switch {
@@ -57,7 +57,7 @@ func etcFiles(pod *corev1.Pod, c *corev1.Container, podIP, device string) (files
 	})
 }
 
-// managedHosts is the hosts file of a pod with a network of its own.
+// managedHosts is the hosts file of a pod with its own network.
 func managedHosts(pod *corev1.Pod, ip string) string {
 	names := podspec.Hostname(pod)
 	if pod.Spec.Subdomain != "" {
@@ -84,11 +84,11 @@ func aliases(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// Etc makes a container's files of /etc and says where they are. podIP is the address of a network
-// that the pod's containers share; empty: it is not known before this container starts.
+// Etc makes a container's /etc files and returns their mounts. podIP is the address of the pod's
+// shared network; empty: it is unknown before this container starts.
 func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts []engine.Mount, err error) {
 	if d.Root == "" || !podspec.IsUID(pod.UID) {
-		return nil, nil // this device keeps nothing
+		return nil, nil // this device stores nothing
 	}
 	var device []byte
 	if pod.Spec.HostNetwork {
@@ -110,15 +110,14 @@ func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts [
 			return nil, err
 		}
 	}
-	// Containers that run have these files too: what is right is not written again, and the files stay
-	// the same ones.
+	// Running containers mount these files: correct ones are not written, and the inodes stay.
 	var wrong []etcFile
 	for _, f := range files {
 		at := filepath.Join(dir, f.name)
 		mounts = append(mounts, engine.Mount{Source: at, Target: "/etc/" + f.name})
 		if b, err := os.ReadFile(at); err != nil || !bytes.Equal(b, []byte(f.text)) {
 			wrong = append(wrong, f)
-			_ = os.Truncate(at, 0) // it may be what takes all the room
+			_ = os.Truncate(at, 0) // it may fill the tmpfs
 		}
 	}
 	for _, f := range wrong {
@@ -127,14 +126,14 @@ func (d *Disk) Etc(pod *corev1.Pod, c *corev1.Container, podIP string) (mounts [
 		}
 	}
 	for _, m := range mounts {
-		if err := os.Chmod(m.Source, 0o644); err != nil { // whatever the umask is, or a container has made of it
+		if err := os.Chmod(m.Source, 0o644); err != nil { // against the umask, or a container's chmod
 			return nil, err
 		}
 	}
 	return mounts, nil
 }
 
-// resolvConf is the resolv.conf of a pod that says all of it itself.
+// resolvConf is the resolv.conf for a complete dnsConfig.
 func resolvConf(c *corev1.PodDNSConfig) string {
 	var b strings.Builder
 	if len(c.Searches) > 0 {

@@ -15,9 +15,9 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// hostPath opens a path of the device and makes it where its type says so. What the
-// policy allows is asked of where the path really leads, and what is opened lies there
-// whoever changes links meanwhile. fixed: no pod can turn the path elsewhere.
+// hostPath opens a path of the device, and creates it if its type says so. The policy is checked
+// against the real path, and the opened file stays that one even if links change. fixed: no pod can
+// redirect the path.
 func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File, fixed bool, err error) {
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
@@ -54,11 +54,11 @@ func hostPath(h *corev1.HostPathVolumeSource, owner policy.Document) (f *os.File
 	return f, fixed, nil
 }
 
-// openAllowed opens an allowed path of the device from the allowed place that it leads to.
+// openAllowed opens an allowed path of the device, starting at the allowed directory.
 func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (*os.File, bool, error) {
 	var create *making
 	switch kind {
-	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines differ in what they do with a missing one
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate: // engines treat a missing path differently
 		create = &making{mode: 0o755}
 	case corev1.HostPathFileOrCreate:
 		create = &making{mode: 0o755, file: true}
@@ -97,7 +97,7 @@ func openAllowed(owner policy.Document, name string, kind corev1.HostPathType) (
 	return nil, false, fmt.Errorf("it leads to %s, which this device's policy does not allow", real)
 }
 
-// openBelow opens a real path if it lies at or below a directory; nil if it does not.
+// openBelow opens a real path at or below a directory; nil: it is elsewhere.
 func openBelow(root *os.File, real string, create *making) (*os.File, bool, error) {
 	at, err := pathOf(root)
 	if err != nil {
@@ -111,11 +111,10 @@ func openBelow(root *os.File, real string, create *making) (*os.File, bool, erro
 	return f, rel == ".", err
 }
 
-// place makes an allowed place itself where it is still missing; the way to it is the
-// owner's.
+// place creates a missing allowed directory; its parents are the owner's to create.
 func (m *making) place(path string, whole bool) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return nil // whatever else is wrong shows when it is opened
+		return nil // opening it reports other errors
 	}
 	if !m.file || !whole {
 		return os.MkdirAll(path, m.mode)
@@ -130,8 +129,8 @@ func (m *making) place(path string, whole bool) error {
 	return f.Close()
 }
 
-// placesOf are the allowed host paths that no pod can turn elsewhere: neither lie they
-// inside another one, which allows them anyway, nor do they lead through a link there.
+// placesOf are the allowed host paths that no pod can redirect: those not inside another allowed
+// path, directly or through a link.
 func placesOf(owner policy.Document) []string {
 	var outer policy.Document
 	for _, h := range slices.Sorted(slices.Values(owner.HostPaths)) {
@@ -142,7 +141,7 @@ func placesOf(owner policy.Document) []string {
 	return slices.DeleteFunc(slices.Clone(outer.HostPaths), func(h string) bool {
 		for _, link := range linksOf(h) {
 			if slices.ContainsFunc(outer.HostPaths, func(o string) bool {
-				real, _ := filepath.EvalSymlinks(o) // "" where it does not exist
+				real, _ := filepath.EvalSymlinks(o) // empty: it does not exist
 				_, in := below(o, link)
 				_, really := below(real, link)
 				return o != h && (in || really && real != "")
@@ -154,14 +153,14 @@ func placesOf(owner policy.Document) []string {
 	})
 }
 
-// linksOf are the symbolic links that a path leads through.
+// linksOf are the symbolic links on a path.
 func linksOf(name string) (links []string) {
 	at, rest := "/", strings.Split(strings.Trim(name, "/"), "/")
 	for len(rest) > 0 && len(links) < 40 {
 		next := filepath.Join(at, rest[0])
 		rest = rest[1:]
 		target, err := os.Readlink(next)
-		if err != nil { // it is none, or is not there
+		if err != nil { // not a link, or missing
 			at = next
 			continue
 		}

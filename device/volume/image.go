@@ -27,45 +27,45 @@ import (
 	"flotilla.dev/shared/fsync"
 )
 
-// Neither Docker 20.10 nor Podman's Docker API mounts images. So what an image volume shows is a
-// copy of the image's files, made once and mounted read-only by whoever uses that image:
+// Neither Docker 20.10 nor Podman's Docker API mounts images. So an image volume is a read-only
+// copy of the image's files, made once for all pods:
 //
-//	images/<digest>       a copy; a name that it gets when it is whole, and on the disk
-//	images/.new-<digest>  one that is being made, or was when the agent was killed
-//	images/.old-<digest>  one that is being removed
-//	pods/<uid>/.image-<digest>.<container>  an empty file: a container of the pod uses it. It comes before the copy,
-//	                            and goes with the pod, or when the container starts with another image
+//	images/<digest>       a complete copy
+//	images/.new-<digest>  an incomplete copy, in progress or interrupted
+//	images/.old-<digest>  a copy being removed
+//	pods/<uid>/.image-<digest>.<container>  an empty file: a container uses the copy. Made before
+//	                            the copy; removed with the pod, or when the container uses another image
 //
-// A copy that no container uses is removed.
+// An unused copy is removed.
 const (
 	imagesDir = "images"
 	usesImage = ".image-"
 	newImage  = ".new-"
 	oldImage  = ".old-"
-	imageStep = 16 << 20 // bytes, between two looks at how much room there is
+	imageStep = 16 << 20 // bytes, between two checks of the free space
 )
 
-// LabelImageOf is on the containers that the agent makes to read an image, and says of which state
-// directory it is.
+// LabelImageOf is the label of containers made only to read an image; its value is the state
+// directory's id.
 const LabelImageOf = "flotilla.dev/image-of"
 
 var errNoRoom = errors.New(
-	"there is no room for it on the disk of the agent's directory, or pods would be evicted for that")
+	"the disk of the agent's directory is too full for it: pods would be evicted")
 
-// imageID is what is behind the sha256: of an image's id, for the name of a copy.
+// imageID is the hash in an image's id, as the name of its copy.
 func imageID(id string) (string, error) {
 	digest, ok := strings.CutPrefix(id, "sha256:")
 	if b, err := hex.DecodeString(digest); !ok || err != nil || len(b) != 32 {
-		return "", fmt.Errorf("its id %.80q is no sha256 digest", id)
+		return "", fmt.Errorf("its id %.80q is not a sha256 digest", id)
 	}
 	return strings.ToLower(digest), nil
 }
 
-// copies are how one copy is made, or removed, after the other.
+// copies serializes making and removing copies.
 type copies struct {
 	once   sync.Once
-	one    chan struct{} // held while images are copied, or copies removed
-	untidy atomic.Bool   // copies were to be removed while it was held
+	one    chan struct{} // held while copies are made or removed
+	untidy atomic.Bool   // a removal was skipped meanwhile
 }
 
 func (c *copies) copying() chan struct{} {
@@ -73,20 +73,20 @@ func (c *copies) copying() chan struct{} {
 	return c.one
 }
 
-// An ImageCopy is what is asked for with a copy of an image's files.
+// An ImageCopy is a request for a copy of an image's files.
 type ImageCopy struct {
 	Image     string
 	Pod       types.UID
-	Container string // that mounts it
-	State     string // of the state directory: LabelImageOf
+	Container string // the container that mounts it
+	State     string // id of the state directory, for LabelImageOf
 	Hard      hardware.Thresholds
 }
 
-// CopyImage sees to it that there is a copy of an image's files for a container of a pod, and
+// CopyImage makes a copy of an image's files for a container of a pod, unless it exists, and
 // returns its name.
 func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (string, error) {
 	copying := d.images.copying()
-	select { // one after the other: the second pod with an image has but to wait for the first one's copy
+	select { // a second pod with the image waits for the first one's copy
 	case copying <- struct{}{}:
 		defer func() {
 			<-copying
@@ -99,7 +99,7 @@ func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (str
 	}
 	id, there, err := e.HasImage(ctx, c.Image)
 	if err == nil && !there {
-		err = errors.New("it has been removed meanwhile")
+		err = errors.New("it was removed meanwhile")
 	}
 	if err != nil {
 		return "", err
@@ -129,7 +129,7 @@ func (d *Disk) CopyImage(ctx context.Context, e engine.Engine, c ImageCopy) (str
 	return name, errors.Join(err, root.Close())
 }
 
-// fillImage makes a copy, whole or not at all.
+// fillImage makes a copy, completely or not at all.
 func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root *os.Root, name string) error {
 	fresh := newImage + name
 	if err := errors.Join(removeTree(root, fresh), root.Mkdir(fresh, 0o755), root.Chmod(fresh, 0o755)); err != nil {
@@ -148,7 +148,7 @@ func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root
 			return nil, err
 		}
 		if size > room {
-			return nil, fmt.Errorf("its files have %d bytes, and %d may come: %w", size, max(room, 0), errNoRoom)
+			return nil, fmt.Errorf("its files have %d bytes, and %d bytes are free: %w", size, max(room, 0), errNoRoom)
 		}
 		d.logger().Info("copy an image for the volumes of pods", "image", c.Image, "bytes", size)
 		return u.measured(func() (int64, error) { return roomFor(in, c.Hard) }), nil
@@ -165,7 +165,7 @@ func (d *Disk) fillImage(ctx context.Context, e engine.Engine, c ImageCopy, root
 	return errors.Join(root.Rename(fresh, name), fsync.Dir(root.Name()))
 }
 
-// measured is put for as long as there is room: others write to the disk meanwhile.
+// measured is put that stops when the disk runs full, since others write to it too.
 func (u *unpacking) measured(room func() (int64, error)) func(*tar.Header, io.Reader) error {
 	return func(h *tar.Header, data io.Reader) error {
 		if n := onDisk(h.Size); u.left < n {
@@ -179,7 +179,7 @@ func (u *unpacking) measured(room func() (int64, error)) func(*tar.Header, io.Re
 	}
 }
 
-// roomFor is how many bytes may come to a disk before its pods are evicted for it.
+// roomFor is how many bytes fit on a disk before its pods are evicted.
 func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(in.Name(), &st); err != nil {
@@ -191,7 +191,7 @@ func roomFor(in *os.Root, hard hardware.Thresholds) (int64, error) {
 	return int64(st.Bavail)*block - least, nil
 }
 
-// settleDisk returns when everything is on the disk that was written to it.
+// settleDisk syncs the file system.
 func settleDisk(in *os.Root) error {
 	dir, err := in.Open(".")
 	if err != nil {
@@ -200,10 +200,10 @@ func settleDisk(in *os.Root) error {
 	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd()))), dir.Close())
 }
 
-// useImage notes that a container of a pod uses a copy.
+// useImage records that a container of a pod uses a copy.
 func (d *Disk) useImage(pod types.UID, container, name string) error {
 	if !podspec.IsUID(pod) {
-		return fmt.Errorf("no directory is made for pod %q: such names lead elsewhere", pod)
+		return fmt.Errorf("pod uid %q is not valid for a directory", pod)
 	}
 	dir := filepath.Join(d.Root, PodsDir, string(pod))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -212,8 +212,8 @@ func (d *Disk) useImage(pod types.UID, container, name string) error {
 	return os.WriteFile(filepath.Join(dir, usesImage+name+"."+container), nil, 0o600)
 }
 
-// UsesOnly notes that a container, which is about to start, uses these copies and no more: with a
-// tag that moves, each of its starts may have had another. It tells whether it used any.
+// UsesOnly records that a container that is about to start uses only these copies: an earlier start
+// may have used another image under a moving tag. It reports whether it dropped any.
 func (d *Disk) UsesOnly(pod types.UID, container string, copies map[string]string) (let bool) {
 	if !podspec.IsUID(pod) || len(copies) == 0 {
 		return false
@@ -230,19 +230,18 @@ func (d *Disk) UsesOnly(pod types.UID, container string, copies map[string]strin
 	return let
 }
 
-// imageVolume opens the copy that a volume shows.
+// imageVolume opens the copy of a volume.
 func (d *Disk) imageVolume(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
 	name := src.Images[v.Name]
 	if name == "" {
-		return p, errors.New("its image is not there")
+		return p, errors.New("its image was not copied")
 	}
 	p.fixed, p.readOnly = true, true
 	p.file, err = hold(filepath.Join(d.Root, imagesDir, name))
 	return p, err
 }
 
-// dropImages removes the copies that no pod uses, and what is left of others. Nothing may be copied
-// meanwhile.
+// dropImages removes unused copies and remains of interrupted ones. No copy may be in progress.
 func (d *Disk) dropImages() error {
 	dir := filepath.Join(d.Root, imagesDir)
 	names := entries(dir)
@@ -267,7 +266,7 @@ func (d *Disk) dropImages() error {
 		if used[name] {
 			continue
 		}
-		if !strings.HasPrefix(name, ".") { // half of one must not look like a whole one
+		if !strings.HasPrefix(name, ".") { // an interrupted removal must not look complete
 			if err := root.Rename(name, oldImage+name); err != nil {
 				errs = append(errs, err)
 				continue
@@ -279,8 +278,7 @@ func (d *Disk) dropImages() error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// TidyImages removes the copies that no pod uses, unless one is being made: whoever makes it does
-// so afterwards.
+// TidyImages removes unused copies. While a copy is in progress its maker does that afterwards.
 func (d *Disk) TidyImages() {
 	copying := d.images.copying()
 	select {
@@ -290,12 +288,12 @@ func (d *Disk) TidyImages() {
 		return
 	}
 	if err := d.dropImages(); err != nil {
-		d.logger().Error("remove the copies of images that no pod uses any more; it is tried again when the next pod has gone", "err", err)
+		d.logger().Error("remove unused copies of images; the removal of the next pod tries again", "err", err)
 	}
 	<-copying
 }
 
-// EndReaders removes the containers that an agent before this one has left when it read images.
+// EndReaders removes containers that an earlier agent made to read images, and logs errors.
 func (d *Disk) EndReaders(ctx context.Context, e engine.Engine, state string) {
 	copying := d.images.copying()
 	copying <- struct{}{}
@@ -303,16 +301,16 @@ func (d *Disk) EndReaders(ctx context.Context, e engine.Engine, state string) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := RemoveReaders(ctx, e, state); err != nil {
-		d.logger().Warn("remove what an agent before this one has left when it read an image; the next one will try again",
+		d.logger().Warn("remove containers with which an earlier agent read images; the next start tries again",
 			"err", err)
 	}
 }
 
-// RemoveReaders removes the containers that were made to read images.
+// RemoveReaders removes containers made to read images.
 func RemoveReaders(ctx context.Context, e engine.Engine, state string) error {
 	list, err := e.Containers(ctx, LabelImageOf+"="+state)
 	for _, c := range list {
-		if strings.HasPrefix(c.Name, "flotilla-image-"+state+"-") { // an image may bear the label
+		if strings.HasPrefix(c.Name, "flotilla-image-"+state+"-") { // an image may have the label too
 			err = errors.Join(err, e.Remove(ctx, c.ID))
 		}
 	}

@@ -15,26 +15,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A mounting is what the agent mounts itself on the device, all below its directory
-// for what does not outlive a boot:
+// A mounting is what the agent itself mounts, all below its directory for what must not outlive a
+// boot:
 //
-//   - that directory: a tmpfs, so that secrets never come to the flash;
-//   - every emptyDir of medium Memory: a tmpfs of its own, with its size;
-//   - for the moment in which a container is started, binds of what its paths led to
-//     when they were checked (see subpath.go), as the kubelet's.
+//   - that directory: a tmpfs, so that secrets are never on the flash;
+//   - each emptyDir of medium Memory: a tmpfs with its size;
+//   - while a container starts: bind mounts of its checked subpaths (see subpath.go), like the kubelet's.
 //
-// It needs CAP_SYS_ADMIN in the mount namespace of the container engine. Where it
-// has not got that, why says so, and what cannot be done safely is not done.
+// This needs CAP_SYS_ADMIN in the mount namespace of the container engine. Without it, why has the
+// reason, and unsafe mounts are refused.
 type mounting struct {
 	dir   string
-	may   bool   // mount at all: whoever made the agent has given it a directory for that
+	may   bool   // may mount at all: a directory was given for it
 	why   string // why the agent does not mount; empty: it does
 	count atomic.Uint64
 }
 
 const bindsDir = "binds"
 
-// conditionVolumeMounts says whether the agent mounts. True is good.
+// conditionVolumeMounts says whether the agent mounts; True is good.
 const conditionVolumeMounts corev1.NodeConditionType = "VolumeMounts"
 
 func (m *mounting) condition() corev1.NodeCondition {
@@ -43,29 +42,29 @@ func (m *mounting) condition() corev1.NodeCondition {
 			Message: "the agent mounts volumes"}
 	}
 	return corev1.NodeCondition{Type: conditionVolumeMounts, Status: corev1.ConditionFalse, Reason: "MountsUnavailable",
-		Message: "secrets and volumes in memory lie in plain directories, and paths inside of what containers can write " +
+		Message: "secrets and volumes in memory use plain directories, and subpaths of what containers can write " +
 			"are not mounted: " + m.why}
 }
 
-// prepare makes the directory, private to the agent's user and what runs as root.
+// prepare makes the directory, private to the agent's user and root.
 func (m *mounting) prepare() error {
 	if err := private(m.dir); err != nil {
 		return err
 	}
 	switch {
 	case !m.may:
-		m.why = "the agent does not run as root: run it as root, as the unit that comes with this version does"
+		m.why = "the agent does not run as root: run it as root, as the unit of this version does"
 		return nil
 	case !inFirstNamespace():
-		m.why = "the agent has a mount namespace of its own, which containers do not see: take ProtectSystem= and its " +
-			"like out of the agent's unit, or install the one that comes with this version"
+		m.why = "the agent has a mount namespace of its own, which containers do not see: remove ProtectSystem= and " +
+			"the like from the agent's unit, or install the unit of this version"
 		return nil
 	}
 	if err := m.clear(); err != nil {
 		return err
 	}
-	// What an older agent has left in a plain directory is mounted by containers that run: it stays
-	// until they have gone.
+	// Running containers may mount an older agent's plain directories: keep them until those have
+	// ended.
 	if !isMounted(m.dir) && len(entries(filepath.Join(m.dir, "pods"))) == 0 {
 		if m.refused(mountTmpfs(m.dir, "mode=0700,size=25%")) {
 			return nil
@@ -75,33 +74,32 @@ func (m *mounting) prepare() error {
 	if err := private(binds); err != nil {
 		return err
 	}
-	// Private, so that a bind shows nowhere else, and taking it off takes off nothing else.
+	// Private, so that binds appear and disappear only here.
 	if m.refused(mountTmpfs(binds, "mode=0700,size=1m")) || m.refused(unix.Mount("", binds, "", unix.MS_PRIVATE, "")) {
 		return nil
 	}
 	return nil
 }
 
-// refused notes why mounting does not work.
+// refused records why mounting fails.
 func (m *mounting) refused(err error) bool {
 	if err != nil {
 		m.why = fmt.Sprintf(
-			"the agent may not mount (%v): run it as root with CAP_SYS_ADMIN, as the unit that comes with this version does",
+			"the agent may not mount (%v): run it as root with CAP_SYS_ADMIN, as the unit of this version does",
 			err)
 	}
 	return err != nil
 }
 
-// bind mounts what a descriptor holds where nobody but the agent can change what is
-// mounted, and says where. release takes it off again: a container that has been
-// started has a mount of its own.
+// bind mounts an open file at a path that only the agent can change. release unmounts it: a started
+// container has its own mount.
 func (m *mounting) bind(f *os.File) (path string, release func() error, err error) {
 	real, err := pathOf(f)
 	if err != nil {
 		return "", nil, err
 	}
 	if _, above := below(real, filepath.Join(m.dir, bindsDir)); above {
-		// whoever may mount the agent's own directory needs no link to get anywhere
+		// The agent may mount its own directory without a bind: no link leads out of it.
 		return real, func() error { return nil }, nil
 	}
 	info, err := f.Stat()
@@ -127,17 +125,16 @@ func (m *mounting) bind(f *os.File) (path string, release func() error, err erro
 	return path, release, nil
 }
 
-// unbind takes off a bind. What was mounted is never removed: not even where it could
-// not be taken off.
+// unbind unmounts a bind, and removes only the empty mount point, never the content.
 func unbind(path string) error {
-	_ = unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "") // of a crash before that; or it is no mount at all
+	_ = unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, "") // it may be from before a crash, or not a mount
 	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	return os.Remove(path)
 }
 
-// clear takes off the binds that an agent before this one has left.
+// clear unmounts the binds of an earlier agent.
 func (m *mounting) clear() error {
 	binds := filepath.Join(m.dir, bindsDir)
 	var errs []error
@@ -150,7 +147,7 @@ func (m *mounting) clear() error {
 	return takeOff(binds)
 }
 
-// takeOff takes off every mount on a directory.
+// takeOff unmounts everything mounted on a directory.
 func takeOff(dir string) error {
 	for isMounted(dir) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
@@ -160,8 +157,7 @@ func takeOff(dir string) error {
 	return nil
 }
 
-// mountTmpfs mounts a tmpfs that is not swapped out to the flash, where the kernel can
-// promise that (since 6.4).
+// mountTmpfs mounts a tmpfs that is not swapped out, if the kernel supports that (6.4).
 func mountTmpfs(dir, options string) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	err := unix.Mount("flotilla", dir, "tmpfs", flags, options+",noswap")
@@ -171,25 +167,25 @@ func mountTmpfs(dir, options string) error {
 	return err
 }
 
-// isMounted tells whether something of another file system is mounted on a directory.
+// isMounted reports whether a directory is a mount point.
 func isMounted(dir string) bool {
 	var here, above unix.Stat_t
 	return unix.Lstat(dir, &here) == nil && unix.Lstat(filepath.Dir(dir), &above) == nil && here.Dev != above.Dev
 }
 
-// inFirstNamespace tells whether the agent is in the mount namespace of the device's
-// first process, as container engines are. Ids of mounts are unique among namespaces.
+// inFirstNamespace reports whether the agent is in the mount namespace of process 1, like container
+// engines. Mount ids are unique across namespaces.
 func inFirstNamespace() bool {
 	first, err := os.ReadFile("/proc/1/mountinfo")
 	if err != nil {
-		return true // not to be known; the engine will not find what it is to mount
+		return true // unknown; the engine reports a missing mount
 	}
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	id := func(b []byte) string { s, _, _ := strings.Cut(string(b), " "); return s }
 	return err == nil && id(first) == id(own)
 }
 
-// private makes a directory, and makes it nobody else's business if it was.
+// private makes a directory with mode 0700, also if it exists.
 func private(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -206,7 +202,7 @@ func private(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// entries are the names in a directory; none where there is none.
+// entries are the names in a directory; empty: it is missing.
 func entries(dir string) (names []string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {

@@ -16,13 +16,13 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Mounts is what a container is to mount, for as long as it is being started.
+// A Mounts is the mounts of a container while it starts.
 type Mounts struct {
 	List    []engine.Mount
 	closing []func() error
 }
 
-// Close takes off what is needed for starting only.
+// Close unmounts what only the start needs.
 func (m *Mounts) Close() error {
 	var errs []error
 	for _, f := range m.closing {
@@ -32,27 +32,26 @@ func (m *Mounts) Close() error {
 	return errors.Join(errs...)
 }
 
-// ErrSubPath is what no volume can mend: the container asks for a path that it cannot have.
+// ErrSubPath means that the container's subPath is not possible, in any state of the volume.
 var ErrSubPath = errors.New("subPath")
 
-// mountedBy finds the volume that a container mounts.
+// mountedBy finds the volume of a mount.
 func mountedBy(src podspec.Sources, c *corev1.Container, m corev1.VolumeMount) (*corev1.Volume, error) {
 	i := slices.IndexFunc(src.Pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 	if i < 0 {
-		return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, m.Name)
+		return nil, fmt.Errorf("container %s mounts volume %q, which is not in the pod", c.Name, m.Name)
 	}
 	return &src.Pod.Spec.Volumes[i], nil
 }
 
-// notWritten is why a volume of files is not up to date.
+// notWritten is why a volume's files are not up to date.
 type notWritten struct{ error }
 
-// Unwrap gives the cause.
+// Unwrap implements errors.Unwrap.
 func (e notWritten) Unwrap() error { return e.error }
 
-// mount prepares one volume for a container. As with the kubelet the files that the pod has had do
-// where it cannot have others now: a secret that was deleted does not end what runs with it. Why
-// they are old, refresh tells.
+// mount prepares one volume for a container. As with the kubelet old files are used when new ones
+// fail: a deleted secret does not end a running pod. Refresh reports why they are old.
 func (d *Disk) mount(src podspec.Sources, v *corev1.Volume, owner policy.Document) (volumePlace, error) {
 	p, err := d.volume(src, v, owner)
 	if errors.As(err, &notWritten{}) {
@@ -67,7 +66,7 @@ func (d *Disk) mount(src podspec.Sources, v *corev1.Volume, owner policy.Documen
 	return p, nil
 }
 
-// SetUp prepares the volumes that a container mounts, but for images, which are pulled first.
+// SetUp prepares a container's volumes except images, which are pulled first.
 func (d *Disk) SetUp(src podspec.Sources, c *corev1.Container, owner policy.Document) error {
 	for _, m := range c.VolumeMounts {
 		v, err := mountedBy(src, c, m)
@@ -88,8 +87,8 @@ func (d *Disk) SetUp(src podspec.Sources, c *corev1.Container, owner policy.Docu
 	return nil
 }
 
-// PrepareMounts prepares the volumes that a container mounts and says where they are.
-// The caller closes what it gets, also with an error.
+// PrepareMounts prepares a container's volumes and returns its mounts. The caller closes them, also
+// after an error.
 func (d *Disk) PrepareMounts(src podspec.Sources, c *corev1.Container, owner policy.Document) (*Mounts, error) {
 	out := &Mounts{}
 	for _, m := range c.VolumeMounts {
@@ -132,7 +131,7 @@ func (d *Disk) PrepareMounts(src podspec.Sources, c *corev1.Container, owner pol
 	return out, nil
 }
 
-// objectsOf names what the files of a volume come from; "" where it is no object of the hub.
+// objectsOf names the objects that a volume's files come from; empty: none.
 func objectsOf(v *corev1.Volume) string {
 	var names []string
 	secret := func(name string) { names = append(names, fmt.Sprintf("secret %q", name)) }
@@ -154,14 +153,14 @@ func objectsOf(v *corev1.Volume) string {
 	return strings.Join(names, ", ")
 }
 
-// source is a path that leads an engine to where a volume was found, and to nothing else.
+// source is a path through which an engine reaches the found volume and nothing else.
 func (d *Disk) source(p volumePlace, out *Mounts) (string, error) {
 	if p.fixed {
 		return pathOf(p.file)
 	}
 	if d.mounts.why != "" {
 		return "", fmt.Errorf(
-			"a path inside of what containers can write is not mounted, as they could turn it elsewhere meanwhile: %s",
+			"a subpath of what containers can write is not mounted, since they could redirect it: %s",
 			d.mounts.why)
 	}
 	path, release, err := d.mounts.bind(p.file)

@@ -19,21 +19,21 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// PersistentDir is where, in the state directory, the persistent volumes are: a directory
-// each, named by its uid. They outlive pods, agents and enrolments, and go by one word of
-// the hub alone: that this one is to be removed. Nothing follows from one not being named.
+// PersistentDir is the directory of the persistent volumes in the state directory, each named by
+// its uid. They outlive pods, agents and enrolments, and are removed only when the hub says so for
+// each: a volume that the hub does not name stays.
 const PersistentDir = "persistent"
 
-// A claimed is which pod's group persistent volumes have been given to, by uid.
+// A claimed records, by volume, the pod whose group owns its files.
 type claimed struct {
-	turns // by volume
-	given struct {
+	keyedLocks // by volume
+	given      struct {
 		sync.Mutex
 		to map[types.UID]types.UID
 	}
 }
 
-// has tells whether a volume was given to a pod's group last.
+// has reports whether a volume was given last to this pod's group.
 func (c *claimed) has(volume, pod types.UID) bool {
 	c.given.Lock()
 	defer c.given.Unlock()
@@ -49,7 +49,7 @@ func (c *claimed) give(volume, pod types.UID) {
 	c.given.to[volume] = pod
 }
 
-// persistent opens the volume that a pod claims, and makes its directory at its first use.
+// persistent opens the volume of a claim, and makes its directory at the first use.
 func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace, err error) {
 	claim := v.PersistentVolumeClaim
 	i := slices.IndexFunc(src.Volumes, func(have wire.Volume) bool {
@@ -60,7 +60,7 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	}
 	want := src.Volumes[i]
 	if !podspec.IsUID(want.UID) {
-		return p, fmt.Errorf("no directory is made for volume %q: such names lead elsewhere", want.UID)
+		return p, fmt.Errorf("volume uid %q is not valid for a directory", want.UID)
 	}
 	defer d.claims.take(want.UID)()
 	parent, name := filepath.Join(d.Root, PersistentDir), string(want.UID)
@@ -75,7 +75,7 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	group := groupOf(src.Pod)
 	switch info, e := root.Lstat(name); {
 	case e == nil && !info.IsDir():
-		return p, fmt.Errorf("%s is no directory", filepath.Join(parent, name))
+		return p, fmt.Errorf("%s is not a directory", filepath.Join(parent, name))
 	case e == nil:
 		if err := d.regroup(root, want.UID, info, src.Pod); err != nil {
 			return p, fmt.Errorf("give the volume to group %d: %w", group, err)
@@ -99,12 +99,11 @@ func (d *Disk) persistent(src podspec.Sources, v *corev1.Volume) (p volumePlace,
 	return p, err
 }
 
-// deepest is how many directories in each other a volume may have where its files are to
-// be given to a group.
+// deepest is the highest depth of directories in a volume that is given to a group.
 const deepest = 256
 
-// regroup gives what is in a volume to a pod's group, as the kubelet does: once for each
-// pod, or (fsGroupChangePolicy: OnRootMismatch) where the volume itself is not the group's.
+// regroup gives a volume's files to a pod's group, like the kubelet: once for each pod, or with
+// fsGroupChangePolicy OnRootMismatch if the volume's root has another group.
 func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *corev1.Pod) (err error) {
 	group := groupOf(pod)
 	if group < 0 || d.claims.has(volume, pod.UID) {
@@ -131,7 +130,7 @@ func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *co
 		}
 		return in.Chmod(name, mode)
 	}
-	// The volume itself comes last: one that was not finished does not look like one that was.
+	// The root comes last, so that an interrupted change is detected.
 	err = fs.WalkDir(in.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err == nil && name != "." {
 			var info fs.FileInfo
@@ -140,10 +139,10 @@ func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *co
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // somebody else has removed it meanwhile
+			return nil // removed meanwhile
 		}
 		if strings.Count(name, "/") >= deepest {
-			return fmt.Errorf("more than %d directories in each other", deepest)
+			return fmt.Errorf("more than %d nested directories", deepest)
 		}
 		return err
 	})
@@ -156,8 +155,7 @@ func (d *Disk) regroup(root *os.Root, volume types.UID, top fs.FileInfo, pod *co
 	return err
 }
 
-// States says of the volumes that the hub names which are there, and which have gone
-// as they were to go.
+// States says which of the hub's volumes exist, and which were removed as requested.
 func (d *Disk) States(volumes []wire.Volume) (list []wire.VolumeState) {
 	for _, v := range volumes {
 		if !podspec.IsUID(v.UID) {

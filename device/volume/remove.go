@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostOpen is how many directories, one in the other, are open while a tree is removed.
-const mostOpen = 128
+// maxOpen is how many nested directories are open while a tree is removed.
+const maxOpen = 128
 
-// removeTree removes a directory with everything in it. Containers have made what is in
-// it, and may have nested it a hundred thousand deep: whoever keeps each level open has no
-// file left for anything else, and never comes to the end. What lies deeper than mostOpen
-// is moved up first. Nothing is followed out of the tree.
+// removeTree removes a directory tree that a container has made, perhaps a hundred thousand levels
+// deep: what is deeper than maxOpen is moved up first, to save file descriptors. It follows no link
+// out of the tree.
 func removeTree(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	switch {
@@ -32,7 +31,7 @@ func removeTree(root *os.Root, name string) error {
 		return err
 	}
 	t := removal{top: int(top.Fd())}
-	if err := errors.Join(t.empty(top, mostOpen), top.Close()); err != nil {
+	if err := errors.Join(t.empty(top, maxOpen), top.Close()); err != nil {
 		return err
 	}
 	return root.Remove(name)
@@ -40,14 +39,14 @@ func removeTree(root *os.Root, name string) error {
 
 type removal struct {
 	top   int // its descriptor
-	moved int // directories, to the top
+	moved int // number of directories moved to the top
 }
 
-// empty removes what is in a directory of the tree.
+// empty removes the content of a directory.
 func (t *removal) empty(dir *os.File, room int) error {
 	for {
 		names, err := dir.Readdirnames(256)
-		if errors.Is(err, io.EOF) { // names may have been left out while others went
+		if errors.Is(err, io.EOF) { // removals may hide names from the listing
 			if _, err := dir.Seek(0, io.SeekStart); err != nil {
 				return err
 			}
@@ -70,7 +69,7 @@ func (t *removal) empty(dir *os.File, room int) error {
 func (t *removal) remove(dir *os.File, name string, room int) error {
 	at := int(dir.Fd())
 	err := unix.Unlinkat(at, name, 0)
-	if err != unix.EISDIR && err != unix.EPERM { // POSIX says the one of a directory, Linux the other
+	if err != unix.EISDIR && err != unix.EPERM { // POSIX returns one for a directory, Linux the other
 		return err
 	}
 	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != unix.ENOTEMPTY && err != unix.EEXIST {

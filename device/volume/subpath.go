@@ -11,18 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pods write into volumes while others mount what is in them. A path that was
-// checked and is opened again afterwards may lead elsewhere by then: so a path below a
-// volume is walked once, name by name, each from the descriptor of the one before it
-// and none through a symbolic link, and what is mounted is the descriptor at its end.
-// This is the kubelet's way (pkg/volume/util/subpath). It is what openat2's
-// RESOLVE_BENEATH|RESOLVE_NO_SYMLINKS do, on every kernel and below every filter.
+// Pods write into volumes while others mount paths inside them. A checked path that is opened again
+// may lead elsewhere, so a path is walked once: each name is opened from the previous directory's
+// descriptor, without following links, and the last descriptor is mounted. This is the kubelet's
+// way (pkg/volume/util/subpath). It equals openat2 with RESOLVE_BENEATH|RESOLVE_NO_SYMLINKS, but
+// works with every kernel and seccomp filter.
 
-// errMoving says that a path has changed between two looks at it.
-var errMoving = errors.New("somebody changes it while it is being mounted")
+// errMoving means that a path has changed between two looks.
+var errMoving = errors.New("it is changing while it is mounted")
 
-// hold opens a path that only the device's owner and the agent can change, as a
-// descriptor that can be walked from, mounted and looked at, and not read.
+// hold opens a path that only the device's owner and the agent can change, with O_PATH.
 func hold(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,24 +29,24 @@ func hold(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// pathOf is where what a descriptor holds is now; for people, and to begin with.
+// pathOf is the current path of an open file; for messages, and as a start.
 func pathOf(f *os.File) (string, error) { return os.Readlink(viaProc(f)) }
 
-// viaProc is a name of what a descriptor holds that nobody can turn elsewhere.
+// viaProc is a path of an open file that cannot be redirected.
 func viaProc(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// A making says what to make of a path that is not there; nil: nothing.
+// A making says how to create a missing path; nil: not at all.
 type making struct {
 	mode fs.FileMode // of the directories
 	file bool        // the last name is a file
 }
 
-// walk opens what a path below a directory names, making what is missing. A
-// symbolic link on it, or in its place, is an error: see follow.
+// walk opens a path below a directory, and creates what is missing. A symbolic link is an error:
+// see follow.
 func walk(root *os.File, rel string, make *making) (*os.File, error) {
 	at, err := unix.Openat(int(root.Fd()), ".", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if rel == "." {
-		at, err = unix.Dup(int(root.Fd())) // it may be a file
+		at, err = unix.Dup(int(root.Fd())) // root may be a file
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: root.Name(), Err: err}
@@ -71,7 +69,7 @@ func walk(root *os.File, rel string, make *making) (*os.File, error) {
 	return cur, nil
 }
 
-// enter takes one step of a walk.
+// enter opens one name of a walk.
 func enter(dir *os.File, name string, make *making, last bool) (*os.File, error) {
 	path := filepath.Join(dir.Name(), name)
 	wrong := func(op string, err error) (*os.File, error) { return nil, &fs.PathError{Op: op, Path: path, Err: err} }
@@ -104,11 +102,11 @@ func enter(dir *os.File, name string, make *making, last bool) (*os.File, error)
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0:
-		err = fmt.Errorf("%s is a symbolic link that was none a moment ago: %w", path, errMoving)
+		err = fmt.Errorf("%s has just become a symbolic link: %w", path, errMoving)
 	case !last && !info.IsDir():
 		err = &fs.PathError{Op: "open", Path: path, Err: unix.ENOTDIR}
 	case made && info.IsDir():
-		err = os.Chmod(viaProc(f), make.mode) // whatever the umask is
+		err = os.Chmod(viaProc(f), make.mode) // against the umask
 	case made && info.Mode().IsRegular():
 		err = os.Chmod(viaProc(f), 0o644)
 	}
@@ -118,8 +116,8 @@ func enter(dir *os.File, name string, make *making, last bool) (*os.File, error)
 	return f, nil
 }
 
-// follow says where a path leads by the symbolic links on it, as it is now: a hint,
-// which walk does not have to believe. What is missing at its end is left as it is.
+// follow resolves the symbolic links of a path, as a hint that walk does not rely on. A missing
+// last part stays.
 func follow(path string) (string, error) {
 	rest := ""
 	for {
@@ -131,21 +129,20 @@ func follow(path string) (string, error) {
 			return "", err
 		}
 		if _, e := os.Lstat(path); e == nil {
-			return "", fmt.Errorf("%s is a symbolic link that leads nowhere", path)
+			return "", fmt.Errorf("%s is a broken symbolic link", path)
 		}
 		path, rest = filepath.Dir(path), filepath.Join(filepath.Base(path), rest)
 	}
 }
 
-// below is the way from one clean path to another at it or beneath it.
+// below is the relative path from dir to path; not ok: path is elsewhere.
 func below(dir, path string) (rel string, ok bool) {
 	rel, err := filepath.Rel(dir, path)
 	return rel, err == nil && (rel == "." || filepath.IsLocal(rel))
 }
 
-// within opens a path inside a volume, making directories with the volume's own mode
-// where there is nothing, as the kubelet does. Links lead where they lead inside the
-// volume, and out of it they do not lead.
+// within opens a path inside a volume, and creates missing directories with the volume's mode, like
+// the kubelet. Links may lead only inside the volume.
 func within(volume *os.File, sub string, readOnly bool) (*os.File, error) {
 	if !filepath.IsLocal(sub) {
 		return nil, fmt.Errorf("%q must be a relative path that stays in the volume", sub)

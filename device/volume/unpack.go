@@ -13,22 +13,21 @@ import (
 	"strings"
 )
 
-// Most of what an image may hold that is copied. Everything in it is somebody else's word.
+// Limits of an image that is copied: its content is untrusted.
 const (
 	maxEntries = 250_000
 	maxLevels  = 200  // of directories
-	maxTarget  = 4096 // bytes of a symbolic link, as the kernel's
+	maxTarget  = 4096 // bytes of a symbolic link, the kernel's limit
 )
 
-// An unpacking writes the files of an image into a directory, and nothing anywhere else: each name
-// is walked inside of the directory, and what would lead out of it is an error. There are no device
-// nodes, pipes, sockets, file capabilities and set-user-ID programs in what it writes.
+// An unpacking writes an image's files into a directory and nowhere else: a name that leads out of
+// it is an error. It writes no device nodes, pipes, sockets, file capabilities or set-user-ID bits.
 type unpacking struct {
 	root    *os.Root
 	left    int64 // bytes
 	entries int
-	owned   bool                   // files belong to whom the image says
-	closed  map[string]fs.FileMode // directories that even their owner may not write to, when all is there
+	owned   bool                   // files get their owners from the image
+	closed  map[string]fs.FileMode // directories without write permission, set at the end
 }
 
 func (u *unpacking) put(h *tar.Header, data io.Reader) error {
@@ -43,7 +42,7 @@ func (u *unpacking) put(h *tar.Header, data io.Reader) error {
 		return fmt.Errorf("it has more than %d files", maxEntries)
 	}
 	if strings.Count(name, "/") >= maxLevels {
-		return fmt.Errorf("it has more than %d directories in each other", maxLevels)
+		return fmt.Errorf("it has more than %d nested directories", maxLevels)
 	}
 	if u.left -= onDisk(h.Size); h.Size < 0 || u.left < 0 {
 		return fmt.Errorf("%.256q: %w", name, errNoRoom)
@@ -54,10 +53,10 @@ func (u *unpacking) put(h *tar.Header, data io.Reader) error {
 	return nil
 }
 
-// onDisk is what a file takes of a disk, with what it takes to know it.
+// onDisk is the disk space of a file with its inode.
 func onDisk(size int64) int64 { return (size+4095)&^4095 + 512 }
 
-// inTree is a name in an archive as a path below its root.
+// inTree is an archive's name as a path below its root.
 func inTree(name string) (string, error) {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
@@ -83,7 +82,7 @@ func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
 		return err
 	case old.IsDir() && h.Typeflag == tar.TypeDir:
 		return u.dir(name, h)
-	default: // a directory with something in it stays, and that is an error
+	default: // a directory with content stays, and is an error
 		if err := u.root.Remove(name); err != nil {
 			return err
 		}
@@ -96,9 +95,9 @@ func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
 		return u.dir(name, h)
 	case tar.TypeSymlink:
 		if len(h.Linkname) > maxTarget {
-			return fmt.Errorf("it is a symbolic link of %d bytes, at most %d are taken", len(h.Linkname), maxTarget)
+			return fmt.Errorf("it is a symbolic link of %d bytes, more than %d", len(h.Linkname), maxTarget)
 		}
-		if err := u.root.Symlink(h.Linkname, name); err != nil { // it is followed where the container is, or not at all
+		if err := u.root.Symlink(h.Linkname, name); err != nil { // the container follows it, not the agent
 			return err
 		}
 		return u.give(name, h)
@@ -108,7 +107,7 @@ func (u *unpacking) write(name string, h *tar.Header, data io.Reader) error {
 			return err
 		}
 		if info, err := u.root.Lstat(target); err != nil || info.IsDir() {
-			return errors.Join(fmt.Errorf("it is another name of %.256q, which is no file", h.Linkname), err)
+			return errors.Join(fmt.Errorf("it is a hard link to %.256q, which is not a file", h.Linkname), err)
 		}
 		return u.root.Link(target, name)
 	}
@@ -133,8 +132,7 @@ func (u *unpacking) file(name string, h *tar.Header, data io.Reader) (err error)
 	return u.root.Chtimes(name, h.ModTime, h.ModTime)
 }
 
-// dir gives a directory its owner and mode, but not yet one under which nothing more could be
-// written.
+// dir sets a directory's owner and mode, but keeps it writable for now.
 func (u *unpacking) dir(name string, h *tar.Header) error {
 	mode := h.FileInfo().Mode().Perm()
 	if mode&0o700 != 0o700 {
@@ -149,16 +147,16 @@ func (u *unpacking) give(name string, h *tar.Header) error {
 	if !u.owned {
 		return nil
 	}
-	const most = 1<<32 - 2 // the last one means nobody is named
+	const most = 1<<32 - 2 // the largest value means "unchanged"
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) > most || int64(h.Gid) > most {
-		return fmt.Errorf("it belongs to %d:%d, which is nobody", h.Uid, h.Gid)
+		return fmt.Errorf("its owner %d:%d is not a valid id", h.Uid, h.Gid)
 	}
 	return u.root.Lchown(name, h.Uid, h.Gid)
 }
 
-// end closes the directories that are to be.
+// end sets the modes of closed directories.
 func (u *unpacking) end() error {
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.closed))) { // each before the one that it is in
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.closed))) { // children before their parents
 		if err := u.root.Chmod(name, u.closed[name]); err != nil {
 			return err
 		}

@@ -1,8 +1,9 @@
-// Package volume makes what the containers of pods mount: directories in memory and on the disk,
-// the files of ConfigMaps, Secrets and fields, host paths that the device's owner allows,
-// persistent volumes, copies of images, and the files of
-// follows a link out of a volume, and removes nothing outside of its own directories. Package agent
-// calls it.
+// Package volume makes the volumes of pods: directories on disk and in memory, files of ConfigMaps,
+// Secrets and fields, host paths that the device's owner allows, persistent volumes, copies of
+// images.
+//
+// It never follows a link out of a volume, and removes nothing outside of its own directories.
+// Package agent calls it.
 package volume
 
 import (
@@ -23,34 +24,34 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A Disk is where the volumes of pods are. Its directories belong to the agent alone:
-// containers get to their volumes by mounts, other users of the device not at all.
+// A Disk has the volumes of pods. Its directories are private to the agent: containers reach their
+// volumes by mounts.
 type Disk struct {
 	Root     string       // survives a reboot: emptyDir
 	Memory   string       // does not: emptyDir of medium Memory, secrets, config maps
-	MayMount bool         // whoever made the agent has given it memory for that
-	Log      *slog.Logger // nil: nothing is said
+	MayMount bool         // Memory was given for mounts
+	Log      *slog.Logger // nil: no logs
 	mounts   mounting
 
-	making turns // of volumes, by pod: its containers start at the same time
+	making keyedLocks // by pod, since its containers start at the same time
 	claims claimed
 	images copies
 }
 
-// turns lets one at a time do something with what has a uid, and nobody wait for what is done with
-// anything else: that may be a million files.
-type turns struct {
+// keyedLocks are locks by uid: a change of one volume, perhaps of a million files, does not delay
+// others.
+type keyedLocks struct {
 	mu sync.Mutex
 	by map[types.UID]*queue
 }
 
 type queue struct {
 	sync.Mutex
-	there int // in it, and before it; turns.mu guards it
+	users int // holder and waiters; keyedLocks.mu guards it
 }
 
-// take waits for its turn, and gives it to the next with leave.
-func (t *turns) take(uid types.UID) (leave func()) {
+// take locks a uid, and returns its unlock.
+func (t *keyedLocks) take(uid types.UID) (leave func()) {
 	t.mu.Lock()
 	if t.by == nil {
 		t.by = map[types.UID]*queue{}
@@ -60,14 +61,14 @@ func (t *turns) take(uid types.UID) (leave func()) {
 		q = &queue{}
 		t.by[uid] = q
 	}
-	q.there++
+	q.users++
 	t.mu.Unlock()
 	q.Lock()
 	return func() {
 		q.Unlock()
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if q.there--; q.there == 0 {
+		if q.users--; q.users == 0 {
 			delete(t.by, uid)
 		}
 	}
@@ -80,11 +81,10 @@ func (d *Disk) logger() *slog.Logger {
 	return d.Log
 }
 
-// PodsDir is where, in both directories of a Disk, the directories of pods are, each named by its
-// uid.
+// PodsDir is the directory of the pods' directories, in Root and in Memory, each named by its uid.
 const PodsDir = "pods"
 
-// Prepare makes the disk private and ready for mounts, where the agent may mount.
+// Prepare makes the disk private, and mounts its tmpfs if the agent may mount.
 func (d *Disk) Prepare() error {
 	d.mounts.dir, d.mounts.may = d.Memory, d.MayMount
 	err := errors.Join(private(filepath.Join(d.Root, PodsDir)), d.mounts.prepare())
@@ -97,14 +97,14 @@ func (d *Disk) Prepare() error {
 	return err
 }
 
-// NotMounting is why the agent mounts nothing; empty: it does.
+// NotMounting is why the agent mounts nothing; empty: it mounts.
 func (d *Disk) NotMounting() string { return d.mounts.why }
 
-// Condition says whether all volumes can be mounted on the node, and what to do where they cannot.
-// It is no reason not to send pods there.
+// Condition says whether all volumes can be mounted, and what to do if not. Pods are scheduled in
+// any case.
 func (d *Disk) Condition() corev1.NodeCondition { return d.mounts.condition() }
 
-// Binds is the directory of what is mounted for the moment in which a container is started.
+// Binds is the directory of the mounts of starting containers.
 func (d *Disk) Binds() string { return filepath.Join(d.Memory, bindsDir) }
 
 func (d *Disk) rootOf(v *corev1.Volume) string {
@@ -123,7 +123,7 @@ func (d *Disk) Dir(v *corev1.Volume, pod types.UID) string {
 	return filepath.Join(d.rootOf(v), volumePath(pod, v.Name))
 }
 
-// Clean removes everything of a pod. Of a pod whose uid is none there is nothing.
+// Clean removes everything of a pod. An invalid uid has nothing.
 func (d *Disk) Clean(pod types.UID) error {
 	if !podspec.IsUID(pod) {
 		return nil
@@ -169,7 +169,7 @@ func RemoveVolumes(root, memory string) error {
 		os.RemoveAll(filepath.Join(root, imagesDir)))
 }
 
-// Pods lists the pods that have volumes on the disk.
+// Pods lists the pods with volumes on the disk.
 func (d *Disk) Pods() []types.UID {
 	var out []types.UID
 	for _, root := range []string{d.Root, d.Memory} {
@@ -180,10 +180,10 @@ func (d *Disk) Pods() []types.UID {
 	return out
 }
 
-// A volumePlace is where a volume, or something in it, was found.
+// A volumePlace is where a volume, or a path inside it, was found.
 type volumePlace struct {
 	file     *os.File
-	fixed    bool // no container can turn its path elsewhere
+	fixed    bool // no container can redirect its path
 	readOnly bool
 }
 
@@ -194,7 +194,7 @@ func (d *Disk) volume(src podspec.Sources, v *corev1.Volume, owner policy.Docume
 		return p, err
 	}
 	if !podspec.IsUID(src.Pod.UID) || len(validation.IsDNS1123Label(v.Name)) > 0 {
-		return p, fmt.Errorf("no directory is made for volume %q of pod %q: such names lead elsewhere", v.Name, src.Pod.UID)
+		return p, fmt.Errorf("volume %q of pod uid %q is not valid for a directory", v.Name, src.Pod.UID)
 	}
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -227,7 +227,7 @@ func (d *Disk) volume(src podspec.Sources, v *corev1.Volume, owner policy.Docume
 	return p, err
 }
 
-// groupOf is the group that a pod's volumes belong to; -1: none.
+// groupOf is the group of a pod's volumes; -1: none.
 func groupOf(pod *corev1.Pod) int {
 	if s := pod.Spec.SecurityContext; s != nil && s.FSGroup != nil {
 		return int(*s.FSGroup)
@@ -235,7 +235,7 @@ func groupOf(pod *corev1.Pod) int {
 	return -1
 }
 
-// emptyDir makes the directory of an emptyDir, whole or not at all.
+// emptyDir makes the directory of an emptyDir, completely or not at all.
 func (d *Disk) emptyDir(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
 	name, group := volumePath(src.Pod.UID, v.Name), groupOf(src.Pod)
 	if v.EmptyDir.Medium == corev1.StorageMediumMemory && d.mounts.why == "" {
@@ -260,7 +260,7 @@ func (d *Disk) emptyDir(root *os.Root, src podspec.Sources, v *corev1.Volume) er
 	return newDir(root, volumePath(src.Pod.UID, ".new-"+v.Name), name, group)
 }
 
-// newDir makes a directory that everybody may use, and a group's, whole or not at all.
+// newDir makes a directory for everyone, or with a group, completely or not at all.
 func newDir(root *os.Root, fresh, name string, group int) error {
 	mode := fs.FileMode(0o777)
 	if group >= 0 {
@@ -274,14 +274,14 @@ func newDir(root *os.Root, fresh, name string, group int) error {
 			return err
 		}
 	}
-	if err := root.Chmod(fresh, mode); err != nil { // whatever the umask is
+	if err := root.Chmod(fresh, mode); err != nil { // against the umask
 		return err
 	}
 	return root.Rename(fresh, name)
 }
 
-// memorySize is how big an emptyDir in memory may become: as the kubelet's, what the
-// volume says, but no more than the pod's memory limit or the device has for pods.
+// memorySize is the size of an emptyDir in memory, like the kubelet's: the volume's limit, at most
+// the pod's memory limit or the node's allocatable memory.
 func memorySize(src podspec.Sources, v *corev1.Volume) string {
 	size := src.Allocatable.Memory().Value()
 	smaller := func(n int64) {
@@ -300,7 +300,7 @@ func memorySize(src podspec.Sources, v *corev1.Volume) string {
 	return fmt.Sprintf("size=%d", size)
 }
 
-// Refresh brings the files of a pod's volumes up to date.
+// Refresh updates the files of a pod's volumes.
 func (d *Disk) Refresh(src podspec.Sources) error {
 	var errs []error
 	for i := range src.Pod.Spec.Volumes {
@@ -310,7 +310,7 @@ func (d *Disk) Refresh(src podspec.Sources) error {
 			continue
 		}
 		if _, err := os.Stat(d.Dir(v, src.Pod.UID)); err != nil {
-			continue // nothing mounts it yet
+			continue // it is not mounted yet
 		}
 		p, err := d.volume(src, v, policy.Document{})
 		if err == nil {

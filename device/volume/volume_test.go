@@ -358,7 +358,7 @@ func TestAVolumeOfFilesHasABound(t *testing.T) {
 	for i := range 17 {
 		v.Secret.Items = append(v.Secret.Items, corev1.KeyToPath{Key: "key", Path: fmt.Sprint("copy-", i)})
 	}
-	if _, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, at most 16777216") {
+	if _, err := d.PrepareMounts(src, &src.Pod.Spec.Containers[0], policy.Document{}); err == nil || !strings.Contains(err.Error(), "have 17825792 bytes, more than the limit of 16777216") {
 		t.Error(err)
 	}
 	v.Secret.Items = v.Secret.Items[:16]

@@ -17,23 +17,21 @@ import (
 
 const dataLink = "..data"
 
-// writeFiles makes a directory hold exactly the files, all at once, as the kubelet
-// does: they are written beside the old ones, and then one rename of the link
-// ..data shows them all. A program sees either the old set or the new one. Nothing is
-// written where nothing has changed, and nothing outside of the directory, whatever
-// somebody has put into it.
+// writeFiles makes a directory hold exactly the files, atomically like the kubelet: they are
+// written beside the old ones, and one rename of the link ..data shows them. Unchanged files are
+// not written, and nothing outside of the directory.
 func writeFiles(dir *os.Root, files map[string]podspec.File, group int) error {
-	shown, _ := dir.Readlink(dataLink) // "" where there is none yet
+	shown, _ := dir.Readlink(dataLink) // empty: there is none yet
 	if shown == "" || !same(dir, shown, files) {
 		var err error
 		if shown, err = showFiles(dir, files, group); err != nil {
 			return err
 		}
 	}
-	return nameFiles(dir, files, shown) // also where an agent was ended before it had done that
+	return nameFiles(dir, files, shown) // also after an interruption
 }
 
-// showFiles writes files beside the old ones, shows them, and returns where they are.
+// showFiles writes files beside the old ones, shows them, and returns their directory.
 func showFiles(dir *os.Root, files map[string]podspec.File, group int) (fresh string, err error) {
 	fresh = "..files-" + strconv.FormatUint(rand.Uint64(), 36)
 	if err := dir.Mkdir(fresh, 0o700); err != nil {
@@ -43,14 +41,14 @@ func showFiles(dir *os.Root, files map[string]podspec.File, group int) (fresh st
 		return "", errors.Join(err, dir.RemoveAll(fresh))
 	}
 	const tmp = dataLink + "_tmp"
-	_ = dir.RemoveAll(tmp) // left over of a crash
+	_ = dir.RemoveAll(tmp) // remains of a crash
 	if err := dir.Symlink(fresh, tmp); err != nil {
 		return "", err
 	}
 	return fresh, dir.Rename(tmp, dataLink)
 }
 
-// nameFiles gives the files that are shown their names in the directory, and takes all others away.
+// nameFiles links the shown files into the directory, and removes other names.
 func nameFiles(dir *os.Root, files map[string]podspec.File, shown string) error {
 	tops := map[string]bool{}
 	for path := range files {
@@ -77,8 +75,8 @@ func nameFiles(dir *os.Root, files map[string]podspec.File, shown string) error 
 	return nil
 }
 
-// fill writes files. Modes are set whatever the umask is: a container that does not
-// run as root reads what its pod lets everybody read.
+// fill writes files. Modes are set against the umask, so that containers without root can read
+// them.
 func fill(dir *os.Root, in string, files map[string]podspec.File, group int) error {
 	for path, f := range files {
 		full := filepath.Join(in, path)
@@ -95,7 +93,7 @@ func fill(dir *os.Root, in string, files map[string]podspec.File, group int) err
 		}
 		mode := f.Mode
 		if group >= 0 {
-			mode |= mode & 0o400 >> 3 // the group reads what the owner reads
+			mode |= mode & 0o400 >> 3 // the group reads like the owner
 			if err := dir.Lchown(full, -1, group); err != nil {
 				return err
 			}
@@ -107,7 +105,7 @@ func fill(dir *os.Root, in string, files map[string]podspec.File, group int) err
 	return dir.Chmod(in, 0o755)
 }
 
-// same tells whether a directory holds exactly these files.
+// same reports whether a directory holds exactly these files.
 func same(dir *os.Root, in string, files map[string]podspec.File) bool {
 	n := 0
 	err := fs.WalkDir(dir.FS(), in, func(path string, d fs.DirEntry, err error) error {
@@ -142,7 +140,7 @@ func same(dir *os.Root, in string, files map[string]podspec.File) bool {
 	return err == nil && n == len(files)
 }
 
-// writeVolume makes the directory of a volume of files hold what it should.
+// writeVolume writes the files of a volume.
 func writeVolume(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
 	files, err := src.Files(v)
 	if err != nil {
@@ -152,7 +150,7 @@ func writeVolume(root *os.Root, src podspec.Sources, v *corev1.Volume) error {
 	if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := root.Chmod(name, 0o755); err != nil { // whatever the umask is
+	if err := root.Chmod(name, 0o755); err != nil { // against the umask
 		return err
 	}
 	dir, err := root.OpenRoot(name)
