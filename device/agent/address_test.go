@@ -11,8 +11,9 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A container that is told the pod's address is told the one that the pod then has, also where it is the only one.
-func TestAContainerIsToldItsPodsAddress(t *testing.T) {
+// A container that reads the pod's address from its environment gets the one that the pod then has,
+// also if it is the pod's only container.
+func TestAContainerGetsItsPodsAddress(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PodSpec){
 		"one container": func(*corev1.PodSpec) {},
 		"two": func(s *corev1.PodSpec) {
@@ -49,7 +50,7 @@ func TestAContainerIsToldItsPodsAddress(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				st := d.wantPhase("web", corev1.PodRunning, "")
 				if st.PodIP == "" || !slices.Contains(env, "POD_IP="+st.PodIP) || !slices.Contains(env, "ADDRESS="+st.PodIP+":80") {
-					t.Errorf("the pod has %q, and its container is told %q", st.PodIP, env)
+					t.Errorf("the pod has %q, and its container gets %q", st.PodIP, env)
 				}
 				before := d.containers()
 				d.end()
@@ -63,8 +64,8 @@ func TestAContainerIsToldItsPodsAddress(t *testing.T) {
 	}
 }
 
-// An earlier version started such a pod without a network of its own: it is not restarted for the sake of a variable,
-// and its next container has it.
+// An earlier version started such a pod without a sandbox. It is not restarted for that; its next
+// container gets a sandbox.
 func TestAPodThatRunsIsNotRestartedForItsAddress(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")

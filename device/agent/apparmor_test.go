@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// aKernel is a /sys whose kernel enforces AppArmor, or does not, and has loaded some profiles.
+// aKernel is a /sys of a kernel with AppArmor on or off, and some profiles loaded.
 func aKernel(t *testing.T, enabled string, loaded ...string) string {
 	t.Helper()
 	sys := t.TempDir()
@@ -31,7 +31,7 @@ func localhost(name string) *corev1.AppArmorProfile {
 	return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
 }
 
-// A profile needs both: the owner's word, and the kernel's.
+// A profile must be allowed by the device's owner and loaded in the kernel.
 func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"web-strict", "not-loaded", "named with (words)", "a.b"} {
@@ -48,21 +48,21 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		off            bool
 		want, err      string
 	}{
-		"nothing asked is the engine's own":            {},
-		"the engine's own":                             {pod: plain},
-		"of the pod":                                   {pod: localhost("web-strict"), want: "web-strict"},
-		"of the container":                             {container: localhost("web-strict"), want: "web-strict"},
-		"the container's counts":                       {pod: localhost("web-strict"), container: plain},
-		"none":                                         {container: free, want: "unconfined"},
-		"none where there is none":                     {container: free, off: true},
-		"with more words than a name":                  {pod: localhost("named with (words)"), want: "named with (words)"},
-		"one that only the owner has":                  {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
-		"one that only the kernel has":                 {pod: localhost("lxc"), err: "no such file or directory: the device's owner allows it by a file of that name in " + folder},
-		"the beginning of one":                         {pod: localhost("web-stric"), err: "no such file or directory"},
-		"a folder":                                     {pod: localhost("dir"), err: "it is not a regular file"},
-		"one that a link allows":                       {pod: localhost("docker-default"), err: "path escapes from parent"},
-		"one whose dot would be any letter in a regex": {pod: localhost("a.b"), err: "it is not loaded"},
-		"without a name":                               {pod: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, err: "has no name"},
+		"without a request the engine's default": {},
+		"the engine's default":                   {pod: plain},
+		"of the pod":                             {pod: localhost("web-strict"), want: "web-strict"},
+		"of the container":                       {container: localhost("web-strict"), want: "web-strict"},
+		"the container's counts":                 {pod: localhost("web-strict"), container: plain},
+		"none":                                   {container: free, want: "unconfined"},
+		"no profile without AppArmor":            {container: free, off: true},
+		"a name with spaces":                     {pod: localhost("named with (words)"), want: "named with (words)"},
+		"allowed but not loaded":                 {pod: localhost("not-loaded"), err: `cannot use AppArmor profile "not-loaded": it is not loaded into the kernel: the device's owner loads it with apparmor_parser`},
+		"loaded but not allowed":                 {pod: localhost("lxc"), err: "no such file or directory: the device's owner allows it by a file of that name in " + folder},
+		"a prefix of an allowed name":            {pod: localhost("web-stric"), err: "no such file or directory"},
+		"a folder":                               {pod: localhost("dir"), err: "it is not a regular file"},
+		"allowed through a link":                 {pod: localhost("docker-default"), err: "path escapes from parent"},
+		"a dot is not a wildcard":                {pod: localhost("a.b"), err: "it is not loaded"},
+		"without a name":                         {pod: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, err: "has no name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := makePod("web", "wait")
@@ -76,25 +76,25 @@ func TestAnAppArmorProfileOfTheDevicesOwner(t *testing.T) {
 		})
 	}
 	if !enforcesAppArmor(sys) || enforcesAppArmor(aKernel(t, "N")) || enforcesAppArmor(t.TempDir()) {
-		t.Error("whether the kernel enforces it is not read")
+		t.Error("the kernel's setting is not read")
 	}
 }
 
-// As with the kubelet: whatever profile is asked for, a kernel that enforces none has none.
-func TestADeviceWithoutAppArmorRejectsWhoAsksForIt(t *testing.T) {
+// As with the kubelet any requested profile is rejected if the kernel does not enforce AppArmor.
+func TestWithoutAppArmorPodsThatRequestItAreRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		enabled string
 		p       *corev1.AppArmorProfile
 		phase   corev1.PodPhase
 		reason  string
 	}{
-		"a profile, without":      {"N", localhost("web-strict"), corev1.PodFailed, "AppArmor"},
-		"the engine's, without":   {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodFailed, "AppArmor"},
-		"none, without":           {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, corev1.PodRunning, ""},
-		"not a word of it":        {"N", nil, corev1.PodRunning, ""},
-		"the engine's, with":      {"Y", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodRunning, ""},
-		"a profile that is there": {"Y", localhost("web-strict"), corev1.PodRunning, ""},
-		"one that is not":         {"Y", localhost("other"), corev1.PodPending, ""},
+		"a profile, without":           {"N", localhost("web-strict"), corev1.PodFailed, "AppArmor"},
+		"the engine's, without":        {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodFailed, "AppArmor"},
+		"none, without":                {"N", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}, corev1.PodRunning, ""},
+		"without a request":            {"N", nil, corev1.PodRunning, ""},
+		"the engine's, with":           {"Y", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}, corev1.PodRunning, ""},
+		"a loaded profile":             {"Y", localhost("web-strict"), corev1.PodRunning, ""},
+		"a profile that is not loaded": {"Y", localhost("other"), corev1.PodPending, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()

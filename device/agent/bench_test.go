@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// startTeller tells of every container that is started.
+// startTeller signals every container start.
 type startTeller struct {
 	engine.Engine
 	started chan string
@@ -22,8 +22,8 @@ func (e startTeller) Start(ctx context.Context, id string) error {
 	return err
 }
 
-// From a desired state with one more pod to its container's start: what the
-// agent takes beside the time of an engine, which is none here. The desired state is on the disk first.
+// From a desired state with one more pod, stored on the disk, to its container's start: the agent's
+// time without an engine's.
 func BenchmarkDesiredToStarted(b *testing.B) {
 	for _, running := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("running=%d", running), func(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A speaker is a hub whose requests are answered to talks.
+// A speaker is a hub with a stream for each request.
 type speaker struct {
 	*device
 	talks map[string]*requesttest.Stream
@@ -25,7 +25,7 @@ type speaker struct {
 
 func (s speaker) Stream(id string) request.Stream { return s.talks[id] }
 
-// asks puts a request to a device.
+// asks sends a request to the agent.
 func (d *device) asks(id string, r wire.Request) *requesttest.Stream {
 	a := requesttest.New()
 	d.agent.SetHub(speaker{d, map[string]*requesttest.Stream{id: a}})
@@ -50,21 +50,21 @@ func TestCommands(t *testing.T) {
 		inputs   []wire.Request
 		out, err string
 		code     int32
-		ends     string // with this error
+		ends     string // the error at the end
 	}{
-		{"its outputs stay apart, and its code is told", command("/tool print one then complain two then exit 3"), nil, "one\n", "two\n", 3, ""},
-		{"what is typed goes in, and its end too", interactive("/tool cat -"), []wire.Request{
+		{"stdout, stderr and exit code are separate", command("/tool print one then complain two then exit 3"), nil, "one\n", "two\n", 3, ""},
+		{"stdin and its end reach the command", interactive("/tool cat -"), []wire.Request{
 			{Type: wire.RequestStdin, Data: []byte("a")}, {Type: wire.RequestStdin, Data: []byte("b")}, {Type: wire.RequestCloseStdin},
 		}, "ab", "", 0, ""},
-		{"a terminal has the size that was told last", wire.Request{Type: wire.RequestExec, Pod: "uid-web", Command: strings.Fields("/tool size 120 40"), TTY: true, Stdin: true}, []wire.Request{
+		{"a terminal has the last size", wire.Request{Type: wire.RequestExec, Pod: "uid-web", Command: strings.Fields("/tool size 120 40"), TTY: true, Stdin: true}, []wire.Request{
 			{Type: wire.RequestResize, Width: 80, Height: 24}, {Type: wire.RequestResize, Width: 120, Height: 40},
 		}, "the terminal is 120 by 40\r\n", "", 0, ""},
 		{"a command that is not there", command("/nothing"), nil, "", "exec: \"/nothing\": no such file or directory\n", 127, ""},
 		{"a container that the pod does not have", wire.Request{Type: wire.RequestExec, Pod: "uid-web", Container: "x", Command: []string{"y"}}, nil, "", "", 0, "container x is not valid for pod web"},
-		{"a pod that is not here", wire.Request{Type: wire.RequestExec, Pod: "uid-gone", Command: []string{"y"}}, nil, "", "", 0, "pod uid-gone is not on this device"},
+		{"a pod of another device", wire.Request{Type: wire.RequestExec, Pod: "uid-gone", Command: []string{"y"}}, nil, "", "", 0, "pod uid-gone is not on this device"},
 		{"a container that has ended", wire.Request{Type: wire.RequestExec, Pod: "uid-done", Command: []string{"y"}}, nil, "", "", 0, "container c0 of pod done is not running: it has ended with exit code 4"},
 		{"a container that cannot be made", wire.Request{Type: wire.RequestExec, Pod: "uid-none", Command: []string{"y"}}, nil, "", "", 0, "container c0 of pod none is not running: CreateContainerConfigError: configmap \"missing\" not found"},
-		{"an attachment hears what is said from now on", wire.Request{Type: wire.RequestAttach, Pod: "uid-talker"}, nil, "late\n", "", 0, ""},
+		{"attach returns new output only", wire.Request{Type: wire.RequestAttach, Pod: "uid-talker"}, nil, "late\n", "", 0, ""},
 		{"a port where nobody listens", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 81}, nil, "", "", 0, "connection refused: nothing listens on port 81"},
 		{"a port of a pod that does not run", wire.Request{Type: wire.RequestPortForward, Pod: "uid-done", Port: 81}, nil, "", "", 0, "no container of pod done is running"},
 		{"a port", wire.Request{Type: wire.RequestPortForward, Pod: "uid-web", Port: 8080}, []wire.Request{
@@ -87,14 +87,14 @@ func TestCommands(t *testing.T) {
 				}
 				end := <-a.End
 				if a.Stdout() != c.out || a.Stderr() != c.err || end.ExitCode != c.code || end.Error != c.ends {
-					t.Errorf("it says %q, complains %q, and ends with %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(), end.ExitCode, end.Error, c.out, c.err, c.code, c.ends)
+					t.Errorf("stdout %q, stderr %q, end %d %q; want %q, %q, %d %q", a.Stdout(), a.Stderr(), end.ExitCode, end.Error, c.out, c.err, c.code, c.ends)
 				}
 			})
 		})
 	}
 }
 
-// name is what the engine calls the container of a pod.
+// name is the engine's name of the container of a pod.
 func (d *device) name(pod string) string {
 	list, err := d.fake.Containers(context.Background(), plan.LabelPodName+"="+pod)
 	if err != nil || len(list) != 1 {
@@ -103,7 +103,7 @@ func (d *device) name(pod string) string {
 	return list[0].Name
 }
 
-func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
+func TestUsageIsMeasuredOnRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.board.set(func(b *board) { b.load = 1.5 })
 		d.desire(1, makePod("web", "wait"), makePod("api", "wait", "wait"))
@@ -121,7 +121,7 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 			}
 			return u
 		}
-		for _, window := range []time.Duration{minWindow, 30 * time.Second} { // the second time, since the first
+		for _, window := range []time.Duration{minWindow, 30 * time.Second} { // the second time, from the first reading
 			u := ask()
 			if u.Window.Duration != window {
 				t.Errorf("measured over %s, want %s", u.Window.Duration, window)
@@ -147,7 +147,7 @@ func TestUsageIsMeasuredWhenItIsAskedFor(t *testing.T) {
 	})
 }
 
-// An unmeasured engine never says what one of its containers uses.
+// An unmeasured engine does not return the usage of one pod's container.
 type unmeasured struct {
 	engine.Engine
 	name string
@@ -162,9 +162,9 @@ func (u unmeasured) Usage(ctx context.Context, id string) (engine.Usage, error) 
 	return u.Engine.Usage(ctx, id)
 }
 
-// A container that the engine does not answer for, as it hangs in its removal, is no reason to know nothing of the others:
-// the hub waits 15 s.
-func TestUsageIsMeasuredWithoutWhatHangs(t *testing.T) {
+// A container whose usage hangs, such as one being removed, does not delay the others: the hub
+// waits 15 s.
+func TestUsageSkipsAHangingContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.engine = unmeasured{d.fake, "hangs"}

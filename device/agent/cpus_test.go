@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// guaranteed is a pod whose container asks for so much of the processors and no more.
+// guaranteed is a pod whose container requests and limits so much CPU.
 func guaranteed(name, cpu string) corev1.Pod {
 	pod := makePod(name, "wait")
 	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("16Mi")}
@@ -42,7 +42,7 @@ func withCPUs(t *testing.T, policy plan.CPUManagerPolicy, flags hardware.Limits,
 	})
 }
 
-// cpus are the processors of what runs, by pod.
+// wantCPUs checks the CPUs of the running containers, by pod.
 func (d *device) wantCPUs(want map[string]string) {
 	d.t.Helper()
 	synctest.Wait()
@@ -63,7 +63,7 @@ func (d *device) wantCPUs(want map[string]string) {
 	}
 }
 
-func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
+func TestStaticCPUManagerGivesGuaranteedPodsExclusiveCPUs(t *testing.T) {
 	withCPUs(t, plan.StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
 		shared, half, whole := makePod("shared", "wait"), guaranteed("half", "1500m"), guaranteed("whole", "2")
 		d.desire(1, shared, half)
@@ -72,7 +72,7 @@ func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
 		d.desire(2, shared, half, whole)
 		time.Sleep(30 * time.Second)
 		d.wantCPUs(map[string]string{"shared": "0,3", "half": "0,3", "whole": "1,2"})
-		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // nothing was restarted
+		d.wantContainers("half/c0#0 running", "shared/c0#0 running", "whole/c0#0 running") // without a restart
 		d.fake.Exit(plan.NameOf("c0", "whole", "default", "uid-whole", "0"), 1)
 		time.Sleep(time.Minute)
 		d.wantCPUs(map[string]string{"shared": "0,3", "whole": "1,2"}) // as before
@@ -89,12 +89,12 @@ func TestStaticCPUManagerGivesGuaranteedPodsProcessorsOfTheirOwn(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(5 * time.Minute)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("with nothing to do it did %q", calls)
+			t.Errorf("without changes it called %q", calls)
 		}
 	})
 }
 
-func TestStaticCPUManagerKeepsTheReservedProcessors(t *testing.T) {
+func TestStaticCPUManagerKeepsReservedCPUs(t *testing.T) {
 	reserved := hardware.Limits{System: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}}
 	withCPUs(t, plan.StaticCPUManager, reserved, func(t *testing.T, d *device) {
 		d.desire(1, guaranteed("whole", "2"))
@@ -102,7 +102,7 @@ func TestStaticCPUManagerKeepsTheReservedProcessors(t *testing.T) {
 		d.wantCPUs(map[string]string{"whole": "2,3"})
 	})
 	withCPUs(t, plan.StaticCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
-		d.desire(1, guaranteed("all", "4")) // one is everybody's
+		d.desire(1, guaranteed("all", "4")) // one CPU is reserved
 		time.Sleep(5 * time.Second)
 		if w := d.wantPhase("all", corev1.PodPending, "").ContainerStatuses[0].State.Waiting; w == nil || w.Reason != plan.DeviceUnavailable {
 			t.Errorf("it is %+v", w)
@@ -110,7 +110,7 @@ func TestStaticCPUManagerKeepsTheReservedProcessors(t *testing.T) {
 	})
 }
 
-func TestWithoutTheStaticCPUManagerContainersRunOnAllProcessors(t *testing.T) {
+func TestWithoutTheStaticCPUManagerContainersRunOnAllCPUs(t *testing.T) {
 	withCPUs(t, plan.NoCPUManager, hardware.Limits{}, func(t *testing.T, d *device) {
 		d.desire(1, makePod("shared", "wait"), guaranteed("whole", "2"))
 		time.Sleep(30 * time.Second)

@@ -9,21 +9,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the wall clock does while the agent is off changes no deadline: it counts on by
-// the time since the boot.
+// A change of the wall clock while the agent is off does not change a deadline, which counts by the
+// time since the boot.
 func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) {
 	for name, c := range map[string]struct {
-		passes time.Duration // by the wall clock, while the agent is off
-		passed time.Duration // in truth
+		passes time.Duration // on the wall clock, while the agent is off
+		passed time.Duration // real time
 		reboot bool
 		lives  time.Duration // after that; 0: it ends at once
 	}{
-		"a clock that tells the truth":                  {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
-		"a clock that jumps ahead":                      {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
-		"a clock that jumps back":                       {time.Second, 55 * time.Second, false, 5 * time.Second},
-		"a clock that hides that the time is over":      {time.Second, time.Hour, false, 0},
-		"a reboot, after which the wall clock tells":    {20 * time.Second, 5 * time.Second, true, 40 * time.Second},
-		"a reboot that took longer than there was time": {time.Hour, 5 * time.Second, true, 0},
+		"a correct clock":                             {20 * time.Second, 20 * time.Second, false, 40 * time.Second},
+		"a clock that jumps ahead":                    {24 * time.Hour, 20 * time.Second, false, 40 * time.Second},
+		"a clock that jumps back":                     {time.Second, 55 * time.Second, false, 5 * time.Second},
+		"a clock that hides the deadline":             {time.Second, time.Hour, false, 0},
+		"a reboot, after which the wall clock counts": {20 * time.Second, 5 * time.Second, true, 40 * time.Second},
+		"a reboot beyond the deadline":                {time.Hour, 5 * time.Second, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) 
 					time.Sleep(c.lives - 2*time.Second)
 					d.wantPhase("job", corev1.PodRunning, "")
 				}
-				time.Sleep(40 * time.Second) // its grace, too
+				time.Sleep(40 * time.Second) // including its grace
 				d.wantPhase("job", corev1.PodFailed, "DeadlineExceeded")
 				d.end()
 			})
@@ -58,7 +58,7 @@ func TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent(t *testing.T) 
 	}
 }
 
-// A board without a clock of its own begins in some year long ago, until a time service has set it.
+// A board without a real-time clock starts years in the past until a time service sets it.
 func TestAPodThatStartedBeforeTheClockWasSetOutlivesAReboot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -77,7 +77,7 @@ func TestAPodThatStartedBeforeTheClockWasSetOutlivesAReboot(t *testing.T) {
 		d.start()
 		time.Sleep(98 * time.Second)
 		d.wantPhase("job", corev1.PodRunning, "")
-		time.Sleep(40 * time.Second) // its grace, too
+		time.Sleep(40 * time.Second) // including its grace
 		d.wantPhase("job", corev1.PodFailed, "DeadlineExceeded")
 		d.end()
 	})

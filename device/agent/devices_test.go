@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// requesting makes a pod whose container asks for so many of a device.
+// requesting makes a pod whose container requests so many of a device.
 func requesting(name, device, count, command string) corev1.Pod {
 	p := makePod(name, command)
 	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{fleet.ResourceName(device): resource.MustParse(count)}
@@ -35,7 +35,7 @@ func port(id, node string) hardware.Device {
 	return hardware.Device{Resource: "serial", ID: id, Nodes: []string{"/dev/" + node}}
 }
 
-// devicesOf are the devices that a pod's running container has.
+// devicesOf are the devices of a pod's running container.
 func (d *device) devicesOf(pod string) (nodes []string) {
 	list, err := d.fake.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
 	if err != nil {
@@ -69,8 +69,8 @@ func condition(st corev1.PodStatus, kind corev1.PodConditionType) corev1.PodCond
 	return corev1.PodCondition{}
 }
 
-// From what the board has to what the container gets, and who is turned away.
-func TestAPodGetsItsDevicesAndNobodyElse(t *testing.T) {
+// From the board's devices to the container's; a pod without a free device is rejected.
+func TestAPodGetsItsDevicesExclusively(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.board.set(func(b *board) { b.devices = []hardware.Device{chip("0"), port("usb-RAK", "ttyUSB0")} })
 		d.end() // with these devices from the start
@@ -87,7 +87,7 @@ func TestAPodGetsItsDevicesAndNobodyElse(t *testing.T) {
 			t.Errorf("allocatable is %s", q.String())
 		}
 
-		// The agent dies, and one that asks for the same comes while it is away.
+		// The agent stops, and a pod that requests the same device comes meanwhile.
 		d.end()
 		d.start()
 		d.desire(2, requesting("first", "gpiochip", "1", "wait"), requesting("third", "gpiochip", "1", "wait"), requesting("radio", "serial", "1", "wait"))
@@ -95,7 +95,7 @@ func TestAPodGetsItsDevicesAndNobodyElse(t *testing.T) {
 		d.wantDevices("first", "/dev/gpiochip0")
 		d.wantPhase("third", corev1.PodFailed, "OutOfflotilla.dev/gpiochip")
 
-		// Unplugged: there is less, and who has it hears of it and runs on.
+		// Unplugged: the capacity drops, and the pod with the device gets a condition and runs on.
 		d.board.set(func(b *board) { b.devices = b.devices[:1] })
 		time.Sleep(reportTime)
 		synctest.Wait()
@@ -106,7 +106,7 @@ func TestAPodGetsItsDevicesAndNobodyElse(t *testing.T) {
 		if q, has := d.agent.Status().Status.Capacity["flotilla.dev/serial"]; has {
 			t.Errorf("unplugged, the capacity is %s", q.String())
 		}
-		// Plugged in again elsewhere: it gets the new node.
+		// Plugged in at another port: the pod gets the new node.
 		d.board.set(func(b *board) { b.devices = append(b.devices[:1:1], port("usb-RAK", "ttyUSB1")) })
 		time.Sleep(reportTime + time.Minute)
 		d.wantDevices("radio", "/dev/ttyUSB1")
@@ -122,7 +122,8 @@ func TestAPodGetsItsDevicesAndNobodyElse(t *testing.T) {
 	})
 }
 
-// One whose device is unplugged when it is to start waits, says why, and starts when it is plugged in again.
+// A container whose device is unplugged at its start waits with the reason, and starts once it is
+// plugged in.
 func TestAContainerWaitsForItsDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -157,7 +158,7 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 		}
 		plug(chip("0"))
 		d.wantDevices("first", "/dev/gpiochip0")
-		plug() // the last of its kind, from a container that runs
+		plug() // the last one, from a running container
 		st, _ = d.pod("first")
 		if c := condition(st, fleet.ConditionDevicesPresent); c.Status != corev1.ConditionFalse {
 			t.Errorf("unplugged, it has %+v", c)
@@ -165,7 +166,7 @@ func TestAContainerWaitsForItsDevice(t *testing.T) {
 	})
 }
 
-func TestWhatAContainerIsToldOfItsDevices(t *testing.T) {
+func TestAContainersEnvironmentNamesItsDevices(t *testing.T) {
 	devices := []hardware.Device{chip("0"), chip("1"), {Resource: "can0", ID: "can0"}, {Resource: "usb-0bda-2838", ID: "1-1", Nodes: []string{"/dev/bus/usb/001/004"}}}
 	env, _, err := podspec.Sources{Pod: &corev1.Pod{}, Devices: devices}.Environment(&corev1.Container{})
 	if err != nil || !slices.Equal(env, []string{"FLOTILLA_GPIOCHIP=/dev/gpiochip0,/dev/gpiochip1", "FLOTILLA_CAN0=can0", "FLOTILLA_USB_0BDA_2838=/dev/bus/usb/001/004"}) {
@@ -182,7 +183,7 @@ func TestWhatAContainerIsToldOfItsDevices(t *testing.T) {
 		return d, nil, nil
 	}
 	if err := addDevices(&spec, devices[:1], moved); err == nil {
-		t.Error("a device that has moved is given all the same")
+		t.Error("a moved device is given all the same")
 	}
 	env, _, err = podspec.Sources{Pod: &corev1.Pod{}, Devices: devices[:1]}.Environment(&corev1.Container{Env: []corev1.EnvVar{{Name: "PORT", Value: "$(FLOTILLA_GPIOCHIP)"}}})
 	if err != nil || !slices.Contains(env, "PORT=/dev/gpiochip0") {

@@ -15,8 +15,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// endingPods are pods that end after a minute, each in its way, while a container of
-// theirs takes 20 s to stop.
+// endingPods end after a minute, each in another way, while one container takes 20 s to stop.
 func endingPods() map[string]corev1.Pod {
 	grace, deadline := int64(20), int64(60)
 	always := corev1.ContainerRestartPolicyAlways
@@ -41,9 +40,9 @@ func endingPods() map[string]corev1.Pod {
 	}
 }
 
-// The hub hears of a pod's end when nothing of it runs any more, and another pod gets its
-// port then: what takes its place would meet it on its volumes and ports.
-// As with the kubelet, a pod that has ended still says where it was.
+// The hub gets a pod's final phase once none of its containers runs, and only then another pod gets
+// its port: a replacement could collide on volumes and ports. As with the kubelet an ended pod
+// keeps its addresses.
 func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, two := makePod("one", "sleep 10s"), makePod("two", "sleep 10s", "sleep 12s then exit 1")
@@ -57,19 +56,19 @@ func TestAPodKeepsItsAddressWhenItHasEnded(t *testing.T) {
 		for _, name := range []string{"one", "two"} {
 			was[name] = d.wantPhase(name, corev1.PodRunning, "").PodIP
 		}
-		time.Sleep(30 * time.Second) // again waits for its second restart
+		time.Sleep(30 * time.Second) // it waits for its second restart
 		for name, phase := range map[string]corev1.PodPhase{"one": corev1.PodSucceeded, "two": corev1.PodFailed} {
 			if st := d.wantPhase(name, phase, ""); st.PodIP != was[name] || st.PodIP == "" || len(st.PodIPs) != 1 {
 				t.Errorf("%s had %q and has %q", name, was[name], st.PodIP)
 			}
 		}
 		if st := d.wantPhase("again", corev1.PodRunning, ""); st.PodIP == "" {
-			t.Errorf("what waits for its restart has no address: %+v", st)
+			t.Errorf("a container that waits for its restart has no address: %+v", st)
 		}
 	})
 }
 
-func TestAPodIsOverWhenNothingOfItRuns(t *testing.T) {
+func TestAPodHasEndedWhenItsContainersHaveStopped(t *testing.T) {
 	for name, p := range endingPods() {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, the agent restarts meanwhile %v", name, restart), func(t *testing.T) {
@@ -87,7 +86,7 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 	for tick := 0; runs && tick < 1000; tick++ { // of 100 ms
 		time.Sleep(100 * time.Millisecond)
 		switch {
-		case tick == 650: // it ends since 5 s
+		case tick == 650: // it has been ending for 5 s
 			d.desire(2, p, next)
 		case tick == 700 && restart:
 			d.end()
@@ -116,8 +115,8 @@ func endsOnce(t *testing.T, d *device, p corev1.Pod, restart bool) {
 	d.wantPhase("next", corev1.PodRunning, "")
 }
 
-// What has ended for good is not begun anew because the pod's network was lost: not after a power cut, nor when the agent
-// that has made another network is gone.
+// A container that has ended for good does not start again with a new sandbox, after a power cut or
+// a restart of the agent.
 func TestAContainerThatHasEndedForGoodDoesNotRunAgainInANewSandbox(t *testing.T) {
 	for _, c := range []struct {
 		policy corev1.RestartPolicy

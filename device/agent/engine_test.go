@@ -7,9 +7,9 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// An engine that was upgraded, or set up in another way, is what the node says it is now, and what pods can have of it,
-// although the agent has not been started again.
-func TestAnEngineThatWasReplacedIsAskedWhoItIs(t *testing.T) {
+// After an engine was upgraded or reconfigured, the node reports its new version and features
+// without a restart of the agent.
+func TestAReplacedEngineIsDescribedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.config.Runtimes = []string{"runsc"}

@@ -27,7 +27,7 @@ func (d *device) wantEphemeral(pod, name string, want func(corev1.ContainerStatu
 	st, _ := d.pod(pod)
 	i := slices.IndexFunc(st.EphemeralContainerStatuses, func(cs corev1.ContainerStatus) bool { return cs.Name == name })
 	if i < 0 || !want(st.EphemeralContainerStatuses[i]) {
-		d.t.Fatalf("of %s in %s is said %+v", name, pod, st.EphemeralContainerStatuses)
+		d.t.Fatalf("the status of %s in %s is %+v", name, pod, st.EphemeralContainerStatuses)
 	}
 }
 
@@ -51,14 +51,14 @@ func TestAnEphemeralContainerRunsOnceBesideTheOthers(t *testing.T) {
 		d.wantEphemeral("web", "look", lives)
 		p = debugged(p, "fails", "", "exit 7")
 		d.desire(3, p)
-		d.end() // and after a restart of the agent
+		d.end() // also after a restart of the agent
 		d.start()
 		time.Sleep(time.Hour)
 		d.wantContainers("web/c0#0 running", "web/fails#0 exited", "web/look#0 running")
 		d.wantEphemeral("web", "fails", exited(7))
 		d.wantEphemeral("web", "look", lives)
 		if st := d.wantPhase("web", corev1.PodRunning, ""); !ready(&st) {
-			t.Errorf("a pod is ready although somebody looks at it: %+v", st.Conditions)
+			t.Errorf("a pod is not ready because of an ephemeral container: %+v", st.Conditions)
 		}
 		d.desire(4, leaving(p, 5))
 		time.Sleep(time.Minute)
@@ -66,7 +66,7 @@ func TestAnEphemeralContainerRunsOnceBesideTheOthers(t *testing.T) {
 	})
 }
 
-func TestAnEphemeralContainerIsNoPartOfThePod(t *testing.T) {
+func TestAnEphemeralContainerDoesNotAffectItsPod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("job", "sleep 30s")
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -80,8 +80,8 @@ func TestAnEphemeralContainerIsNoPartOfThePod(t *testing.T) {
 	})
 }
 
-// A pod that cannot start is what people look into.
-func TestAnEphemeralContainerOfAPodThatIsDown(t *testing.T) {
+// A pod that cannot start is the one to debug.
+func TestAnEphemeralContainerOfAPodThatDoesNotRun(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "exit 3")
 		d.desire(1, p)
@@ -114,7 +114,7 @@ func TestAForbiddenEphemeralContainer(t *testing.T) {
 	})
 }
 
-// sandbox is the name of the sandbox that runs.
+// sandbox is the name of the running sandbox.
 func (d *device) sandbox() string {
 	list, _ := d.fake.Containers(d.t.Context(), plan.LabelAgent+"=pi-1")
 	for _, c := range list {
@@ -125,9 +125,9 @@ func (d *device) sandbox() string {
 	return ""
 }
 
-// Somebody has looked at a pod once. The network of the pod goes with a power cut, or with its owner; nobody looks again.
+// An ephemeral container ran once. When the pod's network is replaced later, it does not run again.
 func TestAnEphemeralContainerDoesNotRunAgainWithANewNetwork(t *testing.T) {
-	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} { // at whose processes, and what
+	for _, look := range [][2]string{{"", "exit 0"}, {"", "wait"}, {"c0", "exit 0"}, {"c0", "wait"}} { // target and command
 		for what, ends := range map[string]func(d *device){
 			"a power cut": func(d *device) {
 				d.end()

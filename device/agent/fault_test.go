@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A killer ends the agent at its nth call that changes something, before or after the
-// engine has done it. The agent never learns how the call went.
+// A killer kills the agent at its nth changing call, before or after the engine executes it. The
+// agent gets no result.
 type killer struct {
 	engine.Engine
 	mu    sync.Mutex
@@ -69,8 +69,8 @@ func (k *killer) Remove(ctx context.Context, id string) error {
 	return k.Engine.Remove(ctx, id)
 }
 
-// Wherever the agent is killed, the next one ends where the first would have: no
-// container twice, none left over, and no workload restarted that had started.
+// Wherever the agent is killed, the next one reaches the same end: no duplicate container, no
+// leftover, and no restart of a started workload.
 func TestAnAgentKilledAtAnyStepConverges(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		reached := true
@@ -125,7 +125,7 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	time.Sleep(time.Minute)
 	d.wantContainers("keep/POD#0 running", "keep/c0#0 running", "keep/c1#0 running", "keep/init#0 exited")
 	if _, held := d.pod("gone"); held {
-		t.Error("the pod that is gone is still held")
+		t.Error("the removed pod is still held")
 	}
 	d.wantEnd("gone", corev1.PodSucceeded, "Completed", "Completed")
 	for _, c := range d.wantPhase("keep", corev1.PodRunning, "").ContainerStatuses {
@@ -133,7 +133,7 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 			t.Errorf("container %s was restarted %d times", c.Name, c.RestartCount)
 		}
 	}
-	if !reached { // let the waiting goroutine go
+	if !reached { // release the waiting goroutine
 		close(dead)
 		<-restarted
 	}
@@ -141,7 +141,7 @@ func killedAt(t *testing.T, n int, after bool) (reached bool) {
 	return reached
 }
 
-// A mute engine never answers when it is told to start a container.
+// A mute engine never returns from Start.
 type mute struct{ engine.Engine }
 
 func (m mute) Start(ctx context.Context, id string) error {
@@ -149,8 +149,9 @@ func (m mute) Start(ctx context.Context, id string) error {
 	return fmt.Errorf("start container %s: %w", id, ctx.Err())
 }
 
-// A start that hangs, such as at a host path on a server that is gone, is told to those who wait for it, and tried again.
-func TestAStartThatHangsIsTold(t *testing.T) {
+// A start that hangs, for example at a host path on an unreachable server, is reported as an event
+// and tried again.
+func TestAHangingStartIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.engine = mute{d.fake}

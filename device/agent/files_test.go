@@ -60,7 +60,7 @@ func packed(kind byte, name, data string, change ...func(*tar.Header)) (e engine
 
 func moded(mode int64) func(*tar.Header) { return func(h *tar.Header) { h.Mode = mode } }
 
-// namesIn are the names in a directory; none where there is none.
+// namesIn are the names in a directory; empty: it is missing.
 func namesIn(dir string) (names []string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {

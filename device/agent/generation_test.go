@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a status and its conditions are of is the pod's generation that the device has (KEP-5067).
-func TestAStatusTellsOfWhichGenerationItIs(t *testing.T) {
+// A status and its conditions have the generation of the pod that the device has (KEP-5067).
+func TestAStatusHasItsPodsGeneration(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")
 		for generation := int64(1); generation < 4; generation++ {
@@ -17,11 +17,11 @@ func TestAStatusTellsOfWhichGenerationItIs(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			st := d.wantPhase("web", corev1.PodRunning, "")
 			if st.ObservedGeneration != generation || len(st.Conditions) == 0 {
-				t.Errorf("of generation %d it tells %d", generation, st.ObservedGeneration)
+				t.Errorf("generation %d has the observed generation %d", generation, st.ObservedGeneration)
 			}
 			for _, c := range st.Conditions {
 				if c.ObservedGeneration != generation {
-					t.Errorf("of generation %d condition %s tells %d", generation, c.Type, c.ObservedGeneration)
+					t.Errorf("generation %d: condition %s has the observed generation %d", generation, c.Type, c.ObservedGeneration)
 				}
 			}
 		}

@@ -25,7 +25,7 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// A diary is what the containers of a bubble's device have been asked, and when.
+// A diary is the commands that the containers of a device ran, with their times.
 type diary struct {
 	mu    sync.Mutex
 	began time.Time
@@ -48,8 +48,8 @@ func (y *diary) want(t *testing.T, want ...string) {
 	y.lines = nil
 }
 
-// hooking offers the image "app", whose commands take as many seconds as their second
-// word says, and end with the code of the third. It stops at once.
+// hooking offers the image "app": a command takes as many seconds as its second word and exits with
+// the third. It stops at once.
 func (d *device) hooking() *diary {
 	y := &diary{began: time.Now()}
 	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
@@ -85,7 +85,7 @@ func hookPod(l *corev1.Lifecycle, containers int) corev1.Pod {
 	return p
 }
 
-func TestAPostStartHookHoldsUpProbesReadinessAndTheNextContainer(t *testing.T) {
+func TestAPostStartHookDelaysProbesReadinessAndTheNextContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "20", "0")}, 2)
@@ -101,7 +101,7 @@ func TestAPostStartHookHoldsUpProbesReadinessAndTheNextContainer(t *testing.T) {
 		if !ready(&st) {
 			t.Errorf("after the hook: %+v", st.ContainerStatuses)
 		}
-		d.end() // another agent runs no hook again
+		d.end() // a restarted agent runs no hook again
 		d.start()
 		time.Sleep(5 * time.Second)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].State.Running == nil {
@@ -111,7 +111,7 @@ func TestAPostStartHookHoldsUpProbesReadinessAndTheNextContainer(t *testing.T) {
 	})
 }
 
-// A pod that restarts every five minutes for years has a note of the hooks of those of its containers that are there.
+// A pod that restarts every five minutes for years has notes only for its existing containers.
 func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.hooking()
@@ -141,8 +141,8 @@ func TestNotesOfHooksGoWithTheirContainers(t *testing.T) {
 	})
 }
 
-// A hook that asks somebody who never answers ends with its container, however that ended, and nothing is kept of it.
-func TestAPostStartHookWithoutAnAnswerEndsWithItsContainer(t *testing.T) {
+// A hook without a response ends with its container, however that ended, and leaves no note.
+func TestAPostStartHookWithoutAResponseEndsWithItsContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		var asking atomic.Int32
@@ -176,12 +176,13 @@ func TestAPostStartHookWithoutAnAnswerEndsWithItsContainer(t *testing.T) {
 		d.end()
 		d.start()
 		if n := len(a.loop.cancels); n != 0 {
-			t.Errorf("%d ways to cancel what has ended are kept", n)
+			t.Errorf("%d cancel functions of ended hooks are left", n)
 		}
 	})
 }
 
-// An endless engine does not see the end of a command whose container has ended, as Docker where the processes are the pod's.
+// An endless engine does not notice that the container of a command has ended, like Docker with a
+// shared PID namespace.
 type endless struct {
 	engine.Engine
 	began, running atomic.Int32
@@ -239,8 +240,8 @@ func TestAPostStartHookThatFailsEndsTheContainer(t *testing.T) {
 	})
 }
 
-// An agent that dies in the middle of a hook leaves it to the next one.
-func TestAHookThatWasCutOffRunsAgain(t *testing.T) {
+// The next agent runs a hook again that was interrupted.
+func TestAnInterruptedHookRunsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
 		d.desire(1, hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "20", "0")}, 1))
@@ -257,15 +258,15 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook   *corev1.LifecycleHandler
 		grace  int64
-		stop   string // what the engine is asked
+		stop   string // the call to the engine
 		at     int    // when the container has gone
 		failed bool
 	}{
-		"a short one leaves the rest to TERM":   {execHook("bye", "4", "0"), 30, "26s", 4, false},
-		"one that fails is told":                {execHook("bye", "4", "1"), 30, "26s", 4, true},
-		"one that takes all leaves two seconds": {execHook("bye", "100", "0"), 10, "2s", 10, true},
-		"sleep":                                 {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
-		"without a grace it has one second":     {execHook("bye", "4", "0"), 0, "2s", 1, true},
+		"after a short hook the rest of the grace follows TERM": {execHook("bye", "4", "0"), 30, "26s", 4, false},
+		"a failed hook is reported":                             {execHook("bye", "4", "1"), 30, "26s", 4, true},
+		"a hook that uses the whole grace leaves two seconds":   {execHook("bye", "100", "0"), 10, "2s", 10, true},
+		"sleep": {&corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}, 30, "23s", 7, false},
+		"without a grace the hook has one second": {execHook("bye", "4", "0"), 0, "2s", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -296,9 +297,9 @@ func TestAPreStopHookRunsWithinTheGrace(t *testing.T) {
 	}
 }
 
-// As with the kubelet: a pod that ends has one second at least, a container that a probe has condemned has what its pod
-// says, and each has two seconds from TERM to KILL.
-func TestAContainerThatAProbeCondemnsHasNoHookWithoutAGrace(t *testing.T) {
+// As with the kubelet an ending pod has at least one second, a container with a failed probe has
+// its pod's grace, and each has two seconds from TERM to KILL.
+func TestAfterAFailedProbeWithoutAGraceNoHookRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
 		p := hookPod(&corev1.Lifecycle{PreStop: execHook("bye")}, 1)
@@ -333,8 +334,8 @@ func TestAPreStopHookRunsOnceHoweverOftenTheGraceIsShortened(t *testing.T) {
 	})
 }
 
-// A stop that is taken again by another agent runs no hook that has ended.
-func TestAPreStopHookThatHasEndedRunsNoMore(t *testing.T) {
+// A stop that another agent repeats does not run an ended hook again.
+func TestAnEndedPreStopHookDoesNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
 		d.fake.Fail("Stop", engine.ErrUnavailable)
@@ -364,8 +365,8 @@ func TestALivenessFailureRunsThePreStopHook(t *testing.T) {
 	})
 }
 
-// With an HTTP hook any answer is one, as with the kubelet, and it is the pod that is asked.
-func TestAnHTTPHookAsksThePod(t *testing.T) {
+// As with the kubelet any HTTP response is a success, and the request goes to the pod.
+func TestAnHTTPHookCallsThePod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.hooking()
 		var mu sync.Mutex
@@ -407,7 +408,7 @@ func TestAnHTTPHookAsksThePod(t *testing.T) {
 	})
 }
 
-func TestNoProbeAsksAContainerThatIsStarting(t *testing.T) {
+func TestProbesWaitForThePostStartHook(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		y := d.hooking()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "12", "0")}, 1)

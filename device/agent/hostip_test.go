@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// The agent starts before the network does: what is told the device's address waits for it a while, and it is known soon
-// after it has come.
+// The agent may start before the network: a container that needs the device's address waits for it
+// a while, and gets it soon after it appears.
 func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 	field := func(path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: "H", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -22,13 +22,13 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 	for name, c := range map[string]struct {
 		env                corev1.EnvVar
 		hostNetwork        bool
-		booted, comes, ran time.Duration // before the start; after it; has run by
+		booted, comes, ran time.Duration // before the start; after the start; running at
 		env0               string
 	}{
-		"it comes":                            {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
-		"it comes, on the device's network":   {field("status.podIP"), true, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
-		"it never comes":                      {field("status.hostIP"), false, 0, 24 * time.Hour, 4 * time.Minute, "H="},
-		"the cable is out, and an agent ends": {field("status.hostIP"), false, time.Hour, 24 * time.Hour, 10 * time.Second, "H="},
+		"it comes":                    {field("status.hostIP"), false, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
+		"it comes, with host network": {field("status.podIP"), true, 0, 40 * time.Second, time.Minute, "H=192.0.2.7"},
+		"it never comes":              {field("status.hostIP"), false, 0, 24 * time.Hour, 4 * time.Minute, "H="},
+		"the cable is out, and the agent restarts": {field("status.hostIP"), false, time.Hour, 24 * time.Hour, 10 * time.Second, "H="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 				time.Sleep(c.ran)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if len(envs) != 1 || !slices.Contains(envs[0], c.env0) {
-					t.Errorf("it was told %q", envs)
+					t.Errorf("it got %q", envs)
 				}
 				if c.comes < c.ran && st.HostIP != "192.0.2.7" {
 					t.Errorf("its host is %q", st.HostIP)
@@ -62,8 +62,8 @@ func TestTheDeviceGetsItsAddressAfterTheAgentHasStarted(t *testing.T) {
 	}
 }
 
-// A device with addresses of both families tells both, as the kubelet does.
-func TestADeviceOfTwoFamiliesTellsBothAddresses(t *testing.T) {
+// A device with addresses of both families reports both, like the kubelet.
+func TestADualStackDeviceReportsBothAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		envs := map[string][]string{}
@@ -92,7 +92,7 @@ func TestADeviceOfTwoFamiliesTellsBothAddresses(t *testing.T) {
 				t.Errorf("%s: host %q %v, pod %v", name, st.HostIP, st.HostIPs, st.PodIPs)
 			}
 			if !slices.Contains(envs[name], "hostIP=192.0.2.7") || !slices.Contains(envs[name], "hostIPs=192.0.2.7,2001:db8::7") {
-				t.Errorf("%s is told %q", name, envs[name])
+				t.Errorf("%s gets %q", name, envs[name])
 			}
 		}
 	})

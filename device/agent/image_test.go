@@ -22,10 +22,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A notary stands for a registry with signatures: what it says of an image.
+// A notary is a registry with signatures.
 type notary struct {
 	mu     sync.Mutex
-	digest string // the tag's, now
+	digest string // of the tag, now
 	err    error
 	asked  int
 	key    string
@@ -42,14 +42,14 @@ func (n *notary) verify(_ context.Context, image string, keys []policy.Key, _ si
 	return signature.Verified{Image: "registry.example.org/" + name + "@" + n.digest, Digest: n.digest, Key: n.key}, nil
 }
 
-// says makes it say something else from now on.
+// says changes its response.
 func (n *notary) says(change func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	change()
 }
 
-// times is how often it was asked.
+// times is the number of requests.
 func (n *notary) times() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -58,8 +58,8 @@ func (n *notary) times() int {
 
 func digestOf(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
 
-// What is signed runs by the digest that was verified, also without network; what is
-// not waits, with the reason and a sentence.
+// A signed image runs by its verified digest, also without network. An unsigned one waits with a
+// reason and a message.
 func TestSignedImages(t *testing.T) {
 	sign := func(key string) policy.Document {
 		d := policy.Default()
@@ -83,7 +83,7 @@ func TestSignedImages(t *testing.T) {
 		for _, letter := range []string{"a", "b"} {
 			d.fake.OfferImage("registry.example.org/web@"+digestOf(letter), offered)
 		}
-		d.fake.OfferImage("registry.example.org/web:1", offered) // what a tag would bring
+		d.fake.OfferImage("registry.example.org/web:1", offered) // the tag's current image
 		pod := makePod("web", commands...)
 		for i := range pod.Spec.Containers {
 			pod.Spec.Containers[i].Image, pod.Spec.Containers[i].ImagePullPolicy = "registry.example.org/web:1", pull
@@ -125,7 +125,7 @@ func TestSignedImages(t *testing.T) {
 				t.Errorf("images %q", got)
 			}
 		}},
-		{"an image that is not signed waits, and runs when somebody has signed it", func(t *testing.T) {
+		{"an unsigned image waits, and runs once it is signed", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
 			n.says(func() { n.err = untrusted })
 			d.start()
@@ -168,9 +168,9 @@ func TestSignedImages(t *testing.T) {
 				d.end()
 			}
 		}},
-		{"without network an image that was never verified waits as one that cannot be pulled", func(t *testing.T) {
+		{"without network an unverified image waits with ErrImagePull", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
-			d.fake.AddImage("registry.example.org/web:1", 1, toolOrPause) // somebody has brought the tag
+			d.fake.AddImage("registry.example.org/web:1", 1, toolOrPause) // loaded by hand
 			n.says(func() { n.err = offline })
 			d.start()
 			defer func() { d.end() }()
@@ -206,7 +206,7 @@ func TestSignedImages(t *testing.T) {
 			time.Sleep(15 * time.Second)
 			waiting(t, d, "SignatureValidationFailed")
 		}},
-		{"a key that its owner has taken away counts no more, with network or without", func(t *testing.T) {
+		{"a removed key does not count any more, with or without network", func(t *testing.T) {
 			for _, err := range []error{untrusted, offline} {
 				d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
 				d.start()
@@ -223,7 +223,7 @@ func TestSignedImages(t *testing.T) {
 				d.end()
 			}
 		}},
-		{"what is verified once is not asked for again", func(t *testing.T) {
+		{"a verified image is not verified again", func(t *testing.T) {
 			d, n, pod := setUp(t, corev1.PullIfNotPresent, "wait")
 			d.start()
 			defer func() { d.end() }()
@@ -240,7 +240,7 @@ func TestSignedImages(t *testing.T) {
 	}
 }
 
-// newest is the name of the newest container of a pod, in the engine.
+// newest is the engine's name of a pod's newest container.
 func (d *device) newest(t *testing.T, pod string) string {
 	t.Helper()
 	list, err := d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1")
@@ -256,8 +256,8 @@ func (d *device) newest(t *testing.T, pod string) string {
 	return ""
 }
 
-// Whoever waits for a large image over a slow line sees how far it is, ever more seldom.
-func TestALongPullTellsHowFarItIs(t *testing.T) {
+// A long pull reports its progress, at growing intervals.
+func TestALongPullReportsItsProgress(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.OfferImage("large:1", enginetest.Offer{Size: 600 << 20, Delay: 30 * time.Minute, Tells: time.Second})
 		p := makePod("web", "wait")
@@ -281,7 +281,7 @@ func TestALongPullTellsHowFarItIs(t *testing.T) {
 	})
 }
 
-// Where several credentials may be those for an image, one after the other is tried.
+// If several logins match an image, they are tried one after the other.
 func TestAPullTriesTheNextCredentials(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		const image = "reg.test/team/web:1"

@@ -70,7 +70,7 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 		}
 		list, err := d.fake.Containers(t.Context(), volume.LabelImageOf)
 		if err != nil || len(list) != 0 {
-			t.Errorf("what reads images is left: %v, %v", list, err)
+			t.Errorf("containers that read images are left: %v, %v", list, err)
 		}
 		d.desire(2, a)
 		time.Sleep(5 * time.Second)
@@ -91,9 +91,9 @@ func TestAnImageVolumeIsPulledCopiedOnceAndRemovedWithItsLastPod(t *testing.T) {
 	})
 }
 
-// Where a tag moves, each start of a container may have another image. What no container shows any more goes, and does
-// not wait for the pod, which may never go.
-func TestACopyGoesWithTheLastContainerThatShowsIt(t *testing.T) {
+// With a moving tag each start of a container may use another image. A copy that no container uses
+// is removed without waiting for the pod's end.
+func TestACopyIsRemovedWithItsLastContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.withModels()
@@ -119,14 +119,14 @@ func TestACopyGoesWithTheLastContainerThatShowsIt(t *testing.T) {
 		}
 		restart("a", 1, "a")
 		move("b")
-		restart("a", 2, "a") // b shows it
+		restart("a", 2, "a") // b uses it
 		move("c")
 		restart("a", 2, "c")
 		restart("b", 1, "c")
 	})
 }
 
-// A container whose volume's image is not there waits as for its own.
+// A container waits for the image of a volume as for its own.
 func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 	sign := policy.Default()
 	sign.Signatures = []policy.Signature{{Images: []string{"registry.example.org"}, Keys: []string{"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA21pH8j/5r0SJr/OpXaaTBLTdkWERZPdTImd+IMII/e0=\n-----END PUBLIC KEY-----\n"}}, {Unsigned: true}}
@@ -138,13 +138,13 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 		message string
 	}{
 		"it cannot be pulled": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Err: errors.New("no route to host")}) }, corev1.PullIfNotPresent, "", "ErrImagePull", "no route to host"},
-		"it may not be":       {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
-		"it has no name":      {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
-		"it is hostile": {func(d *device) {
+		"its policy is Never": {nil, corev1.PullNever, "", "ErrImageNeverPull", `container image "model:1" is not present with pull policy of Never`},
+		"its name is invalid": {nil, corev1.PullIfNotPresent, "MODEL", "InvalidImageName", `failed to parse image name "MODEL"`},
+		"a path leads out of it": {func(d *device) {
 			d.fake.OfferImage("model:1", enginetest.Offer{Tree: []enginetest.Entry{packed(tar.TypeReg, "a", "x"), packed(tar.TypeReg, "../a", "x")}})
 		}, corev1.PullIfNotPresent, "", "CreateContainerError", `ImageVolumeMountFailed: volume "m": image model:1: read image model:1: "../a" leads out of the image`},
 		"it is too large": {func(d *device) { d.fake.OfferImage("model:1", enginetest.Offer{Size: 1 << 50}) }, corev1.PullIfNotPresent, "", "CreateContainerError", "its files have 1125899906842624 bytes, and "},
-		"nobody has signed it": {func(d *device) {
+		"it is not signed": {func(d *device) {
 			d.config.Policy = plan.Policy{Document: sign}
 			d.config.Verify = (&notary{err: errors.New("registry.example.org/model:1: it is not signed")}).verify
 		}, corev1.PullIfNotPresent, "registry.example.org/model:1", "ErrImagePull", "its signature cannot be checked"},
@@ -170,7 +170,7 @@ func TestAnImageVolumeWithoutItsImage(t *testing.T) {
 					t.Errorf("it waits: %v", w)
 				}
 				if got := d.copies(); len(got) != 0 {
-					t.Errorf("of it there is %q", got)
+					t.Errorf("there are the copies %q", got)
 				}
 				d.wantContainers()
 				if c.reason == "ErrImagePull" && c.image == "" {

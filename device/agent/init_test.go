@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// What happens to a pod that has run its init containers, and how often they have run
-// in the end.
+// initAccidents happen to a pod after its init containers; runs is how often these have run at the
+// end.
 var initAccidents = []struct {
 	name string
 	runs int
@@ -32,20 +32,19 @@ var initAccidents = []struct {
 		d.fake.PowerCut()
 		d.start()
 	}},
-	{"the sandbox dies", 2, func(d *device) { d.fake.Exit("flotilla_POD_web_default_uid-web_0", 137) }},
-	{"one container dies", 1, func(d *device) { d.fake.Exit("flotilla_c0_web_default_uid-web_0", 137) }},
-	{"all containers die", 1, func(d *device) {
+	{"the sandbox ends", 2, func(d *device) { d.fake.Exit("flotilla_POD_web_default_uid-web_0", 137) }},
+	{"one container ends", 1, func(d *device) { d.fake.Exit("flotilla_c0_web_default_uid-web_0", 137) }},
+	{"all containers end", 1, func(d *device) {
 		d.fake.Exit("flotilla_c0_web_default_uid-web_0", 137)
 		d.fake.Exit("flotilla_c1_web_default_uid-web_0", 137)
 	}},
-	{"somebody removes the dead init containers", 1, func(d *device) {
+	{"the ended init containers are removed from outside", 1, func(d *device) {
 		d.fake.Lose("flotilla_first_web_default_uid-web_0")
 		d.fake.Lose("flotilla_second_web_default_uid-web_0")
 	}},
 }
 
-// Init containers run once for the network of their pod, and that they have is known
-// whatever happens afterwards.
+// Init containers run once per sandbox of their pod, and that is known after every accident.
 func TestInitContainersRunOncePerSandbox(t *testing.T) {
 	for _, c := range initAccidents {
 		for _, restart := range []bool{false, true} {

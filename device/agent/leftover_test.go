@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// notes lists the commands that are noted in a state directory.
+// notes lists the noted commands in a state directory.
 func notes(t *testing.T, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "volatile", "execs", "*"))
@@ -34,9 +34,9 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(d *device, a *requesttest.Stream)
-		left int // notes
+		left int // number of notes
 	}{
-		{"it ends with the one who wanted it", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
+		{"it ends with its client", func(_ *device, a *requesttest.Stream) { close(a.Lost) }, 0},
 		{"it ends with its container", func(d *device, _ *requesttest.Stream) { d.fake.Exit(d.name("web"), 0) }, 0},
 		{"it ends with the agent", func(d *device, _ *requesttest.Stream) { d.end(); d.start() }, 0},
 		{"the engine goes away, and may let it run", func(d *device, _ *requesttest.Stream) { d.fake.SetDown(true) }, 1},
@@ -60,9 +60,8 @@ func TestACommandIsNotedAsLongAsItRuns(t *testing.T) {
 	}
 }
 
-// An agent is killed, as a machine without memory kills it, while somebody's command
-// runs. The engine lets that run on; the next agent ends it, and leaves alone what
-// somebody else has begun in the same container.
+// An agent is killed while a command of the hub runs, as by the OOM killer. The engine lets the
+// command run on; the next agent ends it, but not commands that others began in the same container.
 func TestRealKilledAgent(t *testing.T) {
 	if dir := os.Getenv("FLOTILLA_TEST_DIR"); dir != "" {
 		d := &realDevice{t: t, board: newBoard(), socket: os.Getenv("FLOTILLA_TEST_SOCKET"), dir: dir, node: os.Getenv("FLOTILLA_TEST_NODE")}
@@ -117,10 +116,10 @@ func TestRealKilledAgent(t *testing.T) {
 		}
 
 		d.start()
-		d.await("what the killed agent left has ended", func() bool { return !runs(ours) })
-		d.await("its note is struck", func() bool { return len(notes(t, d.dir)) == 0 })
+		d.await("the killed agent's command has ended", func() bool { return !runs(ours) })
+		d.await("its note is removed", func() bool { return len(notes(t, d.dir)) == 0 })
 		if !runs(others) {
-			t.Error("what somebody else has begun has ended too")
+			t.Error("the command from outside has ended too")
 		}
 	})
 }

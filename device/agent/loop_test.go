@@ -35,11 +35,11 @@ type board struct {
 	mu    sync.Mutex
 	boot  string
 	stats hardware.Stats
-	load  float64       // processors that are busy
-	slow  time.Duration // to be looked at
-	fault error         // of looking at it
+	load  float64       // busy CPUs
+	slow  time.Duration // duration of Probe
+	fault error         // error of Probe
 	cut   bool          // it has no address
-	dual  bool          // it has one of IPv6, too
+	dual  bool          // it has an IPv6 address too
 
 	devices []hardware.Device
 	swap    int64
@@ -70,7 +70,7 @@ func (b *board) Probe(context.Context, string) (hardware.Report, error) {
 	}, nil
 }
 
-// Look finds a device among those of the board; group 44 may open it.
+// Look finds a device of the board; group 44 may open it.
 func (b *board) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +114,7 @@ func (b *board) set(f func(*board)) {
 	f(b)
 }
 
-// testLog says nothing unless LOUD is set.
+// testLog discards its output unless LOUD is set.
 func testLog() *slog.Logger {
 	if os.Getenv("LOUD") == "" {
 		return slog.New(slog.DiscardHandler)
@@ -122,11 +122,11 @@ func testLog() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// A device is everything that survives the death of its agent.
+// A device is everything that outlives its agent.
 type device struct {
 	t      testing.TB
 	fake   *enginetest.Fake
-	engine engine.Engine // what the agent gets; the twin itself unless a test wraps it
+	engine engine.Engine // for the agent; the fake unless a test wraps it
 	board  *board
 	dir    string
 	config Config
@@ -148,8 +148,8 @@ func newDevice(t testing.TB) *device {
 	return d
 }
 
-// anyDisk lets copies of images onto the disk of the machine that tests run on, however
-// full it is: what a device has is what its board says.
+// anyDisk allows copies of images on a test machine however full its disk is: tests set the board's
+// values instead.
 func anyDisk(t testing.TB) hardware.Limits {
 	hard, err := hardware.ParseThresholds("nodefs.available<0,outofdisk.available<0")
 	if err != nil {
@@ -158,10 +158,10 @@ func anyDisk(t testing.TB) hardware.Limits {
 	return hardware.Limits{Hard: hard}
 }
 
-// toolOrPause plays the test image, and the sandbox's program that is mounted into it.
+// toolOrPause plays the test image, or the sandbox's program mounted into it.
 func toolOrPause(s engine.Spec, run int) enginetest.Play {
 	if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
-		return enginetest.Play{} // it waits, and ends when it is told to
+		return enginetest.Play{} // it waits until it is stopped
 	}
 	return enginetest.ToolProgram(s, run)
 }
@@ -187,8 +187,7 @@ func (d *device) reasons() (out []string) {
 	return out
 }
 
-// start starts an agent on the device; the returned function, also d.end, ends it
-// as a kill would: nothing is said, and the engine goes on.
+// start starts an agent on the device. d.end ends it like a kill: the engine goes on.
 func (d *device) start() {
 	d.t.Helper()
 	log := d.config.Log
@@ -203,7 +202,7 @@ func (d *device) start() {
 	if d.booted.IsZero() {
 		d.booted = time.Now()
 	}
-	if c.Uptime == nil { // the system's does not know of a bubble's time
+	if c.Uptime == nil { // the system's does not follow the bubble's time
 		c.Uptime = func() time.Duration { return time.Since(d.booted) }
 	}
 	c.Node, c.Memory, c.Hardware, c.Log = "pi-1", m, d.board, log
@@ -241,7 +240,7 @@ func (d *device) desire(generation int64, pods ...corev1.Pod) {
 	}
 }
 
-// status returns the status of a pod; false where the device does not hold it.
+// pod is the status of a pod; false: it is not reported.
 func (d *device) pod(name string) (corev1.PodStatus, bool) {
 	for _, p := range held(d.agent) {
 		if p.Name == name {
@@ -251,7 +250,7 @@ func (d *device) pod(name string) (corev1.PodStatus, bool) {
 	return corev1.PodStatus{}, false
 }
 
-// containers describes what the engine holds: name, attempt and state of each.
+// containers lists the engine's containers: name, attempt and state.
 func (d *device) containers() []string {
 	list, err := d.fake.Containers(context.Background(), plan.LabelAgent+"=pi-1")
 	if err != nil {
@@ -269,7 +268,7 @@ func (d *device) containers() []string {
 	return out
 }
 
-// held is what the hub holds on to of what an agent reports: not the deleted pods that have ended.
+// held are the reported pods without deleted ones that have ended.
 func held(a *Agent) []wire.PodStatus {
 	deleted := map[types.UID]bool{}
 	d, _ := a.c.Memory.Desired()
@@ -364,9 +363,9 @@ func TestADeletedPodIsStoppedWithinItsGraceAndThenAbsent(t *testing.T) {
 	})
 }
 
-// Of a pod that has been deleted the hub hears how it ended, however long it cannot be
-// reached, and whoever restarts the agent meanwhile.
-func TestHowADeletedPodEndedIsReportedUntilTheHubForgetsIt(t *testing.T) {
+// How a deleted pod ended is reported until the hub drops the pod, also after a long time without
+// network and restarts of the agent.
+func TestHowADeletedPodEndedIsReportedUntilTheHubDropsIt(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		pod     corev1.Pod
@@ -390,7 +389,7 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubForgetsIt(t *testing.T) {
 				d.desire(2, leaving(c.pod, 5))
 				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 					if st, held := d.pod("web"); !held && len(d.containers()) > 0 {
-						t.Fatalf("said to have ended as %s while there is %q", st.Phase, d.containers())
+						t.Fatalf("reported as %s while there is %q", st.Phase, d.containers())
 					}
 				}
 				d.wantContainers()
@@ -403,18 +402,18 @@ func TestHowADeletedPodEndedIsReportedUntilTheHubForgetsIt(t *testing.T) {
 				d.desire(3)
 				time.Sleep(5 * time.Second)
 				if pods := d.agent.Pods().Pods; len(pods) > 0 {
-					t.Errorf("forgotten by the hub, and still reported: %+v", pods)
+					t.Errorf("dropped by the hub, and still reported: %+v", pods)
 				}
 				if notes := d.agent.c.Memory.Notes(); len(notes) > 0 {
-					t.Errorf("the journal keeps %+v", notes)
+					t.Errorf("the notes are %+v", notes)
 				}
 			})
 		})
 	}
 }
 
-// Nobody asks a device that leaves its fleet how its pods end: when none is left, it has left.
-func TestADismissedDeviceHoldsNothingInTheEnd(t *testing.T) {
+// After a dismissal the hub needs no final statuses: without containers the device has left.
+func TestADismissedDeviceHoldsNoPodsInTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"), makePod("done", "exit 0"))
 		time.Sleep(time.Second)
@@ -428,8 +427,8 @@ func TestADismissedDeviceHoldsNothingInTheEnd(t *testing.T) {
 	})
 }
 
-// wantEnd wants a deleted pod to be reported with that phase, and its containers with why they ended;
-// empty: they never began.
+// wantEnd checks the reported phase of a deleted pod and the reasons with which its containers
+// ended; empty: they never started.
 func (d *device) wantEnd(name string, phase corev1.PodPhase, reasons ...string) {
 	d.t.Helper()
 	synctest.Wait()
@@ -469,7 +468,7 @@ func TestASecondDeletionShortensTheGrace(t *testing.T) {
 	})
 }
 
-func TestACrashLoopWaitsLongerAndLonger(t *testing.T) {
+func TestACrashLoopBacksOff(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "exit 3"))
 		began := time.Now()
@@ -486,7 +485,7 @@ func TestACrashLoopWaitsLongerAndLonger(t *testing.T) {
 		for i := 1; i < len(starts); i++ {
 			waits = append(waits, (starts[i] - starts[i-1]).String())
 		}
-		// the first restart comes at once, within the first second
+		// the first restart is immediate
 		if want := []string{"10s", "20s", "40s", "1m20s", "2m40s", "5m0s", "5m0s"}; !slices.Equal(waits, want) {
 			t.Errorf("waits %q, want %q", waits, want)
 		}
@@ -549,7 +548,7 @@ func TestARestartOfTheAgentRestartsNothing(t *testing.T) {
 		d.start()
 		time.Sleep(2 * time.Minute)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("after its restart the agent did %q, want nothing", calls)
+			t.Errorf("after its restart the agent called %q, want no call", calls)
 		}
 		d.wantPhase("web", corev1.PodRunning, "")
 	})
@@ -579,7 +578,7 @@ func TestARebootWithoutTheHubBringsEverythingUpAgain(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoLongerDesiredIsStoppedAndRemoved(t *testing.T) {
+func TestUndesiredPodsAreStoppedAndRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"), makePod("old", "wait", "wait"))
 		time.Sleep(time.Second)
@@ -632,14 +631,14 @@ func TestContainersOfOthersAreLeftAlone(t *testing.T) {
 		d.desire(1)
 		time.Sleep(5 * time.Minute)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("the agent did %q to containers that are not its own", calls)
+			t.Errorf("the agent called %q for containers of others", calls)
 		}
 	})
 }
 
-// What is committed from a container of the agent has its labels, and so has an image
-// whose maker wrote them into it: what somebody runs of these is nobody's but theirs.
-func TestLabelsThatAnImageBringsMakeNoContainerOfTheAgent(t *testing.T) {
+// An image committed from a container of the agent has its labels, and an image's author may set
+// them too: containers of such images that others started are not the agent's.
+func TestLabelsOfAnImageDoNotMakeAContainerTheAgents(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Second)
@@ -666,7 +665,7 @@ func TestLabelsThatAnImageBringsMakeNoContainerOfTheAgent(t *testing.T) {
 		d.desire(2)
 		time.Sleep(5 * time.Minute)
 		if list, err = d.fake.Containers(t.Context(), plan.LabelAgent+"=pi-1"); err != nil || len(list) != 2 || list[0].State != engine.Running || list[1].State != engine.Running {
-			t.Errorf("of the others there are %v left (%v); the agent did %q", list, err, d.fake.Calls())
+			t.Errorf("%v containers of others are left (%v); the agent called %q", list, err, d.fake.Calls())
 		}
 	})
 }
@@ -684,11 +683,11 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 		if c := ready(); c.Status != corev1.ConditionTrue {
 			t.Fatalf("after 28 s Ready is %s (%s), want True", c.Status, c.Message)
 		}
-		time.Sleep(15 * time.Second) // it is noticed when the engine is next asked or its events end
+		time.Sleep(15 * time.Second) // by the next ping or the end of the event stream
 		if c := ready(); c.Status != corev1.ConditionFalse || c.Reason != "ContainerEngineUnavailable" {
 			t.Fatalf("after 43 s Ready is %s, %s (%s), want False, ContainerEngineUnavailable", c.Status, c.Reason, c.Message)
 		}
-		d.wantPhase("web", corev1.PodRunning, "") // nothing is known to have changed
+		d.wantPhase("web", corev1.PodRunning, "") // no change is known
 		d.fake.SetDown(false)
 		time.Sleep(5 * time.Second)
 		if c := ready(); c.Status != corev1.ConditionTrue {
@@ -698,7 +697,7 @@ func TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds(t *testing.T) {
 	})
 }
 
-// A hung engine takes every question and answers none.
+// A hung engine accepts every call and never returns.
 type hung struct {
 	engine.Engine
 	hangs atomic.Bool
@@ -722,7 +721,7 @@ func (h *hung) Containers(ctx context.Context, label string) ([]engine.Container
 	return h.Engine.Containers(ctx, label)
 }
 
-// A board with many containers and a slow card answers one question after the other, and takes long for all of them.
+// A slowly engine needs a long time to list many containers, as on a board with a slow card.
 type slowly struct{ engine.Engine }
 
 func (s slowly) Containers(ctx context.Context, label string) ([]engine.Container, error) {
@@ -754,7 +753,7 @@ func TestAnEngineThatTakesLongForManyContainersIsNotDown(t *testing.T) {
 	})
 }
 
-// wantTurns counts the tenths of a second of five minutes in which the loop turns.
+// wantTurns limits the number of cycles of the loop in five minutes, counted in tenths of a second.
 func (d *device) wantTurns(most int) {
 	d.t.Helper()
 	turns, last := 0, time.Time{}
@@ -765,11 +764,12 @@ func (d *device) wantTurns(most int) {
 		}
 	}
 	if turns > most {
-		d.t.Errorf("the loop turned in %d of 3000 tenths of a second, though nothing happened", turns)
+		d.t.Errorf("the loop ran in %d of 3000 tenths of a second without any change", turns)
 	}
 }
 
-// While hardware is looked at that takes its time, it may have to be looked at again: the loop waits for the end of it.
+// While slow hardware is measured, a new measurement may become due: the loop waits for the end of
+// the first.
 func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 	for _, plugged := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -792,7 +792,7 @@ func TestTheLoopWaitsForHardwareThatIsSlow(t *testing.T) {
 	}
 }
 
-// An engine that hangs ends no connection and sends no event: it is asked.
+// An engine that hangs closes no connection and sends no event: only a ping detects it.
 func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -821,7 +821,7 @@ func TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds(t *testing.T) {
 			h.hangs.Store(false)
 			time.Sleep(15 * time.Second)
 			if c := ready(); c.Status != corev1.ConditionTrue {
-				t.Errorf("it answers again and Ready is %s (%s)", c.Status, c.Message)
+				t.Errorf("it responds again and Ready is %s (%s)", c.Status, c.Message)
 			}
 			d.wantContainers("web/c0#0 running")
 		}
@@ -856,9 +856,9 @@ func TestImagesThatCannotBePulled(t *testing.T) {
 	})
 }
 
-// The name of an image is part of a path of the engine's API: one that is none is asked of
-// no engine.
-func TestAnImageThatIsNoneIsAskedOfNoEngine(t *testing.T) {
+// An image name becomes part of a path of the engine's API: an invalid one is not sent to an
+// engine.
+func TestAnInvalidImageNameIsNotSentToTheEngine(t *testing.T) {
 	for _, image := range []string{"../../containers/json", "a/../../b:1", "a:1?all=1", "a b", "A", "a@sha256:00", "a/./b", "http://a/b"} {
 		bubble(t, func(t *testing.T, d *device) {
 			p := makePod("web", "wait")
@@ -874,7 +874,7 @@ func TestAnImageThatIsNoneIsAskedOfNoEngine(t *testing.T) {
 	}
 }
 
-func TestAnImageThatIsThereWillDoWhenTheRegistryIsAway(t *testing.T) {
+func TestAPresentImageIsUsedWhenTheRegistryFails(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "wait")
 		p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
@@ -883,14 +883,14 @@ func TestAnImageThatIsThereWillDoWhenTheRegistryIsAway(t *testing.T) {
 		time.Sleep(time.Second)
 		d.wantPhase("web", corev1.PodRunning, "")
 		if !slices.Contains(d.reasons(), "PullFailedUsingPresent") {
-			t.Errorf("events %q do not tell that the image could not be pulled", d.reasons())
+			t.Errorf("events %q do not say that the image could not be pulled", d.reasons())
 		}
 	})
 }
 
-// After a reboot the first look at slow hardware comes after the first list of containers. What they are started with again,
-// such as how many processors there are for a program that asks, is the device's all the same.
-func TestWhatStartsAgainAfterARebootKnowsWhatTheDeviceHas(t *testing.T) {
+// After a reboot slow hardware is measured after the first list of containers. Restarted containers
+// still get the device's values, such as the number of CPUs.
+func TestContainersRestartedAfterARebootGetTheDevicesValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.board.slow = 3 * time.Second

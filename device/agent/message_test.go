@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// writing offers the image "app": a container that writes its first argument into the
-// file at its second, prints its third, and ends with 1 a second after its start.
+// writing offers the image "app": a container writes its first argument into the file in its
+// second, prints its third, and exits with 1 after a second.
 func (d *device) writing(t *testing.T) {
 	d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
@@ -47,20 +47,20 @@ func messagePod(restart corev1.RestartPolicy, containers ...corev1.Container) co
 	return p
 }
 
-func TestWhatAContainerWritesAtItsEndIsShown(t *testing.T) {
+func TestTheTerminationMessageIsInTheStatus(t *testing.T) {
 	log := corev1.TerminationMessageFallbackToLogsOnError
 	for name, c := range map[string]struct {
 		container corev1.Container
 		want      string
 	}{
-		"in the default file":               {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}}, "bye"},
-		"in a file of its own":              {corev1.Container{Args: []string{"bye", "/tmp/last", "log"}, TerminationMessagePath: "/tmp/last"}, "bye"},
-		"nothing":                           {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}}, ""},
-		"nothing, so its log speaks":        {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "log\n"},
-		"something, so its log is silent":   {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "bye"},
-		"of a long file the last 4096":      {corev1.Container{Args: []string{strings.Repeat("a", 5000) + "z", "/dev/termination-log", ""}}, strings.Repeat("a", 4095) + "z"},
-		"of a long log the last 2048":       {corev1.Container{Args: []string{"", "", strings.Repeat("a", 5000) + "z"}, TerminationMessagePolicy: log}, strings.Repeat("a", 2046) + "z\n"},
-		"a volume of the pod's has its way": {corev1.Container{Args: []string{"x", "/none", "log"}, TerminationMessagePath: "/data", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data/"}}}, ""},
+		"in the default file": {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}}, "bye"},
+		"in another file":     {corev1.Container{Args: []string{"bye", "/tmp/last", "log"}, TerminationMessagePath: "/tmp/last"}, "bye"},
+		"nothing":             {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}}, ""},
+		"no message, so the end of the log counts": {corev1.Container{Args: []string{"", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "log\n"},
+		"a message, so the log does not count":     {corev1.Container{Args: []string{"bye", "/dev/termination-log", "log"}, TerminationMessagePolicy: log}, "bye"},
+		"of a long file the last 4096":             {corev1.Container{Args: []string{strings.Repeat("a", 5000) + "z", "/dev/termination-log", ""}}, strings.Repeat("a", 4095) + "z"},
+		"of a long log the last 2048":              {corev1.Container{Args: []string{"", "", strings.Repeat("a", 5000) + "z"}, TerminationMessagePolicy: log}, strings.Repeat("a", 2046) + "z\n"},
+		"a volume mounted there has priority":      {corev1.Container{Args: []string{"x", "/none", "log"}, TerminationMessagePath: "/data", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data/"}}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -82,7 +82,7 @@ func TestWhatAContainerWritesAtItsEndIsShown(t *testing.T) {
 	}
 }
 
-func TestTheContainersOfAPodSayNoMoreThanTheyMayTogether(t *testing.T) {
+func TestTerminationMessagesOfAPodAreLimitedTogether(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.writing(t)
 		long := corev1.Container{Args: []string{strings.Repeat("a", 5000), "/dev/termination-log", ""}}
@@ -96,7 +96,7 @@ func TestTheContainersOfAPodSayNoMoreThanTheyMayTogether(t *testing.T) {
 	})
 }
 
-// The files of former instances go with them, and what has been said stays with the status.
+// The message files of earlier instances are removed with them; the status keeps the messages.
 func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.writing(t)
@@ -112,7 +112,7 @@ func TestACrashLoopLeavesTwoMessages(t *testing.T) {
 	})
 }
 
-// Whatever is in the place of the file, nothing else of the device is read.
+// If something replaces the file, no other file of the device is read.
 func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	d := notebook{volume.Disk{Root: t.TempDir()}}
 	secret := filepath.Join(d.Root, "secret")
@@ -130,7 +130,7 @@ func TestALinkInPlaceOfTheMessageIsNotFollowed(t *testing.T) {
 	if said := d.readMessage(at, 0); said != "" {
 		t.Errorf("it says %q", said)
 	}
-	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new one takes its place
+	if _, err := d.makeMessageFile(plan.Step{Place: at, Spec: &corev1.Container{}}); err != nil { // a new file replaces it
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(secret); string(b) != "secret" {

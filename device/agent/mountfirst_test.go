@@ -13,14 +13,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// As with the kubelet a pod whose volume cannot be made pulls nothing, and is told of each two minutes at most: the
-// card may be read-only for weeks.
+// As with the kubelet a pod whose volume fails pulls no image. Its events come at most every two
+// minutes, since the card may be read-only for weeks.
 func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 	for name, source := range map[string]corev1.VolumeSource{
-		"a config map that is not there":      {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},
-		"a persistent volume whose data went": {PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
+		"a config map that is not there":       {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},
+		"a persistent volume without its data": {PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
 	} {
-		for image, there := range map[string]bool{"an image that is there": true, "another": false} {
+		for image, there := range map[string]bool{"a present image": true, "another": false} {
 			t.Run(name+", "+image, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					d := newDevice(t)
@@ -48,7 +48,7 @@ func TestAPodWhoseVolumeCannotBeMadePullsNothing(t *testing.T) {
 						}
 					}
 					if told < 20 || told > 35 {
-						t.Errorf("told of %d times in an hour", told)
+						t.Errorf("reported %d times in an hour", told)
 					}
 				})
 			})

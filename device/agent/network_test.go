@@ -32,7 +32,7 @@ func (d *device) block(generation int64, block string, pods ...corev1.Pod) {
 	synctest.Wait()
 }
 
-// wantAddress fails unless the pod runs with an address out of the block.
+// wantAddress fails unless the pod runs with an address of the block.
 func (d *device) wantAddress(pod, block string) {
 	d.t.Helper()
 	st := d.wantPhase(pod, corev1.PodRunning, "")
@@ -41,7 +41,7 @@ func (d *device) wantAddress(pod, block string) {
 	}
 }
 
-// wantNetwork fails unless NetworkUnavailable is so, with this in its message.
+// wantNetwork checks the status and message of NetworkUnavailable.
 func (d *device) wantNetwork(status corev1.ConditionStatus, want string) {
 	d.t.Helper()
 	c := d.networkUnavailable()
@@ -58,7 +58,7 @@ func (d *device) networkUnavailable() (c corev1.NodeCondition) {
 	return c
 }
 
-const engines = "172.17.0.0/16" // addresses of the twin's own network
+const engines = "172.17.0.0/16" // addresses of the fake's default network
 
 func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
@@ -81,7 +81,7 @@ func TestPodsGetTheAddressesOfTheirNode(t *testing.T) {
 	})
 }
 
-// networks are the calls by which networks came and went.
+// networks are the calls that created and removed networks.
 func (d *device) networks() (out []string) {
 	for _, c := range d.fake.Calls() {
 		if strings.Contains(c, "Network ") {
@@ -91,10 +91,10 @@ func (d *device) networks() (out []string) {
 	return out
 }
 
-func TestANetworkThatCannotBeHadIsNoReasonNotToRun(t *testing.T) {
+func TestWithoutItsNetworkAPodRunsOnTheDefaultOne(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		overlap := errors.New("its addresses overlap 10.64.0.0/16, which this device reaches through eth0")
-		for range 3 { // two containers, and the agent's own look
+		for range 3 { // two containers, and the agent's own check
 			d.fake.Fail("EnsureNetwork", overlap)
 		}
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"))
@@ -108,11 +108,11 @@ func TestANetworkThatCannotBeHadIsNoReasonNotToRun(t *testing.T) {
 			}
 		}
 		if told != 1 {
-			t.Errorf("it is told %d times, want once", told)
+			t.Errorf("it is reported %d times, want once", told)
 		}
 		d.block(2, "10.64.3.0/24", makePod("a", "wait"), makePod("b", "wait"), makePod("c", "wait"))
-		d.wantAddress("c", "10.64.3.0/24") // what was in the way has gone
-		d.wantAddress("a", engines)        // and nobody was disturbed
+		d.wantAddress("c", "10.64.3.0/24") // the conflict is over
+		d.wantAddress("a", engines)        // without a restart
 		d.wantNetwork(corev1.ConditionFalse, "those that ran before keep theirs")
 	})
 }
@@ -133,7 +133,7 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
 
-		// Another block is for those that come: the network of the old one is in use.
+		// A new block is for new pods: the old network is in use.
 		d.block(3, "10.64.9.0/24", makePod("a", "wait"), makePod("b", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.wantAddress("b", engines)
@@ -141,14 +141,14 @@ func TestContainersThatRunKeepTheirNetworkUntilTheyAreReplaced(t *testing.T) {
 	})
 }
 
-func TestAnEngineThatIsAwayIsNoReasonForAnotherNetwork(t *testing.T) {
+func TestAnUnavailableEngineChangesNoNetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.Fail("EnsureNetwork", engine.ErrUnavailable)
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
 		d.wantAddress("a", "10.64.3.0/24")
 		if slices.Contains(d.reasons(), "PodNetworkUnavailable") {
-			t.Error("it was told that the network is not to be had")
+			t.Error("it was reported that the network fails")
 		}
 	})
 }
@@ -163,7 +163,7 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 		if got := d.networks(); len(got) != 1 {
 			t.Fatalf("with one pod left: %v", got)
 		}
-		d.end() // and a new agent knows what the old one made
+		d.end() // a restarted agent knows the network
 		d.start()
 		d.block(3, "10.64.3.0/24")
 		time.Sleep(2 * time.Minute)
@@ -175,9 +175,9 @@ func TestTheNetworkGoesWithTheLastPod(t *testing.T) {
 	})
 }
 
-// A node whose network cannot be had gets no pods that would try it again: it tries by
-// itself, and says so before the first pod comes.
-func TestANodeSaysByItselfWhetherItsNetworkCanBeHad(t *testing.T) {
+// A node whose network fails gets no pods that would try it again: the agent tries by itself, and
+// reports the failure before the first pod.
+func TestANodeReportsItsNetworkBeforeTheFirstPod(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		d.wantNetwork(corev1.ConditionFalse, "engine's own")
@@ -187,16 +187,16 @@ func TestANodeSaysByItselfWhetherItsNetworkCanBeHad(t *testing.T) {
 		}
 		d.block(1, "10.64.3.0/24")
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
-		d.end() // and a new agent finds out, too
+		d.end() // a restarted agent detects it too
 		d.start()
 		time.Sleep(2 * time.Second)
 		d.wantNetwork(corev1.ConditionTrue, "through wlan0")
-		time.Sleep(3 * time.Minute) // what was in the way has gone
+		time.Sleep(3 * time.Minute) // the conflict is over
 		d.wantNetwork(corev1.ConditionFalse, "containers use the addresses 10.64.3.0/24")
 		d.block(2, "10.64.3.0/24", makePod("a", "wait"))
 		d.wantAddress("a", "10.64.3.0/24")
 		d.fake.Fail("EnsureNetwork", inTheWay)
-		time.Sleep(6 * time.Minute) // the device has moved, and the network was there before
+		time.Sleep(6 * time.Minute) // the device has moved, with its network
 		d.block(3, "engine's choice", makePod("a", "wait"))
 		d.wantNetwork(corev1.ConditionTrue, "engine's choice")
 		d.block(4, "10.64.9.0/24", makePod("a", "wait"))
@@ -206,7 +206,7 @@ func TestANodeSaysByItselfWhetherItsNetworkCanBeHad(t *testing.T) {
 	})
 }
 
-func TestWithoutAnEngineThereIsNoNetworkForPods(t *testing.T) {
+func TestWithoutAnEngineThePodsNetworkIsMissing(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 		d.block(1, "10.64.3.0/24", makePod("a", "wait"))
 		time.Sleep(time.Minute)
@@ -214,14 +214,14 @@ func TestWithoutAnEngineThereIsNoNetworkForPods(t *testing.T) {
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
-		d.fake.SetDown(true) // what runs keeps its address
+		d.fake.SetDown(true) // running pods keep their address
 		time.Sleep(time.Minute)
 		d.wantNetwork(corev1.ConditionFalse, "10.64.3.0/24")
 	})
 }
 
-// With a real engine: pods have addresses out of the block, reach each other and are
-// probed there; a block in the way of the device's own network makes no network.
+// With a real engine pods have addresses of the block, reach each other and are probed there; a
+// block that overlaps the device's network creates no network.
 func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -273,16 +273,16 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 			}
 		}
 
-		// No pods: no network.
+		// Without pods there is no network.
 		store(2, block.String(), leaving(web, 0), leaving(caller, 0))
 		d.await("they are gone", func() bool { return d.pod("web") == nil && d.pod("pair") == nil })
 		store(3, block.String())
 		d.await("the network is gone", func() bool {
 			probe := Network(d.node, "another", block.String())
-			return d.eng.RemoveNetwork(t.Context(), probe) == nil // one that is there is somebody else's
+			return d.eng.RemoveNetwork(t.Context(), probe) == nil // a present one is not the agent's
 		})
 
-		// The device's own network comes first.
+		// The device's own network has priority.
 		mine := ownNetwork(t)
 		third := pod("third", "serve :8080")
 		third.Spec.Containers[0].ReadinessProbe = web.Spec.Containers[0].ReadinessProbe
@@ -301,7 +301,7 @@ func TestRealEnginePodsGetTheAddressesOfTheirNode(t *testing.T) {
 	})
 }
 
-// ownNetwork is a network that this machine is on, and no engine made.
+// ownNetwork is a network of this machine that is not an engine's.
 func ownNetwork(t *testing.T) netip.Prefix {
 	t.Helper()
 	links, err := net.Interfaces()
@@ -309,7 +309,7 @@ func ownNetwork(t *testing.T) netip.Prefix {
 		t.Fatal(err)
 	}
 	for _, link := range links {
-		_, err := os.Stat("/sys/class/net/" + link.Name + "/bridge") // those are an engine's
+		_, err := os.Stat("/sys/class/net/" + link.Name + "/bridge") // bridges are an engine's
 		if link.Flags&net.FlagLoopback != 0 || link.Flags&net.FlagUp == 0 || err == nil {
 			continue
 		}

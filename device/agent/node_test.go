@@ -26,8 +26,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A change is what the hub has to hear of at once; S11 TestNodeStatusHasChanged.
-func TestWhatIsAChangeOfTheStatus(t *testing.T) {
+// A change is sent to the hub at once; S11 TestNodeStatusHasChanged.
+func TestChangesOfTheStatus(t *testing.T) {
 	at := func(sec int64) metav1.Time { return metav1.Unix(sec, 0) }
 	base := func() corev1.NodeStatus {
 		return corev1.NodeStatus{
@@ -45,8 +45,8 @@ func TestWhatIsAChangeOfTheStatus(t *testing.T) {
 	}{
 		{"nothing", func(*corev1.NodeStatus) {}, true},
 		{"heartbeat times", func(s *corev1.NodeStatus) { s.Conditions[0].LastHeartbeatTime = at(99) }, true},
-		{"the order of conditions", func(s *corev1.NodeStatus) { s.Conditions[0], s.Conditions[1] = s.Conditions[1], s.Conditions[0] }, true},
-		{"the same quantity written otherwise", func(s *corev1.NodeStatus) { s.Capacity[corev1.ResourceCPU] = resource.MustParse("4000m") }, true},
+		{"another order of conditions", func(s *corev1.NodeStatus) { s.Conditions[0], s.Conditions[1] = s.Conditions[1], s.Conditions[0] }, true},
+		{"the same quantity in another notation", func(s *corev1.NodeStatus) { s.Capacity[corev1.ResourceCPU] = resource.MustParse("4000m") }, true},
 		{"a condition's status", func(s *corev1.NodeStatus) { s.Conditions[1].Status = corev1.ConditionFalse }, false},
 		{"a condition's transition time", func(s *corev1.NodeStatus) { s.Conditions[1].LastTransitionTime = at(2) }, false},
 		{"a condition's message", func(s *corev1.NodeStatus) { s.Conditions[1].Message = "x" }, false},
@@ -75,7 +75,7 @@ func TestTransitionTimesStayWhileAStatusStays(t *testing.T) {
 	}
 }
 
-func TestAnIdleDeviceTellsNothing(t *testing.T) {
+func TestAnIdleDeviceSendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))
 		time.Sleep(time.Minute)
@@ -87,10 +87,10 @@ func TestAnIdleDeviceTellsNothing(t *testing.T) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.status != status || d.pods != pods {
-			t.Errorf("in an idle hour it told %d statuses and %d pod lists", d.status-status, d.pods-pods)
+			t.Errorf("in an idle hour it announced %d statuses and %d pod lists", d.status-status, d.pods-pods)
 		}
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("in an idle hour it did %q", calls)
+			t.Errorf("in an idle hour it called %q", calls)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestImagesInTheStatusAreTheBiggestFifty(t *testing.T) {
 	}
 }
 
-func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
+func TestUnderMemoryPressureTheRightPodIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		hog := func(_ engine.Spec, _ int) enginetest.Play { return enginetest.Play{MemoryBytes: 200 << 20} }
 		d.fake.AddImage("hog", 1, hog)
@@ -146,7 +146,7 @@ func TestUnderMemoryPressureTheRightPodGoes(t *testing.T) {
 	})
 }
 
-func TestWhoGoesWhenSomethingIsShort(t *testing.T) {
+func TestWhichPodIsEvictedForAShortage(t *testing.T) {
 	const mi = 1 << 20
 	pod := func(name string, priority int32, request string, usage int64) Candidate {
 		p := makePod(name, "")
@@ -156,25 +156,25 @@ func TestWhoGoesWhenSomethingIsShort(t *testing.T) {
 		}
 		return candidate(&p, corev1.ResourceMemory, usage)
 	}
-	for name, all := range map[string][2]Candidate{ // the first goes
-		"who uses more than it asked for, however important":  {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
-		"the less important, however little it is over":       {pod("low", 0, "10Mi", 11*mi), pod("high", 1000, "10Mi", 200*mi)},
-		"of equals the one that is over by more":              {pod("more", 5, "10Mi", 30*mi), pod("less", 5, "100Mi", 110*mi)},
-		"the less important, though the other asked for none": {pod("burstable", 0, "10Mi", 300*mi), pod("best-effort", 1000, "", mi)},
-		"who asked for nothing is over by all":                {pod("best-effort", 0, "", 20*mi), pod("burstable", 0, "10Mi", 20*mi)},
-		"within their requests the less important":            {pod("low", 0, "500Mi", 10*mi), pod("high", 1000, "500Mi", 400*mi)},
+	for name, all := range map[string][2]Candidate{ // the first is evicted
+		"usage above the request, despite a higher priority":    {pod("over", 1000, "10Mi", 11*mi), pod("within", 0, "500Mi", 400*mi)},
+		"of two above their request the lower priority":         {pod("low", 0, "10Mi", 11*mi), pod("high", 1000, "10Mi", 200*mi)},
+		"at the same priority the larger excess":                {pod("more", 5, "10Mi", 30*mi), pod("less", 5, "100Mi", 110*mi)},
+		"the lower priority, although the other has no request": {pod("burstable", 0, "10Mi", 300*mi), pod("best-effort", 1000, "", mi)},
+		"without a request the whole usage is excess":           {pod("best-effort", 0, "", 20*mi), pod("burstable", 0, "10Mi", 20*mi)},
+		"within their requests the lower priority":              {pod("low", 0, "500Mi", 10*mi), pod("high", 1000, "500Mi", 400*mi)},
 	} {
 		for _, order := range [][]Candidate{{all[0], all[1]}, {all[1], all[0]}} {
 			if v, ok := Victim(order); !ok || v.Pod.Name != all[0].Pod.Name {
-				t.Errorf("%s: %s goes", name, v.Pod.Name)
+				t.Errorf("%s: %s is evicted", name, v.Pod.Name)
 			}
 		}
 	}
 }
 
-// Under disk pressure the images that the agent has pulled go when no pod needs them; what
-// the device's owner has brought to the engine that both use stays.
-func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
+// Under disk pressure images that the agent pulled and no pod needs are removed. Images of the
+// device's owner stay.
+func TestUnderDiskPressureUnneededImagesAreRemovedFirst(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for _, owners := range []string{"owners:1", "shared:1"} {
 			d.fake.AddImage(owners, 1<<30, nil)
@@ -191,7 +191,7 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, pulled := range []string{"old:1", "shared:1", "model:1"} {
 			if _, ok, _ := d.fake.HasImage(context.Background(), pulled); !ok {
-				t.Fatalf("%s was not pulled, or has gone without need", pulled)
+				t.Fatalf("%s was not pulled, or was removed without need", pulled)
 			}
 		}
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
@@ -205,13 +205,13 @@ func TestUnderDiskPressureWhatNobodyNeedsGoesFirst(t *testing.T) {
 	})
 }
 
-// An image that is known by its digest has no name by which an engine lists it, be it that its pod names it so or that a
-// signature was verified. What shows its files, or is about to run it, needs it all the same: without network nobody
-// brings it back.
-func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
+// An image pulled by digest has no name in an engine's list, whether its pod names the digest or a
+// signature was verified. A running or starting container still needs it: without network it cannot
+// be pulled again.
+func TestUnderDiskPressureImagesNeededByDigestStay(t *testing.T) {
 	const repository = "registry.example.org/"
 	model, web, old := repository+"model@"+digestOf("b"), repository+"web@"+digestOf("b"), repository+"old@"+digestOf("b")
-	for name, tag := range map[string]string{"as its pod names it": "@" + digestOf("b"), "as its signature was verified": ":1"} {
+	for name, tag := range map[string]string{"its pod names the digest": "@" + digestOf("b"), "its signature was verified": ":1"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				d.end()
@@ -235,7 +235,7 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 				gone.Spec.Containers[0].Image = repository + "old" + tag
 				d.desire(1, needs, gone)
 				time.Sleep(15 * time.Second)
-				wrong := makePod("wrong", "wait") // whose image has no name that an engine could be asked for
+				wrong := makePod("wrong", "wait") // its image has an invalid name
 				wrong.Spec.Containers[0].Image = "../../containers/json"
 				d.desire(2, needs, wrong)
 				time.Sleep(time.Minute)
@@ -252,7 +252,7 @@ func TestUnderDiskPressureWhatIsNeededByItsDigestStays(t *testing.T) {
 	}
 }
 
-// A stopped engine takes the question for its images and does not answer, until it goes on.
+// A stopped engine does not return from Images until it continues.
 type stopped struct {
 	engine.Engine
 	until time.Time
@@ -266,7 +266,7 @@ func (s stopped) Images(ctx context.Context) ([]engine.Image, error) {
 	return nil, fmt.Errorf("list the images: %w", ctx.Err())
 }
 
-// A stuck engine does not come back from removing a container, such as at a mount that is busy.
+// A stuck engine does not return from Remove, as at a busy mount.
 type stuck struct{ engine.Engine }
 
 func (stuck) Remove(ctx context.Context, id string) error {
@@ -274,19 +274,19 @@ func (stuck) Remove(ctx context.Context, id string) error {
 	return fmt.Errorf("remove container %s: %w", id, ctx.Err())
 }
 
-// An engine that goes away while room is made, as it does when it is upgraded, or that hangs over one container, is no
-// reason for a pod to go as long as there is what nobody needs.
-func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
+// An engine that stops during a clean-up, as for an upgrade, or hangs at one container, does not
+// cause an eviction while there are unneeded images.
+func TestUnderDiskPressureAnEngineFailureEvictsNoPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(d *device)
 		until time.Duration
 	}{
-		"it goes away before it has told of the images":   {func(d *device) { d.fake.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it goes away before it has told of what is kept": {func(d *device) { d.fake.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it goes away while it removes an image":          {func(d *device) { d.fake.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
-		"it hangs over a container that has ended":        {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
-		"it hangs over nine containers that have ended":   {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
-		"it is stopped before it has told of the images": {func(d *device) {
+		"it stops before it lists the images":       {func(d *device) { d.fake.Fail("Images", fmt.Errorf("list images: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it stops before it looks up needed images": {func(d *device) { d.fake.Fail("HasImage", fmt.Errorf("look for image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it stops while it removes an image":        {func(d *device) { d.fake.Fail("RemoveImage", fmt.Errorf("remove image: %w", engine.ErrUnavailable)) }, time.Minute},
+		"it hangs at an ended container":            {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 4 * time.Minute},
+		"it hangs at nine ended containers":         {func(d *device) { d.end(); d.engine = stuck{d.fake}; d.start(); time.Sleep(time.Second) }, 9 * time.Minute},
+		"it is paused before it lists the images": {func(d *device) {
 			d.end()
 			d.engine = stopped{d.fake, time.Now().Add(8 * time.Minute)}
 			d.start()
@@ -323,15 +323,16 @@ func TestUnderDiskPressureNoPodGoesForTheEnginesSake(t *testing.T) {
 				}
 				d.wantPhase("web", corev1.PodRunning, "")
 				if _, there, _ := d.fake.HasImage(t.Context(), "old:1"); there {
-					t.Error("the image that nobody needs is still there")
+					t.Error("the unneeded image is still there")
 				}
 			})
 		})
 	}
 }
 
-// What is short, and stays so whatever goes, is told now and then: each word wears the flash, here and at the hub.
-func TestWhatNothingHereCanRelieveIsToldOnceAnHour(t *testing.T) {
+// A lasting shortage is reported at intervals: each event wears the flash, on the device and the
+// hub.
+func TestALastingShortageIsReportedOnceAnHour(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1)
 		d.board.set(func(b *board) {
@@ -340,13 +341,13 @@ func TestWhatNothingHereCanRelieveIsToldOnceAnHour(t *testing.T) {
 		})
 		time.Sleep(10*time.Hour + time.Minute)
 		if told := d.told("EvictionThresholdMet"); len(told) != 2*11 {
-			t.Errorf("two things were short for ten hours, and that was told %d times: %q", len(told), slices.Compact(told))
+			t.Errorf("two shortages of ten hours were reported %d times: %q", len(told), slices.Compact(told))
 		}
 	})
 }
 
-// Where there is nothing else to remove, the pod goes that fills the disk.
-func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
+// With nothing else to remove, the pod that fills the disk is evicted.
+func TestUnderDiskPressureTheLargestPodIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for image, written := range map[string]int64{"much": 30 << 20, "little": 1 << 10} {
 			d.fake.AddImage(image, 1, func(engine.Spec, int) enginetest.Play { return enginetest.Play{Written: written} })
@@ -369,7 +370,7 @@ func TestUnderDiskPressureThePodGoesThatHasWrittenMost(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.ImageFs = hardware.Amount{Available: 1 << 20, Capacity: 2 << 30} })
 		order := []string{"app-1", "app-2", "app-0", "app-3"}
 		for i, victim := range order {
-			for range 30 { // in between the containers of the one before are removed
+			for range 30 { // dead containers of the last pod are removed in between
 				if time.Sleep(5 * time.Second); slices.ContainsFunc(order[i:], func(name string) bool { st, _ := d.pod(name); return plan.IsFinal(st.Phase) }) {
 					break
 				}
@@ -395,7 +396,7 @@ func TestRequests(t *testing.T) {
 		{"its first bytes", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", LimitBytes: &bytes5}, "line ", ""},
 		{"a container that the pod does not have", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Container: "x"}, "", "container x is not valid for pod web"},
 		{"an instance before the first", wire.Request{Type: wire.RequestLogs, Pod: "uid-web", Previous: true}, "", `previous terminated container "c0" in pod "web" not found`},
-		{"a request of another time", wire.Request{Type: "dance"}, "", `unsupported request "dance"`},
+		{"an unknown request", wire.Request{Type: "dance"}, "", `unsupported request "dance"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {

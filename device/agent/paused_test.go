@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/device/request"
 )
 
-// A paused container serves nobody, whatever its probes said last.
+// A paused container is not ready, whatever its last probe.
 func TestAPausedContainerIsNotReady(t *testing.T) {
 	for name, kind := range map[string]*corev1.Probe{"without probes": nil, "with a readiness probe": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}}} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestAPausedContainerIsNotReady(t *testing.T) {
 	}
 }
 
-// What is paused fails every probe: the kernel still accepts connections for it.
+// A paused container fails every probe, although the kernel still accepts connections for it.
 func TestAPausedContainerFailsItsLivenessProbe(t *testing.T) {
 	for name, kind := range map[string]*corev1.Probe{
 		"exec": &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "print", "hello"}}}},

@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A wired is what hangs on a board, and who was asked for it.
+// A wired is the peripherals of a board, and the number of queries.
 type wired struct {
 	mu    sync.Mutex
 	gone  bool
@@ -57,7 +57,8 @@ func (d *device) node(kind corev1.NodeConditionType) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// Peripherals are looked for seldom, are a condition and a resource, and nobody asks over a bus that a container has.
+// Peripherals are queried rarely, and never on a bus that a container has. They become a condition
+// and a resource.
 func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		w, one := &wired{}, int64(1)
@@ -85,26 +86,26 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		desire(1)
 		time.Sleep(10 * time.Second)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 {
-			t.Fatalf("it is there, and there is %+v, allocatable %d", c, amount())
+			t.Fatalf("present: %+v, allocatable %d", c, amount())
 		}
 		w.set(false)
 		time.Sleep(time.Hour)
 		if n := w.set(true); n != 6 {
-			t.Errorf("it was asked %d times in an hour in which nothing happened, want 6", n)
+			t.Errorf("it was queried %d times in an idle hour, want 6", n)
 		}
 		time.Sleep(10 * time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionFalse || c.Message != "env: nothing answers" || amount() != 0 {
-			t.Errorf("unplugged, there is %+v, allocatable %d", c, amount())
+			t.Errorf("unplugged: %+v, allocatable %d", c, amount())
 		}
 		w.set(false)
 		time.Sleep(2 * time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 {
-			t.Errorf("plugged in again, there is %+v, allocatable %d", c, amount())
+			t.Errorf("plugged in again: %+v, allocatable %d", c, amount())
 		}
 		if got := strings.Join(d.reasons(), " "); !strings.Contains(got, "PeripheralMissing PeripheralPresent") {
 			t.Errorf("the events are %s", got)
 		}
-		// A pod has it, and with it the bus: then it is not asked, and stays what it was.
+		// A pod has the peripheral and its bus: it is not queried, and keeps its state.
 		desire(2, requesting("reader", "env", "1", "wait"))
 		time.Sleep(time.Minute)
 		d.wantDevices("reader", "/dev/i2c-1")
@@ -113,14 +114,14 @@ func TestPeripheralsAreLookedForAndGivenToPods(t *testing.T) {
 		d.start()
 		time.Sleep(30 * time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Status != corev1.ConditionTrue || amount() != 1 || !slices.Contains(w.held, "/dev/i2c-1") {
-			t.Errorf("while a pod has it there is %+v, allocatable %d, and what containers have is said to be %q", c, amount(), w.held)
+			t.Errorf("while a pod has it: %+v, allocatable %d, held %q", c, amount(), w.held)
 		}
 		// It leaves the profile.
 		profile.Spec.Peripherals = nil
 		desire(3)
 		time.Sleep(time.Minute)
 		if c := d.node(fleet.ConditionPeripheralsPresent); c.Type != "" || amount() != 0 {
-			t.Errorf("out of the profile, there is %+v, allocatable %d", c, amount())
+			t.Errorf("out of the profile: %+v, allocatable %d", c, amount())
 		}
 	})
 }

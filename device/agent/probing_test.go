@@ -23,7 +23,7 @@ func execProbe(p corev1.Probe) *corev1.Probe {
 	return &p
 }
 
-// A container whose check fails from some moment of its life on.
+// failing plays a container whose check fails after so long.
 func failing(from time.Duration) enginetest.Program {
 	return func(engine.Spec, int) enginetest.Play {
 		began := time.Now()
@@ -43,7 +43,7 @@ func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "app", corev1.PullNever
 		p.Spec.Containers[0].LivenessProbe = execProbe(corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 10, FailureThreshold: 2})
 		d.desire(1, p)
-		time.Sleep(34 * time.Second) // checked at 5, 15, 25 (fails), 35 (fails)
+		time.Sleep(34 * time.Second) // checks at 5, 15, 25 (fails), 35 (fails)
 		if st := d.wantPhase("app", corev1.PodRunning, ""); st.ContainerStatuses[0].RestartCount != 0 {
 			t.Fatalf("restarted %d times before the second failure", st.ContainerStatuses[0].RestartCount)
 		}
@@ -60,7 +60,7 @@ func TestALivenessProbeThatFailsRestartsTheContainer(t *testing.T) {
 	})
 }
 
-func TestAReadinessProbeTakesOutOfServiceAndRestartsNothing(t *testing.T) {
+func TestAReadinessProbeRestartsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("app", 1, failing(20*time.Second))
 		p := makePod("app", "")
@@ -73,7 +73,7 @@ func TestAReadinessProbeTakesOutOfServiceAndRestartsNothing(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if is() {
-			t.Error("ready after one success, and two are needed")
+			t.Error("ready after one of two successes")
 		}
 		time.Sleep(5 * time.Second)
 		if !is() {
@@ -89,7 +89,7 @@ func TestAReadinessProbeTakesOutOfServiceAndRestartsNothing(t *testing.T) {
 	})
 }
 
-func TestAStartupProbeHoldsTheOthersBack(t *testing.T) {
+func TestAStartupProbeDelaysTheOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("slow", 1, func(engine.Spec, int) enginetest.Play {
 			began := time.Now()
@@ -119,10 +119,10 @@ func TestAStartupProbeHoldsTheOthersBack(t *testing.T) {
 	})
 }
 
-// An engine that is restarted or hangs is no fault of a container.
+// An engine that restarts or hangs is not the container's fault.
 func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 	for name, away := range map[string]func(d *device){
-		"it is away for a moment": func(d *device) {
+		"it stops for a moment": func(d *device) {
 			d.fake.Fail("Exec", engine.ErrUnavailable)
 			d.fake.Fail("Exec", engine.ErrUnavailable)
 		},
@@ -156,17 +156,17 @@ func TestAnEngineThatDoesNotAnswerFailsNoProbe(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				st := d.wantPhase("app", corev1.PodRunning, "")
 				if s := st.ContainerStatuses[0]; s.RestartCount != 0 || !s.Ready || d.podsTold() != told {
-					t.Errorf("restarted %d times, ready %v, told %d times, events %q", s.RestartCount, s.Ready, d.podsTold()-told, d.reasons())
+					t.Errorf("restarted %d times, ready %v, announced %d times, events %q", s.RestartCount, s.Ready, d.podsTold()-told, d.reasons())
 				}
 				if n := asked.Load() - before; n < 20 || n > 42 {
-					t.Errorf("it was asked %d times in the 20 s after that", n)
+					t.Errorf("it was probed %d times in the 20 s after that", n)
 				}
 			})
 		})
 	}
 }
 
-// What the agent or its engine cannot ask is no fault of a container, as with the kubelet.
+// As with the kubelet a probe that cannot be made is not the container's fault.
 func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 	full := errors.New("run a command in container: write exec session: no space left on device")
 	for name, c := range map[string]struct {
@@ -174,9 +174,9 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 		fails []error // of the next commands
 		dies  bool
 	}{
-		"the card is too full for a command": {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, []error{full, full, full}, false},
-		"the port has no such name":          {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}}, nil, false},
-		"there is no such command":           {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"nothing"}}}, nil, true},
+		"the card is too full to run a command": {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}, []error{full, full, full}, false},
+		"the port's name is unknown":            {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("web")}}, nil, false},
+		"there is no such command":              {corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"nothing"}}}, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -208,18 +208,18 @@ func TestAProbeThatCannotBeMadeFailsNothing(t *testing.T) {
 	}
 }
 
-// A pod on the device's network is asked at the loopback while the device has no address: pulling out the cable restarts
-// nothing, and a hook needs no cable.
-func TestADeviceWithoutAnAddressAsksItsOwnNetworkAtTheLoopback(t *testing.T) {
+// A pod on the device's network is probed at the loopback while the device has no address: an
+// unplugged cable restarts nothing, and hooks work without it.
+func TestWithoutAnAddressHostNetworkPodsAreProbedAtTheLoopback(t *testing.T) {
 	for name, c := range map[string]struct {
-		listens string // where the program does
+		listens string // the program's address
 		sick    bool
-		fails   string // how the probe ends; empty: well
+		fails   string // the probe's error; empty: it succeeds
 		dies    bool
 	}{
-		"it listens everywhere":           {"0.0.0.0", false, "", false},
-		"it listens at the lost one only": {"192.0.2.7", false, "the device has no address: refused", false},
-		"it is sick":                      {"0.0.0.0", true, "HTTP probe failed with statuscode: 500", true},
+		"it listens everywhere":               {"0.0.0.0", false, "", false},
+		"it listens at the lost address only": {"192.0.2.7", false, "the device has no address: refused", false},
+		"its check fails":                     {"0.0.0.0", true, "HTTP probe failed with statuscode: 500", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestADeviceWithoutAnAddressAsksItsOwnNetworkAtTheLoopback(t *testing.T) {
 	}
 }
 
-// told are the messages of the events so far that have this reason.
+// told are the messages of the events with this reason.
 func (d *device) told(reason string) (out []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -286,9 +286,9 @@ func (d *device) told(reason string) (out []string) {
 	return out
 }
 
-// As with the kubelet (KEP-4781) what an agent before this one has found out of a container's probes holds until they say
-// otherwise: an upgrade of the agent takes no pod out of service, and no startup probe that has passed is asked again.
-func TestAnotherAgentKnowsWhatProbesHaveSaid(t *testing.T) {
+// As with the kubelet (KEP-4781) probe results survive a restart of the agent: an upgrade makes no
+// pod unready, and a passed startup probe does not run again.
+func TestProbeResultsSurviveARestartOfTheAgent(t *testing.T) {
 	for name, startup := range map[string]bool{"readiness": false, "startup and readiness": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -320,7 +320,7 @@ func TestAnotherAgentKnowsWhatProbesHaveSaid(t *testing.T) {
 				again := func() {
 					d.end()
 					d.start()
-					time.Sleep(time.Second) // the first answer of a probe takes longer
+					time.Sleep(time.Second) // the first probe's response takes longer
 				}
 				d.desire(1, p)
 				time.Sleep(30 * time.Second)
@@ -332,7 +332,7 @@ func TestAnotherAgentKnowsWhatProbesHaveSaid(t *testing.T) {
 				want("a minute later", true)
 				broken.Store(true)
 				again()
-				want("before the probe has failed", true)
+				want("before the probe fails", true)
 				time.Sleep(time.Minute)
 				want("when the probe has failed", false)
 				again()

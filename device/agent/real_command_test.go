@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A realSpeaker is a hub whose one request is answered to a talk.
+// A realSpeaker is a hub with one stream.
 type realSpeaker struct {
 	*device
 	talk *requesttest.Stream
@@ -24,7 +24,7 @@ type realSpeaker struct {
 
 func (s realSpeaker) Stream(string) request.Stream { return s.talk }
 
-// asks puts a request to a device with a real engine.
+// asks sends a request to the agent of a device with a real engine.
 func (d *realDevice) asks(r wire.Request) *requesttest.Stream {
 	d.t.Helper()
 	a := requesttest.New()
@@ -33,19 +33,19 @@ func (d *realDevice) asks(r wire.Request) *requesttest.Stream {
 	return a
 }
 
-// ends waits for the end of an answer.
+// ends waits for the last reply.
 func ends(t *testing.T, a *requesttest.Stream) wire.Reply {
 	t.Helper()
 	select {
 	case r := <-a.End:
 		return r
 	case <-time.After(time.Minute):
-		t.Fatalf("no end of the answer; it says %q so far", a.Stdout())
+		t.Fatalf("the request did not end; its output is %q so far", a.Stdout())
 		return wire.Reply{}
 	}
 }
 
-// types gives an answer an input.
+// send sends an input.
 func send(t *testing.T, a *requesttest.Stream, r wire.Request) {
 	t.Helper()
 	select {
@@ -53,13 +53,13 @@ func send(t *testing.T, a *requesttest.Stream, r wire.Request) {
 	case end := <-a.End:
 		t.Fatalf("it has ended: %+v", end)
 	case <-time.After(time.Minute):
-		t.Fatal("nobody takes the input")
+		t.Fatal("the input is not read")
 	}
 }
 
-// Commands, an attachment and connections, in a pod of three containers on one
-// network, one of which listens on 127.0.0.1 only.
-func TestRealEngineTalks(t *testing.T) {
+// Exec, attach and port-forward in a pod of three containers on one network; one listens on
+// 127.0.0.1 only.
+func TestRealEngineServesRequests(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)
@@ -106,11 +106,11 @@ func TestRealEngineTalks(t *testing.T) {
 		a = d.asks(r)
 		d.await("the command has begun", func() bool { return a.Stdout() == marker+"\n" && runs(marker) })
 		close(a.Lost)
-		d.await("the command has ended with the one who wanted it", func() bool { return !runs(marker) })
+		d.await("the command has ended with its client", func() bool { return !runs(marker) })
 
 		a = d.asks(wire.Request{Type: wire.RequestAttach, Pod: string(p.UID), Container: "c1", Stdin: true})
 		send(t, a, wire.Request{Type: wire.RequestStdin, Data: []byte("hello\n")})
-		d.await("an answer of the container", func() bool { return strings.Count(a.Stdout(), "hello") == 2 }) // the echo of the terminal, and its own
+		d.await("the container's output", func() bool { return strings.Count(a.Stdout(), "hello") == 2 }) // the terminal's echo, and the program's output
 		close(a.Lost)
 
 		a = d.asks(wire.Request{Type: wire.RequestPortForward, Pod: string(p.UID), Port: 8080})
@@ -137,7 +137,7 @@ func TestRealEngineTalks(t *testing.T) {
 	})
 }
 
-// runs says whether a process with a word in its command line runs on this machine.
+// runs reports whether a process with a word in its command line runs on this machine.
 func runs(word string) bool {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range lines {

@@ -40,7 +40,7 @@ func layerOf(t *testing.T, socket, image string) string {
 	return filepath.Dir(at.GraphDriver.Data.UpperDir)
 }
 
-// Of both containers, and of the sandbox, that are stopped, as after a power cut.
+// Both containers and the sandbox are stopped, as after a power cut.
 func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -49,7 +49,7 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		tag, err := name.NewTag(fmt.Sprintf("%s/team-%d/web:1", strings.TrimPrefix(server.URL, "http://"), time.Now().UnixNano()))
 		made(t, err)
 		made(t, remote.Write(tag, pauseImage(t, tag.String())))
-		t.Cleanup(func() { // when no container has it any more
+		t.Cleanup(func() { // when no container uses it
 			if eng, err := openReal(socket); err == nil {
 				_ = eng.RemoveImage(context.Background(), tag.String())
 			}
@@ -70,7 +70,7 @@ func TestRealEngineADamagedImageIsPulledAgain(t *testing.T) {
 		}
 		layer := layerOf(t, socket, tag.String())
 		if _, err := os.Stat(filepath.Join(layer, "diff")); err != nil {
-			t.Skip("its layers are not to be reached here: ", err)
+			t.Skip("its layers cannot be found here: ", err)
 		}
 		made(t, os.RemoveAll(layer))
 		d.start()

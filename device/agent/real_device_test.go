@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A rooted board has the devices of a root directory, in which the device nodes are real.
+// A rooted board has the devices of a root directory with real device nodes.
 type rooted struct {
 	*board
 	root string
@@ -37,7 +37,7 @@ func (b rooted) Probe(ctx context.Context, _ string) (hardware.Report, error) {
 
 func (b rooted) Look(d hardware.Device) (hardware.Device, []hardware.Node, error) { return d.Look() }
 
-// fakeChip puts a GPIO chip into a root, whose node is one of /dev/null's or its like, for this group only.
+// fakeChip adds a GPIO chip to a root, with the node of another memory device, for this group only.
 func fakeChip(t *testing.T, root, name, label string, minor uint32, group int) {
 	t.Helper()
 	node := filepath.Join(root, "dev", name)
@@ -85,8 +85,8 @@ func (d *realDevice) exec(pod string, command ...string) (output string, code in
 	return "", 0
 }
 
-// A container that is not root opens the device that it asked for, and nothing else; who asked for none has none; who
-// comes too late is turned away, also by an agent that was away meanwhile.
+// A container that is not root can open the device that it requested, and no other. A pod without a
+// free device is rejected, also by a restarted agent.
 func TestRealEngineGivesDevices(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -108,7 +108,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 			pods[i].Spec.TerminationGracePeriodSeconds = new(int64)
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: pods}))
-		d.await("all run, and those that write to their devices could", func() bool {
+		d.await("all run, and can write to their devices", func() bool {
 			return ready(d.pod("one")) && ready(d.pod("two")) && ready(d.pod("stranger"))
 		})
 		for _, c := range []struct {
@@ -129,7 +129,7 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		late := requesting("late", "gpiochip", "1", "wait")
 		late.UID = types.UID("uid-late" + d.node)
 		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: append(pods, late)}))
-		d.await("who comes too late is turned away", func() bool {
+		d.await("the pod that comes last is rejected", func() bool {
 			st := d.pod("late")
 			return st != nil && st.Reason == "OutOfflotilla.dev/gpiochip"
 		})
@@ -142,15 +142,16 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		heir.UID = types.UID("uid-heir" + d.node)
 		heir.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 		made(t, d.agent.Store(wire.Desired{Generation: 4, Hub: "h", Pods: []corev1.Pod{pods[1], late, heir}}))
-		d.await("what is given back can be had", func() bool { return ready(d.pod("heir")) })
+		d.await("a returned device is given again", func() bool { return ready(d.pod("heir")) })
 
-		// The kernel gives the node that the heir has to another chip: nobody else gets it while the heir runs.
+		// The kernel gives the node of a running container to another chip: no other container gets
+		// it meanwhile.
 		if err := os.WriteFile(filepath.Join(root, "sys/class/gpio/chip0/label"), []byte("pinctrl-bcm2835"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		d.end()
 		d.start()
-		d.await("the heir's chip is gone", func() bool {
+		d.await("the pod's chip is gone", func() bool {
 			st := d.pod("heir")
 			return st != nil && condition(*st, fleet.ConditionDevicesPresent).Status == corev1.ConditionFalse
 		})
@@ -159,6 +160,6 @@ func TestRealEngineGivesDevices(t *testing.T) {
 		next.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 		made(t, d.agent.Store(wire.Desired{Generation: 5, Hub: "h", Pods: []corev1.Pod{late, heir}}))
 		made(t, d.agent.Store(wire.Desired{Generation: 6, Hub: "h", Pods: []corev1.Pod{late, heir, next}}))
-		d.await("the next one gets the other chip", func() bool { return ready(d.pod("next")) })
+		d.await("the next pod gets the other chip", func() bool { return ready(d.pod("next")) })
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A pod that is past its deadline is over when its container has stopped, and not before.
+// A pod past its deadline has ended once its container has stopped, not before.
 func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -29,7 +29,7 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 		stopping := false
-		d.await("the pod is over", func() bool {
+		d.await("the pod has ended", func() bool {
 			st := d.pod("late")
 			if st == nil || !plan.IsFinal(st.Phase) {
 				stopping = stopping || st != nil && st.Reason == "DeadlineExceeded"
@@ -41,7 +41,7 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 			return true
 		})
 		if !stopping {
-			t.Error("it was not seen while it stopped")
+			t.Error("the stop was not observed")
 		}
 		time.Sleep(time.Second)
 		if st := d.pod("late"); st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" || st.ContainerStatuses[0].State.Terminated == nil {
@@ -50,8 +50,8 @@ func TestRealEngineEndsAPodAfterItsContainer(t *testing.T) {
 	})
 }
 
-// A pod whose network has died gets a new one, runs its init containers again, and knows
-// of them after a restart of the agent.
+// A pod whose sandbox has ended gets a new one and runs its init containers again; a restarted
+// agent knows that.
 func TestRealEngineRunsInitContainersAgainInANewSandbox(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

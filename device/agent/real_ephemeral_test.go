@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An ephemeral container is in the network of its pod, sees the processes of its target, outlives the agent, and
-// stands in the way of nothing: not of its target's restarts, and not of the pod's end.
+// An ephemeral container is in its pod's network, sees its target's processes, outlives the agent,
+// and blocks neither restarts of its target nor the pod's end.
 func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -62,13 +62,13 @@ func TestRealEngineRunsEphemeralContainers(t *testing.T) {
 		}
 		d.end()
 		d.start()
-		d.await("the agent knows them again", func() bool { return state("one", 0).Running != nil && state("two", 0).Running != nil })
+		d.await("the agent has adopted them", func() bool { return state("one", 0).Running != nil && state("two", 0).Running != nil })
 		for name, id := range ids() {
 			if before[name] != id {
-				t.Errorf("%s is another one after a restart of the agent", name)
+				t.Errorf("%s was replaced by a restart of the agent", name)
 			}
 		}
-		for restarts := int32(1); restarts <= 3; restarts++ { // the target's processes take those with them that share their namespace
+		for restarts := int32(1); restarts <= 3; restarts++ { // the target's end stops processes in its namespace
 			if err := d.eng.Stop(t.Context(), ids()["two/c0"], 0); err != nil {
 				t.Fatal(err)
 			}

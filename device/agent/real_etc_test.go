@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestWhoseNamesAreItsOwnHasASandbox(t *testing.T) {
+func TestAPodWithItsOwnHostsFileHasASandbox(t *testing.T) {
 	plain := makePod("app", "wait")
 	aliased, domain, device := *plain.DeepCopy(), *plain.DeepCopy(), *plain.DeepCopy()
 	aliased.Spec.HostAliases = []corev1.HostAlias{{IP: "192.0.2.1", Hostnames: []string{"foo"}}}
@@ -34,8 +34,9 @@ func TestWhoseNamesAreItsOwnHasASandbox(t *testing.T) {
 	}
 }
 
-// Root and somebody else read it, also where nobody may write the root file system; who mounts a file there has that one.
-// It follows the pod's network, also when the agent was not there, and goes with the pod.
+// Every user can read the hosts file, also with a read-only root file system; a file that the pod
+// mounts there wins. It follows the pod's network, also after a restart of the agent, and is
+// removed with the pod.
 func TestRealEngineHasAPodsHosts(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -98,9 +99,10 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 			}
 		}
 		if got, _ := os.ReadFile(own); string(got) != "its own\n" {
-			t.Errorf("the agent or the engine has written %q into what a container mounts", got)
+			t.Errorf("the agent or the engine has written %q into a container's volume", got)
 		}
-		// Its network goes while the agent is away, as after a reboot, and so do the agent's files in memory.
+		// The network and the agent's files in memory are lost while the agent is off, as after a
+		// reboot.
 		d.end()
 		for _, c := range d.list() {
 			if c.Labels[plan.LabelPodName] == "names" {
@@ -123,7 +125,7 @@ func TestRealEngineHasAPodsHosts(t *testing.T) {
 		d.await("all has gone", func() bool { return len(d.list()) == 0 && len(d.agent.disk.Pods()) == 0 })
 		b, err := os.ReadFile("/proc/self/mountinfo")
 		made(t, err)
-		for line := range strings.Lines(string(b)) { // other tests have mounts of their own
+		for line := range strings.Lines(string(b)) { // other tests have mounts too
 			if strings.Contains(line, d.dir+"/") && strings.Contains(line, "/.etc ") {
 				t.Errorf("a mount is left over: %s", line)
 			}

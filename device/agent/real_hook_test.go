@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hook in a container, and one that asks it; what they do is seen on the device.
+// One hook runs in a container and one sends a request to it; both leave traces on the device.
 func TestRealEngineRunsHooks(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -36,7 +36,7 @@ func TestRealEngineRunsHooks(t *testing.T) {
 		}
 		d.await("the pod is ready", func() bool { return ready(d.pod("hooks")) })
 		if !there("started") {
-			t.Error("ready before its postStart hook has ended")
+			t.Error("ready before the end of its postStart hook")
 		}
 		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{leaving(p, 60)}}); err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestRealEngineRunsHooks(t *testing.T) {
 			t.Error("gone without its preStop hook")
 		}
 
-		// one that fails, and one of HTTP
+		// a hook that fails, and an HTTP hook
 		p = makePod("failing", "serve :8080")
 		p.UID = types.UID("uid-failing-" + d.node)
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -61,7 +61,7 @@ func TestRealEngineRunsHooks(t *testing.T) {
 			st := d.pod("failing")
 			return st != nil && st.ContainerStatuses != nil && st.ContainerStatuses[0].State.Terminated != nil
 		})
-		d.await("the pod whose hook asks it has been asked", func() bool {
+		d.await("the pod has received its hook's request", func() bool {
 			st := d.pod("asked")
 			return ready(st) || st != nil && st.ContainerStatuses != nil && st.ContainerStatuses[0].RestartCount > 0
 		})

@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An image volume shows what is in the image and nothing else, to be read only, for as long as a pod uses it; what an agent
-// that was killed has left of a copy is neither used nor kept.
+// An image volume shows the image's files read-only while a pod uses it. Remains of a killed agent
+// are neither used nor kept.
 func TestRealEngineMountsImages(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -52,7 +52,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 			t.Helper()
 			d.await(name+" ends", func() bool { st := d.pod(name); return st != nil && st.Phase == phase })
 		}
-		// what a killed agent leaves: half a copy, and the container that it was reading
+		// remains of a killed agent: half a copy, and the container that read the image
 		d.end()
 		images := filepath.Join(d.dir, "images")
 		made(t, os.MkdirAll(filepath.Join(images, ".new-"+id, "half"), 0o700))
@@ -76,7 +76,7 @@ func TestRealEngineMountsImages(t *testing.T) {
 			t.Errorf("there are the copies %q", got)
 		}
 		if list, err := d.eng.Containers(t.Context(), volume.LabelImageOf+"="+state); err != nil || len(list) != 0 {
-			t.Errorf("what reads images is left: %v, %v", list, err)
+			t.Errorf("containers that read images are left: %v, %v", list, err)
 		}
 		made(t, d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{pod("intruder", "write", "/v/etc/group", "no"), pod("runner", "wait")}}))
 		ended("intruder", corev1.PodFailed)

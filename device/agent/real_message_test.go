@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What a container writes at its end, as root and as somebody else, with a root file
-// system that nobody writes, and what only its log says.
+// Termination messages of root and of another user, with a read-only root file system, and from the
+// log.
 func TestRealEngineShowsTerminationMessages(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

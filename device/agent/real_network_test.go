@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Somebody restarts everything on a device while its agent is away, what holds the pod's network last: the containers run
-// on in a network that is gone.
+// All containers of a device are restarted from outside while its agent is off, the sandbox last:
+// the others run in the old network.
 func TestRealEngineNetworkThatWasRestartedUnderItsPod(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {

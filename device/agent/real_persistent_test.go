@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What a pod writes into its persistent volume is there for the next pod, through a restart
-// of the agent and a hub that has forgotten everything; it goes when the hub says so.
+// A pod's data in a persistent volume is there for the next pod, after a restart of the agent and
+// with a hub that does not name the volume. It is removed when the hub says so.
 func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -51,7 +51,7 @@ func TestRealEngineKeepsPersistentVolumes(t *testing.T) {
 		tell(nil)
 		d.await("the pod is gone", func() bool { return len(held(d.agent)) == 0 && len(d.list()) == 0 })
 		d.end()
-		d.start() // nobody names the volume, and it stays
+		d.start() // the hub does not name the volume, and it stays
 
 		claim.Made = true
 		tell([]wire.Volume{claim}, pod("reader", true, "cat", "/v/f", "then", "cat", "/v/sub/g"))

@@ -40,7 +40,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// pidsOf reads a number of the pids cgroup that a process is in; -1 for "max".
+// pidsOf reads a number of the pids cgroup of a process; -1: "max".
 func pidsOf(t *testing.T, pid int, file string) int {
 	t.Helper()
 	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -72,8 +72,7 @@ func pidsOf(t *testing.T, pid int, file string) int {
 	return 0
 }
 
-// A container that makes processes without end gets no more than the limit, and one
-// whose owner takes the limit away has none.
+// A fork bomb gets no more processes than the limit. Without the owner's limit there is none.
 func TestRealEngineLimitsProcesses(t *testing.T) {
 	realEngines(t, func(t *testing.T, socket string) {
 		for _, limit := range []int64{0, 64, policy.Unlimited} {
@@ -102,7 +101,7 @@ func TestRealEngineLimitsProcesses(t *testing.T) {
 	})
 }
 
-// bomb has 60 processes, of some six threads each, made in a container at once.
+// bomb starts 60 processes, of some six threads each, in a container at once.
 func bomb(t *testing.T, d *realDevice, pid, limit int) {
 	var failed bool
 	most := 0
@@ -121,7 +120,7 @@ func bomb(t *testing.T, d *realDevice, pid, limit int) {
 			most = max(most, pidsOf(t, pid, "pids.current"))
 		}
 	}
-	// What an engine brings in from outside is not held back by the kernel, what it makes there is.
+	// The limit stops forks, but not processes that the engine moves in from outside.
 	if !failed || most > limit+30 || most < 16 {
 		t.Errorf("the command failed: %v, with %d threads at most; want it to fail, and %d threads or fewer", failed, most, limit+30)
 	}
@@ -138,7 +137,7 @@ func (d *realDevice) desire(generation int64, pods ...corev1.Pod) {
 	}
 }
 
-// pauseImage is an image of the sandbox's program alone; what tells two apart.
+// pauseImage is an image of the sandbox's program only; what distinguishes two of them.
 func pauseImage(t *testing.T, what string) v1.Image {
 	t.Helper()
 	program, err := pause.Program(runtime.GOARCH)
@@ -169,8 +168,8 @@ func pauseImage(t *testing.T, what string) v1.Image {
 	return img
 }
 
-// The whole way with a real engine: a registry with an image that is signed and then
-// another one under the same tag that is not, which comes between looking and pulling.
+// With a real engine and a registry, a tag moves from a signed image to an unsigned one between the
+// check and the pull.
 func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 	t.Parallel()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -188,7 +187,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
 			if strings.HasSuffix(r.URL.Path, ".sig") && r.Method == http.MethodGet && moved.CompareAndSwap(false, true) {
-				move() // the signature has been read: now the tag means something else
+				move() // the signature was read: move the tag now
 			}
 		}))
 		defer server.Close()
@@ -221,7 +220,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 		moved.Store(false)
 
 		pinned := tag.Context().String() + "@" + digest.String()
-		t.Cleanup(func() { // when no container has it any more
+		t.Cleanup(func() { // when no container uses it
 			if eng, err := openReal(socket); err == nil {
 				_ = eng.RemoveImage(context.Background(), pinned)
 			}
@@ -242,7 +241,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 
 		other := pod.DeepCopy()
 		other.Name, other.UID = "evil", k8stypes.UID("uid-evil-"+d.node)
-		other.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // the tag's image of now
+		other.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways // the tag's current image
 		d.desire(2, pod, *other)
 		d.await("the image that is not signed waits", func() bool {
 			st := d.pod("evil")
@@ -250,7 +249,7 @@ func TestRealEngineRunsWhatIsSigned(t *testing.T) {
 				st.ContainerStatuses[0].State.Waiting.Reason == "SignatureValidationFailed"
 		})
 
-		server.Close() // no registry any more: what was verified starts again all the same
+		server.Close() // without the registry a verified image starts again
 		d.end()
 		if err := d.eng.Stop(t.Context(), d.list()[0].ID, 0); err != nil {
 			t.Error(err)

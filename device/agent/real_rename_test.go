@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// byHand asks an engine for what its command line does, past the agent.
+// byHand calls the engine's API like its command line, without the agent.
 func byHand(t *testing.T, socket, path string) {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -38,7 +38,7 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 		pod.Spec.TerminationGracePeriodSeconds = new(int64)
 		made(t, d.agent.Store(wire.Desired{Generation: 1, Hub: "h", Pods: []corev1.Pod{pod}}))
 		d.await("the pod runs", func() bool { return ready(d.pod("web")) })
-		for i, c := range d.list() { // the app containers and the sandbox
+		for i, c := range d.list() { // app containers and the sandbox
 			byHand(t, socket, "/containers/"+c.ID+"/rename?name="+d.node+"-"+string(rune('a'+i)))
 		}
 		d.end()
@@ -52,7 +52,7 @@ func TestRealEngineARenamedContainerStaysTheAgents(t *testing.T) {
 	})
 }
 
-// A paused container accepts connections through its kernel, so TCP probes would never fail.
+// The kernel accepts connections for a paused container, so TCP probes would never fail.
 func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -76,7 +76,7 @@ func TestRealEngineRestartsAPausedContainerByItsLivenessProbe(t *testing.T) {
 		for _, c := range d.list() {
 			byHand(t, socket, "/containers/"+c.ID+"/pause")
 		}
-		d.await("the one without a probe is not ready", func() bool { return !ready(d.pod("bare")) })
+		d.await("the pod without a probe is not ready", func() bool { return !ready(d.pod("bare")) })
 		for _, name := range []string{"tcp", "exec"} {
 			d.await(name+" has been restarted", func() bool {
 				return ready(d.pod(name)) && d.pod(name).ContainerStatuses[0].RestartCount == 1

@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What the kernel holds a container to is what its pod was granted, without a restart unless its policy wants one, also
-// where the agent was ended in between.
+// The kernel's limits follow a resize, without a restart unless the resizePolicy wants one, also
+// after a restart of the agent.
 func TestRealEngineResizesAPod(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -34,7 +34,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 		}
 		holds := func(kernel ...string) {
 			t.Helper()
-			d.await("it has what it asks for", func() bool {
+			d.await("it has its requested resources", func() bool {
 				st := d.pod("sized")
 				if !ready(st) || st.ObservedGeneration != generation {
 					return false
@@ -48,7 +48,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 			})
 			for i, want := range kernel {
 				if got := d.kernel(fmt.Sprint("c", i)); got != want {
-					t.Errorf("the kernel holds c%d to %s, want %s", i, got, want)
+					t.Errorf("the kernel's limits of c%d are %s, want %s", i, got, want)
 				}
 			}
 		}
@@ -76,12 +76,12 @@ func TestRealEngineResizesAPod(t *testing.T) {
 		holds("memory 45Mi cpu 3000", "memory 60Mi cpu 4000")
 		restarts(0, 1)
 		want(has(has(p, 0, "20m/30m 10Ki/10Ki"), 1, "30m/40m 35Mi/60Mi"))
-		d.await("a limit below what is used is refused", func() bool {
+		d.await("a limit below the usage is refused", func() bool {
 			st := d.pod("sized")
 			return st.ObservedGeneration == generation && strings.Contains(shown(*st), "PodResizeInProgress=True Error: cannot decrease memory limits")
 		})
 		if got := d.kernel("c0"); got != "memory 45Mi cpu 3000" {
-			t.Errorf("then the kernel holds it to %s", got)
+			t.Errorf("then the kernel's limits are %s", got)
 		}
 		want(has(has(p, 0, "20m/30m 35Mi/40Mi"), 1, "30m/40m 35Mi/60Mi"))
 		holds("memory 40Mi cpu 3000", "memory 60Mi cpu 4000")
@@ -89,7 +89,7 @@ func TestRealEngineResizesAPod(t *testing.T) {
 	})
 }
 
-// kernel reads what the kernel holds a container to, with cgroup v1 or v2.
+// kernel reads the kernel's limits of a container, with cgroup v1 or v2.
 func (d *realDevice) kernel(container string) string {
 	d.t.Helper()
 	read := func(files ...string) string {

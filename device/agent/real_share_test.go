@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Containers of a pod that shares its processes see each other's, and one that stops
-// takes nobody with it; those of another pod they do not see.
+// Containers of a pod with a shared process namespace see each other's processes, and the end of
+// one stops no other. Other pods' processes are invisible.
 func TestRealEngineSharesProcesses(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -37,7 +37,7 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		for _, x := range d.list() {
 			ids[x.Labels[plan.LabelPodName]+"/"+x.Labels[plan.LabelContainer]] = x.ID
 		}
-		first := func(id string) string { // what process 1 is, seen from there
+		first := func(id string) string { // command line of process 1
 			out := probe.Limited{Max: 200}
 			if code, err := d.eng.Exec(t.Context(), id, []string{"/tool", "cat", "/proc/1/cmdline"}, engine.Streams{Stdout: &out, Stderr: &out}); err != nil || code != 0 {
 				t.Errorf("%d %v %s", code, err, out.Bytes)
@@ -57,7 +57,7 @@ func TestRealEngineSharesProcesses(t *testing.T) {
 		}
 		d.await("it has been restarted", func() bool { st := d.pod("share"); return ready(st) && st.ContainerStatuses[0].RestartCount == 1 })
 		if st := d.pod("share"); st.ContainerStatuses[1].RestartCount != 0 {
-			t.Error("the other one was restarted too")
+			t.Error("the other container was restarted too")
 		}
 		if err := d.agent.Store(wire.Desired{Generation: 2, Hub: "h", Pods: []corev1.Pod{leaving(p, 5), alone}}); err != nil {
 			t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// One that fills its volume, one that fills its own root, and one that keeps within both.
-func TestRealEngineEvictsWhoWritesTooMuch(t *testing.T) {
+// One pod fills its volume, one its root file system, and one keeps within its limits.
+func TestRealEngineEvictsPodsOverTheirStorageLimit(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)

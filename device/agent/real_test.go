@@ -31,11 +31,11 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// onePodman has one of the tests at a time.
+// onePodman runs one test at a time.
 var onePodman sync.Mutex
 
-// realEngines calls f with every real engine of this machine that has the test image, with all of
-// them at once: most of a test is waiting for its engine.
+// realEngines calls f with every real engine of this machine that has the test image, at once: most
+// of the time a test waits for its engine.
 func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	if testing.Short() {
 		t.Skip("not with a real engine: -short")
@@ -46,7 +46,7 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			if e.name == "podman" { // which takes minutes for several at once that it takes seconds for one by one
+			if e.name == "podman" { // Podman needs minutes for several tests at once
 				onePodman.Lock()
 				t.Cleanup(onePodman.Unlock)
 			}
@@ -66,10 +66,10 @@ func realEngines(t *testing.T, f func(t *testing.T, socket string)) {
 	}
 }
 
-// reals are the engines that tests ask themselves, by their sockets: each is opened once.
+// reals are the engines for the tests' own calls, by socket: each is opened once.
 var reals sync.Map
 
-// openReal returns the engine at a socket, which has the test image.
+// openReal returns the engine at a socket, if it has the test image.
 func openReal(socket string) (engine.Engine, error) {
 	open, _ := reals.LoadOrStore(socket, sync.OnceValues(func() (engine.Engine, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -87,18 +87,18 @@ func openReal(socket string) (engine.Engine, error) {
 	return open.(func() (engine.Engine, error))()
 }
 
-// realDevice is an agent with a real engine. Its node name is its own, so that what
-// it leaves behind can be found and removed.
+// realDevice is an agent with a real engine. Its node name is unique, so that its remains can be
+// found and removed.
 type realDevice struct {
 	t      *testing.T
 	socket string
 	dir    string
-	shared string // what pods may mount of the device
+	shared string // device directory that pods may mount
 	node   string
 	policy policy.Document
 	board  Hardware
 	agent  *Agent
-	eng    engine.Engine // for what the test does itself
+	eng    engine.Engine // for the test's own calls
 	end    func()
 }
 
@@ -180,7 +180,7 @@ func (d *realDevice) pod(name string) *corev1.PodStatus {
 	return nil
 }
 
-// await waits for something to become true.
+// await waits until a condition is true.
 func (d *realDevice) await(what string, ok func() bool) {
 	d.t.Helper()
 	end := time.Now().Add(3 * time.Minute)
@@ -217,8 +217,8 @@ func freePort(t *testing.T) int32 {
 	return int32(netip.MustParseAddrPort(addr).Port())
 }
 
-// A pod that uses what pods use: two containers on one network, an init container,
-// config map and secret as files and environment, an emptyDir, probes, a host port.
+// A pod with most features: two containers on one network, an init container, config map and secret
+// as files and environment, an emptyDir, probes, a host port.
 func TestRealEngineRunsAWholePod(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
@@ -240,7 +240,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 		c.Env = []corev1.EnvVar{{Name: "COLOUR", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}, Key: "colour"}}}}
 		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi"), corev1.ResourceCPU: resource.MustParse("500m")}
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
-		// A busy machine's Podman takes more than the default of a second for a command.
+		// On a busy machine Podman needs more than the default second for a command.
 		c.LivenessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 30, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/tool", "exists", "/data/x", "then", "exists", "/conf/colour"}}}}
 		conf := func(colour string) []corev1.ConfigMap {
 			return []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"colour": colour}}}
@@ -261,7 +261,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 			_ = conn.Close()
 		}
 
-		// a changed config map reaches the running container, without a restart
+		// a changed config map reaches the running container without a restart
 		want.Generation, want.ConfigMaps = 2, conf("green")
 		if err := d.agent.Store(want); err != nil {
 			t.Fatal(err)
@@ -294,7 +294,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 			}
 		}
 
-		// a container that dies comes back
+		// a container that ends is restarted
 		if err := d.eng.Stop(t.Context(), web, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +303,7 @@ func TestRealEngineRunsAWholePod(t *testing.T) {
 			return ready(st) && st.ContainerStatuses[0].RestartCount == 1
 		})
 
-		// deleted: nothing is left
+		// after its deletion nothing is left
 		want.Generation, want.Pods = 3, []corev1.Pod{leaving(p, 5)}
 		if err := d.agent.Store(want); err != nil {
 			t.Fatal(err)

@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// underUnit is set in a process that has only the privileges of the shipped unit.
+// underUnit is set in a process with the privileges of the shipped unit.
 const (
-	testNodes = "FLOTILLA_TEST_NODES" // a folder with nodes of memory devices, made when it still could be
+	testNodes = "FLOTILLA_TEST_NODES" // a directory with device nodes, made before the restrictions
 	underUnit = "FLOTILLA_TEST_UNDER_UNIT"
 	inForce   = "in force"
 )
 
-// What the agent can do, it must be able to do under its unit: as root, every test of this
-// package runs with the unit's capabilities and filters.
+// The agent must work under its systemd unit: as root, every test of this package runs with the
+// unit's capabilities and filters.
 func TestMain(m *testing.M) {
 	if err := beUnderUnit(); err != nil {
 		fmt.Fprintln(os.Stderr, "take the privileges of the unit:", err)
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 func beUnderUnit() error {
 	setpriv, err := exec.LookPath("setpriv")
-	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" || err != nil { // the filter is of this processor's calls
+	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" || err != nil { // the filter is for this architecture
 		return nil
 	}
 	unit, err := os.ReadFile("../../firmware-configs/systemd/flotilla-device.service")
@@ -65,7 +65,7 @@ func beUnderUnit() error {
 		args := append([]string{setpriv, "--no-new-privs", "--inh-caps=" + set, "--bounding-set=" + set}, os.Args...)
 		return syscall.Exec(setpriv, args, append(os.Environ(), underUnit+"=capabilities", testNodes+"="+nodes))
 	}
-	if os.Getenv(underUnit) == inForce { // a child of a test
+	if os.Getenv(underUnit) == inForce { // a child process of a test
 		return os.Unsetenv(testNodes)
 	}
 	filter, err := unitFilter(unit)
@@ -90,9 +90,10 @@ func setting(unit []byte, name string) []string {
 	return strings.Fields(string(m[1]))
 }
 
-// unitFilter is what systemd makes of the unit's SystemCallFilter, RestrictNamespaces,
-// RestrictAddressFamilies, MemoryDenyWriteExecute, RestrictRealtime and LockPersonality.
-// Without systemd-analyze nobody says which calls the first one means: they are all allowed.
+// unitFilter is the seccomp filter that systemd makes of the unit's SystemCallFilter,
+// RestrictNamespaces, RestrictAddressFamilies, MemoryDenyWriteExecute, RestrictRealtime and
+// LockPersonality. Without systemd-analyze SystemCallFilter allows every call, since its sets are
+// unknown.
 func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -113,7 +114,7 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	argument := func(i int) unix.SockFilter { return unix.SockFilter{Code: load, K: uint32(16 + 8*i)} }
 	number := unix.SockFilter{Code: load}
 	var f []unix.SockFilter
-	// of is what is asked of one call; who comes to its end is asked on.
+	// of adds instructions for one call; without a return the next check follows.
 	of := func(nr uint32, body ...unix.SockFilter) {
 		f = append(f, number, unix.SockFilter{Code: equal, K: nr, Jf: uint8(len(body))})
 		f = append(f, body...)
@@ -158,7 +159,7 @@ func unitFilter(unit []byte) ([]unix.SockFilter, error) {
 	return append(f, unix.SockFilter{Code: ret, K: refuse}), nil
 }
 
-// systemCalls is the numbers of the calls and of all in the sets ("@mount") that are named.
+// systemCalls is the numbers of the named calls and sets, such as "@mount".
 func systemCalls(names []string) ([]uint32, error) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -194,7 +195,7 @@ func systemCalls(names []string) ([]uint32, error) {
 				}
 			}
 		default:
-			if nr, ok := numbers[name]; ok { // others are of other processors
+			if nr, ok := numbers[name]; ok { // some are of other architectures
 				calls = append(calls, nr)
 			}
 		}
@@ -204,7 +205,7 @@ func systemCalls(names []string) ([]uint32, error) {
 	return slices.Compact(calls), nil
 }
 
-// The other tests say nothing of the unit if its restrictions are not in force.
+// The other tests prove nothing about the unit if its restrictions are not in force.
 func TestTheUnitsPrivilegesAreInForce(t *testing.T) {
 	if os.Getenv(underUnit) == "" {
 		t.Skip("this needs root, setpriv and amd64")

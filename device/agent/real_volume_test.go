@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// outside makes a directory with a file that no container has been given.
+// outside makes a directory with a file that no container may read.
 func outside(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,10 +44,10 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-// One container exchanges a directory of a volume with a link to the device's own
-// files, as fast as it can, while others mount it: none may ever get there. A
-// container that could not be mounted is tried again, and so all of them run in the end.
-func TestRealEngineMountsWhatWasCheckedWhileItIsExchanged(t *testing.T) {
+// One container exchanges a directory of a volume with a link to the device's files, as fast as it
+// can, while others mount it: no container may get there. A failed mount is tried again, so all of
+// them run in the end.
+func TestRealEngineMountsOnlyCheckedPaths(t *testing.T) {
 	t.Parallel()
 	const victims = 4
 	for _, c := range []struct {
@@ -101,14 +101,14 @@ func TestRealEngineMountsWhatWasCheckedWhileItIsExchanged(t *testing.T) {
 				}
 				generation, told := int64(1), time.Now()
 				d.await("every container runs", func() bool {
-					if time.Since(told) > time.Second { // with something new, what could not be mounted is tried again at once
+					if time.Since(told) > time.Second { // a new desired state retries failed mounts at once
 						generation, told = generation+1, time.Now()
 						made(t, d.agent.Store(wire.Desired{Generation: generation, Hub: "h", Pods: []corev1.Pod{p}}))
 					}
 					return ready(d.pod("evil"))
 				})
 				if got := names(t, out); !slices.Equal(got, []string{"below", "canary"}) {
-					t.Errorf("what no container was given holds %v now", got)
+					t.Errorf("the outside directory has %v now", got)
 				}
 				if got := names(t, filepath.Join(out, "below")); len(got) > 0 {
 					t.Errorf("and below it %v", got)
@@ -122,9 +122,9 @@ func onHost(path string) corev1.VolumeSource {
 	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
 }
 
-// A container that does not run as root reads its own secret and writes into its own
-// volume in memory, up to its size; another user of the device sees neither.
-func TestRealEngineSecretsAreNobodyElsesBusiness(t *testing.T) {
+// A container without root reads its secret and writes into its volume in memory, up to its size.
+// Another user of the device can access neither.
+func TestRealEngineSecretsArePrivate(t *testing.T) {
 	t.Parallel()
 	realEngines(t, func(t *testing.T, socket string) {
 		d := newRealDevice(t, socket)

@@ -13,9 +13,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// The config map of a pod that runs may be gone for months: the device says so a few times an hour, and has its files
-// up to date again soon after it has come back.
-func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
+// A running pod's config map may be missing for months: events say so a few times an hour, and its
+// files are updated soon after it is back.
+func TestAMissingConfigMapIsReportedAtGrowingIntervals(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("app", "wait")
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "m"}}}}}
@@ -47,15 +47,15 @@ func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
 		desire("")
 		time.Sleep(time.Hour)
 		if n := told(); n < 5 || n > 20 {
-			t.Errorf("told of %d times in an hour", n)
+			t.Errorf("reported %d times in an hour", n)
 		}
 		before := told()
-		for range 60 { // a storm of other changes
+		for range 60 { // a burst of other changes
 			desire("")
 			time.Sleep(time.Second)
 		}
 		if n := told() - before; n > 13 {
-			t.Errorf("told of %d times in a minute of other changes", n)
+			t.Errorf("reported %d times in a minute of other changes", n)
 		}
 		desire("2")
 		time.Sleep(6 * time.Second)
@@ -67,8 +67,8 @@ func TestAPodWhoseConfigMapIsGoneIsToldOfLessAndLess(t *testing.T) {
 	})
 }
 
-// As with the kubelet a container starts again with the files that its pod has, also when what they are made of is gone:
-// only what is mounted for the first time needs that.
+// As with the kubelet a container restarts with the pod's present files even if their source is
+// gone. Only a first mount needs the source.
 func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 	local := func(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 	for name, source := range map[string]corev1.VolumeSource{
@@ -133,7 +133,7 @@ func TestAContainerRestartsWithFilesWhoseSourceIsGone(t *testing.T) {
 				d.start()
 				restarted("after a crash without an agent", 2)
 				d.wantPhase("late", corev1.PodPending, "")
-				desire(3, map[string][]byte{"b": []byte("2")}, p, late) // it is another one now, of which one container cannot have its part
+				desire(3, map[string][]byte{"b": []byte("2")}, p, late) // the new version lacks a key that one container needs
 				time.Sleep(time.Minute)
 				d.wantPhase("late", corev1.PodRunning, "")
 			})

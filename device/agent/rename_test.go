@@ -7,8 +7,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// A container's name can be changed at any time (docker rename), so the agent finds its containers by the ids that it
-// has noted.
+// A container's name can be changed at any time (docker rename), so the agent finds its containers
+// by their noted ids.
 func TestARenamedContainerStaysTheAgents(t *testing.T) {
 	for _, test := range []struct{ name, container, attempt string }{
 		{"an app container", "c0", "0"},
@@ -43,7 +43,7 @@ func TestARenamedContainerStaysTheAgents(t *testing.T) {
 	}
 }
 
-// The note of an earlier version's containers is made when they are first listed.
+// Containers of an earlier version get their note when they are first listed.
 func TestAContainerThatAnEarlierVersionMadeIsKnownByItsIDToo(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "wait"))

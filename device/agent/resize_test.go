@@ -34,7 +34,8 @@ func has(p corev1.Pod, container int, text string) corev1.Pod {
 	return p
 }
 
-// shown are the resources of a pod's first container, granted and held to, with how far a resize is.
+// shown are the granted and the actual resources of a pod's first container, and the resize
+// conditions.
 func shown(st corev1.PodStatus) string {
 	if len(st.ContainerStatuses) == 0 {
 		return fmt.Sprintf("%+v", st)
@@ -60,7 +61,7 @@ func (d *device) wantShown(name, want string) {
 	}
 }
 
-func TestARunningContainerIsHeldToOtherResources(t *testing.T) {
+func TestARunningContainerIsResized(t *testing.T) {
 	for _, name := range []string{"docker", "podman"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -84,14 +85,15 @@ func TestARunningContainerIsHeldToOtherResources(t *testing.T) {
 				if got := d.reasons(); !slices.Contains(got, "ResizeStarted") || !slices.Contains(got, "ResizeCompleted") {
 					t.Errorf("told %q", got)
 				}
-				// A new agent: Podman tells it of the old limits, so that it says them once more.
+				// A restarted agent: Podman reports the old limits, so the update is repeated.
 				d.end()
 				d.start()
 				d.wantShown("p", "#0 granted 25m 40Mi has 25m/35m 40Mi/50Mi")
 				if calls := d.fake.Calls(); len(calls) != map[string]int{"docker": 1, "podman": 3}[name] {
 					t.Errorf("after a restart of the agent the engine was called %q", calls)
 				}
-				// Back to what Podman tells of, and the agent ends before it has done that: the kernel is what counts.
+				// Back to the limits that Podman reports; the agent ends before the update. The
+				// kernel's limits count.
 				d.fake.Fail("Update", errors.New("killed"))
 				d.desire(3, has(p, 0, "20m/30m 35Mi/45Mi"))
 				time.Sleep(time.Second)
@@ -107,8 +109,8 @@ func TestARunningContainerIsHeldToOtherResources(t *testing.T) {
 	}
 }
 
-// A container whose resizePolicy says so is made anew, and no other; also one that ends well when it is asked to, and is
-// restarted on failures only.
+// Only a container with such a resizePolicy is restarted, also one that exits with 0 and has the
+// restart policy OnFailure.
 func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait", "wait")
@@ -129,7 +131,8 @@ func TestAContainerIsRestartedForOtherResources(t *testing.T) {
 	})
 }
 
-// What does not fit is not granted, and what was granted stays, across restarts of the agent; when there is room it is.
+// A resize without room is deferred, and granted resources survive restarts of the agent. When
+// there is room it is granted.
 func TestAResizeWaitsForRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p, q := has(makePod("p", "wait"), 0, "1/- 100Mi/-"), has(makePod("q", "wait"), 0, "2/- 100Mi/-")
@@ -142,7 +145,7 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 		d.end()
 		d.start()
 		d.wantShown("p", waits)
-		d.desire(3, big, q, has(makePod("small", "wait"), 0, "1/- 1Mi/-")) // there is room for it: nothing was granted
+		d.desire(3, big, q, has(makePod("small", "wait"), 0, "1/- 1Mi/-")) // there is room, since the deferred resize holds none
 		d.wantShown("p", strings.Replace(waits, "used: 2000", "used: 3000", 1))
 		d.wantPhase("small", corev1.PodRunning, "")
 		d.desire(4, has(p, 0, "9/- 100Mi/-"), q)
@@ -162,9 +165,9 @@ func TestAResizeWaitsForRoom(t *testing.T) {
 	})
 }
 
-// A limit below what is used is not tried, what the engine refuses is said and tried again, also by another agent, and
-// whoever asks for something else does not wait for that.
-func TestAResizeThatFailsIsToldAndTriedAgain(t *testing.T) {
+// A limit below the usage is not tried, and an engine's error is reported and retried, also by a
+// restarted agent. A new request does not wait for that.
+func TestAResizeThatFailsIsReportedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("p", "wait")
 		d.desire(1, has(p, 0, "20m/30m 35Mi/45Mi"))

@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
+func TestAPodsDNSOptionsAreAddedToTheDevices(t *testing.T) {
 	old := readResolver("search a\noptions edns0\nnameserver 192.0.2.1\noptions ndots:3 timeout:1 trust-ad\n").options
 	if got, want := mergeOptions(old, []string{"ndots:5", "rotate"}), []string{"timeout:1", "trust-ad", "ndots:5", "rotate"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
@@ -33,22 +33,22 @@ func TestAPodsResolverOptionsAreLaidOverTheDevices(t *testing.T) {
 	}
 	two = "2\nnameserver 198.51.100.1"
 	if why := podspec.Malformed(&p); why == "" {
-		t.Error("an option of two lines is taken")
+		t.Error("an option with a newline is accepted")
 	}
 }
 
-func TestADevicesResolverIsReadAsContainersCanHaveIt(t *testing.T) {
+func TestTheDevicesResolverForContainers(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
 		want  resolver
 	}{
 		"as it is": {map[string]string{"/etc/resolv.conf": "# made by hand\ndomain old\nsearch a b\nnameserver 192.0.2.1\nnameserver 2001:db8::1\noptions edns0\n"},
 			resolver{[]string{"192.0.2.1", "2001:db8::1"}, []string{"a", "b"}, []string{"edns0"}}},
-		"whom systemd-resolved asks": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.53\noptions trust-ad\n", "/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.2\nsearch c\n"},
+		"systemd-resolved's upstream servers": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.53\noptions trust-ad\n", "/run/systemd/resolve/resolv.conf": "nameserver 192.0.2.2\nsearch c\n"},
 			resolver{[]string{"192.0.2.2"}, []string{"c"}, nil}},
-		"without what is on the device itself": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.3\nnameserver\nnameserver x\n"},
+		"without the device's loopback addresses": {map[string]string{"/etc/resolv.conf": "nameserver 127.0.0.1\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.3\nnameserver\nnameserver x\n"},
 			resolver{[]string{"192.0.2.3"}, nil, nil}},
-		"there is none": {nil, resolver{}},
+		"no file": {nil, resolver{}},
 	} {
 		got := deviceResolver(func(name string) ([]byte, error) {
 			if s, has := c.files[name]; has {

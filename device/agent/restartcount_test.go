@@ -9,8 +9,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// As with the kubelet, which counts a container's log files, a restart count never goes back: neither when
-// somebody removes the containers, nor when they do so while no agent runs.
+// As with the kubelet a restart count never decreases, also if containers are removed from outside
+// while an agent runs or not.
 func TestARestartCountNeverGoesBack(t *testing.T) {
 	for name, away := range map[string]bool{"while the agent runs": false, "while no agent runs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 					st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses
 					for k := range st {
 						if st[k].RestartCount < was[k].RestartCount {
-							t.Fatalf("round %d: container %s goes from %d restarts to %d", i, st[k].Name, was[k].RestartCount, st[k].RestartCount)
+							t.Fatalf("round %d: the restart count of %s changes from %d to %d", i, st[k].Name, was[k].RestartCount, st[k].RestartCount)
 						}
 					}
 				}
@@ -51,7 +51,7 @@ func TestARestartCountNeverGoesBack(t *testing.T) {
 	}
 }
 
-// The newest instance is gone, and the one before it is still there with its smaller count.
+// The newest instance is gone, and the previous one with a smaller count is still there.
 func TestARestartCountDoesNotFallToThatOfAnOlderInstance(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, makePod("web", "sleep 1s then exit 1"))

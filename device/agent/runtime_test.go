@@ -24,14 +24,14 @@ func TestRuntimesThatPodsMayHave(t *testing.T) {
 		want, refused  string
 	}{
 		{"no class", docker, "-", "", "", "", ""},
-		{"no class, and an annotation that somebody wrote", docker, "-", "nvidia", "nvidia", "", ""},
-		{"the default by its name", docker, "plain", "runc", "", "", ""},
-		{"one that the owner allows", docker, "safe", "runsc", "nvidia runsc", "runsc", ""},
-		{"one that the owner does not", docker, "fast", "nvidia", "runsc", "", "the device's owner does not allow runtime \"nvidia\""},
-		{"one that is allowed and not there", docker, "vm", "kata", "kata", "", "has no runtime \"kata\", it has nvidia, runc, runsc"},
+		{"no class, but an annotation", docker, "-", "nvidia", "nvidia", "", ""},
+		{"the default by name", docker, "plain", "runc", "", "", ""},
+		{"an allowed runtime", docker, "safe", "runsc", "nvidia runsc", "runsc", ""},
+		{"a runtime that is not allowed", docker, "fast", "nvidia", "runsc", "", "the device's owner does not allow runtime \"nvidia\""},
+		{"an allowed but missing runtime", docker, "vm", "kata", "kata", "", "has no runtime \"kata\", it has nvidia, runc, runsc"},
 		{"a class that the hub did not resolve", docker, "safe", "", "runsc", "", "the hub did not say"},
 		{"Podman's default", podman, "plain", "crun", "", "", ""},
-		{"another of Podman's", podman, "old", "runc", "runc", "", "Podman's API runs every container with the engine's default runtime, crun"},
+		{"another runtime of Podman", podman, "old", "runc", "runc", "", "Podman's API runs every container with the engine's default runtime, crun"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := &corev1.Pod{}
@@ -59,7 +59,7 @@ func TestRuntimesThatPodsMayHave(t *testing.T) {
 	}
 }
 
-// specKeeper keeps what containers were made of.
+// specKeeper records the specs of created containers.
 type specKeeper struct {
 	engine.Engine
 	info engine.Info

@@ -19,14 +19,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// statuses is how often the device has said that its status has changed.
+// statuses is the number of announced status changes.
 func (d *device) statuses() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.status
 }
 
-// ready is the Ready condition, which must stand last.
+// ready is the Ready condition, which must be the last.
 func (d *device) ready() corev1.NodeCondition {
 	d.t.Helper()
 	cs := d.agent.Status().Status.Conditions
@@ -44,7 +44,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 	playing(t, "S11.status.1 the first look tells a status", func(t *testing.T, d *device) {
 		time.Sleep(time.Second)
 		if st := d.agent.Status().Status; d.statuses() == 0 || st.Capacity.Cpu().Value() != 4 {
-			t.Errorf("told %d, status %+v", d.statuses(), st)
+			t.Errorf("announced %d, status %+v", d.statuses(), st)
 		}
 	})
 	playing(t, "S11.status.2 ours: a minute later nothing has changed and nothing is told, for the lease is the heartbeat", func(t *testing.T, d *device) {
@@ -52,7 +52,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 		before := d.statuses()
 		time.Sleep(time.Minute)
 		if got := d.statuses(); got != before {
-			t.Errorf("told %d more", got-before)
+			t.Errorf("announced %d more", got-before)
 		}
 	})
 	playing(t, "S11.status.3 ten seconds after a status there is none", func(t *testing.T, d *device) {
@@ -60,7 +60,7 @@ func TestScenarioStatusIsTold(t *testing.T) {
 		before := d.statuses()
 		time.Sleep(10 * time.Second)
 		if got := d.statuses(); got != before {
-			t.Errorf("told %d more", got-before)
+			t.Errorf("announced %d more", got-before)
 		}
 	})
 	playing(t, "S11.status.4 what there is for pods changes and is told at once", func(t *testing.T, d *device) {
@@ -232,7 +232,7 @@ func TestScenarioAdmission(t *testing.T) {
 	}
 }
 
-// bubbleWithoutEngine is bubble on a device whose engine does not answer.
+// bubbleWithoutEngine is bubble with an engine that does not respond.
 func bubbleWithoutEngine(t *testing.T, f func(t *testing.T, d *device)) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)

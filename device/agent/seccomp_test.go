@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a pod names is read from the owner's folder, and from nowhere else: without it the container does not start.
+// A profile is read only from the owner's directory. If it is missing the container does not start.
 func TestASeccompProfileOfTheDevicesOwner(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) {
@@ -78,7 +78,7 @@ func TestASeccompProfileOfTheDevicesOwner(t *testing.T) {
 	}
 }
 
-func TestAMissingSeccompProfileIsToldAndComesLater(t *testing.T) {
+func TestAMissingSeccompProfileIsReportedAndTriedAgain(t *testing.T) {
 	folder, name := t.TempDir(), "strict.json"
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()

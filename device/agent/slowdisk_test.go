@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// slow makes whoever opens files of the device's state directory wait until the returned function is called: the kernel
-// asks the holder of a lease first.
+// slow delays every open of files in the device's state directory until the returned function is
+// called: the kernel waits for the holder of a lease.
 func (d *device) slow(names ...string) (end func()) {
 	var held []*os.File
 	for _, name := range names {
@@ -24,17 +24,17 @@ func (d *device) slow(names ...string) (end func()) {
 		}
 		held = append(held, f)
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
-			d.t.Skip("nobody can be made to wait for a file here: ", err)
+			d.t.Skip("leases are not supported here: ", err)
 		}
 	}
 	return func() {
 		for _, f := range held {
-			_ = f.Close() // once more is no harm
+			_ = f.Close() // closing twice is harmless
 		}
 	}
 }
 
-// eventually waits until something is so; the kernel breaks a lease after 45 s.
+// eventually waits until a condition is true; the kernel breaks a lease after 45 s.
 func (d *device) eventually(what string, so func() bool) {
 	d.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
@@ -48,8 +48,8 @@ func (d *device) isPhase(name string, phase corev1.PodPhase) func() bool {
 	return func() bool { st, _ := d.pod(name); return st.Phase == phase }
 }
 
-// A worn card takes minutes for a write. Meanwhile everything else goes on, and nobody is told of an end that a power cut
-// would undo.
+// A worn card may need minutes for a write. Meanwhile the loop goes on, but reports no final status
+// that a power cut would undo.
 func TestTheLoopWaitsForNoDisk(t *testing.T) {
 	for name, story := range map[string]func(d *device){
 		"a pod has ended": func(d *device) {
@@ -64,12 +64,12 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.eventually("job has not ended", d.hasEnded("job"))
 			d.restart("web")
 			if st, _ := d.pod("job"); plan.IsFinal(st.Phase) {
-				d.t.Errorf("an end is told that is not journaled: %+v", st)
+				d.t.Errorf("a final status is reported before it is stored: %+v", st)
 			}
 			end()
-			d.eventually("the end is not told", d.isPhase("job", corev1.PodSucceeded))
+			d.eventually("the final status is not reported", d.isPhase("job", corev1.PodSucceeded))
 		},
-		"a pod is granted more": func(d *device) {
+		"a resize is granted": func(d *device) {
 			small, large := has(makePod("small", "wait"), 0, "100m/100m 500Mi/500Mi"), has(makePod("large", "wait"), 0, "100m/100m 1Gi/1Gi")
 			web := makePod("web", "wait")
 			d.desire(1, small, large, web)
@@ -77,7 +77,7 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.eventually("web does not run", d.isPhase("web", corev1.PodRunning))
 			small = has(small, 0, "100m/100m 1200Mi/1200Mi")
 			d.desire(2, small, large, web)
-			d.eventually("it is not put off", func() bool {
+			d.eventually("it is not deferred", func() bool {
 				st, _ := d.pod("small")
 				return len(st.Conditions) > 0 && st.Conditions[len(st.Conditions)-1].Type == corev1.PodResizePending
 			})
@@ -89,10 +89,10 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 			d.eventually("large has not ended", d.hasEnded("large"))
 			d.restart("web")
 			if st, _ := d.pod("small"); len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].AllocatedResources.Memory().String() != "500Mi" {
-				d.t.Errorf("it is granted more before that is stored: %+v", st)
+				d.t.Errorf("the resize is granted before it is stored: %+v", st)
 			}
 			end()
-			d.eventually("small is not granted more", func() bool {
+			d.eventually("small is not resized", func() bool {
 				st, _ := d.pod("small")
 				return len(st.ContainerStatuses) == 1 && st.ContainerStatuses[0].AllocatedResources.Memory().String() == "1200Mi"
 			})
@@ -107,7 +107,7 @@ func TestTheLoopWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// hasEnded tells whether the container of a pod has, and is not started again.
+// hasEnded reports whether the container of a pod has ended and stays so.
 func (d *device) hasEnded(name string) func() bool {
 	return func() bool {
 		st, _ := d.pod(name)
@@ -115,7 +115,7 @@ func (d *device) hasEnded(name string) func() bool {
 	}
 }
 
-// restart stops the container of a pod and waits until there is another one.
+// restart stops the container of a pod and waits for the next one.
 func (d *device) restart(name string) {
 	d.t.Helper()
 	d.stop(name)

@@ -9,13 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A counting context knows how many wait for its end.
+// A counting context counts the functions that wait for its end.
 type counting struct {
 	context.Context
 	waiting atomic.Int32
 }
 
-func (c *counting) Value(any) any { return nil } // else it is taken for the one that it is made of
+func (c *counting) Value(any) any { return nil } // otherwise context finds the parent directly
 
 func (c *counting) AfterFunc(func()) (stop func() bool) {
 	c.waiting.Add(1)
@@ -23,12 +23,12 @@ func (c *counting) AfterFunc(func()) (stop func() bool) {
 }
 
 // A device probes its containers for years.
-func TestNothingIsKeptOfStepsThatHaveEnded(t *testing.T) {
+func TestEndedStepsLeaveNoContexts(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.hooking()
 		p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook", "1", "0"), PreStop: execHook("bye", "1", "0")}, 1)
 		p.Spec.Containers[0].ReadinessProbe = execProbe(corev1.Probe{PeriodSeconds: 1})
-		time.Sleep(time.Second) // who follows the engine ends with the agent
+		time.Sleep(time.Second) // followEvents ends with the agent
 		all := &counting{Context: t.Context()}
 		d.agent.post(func() { d.agent.loop.ctx = all })
 		d.desire(1, p)

@@ -41,7 +41,7 @@ func storagePod(volume string, containers ...string) corev1.Pod {
 	return p
 }
 
-func TestTooMuch(t *testing.T) {
+func TestOverLimit(t *testing.T) {
 	const mi = 1 << 20
 	for name, c := range map[string]struct {
 		pod  corev1.Pod
@@ -49,13 +49,13 @@ func TestTooMuch(t *testing.T) {
 		own  []int64
 		want string
 	}{
-		"no limit":                        {storagePod("", ""), 100 * mi, []int64{100 * mi}, ""},
-		"a volume at its limit":           {storagePod("10Mi", ""), 10 * mi, []int64{0}, ""},
-		"a volume over its limit":         {storagePod("10Mi", ""), 10*mi + 1, []int64{0}, `Usage of EmptyDir volume "data" exceeds the limit "10Mi". `},
-		"volume and containers together":  {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5*mi + 1}, "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "},
-		"all of the limit":                {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5 * mi}, ""},
-		"one container of two":            {storagePod("", "10Mi", "10Mi"), 0, []int64{10*mi + 1, 0}, `Container c0 exceeded its local ephemeral storage limit "10Mi". `},
-		"the volume is named before them": {storagePod("1Mi", "1Mi"), 2 * mi, []int64{2 * mi}, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
+		"no limit":                       {storagePod("", ""), 100 * mi, []int64{100 * mi}, ""},
+		"a volume at its limit":          {storagePod("10Mi", ""), 10 * mi, []int64{0}, ""},
+		"a volume over its limit":        {storagePod("10Mi", ""), 10*mi + 1, []int64{0}, `Usage of EmptyDir volume "data" exceeds the limit "10Mi". `},
+		"volume and containers together": {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5*mi + 1}, "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "},
+		"exactly the limit":              {storagePod("", "10Mi", "10Mi"), 10 * mi, []int64{5 * mi, 5 * mi}, ""},
+		"one container of two":           {storagePod("", "10Mi", "10Mi"), 0, []int64{10*mi + 1, 0}, `Container c0 exceeded its local ephemeral storage limit "10Mi". `},
+		"the volume is named first":      {storagePod("1Mi", "1Mi"), 2 * mi, []int64{2 * mi}, `Usage of EmptyDir volume "data" exceeds the limit "1Mi". `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Stored{map[string]int64{"data": c.data}, map[string]int64{}}
@@ -71,7 +71,7 @@ func TestTooMuch(t *testing.T) {
 		})
 	}
 	p := storagePod("", "10Mi")
-	p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory // that is memory, and counted there
+	p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory // tmpfs counts as memory
 	if why := OverLimit(&p, Stored{map[string]int64{"data": 20 * mi}, nil}); why != "" {
 		t.Error(why)
 	}
@@ -102,8 +102,8 @@ func TestAPodThatWritesTooMuchIsEvicted(t *testing.T) {
 	})
 }
 
-// There are more places to write to than volumes and a container's own files.
-func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
+// All writable places are measured, not only volumes and root file systems.
+func TestEveryWritablePlaceIsMeasured(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
 		says, deep := storagePod("", "4Mi"), storagePod("64Mi", "")
@@ -129,11 +129,11 @@ func TestNobodyWritesWhereNothingIsMeasured(t *testing.T) {
 	})
 }
 
-// A slow engine needs for ever to measure what the pods called slow have written.
+// A slow engine never finishes measuring the pods named slow.
 type slow struct {
 	engine.Engine
 	mu    sync.Mutex
-	asked map[string]int // how often, by pod
+	asked map[string]int // measurements by pod
 }
 
 func (s *slow) times(pod string) int {
@@ -161,7 +161,7 @@ func (s *slow) Written(ctx context.Context, id string) (int64, error) {
 	return s.Engine.Written(ctx, id)
 }
 
-// Pods with more files than can be counted neither escape unsaid nor keep others from being measured.
+// A pod with too many files to count is reported, and does not delay the measurement of others.
 func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -188,9 +188,9 @@ func TestAPodThatCannotBeMeasuredDelaysNoOther(t *testing.T) {
 			}
 		}
 		if said != 2 {
-			t.Errorf("it was said %d times: %q", said, d.reasons())
+			t.Errorf("it was reported %d times: %q", said, d.reasons())
 		}
-		// What is seen of it counts.
+		// The counted part is enough.
 		if err := os.WriteFile(filepath.Join(d.dir, volume.PodsDir, "uid-slow-1", "data", "x"), make([]byte, 80<<10), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A container that asks for a path that it cannot have waits as it does at a kubelet,
-// whose volumes are mounted by then.
+// As with the kubelet a container with an impossible subPath waits with CreateContainerConfigError,
+// since its volumes are mounted.
 func TestABadSubPathIsTheContainersFault(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, path := range []string{"/tmp", "..", "a/../../b"} {
@@ -33,7 +33,7 @@ func TestABadSubPathIsTheContainersFault(t *testing.T) {
 	})
 }
 
-// Who looks for a key that is missing is told whose key, not where this device keeps its files.
+// A missing key is reported with its object, not with a path of the device.
 func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 	items := []corev1.KeyToPath{{Key: "there", Path: "there"}}
 	secret, config := corev1.LocalObjectReference{Name: "web-tls"}, corev1.LocalObjectReference{Name: "web-conf"}
@@ -68,8 +68,8 @@ func TestASubPathOfAKeyThatIsMissingNamesTheObjectAndTheKey(t *testing.T) {
 	}
 }
 
-// A variable that is missing or empty leaves nothing of a subPathExpr but the volume itself, or a directory that all pods
-// share whose variable is missing: as at a kubelet the container waits.
+// With an empty variable a subPathExpr would select the whole volume, or one directory for many
+// pods. As with the kubelet the container waits.
 func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		for i, expr := range []string{"$(EMPTY)", "$(MISSING)", "logs/$(EMPTY)", "$(WHERE)/$(MISSING)", "$(OPTIONAL)"} {
@@ -89,6 +89,6 @@ func TestASubPathWithoutItsVariableIsNotTheWholeVolume(t *testing.T) {
 	})
 	values := map[string]string{"WHERE": "a", "EMPTY": ""}
 	if sub, err := podspec.ExpandSubPath("$(WHERE)/$$(MISSING)/$WHERE", values); sub != "a/$(MISSING)/$WHERE" || err != nil {
-		t.Errorf("what names no other variable becomes %q, %v", sub, err)
+		t.Errorf("a value without variables becomes %q, %v", sub, err)
 	}
 }

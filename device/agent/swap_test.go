@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// sized is a pod of one container that requests and limits so much memory; empty: nothing.
+// sized is a pod of one container with a memory request and limit; empty: none.
 func sized(name, request, limit string) corev1.Pod {
 	p := makePod(name, "wait")
 	r := &p.Spec.Containers[0].Resources
@@ -27,7 +27,7 @@ func sized(name, request, limit string) corev1.Pod {
 	return p
 }
 
-// A noting engine keeps what it is told to create.
+// A noting engine records the specs of created containers.
 type noting struct {
 	engine.Engine
 	mu    sync.Mutex
@@ -44,15 +44,15 @@ func (n *noting) Create(ctx context.Context, s engine.Spec) (string, error) {
 	return n.Engine.Create(ctx, s)
 }
 
-// spec is what was created last under a name in a pod.
+// spec is the last spec of a container.
 func (n *noting) spec(name string) engine.Spec {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.specs[name]
 }
 
-// The flag reaches the engine and the node's conditions.
-func TestContainersAreHeldToTheirSwap(t *testing.T) {
+// The flag affects the engine's limits and the node's conditions.
+func TestSwapOfContainersIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		seen := &noting{Engine: d.fake}

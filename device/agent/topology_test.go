@@ -24,7 +24,7 @@ func on(d hardware.Device, node int) hardware.Device {
 	return d
 }
 
-// entire makes a pod guaranteed, with so many processors.
+// entire makes a pod guaranteed, with so many CPUs.
 func entire(p corev1.Pod, cpus string) corev1.Pod {
 	for i := range p.Spec.Containers {
 		r := &p.Spec.Containers[i].Resources
@@ -37,11 +37,12 @@ func entire(p corev1.Pod, cpus string) corev1.Pod {
 	return p
 }
 
-// twoNodes has two processors on each NUMA node.
+// twoNodes has two CPUs on each NUMA node.
 var twoNodes = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}
 
-// A pod that would be aligned once another has gone waits for that; the same one that another holds for good fails.
-func TestAlignmentWaitsForThoseWhoLeave(t *testing.T) {
+// A pod that fits once a leaving pod has gone waits; one that does not fit beside a pod that stays
+// fails.
+func TestAlignmentWaitsForLeavingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.config.Topology = plan.SingleNUMANode
@@ -74,8 +75,8 @@ func TestAlignmentWaitsForThoseWhoLeave(t *testing.T) {
 	})
 }
 
-// What a pod is aligned to stays with it over a restart of its container and of the agent; a container that has not
-// started yet is aligned with its pod.
+// The alignment of a pod survives restarts of its containers and of the agent; a container that has
+// not started yet is aligned with its pod.
 func TestAlignmentSurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
@@ -102,7 +103,7 @@ func TestAlignmentSurvivesARestart(t *testing.T) {
 		}
 		d.end()
 		d.start()
-		d.desire(3, high) // node 0 is free now, and high stays where it is
+		d.desire(3, high) // node 0 is free now, and high stays on its node
 		seen.mu.Lock()
 		delete(seen.specs, "high/c1")
 		seen.mu.Unlock()

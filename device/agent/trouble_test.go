@@ -22,22 +22,22 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A silentEngine tells nobody what happens in it.
+// A silentEngine sends no events.
 type silentEngine struct{ engine.Engine }
 
 func (silentEngine) Events(context.Context, string, func()) error {
 	return errors.New("/events: 403 Forbidden")
 }
 
-// A fullEngine gets rid of nothing.
+// A fullEngine removes nothing.
 type fullEngine struct{ engine.Engine }
 
 func (fullEngine) Remove(context.Context, string) error {
 	return errors.New("device or resource busy")
 }
 
-// What is wrong for weeks, until somebody comes, is said now and then, and no more: the log is read for other things.
-func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
+// A lasting error is logged at intervals only, so that the log stays readable.
+func TestALastingErrorIsLoggedAtIntervals(t *testing.T) {
 	data := wire.Volume{UID: dataUID, Namespace: "default", Claim: "data", Remove: true}
 	limit := resource.MustParse("1Mi")
 	for said, begin := range map[string]func(t *testing.T, d *device, want *wire.Desired){
@@ -53,7 +53,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 			dir := filepath.Join(d.dir, volume.PersistentDir, dataUID)
 			made(t, os.MkdirAll(dir, 0o700))
 			if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m"); err != nil {
-				t.Skip("nothing can be mounted here: ", err)
+				t.Skip("mounting is not possible here: ", err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 			want.Volumes = []wire.Volume{data}
@@ -77,7 +77,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 			want.Pods[1] = leaving(want.Pods[1], 1)
 		},
 		"the desired state was not stored": func(t *testing.T, d *device, _ *wire.Desired) {
-			go func() { // the hub sends it again for as long as the device does not have it
+			go func() { // the hub sends it again until it is stored
 				time.Sleep(time.Minute)
 				for _, slot := range []string{"desired.0.state", "desired.1.state"} {
 					made(t, errors.Join(os.Remove(filepath.Join(d.dir, slot)), os.Mkdir(filepath.Join(d.dir, slot), 0o700)))
@@ -108,7 +108,7 @@ func TestWhatStaysWrongIsSaidNowAndThen(t *testing.T) {
 				time.Sleep(3 * time.Hour)
 				d.end()
 				if n := strings.Count(log.String(), said); n == 0 || n > 4 {
-					t.Errorf("in three hours it was said %d times", n)
+					t.Errorf("in three hours it was logged %d times", n)
 				}
 			})
 		})

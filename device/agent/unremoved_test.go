@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/device/volume"
 )
 
-// refusing is an engine that does not remove the containers of some places.
+// refusing is an engine that does not remove some containers.
 type refusing struct {
 	engine.Engine
 	refuses func(id string) bool
@@ -31,7 +31,7 @@ func (r refusing) Remove(ctx context.Context, id string) error {
 	return r.Engine.Remove(ctx, id)
 }
 
-// toldOfNode counts the events of the node with a reason: those of a pod that is gone reach nobody.
+// toldOfNode counts the node's events with a reason: events of a dropped pod would not be shown.
 func (d *device) toldOfNode(reason string) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -43,19 +43,19 @@ func (d *device) toldOfNode(reason string) (n int) {
 	return n
 }
 
-// A container that has stopped and that the engine does not remove holds no pod. It is removed later.
+// A stopped container that the engine does not remove does not hold its pod. It is removed later.
 func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 	for name, c := range map[string]struct {
 		sandbox, others bool
-		forgotten       bool // the pod is not desired any more while the container is left
+		forgotten       bool // the pod is dropped while the container is left
 		restart         bool
 	}{
-		"its container":                           {others: true},
-		"its sandbox":                             {sandbox: true},
-		"all of them":                             {others: true, sandbox: true},
-		"and the hub forgets the pod":             {others: true, sandbox: true, forgotten: true},
-		"and the agent starts again in between":   {others: true, restart: true},
-		"and the pod is forgotten before a start": {others: true, forgotten: true, restart: true},
+		"its container":                         {others: true},
+		"its sandbox":                           {sandbox: true},
+		"all of them":                           {others: true, sandbox: true},
+		"and the hub drops the pod":             {others: true, sandbox: true, forgotten: true},
+		"and the agent starts again in between": {others: true, restart: true},
+		"and the pod is dropped before a start": {others: true, forgotten: true, restart: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -74,7 +74,7 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 					return c.others
 				}}
 				d.start()
-				p := makePod("web", "wait") // which has no sandbox
+				p := makePod("web", "wait") // without a sandbox
 				if c.sandbox {
 					p = makePod("web", "wait", "wait")
 				}
@@ -92,11 +92,11 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 					d.desire(3)
 					time.Sleep(time.Minute)
 					if st, there := d.pod("web"); there {
-						t.Errorf("a pod that is over is told of as %s", st.Phase)
+						t.Errorf("an ended pod is reported as %s", st.Phase)
 					}
 				}
 				if d.toldOfNode("FailedRemoveContainer") == 0 {
-					t.Errorf("nobody is told: %q", d.reasons())
+					t.Errorf("it is not reported: %q", d.reasons())
 				}
 				if c.restart {
 					d.end()
@@ -116,9 +116,9 @@ func TestAPodEndsWithoutAContainerThatTheEngineDoesNotRemove(t *testing.T) {
 	}
 }
 
-// Files of a pod that cannot be removed, because something is mounted beneath, say, hold no pod either.
+// Files that cannot be removed, for example because of a mount, do not hold their pod either.
 func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
-	for name, forgotten := range map[string]bool{"while it is wanted": false, "and the hub forgets it": true} {
+	for name, forgotten := range map[string]bool{"while it is desired": false, "and the hub drops it": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
 				p := makePod("web", "wait")
@@ -143,7 +143,7 @@ func TestAPodEndsWithoutFilesThatCannotBeRemoved(t *testing.T) {
 				}
 				tries := d.toldOfNode("FailedRemoveVolumes")
 				if tries == 0 || tries > 10 {
-					t.Errorf("it is told %d times: %q", tries, d.reasons())
+					t.Errorf("it is reported %d times: %q", tries, d.reasons())
 				}
 				if err := errors.Join(os.Remove(at), os.Rename(at+".moved", at)); err != nil {
 					t.Fatal(err)

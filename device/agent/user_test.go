@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// notRootPod is a pod of an image that must not run as root.
+// notRootPod is a pod with runAsNonRoot and this image.
 func notRootPod(name, image string) corev1.Pod {
 	p, yes := makePod(name, "wait"), true
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: &yes}
@@ -43,7 +43,7 @@ func TestAnImageSaysThatItIsNotRoot(t *testing.T) {
 	})
 }
 
-// withUser makes an image of the test image whose programs run as somebody.
+// withUser builds the test image with another user.
 func withUser(t *testing.T, socket, user string) string {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// wrongPods are pods that are wrong in themselves, by what is said about them.
+// wrongPods make a pod invalid, by the message about it.
 func wrongPods() map[string]func(p *corev1.Pod) {
 	return map[string]func(p *corev1.Pod){
 		"env[0].value":     func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "X", Value: "a\x00b"}} },
@@ -31,7 +31,7 @@ func wrongPods() map[string]func(p *corev1.Pod) {
 		"the name is used twice": func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{p.Spec.Containers[0]}
 		},
-		`volume "../../.."`:        func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} },
+		`volume "../../.."`:      func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} },
 		"is not a variable name": func(p *corev1.Pod) { p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A=B"}} },
 		"mountPath is missing": func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{emptyDir("v", "")}
@@ -85,8 +85,8 @@ func (d *device) created() (n int) {
 	return n
 }
 
-// Whatever is wrong with one pod, the others run, and those to be deleted go.
-func TestAPodThatIsWrongIsRejectedAlone(t *testing.T) {
+// An invalid pod does not affect others: they run, and deleted ones are removed.
+func TestAnInvalidPodIsRejectedAlone(t *testing.T) {
 	for want, spoil := range wrongPods() {
 		t.Run(want, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -113,7 +113,7 @@ func TestAPodThatIsWrongIsRejectedAlone(t *testing.T) {
 				if n := d.created(); n != 2 {
 					t.Errorf("%d containers were made, want old and good", n)
 				}
-				d.end() // and after a restart of the agent
+				d.end() // also after a restart of the agent
 				d.start()
 				time.Sleep(5 * time.Second)
 				if n := d.created(); n != 2 {
@@ -129,14 +129,14 @@ func TestAPodThatIsWrongIsRejectedAlone(t *testing.T) {
 	}
 }
 
-// A pod that runs is no leave for what the hub makes of it afterwards.
-func TestAPodThatRunsIsHeldToTheRules(t *testing.T) {
+// A changed spec of a running pod is validated too.
+func TestAChangedRunningPodIsValidated(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(p *corev1.Pod)
 		reason string // of the pod, or of its container
 	}{
-		{"a name that leads elsewhere", func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} }, "Invalid"},
+		{"a name with a path", func(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{emptyDir("../../..", "")} }, "Invalid"},
 		{"more rights than the owner allows", func(p *corev1.Pod) {
 			yes := true
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
@@ -155,7 +155,7 @@ func TestAPodThatRunsIsHeldToTheRules(t *testing.T) {
 				c.change(&p)
 				d.desire(2, p)
 				time.Sleep(time.Second)
-				d.fake.Exit(d.name("web"), 1) // what comes after it is made of what is desired now
+				d.fake.Exit(d.name("web"), 1) // the next instance follows the current spec
 				time.Sleep(time.Minute)
 				st := d.agent.Pods().Pods[0].Status
 				got := st.Reason
@@ -173,8 +173,8 @@ func TestAPodThatRunsIsHeldToTheRules(t *testing.T) {
 	}
 }
 
-// Multiplied, the longest grace that can be written became none at all.
-func TestALongGraceIsALongGrace(t *testing.T) {
+// The longest possible grace must not overflow to none.
+func TestALongGraceDoesNotOverflow(t *testing.T) {
 	for _, seconds := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second), 1 << 40} {
 		p := makePod("web", "wait")
 		p.Spec.TerminationGracePeriodSeconds, p.Spec.ActiveDeadlineSeconds = &seconds, &seconds
@@ -192,7 +192,7 @@ func TestALongGraceIsALongGrace(t *testing.T) {
 	}
 }
 
-// It may take its whole grace to stop, and is not counted on meanwhile.
+// It may use its whole grace to stop, and is not ready meanwhile.
 func TestAPodThatIsForbiddenWhileItRunsIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := makePod("web", "stubborn")

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/device/hardware"
 )
 
-func TestTheFiguresThatTheHubKeeps(t *testing.T) {
+func TestVitals(t *testing.T) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	half := hardware.Amount{Available: 1, Capacity: 2}
 	board := hardware.Report{Capacity: hardware.Capacity{CPUs: 4}}
@@ -25,16 +25,16 @@ func TestTheFiguresThatTheHubKeeps(t *testing.T) {
 		report        *hardware.Report
 		want          string
 	}{
-		{"a board that tells all", hardware.Stats{Busy: 100 * time.Second}, hardware.Stats{Busy: 400 * time.Second, Memory: half, ImageFs: hardware.Amount{Available: 3, Capacity: 4}}, 150 * time.Second, &hot,
+		{"a board with all sensors", hardware.Stats{Busy: 100 * time.Second}, hardware.Stats{Busy: 400 * time.Second, Memory: half, ImageFs: hardware.Amount{Available: 3, Capacity: 4}}, 150 * time.Second, &hot,
 			`{"cpu":0.5,"memory":0.5,"disk":0.25,"temperature":61.5,"supply":12.04}`},
 		{"below zero", hardware.Stats{}, hardware.Stats{}, time.Minute, &cold, `{"temperature":-12}`},
-		{"idle is nothing, and not absent", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{"cpu":0}`},
+		{"idle is 0, not absent", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{"cpu":0}`},
 		{"no measurement before", hardware.Stats{}, hardware.Stats{Busy: time.Hour, Memory: half}, 0, &board, `{"memory":0.5}`},
 		{"the kernel does not count", hardware.Stats{}, hardware.Stats{}, time.Minute, &board, `{}`},
-		{"counters that began anew", hardware.Stats{Busy: time.Hour}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{}`},
-		{"what cannot be measured", hardware.Stats{}, hardware.Stats{Memory: hardware.Amount{Problem: "gone"}}, time.Minute, &board, `{}`},
-		{"more than all, by rounding", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: 242 * time.Second}, time.Minute, &board, `{"cpu":1}`},
-		{"no board yet", hardware.Stats{}, hardware.Stats{Memory: half}, time.Minute, nil, `{"memory":0.5}`},
+		{"counters that were reset", hardware.Stats{Busy: time.Hour}, hardware.Stats{Busy: time.Second}, time.Minute, &board, `{}`},
+		{"a failed measurement", hardware.Stats{}, hardware.Stats{Memory: hardware.Amount{Problem: "gone"}}, time.Minute, &board, `{}`},
+		{"more than 100 %, by rounding", hardware.Stats{Busy: time.Second}, hardware.Stats{Busy: 242 * time.Second}, time.Minute, &board, `{"cpu":1}`},
+		{"an unknown board", hardware.Stats{}, hardware.Stats{Memory: half}, time.Minute, nil, `{"memory":0.5}`},
 	} {
 		before := vitalSample{at, c.before}
 		if c.after == 0 {
@@ -47,14 +47,13 @@ func TestTheFiguresThatTheHubKeeps(t *testing.T) {
 	}
 	for name, is := range map[string]bool{"ina226": true, "ina238 in2": false, "ina3221 in1": false, "rp1_adc": false, "nct6775 +12V": true, "pmic ext5v": true, "bq25890 vbus": true, "in0": false, "adc divin": false} {
 		if isSupply(name) != is {
-			t.Errorf("%s is the supply: %v", name, !is)
+			t.Errorf("%s is a supply: %v", name, !is)
 		}
 	}
 }
 
-// A status carries figures that are some minutes old at most, and none is sent because of
-// them.
-func TestFiguresComeWithTheStatusAndCauseNone(t *testing.T) {
+// A status carries figures of the last minutes, and is never sent because of them.
+func TestVitalsCauseNoStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.board.set(func(b *board) { b.load = .5 })
@@ -72,13 +71,13 @@ func TestFiguresComeWithTheStatusAndCauseNone(t *testing.T) {
 		d.board.set(func(b *board) { b.stats.Memory.Available = b.stats.Memory.Capacity / 4 })
 		time.Sleep(vitalsTime + 20*time.Second)
 		synctest.Wait()
-		if v = d.agent.Status().Vitals; v.CPU == nil || *v.CPU != .125 || *v.Memory != .75 { // half of one of four
+		if v = d.agent.Status().Vitals; v.CPU == nil || *v.CPU != .125 || *v.Memory != .75 { // half of one of four CPUs
 			t.Errorf("after some minutes: %+v", v)
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.status != said {
-			t.Error("a figure has caused a status")
+			t.Error("a vital has caused a status")
 		}
 	})
 }

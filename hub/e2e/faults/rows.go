@@ -87,7 +87,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestAnEngineThatHangs"),
 			of("device/agent", "TestAnEngineThatIsAwayMakesTheNodeNotReadyAfter30Seconds",
-				"TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds", "TestAnEngineThatIsAwayIsNoReasonForAnotherNetwork"))},
+				"TestAnEngineThatHangsMakesTheNodeNotReadyAfter40Seconds", "TestAnUnavailableEngineChangesNoNetwork"))},
 	{id: "F6", fault: "a network split between device and hub, reset or silent",
 		criterion: "the node becomes Unknown by its lease alone; workloads run on; afterwards nothing restarts, " +
 			"and events come once and in order",
@@ -164,7 +164,7 @@ var rows = []row{
 		criterion: "the node says so, keeps its lease and its pods; images in use are never deleted",
 		tests: all(
 			of("hub/e2e", "TestAFullDiskOfTheDevice"),
-			of("device/agent", "TestADiskThatTakesNothingKeepsThePods", "TestUnderDiskPressureWhatNobodyNeedsGoesFirst",
+			of("device/agent", "TestPodsSurviveAnUnwritableDisk", "TestUnderDiskPressureUnneededImagesAreRemovedFirst",
 				"TestWhoseAnImageIs"),
 			of("device/memory", "TestAFullDiskTakesTheNextDesiredState"),
 			of("device/hardware", "TestHealth", "TestErrorsOfADiskAreThoseOfItsOwnPartitions"))},
@@ -202,7 +202,7 @@ var rows = []row{
 		criterion: "the agent starts and recovers, or names the file and what to do; workloads run on",
 		tests: all(
 			of("hub/e2e", "TestTornFilesOfTheDevice", "TestAfterDamage", "TestADamagedIdentity"),
-			of("device/agent", "TestNoFaultOfAFileTakesThePods", "TestWithoutAnyDesiredStateWhatThereIsIsStarted",
+			of("device/agent", "TestPodsSurviveADamagedFile", "TestWithoutADesiredStateEndedContainersAreStarted",
 				"TestAPodThatHasEndedForTheHubHasEnded"),
 			of("device/memory", "TestOneDamagedCopyIsNotTheEnd", "TestATornWriteLeavesTheOneBefore",
 				"TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd"))},
@@ -230,8 +230,8 @@ var rows = []row{
 	{id: "F21", fault: "a registry that is away; an image that is missing, damaged or of another " +
 		"architecture",
 		criterion: "the pod says why (ImagePullBackOff, ErrImagePull …); running pods run on",
-		tests: of("device/agent", "TestImagesThatCannotBePulled", "TestAnImageThatIsThereWillDoWhenTheRegistryIsAway",
-			"TestAnImageThatIsNoneIsAskedOfNoEngine", "TestAnImageVolumeWithoutItsImage")},
+		tests: of("device/agent", "TestImagesThatCannotBePulled", "TestAPresentImageIsUsedWhenTheRegistryFails",
+			"TestAnInvalidImageNameIsNotSentToTheEngine", "TestAnImageVolumeWithoutItsImage")},
 	{id: "F22", fault: "a restore of the hub from an older backup",
 		criterion: "devices are told nothing before an administrator says resume; workloads run on",
 		tests: all(

@@ -10,14 +10,16 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// otherArch is an engine whose containers are of another architecture than the agent, with a runtime beside the default.
+// otherArch is an engine for another architecture than the agent's, with a runtime beside the
+// default.
 var otherArch = engine.Info{Name: "docker", Version: "29.1.0", OS: "linux", Arch: "riscv64", Runtimes: []string{"runc", "runsc"}, DefaultRuntime: "runc",
 	MemLimit: true, CPULimit: true, PidsLimit: true, SwapLimit: true, CgroupV2: true}
 
 func (d *device) nodeInfo() corev1.NodeSystemInfo { return d.agent.Status().Status.NodeInfo }
 
-// An agent that starts before its engine answers says what it knew of it, not what it is itself built for.
-func TestAnEngineThatHasNotAnsweredYetIsTheLastOneKnown(t *testing.T) {
+// An agent that starts before its engine responds reports the engine's last description, not its
+// own architecture.
+func TestBeforeTheEngineRespondsItsStoredDescriptionCounts(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.end()
 		d.config.Runtimes = []string{"runsc"}
@@ -37,23 +39,23 @@ func TestAnEngineThatHasNotAnsweredYetIsTheLastOneKnown(t *testing.T) {
 			st := d.agent.Status()
 			if n := st.Status.NodeInfo; n.Architecture != "riscv64" || n.ContainerRuntimeVersion != "docker://29.1.0" ||
 				st.Registration.Labels[corev1.LabelArchStable] != "riscv64" || !slices.EqualFunc(st.Status.RuntimeHandlers, before.RuntimeHandlers, func(a, b corev1.NodeRuntimeHandler) bool { return a.Name == b.Name }) {
-				t.Fatalf("while the engine does not answer it says %s, %s, %v, labels %v", n.Architecture, n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
+				t.Fatalf("before the engine responds it reports %s, %s, %v, labels %v", n.Architecture, n.ContainerRuntimeVersion, st.Status.RuntimeHandlers, st.Registration.Labels)
 			}
 		}
-		// It was exchanged meanwhile: what it says counts.
+		// The engine was replaced meanwhile: its new description counts.
 		next := otherArch
 		next.Version, next.Arch = "30.0.0", "loong64"
 		d.fake.SetInfo(next)
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		if n := d.nodeInfo(); n.Architecture != "loong64" || n.ContainerRuntimeVersion != "docker://30.0.0" {
-			t.Errorf("the new one is said to be %s, %s", n.Architecture, n.ContainerRuntimeVersion)
+			t.Errorf("the new engine is reported as %s, %s", n.Architecture, n.ContainerRuntimeVersion)
 		}
 	})
 }
 
-// What was never known is absent: a node without an architecture gets no pods that ask for one.
-func TestAnEngineThatHasNeverAnsweredIsAbsent(t *testing.T) {
+// What was never known is absent: a node without an architecture gets no pods that require one.
+func TestAnUnknownEngineIsAbsentFromTheStatus(t *testing.T) {
 	bubbleWithoutEngine(t, func(t *testing.T, d *device) {
 		time.Sleep(time.Minute)
 		st := d.agent.Status()
@@ -64,7 +66,7 @@ func TestAnEngineThatHasNeverAnsweredIsAbsent(t *testing.T) {
 		d.fake.SetDown(false)
 		time.Sleep(10 * time.Second)
 		if n := d.nodeInfo(); n.Architecture != "riscv64" {
-			t.Errorf("once it answers it says %+v", n)
+			t.Errorf("once the engine responds it reports %+v", n)
 		}
 	})
 }

@@ -21,7 +21,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// faults are what can happen to a file of the agent's while the device is off.
+// faults can happen to a file of the agent while the device is off.
 var faults = map[string]func(path string) error{
 	"truncated": func(path string) error { return os.Truncate(path, 150) },
 	"flipped": func(path string) error {
@@ -36,19 +36,19 @@ var faults = map[string]func(path string) error{
 	"missing": os.Remove,
 }
 
-// Each file of the agent's, with each fault, at a reboot without network: what ran runs
-// again, what had ended stays so where that is known, and the node says what is wrong.
-func TestNoFaultOfAFileTakesThePods(t *testing.T) {
+// Each file of the agent gets each fault before a reboot without network: running pods run again,
+// ended ones stay ended if that is known, and the node reports the fault.
+func TestPodsSurviveADamagedFile(t *testing.T) {
 	for _, c := range []struct {
 		file string
-		runs []string // after the reboot, of "first", "second" (which came later) and "job", which has ended
+		runs []string // after the reboot, of "first", "second" (stored later) and "job", which has ended
 		says bool
 	}{
 		{"desired.0.state", []string{"first", "second"}, true},
 		{"desired.1.state", []string{"first", "second"}, true},
 		{"journal.0.state", []string{"first", "second"}, true},
 		{"journal.1.state", []string{"first", "second"}, true},
-		{"verified.state", []string{"first", "second"}, false}, // there is none: nothing is signed here
+		{"verified.state", []string{"first", "second"}, false}, // nothing is signed here
 	} {
 		for _, fault := range slices.Sorted(maps.Keys(faults)) {
 			t.Run(c.file+" is "+fault, func(t *testing.T) {
@@ -90,7 +90,7 @@ func rebootWith(t *testing.T, d *device, file, fault string, runs []string, says
 	d.wantPhase("first", corev1.PodRunning, "")
 	d.wantPhase("second", corev1.PodRunning, "")
 	if cond := d.stateStored(); strings.HasPrefix(file, "desired") && cond.Status != corev1.ConditionTrue {
-		t.Errorf("with the hub's next word StateStored is %s: %s", cond.Status, cond.Message)
+		t.Errorf("after the hub's next message StateStored is %s: %s", cond.Status, cond.Message)
 	}
 }
 
@@ -104,7 +104,7 @@ func (d *device) stateStored() (c corev1.NodeCondition) {
 	return c
 }
 
-// newSmallDevice is one with a disk of 8 MiB of its own.
+// newSmallDevice is a device with its own disk of 8 MiB.
 func newSmallDevice(t *testing.T) *device {
 	t.Helper()
 	d := newDevice(t)
@@ -115,15 +115,14 @@ func newSmallDevice(t *testing.T) *device {
 	return d
 }
 
-// A disk that takes nothing is a disk all the same: the agent starts from it, what it has
-// stored runs, and the node says what is wrong. Where room was kept, the next desired state
-// is taken.
-func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
+// An agent starts on a disk that cannot be written: stored workloads run, and the node reports the
+// fault. With reserved room the next desired state is stored.
+func TestPodsSurviveAnUnwritableDisk(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		spoil, mend  func(dir string) error
 		takes        bool
-		runs         []string // after the hub has wanted "second", too
+		runs         []string // when "second" is desired too
 		saysOfDesire string
 	}{
 		{"read-only", remount(unix.MS_RDONLY), remount(0), false, []string{"first"}, "read-only file system"},
@@ -177,8 +176,9 @@ func TestADiskThatTakesNothingKeepsThePods(t *testing.T) {
 	}
 }
 
-// A card that can only be read any more is so for weeks: that is said now and then, and where the node's conditions are read.
-func TestADiskThatTakesNothingIsSaidNowAndThen(t *testing.T) {
+// A card may stay read-only for weeks: the log says so at intervals, and the node's condition
+// always.
+func TestAnUnwritableDiskIsLoggedAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newSmallDevice(t)
 		var said bytes.Buffer
@@ -195,13 +195,13 @@ func TestADiskThatTakesNothingIsSaidNowAndThen(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		d.end()
 		if n := strings.Count(said.String(), "store the final status of pods"); n == 0 || n > 11 {
-			t.Errorf("in ten hours it was said %d times", n)
+			t.Errorf("in ten hours it was logged %d times", n)
 		}
 	})
 }
 
-// A card that can only be read any more is a reason to remove a device from its fleet: what it runs ends all the same.
-func TestADismissedDeviceLeavesAlsoWhereItsDiskIsReadOnly(t *testing.T) {
+// A device with a read-only card is likely to be removed from its fleet: its pods end all the same.
+func TestADismissedDeviceStopsItsPodsWithAReadOnlyDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newSmallDevice(t)
 		d.start()
@@ -244,7 +244,7 @@ func fillUp(dir string) error {
 	return nil
 }
 
-// running are the pods whose containers run.
+// running are the pods with a running container.
 func (d *device) running() (out []string) {
 	for _, c := range d.containers() {
 		if name, rest, _ := strings.Cut(c, "/"); strings.HasSuffix(rest, "running") && !strings.HasPrefix(rest, "POD") {
@@ -254,9 +254,9 @@ func (d *device) running() (out []string) {
 	return out
 }
 
-// With both copies gone and no hub, what ran before the reboot runs: what had ended does
-// not, and when the hub is back it has its way.
-func TestWithoutAnyDesiredStateWhatThereIsIsStarted(t *testing.T) {
+// Without both copies of the desired state and without a hub, pods that ran before the reboot run,
+// and ended ones do not. The hub decides again once it is back.
+func TestWithoutADesiredStateEndedContainersAreStarted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		one, pair, job, crashed := makePod("one", "wait"), makePod("pair", "wait", "wait"), makePod("job", "exit 0"), makePod("crashed", "exit 1")
 		pair.Spec.InitContainers = []corev1.Container{{Name: "init", Image: enginetest.ToolImage, Args: []string{"exit", "0"}}}
@@ -280,7 +280,7 @@ func TestWithoutAnyDesiredStateWhatThereIsIsStarted(t *testing.T) {
 		d.fake.Record()
 		time.Sleep(time.Hour)
 		if calls := d.fake.Calls(); len(calls) > 0 {
-			t.Errorf("and then it did %q", calls)
+			t.Errorf("then it called %q", calls)
 		}
 		d.desire(2, one, pair)
 		time.Sleep(time.Minute)
@@ -290,12 +290,12 @@ func TestWithoutAnyDesiredStateWhatThereIsIsStarted(t *testing.T) {
 			}
 		}
 		if _, held := d.pod("job"); held {
-			t.Error("a pod that the hub has forgotten is held")
+			t.Error("a pod that the hub has dropped is still held")
 		}
 	})
 }
 
-// A pod that has ended for the hub has ended, whatever the journal has lost.
+// A pod that has ended for the hub has ended, even if the agent's notes are lost.
 func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		job := makePod("job", "exit 0")
@@ -309,7 +309,7 @@ func TestAPodThatHasEndedForTheHubHasEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.fake.SetDown(true) // else it may run once more before the hub has said anything
+		d.fake.SetDown(true) // otherwise it may run once more before the hub's message
 		d.start()
 		job.Status = corev1.PodStatus{Phase: corev1.PodSucceeded}
 		late := makePod("late", "wait")

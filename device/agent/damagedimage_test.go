@@ -23,7 +23,7 @@ func count(list []string, what string) (n int) {
 	return n
 }
 
-// A power cut took a layer of the image, and its container has ended: it holds the image.
+// damage removes a layer of the image of an ended container, as a power cut may.
 func (d *device) damage(t *testing.T, policy corev1.PullPolicy) {
 	offer := enginetest.Offer{Size: 1 << 20, Program: toolOrPause}
 	d.fake.OfferImage(damagedImage, offer)
@@ -48,19 +48,20 @@ func TestADamagedImageIsRemovedAndPulledAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.wantContainers("web/c0#1 running")
 		if n := count(d.reasons(), "ImageDamaged"); n != 1 {
-			t.Errorf("it was said %d times: %q", n, d.reasons())
+			t.Errorf("it was reported %d times: %q", n, d.reasons())
 		}
 	})
 }
 
-// What cannot be pulled is not removed either: the registry may be away for months, and the damage may be of the disk.
-func TestADamagedImageIsNotRemovedWhereItCannotBePulled(t *testing.T) {
+// An image that cannot be pulled is not removed: the registry may be unreachable for months, and
+// the disk may be the cause.
+func TestADamagedImageIsNotRemovedIfItCannotBePulled(t *testing.T) {
 	for name, of := range map[string]struct {
 		policy corev1.PullPolicy
 		away   error
 	}{
-		"the registry is away":  {corev1.PullIfNotPresent, errors.New("i/o timeout")},
-		"it is never to be had": {corev1.PullNever, nil},
+		"the registry is away": {corev1.PullIfNotPresent, errors.New("i/o timeout")},
+		"its policy is Never":  {corev1.PullNever, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *device) {
@@ -73,7 +74,7 @@ func TestADamagedImageIsNotRemovedWhereItCannotBePulled(t *testing.T) {
 					t.Errorf("it did %q", d.fake.Calls())
 				}
 				if count(d.reasons(), "ImageDamaged") == 0 {
-					t.Errorf("nothing was said: %q", d.reasons())
+					t.Errorf("there is no event: %q", d.reasons())
 				}
 				st := d.wantPhase("web", corev1.PodRunning, "").ContainerStatuses[0]
 				if st.State.Waiting == nil || st.State.Waiting.Reason != "ImageInspectError" {
@@ -90,7 +91,8 @@ func TestADamagedImageIsNotRemovedWhereItCannotBePulled(t *testing.T) {
 	}
 }
 
-// Where it is damaged again at once, it is the disk, or a layer that a running container of the owner's holds.
+// If it is damaged again at once, the cause is the disk, or a layer that a running container of the
+// owner uses.
 func TestAnImageThatStaysDamagedIsPulledOnceAnHourAtMost(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.damage(t, corev1.PullIfNotPresent)

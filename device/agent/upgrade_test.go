@@ -18,10 +18,9 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// testdata/older has state directories of earlier agents and the containers that those had made
-// with Docker, as they were when the agent was killed: of one that kept the desired state in one
-// file, of one that had two slots, of one that kept termination messages. An agent of today takes
-// all of it over and touches nothing: neither at its start nor with time.
+// testdata/older has state directories of killed earlier agents and their Docker containers: one
+// with the desired state in one file, one with two slots, one with termination messages. A new
+// agent adopts all of them and changes nothing.
 func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 	older, err := os.ReadDir("testdata/older")
 	if err != nil || len(older) < 3 {
@@ -34,7 +33,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 				d := newDevice(t)
 				ids := d.takeOver(dir)
 				d.fake.Record()
-				for range 2 { // and from itself
+				for range 2 { // and of this version
 					d.start()
 					time.Sleep(3 * time.Minute)
 					for _, p := range held(d.agent) {
@@ -55,7 +54,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 				for _, call := range d.fake.Calls() {
 					for _, touches := range []string{"Create ", "Start ", "Stop ", "Remove ", "Update ", "RemoveNetwork "} {
 						if strings.HasPrefix(call, touches) {
-							t.Errorf("it has done %s", call)
+							t.Errorf("it called %s", call)
 						}
 					}
 				}
@@ -64,7 +63,7 @@ func TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer(t *testing.T) {
 	}
 }
 
-// takeOver gives a device what an older agent has left, and returns the containers' ids.
+// takeOver gives a device the state of an older agent, and returns the containers' ids.
 func (d *device) takeOver(dir string) (ids []string) {
 	d.t.Helper()
 	ctx := context.Background()
@@ -80,7 +79,7 @@ func (d *device) takeOver(dir string) (ids []string) {
 		Entrypoint, Args []string
 		Running          bool
 		Labels           map[string]string
-		Limits           engine.Spec // what it may use
+		Limits           engine.Spec // its limits
 	}
 	if err := json.Unmarshal(text, &made); err != nil {
 		d.t.Fatal(err)
@@ -90,7 +89,7 @@ func (d *device) takeOver(dir string) (ids []string) {
 		d.t.Fatal(err)
 	}
 	sandboxes := map[string]string{}
-	for _, c := range made { // the labels by their names: those are what may not change
+	for _, c := range made { // labels by their literal names, which must not change
 		l := maps.Clone(c.Labels)
 		l["flotilla.dev/agent"], l["flotilla.dev/state-dir"] = "pi-1", StateDirID(d.dir)
 		d.board.boot = l["flotilla.dev/boot"]
@@ -122,7 +121,7 @@ func (d *device) takeOver(dir string) (ids []string) {
 	for _, c := range list {
 		i := slices.Index(ids, c.ID)
 		if running := c.State == engine.Running; i < 0 || running != made[i].Running {
-			d.t.Fatalf("%s is %s: that is not how it was", c.Name, c.State)
+			d.t.Fatalf("%s has changed to %s", c.Name, c.State)
 		}
 	}
 	return ids

@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// sidecarPod has two containers, and before them a sidecar, an init container that ends, and another sidecar.
+// sidecarPod has a sidecar, an init container that ends, another sidecar, and two app containers.
 func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
 	d.fake.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
 		if len(s.Entrypoint) > 0 && s.Entrypoint[0] == pause.Target {
@@ -39,7 +39,7 @@ func sidecarPod(stopTakes map[string]time.Duration, d *device) corev1.Pod {
 	return p
 }
 
-// alive are the names of the containers that run, without the sandbox.
+// alive are the names of the running containers without the sandbox.
 func (d *device) alive() string {
 	var names []string
 	for _, c := range d.containers() {
@@ -51,7 +51,7 @@ func (d *device) alive() string {
 	return strings.Join(names, " ")
 }
 
-// An atThen is what runs so long after a pod began to end.
+// An atThen is the running containers some time after a pod began to end.
 type atThen struct {
 	after time.Duration
 	run   string
@@ -68,16 +68,16 @@ func (d *device) wantRunning(t *testing.T, all ...atThen) {
 	}
 }
 
-func TestSidecarsEndAfterTheOthersTheLastFirst(t *testing.T) {
+func TestSidecarsEndAfterTheOthersInReverseOrder(t *testing.T) {
 	const s = time.Second
 	for name, c := range map[string]struct {
 		takes map[string]time.Duration
 		grace int64
 		want  []atThen
 	}{
-		"each in its turn": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
+		"one after the other": {map[string]time.Duration{"c0": 4 * s, "s1": 3 * s, "s0": 3 * s}, 30,
 			[]atThen{{2 * s, "c0 s0 s1"}, {5 * s, "s0 s1"}, {8500 * time.Millisecond, "s0"}, {12 * s, ""}}},
-		"when the grace is over, whatever else runs": {map[string]time.Duration{"c0": time.Hour, "s1": time.Hour, "s0": time.Hour}, 10,
+		"when the grace is over, in any case": {map[string]time.Duration{"c0": time.Hour, "s1": time.Hour, "s0": time.Hour}, 10,
 			[]atThen{{9 * s, "c0 s0 s1"}, {11 * s, "s0 s1"}, {13 * s, ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestSidecarsEndAfterTheOthersTheLastFirst(t *testing.T) {
 	}
 }
 
-// A sidecar's preStop hook does not wait, and a container that is stopped alone waits for nobody.
-func TestWhatOfASidecarDoesNotWait(t *testing.T) {
+// A sidecar's preStop hook runs at once, and a container that is stopped alone does not wait.
+func TestASidecarsHookAndItsRestartDoNotWait(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		p := sidecarPod(map[string]time.Duration{"c0": 4 * time.Second}, d)
 		p.Spec.InitContainers[0].Lifecycle = &corev1.Lifecycle{PreStop: execHook("bye")}
@@ -115,8 +115,9 @@ func TestWhatOfASidecarDoesNotWait(t *testing.T) {
 	})
 }
 
-// Also of a pod that the hub has forgotten, and one that another agent has begun to stop.
-func TestSidecarsOfAForgottenPodEndAfterTheOthers(t *testing.T) {
+// The order also holds for a pod that the hub has dropped, and for a stop that an earlier agent
+// began.
+func TestSidecarsOfADroppedPodEndAfterTheOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.desire(1, sidecarPod(map[string]time.Duration{"c0": 6 * time.Second}, d))
 		time.Sleep(10 * time.Second)

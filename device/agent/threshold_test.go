@@ -25,16 +25,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// By a hard threshold a pod goes at once, by a soft one when it has been crossed for so long, and with its grace, which
-// the profile may shorten. The pod here takes an hour to end.
-func TestPodsGoByHardAndSoftThresholds(t *testing.T) {
+// A hard threshold evicts at once; a soft one after its grace period and with the pod's grace,
+// which the profile may shorten. The pod here takes an hour to end.
+func TestHardAndSoftThresholdsEvictPods(t *testing.T) {
 	const mi = 1 << 20
 	for _, c := range []struct {
 		rule    string
 		max     int64
 		stats   func(*hardware.Stats)
-		runs    time.Duration // still, after it was crossed
-		over    time.Duration // no more
+		runs    time.Duration // still, after the threshold was crossed
+		over    time.Duration // ended by then
 		message string
 	}{
 		{"hard memory", 0, func(s *hardware.Stats) { s.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} }, 0, 20 * time.Second, "low on resource: memory"},
@@ -81,8 +81,8 @@ func TestPodsGoByHardAndSoftThresholds(t *testing.T) {
 	}
 }
 
-// While a threshold is crossed, also a soft one whose time has not come, nothing new starts here that the taint keeps away:
-// the hub may have bound it before it knew. What runs goes on, also over a reboot.
+// While a threshold is crossed, no pod starts that does not tolerate the taint, even before a soft
+// one's grace is over: the hub may have bound it before. Running pods go on, also after a reboot.
 func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 	const mi = 1 << 20
 	tolerant := func(key string) corev1.Pod {
@@ -95,10 +95,10 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 	for _, c := range []struct {
 		rule     string
 		is       func(*board)
-		key      string // that is tolerated; empty with Exists: each
-		asks     bool   // a pod that asks for memory is admitted
-		says     string // of the others
-		evicting bool   // the hard threshold evicts what runs, one at a time
+		key      string // tolerated; empty with Exists: any
+		asks     bool   // a pod with a memory request is admitted
+		says     string // message of the rejected pods
+		evicting bool   // the hard threshold evicts running pods one at a time
 	}{
 		{"soft heat", func(b *board) { b.stats.Temperature = hardware.Amount{Available: 83_000, Capacity: 1} }, fleet.TaintTooHot, false, "[TemperatureOK=False]", false},
 		{"hard heat", func(b *board) { b.stats.Temperature = hardware.Amount{Available: 89_000, Capacity: 1} }, fleet.TaintTooHot, false, "[TemperatureOK=False]", true},
@@ -139,7 +139,7 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				if c.asks {
 					d.wantPhase("asked", corev1.PodRunning, "")
 				} else if st := d.wantPhase("asked", corev1.PodFailed, "Evicted"); !strings.Contains(st.Message, "TemperatureOK=False") {
-					t.Errorf("what asks for memory is refused with %q", st.Message)
+					t.Errorf("the pod with a memory request is refused with %q", st.Message)
 				}
 				d.wantPhase("critical", corev1.PodRunning, "")
 				if c.evicting {
@@ -154,7 +154,7 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 				time.Sleep(time.Minute)
 				d.wantPhase("old", corev1.PodRunning, "")
 				refused("best-effort")
-				// It is over.
+				// The shortage is over.
 				d.board.set(func(b *board) {
 					b.stats.Memory = hardware.Amount{Available: 1 << 30, Capacity: 2 << 30}
 					b.stats.Temperature = hardware.Amount{Available: 60_000, Capacity: 1}
@@ -168,8 +168,8 @@ func TestWhileAThresholdIsCrossedNothingNewStarts(t *testing.T) {
 	}
 }
 
-// What finds nobody to go for it leaves its turn to what else is short.
-func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
+// If no pod can be evicted for one shortage, the next one is tried.
+func TestAShortageWithoutAVictimDoesNotBlockOthers(t *testing.T) {
 	const mi = 1 << 20
 	for _, c := range []struct {
 		rule    string
@@ -199,7 +199,7 @@ func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				d.wantPhase("app", corev1.PodRunning, "")
 				d.board.set(func(b *board) {
-					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} // by programs that are no pods
+					b.stats.Memory = hardware.Amount{Available: 50 * mi, Capacity: 2 << 30} // used by programs outside of pods
 					c.stats(&b.stats)
 				})
 				time.Sleep(90 * time.Second)
@@ -211,8 +211,8 @@ func TestWhatNoPodRelievesKeepsNothingElseFromBeingRelieved(t *testing.T) {
 	}
 }
 
-// An engine is slow where memory is short, and who is measured last may have it all.
-func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
+// An engine is slow when memory is short, and the last measured container may use most of it.
+func TestTheLargestPodIsEvictedWithASlowEngine(t *testing.T) {
 	const mi = 1 << 20
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("app", 1, func(s engine.Spec, _ int) enginetest.Play {
@@ -240,7 +240,7 @@ func TestWhoTakesTheMemoryGoesAlsoWhereTheEngineIsSlow(t *testing.T) {
 	})
 }
 
-// A busy engine is still at it while it is asked what a container has written.
+// A busy engine is slow to measure what a container has written.
 type busy struct {
 	engine.Engine
 	now, most atomic.Int32
@@ -255,8 +255,9 @@ func (b *busy) Written(ctx context.Context, id string) (int64, error) {
 	return 0, ctx.Err()
 }
 
-// What is slow to be measured is not measured over and over at one time, and one that goes is waited for before the next.
-func TestADiskIsRelievedOnceAtATime(t *testing.T) {
+// A slow measurement is not started twice, and an evicted pod's end is awaited before the next
+// eviction.
+func TestADiskIsReclaimedOnceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		b := &busy{Engine: d.fake}
@@ -273,8 +274,8 @@ func TestADiskIsRelievedOnceAtATime(t *testing.T) {
 	})
 }
 
-// Where inodes are short, the pod with the most files goes, and not the one with the biggest.
-func TestWhereInodesAreShortThePodWithTheMostFilesGoes(t *testing.T) {
+// If inodes are short, the pod with the most files is evicted, not the largest.
+func TestIfInodesAreShortThePodWithTheMostFilesIsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T, d *device) {
 		d.fake.AddImage("app", 1, func(s engine.Spec, run int) enginetest.Play { return enginetest.Play{} })
 		big, many := storagePod("", ""), storagePod("", "")

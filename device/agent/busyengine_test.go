@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A restlessEngine tells of a change twice a second, and takes a second to list its containers.
+// A restlessEngine sends an event twice a second, and needs a second to list its containers.
 type restlessEngine struct{ *enginetest.Fake }
 
 func (e restlessEngine) Events(ctx context.Context, _ string, changed func()) error {
@@ -29,9 +29,9 @@ func (e restlessEngine) Containers(ctx context.Context, label string) ([]engine.
 	return list, err
 }
 
-// A container whose programs are killed for want of memory all the time keeps no other from being started, restarted and
-// removed, however long the engine takes to tell of all.
-func TestAnEngineInWhichSomethingChangesAllTheTime(t *testing.T) {
+// A container that constantly runs out of memory does not delay starts, restarts and removals of
+// others, however slow the engine's list.
+func TestConstantEventsOfTheEngineDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevice(t)
 		d.engine = restlessEngine{d.fake}

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// A device that comes back from a power cut while its uplink swallows everything runs what it has the images of, whatever the
-// pull policy, and however long its engine waits for each of them.
-func TestARegistryThatDoesNotAnswerKeepsNoDeviceFromStarting(t *testing.T) {
+// After a power cut, with an uplink that drops every packet, a device starts the pods whose images
+// it has, whatever their pull policy and the engine's time-out.
+func TestASilentRegistryDoesNotDelayPresentImages(t *testing.T) {
 	silent := func(d *device, image string, delay time.Duration) {
 		d.fake.OfferImage(image, enginetest.Offer{Program: toolOrPause, Delay: delay, Err: errors.New("i/o timeout")})
 	}
@@ -35,9 +35,9 @@ func TestARegistryThatDoesNotAnswerKeepsNoDeviceFromStarting(t *testing.T) {
 		return n
 	}
 	for name, c := range map[string]func(t *testing.T, d *device){
-		"Docker gives up after a while": func(t *testing.T, d *device) { silent(d, "web:1", 15*time.Second) },
-		"Podman hardly ever does":       func(t *testing.T, d *device) { silent(d, "web:1", 7*time.Minute) },
-		"others wait for images that are not there": func(t *testing.T, d *device) {
+		"Docker gives up after a while":      func(t *testing.T, d *device) { silent(d, "web:1", 15*time.Second) },
+		"Podman gives up after many minutes": func(t *testing.T, d *device) { silent(d, "web:1", 7*time.Minute) },
+		"other pods wait for missing images": func(t *testing.T, d *device) {
 			silent(d, "web:1", 7*time.Minute)
 			d.desire(1, pods(d, 2, "new:1")...)
 			time.Sleep(10 * time.Second)
@@ -55,12 +55,12 @@ func TestARegistryThatDoesNotAnswerKeepsNoDeviceFromStarting(t *testing.T) {
 					t.Errorf("%d of %d run after 45 s", n, len(all))
 				}
 				if !slices.Contains(d.reasons(), "PullFailedUsingPresent") {
-					t.Errorf("events %q do not tell that the image could not be pulled", d.reasons())
+					t.Errorf("events %q do not say that the image could not be pulled", d.reasons())
 				}
 			})
 		})
 	}
-	t.Run("one that answers is waited for, and so is one that answers again", func(t *testing.T) {
+	t.Run("a registry that responds, now or again, is waited for", func(t *testing.T) {
 		bubble(t, func(t *testing.T, d *device) {
 			d.fake.AddImage("web:1", 1, toolOrPause)
 			silent(d, "web:1", time.Minute)
