@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// pullSecret is a secret of these servers, each with the credentials of a user: "server=user".
+// pullSecret is a secret with logins: "server=user".
 func pullSecret(name string, servers ...string) corev1.Secret {
 	var entries []string
 	for _, s := range servers {
@@ -23,7 +23,7 @@ func pullSecret(name string, servers ...string) corev1.Secret {
 	return s
 }
 
-// Which credentials are tried for an image, and in which order, is what Kubernetes says of config.json.
+// The logins for an image, and their order, follow Kubernetes' rules for config.json.
 func TestCredentialsOfAnImage(t *testing.T) {
 	for _, c := range []struct {
 		name, image string
@@ -32,15 +32,15 @@ func TestCredentialsOfAnImage(t *testing.T) {
 	}{
 		{"of its registry", "reg.test/web:1", [][]string{{"reg.test=a", "other.test=b"}}, "a"},
 		{"of none", "reg.test/web:1", [][]string{{"other.test=b"}}, ""},
-		{"by an address", "reg.test/web:1", [][]string{{"https://reg.test/v2/=a"}}, "a"},
-		{"of its path, and not of another", "reg.test/team-b/web:1", [][]string{{"reg.test/team-a=a", "reg.test/team-b=b"}}, "b"},
+		{"by a URL", "reg.test/web:1", [][]string{{"https://reg.test/v2/=a"}}, "a"},
+		{"of its path, not another one", "reg.test/team-b/web:1", [][]string{{"reg.test/team-a=a", "reg.test/team-b=b"}}, "b"},
 		{"the longest path first", "reg.test/team/web:1", [][]string{{"reg.test=r", "reg.test/team/web=w", "reg.test/team=t"}}, "w t r"},
-		{"of a path only, for what is elsewhere", "reg.test/web:1", [][]string{{"reg.test/team=a"}}, ""},
+		{"of another path", "reg.test/web:1", [][]string{{"reg.test/team=a"}}, ""},
 		{"several secrets in their order", "reg.test/web:1", [][]string{{"reg.test=a"}, {"reg.test=b"}}, "a b"},
 		{"of a name with *", "eu.reg.test/web:1", [][]string{{"*.reg.test=a"}}, "a"},
-		{"of a name with *, which stands for one word", "a.b.reg.test/web:1", [][]string{{"*.reg.test=a"}}, ""},
+		{"* stands for one label only", "a.b.reg.test/web:1", [][]string{{"*.reg.test=a"}}, ""},
 		{"of its port", "reg.test:5000/web:1", [][]string{{"reg.test=a", "reg.test:5000=b", "*.test:5000=c"}}, "b c"},
-		{"of Docker Hub, by each of its names", "web:1", [][]string{{"https://index.docker.io/v1/=a"}, {"docker.io=b"}, {"registry-1.docker.io=c"}}, "a b c"},
+		{"of Docker Hub, by each name", "web:1", [][]string{{"https://index.docker.io/v1/=a"}, {"docker.io=b"}, {"registry-1.docker.io=c"}}, "a b c"},
 		{"of a path at Docker Hub", "team/web:1", [][]string{{"docker.io/other=a", "docker.io/team=b"}}, "b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestCredentialsOfAnImage(t *testing.T) {
 				src.Secrets = append(src.Secrets, pullSecret(name, servers...))
 				pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 			}
-			for range 20 { // whatever the order of a map is
+			for range 20 { // the order of a map is random
 				var users []string
 				for _, a := range credentials(src, c.image) {
 					users = append(users, a.Username)

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// A double is a bus with a logind behind it that has as much as Take asks for.
+// A double is a bus with the part of logind that Take uses.
 type double struct {
 	conn  *net.UnixConn
 	in    *bufio.Reader
 	asked []string
-	lock  chan *os.File // our end of the lock: it ends when the other one is released
+	lock  chan *os.File // our end of the lock's pipe
 }
 
-// message writes an answer to a call, or a signal.
+// encodeAnswer encodes a reply or a signal.
 func encodeAnswer(kind byte, replyTo uint32, member, signature string, body []byte) []byte {
 	head := []byte{little, kind, 0, 1}
 	head = binary.LittleEndian.AppendUint32(head, uint32(len(body)))
@@ -91,7 +91,7 @@ func (d *double) serve(t *testing.T) {
 
 func args1(args []string) string { return strings.Join(args, "|") }
 
-func TestTheLockIsTakenHeardOfAndReleased(t *testing.T) {
+func TestTheLockIsTakenWaitedForAndReleased(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -114,11 +114,11 @@ func TestTheLockIsTakenHeardOfAndReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Most != 5*time.Second || l.Down {
-		t.Errorf("it may take %s, down %v", l.Most, l.Down)
+		t.Errorf("the lock lasts %s, down %v", l.Most, l.Down)
 	}
 	for _, want := range []bool{true, false} {
 		if down, err := l.Wait(t.Context()); err != nil || down != want {
-			t.Errorf("it hears %v, %v, want %v", down, err, want)
+			t.Errorf("it returns %v, %v, want %v", down, err, want)
 		}
 	}
 	if err := l.Release(); err != nil {
@@ -141,17 +141,17 @@ func TestTheLockIsTakenHeardOfAndReleased(t *testing.T) {
 	}
 }
 
-func TestWhatTheBusSaysIsBounded(t *testing.T) {
+func TestMessagesOfTheBusAreValidated(t *testing.T) {
 	for name, text := range map[string]string{
-		"a long body":        "l\x02\x00\x01\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00",
-		"long fields":        "l\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\xff",
-		"another byte order": "B\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
-		"a field too long":   "l\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x08\x00\x00\x00\x03\x01s\x00\xff\xff\xff\x7f",
-		"an unknown kind":    "l\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x08\x00\x00\x00\x03\x01x\x00\x00\x00\x00\x00",
+		"a long body":              "l\x02\x00\x01\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00",
+		"long fields":              "l\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\xff",
+		"another byte order":       "B\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",
+		"a field that is too long": "l\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x08\x00\x00\x00\x03\x01s\x00\xff\xff\xff\x7f",
+		"an unknown kind":          "l\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x08\x00\x00\x00\x03\x01x\x00\x00\x00\x00\x00",
 	} {
 		b := &bus{in: bufio.NewReader(strings.NewReader(text))}
 		if _, err := b.next(); err == nil {
-			t.Errorf("%s is read", name)
+			t.Errorf("%s is accepted", name)
 		}
 	}
 }

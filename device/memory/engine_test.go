@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The engine's description survives a restart; one that is damaged is not known.
-func TestTheEngineIsRememberedOverARestart(t *testing.T) {
+// The engine's description survives a restart; a damaged one is unknown.
+func TestTheEnginesDescriptionSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	open := func(want string) *Memory {
 		t.Helper()
@@ -34,6 +34,6 @@ func TestTheEngineIsRememberedOverARestart(t *testing.T) {
 	}
 	open("")
 	if m := Volatile(); m.SetEngine(json.RawMessage(`{}`)) != nil || string(m.Engine()) != "{}" {
-		t.Error("a volatile memory forgets it while it runs")
+		t.Error("a volatile memory loses it while it runs")
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 var errKilled = errors.New("the agent was killed")
 
-// A mortal disk does so many calls, and none after them: its agent was killed there. Of a
-// write that it is killed in, half is done where it tears.
+// A mortal disk stops after so many calls, as if the agent were killed. If it tears, half of the
+// last write is done.
 type mortal struct {
 	kernel
 	left  int
@@ -72,9 +72,9 @@ func (d *mortal) Remove(path string) error {
 	return d.kernel.Remove(path)
 }
 
-// At every call that changes a file: what was acknowledged before is there at the next
-// start, and it is what was written, or the one before where nothing was acknowledged.
-func TestAnAgentKilledAtAnyFileOperationForgetsNothing(t *testing.T) {
+// After a kill at every call that changes a file, the next start has what was acknowledged, or the
+// previous content where nothing was.
+func TestAnAgentKilledAtAnyFileOperationLosesNothing(t *testing.T) {
 	for _, tears := range []bool{false, true} {
 		for n := 0; ; n++ {
 			dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestAnAgentKilledAtAnyFileOperationForgetsNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Each step writes one thing, some of them the first time.
+			// Each step writes one file, some for the first time.
 			var generation, notes, images int // acknowledged
 			for i := 1; i <= 3; i++ {
 				if m.SetDesired(desired(int64(i), "hub", "a")) == nil {
@@ -104,11 +104,11 @@ func TestAnAgentKilledAtAnyFileOperationForgetsNothing(t *testing.T) {
 					t.Errorf("killed at call %d (torn: %v): %s %d, but %d was acknowledged", n, tears, what, is[0], is[1])
 				}
 			}
-			first := got.Generation == 1 && m.slots.seq == 2 || len(m.Notes()) == 1 && m.journal.seq == 2 // there was one copy only, of which the second is made now
+			first := got.Generation == 1 && m.slots.seq == 2 || len(m.Notes()) == 1 && m.journal.seq == 2 // the first write has one copy only until this start
 			if trouble := m.Trouble(); trouble != "" && !tears && !first {
 				t.Errorf("killed at call %d: %s", n, trouble)
 			}
-			for i := 4; i <= 5; i++ { // the next agent writes as if nothing had been
+			for i := 4; i <= 5; i++ { // the next agent writes normally
 				if err := errors.Join(m.SetDesired(desired(int64(i), "hub", "a")), m.SetNotes([]PodNote{{UID: "x"}}[:i-4])); err != nil {
 					t.Errorf("killed at call %d: then %v", n, err)
 				}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A program that is being started has a copy of each open file until it is another program.
-func TestAStateDirectoryThatIsGivenBackIsFreeWhoeverHasACopyOfItsLock(t *testing.T) {
+// A starting child process holds copies of open files until its exec.
+func TestAReleasedStateDirectoryIsFreeDespiteCopiesOfItsLock(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	m, err := Open(dir, log)
 	if err != nil {
@@ -19,7 +19,7 @@ func TestAStateDirectoryThatIsGivenBackIsFreeWhoeverHasACopyOfItsLock(t *testing
 	}
 	defer func() { _ = syscall.Close(copied) }()
 	if again, err := Open(dir, log); err == nil {
-		t.Error("it was taken twice")
+		t.Error("it was locked twice")
 		_ = again.Close()
 	}
 	if err := m.Close(); err != nil {

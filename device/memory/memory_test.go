@@ -27,7 +27,7 @@ func open(t *testing.T, dir string) (*Memory, *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = m.Close() }) // a second time for those closed before
+	t.Cleanup(func() { _ = m.Close() }) // twice for those closed before
 	return m, &said
 }
 
@@ -43,7 +43,7 @@ func TestADesiredStateSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := open(t, dir)
 	if _, ok := m.Desired(); ok {
-		t.Fatal("a new device claims to have a desired state")
+		t.Fatal("a new device has a desired state")
 	}
 	if err := m.SetDesired(desired(3, "hub", "a", "b")); err != nil {
 		t.Fatal(err)
@@ -68,11 +68,11 @@ func TestGenerationsCompareWithinOneHub(t *testing.T) {
 		d       wire.Desired
 		refused bool
 	}{
-		{"the first is taken", desired(5, "one", "a"), false},
+		{"the first is stored", desired(5, "one", "a"), false},
 		{"an older one of the same hub is refused", desired(4, "one"), true},
-		{"the same generation with other content is taken", desired(5, "one", "b"), false},
-		{"a newer one is taken", desired(6, "one", "c"), false},
-		{"a lower one of another hub is taken", desired(1, "two", "d"), false},
+		{"the same generation with other content is stored", desired(5, "one", "b"), false},
+		{"a newer one is stored", desired(6, "one", "c"), false},
+		{"a lower one of another hub is stored", desired(1, "two", "d"), false},
 	} {
 		if err := m.SetDesired(c.d); errors.Is(err, ErrOlder) != c.refused || err != nil && !c.refused {
 			t.Errorf("%s: %v", c.name, err)
@@ -83,7 +83,7 @@ func TestGenerationsCompareWithinOneHub(t *testing.T) {
 	}
 }
 
-func TestNothingIsWrittenWhereNothingHasChanged(t *testing.T) {
+func TestUnchangedContentIsNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := open(t, dir)
 	if err := m.SetDesired(desired(3, "hub", "a")); err != nil {
@@ -112,11 +112,11 @@ func TestNothingIsWrittenWhereNothingHasChanged(t *testing.T) {
 		t.Errorf("an empty journal was written (%v)", err)
 	}
 	if d, _ := m.Desired(); !d.Time.Equal(again.Time) {
-		t.Error("the hub's newest time is not known")
+		t.Error("the hub's newest time is not stored")
 	}
 }
 
-func TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd(t *testing.T) {
+func TestDamagedFilesAreReportedAndDoNotStopTheAgent(t *testing.T) {
 	for name, spoil := range map[string]func([]byte) []byte{
 		"zero length": func([]byte) []byte { return nil },
 		"cut off":     func(b []byte) []byte { return b[:len(bytes.TrimRight(b, "\x00"))/2] },
@@ -148,17 +148,17 @@ func TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd(t *testing.T) {
 			}
 			m, said := open(t, dir)
 			if d, ok := m.Desired(); ok || len(m.Notes()) > 0 {
-				t.Errorf("it believes in generation %d and %d notes", d.Generation, len(m.Notes()))
+				t.Errorf("it has generation %d and %d notes", d.Generation, len(m.Notes()))
 			}
 			want := 2
 			if name == "zero length" || name == "zeros" {
-				want = 0 // a device whose slots are all blank is a new one
+				want = 0 // a device whose slots are blank is new
 			}
 			if strings.Count(said.String(), "level=ERROR") != want || (m.Trouble() == "") != (want == 0) {
-				t.Errorf("said %q and %q, want %d errors", said, m.Trouble(), want)
+				t.Errorf("logged %q, trouble %q, want %d errors", said, m.Trouble(), want)
 			}
 			if err := m.SetDesired(desired(1, "hub", "b")); err != nil {
-				t.Errorf("what the hub sends now: %v", err)
+				t.Errorf("the hub's next desired state: %v", err)
 			}
 		})
 	}
@@ -174,18 +174,18 @@ func TestTwoAgentsDoNotShareADirectory(t *testing.T) {
 	open(t, dir)
 }
 
-func TestWhatCannotBeStoredIsNotTaken(t *testing.T) {
+func TestADesiredStateThatCannotBeStoredIsNotUsed(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := open(t, dir)
 	if err := m.SetDesired(desired(1, "hub", "a")); err != nil {
 		t.Fatal(err)
 	}
-	m.slots.dir = filepath.Join(dir, "gone") // as a disk that has become read-only
+	m.slots.dir = filepath.Join(dir, "gone") // like a disk that has become read-only
 	if err := m.SetDesired(desired(2, "hub", "b")); err == nil {
-		t.Fatal("it claims to have stored it")
+		t.Fatal("storing it returned no error")
 	}
 	if d, _ := m.Desired(); d.Generation != 1 {
-		t.Errorf("it goes on with generation %d, want 1", d.Generation)
+		t.Errorf("it has generation %d, want 1", d.Generation)
 	}
 	if got := m.Trouble(); !strings.Contains(got, "generation 2") {
 		t.Errorf("it has the trouble %q, want what could not be stored", got)
@@ -196,7 +196,7 @@ func TestWhatCannotBeStoredIsNotTaken(t *testing.T) {
 	}
 }
 
-// Whoever had the hub for an hour must not have the device for ever.
+// An attacker who controlled the hub for an hour must not lock the real hub out.
 func TestNoGenerationIsTheLastOne(t *testing.T) {
 	m, _ := open(t, t.TempDir())
 	for _, c := range []struct {
@@ -205,14 +205,14 @@ func TestNoGenerationIsTheLastOne(t *testing.T) {
 		hub        string
 		taken      bool
 	}{
-		{"the first of a hub that has counted for long", 1 << 40, "one", true},
-		{"the highest number there is", math.MaxInt64, "one", false},
+		{"the first of an old hub", 1 << 40, "one", true},
+		{"the highest possible number", math.MaxInt64, "one", false},
 		{"the highest number of another hub", math.MaxInt64, "two", false},
-		{"one beyond what is counted to", 1<<53 + 1, "two", false},
-		{"the highest that is taken at once", 1 << 53, "one", true},
+		{"one above the highest counted number", 1<<53 + 1, "two", false},
+		{"the highest allowed leap", 1 << 53, "one", true},
 		{"the one after it", 1<<53 + 1, "one", true},
-		{"and after a restore", 1<<53 + 1000, "one", true},
-		{"a leap from there", 1 << 54, "one", false},
+		{"after a restore", 1<<53 + 1000, "one", true},
+		{"a leap from the highest counted number", 1 << 54, "one", false},
 	} {
 		if err := m.SetDesired(wire.Desired{Generation: c.generation, Hub: c.hub}); (err == nil) != c.taken {
 			t.Errorf("%s: %v", c.name, err)
@@ -223,7 +223,7 @@ func TestNoGenerationIsTheLastOne(t *testing.T) {
 func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for name, spoil := range map[string]func(dir string) error{
-		"everybody may write to it":   func(dir string) error { return os.Chmod(dir, 0o777) },
+		"all users may write to it":   func(dir string) error { return os.Chmod(dir, 0o777) },
 		"its group may write to it":   func(dir string) error { return os.Chmod(dir, 0o770) },
 		"it has the sticky bit":       func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) },
 		"it belongs to another user":  func(dir string) error { return os.Chown(dir, 4711, 0) },
@@ -244,10 +244,10 @@ func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 				}
 			}
 			if m, err := Open(dir, log); err == nil {
-				t.Errorf("it is used")
+				t.Errorf("it was used")
 				_ = m.Close()
 			} else if !strings.Contains(err.Error(), "--state-dir") {
-				t.Errorf("the error says not what to do: %v", err)
+				t.Errorf("the error does not say what to do: %v", err)
 			}
 			if body, err := os.ReadFile(precious); err != nil || string(body) != "not a pid" {
 				t.Errorf("another file has %q now (%v)", body, err)
@@ -256,7 +256,7 @@ func TestAStateDirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestAUserIsToldOfSudo(t *testing.T) {
+func TestTheErrorSuggestsSudo(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		user int
@@ -272,7 +272,7 @@ func TestAUserIsToldOfSudo(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatSomethingElseUsesIsNotUsed(t *testing.T) {
+func TestAForeignDirectoryIsNotUsed(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		files []string
@@ -280,11 +280,11 @@ func TestADirectoryThatSomethingElseUsesIsNotUsed(t *testing.T) {
 	}{
 		{"an empty one", nil, true},
 		{"the root of a disk", []string{"lost+found"}, true},
-		{"one that was reset", []string{LockFile, "persistent"}, true},
-		{"one of an agent to which somebody added a file", []string{LockFile, "identity.json", "notes"}, true},
+		{"a directory after a reset", []string{LockFile, "persistent"}, true},
+		{"an agent's directory with another file", []string{LockFile, "identity.json", "notes"}, true},
 		{"a power cut at the first write", []string{LockFile, ".registration.json4711"}, true},
 		{"a person's", []string{"thesis.txt"}, false},
-		{"another program's that has a lock", []string{LockFile, "data.sqlite"}, false},
+		{"another program's directory with a lock", []string{LockFile, "data.sqlite"}, false},
 		{"a hub's", []string{"hub.db", "hub.lock", "secrets.key"}, false},
 	} {
 		dir := t.TempDir()
@@ -300,12 +300,12 @@ func TestADirectoryThatSomethingElseUsesIsNotUsed(t *testing.T) {
 			t.Errorf("%s: it says %v, and has %v now", c.name, err, entries)
 		}
 		if (err == nil) != c.taken {
-			t.Errorf("%s: %v, want it to be taken: %v", c.name, err, c.taken)
+			t.Errorf("%s: %v, want it to be used: %v", c.name, err, c.taken)
 		}
 	}
 }
 
-// A file of the agent's lies in its state directory and nowhere else, not for a moment.
+// The agent's files are never outside of its state directory, not even for a moment.
 func TestFilesAreWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 	elsewhere, dir, old := t.TempDir(), t.TempDir(), time.Unix(1, 0)
 	t.Setenv("TMPDIR", elsewhere)
@@ -316,6 +316,6 @@ func TestFilesAreWrittenIntoTheStateDirectoryOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(elsewhere); err != nil || !info.ModTime().Equal(old) {
-		t.Errorf("somebody wrote to $TMPDIR, too (%v)", err)
+		t.Errorf("$TMPDIR was written to (%v)", err)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What was pulled is remembered over a restart. Of an agent that took no note it is taken to
-// have pulled what its pods run; a note that is lost makes everything the owner's.
-func TestPulledImagesAreRememberedOverARestart(t *testing.T) {
+// Pulled images survive a restart. Without a note, as of an earlier agent, the images of its pods
+// count as pulled; a damaged note makes all images the owner's.
+func TestPulledImagesSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	open := func(want ...Pulled) *Memory {
 		t.Helper()

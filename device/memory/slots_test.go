@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// damage is what can happen to a file.
+// damage can happen to a file.
 var damage = map[string]func(path string, b []byte) error{
 	"truncated": func(path string, b []byte) error { return os.Truncate(path, 200) },
 	"empty":     func(path string, b []byte) error { return os.Truncate(path, 0) },
@@ -33,10 +33,9 @@ var damage = map[string]func(path string, b []byte) error{
 	},
 }
 
-// Whatever happens to one of the two copies, the device has the newest desired state: by
-// the one before it would stop what has begun since. It says so, and takes the next one,
-// after which all is well again.
-func TestOneDamagedCopyIsNotTheEnd(t *testing.T) {
+// After damage to one of the two copies the device still has the newest desired state: the previous
+// one would stop newer pods. It reports the damage, and the next write repairs it.
+func TestOneDamagedCopyLosesNothing(t *testing.T) {
 	for name, spoil := range damage {
 		const want = 4
 		for slot := range 2 {
@@ -64,7 +63,7 @@ func TestOneDamagedCopyIsNotTheEnd(t *testing.T) {
 				if got := m.Trouble(); !strings.Contains(got, path) || !strings.Contains(got, fmt.Sprintf("generation %d", want)) || !strings.Contains(said.String(), "level=ERROR") {
 					t.Errorf("trouble %q, said %q", got, said)
 				}
-				if name != "a directory" { // the good one may be next: it is there twice again
+				if name != "a directory" { // both copies are written again at the start
 					_ = m.Close()
 					again, said := open(t, dir)
 					if d, ok := again.Desired(); !ok || d.Generation != want || again.Trouble() != "" || said.Len() > 0 {
@@ -74,15 +73,15 @@ func TestOneDamagedCopyIsNotTheEnd(t *testing.T) {
 						t.Fatal(err)
 					}
 					if m, said = open(t, dir); m.Trouble() == "" {
-						t.Error("a second loss is not told of")
+						t.Error("a second loss is not reported")
 					}
 					if d, ok := m.Desired(); !ok || d.Generation != want {
-						t.Fatalf("after the other copy went, too, it has generation %d, want %d: %s", d.Generation, want, said)
+						t.Fatalf("after the loss of the other copy it has generation %d, want %d: %s", d.Generation, want, said)
 					}
 				}
-				if name == "a directory" { // nothing can be written there, and the good copy is not touched
+				if name == "a directory" { // that slot cannot be written, and the good copy stays
 					if err := m.SetDesired(desired(5, "hub", "b")); err == nil {
-						t.Error("it claims to have stored another one")
+						t.Error("storing another one returned no error")
 					}
 					return
 				}
@@ -101,8 +100,8 @@ func TestOneDamagedCopyIsNotTheEnd(t *testing.T) {
 	}
 }
 
-// Also the very first desired state is there twice.
-func TestTheFirstDesiredStateIsThereTwice(t *testing.T) {
+// The first desired state has two copies too.
+func TestTheFirstDesiredStateHasTwoCopies(t *testing.T) {
 	for slot := range 2 {
 		dir := t.TempDir()
 		m, _ := open(t, dir)
@@ -120,8 +119,8 @@ func TestTheFirstDesiredStateIsThereTwice(t *testing.T) {
 	}
 }
 
-// A power cut leaves any part of what was being written.
-func TestATornWriteLeavesTheOneBefore(t *testing.T) {
+// A power cut leaves any part of a write.
+func TestAnInterruptedWriteKeepsThePreviousText(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := open(t, dir)
 	for g := range int64(3) {
@@ -142,8 +141,8 @@ func TestATornWriteLeavesTheOneBefore(t *testing.T) {
 			first, second []byte
 			want          int64
 		}{
-			{append(bytes.Clone(after[:cut]), before[cut:]...), old, 3}, // while the first copy was written
-			{after, append(bytes.Clone(other[:cut]), old[cut:]...), 4},  // and the second
+			{append(bytes.Clone(after[:cut]), before[cut:]...), old, 3}, // during the first copy's write
+			{after, append(bytes.Clone(other[:cut]), old[cut:]...), 4},  // and the second's
 		} {
 			if err := errors.Join(os.WriteFile(first, c.first, 0o600), os.WriteFile(second, c.second, 0o600)); err != nil {
 				t.Fatal(err)
@@ -173,7 +172,7 @@ func contents(t *testing.T, path string) []byte {
 	return b
 }
 
-// badBlock is a disk that takes one write less than it is asked for.
+// badBlock is a disk that fails after some writes.
 type badBlock struct {
 	disk
 	left int
@@ -186,9 +185,9 @@ func (b *badBlock) WriteAt(f *os.File, text []byte) error {
 	return b.disk.WriteAt(f, text)
 }
 
-// What was written once is stored, and is lived by: after a reboot it would be, too. It is
-// said that there is one copy only, until there are two again.
-func TestWhatWasWrittenOnceIsTaken(t *testing.T) {
+// A text with one copy is stored and used, since it would also be used after a reboot. Trouble says
+// that there is one copy until there are two again.
+func TestATextWithOneCopyIsUsed(t *testing.T) {
 	dir := t.TempDir()
 	bad := &badBlock{disk: kernel{}, left: 4} // the second copy of generation 2
 	m, err := openOn(bad, dir, slog.New(slog.DiscardHandler))
@@ -213,8 +212,8 @@ func TestWhatWasWrittenOnceIsTaken(t *testing.T) {
 	}
 }
 
-// A full disk keeps no desired state out that is about as large as the last one, or
-// smaller: what is to go must be able to go.
+// A full disk still takes a desired state that is not much larger than the last one, since it may
+// remove pods.
 func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("test", dir, "tmpfs", 0, "size=1m,mode=0700"); err != nil {
@@ -247,8 +246,8 @@ func TestAFullDiskTakesTheNextDesiredState(t *testing.T) {
 	}
 }
 
-// The file of an agent before the slots counts until there is something newer.
-func TestAnOlderAgentsDesiredStateIsTakenOver(t *testing.T) {
+// The file of an agent without slots counts until there is newer content.
+func TestAnOlderAgentsDesiredStateIsRead(t *testing.T) {
 	dir := t.TempDir()
 	if err := write(kernel{}, filepath.Join(dir, desiredFile), []byte(`{"generation":7,"hub":"hub","pods":[]}`)); err != nil {
 		t.Fatal(err)
@@ -258,7 +257,7 @@ func TestAnOlderAgentsDesiredStateIsTakenOver(t *testing.T) {
 	if !ok || d.Generation != 7 {
 		t.Fatalf("it has %v, generation %d", ok, d.Generation)
 	}
-	if err := m.SetDesired(d); err != nil { // the same again
+	if err := m.SetDesired(d); err != nil { // unchanged
 		t.Fatal(err)
 	}
 	_ = m.Close()

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A slowDisk takes as long to sync as a test wants.
+// A slowDisk syncs as slowly as a test wants.
 type slowDisk struct {
 	kernel
 	begun, over chan struct{}
@@ -27,9 +27,9 @@ func (d slowDisk) SyncDir(path string) error {
 	return d.kernel.SyncDir(path)
 }
 
-// The lease tells which desired state is stored: it does not wait until a card that takes minutes has stored the next one,
-// nor does anybody else who wants to know something.
-func TestWhoeverWantsToKnowWaitsForNoDisk(t *testing.T) {
+// The lease contains the stored generation. Neither it nor other readers wait for a card that needs
+// minutes for a write.
+func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 	for what, store := range map[string]func(*Memory) error{
 		"the desired state": func(m *Memory) error { return m.SetDesired(wire.Desired{Generation: 2, Hub: "hub"}) },
 		"the journal":       func(m *Memory) error { return m.SetNotes([]PodNote{{UID: "a"}}) },
@@ -68,7 +68,7 @@ func TestWhoeverWantsToKnowWaitsForNoDisk(t *testing.T) {
 			select {
 			case got := <-known:
 				if got != 1 {
-					t.Errorf("generation %d is told before it is stored", got)
+					t.Errorf("generation %d is returned before it is stored", got)
 				}
 			case <-time.After(20 * time.Second):
 				t.Error("it waits for the disk")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestVerifiedImagesAreRememberedOverARestart(t *testing.T) {
+func TestVerifiedImagesSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *Memory {
 		m, err := Open(dir, slog.New(slog.DiscardHandler))
@@ -36,7 +36,7 @@ func TestVerifiedImagesAreRememberedOverARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after, err := os.Stat(file); err != nil || !os.SameFile(before, after) || after.Mode() != 0o600 {
-		t.Errorf("what is known was written again, or for others to read: %v, %v", after, err)
+		t.Errorf("an unchanged entry was written, or is readable by others: %v, %v", after, err)
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestVerifiedImagesAreRememberedOverARestart(t *testing.T) {
 		t.Errorf("%+v %v of %d", v, ok, len(m.verified))
 	}
 	if _, ok := m.Verified("web:0"); ok {
-		t.Error("the oldest is not forgotten")
+		t.Error("the oldest is not dropped")
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
@@ -57,6 +57,6 @@ func TestVerifiedImagesAreRememberedOverARestart(t *testing.T) {
 	m = open()
 	defer func() { _ = m.Close() }()
 	if _, ok := m.Verified("web:9"); ok {
-		t.Error("a broken file is believed")
+		t.Error("a damaged file is used")
 	}
 }

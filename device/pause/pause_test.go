@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// The sandbox program waits until it is told to end, and then ends well, on every
-// architecture that we build for.
+// The sandbox program waits for a signal and then exits with 0, on every supported architecture.
 func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 	for arch, emulator := range map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static"} {
 		t.Run(arch, func(t *testing.T) {
@@ -41,7 +40,7 @@ func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 			for !awaitsSignal(t, cmd.Process.Pid) {
 				select {
 				case err := <-ended:
-					t.Fatalf("it ended before it was told to: %v", err)
+					t.Fatalf("it ended before the signal: %v", err)
 				case <-time.After(5 * time.Millisecond):
 				}
 			}
@@ -58,7 +57,7 @@ func TestPauseWaitsAndEndsOnSIGTERM(t *testing.T) {
 	}
 }
 
-// ignoresChildren tells whether the kernel reaps the children of a process.
+// ignoresChildren reports whether the kernel reaps the children of a process.
 func ignoresChildren(t *testing.T, pid int) bool {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -73,8 +72,8 @@ func ignoresChildren(t *testing.T, pid int) bool {
 	return ignored&(1<<(syscall.SIGCHLD-1)) != 0
 }
 
-// awaitsSignal tells whether a process, or the emulator that runs it, is in
-// rt_sigtimedwait: one that is told to end before has not blocked the signal yet.
+// awaitsSignal reports whether a process, or its emulator, is in rt_sigtimedwait: before that, it
+// has not blocked the signals.
 func awaitsSignal(t *testing.T, pid int) bool {
 	t.Helper()
 	now, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))

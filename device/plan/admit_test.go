@@ -23,8 +23,8 @@ func onPort(name string, port int32) corev1.Pod {
 	})
 }
 
-// What the device refuses although the hub has bound it here, and with which words.
-// The world has 4 processors, 2Gi of memory and room for 110 pods.
+// The device rejects pods that the hub has bound, with the kubelet's messages. The world has 4
+// CPUs, 2Gi of memory and room for 110 pods.
 func TestAdmission(t *testing.T) {
 	yes := true
 	for _, c := range []struct {
@@ -34,39 +34,39 @@ func TestAdmission(t *testing.T) {
 		change func(*world)
 		want   string // part of the verdict; empty: it is admitted
 	}{
-		{"what fits exactly is admitted", []corev1.Pod{Asking("a", "3", "1Gi")}, Asking("b", "1", "1Gi"), nil, ""},
+		{"an exact fit is admitted", []corev1.Pod{Asking("a", "3", "1Gi")}, Asking("b", "1", "1Gi"), nil, ""},
 		{"too much cpu", []corev1.Pod{Asking("a", "3", "1Gi")}, Asking("b", "1001m", "1Mi"), nil,
 			"OutOfcpu: Node didn't have enough resource: cpu, requested: 1001, used: 3000, capacity: 4000"},
 		{"too much memory", []corev1.Pod{Asking("a", "1", "1Gi")}, Asking("b", "1", "1025Mi"), nil, "OutOfmemory: "},
 		{"too many pods", []corev1.Pod{makePod("a", "wait")}, makePod("b", "wait"), func(w *world) { w.o.Node.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }, "OutOfpods: "},
-		{"hardware that the device does not have", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
+		{"a missing device", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"flotilla.dev/gpiochip": resource.MustParse("1")}
 		}), nil, "OutOfflotilla.dev/gpiochip: "},
-		{"a resource that the hub alone counts", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
+		{"a resource that only the hub counts", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 		}), nil, ""},
-		{"a host port that is taken", []corev1.Pod{onPort("a", 80)}, onPort("b", 80), nil, "NodePorts: "},
+		{"a used host port", []corev1.Pod{onPort("a", 80)}, onPort("b", 80), nil, "NodePorts: "},
 		{"another host port", []corev1.Pod{onPort("a", 80)}, onPort("b", 81), nil, ""},
 		{"another node's pod", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.NodeName = "pi-2" }), nil, "NodeName: "},
 		{"a best-effort pod under memory pressure", nil, makePod("b", "wait"), func(w *world) { w.o.Pressure.Memory = true }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure]. "},
 		{"a pod with requests under memory pressure", nil, Asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Memory = true }, ""},
 		{"a pod with requests in the heat", nil, Asking("b", "1", "1Mi"), func(w *world) { w.o.Pressure.Heat = true }, "Evicted: Pod was rejected: The node had condition: [TemperatureOK=False]. "},
-		{"what the system needs, under every pressure", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }),
+		{"a system-critical pod under every pressure", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }),
 			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, ""},
-		{"what is nearly critical", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }),
+		{"a pod just below system-critical", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }),
 			func(w *world) { w.o.Pressure = Pressure{true, true, true, true} }, "Evicted: Pod was rejected: The node had condition: [MemoryPressure, DiskPressure, PIDPressure, TemperatureOK=False]. "},
 		{"a privileged pod", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 		}), nil, "PolicyForbidden: spec.containers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},
 		{"a pod in the device's IPC", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), nil, "Unsupported: hostIPC is not supported"},
-		{"a pod whose containers see each other, without a sandbox", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace, p.Spec.HostNetwork = &yes, true }), nil, "Unsupported: shareProcessNamespace is not supported on devices together with hostNetwork"},
+		{"shareProcessNamespace without a sandbox", nil, With(makePod("b", "wait"), func(p *corev1.Pod) { p.Spec.ShareProcessNamespace, p.Spec.HostNetwork = &yes, true }), nil, "Unsupported: shareProcessNamespace is not supported on devices together with hostNetwork"},
 		{"a hook of TCP", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{}}}
 		}), nil, "Unsupported: container c0: the type of the PreStop hook is not supported"},
 		{"a container with a raw device", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/sda"}}
 		}), nil, "Unsupported: container c0: volumeDevices"},
-		{"a kind of volume that devices do not have", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
+		{"an unsupported type of volume", nil, With(makePod("b", "wait"), func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
 		}), nil, "Unsupported: volume \"v\""},
 	} {
@@ -89,7 +89,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-func TestAPodWaitsForWhatALeavingOneHolds(t *testing.T) {
+func TestAPodWaitsForTheResourcesOfALeavingPod(t *testing.T) {
 	a, b := onPort("a", 80), onPort("b", 80)
 	w := newWorld(a)
 	w.settle(t)
@@ -103,11 +103,11 @@ func TestAPodWaitsForWhatALeavingOneHolds(t *testing.T) {
 	}
 }
 
-func TestAPodThatRunsIsNotJudgedAgain(t *testing.T) {
+func TestARunningPodIsNotRejected(t *testing.T) {
 	w := newWorld(Asking("a", "3", "1Gi"))
 	w.settle(t)
 	w.o.Node.Allocatable[corev1.ResourceCPU] = resource.MustParse("1")
-	w.o.Pods = nil // also by a new agent
+	w.o.Pods = nil // also after a restart of the agent
 	if got := sentences(w.look()); len(got) > 0 {
 		t.Errorf("steps %q, want none", got)
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAPodFromBeforeARebootWithAClockBehindItStartsAnew(t *testing.T) {
+func TestTheStartOfAPodAfterAClockChange(t *testing.T) {
 	now := time.Now()
 	f := Facts{Boot: "b2", Booted: now.Add(-time.Minute)}
 	if got := f.monotonicStart("b1 5000", now.Add(time.Hour), time.Time{}, now); !got.Equal(now) {
@@ -15,6 +15,6 @@ func TestAPodFromBeforeARebootWithAClockBehindItStartsAnew(t *testing.T) {
 		t.Errorf("it counts from %s after the boot, want 5s", got.Sub(f.Booted))
 	}
 	if got := f.monotonicStart("", now.Add(-time.Hour), now.Add(-time.Hour+clockSkew), now); now.Sub(got).Round(time.Second) != time.Hour {
-		t.Errorf("one of an older agent counts from %s before now, want an hour", now.Sub(got))
+		t.Errorf("a pod of an older agent counts from %s before now, want an hour", now.Sub(got))
 	}
 }

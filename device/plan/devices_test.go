@@ -15,14 +15,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-func TestWhoGetsWhichDevice(t *testing.T) {
+func TestAssignmentOfDevices(t *testing.T) {
 	type has struct {
 		pod     string
 		state   engine.State
 		devices []hardware.Device
 	}
 	two := []hardware.Device{chip("0"), chip("1")}
-	lost := port("usb-pulled", "gpiochip0") // it was unplugged, and another has its node now
+	lost := port("usb-pulled", "gpiochip0") // unplugged, and another device has its node now
 	camera := hardware.Device{Resource: "gpiochip", ID: "camera", Nodes: []string{"/dev/video0", "/dev/gpiochip0"}}
 	line := hardware.Device{Resource: "button", ID: "gpiochip0/GPIO17", On: "gpiochip0", Nodes: []string{"/dev/gpiochip0"}}
 	for _, c := range []struct {
@@ -30,29 +30,29 @@ func TestWhoGetsWhichDevice(t *testing.T) {
 		offers  []hardware.Device
 		sharing int64
 		others  []has
-		want    string // how many are asked for
-		get     string // ids, or "-" and what is lacking
+		want    string // requested devices
+		get     string // ids, or "-" and the missing resource
 	}{
-		{"the first that is free", two, 1, nil, "1", "gpiochip0"},
-		{"two are two different ones", two, 1, nil, "2", "gpiochip0 gpiochip1"},
-		{"not the one that runs with another", two, 1, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip1"},
-		{"nor that of a container that is paused", two, 1, []has{{"other", engine.Paused, two[:1]}}, "1", "gpiochip1"},
-		{"rather not the one that another has had and may want again", two, 1, []has{{"other", engine.Exited, two[:1]}}, "1", "gpiochip1"},
-		{"but that one if no other is free", two, 1, []has{{"other", engine.Exited, two[:1]}, {"third", engine.Running, two[1:]}}, "1", "gpiochip0"},
-		{"the one that it has had itself", two, 1, []has{{"mine", engine.Exited, two[1:]}}, "1", "gpiochip1"},
-		{"none where all are taken", two, 1, []has{{"other", engine.Running, two}}, "1", "-none of the 2 is free"},
-		{"nothing rather than half", two, 1, []has{{"other", engine.Running, two[:1]}}, "2", "-none of the 2 is free"},
-		{"a shared one, as often as it may be", two[:1], 2, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip0"},
-		{"a shared one not more often", two[:1], 2, []has{{"other", engine.Running, two[:1]}, {"third", engine.Running, two[:1]}}, "1", "-none of the 2 is free"},
-		{"of shared ones that which fewest have", two, 2, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip1"},
-		{"two shares of one device are that device", two[:1], 2, nil, "2", "gpiochip0"},
-		{"none where there is none", nil, 1, nil, "1", "-not found on this device"},
-		{"not the node of one that was unplugged from a container that runs", two, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
-		{"nor from one that is paused, and waits where there is no other", two[:1], 1, []has{{"other", engine.Paused, []hardware.Device{lost}}}, "1", "-none of the 1 is free"},
-		{"not even if it may be shared: these are two devices", two[:1], 3, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "-none of the 3 is free"},
-		{"that node once the container has ended", two[:1], 1, []has{{"other", engine.Exited, []hardware.Device{lost}}}, "1", "gpiochip0"},
-		{"not one of whose nodes one is held", []hardware.Device{camera, chip("1")}, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
-		{"a bus that a peripheral's container has as well", two[:1], 1, []has{{"other", engine.Running, []hardware.Device{line}}}, "1", "gpiochip0"},
+		{"the first free device", two, 1, nil, "1", "gpiochip0"},
+		{"two requested devices differ", two, 1, nil, "2", "gpiochip0 gpiochip1"},
+		{"not the device of another running container", two, 1, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip1"},
+		{"not the device of a paused container", two, 1, []has{{"other", engine.Paused, two[:1]}}, "1", "gpiochip1"},
+		{"preferably not another container's earlier device", two, 1, []has{{"other", engine.Exited, two[:1]}}, "1", "gpiochip1"},
+		{"another container's earlier device if it is the last free one", two, 1, []has{{"other", engine.Exited, two[:1]}, {"third", engine.Running, two[1:]}}, "1", "gpiochip0"},
+		{"its own earlier device", two, 1, []has{{"mine", engine.Exited, two[1:]}}, "1", "gpiochip1"},
+		{"all are in use", two, 1, []has{{"other", engine.Running, two}}, "1", "-none of the 2 is free"},
+		{"not a part of the requested devices", two, 1, []has{{"other", engine.Running, two[:1]}}, "2", "-none of the 2 is free"},
+		{"a shared device up to its limit", two[:1], 2, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip0"},
+		{"a shared device beyond its limit", two[:1], 2, []has{{"other", engine.Running, two[:1]}, {"third", engine.Running, two[:1]}}, "1", "-none of the 2 is free"},
+		{"the shared device with the fewest containers", two, 2, []has{{"other", engine.Running, two[:1]}}, "1", "gpiochip1"},
+		{"two shares of one device", two[:1], 2, nil, "2", "gpiochip0"},
+		{"there is no such device", nil, 1, nil, "1", "-not found on this device"},
+		{"not the node of a running container's unplugged device", two, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
+		{"not the node of a paused container's unplugged device", two[:1], 1, []has{{"other", engine.Paused, []hardware.Device{lost}}}, "1", "-none of the 1 is free"},
+		{"not that node even if the device is shared", two[:1], 3, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "-none of the 3 is free"},
+		{"that node after the end of the container", two[:1], 1, []has{{"other", engine.Exited, []hardware.Device{lost}}}, "1", "gpiochip0"},
+		{"not a device with one node in use", []hardware.Device{camera, chip("1")}, 1, []has{{"other", engine.Running, []hardware.Device{lost}}}, "1", "gpiochip1"},
+		{"a bus that a peripheral's container also uses", two[:1], 1, []has{{"other", engine.Running, []hardware.Device{line}}}, "1", "gpiochip0"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			pod := requesting("mine", "gpiochip", c.want, "wait")
@@ -79,14 +79,14 @@ func TestWhoGetsWhichDevice(t *testing.T) {
 			}
 			lacks, none := strings.CutPrefix(c.get, "-")
 			if none && (len(got) > 0 || !strings.Contains(steps[i].Missing, lacks)) || !none && strings.Join(got, " ") != c.get {
-				t.Errorf("it gets %q, lacks %q; want %q", got, steps[i].Missing, c.get)
+				t.Errorf("it gets %q, missing %q; want %q", got, steps[i].Missing, c.get)
 			}
 		})
 	}
 }
 
-// Two that start in one pass, and one whose start is under way, do not get the same.
-func TestOneDeviceIsNotGivenTwiceAtOnce(t *testing.T) {
+// Two containers that start at once do not get the same device.
+func TestContainersThatStartAtOnceGetDifferentDevices(t *testing.T) {
 	a, b, under := requesting("a", "gpiochip", "1", "wait"), requesting("b", "gpiochip", "1", "wait"), requesting("under", "gpiochip", "1", "wait")
 	w := newWorld(a, b, under)
 	w.o.Node.Offers = hardware.Resources([]hardware.Device{chip("0"), chip("1"), chip("2")}, nil)
@@ -106,8 +106,9 @@ func TestOneDeviceIsNotGivenTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// A node is not given to a container whose start is decided while another that starts has it by the name of another device.
-func TestAStartingContainerHasItsNodesToo(t *testing.T) {
+// A starting container gets no device node that another starting one has under another device's
+// name.
+func TestAStartingContainerHoldsItsDeviceNodes(t *testing.T) {
 	a, under := requesting("a", "gpiochip", "1", "wait"), requesting("under", "serial", "1", "wait")
 	w := newWorld(a, under)
 	w.o.Node.Offers = hardware.Resources([]hardware.Device{chip("0"), port("usb-other", "ttyUSB7")}, nil)
@@ -118,13 +119,14 @@ func TestAStartingContainerHasItsNodesToo(t *testing.T) {
 	steps, _ := Steps(w.d, &w.o, w.now)
 	for _, s := range steps {
 		if s.Action == Run && (len(s.Devices) > 0 || !strings.Contains(s.Missing, "none of the 1 is free")) {
-			t.Errorf("it gets %v, lacks %q", s.Devices, s.Missing)
+			t.Errorf("it gets %v, missing %q", s.Devices, s.Missing)
 		}
 	}
 }
 
-// What an administrator has added to the Node is the hub's to count; what is said to be a device's must be there.
-func TestResourcesThatTheDeviceDoesNotKnow(t *testing.T) {
+// A resource that an administrator added to the Node is counted by the hub; a device's resource
+// must be present.
+func TestResourcesThatOnlyTheHubCounts(t *testing.T) {
 	ours, theirs := requesting("ours", "gpiochip", "1", "wait"), makePod("theirs", "wait")
 	theirs.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/dongle": resource.MustParse("1")}
 	w := newWorld(ours, theirs)
@@ -135,7 +137,7 @@ func TestResourcesThatTheDeviceDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestACANBusNeedsTheHostsNetwork(t *testing.T) {
+func TestACANBusNeedsHostNetwork(t *testing.T) {
 	p := requesting("bus", "can0", "1", "wait")
 	w := newWorld(p)
 	w.o.Node.Offers = hardware.Resources([]hardware.Device{{Resource: "can0", ID: "can0"}}, nil)

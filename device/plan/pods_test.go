@@ -107,5 +107,5 @@ func has(p corev1.Pod, container int, text string) corev1.Pod {
 	return p
 }
 
-// twoNodes has two processors on each NUMA node.
+// twoNodes has two CPUs on each NUMA node.
 var twoNodes = []hardware.NUMANode{{ID: 0, CPUs: "0-1"}, {ID: 1, CPUs: "2-3"}}

@@ -12,35 +12,35 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What is asked for and neither granted nor refused yet is of a generation that the status does
-// not tell of: whoever waits for it would take the pod for resized.
-func TestWhatIsOnlyAskedForIsNotObserved(t *testing.T) {
+// While a resize is neither granted nor refused, the status has the old generation: a client that
+// waits would otherwise count the pod as resized.
+func TestARequestedResizeIsNotObserved(t *testing.T) {
 	was, now := makePod("p", "wait"), makePod("p", "wait")
 	was.Generation, now.Generation = 1, 2
 	d := KeepGrants(wire.Desired{Pods: []corev1.Pod{has(was, 0, "20m/30m 35Mi/45Mi")}}, wire.Desired{Pods: []corev1.Pod{has(now, 0, "25m/35m 40Mi/50Mi")}})
 	run, asked := SplitGrants(d)
 	pod := &run.Pods[0]
 	if len(asked) != 1 {
-		t.Fatalf("it asks for %v", asked)
+		t.Fatalf("requested: %v", asked)
 	}
 	o := &Observed{Requested: asked, Pods: map[types.UID]*Record{}}
 	r := o.RecordOf(pod.UID)
 	observed := func() int64 { return PodStatus(pod, r, o, "docker", time.Now()).ObservedGeneration }
 	if got := observed(); got != 1 {
-		t.Errorf("asked for, it tells of generation %d", got)
+		t.Errorf("requested, it has the observed generation %d", got)
 	}
 	r.ResizePending = &Verdict{corev1.PodReasonDeferred, "no room"}
 	if got := observed(); got != 2 {
-		t.Errorf("deferred, it tells of generation %d", got)
+		t.Errorf("deferred, it has the observed generation %d", got)
 	}
 	r.ResizePending, o.Requested = nil, nil
 	if got := observed(); got != 2 {
-		t.Errorf("granted, it tells of generation %d", got)
+		t.Errorf("granted, it has the observed generation %d", got)
 	}
 }
 
-// As with the kubelet, whose container's hook has failed is waiting, from then until it runs again.
-func TestWhatAFailedPostStartHookShows(t *testing.T) {
+// As with the kubelet a container whose hook has failed is waiting until it runs again.
+func TestTheStatusOfAFailedPostStartHook(t *testing.T) {
 	p := hookPod(&corev1.Lifecycle{PostStart: execHook("hook")}, 1)
 	w := podspec.Containers(&p)[0]
 	c := &ContainerRecord{ID: "a", State: engine.Running, PostStarted: true, KillReason: "FailedPostStartHook", HookError: "PostStartHook failed: no"}
@@ -58,8 +58,8 @@ func TestWhatAFailedPostStartHookShows(t *testing.T) {
 	}
 }
 
-// What a pod leaves is removed once its end is in the journal.
-func TestNothingOfAPodIsRemovedBeforeItsEndIsJournaled(t *testing.T) {
+// A pod's containers are removed once its final status is stored.
+func TestAPodIsRemovedAfterItsFinalStatusIsStored(t *testing.T) {
 	pod := leaving(makePod("job", "exit 0"), 1)
 	o := &Observed{Pods: map[types.UID]*Record{}, Containers: []Instance{{Container: engine.Container{ID: "1", State: engine.Exited}, Place: Place{pod.UID, "c0"}}}}
 	r := o.RecordOf(pod.UID)
@@ -67,25 +67,25 @@ func TestNothingOfAPodIsRemovedBeforeItsEndIsJournaled(t *testing.T) {
 	for _, noting := range []bool{true, false} {
 		r.SavingFinal = noting
 		if steps, _ := Steps(wire.Desired{Pods: []corev1.Pod{pod}}, o, time.Now()); len(steps) > 0 == noting {
-			t.Errorf("while it is being journaled %v: %v", noting, steps)
+			t.Errorf("while it is being stored %v: %v", noting, steps)
 		}
 	}
 }
 
-// A label that the agent reads is the agent's, whatever the image has.
-func TestAnImageSaysNothingForTheAgent(t *testing.T) {
+// An image cannot set a label that the agent reads.
+func TestAnImageSetsNoLabelOfTheAgent(t *testing.T) {
 	l := labels(Step{Pod: new(makePod("web", "wait"))}, Facts{Name: "pi-1"})
 	for _, key := range []string{LabelAgent, LabelStateDir, LabelPodUID, LabelPodName, LabelNamespace, LabelContainer, LabelKind, LabelRestarts,
 		LabelBoot, LabelGrace, LabelPodStart, LabelPodUptime, LabelSpecHash, LabelDevices, LabelShares} {
 		if _, set := l[key]; !set {
-			t.Errorf("%s is left to the image", key)
+			t.Errorf("%s is not set, so the image may set it", key)
 		}
 	}
 }
 
-// Multiplied, the longest grace that can be written became none at all.
-func TestALongGraceOfAnOrphanIsALongGrace(t *testing.T) {
+// The longest possible grace must not overflow to none.
+func TestALongGraceOfAnOrphanDoesNotOverflow(t *testing.T) {
 	if g := orphanGrace([]Instance{{Container: engine.Container{Labels: map[string]string{LabelGrace: "9223372036854775807"}}}}); g < 24*time.Hour {
-		t.Errorf("of an orphan it is %s", g)
+		t.Errorf("the grace of an orphan is %s", g)
 	}
 }

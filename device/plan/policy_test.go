@@ -19,9 +19,9 @@ func underPolicy(c policytest.Case, spec corev1.PodSpec) (corev1.Pod, Policy) {
 	return pod, Policy{c.Policy()}
 }
 
-// The table is the hub's too: see package policytest. Whatever the hub sends, by
-// whatever way, what the policy forbids does not run.
-func TestThePolicyHolds(t *testing.T) {
+// The hub tests the same table: see package policytest. A forbidden pod does not run, however it
+// reaches the device.
+func TestThePolicyIsEnforced(t *testing.T) {
 	for _, c := range policytest.Table {
 		t.Run(c.Name, func(t *testing.T) {
 			pod, p := underPolicy(c, c.Spec())
@@ -48,7 +48,7 @@ func TestThePolicyHolds(t *testing.T) {
 				rejects("an init container", w, "spec.initContainers[0]")
 			}
 
-			w = newWorld(pod) // its owner has written another policy while the agent was off
+			w = newWorld(pod) // the owner has changed the policy while the agent was off
 			w.o.Policy.Document = everything
 			w.settle(t)
 			w.o.Pods, w.o.Policy = nil, p
@@ -56,7 +56,7 @@ func TestThePolicyHolds(t *testing.T) {
 
 			before := makePod("b", "wait")
 			before.Spec.Containers[0].Name, before.Spec.Containers[0].Image = "web", "registry.example.org/team/before@sha256:"+strings.Repeat("b", 64)
-			w = newWorld(before) // the hub changes a pod that runs
+			w = newWorld(before) // the hub changes a running pod
 			w.o.Policy = p
 			w.settle(t)
 			w.d.Pods = []corev1.Pod{pod}
@@ -89,7 +89,7 @@ func TestAPodThatThePolicyForbidsIsStoppedAndNeverStartedAgain(t *testing.T) {
 	}
 }
 
-func TestAPodThatHasEndedIsNotJudgedAgain(t *testing.T) {
+func TestAnEndedPodIsNotRejected(t *testing.T) {
 	yes := true
 	pod := With(makePod("b", "exit 0"), func(p *corev1.Pod) {
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -105,9 +105,9 @@ func TestAPodThatHasEndedIsNotJudgedAgain(t *testing.T) {
 	}
 }
 
-// Engines take an id, or the beginning of one, for a name: where the policy speaks of
-// images, the engine is asked for the whole name.
-func TestAnImageIsAskedForByTheNameThatWasJudged(t *testing.T) {
+// Engines accept an id or its prefix as a name: with rules for images the engine gets the full
+// name.
+func TestTheEngineGetsTheImageNameThatWasChecked(t *testing.T) {
 	id := strings.Repeat("a", 64)
 	for document, cases := range map[string]map[string]string{
 		"":                        {"nginx": "nginx", "3f2a1b": "3f2a1b"},

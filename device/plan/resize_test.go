@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// One that an earlier agent has made is not: it would be restarted for an upgrade of the agent.
+// A container of an earlier agent has another hash; it must not restart on an upgrade of the agent.
 func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
 	p := makePod("p", "wait")
 	c := &has(p, 0, "20m/30m 35Mi/45Mi").Spec.Containers[0]
@@ -24,12 +24,12 @@ func TestAnUpgradeOfTheAgentRestartsNothing(t *testing.T) {
 	other := *c
 	other.Image = "newer"
 	if resized(specHash(&other), c) || resized(specHash(c), c) {
-		t.Error("another image is no resize")
+		t.Error("another image counts as a resize")
 	}
 }
 
-// What was granted is stored in one write with what is asked, so that no crash is between them.
-func TestWhatWasGrantedIsStoredWithWhatIsAsked(t *testing.T) {
+// Granted and requested resources are stored in one write, so that a crash cannot separate them.
+func TestGrantedResourcesAreStoredWithRequestedOnes(t *testing.T) {
 	state := func(generation int64, pods ...corev1.Pod) wire.Desired {
 		return wire.Desired{Generation: generation, Hub: "h", Pods: pods}
 	}
@@ -60,26 +60,26 @@ func TestWhatWasGrantedIsStoredWithWhatIsAsked(t *testing.T) {
 			want = DescribeSizes(&c.asked)
 		}
 		if run != DescribeSizes(&c.run) || asked != want {
-			t.Errorf("%d: it runs %s and is asked for %q, want %s and %q", i, run, asked, DescribeSizes(&c.run), want)
+			t.Errorf("%d: it runs %s, requested %q; want %s and %q", i, run, asked, DescribeSizes(&c.run), want)
 		}
 	}
 	other := second
 	other.UID = "another"
 	if run, asked := SplitGrants(KeepGrants(one, state(2, other))); len(asked) != 0 || DescribeSizes(&run.Pods[0]) != DescribeSizes(&second) {
-		t.Error("another pod of that name has what it asks for")
+		t.Error("another pod of that name gets the granted resources")
 	}
 	lie := second
 	lie.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c0", Resources: &third.Spec.Containers[0].Resources}}
 	if _, asked := SplitGrants(KeepGrants(wire.Desired{}, state(1, lie))); len(asked) != 0 {
-		t.Error("the hub says what was granted")
+		t.Error("the hub's status counts as granted")
 	}
 	if DescribeSizes(&first) == DescribeSizes(&second) || len(first.Status.ContainerStatuses)+len(second.Status.ContainerStatuses) > 0 {
-		t.Error("what was given has changed")
+		t.Error("the argument was changed")
 	}
 }
 
-// The processors of a guaranteed pod are near to its devices and memory: they stay as they are.
-func TestPinnedProcessorsAreNotResized(t *testing.T) {
+// The CPUs of a guaranteed pod are near its devices and memory: they do not change.
+func TestPinnedCPUsAreNotResized(t *testing.T) {
 	p := makePod("p", "wait")
 	w := newWorld(has(p, 0, "1/1 100Mi/100Mi"))
 	w.o.Node.Topology = SingleNUMANode

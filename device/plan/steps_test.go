@@ -20,14 +20,14 @@ import (
 
 var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A world is an engine reduced to what Steps can see of it. Steps are taken at once.
+// A world is the part of an engine that Steps observes. Its steps take no time.
 type world struct {
 	d          wire.Desired
 	o          Observed
 	containers []engine.Container
 	now        time.Time
 	made       int
-	foreign    map[string]bool // ids that are not the agent's own
+	foreign    map[string]bool // ids of containers of others
 	ends       func(id string, pod *corev1.Pod) (int, bool)
 }
 
@@ -42,14 +42,14 @@ func newWorld(pods ...corev1.Pod) *world {
 	return w
 }
 
-// look makes the world observed and returns what is to be done.
+// look updates what is observed, and returns the steps.
 func (w *world) look() []Step {
 	w.o.SetContainers(w.containers, w.now)
 	steps, _ := Steps(w.d, &w.o, w.now)
 	return steps
 }
 
-// sentences are the steps for people.
+// sentences are the steps as text.
 func sentences(steps []Step) []string {
 	out := []string{}
 	for _, s := range steps {
@@ -58,7 +58,7 @@ func sentences(steps []Step) []string {
 	return out
 }
 
-// take takes one step.
+// take does one step.
 func (w *world) take(t testing.TB, s Step) {
 	r := w.o.RecordOf(s.Place.Pod)
 	at := slices.IndexFunc(w.containers, func(c engine.Container) bool { return c.ID == s.ID })
@@ -118,7 +118,7 @@ func (w *world) take(t testing.TB, s Step) {
 	}
 }
 
-// settle takes steps until there are none.
+// settle does steps until there are none.
 func (w *world) settle(t testing.TB) {
 	for range 200 {
 		steps := w.look()
@@ -139,7 +139,7 @@ func (w *world) settle(t testing.TB) {
 	t.Fatalf("it does not settle: %q", sentences(w.look()))
 }
 
-// note notes the pods that are being deleted and have ended, so that they can be removed.
+// note sets the final status of deleted pods that have ended, so that they can be removed.
 func (w *world) note() (noted bool) {
 	for i := range w.d.Pods {
 		if p, r := &w.d.Pods[i], w.o.Pods[w.d.Pods[i].UID]; p.DeletionTimestamp != nil && r != nil && w.o.Finished(p, r) {
@@ -168,8 +168,7 @@ func withInit(p corev1.Pod, names ...string) corev1.Pod {
 
 func With(p corev1.Pod, f func(*corev1.Pod)) corev1.Pod { f(&p); return p }
 
-// The rules of Steps, one by one: in a settled world something changes, and this is
-// the first thing that is to be done about it.
+// Each row changes a settled world, and has the first steps that follow.
 func TestSteps(t *testing.T) {
 	one, two := makePod("one", "wait"), makePod("two", "wait", "wait")
 	set := func(pods ...corev1.Pod) func(*world) { return func(w *world) { w.d.Pods = pods } }
@@ -182,7 +181,7 @@ func TestSteps(t *testing.T) {
 			}
 		}
 	}
-	cut := func(later time.Duration, net string) func(*world) { // the sandbox runs since then, and is in this network
+	cut := func(later time.Duration, net string) func(*world) { // start and network of the sandbox
 		return func(w *world) {
 			for i := range w.containers {
 				c := &w.containers[i]
@@ -200,21 +199,21 @@ func TestSteps(t *testing.T) {
 		change func(*world)
 		want   []string
 	}{
-		{"nothing is done where everything is as it should be", []corev1.Pod{one, two}, func(*world) {}, []string{}},
+		{"a settled world needs no step", []corev1.Pod{one, two}, func(*world) {}, []string{}},
 		{"a new pod is admitted first", nil, set(one), []string{"admit default/one"}},
 		{"a container that has ended is started again", []corev1.Pod{one}, end("c0", 1), []string{"run default/one container c0, attempt 1"}},
 		{"only the container that has ended is started again", []corev1.Pod{two}, end("c1", 0), []string{"run default/two container c1, attempt 1"}},
-		{"a job that has ended well is left alone", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 0), []string{}},
-		{"a job that has failed is tried again", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 1),
+		{"a succeeded job is not restarted", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 0), []string{}},
+		{"a failed job is restarted", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, end("c0", 1),
 			[]string{"run default/one container c0, attempt 1"}},
-		{"a pod that never restarts is left as it has ended", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
-		{"when every container has ended for good, the network goes too", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
+		{"an ended pod that never restarts needs no step", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, end("c0", 1), []string{}},
+		{"when every container has ended, the sandbox is stopped", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })},
 			func(w *world) { end("c0", 0)(w); end("c1", 0)(w) }, []string{"stop default/two sandbox within 30s: the pod has ended"}},
 		{"a pod that is being deleted is stopped within its grace", []corev1.Pod{one}, set(leaving(one, 7)), []string{"stop default/one container c0 within 7s: the pod is being deleted"}},
-		{"the network of a pod is stopped after what uses it", []corev1.Pod{two}, set(leaving(two, 7)),
+		{"the sandbox is stopped after the containers", []corev1.Pod{two}, set(leaving(two, 7)),
 			[]string{"stop default/two container c0 within 7s: the pod is being deleted", "stop default/two container c1 within 7s: the pod is being deleted"}},
 		{"a pod that was deleted before it started leaves nothing", nil, set(leaving(one, 7)), []string{"clean default/one"}},
-		{"what is no longer desired is stopped with the grace that its labels remember", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
+		{"an undesired pod is stopped with the grace in its labels", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = seconds(9) })}, set(),
 			[]string{"stop uid-one container c0 within 9s: the pod is no longer desired on this node"}},
 		{"a container whose image has changed is replaced", []corev1.Pod{one}, set(With(one, func(p *corev1.Pod) {
 			p.Spec.Containers = slices.Clone(p.Spec.Containers)
@@ -223,7 +222,7 @@ func TestSteps(t *testing.T) {
 			[]string{"stop default/one container c0 within 30s: Container c0 definition changed, will be restarted"}},
 		{"a pod past its deadline is ended", []corev1.Pod{With(one, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = seconds(60) })}, func(w *world) { w.now = w.now.Add(time.Minute) },
 			[]string{"reject default/one: DeadlineExceeded: Pod was active on the node longer than the specified deadline"}},
-		{"when a pod's network has died, everything in it goes first", []corev1.Pod{two}, func(w *world) {
+		{"when a sandbox has ended, its containers are stopped first", []corev1.Pod{two}, func(w *world) {
 			for i := range w.containers {
 				if c := &w.containers[i]; c.Labels[LabelKind] == podspec.KindSandbox {
 					c.State = engine.Exited
@@ -232,10 +231,10 @@ func TestSteps(t *testing.T) {
 		}, []string{"stop default/two container c0 within 30s: the pod's network has gone", "stop default/two container c1 within 30s: the pod's network has gone"}},
 		{"a container that was created and never started is tried again under the same number", []corev1.Pod{one}, func(w *world) {
 			w.containers[0].State = engine.Created
-			w.o.Pods = nil // a new agent
+			w.o.Pods = nil // a restarted agent
 		}, []string{"run default/one container c0, attempt 0"}},
-		{"a container that somebody removed is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
-		{"an older instance that somebody has started again is stopped", []corev1.Pod{one}, func(w *world) {
+		{"a container that was removed from outside is started again", []corev1.Pod{one}, func(w *world) { w.containers = nil }, []string{"run default/one container c0, attempt 1"}},
+		{"an older instance that was started from outside is stopped", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.settle(t)
 			w.containers[0].State = engine.Running
@@ -248,14 +247,14 @@ func TestSteps(t *testing.T) {
 			w.look()
 			w.now = w.now.Add(time.Minute)
 		}, []string{"stop default/one container c0 within 30s: an older instance of the container runs beside it"}},
-		{"an older network that somebody has started again is stopped, but under nobody", []corev1.Pod{two}, func(w *world) {
+		{"an older sandbox that was started from outside is stopped if unused", []corev1.Pod{two}, func(w *world) {
 			old := w.containers[0]
 			old.ID, old.Labels = "old", maps.Clone(old.Labels)
 			w.containers[0].Labels[LabelRestarts] = "1"
 			w.containers[0].Name = NameOf("", "two", "default", "uid-two", "1")
 			w.containers = append(w.containers, old)
 		}, []string{"stop default/two sandbox within 30s: an older instance of the container runs beside it"}},
-		{"an older network that somebody uses stays", []corev1.Pod{two}, func(w *world) {
+		{"an older sandbox in use stays", []corev1.Pod{two}, func(w *world) {
 			for _, id := range []string{"old", "older"} {
 				box := w.containers[0]
 				box.ID, box.Labels = id, maps.Clone(box.Labels)
@@ -267,26 +266,26 @@ func TestSteps(t *testing.T) {
 			w.containers[0].Labels[LabelRestarts], w.containers[0].Name = "9", NameOf("", "two", "default", "uid-two", "9")
 			w.containers[1].Labels[LabelShares], w.containers[2].Labels[LabelShares] = "old", "older"
 		}, []string{}},
-		{"what runs in a network that the pod has no more is restarted", []corev1.Pod{two}, cut(time.Second, "net:[2]"), []string{
+		{"a container in an old network of its pod is restarted", []corev1.Pod{two}, cut(time.Second, "net:[2]"), []string{
 			"stop default/two container c0 within 30s: Container c0 will be restarted: the pod's network was replaced"}},
-		{"a program that has gone to another network by itself is not", []corev1.Pod{two}, cut(0, "net:[2]"), []string{}},
-		{"nor is one whose network cannot be seen", []corev1.Pod{two}, cut(time.Second, ""), []string{}},
-		{"nor is one that started before the clock was set", []corev1.Pod{two}, cut(time.Second, "net:[1]"), []string{}},
-		{"nor is a job, which would count as done", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
-		{"a step in flight is not taken twice", []corev1.Pod{one}, func(w *world) {
+		{"a program that entered another network by itself is not restarted", []corev1.Pod{two}, cut(0, "net:[2]"), []string{}},
+		{"a container with an unknown network is not restarted", []corev1.Pod{two}, cut(time.Second, ""), []string{}},
+		{"a container that started before the clock was set is not restarted", []corev1.Pod{two}, cut(time.Second, "net:[1]"), []string{}},
+		{"a job in an old network is not restarted, since it would count as succeeded", []corev1.Pod{With(two, func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure })}, cut(time.Second, "net:[2]"), []string{}},
+		{"a step in progress is not repeated", []corev1.Pod{one}, func(w *world) {
 			end("c0", 1)(w)
 			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{}},
-		{"a pull for a pod that has to go is given up", nil, func(w *world) {
+		{"a pull for a deleted pod is cancelled", nil, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 7)}
 			w.o.RecordOf("uid-one").Admitted = true
 			w.o.Busy = []RunningStep{{Step: Step{Action: Run, Place: Place{"uid-one", "c0"}}, Since: w.now}}
 		}, []string{"cancel default/one container c0"}},
-		{"a shorter grace is told to the engine", []corev1.Pod{one}, func(w *world) {
+		{"a stop in progress is shortened", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 2)}
 			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
 		}, []string{"stop default/one container c0 within 2s: the pod is being deleted"}},
-		{"a longer grace is not", []corev1.Pod{one}, func(w *world) {
+		{"a stop in progress is not extended", []corev1.Pod{one}, func(w *world) {
 			w.d.Pods = []corev1.Pod{leaving(one, 90)}
 			w.o.Busy = []RunningStep{{Step: Step{Action: Stop, Place: Place{"uid-one", "c0"}, ID: "id1", Grace: time.Minute}, Since: w.now}}
 		}, []string{}},
@@ -318,7 +317,7 @@ func TestInitContainersRunOneAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestAnInitContainerThatFailsHoldsUpThePod(t *testing.T) {
+func TestAFailedInitContainerDelaysThePod(t *testing.T) {
 	for policy, phase := range map[corev1.RestartPolicy]corev1.PodPhase{corev1.RestartPolicyNever: corev1.PodFailed, corev1.RestartPolicyAlways: corev1.PodPending} {
 		w := newWorld(With(withInit(makePod("p", "wait"), "first"), func(p *corev1.Pod) { p.Spec.RestartPolicy = policy }))
 		w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 1, name == "first" }
@@ -329,9 +328,9 @@ func TestAnInitContainerThatFailsHoldsUpThePod(t *testing.T) {
 	}
 }
 
-// FuzzSteps holds for every fleet of pods and every history: Steps settles, touches
-// nothing that is not the agent's own, and never runs two of one container. In the
-// end exactly what is desired runs.
+// FuzzSteps checks for every fleet of pods and every history that Steps settles, touches only the
+// agent's containers, and never runs two instances of one container. In the end exactly the desired
+// pods run.
 func FuzzSteps(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
 	f.Add([]byte("\x10\x21\x32\x43\x54\x65\x76\x87\x98\xa9\xba\xcb\xdc\xed\xfe\x0f"))
@@ -352,7 +351,7 @@ func FuzzSteps(f *testing.F) {
 			w.now = w.now.Add(time.Duration(arg) * time.Second)
 			name := fmt.Sprint("p", arg%4)
 			switch what % 8 {
-			case 0, 1: // a pod comes
+			case 0, 1: // a pod is added
 				if _, has := pods[name]; !has {
 					generation++
 					p := makePod(name, slices.Repeat([]string{"wait"}, int(arg/4%3)+1)...)
@@ -365,11 +364,11 @@ func FuzzSteps(f *testing.F) {
 					p.UID = types.UID(fmt.Sprint("uid-", name, "-", generation))
 					pods[name] = p
 				}
-			case 2: // one is being deleted
+			case 2: // a pod is deleted
 				if p, has := pods[name]; has {
 					pods[name] = leaving(p, int64(arg%5))
 				}
-			case 3: // one is forgotten
+			case 3: // a pod is dropped
 				delete(pods, name)
 			case 4: // a container ends
 				for j := range w.containers {
@@ -377,9 +376,9 @@ func FuzzSteps(f *testing.F) {
 						c.State, c.ExitCode = engine.Exited, int(arg%2)
 					}
 				}
-			case 5: // somebody removes a container
+			case 5: // a container is removed from outside
 				w.containers = slices.DeleteFunc(w.containers, func(c engine.Container) bool { return !w.foreign[c.ID] && c.ID[len(c.ID)-1]%4 == arg%4 })
-			case 6: // the agent is new
+			case 6: // the agent restarts
 				w.o.Pods, w.o.Busy = nil, nil
 			case 7: // the device reboots
 				w.o.Pods, w.o.Busy = nil, nil
@@ -395,13 +394,13 @@ func FuzzSteps(f *testing.F) {
 				w.d.Pods = append(w.d.Pods, pods[name])
 			}
 			w.ends = func(name string, _ *corev1.Pod) (int, bool) { return 0, name == "init" }
-			if what&0x80 == 0 { // else the next thing happens in the midst of it
+			if what&0x80 == 0 { // otherwise the next event comes before the world has settled
 				w.settle(t)
 			} else if steps := w.look(); len(steps) > 0 {
 				w.take(t, steps[0])
 			}
 		}
-		w.now = w.now.Add(time.Hour) // every back-off is over
+		w.now = w.now.Add(time.Hour) // after every back-off
 		w.settle(t)
 		var want []string
 		for _, name := range slices.Sorted(maps.Keys(pods)) {
@@ -424,7 +423,7 @@ func FuzzSteps(f *testing.F) {
 				got = append(got, c.Labels[LabelPodName]+"/"+c.Labels[LabelContainer])
 			}
 			if w.foreign[c.ID] && c.ID != "f2" && c.State != engine.Running {
-				t.Fatalf("container %s of somebody else is %s", c.ID, c.State)
+				t.Fatalf("container %s of others is %s", c.ID, c.State)
 			}
 		}
 		slices.Sort(got)
@@ -458,7 +457,7 @@ func TestAfterARebootInitContainersRunAgainFirst(t *testing.T) {
 	}
 }
 
-// The clock of the engine may jump by years: back-offs are counted on the agent's.
+// The engine's clock may jump by years: back-offs count on the agent's.
 func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	c := &ContainerRecord{Attempt: -1}
 	now := Epoch
@@ -470,7 +469,7 @@ func TestBackOffIgnoresTheEnginesClock(t *testing.T) {
 	}
 	for i, x := range []struct{ ran, want time.Duration }{
 		{time.Second, 0}, {time.Second, 10 * time.Second}, {time.Second, 20 * time.Second}, {9 * time.Minute, 40 * time.Second},
-		{10 * time.Minute, 0}, {time.Second, 10 * time.Second}, // forgiven after ten good minutes
+		{10 * time.Minute, 0}, {time.Second, 10 * time.Second}, // reset after ten minutes without a crash
 	} {
 		if got := crash(fmt.Sprint("id", i), x.ran); got != x.want {
 			t.Errorf("crash %d after %s waits %s, want %s", i, x.ran, got, x.want)

@@ -11,7 +11,8 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// The cases of KEP-2400 and of the kubelet's container_manager tests of it, on 4 GiB with 1 GiB of swap.
+// The cases of KEP-2400 and of the kubelet's container_manager tests, with 4 GiB of memory and 1
+// GiB of swap.
 func TestSwapOfContainers(t *testing.T) {
 	v2 := engine.Info{Name: "docker", MemLimit: true, SwapLimit: true, CgroupV2: true}
 	v1, uncounted, unlimited := v2, v2, v2
@@ -30,7 +31,7 @@ func TestSwapOfContainers(t *testing.T) {
 		use           SwapBehavior
 		swap          int64
 		info          engine.Info
-		memory, swaps int64 // what the engine is told
+		memory, swaps int64 // the engine's limits
 	}{
 		{"a quarter of the memory is a quarter of the swap", of(nil, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
 		{"a request without a limit", of(nil, "1Gi", ""), LimitedSwap, 1 << 30, v2, all, 256 << 20},
@@ -45,17 +46,17 @@ func TestSwapOfContainers(t *testing.T) {
 		{"burstable, but its request is its limit", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
 		}, "1Gi", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
-		{"a limit is the request of who has none", of(func(p *corev1.Pod) {
+		{"a limit counts as the missing request", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other"})
 		}, "", "1Gi"), LimitedSwap, 1 << 30, v2, 1 << 30, 0},
-		{"burstable by another container, and asks for nothing", of(func(p *corev1.Pod) {
+		{"burstable by another container, without a request", of(func(p *corev1.Pod) {
 			p.Spec.Containers = append(p.Spec.Containers, sized("x", "1Gi", "2Gi").Spec.Containers[0])
 		}, "", ""), LimitedSwap, 1 << 30, v2, all, 0},
 		{"critical for the system", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 0},
 		{"nearly critical", of(func(p *corev1.Pod) { n := int32(podspec.SystemCritical - 1); p.Spec.Priority = &n }, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v2, 2 << 30, 256 << 20},
 		{"NoSwap", of(nil, "1Gi", "2Gi"), NoSwap, 1 << 30, v2, 2 << 30, 0},
 		{"NoSwap without a limit: the engine limits swap with memory only", of(nil, "1Gi", ""), NoSwap, 1 << 30, v2, all, 0},
-		{"nothing said is NoSwap", of(nil, "", ""), "", 1 << 30, v2, all, 0},
+		{"the default is NoSwap", of(nil, "", ""), "", 1 << 30, v2, all, 0},
 		{"a device without swap", of(nil, "1Gi", ""), LimitedSwap, 0, v2, 0, 0},
 		{"cgroup v1", of(nil, "1Gi", "2Gi"), LimitedSwap, 1 << 30, v1, 2 << 30, 0},
 		{"cgroup v1 without a limit", of(nil, "1Gi", ""), LimitedSwap, 1 << 30, v1, 0, 0},
@@ -70,7 +71,7 @@ func TestSwapOfContainers(t *testing.T) {
 	}
 }
 
-func TestWhatADeviceSaysOfItsSwap(t *testing.T) {
+func TestSwapCondition(t *testing.T) {
 	v2 := engine.Info{Name: "docker", MemLimit: true, SwapLimit: true, CgroupV2: true}
 	v1, uncounted, unlimited := v2, v2, v2
 	v1.CgroupV2, uncounted.SwapLimit, unlimited.MemLimit = false, false, false
@@ -79,7 +80,7 @@ func TestWhatADeviceSaysOfItsSwap(t *testing.T) {
 		swap   int64
 		use    SwapBehavior
 		info   engine.Info
-		status corev1.ConditionStatus // empty: nothing
+		status corev1.ConditionStatus // empty: no condition
 		want   string
 	}{
 		{"no swap", 0, LimitedSwap, v2, "", ""},
@@ -88,8 +89,8 @@ func TestWhatADeviceSaysOfItsSwap(t *testing.T) {
 		{"a share for containers", 1 << 27, LimitedSwap, v2, corev1.ConditionTrue, "share"},
 		{"LimitedSwap on cgroup v1", 1 << 27, LimitedSwap, v1, corev1.ConditionFalse, "LimitedSwap needs cgroup v2"},
 		{"NoSwap on cgroup v1", 1 << 27, NoSwap, v1, corev1.ConditionFalse, "only containers with a memory limit"},
-		{"swap that nobody counts", 1 << 27, NoSwap, uncounted, corev1.ConditionFalse, "swapaccount=1"},
-		{"memory that nobody limits", 1 << 27, NoSwap, unlimited, corev1.ConditionFalse, "neither memory nor swap"},
+		{"swap that the kernel does not count", 1 << 27, NoSwap, uncounted, corev1.ConditionFalse, "swapaccount=1"},
+		{"memory that the kernel does not limit", 1 << 27, NoSwap, unlimited, corev1.ConditionFalse, "neither memory nor swap"},
 	} {
 		got, ok := SwapCondition(Facts{Memory: 1 << 30, Swap: c.swap, SwapUse: c.use}, c.info)
 		if ok != (c.status != "") || ok && (got.Status != c.status || !strings.Contains(got.Message, c.want) || got.Reason == "") {

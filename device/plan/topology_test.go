@@ -15,7 +15,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// hintsFrom reads "01+ 0" as two hints: nodes 0 and 1, preferred, or node 0; "-" is no wish, "!" that there is nothing.
+// hintsFrom reads "01+ 0" as two hints: nodes 0 and 1, preferred, or node 0; "-" is no preference,
+// "!" no hint.
 func hintsFrom(text string) []hint {
 	out := []hint{}
 	for _, word := range strings.Fields(text) {
@@ -51,7 +52,7 @@ func (h hint) String() string {
 	return s
 }
 
-// The cases of the kubelet's own table (topologymanager/policy_test.go), which is on four nodes; "" is any node.
+// The kubelet's own table (topologymanager/policy_test.go), with four nodes; "" is any node.
 func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 	const be, re, si = "best-effort", "restricted", "single-numa-node"
 	for _, c := range []struct {
@@ -63,16 +64,16 @@ func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 	}{
 		{"two providers, one hint each, same mask, both preferred", be, []string{"0+", "0+"}, "0+", true},
 		{"the same on another node", si, []string{"1+", "1+"}, "1+", true},
-		{"one without a wish, one preferred", re, []string{"-", "0+"}, "0+", true},
+		{"one without a preference, one preferred", re, []string{"-", "0+"}, "0+", true},
 		{"two hints and one that matches the first", be, []string{"0+ 1+", "0+"}, "0+", true},
 		{"two hints and one that matches the second", re, []string{"0+ 1+", "1+"}, "1+", true},
 		{"both with two hints: the narrower preferred of both", be, []string{"0+ 1+", "0+ 01"}, "0+", true},
 		{"less narrow preferred hints over narrower that are not", re, []string{"1+ 01", "0 1+ 01"}, "1+", true},
-		{"nobody wishes anything", be, nil, "+", true},
-		{"nobody wishes anything, on one node only", si, []string{"-", "-"}, "+", true},
-		{"it cannot be had, and is tried", be, []string{"!"}, "", true},
-		{"it cannot be had", re, []string{"!"}, "", false},
-		{"it cannot be had from one node either", si, []string{"!"}, "", false},
+		{"no preference", be, nil, "+", true},
+		{"no preference, single-numa-node", si, []string{"-", "-"}, "+", true},
+		{"not available, best-effort", be, []string{"!"}, "", true},
+		{"not available", re, []string{"!"}, "", false},
+		{"not available, single-numa-node", si, []string{"!"}, "", false},
 		{"no common mask", be, []string{"0+", "1+"}, "", true},
 		{"no common mask, restricted", re, []string{"0+", "1+"}, "", false},
 		{"no common mask, one node", si, []string{"0+", "1+"}, "", false},
@@ -81,12 +82,12 @@ func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 		{"same mask, one preferred, one node", si, []string{"0+", "0"}, "", false},
 		{"a wider mask is not the same preference", be, []string{"0+", "01+"}, "0", true},
 		{"a wider mask is not the same preference, restricted", re, []string{"0+", "01+"}, "0", false},
-		{"a wider mask is none of one node", si, []string{"01+"}, "", false},
-		{"two nodes where that is the least", re, []string{"01+"}, "01+", true},
+		{"a wider mask is not a single node", si, []string{"01+"}, "", false},
+		{"two nodes if that is the minimum", re, []string{"01+"}, "01+", true},
 		{"best of the unpreferred: as many nodes as the greediest needs (1)", be, []string{"01 0123", "01 0123"}, "01", true},
 		{"best of the unpreferred (2)", be, []string{"0 01 0123", "01 0123"}, "01", true},
 		{"best of the unpreferred (3)", be, []string{"01 0123", "0 1 01"}, "01", true},
-		{"of equal ones the lower", be, []string{"2 3", "2 3"}, "2", true},
+		{"of equal hints the lower", be, []string{"2 3", "2 3"}, "2", true},
 	} {
 		var lists [][]hint
 		for _, r := range c.resources {
@@ -99,19 +100,20 @@ func TestHintsAreMergedAsTheKubeletDoes(t *testing.T) {
 	}
 }
 
-// As the kubelet's generateDeviceTopologyHints: preferred is what no fewer nodes could ever give, taken or not.
-func TestWhereAResourceCanComeFrom(t *testing.T) {
+// As in the kubelet's generateDeviceTopologyHints, a hint is preferred if fewer nodes could never
+// hold the amount, free or not.
+func TestHintsOfAResource(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		total, free []int64
 		amount      int64
 		want        string
 	}{
-		{"one of one on each", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
+		{"one of one on each node", []int64{1, 1}, []int64{1, 1}, 1, "[0+ 1+ 01]"},
 		{"two of one on each", []int64{1, 1}, []int64{1, 1}, 2, "[01+]"},
-		{"two that one node has, but one is taken", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
-		{"the other node's is taken", []int64{1, 1}, []int64{1, 0}, 1, "[0+ 01]"},
-		{"all are taken", []int64{1, 1}, []int64{0, 0}, 1, "[]"},
+		{"two of one node, one of them in use", []int64{2, 1}, []int64{1, 1}, 2, "[01]"},
+		{"the other node's is in use", []int64{1, 1}, []int64{1, 0}, 1, "[0+ 01]"},
+		{"all are in use", []int64{1, 1}, []int64{0, 0}, 1, "[]"},
 		{"more than there is", []int64{1, 1}, []int64{1, 1}, 3, "[]"},
 		{"three nodes", []int64{1, 1, 2}, []int64{1, 1, 2}, 2, "[01 2+ 02 12 012]"},
 	} {
@@ -151,29 +153,29 @@ func TestPodsAreAlignedOrRejected(t *testing.T) {
 		nodes   []hardware.NUMANode
 		devices []hardware.Device
 		pods    []corev1.Pod
-		want    string // of each: the nodes of its containers, or "no"
+		want    string // the nodes of each pod's containers, or "no"
 	}{
 		{"none: wherever", AnyTopology, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[]"},
 		{"a device is taken from the lower node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[0]"},
 		{"the next from the other", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "1", "wait"), requesting("b", "gpiochip", "1", "wait")}, "a[0] b[1]"},
-		{"two that are apart are not from one node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a no"},
-		{"but from as few as can be", Restricted, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
+		{"two on different nodes: single-numa-node", SingleNUMANode, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a no"},
+		{"two on different nodes: best-effort", Restricted, twoNodes, each, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
 		{"two resources from the node that has both", Restricted, twoNodes, onOne, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[1]"},
-		{"two resources that are apart: restricted", Restricted, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a no"},
-		{"two resources that are apart: best effort", BestEffort, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[0]"},
-		{"two resources that are apart, because another has the near one", SingleNUMANode, twoNodes, both, []corev1.Pod{
+		{"two resources on different nodes: restricted", Restricted, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a no"},
+		{"two resources on different nodes: best-effort", BestEffort, twoNodes, apart, []corev1.Pod{with(requesting("a", "gpiochip", "1", "wait"), "serial", "1")}, "a[0]"},
+		{"two resources on different nodes, because another pod has the near one", SingleNUMANode, twoNodes, both, []corev1.Pod{
 			requesting("a", "gpiochip", "1", "wait"), with(requesting("b", "gpiochip", "1", "wait"), "serial", "2"), with(requesting("c", "gpiochip", "1", "wait"), "serial", "1")}, "a[0] b no c[1]"},
-		{"what is on no node is near to all", SingleNUMANode, twoNodes, []hardware.Device{chip("0"), chip("1")}, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
+		{"a device without a node is near to all", SingleNUMANode, twoNodes, []hardware.Device{chip("0"), chip("1")}, []corev1.Pod{requesting("a", "gpiochip", "2", "wait")}, "a[]"},
 		{"whole processors of a guaranteed pod", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "2"), entire(makePod("b", "wait"), "2")}, "a[0] b[1]"},
-		{"processors of one node that others have", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "2"), entire(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
+		{"CPUs of one node in use by others", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "2"), entire(makePod("c", "wait"), "1")}, "a[0] b[1] c[0]"},
 		{"no node has two left", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
 		{"three are on no node", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "3")}, "a no"},
 		{"three, from both", Restricted, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "3"), entire(makePod("b", "wait"), "1")}, "a[] b[1]"},
 		{"two left, but not on one node", Restricted, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait"), "1"), entire(makePod("c", "wait"), "2")}, "a[0] b[0] c[1]"},
-		{"half a processor is nobody's own", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1500m")}, "a[]"},
+		{"half a CPU is not exclusive", SingleNUMANode, twoNodes, nil, []corev1.Pod{entire(makePod("a", "wait"), "1500m")}, "a[]"},
 		{"processors and a device", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 1)}, []corev1.Pod{entire(requesting("a", "gpiochip", "1", "wait"), "2")}, "a[1]"},
-		{"processors that the device's node has not left", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 0)}, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(requesting("b", "gpiochip", "1", "wait"), "2")}, "a[0] b no"},
-		{"one node: all is near", SingleNUMANode, nil, each[:1], []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[]"},
+		{"no free CPUs on the device's node", SingleNUMANode, twoNodes, []hardware.Device{on(chip("0"), 0)}, []corev1.Pod{entire(makePod("a", "wait"), "1"), entire(requesting("b", "gpiochip", "1", "wait"), "2")}, "a[0] b no"},
+		{"one node: everything is near", SingleNUMANode, nil, each[:1], []corev1.Pod{requesting("a", "gpiochip", "1", "wait")}, "a[]"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			w := newWorld(c.pods...)
@@ -225,13 +227,13 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 		pods  []corev1.Pod
 		want  string
 	}{
-		{"two containers that have room on one node together", PodScope, twoNodes, []corev1.Pod{entire(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
-		{"beside one that has half of the lower node: both on the other", PodScope, twoNodes, []corev1.Pod{
+		{"two containers that fit on one node together", PodScope, twoNodes, []corev1.Pod{entire(makePod("a", "wait", "wait"), "1")}, "a[0][0]"},
+		{"beside a pod with half of the lower node: both on the other", PodScope, twoNodes, []corev1.Pod{
 			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[1][1]"},
-		{"each container by itself", ContainerScope, twoNodes, []corev1.Pod{
+		{"each container alone", ContainerScope, twoNodes, []corev1.Pod{
 			entire(makePod("a", "wait"), "1"), entire(makePod("b", "wait", "wait"), "1")}, "a[0] b[0][1]"},
-		{"two containers that have no room on one node together", PodScope, three, []corev1.Pod{entire(makePod("a", "wait", "wait"), "2")}, "a no"},
-		{"an init container gives back what it had", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "2")}, "a[0]"},
+		{"two containers that do not fit on one node together", PodScope, three, []corev1.Pod{entire(makePod("a", "wait", "wait"), "2")}, "a no"},
+		{"an init container returns its resources", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "2")}, "a[0]"},
 		{"an init container needs more than a node has", PodScope, twoNodes, []corev1.Pod{inInit(entire(makePod("a", "wait"), "1"), "3")}, "a no"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -262,7 +264,7 @@ func TestThePodScopeAlignsAllContainersOfAPod(t *testing.T) {
 	}
 }
 
-// Who is aligned gets the devices of its nodes, and waits for them rather than taking others.
+// An aligned container gets devices of its nodes, and waits for them rather than taking others.
 func TestDevicesComeFromThePodsNodes(t *testing.T) {
 	w := newWorld()
 	w.o.Node.Topology, w.o.Node.NUMA = Restricted, twoNodes

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-func TestAsWhomAContainerRuns(t *testing.T) {
+func TestTheUserOfAContainer(t *testing.T) {
 	number := func(n int64) *int64 { return &n }
 	yes, no := true, false
 	for _, c := range []struct {
@@ -17,24 +17,24 @@ func TestAsWhomAContainerRuns(t *testing.T) {
 		pod       *corev1.PodSecurityContext
 		container *corev1.SecurityContext
 		image     string
-		want      string // the user, or a part of why not
+		want      string // the user, or part of the error
 		refused   bool
 	}{
-		{name: "nobody says anything", image: "1000"},
-		{name: "the pod says", pod: &corev1.PodSecurityContext{RunAsUser: number(7)}, image: "1000:1000", want: "7"},
-		{name: "the container says otherwise", pod: &corev1.PodSecurityContext{RunAsUser: number(7)}, container: &corev1.SecurityContext{RunAsUser: number(8), RunAsGroup: number(9)}, want: "8:9"},
-		{name: "not root, by the pod's own user", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: number(7)}, want: "7"},
-		{name: "not root, and the user is", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: number(0)}, want: "breaks non-root policy", refused: true},
-		{name: "not root, by the image", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "1000", want: "1000"},
-		{name: "not root, by the image with its group", container: &corev1.SecurityContext{RunAsNonRoot: &yes}, image: "1000:50", want: "1000:50"},
-		{name: "not root, by the image, with another group", container: &corev1.SecurityContext{RunAsNonRoot: &yes, RunAsGroup: number(60)}, image: "1000:50", want: "1000:60"},
-		{name: "not root, and the image says nothing", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, want: "image will run as root", refused: true},
-		{name: "not root, and the image is", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "0:1000", want: "image will run as root", refused: true},
-		{name: "not root, and the image is, in another way", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "000", want: "image will run as root", refused: true},
-		{name: "not root, and the image's user is a name", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "app", want: "non-numeric user (app)", refused: true},
-		{name: "not root, and the image's user is no number that there is", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "4294967296", want: "non-numeric user (4294967296)", refused: true},
-		{name: "not root, and the image's user is below it", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "-1", want: "non-numeric user (-1)", refused: true},
-		{name: "the container takes the pod's word back", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, container: &corev1.SecurityContext{RunAsNonRoot: &no}},
+		{name: "no user is set", image: "1000"},
+		{name: "the pod's user", pod: &corev1.PodSecurityContext{RunAsUser: number(7)}, image: "1000:1000", want: "7"},
+		{name: "the container's user overrides the pod's", pod: &corev1.PodSecurityContext{RunAsUser: number(7)}, container: &corev1.SecurityContext{RunAsUser: number(8), RunAsGroup: number(9)}, want: "8:9"},
+		{name: "runAsNonRoot with the pod's user", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: number(7)}, want: "7"},
+		{name: "runAsNonRoot with user 0", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: number(0)}, want: "breaks non-root policy", refused: true},
+		{name: "runAsNonRoot with the image's user", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "1000", want: "1000"},
+		{name: "runAsNonRoot with the image's user and group", container: &corev1.SecurityContext{RunAsNonRoot: &yes}, image: "1000:50", want: "1000:50"},
+		{name: "runAsNonRoot with the image's user and another group", container: &corev1.SecurityContext{RunAsNonRoot: &yes, RunAsGroup: number(60)}, image: "1000:50", want: "1000:60"},
+		{name: "runAsNonRoot with an image without a user", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, want: "image will run as root", refused: true},
+		{name: "runAsNonRoot with an image of root", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "0:1000", want: "image will run as root", refused: true},
+		{name: "runAsNonRoot with an image of user 0 in another notation", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "000", want: "image will run as root", refused: true},
+		{name: "runAsNonRoot with an image's user name", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "app", want: "non-numeric user (app)", refused: true},
+		{name: "runAsNonRoot with an image's user that is too large", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "4294967296", want: "non-numeric user (4294967296)", refused: true},
+		{name: "runAsNonRoot with an image's negative user", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, image: "-1", want: "non-numeric user (-1)", refused: true},
+		{name: "the container overrides the pod's runAsNonRoot", pod: &corev1.PodSecurityContext{RunAsNonRoot: &yes}, container: &corev1.SecurityContext{RunAsNonRoot: &no}},
 		{name: "a group for the image's user", pod: &corev1.PodSecurityContext{RunAsGroup: number(60)}, image: "app:50", want: "app:60"},
 		{name: "a group for an image without a user", pod: &corev1.PodSecurityContext{RunAsGroup: number(60)}, want: "0:60"},
 	} {

@@ -49,17 +49,17 @@ func TestEnvironment(t *testing.T) {
 		err  string
 	}{
 		{name: "later variables use earlier ones, unknown ones stay", env: []corev1.EnvVar{{Name: "A", Value: "x"}, {Name: "B", Value: "$(A)/$(NONE)/$$(A)"}}, want: []string{"A=x", "B=x/$(NONE)/$(A)"}},
-		{name: "the last of one name counts, at the place of the first", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B"}, {Name: "A", Value: "2"}}, want: []string{"A=2", "B="}},
+		{name: "the last value of a name counts, in the first one's place", env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B"}, {Name: "A", Value: "2"}}, want: []string{"A=2", "B="}},
 		{name: "a whole config map with a prefix", all: []corev1.EnvFromSource{{Prefix: "C_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("conf")}}}, want: []string{"C_a=1", "C_b=2"}},
 		{name: "env overrides envFrom", all: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("conf")}}}, env: []corev1.EnvVar{{Name: "a", Value: "9"}}, want: []string{"a=9", "b=2"}},
 		{name: "a key of a secret", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref("sec"), Key: "k"}}}}, want: []string{"K=s3"}},
-		{name: "a key that is not there", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z"}}}}, err: "couldn't find key z in ConfigMap default/conf"},
-		{name: "an optional key that is not there", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z", Optional: &yes}}}}, want: []string{}},
-		{name: "what is no text is a file, and no variable", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "logo"}}}}, err: "couldn't find key logo in ConfigMap default/conf"},
+		{name: "a missing key", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z"}}}}, err: "couldn't find key z in ConfigMap default/conf"},
+		{name: "a missing optional key", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "z", Optional: &yes}}}}, want: []string{}},
+		{name: "binary data is not a variable", env: []corev1.EnvVar{{Name: "K", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("conf"), Key: "logo"}}}}, err: "couldn't find key logo in ConfigMap default/conf"},
 		{name: "a secret of another namespace is not found", all: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: ref("conf")}}}, err: `secret "conf" not found`},
 		{name: "facts about the pod", env: []corev1.EnvVar{{Name: "N", ValueFrom: field("metadata.name")}, {Name: "IP", ValueFrom: field("status.podIP")}, {Name: "H", ValueFrom: field("status.hostIP")},
 			{Name: "L", ValueFrom: field("metadata.labels['tier']")}, {Name: "NODE", ValueFrom: field("spec.nodeName")}}, want: []string{"N=web", "IP=10.0.0.9", "H=192.0.2.7", "L=front", "NODE=pi-1"}},
-		{name: "a field that nobody knows", env: []corev1.EnvVar{{Name: "N", ValueFrom: field("spec.colour")}}, err: "spec.colour"},
+		{name: "an unknown field", env: []corev1.EnvVar{{Name: "N", ValueFrom: field("spec.colour")}}, err: "spec.colour"},
 		{name: "its own limits, rounded up", env: []corev1.EnvVar{
 			{Name: "M", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}},
 			{Name: "C", ValueFrom: &corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: "limits.cpu"}}}}, want: []string{"M=64", "C=4"}},
@@ -80,8 +80,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// As the kubelet has it, also where a limit is 0.
-func TestALimitThatIsNotSetIsWhatTheDeviceHas(t *testing.T) {
+// As with the kubelet, also for a limit of 0.
+func TestAnUnsetLimitIsTheDevicesAllocatable(t *testing.T) {
 	s := testSources()
 	s.Allocatable = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("2Gi"),
@@ -107,9 +107,9 @@ func TestALimitThatIsNotSetIsWhatTheDeviceHas(t *testing.T) {
 	}
 }
 
-// What no program can be given is not worked out either: a pod of a few kilobytes can ask for
+// A value beyond Linux's limits is not computed: a pod of a few kilobytes could expand to
 // terabytes.
-func TestVariablesThatNameEachOtherHaveAnEnd(t *testing.T) {
+func TestExpansionOfVariablesIsLimited(t *testing.T) {
 	times := func(name string, n int) string { return strings.Repeat("$("+name+")", n) }
 	tower := []corev1.EnvVar{{Name: "A", Value: strings.Repeat("x", 1000)}, {Name: "B", Value: times("A", 100)}, {Name: "C", Value: times("B", 100)}, {Name: "D", Value: times("C", 100)}}
 	wide := tower[:2:2]
@@ -118,13 +118,13 @@ func TestVariablesThatNameEachOtherHaveAnEnd(t *testing.T) {
 	}
 	args := slices.Repeat([]string{times("B", 1)}, 40)
 	for what, c := range map[string]*corev1.Container{
-		"one after the other":   {Env: tower},
-		"one beside the other":  {Env: wide},
-		"arguments":             {Env: tower[:2], Args: args},
-		"the program":           {Env: tower[:2], Command: args},
-		"one argument":          {Env: tower[:2], Args: []string{times("B", 10)}},
-		"a config map's entry":  {EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "long"}}}}},
-		"one that no one needs": {Env: append(slices.Clone(tower), corev1.EnvVar{Name: "E"})},
+		"one after the other":  {Env: tower},
+		"side by side":         {Env: wide},
+		"arguments":            {Env: tower[:2], Args: args},
+		"the program":          {Env: tower[:2], Command: args},
+		"one argument":         {Env: tower[:2], Args: []string{times("B", 10)}},
+		"a config map's entry": {EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "long"}}}}},
+		"an unused variable":   {Env: append(slices.Clone(tower), corev1.EnvVar{Name: "E"})},
 	} {
 		src := testSources()
 		src.ConfigMaps = append(src.ConfigMaps, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "long", Namespace: "default"}, Data: map[string]string{"a": strings.Repeat("x", 200<<10)}})
@@ -151,8 +151,8 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// The others are not concerned: see package wire.
-func TestWhatCannotBeReadIsAnErrorForThoseWhoUseIt(t *testing.T) {
+// Other containers are not affected: see package wire.
+func TestAnUnreadableObjectIsAnErrorForItsUsersOnly(t *testing.T) {
 	optional := true
 	broken := metav1.ObjectMeta{Name: "s", Namespace: "default", Annotations: map[string]string{wire.Unreadable: "data is hushhush"}}
 	for name, c := range map[string]struct {
@@ -180,7 +180,7 @@ func TestWhatCannotBeReadIsAnErrorForThoseWhoUseIt(t *testing.T) {
 	}
 }
 
-func TestPodsThatCannotBeSpokenOfAreLeftOut(t *testing.T) {
+func TestPodsWithoutAValidIdentityAreLeftOut(t *testing.T) {
 	good := aPod("good")
 	twin, noUID, noName, nul := aPod("twin"), aPod("a"), aPod("b"), aPod("c")
 	twin.UID, noUID.UID, noName.Name, nul.UID = good.UID, "", "", "a\x00b"
@@ -197,13 +197,13 @@ func TestPodsThatCannotBeSpokenOfAreLeftOut(t *testing.T) {
 	}
 }
 
-// Bytes of a secret that no program can be given are a matter of that container.
-func TestANULInASecretIsNoEnvironment(t *testing.T) {
+// A NUL in a secret is an error only for the container that uses it as a variable.
+func TestAVariableMustNotContainNUL(t *testing.T) {
 	src := testSources()
 	src.Secrets = []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: src.Pod.Namespace}, Data: map[string][]byte{"key": []byte("a\x00b")}}}
 	c := &src.Pod.Spec.Containers[0]
 	for name, from := range map[string]func(){
-		"by its key": func() {
+		"by key": func() {
 			c.Env = []corev1.EnvVar{{Name: "key", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "key"}}}}
 		},
 		"as a whole": func() {
@@ -217,7 +217,7 @@ func TestANULInASecretIsNoEnvironment(t *testing.T) {
 	}
 }
 
-func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
+func TestErrorsContainNoSecrets(t *testing.T) {
 	of := func(data map[string]string) Sources {
 		return Sources{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "kiosk"}}, Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "keys"}, StringData: data}}}
 	}
@@ -228,10 +228,10 @@ func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
 	for _, tt := range []struct{ name, value, text string }{
 		{"as it is", "../hunter2", `"../hunter2" must be a relative path that stays in the volume`},
 		{"as Go quotes it", "hun\tter2", fmt.Sprintf("%q leads out of the volume", "hun\tter2")},
-		{"a name of a path", "deep/hunter2//x", "openat hunter2: not a directory"},
+		{"a name in a path", "deep/hunter2//x", "openat hunter2: not a directory"},
 		{"cleaned", "deep//hunter2", "mkdir /run/x/deep/hunter2: no space left"},
 		{"amid another", "hunter2", `exec: "/bin/run-hunter2-now": no such file`},
-		{"a line of it", "first\nhunter2\n", "cannot open hunter2"},
+		{"one line of it", "first\nhunter2\n", "cannot open hunter2"},
 	} {
 		for _, c := range []*corev1.Container{c, all} {
 			err := of(map[string]string{"a": tt.value}).MaskSecrets(c, fmt.Errorf("%s: %w", tt.text, engine.ErrUnavailable))
@@ -239,7 +239,7 @@ func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
 				t.Errorf("%s: %s", tt.name, got)
 			}
 			if !errors.Is(err, engine.ErrUnavailable) {
-				t.Errorf("%s: its cause is lost", tt.name)
+				t.Errorf("%s: the cause is lost", tt.name)
 			}
 		}
 	}
@@ -248,14 +248,14 @@ func TestWhatASecretSaysIsQuotedNowhere(t *testing.T) {
 		t.Errorf("another error becomes %v", got)
 	}
 	if got := of(map[string]string{"b": "no space"}).MaskSecrets(c, plain); got != plain { //nolint:errorlint // the same
-		t.Errorf("a key that the container has not: %v", got)
+		t.Errorf("a key that the container does not use: %v", got)
 	}
 }
 
 func TestAFileStaysInItsVolume(t *testing.T) {
 	for _, bad := range []string{"../x", "/etc/passwd", "..data", "a/../../b", ".."} {
 		if err := addFile(map[string]File{}, bad, nil, 0o644); err == nil {
-			t.Errorf("the path %q is taken", bad)
+			t.Errorf("the path %q is accepted", bad)
 		}
 	}
 }

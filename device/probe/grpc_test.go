@@ -12,26 +12,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A server of HTTP/2 without TLS that plays a health service.
-func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
+// The test server is a health service over HTTP/2 without TLS.
+func TestAGRPCProbeCallsTheHealthService(t *testing.T) {
 	message := func(b ...byte) string {
 		return string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(b))), b...))
 	}
 	for name, c := range map[string]struct {
 		body, code string
-		plain      bool // no gRPC at all
+		plain      bool // not a gRPC server
 		want       string
 	}{
-		"serving":                     {message(8, 1), "0", false, ""},
-		"not serving":                 {message(8, 2), "0", false, "service unhealthy (responded with NOT_SERVING)"},
-		"unknown, which is not said":  {message(), "0", false, "responded with UNKNOWN"},
-		"a status of the future":      {message(8, 0xff, 0xff, 3), "0", false, "responded with SERVICE_UNKNOWN"},
-		"no health service":           {"", "12", false, "does not implement the grpc health protocol"},
-		"no such service":             {"", "5", false, `service "web" not found`},
-		"an error":                    {"", "14", false, "code 14"},
-		"no gRPC server":              {"hello", "", true, "is not a gRPC server: it returned HTTP status 200"},
-		"an answer of something else": {"hello", "0", false, "not a gRPC message"},
-		"an answer that is cut off":   {message(8), "0", false, "not a HealthCheckResponse"},
+		"serving":                        {message(8, 1), "0", false, ""},
+		"not serving":                    {message(8, 2), "0", false, "service unhealthy (responded with NOT_SERVING)"},
+		"unknown, which is not encoded":  {message(), "0", false, "responded with UNKNOWN"},
+		"a newer status":                 {message(8, 0xff, 0xff, 3), "0", false, "responded with SERVICE_UNKNOWN"},
+		"no health service":              {"", "12", false, "does not implement the grpc health protocol"},
+		"no such service":                {"", "5", false, `service "web" not found`},
+		"an error":                       {"", "14", false, "code 14"},
+		"not a gRPC server":              {"hello", "", true, "is not a gRPC server: it returned HTTP status 200"},
+		"a response of another protocol": {"hello", "0", false, "not a gRPC message"},
+		"a truncated response":           {message(8), "0", false, "not a HealthCheckResponse"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked string
@@ -62,14 +62,14 @@ func TestAGRPCProbeAsksTheHealthService(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 			if want := "HTTP/2.0 /grpc.health.v1.Health/Check application/grpc " + message(append([]byte{0x0a, 3}, "web"...)...); asked != want {
-				t.Errorf("asked %q, want %q", asked, want)
+				t.Errorf("requested %q, want %q", asked, want)
 			}
 		})
 	}
 }
 
-// What a container answers is bounded before it is read: the agent has 20 MB for all.
-func TestAnAnswerThatIsTooLongIsNone(t *testing.T) {
+// A container's response is limited before it is read: the agent has 20 MB for everything.
+func TestALongResponseIsAFailure(t *testing.T) {
 	long := strings.Repeat("x", 512<<10)
 	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "Grpc-Status")
@@ -95,7 +95,7 @@ func TestAnAnswerThatIsTooLongIsNone(t *testing.T) {
 	} {
 		spec := &corev1.Container{Name: "c", LivenessProbe: &corev1.Probe{TimeoutSeconds: 60, ProbeHandler: handler}}
 		if err := a.Probe(t.Context(), nil, Target{Spec: spec, IP: "127.0.0.1"}, spec.LivenessProbe); err == nil {
-			t.Errorf("%s: 6 MiB of headers are an answer", what)
+			t.Errorf("%s: 6 MiB of headers are accepted", what)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// As with the kubelet a container is well that answers, and its answer is well that comes to its end.
-func TestAnHTTPProbeReadsTheAnswer(t *testing.T) {
+// As with the kubelet a response must be complete to count as a success.
+func TestAnHTTPProbeReadsTheResponse(t *testing.T) {
 	for path, c := range map[string]struct {
 		ok, unmade bool
 		answer     http.HandlerFunc
@@ -58,7 +58,7 @@ func TestAnHTTPProbeReadsTheAnswer(t *testing.T) {
 	}
 }
 
-func TestNetworkProbesAskThePodsAddress(t *testing.T) {
+func TestNetworkProbesUseThePodsAddress(t *testing.T) {
 	var asked []string
 	answer := error(nil)
 	a := &Prober{Dial: func(_ context.Context, network, address string) (net.Conn, error) {
@@ -85,10 +85,10 @@ func TestNetworkProbesAskThePodsAddress(t *testing.T) {
 		return a.Probe(t.Context(), nil, Target{Spec: spec, IP: "10.0.0.9"}, spec.LivenessProbe)
 	}
 	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ok", Port: intstr.FromString("web")}}); err != nil {
-		t.Errorf("a good answer: %v", err)
+		t.Errorf("a good response: %v", err)
 	}
 	if err := check(corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/bad", Port: intstr.FromInt32(8080)}}); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("a bad answer: %v, want one with 503", err)
+		t.Errorf("a bad response: %v, want 503", err)
 	}
 	if err := check(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9)}}); err != nil {
 		t.Errorf("an open port: %v", err)
@@ -98,20 +98,21 @@ func TestNetworkProbesAskThePodsAddress(t *testing.T) {
 		t.Error("a closed port passes")
 	}
 	if want := []string{"tcp 10.0.0.9:8080", "tcp 10.0.0.9:8080", "tcp 10.0.0.9:9", "tcp 10.0.0.9:9"}; !slices.Equal(asked, want) {
-		t.Errorf("asked %q, want %q", asked, want)
+		t.Errorf("requested %q, want %q", asked, want)
 	}
 }
 
-// Headers are added, as by the kubelet: one name may be there twice, and an empty Accept takes that out.
-func TestAProbeSendsTheHeadersThatItNames(t *testing.T) {
+// As with the kubelet headers are added: a name may occur twice, and an empty Accept removes the
+// default.
+func TestAProbeSendsItsHeaders(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		all  []corev1.HTTPHeader
 		want http.Header
 	}{
 		{"none", nil, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}}},
-		{"one name twice", []corev1.HTTPHeader{{Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}, "X-A": {"1", "2"}}},
-		{"its own agent, and no Accept", []corev1.HTTPHeader{{Name: "User-Agent", Value: "mine"}, {Name: "Accept"}}, http.Header{"User-Agent": {"mine"}}},
+		{"a name twice", []corev1.HTTPHeader{{Name: "x-a", Value: "1"}, {Name: "X-A", Value: "2"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"*/*"}, "X-A": {"1", "2"}}},
+		{"its own User-Agent, and no Accept", []corev1.HTTPHeader{{Name: "User-Agent", Value: "mine"}, {Name: "Accept"}}, http.Header{"User-Agent": {"mine"}}},
 		{"an Accept, and a Host", []corev1.HTTPHeader{{Name: "Accept", Value: "text/plain"}, {Name: "Host", Value: "a.example"}}, http.Header{"User-Agent": {"kube-probe/flotilla"}, "Accept": {"text/plain"}, "Host": {"a.example"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

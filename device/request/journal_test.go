@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// said makes a journal in which "line n" was said n times ten seconds after its start.
+// said makes a journal in which "line n" was logged n times ten seconds after its start.
 func said(lines int) *Journal {
 	j := NewJournal(JournalSize)
 	log := slog.New(j.Handler(slog.LevelInfo))
@@ -27,10 +27,10 @@ func said(lines int) *Journal {
 	return j
 }
 
-func TestWhatAJournalGives(t *testing.T) {
+func TestLinesOfAJournal(t *testing.T) {
 	three, none, negative, all := int64(3), int64(0), int64(-5), int64(100)
 	secs := func(n int64) *int64 { return &n }
-	at := time.Date(2000, 1, 1, 0, 0, 30, 0, time.UTC) // of line 3: so begins the time of a bubble
+	at := time.Date(2000, 1, 1, 0, 0, 30, 0, time.UTC) // of line 3: a bubble's time begins so
 	after := at.Add(1)
 	for _, c := range []struct {
 		name string
@@ -41,14 +41,14 @@ func TestWhatAJournalGives(t *testing.T) {
 		{"its last lines", wire.Request{TailLines: &three}, "2 3 4"},
 		{"more lines than there are", wire.Request{TailLines: &all}, "0 1 2 3 4"},
 		{"no line", wire.Request{TailLines: &none}, ""},
-		{"less than no line", wire.Request{TailLines: &negative}, ""},
-		{"what is new", wire.Request{SinceSeconds: secs(15)}, "3 4"},
-		{"the last of what is new", wire.Request{SinceSeconds: secs(25), TailLines: secs(1)}, "4"},
-		{"what is said from a moment on, whatever older agents go by", wire.Request{SinceTime: &at, SinceSeconds: secs(1000)}, "3 4"},
-		{"what is said after it, exactly", wire.Request{SinceTime: &after, SinceSeconds: secs(1000)}, "4"},
-		{"what is newer than anything", wire.Request{SinceSeconds: secs(0)}, "4"},
-		{"what is newer than the world", wire.Request{SinceSeconds: secs(1 << 62)}, "0 1 2 3 4"},
-		{"what is yet to come", wire.Request{SinceSeconds: secs(-100)}, "4"},
+		{"a negative number of lines", wire.Request{TailLines: &negative}, ""},
+		{"new lines", wire.Request{SinceSeconds: secs(15)}, "3 4"},
+		{"the last of the new lines", wire.Request{SinceSeconds: secs(25), TailLines: secs(1)}, "4"},
+		{"lines since a time, which has priority over seconds", wire.Request{SinceTime: &at, SinceSeconds: secs(1000)}, "3 4"},
+		{"lines after a time, to the nanosecond", wire.Request{SinceTime: &after, SinceSeconds: secs(1000)}, "4"},
+		{"lines of the last 0 seconds", wire.Request{SinceSeconds: secs(0)}, "4"},
+		{"lines of more seconds than there were", wire.Request{SinceSeconds: secs(1 << 62)}, "0 1 2 3 4"},
+		{"lines of the future", wire.Request{SinceSeconds: secs(-100)}, "4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestWhatAJournalGives(t *testing.T) {
 	}
 }
 
-func TestALineOfAJournalIsOneLine(t *testing.T) {
+func TestAnEntryOfAJournalIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := NewJournal(JournalSize)
 		log := slog.New(j.Handler(slog.LevelInfo)).With("node", "pi-1")
@@ -92,13 +92,13 @@ func TestALineOfAJournalIsOneLine(t *testing.T) {
 	})
 }
 
-func TestAJournalIsBounded(t *testing.T) {
+func TestAJournalIsLimited(t *testing.T) {
 	j := NewJournal(4096)
 	log := slog.New(j.Handler(slog.LevelInfo))
 	for n := range 10_000 {
 		log.Info(strings.Repeat("x", n%100), "n", n)
 	}
-	log.Info(strings.Repeat("x", maxEntry)) // more than all that may be kept
+	log.Info(strings.Repeat("x", maxEntry)) // more than the whole limit
 	var out bytes.Buffer
 	if _ = j.Copy(t.Context(), wire.Request{}, &out); strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("%d bytes are kept beside a line of %d", out.Len(), maxEntry)
@@ -116,7 +116,7 @@ func TestAJournalIsBounded(t *testing.T) {
 	}
 }
 
-// A chatterbox makes the agent say more while its log is read.
+// A chatterbox logs while the journal is read.
 type chatterbox struct {
 	bytes.Buffer
 	log *slog.Logger
@@ -127,7 +127,7 @@ func (c *chatterbox) Write(b []byte) (int, error) {
 	return c.Buffer.Write(b)
 }
 
-func TestAJournalThatIsNotFollowedEndsWhereItWasAskedFor(t *testing.T) {
+func TestWithoutFollowACopyEndsWithTheLastLine(t *testing.T) {
 	j := NewJournal(JournalSize)
 	log := slog.New(j.Handler(slog.LevelInfo))
 	for range 3*readAtOnce - 1 {
@@ -139,7 +139,7 @@ func TestAJournalThatIsNotFollowedEndsWhereItWasAskedFor(t *testing.T) {
 	}
 }
 
-// following copies what is said from now on, until it is stopped.
+// following copies new lines until it is stopped.
 func following(j *Journal, r wire.Request, w io.Writer) (stop func() error) {
 	r.Follow = true
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -164,7 +164,7 @@ func TestAJournalIsFollowed(t *testing.T) {
 			synctest.Wait()
 		}
 		if n, m := strings.Count(a.String(), "\n"), strings.Count(b.String(), "\n"); n != 5 || m != 3 {
-			t.Errorf("one who wants all has %d lines, one who wants what comes %d", n, m)
+			t.Errorf("a reader of all lines has %d, a reader of new ones %d", n, m)
 		}
 		if err := errors.Join(stopA(), stopB()); !errors.Is(err, ErrStopping) {
 			t.Error(err)
@@ -172,7 +172,7 @@ func TestAJournalIsFollowed(t *testing.T) {
 	})
 }
 
-// A stalled reader takes nothing until it may.
+// A stalled reader waits until it may continue.
 type stalled struct {
 	may chan struct{}
 	bytes.Buffer
@@ -183,7 +183,7 @@ func (s *stalled) Write(b []byte) (int, error) {
 	return s.Buffer.Write(b)
 }
 
-func TestASlowReaderIsToldHowManyLinesHeMissed(t *testing.T) {
+func TestASlowReaderGetsTheNumberOfLostLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := NewJournal(4096)
 		log := slog.New(j.Handler(slog.LevelInfo))
@@ -203,12 +203,12 @@ func TestASlowReaderIsToldHowManyLinesHeMissed(t *testing.T) {
 			t.Fatalf("%q: %v", lines[1], err)
 		}
 		if kept = len(lines) - 2; gone+kept != 1000 || !strings.HasSuffix(lines[2], fmt.Sprintf("n=%d", gone)) {
-			t.Errorf("%d lines are gone and %d are there, which begin with %q", gone, kept, lines[2])
+			t.Errorf("%d lines are lost and %d are there, from %q", gone, kept, lines[2])
 		}
 	})
 }
 
-func TestManyWriteAndReadAJournal(t *testing.T) {
+func TestAJournalIsSafeForConcurrentUse(t *testing.T) {
 	j := NewJournal(16 << 10)
 	log := slog.New(j.Handler(slog.LevelInfo))
 	var writers, readers sync.WaitGroup

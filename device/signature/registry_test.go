@@ -23,9 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 )
 
-// A registry that hands its blobs to another host is followed, but not into the networks
-// that only the device can reach.
-func TestARedirectLeadsOutOnly(t *testing.T) {
+// A redirect of a blob to another host is followed, but not into private networks.
+func TestARedirectIntoAPrivateNetworkIsRefused(t *testing.T) {
 	for to, refused := range map[string]bool{
 		"https://registry.test/x": false, "https://cdn.test/x": false, "https://8.8.8.8/x": false, "https://[2001:4860::1]/x": false,
 		"https://169.254.169.254/x": true, "https://10.1.2.3/x": true, "https://127.1/x": true, "https://0x7f000001/x": true,
@@ -42,8 +41,8 @@ func TestARedirectLeadsOutOnly(t *testing.T) {
 	}
 }
 
-// Whatever of a registry's it is that redirects, the first question included.
-func TestNothingOfARegistryRedirectsIntoTheDevicesNetworks(t *testing.T) {
+// No request to a registry is redirected into private networks, not even the first one.
+func TestNoRequestIsRedirectedIntoThePrivateNetworks(t *testing.T) {
 	inside, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +50,7 @@ func TestNothingOfARegistryRedirectsIntoTheDevicesNetworks(t *testing.T) {
 	var asked atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		http.Error(w, "what only the device can read", http.StatusTeapot)
+		http.Error(w, "private content", http.StatusTeapot)
 	}))
 	_ = server.Listener.Close()
 	server.Listener = inside
@@ -76,19 +75,19 @@ func TestNothingOfARegistryRedirectsIntoTheDevicesNetworks(t *testing.T) {
 		attach(t, tag.Context(), digest, layer{payload(digest.String()), ours.sign(t, payload(digest.String()))})
 		leads = true
 		if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "private networks") || asked.Load() > 0 {
-			t.Errorf("%s redirects: asked inside %d times, %v", of, asked.Load(), err)
+			t.Errorf("%s redirects: %d requests to the private network, %v", of, asked.Load(), err)
 		}
 	}
 }
 
-func TestANameThatResolvesIntoTheDevicesNetworksIsNotDialled(t *testing.T) {
+func TestANameThatResolvesToAPrivateAddressIsNotDialled(t *testing.T) {
 	inside, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer inside.Close()
 	_, port, _ := net.SplitHostPort(inside.Addr().String())
-	name, err := os.Hostname() // resolves to this machine, and its text does not tell
+	name, err := os.Hostname() // it resolves to this machine, which its text does not show
 	if err != nil {
 		t.Skip(err)
 	}
@@ -119,7 +118,7 @@ func TestANameThatResolvesIntoTheDevicesNetworksIsNotDialled(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		d := &dialer{registry: "registry.test"}
 		d.private.Store(private)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // nobody answers there
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // an address without a server
 		conn, err := d.dial(ctx, "tcp", "10.255.255.1:9")
 		cancel()
 		if err == nil {
@@ -131,8 +130,9 @@ func TestANameThatResolvesIntoTheDevicesNetworksIsNotDialled(t *testing.T) {
 	}
 }
 
-// One signature of several that cannot be read says nothing of the others; where none of those counts, it may be the one.
-func TestASignatureThatCannotBeReadHidesNoOther(t *testing.T) {
+// An unreadable signature does not hide others. If none of those is trusted, the result is an
+// error, not ErrUntrusted.
+func TestAnUnreadableSignatureHidesNoOther(t *testing.T) {
 	lost, ours, stranger := "", ecdsaSigner(t), ecdsaSigner(t)
 	host := aRegistry(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -156,13 +156,12 @@ func TestASignatureThatCannotBeReadHidesNoOther(t *testing.T) {
 	}
 	lost = sum(second)
 	if _, err := Verify(t.Context(), tag.String(), ours.keys, Credentials{}); err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "404") {
-		t.Errorf("without the one that counts: %v", err)
+		t.Errorf("without the trusted one: %v", err)
 	}
 }
 
-// What a registry gives out as a payload is held to its digest, and what it asks for a
-// login with is followed: a token for reading this repository.
-func TestAPayloadIsHeldToItsDigestAndATokenIsFetched(t *testing.T) {
+// A payload must match its digest, and a registry's token service is used to read the repository.
+func TestAPayloadMustMatchItsDigestAndATokenIsFetched(t *testing.T) {
 	ours, forged, asked := ecdsaSigner(t), false, ""
 	locked := false
 	host := aRegistry(t, func(h http.Handler) http.Handler {
@@ -197,8 +196,8 @@ func TestAPayloadIsHeldToItsDigestAndATokenIsFetched(t *testing.T) {
 	}
 }
 
-// The library takes a registry with an address of a private network, or a name that ends with .local, for one that may be
-// asked without TLS. Whoever answers there is not told the credentials.
+// The library uses plain HTTP for a private address or a name in .local. Credentials are not sent
+// to them.
 func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 	own := ""
 	all, err := net.InterfaceAddrs()
@@ -212,7 +211,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 	}
 	for _, host := range []string{own, "127.0.0.1"} {
 		if host == "" {
-			continue // this machine is on no private network
+			continue // this machine is in no private network
 		}
 		listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
@@ -245,7 +244,7 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 		locked = true
 		_, err = Verify(t.Context(), tag.String(), ours.keys, Credentials{"me", "secret"})
 		if loops := host == "127.0.0.1"; said.Load() != loops || (err == nil) != loops || err != nil && !strings.Contains(err.Error(), "without TLS") {
-			t.Errorf("%s: told %v, %v", host, said.Load(), err)
+			t.Errorf("%s: credentials sent: %v, %v", host, said.Load(), err)
 		}
 	}
 	for where, refused := range map[string]bool{
@@ -261,8 +260,8 @@ func TestCredentialsAreNotSentWithoutTLS(t *testing.T) {
 	}
 }
 
-// Whose name has brackets, as an address of IPv6 has, is no pattern.
-func TestTheAuthorityOfARegistryIsFoundByItsName(t *testing.T) {
+// A name in brackets, like an IPv6 address, is not a pattern.
+func TestTheCAOfARegistryIsFoundByItsName(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
 	former := certificateDirs

@@ -33,7 +33,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A signer signs as cosign does.
+// A testSigner signs like cosign.
 type testSigner struct {
 	private crypto.Signer
 	keys    []policy.Key
@@ -76,7 +76,7 @@ func (s testSigner) sign(t *testing.T, payload []byte) string {
 	return base64.StdEncoding.EncodeToString(signature)
 }
 
-// payload is what cosign signs.
+// payload is cosign's signed text.
 func payload(digest string) []byte {
 	return fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":"registry.test/web"},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, digest)
 }
@@ -86,7 +86,7 @@ type layer struct {
 	signature string
 }
 
-// attach puts signatures in the place of those of a digest.
+// attach replaces the signatures of a digest.
 func attach(t *testing.T, repository name.Repository, digest v1.Hash, layers ...layer) {
 	t.Helper()
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
@@ -117,7 +117,7 @@ func push(t *testing.T, tag name.Tag) v1.Hash {
 	return digest
 }
 
-// aRegistry is one in memory, on loopback; wrap may stand before it.
+// aRegistry is a registry in memory, on loopback; wrap may be in front of it.
 func aRegistry(t *testing.T, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
 	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -140,7 +140,7 @@ func TestVerify(t *testing.T) {
 	for i, c := range []struct {
 		name string
 		sign func(t *testing.T, r name.Repository, d, other v1.Hash)
-		key  string // who has signed it; empty: nobody who counts
+		key  string // id of the signing key; empty: not trusted
 		why  string
 	}{
 		{"signed with ECDSA", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
@@ -149,18 +149,18 @@ func TestVerify(t *testing.T) {
 		{"signed with Ed25519", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), second.sign(t, payload(d.String()))})
 		}, second.keys[0].ID, ""},
-		{"signed by a stranger first, and by us", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"signed by an unknown key first, then by ours", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			p := payload(d.String())
 			attach(t, r, d, layer{p, stranger.sign(t, p)}, layer{append(p, '\n'), ours.sign(t, append(p, '\n'))})
 		}, ours.keys[0].ID, ""},
 		{"not signed", func(*testing.T, name.Repository, v1.Hash, v1.Hash) {}, "", "is not signed: its repository has no sha256-"},
-		{"signed by cosign 3 as it does by itself", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"signed by cosign 3 with its defaults", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
-			if err := remote.Write(r.Tag("sha256-"+d.Hex), img); err != nil { // where a registry does not know which image it is of
+			if err := remote.Write(r.Tag("sha256-"+d.Hex), img); err != nil { // for a registry that does not know the image
 				t.Fatal(err)
 			}
 		}, "", "cosign sign --new-bundle-format=false --use-signing-config=false"},
-		{"signed by a stranger only", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"signed by an unknown key only", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), stranger.sign(t, payload(d.String()))})
 		}, "", "signed, but not by one of the 2 keys"},
 		{"our signature for another image", func(t *testing.T, r name.Repository, d, other v1.Hash) {
@@ -173,10 +173,10 @@ func TestVerify(t *testing.T) {
 			p := []byte(strings.Replace(string(payload(d.String())), imageType, "attestation", 1))
 			attach(t, r, d, layer{p, ours.sign(t, p)})
 		}, "", "a signature for another image"},
-		{"something that is no signature", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"not a signature", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), ""})
 		}, "", "does not contain a cosign signature"},
-		{"a signature that is no base64", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
+		{"a signature that is not base64", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
 			attach(t, r, d, layer{payload(d.String()), "%%"})
 		}, "", "not by one of"},
 		{"a payload that is too large", func(t *testing.T, r name.Repository, d, _ v1.Hash) {
@@ -201,21 +201,20 @@ func TestVerify(t *testing.T) {
 					t.Errorf("%s: %+v, %v", asked, v, err)
 				}
 			}
-			if c.key != "" { // the one before, under a digest of its own, is still not signed
+			if c.key != "" { // the previous image, with another digest, is still unsigned
 				if _, err := Verify(t.Context(), strings.TrimSuffix(image, ":1")+"@"+other.String(), keys, Credentials{}); !errors.Is(err, ErrUntrusted) {
-					t.Errorf("the image before: %v", err)
+					t.Errorf("the previous image: %v", err)
 				}
-				if _, err := Verify(t.Context(), image, stranger.keys, Credentials{}); c.name != "signed by a stranger first, and by us" && !errors.Is(err, ErrUntrusted) {
-					t.Errorf("for a stranger: %v", err)
+				if _, err := Verify(t.Context(), image, stranger.keys, Credentials{}); c.name != "signed by an unknown key first, then by ours" && !errors.Is(err, ErrUntrusted) {
+					t.Errorf("for an unknown key: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// A registry that does not answer, or answers badly, says nothing of signatures: that
-// passes, and is no verdict.
-func TestAnUnreachableRegistryIsNoVerdict(t *testing.T) {
+// An unreachable or failing registry is a temporary error, not ErrUntrusted.
+func TestAnUnreachableRegistryIsATemporaryError(t *testing.T) {
 	ours := ecdsaSigner(t)
 	down := httptest.NewServer(http.NotFoundHandler())
 	gone := strings.TrimPrefix(down.URL, "http://")
@@ -241,8 +240,8 @@ func TestAnUnreachableRegistryIsNoVerdict(t *testing.T) {
 	}
 }
 
-// A registry, or whoever answers for it, may not fill the agent's memory.
-func TestAnEndlessAnswerIsCutOff(t *testing.T) {
+// A registry's response cannot fill the agent's memory.
+func TestAnEndlessResponseIsLimited(t *testing.T) {
 	for _, endless := range []string{"/manifests/1", ".sig"} {
 		var sent atomic.Int64
 		host := aRegistry(t, func(h http.Handler) http.Handler {
@@ -267,12 +266,12 @@ func TestAnEndlessAnswerIsCutOff(t *testing.T) {
 		push(t, tag)
 		_, err = Verify(t.Context(), tag.String(), ecdsaSigner(t).keys, Credentials{})
 		if err == nil || errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "more than 4194304 bytes") {
-			t.Errorf("%s without end: %v after %d MiB", endless, err, sent.Load()>>20)
+			t.Errorf("endless %s: %v after %d MiB", endless, err, sent.Load()>>20)
 		}
 	}
 }
 
-func TestVerifyHasTheRegistrysCredentials(t *testing.T) {
+func TestVerifyUsesTheRegistrysCredentials(t *testing.T) {
 	ours := ecdsaSigner(t)
 	locked := false
 	host := aRegistry(t, func(h http.Handler) http.Handler {

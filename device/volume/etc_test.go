@@ -15,28 +15,28 @@ import (
 const managedLines = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
 	"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
 
-func TestTheFilesOfEtcAreThoseOfTheKubelet(t *testing.T) {
+func TestFilesInEtcMatchTheKubelets(t *testing.T) {
 	two := "2"
 	aliases := []corev1.HostAlias{{IP: "192.0.2.1", Hostnames: []string{"foo", "bar"}}, {IP: "192.0.2.2", Hostnames: []string{"plc.local"}}}
 	const added = "\n# Entries added by HostAliases.\n192.0.2.1\tfoo\tbar\n192.0.2.2\tplc.local\n"
 	for name, c := range map[string]struct {
 		spec  corev1.PodSpec
-		mount string // a volume's, in the container
+		mount string // mount path of a volume
 		ip    string // of a network that its containers share
 		want  []etcFile
 	}{
-		"its address and name":                   {corev1.PodSpec{}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
-		"its own name":                           {corev1.PodSpec{Hostname: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb\n"}}},
-		"its domain":                             {corev1.PodSpec{Hostname: "web-0", Subdomain: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb-0.web.default.svc.cluster.local\tweb-0\n"}}},
-		"its aliases":                            {corev1.PodSpec{HostAliases: aliases}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n" + added}}},
-		"the device's on its network":            {corev1.PodSpec{HostNetwork: true, HostAliases: aliases}, "", "", []etcFile{{"hosts", "# Kubernetes-managed hosts file (host network).\n127.0.0.1 pi-1\n" + added}}},
-		"the engine's as the address is unknown": {corev1.PodSpec{}, "", "", nil},
-		"the container's own":                    {corev1.PodSpec{}, "/etc/hosts/", "10.0.0.9", nil},
-		"a volume elsewhere is no matter":        {corev1.PodSpec{}, "/etc/hosts.d", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
+		"its address and name":            {corev1.PodSpec{}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
+		"its own name":                    {corev1.PodSpec{Hostname: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb\n"}}},
+		"its domain":                      {corev1.PodSpec{Hostname: "web-0", Subdomain: "web"}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tweb-0.web.default.svc.cluster.local\tweb-0\n"}}},
+		"its aliases":                     {corev1.PodSpec{HostAliases: aliases}, "", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n" + added}}},
+		"the device's, with host network": {corev1.PodSpec{HostNetwork: true, HostAliases: aliases}, "", "", []etcFile{{"hosts", "# Kubernetes-managed hosts file (host network).\n127.0.0.1 pi-1\n" + added}}},
+		"the engine's, while the address is unknown": {corev1.PodSpec{}, "", "", nil},
+		"the container's own":                        {corev1.PodSpec{}, "/etc/hosts/", "10.0.0.9", nil},
+		"a volume mounted elsewhere does not count":  {corev1.PodSpec{}, "/etc/hosts.d", "10.0.0.9", []etcFile{{"hosts", managedLines + "10.0.0.9\tapp\n"}}},
 		"the whole resolver": {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{
 			Nameservers: []string{"192.0.2.53", "2001:db8::53"}, Searches: []string{"a.test", "b.test"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "rotate"}},
 		}}, "", "", []etcFile{{"resolv.conf", "search a.test b.test\nnameserver 192.0.2.53\nnameserver 2001:db8::53\noptions ndots:2 rotate\n"}}},
-		"a resolver that is laid over the device's": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}}}, "", "", nil},
+		"a resolver that is added to the device's": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}}}, "", "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := makePod("app", "wait")
@@ -51,7 +51,7 @@ func TestTheFilesOfEtcAreThoseOfTheKubelet(t *testing.T) {
 	}
 }
 
-func TestFilesOfEtcStayTheSameOnesAndFollowThePod(t *testing.T) {
+func TestFilesInEtcKeepTheirInodesAndFollowThePod(t *testing.T) {
 	for _, mounts := range []bool{false, true} {
 		d := Disk{Root: t.TempDir(), Memory: filepath.Join(t.TempDir(), "volatile"), MayMount: mounts}
 		made(t, d.Prepare())
@@ -83,14 +83,14 @@ func TestFilesOfEtcStayTheSameOnesAndFollowThePod(t *testing.T) {
 		first := look("10.0.0.1", "10.0.0.1\tapp\n")
 		m, err := d.Etc(&p, &p.Spec.Containers[0], "10.0.0.1")
 		made(t, err)
-		if mounts { // a container writes as long as there is room, and only into its own
+		if mounts { // a container may fill only its own tmpfs
 			if err := os.WriteFile(m[0].Source, make([]byte, 4<<20), 0o600); err == nil {
 				t.Error("a container may fill the memory of the device")
 			}
 		}
 		made(t, os.Chmod(m[0].Source, 0))
 		if again := look("10.0.0.2", "10.0.0.2\tapp\n"); !os.SameFile(first, again) {
-			t.Error("containers that run have another file")
+			t.Error("the file of running containers was replaced")
 		}
 		made(t, d.Clean(p.UID))
 		if _, err := os.Stat(m[0].Source); !errors.Is(err, fs.ErrNotExist) {

@@ -19,7 +19,7 @@ import (
 	"flotilla.dev/shared/policy"
 )
 
-// A telling engine says of each file of an image before it hands it over.
+// A telling engine reports each file of an image before it returns it.
 type telling struct {
 	engine.Engine
 	at func()
@@ -47,8 +47,8 @@ func (r *tellingReader) Read(b []byte) (int, error) {
 	return r.from.Read(b)
 }
 
-// Killed at any moment, an agent leaves no half copy that another one takes for a whole.
-func TestAnAgentThatIsKilledWhileItCopiesAnImage(t *testing.T) {
+// An agent killed at any moment leaves no incomplete copy that the next one uses.
+func TestAKilledAgentLeavesNoIncompleteCopy(t *testing.T) {
 	twin := enginetest.New()
 	twin.AddImage("model:1", 5000, nil)
 	twin.SetImageTree("model:1", copiedTree...)
@@ -82,7 +82,7 @@ func TestAnAgentThatIsKilledWhileItCopiesAnImage(t *testing.T) {
 		t.Fatalf("it was killed %d times", n)
 	}
 	for _, moment := range entries(moments) {
-		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {}, "tidies, and copies": (*Disk).TidyImages} {
+		for start, do := range map[string]func(*Disk){"copies": func(*Disk) {}, "cleans up, and copies": (*Disk).TidyImages} {
 			state := filepath.Join(t.TempDir(), "state")
 			made(t, os.CopyFS(state, os.DirFS(filepath.Join(moments, moment))))
 			d := newDisk(state)
@@ -96,19 +96,19 @@ func TestAnAgentThatIsKilledWhileItCopiesAnImage(t *testing.T) {
 			}
 			again, err := d.CopyImage(t.Context(), twin, work)
 			if made(t, err); again != name {
-				t.Errorf("it is called %s, and then %s", name, again)
+				t.Errorf("its name is %s, and then %s", name, again)
 			}
 			whole(d, name)
 			made(t, d.Clean(pod.UID))
 			d.TidyImages()
 			if left := entries(filepath.Join(state, imagesDir)); len(left) != 0 {
-				t.Errorf("killed at %s, which then %s: of a pod that is gone there is %q", moment, start, left)
+				t.Errorf("killed at %s, then %s: a removed pod has left %q", moment, start, left)
 			}
 		}
 	}
 }
 
-func TestACopyIsMountedReadOnlyAndNothingOutsideOfIt(t *testing.T) {
+func TestOnlyTheCopyIsMountedAndReadOnly(t *testing.T) {
 	d := newDisk(t)
 	id := strings.Repeat("ab", 32)
 	dir := filepath.Join(d.Root, imagesDir, id)
@@ -131,7 +131,7 @@ func TestACopyIsMountedReadOnlyAndNothingOutsideOfIt(t *testing.T) {
 		made(t, m.Close())
 	}
 	if _, err := imageID("sha256:../../" + strings.Repeat("a", 58)); err == nil {
-		t.Error("an id leads elsewhere")
+		t.Error("an id with a path is accepted")
 	}
 }
 

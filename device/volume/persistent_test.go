@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// claiming is what a pod is made of that claims "data", as the hub tells it.
+// claiming is the sources of a pod with the claim "data", as sent by the hub.
 func claiming(pod string, volume wire.Volume) (podspec.Sources, *corev1.Volume) {
 	v := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}
 	src := sourcesFor(pod, v)
@@ -54,7 +54,7 @@ func TestPersistentVolumes(t *testing.T) {
 		return info.Sys().(*syscall.Stat_t).Gid, info.Mode()
 	}
 	for name, story := range map[string]func(t *testing.T, d *Disk){
-		"one that is new is made, for everybody, in a place that is nobody's": func(t *testing.T, d *Disk) {
+		"a new volume is made for all users in a private directory": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			made(t, err)
 			if path != filepath.Join(d.Root, PersistentDir, dataUID) {
@@ -64,10 +64,10 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Errorf("it has %v", mode)
 			}
 			if _, mode := owner(t, filepath.Dir(path)); mode.Perm() != 0o700 {
-				t.Errorf("where it is has %v", mode)
+				t.Errorf("its parent has %v", mode)
 			}
 		},
-		"one that was there and is missing is not made anew": func(t *testing.T, d *Disk) {
+		"a lost volume is not made again": func(t *testing.T, d *Disk) {
 			lost := volume
 			lost.Made = true
 			if _, err := d.claim(t, "a", lost); err == nil || !strings.Contains(err.Error(), "is missing; put it back") {
@@ -77,7 +77,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Error("it was made")
 			}
 		},
-		"one that is not named here, or is to go, is not mounted": func(t *testing.T, d *Disk) {
+		"an unknown volume, or one to be removed, is not mounted": func(t *testing.T, d *Disk) {
 			gone := volume
 			gone.Remove = true
 			if _, err := d.claim(t, "a", gone); err == nil || !strings.Contains(err.Error(), "no volume on this device") {
@@ -89,7 +89,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Error("another namespace gets it")
 			}
 		},
-		"names that lead elsewhere are none": func(t *testing.T, d *Disk) {
+		"names with a path are refused": func(t *testing.T, d *Disk) {
 			for _, uid := range []types.UID{"..", "../x", "a/b", ""} {
 				if _, err := d.claim(t, "a", wire.Volume{UID: uid}); err == nil {
 					t.Errorf("%q is mounted", uid)
@@ -97,7 +97,7 @@ func TestPersistentVolumes(t *testing.T) {
 				made(t, d.RemovePersistent(wire.Volume{UID: uid, Remove: true}))
 			}
 		},
-		"what a link leads to is no volume": func(t *testing.T, d *Disk) {
+		"a link is not a volume": func(t *testing.T, d *Disk) {
 			made(t, private(filepath.Join(d.Root, PersistentDir)))
 			out := t.TempDir()
 			made(t, os.WriteFile(filepath.Join(out, "canary"), nil, 0o600))
@@ -110,7 +110,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"it stays when its pod goes, and when the agent goes for good": func(t *testing.T, d *Disk) {
+		"it outlives its pod and its agent": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			made(t, err)
 			made(t, os.WriteFile(filepath.Join(path, "f"), []byte("x"), 0o600))
@@ -120,7 +120,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"it goes by the word that it is to go, and by no other": func(t *testing.T, d *Disk) {
+		"only a removal request removes it": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume)
 			made(t, err)
 			made(t, os.MkdirAll(filepath.Join(path, "d", "e"), 0o700))
@@ -130,7 +130,7 @@ func TestPersistentVolumes(t *testing.T) {
 			}
 			told := []wire.Volume{{UID: dataUID, Remove: true}}
 			if got := d.States(told); len(got) != 0 {
-				t.Errorf("it says %v before it has removed it", got)
+				t.Errorf("the state is %v before the removal", got)
 			}
 			made(t, d.RemovePersistent(told[0]))
 			if got := d.States(told); len(got) != 1 || !got[0].Gone {
@@ -140,7 +140,7 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Error("it is there")
 			}
 		},
-		"what is there is told, and nothing of what is not named": func(t *testing.T, d *Disk) {
+		"only the state of named volumes is reported": func(t *testing.T, d *Disk) {
 			_, err := d.claim(t, "a", volume)
 			made(t, err)
 			other := wire.Volume{UID: "1c6a2b1e-8a44-8c0e-9d43-0a1b2c3d4e5f"}
@@ -151,11 +151,11 @@ func TestPersistentVolumes(t *testing.T) {
 				t.Errorf("it says %v", got)
 			}
 		},
-		"its files are the pod's group's, once for each pod": func(t *testing.T, d *Disk) {
+		"its files get the pod's group, once for each pod": func(t *testing.T, d *Disk) {
 			path, err := d.claim(t, "a", volume, group(1234, corev1.FSGroupChangeAlways))
 			made(t, err)
 			if gid, mode := owner(t, path); gid != 1234 || mode&os.ModeSetgid == 0 {
-				t.Errorf("it is group %d's with %v", gid, mode)
+				t.Errorf("its group is %d, mode %v", gid, mode)
 			}
 			f, sub := filepath.Join(path, "f"), filepath.Join(path, "sub")
 			made(t, os.WriteFile(f, nil, 0o600))
@@ -168,24 +168,24 @@ func TestPersistentVolumes(t *testing.T) {
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeOnRootMismatch))
 			made(t, err)
 			if gid, _ := owner(t, f); gid != 0 {
-				t.Errorf("its file was given to %d although the volume is the group's", gid)
+				t.Errorf("its file was given to %d although the volume has the group", gid)
 			}
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
 			made(t, err)
 			if gid, mode := owner(t, f); gid != 1234 || mode.Perm() != 0o660 {
-				t.Errorf("its file is group %d's with %v", gid, mode)
+				t.Errorf("the group of its file is %d, mode %v", gid, mode)
 			}
 			if gid, mode := owner(t, sub); gid != 1234 || mode.Perm() != 0o770 || mode&os.ModeSetgid == 0 {
-				t.Errorf("its directory is group %d's with %v", gid, mode)
+				t.Errorf("the group of its directory is %d, mode %v", gid, mode)
 			}
 			if gid, mode := owner(t, out); gid == 1234 || mode.Perm() != 0o600 {
-				t.Errorf("what a link leads to is group %d's with %v", gid, mode)
+				t.Errorf("the group of a link's target is %d, mode %v", gid, mode)
 			}
 			made(t, os.Lchown(f, 0, 0))
 			_, err = d.claim(t, "b", volume, group(1234, corev1.FSGroupChangeAlways))
 			made(t, err)
 			if gid, _ := owner(t, f); gid != 0 {
-				t.Error("the files are given away at each start of a container")
+				t.Error("the group is set at each start of a container")
 			}
 		},
 	} {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What containers leave behind goes, however they have nested it.
-func TestAPodsFilesGoHoweverDeepTheyLie(t *testing.T) {
+// A pod's files are removed however deep containers have nested them.
+func TestDeeplyNestedFilesOfAPodAreRemoved(t *testing.T) {
 	var before, few unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
@@ -47,12 +47,12 @@ func TestAPodsFilesGoHoweverDeepTheyLie(t *testing.T) {
 		t.Errorf("%.200v, left is %q", err, left)
 	}
 	if left := entries(far); len(left) != 1 {
-		t.Errorf("what links led to is %q", left)
+		t.Errorf("the links' target is %q", left)
 	}
-	if err := d.Clean("u"); err != nil { // again
+	if err := d.Clean("u"); err != nil { // a second time
 		t.Error(err)
 	}
 	if err != nil {
-		t.SkipNow() // or the test's own end says so with a name of 6,000 letters
+		t.SkipNow() // otherwise the clean-up fails at a name of 6,000 letters
 	}
 }

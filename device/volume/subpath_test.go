@@ -33,23 +33,23 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 	for _, c := range []struct {
 		name, sub string
 		readOnly  bool
-		leads     string // in the volume; empty: it is refused
+		leads     string // path in the volume; empty: it is refused
 	}{
 		{"a directory", "a/b", false, "a/b"},
 		{"a file", "a/f", false, "a/f"},
 		{"the volume itself", ".", false, "."},
-		{"what is missing is made", "new/dir", false, "new/dir"},
-		{"what is missing in a volume of files is not made", "new/dir", true, ""},
+		{"a missing directory is made", "new/dir", false, "new/dir"},
+		{"in a volume of files a missing directory is not made", "new/dir", true, ""},
 		{"a link inside", "in", false, "a"},
-		{"what lies behind a link inside", "in/b", false, "a/b"},
+		{"a path behind a link inside", "in/b", false, "a/b"},
 		{"a link that leads up and comes back", "a/up", false, "a/b"},
-		{"something to be made behind a link inside", "in/new", false, "a/new"},
+		{"a missing path behind a link inside", "in/new", false, "a/new"},
 		{"up", "../x", false, ""},
 		{"up from inside", "a/../../b", false, ""},
 		{"an absolute path", "/etc", false, ""},
 		{"a link out", "out", false, ""},
-		{"what lies behind a link out", "out/canary", false, ""},
-		{"something to be made behind a link out", "out/new", false, ""},
+		{"a path behind a link out", "out/canary", false, ""},
+		{"a missing path behind a link out", "out/new", false, ""},
 		{"a link to the root of the device", "root", false, ""},
 		{"a link up", "dotdot", false, ""},
 		{"a chain of links that ends outside", "chain", false, ""},
@@ -91,11 +91,11 @@ func TestASubPathDoesNotLeadOutOfItsVolume(t *testing.T) {
 		})
 	}
 	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("what no container was given holds %v now", got)
+		t.Errorf("the outside directory has %v now", got)
 	}
 }
 
-// The hint may be as old as it likes: a walk follows nothing.
+// A walk follows no link, even if the hint is outdated.
 func TestAWalkFollowsNoLink(t *testing.T) {
 	out := outside(t)
 	root := t.TempDir()
@@ -111,11 +111,11 @@ func TestAWalkFollowsNoLink(t *testing.T) {
 		}
 	}
 	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("what no container was given holds %v now", got)
+		t.Errorf("the outside directory has %v now", got)
 	}
 }
 
-func TestWhatIsMadeHasItsModeWhateverTheUmaskIs(t *testing.T) {
+func TestModesDoNotDependOnTheUmask(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
 		root := t.TempDir()
 		made(t, os.Chmod(root, 0o777|os.ModeSetgid))
@@ -137,7 +137,7 @@ func TestWhatIsMadeHasItsModeWhateverTheUmaskIs(t *testing.T) {
 	}
 }
 
-func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
+func TestAHostPathIsCheckedByItsRealPath(t *testing.T) {
 	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	made(t, err)
@@ -147,10 +147,10 @@ func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
 	link(t, other+"/canary", allowed+"/outfile")
 	link(t, also, allowed+"/across")
 	link(t, allowed+"/dir", allowed+"/in")
-	link(t, base+"/owner/real", base+"/owners") // the owner's own link
-	link(t, allowed+"/turned", base+"/alias")   // the owner's, through what pods can write
-	link(t, other, allowed+"/turned")           // and a pod has written there
-	link(t, other, allowed+"/nested")           // as it has here
+	link(t, base+"/owner/real", base+"/owners") // the owner's link
+	link(t, allowed+"/turned", base+"/alias")   // the owner's link through a path that pods can write
+	link(t, other, allowed+"/turned")           // changed by a pod
+	link(t, other, allowed+"/nested")           // changed by a pod too
 	policy := allowing(allowed, also, base+"/owners", base+"/alias", allowed+"/nested", base+"/missing", base+"/new.conf")
 	for _, c := range []struct {
 		name  string
@@ -158,28 +158,28 @@ func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
 		leads string // empty: it is refused
 		fixed bool
 	}{
-		{"an allowed place itself", corev1.HostPathVolumeSource{Path: allowed}, allowed, true},
-		{"something in it", corev1.HostPathVolumeSource{Path: allowed + "/dir"}, allowed + "/dir", false},
+		{"an allowed path itself", corev1.HostPathVolumeSource{Path: allowed}, allowed, true},
+		{"a path inside it", corev1.HostPathVolumeSource{Path: allowed + "/dir"}, allowed + "/dir", false},
 		{"a directory that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/a/b"}, allowed + "/a/b", false},
 		{"a file that is missing is made", corev1.HostPathVolumeSource{Path: allowed + "/g", Type: kind(corev1.HostPathFileOrCreate)}, allowed + "/g", false},
-		{"an allowed place that is missing is made", corev1.HostPathVolumeSource{Path: base + "/missing/x", Type: kind(corev1.HostPathDirectoryOrCreate)}, base + "/missing/x", false},
-		{"an allowed file that is missing is made", corev1.HostPathVolumeSource{Path: base + "/new.conf", Type: kind(corev1.HostPathFileOrCreate)}, base + "/new.conf", true},
-		{"a link to another allowed place", corev1.HostPathVolumeSource{Path: allowed + "/across/x"}, also + "/x", false},
+		{"a missing allowed directory is made", corev1.HostPathVolumeSource{Path: base + "/missing/x", Type: kind(corev1.HostPathDirectoryOrCreate)}, base + "/missing/x", false},
+		{"a missing allowed file is made", corev1.HostPathVolumeSource{Path: base + "/new.conf", Type: kind(corev1.HostPathFileOrCreate)}, base + "/new.conf", true},
+		{"a link to another allowed path", corev1.HostPathVolumeSource{Path: allowed + "/across/x"}, also + "/x", false},
 		{"a link inside", corev1.HostPathVolumeSource{Path: allowed + "/in"}, allowed + "/dir", false},
-		{"an allowed place that is the owner's link", corev1.HostPathVolumeSource{Path: base + "/owners/x"}, base + "/owner/real/x", false},
+		{"an allowed path that is the owner's link", corev1.HostPathVolumeSource{Path: base + "/owners/x"}, base + "/owner/real/x", false},
 		{"a file is not a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectory)}, "", false},
-		{"a file is not one to be made as a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectoryOrCreate)}, "", false},
-		{"a directory is no socket", corev1.HostPathVolumeSource{Path: allowed + "/dir", Type: kind(corev1.HostPathSocket)}, "", false},
+		{"a file is not replaced by a directory", corev1.HostPathVolumeSource{Path: allowed + "/f", Type: kind(corev1.HostPathDirectoryOrCreate)}, "", false},
+		{"a directory is not a socket", corev1.HostPathVolumeSource{Path: allowed + "/dir", Type: kind(corev1.HostPathSocket)}, "", false},
 		{"a directory that must exist and does not", corev1.HostPathVolumeSource{Path: allowed + "/none", Type: kind(corev1.HostPathDirectory)}, "", false},
-		{"a link out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/out"}, "", false},
-		{"a link to a file out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/outfile", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
-		{"something behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/canary"}, "", false},
-		{"something to be made behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, "", false},
-		{"a file to be made behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
-		{"an allowed place inside of another that a pod has turned", corev1.HostPathVolumeSource{Path: allowed + "/nested/canary"}, "", false},
-		{"an allowed place whose way a pod has turned", corev1.HostPathVolumeSource{Path: base + "/alias/canary"}, "", false},
-		{"what is not allowed", corev1.HostPathVolumeSource{Path: other}, "", false},
-		{"up and out of what is allowed", corev1.HostPathVolumeSource{Path: allowed + "/../other"}, "", false},
+		{"a link out of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/out"}, "", false},
+		{"a link to a file outside of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/outfile", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
+		{"a path behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/canary"}, "", false},
+		{"a missing path behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new"}, "", false},
+		{"a missing file behind such a link", corev1.HostPathVolumeSource{Path: allowed + "/out/new", Type: kind(corev1.HostPathFileOrCreate)}, "", false},
+		{"an allowed path inside another that a pod has redirected", corev1.HostPathVolumeSource{Path: allowed + "/nested/canary"}, "", false},
+		{"an allowed path whose parent a pod has redirected", corev1.HostPathVolumeSource{Path: base + "/alias/canary"}, "", false},
+		{"a forbidden path", corev1.HostPathVolumeSource{Path: other}, "", false},
+		{"up and out of the allowed path", corev1.HostPathVolumeSource{Path: allowed + "/../other"}, "", false},
 		{"a relative path", corev1.HostPathVolumeSource{Path: "etc"}, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -197,6 +197,6 @@ func TestAHostPathIsWhereItReallyLeads(t *testing.T) {
 		})
 	}
 	if got := names(t, other); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("what is not allowed holds %v now", got)
+		t.Errorf("the forbidden directory has %v now", got)
 	}
 }

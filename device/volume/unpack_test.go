@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// treeOf is what lies below a directory, a line each: name, mode, and content or target.
+// treeOf lists a directory tree, a line for each entry: name, mode, and content or target.
 func treeOf(t *testing.T, dir string) (lines []string) {
 	t.Helper()
 	made(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
@@ -45,8 +45,8 @@ func treeOf(t *testing.T, dir string) (lines []string) {
 func of(uid, gid int) func(*tar.Header)     { return func(h *tar.Header) { h.Uid, h.Gid = uid, gid } }
 func claims(size int64) func(h *tar.Header) { return func(h *tar.Header) { h.Size = size } }
 
-// Whatever an archive says, it is written below its directory, bounded, and harmless.
-func TestUnpackingBelievesNothing(t *testing.T) {
+// Any archive is unpacked inside its directory, within limits and without special files.
+func TestUnpackingAHostileArchive(t *testing.T) {
 	const reg, dir, sym, link = tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink
 	type archive = []enginetest.Entry
 	many := archive{}
@@ -60,35 +60,35 @@ func TestUnpackingBelievesNothing(t *testing.T) {
 	}{
 		"an ordinary one": {archive{entryOf(dir, "./", ""), entryOf(dir, "a/", "", modedAs(0o750)), entryOf(reg, "a/b", "text", modedAs(0o640)), entryOf(sym, "a/c", "b"), entryOf(link, "d", "a/b")},
 			[]string{"a drwxr-x---", `a/b -rw-r----- "text"`, "a/c Lrwxrwxrwx -> b", `d -rw-r----- "text"`}, ""},
-		"parents that are not named":           {archive{entryOf(reg, "a/b/c", "x")}, []string{"a drwxr-xr-x", "a/b drwxr-xr-x", `a/b/c -rwxr-xr-x "x"`}, ""},
-		"absolute names are below":             {archive{entryOf(reg, "/etc/passwd", "x")}, []string{"etc drwxr-xr-x", `etc/passwd -rwxr-xr-x "x"`}, ""},
-		"set-user-ID and its like go":          {archive{entryOf(reg, "su", "x", modedAs(0o6755)), entryOf(dir, "tmp", "", modedAs(0o7777))}, []string{`su -rwxr-xr-x "x"`, "tmp drwxrwxrwx"}, ""},
-		"devices, pipes and others stay out":   {archive{entryOf(tar.TypeChar, "null", ""), entryOf(tar.TypeBlock, "sda", ""), entryOf(tar.TypeFifo, "pipe", ""), entryOf('9', "what", ""), entryOf(reg, "a", "x")}, []string{`a -rwxr-xr-x "x"`}, ""},
-		"the last one of a name counts":        {archive{entryOf(reg, "a", "1"), entryOf(sym, "a", "/etc/passwd"), entryOf(reg, "a", "3"), entryOf(dir, "d", "", modedAs(0o700)), entryOf(dir, "d", "", modedAs(0o755))}, []string{`a -rwxr-xr-x "3"`, "d drwxr-xr-x"}, ""},
-		"links that lead out are but words":    {archive{entryOf(sym, "a", "/etc/shadow"), entryOf(sym, "b", "../../../etc")}, []string{"a Lrwxrwxrwx -> /etc/shadow", "b Lrwxrwxrwx -> ../../../etc"}, ""},
-		"closed directories are filled":        {archive{entryOf(dir, "a", "", modedAs(0o500)), entryOf(dir, "a/b", "", modedAs(0)), entryOf(reg, "a/b/c", "x")}, []string{"a dr-x------", "a/b d---------", `a/b/c -rwxr-xr-x "x"`}, ""},
-		"steps up":                             {archive{entryOf(reg, "../out", "x")}, nil, `"../out" leads out of the image`},
-		"steps up in the middle":               {archive{entryOf(reg, "a/../../out", "x")}, nil, "leads out of the image"},
-		"through a link that leads out":        {archive{entryOf(sym, "a", "@/elsewhere"), entryOf(reg, "a/out", "x")}, nil, "escapes from parent"},
-		"through a relative link":              {archive{entryOf(sym, "a", "../elsewhere"), entryOf(reg, "a/out", "x")}, nil, "escapes from parent"},
-		"a directory through a link":           {archive{entryOf(sym, "a", "@/elsewhere"), entryOf(dir, "a/out", "")}, nil, "escapes from parent"},
-		"over a link, not through it":          {archive{entryOf(sym, "a", "@/elsewhere/kept"), entryOf(reg, "a", "x")}, []string{`a -rwxr-xr-x "x"`}, ""},
-		"a mode through a link":                {archive{entryOf(sym, "a", "@/elsewhere/kept"), entryOf(dir, "a", "", modedAs(0o777))}, []string{"a drwxrwxrwx"}, ""},
-		"another name of what is outside":      {archive{entryOf(link, "a", "../elsewhere/kept")}, nil, "leads out of the image"},
-		"another name through a link":          {archive{entryOf(sym, "l", "@/elsewhere"), entryOf(link, "a", "l/kept")}, nil, "escapes from parent"},
-		"another name of a link is a link":     {archive{entryOf(sym, "l", "@/elsewhere/kept"), entryOf(link, "a", "l")}, []string{"a Lrwxrwxrwx -> @/elsewhere/kept", "l Lrwxrwxrwx -> @/elsewhere/kept"}, ""},
-		"another name of a directory":          {archive{entryOf(dir, "d", ""), entryOf(link, "a", "d")}, nil, "which is not a file"},
-		"another name of nothing":              {archive{entryOf(link, "a", "b")}, nil, "which is not a file"},
-		"a file over a directory that is full": {archive{entryOf(reg, "d/x", ""), entryOf(reg, "d", "x")}, nil, "directory not empty"},
-		"a file in a file":                     {archive{entryOf(reg, "a", "x"), entryOf(reg, "a/b", "x")}, nil, `"a/b": `},
-		"more than there is room for":          {archive{entryOf(reg, "a", "x"), entryOf(reg, "b", "x", claims(1<<30))}, nil, "is too full for it"},
-		"many empty files":                     {many, nil, "is too full for it"},
-		"less than it says":                    {archive{entryOf(reg, "a", "x", claims(5))}, nil, "EOF"},
-		"a name with a zero":                   {archive{entryOf(reg, "a\x00b", "x")}, nil, "without a name"},
-		"no name":                              {archive{entryOf(reg, "", "x")}, nil, "without a name"},
-		"a thousand directories in each other": {archive{entryOf(reg, strings.Repeat("d/", 1000)+"x", "x")}, nil, "nested directories"},
-		"a long link":                          {archive{entryOf(sym, "a", strings.Repeat("x", 5000))}, nil, "symbolic link of 5000 bytes"},
-		"nobody's file":                        {archive{entryOf(reg, "a", "x", of(-1, 0))}, nil, "is not a valid id"},
+		"missing parents are made":                   {archive{entryOf(reg, "a/b/c", "x")}, []string{"a drwxr-xr-x", "a/b drwxr-xr-x", `a/b/c -rwxr-xr-x "x"`}, ""},
+		"absolute names are relative to the root":    {archive{entryOf(reg, "/etc/passwd", "x")}, []string{"etc drwxr-xr-x", `etc/passwd -rwxr-xr-x "x"`}, ""},
+		"set-user-ID bits are dropped":               {archive{entryOf(reg, "su", "x", modedAs(0o6755)), entryOf(dir, "tmp", "", modedAs(0o7777))}, []string{`su -rwxr-xr-x "x"`, "tmp drwxrwxrwx"}, ""},
+		"special files are left out":                 {archive{entryOf(tar.TypeChar, "null", ""), entryOf(tar.TypeBlock, "sda", ""), entryOf(tar.TypeFifo, "pipe", ""), entryOf('9', "what", ""), entryOf(reg, "a", "x")}, []string{`a -rwxr-xr-x "x"`}, ""},
+		"the last entry of a name counts":            {archive{entryOf(reg, "a", "1"), entryOf(sym, "a", "/etc/passwd"), entryOf(reg, "a", "3"), entryOf(dir, "d", "", modedAs(0o700)), entryOf(dir, "d", "", modedAs(0o755))}, []string{`a -rwxr-xr-x "3"`, "d drwxr-xr-x"}, ""},
+		"links that lead out are kept, not followed": {archive{entryOf(sym, "a", "/etc/shadow"), entryOf(sym, "b", "../../../etc")}, []string{"a Lrwxrwxrwx -> /etc/shadow", "b Lrwxrwxrwx -> ../../../etc"}, ""},
+		"closed directories are filled":              {archive{entryOf(dir, "a", "", modedAs(0o500)), entryOf(dir, "a/b", "", modedAs(0)), entryOf(reg, "a/b/c", "x")}, []string{"a dr-x------", "a/b d---------", `a/b/c -rwxr-xr-x "x"`}, ""},
+		"steps up":                                   {archive{entryOf(reg, "../out", "x")}, nil, `"../out" leads out of the image`},
+		".. inside a path":                           {archive{entryOf(reg, "a/../../out", "x")}, nil, "leads out of the image"},
+		"through a link that leads out":              {archive{entryOf(sym, "a", "@/elsewhere"), entryOf(reg, "a/out", "x")}, nil, "escapes from parent"},
+		"through a relative link":                    {archive{entryOf(sym, "a", "../elsewhere"), entryOf(reg, "a/out", "x")}, nil, "escapes from parent"},
+		"a directory through a link":                 {archive{entryOf(sym, "a", "@/elsewhere"), entryOf(dir, "a/out", "")}, nil, "escapes from parent"},
+		"a file replaces a link":                     {archive{entryOf(sym, "a", "@/elsewhere/kept"), entryOf(reg, "a", "x")}, []string{`a -rwxr-xr-x "x"`}, ""},
+		"a mode through a link":                      {archive{entryOf(sym, "a", "@/elsewhere/kept"), entryOf(dir, "a", "", modedAs(0o777))}, []string{"a drwxrwxrwx"}, ""},
+		"a hard link to the outside":                 {archive{entryOf(link, "a", "../elsewhere/kept")}, nil, "leads out of the image"},
+		"a hard link through a symbolic link":        {archive{entryOf(sym, "l", "@/elsewhere"), entryOf(link, "a", "l/kept")}, nil, "escapes from parent"},
+		"a hard link to a symbolic link":             {archive{entryOf(sym, "l", "@/elsewhere/kept"), entryOf(link, "a", "l")}, []string{"a Lrwxrwxrwx -> @/elsewhere/kept", "l Lrwxrwxrwx -> @/elsewhere/kept"}, ""},
+		"a hard link to a directory":                 {archive{entryOf(dir, "d", ""), entryOf(link, "a", "d")}, nil, "which is not a file"},
+		"a hard link to a missing file":              {archive{entryOf(link, "a", "b")}, nil, "which is not a file"},
+		"a file over a directory with content":       {archive{entryOf(reg, "d/x", ""), entryOf(reg, "d", "x")}, nil, "directory not empty"},
+		"a file in a file":                           {archive{entryOf(reg, "a", "x"), entryOf(reg, "a/b", "x")}, nil, `"a/b": `},
+		"more than fits on the disk":                 {archive{entryOf(reg, "a", "x"), entryOf(reg, "b", "x", claims(1<<30))}, nil, "is too full for it"},
+		"many empty files":                           {many, nil, "is too full for it"},
+		"a truncated file":                           {archive{entryOf(reg, "a", "x", claims(5))}, nil, "EOF"},
+		"a name with a zero":                         {archive{entryOf(reg, "a\x00b", "x")}, nil, "without a name"},
+		"no name":                                    {archive{entryOf(reg, "", "x")}, nil, "without a name"},
+		"a thousand nested directories":              {archive{entryOf(reg, strings.Repeat("d/", 1000)+"x", "x")}, nil, "nested directories"},
+		"a long link":                                {archive{entryOf(sym, "a", strings.Repeat("x", 5000))}, nil, "symbolic link of 5000 bytes"},
+		"a file of an invalid owner":                 {archive{entryOf(reg, "a", "x", of(-1, 0))}, nil, "is not a valid id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := t.TempDir()
@@ -123,7 +123,7 @@ func TestUnpackingBelievesNothing(t *testing.T) {
 				}
 			}
 			if after := treeOf(t, elsewhere); !slices.Equal(after, before) {
-				t.Errorf("elsewhere there was %q, now %q", before, after)
+				t.Errorf("outside there was %q, now %q", before, after)
 			}
 			if all := entries(base); len(all) != 2 {
 				t.Errorf("beside it there is %q", all)
@@ -132,10 +132,10 @@ func TestUnpackingBelievesNothing(t *testing.T) {
 	}
 }
 
-// Each file belongs to whom the image says, and is as old.
+// Each file has the image's owner and time.
 func TestUnpackingKeepsOwnersAndTimes(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root gives files away")
+		t.Skip("only root can change owners")
 	}
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)

@@ -22,7 +22,7 @@ import (
 
 func umask(mask int) int { return syscall.Umask(mask) }
 
-// newDisk is the disk of an agent that mounts, which only root may.
+// newDisk is the disk of an agent that mounts, which needs root.
 func newDisk(t *testing.T) *Disk {
 	t.Helper()
 	base, err := filepath.EvalSymlinks(t.TempDir())
@@ -43,7 +43,7 @@ func newDisk(t *testing.T) *Disk {
 	return d
 }
 
-// same tells whether two paths lead to one file.
+// sameFile reports whether two paths lead to one file.
 func sameFile(t *testing.T, a, b string) bool {
 	t.Helper()
 	x, err := os.Stat(a)
@@ -77,9 +77,8 @@ func sourcesFor(uid string, volumes ...corev1.Volume) podspec.Sources {
 		Secrets: []corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: p.Namespace}, Data: map[string][]byte{"key": []byte("hush")}}}}
 }
 
-// What is mounted is what was found, although the path leads elsewhere by the time at
-// which the engine looks.
-func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
+// The mount is the found file, even if its path has changed before the engine mounts it.
+func TestTheMountIsTheFoundFile(t *testing.T) {
 	d := newDisk(t)
 	out := outside(t)
 	shared := t.TempDir()
@@ -98,10 +97,10 @@ func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
 		link(t, out, dir+"/d")
 	}
 	if got := m.List[0].Source; !sameFile(t, got, empty+"/was/file") {
-		t.Errorf("the subPath is %s, which is not what was found", got)
+		t.Errorf("the subPath is %s, not the found file", got)
 	}
 	if got := m.List[1].Source; !sameFile(t, got, shared+"/was") {
-		t.Errorf("the host path is %s, which is not what was found", got)
+		t.Errorf("the host path is %s, not the found file", got)
 	}
 	for _, x := range m.List {
 		if !strings.HasPrefix(x.Source, d.Memory+"/") {
@@ -113,15 +112,15 @@ func TestWhatIsMountedIsWhatWasFound(t *testing.T) {
 		t.Errorf("binds are left: %v", left)
 	}
 	if got := names(t, shared+"/was"); !slices.Equal(got, []string{"inside"}) {
-		t.Errorf("what was mounted holds %v after that", got)
+		t.Errorf("the mounted directory has %v after that", got)
 	}
 	if _, err := d.PrepareMounts(src, c, policy); err == nil {
-		t.Error("and now it leads out, and is mounted")
+		t.Error("it leads out now, and is mounted")
 	}
 }
 
-// What a crash leaves is taken off by the next agent, and what was mounted stays.
-func TestBindsOfACrashAreTakenOff(t *testing.T) {
+// The next agent unmounts the binds of a crashed one, and their content stays.
+func TestBindsOfACrashedAgentAreUnmounted(t *testing.T) {
 	d := newDisk(t)
 	shared := t.TempDir()
 	tree(t, shared, "d/precious")
@@ -153,9 +152,9 @@ func TestBindsOfACrashAreTakenOff(t *testing.T) {
 	}
 }
 
-// Other users of the device see nothing of pods' volumes, also where an earlier
-// version has left them open; the modes inside are the pods'.
-func TestVolumesAreNobodyElsesBusiness(t *testing.T) {
+// Other users of the device cannot access pods' volumes, even if an earlier version left them open;
+// modes inside are the pods'.
+func TestVolumesArePrivate(t *testing.T) {
 	for _, mask := range []int{0, 0o022, 0o077} {
 		d := newDisk(t)
 		made(t, RemoveVolumes(d.Root, d.Memory))
@@ -214,9 +213,9 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 		want      string
 	}{
 		{"as the volume says", limit("1Mi"), "", "size=1048576"},
-		{"no more than the pod may use", limit("1Gi"), "32Mi", "size=33554432"},
-		{"no more than the device has for pods", nil, "", "size=67108864"},
-		{"a size of nothing is none", limit("0"), "", "size=67108864"},
+		{"at most the pod's limit", limit("1Gi"), "32Mi", "size=33554432"},
+		{"at most the node's allocatable memory", nil, "", "size=67108864"},
+		{"a size of 0 is no limit", limit("0"), "", "size=67108864"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			src := sourcesFor("uid-1", emptyDir("m", corev1.StorageMediumMemory))
@@ -240,8 +239,8 @@ func TestAVolumeInMemoryHasItsSize(t *testing.T) {
 	}
 }
 
-// An agent that cannot mount runs what it can run safely, and says why not the rest.
-func TestAnAgentThatCannotMountRefusesWhatCouldBeTurned(t *testing.T) {
+// An agent that cannot mount runs what is safe without mounts, and says why it refuses the rest.
+func TestWithoutMountsAnAgentRefusesPathsThatPodsCanRedirect(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	made(t, err)
 	d := &Disk{Root: base, Memory: filepath.Join(base, "volatile")}
@@ -280,8 +279,8 @@ func TestAnAgentThatCannotMountRefusesWhatCouldBeTurned(t *testing.T) {
 	}
 }
 
-// Whatever a hub names its pods and volumes: nothing outside is made, bound or removed.
-func TestNamesOfAHostileHubLeadNowhere(t *testing.T) {
+// Names from a hostile hub create, bind or remove nothing outside.
+func TestNamesFromAHostileHubAreConfined(t *testing.T) {
 	for _, c := range []struct{ uid, volume string }{
 		{"uid-1", "../../.."}, {"uid-1", ".."}, {"uid-1", "."}, {"uid-1", ""}, {"uid-1", "a/b"}, {"uid-1", "/"}, {"uid-1", ".new-v"},
 		{"..", "v"}, {".", "v"}, {"", "v"}, {"../../x", "v"}, {"a/b", "v"}, {"a\x00b", "v"},
@@ -310,7 +309,7 @@ func TestNamesOfAHostileHubLeadNowhere(t *testing.T) {
 	}
 }
 
-// A link in the place of a pod's directory is removed, and not what it leads to.
+// A link in place of a pod's directory is removed, but not its target.
 func TestCleaningFollowsNoLink(t *testing.T) {
 	d := newDisk(t)
 	out := outside(t)
@@ -324,13 +323,13 @@ func TestCleaningFollowsNoLink(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 	if got := names(t, out); !slices.Equal(got, []string{"canary"}) {
-		t.Errorf("what the link leads to holds %v", got)
+		t.Errorf("the link's target has %v", got)
 	}
 }
 
-// What somebody with too many rights has put into a volume of files does not turn
-// what the agent writes there.
-func TestFilesAreWrittenInsideOfTheirVolumeOnly(t *testing.T) {
+// Links that a privileged container has put into a volume of files do not redirect the agent's
+// writes.
+func TestFilesAreWrittenInsideTheirVolumeOnly(t *testing.T) {
 	for _, plant := range []string{dataLink, dataLink + "_tmp", "key"} {
 		d := newDisk(t)
 		out := outside(t)
@@ -349,8 +348,8 @@ func TestFilesAreWrittenInsideOfTheirVolumeOnly(t *testing.T) {
 	}
 }
 
-// A volume may name the same secret as often as it likes: what comes of it fills no memory.
-func TestAVolumeOfFilesHasABound(t *testing.T) {
+// A volume that names one secret many times is limited in size.
+func TestAVolumeOfFilesIsLimited(t *testing.T) {
 	d := newDisk(t)
 	v := secretVolume("s")
 	src := sourcesFor("uid-1", v)
@@ -366,14 +365,15 @@ func TestAVolumeOfFilesHasABound(t *testing.T) {
 	made(t, err)
 }
 
-// allowing is the policy of an owner who lets pods mount these.
+// allowing is a policy that allows these host paths.
 func allowing(paths ...string) policy.Document {
 	p := policy.Default()
 	p.HostPaths = paths
 	return p
 }
 
-// Removing a million files of one pod, or giving them to another group, takes minutes on a card. Nobody else waits for that.
+// Removing a million files of one pod, or changing their group, takes minutes on a card. Other pods
+// do not wait.
 func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	d := &Disk{Root: t.TempDir(), Memory: t.TempDir()}
 	d.mounts.dir, d.mounts.why = d.Memory, "not here"
@@ -381,7 +381,7 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}}
 	pod := makePod("web", "wait")
 	src := podspec.Sources{Pod: &pod, Volumes: []wire.Volume{{UID: "volume", Namespace: pod.Namespace, Claim: "mine"}}}
-	defer d.making.take("uid-of-another")() // who removes, or makes
+	defer d.making.take("uid-of-another")() // another pod's removal
 	defer d.claims.take("volume-of-another")()
 	for _, v := range []*corev1.Volume{&files, &claim} {
 		p, err := d.volume(src, v, policy.Document{})
@@ -402,10 +402,10 @@ func TestAPodDoesNotWaitForTheVolumesOfAnother(t *testing.T) {
 	came := make(chan error)
 	go func() { came <- d.Clean(pod.UID) }()
 	leave()
-	if err := <-came; err != nil { // its own turn comes
+	if err := <-came; err != nil { // after its own lock is free
 		t.Error(err)
 	}
 	if n := len(d.making.by); n != 1 {
-		t.Errorf("%d pods are remembered", n)
+		t.Errorf("%d locks are left", n)
 	}
 }

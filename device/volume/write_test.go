@@ -8,7 +8,7 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Files of config maps change all at once, and only when they differ.
+// Files of config maps change all at once, and only if they differ.
 func TestVolumeFiles(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -46,10 +46,10 @@ func TestVolumeFiles(t *testing.T) {
 		t.Errorf("a=%s sub/b=%s c=%s", read("a"), read("sub/b"), read("c"))
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 4 { // a, c, ..data, and what it leads to
+	if err != nil || len(entries) != 4 { // a, c, ..data, and its target
 		t.Errorf("the directory holds %v (%v)", entries, err)
 	}
-	// An agent that was killed between showing files and naming them.
+	// An agent that was killed after showing files, before naming them.
 	for _, lost := range []string{"c", "a"} {
 		if err := os.Remove(filepath.Join(dir, lost)); err != nil {
 			t.Fatal(err)

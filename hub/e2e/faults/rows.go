@@ -73,8 +73,8 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestKillingTheAgentAtRandomMoments"),
 			of("device/agent", "TestAnAgentKilledAtAnyStepConverges", "TestRealKilledAgent"),
-			of("device/volume", "TestAnAgentThatIsKilledWhileItCopiesAnImage"),
-			of("device/memory", "TestAnAgentKilledAtAnyFileOperationForgetsNothing"))},
+			of("device/volume", "TestAKilledAgentLeavesNoIncompleteCopy"),
+			of("device/memory", "TestAnAgentKilledAtAnyFileOperationLosesNothing"))},
 	{id: "F4", fault: "a reboot of a device while the hub is away",
 		criterion: "the desired state runs within 60 s, from the device's disk",
 		tests: all(
@@ -164,8 +164,8 @@ var rows = []row{
 		criterion: "the node says so, keeps its lease and its pods; images in use are never deleted",
 		tests: all(
 			of("hub/e2e", "TestAFullDiskOfTheDevice"),
-			of("device/agent", "TestPodsSurviveAnUnwritableDisk", "TestUnderDiskPressureUnneededImagesAreRemovedFirst",
-				"TestWhoseAnImageIs"),
+			of("device/agent", "TestPodsSurviveAnUnwritableDisk", "TestUnderDiskPressureUnneededImagesAreRemovedFirst"),
+			of("device/image", "TestIsPulled"),
 			of("device/memory", "TestAFullDiskTakesTheNextDesiredState"),
 			of("device/hardware", "TestHealth", "TestErrorsOfADiskAreThoseOfItsOwnPartitions"))},
 	{id: "F14", fault: "torn, flipped, truncated or missing files of the hub; files of a newer or older " +
@@ -188,7 +188,7 @@ var rows = []row{
 			of("hub/control", "TestAClockThatIsSetWhileTheHubRunsMovesNoDeadline"),
 			of("hub/pki", "TestCertificatesAreValidByBothClocks"),
 			of("hub/store", "TestBackupsOfAHubWhoseClockBeginsInThePast", "TestRecordsOfAHubWhoseClockIsBehindAreKept"),
-			of("device/plan", "TestAPodFromBeforeARebootWithAClockBehindItStartsAnew", "TestBackOffIgnoresTheEnginesClock"),
+			of("device/plan", "TestTheStartOfAPodAfterAClockChange", "TestBackOffIgnoresTheEnginesClock"),
 			of("device/agent", "TestADeadlineCountsByTheMonotonicClockOverRestartsOfTheAgent"),
 			of("device/hardware", "TestHealth"))},
 	{id: "F16", fault: "two devices with one identity",
@@ -204,8 +204,8 @@ var rows = []row{
 			of("hub/e2e", "TestTornFilesOfTheDevice", "TestAfterDamage", "TestADamagedIdentity"),
 			of("device/agent", "TestPodsSurviveADamagedFile", "TestWithoutADesiredStateEndedContainersAreStarted",
 				"TestAPodThatHasEndedForTheHubHasEnded"),
-			of("device/memory", "TestOneDamagedCopyIsNotTheEnd", "TestATornWriteLeavesTheOneBefore",
-				"TestBrokenFilesAreSaidLoudlyAndAreNotTheEnd"))},
+			of("device/memory", "TestOneDamagedCopyLosesNothing", "TestAnInterruptedWriteKeepsThePreviousText",
+				"TestDamagedFilesAreReportedAndDoNotStopTheAgent"))},
 	{id: "F18", fault: "an agent killed for want of memory; an agent that stands still",
 		criterion: "64 MiB are enough; workloads run on, and it resumes",
 		tests:     of("hub/e2e", "TestAnAgentWithoutMemory", "TestAPausedAgent")},
@@ -215,7 +215,7 @@ var rows = []row{
 		tests: all(
 			of("hub/e2e", "TestAnUpgradeFromAnOlderSchema", "TestAgentsOfOtherVersions"),
 			of("shared/wire", "TestPayloadsAreWrittenAndReadAsTheGoldenFilesSay"),
-			of("device/memory", "TestAnOlderAgentsDesiredStateIsTakenOver"),
+			of("device/memory", "TestAnOlderAgentsDesiredStateIsRead"),
 			of("device/agent", "TestAnAgentTakesOverFromOlderOnesWithoutTouchingAContainer"),
 			of("device/plan", "TestAnUpgradeOfTheAgentRestartsNothing"),
 			of("hub/store", "TestDatabasesOfOlderVersionsOpen", "TestAnOlderBackupIsGenuine"),
