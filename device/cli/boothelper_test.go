@@ -28,7 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flotilla.dev/device/firmware"
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -507,7 +507,7 @@ func TestABootConfigurationIsTriedOnABoard(t *testing.T) {
 }
 
 // ask writes to the helper's socket and returns its answer.
-func askHelper(t *testing.T, socket string, text []byte) firmware.Reply {
+func askHelper(t *testing.T, socket string, text []byte) boothelper.Reply {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -517,7 +517,7 @@ func askHelper(t *testing.T, socket string, text []byte) firmware.Reply {
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
 	_, _ = conn.Write(text) // it may stop reading
 	answer, _ := io.ReadAll(conn)
-	var a firmware.Reply
+	var a boothelper.Reply
 	if err := json.Unmarshal(bytes.TrimSpace(answer), &a); err != nil {
 		a.Error = "no answer: " + err.Error()
 	}
@@ -541,9 +541,9 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	socket := filepath.Join(b.dir, "helper.sock")
 	helper := b.run("boot-helper", "--root", b.root, "--state-dir", filepath.Join(b.dir, "helper"), "--socket", socket)
 	t.Cleanup(func() { _ = helper.Process.Kill(); _ = helper.Wait() })
-	ask := func(r firmware.Request) error {
+	ask := func(r boothelper.Request) error {
 		for range 600 {
-			if a, err := firmware.Ask(context.Background(), socket, r); err == nil || a.Error != "" {
+			if a, err := boothelper.Ask(context.Background(), socket, r); err == nil || a.Error != "" {
 				return err
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -557,18 +557,18 @@ func TestTheHelperUnderAttack(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
-	arm := func(f *wire.Firmware) error { return ask(firmware.Request{Op: firmware.OpArm, Firmware: f}) }
-	inspect := func(f *wire.Firmware) error { return ask(firmware.Request{Op: firmware.OpInspect, Firmware: f}) }
+	arm := func(f *wire.Firmware) error { return ask(boothelper.Request{Op: boothelper.OpArm, Firmware: f}) }
+	inspect := func(f *wire.Firmware) error { return ask(boothelper.Request{Op: boothelper.OpInspect, Firmware: f}) }
 	config, cmdline := b.read("config.txt"), b.read("cmdline.txt")
 	good := signedBoot(t, 5, bootConfig("psi=1"))
 	other := ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", ed25519.SeedSize)))
 
 	refused("before any hub is known", arm(good), "no hub's key")
-	if err := ask(firmware.Request{Op: firmware.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}); err != nil {
+	if err := ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}); err != nil {
 		t.Fatal(err)
 	}
-	refused("another hub's key", ask(firmware.Request{Op: firmware.OpPin, Node: "pi-1", Key: other.Public().(ed25519.PublicKey)}), "boot-helper --forget")
-	refused("another node", ask(firmware.Request{Op: firmware.OpPin, Node: "pi-2", Key: bootKey.Public().(ed25519.PublicKey)}), "boot-helper --forget")
+	refused("another hub's key", ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-1", Key: other.Public().(ed25519.PublicKey)}), "boot-helper --forget")
+	refused("another node", ask(boothelper.Request{Op: boothelper.OpPin, Node: "pi-2", Key: bootKey.Public().(ed25519.PublicKey)}), "boot-helper --forget")
 
 	unsigned := *good
 	unsigned.Signature = nil
@@ -589,9 +589,9 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	missing := bootConfig("psi=1")
 	missing.Config.DTOverlay = []string{"not-there"}
 	refused("an overlay that is not there", inspect(signedBoot(t, 5, missing)), "has no overlay not-there")
-	refused("keep without a trial", ask(firmware.Request{Op: firmware.OpKeep, Digest: good.Digest}), "is not what is tried")
-	refused("undo of nothing", ask(firmware.Request{Op: firmware.OpUndo}), "nothing to undo")
-	refused("an unknown operation", ask(firmware.Request{Op: "write"}), "unknown operation")
+	refused("keep without a trial", ask(boothelper.Request{Op: boothelper.OpKeep, Digest: good.Digest}), "is not what is tried")
+	refused("undo of nothing", ask(boothelper.Request{Op: boothelper.OpUndo}), "nothing to undo")
+	refused("an unknown operation", ask(boothelper.Request{Op: "write"}), "unknown operation")
 
 	for name, text := range map[string]string{
 		"10 MB":           strings.Repeat("x", 10<<20),
@@ -611,7 +611,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	}
 	defer func() { _ = slow.Close() }()
 	_, _ = slow.Write([]byte(`{"op"`))
-	if err := ask(firmware.Request{Op: firmware.OpStatus}); err != nil { // it waits for the slow one to be cut off, and no longer
+	if err := ask(boothelper.Request{Op: boothelper.OpStatus}); err != nil { // it waits for the slow one to be cut off, and no longer
 		t.Errorf("behind a slow one: %v", err)
 	}
 
@@ -679,7 +679,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	if !strings.Contains(b.read("tryboot.txt"), good.Digest) || b.read("config.txt") != config {
 		t.Error("no trial is armed, or config.txt was changed for it")
 	}
-	if err := ask(firmware.Request{Op: firmware.OpRestore}); err != nil {
+	if err := ask(boothelper.Request{Op: boothelper.OpRestore}); err != nil {
 		t.Error(err)
 	}
 	older := signedBoot(t, 4, bootConfig("psi=0"))
@@ -728,13 +728,13 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 	pinned, reached := false, map[string]bool{}
 	for n := range 60 {
 		helper := b.run("boot-helper", "--root", b.root, "--state-dir", b.helperDir, "--socket", socket)
-		var r firmware.Request
-		for _, r = range []firmware.Request{{Op: firmware.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}, {Op: firmware.OpStatus}} {
-			if r.Op == firmware.OpPin && pinned {
+		var r boothelper.Request
+		for _, r = range []boothelper.Request{{Op: boothelper.OpPin, Node: "pi-1", Key: bootKey.Public().(ed25519.PublicKey)}, {Op: boothelper.OpStatus}} {
+			if r.Op == boothelper.OpPin && pinned {
 				continue
 			}
 			for range 200 {
-				a, err := firmware.Ask(t.Context(), socket, r)
+				a, err := boothelper.Ask(t.Context(), socket, r)
 				if err == nil {
 					pinned = true
 					if s := a.Status; s != nil {
@@ -745,13 +745,13 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}
-		r = firmware.Request{Op: firmware.OpArm, Firmware: f}
+		r = boothelper.Request{Op: boothelper.OpArm, Firmware: f}
 		if n%2 == 1 {
-			r = firmware.Request{Op: firmware.OpRestore}
+			r = boothelper.Request{Op: boothelper.OpRestore}
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := firmware.Ask(context.Background(), socket, r)
+			_, err := boothelper.Ask(context.Background(), socket, r)
 			done <- err
 		}()
 		if n > 1 { // the first two come to their end
@@ -776,7 +776,7 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 			t.Fatalf("killed at %s, the board would boot neither old nor new files:\n%q\n%q", r.Op, config, cmdline)
 		}
 	}
-	if moments < 10 || !reached[firmware.PhaseArmed] {
+	if moments < 10 || !reached[boothelper.PhaseArmed] {
 		t.Errorf("%d requests were cut off, and %v reached", moments, reached)
 	}
 	for n := range 3 { // then the board is booted as it is, and again

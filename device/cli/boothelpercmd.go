@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"flotilla.dev/device/agent"
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/device/firmware"
 	"flotilla.dev/device/link"
 	"flotilla.dev/device/memory"
@@ -40,7 +41,8 @@ func bootHelperCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := &firmware.Server{Disk: firmware.Kernel{}, Board: firmware.Machine{Root: root}, StateDir: stateDir, Log: log}
+			s := &boothelper.Server{Disk: boothelper.Kernel{}, Board: boothelper.Machine{Root: root}, StateDir: stateDir,
+				Log: log}
 			if err := os.MkdirAll(stateDir, 0o700); err != nil {
 				return usageError{err}
 			}
@@ -70,9 +72,9 @@ func bootHelperCommand() *cobra.Command {
 	return cmd
 }
 
-func serveBootHelper(ctx context.Context, s *firmware.Server, socket string) error {
+func serveBootHelper(ctx context.Context, s *boothelper.Server, socket string) error {
 	if socket == "" {
-		ln, err := firmware.Listener()
+		ln, err := boothelper.Listener()
 		if err != nil {
 			return err
 		}
@@ -98,9 +100,9 @@ func serveBootHelper(ctx context.Context, s *firmware.Server, socket string) err
 func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool,
 	log *slog.Logger) *firmware.Runner {
 	return &firmware.Runner{
-		Node: p.node, Disk: firmware.Kernel{}, Dir: p.stateDir, Log: log,
-		Ask: func(ctx context.Context, r firmware.Request) (firmware.Reply, error) {
-			return firmware.Ask(ctx, socket, r)
+		Node: p.node, Disk: boothelper.Kernel{}, Dir: p.stateDir, Log: log,
+		Ask: func(ctx context.Context, r boothelper.Request) (boothelper.Reply, error) {
+			return boothelper.Ask(ctx, socket, r)
 		},
 		Desired: func() (*wire.Firmware, []byte) {
 			d, _ := m.Desired()

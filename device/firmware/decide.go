@@ -1,3 +1,7 @@
+// Package firmware is the agent's part of boot configurations: it has them inspected, tries each
+// one once, judges the trial by what the agent sees, and has it kept or taken back. Decide is pure;
+// the Runner asks the boot helper (package boothelper) for one step after the other and reports to
+// the hub. It never writes a boot file, and knows neither containers nor MQTT.
 package firmware
 
 import (
@@ -6,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/shared/bound"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
@@ -64,7 +69,7 @@ type BadDigest struct {
 
 // Facts are what is so now.
 type Facts struct {
-	Helper    HelperStatus
+	Helper    boothelper.Status
 	HelperErr string // it does not answer, and why
 
 	Inspected string // digest of the configuration that was looked at last
@@ -199,9 +204,9 @@ func (d *decider) rest() {
 func (d *decider) kept() bool {
 	h := d.f.Helper
 	if d.j.Undoes != "" {
-		return h.Phase == PhaseIdle && h.Kept != d.j.Undoes
+		return h.Phase == boothelper.PhaseIdle && h.Kept != d.j.Undoes
 	}
-	return h.Phase == PhaseIdle && h.Kept == d.j.Candidate && h.Kept != "" && !h.Lost
+	return h.Phase == boothelper.PhaseIdle && h.Kept == d.j.Candidate && h.Kept != "" && !h.Lost
 }
 
 // wanted tells whether the hub still wants what is about to be tried.
@@ -242,14 +247,14 @@ func (b BadDigest) state() string {
 func (d *decider) idle() string {
 	h := d.f.Helper
 	switch h.Phase {
-	case PhaseArmed: // the journal was lost: nobody knows how the board fared before
-		if d.j.Candidate = h.Candidate; h.Candidate == undoOf(h.Kept) {
+	case boothelper.PhaseArmed: // the journal was lost: nobody knows how the board fared before
+		if d.j.Candidate = h.Candidate; h.Candidate == boothelper.UndoDigest(h.Kept) {
 			d.j.Undoes = h.Kept
 		}
 		return d.hold("the trial was not remembered")
-	case PhaseKeeping, PhaseReturning, PhaseLeaving:
+	case boothelper.PhaseKeeping, boothelper.PhaseReturning, boothelper.PhaseLeaving:
 		d.say(wire.FirmwareVerifying, "the boot helper is %s", h.Phase)
-		if h.Phase == PhaseLeaving {
+		if h.Phase == boothelper.PhaseLeaving {
 			return d.reboot(Restore)
 		}
 		return Wait
@@ -316,7 +321,7 @@ func (d *decider) undo() string {
 			b = new(fleet.BootConfig)
 		}
 		d.j.Undoes = want.Digest
-		d.try(undoOf(want.Digest), b)
+		d.try(boothelper.UndoDigest(want.Digest), b)
 		d.say(wire.FirmwareTrial, "the board is about to boot once what it had before")
 	}
 	d.st.Candidate = ""

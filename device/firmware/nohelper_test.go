@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/shared/wire"
 )
 
@@ -21,10 +22,10 @@ func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 			asked := 0
 			var told *wire.FirmwareStatus
 			r := Runner{
-				Node: "pi-1", Disk: Kernel{}, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)),
-				Ask: func(context.Context, Request) (Reply, error) {
+				Node: "pi-1", Disk: boothelper.Kernel{}, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Ask: func(context.Context, boothelper.Request) (boothelper.Reply, error) {
 					asked++
-					return Reply{}, errors.New("dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory")
+					return boothelper.Reply{}, errors.New("dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory")
 				},
 				Desired: func() (*wire.Firmware, []byte) { return want, []byte("key") },
 				Fares: func(context.Context) Fares {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/shared/wire"
 )
 
@@ -21,7 +22,7 @@ func (d *decider) arming() string {
 			return d.goBack(true, "nothing on the board judged it before its deadline: the agent did not run")
 		}
 		return d.noVerdict(true, "")
-	case h.Phase == PhaseArmed && h.Candidate != d.j.Candidate || h.Phase != PhaseIdle && h.Phase != PhaseArmed:
+	case h.Phase != boothelper.PhaseIdle && (h.Phase != boothelper.PhaseArmed || h.Candidate != d.j.Candidate):
 		return d.goBack(false, "the boot helper was at something else")
 	case h.BootID == d.j.Boot:
 		if !d.wanted() {
@@ -38,7 +39,7 @@ func (d *decider) arming() string {
 		}
 		d.j.Attempts++
 		return d.reboot(Arm)
-	case h.Phase == PhaseIdle:
+	case h.Phase == boothelper.PhaseIdle:
 		return d.noVerdict(false, "the power was cut before the trial was ready")
 	case !h.Tryboot:
 		return d.noVerdict(h.Ran, "the kernel's command line is not that of the trial: the firmware did not try it, it "+
@@ -52,7 +53,7 @@ func (d *decider) arming() string {
 func (d *decider) verifying() string {
 	h := d.f.Helper
 	switch {
-	case h.Phase != PhaseArmed || h.Candidate != d.j.Candidate:
+	case h.Phase != boothelper.PhaseArmed || h.Candidate != d.j.Candidate:
 		return d.keepingOrBack()
 	case h.BootID != d.j.Boot || !h.Tryboot:
 		return d.noVerdict(true, "")
@@ -79,7 +80,7 @@ func (d *decider) verifying() string {
 func (d *decider) keeping() string {
 	h := d.f.Helper
 	d.say(wire.FirmwareVerifying, "it is good and is being kept")
-	if h.Phase == PhaseArmed && h.Candidate == d.j.Candidate && h.Tryboot && h.BootID == d.j.Boot {
+	if h.Phase == boothelper.PhaseArmed && h.Candidate == d.j.Candidate && h.Tryboot && h.BootID == d.j.Boot {
 		if h.Uptime >= d.j.Deadline+rebootTime {
 			return d.hold("it could not be kept: " + d.f.Failed)
 		}
@@ -102,7 +103,7 @@ func (d *decider) keepingOrBack() string {
 		d.say(wire.FirmwareUpToDate, "%s", what)
 		d.st.Candidate = ""
 		return Wait
-	case h.Phase == PhaseKeeping:
+	case h.Phase == boothelper.PhaseKeeping:
 		d.say(wire.FirmwareVerifying, "it is good and is being kept")
 		return Wait // the helper ends it
 	}
@@ -113,7 +114,7 @@ func (d *decider) back() string {
 	h := d.f.Helper
 	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
 	switch h.Phase {
-	case PhaseIdle:
+	case boothelper.PhaseIdle:
 		if d.kept() { // after all
 			return d.keepingOrBack()
 		}
@@ -132,7 +133,7 @@ func (d *decider) back() string {
 			}
 		}
 		return Wait
-	case PhaseKeeping, PhaseReturning:
+	case boothelper.PhaseKeeping, boothelper.PhaseReturning:
 		return Wait // the helper ends it
 	}
 	return d.reboot(Restore)

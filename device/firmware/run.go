@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
 )
@@ -68,8 +69,8 @@ func failing(checks []string, was Was, now Fares) (out []string) {
 // A Runner takes one step after the other until the board's boot is as the hub wants it.
 type Runner struct {
 	Node    string
-	Ask     func(context.Context, Request) (Reply, error) // the helper
-	Disk    Disk
+	Ask     func(context.Context, boothelper.Request) (boothelper.Reply, error) // the helper
+	Disk    boothelper.Disk
 	Dir     string                          // of the journal
 	Desired func() (*wire.Firmware, []byte) // what the hub wants, and its key
 	Fares   func(context.Context) Fares     //
@@ -77,7 +78,7 @@ type Runner struct {
 	Log     *slog.Logger
 	Uptime  func() time.Duration // since the boot, with the time for which the device was suspended; nil: the system's
 
-	slots       *Slots
+	slots       *boothelper.Slots
 	journal     Journal
 	loaded      bool
 	facts       Facts // what stays between two steps
@@ -138,7 +139,7 @@ func (r *Runner) uptime() time.Duration {
 func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error) {
 	want, key := r.Desired()
 	if !r.loaded {
-		r.slots = &Slots{Disk: r.Disk, Dir: r.Dir, Name: "firmware"}
+		r.slots = &boothelper.Slots{Disk: r.Disk, Dir: r.Dir, Name: "firmware"}
 		text, err := r.slots.Load()
 		if err == nil && text != nil {
 			err = json.Unmarshal(text, &r.journal)
@@ -165,7 +166,7 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	r.asked, r.askedAt = asked, now
 	defer func() { r.quiet = !again && err == nil }()
 	f, fares := &r.facts, r.Fares(ctx)
-	status, err := r.Ask(ctx, Request{Op: OpStatus})
+	status, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpStatus})
 	f.HelperErr = ""
 	if err != nil { // as on most devices, which have none: a fact that is told where it matters
 		f.HelperErr, err = err.Error(), nil
@@ -232,7 +233,7 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 	f := &r.facts
 	switch do {
 	case Inspect:
-		a, err := r.Ask(ctx, Request{Op: OpInspect, Firmware: want})
+		a, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpInspect, Firmware: want})
 		if a.Error == "" && err != nil { // it was not asked at all
 			return err
 		}
@@ -245,9 +246,9 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 		}
 		return nil
 	case Arm:
-		q := Request{Op: OpArm, Firmware: want}
+		q := boothelper.Request{Op: boothelper.OpArm, Firmware: want}
 		if of := r.journal.Undoes; of != "" {
-			q = Request{Op: OpUndo, Digest: of}
+			q = boothelper.Request{Op: boothelper.OpUndo, Digest: of}
 			r.say(false, "the board reboots to try what it had before boot configuration %s", of)
 		} else {
 			r.say(false, "the board reboots to try boot configuration %s", want.Digest)
@@ -255,10 +256,10 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 		_, err := r.Ask(ctx, q)
 		return err
 	case Keep:
-		_, err := r.Ask(ctx, Request{Op: OpKeep, Digest: r.journal.Candidate})
+		_, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpKeep, Digest: r.journal.Candidate})
 		return err
 	case Restore:
-		_, err := r.Ask(ctx, Request{Op: OpRestore})
+		_, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpRestore})
 		return err
 	}
 	return fmt.Errorf("unknown step %q", do)
@@ -270,8 +271,8 @@ func (r *Runner) pin(ctx context.Context, key []byte) error {
 	if len(key) == 0 || h.Node == r.Node && string(h.Key) == string(key) || r.foreign == string(key) {
 		return nil
 	}
-	if _, err := r.Ask(ctx, Request{Op: OpPin, Node: r.Node, Key: key}); err != nil && h.Node == "" &&
-		len(key) == ed25519.PublicKeySize {
+	_, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpPin, Node: r.Node, Key: key})
+	if err != nil && h.Node == "" && len(key) == ed25519.PublicKeySize {
 		return fmt.Errorf("it does not take its first key: %w", err)
 	} else if err != nil { // it has another one, for good
 		r.foreign = string(key)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"flotilla.dev/device/boothelper"
 	"flotilla.dev/device/firmware"
 	"flotilla.dev/shared/fleet"
 	"flotilla.dev/shared/wire"
@@ -68,7 +69,7 @@ func (b *bootBoard) boot() {
 // run starts the helper as its early unit does, and the agent's runner.
 func (b *bootBoard) run() {
 	t := b.d.w.t
-	helper, err := firmware.NewHelper(b, b, "/var/helper")
+	helper, err := boothelper.New(b, b, "/var/helper")
 	if err == nil {
 		err = helper.Settle()
 	}
@@ -81,7 +82,7 @@ func (b *bootBoard) run() {
 	a, l, mem := b.d.agent, b.d.link, b.d.mem
 	r := &firmware.Runner{
 		Node: b.d.name, Disk: b, Dir: "/var/agent", Log: b.d.w.log.With("device", b.d.name), Tell: a.SetFirmware,
-		Ask: func(_ context.Context, q firmware.Request) (firmware.Reply, error) {
+		Ask: func(_ context.Context, q boothelper.Request) (boothelper.Reply, error) {
 			a := helper.Do(q)
 			return a, a.Err()
 		},

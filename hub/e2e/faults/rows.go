@@ -223,7 +223,7 @@ var rows = []row{
 	{id: "F20", fault: "a boot configuration that breaks a board",
 		criterion: "it goes back by itself, wherever the power fails; the rollout stops",
 		tests: all(
-			of("device/firmware", "TestATrialEndsKeptOrRolledBack", "TestWhereverThePowerFails",
+			of("device/boothelper", "TestATrialEndsKeptOrRolledBack", "TestWhereverThePowerFails",
 				"TestWhereverThePowerFailsTwice", "TestAnAgentThatNeverRunsIsRolledBackByTheDeadman",
 				"TestEachCheckThatFailsRollsBack"),
 			of("hub/control", "TestStories"))},

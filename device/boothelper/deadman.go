@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func (h *Helper) wake() error {
 		return err
 	}
 	switch half := bytes.Equal(live.Config, via(s.To.Config)); {
-	case s.Trial == "" && live.equal(s.From): // the power was cut before anything was there
+	case s.Trial == "" && live.Equal(s.From): // the power was cut before anything was there
 		return h.idle()
 	case s.Trial == "":
 		s.Trial, s.Ran = h.Board.BootID(), h.taken()
@@ -64,7 +64,7 @@ func (h *Helper) finishReturn() error {
 		return err
 	}
 	if now := h.Board.BootID(); s.Boot != now {
-		if live.equal(s.From) { // the power was cut, and the board has booted what it is to run
+		if live.Equal(s.From) { // the power was cut, and the board has booted what it is to run
 			return h.idle()
 		}
 		s.Boot, s.Trial = now, now
@@ -151,7 +151,7 @@ func (h *Helper) swapOne(backend, dir string, from, to Files) error {
 		name = h.path(dir, customCfg)
 	}
 	live, err := h.live()
-	if err == nil && !live.equal(to) {
+	if err == nil && !live.Equal(to) {
 		if err = h.spare(h.one(name+".prev", from.Config), name+".prev"); err == nil {
 			err = h.one(name, to.Config)
 		}

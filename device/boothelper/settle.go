@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ func (h *Helper) Settle() error {
 		if live, err := h.live(); err != nil {
 			return err
 			// the power was cut before anything was kept, and the board runs the old files
-		} else if !h.trying() && live.equal(s.From) {
+		} else if !h.trying() && live.Equal(s.From) {
 			return h.idle()
 		}
 		return h.finishKeep()
@@ -59,7 +59,7 @@ func (h *Helper) Keep(digest string) error {
 	if s.Way == fleet.TrialDeadman {
 		there = s.To
 	}
-	if !live.equal(there) {
+	if !live.Equal(there) {
 		return errors.New(
 			"somebody has changed the boot files since the trial began: what would be kept is not what was tried")
 	}
@@ -78,8 +78,8 @@ func (h *Helper) finishKeep() error {
 }
 
 // kept is a state once its candidate has taken the place of what was there.
-func (s helperState) kept() helperState {
-	if s.Candidate == undoOf(s.Kept) { // there is no second step back
+func (s savedState) kept() savedState {
+	if s.Candidate == UndoDigest(s.Kept) { // there is no second step back
 		s.Kept, s.Previous, s.PreviousKept, s.KeptWay, s.KeptDeadline = s.PreviousKept, nil, "", "", 0
 	} else {
 		previous := s.From
@@ -94,7 +94,7 @@ func (s helperState) kept() helperState {
 }
 
 // idle is a state in which nothing is tried.
-func (s helperState) idle() helperState {
+func (s savedState) idle() savedState {
 	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial, s.Ran = PhaseIdle, "", "", 0, Files{},
 		Files{}, "", "", false
 	return s
@@ -178,7 +178,7 @@ func (h *Helper) swap(from, to Files) error {
 	if err != nil {
 		return err
 	}
-	if !live.equal(to) {
+	if !live.Equal(to) {
 		type file struct {
 			name string
 			text []byte

@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -32,9 +32,9 @@ type Request struct {
 
 // A Reply answers it.
 type Reply struct {
-	Error  string        `json:"error,omitempty"`
-	Status *HelperStatus `json:"status,omitempty"`
-	Diff   string        `json:"diff,omitempty"`
+	Error  string  `json:"error,omitempty"`
+	Status *Status `json:"status,omitempty"`
+	Diff   string  `json:"diff,omitempty"`
 }
 
 // Do carries a request out.

@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"maps"
@@ -38,7 +38,7 @@ const debianCfg = "load_env\nmenuentry x {\n\tlinux\t/vmlinuz root=UUID=1 ro qui
 
 var (
 	pc = map[string]string{
-		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(emptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
+		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(EmptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
 		"proc/mounts": "/dev/sda1 / ext4 rw,relatime 0 0\nproc /proc proc rw 0 0\n",
 	}
 	bone = map[string]string{
@@ -46,7 +46,7 @@ var (
 		restoreUnit: "x",
 	}
 	efi = map[string]string{
-		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(emptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
+		"boot/grub/grub.cfg": debianCfg, "boot/grub/grubenv": string(EmptyEnv()), "proc/cmdline": "BOOT_IMAGE=/vmlinuz root=UUID=1 ro quiet\n",
 		"proc/mounts":                  "/dev/sda2 / ext4 rw,relatime 0 0\n/dev/sda1 /boot/efi vfat rw,relatime 0 0\nefivarfs /sys/firmware/efi/efivars efivarfs rw 0 0\n",
 		"boot/efi/EFI/debian/grub.cfg": "search.fs_uuid 1 root\nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n",
 	}
@@ -57,9 +57,9 @@ var (
 )
 
 // refusal is what the hub is told of a board.
-func refusal(t *testing.T, m Machine) HelperStatus {
+func refusal(t *testing.T, m Machine) Status {
 	t.Helper()
-	h, err := NewHelper(Kernel{}, m, t.TempDir())
+	h, err := New(Kernel{}, m, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestTooLittleSpaceIsRefused(t *testing.T) {
 // A grubenv that is elsewhere, as Fedora's on the EFI system partition, is not replaced by a file of ours, nor is a custom.cfg.
 func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
 	for _, name := range []string{"grubenv", "custom.cfg", "grub.cfg"} {
-		m := machine(t, efi, map[string]string{"boot/efi/elsewhere": string(emptyEnv())})
+		m := machine(t, efi, map[string]string{"boot/efi/elsewhere": string(EmptyEnv())})
 		link := filepath.Join(m.Root, "boot/grub", name)
 		if err := os.Remove(link); err != nil && name != "custom.cfg" {
 			t.Fatal(err)

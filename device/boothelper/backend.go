@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ const (
 func render(live Files, b *fleet.BootConfig) (Files, error) {
 	switch b.Backend {
 	case fleet.BootConfigTxt:
-		return Render(live, b)
+		return renderConfigTxt(live, b)
 	case fleet.BootUEnv:
 		return renderUEnv(live, b)
 	case fleet.BootGrub:
@@ -31,8 +31,8 @@ func render(live Files, b *fleet.BootConfig) (Files, error) {
 	return Files{}, fmt.Errorf("backend %s changes nothing of the boot", b.Backend)
 }
 
-// Changes says what a change of the files adds and removes, by the backend that reads them.
-func Changes(backend string, from, to Files) string {
+// changes says what a change of the files adds and removes, by the backend that reads them.
+func changes(backend string, from, to Files) string {
 	var was, is []string
 	switch backend {
 	case fleet.BootUEnv:
@@ -40,7 +40,7 @@ func Changes(backend string, from, to Files) string {
 	case fleet.BootGrub:
 		was, is = strings.Fields(grubArgs(from.Config)), strings.Fields(grubArgs(to.Config))
 	default:
-		return Diff(from, to)
+		return diffConfigTxt(from, to)
 	}
 	var out strings.Builder
 	for _, w := range minus(was, is) {

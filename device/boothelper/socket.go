@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bufio"
@@ -50,7 +50,7 @@ func (s *Server) with(do func(*Helper) error) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	h, err := NewHelper(s.Disk, s.Board, s.StateDir)
+	h, err := New(s.Disk, s.Board, s.StateDir)
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
-// Package firmware changes how a board boots, and goes back by itself: a change is staged,
-// tried once, judged, and only then kept.
-//
-// Render and Decide are pure. The Helper, which has rights of its own, is all that touches
-// the boot files: it takes nothing but what the hub has signed for this node and board,
-// and writes in an order in which the board boots what it booted before, or what was tried,
-// wherever the power fails. The Runner, in the agent, asks it for one step after the other
-// and judges by what the agent sees. The package knows no container and no MQTT.
-package firmware
+// Package boothelper changes how a board boots, as root: it writes the files of a trial, puts them
+// in the place of the old ones, or goes back. It takes only configurations that the hub has signed
+// for this node and board, and writes in an order in which a power cut at any moment leaves a board
+// that boots the old files or the trial. It judges nothing: the agent (package firmware) does, by
+// requests on a Unix socket. It knows neither containers nor MQTT and imports nothing of the agent.
+// flotilla-device boot-helper runs it.
+package boothelper
 
 import (
 	"bytes"
@@ -40,7 +38,7 @@ type Files struct {
 	Cmdline []byte `json:"cmdline"` // cmdline.txt
 }
 
-func (f Files) equal(g Files) bool {
+func (f Files) Equal(g Files) bool {
 	return bytes.Equal(f.Config, g.Config) && bytes.Equal(f.Cmdline, g.Cmdline)
 }
 
@@ -123,9 +121,9 @@ func splitFile(name string, text []byte) (c config, err error) {
 	return c, nil
 }
 
-// Remove returns the files without anything of ours. What we have added to cmdline.txt goes
+// restoreConfigTxt returns the files without anything of ours. What we have added to cmdline.txt goes
 // exactly as it came; where somebody has changed the line since, word by word.
-func Remove(live Files) (Files, error) {
+func restoreConfigTxt(live Files) (Files, error) {
 	c, err := split(live.Config)
 	if err != nil {
 		return Files{}, err
@@ -140,13 +138,13 @@ func Remove(live Files) (Files, error) {
 	return Files{Config: slices.Concat(c.before, c.after), Cmdline: []byte(line + end)}, nil
 }
 
-// Render returns the files with what the configuration wants. Everything outside of our
+// renderConfigTxt returns the files with what the configuration wants. Everything outside of our
 // section stays byte for byte, and so do the words of cmdline.txt that it does not name.
-func Render(live Files, b *fleet.BootConfig) (Files, error) {
+func renderConfigTxt(live Files, b *fleet.BootConfig) (Files, error) {
 	if err := b.Validate(); err != nil {
 		return Files{}, err
 	}
-	base, err := Remove(live)
+	base, err := restoreConfigTxt(live)
 	if err != nil {
 		return Files{}, err
 	}
@@ -232,8 +230,8 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:8])
 }
 
-// Diff says which lines of config.txt and words of cmdline.txt a change adds and removes.
-func Diff(from, to Files) string {
+// diffConfigTxt says which lines of config.txt and words of cmdline.txt a change adds and removes.
+func diffConfigTxt(from, to Files) string {
 	var out strings.Builder
 	for _, file := range []struct {
 		name     string

@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -40,7 +40,7 @@ func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return Changes(b.Backend, from, to), nil
+	return changes(b.Backend, from, to), nil
 }
 
 // viaTry are the lines that name another file as the command line.
@@ -99,21 +99,21 @@ func (h *Helper) Arm(f *wire.Firmware) error {
 	}
 	s := h.state
 	s.Generation = f.Generation
-	if s.Phase == PhaseIdle && s.Kept == f.Digest && from.equal(to) {
+	if s.Phase == PhaseIdle && s.Kept == f.Digest && from.Equal(to) {
 		return h.save(s)
 	}
 	s.Candidate, s.Way, s.Deadline, s.From, s.To = f.Digest, h.way(b.Backend, b.Trial), b.Deadline(), from, to
 	return h.arm(s)
 }
 
-// undoOf is the name of what was there before a digest: no document has it.
-func undoOf(digest string) string { return wire.FirmwareDigest([]byte("undo " + digest)) }
+// UndoDigest is the name of what was there before a digest: no document has it.
+func UndoDigest(digest string) string { return wire.FirmwareDigest([]byte("undo " + digest)) }
 
 // Undo arms the trial of what was there before what is kept. It needs no signature: the hub
 // has once signed that, or the board came with it.
 func (h *Helper) Undo(digest string) error {
 	s := h.state
-	if s.Phase != PhaseIdle && s.Candidate == undoOf(digest) {
+	if s.Phase != PhaseIdle && s.Candidate == UndoDigest(digest) {
 		return h.arm(s)
 	}
 	if s.Previous == nil || s.Kept != digest || digest == "" {
@@ -128,7 +128,7 @@ func (h *Helper) Undo(digest string) error {
 	if err != nil {
 		return err
 	}
-	if s.Phase == PhaseIdle && !live.equal(s.Current) {
+	if s.Phase == PhaseIdle && !live.Equal(s.Current) {
 		return errors.New(
 			"somebody has changed the boot files since this was kept: undo it by hand, by removing Flotilla's section")
 	}
@@ -138,13 +138,13 @@ func (h *Helper) Undo(digest string) error {
 	if err := h.refuses(s.KeptWay, space(live)); err != nil {
 		return err
 	}
-	s.Candidate, s.Way, s.Deadline, s.From, s.To = undoOf(digest), s.KeptWay,
+	s.Candidate, s.Way, s.Deadline, s.From, s.To = UndoDigest(digest), s.KeptWay,
 		cmp.Or(s.KeptDeadline, fleet.DefaultBootDeadline), s.Current, *s.Previous
 	return h.arm(s)
 }
 
 // arm writes the files of a state's candidate, the first time or again, and reboots.
-func (h *Helper) arm(s helperState) error {
+func (h *Helper) arm(s savedState) error {
 	switch was := h.state; {
 	case was.Phase != PhaseIdle && h.trying():
 		return errors.New("the board is in a trial: keep it or go back first")
@@ -156,7 +156,7 @@ func (h *Helper) arm(s helperState) error {
 		if err := h.unchanged(s); err != nil {
 			return err
 		}
-	case s.From.equal(s.To): // it is so already: there is nothing to try
+	case s.From.Equal(s.To): // it is so already: there is nothing to try
 		return h.save(s.kept())
 	}
 	_, dir, err := h.Board.Boots()
@@ -190,17 +190,17 @@ func (h *Helper) arm(s helperState) error {
 }
 
 // unchanged looks whether nobody else has written what is written again.
-func (h *Helper) unchanged(s helperState) error {
+func (h *Helper) unchanged(s savedState) error {
 	live, err := h.live()
 	if err != nil {
 		return err
 	}
 	if s.Way != fleet.TrialDeadman {
 		err = h.refuses(s.Way, space(live))
-	} else if live.equal(s.To) || bytes.Equal(live.Config, via(s.To.Config)) {
+	} else if live.Equal(s.To) || bytes.Equal(live.Config, via(s.To.Config)) {
 		return nil
 	}
-	if err == nil && !live.equal(s.From) {
+	if err == nil && !live.Equal(s.From) {
 		err = errors.New("somebody has changed the boot files since the trial was armed")
 	}
 	return err

@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"context"
@@ -73,7 +73,7 @@ menuentry 'Debian GNU/Linux' {
 	halt
 }
 `+string(custom))
-	d.put(grubEnv, string(emptyEnv()))
+	d.put(grubEnv, string(EmptyEnv()))
 	return d
 }
 
@@ -161,7 +161,7 @@ func (d *grubDisk) boot(drive string) (args, said string) {
 
 func grubFiles(t *testing.T) (from, to Files) {
 	t.Helper()
-	b := profileOf(byGrub)
+	b := ProfileOf(ByGrub)
 	var err error
 	b.Cmdline.Add = []string{"kept=1"}
 	if from, err = render(Files{Config: []byte("menuentry 'mine' {\n\thalt\n}\n")}, b); err != nil {
@@ -193,7 +193,7 @@ func triesOnce(t *testing.T, d *grubDisk) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env, err := setEnv(emptyEnv(), grubTry, trialName(digest))
+	env, err := setEnv(EmptyEnv(), grubTry, trialName(digest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func offset(t *testing.T, d *grubDisk, disk string) string {
 }
 
 func TestGRUBsEnvironmentBlock(t *testing.T) {
-	env := emptyEnv()
+	env := EmptyEnv()
 	for _, c := range []struct{ key, value, want string }{
 		{"next_entry", "1>2", "next_entry=1>2\n"},
 		{grubTry, "a", "next_entry=1>2\nflotilla_try=a\n"},
@@ -285,7 +285,7 @@ func TestGRUBsEnvironmentBlock(t *testing.T) {
 func TestWhatGRUBAndUBootReadIsOursOnlyInItsSection(t *testing.T) {
 	for _, text := range []string{"", "a=1", "a=1\n", "# x\ncmdline=quiet b\n", "cmdline=quiet b"} {
 		for _, backend := range []string{fleet.BootGrub, fleet.BootUEnv} {
-			b := profileOf(byGrub)
+			b := ProfileOf(ByGrub)
 			b.Backend = backend
 			live := Files{Config: []byte(text)}
 			once, err := render(live, b)
@@ -293,14 +293,14 @@ func TestWhatGRUBAndUBootReadIsOursOnlyInItsSection(t *testing.T) {
 				t.Fatal(err)
 			}
 			twice, err := render(once, b)
-			if err != nil || !twice.equal(once) {
+			if err != nil || !twice.Equal(once) {
 				t.Errorf("%s, twice: %q, %v; once %q", backend, twice.Config, err, once.Config)
 			}
 			if back, err := withoutSection("x", once.Config); err != nil || string(back) != text {
 				t.Errorf("%s: %q is %q without the section, %v", backend, text, back, err)
 			}
-			if !strings.HasPrefix(string(once.Config), text) || Changes(backend, live, once) == "" {
-				t.Errorf("%s: %q has become %q: %s", backend, text, once.Config, Changes(backend, live, once))
+			if !strings.HasPrefix(string(once.Config), text) || changes(backend, live, once) == "" {
+				t.Errorf("%s: %q has become %q: %s", backend, text, once.Config, changes(backend, live, once))
 			}
 			if backend == fleet.BootGrub {
 				trial, err := grubTrial(live, once, "sha256:abc")

@@ -1,15 +1,17 @@
-package firmware
+package boothelper_test
 
 import (
 	"testing"
 	"time"
+
+	"flotilla.dev/device/boothelper"
 )
 
 // armed is a deadman's board that has been told to try something, stopped at a call after that.
-func armed(t *testing.T, stopAt int) (w *world, h *Helper) {
-	w, f := newWorldOf(t, byDeadman, profileOf(byDeadman))
+func armed(t *testing.T, stopAt int) (w *world, h *boothelper.Helper) {
+	w, f := newWorldOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
 	h = again(t, w)
-	if err := h.Pin("pi-1", hubsKey); err != nil {
+	if err := h.Pin("pi-1", boothelper.HubsKey); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -30,9 +32,9 @@ func armed(t *testing.T, stopAt int) (w *world, h *Helper) {
 	return
 }
 
-func again(t *testing.T, w *world) *Helper {
+func again(t *testing.T, w *world) *boothelper.Helper {
 	t.Helper()
-	h, err := NewHelper(w, w, "/var/helper")
+	h, err := boothelper.New(w, w, "/var/helper")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,7 @@ func TestADeadmansTrialThatWasNeverWrittenIsNoTrial(t *testing.T) {
 	if err := h.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if s := h.Status(); s.Phase != PhaseIdle || s.Left != "" || s.Tryboot || !w.runs.like(w.old) {
+	if s := h.Status(); s.Phase != boothelper.PhaseIdle || s.Left != "" || s.Tryboot || !like(w.runs, w.old) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -55,7 +57,7 @@ func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
 	if err := h.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if s := h.Status(); !s.Tryboot || s.Phase != PhaseArmed || !w.runs.like(w.new) {
+	if s := h.Status(); !s.Tryboot || s.Phase != boothelper.PhaseArmed || !like(w.runs, w.new) {
 		t.Fatalf("the trial does not run: %+v", s)
 	}
 	if trial, left := h.Overdue(); !trial || left < time.Minute {
@@ -75,7 +77,7 @@ func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
 	if err := h.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if s := h.Status(); s.Phase != PhaseIdle || s.Left == "" || s.Tryboot || !w.runs.like(w.old) {
+	if s := h.Status(); s.Phase != boothelper.PhaseIdle || s.Left == "" || s.Tryboot || !like(w.runs, w.old) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -84,9 +86,9 @@ func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
 // was cut meanwhile.
 func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 	for stopAt := range 40 {
-		w, f := newWorldOf(t, byDeadman, profileOf(byDeadman))
+		w, f := newWorldOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
 		h := again(t, w)
-		if err := h.Pin("pi-1", hubsKey); err != nil {
+		if err := h.Pin("pi-1", boothelper.HubsKey); err != nil {
 			t.Fatal(err)
 		}
 		func() {
@@ -118,7 +120,7 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 				if err := h.Settle(); err != nil {
 					t.Fatal(err)
 				}
-				if h.state.Phase == PhaseArmed { // the power was cut before anything was remembered: somebody takes it back again
+				if h.Status().Phase == boothelper.PhaseArmed { // the power was cut before anything was remembered: somebody takes it back again
 					if err := h.Restore(); err != nil {
 						t.Fatal(err)
 					}
@@ -128,7 +130,7 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 				}
 			}()
 		}
-		if s := h.Status(); s.Phase != PhaseIdle || !w.runs.like(w.old) || !w.files().equal(w.old) || !cutOff && s.Left != "" {
+		if s := h.Status(); s.Phase != boothelper.PhaseIdle || !like(w.runs, w.old) || !w.files().Equal(w.old) || !cutOff && s.Left != "" {
 			t.Errorf("call %d: %+v, runs %q", stopAt, s, w.runs.Cmdline)
 		}
 	}

@@ -1,10 +1,12 @@
-package firmware
+package boothelper_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"flotilla.dev/device/boothelper"
+	"flotilla.dev/device/firmware"
 	"flotilla.dev/shared/wire"
 )
 
@@ -13,7 +15,7 @@ import (
 func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) {
-			w, f := newWorldOf(t, way, profileOf(way))
+			w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
 			st, j, h := w.live(f, well)
 			w.check(st, j, h, wire.FirmwareUpToDate)
 			waits := *f
@@ -21,10 +23,10 @@ func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
 			if st, _, _ = w.live(&waits, well); st.State != wire.FirmwareUpToDate || st.Digest != f.Digest {
 				t.Fatalf("what is there counts no more: %+v", st)
 			}
-			name := map[string]string{byUEnv: uEnvTxt, byGrub: customCfg}[way]
+			name := map[string]string{boothelper.ByUEnv: boothelper.UEnvTxt, boothelper.ByGrub: boothelper.CustomCfg}[way]
 			if name == "" {
-				name = configTxt
-				w.put(w.dir()+"/"+cmdlineTxt, w.old.Cmdline)
+				name = boothelper.ConfigTxt
+				w.put(w.dir()+"/"+boothelper.CmdlineTxt, w.old.Cmdline)
 			}
 			w.put(w.dir()+"/"+name, w.old.Config)
 			w.start()
@@ -62,21 +64,21 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 		{"one of its words is gone", same, func(s string) string { return strings.Replace(s, " cgroup_memory=1", "", 1) }, true},
 		{"a word that it took away is back", same, func(s string) string { return "splash " + s }, true},
 		{"one of its lines is gone", func(s string) string { return strings.Replace(s, "gpu_mem=16\n", "", 1) }, same, true},
-		{"its section is damaged", func(s string) string { return strings.Replace(s, endMark+"\n", "", 1) }, same, false}, // nobody can say: the board refuses
+		{"its section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // nobody can say: the board refuses
 		{"its section is gone, what it says is there", func(s string) string {
-			before, after, _ := strings.Cut(s, beginMark)
-			_, after, _ = strings.Cut(after, endMark+"\n")
+			before, after, _ := strings.Cut(s, boothelper.BeginMark)
+			_, after, _ = strings.Cut(after, boothelper.EndMark+"\n")
 			return before + after + "gpu_mem=16\n"
 		}, same, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := trialProfile()
+			b := boothelper.TrialProfile()
 			b.Cmdline.Add, b.Cmdline.Remove = []string{"cgroup_enable=memory", "cgroup_memory=1"}, []string{"splash"}
-			w, f := newWorldOf(t, byTryboot, b)
+			w, f := newWorldOf(t, boothelper.ByTryboot, b)
 			w.old.Cmdline = []byte("root=/dev/mmcblk0p2 splash rootwait\n")
-			w.put(w.dir()+"/"+cmdlineTxt, w.old.Cmdline)
+			w.put(w.dir()+"/"+boothelper.CmdlineTxt, w.old.Cmdline)
 			var err error
-			if w.new, err = render(w.old, b); err != nil {
+			if w.new, err = boothelper.Render(w.old, b); err != nil {
 				t.Fatal(err)
 			}
 			w.start()
@@ -84,9 +86,9 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 				t.Fatalf("%+v", st)
 			}
 			files := w.files()
-			w.put(w.dir()+"/"+configTxt, []byte(c.config(string(files.Config))))
-			w.put(w.dir()+"/"+cmdlineTxt, []byte(c.line(string(files.Cmdline))))
-			helper, err := NewHelper(w, w, "/var/helper")
+			w.put(w.dir()+"/"+boothelper.ConfigTxt, []byte(c.config(string(files.Config))))
+			w.put(w.dir()+"/"+boothelper.CmdlineTxt, []byte(c.line(string(files.Cmdline))))
+			helper, err := boothelper.New(w, w, "/var/helper")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,20 +105,20 @@ func same(s string) string { return s }
 // that puts them there is gone.
 func TestWhatGRUBTakesNoMoreIsKeptNoMore(t *testing.T) {
 	for _, cfg := range []string{"load_env\nlinux /vmlinuz ro\nsource $prefix/custom.cfg\n", "load_env\nlinux /vmlinuz ro ${flotilla_args}\n"} {
-		w, f := newWorldOf(t, byGrub, profileOf(byGrub))
+		w, f := newWorldOf(t, boothelper.ByGrub, boothelper.ProfileOf(boothelper.ByGrub))
 		if st, _, _ := w.live(f, well); st.Digest != f.Digest {
 			t.Fatalf("%+v", st)
 		}
 		was := w.text("/boot/grub/grub.cfg")
 		w.put("/boot/grub/grub.cfg", []byte(cfg))
 		boots := w.boots
-		helper, err := NewHelper(w, w, "/var/helper")
+		helper, err := boothelper.New(w, w, "/var/helper")
 		if err != nil {
 			t.Fatal(err)
 		}
 		h := helper.Status()
-		_, do, st := Decide(Journal{}, Facts{Helper: h, Inspected: f.Digest}, f, time.Unix(1e9, 0))
-		if !h.Lost || do != Wait || st.State != wire.FirmwareUnsupported || st.Digest != "" || !strings.Contains(st.Message, "grub.cfg") {
+		_, do, st := firmware.Decide(firmware.Journal{}, firmware.Facts{Helper: h, Inspected: f.Digest}, f, time.Unix(1e9, 0))
+		if !h.Lost || do != firmware.Wait || st.State != wire.FirmwareUnsupported || st.Digest != "" || !strings.Contains(st.Message, "grub.cfg") {
 			t.Errorf("%q: it does %q and says %+v", cfg, do, st)
 		}
 		w.put("/boot/grub/grub.cfg", was)

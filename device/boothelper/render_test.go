@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -72,7 +72,7 @@ func golden(t *testing.T, board, backend string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := map[string][]byte{"diff": []byte(Changes(backend, live, got))}
+	texts := map[string][]byte{"diff": []byte(changes(backend, live, got))}
 	for name, of := range files {
 		texts[name] = *of(&got)
 	}
@@ -130,7 +130,7 @@ func TestRender(t *testing.T) {
 			b := fullProfile()
 			b.Cmdline = fleet.BootCmdline{Add: c.add, Remove: c.remove}
 			live := Files{Config: []byte(c.config), Cmdline: []byte(c.cmdline)}
-			got, err := Render(live, b)
+			got, err := renderConfigTxt(live, b)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("got %v, want %q", err, c.err)
@@ -151,11 +151,11 @@ func TestRender(t *testing.T) {
 // roundTrip checks what holds for every file that is rendered at all.
 func roundTrip(t *testing.T, live Files, b *fleet.BootConfig) {
 	t.Helper()
-	base, err := Remove(live)
+	base, err := restoreConfigTxt(live)
 	if err != nil {
 		t.Fatal(err)
 	}
-	once, err := Render(live, b)
+	once, err := renderConfigTxt(live, b)
 	if err != nil {
 		return // too long
 	}
@@ -166,12 +166,12 @@ func roundTrip(t *testing.T, live Files, b *fleet.BootConfig) {
 	if outside := append(bytes.Clone(c.before), c.after...); !bytes.Equal(outside, base.Config) {
 		t.Errorf("outside of the section it was\n%q and is\n%q", base.Config, outside)
 	}
-	twice, err := Render(once, b)
-	if err != nil || !twice.equal(once) {
+	twice, err := renderConfigTxt(once, b)
+	if err != nil || !twice.Equal(once) {
 		t.Errorf("rendered twice:\n%q\n%q, %v; once:\n%q\n%q", twice.Config, twice.Cmdline, err, once.Config, once.Cmdline)
 	}
-	back, err := Remove(once)
-	if err != nil || !back.equal(base) {
+	back, err := restoreConfigTxt(once)
+	if err != nil || !back.Equal(base) {
 		t.Errorf("removed again:\n%q\n%q, %v; it was\n%q\n%q", back.Config, back.Cmdline, err, base.Config, base.Cmdline)
 	}
 }
@@ -180,14 +180,14 @@ func TestWhatSomebodyHasChangedSinceStays(t *testing.T) {
 	live := Files{Config: []byte("a=1"), Cmdline: []byte("root=1 quiet\n")}
 	b := fullProfile()
 	b.Cmdline = fleet.BootCmdline{Add: []string{"psi=1"}, Remove: []string{"quiet"}}
-	got, err := Render(live, b)
+	got, err := renderConfigTxt(live, b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got.Config = append(got.Config, "later=1\n"...)
 	got.Cmdline = []byte("root=1 psi=1 fsck.repair=yes\n")
 	roundTrip(t, got, b)
-	back, err := Remove(got)
+	back, err := restoreConfigTxt(got)
 	if err != nil || string(back.Config) != "a=1\nlater=1\n" || string(back.Cmdline) != "root=1 fsck.repair=yes quiet\n" {
 		t.Errorf("back: %q %q, %v", back.Config, back.Cmdline, err)
 	}
@@ -204,7 +204,7 @@ func FuzzRender(f *testing.F) {
 		if b.Validate() != nil {
 			b = fullProfile()
 		}
-		if _, err := Remove(live); err != nil {
+		if _, err := restoreConfigTxt(live); err != nil {
 			return
 		}
 		roundTrip(t, live, b)

@@ -1,4 +1,4 @@
-package firmware
+package boothelper
 
 import (
 	"bytes"
@@ -43,7 +43,7 @@ const (
 	trialMark  = "# Flotilla has written this file for one trial"
 )
 
-// Phases of a HelperStatus.
+// Phases of a Status.
 const (
 	PhaseIdle      = ""
 	PhaseArmed     = "armed"     // the files of a trial are there
@@ -52,8 +52,8 @@ const (
 	PhaseLeaving   = "leaving"   // the board runs what it is to run no more, until the next boot
 )
 
-// A HelperStatus is what the helper knows.
-type HelperStatus struct {
+// A Status is what the helper knows.
+type Status struct {
 	Node       string        `json:"node,omitempty"` // for which it takes boot configurations; empty: none yet
 	Key        []byte        `json:"key,omitempty"`  // of its hub
 	Generation int64         `json:"generation,omitempty"`
@@ -75,8 +75,8 @@ type HelperStatus struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// helperState is what the helper must not forget.
-type helperState struct {
+// savedState is what the helper must not forget.
+type savedState struct {
 	Node         string        `json:"node,omitempty"`
 	Key          []byte        `json:"key,omitempty"`
 	Generation   int64         `json:"generation,omitempty"`
@@ -104,11 +104,11 @@ type Helper struct {
 	Disk  Disk
 	Board Board
 	Slots *Slots
-	state helperState
+	state savedState
 }
 
-// NewHelper reads what the helper has remembered. Settle comes next, and before all else.
-func NewHelper(d Disk, b Board, stateDir string) (*Helper, error) {
+// New reads what the helper has remembered. Settle comes next, and before all else.
+func New(d Disk, b Board, stateDir string) (*Helper, error) {
 	h := &Helper{Disk: d, Board: b, Slots: &Slots{Disk: d, Dir: stateDir, Name: "boot-helper"}}
 	text, err := h.Slots.Load()
 	if err == nil && text != nil {
@@ -117,7 +117,7 @@ func NewHelper(d Disk, b Board, stateDir string) (*Helper, error) {
 	return h, err
 }
 
-func (h *Helper) save(s helperState) error {
+func (h *Helper) save(s savedState) error {
 	text, err := json.Marshal(s)
 	if err == nil {
 		err = h.Slots.Save(text)
@@ -129,9 +129,9 @@ func (h *Helper) save(s helperState) error {
 }
 
 // Status says what the helper knows.
-func (h *Helper) Status() HelperStatus {
+func (h *Helper) Status() Status {
 	s := h.state
-	out := HelperStatus{
+	out := Status{
 		Node: s.Node, Key: s.Key, Generation: s.Generation, Phase: s.Phase, Candidate: s.Candidate, Kept: s.Kept,
 		Armed:    s.Boot,
 		Undoable: s.Previous != nil, Left: s.Left, Late: s.Late, Ran: s.Ran, BootID: h.Board.BootID(),

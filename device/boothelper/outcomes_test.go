@@ -1,0 +1,178 @@
+package boothelper_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"flotilla.dev/device/boothelper"
+	"flotilla.dev/device/firmware"
+	"flotilla.dev/shared/wire"
+)
+
+var ways = []string{boothelper.ByTryboot, boothelper.ByDeadman, boothelper.ByUEnv, boothelper.ByGrub}
+
+// An outcome is what becomes of a trial.
+type outcome struct {
+	name        string
+	fares       func(*world) firmware.Fares
+	hangs, dies bool // the board does not boot with it; it boots, and goes down after the early units
+	want        string
+}
+
+var outcomes = []outcome{
+	{"a good one is kept", well, false, false, wire.FirmwareUpToDate},
+	{"one that takes the network away is rolled back", worse, false, false, wire.FirmwareRolledBack},
+	{"one that does not boot is not called bad", well, true, false, wire.FirmwareFailed},
+	{"one with which the board crashes before the agent runs is rolled back", well, false, true, wire.FirmwareRolledBack},
+}
+
+func (o outcome) befall(w *world) {
+	if o.hangs {
+		w.hangs = w.tried
+	}
+	if o.dies {
+		w.dies = w.tried
+	}
+}
+
+// eachWay runs a test of every outcome that a way promises: a deadman cannot undo what does
+// not boot at all.
+func eachWay(t *testing.T, test func(t *testing.T, way string, o outcome)) {
+	for _, way := range ways {
+		for _, o := range outcomes {
+			if o.hangs && (way == boothelper.ByDeadman || way == boothelper.ByUEnv) {
+				continue
+			}
+			t.Run(way+": "+o.name, func(t *testing.T) { test(t, way, o) })
+		}
+	}
+}
+
+// live runs agent and helper until nothing is under way any more, through every crash and
+// reboot.
+func (w *world) live(want *wire.Firmware, fares func(w *world) firmware.Fares) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
+	var quiet int
+	for range 100 { // lives of the processes
+		func() {
+			defer func() {
+				switch p := recover(); {
+				case p == nil:
+				case p == errPower:
+					c := w.cut
+					w.next()
+					w.lose(c)
+				case p == errDies:
+					w.lose(cuts[w.boot%len(cuts)])
+				case p == errCrash:
+					w.next()
+				case p == errReboot:
+					for _, i := range w.names {
+						i.durable = bytes.Clone(i.text)
+					}
+					w.saved = maps.Clone(w.names)
+					w.start()
+				default:
+					panic(p)
+				}
+			}()
+			helper, err := boothelper.New(w, w, "/var/helper")
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if w.early { // the early unit, and then whatever else the system starts
+				err := helper.Settle() // as boothelper.Server.Restore
+				if err == nil {
+					err = helper.Leave()
+				}
+				if err != nil && w.fails == nil { // with a disk that fails the unit fails, and the boot goes on
+					w.t.Fatal(err)
+				}
+				if w.early = false; w.dies != nil && w.dies(w.runs) {
+					panic(errDies)
+				}
+			}
+			r := &firmware.Runner{
+				Node: "pi-1", Disk: w, Dir: "/var/agent", Log: slog.New(slog.DiscardHandler),
+				Ask: func(_ context.Context, q boothelper.Request) (boothelper.Reply, error) {
+					a := helper.Do(q)
+					return a, a.Err()
+				},
+				Desired: func() (*wire.Firmware, []byte) { return want, boothelper.HubsKey },
+				Fares:   func(context.Context) firmware.Fares { return fares(w) },
+				Tell:    func(s *wire.FirmwareStatus) { st = s },
+				Uptime:  w.Uptime,
+			}
+			for quiet = 0; quiet < 5; {
+				now := time.Unix(int64(w.boot)*1e6, 0).Add(w.uptime)
+				if w.clock != nil {
+					now = w.clock(w)
+				}
+				again, err := r.Step(w.t.Context(), now)
+				if err != nil && !again {
+					w.t.Log(err)
+				}
+				w.uptime += 20 * time.Second
+				quiet++
+				if again || st != nil && st.State == wire.FirmwareUnsupported { // the helper is asked again
+					quiet = 0
+				}
+				if w.uptime > 3*time.Hour {
+					w.t.Fatalf("it does not come to an end: %+v %+v", w.journal(), helper.Status())
+				}
+			}
+			j, h = w.journal(), helper.Status()
+		}()
+		if quiet >= 5 {
+			return st, j, h
+		}
+	}
+	w.t.Fatal("it does not come to an end")
+	return
+}
+
+func well(*world) firmware.Fares { return firmware.Fares{Hub: true, Disk: fine} }
+
+// worse: what is tried takes the network away.
+func worse(w *world) firmware.Fares { return firmware.Fares{Disk: fine, Hub: !w.tried(w.runs)} }
+
+// tried tells what is on trial here from what the board had.
+func (w *world) tried(f boothelper.Files) bool { return like(f, w.new) != w.kept }
+
+// check checks that everything has come to an end, and which.
+func (w *world) check(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
+	w.t.Helper()
+	switch {
+	case st == nil || !slices.Contains(want, st.State):
+		w.t.Fatalf("it ends as %+v, want %v", st, want)
+	case j.Phase != firmware.Idle || h.Phase != boothelper.PhaseIdle:
+		w.t.Fatalf("it is still %q, the helper %q", j.Phase, h.Phase)
+	}
+	files, state := w.old, "old"
+	if h.Kept != "" {
+		files, state = w.new, "new"
+	}
+	if live := w.files(); !live.Equal(files) || w.trialsLeft() {
+		w.t.Fatalf("%s: the boot files are not the %s ones:\n%q\n%v", st.State, state, live.Config, slices.Collect(maps.Keys(w.names)))
+	}
+	if !like(w.runs, files) {
+		w.t.Fatalf("%s: the board does not run the %s files", st.State, state)
+	}
+}
+
+// journal is what the agent has written to the disk.
+func (w *world) journal() (j firmware.Journal) {
+	text, err := (&boothelper.Slots{Disk: w, Dir: "/var/agent", Name: "firmware"}).Load()
+	if err == nil && text != nil {
+		err = json.Unmarshal(text, &j)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return j
+}
