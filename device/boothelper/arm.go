@@ -10,18 +10,18 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// stage renders a configuration without changing anything.
+// stage verifies a configuration and renders its files. It changes nothing.
 func (h *Helper) stage(f *wire.Firmware) (b *fleet.BootConfig, from, to Files, err error) {
 	if b, err = h.verify(f); err != nil {
 		return
 	}
-	if from, err = h.live(); err != nil {
+	if from, err = h.liveFiles(); err != nil {
 		return
 	}
 	way := h.way(b.Backend, b.Trial)
 	if _, offered := h.Board.Tryboot(); way == fleet.TrialTryboot && !offered {
-		err = errors.New("this board's firmware does not say whether it tries anything (tryboot): update its bootloader " +
-			"with rpi-eeprom-update, or let the profile's trial be auto")
+		err = errors.New("this board's firmware does not offer trials (tryboot): update its bootloader " +
+			"with rpi-eeprom-update, or set the profile's trial to auto")
 		return
 	}
 	if err = h.refuses(way, space(from)); err != nil {
@@ -31,10 +31,10 @@ func (h *Helper) stage(f *wire.Firmware) (b *fleet.BootConfig, from, to Files, e
 	return
 }
 
-// space is how many bytes a change of these files needs.
+// space returns how many bytes a change of these files needs on the boot partition.
 func space(f Files) int64 { return int64(3*(len(f.Config)+len(f.Cmdline)) + 1<<20) }
 
-// Inspect says what a configuration would change.
+// Inspect returns what a configuration would change.
 func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
 	b, from, to, err := h.stage(f)
 	if err != nil {
@@ -43,34 +43,33 @@ func (h *Helper) Inspect(f *wire.Firmware) (string, error) {
 	return changes(b.Backend, from, to), nil
 }
 
-// viaTry are the lines that name another file as the command line.
-const viaTry = "[all]\ncmdline=" + tryCmdline + "\n"
+// trialCmdlineLines makes the firmware read the kernel's command line from tryCmdline.
+const trialCmdlineLines = "[all]\ncmdline=" + tryCmdline + "\n"
 
-// via is config.txt with another file as the command line.
-func via(config []byte) []byte {
+// withTrialCmdline returns config.txt with tryCmdline as the file of the command line.
+func withTrialCmdline(config []byte) []byte {
 	out := bytes.Clone(config)
 	if n := len(out); n > 0 && out[n-1] != '\n' {
 		out = append(out, '\n')
 	}
-	return append(out, viaTry...)
+	return append(out, trialCmdlineLines...)
 }
 
-// direct ends what a swap has begun that was cut off: where config.txt names the other file
-// that takes the place of cmdline.txt, and is named no more. Nobody may write to that file
-// or remove it before.
-func (h *Helper) direct() error {
+// completeSwap completes a swap that was cut off while config.txt named tryCmdline: it writes that file's
+// text to cmdline.txt and removes the lines. Nothing may write or remove tryCmdline before.
+func (h *Helper) completeSwap() error {
 	backend, dir, err := h.Board.Boots()
 	if err != nil || backend != fleet.BootConfigTxt {
 		return err
 	}
-	if err := h.Disk.SyncDir(dir); err != nil { // what is read is what the firmware would read
+	if err := h.Disk.SyncDir(dir); err != nil { // now a read returns what the firmware would read
 		return err
 	}
 	text, err := h.Disk.Read(h.path(dir, configTxt))
 	if err != nil {
 		return err
 	}
-	config, named := bytes.CutSuffix(text, []byte(viaTry))
+	config, named := bytes.CutSuffix(text, []byte(trialCmdlineLines))
 	if !named {
 		return nil
 	}
@@ -84,10 +83,9 @@ func (h *Helper) direct() error {
 	return err
 }
 
-// Arm writes the files of a trial and reboots into it. It is the same whether it is asked
-// once or again.
+// Arm writes the files of a trial and reboots into it. A repeated call has the same effect.
 func (h *Helper) Arm(f *wire.Firmware) error {
-	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's
+	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be those of the trial
 		if _, err := h.verify(f); err != nil {
 			return err
 		}
@@ -106,31 +104,31 @@ func (h *Helper) Arm(f *wire.Firmware) error {
 	return h.arm(s)
 }
 
-// UndoDigest is the name of what was there before a digest: no document has it.
+// UndoDigest names the files from before a digest. It differs from the digest of every document.
 func UndoDigest(digest string) string { return wire.FirmwareDigest([]byte("undo " + digest)) }
 
-// Undo arms the trial of what was there before what is kept. It needs no signature: the hub
-// has once signed that, or the board came with it.
+// Undo arms a trial of the files from before the kept configuration. They need no signature: the
+// board came with them, or the hub has signed them before.
 func (h *Helper) Undo(digest string) error {
 	s := h.state
 	if s.Phase != PhaseIdle && s.Candidate == UndoDigest(digest) {
 		return h.arm(s)
 	}
 	if s.Previous == nil || s.Kept != digest || digest == "" {
-		return fmt.Errorf("there is nothing to undo: %.80q is not what is kept here, or what was there before is not known",
+		return fmt.Errorf("nothing to undo: %.80q is not kept here, or the files from before it are not known",
 			digest)
 	}
 	backend, _, err := h.Board.Boots()
 	if err != nil {
 		return err
 	}
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
 	if s.Phase == PhaseIdle && !live.Equal(s.Current) {
 		return errors.New(
-			"somebody has changed the boot files since this was kept: undo it by hand, by removing Flotilla's section")
+			"another program has changed the boot files since this was kept: remove Flotilla's section by hand")
 	}
 	if s.KeptWay == "" {
 		s.KeptWay = h.way(backend, "")
@@ -143,20 +141,20 @@ func (h *Helper) Undo(digest string) error {
 	return h.arm(s)
 }
 
-// arm writes the files of a state's candidate, the first time or again, and reboots.
+// arm writes the files of s.Candidate, the first time or again, and reboots.
 func (h *Helper) arm(s savedState) error {
 	switch was := h.state; {
-	case was.Phase != PhaseIdle && h.trying():
-		return errors.New("the board is in a trial: keep it or go back first")
+	case was.Phase != PhaseIdle && h.inTrial():
+		return errors.New("the board runs a trial: keep or restore it first")
 	case was.Phase != PhaseIdle && was.Phase != PhaseArmed:
-		return fmt.Errorf("the helper is %s %s: that is to end first", was.Phase, was.Candidate)
+		return fmt.Errorf("the helper is still %s %s: try again later", was.Phase, was.Candidate)
 	case was.Phase == PhaseArmed && was.Candidate != s.Candidate:
-		return fmt.Errorf("%.80s is about to be tried: that is to be given back first", was.Candidate)
+		return fmt.Errorf("%.80s is about to be tried: restore it first", was.Candidate)
 	case was.Phase == PhaseArmed:
 		if err := h.unchanged(s); err != nil {
 			return err
 		}
-	case s.From.Equal(s.To): // it is so already: there is nothing to try
+	case s.From.Equal(s.To): // the files already have it: there is nothing to try
 		return h.save(s.kept())
 	}
 	_, dir, err := h.Board.Boots()
@@ -177,11 +175,11 @@ func (h *Helper) arm(s savedState) error {
 		return h.armGrub(dir)
 	}
 	line, end, err := cmdline(s.To.Cmdline)
-	if err == nil { // its command line is a file of its own, with a word more
+	if err == nil { // the trial has its own command line, with the mark of the trial at the end
 		err = replace(h.Disk, h.path(dir, tryCmdline), []byte(line+" "+grubTrialOf+trialName(s.Candidate)+end))
 	}
 	if err == nil {
-		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+s.Candidate+"\n"), via(s.To.Config)...))
+		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+s.Candidate+"\n"), withTrialCmdline(s.To.Config)...))
 	}
 	if err == nil {
 		err = h.Board.Reboot("0 tryboot")
@@ -189,19 +187,20 @@ func (h *Helper) arm(s savedState) error {
 	return err
 }
 
-// unchanged looks whether nobody else has written what is written again.
+// unchanged returns an error if another program has changed the boot files since the trial was
+// armed.
 func (h *Helper) unchanged(s savedState) error {
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
 	if s.Way != fleet.TrialDeadman {
 		err = h.refuses(s.Way, space(live))
-	} else if live.Equal(s.To) || bytes.Equal(live.Config, via(s.To.Config)) {
+	} else if live.Equal(s.To) || bytes.Equal(live.Config, withTrialCmdline(s.To.Config)) {
 		return nil
 	}
 	if err == nil && !live.Equal(s.From) {
-		err = errors.New("somebody has changed the boot files since the trial was armed")
+		err = errors.New("another program has changed the boot files since the trial was armed")
 	}
 	return err
 }

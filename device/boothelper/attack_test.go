@@ -18,7 +18,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// grubBoard is a PC of files, and a configuration that is signed for it.
+// grubBoard returns a PC that boots by GRUB, and a configuration signed for it.
 func grubBoard(t *testing.T) (Machine, *wire.Firmware) {
 	t.Helper()
 	m := machine(t, pc, map[string]string{"proc/sys/kernel/random/boot_id": "boot-1\n", "proc/uptime": "100.00 0.00\n"})
@@ -29,10 +29,10 @@ func grubBoard(t *testing.T) (Machine, *wire.Firmware) {
 	return m, wire.SignFirmware(HubKey, "pi-1", "", 7, document)
 }
 
-// serve is a helper that listens.
+// serve starts a helper that listens.
 func serve(t *testing.T, m Machine, stateDir string) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "helper") // a socket's path is short
+	dir, err := os.MkdirTemp("", "helper") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +64,9 @@ func bootFile(t *testing.T, m Machine, name string) string {
 	return string(text)
 }
 
-// Two helpers on one board, as one that systemd has started while the deadman looks, and many clients of both at once: each
-// answer is one that one helper alone could have given, and in the end the board is as it was.
+// Two helpers run on one board, as when systemd starts one while the deadman checks, with many
+// clients at once. Each answer is one that a single helper could have given, and in the end the
+// board is unchanged.
 func TestTwoHelpersAndManyClients(t *testing.T) {
 	m, f := grubBoard(t)
 	dir := t.TempDir()
@@ -86,7 +87,7 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 	for i := range 360 {
 		g.Go(func() {
 			var err error
-			want := []string(nil) // what it may be refused with
+			want := []string(nil) // errors that are allowed
 			switch i / 2 % 6 {
 			case 0:
 				err = ask(i, Request{Op: OpArm, Firmware: f})
@@ -121,7 +122,7 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 	}
 }
 
-// Links that somebody has planted where the helper writes are taken away: what they point to is never written to.
+// The helper removes links that were planted where it writes. It never writes to their targets.
 func TestALinkThatWasPlantedIsNotWrittenThrough(t *testing.T) {
 	for kind, link := range map[string]func(old, name string) error{"symbolic": os.Symlink, "hard": os.Link} {
 		for _, name := range []string{customCfg + ".new", customCfg + ".prev", customCfg + ".prev.new", grubEnv + ".new"} {
@@ -158,8 +159,8 @@ func TestALinkThatWasPlantedIsNotWrittenThrough(t *testing.T) {
 	}
 }
 
-// The real ENOSPC and EROFS, of a tmpfs, for the boot files and for what the helper remembers: it says so, the board is as
-// it was, and when there is room again it goes on.
+// A tmpfs gives real ENOSPC and EROFS for the boot files or the stored state. The helper reports
+// it, the board is unchanged, and the helper continues when there is room again.
 func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: no disk was filled: only root can mount a tmpfs")
@@ -174,7 +175,7 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 				if where == "boot" {
 					at, files = grub, map[string][]byte{grubCfg: []byte(debianCfg), grubEnv: EmptyEnv()}
 				}
-				// 2 MiB are enough for what Refuses asks for; the helper's own directory needs no such room.
+				// 2 MiB are enough for Refuses; the stored state has no such check.
 				if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=2m"); err != nil {
 					t.Skipf("SKIPPED: no disk was filled: mount a tmpfs: %v", err)
 				}
@@ -184,7 +185,7 @@ func TestARealDiskThatIsFullOrReadOnly(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := os.WriteFile(filepath.Join(at, "lock"), nil, 0o600); err != nil { // it is opened, not written to
+				if err := os.WriteFile(filepath.Join(at, "lock"), nil, 0o600); err != nil { // the helper opens it, and does not write to it
 					t.Fatal(err)
 				}
 				h, err := New(Kernel{}, m, dir)

@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Files by which boards other than Raspberry Pis boot. They are the Config of their Files.
+// Boot files of boards other than Raspberry Pis, kept in Files.Config.
 const (
 	uEnvTxt   = "uEnv.txt"
-	customCfg = "custom.cfg" // which every grub.cfg of grub-mkconfig reads last (41_custom)
+	customCfg = "custom.cfg" // the last file that a grub.cfg of grub-mkconfig reads (41_custom)
 	grubCfg   = "grub.cfg"
 	grubEnv   = "grubenv"
 )
 
-// render returns the files with what the configuration wants, by its backend.
+// render returns the files with the settings of b.
 func render(live Files, b *fleet.BootConfig) (Files, error) {
 	switch b.Backend {
 	case fleet.BootConfigTxt:
@@ -28,10 +28,10 @@ func render(live Files, b *fleet.BootConfig) (Files, error) {
 	case fleet.BootGrub:
 		return renderGrub(live, b)
 	}
-	return Files{}, fmt.Errorf("backend %s changes nothing of the boot", b.Backend)
+	return Files{}, fmt.Errorf("backend %s has no boot configuration", b.Backend)
 }
 
-// changes says what a change of the files adds and removes, by the backend that reads them.
+// changes lists what a change of the files adds and removes.
 func changes(backend string, from, to Files) string {
 	var was, is []string
 	switch backend {
@@ -43,16 +43,16 @@ func changes(backend string, from, to Files) string {
 		return diffConfigTxt(from, to)
 	}
 	var out strings.Builder
-	for _, w := range minus(was, is) {
+	for _, w := range subtract(was, is) {
 		fmt.Fprintf(&out, "command line: -%s\n", w)
 	}
-	for _, w := range minus(is, was) {
+	for _, w := range subtract(is, was) {
 		fmt.Fprintf(&out, "command line: +%s\n", w)
 	}
 	return out.String()
 }
 
-// withSection puts our section, which has these lines, at the end of a file that has none.
+// withSection appends Flotilla's section with these lines to a file without one.
 func withSection(name string, base []byte, b *fleet.BootConfig, lines ...string) ([]byte, error) {
 	head := fmt.Sprintf("# Flotilla has written these lines, from the board profile %s, revision %d.", b.Profile,
 		b.Revision)
@@ -71,7 +71,7 @@ func withSection(name string, base []byte, b *fleet.BootConfig, lines ...string)
 	return out, nil
 }
 
-// withoutSection is a file without anything of ours.
+// withoutSection returns a file without Flotilla's section.
 func withoutSection(name string, text []byte) ([]byte, error) {
 	c, err := splitFile(name, text)
 	if err != nil {
@@ -80,8 +80,8 @@ func withoutSection(name string, text []byte) ([]byte, error) {
 	return slices.Concat(c.before, c.after), nil
 }
 
-// uEnvLine is the cmdline of uEnv.txt: U-Boot imports line by line (env import -t), so the
-// last one counts.
+// uEnvLine returns the cmdline of uEnv.txt: the last one, since U-Boot imports the file line by
+// line (env import -t).
 func uEnvLine(text []byte) (line string) {
 	for l := range strings.Lines(string(text)) {
 		if v, ok := strings.CutPrefix(strings.TrimLeft(l, " \t"), "cmdline="); ok {
@@ -91,28 +91,27 @@ func uEnvLine(text []byte) (line string) {
 	return line
 }
 
-// uEnvChooses are variables with which uEnv.txt starts something else than the board's own
-// scripts would.
-var uEnvChooses = []string{"uenvcmd", "bootcmd", "boot_targets", "altbootcmd", "bootlimit", "bootcount",
+// uEnvBootSelectors are the variables of uEnv.txt that change what the board's own scripts boot.
+var uEnvBootSelectors = []string{"uenvcmd", "bootcmd", "boot_targets", "altbootcmd", "bootlimit", "bootcount",
 	"upgrade_available"}
 
-// checkUEnv says why a uEnv.txt is not Flotilla's to change.
+// checkUEnv returns why Flotilla must not change this uEnv.txt.
 func checkUEnv(text []byte) error {
 	if bytes.IndexByte(text, '\r') >= 0 {
 		return errors.New(
-			"uEnv.txt has line breaks of Windows, which U-Boot takes for a part of the values: write it with those of Unix")
+			"uEnv.txt has Windows line endings, which U-Boot reads as part of the values: write it with Unix line endings")
 	}
 	for l := range strings.Lines(string(text)) {
 		key, _, _ := strings.Cut(strings.TrimSpace(l), "=")
-		if slices.Contains(uEnvChooses, key) {
-			return fmt.Errorf("uEnv.txt sets %s, which chooses what is booted: whatever wrote it owns the boot of this board",
+		if slices.Contains(uEnvBootSelectors, key) {
+			return fmt.Errorf("uEnv.txt sets %s, which selects what is booted: another program manages the boot of this board",
 				key)
 		}
 	}
 	for _, w := range strings.Fields(uEnvLine(text)) {
 		if key, _, _ := strings.Cut(w, "="); key == "init" || key == "rdinit" {
 			return fmt.Errorf(
-				"the cmdline of uEnv.txt starts %.60q instead of the system, as the image that writes the eMMC does", w)
+				"the cmdline of uEnv.txt starts %.60q instead of the system: this may be the image that flashes the eMMC", w)
 		}
 	}
 	return nil
@@ -142,26 +141,26 @@ func renderUEnv(live Files, b *fleet.BootConfig) (Files, error) {
 	return Files{Config: out}, err
 }
 
-// What GRUB reads. Its entries have ${flotilla_args} at their end, once and for all (see
-// firmware-configs/grub); the section says what that is. While something is tried it has a
-// block more, which takes flotilla_try from the environment block (grubenv) before the
-// kernel starts. Where GRUB cannot write to that block, save_env fails, and nothing is tried.
+// Names in GRUB's files. Each entry ends with ${flotilla_args} (see firmware-configs/grub), and the
+// section in custom.cfg sets that variable. During a trial the section also has a block that takes
+// flotilla_try from the environment block (grubenv) before the kernel starts. Where GRUB cannot
+// write grubenv, save_env fails and GRUB boots without the trial.
 const (
 	grubSet     = "set flotilla_args="
 	grubTry     = "flotilla_try"
 	grubExport  = "export flotilla_args"
 	grubBlock   = "# BEGIN trial"
 	grubEnded   = "# END trial"
-	grubTrialOf = "flotilla.trial=" // on the command line of a trial: Linux gives words with a dot to nobody
+	grubTrialOf = "flotilla.trial=" // on the command line of a trial: Linux ignores unknown words with a dot
 )
 
-// trialName is how a trial is known to GRUB and on the kernel's command line.
+// trialName returns the name of a trial in GRUB's files and on the kernel's command line.
 func trialName(digest string) string {
 	digest = strings.TrimPrefix(digest, "sha256:")
 	return digest[:min(len(digest), 16)]
 }
 
-// grubArgs are the words that a custom.cfg adds where nothing is tried.
+// grubArgs returns the words that a custom.cfg adds to the command line outside of a trial.
 func grubArgs(text []byte) string {
 	c, err := splitFile(customCfg, text)
 	if err != nil || !c.section {
@@ -188,12 +187,12 @@ func renderGrub(live Files, b *fleet.BootConfig) (Files, error) {
 		return Files{}, err
 	}
 	if bytes.Contains(base, []byte("flotilla_")) {
-		return Files{}, errors.New("custom.cfg speaks of Flotilla's variables outside of its section: remove those lines")
+		return Files{}, errors.New("custom.cfg uses Flotilla's variables outside of its section: remove those lines")
 	}
 	if len(b.Cmdline.Add) == 0 {
 		return Files{Config: base}, nil
 	}
-	args := strings.Join(b.Cmdline.Add, " ") // their characters are those of bootValue: none says anything to GRUB
+	args := strings.Join(b.Cmdline.Add, " ") // bootValue allows no character that has a meaning in GRUB
 	if len(args) > MaxCmdlineTxt {
 		return Files{}, fmt.Errorf("%d bytes would be added to the command line: kernels read at most %d in all", len(args),
 			MaxCmdlineTxt)
@@ -202,7 +201,7 @@ func renderGrub(live Files, b *fleet.BootConfig) (Files, error) {
 	return Files{Config: out}, err
 }
 
-// grubTrial is custom.cfg as it stands, that tries another one once.
+// grubTrial returns the custom.cfg from before the trial with a block that tries the new one once.
 func grubTrial(from, to Files, digest string) ([]byte, error) {
 	text := from.Config
 	c, err := splitFile(customCfg, text)
@@ -231,7 +230,7 @@ func grubTrial(from, to Files, digest string) ([]byte, error) {
 	return slices.Concat(text[:at+1], []byte(block), text[at+1:]), nil
 }
 
-// untried is custom.cfg without the trial.
+// untried returns custom.cfg without the block of a trial.
 func untried(text []byte) ([]byte, error) {
 	begin, end := bytes.Index(text, []byte(grubBlock+"\n")), bytes.Index(text, []byte(grubEnded+"\n"))
 	if begin < 0 || end < begin {
@@ -244,7 +243,8 @@ func untried(text []byte) ([]byte, error) {
 	return withoutSection(customCfg, text)
 }
 
-// A board's GRUB is Flotilla's to ask where its grub.cfg is what grub-mkconfig writes.
+// checkGrub returns why Flotilla must not change this board's GRUB: it needs a grub.cfg as
+// grub-mkconfig writes it.
 func checkGrub(cfg, env []byte) error {
 	text := string(cfg)
 	switch {
@@ -252,8 +252,8 @@ func checkGrub(cfg, env []byte) error {
 		return errors.New(
 			"grub.cfg takes its entries from boot loader specification files (blscfg, as on Fedora): that is not supported")
 	case !strings.Contains(text, "load_env"):
-		return errors.New("grub.cfg does not read GRUB's environment block (load_env), so nothing can be tried once: " +
-			"let grub-mkconfig write it")
+		return errors.New("grub.cfg does not read GRUB's environment block (load_env), so GRUB cannot try anything once: " +
+			"write it with grub-mkconfig")
 	}
 	if err := grubTakes(text); err != nil {
 		return err
@@ -262,7 +262,7 @@ func checkGrub(cfg, env []byte) error {
 	return err
 }
 
-// grubTakes says why the entries of a grub.cfg do not boot with our words.
+// grubTakes returns why the entries of a grub.cfg ignore flotilla_args.
 func grubTakes(text string) error {
 	if !strings.Contains(text, customCfg) {
 		return errors.New("grub.cfg does not read custom.cfg: /etc/grub.d/41_custom is missing or not executable; put " +
@@ -289,15 +289,15 @@ const (
 	envSize = 1024
 )
 
-// setEnv sets a variable in GRUB's environment block, as grub-editenv does; an empty value
-// removes it.
+// setEnv sets a variable in GRUB's environment block, as grub-editenv does. An empty value removes
+// the variable.
 func setEnv(env []byte, key, value string) ([]byte, error) {
 	if len(env) != envSize || !bytes.HasPrefix(env, []byte(envHead)) {
-		return nil, errors.New("grubenv is no environment block of GRUB: make one with grub-editenv /boot/grub/grubenv create")
+		return nil, errors.New("grubenv is not a GRUB environment block: create one with grub-editenv /boot/grub/grubenv create")
 	}
 	body := bytes.TrimRight(env, "#")
 	if len(body) == 0 || body[len(body)-1] != '\n' {
-		return nil, errors.New("grubenv is damaged: make it anew with grub-editenv /boot/grub/grubenv create")
+		return nil, errors.New("grubenv is damaged: create it again with grub-editenv /boot/grub/grubenv create")
 	}
 	var out []byte
 	for l := range bytes.Lines(body) {

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine is the board that the helper runs on. Root is empty, or where another
-// board's files lie: such a board is not rebooted, the argument is written to
-// run/systemd/reboot-param, where systemd has it, too.
+// A Machine is the board that the helper runs on. Root is empty, or the directory of a fake board's
+// files. A fake board is not rebooted; the argument is written to run/systemd/reboot-param, the
+// file that systemd uses.
 type Machine struct{ Root string }
 
 const bootloader = "/proc/device-tree/chosen/bootloader/"
@@ -32,16 +32,16 @@ func (b Machine) text(name string) string {
 	return strings.TrimSpace(strings.TrimRight(string(text), "\x00\n"))
 }
 
-// Compatible are the board's names, its own first.
+// Compatible returns the board's names in the device tree, the most specific first.
 func (b Machine) Compatible() []string {
 	list := strings.FieldsFunc(b.text("/proc/device-tree/compatible"), func(r rune) bool { return r == 0 })
 	return list[:min(len(list), 16)]
 }
 
-// BootID is the kernel's.
+// BootID returns the kernel's boot id.
 func (b Machine) BootID() string { return b.text("/proc/sys/kernel/random/boot_id") }
 
-// Uptime is the time since the boot.
+// Uptime returns the time since the boot.
 func (b Machine) Uptime() time.Duration {
 	first, _, _ := strings.Cut(b.text("/proc/uptime"), " ")
 	seconds, err := strconv.ParseFloat(first, 64)
@@ -51,35 +51,37 @@ func (b Machine) Uptime() time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Tryboot is what the firmware says of this boot: a cell, 1 for a trial.
+// Tryboot reports whether the firmware calls this boot a trial, and whether it offers trials. The
+// device tree has a cell, which is 1 in a trial.
 func (b Machine) Tryboot() (now, offered bool) {
 	cell, err := os.ReadFile(b.path(bootloader + "tryboot"))
 	return err == nil && len(cell) == 4 && cell[3] == 1, err == nil && len(cell) == 4
 }
 
-// Cmdline is the kernel's.
+// Cmdline returns the command line of the running kernel.
 func (b Machine) Cmdline() string { return b.text("/proc/cmdline") }
 
-// restoreUnit puts files back early in the boot.
+// restoreUnit is the enabled systemd unit that restores the boot files early in each boot.
 const restoreUnit = "/etc/systemd/system/sysinit.target.wants/flotilla-boot-restore.service"
 
-// Restores looks for the early unit.
+// Restores returns an error unless restoreUnit is enabled.
 func (b Machine) Restores() error {
 	if _, err := os.Lstat(b.path(restoreUnit)); err != nil {
-		return errors.New("flotilla-boot-restore.service is not enabled: nothing would put the old files back; install " +
+		return errors.New("flotilla-boot-restore.service is not enabled, so the old files would not be restored: install " +
 			"it and run systemctl enable flotilla-boot-restore")
 	}
 	return nil
 }
 
-// owners are marks of what updates the whole system, and with it the boot partition.
+// owners are programs that update the whole system with its boot partition, and a file of each.
 var owners = []struct{ name, mark string }{
 	{"RAUC", "/etc/rauc/system.conf"}, {"Mender", "/etc/mender/mender.conf"}, {"Mender", "/var/lib/mender"},
 	{"SWUpdate", "/etc/swupdate.cfg"}, {"OSTree", "/run/ostree-booted"}, {"Home Assistant OS", "/etc/hassos-release"},
 	{"Ubuntu Core", "/writable/system-data"}, {"balenaOS", "/mnt/boot/device-type.json"},
 }
 
-// Refuses says what else owns the boot of this board, or why not now.
+// Refuses returns why the boot files must not be changed: another program owns them, or the disk or
+// the power supply does not allow it now.
 func (b Machine) Refuses(need int64) error {
 	_, dir, err := b.Boots()
 	if err != nil {
@@ -87,7 +89,7 @@ func (b Machine) Refuses(need int64) error {
 	}
 	for _, o := range owners {
 		if _, err := os.Lstat(b.path(o.mark)); err == nil {
-			return fmt.Errorf("%s is there: %s owns the boot of this board", o.mark, o.name)
+			return fmt.Errorf("%s exists: %s manages the boot of this board", o.mark, o.name)
 		}
 	}
 	for l := range strings.Lines(b.text("/etc/os-release")) {
@@ -99,13 +101,13 @@ func (b Machine) Refuses(need int64) error {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("ask for the space on the boot partition: %w", err)
+		return fmt.Errorf("get the free space of the boot partition: %w", err)
 	}
 	if free := int64(fs.Bavail) * int64(fs.Bsize); free < need {
 		return fmt.Errorf("the boot partition has %d KiB free, and %d KiB are needed: remove old kernels", free>>10, need>>10)
 	}
 	if b.undervoltage() {
-		return errors.New("the supply's voltage is too low now: a board that loses power while it writes may not boot again")
+		return errors.New("the supply voltage is too low now, and a board that loses power during a write may not boot again")
 	}
 	return nil
 }
@@ -115,7 +117,7 @@ func (b Machine) undervoltage() bool {
 		"0x"), 16, 32); err == nil && bits&1 != 0 {
 		return true
 	}
-	names, _ := filepath.Glob(b.path("/sys/class/hwmon/*/name")) // the pattern is right
+	names, _ := filepath.Glob(b.path("/sys/class/hwmon/*/name")) // the pattern is valid
 	for _, name := range names {
 		if text, _ := os.ReadFile(name); strings.TrimSpace(string(text)) == "rpi_volt" {
 			alarm, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "in0_lcrit_alarm"))
@@ -127,7 +129,7 @@ func (b Machine) undervoltage() bool {
 	return false
 }
 
-// HasOverlay looks for an overlay of that name, which has no path in it.
+// HasOverlay reports whether the board has an overlay of that name. The name has no path in it.
 func (b Machine) HasOverlay(name string) bool {
 	_, dir, err := b.Boots()
 	if err != nil {
@@ -137,7 +139,7 @@ func (b Machine) HasOverlay(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Reboot reboots in an orderly way. The argument is for the firmware.
+// Reboot asks systemd for a reboot. The argument is for the firmware.
 func (b Machine) Reboot(argument string) error {
 	if b.Root != "" {
 		name := b.path("/run/systemd/reboot-param")

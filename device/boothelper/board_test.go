@@ -15,15 +15,15 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A stop ends everything at a call.
+// A stop ends the processes at a call.
 type stop struct {
 	after int
 	what  error // errPower or errCrash
 	cut   cut
 }
 
-// next makes the next stop the one that comes.
-func (w *world) next() {
+// next arms the next stop.
+func (w *fakeBoard) next() {
 	w.stopAt = 0
 	if len(w.then) > 0 {
 		s := w.then[0]
@@ -37,21 +37,21 @@ var (
 	errDies  = errors.New("the board goes down by itself")
 )
 
-// A world is a board with its disk and firmware, in memory.
-type world struct {
+// A fakeBoard is a board with its disk and firmware, in memory.
+type fakeBoard struct {
 	t     *testing.T
 	names map[string]*inode
-	saved map[string]*inode // names that are durable
+	saved map[string]*inode // durable names
 
-	renamed string // last, since the directory was synced
+	renamed string // the last rename since the directory was synced
 
 	calls  int
-	stopAt int   // call at which stop happens; 0: never
+	stopAt int   // number of the call that stops; 0: none
 	stop   error // errPower or errCrash
 	cut    cut
-	clock  func(*world) time.Time                       // the wall clock
-	fails  func(call int, dir string, frees bool) error // what the disk answers instead
-	then   []stop                                       // after that, so many calls after the one before
+	clock  func(*fakeBoard) time.Time                   // the wall clock
+	fails  func(call int, dir string, frees bool) error // injects an error of the disk
+	then   []stop                                       // later stops, each counted in calls from the one before
 
 	boot    int
 	uptime  time.Duration
@@ -61,19 +61,19 @@ type world struct {
 	old     boothelper.Files
 	new     boothelper.Files
 	runs    boothelper.Files // what the board has booted
-	early   bool             // nothing of the system has run since
+	early   bool             // nothing of the system has run since the boot
 	way     string
-	args    string                      // the kernel's command line, where GRUB gives it
-	dies    func(boothelper.Files) bool // after the early units
-	kept    bool                        // new is what the board has, and old is what may befall it
+	args    string                      // the kernel's command line
+	dies    func(boothelper.Files) bool // the board crashes after the early units
+	kept    bool                        // the board has kept new and tries old
 	boots   int
-	armed   func() // a trial is to boot
-	ignores int    // so many trials are not tried by the firmware, which offers them
-	booted  func() // changes what the board has booted
+	armed   func() // called before the boot of a trial
+	ignores int    // number of trials that the firmware ignores
+	booted  func() // called after the boot; may change what was booted
 }
 
-// lose is the power cut.
-func (w *world) lose(c cut) {
+// lose cuts the power.
+func (w *fakeBoard) lose(c cut) {
 	if !c.names {
 		newest := w.names[w.renamed]
 		w.names = maps.Clone(w.saved)
@@ -97,8 +97,8 @@ func (w *world) lose(c cut) {
 	w.start()
 }
 
-// start is what the firmware of a Raspberry Pi does, or another boot loader.
-func (w *world) start() {
+// start boots the board as its firmware or boot loader does.
+func (w *fakeBoard) start() {
 	w.boots++
 	for tries := 1; ; tries++ {
 		w.boot++
@@ -111,7 +111,7 @@ func (w *world) start() {
 			w.trying = w.ignores == 0
 			w.ignores -= min(w.ignores, 1)
 		}
-		w.try = false // before anything else
+		w.try = false // the firmware clears the flag first
 		switch {
 		case w.way == boothelper.ByGrub:
 			w.runs, w.args = w.grub()
@@ -135,7 +135,7 @@ func (w *world) start() {
 		if w.hangs == nil || !w.hangs(w.runs) {
 			return
 		}
-		if tries > 2 { // what hangs is booted again
+		if tries > 2 { // a person resets a board that hangs
 			w.t.Fatal("the board does not boot")
 		}
 	}
@@ -143,8 +143,9 @@ func (w *world) start() {
 
 var trialWord = regexp.MustCompile(" " + regexp.QuoteMeta(boothelper.GrubTrialOf) + "[0-9a-f]+")
 
-// read is what the firmware sees, without what is ours to choose the command line.
-func (w *world) read(name string) (f boothelper.Files) {
+// read returns the files that the firmware reads, without the helper's own lines that select the
+// command line.
+func (w *fakeBoard) read(name string) (f boothelper.Files) {
 	i := w.names[name]
 	if i == nil {
 		w.t.Fatalf("%s is gone: the board does not boot", name)
@@ -164,18 +165,18 @@ func (w *world) read(name string) (f boothelper.Files) {
 	return boothelper.Files{text, trialWord.ReplaceAll(c.text, nil)}
 }
 
-func (w *world) Compatible() []string  { return []string{"raspberrypi,4-model-b", "brcm,bcm2711"} }
-func (w *world) BootID() string        { return fmt.Sprint("boot-", w.boot) }
-func (w *world) Uptime() time.Duration { return w.uptime }
-func (w *world) Tryboot() (bool, bool) { return w.trying, w.way == boothelper.ByTryboot }
+func (w *fakeBoard) Compatible() []string  { return []string{"raspberrypi,4-model-b", "brcm,bcm2711"} }
+func (w *fakeBoard) BootID() string        { return fmt.Sprint("boot-", w.boot) }
+func (w *fakeBoard) Uptime() time.Duration { return w.uptime }
+func (w *fakeBoard) Tryboot() (bool, bool) { return w.trying, w.way == boothelper.ByTryboot }
 
-func (w *world) Boots() (string, string, error) { return w.backend(), w.dir(), nil }
-func (w *world) Cmdline() string                { return w.args }
-func (w *world) Restores() error                { return nil }
-func (w *world) Refuses(int64) error            { return nil }
-func (w *world) HasOverlay(string) bool         { return true }
+func (w *fakeBoard) Boots() (string, string, error) { return w.backend(), w.dir(), nil }
+func (w *fakeBoard) Cmdline() string                { return w.args }
+func (w *fakeBoard) Restores() error                { return nil }
+func (w *fakeBoard) Refuses(int64) error            { return nil }
+func (w *fakeBoard) HasOverlay(string) bool         { return true }
 
-func (w *world) Reboot(argument string) error {
+func (w *fakeBoard) Reboot(argument string) error {
 	if err := w.call(); err != nil {
 		return err
 	}
@@ -183,21 +184,21 @@ func (w *world) Reboot(argument string) error {
 	panic(errReboot)
 }
 
-// like is equal for the firmware: a last line break more says nothing.
+// like compares files as the firmware does: a final line break does not count.
 func like(f, g boothelper.Files) bool {
 	return bytes.Equal(bytes.TrimRight(f.Config, "\n"), bytes.TrimRight(g.Config, "\n")) && bytes.Equal(f.Cmdline, g.Cmdline)
 }
 
 var errReboot = errors.New("the board reboots in an orderly way")
 
-// newWorld is a Raspberry Pi 4 to which the hub sends a configuration.
-func newWorld(t *testing.T, b *fleet.BootConfig) (*world, *wire.Firmware) {
-	return newWorldOf(t, boothelper.ByTryboot, b)
+// newBoard returns a Raspberry Pi 4 and a configuration signed for it.
+func newBoard(t *testing.T, b *fleet.BootConfig) (*fakeBoard, *wire.Firmware) {
+	return newBoardOf(t, boothelper.ByTryboot, b)
 }
 
-// newWorldOf is a board to which the hub sends a configuration.
-func newWorldOf(t *testing.T, way string, b *fleet.BootConfig) (*world, *wire.Firmware) {
-	w := &world{t: t, names: map[string]*inode{}, saved: map[string]*inode{}, way: way}
+// newBoardOf returns a board that boots in this way and a configuration signed for it.
+func newBoardOf(t *testing.T, way string, b *fleet.BootConfig) (*fakeBoard, *wire.Firmware) {
+	w := &fakeBoard{t: t, names: map[string]*inode{}, saved: map[string]*inode{}, way: way}
 	switch way {
 	case boothelper.ByUEnv:
 		w.old = boothelper.Files{Config: []byte("uname_r=5.10.168-ti-r71\ncmdline=coherent_pool=1M quiet")}
@@ -226,7 +227,7 @@ func newWorldOf(t *testing.T, way string, b *fleet.BootConfig) (*world, *wire.Fi
 	return w, f
 }
 
-func (w *world) backend() string {
+func (w *fakeBoard) backend() string {
 	switch w.way {
 	case boothelper.ByUEnv:
 		return fleet.BootUEnv
@@ -236,7 +237,7 @@ func (w *world) backend() string {
 	return fleet.BootConfigTxt
 }
 
-func (w *world) dir() string {
+func (w *fakeBoard) dir() string {
 	switch w.way {
 	case boothelper.ByUEnv:
 		return "/boot"
@@ -246,8 +247,8 @@ func (w *world) dir() string {
 	return "/boot/firmware"
 }
 
-// files is what the board would boot if nothing is tried.
-func (w *world) files() boothelper.Files {
+// files returns the files that the board boots outside of a trial.
+func (w *fakeBoard) files() boothelper.Files {
 	switch w.way {
 	case boothelper.ByUEnv:
 		return boothelper.Files{Config: w.text("/boot/uEnv.txt")}
@@ -261,7 +262,7 @@ func (w *world) files() boothelper.Files {
 	return w.read(w.dir() + "/" + boothelper.ConfigTxt)
 }
 
-func (w *world) text(name string) []byte {
+func (w *fakeBoard) text(name string) []byte {
 	i := w.names[name]
 	if i == nil {
 		w.t.Fatalf("%s is gone: the board does not boot", name)
@@ -269,15 +270,15 @@ func (w *world) text(name string) []byte {
 	return i.text
 }
 
-func (w *world) trialsLeft() bool {
+func (w *fakeBoard) trialsLeft() bool {
 	if w.way == boothelper.ByGrub {
 		return bytes.Contains(w.text("/boot/grub/custom.cfg"), []byte(boothelper.GrubBlock)) || bytes.Contains(w.text("/boot/grub/grubenv"), []byte(boothelper.GrubTry))
 	}
 	return w.names[w.dir()+"/"+boothelper.TryTxt] != nil || w.names[w.dir()+"/"+boothelper.TryCmdline] != nil
 }
 
-// grub does what the script says, as GRUB did in TestGRUBTriesOnce.
-func (w *world) grub() (runs boothelper.Files, args string) {
+// grub runs the script of custom.cfg as the real GRUB does in TestGRUBTriesOnce.
+func (w *fakeBoard) grub() (runs boothelper.Files, args string) {
 	cfg, env := string(w.text("/boot/grub/custom.cfg")), w.names["/boot/grub/grubenv"]
 	runs, args = w.files(), "ro"
 	if len(env.text) != boothelper.EnvSize {

@@ -12,7 +12,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Boots is by what the board boots, and where the files lie.
+// Boots returns the backend that boots the board, and the directory of its files.
 func (b Machine) Boots() (backend, dir string, err error) {
 	if dir, err := b.configTxt(); dir != "" || err != nil {
 		return fleet.BootConfigTxt, dir, err
@@ -35,7 +35,7 @@ func (b Machine) Boots() (backend, dir string, err error) {
 		return "", "", errors.New("GRUB's files are in /boot/grub2, as on Fedora and openSUSE: only the layout of " +
 			"Debian and Ubuntu is supported, /boot/grub")
 	}
-	return "", "", errors.New("it is not known how this board boots: there is no config.txt in /boot/firmware or " +
+	return "", "", errors.New("cannot tell how this board boots: there is no config.txt in /boot/firmware or " +
 		"/boot, no /boot/uEnv.txt and no /boot/grub/grub.cfg, or the boot partition is not mounted")
 }
 
@@ -44,8 +44,8 @@ func (b Machine) has(name string) bool {
 	return err == nil
 }
 
-// systemdBoot tells it by the variable of the Boot Loader Interface, else by its own file
-// where there is no other loader's.
+// systemdBoot reports whether systemd-boot boots the board. It reads the variable of the Boot
+// Loader Interface; without one, it looks for loader.conf on boards without GRUB.
 func (b Machine) systemdBoot() bool {
 	info, err := os.ReadFile(b.path("/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"))
 	if err == nil && bytes.Contains(bytes.ReplaceAll(info, []byte{0}, nil), []byte("systemd-boot")) {
@@ -55,13 +55,14 @@ func (b Machine) systemdBoot() bool {
 		(b.has("/boot/loader/loader.conf") || b.has("/efi/loader/loader.conf") || b.has("/boot/efi/loader/loader.conf"))
 }
 
-// A mount is a line of /proc/mounts.
+// A mount is one line of /proc/mounts.
 type mount struct {
 	source, at, kind string
 	options          []string
 }
 
-// mountOf is the one behind a path: the longest of those that lead to it, the last of several.
+// mountOf returns the mount that a path is on: the one with the longest mount point, and the last
+// if several have the same.
 func (b Machine) mountOf(path string) (m mount) {
 	for l := range strings.Lines(b.text("/proc/mounts")) {
 		f := strings.Fields(l)
@@ -75,7 +76,8 @@ func (b Machine) mountOf(path string) (m mount) {
 	return m
 }
 
-// configTxt is where a Raspberry Pi's firmware reads its files; "" on another board.
+// configTxt returns the directory from which a Raspberry Pi's firmware reads its files; "" on other
+// boards.
 func (b Machine) configTxt() (string, error) {
 	for _, dir := range []string{"/boot/firmware", "/boot"} {
 		at := b.path(dir)
@@ -87,14 +89,14 @@ func (b Machine) configTxt() (string, error) {
 			continue
 		}
 		if err != nil || !info.Mode().IsRegular() {
-			return "", fmt.Errorf("%s/%s is no regular file: what is behind it may not be what the firmware reads", dir,
+			return "", fmt.Errorf("%s/%s is not a regular file: the firmware may read another one", dir,
 				configTxt)
 		}
 		m := b.mountOf(dir)
 		switch {
 		case m.at != dir || m.kind != "vfat" && m.kind != "msdos":
-			return "", fmt.Errorf("%s is not a mounted FAT file system: the firmware reads its files from one, so it is "+
-				"not known which ones it reads here", dir)
+			return "", fmt.Errorf("%s is not a mounted FAT file system: the firmware reads its files from one, so "+
+				"they may not be these", dir)
 		case slices.Contains(m.options, "ro"):
 			return "", fmt.Errorf("%s is mounted read-only: mount it read-write for boot configurations", dir)
 		}
@@ -103,40 +105,40 @@ func (b Machine) configTxt() (string, error) {
 	return "", nil
 }
 
-// writable is a directory on a file system that boot loaders read.
+// writable returns dir if it is on a writable file system that boot loaders can read.
 func (b Machine) writable(dir, file string) (string, error) {
 	if info, err := os.Lstat(b.path(file)); err != nil || !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no regular file: what is behind it may not be what the boot loader reads", file)
+		return "", fmt.Errorf("%s is not a regular file: the boot loader may read another one", file)
 	}
 	m := b.mountOf(dir)
 	switch {
 	case m.at == "":
-		return "", fmt.Errorf("it is not known what is mounted at %s", dir)
+		return "", fmt.Errorf("no mount found for %s", dir)
 	case slices.Contains(m.options, "ro"):
 		return "", fmt.Errorf("%s is on %s, which is mounted read-only: mount it read-write for boot configurations", dir,
 			m.at)
 	case !slices.Contains([]string{"ext2", "ext3", "ext4", "vfat", "xfs"}, m.kind):
-		return "", fmt.Errorf("%s is on a file system %s: that is not supported; use ext4 for /boot", dir, m.kind)
+		return "", fmt.Errorf("%s is on file system %s, which is not supported: use ext4 for /boot", dir, m.kind)
 	}
 	return b.path(dir), nil
 }
 
-// grub is GRUB's directory where GRUB can write to its environment block: on a plain disk
-// and a file system that it can write to (GRUB manual, "Environment block").
+// grub returns GRUB's directory if GRUB can write its environment block there. It needs a plain
+// disk and a file system that GRUB can write (GRUB manual, "Environment block").
 func (b Machine) grub() (string, error) {
 	const dir = "/boot/grub"
 	m := b.mountOf(dir)
 	switch {
 	case m.kind == "btrfs" || m.kind == "zfs" || m.kind == "f2fs":
-		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block there, so it can try nothing "+
+		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block there, so it cannot try anything "+
 			"once; use ext4 for /boot", m.kind)
 	case strings.HasPrefix(m.source, "/dev/mapper/") || strings.HasPrefix(m.source, "/dev/dm-") ||
 		strings.HasPrefix(m.source, "/dev/md"):
 		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block on LVM, RAID or an encrypted "+
-			"disk, so it can try nothing once; use a plain partition for /boot", m.source)
+			"disk, so it cannot try anything once; use a plain partition for /boot", m.source)
 	case !strings.Contains(b.Cmdline(), "BOOT_IMAGE="):
 		return "", errors.New(
-			"/boot/grub/grub.cfg is there, but GRUB has not booted this board: its kernel's command line has no BOOT_IMAGE")
+			"/boot/grub/grub.cfg exists, but GRUB has not booted this board: its kernel's command line has no BOOT_IMAGE")
 	}
 	return b.writable(dir, "/boot/grub/grub.cfg")
 }

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A machine of files: what is empty is removed.
+// machine returns a board with these files; files with empty text are left out.
 func machine(t *testing.T, files ...map[string]string) Machine {
 	t.Helper()
 	all := map[string]string{}
@@ -56,7 +56,7 @@ var (
 	}
 )
 
-// refusal is what the hub is told of a board.
+// refusal returns the helper's status for a board.
 func refusal(t *testing.T, m Machine) Status {
 	t.Helper()
 	h, err := New(Kernel{}, m, t.TempDir())
@@ -71,12 +71,12 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 		name   string
 		board  map[string]string
 		but    map[string]string
-		reason string // empty: none
+		reason string // empty: not refused
 	}{
 		{"Debian with GRUB", pc, nil, ""},
 		{"a BeagleBone", bone, nil, ""},
 		{"a Raspberry Pi without tryboot", oldPi, nil, ""},
-		{"nothing that is known", nil, map[string]string{"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"}, "it is not known how this board boots"},
+		{"an unknown board", nil, map[string]string{"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"}, "cannot tell how this board boots"},
 
 		{"extlinux", bone, map[string]string{"boot/extlinux/extlinux.conf": "default l0\n"}, "backend extlinux is not supported"},
 		{"systemd-boot by its variable", pc, map[string]string{"sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": "\x06\x00\x00\x00s\x00y\x00s\x00t\x00e\x00m\x00d\x00-\x00b\x00o\x00o\x00t\x00 \x002\x00"}, "backend systemd-boot is not supported"},
@@ -84,7 +84,7 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 		{"Fedora's GRUB", nil, map[string]string{"boot/grub2/grub.cfg": "x"}, "as on Fedora"},
 
 		{"no grubenv", pc, map[string]string{"boot/grub/grubenv": ""}, "grub-editenv /boot/grub/grubenv create"},
-		{"a grubenv that is none", pc, map[string]string{"boot/grub/grubenv": "x"}, "no environment block"},
+		{"a grubenv that is not an environment block", pc, map[string]string{"boot/grub/grubenv": "x"}, "not a GRUB environment block"},
 		{"/boot on LVM", pc, map[string]string{"proc/mounts": "/dev/mapper/vg-root / ext4 rw 0 0\n"}, "on LVM, RAID or an encrypted disk"},
 		{"/boot on RAID", pc, map[string]string{"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n/dev/md0 /boot ext4 rw 0 0\n"}, "/dev/md0"},
 		{"/boot on btrfs", pc, map[string]string{"proc/mounts": "/dev/sda1 / btrfs rw 0 0\n"}, "/boot is on btrfs"},
@@ -116,26 +116,26 @@ func TestWhatOwnsTheBootIsNamed(t *testing.T) {
 		{"U-Boot's own script", bone, map[string]string{"boot/uEnv.txt": "uenvcmd=run x\n"}, "sets uenvcmd"},
 		{"an A/B of U-Boot's", bone, map[string]string{"boot/uEnv.txt": "bootlimit=3\n"}, "sets bootlimit"},
 		{"the eMMC flasher", bone, map[string]string{"boot/uEnv.txt": "cmdline=init=/usr/sbin/init-beagle-flasher\n"}, "instead of the system"},
-		{"line breaks of Windows", bone, map[string]string{"boot/uEnv.txt": "cmdline=quiet\r\n"}, "line breaks of Windows"},
+		{"Windows line endings", bone, map[string]string{"boot/uEnv.txt": "cmdline=quiet\r\n"}, "Windows line endings"},
 
-		{"somebody's tryboot.txt", oldPi, map[string]string{"boot/firmware/tryboot.txt": "kernel=x\n"}, "tryboot.txt is there already"},
-		{"A/B by autoboot.txt", oldPi, map[string]string{"boot/firmware/autoboot.txt": "[all]\ntryboot_a_b=1\n"}, "autoboot.txt chooses"},
-		{"another command line", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\ncmdline=other.txt\n"}, "chooses what is booted"},
-		{"another command line for some boards", oldPi, map[string]string{"boot/firmware/config.txt": "cmdline=cmdline.txt\n[pi4]\ncmdline=cmdline.txt2\n"}, "chooses what is booted"},
-		{"Ubuntu Server's A/B", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\nos_prefix=current/\n"}, "chooses what is booted"},
+		{"somebody's tryboot.txt", oldPi, map[string]string{"boot/firmware/tryboot.txt": "kernel=x\n"}, "tryboot.txt exists"},
+		{"A/B by autoboot.txt", oldPi, map[string]string{"boot/firmware/autoboot.txt": "[all]\ntryboot_a_b=1\n"}, "autoboot.txt selects"},
+		{"another command line", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\ncmdline=other.txt\n"}, "selects what is booted"},
+		{"another command line for some boards", oldPi, map[string]string{"boot/firmware/config.txt": "cmdline=cmdline.txt\n[pi4]\ncmdline=cmdline.txt2\n"}, "selects what is booted"},
+		{"Ubuntu Server's A/B", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\nos_prefix=current/\n"}, "selects what is booted"},
 		{"Ubuntu Server", oldPi, map[string]string{"boot/firmware/config.txt": "[all]\nkernel=vmlinuz\ncmdline=cmdline.txt\ninitramfs initrd.img followkernel\n\n[pi4]\nmax_framebuffers=2\narm_boost=1\n\n[all]\ndtparam=audio=on\n"}, ""},
-		{"RAUC", pc, map[string]string{"etc/rauc/system.conf": "x"}, "RAUC owns"},
-		{"Mender", bone, map[string]string{"etc/mender/mender.conf": "x"}, "Mender owns"},
-		{"Mender's data", bone, map[string]string{"var/lib/mender/x": "x"}, "Mender owns"},
-		{"SWUpdate", bone, map[string]string{"etc/swupdate.cfg": "x"}, "SWUpdate owns"},
-		{"OSTree", pc, map[string]string{"run/ostree-booted": "x"}, "OSTree owns"},
-		{"Home Assistant OS", oldPi, map[string]string{"etc/hassos-release": "x"}, "Home Assistant OS owns"},
+		{"RAUC", pc, map[string]string{"etc/rauc/system.conf": "x"}, "RAUC manages"},
+		{"Mender", bone, map[string]string{"etc/mender/mender.conf": "x"}, "Mender manages"},
+		{"Mender's data", bone, map[string]string{"var/lib/mender/x": "x"}, "Mender manages"},
+		{"SWUpdate", bone, map[string]string{"etc/swupdate.cfg": "x"}, "SWUpdate manages"},
+		{"OSTree", pc, map[string]string{"run/ostree-booted": "x"}, "OSTree manages"},
+		{"Home Assistant OS", oldPi, map[string]string{"etc/hassos-release": "x"}, "Home Assistant OS manages"},
 		{"Home Assistant OS by its name", pc, map[string]string{"etc/os-release": "NAME=x\nID=haos\n"}, "haos"},
-		{"Ubuntu Core", pc, map[string]string{"writable/system-data/x": "x"}, "Ubuntu Core owns"},
-		{"balenaOS", oldPi, map[string]string{"mnt/boot/device-type.json": "x"}, "balenaOS owns"},
+		{"Ubuntu Core", pc, map[string]string{"writable/system-data/x": "x"}, "Ubuntu Core manages"},
+		{"balenaOS", oldPi, map[string]string{"mnt/boot/device-type.json": "x"}, "balenaOS manages"},
 		{"Torizon", oldPi, map[string]string{"etc/os-release": "ID=torizon\n"}, "torizon"},
 		{"undervoltage", oldPi, map[string]string{"sys/devices/platform/soc/soc:firmware/get_throttled": "50005\n"}, "voltage is too low now"},
-		{"undervoltage that is over", oldPi, map[string]string{"sys/devices/platform/soc/soc:firmware/get_throttled": "50000\n"}, ""},
+		{"undervoltage in the past", oldPi, map[string]string{"sys/devices/platform/soc/soc:firmware/get_throttled": "50000\n"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := refusal(t, machine(t, c.board, c.but))
@@ -162,7 +162,6 @@ func TestHowABoardTriesIsSaid(t *testing.T) {
 	}
 }
 
-// The space is asked of the file system that there is.
 func TestTooLittleSpaceIsRefused(t *testing.T) {
 	m := machine(t, oldPi)
 	if err := m.Refuses(1 << 20); err != nil {
@@ -173,7 +172,8 @@ func TestTooLittleSpaceIsRefused(t *testing.T) {
 	}
 }
 
-// A grubenv that is elsewhere, as Fedora's on the EFI system partition, is not replaced by a file of ours, nor is a custom.cfg.
+// A link to a grubenv elsewhere, as on Fedora's EFI system partition, is not replaced by a file;
+// nor is a link custom.cfg.
 func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
 	for _, name := range []string{"grubenv", "custom.cfg", "grub.cfg"} {
 		m := machine(t, efi, map[string]string{"boot/efi/elsewhere": string(EmptyEnv())})
@@ -184,7 +184,7 @@ func TestALinkInGRUBsDirectoryIsRefused(t *testing.T) {
 		if err := os.Symlink("../efi/elsewhere", link); err != nil {
 			t.Fatal(err)
 		}
-		if s := refusal(t, m); !strings.Contains(s.Refused, "is a link") && !strings.Contains(s.Refused, "is no regular file") {
+		if s := refusal(t, m); !strings.Contains(s.Refused, "is a link") && !strings.Contains(s.Refused, "is not a regular file") {
 			t.Errorf("%s is a link, and is refused with %q", name, s.Refused)
 		}
 	}

@@ -14,29 +14,29 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// healthy is a board on which every check holds.
-func healthy() firmware.Fares {
-	return firmware.Fares{Hub: true, Disk: fine, Desired: []string{"a", "b"}, Running: []string{"a", "b"}}
+// healthy returns the health of a board on which every check holds.
+func healthy() firmware.Health {
+	return firmware.Health{Hub: true, Disk: fine, Desired: []string{"a", "b"}, Running: []string{"a", "b"}}
 }
 
-// broken has for each check what makes it fail.
-var broken = map[string]func(*firmware.Fares){
-	fleet.CheckEnginePing:     func(f *firmware.Fares) { f.Engine = "cannot connect to the Docker daemon" },
-	fleet.CheckHubReconnected: func(f *firmware.Fares) { f.Hub = false },
-	fleet.CheckDiskWritable:   func(f *firmware.Fares) { f.Disk = func() string { return "read-only file system" } },
-	fleet.CheckPeripherals:    func(f *firmware.Fares) { f.Missing = "env: nothing answers at address 0x76 of i2c-1" },
-	fleet.CheckWorkloads:      func(f *firmware.Fares) { f.Running = []string{"b"} },
-	fleet.CheckUndervoltage:   func(f *firmware.Fares) { f.Undervoltage = true },
+// broken makes each check fail.
+var broken = map[string]func(*firmware.Health){
+	fleet.CheckEnginePing:     func(f *firmware.Health) { f.Engine = "cannot connect to the Docker daemon" },
+	fleet.CheckHubReconnected: func(f *firmware.Health) { f.Hub = false },
+	fleet.CheckDiskWritable:   func(f *firmware.Health) { f.Disk = func() string { return "read-only file system" } },
+	fleet.CheckPeripherals:    func(f *firmware.Health) { f.Missing = "env: nothing answers at address 0x76 of i2c-1" },
+	fleet.CheckWorkloads:      func(f *firmware.Health) { f.Running = []string{"b"} },
+	fleet.CheckUndervoltage:   func(f *firmware.Health) { f.Undervoltage = true },
 }
 
-// From the trial to the way back, on the device alone: the message names the check.
+// A check that fails in the trial restores the old files, and the message names the check.
 func TestEachCheckThatFailsRollsBack(t *testing.T) {
 	for check, breakIt := range broken {
 		t.Run(check, func(t *testing.T) {
 			b := boothelper.TrialProfile()
 			b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 5 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}, Checks: []string{fleet.CheckAgentRunning, check}}
-			w, f := newWorld(t, b)
-			st, j, h := w.live(f, func(w *world) firmware.Fares {
+			w, f := newBoard(t, b)
+			st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {
 				now := healthy()
 				if like(w.runs, w.new) {
 					breakIt(&now)
@@ -49,8 +49,8 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 			}
 		})
 	}
-	// What fails for a while only, and then holds for as long as it must, is kept; what holds
-	// for a moment only is not.
+	// A configuration is kept if the checks fail at first and then hold for long enough, not if
+	// they hold only briefly.
 	for rule, c := range map[string]struct {
 		bad  func(uptime time.Duration) bool
 		want string
@@ -62,8 +62,8 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 		t.Run(rule, func(t *testing.T) {
 			b := boothelper.TrialProfile()
 			b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 5 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}}
-			w, f := newWorld(t, b)
-			st, j, h := w.live(f, func(w *world) firmware.Fares {
+			w, f := newBoard(t, b)
+			st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {
 				now := healthy()
 				if like(w.runs, w.new) && w.trying && c.bad(w.uptime) {
 					now.Engine = "it does not answer"
@@ -73,13 +73,14 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 			w.check(st, j, h, c.want)
 		})
 	}
-	// Nobody knows how the board fared while its agent stood still, and what it says first is from before.
+	// While the agent stands still, the checks do not count as holding; the first facts after that
+	// are old.
 	t.Run("well for a moment, and then not looked at", func(t *testing.T) {
 		b := boothelper.TrialProfile()
 		b.Health = fleet.BootHealth{Deadline: metav1.Duration{Duration: 20 * time.Minute}, StableFor: metav1.Duration{Duration: 2 * time.Minute}}
-		w, f := newWorld(t, b)
+		w, f := newBoard(t, b)
 		looks := 0
-		st, j, h := w.live(f, func(w *world) firmware.Fares {
+		st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {
 			now := healthy()
 			if like(w.runs, w.new) && w.trying {
 				if looks++; looks == 4 {

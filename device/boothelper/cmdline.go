@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// cmdline takes the line of cmdline.txt and what ends it apart.
+// cmdline splits cmdline.txt into its line and the line ending.
 func cmdline(text []byte) (line, end string, err error) {
 	line = strings.TrimRight(string(text), "\r\n")
 	end = string(text[len(line):])
@@ -19,12 +19,12 @@ func cmdline(text []byte) (line, end string, err error) {
 	case strings.TrimSpace(line) == "":
 		err = errors.New("cmdline.txt is empty: the kernel would have no root")
 	case strings.ContainsAny(line, "\r\n\x00"):
-		err = errors.New("cmdline.txt has more than one line, and the kernel reads only the first: put all of it into one")
+		err = errors.New("cmdline.txt has more than one line, and the kernel reads only the first: write one line")
 	}
 	return line, end, err
 }
 
-// A word is a parameter of the kernel's and its place in the line; blanks in quotes are part of it.
+// A word is the position of one kernel parameter in the line. Quoted blanks belong to the word.
 type word struct{ from, to int }
 
 func words(line string) (list []word) {
@@ -50,7 +50,7 @@ func has(line, w string) bool {
 	return slices.ContainsFunc(words(line), func(x word) bool { return line[x.from:x.to] == w })
 }
 
-// change carries the change out and notes how to undo it.
+// change applies c to the line and records how to undo it.
 func (r *record) change(line string, c fleet.BootCmdline) string {
 	for _, w := range c.Remove {
 		for {
@@ -70,7 +70,8 @@ func (r *record) change(line string, c fleet.BootCmdline) string {
 	return line
 }
 
-// without removes the last place of a word, with the blanks before it (after it, for the first).
+// without removes the last occurrence of a word and the blanks before it (for the first word, after
+// it).
 func without(line, w string) (string, removal) {
 	list := words(line)
 	for i := len(list) - 1; i >= 0; i-- {
@@ -98,19 +99,19 @@ func (r *record) undo(line string, file []byte) (string, error) {
 			var ok bool
 			if text, ok = strings.CutSuffix(text, " "+w); !ok {
 				return "", errors.New(
-					"config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
+					"config.txt: the section does not match cmdline.txt: remove the section and the words that it added")
 			}
 		}
 		for _, x := range slices.Backward(r.Remove) {
 			if x.At < 0 || x.At > len(text) {
 				return "", errors.New(
-					"config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
+					"config.txt: the section does not match cmdline.txt: remove the section and the words that it added")
 			}
 			text = text[:x.At] + x.Text + text[x.At:]
 		}
 		if strings.ContainsAny(text, "\r\n\x00") || strings.TrimSpace(text) == "" || len(text) > 4*MaxCmdlineTxt {
 			return "", errors.New(
-				"config.txt: what the section says about cmdline.txt is not so: remove the section, and what it has added")
+				"config.txt: the section does not match cmdline.txt: remove the section and the words that it added")
 		}
 		return text, nil
 	}

@@ -9,35 +9,34 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A deadman tries on boards that cannot boot anything once: the files are replaced, and the
-// first boot with them is the trial. At any later one that finds it neither kept nor given
-// back, Settle puts the old files back, which an early unit asks for (boot-helper
-// --restore). So a board must come as far as that unit with what is tried: a
-// configuration with which it does not is not undone.
+// A deadman trial is for boards that cannot boot other files once. The helper replaces the files,
+// and the next boot is the trial. If the boot after that finds the trial undecided, Settle restores
+// the old files; an early unit (boot-helper --restore) calls it. A configuration with which the
+// board does not reach that unit is not undone.
 
-// wake is the first look at an armed trial in a boot that is not the one in which it was armed.
-func (h *Helper) wake() error {
+// settleDeadman settles an armed deadman trial after a reboot.
+func (h *Helper) settleDeadman() error {
 	s := h.state
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
-	switch half := bytes.Equal(live.Config, via(s.To.Config)); {
-	case s.Trial == "" && live.Equal(s.From): // the power was cut before anything was there
+	switch half := bytes.Equal(live.Config, withTrialCmdline(s.To.Config)); {
+	case s.Trial == "" && live.Equal(s.From): // the power was cut before any file was written
 		return h.idle()
 	case s.Trial == "":
-		s.Trial, s.Ran = h.Board.BootID(), h.taken()
+		s.Trial, s.Ran = h.Board.BootID(), h.argsApplied()
 		return h.save(s)
-	case s.Trial == h.Board.BootID() && half: // the board has booted the new files, though not all are in their places
+	case s.Trial == h.Board.BootID() && half: // the new files were booted, but the swap was cut off
 		return h.swap(s.From, s.To)
 	case s.Trial == h.Board.BootID():
 		return nil
 	}
-	return h.giveBack(false)
+	return h.rollBack(false)
 }
 
-// giveBack puts the files from before the trial back, late where its deadline is over.
-func (h *Helper) giveBack(late bool) error {
+// rollBack restores the files from before the trial. late: the trial's deadline is over.
+func (h *Helper) rollBack(late bool) error {
 	s := h.state
 	if s.Ran {
 		s.Left, s.Late = s.Candidate, late
@@ -46,25 +45,26 @@ func (h *Helper) giveBack(late bool) error {
 	if err := h.save(s); err != nil {
 		return err
 	}
-	err := h.finishReturn()
+	err := h.finishRollBack()
 	if s.Trial == "" || err == nil && h.state.Phase != PhaseLeaving {
 		return err
 	}
-	// what could not be given back may be so in the next boot, as on a partition that has become read-only
+	// A file that cannot be restored now may be restored in the next boot: a file system that
+	// became read-only is writable again.
 	return errors.Join(err, h.Board.Reboot(""))
 }
 
-func (h *Helper) finishReturn() error {
+func (h *Helper) finishRollBack() error {
 	s := h.state
-	if err := h.direct(); err != nil {
+	if err := h.completeSwap(); err != nil {
 		return err
 	}
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
 	if now := h.Board.BootID(); s.Boot != now {
-		if live.Equal(s.From) { // the power was cut, and the board has booted what it is to run
+		if live.Equal(s.From) { // the power was cut, and the board has booted the old files
 			return h.idle()
 		}
 		s.Boot, s.Trial = now, now
@@ -75,14 +75,14 @@ func (h *Helper) finishReturn() error {
 	if err := h.swap(live, s.From); err != nil {
 		return err
 	}
-	if s.Trial == "" { // nothing of the new files was ever booted
+	if s.Trial == "" { // the new files were never booted
 		return h.idle()
 	}
 	s.Phase = PhaseLeaving
 	return h.save(s)
 }
 
-// Leave reboots where the board runs what it is to run no more.
+// Leave reboots if the board still runs files that were taken back.
 func (h *Helper) Leave() error {
 	if h.state.Phase != PhaseLeaving || h.state.Boot != h.Board.BootID() {
 		return nil
@@ -90,8 +90,8 @@ func (h *Helper) Leave() error {
 	return h.Board.Reboot("")
 }
 
-// armGrub lets GRUB try the candidate at the next boot: custom.cfg first, which changes
-// nothing by itself.
+// armGrub lets GRUB try the candidate at the next boot. It writes custom.cfg first, which alone
+// changes nothing.
 func (h *Helper) armGrub(dir string) error {
 	s := h.state
 	text, err := grubTrial(s.From, s.To, s.Candidate)
@@ -107,11 +107,11 @@ func (h *Helper) armGrub(dir string) error {
 	return err
 }
 
-// cleanGrub takes a trial away.
+// cleanGrub removes a trial from GRUB's files.
 func (h *Helper) cleanGrub(dir string) error {
-	f, err := h.live()
+	f, err := h.liveFiles()
 	if err == nil {
-		err = h.one(h.path(dir, customCfg), f.Config)
+		err = h.writeOrRemove(h.path(dir, customCfg), f.Config)
 	}
 	if err == nil {
 		err = h.grubEnv(dir, "")
@@ -133,27 +133,27 @@ func (h *Helper) grubEnv(dir, try string) error {
 	return replace(h.Disk, h.path(dir, grubEnv), env)
 }
 
-// one writes a file, or removes it where nothing is in it.
-func (h *Helper) one(name string, text []byte) error {
+// writeOrRemove writes a file, or removes it if the text is empty.
+func (h *Helper) writeOrRemove(name string, text []byte) error {
 	if len(text) > 0 {
 		return replace(h.Disk, name, text)
 	}
 	if err := h.Disk.Remove(name); err != nil {
 		return err
 	}
-	return h.Disk.SyncDir(filepath.Dir(name)) // also where it is gone already: it may be so only in memory
+	return h.Disk.SyncDir(filepath.Dir(name)) // also if the file is already gone: the removal may be only in memory
 }
 
-// swapOne is swap for boards that boot by one file.
+// swapOne is swap for boards with one boot file.
 func (h *Helper) swapOne(backend, dir string, from, to Files) error {
 	name := h.path(dir, uEnvTxt)
 	if backend == fleet.BootGrub {
 		name = h.path(dir, customCfg)
 	}
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err == nil && !live.Equal(to) {
-		if err = h.spare(h.one(name+".prev", from.Config), name+".prev"); err == nil {
-			err = h.one(name, to.Config)
+		if err = h.dropSpareFiles(h.writeOrRemove(name+".prev", from.Config), name+".prev"); err == nil {
+			err = h.writeOrRemove(name, to.Config)
 		}
 	}
 	if err != nil {

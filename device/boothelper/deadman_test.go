@@ -7,9 +7,9 @@ import (
 	"flotilla.dev/device/boothelper"
 )
 
-// armed is a deadman's board that has been told to try something, stopped at a call after that.
-func armed(t *testing.T, stopAt int) (w *world, h *boothelper.Helper) {
-	w, f := newWorldOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
+// armed returns a board whose deadman trial was armed and then cut off at a call.
+func armed(t *testing.T, stopAt int) (w *fakeBoard, h *boothelper.Helper) {
+	w, f := newBoardOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
 	h = again(t, w)
 	if err := h.Pin("pi-1", boothelper.HubsKey); err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func armed(t *testing.T, stopAt int) (w *world, h *boothelper.Helper) {
 		case errPower:
 			w.lose(cut{names: true, text: 2})
 		case errReboot:
-			w.lose(cut{names: true, text: 2}) // everything was written
+			w.lose(cut{names: true, text: 2}) // all files were written
 		default:
 			t.Fatalf("it ends with %v", p)
 		}
@@ -32,7 +32,7 @@ func armed(t *testing.T, stopAt int) (w *world, h *boothelper.Helper) {
 	return
 }
 
-func again(t *testing.T, w *world) *boothelper.Helper {
+func again(t *testing.T, w *fakeBoard) *boothelper.Helper {
 	t.Helper()
 	h, err := boothelper.New(w, w, "/var/helper")
 	if err != nil {
@@ -41,9 +41,9 @@ func again(t *testing.T, w *world) *boothelper.Helper {
 	return h
 }
 
-// What was never written was never tried, so it is not bad.
+// A trial whose files were never written was not tried, so it is not bad.
 func TestADeadmansTrialThatWasNeverWrittenIsNoTrial(t *testing.T) {
-	w, h := armed(t, 4) // what is remembered takes three
+	w, h := armed(t, 4) // storing the state takes three calls
 	if err := h.Settle(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,17 +82,17 @@ func TestADeadmansSecondBootIsTheOldOne(t *testing.T) {
 	}
 }
 
-// A trial that was taken back before the board booted it needs no reboot, unless the power
-// was cut meanwhile.
+// A trial that is restored before the board boots it needs no reboot, unless the power is cut
+// meanwhile.
 func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 	for stopAt := range 40 {
-		w, f := newWorldOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
+		w, f := newBoardOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
 		h := again(t, w)
 		if err := h.Pin("pi-1", boothelper.HubsKey); err != nil {
 			t.Fatal(err)
 		}
 		func() {
-			defer func() { _ = recover() }() // the reboot does not come
+			defer func() { _ = recover() }() // the reboot does not happen
 			t.Fatal(h.Arm(f))
 		}()
 		cutOff := false
@@ -120,7 +120,7 @@ func TestADeadmansTrialIsTakenBackBeforeItRuns(t *testing.T) {
 				if err := h.Settle(); err != nil {
 					t.Fatal(err)
 				}
-				if h.Status().Phase == boothelper.PhaseArmed { // the power was cut before anything was remembered: somebody takes it back again
+				if h.Status().Phase == boothelper.PhaseArmed { // the power was cut before the restore was stored: the agent restores again
 					if err := h.Restore(); err != nil {
 						t.Fatal(err)
 					}

@@ -16,34 +16,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Disk is what changes files, call by call. Tests put one in its place that loses power at
-// any of them, and with it all that was not made durable.
+// A Disk changes files, one call at a time. Tests use one that loses power at a call, and with it
+// all that was not synced.
 type Disk interface {
-	Read(name string) ([]byte, error)     // of a regular file, at most maxRead bytes; fs.ErrNotExist
+	Read(name string) ([]byte, error)     // a regular file of at most maxRead bytes; fs.ErrNotExist
 	Write(name string, text []byte) error // in place; durable after Sync
 	Sync(name string) error
-	SyncDir(name string) error // names, renames and removals in it
+	SyncDir(name string) error // makes names, renames and removals in it durable
 	Rename(from, to string) error
-	Remove(name string) error // what is not there is removed
+	Remove(name string) error // succeeds if the file does not exist
 }
 
 const maxRead = 1 << 20
 
-// Kernel is the disk that there is.
+// Kernel is the real disk.
 type Kernel struct{}
 
-// Read refuses links and whatever else is no regular file.
+// Read refuses links and other files that are not regular.
 func (Kernel) Read(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("%s is a link: put the file itself there", name)
+		return nil, fmt.Errorf("%s is a link: replace it by the file itself", name)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file: %v", name, err)
+		return nil, fmt.Errorf("%s is not a regular file: %v", name, err)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxRead+1))
 	if err == nil && len(text) > maxRead {
@@ -81,8 +81,8 @@ func (Kernel) Remove(name string) error {
 	return nil
 }
 
-// replace puts a whole file in the place of another one. One that is there already may be so
-// only in memory: whoever wrote it was killed before it was durable.
+// replace writes a whole file atomically and makes it durable. A file that already has the text is
+// synced too: the process that wrote it may have been killed before its sync.
 func replace(d Disk, name string, text []byte) error {
 	if old, err := d.Read(name); err == nil && bytes.Equal(old, text) {
 		if err = d.Sync(name); err == nil {
@@ -90,7 +90,7 @@ func replace(d Disk, name string, text []byte) error {
 		}
 		return err
 	}
-	err := d.Remove(name + ".new") // whoever has linked it to something else: that is not written to
+	err := d.Remove(name + ".new") // it may be a planted link, and Write would follow a hard link
 	if err == nil {
 		err = d.Write(name+".new", text)
 	}
@@ -109,15 +109,15 @@ func replace(d Disk, name string, text []byte) error {
 	return nil
 }
 
-// Slots keep one text in two files that are written in turn: a write that is cut off costs
-// the newer text, never both.
+// Slots store one text in two files that are written in turn. A write that is cut off loses the
+// newer text, never both.
 type Slots struct {
 	Disk Disk
 	Dir  string
 	Name string
 	seq  uint64
 	next int
-	read bool // what is newest was written by another process: nobody knows whether it is durable
+	read bool // the newest text was written by another process and may not be durable yet
 }
 
 const sealed = "flotilla-%s v1 seq:%020d sha256:%s\n"
@@ -128,12 +128,12 @@ func (s *Slots) path(i int) string {
 
 func (s *Slots) seal(seq uint64, text []byte) []byte {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%d\n", seq) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%d\n", seq) // a hash never fails
 	_, _ = h.Write(text)
 	return fmt.Appendf(nil, sealed, s.Name, seq, hex.EncodeToString(h.Sum(nil)))
 }
 
-// Load returns the newest text that is whole; nil where there has never been one.
+// Load returns the newest intact text; nil if none was ever written.
 func (s *Slots) Load() (newest []byte, err error) {
 	var bad []error
 	s.seq, s.next, s.read = 0, 0, false
@@ -151,7 +151,7 @@ func (s *Slots) Load() (newest []byte, err error) {
 		number, _, _ = strings.Cut(number, " ")
 		seq, err := strconv.ParseUint(number, 10, 64)
 		if err != nil || !bytes.Equal(s.seal(seq, text), append(head, '\n')) {
-			bad = append(bad, fmt.Errorf("%s is not what was written to it", s.path(i)))
+			bad = append(bad, fmt.Errorf("%s is damaged", s.path(i)))
 			continue
 		}
 		if seq > s.seq {
@@ -159,10 +159,10 @@ func (s *Slots) Load() (newest []byte, err error) {
 		}
 	}
 	if newest == nil && len(bad) == 2 {
-		return nil, fmt.Errorf("what was known of this board's boot is lost: %w; remove both files to begin again",
+		return nil, fmt.Errorf("the stored state of this board's boot is lost: %w: remove both files to begin again",
 			errors.Join(bad...))
 	}
-	if newest == nil && len(bad) == 1 { // the first write ever was cut off
+	if newest == nil && len(bad) == 1 { // the very first write was cut off
 		if _, err := s.Disk.Read(s.path(0)); err == nil {
 			s.next = 0
 		}
@@ -170,8 +170,8 @@ func (s *Slots) Load() (newest []byte, err error) {
 	return newest, nil
 }
 
-// Sync makes what Load has returned durable: whoever wrote it may have been killed before
-// it was. It comes before anything is done that goes by it.
+// Sync makes the text that Load returned durable: the process that wrote it may have been killed
+// before its sync. Call it before any action that relies on the text.
 func (s *Slots) Sync() error {
 	if !s.read {
 		return nil
@@ -181,13 +181,13 @@ func (s *Slots) Sync() error {
 		err = s.Disk.SyncDir(s.Dir)
 	}
 	if err != nil {
-		return fmt.Errorf("remember the state of the boot: %w", err)
+		return fmt.Errorf("store the state of the boot: %w", err)
 	}
 	s.read = false
 	return nil
 }
 
-// Save is durable when it returns. Until then what was there before is.
+// Save stores the text durably. Until it returns, the previous text stays.
 func (s *Slots) Save(text []byte) error {
 	name := s.path(s.next)
 	err := s.Sync()
@@ -201,7 +201,7 @@ func (s *Slots) Save(text []byte) error {
 		err = s.Disk.SyncDir(s.Dir)
 	}
 	if err != nil {
-		return fmt.Errorf("remember the state of the boot: %w", err)
+		return fmt.Errorf("store the state of the boot: %w", err)
 	}
 	s.seq, s.next = s.seq+1, 1-s.next
 	return nil

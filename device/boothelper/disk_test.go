@@ -19,8 +19,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// TestWhereverTheDiskFails lets calls fail, one or some after the other: a full disk, on which files can still be removed; one
-// that is read-only; one that gives errors; each for the boot files, for what is remembered, or for all.
+// Calls fail, one or several in a row: the disk is full (removals still work), read-only, or
+// returns I/O errors. The boot files, the stored state, or all files are affected.
 func TestWhereverTheDiskFails(t *testing.T) {
 	runs := 0
 	kinds := []struct {
@@ -34,16 +34,16 @@ func TestWhereverTheDiskFails(t *testing.T) {
 				if left(t, n+undo) {
 					continue
 				}
-				beyond := true // there is no call n
+				beyond := true // the run has fewer than n calls
 				for k, calls := range [][]int{{1, 30}, {4}}[n%2] {
 					kind := kinds[(n+k)%len(kinds)]
-					var w *world
+					var w *fakeBoard
 					var f *wire.Firmware
 					if undo > 0 {
 						w, f = undoing(t, way, o)
 					} else {
-						w, f = newWorldOf(t, way, boothelper.ProfileOf(way))
-						o.befall(w)
+						w, f = newBoardOf(t, way, boothelper.ProfileOf(way))
+						o.applyTo(w)
 					}
 					where := []string{"", w.dir(), "/var/helper", "/var/agent"}[(n/2)%4]
 					from, failed := w.calls+n, 0
@@ -57,7 +57,7 @@ func TestWhereverTheDiskFails(t *testing.T) {
 						failed++
 						return kind.err
 					}
-					st, j, h := w.live(f, o.fares)
+					st, j, h := w.live(f, o.health)
 					runs++
 					want := []string{o.want, wire.FirmwareFailed}
 					if o.want == wire.FirmwareUpToDate {
@@ -87,8 +87,8 @@ func TestWhereverTheDiskFails(t *testing.T) {
 	t.Logf("%d runs", runs)
 }
 
-// TestATrialEndsOnAFullOrReadOnlyBootPartition: while something is tried that takes the network away, the boot partition
-// becomes read-only, as after an error of its file system and until the next boot; or full, as by a new kernel, and for good.
+// During a trial that takes the network away, the boot partition becomes read-only until the next
+// boot, as after an error of the file system, or full for good, as by a new kernel.
 func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
 	for _, way := range ways {
 		for _, kind := range []struct {
@@ -97,12 +97,12 @@ func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
 		}{{"read-only", unix.EROFS}, {"full", unix.ENOSPC}} {
 			for undo := range 2 {
 				t.Run(fmt.Sprintf("%s: %s, undo %d", way, kind.name, undo), func(t *testing.T) {
-					var w *world
+					var w *fakeBoard
 					var f *wire.Firmware
 					if undo > 0 {
 						w, f = undoing(t, way, outcomes[1])
 					} else {
-						w, f = newWorldOf(t, way, boothelper.ProfileOf(way))
+						w, f = newBoardOf(t, way, boothelper.ProfileOf(way))
 					}
 					prev := func() (n int) {
 						for name := range w.names {
@@ -123,9 +123,9 @@ func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
 						case kind.err == unix.EROFS && w.boot != boot:
 							return nil
 						case kind.err == unix.ENOSPC && (frees || prev() < before):
-							return nil // what was removed has made room
+							return nil // a removal has made room
 						case kind.err == unix.ENOSPC && w.boot != boot && (way == boothelper.ByTryboot || way == boothelper.ByGrub):
-							return nil // it was somebody
+							return nil // the next boot has room again
 						}
 						return kind.err
 					}
@@ -146,7 +146,7 @@ func TestATrialEndsOnAFullOrReadOnlyBootPartition(t *testing.T) {
 
 // A realBoard is a board whose boot partition is a directory.
 type realBoard struct {
-	*world
+	*fakeBoard
 	at      string
 	reboots int
 }
@@ -154,7 +154,7 @@ type realBoard struct {
 func (b *realBoard) Boots() (string, string, error) { return b.backend(), b.at, nil }
 func (b *realBoard) Reboot(string) error            { b.reboots++; return nil }
 
-// armedOn is a helper on the real disk that has armed a trial.
+// armedOn returns a helper on the real disk that has armed a trial.
 func armedOn(t *testing.T, b boothelper.Board, dir string, f *wire.Firmware) *boothelper.Helper {
 	t.Helper()
 	h, err := boothelper.New(boothelper.Kernel{}, b, dir)
@@ -167,13 +167,14 @@ func armedOn(t *testing.T, b boothelper.Board, dir string, f *wire.Firmware) *bo
 	return h
 }
 
-// A boot partition that a new kernel has filled to its last byte during the trial takes the old files back.
+// A new kernel has filled the boot partition to its last byte during the trial: the old files are
+// restored all the same.
 func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: no disk was filled: only root can mount a tmpfs")
 	}
-	w, f := newWorldOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
-	b := &realBoard{world: w, at: t.TempDir()}
+	w, f := newBoardOf(t, boothelper.ByDeadman, boothelper.ProfileOf(boothelper.ByDeadman))
+	b := &realBoard{fakeBoard: w, at: t.TempDir()}
 	if err := unix.Mount("tmpfs", b.at, "tmpfs", 0, "size=2m"); err != nil {
 		t.Skipf("SKIPPED: no disk was filled: mount a tmpfs: %v", err)
 	}
@@ -201,16 +202,16 @@ func TestADeadmanGivesBackOnARealDiskThatIsFull(t *testing.T) {
 	}
 }
 
-// The root of a Debian becomes read-only when its file system has an error: neither agent nor helper can remember anything
-// then, and the deadman ends the trial all the same.
+// Debian makes the root read-only after an error of the file system. Neither agent nor helper can
+// store anything then, and the deadman ends the trial all the same.
 func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can mount a tmpfs")
 	}
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) {
-			w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
-			b := &realBoard{world: w, at: t.TempDir()}
+			w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
+			b := &realBoard{fakeBoard: w, at: t.TempDir()}
 			for name, i := range w.names {
 				if err := os.WriteFile(filepath.Join(b.at, filepath.Base(name)), i.text, 0o644); err != nil {
 					t.Fatal(err)
@@ -234,7 +235,7 @@ func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			cancel() // it looks once
+			cancel() // Deadman checks once
 			w.uptime = 5 * time.Minute
 			if err := s.Deadman(ctx); err != nil || b.reboots != 0 {
 				t.Fatalf("before the deadline: %v, %d reboots", err, b.reboots)
@@ -243,7 +244,7 @@ func TestTheDeadmanEndsATrialOnARootThatIsReadOnly(t *testing.T) {
 			if err := s.Deadman(ctx); err != nil || b.reboots == 0 {
 				t.Errorf("after the deadline: %v, %d reboots", err, b.reboots)
 			}
-			if way == boothelper.ByTryboot || way == boothelper.ByGrub { // the boot loader tells of a trial, too
+			if way == boothelper.ByTryboot || way == boothelper.ByGrub { // here the boot loader reports the trial too
 				*s = boothelper.Server{Disk: boothelper.Kernel{}, Board: b, StateDir: t.TempDir(), Log: s.Log}
 				for i := range 2 {
 					if err := os.WriteFile(filepath.Join(s.StateDir, fmt.Sprintf("boot-helper.%d.state", i)), []byte("damaged"), 0o600); err != nil {

@@ -12,8 +12,7 @@ var (
 	HubsKey = HubKey.Public().(ed25519.PublicKey)
 )
 
-// How the boards of these tests boot: by a firmware that tries, by one that does not, by
-// U-Boot, by GRUB.
+// How the boards of these tests boot: firmware with trials, firmware without, U-Boot, GRUB.
 const (
 	ByTryboot = "tryboot"
 	ByDeadman = "deadman"
@@ -42,7 +41,7 @@ func EmptyEnv() []byte {
 	return append([]byte(envHead), bytes.Repeat([]byte("#"), envSize-len(envHead))...)
 }
 
-// Names that the tests of agent and helper together use.
+// Internal names that the tests of agent and helper together use.
 const (
 	ConfigTxt, CmdlineTxt, UEnvTxt, CustomCfg = configTxt, cmdlineTxt, uEnvTxt, customCfg
 	TryTxt, TryCmdline, TrialMark             = tryTxt, tryCmdline, trialMark

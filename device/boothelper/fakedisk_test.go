@@ -8,20 +8,20 @@ import (
 	"path"
 )
 
-// An inode is a file with what of it would be there after a power cut.
+// An inode is a file and its durable text, which survives a power cut.
 type inode struct{ text, durable []byte }
 
-// A cut is what a power cut leaves of what was not synced.
+// A cut says how much unsynced data survives a power cut.
 type cut struct {
-	names bool // new names are there
-	last  bool // only the newest of them is, for nothing orders those that are not synced
-	text  int  // 0: nothing of new text; 1: its first half; 2: all of it
+	names bool // new names survive
+	last  bool // only the newest name does: unsynced names have no order
+	text  int  // new text: 0 none, 1 the first half, 2 all
 }
 
 var cuts = []cut{{}, {names: true}, {names: true, text: 1}, {names: true, text: 2}, {text: 1}, {text: 2}, {last: true, text: 2}}
 
-// fault is what the disk answers to the call that comes.
-func (w *world) fault(dir string, frees bool) error {
+// fault returns the injected error of the next call.
+func (w *fakeBoard) fault(dir string, frees bool) error {
 	if w.fails == nil {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (w *world) fault(dir string, frees bool) error {
 	return err
 }
 
-func (w *world) call() error {
+func (w *fakeBoard) call() error {
 	w.calls++
 	if w.calls == w.stopAt {
 		panic(w.stop)
@@ -40,14 +40,14 @@ func (w *world) call() error {
 	return nil
 }
 
-func (w *world) Read(name string) ([]byte, error) {
+func (w *fakeBoard) Read(name string) ([]byte, error) {
 	if i := w.names[name]; i != nil {
 		return bytes.Clone(i.text), nil
 	}
 	return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 }
 
-func (w *world) Write(name string, text []byte) error {
+func (w *fakeBoard) Write(name string, text []byte) error {
 	i := w.names[name]
 	if i == nil {
 		i = &inode{}
@@ -61,7 +61,7 @@ func (w *world) Write(name string, text []byte) error {
 	return w.call()
 }
 
-func (w *world) Sync(name string) error {
+func (w *fakeBoard) Sync(name string) error {
 	err := w.fault(path.Dir(name), false)
 	if err == nil {
 		err = w.call()
@@ -73,8 +73,8 @@ func (w *world) Sync(name string) error {
 	return nil
 }
 
-func (w *world) SyncDir(dir string) error {
-	err := w.fault(dir, true) // it needs no room
+func (w *fakeBoard) SyncDir(dir string) error {
+	err := w.fault(dir, true) // it needs no space
 	if err == nil {
 		err = w.call()
 	}
@@ -91,7 +91,7 @@ func (w *world) SyncDir(dir string) error {
 	return nil
 }
 
-func (w *world) Rename(from, to string) error {
+func (w *fakeBoard) Rename(from, to string) error {
 	if err := w.fault(path.Dir(to), false); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (w *world) Rename(from, to string) error {
 	return w.call()
 }
 
-func (w *world) Remove(name string) error {
+func (w *fakeBoard) Remove(name string) error {
 	if err := w.fault(path.Dir(name), true); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (w *world) Remove(name string) error {
 	return w.call()
 }
 
-func (w *world) put(name string, text []byte) {
+func (w *fakeBoard) put(name string, text []byte) {
 	i := &inode{bytes.Clone(text), bytes.Clone(text)}
 	w.names[name], w.saved[name] = i, i
 }

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/boothelper"
 )
 
-// FuzzTheHelpersSocket: whatever comes, nothing is done to the board without the hub's signature.
+// No input changes the board without the hub's signature.
 func FuzzTheHelpersSocket(f *testing.F) {
 	for _, op := range []string{boothelper.OpStatus, boothelper.OpPin, boothelper.OpInspect, boothelper.OpArm, boothelper.OpKeep, boothelper.OpRestore, boothelper.OpUndo, "x"} {
 		f.Add([]byte(`{"op":"`+op+`"}`+"\n"), false)
@@ -20,7 +20,7 @@ func FuzzTheHelpersSocket(f *testing.F) {
 	f.Add([]byte(strings.Repeat("[", 1000)+"\n"), false)
 	f.Add(bytes.Repeat([]byte("x"), boothelper.MaxRequest+2), false)
 	f.Fuzz(func(t *testing.T, text []byte, pinned bool) {
-		w, _ := newWorldOf(t, boothelper.ByGrub, boothelper.ProfileOf(boothelper.ByGrub))
+		w, _ := newBoardOf(t, boothelper.ByGrub, boothelper.ProfileOf(boothelper.ByGrub))
 		h, err := boothelper.New(w, w, "/var/helper")
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +36,7 @@ func FuzzTheHelpersSocket(f *testing.F) {
 			return
 		}
 		if !pinned && r.Op == boothelper.OpPin {
-			return // the first is believed
+			return // the first key is accepted
 		}
 		h.Do(r) // a reboot would panic
 		if now := snapshot(w); !maps.Equal(was, now) {
@@ -48,7 +48,7 @@ func FuzzTheHelpersSocket(f *testing.F) {
 	})
 }
 
-func snapshot(w *world) map[string]string {
+func snapshot(w *fakeBoard) map[string]string {
 	out := map[string]string{}
 	for name, i := range w.names {
 		if strings.HasPrefix(name, "/boot") {

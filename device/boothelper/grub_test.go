@@ -13,12 +13,12 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A grubDisk is a disk from which the BIOS boots GRUB, or a UEFI by an EFI system partition
-// beside it, with an ext4 that has our files.
+// A grubDisk is a disk with an ext4 file system of our files. The BIOS boots GRUB from it, or a
+// UEFI does from an EFI system partition beside it.
 type grubDisk struct {
 	t    *testing.T
 	efi  bool
-	root string // what is on the file system
+	root string // directory of the file system's files
 	dir  string
 }
 
@@ -29,8 +29,8 @@ const (
 	rootUUID    = "6d1f9c52-94a5-4b7e-9a61-3f2f8f0f5a10"
 )
 
-// newGrubDisk has a grub.cfg as grub-mkconfig writes it, but an entry that prints the
-// command line and halts where Debian's starts Linux.
+// newGrubDisk has a grub.cfg as grub-mkconfig writes it, with an entry that prints the command line
+// and halts instead of starting Linux.
 func newGrubDisk(t *testing.T, efi bool) *grubDisk {
 	t.Helper()
 	modules, needs := grubModules, []string{"qemu-system-x86_64", "grub-mkimage", "mke2fs", "debugfs", "/etc/grub.d/41_custom"}
@@ -84,7 +84,7 @@ func (d *grubDisk) put(name, text string) {
 	}
 }
 
-// make writes the file system and the disk around it.
+// make creates the file system and the disk.
 func (d *grubDisk) make(kind string) (disk string) {
 	d.t.Helper()
 	part, core := filepath.Join(d.dir, "part.img"), filepath.Join(d.dir, "core.img")
@@ -92,7 +92,7 @@ func (d *grubDisk) make(kind string) (disk string) {
 	_ = os.Remove(part)
 	d.run("mke2fs", "-q", "-t", kind, "-U", rootUUID, "-d", d.root, part, "40M")
 	modules := []string{"part_msdos", "ext2", "normal", "loadenv", "echo", "test", "configfile", "halt", "serial", "terminal"}
-	if d.efi { // as Debian has it: a grub.cfg beside the program that looks for the one in /boot/grub
+	if d.efi { // as on Debian: this grub.cfg loads the one in /boot/grub
 		boot := filepath.Join(d.dir, "esp/EFI/BOOT")
 		if err := os.MkdirAll(boot, 0o755); err != nil {
 			d.t.Fatal(err)
@@ -112,7 +112,7 @@ func (d *grubDisk) make(kind string) (disk string) {
 		}
 		return b
 	}
-	const first = 2048 // sector of the partition
+	const first = 2048 // first sector of the partition
 	content := read(part)
 	image := make([]byte, first*512+len(content))
 	if !d.efi {
@@ -174,8 +174,8 @@ func grubFiles(t *testing.T) (from, to Files) {
 	return from, to
 }
 
-// The real GRUB reads what we write: the trial once, then the old words, and where it cannot
-// write to its environment block no trial at all.
+// The real GRUB boots the trial once and then the old words. Where it cannot write its environment
+// block, it does not boot the trial.
 func TestGRUBTriesOnce(t *testing.T) {
 	t.Parallel()
 	for name, efi := range map[string]bool{"BIOS": false, "UEFI": true} {
@@ -206,8 +206,8 @@ func triesOnce(t *testing.T, d *grubDisk) {
 		}
 	}
 
-	// Of the firmware is how GRUB reads the disk and writes to it; what it makes of what it has
-	// read is tried with the one that boots in a third of the time.
+	// The kind of firmware matters only for reading and writing the disk. The BIOS boots in a third
+	// of the time, so it runs the other cases.
 	if d.put(customCfg, string(from.Config)); !d.efi {
 		wants(d.make("ext4"), "", entry+"kept=1")
 	}
@@ -224,7 +224,7 @@ func triesOnce(t *testing.T, d *grubDisk) {
 		wants(disk, "", entry+"kept=1")
 	}
 
-	// What GRUB has left in its environment block is one that we can read and arm again.
+	// The environment block that GRUB has written can be read and armed again.
 	out, err := exec.Command("debugfs", "-R", "cat /boot/grub/grubenv", "-c", offset(t, d, disk)).Output()
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func triesOnce(t *testing.T, d *grubDisk) {
 	}
 }
 
-// offset is the partition of a disk as a file of its own.
+// offset returns the partition of a disk as a file.
 func offset(t *testing.T, d *grubDisk, disk string) string {
 	t.Helper()
 	image, err := os.ReadFile(disk)

@@ -16,19 +16,19 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Board is what the helper asks of the board, and what it does to it.
+// A Board is the hardware and system that the helper runs on.
 type Board interface {
 	Compatible() []string
 	BootID() string
 	Uptime() time.Duration
 	Tryboot() (now, offered bool)
-	// Boots is by what the board boots, one of fleet.BootBackends, and the directory of the files that
-	// are read then. The error says why none of it may be changed.
+	// Boots returns the backend that boots the board (one of fleet.BootBackends) and the directory
+	// of its files. The error says why those files may not be changed.
 	Boots() (backend, dir string, err error)
-	Cmdline() string // of the kernel that runs
-	// Restores says why nothing would put the old files back early in the next boots.
+	Cmdline() string // of the running kernel
+	// Restores returns why the old files would not be restored early in the next boots.
 	Restores() error
-	// Refuses says what else speaks against a change now: it needs so many bytes.
+	// Refuses returns other reasons against a change now. need: bytes of space for it.
 	Refuses(need int64) error
 	HasOverlay(name string) bool
 	Reboot(argument string) error
@@ -46,57 +46,57 @@ const (
 // Phases of a Status.
 const (
 	PhaseIdle      = ""
-	PhaseArmed     = "armed"     // the files of a trial are there
-	PhaseKeeping   = "keeping"   // what was tried takes the place of what was there
-	PhaseReturning = "returning" // what was there takes its place again, of what a deadman has tried
-	PhaseLeaving   = "leaving"   // the board runs what it is to run no more, until the next boot
+	PhaseArmed     = "armed"     // the files of a trial are written
+	PhaseKeeping   = "keeping"   // the files of the trial replace the old ones
+	PhaseReturning = "returning" // the old files are restored after a deadman trial
+	PhaseLeaving   = "leaving"   // the old files are restored, and the board still runs the trial
 )
 
-// A Status is what the helper knows.
+// A Status is the state of the helper and its board.
 type Status struct {
-	Node       string        `json:"node,omitempty"` // for which it takes boot configurations; empty: none yet
-	Key        []byte        `json:"key,omitempty"`  // of its hub
+	Node       string        `json:"node,omitempty"` // whose boot configurations it takes; empty: not pinned yet
+	Key        []byte        `json:"key,omitempty"`  // public key of the node's hub
 	Generation int64         `json:"generation,omitempty"`
 	Phase      string        `json:"phase,omitempty"`
 	Candidate  string        `json:"candidate,omitempty"`
 	Kept       string        `json:"kept,omitempty"`
 	Undoable   bool          `json:"undoable,omitempty"`
-	Left       string        `json:"left,omitempty"`  // digest whose trial ran last, and was left
-	Late       bool          `json:"late,omitempty"`  // as its deadline was over
-	Ran        bool          `json:"ran,omitempty"`   // Candidate was seen to run since it was armed
-	Armed      string        `json:"armed,omitempty"` // boot id of the phase's beginning
+	Left       string        `json:"left,omitempty"`  // digest of the last trial that ran and was left
+	Late       bool          `json:"late,omitempty"`  // Left was left because its deadline was over
+	Ran        bool          `json:"ran,omitempty"`   // the trial of Candidate has run since it was armed
+	Armed      string        `json:"armed,omitempty"` // boot id at which the phase began
 	BootID     string        `json:"bootID"`
 	Uptime     time.Duration `json:"uptime"`
-	Lost       bool          `json:"lost,omitempty"`    // Kept, or some of it, is not in the boot files any more
-	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is a trial, and the kernel has what is tried
-	Backend    string        `json:"backend,omitempty"` // by which the board boots
-	Trial      string        `json:"trial,omitempty"`   // how it tries, one of fleet.TrialTryboot, TrialDeadman, TrialGrub
-	// why nothing of the boot may be changed on this board, now or ever
+	Lost       bool          `json:"lost,omitempty"`    // the boot files no longer have all of Kept
+	Tryboot    bool          `json:"tryboot,omitempty"` // this boot is the trial, and the kernel runs with its settings
+	Backend    string        `json:"backend,omitempty"` // what boots the board
+	Trial      string        `json:"trial,omitempty"`   // fleet.TrialTryboot, TrialDeadman or TrialGrub
+	// why the boot files may not be changed on this board, now or ever
 	Refused string `json:"refused,omitempty"`
 }
 
-// savedState is what the helper must not forget.
+// savedState is what the helper stores between requests and boots.
 type savedState struct {
 	Node         string        `json:"node,omitempty"`
 	Key          []byte        `json:"key,omitempty"`
 	Generation   int64         `json:"generation,omitempty"`
 	Phase        string        `json:"phase,omitempty"`
 	Boot         string        `json:"boot,omitempty"`
-	Way          string        `json:"way,omitempty"`   // how the candidate is tried; empty: tryboot
-	Trial        string        `json:"trial,omitempty"` // boot id of the trial, once it runs
-	Ran          bool          `json:"ran,omitempty"`   // and the kernel had what is tried
-	Left         string        `json:"left,omitempty"`  // digest whose trial ran last, and was left
-	Late         bool          `json:"late,omitempty"`  // as its deadline was over
+	Way          string        `json:"way,omitempty"`   // how Candidate is tried; empty: tryboot
+	Trial        string        `json:"trial,omitempty"` // boot id of the running trial
+	Ran          bool          `json:"ran,omitempty"`   // the trial has run with its settings
+	Left         string        `json:"left,omitempty"`  // digest of the last trial that ran and was left
+	Late         bool          `json:"late,omitempty"`  // Left was left because its deadline was over
 	Candidate    string        `json:"candidate,omitempty"`
-	Deadline     time.Duration `json:"deadline,omitempty"` // of the candidate
-	From         Files         `json:"from,omitzero"`      // of the phase
+	Deadline     time.Duration `json:"deadline,omitempty"` // of Candidate
+	From         Files         `json:"from,omitzero"`      // old and new files of the phase
 	To           Files         `json:"to,omitzero"`
 	Kept         string        `json:"kept,omitempty"`
-	KeptWay      string        `json:"keptWay,omitempty"` // how Kept was tried, and its deadline
+	KeptWay      string        `json:"keptWay,omitempty"` // how Kept was tried
 	KeptDeadline time.Duration `json:"keptDeadline,omitempty"`
-	Previous     *Files        `json:"previous,omitempty"` // what was there before Kept
+	Previous     *Files        `json:"previous,omitempty"` // the files from before Kept
 	PreviousKept string        `json:"previousKept,omitempty"`
-	Current      Files         `json:"current,omitzero"` // what was kept
+	Current      Files         `json:"current,omitzero"` // the files of Kept
 }
 
 // A Helper changes the boot files of one board. Its methods are not for concurrent use.
@@ -107,7 +107,7 @@ type Helper struct {
 	state savedState
 }
 
-// New reads what the helper has remembered. Settle comes next, and before all else.
+// New loads the helper's stored state. The caller calls Settle first.
 func New(d Disk, b Board, stateDir string) (*Helper, error) {
 	h := &Helper{Disk: d, Board: b, Slots: &Slots{Disk: d, Dir: stateDir, Name: "boot-helper"}}
 	text, err := h.Slots.Load()
@@ -128,7 +128,7 @@ func (h *Helper) save(s savedState) error {
 	return err
 }
 
-// Status says what the helper knows.
+// Status returns the state of the helper and its board.
 func (h *Helper) Status() Status {
 	s := h.state
 	out := Status{
@@ -137,14 +137,14 @@ func (h *Helper) Status() Status {
 		Undoable: s.Previous != nil, Left: s.Left, Late: s.Late, Ran: s.Ran, BootID: h.Board.BootID(),
 		Uptime: h.Board.Uptime(),
 	}
-	out.Tryboot = h.trying() && h.taken()
-	out.Backend, _, _ = h.Board.Boots() // refuses says it
+	out.Tryboot = h.inTrial() && h.argsApplied()
+	out.Backend, _, _ = h.Board.Boots() // refuses reports the error
 	if out.Trial = s.Way; s.Phase == PhaseIdle {
 		out.Trial = h.way(out.Backend, "")
 	}
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err == nil && s.Phase == PhaseIdle && s.Kept != "" {
-		out.Lost = lost(s.Current, live) || out.Backend == fleet.BootGrub && grubArgs(live.Config) != "" && h.untaken()
+		out.Lost = sectionLost(s.Current, live) || out.Backend == fleet.BootGrub && grubArgs(live.Config) != "" && h.grubIgnoresArgs()
 	}
 	if err != nil {
 		out.Refused = err.Error()
@@ -154,14 +154,14 @@ func (h *Helper) Status() Status {
 	return out
 }
 
-// Pin takes the node and its hub's key for good: the first that it is told.
+// Pin stores the node and its hub's key. Only the first call succeeds until Forget.
 func (h *Helper) Pin(node string, key []byte) error {
 	s := h.state
 	switch {
 	case s.Node == node && bytes.Equal(s.Key, key):
 		return nil
 	case s.Node != "":
-		return fmt.Errorf("boot configurations are taken here for node %s from the hub that it has first belonged to: "+
+		return fmt.Errorf("this device takes boot configurations for node %s from its first hub: "+
 			"if both have changed, run `flotilla-device boot-helper --forget` on the device", s.Node)
 	case wire.ValidNode(node) != nil || len(key) != ed25519.PublicKeySize:
 		return errors.New("pin: a node's name and an Ed25519 key of 32 bytes are needed")
@@ -172,8 +172,8 @@ func (h *Helper) Pin(node string, key []byte) error {
 
 func (h *Helper) path(dir, name string) string { return filepath.Join(dir, name) }
 
-// live are the files as they are, where they may be changed at all.
-func (h *Helper) live() (f Files, err error) {
+// liveFiles reads the boot files, without the block of a GRUB trial.
+func (h *Helper) liveFiles() (f Files, err error) {
 	backend, dir, err := h.Board.Boots()
 	if err != nil {
 		return f, err
@@ -199,8 +199,8 @@ func (h *Helper) live() (f Files, err error) {
 	return f, nil
 }
 
-// untaken tells whether GRUB's entries do not have the words that are there for them.
-func (h *Helper) untaken() bool {
+// grubIgnoresArgs reports whether GRUB's entries ignore flotilla_args.
+func (h *Helper) grubIgnoresArgs() bool {
 	_, dir, err := h.Board.Boots()
 	if err != nil {
 		return false
@@ -209,27 +209,28 @@ func (h *Helper) untaken() bool {
 	return err == nil && grubTakes(string(cfg)) != nil
 }
 
-// verify reads what the hub has signed, if it is for this board and not older than another.
+// verify decodes a configuration if the hub has signed it for this board and it is not older than
+// the last one.
 func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 	if f == nil {
-		return nil, errors.New("no boot configuration is given")
+		return nil, errors.New("the boot configuration is missing")
 	}
 	b, err := f.Verify(h.state.Key, h.state.Node, h.Board.Compatible())
 	if err != nil {
 		return nil, err
 	}
 	if f.Generation < h.state.Generation {
-		return nil, fmt.Errorf("its generation %d is older than %d, which this device has taken", f.Generation,
+		return nil, fmt.Errorf("its generation %d is older than %d, the last one of this device", f.Generation,
 			h.state.Generation)
 	}
 	backend, _, err := h.Board.Boots()
 	switch {
 	case b.Backend == fleet.BootNone:
-		return nil, fmt.Errorf("backend %s changes nothing of the boot", b.Backend)
+		return nil, fmt.Errorf("backend %s has no boot configuration", b.Backend)
 	case err != nil:
 		return nil, err
 	case b.Backend != backend:
-		return nil, fmt.Errorf("it is for boards that boot by %s, and this one boots by %s: give its profile that backend",
+		return nil, fmt.Errorf("it is for boards that boot by %s, and this one boots by %s: set the profile's backend",
 			b.Backend, backend)
 	}
 	for _, o := range b.Config.DTOverlay {
@@ -240,7 +241,7 @@ func (h *Helper) verify(f *wire.Firmware) (*fleet.BootConfig, error) {
 	return b, nil
 }
 
-// way is how a configuration would be tried here, that asks for one of fleet.BootTrials.
+// way returns how a configuration with this trial setting (one of fleet.BootTrials) is tried here.
 func (h *Helper) way(backend, trial string) string {
 	_, offered := h.Board.Tryboot()
 	switch {
@@ -254,9 +255,10 @@ func (h *Helper) way(backend, trial string) string {
 	return fleet.TrialTryboot
 }
 
-// trying tells whether this boot is a trial. Firmware that tries, and GRUB, give the kernel a
-// word that says so; by what the firmware says of itself alone, it may have booted anything.
-func (h *Helper) trying() bool {
+// inTrial reports whether this boot is the trial. GRUB and firmware with tryboot put a mark on the
+// kernel's command line. The firmware's own flag alone proves nothing: it may have booted other
+// files.
+func (h *Helper) inTrial() bool {
 	s := h.state
 	if s.Way == fleet.TrialDeadman {
 		return s.Phase != PhaseIdle && s.Trial != "" && s.Trial == h.Board.BootID()
@@ -264,24 +266,24 @@ func (h *Helper) trying() bool {
 	return s.Candidate != "" && slices.Contains(strings.Fields(h.Board.Cmdline()), grubTrialOf+trialName(s.Candidate))
 }
 
-// away tells whether this boot is a trial, or what the firmware takes for one.
-func (h *Helper) away() bool {
+// mayBeInTrial reports whether this boot is the trial, or the firmware calls it one.
+func (h *Helper) mayBeInTrial() bool {
 	now, _ := h.Board.Tryboot()
-	return now || h.trying()
+	return now || h.inTrial()
 }
 
-// taken tells whether the kernel's command line has every word that the candidate adds to it.
-// A board may boot by other files than those that a deadman has replaced. Raspberry Pis' firmware
-// changes the names of consoles.
-func (h *Helper) taken() bool {
+// argsApplied reports whether the kernel runs with every word that the candidate adds. After a deadman's
+// swap the board may boot from other files, such as another card. Consoles do not count: the
+// firmware of Raspberry Pis renames them.
+func (h *Helper) argsApplied() bool {
 	s := h.state
 	if s.Way != fleet.TrialDeadman {
-		return true // else it is not trying
+		return true // trying has compared the command line
 	}
 	was, is := wordsOf(s.From), wordsOf(s.To)
 	if len(s.From.Cmdline)+len(s.To.Cmdline) == 0 {
 		was, is = strings.Fields(uEnvLine(s.From.Config)), strings.Fields(uEnvLine(s.To.Config))
 	}
-	added := slices.DeleteFunc(minus(is, was), func(w string) bool { return strings.HasPrefix(w, "console=") })
-	return len(minus(added, strings.Fields(h.Board.Cmdline()))) == 0
+	added := slices.DeleteFunc(subtract(is, was), func(w string) bool { return strings.HasPrefix(w, "console=") })
+	return len(subtract(added, strings.Fields(h.Board.Cmdline()))) == 0
 }

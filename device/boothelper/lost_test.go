@@ -10,12 +10,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// What is kept counts as long as it stands in the files: Debian's raspi-firmware writes config.txt and cmdline.txt anew with
-// each kernel, a backup of the boot partition is put back, a card loses what was written.
+// A kept configuration counts while the files have it. Debian's raspi-firmware rewrites config.txt
+// and cmdline.txt with each kernel, a user restores a backup, or a card loses data.
 func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) {
-			w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
+			w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
 			st, j, h := w.live(f, well)
 			w.check(st, j, h, wire.FirmwareUpToDate)
 			waits := *f
@@ -51,7 +51,7 @@ func TestWhatIsTakenOutOfTheFilesIsKeptNoMore(t *testing.T) {
 	}
 }
 
-// What somebody changes beside it is theirs, and takes nothing back.
+// Changes outside of the section do not make the kept configuration lost.
 func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -59,12 +59,12 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 		lost         bool
 	}{
 		{"a line at the end", func(s string) string { return s + "dtparam=audio=on\n" }, same, false},
-		{"line breaks of Windows", func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }, same, false},
+		{"Windows line endings", func(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }, same, false},
 		{"another word of the kernel's", same, func(s string) string { return "quiet " + s }, false},
 		{"one of its words is gone", same, func(s string) string { return strings.Replace(s, " cgroup_memory=1", "", 1) }, true},
 		{"a word that it took away is back", same, func(s string) string { return "splash " + s }, true},
 		{"one of its lines is gone", func(s string) string { return strings.Replace(s, "gpu_mem=16\n", "", 1) }, same, true},
-		{"its section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // nobody can say: the board refuses
+		{"its section is damaged", func(s string) string { return strings.Replace(s, boothelper.EndMark+"\n", "", 1) }, same, false}, // unknown: the board refuses
 		{"its section is gone, what it says is there", func(s string) string {
 			before, after, _ := strings.Cut(s, boothelper.BeginMark)
 			_, after, _ = strings.Cut(after, boothelper.EndMark+"\n")
@@ -74,7 +74,7 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := boothelper.TrialProfile()
 			b.Cmdline.Add, b.Cmdline.Remove = []string{"cgroup_enable=memory", "cgroup_memory=1"}, []string{"splash"}
-			w, f := newWorldOf(t, boothelper.ByTryboot, b)
+			w, f := newBoardOf(t, boothelper.ByTryboot, b)
 			w.old.Cmdline = []byte("root=/dev/mmcblk0p2 splash rootwait\n")
 			w.put(w.dir()+"/"+boothelper.CmdlineTxt, w.old.Cmdline)
 			var err error
@@ -101,11 +101,11 @@ func TestWhatIsChangedBesideItLeavesWhatIsKept(t *testing.T) {
 
 func same(s string) string { return s }
 
-// GRUB boots with what is kept as long as its entries take it: update-grub writes them anew, without our words where the file
-// that puts them there is gone.
+// With GRUB, a kept configuration counts while the entries use flotilla_args. update-grub rewrites
+// them without it if the file that adds it is gone.
 func TestWhatGRUBTakesNoMoreIsKeptNoMore(t *testing.T) {
 	for _, cfg := range []string{"load_env\nlinux /vmlinuz ro\nsource $prefix/custom.cfg\n", "load_env\nlinux /vmlinuz ro ${flotilla_args}\n"} {
-		w, f := newWorldOf(t, boothelper.ByGrub, boothelper.ProfileOf(boothelper.ByGrub))
+		w, f := newBoardOf(t, boothelper.ByGrub, boothelper.ProfileOf(boothelper.ByGrub))
 		if st, _, _ := w.live(f, well); st.Digest != f.Digest {
 			t.Fatalf("%+v", st)
 		}

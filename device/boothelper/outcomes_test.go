@@ -17,11 +17,11 @@ import (
 
 var ways = []string{boothelper.ByTryboot, boothelper.ByDeadman, boothelper.ByUEnv, boothelper.ByGrub}
 
-// An outcome is what becomes of a trial.
+// An outcome is a configuration's effect in a trial and the state that results.
 type outcome struct {
 	name        string
-	fares       func(*world) firmware.Fares
-	hangs, dies bool // the board does not boot with it; it boots, and goes down after the early units
+	health      func(*fakeBoard) firmware.Health
+	hangs, dies bool // the board does not boot with it, or crashes after the early units
 	want        string
 }
 
@@ -32,7 +32,7 @@ var outcomes = []outcome{
 	{"one with which the board crashes before the agent runs is rolled back", well, false, true, wire.FirmwareRolledBack},
 }
 
-func (o outcome) befall(w *world) {
+func (o outcome) applyTo(w *fakeBoard) {
 	if o.hangs {
 		w.hangs = w.tried
 	}
@@ -41,8 +41,8 @@ func (o outcome) befall(w *world) {
 	}
 }
 
-// eachWay runs a test of every outcome that a way promises: a deadman cannot undo what does
-// not boot at all.
+// eachWay tests every outcome on every kind of board. A deadman cannot undo a configuration that
+// does not boot.
 func eachWay(t *testing.T, test func(t *testing.T, way string, o outcome)) {
 	for _, way := range ways {
 		for _, o := range outcomes {
@@ -54,11 +54,10 @@ func eachWay(t *testing.T, test func(t *testing.T, way string, o outcome)) {
 	}
 }
 
-// live runs agent and helper until nothing is under way any more, through every crash and
-// reboot.
-func (w *world) live(want *wire.Firmware, fares func(w *world) firmware.Fares) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
+// live runs agent and helper through every crash and reboot until they are idle.
+func (w *fakeBoard) live(want *wire.Firmware, health func(w *fakeBoard) firmware.Health) (st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status) {
 	var quiet int
-	for range 100 { // lives of the processes
+	for range 100 { // restarts of the processes
 		func() {
 			defer func() {
 				switch p := recover(); {
@@ -85,12 +84,12 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) firmware.Fares) (
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if w.early { // the early unit, and then whatever else the system starts
+			if w.early { // the early unit runs first
 				err := helper.Settle() // as boothelper.Server.Restore
 				if err == nil {
 					err = helper.Leave()
 				}
-				if err != nil && w.fails == nil { // with a disk that fails the unit fails, and the boot goes on
+				if err != nil && w.fails == nil { // if the disk fails, the unit fails and the boot continues
 					w.t.Fatal(err)
 				}
 				if w.early = false; w.dies != nil && w.dies(w.runs) {
@@ -104,8 +103,8 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) firmware.Fares) (
 					return a, a.Err()
 				},
 				Desired: func() (*wire.Firmware, []byte) { return want, boothelper.HubsKey },
-				Fares:   func(context.Context) firmware.Fares { return fares(w) },
-				Tell:    func(s *wire.FirmwareStatus) { st = s },
+				Health:  func(context.Context) firmware.Health { return health(w) },
+				Report:  func(s *wire.FirmwareStatus) { st = s },
 				Uptime:  w.Uptime,
 			}
 			for quiet = 0; quiet < 5; {
@@ -119,7 +118,7 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) firmware.Fares) (
 				}
 				w.uptime += 20 * time.Second
 				quiet++
-				if again || st != nil && st.State == wire.FirmwareUnsupported { // the helper is asked again
+				if again || st != nil && st.State == wire.FirmwareUnsupported { // wait for the helper
 					quiet = 0
 				}
 				if w.uptime > 3*time.Hour {
@@ -136,16 +135,16 @@ func (w *world) live(want *wire.Firmware, fares func(w *world) firmware.Fares) (
 	return
 }
 
-func well(*world) firmware.Fares { return firmware.Fares{Hub: true, Disk: fine} }
+func well(*fakeBoard) firmware.Health { return firmware.Health{Hub: true, Disk: fine} }
 
-// worse: what is tried takes the network away.
-func worse(w *world) firmware.Fares { return firmware.Fares{Disk: fine, Hub: !w.tried(w.runs)} }
+// worse: the configuration on trial takes the network away.
+func worse(w *fakeBoard) firmware.Health { return firmware.Health{Disk: fine, Hub: !w.tried(w.runs)} }
 
-// tried tells what is on trial here from what the board had.
-func (w *world) tried(f boothelper.Files) bool { return like(f, w.new) != w.kept }
+// tried reports whether f are the files on trial.
+func (w *fakeBoard) tried(f boothelper.Files) bool { return like(f, w.new) != w.kept }
 
-// check checks that everything has come to an end, and which.
-func (w *world) check(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
+// check checks that agent and helper are idle, and that the board has and runs the right files.
+func (w *fakeBoard) check(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
 	w.t.Helper()
 	switch {
 	case st == nil || !slices.Contains(want, st.State):
@@ -165,8 +164,8 @@ func (w *world) check(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.
 	}
 }
 
-// journal is what the agent has written to the disk.
-func (w *world) journal() (j firmware.Journal) {
+// journal reads the agent's journal from the disk.
+func (w *fakeBoard) journal() (j firmware.Journal) {
 	text, err := (&boothelper.Slots{Disk: w, Dir: "/var/agent", Name: "firmware"}).Load()
 	if err == nil && text != nil {
 		err = json.Unmarshal(text, &j)

@@ -9,13 +9,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// left says which stops are left to make test-long: make test makes one of every sixty, and not the
-// same one in every way and outcome.
+// left reports whether make test-long alone runs the stop n. make test runs one of sixty, a
+// different one for each way and outcome.
 func left(t *testing.T, n int) bool {
 	return os.Getenv("FLOTILLA_LONG") == "" && (n+int(crc32.ChecksumIEEE([]byte(t.Name()))%60))%60 > 0
 }
 
-// TestWhereverThePowerFails stops every call that changes anything, in every way.
+// The power is cut, or the process killed, at every call that changes the disk.
 func TestWhereverThePowerFails(t *testing.T) {
 	runs := 0
 	eachWay(t, func(t *testing.T, way string, o outcome) {
@@ -24,22 +24,22 @@ func TestWhereverThePowerFails(t *testing.T) {
 				if left(t, n+k) {
 					continue
 				}
-				w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
-				o.befall(w)
+				w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
+				o.applyTo(w)
 				w.stopAt, w.stop, w.cut = n, errPower, how
 				if how.text < 0 {
 					w.stop = errCrash
 				}
-				st, j, h := w.live(f, o.fares)
+				st, j, h := w.live(f, o.health)
 				runs++
-				if w.stopAt != 0 { // there is no call n
+				if w.stopAt != 0 { // the run has fewer than n calls
 					if n < 20 {
 						t.Fatalf("only %d calls", n)
 					}
 					break
 				}
 				want := []string{o.want}
-				if o.want != wire.FirmwareUpToDate || w.stop == errPower { // one of three attempts was cut off
+				if o.want != wire.FirmwareUpToDate || w.stop == errPower { // one of the three attempts was cut off
 					want = append(want, wire.FirmwareFailed)
 				}
 				if t.Failed() {
@@ -52,13 +52,12 @@ func TestWhereverThePowerFails(t *testing.T) {
 	t.Logf("%d runs", runs)
 }
 
-// TestWhereverThePowerFailsTwice stops what recovers from the first stop, too, and now and
-// then what recovers from the second.
+// The recovery from the first stop is stopped too, and sometimes the recovery from the second.
 func TestWhereverThePowerFailsTwice(t *testing.T) {
 	runs := 0
 	stops := func(n, m int) []stop {
 		out := []stop{{n, errPower, cuts[(n+m)%len(cuts)]}, {m, errPower, cuts[(n+2*m)%len(cuts)]}}
-		if (n+m)%2 == 0 { // what a process has written that was killed is there, until the power is cut
+		if (n+m)%2 == 0 { // data of a killed process stays until the power is cut
 			out[0].what = errCrash
 		}
 		if m%4 == 0 {
@@ -75,22 +74,22 @@ func TestWhereverThePowerFailsTwice(t *testing.T) {
 				if left(t, n+undo) {
 					continue
 				}
-				last := 0 // call of which the first stop has come
+				last := 0 // the last n at which the first stop happened
 				for m := 1; m < 40; m++ {
-					if way != boothelper.ByDeadman && (n+m)%3 > 0 || m > 8 && (n+2*m)%11 > 0 { // the first calls are those of the recovery
+					if way != boothelper.ByDeadman && (n+m)%3 > 0 || m > 8 && (n+2*m)%11 > 0 { // the recovery happens in the first calls
 						continue
 					}
-					var w *world
+					var w *fakeBoard
 					var f *wire.Firmware
 					if undo > 0 {
 						w, f = undoing(t, way, o)
 					} else {
-						w, f = newWorldOf(t, way, boothelper.ProfileOf(way))
-						o.befall(w)
+						w, f = newBoardOf(t, way, boothelper.ProfileOf(way))
+						o.applyTo(w)
 					}
 					w.then = stops(n, m)
 					w.next()
-					st, j, h := w.live(f, o.fares)
+					st, j, h := w.live(f, o.health)
 					runs++
 					toCome := len(w.then)
 					if w.stopAt != 0 {
@@ -109,10 +108,10 @@ func TestWhereverThePowerFailsTwice(t *testing.T) {
 					if toCome < len(stops(n, m)) {
 						last = n
 					} else {
-						break // there is no call n
+						break // the run has fewer than n calls
 					}
 					if toCome == len(stops(n, m))-1 {
-						break // nor a call m after it
+						break // the recovery has fewer than m calls
 					}
 				}
 				if last < n {
@@ -140,9 +139,9 @@ func TestWhatIsKeptCanBeUndoneWhereverThePowerFails(t *testing.T) {
 				if how.text < 0 {
 					w.stop = errCrash
 				}
-				st, j, h := w.live(f, o.fares)
+				st, j, h := w.live(f, o.health)
 				runs++
-				if w.stopAt != 0 { // there is no call n
+				if w.stopAt != 0 { // the run has fewer than n calls
 					if n < 20 {
 						t.Fatalf("only %d calls", n)
 					}

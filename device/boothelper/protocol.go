@@ -21,7 +21,7 @@ const (
 	OpUndo    = "undo"
 )
 
-// A Request asks the helper for one thing.
+// A Request is one request of the agent.
 type Request struct {
 	Op       string         `json:"op"`
 	Firmware *wire.Firmware `json:"firmware,omitempty"` // inspect, arm
@@ -30,14 +30,14 @@ type Request struct {
 	Key      []byte         `json:"key,omitempty"`      // pin
 }
 
-// A Reply answers it.
+// A Reply is the helper's answer to a Request.
 type Reply struct {
 	Error  string  `json:"error,omitempty"`
 	Status *Status `json:"status,omitempty"`
 	Diff   string  `json:"diff,omitempty"`
 }
 
-// Do carries a request out.
+// Do carries out a request.
 func (h *Helper) Do(r Request) (a Reply) {
 	err := h.Settle()
 	switch {
@@ -72,7 +72,7 @@ func (h *Helper) Do(r Request) (a Reply) {
 	return a
 }
 
-// unmarshal reads one JSON text, and nothing that it does not know.
+// unmarshal decodes one JSON value and refuses unknown fields.
 func unmarshal(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -80,12 +80,12 @@ func unmarshal(text []byte, into any) error {
 		return err
 	}
 	if dec.More() {
-		return errors.New("there is more than one")
+		return errors.New("more than one JSON value")
 	}
 	return nil
 }
 
-// Err is what went wrong.
+// Err returns the error of the reply.
 func (a Reply) Err() error {
 	if a.Error == "" {
 		return nil

@@ -10,11 +10,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// chooses are the settings by which config.txt chooses what is booted.
-var chooses = []string{"cmdline", "os_prefix", "overlay_prefix", "include", "boot_partition", "tryboot_a_b",
+// bootSelectors are the settings of config.txt that select what is booted.
+var bootSelectors = []string{"cmdline", "os_prefix", "overlay_prefix", "include", "boot_partition", "tryboot_a_b",
 	"kernel_old", "boot_ramdisk"}
 
-// refuses says why this board is not Flotilla's to change in such a way.
+// refuses returns why this board's files must not be changed for a trial of that kind.
 func (h *Helper) refuses(way string, need int64) error {
 	backend, dir, err := h.Board.Boots()
 	if err != nil {
@@ -23,7 +23,7 @@ func (h *Helper) refuses(way string, need int64) error {
 	switch backend {
 	case fleet.BootUEnv:
 		var f Files
-		if f, err = h.live(); err == nil {
+		if f, err = h.liveFiles(); err == nil {
 			err = checkUEnv(f.Config)
 		}
 	case fleet.BootGrub:
@@ -48,7 +48,7 @@ func (h *Helper) refusesGrub(dir string) error {
 	env, err := h.Disk.Read(h.path(dir, grubEnv))
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.New(
-			"there is no grubenv, so GRUB can try nothing once: make it with grub-editenv /boot/grub/grubenv create")
+			"grubenv is missing, so GRUB cannot try anything once: create it with grub-editenv /boot/grub/grubenv create")
 	}
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (h *Helper) refusesGrub(dir string) error {
 	return checkGrub(cfg, env)
 }
 
-// refusesPi looks at what stands beside our section, on a Raspberry Pi.
+// refusesPi checks the files of a Raspberry Pi outside of Flotilla's section.
 func (h *Helper) refusesPi(dir string) error {
 	switch text, err := h.Disk.Read(h.path(dir, tryTxt)); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -64,13 +64,13 @@ func (h *Helper) refusesPi(dir string) error {
 		return err
 	case !bytes.HasPrefix(text, []byte(trialMark)):
 		return fmt.Errorf(
-			"%s is there already and not Flotilla's: something else tries a configuration; remove the file if nothing does",
+			"%s exists and is not Flotilla's: another program may be trying a configuration; if not, remove the file",
 			tryTxt)
 	}
 	if _, err := h.Disk.Read(h.path(dir, "autoboot.txt")); !errors.Is(err, fs.ErrNotExist) {
-		return errors.New("autoboot.txt chooses the partition to boot (A/B): whatever wrote it owns the boot of this board")
+		return errors.New("autoboot.txt selects the partition to boot (A/B): another program manages the boot of this board")
 	}
-	f, err := h.live()
+	f, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
@@ -82,17 +82,17 @@ func (h *Helper) refusesPi(dir string) error {
 		for l := range strings.Lines(string(c.before) + "\n" + string(c.after)) {
 			l = strings.TrimSpace(l)
 			key, value, _ := strings.Cut(strings.ReplaceAll(l, " ", "="), "=")
-			if strings.EqualFold(key, "cmdline") && value == cmdlineTxt { // as Ubuntu writes what is so anyway
+			if strings.EqualFold(key, "cmdline") && value == cmdlineTxt { // Ubuntu writes this default
 				continue
 			}
-			for _, k := range chooses {
+			for _, k := range bootSelectors {
 				if strings.EqualFold(key, k) {
 					return fmt.Errorf(
-						"config.txt has %.40q, which chooses what is booted: whatever wrote it owns the boot of this board", l)
+						"config.txt has %.40q, which selects what is booted: another program manages the boot of this board", l)
 				}
 			}
 			if strings.EqualFold(l, "[tryboot]") {
-				return errors.New("config.txt has a section [tryboot]: whatever wrote it owns the boot of this board")
+				return errors.New("config.txt has a section [tryboot]: another program manages the boot of this board")
 			}
 		}
 	}

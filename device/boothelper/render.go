@@ -32,7 +32,7 @@ const (
 	recordMark = "# restore: "
 )
 
-// Files are what the firmware reads of the boot partition.
+// Files are the boot files that the firmware or boot loader reads.
 type Files struct {
 	Config  []byte `json:"config"`  // config.txt
 	Cmdline []byte `json:"cmdline"` // cmdline.txt
@@ -42,37 +42,37 @@ func (f Files) Equal(g Files) bool {
 	return bytes.Equal(f.Config, g.Config) && bytes.Equal(f.Cmdline, g.Cmdline)
 }
 
-// A record stands in the section, and says how to take it back. The board needs nothing
-// else for that, not even our own state.
+// A record in the section says how to undo it. Nothing else is needed for that, not even the
+// helper's state.
 type record struct {
-	Break  bool      `json:"break,omitempty"`  // the line break before the section is ours
-	Sum    string    `json:"sum,omitempty"`    // of cmdline.txt as we left it
-	Add    []string  `json:"add,omitempty"`    // words that we have put at its end
+	Break  bool      `json:"break,omitempty"`  // the section added the line break before it
+	Sum    string    `json:"sum,omitempty"`    // of cmdline.txt with the changes
+	Add    []string  `json:"add,omitempty"`    // words added at the end
 	Remove []removal `json:"remove,omitempty"` // in the order of removal
 }
 
 type removal struct {
-	At   int    `json:"at"`   // offset at which Text was
-	Text string `json:"text"` // the word with the blanks that went with it
+	At   int    `json:"at"`   // offset of Text in the line
+	Text string `json:"text"` // the word and the blanks removed with it
 }
 
-// A config is config.txt around our section.
+// A config is config.txt, split at Flotilla's section.
 type config struct {
 	before, after []byte
 	section       bool
 	record        record
 }
 
-// split finds our section in config.txt.
+// split finds Flotilla's section in config.txt.
 func split(text []byte) (config, error) { return splitFile(configTxt, text) }
 
-// splitFile finds our section in a file.
+// splitFile finds Flotilla's section in a file.
 func splitFile(name string, text []byte) (c config, err error) {
 	if len(text) > MaxConfigTxt {
 		return c, fmt.Errorf("%s has %d bytes: at most %d are handled", name, len(text), MaxConfigTxt)
 	}
 	if bytes.IndexByte(text, 0) >= 0 {
-		return c, fmt.Errorf("%s has zero bytes: it is damaged, or not a text", name)
+		return c, fmt.Errorf("%s contains zero bytes: it is damaged or not a text file", name)
 	}
 	begin, end, after := -1, -1, 0
 	var inside [][]byte
@@ -86,7 +86,7 @@ func splitFile(name string, text []byte) (c config, err error) {
 		case string(line) == beginMark && begin >= 0:
 			return c, fmt.Errorf("%s has the line %q twice: remove one of the sections", name, beginMark)
 		case string(line) == endMark && (begin < 0 || end >= 0):
-			return c, fmt.Errorf("%s has a line %q without its beginning: remove it", name, endMark)
+			return c, fmt.Errorf("%s has a line %q without a begin line: remove it", name, endMark)
 		case string(line) == beginMark:
 			begin = at
 		case string(line) == endMark:
@@ -101,7 +101,7 @@ func splitFile(name string, text []byte) (c config, err error) {
 		return c, nil
 	}
 	if end < 0 {
-		return c, fmt.Errorf("%s has the line %q and no %q after it: put it where the section ends", name, beginMark, endMark)
+		return c, fmt.Errorf("%s has the line %q without %q after it: add it at the end of the section", name, beginMark, endMark)
 	}
 	c.section, c.before, c.after = true, text[:begin], text[after:]
 	for _, line := range inside {
@@ -121,8 +121,8 @@ func splitFile(name string, text []byte) (c config, err error) {
 	return c, nil
 }
 
-// restoreConfigTxt returns the files without anything of ours. What we have added to cmdline.txt goes
-// exactly as it came; where somebody has changed the line since, word by word.
+// restoreConfigTxt returns the files without Flotilla's changes. It restores cmdline.txt byte for
+// byte, or word by word if another program has changed the line since.
 func restoreConfigTxt(live Files) (Files, error) {
 	c, err := split(live.Config)
 	if err != nil {
@@ -138,8 +138,8 @@ func restoreConfigTxt(live Files) (Files, error) {
 	return Files{Config: slices.Concat(c.before, c.after), Cmdline: []byte(line + end)}, nil
 }
 
-// renderConfigTxt returns the files with what the configuration wants. Everything outside of our
-// section stays byte for byte, and so do the words of cmdline.txt that it does not name.
+// renderConfigTxt returns the files with the settings of b. Text outside of the section and other
+// words of cmdline.txt stay unchanged.
 func renderConfigTxt(live Files, b *fleet.BootConfig) (Files, error) {
 	if err := b.Validate(); err != nil {
 		return Files{}, err
@@ -162,7 +162,7 @@ func renderConfigTxt(live Files, b *fleet.BootConfig) (Files, error) {
 	if strings.TrimSpace(line) == "" {
 		return Files{}, errors.New("cmdline.txt would be empty: the kernel would have no root")
 	}
-	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // a line as long as the board's own is one that it boots
+	if len(out.Cmdline) > max(MaxCmdlineTxt, len(base.Cmdline)) { // the board boots with a line as long as its own
 		return Files{}, fmt.Errorf("cmdline.txt would have %d bytes: kernels read at most %d", len(out.Cmdline),
 			MaxCmdlineTxt)
 	}
@@ -202,7 +202,7 @@ func renderConfigTxt(live Files, b *fleet.BootConfig) (Files, error) {
 	return out, nil
 }
 
-// settings are the lines of config.txt below [all].
+// settings returns the section's lines after [all].
 func settings(b *fleet.BootConfig) (lines []string) {
 	for _, k := range slices.Sorted(maps.Keys(b.Config.All)) {
 		lines = append(lines, k+"="+b.Config.All[k])
@@ -214,7 +214,7 @@ func settings(b *fleet.BootConfig) (lines []string) {
 		params = append(slices.Clone(params), "watchdog=on")
 	}
 	if len(params) > 0 {
-		lines = append(lines, "dtoverlay=") // what follows is the board's, not that of an overlay before our section
+		lines = append(lines, "dtoverlay=") // the next parameters are the board's, not those of an overlay above the section
 	}
 	for _, p := range params {
 		lines = append(lines, "dtparam="+p)
@@ -230,25 +230,26 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:8])
 }
 
-// diffConfigTxt says which lines of config.txt and words of cmdline.txt a change adds and removes.
+// diffConfigTxt lists the lines of config.txt and the words of cmdline.txt that a change adds and
+// removes.
 func diffConfigTxt(from, to Files) string {
 	var out strings.Builder
 	for _, file := range []struct {
 		name     string
 		from, to []string
-	}{{"config.txt", said(from.Config), said(to.Config)}, {"cmdline.txt", wordsOf(from), wordsOf(to)}} {
-		for _, l := range minus(file.from, file.to) {
+	}{{"config.txt", contentLines(from.Config), contentLines(to.Config)}, {"cmdline.txt", wordsOf(from), wordsOf(to)}} {
+		for _, l := range subtract(file.from, file.to) {
 			fmt.Fprintf(&out, "%s: -%s\n", file.name, l)
 		}
-		for _, l := range minus(file.to, file.from) {
+		for _, l := range subtract(file.to, file.from) {
 			fmt.Fprintf(&out, "%s: +%s\n", file.name, l)
 		}
 	}
 	return out.String()
 }
 
-// said are the lines of a text that say something.
-func said(text []byte) (list []string) {
+// contentLines returns the lines of a text without blank lines and comments.
+func contentLines(text []byte) (list []string) {
 	for l := range strings.Lines(string(text)) {
 		if l = strings.TrimSpace(l); l != "" && l[0] != '#' {
 			list = append(list, l)
@@ -265,10 +266,9 @@ func wordsOf(f Files) (list []string) {
 	return list
 }
 
-// lost tells whether something that our section of the files has written is in other ones no more:
-// a line of the section, or what it says of cmdline.txt. Where those cannot be read, nobody can
-// say.
-func lost(ours, live Files) bool {
+// sectionLost reports whether the live files miss a line of the section in ours, or a change that it made
+// to cmdline.txt. It reports false if a file cannot be parsed.
+func sectionLost(ours, live Files) bool {
 	c, err := split(ours.Config)
 	if err != nil || !c.section {
 		return false
@@ -276,18 +276,18 @@ func lost(ours, live Files) bool {
 	if _, err := split(live.Config); err != nil {
 		return false
 	}
-	wrote := slices.DeleteFunc(said(ours.Config[len(c.before):len(ours.Config)-len(c.after)]), func(l string) bool {
+	wrote := slices.DeleteFunc(contentLines(ours.Config[len(c.before):len(ours.Config)-len(c.after)]), func(l string) bool {
 		return l == "[all]"
 	})
 	line := wordsOf(live)
-	return len(minus(wrote, said(live.Config))) > 0 || len(minus(c.record.Add, line)) > 0 ||
+	return len(subtract(wrote, contentLines(live.Config))) > 0 || len(subtract(c.record.Add, line)) > 0 ||
 		slices.ContainsFunc(c.record.Remove, func(r removal) bool {
 			return slices.Contains(line, strings.Trim(r.Text, " \t"))
 		})
 }
 
-// minus are the entries of a that b does not have, each as often.
-func minus(a, b []string) (out []string) {
+// subtract returns the entries of a that b lacks, counting repeated ones.
+func subtract(a, b []string) (out []string) {
 	left := map[string]int{}
 	for _, s := range b {
 		left[s]++

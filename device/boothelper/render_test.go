@@ -116,8 +116,8 @@ func TestRender(t *testing.T) {
 		{"two lines", "", "a\nb\n", nil, nil, "", "more than one line"},
 		{"nothing", "", "\n", nil, nil, "", "is empty"},
 		{"a section twice", beginMark + "\n" + endMark + "\n" + beginMark + "\n" + endMark + "\n", line, nil, nil, "", "twice"},
-		{"a section without an end", "x\n" + beginMark + "\n", line, nil, nil, "", "no \"# END flotilla\""},
-		{"an end without a section", endMark + "\r\n" + beginMark, line, nil, nil, "", "without its beginning"},
+		{"a section without an end", "x\n" + beginMark + "\n", line, nil, nil, "", "without \"# END flotilla\""},
+		{"an end without a section", endMark + "\r\n" + beginMark, line, nil, nil, "", "without a begin line"},
 		{"a record that cannot be read", beginMark + "\n" + recordMark + "{\n" + endMark + "\n", line, nil, nil, "", "cannot be read"},
 		{"zero bytes", "a\x00", line, nil, nil, "", "zero bytes"},
 		{"too long", strings.Repeat("#\n", MaxConfigTxt), line, nil, nil, "", "at most"},
@@ -148,7 +148,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// roundTrip checks what holds for every file that is rendered at all.
+// roundTrip checks the rules of every successful rendering.
 func roundTrip(t *testing.T, live Files, b *fleet.BootConfig) {
 	t.Helper()
 	base, err := restoreConfigTxt(live)

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Settle ends what can only be ended one way: what the power has interrupted.
+// Settle completes what a power cut has interrupted, where only one end is possible.
 func (h *Helper) Settle() error {
 	if h.state.Phase != PhaseIdle {
 		if err := h.Slots.Sync(); err != nil {
@@ -19,17 +19,17 @@ func (h *Helper) Settle() error {
 	}
 	switch s := h.state; {
 	case s.Phase == PhaseArmed && s.Way == fleet.TrialDeadman && s.Boot != h.Board.BootID():
-		return h.wake()
-	case s.Phase == PhaseArmed && s.Trial == "" && h.trying(): // so that it is known to have run, whatever comes
+		return h.settleDeadman()
+	case s.Phase == PhaseArmed && s.Trial == "" && h.inTrial(): // store that the trial has run before anything else happens
 		s.Trial, s.Ran = h.Board.BootID(), true
 		return h.save(s)
 	case s.Phase == PhaseReturning:
-		return h.finishReturn()
+		return h.finishRollBack()
 	case s.Phase == PhaseKeeping:
-		if live, err := h.live(); err != nil {
+		if live, err := h.liveFiles(); err != nil {
 			return err
-			// the power was cut before anything was kept, and the board runs the old files
-		} else if !h.trying() && live.Equal(s.From) {
+			// the power was cut before the first file was replaced
+		} else if !h.inTrial() && live.Equal(s.From) {
 			return h.idle()
 		}
 		return h.finishKeep()
@@ -39,19 +39,19 @@ func (h *Helper) Settle() error {
 	return nil
 }
 
-// Keep puts what was tried in the place of what was there. Only while the trial runs.
+// Keep replaces the old files by those of the trial. It refuses unless the trial runs.
 func (h *Helper) Keep(digest string) error {
 	s := h.state
-	now := h.trying() && h.taken()
+	now := h.inTrial() && h.argsApplied()
 	switch {
 	case s.Phase == PhaseIdle && s.Kept == digest && digest != "":
 		return nil
 	case s.Phase != PhaseArmed || s.Candidate != digest:
-		return fmt.Errorf("%.80s is not what is tried here", digest)
+		return fmt.Errorf("%.80s is not the trial of this board", digest)
 	case !now || s.Boot == h.Board.BootID():
-		return errors.New("the board does not run the trial: the kernel's command line is not that of the trial")
+		return errors.New("the board does not run the trial: the kernel's command line lacks its words")
 	}
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (h *Helper) Keep(digest string) error {
 	}
 	if !live.Equal(there) {
 		return errors.New(
-			"somebody has changed the boot files since the trial began: what would be kept is not what was tried")
+			"another program has changed the boot files since the trial began: they are not the files that were tried")
 	}
 	s.Phase = PhaseKeeping
 	if err := h.save(s); err != nil {
@@ -77,14 +77,14 @@ func (h *Helper) finishKeep() error {
 	return h.save(h.state.kept())
 }
 
-// kept is a state once its candidate has taken the place of what was there.
+// kept returns the state after the candidate has replaced the old files.
 func (s savedState) kept() savedState {
-	if s.Candidate == UndoDigest(s.Kept) { // there is no second step back
+	if s.Candidate == UndoDigest(s.Kept) { // an undo has no second step back
 		s.Kept, s.Previous, s.PreviousKept, s.KeptWay, s.KeptDeadline = s.PreviousKept, nil, "", "", 0
 	} else {
 		previous := s.From
 		s.Previous, s.PreviousKept = &previous, s.Kept
-		if s.Kept == s.Candidate { // it is kept anew, as it was lost: what was there before had it no more
+		if s.Kept == s.Candidate { // Kept was lost from the files and is kept again: the files before it have no digest
 			s.PreviousKept = ""
 		}
 		s.Kept, s.KeptWay, s.KeptDeadline = s.Candidate, s.Way, s.Deadline
@@ -93,14 +93,15 @@ func (s savedState) kept() savedState {
 	return s.idle()
 }
 
-// idle is a state in which nothing is tried.
+// idle returns the state without a trial.
 func (s savedState) idle() savedState {
 	s.Phase, s.Boot, s.Candidate, s.Deadline, s.From, s.To, s.Way, s.Trial, s.Ran = PhaseIdle, "", "", 0, Files{},
 		Files{}, "", "", false
 	return s
 }
 
-// Restore ends a trial: its files go, and where it runs the board reboots into the old ones.
+// Restore ends a trial: it removes the trial's files and reboots into the old ones if the trial
+// runs.
 func (h *Helper) Restore() error {
 	s := h.state
 	switch s.Phase {
@@ -108,9 +109,9 @@ func (h *Helper) Restore() error {
 		return nil
 	case PhaseArmed:
 		if s.Way == fleet.TrialDeadman {
-			return h.giveBack(true)
+			return h.rollBack(true)
 		}
-		if running := h.away() && s.Boot != h.Board.BootID(); !running {
+		if running := h.mayBeInTrial() && s.Boot != h.Board.BootID(); !running {
 			return h.idle()
 		}
 		s.Phase, s.Boot, s.Left, s.Late = PhaseLeaving, h.Board.BootID(), s.Candidate, true
@@ -118,15 +119,15 @@ func (h *Helper) Restore() error {
 			return err
 		}
 	case PhaseLeaving:
-	default: // config.txt may name a file that clean removes
-		return fmt.Errorf("the helper is %s %s: that is to end first", s.Phase, s.Candidate)
+	default: // clean would remove a file that config.txt may name
+		return fmt.Errorf("the helper is still %s %s: try again later", s.Phase, s.Candidate)
 	}
-	// What is left of the trial is in nobody's way: a boot partition that takes nothing any more does
-	// not keep the board in it.
+	// Reboot even if clean fails: left-over files do no harm, and a read-only boot partition must
+	// not keep the board in the trial.
 	return errors.Join(h.clean(), h.Board.Reboot(""))
 }
 
-// idle takes the files of a trial away and forgets it.
+// idle removes the files of a trial and stores that none is left.
 func (h *Helper) idle() error {
 	if err := h.clean(); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (h *Helper) clean() error {
 	case backend != fleet.BootConfigTxt:
 		return h.Disk.SyncDir(dir)
 	}
-	if err := h.direct(); err != nil {
+	if err := h.completeSwap(); err != nil {
 		return err
 	}
 	text, err := h.Disk.Read(h.path(dir, tryTxt))
@@ -160,9 +161,9 @@ func (h *Helper) clean() error {
 	return err
 }
 
-// swap replaces two files as if they were one: after each of its renames the firmware reads
-// either both of the old ones or both of the new ones. First config.txt names the new
-// command line under a name of ours, which is what was tried; then that takes its own place.
+// swap replaces config.txt and cmdline.txt together: after each rename the firmware reads both old
+// files or both new ones. First config.txt names tryCmdline, the command line of the trial; then
+// cmdline.txt takes its text.
 func (h *Helper) swap(from, to Files) error {
 	backend, dir, err := h.Board.Boots()
 	if err != nil {
@@ -171,10 +172,10 @@ func (h *Helper) swap(from, to Files) error {
 	if backend != fleet.BootConfigTxt {
 		return h.swapOne(backend, dir, from, to)
 	}
-	if err := h.direct(); err != nil {
+	if err := h.completeSwap(); err != nil {
 		return err
 	}
-	live, err := h.live()
+	live, err := h.liveFiles()
 	if err != nil {
 		return err
 	}
@@ -188,12 +189,12 @@ func (h *Helper) swap(from, to Files) error {
 		if err == nil {
 			err = replace(h.Disk, cmdline, from.Cmdline)
 		}
-		if err := h.spare(err, config, cmdline); err != nil {
+		if err := h.dropSpareFiles(err, config, cmdline); err != nil {
 			return err
 		}
 		var list []file
 		if !bytes.Equal(live.Cmdline, to.Cmdline) {
-			list = []file{{tryCmdline, to.Cmdline}, {configTxt, via(to.Config)}, {cmdlineTxt, to.Cmdline}}
+			list = []file{{tryCmdline, to.Cmdline}, {configTxt, withTrialCmdline(to.Config)}, {cmdlineTxt, to.Cmdline}}
 		}
 		for _, f := range append(list, file{configTxt, to.Config}) {
 			if err := replace(h.Disk, h.path(dir, f.name), f.text); err != nil {
@@ -204,10 +205,9 @@ func (h *Helper) swap(from, to Files) error {
 	return h.clean()
 }
 
-// spare is what becomes of an error of keeping what was there before in other files. What is given
-// back is bad, and nobody needs it again: where there is no room for it, it makes room for what was
-// good.
-func (h *Helper) spare(err error, prev ...string) error {
+// dropSpareFiles handles an error of writing the .prev files. While the old files are restored, the .prev
+// files would hold the bad ones: they are removed to make room.
+func (h *Helper) dropSpareFiles(err error, prev ...string) error {
 	if err == nil || h.state.Phase != PhaseReturning {
 		return err
 	}
@@ -218,17 +218,17 @@ func (h *Helper) spare(err error, prev ...string) error {
 	return errors.Join(errs...)
 }
 
-// Overdue tells whether a trial runs that nobody has judged, though its deadline is over:
-// what would judge it does not run.
+// Overdue reports whether a trial runs that is undecided after its deadline, since the agent does
+// not run.
 func (h *Helper) Overdue() (trial bool, left time.Duration) {
 	const grace = 2 * time.Minute
-	if h.state.Phase != PhaseArmed || !h.away() || h.state.Boot == h.Board.BootID() {
+	if h.state.Phase != PhaseArmed || !h.mayBeInTrial() || h.state.Boot == h.Board.BootID() {
 		return false, 0
 	}
 	return true, h.state.Deadline + grace - h.Board.Uptime()
 }
 
-// Forget forgets the node and its hub, so that the next one is believed.
+// Forget removes the node and its hub's key, so that Pin takes the next ones.
 func (h *Helper) Forget() error {
 	s := h.state
 	s.Node, s.Key, s.Generation = "", nil, 0

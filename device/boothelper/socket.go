@@ -19,15 +19,15 @@ import (
 
 // Limits of the helper's socket.
 const (
-	maxRequest  = 128 << 10        // bytes: a document of fleet.MaxBootConfig in base64, and what is around it
+	maxRequest  = 128 << 10        // bytes: a document of fleet.MaxBootConfig in base64, and the other fields
 	maxReply    = 64 << 10         // bytes
-	connTime    = 10 * time.Second // from the connection to the request
-	answerTime  = time.Minute      // for the client, which waits for the ones before it
-	deadmanTime = time.Minute      // between two looks of the deadman at most
+	connTime    = 10 * time.Second // for the whole request
+	answerTime  = time.Minute      // for the client, which waits for earlier requests
+	deadmanTime = time.Minute      // longest time between two checks of the deadman
 )
 
-// A Server answers requests, one at a time, each with what is remembered then: it holds
-// nothing, so it may end whenever nobody asks.
+// A Server answers requests, one at a time. It loads the stored state for each, so it may exit
+// whenever it is idle.
 type Server struct {
 	Disk     Disk
 	Board    Board
@@ -35,10 +35,10 @@ type Server struct {
 	Log      *slog.Logger
 }
 
-// with loads the helper, alone: another process may be the deadman.
+// with loads the helper under a lock: the deadman may run in another process.
 func (s *Server) with(do func(*Helper) error) error {
 	name := filepath.Join(s.StateDir, "lock")
-	// a root that has become read-only is no reason to end nothing
+	// a read-only root must not keep a trial from ending
 	lock, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		lock, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -57,7 +57,7 @@ func (s *Server) with(do func(*Helper) error) error {
 	return do(h)
 }
 
-// Serve answers until ctx ends, or until nobody has asked for idle (0: for ever).
+// Serve answers until ctx ends, or no request has come for idle (0: no limit).
 func (s *Server) Serve(ctx context.Context, ln *net.UnixListener, idle time.Duration) error {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
@@ -75,13 +75,13 @@ func (s *Server) Serve(ctx context.Context, ln *net.UnixListener, idle time.Dura
 			return fmt.Errorf("listen for the agent: %w", err)
 		}
 		if err := s.answer(conn); err != nil {
-			s.Log.Warn("a request was not answered", "err", err)
+			s.Log.Warn("cannot answer a request", "err", err)
 		}
 		_ = conn.Close()
 	}
 }
 
-// answer reads one request and answers it.
+// answer handles one connection with one request.
 func (s *Server) answer(conn *net.UnixConn) error {
 	if err := conn.SetDeadline(time.Now().Add(connTime)); err != nil {
 		return err
@@ -91,8 +91,8 @@ func (s *Server) answer(conn *net.UnixConn) error {
 		return err
 	}
 	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
-		return errors.Join(fmt.Errorf("process %d of user %d asked: only root may", peer.Pid, peer.Uid),
-			reply(conn, Reply{Error: "only root may ask the boot helper"}))
+		return errors.Join(fmt.Errorf("refused a request of process %d of user %d: only root may use the boot helper", peer.Pid, peer.Uid),
+			reply(conn, Reply{Error: "only root may use the boot helper"}))
 	}
 	r, err := readRequest(conn)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Server) answer(conn *net.UnixConn) error {
 		a = Reply{Error: err.Error()}
 	}
 	if r.Op != OpStatus {
-		s.Log.Info("asked by the agent", "op", r.Op, "pid", peer.Pid, "err", a.Error)
+		s.Log.Info("answered the agent", "op", r.Op, "pid", peer.Pid, "err", a.Error)
 	}
 	if err := conn.SetDeadline(time.Now().Add(connTime)); err != nil {
 		return err
@@ -117,9 +117,9 @@ func readRequest(conn io.Reader) (r Request, err error) {
 	case len(line) > maxRequest:
 		return r, fmt.Errorf("a request has at most %d bytes", maxRequest)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return r, fmt.Errorf("the request did not come within %s", connTime)
+		return r, fmt.Errorf("the request is incomplete after %s", connTime)
 	case err != nil:
-		return r, errors.New("a request is one line of JSON")
+		return r, errors.New("a request must be one line of JSON")
 	}
 	if err := unmarshal(line, &r); err != nil {
 		return r, fmt.Errorf("read the request: %w", err)
@@ -148,8 +148,8 @@ func credentials(conn *net.UnixConn) (peer *unix.Ucred, err error) {
 	return peer, err
 }
 
-// Listener is the socket that systemd has opened for this process (sd_listen_fds(3)), nil
-// where it has not.
+// Listener returns the socket that systemd has opened for this process (sd_listen_fds(3)); nil
+// without one.
 func Listener() (*net.UnixListener, error) {
 	if os.Getenv("LISTEN_PID") != fmt.Sprint(os.Getpid()) || os.Getenv("LISTEN_FDS") != "1" {
 		return nil, nil
@@ -157,20 +157,20 @@ func Listener() (*net.UnixListener, error) {
 	const first = 3
 	unix.CloseOnExec(first)
 	f := os.NewFile(first, "LISTEN_FD_3")
-	defer func() { _ = f.Close() }() // the listener has a copy
+	defer func() { _ = f.Close() }() // the listener has its own copy
 	ln, err := net.FileListener(f)
 	if err != nil {
-		return nil, fmt.Errorf("use the socket of systemd: %w", err)
+		return nil, fmt.Errorf("use systemd's socket: %w", err)
 	}
 	u, ok := ln.(*net.UnixListener)
 	if !ok {
-		return nil, errors.New("the socket of systemd is not a Unix socket: see flotilla-boot-helper.socket")
+		return nil, errors.New("systemd's socket is not a Unix socket: see flotilla-boot-helper.socket")
 	}
 	u.SetUnlinkOnClose(false)
 	return u, nil
 }
 
-// Ask is how the agent asks the helper that listens at a path.
+// Ask sends a request to the helper that listens at path, for the agent.
 func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -189,7 +189,7 @@ func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 		return a, err
 	}
 	if _, err := conn.Write(append(text, '\n')); err != nil {
-		return a, fmt.Errorf("ask the boot helper: %w", err)
+		return a, fmt.Errorf("send a request to the boot helper: %w", err)
 	}
 	line, err := bufio.NewReader(io.LimitReader(conn, maxReply)).ReadBytes('\n')
 	if err == nil {
@@ -204,9 +204,8 @@ func Ask(ctx context.Context, path string, r Request) (a Reply, err error) {
 	return a, a.Err()
 }
 
-// Deadman reboots a board out of a trial that nobody has judged, also where nothing can be
-// remembered any more, as on a root that has become read-only. It returns at once where there is
-// none.
+// Deadman reboots the board out of a trial that is undecided after its deadline, even if nothing
+// can be stored, as on a root that has become read-only. It returns at once without a trial.
 func (s *Server) Deadman(ctx context.Context) error {
 	for {
 		var trial bool
@@ -216,8 +215,8 @@ func (s *Server) Deadman(ctx context.Context) error {
 			if trial, left = h.Overdue(); !trial || left > 0 {
 				return err
 			}
-			s.Log.Warn("a boot configuration is tried here and nothing has judged it in time: back to the old one")
-			if err := h.Restore(); err != nil { // the old files are there, whatever goes wrong here
+			s.Log.Warn("the trial of a boot configuration is undecided after its deadline: restoring the old files")
+			if err := h.Restore(); err != nil { // the old files are in place, whatever failed
 				return errors.Join(err, s.Board.Reboot(""))
 			}
 			return nil
@@ -225,13 +224,13 @@ func (s *Server) Deadman(ctx context.Context) error {
 		now, _ := s.Board.Tryboot()
 		now = now || strings.Contains(s.Board.Cmdline(), grubTrialOf)
 		if err != nil && (now || trial) && s.Board.Uptime() > time.Hour+deadmanTime {
-			err = errors.Join(err, s.Board.Reboot("")) // no deadline is longer, and what is kept is booted again
+			err = errors.Join(err, s.Board.Reboot("")) // every deadline is shorter, and the kept files are booted again
 		}
 		if err == nil && (!trial || left <= 0) {
 			return nil
 		}
 		if err != nil {
-			s.Log.Error("look after a trial", "err", err)
+			s.Log.Error("cannot check the trial; trying again", "err", err)
 			left = deadmanTime
 		}
 		select {
@@ -242,20 +241,20 @@ func (s *Server) Deadman(ctx context.Context) error {
 	}
 }
 
-// Restore is what the early unit asks for at each boot: it ends what the power has
-// interrupted, and where the board runs files of a trial that is over it reboots.
+// Restore runs early in each boot: it completes what a power cut has interrupted, and reboots if
+// the board runs files of a trial that has ended.
 func (s *Server) Restore() error {
 	return s.with(func(h *Helper) error {
 		was := h.state.Phase
 		if err := h.Settle(); err != nil {
-			return fmt.Errorf("put the boot files back: %w", err)
+			return fmt.Errorf("restore the boot files: %w", err)
 		}
 		if now := h.state.Phase; now != was || now != PhaseIdle {
-			s.Log.Info("looked after the boot files", "was", was, "is", now, "trial", h.trying())
+			s.Log.Info("settled the boot files", "was", was, "is", now, "trial", h.inTrial())
 		}
 		return h.Leave()
 	})
 }
 
-// Forget makes the helper believe the next hub that it is told of.
+// Forget makes the helper take the next node and key.
 func (s *Server) Forget() error { return s.with((*Helper).Forget) }

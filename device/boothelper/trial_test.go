@@ -13,9 +13,9 @@ import (
 
 func TestATrialEndsKeptOrRolledBack(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
-		w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
-		o.befall(w)
-		st, j, h := w.live(f, o.fares)
+		w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
+		o.applyTo(w)
+		st, j, h := w.live(f, o.health)
 		w.check(st, j, h, o.want)
 		if o.want == wire.FirmwareUpToDate {
 			return
@@ -34,24 +34,24 @@ func TestATrialEndsKeptOrRolledBack(t *testing.T) {
 	})
 }
 
-// undoing is a board that has kept a configuration, and is to have what it had before:
-// from here on that is what an outcome befalls.
-func undoing(t *testing.T, way string, o outcome) (*world, *wire.Firmware) {
-	w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
+// undoing returns a board that has kept a configuration and is asked to undo it. The outcome is
+// that of the undo.
+func undoing(t *testing.T, way string, o outcome) (*fakeBoard, *wire.Firmware) {
+	w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
 	st, j, h := w.live(f, well)
 	w.check(st, j, h, wire.FirmwareUpToDate)
 	if h.Kept != f.Digest {
 		t.Fatalf("it is not kept: %+v", h)
 	}
 	w.kept = true
-	o.befall(w)
+	o.applyTo(w)
 	undo := *f
 	undo.Undo = true
 	return w, &undo
 }
 
-// goneBack checks that an undo has come to its end, and which.
-func (w *world) goneBack(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
+// goneBack checks that an undo has ended.
+func (w *fakeBoard) goneBack(st *wire.FirmwareStatus, j firmware.Journal, h boothelper.Status, want ...string) {
 	w.t.Helper()
 	w.check(st, j, h, want...)
 	if (st.State == wire.FirmwareUpToDate) != (h.Kept == "") || st.Candidate != "" || len(st.Bad) > 0 || st.Digest != h.Kept {
@@ -66,11 +66,11 @@ func undone(o outcome) string {
 	return o.want
 }
 
-// What was there before is tried like anything else: it may be what does not work any more.
+// The files from before a kept configuration get a trial too: they may not work any more.
 func TestAnUndoIsATrial(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
 		w, f := undoing(t, way, o)
-		st, j, h := w.live(f, o.fares)
+		st, j, h := w.live(f, o.health)
 		w.goneBack(st, j, h, undone(o))
 		if o.want != wire.FirmwareRolledBack {
 			return
@@ -112,7 +112,7 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 		{"the power is cut in every trial", 0, 100, wire.FirmwareRolledBack, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w, f := newWorldOf(t, boothelper.ByTryboot, boothelper.ProfileOf(boothelper.ByTryboot))
+			w, f := newBoardOf(t, boothelper.ByTryboot, boothelper.ProfileOf(boothelper.ByTryboot))
 			trials := 0
 			w.ignores, w.armed = c.ignores, func() { trials++ }
 			w.dies = func(runs boothelper.Files) bool {
@@ -143,23 +143,24 @@ func TestATrialWithoutAVerdictIsTriedAgain(t *testing.T) {
 	}
 }
 
-// The wall clock of a board says what it likes: 1970 until it is set, 2100 by a bad server. Nothing of a trial goes by it.
+// A board's wall clock may be anything: 1970 until it is set, 2100 from a bad server. A trial does
+// not use it.
 func TestATrialDoesNotGoByTheWallClock(t *testing.T) {
 	eachWay(t, func(t *testing.T, way string, o outcome) {
-		for n, clock := range []func(w *world) time.Time{
-			func(*world) time.Time { return time.Unix(0, 0) },
-			func(w *world) time.Time { return time.Date(2100-70*(w.boot%2)*2, 1, 1, 0, 0, 0, 0, time.UTC) },
-			func(w *world) time.Time { // it is set in the middle of it
+		for n, clock := range []func(w *fakeBoard) time.Time{
+			func(*fakeBoard) time.Time { return time.Unix(0, 0) },
+			func(w *fakeBoard) time.Time { return time.Date(2100-70*(w.boot%2)*2, 1, 1, 0, 0, 0, 0, time.UTC) },
+			func(w *fakeBoard) time.Time { // the clock is set during the trial
 				if w.uptime < 3*time.Minute {
 					return time.Unix(0, 0).Add(w.uptime)
 				}
 				return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).Add(w.uptime)
 			},
 		} {
-			w, f := newWorldOf(t, way, boothelper.ProfileOf(way))
-			o.befall(w)
+			w, f := newBoardOf(t, way, boothelper.ProfileOf(way))
+			o.applyTo(w)
 			w.clock = clock
-			st, j, h := w.live(f, o.fares)
+			st, j, h := w.live(f, o.health)
 			if w.check(st, j, h, o.want); w.uptime > time.Hour {
 				t.Errorf("clock %d: it has taken %s", n, w.uptime)
 			}
@@ -168,7 +169,7 @@ func TestATrialDoesNotGoByTheWallClock(t *testing.T) {
 }
 
 func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
-	w, f := newWorld(t, boothelper.TrialProfile())
+	w, f := newBoard(t, boothelper.TrialProfile())
 	helper, err := boothelper.New(w, w, "/var/helper")
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
 		t.Fatalf("%s left", left)
 	}
 	reboots(helper.Restore)
-	// The agent comes back with what it has remembered.
+	// The agent restarts with its journal.
 	agent := &boothelper.Slots{Disk: w, Dir: "/var/agent", Name: "firmware"}
 	if err := agent.Save([]byte(`{"phase":"arming","boot":"boot-1","candidate":"` + f.Digest + `","attempts":1}`)); err != nil {
 		t.Fatal(err)
@@ -219,37 +220,37 @@ func TestAnAgentThatNeverRunsIsRolledBackByTheDeadman(t *testing.T) {
 func fine() string { return "" }
 
 func TestWhatReallyRunsIsWhatIsJudged(t *testing.T) {
-	plain := func(w *world) { w.args = "root=/dev/mmcblk0p2 rootwait" }
+	plain := func(w *fakeBoard) { w.args = "root=/dev/mmcblk0p2 rootwait" }
 	for _, c := range []struct {
 		name, way string
-		boots     func(w *world, trial bool)
+		boots     func(w *fakeBoard, trial bool)
 		want      string
 	}{
-		{"the firmware speaks of a trial, and has booted the old files", boothelper.ByTryboot, func(w *world, trial bool) {
+		{"the firmware reports a trial, and has booted the old files", boothelper.ByTryboot, func(w *fakeBoard, trial bool) {
 			if trial {
 				w.runs = w.old
 				plain(w)
 			}
 		}, wire.FirmwareFailed},
-		{"it speaks of a trial, and has booted that of another configuration", boothelper.ByTryboot, func(w *world, trial bool) {
+		{"it reports a trial, and has booted that of another configuration", boothelper.ByTryboot, func(w *fakeBoard, trial bool) {
 			if trial {
 				w.args = trialWord.ReplaceAllString(w.args, " "+boothelper.GrubTrialOf+"0123456789abcdef")
 			}
 		}, wire.FirmwareFailed},
-		{"it speaks of no trial, and the kernel has its command line", boothelper.ByTryboot, func(w *world, _ bool) { w.trying = false }, wire.FirmwareUpToDate},
-		{"the board boots from another card", boothelper.ByDeadman, func(w *world, _ bool) { plain(w) }, wire.FirmwareFailed},
-		{"the board's firmware names its console anew", boothelper.ByDeadman, func(w *world, _ bool) {
+		{"it reports no trial, and the kernel has its command line", boothelper.ByTryboot, func(w *fakeBoard, _ bool) { w.trying = false }, wire.FirmwareUpToDate},
+		{"the board boots from another card", boothelper.ByDeadman, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
+		{"the board's firmware renames its console", boothelper.ByDeadman, func(w *fakeBoard, _ bool) {
 			w.args = strings.ReplaceAll(w.args, "console=serial0,115200", "console=ttyS0,115200")
 		}, wire.FirmwareUpToDate},
-		{"U-Boot boots from the eMMC, not from the card", boothelper.ByUEnv, func(w *world, _ bool) { plain(w) }, wire.FirmwareFailed},
-		{"GRUB boots another entry, without our words", boothelper.ByGrub, func(w *world, _ bool) { plain(w) }, wire.FirmwareFailed},
+		{"U-Boot boots from the eMMC, not from the card", boothelper.ByUEnv, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
+		{"GRUB boots another entry, without our words", boothelper.ByGrub, func(w *fakeBoard, _ bool) { plain(w) }, wire.FirmwareFailed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := boothelper.ProfileOf(c.way)
 			if c.way == boothelper.ByDeadman {
 				b.Cmdline.Add = append(b.Cmdline.Add, "console=serial0,115200")
 			}
-			w, f := newWorldOf(t, c.way, b)
+			w, f := newBoardOf(t, c.way, b)
 			w.booted = func() { c.boots(w, w.trying) }
 			st, j, h := w.live(f, well)
 			if st.State != c.want || len(st.Bad) > 0 || j.Phase != firmware.Idle || h.Phase != boothelper.PhaseIdle {

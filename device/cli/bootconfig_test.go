@@ -66,7 +66,7 @@ func TestABootConfigurationIsTriedOnABoard(t *testing.T) {
 				b.hub.Lock()
 				defer b.hub.Unlock()
 				b.hub.refuses = tried
-			}, wire.FirmwareRolledBack, "the hub was connected before, and is not"},
+			}, wire.FirmwareRolledBack, "the hub was connected before the trial and is not now"},
 			{"one with which the agent does not run is rolled back", func(b *bootBoard, tried bool) {
 				b.noAgent = tried
 			}, wire.FirmwareRolledBack, "the agent did not run"},

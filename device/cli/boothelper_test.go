@@ -127,7 +127,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 
 	// What the board itself speaks against.
 	for _, c := range []struct{ name, file, text, want string }{
-		{"Ubuntu's A/B", "boot/firmware/config.txt", "[tryboot]\nos_prefix=new/\n", "owns the boot"},
+		{"Ubuntu's A/B", "boot/firmware/config.txt", "[tryboot]\nos_prefix=new/\n", "manages the boot"},
 		{"not mounted", "proc/mounts", "/dev/mmcblk0p2 / ext4 rw 0 0\n", "not a mounted FAT"},
 		{"a broken section", "boot/firmware/config.txt", "# BEGIN flotilla\n", "# END flotilla"},
 		{"two lines for the kernel", "boot/firmware/cmdline.txt", "a\nb\n", "more than one line"},

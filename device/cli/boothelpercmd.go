@@ -108,14 +108,14 @@ func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, onl
 			d, _ := m.Desired()
 			return d.Firmware, d.FirmwareKey
 		},
-		Fares: func(context.Context) firmware.Fares { return fares(p.stateDir, a, m, online()) },
-		Tell:  a.SetFirmware,
+		Health: func(context.Context) firmware.Health { return health(p.stateDir, a, m, online()) },
+		Report: a.SetFirmware,
 	}
 }
 
-// fares is how the device is, as far as a boot configuration is judged by it.
-func fares(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firmware.Fares {
-	f := firmware.Fares{Hub: online, Engine: "the agent has not looked yet"}
+// health is how the device is, as far as a boot configuration is judged by it.
+func health(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firmware.Health {
+	f := firmware.Health{Hub: online, Engine: "the agent has not looked yet"}
 	for _, c := range a.Status().Status.Conditions {
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:

@@ -7,27 +7,26 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// before is how the board fares with its old files, and with any of which nothing is wrong.
-func before() Fares {
-	return Fares{Hub: true, Disk: writable, Desired: []string{"a", "b"}, Running: []string{"a", "b"}}
+// before returns the health of a board on which every check holds.
+func before() Health {
+	return Health{Hub: true, Disk: writable, Desired: []string{"a", "b"}, Running: []string{"a", "b"}}
 }
 
-// broken is, for each check, what makes it fail.
+// broken makes each check fail.
 var broken = map[string]struct {
-	how func(*Fares)
+	how func(*Health)
 	why string
 }{
-	fleet.CheckEnginePing:     {func(f *Fares) { f.Engine = "cannot connect to the Docker daemon" }, "cannot connect to the Docker daemon"},
-	fleet.CheckHubReconnected: {func(f *Fares) { f.Hub = false }, "the hub was connected before, and is not"},
-	fleet.CheckDiskWritable:   {func(f *Fares) { f.Disk = func() string { return "read-only file system" } }, "read-only file system"},
-	fleet.CheckPeripherals:    {func(f *Fares) { f.Missing = "env: nothing answers at address 0x76 of i2c-1" }, "env: nothing answers"},
-	fleet.CheckWorkloads:      {func(f *Fares) { f.Running = []string{"b"} }, "pod a ran before, and does not"},
-	fleet.CheckUndervoltage:   {func(f *Fares) { f.Undervoltage = true }, "voltage is too low"},
+	fleet.CheckEnginePing:     {func(f *Health) { f.Engine = "cannot connect to the Docker daemon" }, "cannot connect to the Docker daemon"},
+	fleet.CheckHubReconnected: {func(f *Health) { f.Hub = false }, "the hub was connected before the trial and is not now"},
+	fleet.CheckDiskWritable:   {func(f *Health) { f.Disk = func() string { return "read-only file system" } }, "read-only file system"},
+	fleet.CheckPeripherals:    {func(f *Health) { f.Missing = "env: nothing answers at address 0x76 of i2c-1" }, "env: nothing answers"},
+	fleet.CheckWorkloads:      {func(f *Health) { f.Running = []string{"b"} }, "pod a ran before the trial and does not now"},
+	fleet.CheckUndervoltage:   {func(f *Health) { f.Undervoltage = true }, "voltage is too low"},
 }
 
-// Each check fails for what it is named for, and for nothing else.
 func TestEachCheckFindsItsOwn(t *testing.T) {
-	was := Was{Hub: true, Running: []string{"a", "b"}}
+	was := Baseline{Hub: true, Running: []string{"a", "b"}}
 	for _, check := range fleet.BootChecks {
 		if out := failing([]string{check}, was, before()); out != nil {
 			t.Errorf("%s fails where all is well: %q", check, out)
@@ -45,11 +44,11 @@ func TestEachCheckFindsItsOwn(t *testing.T) {
 		}
 	}
 	for rule, c := range map[string]struct {
-		was Was
-		now Fares
+		was Baseline
+		now Health
 	}{
-		"a site that was offline before is no reason": {Was{}, Fares{Disk: writable}},
-		"nor is a pod that the hub has taken away":    {was, Fares{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
+		"a site that was offline before is no reason": {Baseline{}, Health{Disk: writable}},
+		"nor is a pod that the hub has taken away":    {was, Health{Hub: true, Disk: writable, Desired: []string{"b"}, Running: []string{"b"}}},
 	} {
 		if out := failing(fleet.BootChecks, c.was, c.now); out != nil {
 			t.Errorf("%s: %q", rule, out)

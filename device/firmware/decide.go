@@ -19,69 +19,69 @@ import (
 // Phases of a Journal.
 const (
 	Idle      = ""
-	Arming    = "arming"    // a trial is wanted, and the board has not booted since
-	Verifying = "verifying" // the trial runs
-	Keeping   = "keeping"   // it is good
-	Back      = "back"      // it is not, or has not come
+	Arming    = "arming"    // the board is to reboot into the trial
+	Verifying = "verifying" // the trial runs and is judged
+	Keeping   = "keeping"   // the trial has passed
+	GoingBack = "back"      // the trial has failed or did not run
 )
 
 const (
-	maxAttempts = 3               // to reboot into one trial
-	rebootTime  = 5 * time.Minute // for a reboot to come
+	maxAttempts = 3               // reboots into one trial
+	rebootTime  = 5 * time.Minute // until a reboot is requested again
 )
 
-// A Journal is what the agent remembers of the boot configurations of its board. It is
-// durable before a step of it is taken.
+// A Journal is what the agent stores about its board's boot configurations. It is saved before the
+// step that it describes.
 type Journal struct {
 	Phase     string        `json:"phase,omitempty"`
 	Candidate string        `json:"candidate,omitempty"`
-	Undoes    string        `json:"undoes,omitempty"`   // digest that is left; empty: the trial is of something new
+	Undoes    string        `json:"undoes,omitempty"`   // the digest that an undo leaves; empty: the trial is of a new one
 	Boot      string        `json:"boot,omitempty"`     // boot id at which the phase began
-	At        time.Duration `json:"at,omitempty"`       // uptime at which it was last asked for a reboot
-	Attempts  int           `json:"attempts,omitempty"` // of the candidate
-	Ran       int           `json:"ran,omitempty"`      // in so many of them it was seen to run
-	Retry     int64         `json:"retry,omitempty"`    // as the hub said it for the candidate
-	Was       Was           `json:"was,omitzero"`
+	At        time.Duration `json:"at,omitempty"`       // uptime of the last request for a reboot
+	Attempts  int           `json:"attempts,omitempty"` // of Candidate
+	Ran       int           `json:"ran,omitempty"`      // attempts in which the trial was seen to run
+	Retry     int64         `json:"retry,omitempty"`    // the hub's retry counter for Candidate
+	Baseline  Baseline      `json:"was,omitzero"`
 	Deadline  time.Duration `json:"deadline,omitempty"`
 	StableFor time.Duration `json:"stableFor,omitempty"`
 	Checks    []string      `json:"checks,omitempty"`
-	Failed    bool          `json:"failed,omitempty"` // Back: the candidate is bad, not only put off
-	Held      bool          `json:"held,omitempty"`   // Back, Failed: it is not bad, but not tried again by itself
+	Failed    bool          `json:"failed,omitempty"` // in phase GoingBack: Candidate is bad, not postponed
+	Held      bool          `json:"held,omitempty"`   // with Failed: not shown to be bad, but tried again only on the hub's retry
 	Why       string        `json:"why,omitempty"`
 	Bad       []BadDigest   `json:"bad,omitempty"` // the newest last
 	Since     time.Time     `json:"since,omitzero"`
 }
 
-// Was is how the board fared before a trial.
-type Was struct {
-	Hub     bool     `json:"hub,omitempty"`     // it was connected
+// Baseline is the state of the board before a trial.
+type Baseline struct {
+	Hub     bool     `json:"hub,omitempty"`     // the agent was connected
 	Running []string `json:"running,omitempty"` // UIDs of the pods that ran
 }
 
 // A BadDigest is a configuration that has failed on this board.
 type BadDigest struct {
 	Digest string `json:"digest"`
-	Retry  int64  `json:"retry,omitempty"` // a higher one of the hub's lets it be tried again
+	Retry  int64  `json:"retry,omitempty"` // a higher counter of the hub allows another trial
 	Why    string `json:"why"`
-	Undo   bool   `json:"undo,omitempty"` // it is good, and what was there before it has failed
-	Held   bool   `json:"held,omitempty"` // nothing speaks against it: it was not tried
+	Undo   bool   `json:"undo,omitempty"` // Digest itself is good; the files from before it have failed
+	Held   bool   `json:"held,omitempty"` // not shown to be bad: it was never tried or judged
 }
 
-// Facts are what is so now.
+// Facts are the input of Decide.
 type Facts struct {
 	Helper    boothelper.Status
-	HelperErr string // it does not answer, and why
+	HelperErr string // why the helper does not answer
 
-	Inspected string // digest of the configuration that was looked at last
+	Inspected string // digest of the last inspected configuration
 	Config    *fleet.BootConfig
 	Diff      string
 	Wrong     string // why it cannot be tried
 
-	Failed string // what went wrong with the last action
+	Failed string // error of the last action
 
-	Was     Was           // as the board fares now
-	Failing []string      // checks of the trial that do not hold, with why
-	Holding time.Duration // since when all of them have held, as an uptime; meaningless while some fail
+	Baseline Baseline      // the state of the board now
+	Failing  []string      // checks of the trial that fail, each with the reason
+	Holding  time.Duration // uptime since which all checks have held; meaningless while one fails
 }
 
 // Actions of a Step.
@@ -93,8 +93,8 @@ const (
 	Restore = "restore"
 )
 
-// Decide says what to remember and then to do, and what the hub is told. It is asked again
-// when that has been done, or when facts have changed.
+// Decide returns the journal to save, then the action to take, and the status for the hub. The
+// caller calls it again after the action, or when facts have changed.
 func Decide(j Journal, f Facts, want *wire.Firmware, now time.Time) (next Journal, do string, st *wire.FirmwareStatus) {
 	d := decider{j: j, f: f, want: want}
 	if f.HelperErr != "" {
@@ -134,7 +134,7 @@ type decider struct {
 func (d *decider) say(state, format string, args ...any) {
 	d.st = &wire.FirmwareStatus{State: state, Candidate: d.j.Candidate,
 		Message: bound.Text(fmt.Sprintf(format, args...), wire.MaxFirmwareMessage)}
-	if d.j.Undoes != "" { // what was there before has no name that the hub knows
+	if d.j.Undoes != "" { // the hub has no name for the files from before a digest
 		d.st.Candidate = ""
 	}
 }
@@ -147,35 +147,35 @@ func (d *decider) decide() string {
 		return d.verifying()
 	case Keeping:
 		return d.keeping()
-	case Back:
+	case GoingBack:
 		return d.back()
 	}
-	d.j.Phase = Idle // or one that this agent does not know
+	d.j.Phase = Idle // also for a phase of another version
 	return d.idle()
 }
 
-// enter begins a phase, and is what is decided: the journal first, the rest when asked again.
+// enter begins a phase. The journal is saved first; the next call of Decide acts.
 func (d *decider) enter(phase string) {
 	d.j.Phase, d.j.Boot, d.j.At = phase, d.f.Helper.BootID, 0
 }
 
-// goBack begins the way back.
+// goBack begins the return to the old files.
 func (d *decider) goBack(failed bool, why string) string {
-	d.enter(Back)
+	d.enter(GoingBack)
 	d.j.Failed, d.j.Why = failed, bound.Text(why, wire.MaxFirmwareMessage)
 	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
 	return Wait
 }
 
-// hold goes back from a candidate that is not tried again before the hub's retry is raised,
-// though nothing speaks against it: what hangs may need somebody to pull the plug each time.
+// hold goes back and waits for a higher retry counter, though the candidate is not shown to be bad:
+// a board that hangs may need a person to cut its power each time.
 func (d *decider) hold(why string) string {
 	d.j.Held = true
 	return d.goBack(true, why+"; it is tried again when the retry of its rollout is raised")
 }
 
-// noVerdict goes back from a trial that ended without a verdict, which a power cut does, too.
-// It counts against the candidate only where each attempt was seen to run and ended so.
+// noVerdict goes back from a trial that ended undecided, for example by a power cut. The candidate
+// is bad only if every attempt was seen to run and ended so.
 func (d *decider) noVerdict(ran bool, why string) string {
 	if ran {
 		d.j.Ran++
@@ -195,12 +195,12 @@ func (d *decider) noVerdict(ran bool, why string) string {
 	return d.hold(fmt.Sprintf("was not %s in %d attempts: %s", done, maxAttempts, why))
 }
 
-// rest ends everything.
+// rest ends the trial in the journal.
 func (d *decider) rest() {
 	d.j = Journal{Bad: d.j.Bad, Attempts: d.j.Attempts, Ran: d.j.Ran, Candidate: d.j.Candidate, Retry: d.j.Retry}
 }
 
-// kept tells whether the helper has kept what was tried.
+// kept reports whether the helper has kept the candidate.
 func (d *decider) kept() bool {
 	h := d.f.Helper
 	if d.j.Undoes != "" {
@@ -209,23 +209,23 @@ func (d *decider) kept() bool {
 	return h.Phase == boothelper.PhaseIdle && h.Kept == d.j.Candidate && h.Kept != "" && !h.Lost
 }
 
-// wanted tells whether the hub still wants what is about to be tried.
+// wanted reports whether the hub still wants the candidate.
 func (d *decider) wanted() bool {
 	w := d.want
 	return w != nil && w.Undo == (d.j.Undoes != "") && w.Digest == cmp.Or(d.j.Undoes, d.j.Candidate)
 }
 
-// try begins a trial, by the checks of a configuration.
+// try begins a trial with the checks of b.
 func (d *decider) try(candidate string, b *fleet.BootConfig) {
 	if d.j.Candidate != candidate || d.j.Retry != d.want.Retry {
 		d.j.Attempts, d.j.Ran = 0, 0
 	}
 	d.j.Candidate, d.j.Retry = candidate, d.want.Retry
-	d.j.Was, d.j.Deadline, d.j.StableFor, d.j.Checks = d.f.Was, b.Deadline(), b.StableFor(), b.Checks()
+	d.j.Baseline, d.j.Deadline, d.j.StableFor, d.j.Checks = d.f.Baseline, b.Deadline(), b.StableFor(), b.Checks()
 	d.enter(Arming)
 }
 
-// failed is what this board has found of a digest: of itself, or of going back from it.
+// failed returns this board's failure of a digest, or of undoing it.
 func (d *decider) failed(digest string, undo bool) *BadDigest {
 	i := slices.IndexFunc(d.j.Bad, func(b BadDigest) bool {
 		return b.Digest == digest && b.Undo == undo && b.Retry >= d.want.Retry
@@ -236,9 +236,9 @@ func (d *decider) failed(digest string, undo bool) *BadDigest {
 	return &d.j.Bad[i]
 }
 
-// state is what a board says that has gone back.
+// state returns the status of a board that has gone back.
 func (b BadDigest) state() string {
-	if b.Undo || b.Held { // what is kept is as good as it was, or nothing speaks against what is not
+	if b.Undo || b.Held { // the kept files are as good as before, or the candidate is not shown to be bad
 		return wire.FirmwareFailed
 	}
 	return wire.FirmwareRolledBack
@@ -247,11 +247,11 @@ func (b BadDigest) state() string {
 func (d *decider) idle() string {
 	h := d.f.Helper
 	switch h.Phase {
-	case boothelper.PhaseArmed: // the journal was lost: nobody knows how the board fared before
+	case boothelper.PhaseArmed: // the journal was lost, and with it the state before the trial
 		if d.j.Candidate = h.Candidate; h.Candidate == boothelper.UndoDigest(h.Kept) {
 			d.j.Undoes = h.Kept
 		}
-		return d.hold("the trial was not remembered")
+		return d.hold("the agent's record of the trial was lost")
 	case boothelper.PhaseKeeping, boothelper.PhaseReturning, boothelper.PhaseLeaving:
 		d.say(wire.FirmwareVerifying, "the boot helper is %s", h.Phase)
 		if h.Phase == boothelper.PhaseLeaving {
@@ -281,7 +281,7 @@ func (d *decider) idle() string {
 		return Wait
 	}
 	if d.f.Inspected != want.Digest {
-		d.say(wire.FirmwareStaged, "it is being looked at")
+		d.say(wire.FirmwareStaged, "the boot helper is inspecting it")
 		d.st.Candidate = want.Digest
 		return Inspect
 	}
@@ -291,7 +291,7 @@ func (d *decider) idle() string {
 	case d.f.Wrong != "" || d.f.Config == nil:
 		d.say(wire.FirmwareFailed, "%s", d.f.Wrong)
 	case !want.Try:
-		d.say(wire.FirmwareStaged, "it waits for the hub's permission to try it")
+		d.say(wire.FirmwareStaged, "waiting for the hub's permission to try it")
 	default:
 		d.try(want.Digest, d.f.Config)
 		d.say(wire.FirmwareTrial, "the board is about to boot it once")
@@ -300,9 +300,9 @@ func (d *decider) idle() string {
 	return Wait
 }
 
-// undo begins the trial of what was there before what is kept: that may be as bad for the
-// board as it is now, such as words that a newer kernel needs. What is kept has said by what
-// a board is judged, and does so still.
+// undo begins a trial of the files from before the kept configuration. They may fail now, for
+// example without a word that a newer kernel needs. The kept configuration's checks judge the
+// trial.
 func (d *decider) undo() string {
 	h, want := d.f.Helper, d.want
 	tried := d.failed(want.Digest, true)
@@ -312,26 +312,26 @@ func (d *decider) undo() string {
 	case tried != nil:
 		d.say(wire.FirmwareFailed, "%s", tried.Why)
 	case !h.Undoable:
-		d.say(wire.FirmwareFailed, "the boot helper does not remember what was there before: roll out what is wanted instead")
+		d.say(wire.FirmwareFailed, "the boot helper does not have the files from before it: roll out another configuration instead")
 	case h.Refused != "":
 		d.say(wire.FirmwareFailed, "%s", h.Refused)
 	default:
 		b, err := fleet.ParseBootConfig(want.Document)
-		if err != nil { // an older agent has kept it; by the default checks then
+		if err != nil { // an older agent kept it: use the default checks
 			b = new(fleet.BootConfig)
 		}
 		d.j.Undoes = want.Digest
 		d.try(boothelper.UndoDigest(want.Digest), b)
-		d.say(wire.FirmwareTrial, "the board is about to boot once what it had before")
+		d.say(wire.FirmwareTrial, "the board is about to boot the previous files once")
 	}
 	d.st.Candidate = ""
 	return Wait
 }
 
-// reboot asks for what ends with a reboot, and again where none comes.
+// reboot requests an action that ends with a reboot, again if the reboot does not come.
 func (d *decider) reboot(do string) string {
 	if d.j.Boot == d.f.Helper.BootID && d.j.At != 0 && d.f.Helper.Uptime-d.j.At < rebootTime {
-		return Wait // it is under way
+		return Wait // the reboot is under way
 	}
 	d.j.Boot, d.j.At = d.f.Helper.BootID, max(d.f.Helper.Uptime, 1)
 	return do

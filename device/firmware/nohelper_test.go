@@ -13,8 +13,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Most devices have no boot helper: theirs is neither asked all the time nor an error, and the hub
-// hears of it only if it wants something.
+// Most devices have no boot helper. The agent rarely asks for it, logs no error, and reports it
+// only if the hub wants a configuration.
 func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 	for name, want := range map[string]*wire.Firmware{"nothing is wanted": nil, "something is": {Digest: "sha256:" + strings.Repeat("0", 64)}} {
 		t.Run(name, func(t *testing.T) {
@@ -28,10 +28,10 @@ func TestADeviceWithoutABootHelperIsQuiet(t *testing.T) {
 					return boothelper.Reply{}, errors.New("dial unix /run/flotilla-boot-helper.sock: connect: no such file or directory")
 				},
 				Desired: func() (*wire.Firmware, []byte) { return want, []byte("key") },
-				Fares: func(context.Context) Fares {
-					return Fares{Disk: func() string { t.Error("the disk is written to, and nothing is tried"); return "" }}
+				Health: func(context.Context) Health {
+					return Health{Disk: func() string { t.Error("the disk is written to, and nothing is tried"); return "" }}
 				},
-				Tell: func(st *wire.FirmwareStatus) { told = st },
+				Report: func(st *wire.FirmwareStatus) { told = st },
 			}
 			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			for range int(time.Hour / restTime) {

@@ -14,16 +14,16 @@ func (d *decider) arming() string {
 	h := d.f.Helper
 	d.say(wire.FirmwareTrial, "the board is about to boot it once")
 	switch {
-	case d.kept(): // it was so already
+	case d.kept(): // the files already had it
 		d.rest()
 		return Wait
 	case h.Left == d.j.Candidate && h.BootID != d.j.Boot:
 		if h.Late {
-			return d.goBack(true, "nothing on the board judged it before its deadline: the agent did not run")
+			return d.goBack(true, "its deadline passed without a verdict: the agent did not run")
 		}
 		return d.noVerdict(true, "")
 	case h.Phase != boothelper.PhaseIdle && (h.Phase != boothelper.PhaseArmed || h.Candidate != d.j.Candidate):
-		return d.goBack(false, "the boot helper was at something else")
+		return d.goBack(false, "the boot helper was busy with another configuration")
 	case h.BootID == d.j.Boot:
 		if !d.wanted() {
 			return d.goBack(false, "the hub wants something else")
@@ -40,9 +40,9 @@ func (d *decider) arming() string {
 		d.j.Attempts++
 		return d.reboot(Arm)
 	case h.Phase == boothelper.PhaseIdle:
-		return d.noVerdict(false, "the power was cut before the trial was ready")
+		return d.noVerdict(false, "the power was cut before the files of the trial were complete")
 	case !h.Tryboot:
-		return d.noVerdict(h.Ran, "the kernel's command line is not that of the trial: the firmware did not try it, it "+
+		return d.noVerdict(h.Ran, "the kernel's command line lacks the trial's words: the firmware did not try it, it "+
 			"does not boot, or the power was cut")
 	}
 	d.enter(Verifying)
@@ -58,7 +58,7 @@ func (d *decider) verifying() string {
 	case h.BootID != d.j.Boot || !h.Tryboot:
 		return d.noVerdict(true, "")
 	case d.want != nil && d.want.Undo && d.want.Digest == d.j.Candidate:
-		return d.goBack(false, "the hub takes it back")
+		return d.goBack(false, "the hub has withdrawn it")
 	case len(d.f.Failing) == 0 && h.Uptime-d.f.Holding >= d.j.StableFor:
 		d.enter(Keeping)
 		d.say(wire.FirmwareVerifying, "all checks have held for %s: it is kept", d.j.StableFor)
@@ -72,7 +72,7 @@ func (d *decider) verifying() string {
 	case len(d.f.Failing) > 0:
 		d.say(wire.FirmwareVerifying, "until %s: %s", d.j.Deadline, strings.Join(d.f.Failing, "; "))
 	default:
-		d.say(wire.FirmwareVerifying, "all checks hold; they have to for %s", d.j.StableFor)
+		d.say(wire.FirmwareVerifying, "all checks hold; it is kept when they have held for %s", d.j.StableFor)
 	}
 	return Wait
 }
@@ -89,7 +89,7 @@ func (d *decider) keeping() string {
 	return d.keepingOrBack()
 }
 
-// keepingOrBack goes by what the helper has come to.
+// keepingOrBack continues from the phase that the helper has reached.
 func (d *decider) keepingOrBack() string {
 	h := d.f.Helper
 	switch {
@@ -105,7 +105,7 @@ func (d *decider) keepingOrBack() string {
 		return Wait
 	case h.Phase == boothelper.PhaseKeeping:
 		d.say(wire.FirmwareVerifying, "it is good and is being kept")
-		return Wait // the helper ends it
+		return Wait // the helper completes it
 	}
 	return d.noVerdict(true, "")
 }
@@ -115,7 +115,7 @@ func (d *decider) back() string {
 	d.say(wire.FirmwareVerifying, "going back: %s", d.j.Why)
 	switch h.Phase {
 	case boothelper.PhaseIdle:
-		if d.kept() { // after all
+		if d.kept() { // the helper has kept it all the same
 			return d.keepingOrBack()
 		}
 		undo, failed := d.j.Undoes != "", d.j.Failed
@@ -134,7 +134,7 @@ func (d *decider) back() string {
 		}
 		return Wait
 	case boothelper.PhaseKeeping, boothelper.PhaseReturning:
-		return Wait // the helper ends it
+		return Wait // the helper completes it
 	}
 	return d.reboot(Restore)
 }

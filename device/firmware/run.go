@@ -18,28 +18,28 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Fares is how the device fares, as far as a trial is judged by it.
-type Fares struct {
+// Health is the health of the device, by which a trial is judged.
+type Health struct {
 	Hub          bool          // connected
 	Engine       string        // why the container engine does not answer
-	Disk         func() string // writes to the disk, and says why it could not; asked only while something is tried
+	Disk         func() string // writes to the disk and returns why it failed; called only during a trial
 	Undervoltage bool          // now
-	Missing      string        // which of the board profile's peripherals are, and why
-	Desired      []string      // UIDs of the pods that are to run here
+	Missing      string        // the board profile's missing peripherals, with reasons
+	Desired      []string      // UIDs of the pods that should run here
 	Running      []string      // UIDs of the pods that run
 }
 
-// failing are the checks that do not hold, each with why.
-func failing(checks []string, was Was, now Fares) (out []string) {
+// failing returns the checks that fail, each with the reason.
+func failing(checks []string, was Baseline, now Health) (out []string) {
 	for _, c := range checks {
 		why := ""
 		switch c {
-		case fleet.CheckAgentRunning: // it asks
+		case fleet.CheckAgentRunning: // this code runs in the agent
 		case fleet.CheckEnginePing:
 			why = now.Engine
 		case fleet.CheckHubReconnected:
 			if was.Hub && !now.Hub {
-				why = "the hub was connected before, and is not"
+				why = "the hub was connected before the trial and is not now"
 			}
 		case fleet.CheckDiskWritable:
 			why = now.Disk()
@@ -47,17 +47,17 @@ func failing(checks []string, was Was, now Fares) (out []string) {
 			why = now.Missing
 		case fleet.CheckUndervoltage:
 			if now.Undervoltage {
-				why = "the supply's voltage is too low"
+				why = "the supply voltage is too low"
 			}
 		case fleet.CheckWorkloads:
 			for _, uid := range was.Running {
 				if slices.Contains(now.Desired, uid) && !slices.Contains(now.Running, uid) {
-					why = "pod " + uid + " ran before, and does not"
+					why = "pod " + uid + " ran before the trial and does not now"
 					break
 				}
 			}
 		default:
-			why = "this agent does not know the check"
+			why = "this agent does not support the check"
 		}
 		if why != "" {
 			out = append(out, c+": "+why)
@@ -66,45 +66,46 @@ func failing(checks []string, was Was, now Fares) (out []string) {
 	return out
 }
 
-// A Runner takes one step after the other until the board's boot is as the hub wants it.
+// A Runner takes one step after the other until the board boots as the hub wants.
 type Runner struct {
 	Node    string
-	Ask     func(context.Context, boothelper.Request) (boothelper.Reply, error) // the helper
+	Ask     func(context.Context, boothelper.Request) (boothelper.Reply, error) // sends a request to the boot helper
 	Disk    boothelper.Disk
 	Dir     string                          // of the journal
-	Desired func() (*wire.Firmware, []byte) // what the hub wants, and its key
-	Fares   func(context.Context) Fares     //
-	Tell    func(*wire.FirmwareStatus)      // it has changed
+	Desired func() (*wire.Firmware, []byte) // the hub's wish and its key
+	Health  func(context.Context) Health    //
+	Report  func(*wire.FirmwareStatus)      // called when the status changes
 	Log     *slog.Logger
-	Uptime  func() time.Duration // since the boot, with the time for which the device was suspended; nil: the system's
+	Uptime  func() time.Duration // since the boot, including suspended time; nil: the system's
 
 	slots       *boothelper.Slots
 	journal     Journal
 	loaded      bool
-	facts       Facts // what stays between two steps
+	facts       Facts // facts that stay between steps
 	holding     bool
-	lookedAt    time.Duration // at how the device fares, the last time, by Uptime
+	lookedAt    time.Duration // uptime at the last look at the device's health
 	inspectedAt time.Time
-	asked       question // when the helper was asked last
+	asked       question // the last request to the helper
 	askedAt     time.Time
-	quiet       bool   // and nothing was under way
-	foreign     string // the key that was refused, so that it is said once
-	told        *wire.FirmwareStatus
+	quiet       bool   // idle at the last step
+	refusedKey  string // the key that the helper refused; logged once
+	reported    *wire.FirmwareStatus
 }
 
-// A question is what the helper is asked for.
+// A question is what the agent wants from the helper: the next request waits for askTime unless it
+// changes.
 type question struct {
 	key  string
 	want wire.Firmware
 }
 
 const (
-	restTime  = 5 * time.Second  // between two looks at what the hub wants
-	trialTime = 5 * time.Second  // between two steps
-	blindTime = 30 * time.Second // without a look, after which what held before it counts no more
-	askTime   = 5 * time.Minute  // between two questions to the helper while nothing is under way
-	lookTime  = 10 * time.Minute // between two looks at what a configuration would change
-	retryTime = time.Minute      // and where something speaks against it
+	restTime  = 5 * time.Second  // between two steps while idle
+	trialTime = 5 * time.Second  // between two steps of a trial
+	blindTime = 30 * time.Second // after a longer pause between two looks, checks start to hold anew
+	askTime   = 5 * time.Minute  // between two requests to the helper while idle
+	lookTime  = 10 * time.Minute // between two inspections of a configuration
+	retryTime = time.Minute      // between two inspections that failed
 )
 
 // Run takes steps until ctx ends.
@@ -134,8 +135,8 @@ func (r *Runner) uptime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Step takes one step: it looks, remembers, and does one thing. It tells whether something
-// is under way.
+// Step looks at the facts, saves the journal, and takes at most one action. It reports whether more
+// steps follow at once.
 func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error) {
 	want, key := r.Desired()
 	if !r.loaded {
@@ -144,8 +145,8 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		if err == nil && text != nil {
 			err = json.Unmarshal(text, &r.journal)
 		}
-		if err != nil { // the helper knows what the board boots; what has failed before may be tried once more
-			r.Log.Error("the journal of boot configurations is lost and begun anew", "err", err)
+		if err != nil { // the helper knows what the board boots; a failed configuration may be tried once more
+			r.Log.Error("the journal of boot configurations is lost; starting a new one", "err", err)
 			r.journal = Journal{}
 		}
 		if err := r.slots.Sync(); err != nil && r.journal.Phase != Idle {
@@ -153,7 +154,7 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		}
 		r.loaded = true
 	}
-	if want == nil && len(key) == 0 && r.journal.Phase == Idle && r.told == nil {
+	if want == nil && len(key) == 0 && r.journal.Phase == Idle && r.reported == nil {
 		return false, nil
 	}
 	asked := question{string(key), wire.Firmware{}}
@@ -165,24 +166,24 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	}
 	r.asked, r.askedAt = asked, now
 	defer func() { r.quiet = !again && err == nil }()
-	f, fares := &r.facts, r.Fares(ctx)
+	f, health := &r.facts, r.Health(ctx)
 	status, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpStatus})
 	f.HelperErr = ""
-	if err != nil { // as on most devices, which have none: a fact that is told where it matters
+	if err != nil { // most devices have no boot helper: it is reported only if the hub wants a configuration
 		f.HelperErr, err = err.Error(), nil
 	} else {
 		f.Helper = *status.Status
-		if err := r.pin(ctx, key); err != nil { // it is asked again
+		if err := r.pin(ctx, key); err != nil { // the next step tries again
 			f.HelperErr = err.Error()
 		}
 	}
-	f.Was = Was{Hub: fares.Hub, Running: fares.Running}
+	f.Baseline = Baseline{Hub: health.Hub, Running: health.Running}
 	f.Failing = nil
 	if r.journal.Phase != Idle {
-		f.Failing = failing(r.journal.Checks, r.journal.Was, fares)
+		f.Failing = failing(r.journal.Checks, r.journal.Baseline, health)
 	}
 	at := r.uptime()
-	// the agent stood still, alone or with the device, or waited for one of those whom it asks
+	// blind: the agent stood still, alone or with the device, or an answer took this long
 	blind := at-r.lookedAt > blindTime
 	r.lookedAt = at
 	switch {
@@ -215,9 +216,9 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 		r.journal = next
 	}
 	if next.Phase != was {
-		f.Failed, f.Inspected = "", "" // whatever was looked at may have changed since
+		f.Failed, f.Inspected = "", "" // facts of the last phase may be outdated
 	}
-	r.tell(st)
+	r.report(st)
 	if do != Wait {
 		err = r.do(ctx, do, want, now)
 		f.Failed = ""
@@ -228,13 +229,13 @@ func (r *Runner) Step(ctx context.Context, now time.Time) (again bool, err error
 	return r.journal.Phase != Idle || do != Wait || next.Phase != was, err
 }
 
-// do takes one step with the helper. What speaks against a configuration is no error.
+// do carries out one action. A refusal of a configuration is a fact, not an error.
 func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now time.Time) error {
 	f := &r.facts
 	switch do {
 	case Inspect:
 		a, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpInspect, Firmware: want})
-		if a.Error == "" && err != nil { // it was not asked at all
+		if a.Error == "" && err != nil { // the helper did not answer
 			return err
 		}
 		r.inspectedAt = now
@@ -249,7 +250,7 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 		q := boothelper.Request{Op: boothelper.OpArm, Firmware: want}
 		if of := r.journal.Undoes; of != "" {
 			q = boothelper.Request{Op: boothelper.OpUndo, Digest: of}
-			r.say(false, "the board reboots to try what it had before boot configuration %s", of)
+			r.say(false, "the board reboots to try the files from before boot configuration %s", of)
 		} else {
 			r.say(false, "the board reboots to try boot configuration %s", want.Digest)
 		}
@@ -265,36 +266,37 @@ func (r *Runner) do(ctx context.Context, do string, want *wire.Firmware, now tim
 	return fmt.Errorf("unknown step %q", do)
 }
 
-// pin gives the helper the first key of this node's hub. The error is one that may pass.
+// pin gives the helper the node's name and its hub's key. It returns an error only if a later try
+// may succeed.
 func (r *Runner) pin(ctx context.Context, key []byte) error {
 	h := r.facts.Helper
-	if len(key) == 0 || h.Node == r.Node && string(h.Key) == string(key) || r.foreign == string(key) {
+	if len(key) == 0 || h.Node == r.Node && string(h.Key) == string(key) || r.refusedKey == string(key) {
 		return nil
 	}
 	_, err := r.Ask(ctx, boothelper.Request{Op: boothelper.OpPin, Node: r.Node, Key: key})
 	if err != nil && h.Node == "" && len(key) == ed25519.PublicKeySize {
-		return fmt.Errorf("it does not take its first key: %w", err)
-	} else if err != nil { // it has another one, for good
-		r.foreign = string(key)
-		r.say(true, "the hub's key for boot configurations is not taken: %v", err)
+		return fmt.Errorf("it refuses its first key: %w", err)
+	} else if err != nil { // it has pinned another key for good
+		r.refusedKey = string(key)
+		r.say(true, "the boot helper refuses the hub's key: %v", err)
 		return nil
 	}
 	r.facts.Inspected = ""
-	r.say(false, "boot configurations are taken from now on that this hub has signed for node %s", r.Node)
+	r.say(false, "this device now takes boot configurations that its hub has signed for node %s", r.Node)
 	return nil
 }
 
-func (r *Runner) tell(st *wire.FirmwareStatus) {
-	if reflect.DeepEqual(st, r.told) {
+func (r *Runner) report(st *wire.FirmwareStatus) {
+	if reflect.DeepEqual(st, r.reported) {
 		return
 	}
-	if st != nil && (r.told == nil || r.told.State != st.State) {
+	if st != nil && (r.reported == nil || r.reported.State != st.State) {
 		switch st.State {
 		case wire.FirmwareRolledBack, wire.FirmwareFailed:
 			what := "boot configuration"
 			if st.Candidate != "" {
 				what += " " + st.Candidate
-			} else if st.Digest != "" { // what was there before it has no name
+			} else if st.Digest != "" { // the files from before it have no name
 				what += " before " + st.Digest
 			}
 			r.say(true, "%s: %s: %s", what, st.State, st.Message)
@@ -302,9 +304,9 @@ func (r *Runner) tell(st *wire.FirmwareStatus) {
 			r.say(false, "boot configuration: %s: %s", st.State, st.Message)
 		}
 	}
-	r.told = st
-	if r.Tell != nil {
-		r.Tell(st)
+	r.reported = st
+	if r.Report != nil {
+		r.Report(st)
 	}
 }
 

@@ -81,7 +81,7 @@ func (b *bootBoard) run() {
 	}
 	a, l, mem := b.d.agent, b.d.link, b.d.mem
 	r := &firmware.Runner{
-		Node: b.d.name, Disk: b, Dir: "/var/agent", Log: b.d.w.log.With("device", b.d.name), Tell: a.SetFirmware,
+		Node: b.d.name, Disk: b, Dir: "/var/agent", Log: b.d.w.log.With("device", b.d.name), Report: a.SetFirmware,
 		Ask: func(_ context.Context, q boothelper.Request) (boothelper.Reply, error) {
 			a := helper.Do(q)
 			return a, a.Err()
@@ -90,8 +90,8 @@ func (b *bootBoard) run() {
 			d, _ := mem.Desired()
 			return d.Firmware, d.FirmwareKey
 		},
-		Fares: func(context.Context) firmware.Fares {
-			f := firmware.Fares{Disk: func() string { return "" }, Engine: "the agent has not looked yet"}
+		Health: func(context.Context) firmware.Health {
+			f := firmware.Health{Disk: func() string { return "" }, Engine: "the agent has not looked yet"}
 			f.Hub, _ = l.Online()
 			for _, c := range a.Status().Status.Conditions {
 				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
