@@ -96,7 +96,7 @@ func TestTwoHelpersAndManyClients(t *testing.T) {
 			case 2:
 				err = ask(i, Request{Op: OpStatus})
 			case 3:
-				err, want = ask(i, Request{Op: OpKeep, Digest: f.Digest}), []string{"is not what is tried here", "does not run the trial"}
+				err, want = ask(i, Request{Op: OpKeep, Digest: f.Digest}), []string{"is not the trial of this board", "does not run the trial"}
 			case 4:
 				if err, want = ask(i, Request{Op: OpArm, Firmware: &bad}), []string{"not signed"}; err == nil {
 					t.Error("what is not signed is armed")

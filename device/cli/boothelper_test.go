@@ -99,7 +99,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	missing := bootConfig("psi=1")
 	missing.Config.DTOverlay = []string{"not-there"}
 	refused("an overlay that is not there", inspect(signedBoot(t, 5, missing)), "has no overlay not-there")
-	refused("keep without a trial", ask(boothelper.Request{Op: boothelper.OpKeep, Digest: good.Digest}), "is not what is tried")
+	refused("keep without a trial", ask(boothelper.Request{Op: boothelper.OpKeep, Digest: good.Digest}), "is not the trial")
 	refused("undo of nothing", ask(boothelper.Request{Op: boothelper.OpUndo}), "nothing to undo")
 	refused("an unknown operation", ask(boothelper.Request{Op: "write"}), "unknown operation")
 

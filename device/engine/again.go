@@ -8,10 +8,10 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// again asks up to four times while the engine says that it failed itself. Podman does so for a log
-// whose last line is being written, and (before 4.4) for a container that ends while it is looked
-// at, as "read /proc/PID/cgroup: no such process": one such container then fails the list of all.
-// Only for questions: what changes something has its own rule.
+// again repeats a read up to four times while the engine reports an internal error. Podman does so
+// for a log whose last line is being written, and before 4.4 for a container that ends during the
+// call ("read /proc/PID/cgroup: no such process"), which fails the whole list. Calls that change
+// something have their own rules.
 func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err error) {
 	for try := 1; ; try++ {
 		if answer, err = ask(); err == nil || try == 4 || !errdefs.IsInternal(err) {
@@ -25,7 +25,7 @@ func again[T any](ctx context.Context, ask func() (T, error)) (answer T, err err
 	}
 }
 
-// look asks the engine for one container.
+// look inspects one container.
 func (a *api) look(ctx context.Context, id string,
 	o ...client.ContainerInspectOptions) (client.ContainerInspectResult, error) {
 	var options client.ContainerInspectOptions
@@ -37,12 +37,12 @@ func (a *api) look(ctx context.Context, id string,
 	})
 }
 
-// list asks the engine for the containers that o names.
+// list lists the containers that o selects.
 func (a *api) list(ctx context.Context, o client.ContainerListOptions) (client.ContainerListResult, error) {
 	return again(ctx, func() (client.ContainerListResult, error) { return a.client().ContainerList(ctx, o) })
 }
 
-// lookExec asks the engine for one command in a container.
+// lookExec inspects one command in a container.
 func (a *api) lookExec(ctx context.Context, id string) (client.ExecInspectResult, error) {
 	return again(ctx, func() (client.ExecInspectResult, error) {
 		return a.client().ExecInspect(ctx, id, client.ExecInspectOptions{})

@@ -21,7 +21,7 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	}
 	config := found.Container.Config
 	if !config.OpenStdin {
-		s.Stdin = nil // nobody would read it
+		s.Stdin = nil // otherwise nobody reads it
 	}
 	stream, err := a.client().ContainerAttach(ctx, id,
 		client.ContainerAttachOptions{Stream: true, Stdin: s.Stdin != nil, Stdout: true, Stderr: true,
@@ -41,12 +41,12 @@ func (a *api) Attach(ctx context.Context, id string, s Streams) error {
 	return explain(err, "attach to container", id)
 }
 
-// neverTyped are keys that detach from a terminal. Engines watch for some in what is typed and hold
-// it back until they know, by default for ^P, which shells use; so it is a sequence that nobody
-// types.
+// neverTyped is the key sequence that detaches from a terminal. Engines hold such keys back until
+// they know what follows, by default for ^P, which shells use. So it is a sequence that users do
+// not type.
 const neverTyped = "ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
 
-// A join connects our streams with a connection that the engine has handed over.
+// A join connects the caller's streams with the engine's connection.
 type join struct {
 	client.HijackedResponse
 	s      Streams
@@ -54,7 +54,7 @@ type join struct {
 	resize func(context.Context, Size) error
 }
 
-// copy copies in both directions until the output ends, or ctx does. The connection is closed then.
+// copy copies in both directions until the output or ctx ends, then closes the connection.
 func (j *join) copy(ctx context.Context) error {
 	defer j.Close()
 	stop := context.AfterFunc(ctx, j.Close)
@@ -63,7 +63,7 @@ func (j *join) copy(ctx context.Context) error {
 	defer cancel()
 	if j.s.Stdin != nil {
 		go func() {
-			if _, err := io.Copy(j.Conn, j.s.Stdin); err == nil { // one that broke off has no end
+			if _, err := io.Copy(j.Conn, j.s.Stdin); err == nil { // a read error is not the end of the input
 				_ = j.CloseWrite()
 			}
 		}()
@@ -81,9 +81,8 @@ func (j *join) copy(ctx context.Context) error {
 	return err
 }
 
-// Times of following a window. Podman loses a size that comes right after another one, so that each
-// is said twice, and none right after another; a command may not have begun when its connection is
-// there, so the first tries can fail.
+// Timing of window sizes. Podman loses a size that comes right after another one, so each is sent
+// twice with a pause. The first tries can fail because the command has not started yet.
 const (
 	resizePause = 250 * time.Millisecond
 	resizeRetry = 50 * time.Millisecond
@@ -95,7 +94,7 @@ func (j *join) follow(ctx context.Context) {
 	var (
 		size  Size
 		sizes = j.s.Resize
-		say   int // so many times more
+		say   int // number of repeats left
 		fails int
 		next  <-chan time.Time
 	)

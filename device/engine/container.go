@@ -24,7 +24,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 	found := make([]Container, 0, len(items))
 	now, silent := make(map[string]sight, len(items)), 0
 	for _, item := range items {
-		// The list tells neither exit codes nor times.
+		// the list has neither exit codes nor times
 		was, known := before[item.ID]
 		asking, cancel := context.WithTimeout(ctx, a.patienceFor(was))
 		c, err := a.look(asking, item.ID)
@@ -32,7 +32,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		hangs := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 		switch {
 		case errdefs.IsNotFound(err):
-			continue // gone since the list was made
+			continue // removed since the list was made
 		case hangs && a.answers(ctx):
 			if !known {
 				was.Container = listed(item)
@@ -41,8 +41,8 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		case err != nil && (hangs || lost(err) || ctx.Err() != nil):
 			return nil, explain(err, "look at container", item.ID)
 		case err != nil || c.Container.State == nil || c.Container.Config == nil:
-			// A broken container can be listed but not looked at. Hiding it would leave it there for ever,
-			// and failing for its sake would hide all others.
+			// A broken container is listed and cannot be inspected. Without it in the result it
+			// would stay for ever, and an error would hide all the others.
 			if was.silent = false; !stuck {
 				was.Container = listed(item)
 			}
@@ -56,7 +56,7 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 		now[item.ID], found = was, append(found, was.Container)
 	}
 	a.seen.set(label, before, now)
-	if silent > 1 && silent > len(found)-silent { // of one alone, that one
+	if silent > 1 && silent > len(found)-silent { // if one container alone fails, it is the broken one
 		return nil, fmt.Errorf("list the containers with label %s: the engine does not answer for %d of %d: %w", label,
 			silent, len(found), context.DeadlineExceeded)
 	}
@@ -65,8 +65,8 @@ func (a *api) Containers(ctx context.Context, label string) ([]Container, error)
 	return found, nil
 }
 
-// items is the list of the containers with a label, or, where a container among them keeps Podman
-// from that, of those that are known: their ids.
+// items lists the containers with a label. If a container keeps Podman from listing them, it
+// returns the ids already known.
 func (a *api) items(ctx context.Context, label string,
 	before map[string]sight) (all []container.Summary, stuck bool, err error) {
 	asking, cancel := context.WithTimeout(ctx, a.patienceFor(sight{silent: a.seen.stuck.Load()}))
@@ -90,7 +90,7 @@ func firstName(names []string) string {
 	return strings.TrimPrefix(names[0], "/")
 }
 
-// view reads what the engine says of a container.
+// view converts the engine's description of a container.
 func view(c container.InspectResponse) Container {
 	v := Container{
 		ID:         c.ID,
@@ -121,8 +121,8 @@ func view(c container.InspectResponse) Container {
 		}
 		return v
 	}
-	v.ExitCode, v.FinishedAt = 0, time.Time{} // of an earlier run
-	// Podman tells the owner's address for a container that shares a network.
+	v.ExitCode, v.FinishedAt = 0, time.Time{} // left from an earlier run
+	// For a container that shares a network, Podman reports the owner's address.
 	if c.NetworkSettings != nil && (c.HostConfig == nil || !c.HostConfig.NetworkMode.IsContainer()) {
 		mode := ""
 		if c.HostConfig != nil {
@@ -135,8 +135,7 @@ func view(c container.InspectResponse) Container {
 	return v
 }
 
-// netOf names the network that a container's process is in; "" where that is not to be seen from
-// here.
+// netOf identifies the network namespace of a container's process; "" if it cannot be read.
 func netOf(pid int, id string) string {
 	if pid <= 1 {
 		return ""
@@ -148,8 +147,8 @@ func netOf(pid int, id string) string {
 	return name
 }
 
-// unwitnessed gives a container that ran when the device went down an end as Docker does. Podman
-// gives it none: until 4.4 it says that it was never started, since then that it has ended well.
+// unwitnessed sets the end of a container that ran when the device went down, as Docker does.
+// Podman reports that it never started (until 4.4) or exited with 0 (since then).
 func (c *Container) unwitnessed() {
 	if c.State == Created {
 		c.State = Exited
@@ -157,7 +156,7 @@ func (c *Container) unwitnessed() {
 	c.ExitCode, c.Error = 255, cmp.Or(c.Error, "the device went down while it ran")
 }
 
-// stateOf folds the states of Docker and Podman into ours.
+// stateOf maps the states of Docker and Podman.
 func stateOf(status string) State {
 	switch status {
 	case "created", "configured", "initialized":
@@ -172,7 +171,7 @@ func stateOf(status string) State {
 	return Dead // dead, removing, unknown
 }
 
-// moment reads a time; engines write the year 1 for never.
+// moment parses a time; engines write the year 1 for never.
 func moment(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || t.Year() <= 1 {
@@ -186,12 +185,13 @@ func (a *api) Start(ctx context.Context, id string) error {
 	return a.explainLayers(err, "start container", id)
 }
 
-// Stop's grace has whole seconds in the API; it is rounded up, so nobody is killed too early.
+// Stop rounds the grace period up to whole seconds, the API's unit, so that no container is killed
+// too early.
 func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := int((max(grace, 0) + time.Second - 1) / time.Second)
-	if a.podman() { // Docker lets one that is paused go on to hear its signal, Podman waits for it and then refuses
+	if a.podman() { // Docker resumes a paused container for its signal; Podman waits and then fails
 		if now, err := a.look(ctx, id); err == nil && now.Container.State != nil && now.Container.State.Paused {
-			// what speaks against it, the stop says
+			// ContainerStop reports the same error.
 			_, _ = a.client().ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
 		}
 	}
@@ -199,7 +199,8 @@ func (a *api) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	// Engines differ in whether stopping what never ran, or ends at this moment, is an error.
+	// Engines differ on whether stopping a container that never ran, or is just ending, is an
+	// error.
 	if now, lookErr := a.look(ctx, id); errdefs.IsNotFound(lookErr) ||
 		lookErr == nil && now.Container.State != nil && !now.Container.State.Running {
 		return nil
@@ -211,12 +212,12 @@ func (a *api) Remove(ctx context.Context, id string) error {
 	err := a.remove(ctx, id)
 	for wait := 20 * time.Millisecond; err != nil && wait < time.Second && strings.Contains(err.Error(),
 		"state improper"); wait *= 2 {
-		// For a moment after its end a container is "stopped" in Podman, until it has been cleaned up.
+		// In Podman a container is "stopped" for a moment after its end, until it is cleaned up.
 		time.Sleep(wait)
 		err = a.remove(ctx, id)
 	}
 	if err != nil && strings.Contains(err.Error(), "dependent containers") {
-		// Podman keeps the owner of a network as long as others use it, Docker does not.
+		// Podman keeps the owner of a network while other containers use it; Docker does not.
 		if err := a.removeDependents(ctx, id); err != nil {
 			return err
 		}
@@ -239,8 +240,8 @@ func (a *api) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// awaitGone waits until somebody else has removed a container; underWay is the error where that
-// takes too long.
+// awaitGone waits until another removal of the container completes. If that takes too long, it
+// returns underWay.
 func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 	began := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -258,8 +259,8 @@ func (a *api) awaitGone(ctx context.Context, id string, underWay error) error {
 	}
 }
 
-// removeDependents removes the containers that share the network of a container and have ended.
-// Running ones are an error: the caller did not ask for their end.
+// removeDependents removes the ended containers that share the network of a container. A running
+// one is an error, since the caller did not ask to stop it.
 func (a *api) removeDependents(ctx context.Context, id string) error {
 	owner, err := a.look(ctx, id)
 	if err != nil {

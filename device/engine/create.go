@@ -19,8 +19,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// askedLabel keeps the image's name as it was asked for, because engines answer with the name that
-// they resolved or, once a tag has moved, with an id. Containers takes it off again.
+// askedLabel stores the requested image name, because engines answer with the resolved name or,
+// once a tag has moved, with an id. Containers removes the label from its result.
 const askedLabel = "flotilla.dev/engine.image"
 
 const (
@@ -40,7 +40,7 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 		return "", fmt.Errorf("create container %s of image %s: %w", s.Name, s.Image, err)
 	}
 	if a.podman() {
-		// A local image without a registry in its name carries localhost/, which people do not write.
+		// Podman prefixes a local image without a registry by localhost/, which users leave out.
 		if ok {
 			image = found.name
 			if err := unlikeInit(s, found); err != nil {
@@ -48,7 +48,7 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 			}
 		}
 		if s.NetworkOf != "" {
-			// Docker gives all who share a network one host name, Podman does not.
+			// Docker gives all containers on one network the same host name; Podman does not.
 			owner, err := a.look(ctx, s.NetworkOf)
 			if err != nil {
 				return "", explain(err, "create container "+s.Name+" in the network of", s.NetworkOf)
@@ -81,13 +81,12 @@ func (a *api) Create(ctx context.Context, s Spec) (string, error) {
 	return created.ID, nil
 }
 
-// initPrograms are those whose containers Podman runs in "systemd mode", as it does any program
-// called systemd.
+// initPrograms run in Podman's "systemd mode", as does any program called systemd.
 var initPrograms = []string{"/sbin/init", "/usr/sbin/init", "/usr/local/sbin/init"}
 
-// unlikeInit refuses a container that Podman would take for an init system by the name of its
-// program. It mounts the cgroup of such a one for writing, in which the limits stand that the
-// container is held to, and no option that the Docker API has keeps it from that.
+// unlikeInit refuses a container that Podman would take for an init system by its program's name.
+// Podman mounts its cgroup writable, with the container's own limits in it, and no option of the
+// Docker API prevents that.
 func unlikeInit(s Spec, image foundImage) error {
 	words := slices.Concat(s.Entrypoint, s.Args)
 	if len(s.Entrypoint) == 0 {
@@ -102,17 +101,18 @@ func unlikeInit(s Spec, image foundImage) error {
 	if p := path.Clean(words[0]); !slices.Contains(initPrograms, p) && path.Base(p) != "systemd" {
 		return nil
 	}
-	return fmt.Errorf("%w: Podman takes its program for an init system and lets it write its own limits; name "+
-		"another path for it in the image, or make the container privileged", ErrUnsupported)
+	return fmt.Errorf("%w: Podman takes its program for an init system and lets it change its own limits; give "+
+		"it another path in the image, or make the container privileged", ErrUnsupported)
 }
 
-// nameTaken: Docker answers 409, Podman 500 with a sentence.
+// nameTaken recognises the answer for a name in use: Docker's status 409, or Podman's 500 with a
+// text.
 func nameTaken(err error) bool {
 	return strings.Contains(err.Error(), "already in use")
 }
 
-// clearName removes the container that holds a name, unless it runs: after a power cut or a
-// half-done removal such left-overs would block their successor for ever.
+// clearName removes a container that is not running and has the name. Left-overs of a power cut or
+// of an incomplete removal would block the name for ever.
 func (a *api) clearName(ctx context.Context, name string) error {
 	found, err := a.look(ctx, name)
 	if err == nil && found.Container.State != nil && found.Container.State.Running {
@@ -125,9 +125,9 @@ func (a *api) clearName(ctx context.Context, name string) error {
 	return a.Remove(ctx, name)
 }
 
-// translate says in the engine's words what we wish. Three rules hold for every container: it is
-// never restarted and never probed by the engine, because the agent does both, and its log cannot
-// fill or wear out the flash.
+// translate converts a Spec for the engine. The engine never restarts or probes a container,
+// because the agent does both, and every log is bounded so that it cannot fill or wear out the
+// flash.
 func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, error) {
 	config := &container.Config{
 		Image:       image,
@@ -159,7 +159,7 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		Runtime:        s.Runtime,
 	}
 	if info.Name == "podman" {
-		// it truncates instead of rotating
+		// The k8s-file driver truncates instead of rotating.
 		host.LogConfig = container.LogConfig{Type: "k8s-file", Config: map[string]string{"max-size": "5m"}}
 	}
 	if s.NoNewPrivs {
@@ -192,8 +192,8 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 		host.Tmpfs = map[string]string{}
 	}
 	for target, options := range s.Tmpfs {
-		// Docker forbids programs there unless told otherwise; Podman, and Kubernetes' memory volumes, do
-		// not.
+		// By default Docker forbids programs on a tmpfs; Podman and Kubernetes' memory volumes
+		// allow them.
 		if !slices.Contains(strings.Split(options, ","), "noexec") {
 			options = strings.TrimPrefix(options+",exec", ",")
 		}
@@ -210,9 +210,9 @@ func translate(s Spec, image string, info Info) (client.ContainerCreateOptions, 
 	return client.ContainerCreateOptions{Name: s.Name, Config: config, HostConfig: host}, nil
 }
 
-// plain refuses a mount whose paths an engine would read as something else. Podman writes a mount
-// down as type=bind,source=…,dst=… and reads that again: a comma in a path begins another wish,
-// such as another source.
+// plain refuses a mount whose paths an engine would misread. Podman writes a mount as
+// type=bind,source=…,dst=… and parses that, so a comma in a path starts another option, such as
+// another source.
 func plain(m Mount) error {
 	for _, p := range []string{m.Source, m.Target} {
 		if !path.IsAbs(p) || strings.ContainsAny(p, `,"`) || strings.ContainsFunc(p, unicode.IsControl) {
@@ -221,18 +221,18 @@ func plain(m Mount) error {
 		}
 	}
 	if path.Clean(m.Target) == "/" {
-		return fmt.Errorf("mount %q at %q: %w: that is the container itself", m.Source, m.Target, ErrUnsupported)
+		return fmt.Errorf("mount %q at %q: %w: the target is the container's root", m.Source, m.Target, ErrUnsupported)
 	}
 	return nil
 }
 
-// limit sets what the kernel can enforce. What it cannot (Info says so) is left out, because
-// engines differ in whether they refuse or ignore it; the agent tells the hub with a condition.
-// Left to themselves, engines give as much swap as memory.
+// limit sets the limits that the kernel can enforce (see Info) and leaves out the others: engines
+// differ on whether they refuse or ignore them, and the agent reports a condition. By default
+// engines allow as much swap as memory.
 func limit(r *container.Resources, s Spec, info Info) {
 	if s.MemoryBytes > 0 && info.MemLimit {
 		r.Memory = max(s.MemoryBytes, minMemory)
-		r.MemorySwap = r.Memory // both together
+		r.MemorySwap = r.Memory // memory and swap together
 		if info.SwapLimit {
 			r.MemorySwap += s.SwapBytes
 		}
@@ -248,21 +248,21 @@ func limit(r *container.Resources, s Spec, info Info) {
 		r.CpusetCpus = s.CPUs
 	}
 	if s.PidsLimit != 0 && info.PidsLimit {
-		r.PidsLimit = &s.PidsLimit // -1 too: Podman has a limit of its own otherwise
+		r.PidsLimit = &s.PidsLimit // -1 too: otherwise Podman uses its own limit
 	}
 }
 
-// connect chooses the network. On the host's network and on another container's, that owner has the
-// ports and the resolver; asking for them again is an error in Docker, so they are left out.
+// connect sets the network. On the host's network or another container's, the owner has the ports
+// and the resolver. Docker refuses them in such a container, so they are left out.
 func connect(config *container.Config, host *container.HostConfig, s Spec, info Info) error {
 	if s.HostNetwork && s.NetworkOf != "" {
-		return fmt.Errorf("%w: it cannot be on the host's network and on that of container %s", ErrUnsupported, s.NetworkOf)
+		return fmt.Errorf("%w: a container cannot use both the host's network and that of container %s", ErrUnsupported, s.NetworkOf)
 	}
 	if s.NetworkOf != "" {
 		shared := "container:" + s.NetworkOf
 		host.NetworkMode, host.IpcMode = container.NetworkMode(shared), container.IpcMode(shared)
 		if info.Name != "podman" {
-			config.Hostname = "" // the owner's
+			config.Hostname = "" // the network's owner has it
 		}
 		return nil
 	}
@@ -288,7 +288,7 @@ func connect(config *container.Config, host *container.HostConfig, s Spec, info 
 		if !slices.Contains([]network.IPProtocol{network.TCP, network.UDP, network.SCTP}, inside.Proto()) {
 			return fmt.Errorf("port %d: %w: protocol %s", p.ContainerPort, ErrUnsupported, p.Protocol)
 		}
-		if p.HostPort < 0 || p.HostPort > 65535 { // Podman keeps the lower sixteen bits: another port
+		if p.HostPort < 0 || p.HostPort > 65535 { // Podman would use the lower sixteen bits
 			return fmt.Errorf("port %d: %w: the device has the ports from 1 to 65535", p.HostPort, ErrUnsupported)
 		}
 		binding := network.PortBinding{HostPort: fmt.Sprint(p.HostPort)}

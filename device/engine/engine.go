@@ -1,10 +1,8 @@
-// Package engine drives the container engine of a device through the Docker
-// Engine API: Docker Engine, Podman and balenaEngine alike.
+// Package engine drives a device's container engine through the Docker Engine API: Docker Engine,
+// Podman and balenaEngine.
 //
-// It knows containers, images and their states, hides the differences between
-// engines, and decides nothing: which container should run is package agent's
-// work. It is the only importer of the engine's client. Package enginetest is its
-// fake in memory.
+// It hides the differences between engines and decides nothing: package agent decides which
+// containers run. It alone imports the engine's client. Package enginetest has a fake in memory.
 package engine
 
 import (
@@ -16,33 +14,33 @@ import (
 	"time"
 )
 
-// Sentinels, by what the caller has to do about them.
+// Errors by what the caller must do.
 var (
-	ErrNotFound    = errors.New("not found")          // it is not there (any more)
-	ErrUnavailable = errors.New("engine unavailable") // ask again later
-	ErrUnsupported = errors.New("engine unsupported") // an engine whose API is too old, or a wish that it cannot fulfil
+	ErrNotFound    = errors.New("not found")          // does not exist (any more)
+	ErrUnavailable = errors.New("engine unavailable") // try again later
+	ErrUnsupported = errors.New("engine unsupported") // the engine's API is too old, or it does not support the request
 	ErrNoImage     = errors.New("image not present")  // pull it first
-	// a layer's files are gone: remove it, and what was made of it, and pull it again
+	// A layer's files are gone: remove the image and its containers, and pull it again.
 	ErrDamaged = errors.New("image damaged")
 )
 
-// Info is what an engine says of itself.
+// Info describes an engine.
 type Info struct {
 	Name       string // docker, podman, balena-engine
 	Version    string // such as 20.10.24
 	APIVersion string // negotiated
-	OS, Arch   string // GOOS and GOARCH of the containers that it runs natively
+	OS, Arch   string // platform of the containers that it runs natively
 	Variant    string // v6, v7 for arm
-	Root       string // directory where images and containers live; its file system is the image disk
+	Root       string // directory of images and containers, on the image disk
 	Socket     string
-	MemLimit   bool // memory limits are honoured
-	CPULimit   bool // cpu quotas are honoured
+	MemLimit   bool // the kernel enforces memory limits
+	CPULimit   bool // the kernel enforces cpu quotas
 	PidsLimit  bool
-	SwapLimit  bool // swap of containers is counted and can be limited
-	CPUSet     bool // containers can be kept on some of the processors
-	CgroupV2   bool // the kernel's control groups are one tree
+	SwapLimit  bool // the kernel counts and limits the swap of containers
+	CPUSet     bool // containers can be pinned to processors
+	CgroupV2   bool // the device uses cgroup v2
 
-	Runtimes       []string // by name, in order
+	Runtimes       []string // sorted names
 	DefaultRuntime string
 }
 
@@ -61,7 +59,7 @@ type Port struct {
 	Protocol      string // TCP, UDP, SCTP
 }
 
-// A Spec is a container to be created.
+// A Spec describes a container to create.
 type Spec struct {
 	Name       string
 	Image      string
@@ -73,22 +71,22 @@ type Spec struct {
 	Groups     []string
 	Labels     map[string]string
 	Hostname   string
-	NetworkOf  string // id of the container whose network (and IPC) namespace to share; "" = its own
-	// name of a network made by EnsureNetwork, where the container has one of its own; "" = the engine's default
+	NetworkOf  string // id of the container whose network and IPC namespaces it shares; "": its own
+	// a network of EnsureNetwork, if the container has its own namespace; "": the engine's default
 	Network        string
 	HostNetwork    bool
 	HostPID        bool
-	PidOf          string // id of the container whose processes to share; "" = its own
+	PidOf          string // id of the container whose process namespace it shares; "": its own
 	Ports          []Port
 	Mounts         []Mount
-	Tmpfs          map[string]string // target to options
-	Devices        []Device          // device nodes; no others but those that every container has
+	Tmpfs          map[string]string // target path to options
+	Devices        []Device          // device nodes, besides those of every container
 	MemoryBytes    int64             // 0: no limit
-	SwapBytes      int64             // that it may use beyond MemoryBytes, where that is a limit
+	SwapBytes      int64             // in addition to MemoryBytes, if that is a limit
 	MilliCPU       int64             // 0: no limit
 	CPUShares      int64             // from the request
-	CPUs           string            // processors that it stays on, such as 0-1,4; "": all
-	PidsLimit      int64             // processes and threads; -1: no limit, 0: the engine's own
+	CPUs           string            // processors to run on, such as 0-1,4; "": all
+	PidsLimit      int64             // processes and threads; -1: unlimited, 0: the engine's default
 	ReadOnlyRoot   bool
 	Privileged     bool
 	NoNewPrivs     bool
@@ -96,38 +94,36 @@ type Spec struct {
 	CapDrop        []string
 	TTY            bool
 	Stdin          bool
-	StdinOnce      bool // stdin ends with the first attachment that has it
+	StdinOnce      bool // close stdin after the first attachment that has it
 	StopSignal     string
 	DNS, DNSSearch []string
-	DNSOptions     []string // of resolv.conf: name, or name:value; empty: the device's
+	DNSOptions     []string // options of resolv.conf, as name or name:value; empty: the device's
 	Sysctls        map[string]string
 	OOMScoreAdj    int
-	Seccomp        *Seccomp // nil: the engine's own profile
-	Runtime        string   // of the engine's runtimes; "": its default
-	AppArmor       string   // name of a profile that the kernel has loaded, or unconfined; "": the engine's own
+	Seccomp        *Seccomp // nil: the engine's default profile
+	Runtime        string   // a runtime of Info.Runtimes; "": the engine's default
+	AppArmor       string   // a loaded profile, or unconfined; "": the engine's default
 }
 
-// A Seccomp is a profile of the kernel's filter for system calls. Docker is told its text, Podman
-// its file.
+// A Seccomp is a filter profile for system calls. Docker takes its text, Podman its file.
 type Seccomp struct {
 	File string
 	Text string
 }
 
-// A Device is a device node that a container may open for reading and writing; it makes none
-// itself.
+// A Device is a device node that a container may read and write. It cannot create nodes.
 type Device struct {
-	Host string // on the device
-	Path string // in the container, below /dev
+	Host string // path on the device
+	Path string // path in the container, below /dev
 }
 
-// A Progress is how far a pull is. An engine tells the size of a layer when it begins with it.
+// A Progress is the progress of a pull. The size of a layer is known once the engine begins it.
 type Progress struct {
 	Layers, Done int
-	Bytes, Total int64 // of the layers whose size is known
+	Bytes, Total int64 // of the layers with a known size
 }
 
-// A State is where a container is in its life.
+// A State is a container's state.
 type State string
 
 // States of a container.
@@ -136,53 +132,53 @@ const (
 	Running State = "running"
 	Paused  State = "paused"
 	Exited  State = "exited"
-	Dead    State = "dead" // half removed: only removing again helps
+	Dead    State = "dead" // a removal was cut off: remove it again
 )
 
-// A Container is one container as the engine sees it.
+// A Container is a container as the engine reports it.
 type Container struct {
 	ID         string
 	Name       string
-	Image      string // as it was asked for
+	Image      string // as requested
 	ImageID    string
 	Labels     map[string]string
 	State      State
 	ExitCode   int
 	OOMKilled  bool
-	Error      string // why it could not start
+	Error      string // why it did not start
 	Created    time.Time
 	StartedAt  time.Time
 	FinishedAt time.Time
-	IP         string // in its own network; "" on the host network or when not running
+	IP         string // in its own network; "": host network or not running
 	Pid        int
-	Net        string // names the network that it is in while it runs; "": not to be seen from here
-	Limits     Limits // Podman tells those that it was made with
+	Net        string // network namespace while it runs; "": unknown
+	Limits     Limits // Podman reports those of the creation
 }
 
-// Limits are what an engine holds a container to, in its own numbers; 0: to nothing.
+// Limits are the limits that an engine enforces; 0: none.
 type Limits struct {
 	Memory, MemorySwap, CPUQuota, CPUShares int64
 	CPUs                                    string // processors; "": all
 }
 
-// A Network is a bridge of the device that containers can be on.
+// A Network is a bridge network of containers.
 type Network struct {
 	Name   string
-	CIDR   string // its block of addresses, such as 10.64.3.0/24
+	CIDR   string // address range, such as 10.64.3.0/24
 	Labels map[string]string
 }
 
-// An Image is an image that the engine holds.
+// An Image is a local image.
 type Image struct {
 	ID    string
 	Tags  []string // without podman's localhost/ prefix
 	Size  int64
-	InUse bool // a container, running or not, was made of it
+	InUse bool // a container uses it, running or not
 }
 
-// Usage is what a container uses.
+// Usage is the resource usage of a container.
 type Usage struct {
-	CPUNanos    uint64 // since its start
+	CPUNanos    uint64 // since the container's start
 	MemoryBytes uint64 // working set
 }
 
@@ -194,103 +190,99 @@ type LogOptions struct {
 	Since      time.Time
 }
 
-// Streams are the caller's side of a command, or of an attachment. A Read of Stdin may still be
-// under way when the call returns: the caller ends it.
+// Streams connect a command or an attachment with its caller. A Read of Stdin may still be under
+// way when the call returns; the caller ends it.
 type Streams struct {
-	Stdin          io.Reader // nil: there is none, and reading it ends at once
-	Stdout, Stderr io.Writer // nil: to nobody. With a terminal nothing goes to Stderr
+	Stdin          io.Reader // nil: empty input
+	Stdout, Stderr io.Writer // nil: discarded; with a terminal, all output goes to Stdout
 	TTY            bool      // give the command a terminal
 	Resize         <-chan Size
-	Began          func(exec string) // called with the id of a command before it begins, for EndExec; nil: nobody keeps it
+	Began          func(exec string) // called with the command's id before it starts, for EndExec; may be nil
 }
 
-// A Size is that of a terminal, in characters.
+// A Size is a terminal's size in characters.
 type Size struct{ Width, Height uint16 }
 
-// AnswerTime is how long an engine that has not hung takes at most for one question about
-// containers.
+// AnswerTime is the longest time that a working engine takes for one request about containers.
 const AnswerTime = 10 * time.Second
 
-// An Engine is what package agent asks of a container engine. Every call gives up with its context.
+// An Engine is a container engine as package agent uses it. Every call ends with its context.
 type Engine interface {
-	// Info asks the engine who it is; ErrUnavailable where it does not answer.
+	// Info describes the engine. It returns ErrUnavailable if the engine does not answer.
 	Info(ctx context.Context) (Info, error)
-	// Ping asks whether the engine answers at all, which costs it next to nothing.
+	// Ping checks that the engine answers. It is cheap.
 	Ping(ctx context.Context) error
-	// Containers lists every container, running or not, that carries the label. It asks for each of
-	// them, and waits AnswerTime for an answer: how long all of it takes goes by how many there are.
+	// Containers lists all containers with the label, running or not. It inspects each of them and
+	// waits up to AnswerTime for each answer.
 	Containers(ctx context.Context, label string) ([]Container, error)
-	// Create makes a container and returns its id. ErrNoImage when the image is not there.
-	// A container of the same name that is left over and not running is replaced.
+	// Create creates a container and returns its id, or ErrNoImage without the image. It replaces a
+	// container of the same name that does not run.
 	Create(ctx context.Context, s Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
-	// Update holds a container that is there to the memory, swap, processor and CPUs of a Spec,
-	// without a restart. What the Spec does not limit stays as it is. Once is as good as twice.
+	// Update changes the memory, swap, CPU and CPUs limits of a container without a restart. Limits
+	// that are zero in the Spec stay unchanged. It is idempotent.
 	Update(ctx context.Context, id string, s Spec) error
-	// Stop ends a container: its stop signal, after grace SIGKILL. Stopping what has stopped or is
-	// gone is no error.
+	// Stop sends a container its stop signal, and SIGKILL after grace. A container that has stopped
+	// or is gone is not an error.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Remove removes a container, running or not, with its anonymous volumes; gone already is no
-	// error. Stop the containers in its network first: Podman refuses to remove it under them. Those
-	// that have ended may go with it.
+	// Remove removes a container, running or not, with its anonymous volumes; a container that is
+	// gone is not an error. Stop the containers in its network first: Podman refuses to remove it
+	// while they run. Ended ones may be removed with it.
 	Remove(ctx context.Context, id string) error
 	// Images lists the images.
 	Images(ctx context.Context) ([]Image, error)
-	// HasImage tells whether the image is there, and its id.
+	// HasImage returns the id of a local image and whether it exists.
 	HasImage(ctx context.Context, ref string) (id string, ok bool, err error)
-	// ImageUser is as whom the programs of an image that is there run, as its author wrote it: a name
-	// or a uid, with a group after a colon perhaps. Empty: as root.
+	// ImageUser returns the user of a local image as its author wrote it: a name or uid, optionally
+	// with a group after a colon. Empty: root.
 	ImageUser(ctx context.Context, ref string) (string, error)
-	// ImageTree hands what an image holds that is there to take, one entry of a tar archive after the
-	// other, whole or with an error; size is what it takes on the disk, about. It makes a container of
-	// that name and labels for it, which never starts, and removes it; one that is left over is
-	// replaced.
+	// ImageTree passes the entries of a local image to take, one after the other as in a tar
+	// archive, all of them or an error; size is their approximate size on the disk. It creates a
+	// container from s that never starts, and removes it; an old one of that name is replaced.
 	ImageTree(ctx context.Context, ref string, s Spec,
 		take func(size int64) (put func(*tar.Header, io.Reader) error, err error)) error
-	// Pull brings an image of the engine's platform here. auth may be nil, and told, which hears how
-	// far it is as often as the engine says something. ErrNotFound when the registry does not have it;
-	// other errors may pass.
+	// Pull pulls an image for the engine's platform. auth may be nil, and so may told, which
+	// receives the progress. ErrNotFound: the registry does not have the image; other errors may
+	// pass.
 	Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error
-	// RemoveImage removes an image (id or name) with all its names. One that a container was made of
-	// stays: an error. Gone already is none.
+	// RemoveImage removes an image (id or name) with all its names. An image with containers is an
+	// error; one that is gone is not.
 	RemoveImage(ctx context.Context, id string) error
-	// Logs streams stdout and stderr (multiplexing removed) until the end, or until ctx ends when
-	// following.
+	// Logs streams stdout and stderr until the end of the log, or until ctx ends when following.
 	Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) error
-	// Exec runs a command in a running container and waits for its exit code; 126 or 127 when there is
-	// no such command. When ctx ends first, or nobody takes its output, the command is hung up on, and
-	// killed as far as we may.
+	// Exec runs a command in a running container and returns its exit code; 126 or 127 if it cannot
+	// run. When ctx ends, or the output is not read, the command gets SIGHUP and is killed if the
+	// agent is allowed to.
 	Exec(ctx context.Context, id string, command []string, s Streams) (exitCode int, err error)
-	// EndExec ends a command as Exec does, whoever has begun it: engines let one run on whose caller
-	// was killed. That it has ended, or that the engine knows it no more, is no error.
+	// EndExec ends a command as Exec does, also one of another process: engines keep a command
+	// running after its caller was killed. An ended or unknown command is not an error.
 	EndExec(ctx context.Context, exec string) error
-	// Attach joins in with the first process of a running container until that ends, or until ctx
-	// ends: it goes on then. What it has said before is not repeated. Whether there is a terminal, the
-	// container knows.
+	// Attach connects to the first process of a running container until it ends or ctx does; the
+	// process continues after ctx. Earlier output is not repeated. The container decides whether
+	// there is a terminal.
 	Attach(ctx context.Context, id string, s Streams) error
-	// Dial connects to a TCP port of a running container from inside its network, so that it also
-	// reaches what listens on 127.0.0.1 there.
+	// Dial connects to a TCP port from inside a running container's network, so it reaches
+	// listeners on 127.0.0.1 there.
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
-	// Usage measures a container; what does not run uses nothing.
+	// Usage measures a container; a stopped one uses nothing.
 	Usage(ctx context.Context, id string) (Usage, error)
-	// Written measures what a container has written outside of the mounts that it was given, with its
-	// log where that is a file, in bytes; ErrDeep where that cannot be said. It costs the engine a
-	// walk through all of it.
+	// Written returns the bytes that a container has written outside of its mounts, including its
+	// log if that is a file. ErrDeep: it cannot be measured. The engine walks through all files for
+	// it.
 	Written(ctx context.Context, id string) (int64, error)
-	// Files counts the inodes of the same, with as much as the engine lets us see of it; ErrDeep as
-	// there.
+	// Files counts the inodes of the same files, as far as the engine shows them; ErrDeep as for
+	// Written.
 	Files(ctx context.Context, id string) (int64, error)
-	// EnsureNetwork sees to it that the network is there with its addresses. One of that name with
-	// other addresses is replaced if it carries the labels and nothing uses it; otherwise, and where
-	// the addresses overlap what the device reaches by other ways, it is an error.
+	// EnsureNetwork makes sure that the network exists with its addresses. An unused one of that
+	// name with the labels and other addresses is replaced. A used one is an error, and so are
+	// addresses that the device reaches by another route.
 	EnsureNetwork(ctx context.Context, n Network) error
-	// RemoveNetwork removes the network of that name. One that is in use, or lacks one of the labels,
-	// stays: an error. Gone already is none.
+	// RemoveNetwork removes the network of that name. A network in use, or without the labels, is
+	// an error; one that is gone is not.
 	RemoveNetwork(ctx context.Context, n Network) error
-	// Events calls changed whenever a container with the label starts, stops, dies or goes, until ctx
-	// ends or the engine goes away (ErrUnavailable). It says that something changed, not what: look
-	// again. The first call comes at once, when listening has begun, because nobody heard what
-	// happened before.
+	// Events calls changed whenever a container with the label starts, stops, dies or is removed,
+	// until ctx ends or the engine goes away (ErrUnavailable). It calls changed once at the start
+	// too, since earlier changes were missed. The caller looks for itself what changed.
 	Events(ctx context.Context, label string, changed func()) error
 	Close() error
 }

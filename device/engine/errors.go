@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// explain turns an error of the client into a sentence "verb object: cause" with the sentinel that
-// tells the caller what to do. An error of the context stays recognizable as such.
+// explain turns a client error into "verb object: cause" and wraps the error value that tells the
+// caller what to do. A context error can still be recognised.
 func explain(err error, verb, object string) error {
 	var sentinel error
 	switch {
@@ -38,9 +38,9 @@ func explain(err error, verb, object string) error {
 	return fmt.Errorf("%s %s: %w: %s", verb, object, sentinel, cause(err))
 }
 
-// explainLayers is explain for what an engine needs the layers of an image for. One whose directory
-// is gone, after a power cut say, is an engine's inner error, in which only the path tells. What a
-// runtime says is of the container's own files.
+// explainLayers is explain for calls that read an image's layers. If the directory of a layer is
+// gone, for example after a power cut, the engine reports an internal error in which only the path
+// shows it. A runtime's error is about files of the container.
 func (a *api) explainLayers(err error, verb, object string) error {
 	if err != nil && strings.Contains(err.Error(), "no such file or directory") &&
 		!strings.Contains(err.Error(), "runc") &&
@@ -50,7 +50,7 @@ func (a *api) explainLayers(err error, verb, object string) error {
 	return explain(err, verb, object)
 }
 
-// lost tells whether an error means that the engine is not there or has gone away in the middle.
+// lost reports whether an error means that the engine is not there or went away during the call.
 func lost(err error) bool {
 	var network *net.OpError
 	return client.IsErrConnectionFailed(err) || errors.As(err, &network) ||
@@ -58,14 +58,14 @@ func lost(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// cause is the engine's own sentence without the client's preface, on one line.
+// cause returns the engine's message on one line, without the client's prefix.
 func cause(err error) string {
 	text := strings.TrimPrefix(err.Error(), "Error response from daemon: ")
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// taken tells whether an engine says that a port of the device has another user, and which port,
-// with a space behind it; "": it does not say.
+// taken reports whether the message says that a port of the device is in use, and returns the port
+// with a space after it; "" if the message does not name it.
 func taken(said string) (port string, taken bool) {
 	if !strings.Contains(said, "address already in use") && !strings.Contains(said, "port is already allocated") {
 		return "", false
@@ -76,7 +76,7 @@ func taken(said string) (port string, taken bool) {
 			word, _, _ := strings.Cut(after, " ")
 			word, _, _ = strings.Cut(word, "/")
 			word = strings.TrimSuffix(word, ":")
-			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' { // with the container's behind it
+			if at := strings.Split(word, ":"); len(at) == 4 && word[0] != '[' { // followed by the container's port
 				word = at[0] + ":" + at[1]
 			}
 			return word + " ", true

@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// hangUpTime is how long a command may take to end after its hang-up, before it is killed.
+	// hangUpTime is the time for a command to end after SIGHUP before SIGKILL.
 	hangUpTime = 2 * time.Second
-	// beginTime is how long a command that was asked for may take to run, on a board with much to do:
-	// before it does, there is nothing to kill.
+	// beginTime is the time for a requested command to start on a busy board. Before its start
+	// there is nothing to kill.
 	beginTime = 30 * time.Second
-	// lookTime is how long the engine may take to tell. One that hangs has more to answer for than
+	// lookTime is the time for the engine's answer. An engine that hangs has larger problems than
 	// this command.
 	lookTime = 10 * time.Second
 )
 
-// Exec returns 126 or 127 as shells do when the command cannot be run, whatever the engine makes of
-// that.
+// Exec returns 126 or 127 as shells do if the command cannot run, whatever the engine answers.
 func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) (int, error) {
 	keys := neverTyped
 	if a.podman() || !s.TTY {
-		keys = "" // Podman watches for none then, and what it says of a command that has some cannot be read
+		keys = "" // Podman watches for no keys then, and its answer to a command with some cannot be parsed
 	}
 	created, err := a.client().ExecCreate(ctx, id, client.ExecCreateOptions{Cmd: command, TTY: s.TTY, DetachKeys: keys,
 		AttachStdin: s.Stdin != nil, AttachStdout: true, AttachStderr: true})
@@ -43,7 +42,7 @@ func (a *api) Exec(ctx context.Context, id string, command []string, s Streams) 
 	}
 	stream, err := a.client().ExecAttach(ctx, created.ID, client.ExecAttachOptions{TTY: s.TTY})
 	if err != nil {
-		if ctx.Err() != nil { // it may have been heard all the same
+		if ctx.Err() != nil { // the engine may have started the command all the same
 			a.endUnwanted(created.ID, s)
 		}
 		return a.execRefused(ctx, id, err, s.Stderr)
@@ -90,8 +89,8 @@ func (a *api) execRefused(ctx context.Context, id string, err error, stderr io.W
 	return code, nil
 }
 
-// execCode waits for the exit code of a command whose output has ended: engines close the output a
-// moment earlier.
+// execCode waits for the exit code of a command after its output: engines close the output a moment
+// earlier.
 func (a *api) execCode(ctx context.Context, execID string) (int, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		now, err := a.lookExec(ctx, execID)
@@ -120,8 +119,7 @@ func (a *api) EndExec(ctx context.Context, exec string) error {
 	return err
 }
 
-// endUnwanted ends a command whose caller has gone, who has a better reason already than this could
-// give.
+// endUnwanted ends a command whose caller is gone. It returns no error: the caller already has one.
 func (a *api) endUnwanted(execID string, s Streams) {
 	ctx, cancel := context.WithTimeout(context.Background(), beginTime)
 	defer cancel()
@@ -130,9 +128,9 @@ func (a *api) endUnwanted(execID string, s Streams) {
 	}
 }
 
-// begun waits until a command that was asked for has a process, or has failed: who gives up early
-// on a slow board gives up before that. Of one that has ended well just now, Podman says what it
-// says of one that has not begun: that is waited for in vain, and is rare.
+// begun waits until a requested command has a process or has failed, since a caller on a slow board
+// may give up before its start. Podman describes a command that has just succeeded like one that
+// has not started; that rare case waits in vain.
 func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResult, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		looking, cancel := context.WithTimeout(ctx, lookTime)
@@ -149,11 +147,10 @@ func (a *api) begun(ctx context.Context, execID string) (client.ExecInspectResul
 	}
 }
 
-// endExec ends a command that nobody waits for any more, and what it has started. The API cannot,
-// and probes that hang would pile up until the container's memory is full. One that somebody typed
-// into is hung up on first. A process is only touched when the kernel says that it belongs to the
-// container: where we run in a container ourselves, the engine's process numbers mean nothing to
-// us.
+// endExec kills a command without a caller, and its child processes; a terminal session gets SIGHUP
+// first. The API has no such call, and hanging probes would fill the container's memory. A process
+// is killed only if its control group is the container's: in a container of its own, the agent sees
+// other process numbers than the engine.
 func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspectResult, hangUp bool) error {
 	if !now.Running || now.PID <= 1 || now.ContainerID == "" || !belongs(now.PID, now.ContainerID) {
 		return nil
@@ -170,8 +167,8 @@ func (a *api) endExec(ctx context.Context, execID string, now client.ExecInspect
 	return nil
 }
 
-// signalSession signals a command and everything in its session: engines make one for each. What
-// has left it on purpose is left alone.
+// signalSession signals a command and its session, which engines create for each command. Processes
+// that left the session are not signalled.
 func signalSession(leader int, containerID string, sig syscall.Signal) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range stats {
@@ -181,13 +178,12 @@ func signalSession(leader int, containerID string, sig syscall.Signal) {
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if err == nil && (pid == leader || sessionOf(string(text)) == leader) && belongs(pid, containerID) {
-			_ = syscall.Kill(pid, sig) // it may have ended by now
+			_ = syscall.Kill(pid, sig) // it may have ended meanwhile
 		}
 	}
 }
 
-// sessionOf reads the session of a process from /proc/PID/stat: number (name) state parent group
-// session.
+// sessionOf reads the session from /proc/PID/stat: number (name) state parent group session.
 func sessionOf(stat string) int {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(f) < 4 {
@@ -197,7 +193,7 @@ func sessionOf(stat string) int {
 	return session
 }
 
-// belongs tells whether a process runs in a container's control group.
+// belongs reports whether a process is in a container's control group.
 func belongs(pid int, containerID string) bool {
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && strings.Contains(string(groups), containerID)

@@ -12,16 +12,15 @@ import (
 	"strings"
 )
 
-// howToInstall ends every sentence about a missing engine.
+// howToInstall ends every message about a missing engine.
 const howToInstall = "install one (on Debian and Raspberry Pi OS: apt install docker.io; or: apt install podman " +
 	"&& systemctl enable --now podman.socket) or name its socket with --engine"
 
-// Find opens the engine that choice names: auto (the first that answers and that we can use),
-// docker, podman, balena, a path such as /run/podman/podman.sock or its unix:// URL. With none, and
-// when nothing answers, the error is ErrUnavailable and tells what was tried; ask again later,
-// since an engine may start after us. Where several are meant, that at the socket last, if any, is
-// no other for as long as it is installed: it has the containers and the images, and may be about
-// to start.
+// Find opens the engine of choice: auto (the first usable one that answers), docker, podman,
+// balena, a socket's path or its unix:// URL. Otherwise the error is ErrUnavailable and names what
+// was tried; try again later, since the engine may start after the agent. With auto, the engine at
+// the socket last (if any) stays the only choice while it is installed: it has the containers and
+// images, and may be about to start.
 func Find(ctx context.Context, choice, last string) (Engine, error) {
 	sockets, err := socketsOf(choice, os.Getenv("XDG_RUNTIME_DIR"))
 	if err != nil {
@@ -33,16 +32,16 @@ func Find(ctx context.Context, choice, last string) (Engine, error) {
 	if len(sockets) > 1 && slices.Contains(sockets, last) && installed(last) {
 		e, err := Open(ctx, last)
 		if err != nil {
-			err = fmt.Errorf("%w; what runs here was given to this engine: start it; to go over to another, uninstall it "+
-				"or name the other's socket with --engine", err)
+			err = fmt.Errorf("%w; this engine has the device's containers: start it; to change to another one, uninstall it "+
+				"or pass the other's socket with --engine", err)
 		}
 		return e, err
 	}
 	return first(ctx, sockets)
 }
 
-// first opens the first engine that answers and is one for us. Where none is, one that is not says
-// more than those that do not answer.
+// first opens the first usable engine that answers. Otherwise it returns the error of an unusable
+// one, if any: it says more than "does not answer".
 func first(ctx context.Context, sockets []string) (Engine, error) {
 	var tried []string
 	var unsupported error
@@ -64,7 +63,7 @@ func first(ctx context.Context, sockets []string) (Engine, error) {
 	return nil, fmt.Errorf("find a container engine: %w: %s; %s", ErrUnavailable, strings.Join(tried, ", "), howToInstall)
 }
 
-// socketsOf lists where the chosen engine may listen, the likeliest first.
+// socketsOf lists the sockets of the chosen engine, the most likely first.
 func socketsOf(choice, runtimeDir string) ([]string, error) {
 	docker := []string{"/var/run/docker.sock"}
 	podman := []string{"/run/podman/podman.sock"}
@@ -90,14 +89,13 @@ func socketsOf(choice, runtimeDir string) ([]string, error) {
 	}
 	if !strings.HasPrefix(choice, "/") {
 		return nil, fmt.Errorf(
-			"--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket: %w", choice,
+			"--engine %q is not auto, docker, podman, balena, none or the absolute path of a socket: %w", choice,
 			ErrUnsupported)
 	}
 	return []string{choice}, nil
 }
 
-// installed tells whether the engine that listens at one of the sockets that we know is there to be
-// started.
+// installed reports whether the engine of a well-known socket is installed.
 func installed(socket string) bool {
 	program := map[string]string{"docker.sock": "dockerd", "podman.sock": "podman",
 		"balena-engine.sock": "balena-engine-daemon"}[filepath.Base(socket)]
@@ -105,7 +103,7 @@ func installed(socket string) bool {
 	return err == nil
 }
 
-// whyNot says in a few words why nothing answers at a socket.
+// whyNot says in a few words why a socket does not answer.
 func whyNot(socket string) string {
 	info, err := os.Stat(socket)
 	switch {

@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// lagging is how long a line has lain there, and how long none may have come after it, before it is
-// asked whether lines are missing.
+// lagging is the age of a line, and the time without an earlier one, from which missing lines are
+// looked for.
 const lagging = time.Second
 
-// A follower mends how engines follow a log that is rotated before they have read it: Docker reads
-// files again, and leaves out others, Podman leaves out the rest of the file; neither says so. The
-// times of the lines tell.
+// A follower corrects how engines follow a log that rotates faster than it is read. Docker repeats
+// some files and skips others, Podman skips the rest of a file, and neither reports it. The times
+// of the lines show it.
 type follower struct {
-	path    string // of the log's file
-	stamped bool   // the times are wanted
+	path    string // the log's file
+	stamped bool   // the caller wants the times
 	latest  time.Time
-	heard   time.Time // when that came
+	heard   time.Time // when the last line was read
 }
 
-// A followed stream of the log is on its way to a writer, line by line, each with its time before
-// it.
+// A followed is one stream of the log on its way to a writer. Each line starts with its time.
 type followed struct {
 	*follower
 	to    io.Writer
 	last  time.Time
-	again bool // we are in what was read before
+	again bool // the lines are repeated ones
 }
 
 func (f *followed) Write(p []byte) (int, error) {
@@ -39,7 +38,7 @@ func (f *followed) Write(p []byte) (int, error) {
 		return f.to.Write(p)
 	}
 	now := time.Now()
-	// A time before the last one is that of a repeated line, unless the clock has been set back.
+	// A line older than the last one is a repeated line, unless the clock was set back.
 	if f.again = (f.again && !at.After(f.last) || at.Before(f.last)) && !f.last.After(now); f.again {
 		return len(p), nil
 	}
@@ -50,7 +49,7 @@ func (f *followed) Write(p []byte) (int, error) {
 	if f.missing(at, text) {
 		note := "flotilla-device: lines from " + f.latest.UTC().Format(time.TimeOnly) + " to " +
 			at.UTC().Format(time.TimeOnly) +
-			" are missing: they were written faster than this was read, and the container engine keeps the newest 5 to 10 MB\n"
+			" are missing: they were written faster than they were read, and the container engine keeps the newest 5 to 10 MB\n"
 		if f.stamped {
 			note = string(stamp) + " " + note
 		}
@@ -63,8 +62,8 @@ func (f *followed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// missing tells whether lines between the latest one and this one are missing: that came late, and
-// this one is the first of a file, before which there is another one.
+// missing reports whether lines before this one are missing: it comes late, and is the first line
+// of a file that is not the oldest.
 func (f *follower) missing(at time.Time, text []byte) bool {
 	if f.path == "" || f.latest.IsZero() || at.Sub(f.latest) < lagging || f.heard.Sub(f.latest) < lagging {
 		return false
@@ -91,7 +90,7 @@ func ends(path string) (first, last []byte) {
 	return first, last
 }
 
-// entryIs tells whether a line of a log's file has a time, or in Podman's files, a text.
+// entryIs reports whether a line of a log file has this time or, in Podman's files, this text.
 func entryIs(line []byte, at time.Time, text []byte) bool {
 	var entry struct{ Time time.Time }
 	if json.Unmarshal(line, &entry) == nil {

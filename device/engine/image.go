@@ -47,7 +47,7 @@ func (a *api) Images(ctx context.Context) ([]Image, error) {
 	return images, nil
 }
 
-// familiar writes an image's name as people do: docker.io/library/nginx:1 (Podman) is nginx:1
+// familiar shortens an image name as users write it: docker.io/library/nginx:1 (Podman) to nginx:1
 // (Docker).
 func familiar(tag string) string {
 	tag = withoutLocalhost(tag)
@@ -59,7 +59,7 @@ func familiar(tag string) string {
 
 func withoutLocalhost(ref string) string { return strings.TrimPrefix(ref, "localhost/") }
 
-// digest writes an id with its algorithm, which some answers leave out.
+// digest adds the algorithm to an id, which some answers leave out.
 func digest(id string) string {
 	if id == "" || strings.Contains(id, ":") {
 		return id
@@ -67,24 +67,23 @@ func digest(id string) string {
 	return "sha256:" + id
 }
 
-// A found image, under the name that the engine knows it by.
+// A foundImage is a local image under the engine's name for it.
 type foundImage struct {
 	id, name        string
 	user            string
 	size            int64
 	tags            []string
-	entrypoint, cmd []string // what it runs where nobody says otherwise
-	labels          int      // their bytes
+	entrypoint, cmd []string // the default program
+	labels          int      // bytes of its labels
 }
 
-// maxLabels is how many bytes of labels an image may have. An engine repeats them with each
-// container and each image in every list that it is asked for: megabytes of them, times the
-// containers of a pod, are more than an agent has.
+// maxLabels bounds the bytes of an image's labels. An engine repeats them for each container and
+// image in every list; megabytes of them exceed the agent's memory.
 const maxLabels = 64 << 10
 
 func (f foundImage) fit() error {
 	if f.labels > maxLabels {
-		return fmt.Errorf("%w: its labels have %d bytes, at most %d are taken; build it without them", ErrUnsupported,
+		return fmt.Errorf("%w: its labels have %d bytes, at most %d are allowed; build it with fewer", ErrUnsupported,
 			f.labels, maxLabels)
 	}
 	return nil
@@ -115,7 +114,7 @@ func (a *api) findImage(ctx context.Context, ref string) (foundImage, bool, erro
 	return foundImage{}, false, nil
 }
 
-// listedImage finds an image in the list of all, which tells of damaged ones, too.
+// listedImage finds an image in the list of all images, which includes damaged ones.
 func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, error) {
 	list, err := a.client().ImageList(ctx, client.ImageListOptions{})
 	for _, item := range list.Items {
@@ -129,8 +128,8 @@ func (a *api) listedImage(ctx context.Context, ref string) (foundImage, bool, er
 	return foundImage{}, false, explain(err, "look for image", ref)
 }
 
-// hasRegistry tells whether a name says where the image comes from (or is no name but an id): then
-// there is no local one under localhost/, and Podman calls the question invalid.
+// hasRegistry reports whether a name includes the registry, or is an id. Then there is no local
+// image under localhost/, and Podman calls such a request invalid.
 func hasRegistry(ref string) bool {
 	first, _, more := strings.Cut(ref, "/")
 	return strings.HasPrefix(ref, "sha256:") || more && (first == "localhost" || strings.ContainsAny(first, ".:"))
@@ -149,8 +148,8 @@ func (a *api) ImageUser(ctx context.Context, ref string) (string, error) {
 	return found.user, err
 }
 
-// Pull leaves the choice among the platforms of an image to the engine, which knows itself best,
-// but not on 32-bit ARM: there engines have mistaken a Raspberry Pi Zero for an ARMv7.
+// Pull lets the engine choose among an image's platforms, except on 32-bit ARM, where engines have
+// taken a Raspberry Pi Zero for an ARMv7.
 func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told func(Progress)) error {
 	info := a.current.Load().info
 	options := client.ImagePullOptions{}
@@ -168,10 +167,11 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	if _, err := reference.ParseNormalizedNamed(ref); err != nil {
 		return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotFound, err.Error())
 	}
-	// A registry that stops in the middle of an answer would keep us, and the engine, for ever.
+	// A registry that stops in the middle of an answer would block the agent and the engine for
+	// ever.
 	pulling, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stalled := time.AfterFunc(a.stall, func() { cancel(fmt.Errorf("no progress for %s; it is tried again", a.stall)) })
+	stalled := time.AfterFunc(a.stall, func() { cancel(fmt.Errorf("no progress for %s; the agent tries again", a.stall)) })
 	defer stalled.Stop()
 	stream, err := a.client().ImagePull(pulling, ref, options)
 	if err == nil {
@@ -191,26 +191,26 @@ func (a *api) Pull(ctx context.Context, ref string, auth *RegistryAuth, told fun
 	case err != nil:
 		return pullError(err, ref)
 	}
-	// The stream also just ends when the engine does.
+	// The stream ends without an error if the engine stops, so look for the image.
 	found, ok, err := a.findImage(ctx, ref)
 	if wrong := found.fit(); wrong != nil {
 		_, err := a.client().ImageRemove(ctx, found.name, client.ImageRemoveOptions{PruneChildren: true})
 		return errors.Join(fmt.Errorf("pull image %s: %w", ref, wrong), err)
 	}
 	if err == nil && !ok {
-		err = fmt.Errorf("pull image %s: %w: the engine stopped before the end; it is tried again", ref, ErrUnavailable)
+		err = fmt.Errorf("pull image %s: %w: the engine stopped before the end; the agent tries again", ref, ErrUnavailable)
 	}
 	return err
 }
 
-// pullStall is how long an engine may say nothing of a pull: on a slow card it unpacks a large
-// layer for minutes.
+// pullStall is the longest pause between progress messages: a slow card takes minutes for a large
+// layer.
 const pullStall = 10 * time.Minute
 
-// maxLayers bounds what is remembered of a pull; an image has at most 127.
+// maxLayers bounds the layers of a pull in memory; an image has at most 127.
 const maxLayers = 256
 
-// follow reads the progress of a pull to its end and returns the error that it tells.
+// follow reads the progress of a pull and returns the error in it.
 func follow(stream io.Reader, told func(Progress)) error {
 	type layer struct {
 		now, total int64
@@ -242,7 +242,7 @@ func follow(stream io.Reader, told func(Progress)) error {
 		case "Download complete", "Pull complete", "Already exists":
 			l.now, l.done = l.total, true
 		case "Pulling fs layer", "Waiting", "Verifying Checksum", "Extracting":
-		default: // the image's own lines
+		default: // a line about the whole image
 			known = false
 			line.ID = ""
 		}
@@ -260,7 +260,7 @@ func follow(stream io.Reader, told func(Progress)) error {
 	}
 }
 
-// pullError tells "there is no such image" (waiting does not help) from everything else (it may).
+// pullError separates a missing image, for which waiting does not help, from other errors.
 func pullError(err error, ref string) error {
 	text := strings.ToLower(err.Error())
 	has := func(words ...string) bool {
@@ -283,8 +283,8 @@ func pullError(err error, ref string) error {
 	return fmt.Errorf("pull image %s: %s", ref, cause(err))
 }
 
-// RemoveImage takes all names off an image, and so removes it. Without force: an image that a
-// container was made of stays, and that is an error. Gone already is none.
+// RemoveImage removes all names of an image, and with them the image. It does not use force, so an
+// image with containers is an error. An image that is gone is not.
 func (a *api) RemoveImage(ctx context.Context, id string) error {
 	found, ok, err := a.findImage(ctx, id)
 	if errors.Is(err, ErrDamaged) {

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial enters the container's network. Where it may not, it dials the container's address from
-// outside, which is not the same: what listens on 127.0.0.1 only is out of reach then, and a
-// refusal says so.
+// Dial enters the container's network. If the agent may not, it dials the container's address from
+// outside; listeners on 127.0.0.1 are out of reach then, and the error says so.
 func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	what := fmt.Sprintf("connect to port %d of container", port)
 	found, err := a.look(ctx, id)
@@ -42,12 +41,12 @@ func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	}
 	conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("%w; it was tried from outside at %s, where what listens on 127.0.0.1 only is out of reach: %w", refused(err, what, id, port), address, why)
+		return nil, fmt.Errorf("%w; connecting from outside to %s, which cannot reach listeners on 127.0.0.1, failed: %w", refused(err, what, id, port), address, why)
 	}
 	return conn, nil
 }
 
-// addressOf is the address of a container, or of the one whose network it shares.
+// addressOf returns the address of a container, or of the container whose network it shares.
 func (a *api) addressOf(ctx context.Context, id string) (string, error) {
 	for range 2 {
 		found, err := a.look(ctx, id)
@@ -65,7 +64,7 @@ func (a *api) addressOf(ctx context.Context, id string) (string, error) {
 	return "", fmt.Errorf("look at container %s: it has no address", id)
 }
 
-// refused says what is wrong with a port; which container it is of, the caller knows best.
+// refused describes an error of connecting to a port.
 func refused(err error, what, id string, port int) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -76,12 +75,11 @@ func refused(err error, what, id string, port int) error {
 	return fmt.Errorf("%s %s: %w", what, id, err)
 }
 
-// errOutside says that we cannot enter the network of a container.
+// errOutside means that the agent cannot enter the network of a container.
 var errOutside = errors.New(
 	"the agent may not enter the container's network (it must run as root, outside of containers)")
 
-// dialInside dials a port on the loopback interface of the network that a process is in, IPv4
-// first.
+// dialInside dials a loopback port in the network namespace of a process, IPv4 first.
 func dialInside(ctx context.Context, pid int, containerID string, port int) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -105,13 +103,13 @@ func dialInside(ctx context.Context, pid int, containerID string, port int) (net
 	return r.conn, r.err
 }
 
-// onItsOwnThread calls do on a thread that ends afterwards, so that nobody else gets its network.
-// The first thread of a process would only be parked for ever, and what the process sees in
-// /proc/self/net would be the container's: it is kept back until do has run elsewhere.
+// onItsOwnThread calls do on a thread that ends afterwards, so that no other goroutine gets its
+// network. It never uses the first thread of the process: that one cannot end, and /proc/self/net
+// would show the container's network.
 func onItsOwnThread(do func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
-		do() // never unlocked
+		do() // the thread stays locked, so it ends
 		return
 	}
 	defer runtime.UnlockOSThread()
@@ -124,7 +122,8 @@ func onItsOwnThread(do func()) {
 	<-done
 }
 
-// enter takes the calling thread into the network of a process, if that is the container's.
+// enter moves the calling thread into the network of a process if that process belongs to the
+// container.
 func enter(pid int, containerID string) error {
 	if pid <= 1 {
 		return errOutside
@@ -135,7 +134,7 @@ func enter(pid int, containerID string) error {
 	}
 	defer f.Close()
 	if !belongs(pid, containerID) {
-		return fmt.Errorf("%w: its process %d is not to be seen from here", errOutside, pid)
+		return fmt.Errorf("%w: its process %d is not visible to the agent", errOutside, pid)
 	}
 	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("%w: %w", errOutside, err)

@@ -14,13 +14,12 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// EnsureNetwork asks the host's routes before it makes a network, because Docker does not: it gives
-// a bridge the addresses of the device's own LAN when told to, and the device is cut off from its
-// hub.
+// EnsureNetwork checks the host's routes before it creates a network. Docker does not: it gives a
+// bridge the addresses of the device's own LAN, which cuts the device off from its hub.
 func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 	want, err := netip.ParsePrefix(n.CIDR)
 	if err != nil || want != want.Masked() {
-		return fmt.Errorf("make network %s: %q is not a block of addresses such as 10.64.3.0/24", n.Name, n.CIDR)
+		return fmt.Errorf("make network %s: %q is not an address range such as 10.64.3.0/24", n.Name, n.CIDR)
 	}
 	a.making.Lock()
 	defer a.making.Unlock()
@@ -29,7 +28,7 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		return err
 	}
 	if have != nil {
-		if slices.Contains(subnets(have), want) { // the device may have moved since to where these are somebody else's
+		if slices.Contains(subnets(have), want) { // the device may be in another LAN by now
 			if r, ok := inTheWay(notThrough(func() string { return interfaceOf(want.Addr().Next()) }, hostRoutes), want); ok {
 				return fmt.Errorf("use network %s: its addresses %s overlap %s, which this device reaches through %s", n.Name,
 					want, r.to, r.through)
@@ -54,14 +53,14 @@ func (a *api) EnsureNetwork(ctx context.Context, n Network) error {
 		return nil
 	}
 	if have, lookErr := a.findNetwork(ctx, n.Name); lookErr == nil && have != nil && slices.Contains(subnets(have), want) {
-		return nil // somebody was quicker
+		return nil // another process was faster
 	}
 	return explain(err, "make network "+n.Name+" with the addresses", n.CIDR)
 }
 
-// notThrough are the routes of the host but for those through an interface of our own. Podman makes
-// that with the first container and removes it with the last, also while this looks: it is asked
-// for before the routes and after them.
+// notThrough returns the host's routes except those through the network's own interface. Podman
+// creates that interface with the first container and removes it with the last, so it is read
+// before and after the routes.
 func notThrough(own func() string, routes func() []route) []route {
 	before, all, after := own(), routes(), own()
 	return slices.DeleteFunc(all, func(r route) bool { return r.through == before || r.through == after })
@@ -75,13 +74,12 @@ func (a *api) RemoveNetwork(ctx context.Context, n Network) error {
 	return a.removeOurs(ctx, have, n)
 }
 
-// removeOurs removes a network that carries the labels. Engines refuse while it is in use, but
-// Podman 4.3 only where it is named by its name: by its id it goes, under the containers that are
-// on it.
+// removeOurs removes a network with the labels. Engines refuse while it is in use, but Podman 4.3
+// refuses only a removal by name: by id it removes the network under its containers.
 func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) error {
 	for k, v := range n.Labels {
 		if have.Labels[k] != v {
-			return fmt.Errorf("remove network %s: somebody else made it: it lacks the label %s=%s", n.Name, k, v)
+			return fmt.Errorf("remove network %s: it belongs to another program: it lacks the label %s=%s", n.Name, k, v)
 		}
 	}
 	_, err := a.client().NetworkRemove(ctx, have.Name, client.NetworkRemoveOptions{})
@@ -91,8 +89,8 @@ func (a *api) removeOurs(ctx context.Context, have *network.Inspect, n Network) 
 	return explain(err, "remove network", n.Name)
 }
 
-// findNetwork looks a network up by its name, nil when there is none. It does not inspect the name
-// at once: that also finds a network whose id begins so.
+// findNetwork returns the network of that name, or nil. Inspecting the name at once would also find
+// a network whose id begins with it.
 func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, error) {
 	if a.podman() {
 		return a.findPodmanNetwork(ctx, name)
@@ -117,9 +115,9 @@ func (a *api) findNetwork(ctx context.Context, name string) (*network.Inspect, e
 	return nil, nil
 }
 
-// findPodmanNetwork asks Podman's own API. Its Docker API tells of the containers on each network,
-// for which it takes the lock of every container there is: one that hangs in its start would keep
-// all others from theirs.
+// findPodmanNetwork uses Podman's own API. Its Docker API also lists the containers of each network
+// and locks every container for that, so one that hangs in its start would block the starts of all
+// others.
 func (a *api) findPodmanNetwork(ctx context.Context, name string) (*network.Inspect, error) {
 	status, text, err := a.libpod(ctx, http.MethodGet, "networks/json", nil)
 	if err == nil && status != http.StatusOK {
@@ -157,9 +155,8 @@ func subnets(n *network.Inspect) (all []netip.Prefix) {
 	return all
 }
 
-// addressOf returns the address of a container among those of its networks. A network of ours with
-// IPv6 addresses has IPv4 ones beside them, because older engines cannot do without; the block that
-// was asked for counts.
+// addressOf returns the address of a container. A network with IPv6 addresses also has IPv4 ones,
+// since older engines need them; the requested block counts.
 func addressOf(networks map[string]*network.EndpointSettings, mode string) netip.Addr {
 	for _, name := range slices.Sorted(maps.Keys(networks)) {
 		n := networks[name]

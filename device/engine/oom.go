@@ -8,19 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Engines learn that a container was killed for want of memory from somebody who listens to the
-// container's cgroup. That goes with the container, often before he has heard: Podman's monitor
-// never hears on cgroup v1, Docker's containerd tells the end before the reason now and then. The
-// kernel's log names the cgroup, and so the container, of everybody whom it has killed.
+// Engines learn of an out-of-memory kill from a watch on the container's cgroup, which often goes
+// away before the event arrives: Podman's monitor never gets it on cgroup v1, and Docker's
+// containerd sometimes reports the exit first. The kernel's log names the cgroup, and so the
+// container, of every process that it kills.
 
-// killed remembers of the containers that have ended whether the kernel has killed them: its log is
-// a ring.
+// killed stores which ended containers the kernel has killed: its log is a ring buffer.
 type killed struct {
 	sync.Mutex
 	byID map[string]bool
 }
 
-// settle sets OOMKilled of those that have failed and that the kernel has killed.
+// settle sets OOMKilled of the containers that failed and were killed by the kernel.
 func (k *killed) settle(all []Container, kernelLog func() string) {
 	k.Lock()
 	defer k.Unlock()
@@ -43,12 +42,12 @@ func (k *killed) settle(all []Container, kernelLog func() string) {
 	k.byID = known
 }
 
-// victim is how the kernel's log names whom it has killed, of the limit of a cgroup or of the whole
-// device:
-// oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/machine.slice/libpod-<id>.scope/container,task=tool,pid=6959,uid=0
+// victim matches the line about a killed process, for the limit of a cgroup or of the whole device:
+//
+//	oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/machine.slice/libpod-<id>.scope/container,task=tool,pid=6959,uid=0
 var victim = regexp.MustCompile(`oom-kill:[^\n]*task_memcg=[^,\n]*([0-9a-f]{64})`)
 
-// outOfMemory is the set of the containers that a kernel's log names.
+// outOfMemory returns the ids of the containers in a kernel log.
 func outOfMemory(log string) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range victim.FindAllStringSubmatch(log, -1) {
@@ -57,8 +56,7 @@ func outOfMemory(log string) map[string]bool {
 	return out
 }
 
-// kernelLog is what the kernel still has of its log; nothing where it may not be read, which takes
-// CAP_SYSLOG on most devices.
+// kernelLog returns the kernel's log; "" without permission, which is CAP_SYSLOG on most devices.
 func kernelLog() string {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -70,9 +68,9 @@ func kernelLog() string {
 	for {
 		n, err := unix.Read(fd, record)
 		switch {
-		// overwritten while we read: go on with the oldest there is
+		// lines were overwritten during the read: continue with the oldest
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
-		case err != nil || n <= 0: // EAGAIN: that was all
+		case err != nil || n <= 0: // EAGAIN: end of the log
 			return string(text)
 		default:
 			text = append(append(text, record[:n]...), '\n')

@@ -18,28 +18,28 @@ import (
 )
 
 // api is an engine behind the Docker Engine API. It survives restarts and upgrades of the engine:
-// every call dials when it has to, and Info negotiates the API version anew when the engine speaks
-// another one than before.
+// each call connects if needed, and Info negotiates the API version again when the engine's version
+// changes.
 type api struct {
 	socket   string
 	current  atomic.Pointer[session]
-	making   sync.Mutex // of networks: of two that make one at a time, one fails before the other is done
-	killed   killed     // see there
-	seen     seen       // see there
+	making   sync.Mutex // creates one network at a time: of two at once, one fails before the other is ready
+	killed   killed
+	seen     seen
 	stall    time.Duration
-	silence  time.Duration // of a log
-	patience time.Duration // for one answer about containers
+	silence  time.Duration // longest pause of an ended container's log
+	patience time.Duration // wait for one answer about containers
 }
 
-// A session is what holds as long as the engine stays the same program.
+// A session is the connection to one version of the engine.
 type session struct {
 	client *client.Client
-	speaks string // newest API version of the engine
+	speaks string // the engine's newest API version
 	info   Info
 }
 
-// Open opens the engine that listens at a unix socket (a path, or a unix:// URL). ErrUnavailable
-// when it does not answer, ErrUnsupported when its API is not one that we speak.
+// Open opens the engine at a unix socket (a path, or a unix:// URL). It returns ErrUnavailable if
+// the engine does not answer, ErrUnsupported if its API version does not fit.
 func Open(ctx context.Context, socket string) (Engine, error) {
 	a := &api{socket: strings.TrimPrefix(socket, "unix://"), stall: pullStall, silence: logSilence, patience: AnswerTime}
 	if _, err := a.Info(ctx); err != nil {
@@ -75,13 +75,13 @@ func (a *api) Info(ctx context.Context) (Info, error) {
 		return Info{}, explain(err, "ask the container engine at", a.socket)
 	}
 	if ping.APIVersion == "" || versions.LessThan(ping.APIVersion, client.MinAPIVersion) {
-		return Info{}, fmt.Errorf("use the container engine at %s: %w: it speaks API version %q, but %s or newer is "+
+		return Info{}, fmt.Errorf("use the container engine at %s: %w: its API version is %q, but %s or newer is "+
 			"needed; upgrade it to Docker 19.03, Podman 4 or newer",
 			a.socket, ErrUnsupported, ping.APIVersion, client.MinAPIVersion)
 	}
 	if s.client == nil || s.speaks != ping.APIVersion {
-		// A client only ever negotiates downwards, so a changed engine gets a new one. The old one is not
-		// closed: calls may still be under way on it.
+		// A client only negotiates downwards, so a changed engine needs a new one. The old one
+		// stays open for calls that are under way.
 		if c, err = dial(a.socket); err != nil {
 			return Info{}, err
 		}
@@ -94,7 +94,7 @@ func (a *api) Info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// dial makes a client; it connects with the first call, and then negotiates the API version.
+// dial makes a client. Its first call connects and negotiates the API version.
 func dial(socket string) (*client.Client, error) {
 	c, err := client.New(client.WithHost("unix://"+socket), client.WithUserAgent("flotilla-device"))
 	if err != nil {
@@ -103,15 +103,15 @@ func dial(socket string) (*client.Client, error) {
 	return c, nil
 }
 
-// describe asks an engine who it is.
+// describe requests the engine's version and settings.
 func describe(ctx context.Context, c *client.Client, socket string) (Info, error) {
 	v, err := c.ServerVersion(ctx, client.ServerVersionOptions{})
 	if err != nil {
 		return Info{}, explain(err, "ask the version of the container engine at", socket)
 	}
 	if v.MinAPIVersion != "" && versions.LessThan(client.MaxAPIVersion, v.MinAPIVersion) {
-		return Info{}, fmt.Errorf("use the container engine at %s: %w: it speaks API version %s or newer, but this "+
-			"program at most %s; upgrade this program",
+		return Info{}, fmt.Errorf("use the container engine at %s: %w: it requires API version %s or newer, but this "+
+			"program supports at most %s; upgrade this program",
 			socket, ErrUnsupported, v.MinAPIVersion, client.MaxAPIVersion)
 	}
 	if v.Os != "linux" {
@@ -152,10 +152,10 @@ func describe(ctx context.Context, c *client.Client, socket string) (Info, error
 	return info, nil
 }
 
-// armVariant tells which 32-bit ARM images an engine may run. machine is what the engine calls its
+// armVariant returns which 32-bit ARM images an engine runs. machine is the engine's name for its
 // host: armv6l, armv7l, or aarch64 for a 32-bit system on a 64-bit kernel. Podman only says arm;
-// then the processor's model name decides, because a Raspberry Pi Zero calls its ARMv6 core "CPU
-// architecture: 7" but "ARMv6-compatible processor … (v6l)".
+// then the processor's model name decides: a Raspberry Pi Zero reports "CPU architecture: 7" for
+// its ARMv6 core, but "ARMv6-compatible processor … (v6l)".
 func armVariant(machine, model string) string {
 	if strings.HasPrefix(machine, "armv6") || machine == "arm" && strings.Contains(model, "v6l") {
 		return "v6"
@@ -163,7 +163,7 @@ func armVariant(machine, model string) string {
 	return "v7"
 }
 
-// cpuModel is the processor's model name, "" when the system does not tell.
+// cpuModel returns the processor's model name, or "".
 func cpuModel() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

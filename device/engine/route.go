@@ -11,27 +11,26 @@ import (
 	"strings"
 )
 
-// A route is where the host sends what is for a range of addresses.
+// A route is a route of the host.
 type route struct {
 	to      netip.Prefix
 	through string // name of the interface
-	nowhere bool   // what is for them is refused or dropped, as far as no narrower route says where it is
+	nowhere bool   // it rejects or drops packets for which there is no narrower route
 }
 
-// hostRoutes reads the host's routes; a system that does not tell has none.
+// hostRoutes reads the host's routes; none if they cannot be read.
 func hostRoutes() []route {
 	v4, _ := os.ReadFile("/proc/net/route")
 	v6, _ := os.ReadFile("/proc/net/ipv6_route")
 	return append(parseRoutes(string(v4)), parseRoutes6(string(v6))...)
 }
 
-// leastRoute: a route to more addresses than this leads to the world at large (the default route,
-// or the two halves of the world that some VPNs write instead) and not to neighbours.
+// leastRoute: a shorter prefix leads to the internet (the default route, or two halves of it from
+// some VPNs), not to neighbours.
 const leastRoute = 8
 
-// inTheWay finds a route to something that is not the world at large and overlaps a block. One that
-// leads nowhere, by which a site keeps what is for private addresses from leaving it, makes way for
-// a narrower block.
+// inTheWay returns a route that overlaps a block and does not lead to the internet. A rejecting
+// route, by which a site keeps private addresses inside, may be overlapped by a narrower block.
 func inTheWay(routes []route, block netip.Prefix) (route, bool) {
 	for _, r := range routes {
 		if r.nowhere && r.to.Bits() < block.Bits() {
@@ -44,8 +43,7 @@ func inTheWay(routes []route, block netip.Prefix) (route, bool) {
 	return route{}, false
 }
 
-// interfaceOf is the name of the interface that has an address, such as the bridge of a network;
-// empty: none has, or it is no bridge.
+// interfaceOf returns the bridge interface that has an address, or "".
 func interfaceOf(address netip.Addr) string {
 	links, _ := net.Interfaces()
 	for _, link := range links {
@@ -62,8 +60,8 @@ func interfaceOf(address netip.Addr) string {
 	return ""
 }
 
-// parseRoutes reads /proc/net/route: addresses are in hexadecimal digits as the processor keeps
-// them, which is the other way round on all that we run on.
+// parseRoutes reads /proc/net/route. Its addresses are hexadecimal in the processor's byte order,
+// which is little-endian on all platforms of the agent.
 func parseRoutes(text string) (routes []route) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -73,7 +71,7 @@ func parseRoutes(text string) (routes []route) {
 		to, err := strconv.ParseUint(f[1], 16, 32)
 		mask, err2 := strconv.ParseUint(f[7], 16, 32)
 		if err != nil || err2 != nil {
-			continue // the heading
+			continue // the header line
 		}
 		var a [4]byte
 		binary.LittleEndian.PutUint32(a[:], uint32(to))
@@ -83,7 +81,7 @@ func parseRoutes(text string) (routes []route) {
 	return routes
 }
 
-// RTF_REJECT, which routes of IPv4 that drop do not have; those lead to no interface, which is "*"
+// RTF_REJECT. IPv4 routes that drop packets do not have it; their interface is "*".
 const rejects = 0x200
 
 // parseRoutes6 reads /proc/net/ipv6_route.

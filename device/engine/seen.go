@@ -12,26 +12,25 @@ import (
 	"github.com/moby/moby/api/types/container"
 )
 
-// Docker does not answer for a container as long as that hangs in its start or removal, such as at
-// a mount whose server is gone, and answers for all others. To take that for an engine that is down
-// would leave all of them alone: that one is as it was seen last, or as the list has it, which
-// tells less. Podman has no list as long as a container hangs: there it is those that the newest
-// one had, and those made since.
+// Docker answers for all containers but one that hangs in its start or removal, for example at a
+// mount whose server is gone. That does not mean that the engine is down: this container is
+// reported as in the last list. Podman returns no list at all then: the result is the last list and
+// the containers created since.
 
-// seen is what the newest list of a label had, by container id.
+// seen stores the newest list of each label by container id.
 type seen struct {
 	sync.Mutex
 	byLabel map[string]map[string]sight
-	made    map[string]Container // that no list has had yet
-	stuck   atomic.Bool          // a container kept Podman from the newest list
+	made    map[string]Container // containers that no list has included yet
+	stuck   atomic.Bool          // a container prevented Podman's newest list
 }
 
 type sight struct {
 	Container
-	silent bool // the engine did not answer for it
+	silent bool // the engine did not answer for this container
 }
 
-// of is what is known of the containers with a label.
+// of returns the known containers with a label.
 func (s *seen) of(label string) map[string]sight {
 	s.Lock()
 	defer s.Unlock()
@@ -48,7 +47,7 @@ func (s *seen) of(label string) map[string]sight {
 	return all
 }
 
-// set takes in a list. Who was made before it and is not in it has gone.
+// set stores a list. A container that was created before the list and is not in it is gone.
 func (s *seen) set(label string, before, now map[string]sight) {
 	s.Lock()
 	defer s.Unlock()
@@ -61,7 +60,7 @@ func (s *seen) set(label string, before, now map[string]sight) {
 	}
 }
 
-// make takes in a container that has just been made.
+// make adds a container that was just created.
 func (s *seen) make(c Container) {
 	s.Lock()
 	defer s.Unlock()
@@ -71,15 +70,15 @@ func (s *seen) make(c Container) {
 	s.made[c.ID] = c
 }
 
-// gone takes in that a container has been removed.
+// gone removes a container that was removed.
 func (s *seen) gone(id string) {
 	s.Lock()
 	defer s.Unlock()
 	delete(s.made, id)
 }
 
-// patienceFor is how long the answer for a container is waited for. Who did not get one last time
-// knows better.
+// patienceFor returns how long to wait for the answer about a container: less if it did not come
+// last time.
 func (a *api) patienceFor(was sight) time.Duration {
 	if was.silent {
 		return a.patience / 10
@@ -87,18 +86,18 @@ func (a *api) patienceFor(was sight) time.Duration {
 	return a.patience
 }
 
-// answers tells whether the engine answers at all.
+// answers reports whether the engine answers at all.
 func (a *api) answers(ctx context.Context) bool {
 	asking, cancel := context.WithTimeout(ctx, a.patience)
 	defer cancel()
 	return a.Ping(asking) == nil
 }
 
-// listed is a container as a list has it.
+// listed converts a container of a list.
 func listed(item container.Summary) Container {
 	c := Container{ID: item.ID, Name: firstName(item.Names), Image: item.Labels[askedLabel], ImageID: digest(item.ImageID),
 		Labels: item.Labels, State: stateOf(string(item.State)), Created: time.Unix(item.Created, 0)}
-	_, _ = fmt.Sscanf(item.Status, "Exited (%d)", &c.ExitCode) // as people read it: it is nowhere else
+	_, _ = fmt.Sscanf(item.Status, "Exited (%d)", &c.ExitCode) // the list has the exit code in this text only
 	delete(c.Labels, askedLabel)
 	return c
 }

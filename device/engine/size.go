@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxDepth is how deep directories are nested that can be measured: whoever is measured
-// makes them, and each is open meanwhile.
+// MaxDepth bounds the nesting of measured directories: the container creates them, and each stays
+// open during the measurement.
 const MaxDepth = 256
 
-// ErrDeep says that what is deeper was not measured.
+// ErrDeep means that directories beyond MaxDepth were not measured.
 var ErrDeep = fmt.Errorf("its directories are nested deeper than %d", MaxDepth)
 
-// An Extent is what something takes on a disk.
+// An Extent is the disk usage of files.
 type Extent struct {
 	Bytes  int64
-	Inodes float64 // what has several names counts at each of them for its share
+	Inodes float64 // a file with several names counts in equal shares
 }
 
 func (e *Extent) add(x Extent) {
@@ -28,10 +28,9 @@ func (e *Extent) add(x Extent) {
 	e.Inodes += x.Inodes
 }
 
-// SizeOf is what a directory, or a file, takes on the disk. Who writes there may change it
-// meanwhile, and wish that the measurement never ends or is never complete: nothing is
-// followed out of it, what goes away counts for nothing, what has several names counts in
-// equal shares, and no directory is held in memory as a whole.
+// SizeOf returns the disk usage of a directory or file. A container may change it meanwhile to keep
+// the measurement from ending: links are not followed, vanished files count as nothing, and a
+// directory is never read into memory as a whole.
 func SizeOf(ctx context.Context, name string) (Extent, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {
@@ -86,7 +85,7 @@ func sizeIn(ctx context.Context, dir *os.File, room int) (sum Extent, err error)
 	}
 }
 
-// share is what one of the names of a file counts.
+// share returns the usage of one name of a file.
 func share(st *unix.Stat_t) Extent {
 	e := Extent{st.Blocks * 512, 1}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Nlink > 1 {

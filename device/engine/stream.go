@@ -17,16 +17,16 @@ import (
 )
 
 func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr io.Writer) (err error) {
-	// Only the container knows whether its two streams come as one: a terminal has no stderr.
+	// Only the container knows whether it has a terminal, which has no stderr.
 	found, err := a.look(ctx, id)
 	if err != nil {
 		return explain(err, "read the log of container", id)
 	}
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: o.Follow, Timestamps: o.Timestamps}
-	over := found.Container.State != nil && !found.Container.State.Running // and there is nothing to follow
+	over := found.Container.State != nil && !found.Container.State.Running // the log does not grow any more
 	if o.Tail >= 0 && (!o.Follow || over) && a.podman() {
-		// Podman's own tail leaves out the last line if it does not end, which in a crash is the one that
-		// matters.
+		// Podman's own tail leaves out a last line without a line feed, which is the important one
+		// in a crash.
 		last := &lastLines{most: o.Tail}
 		defer func() {
 			if err == nil {
@@ -37,7 +37,7 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	} else if o.Tail >= 0 {
 		options.Tail = fmt.Sprint(o.Tail)
 	}
-	if o.Since.After(time.Unix(0, 0)) { // the API knows no time before that
+	if o.Since.After(time.Unix(0, 0)) { // the earliest time of the API
 		options.Since = fmt.Sprintf("%d.%09d", o.Since.Unix(), o.Since.Nanosecond())
 	}
 	tty := found.Container.Config != nil && found.Container.Config.Tty
@@ -47,12 +47,12 @@ func (a *api) Logs(ctx context.Context, id string, o LogOptions, stdout, stderr 
 	}
 	_, err = again(ctx, func() (struct{}, error) { return struct{}{}, a.copyLog(ctx, id, options, tty, stdout, stderr) })
 	if o.Follow && ctx.Err() != nil {
-		return nil // that is how following ends
+		return nil // following ends without an error
 	}
 	return explain(err, "read the log of container", id)
 }
 
-// copyLog copies a log. An error that is the engine's own comes before anything is copied.
+// copyLog copies a log. An error of the engine itself is returned before anything is copied.
 func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLogsOptions, tty bool, stdout,
 	stderr io.Writer) error {
 	reading, cancel := context.WithCancelCause(ctx)
@@ -80,9 +80,8 @@ func (a *api) copyLog(ctx context.Context, id string, options client.ContainerLo
 	return err
 }
 
-// frames are the two streams of a log as one, where each part says of which it is. Podman (all
-// versions so far) looks at the container once more when its answer has begun, and where that fails
-// says so in JSON in the place of the log.
+// frames reads the multiplexed streams of a log. Podman (all versions so far) inspects the
+// container again after the response has begun, and writes a failure as JSON instead of the log.
 type frames struct {
 	io.Reader
 	begun bool
@@ -104,14 +103,13 @@ func (f *frames) Read(b []byte) (int, error) {
 	return 0, engineError(said.Message)
 }
 
-// An engineError is what the engine says is wrong with it.
+// An engineError is an internal error that the engine reports.
 type engineError string
 
 func (e engineError) Error() string { return string(e) }
-func (engineError) System()         {} // see errdefs.IsInternal
+func (engineError) System()         {} // makes errdefs.IsInternal true
 
-// lastLines keeps the last lines of a log that two streams make together: at most all of
-// it, which the log's size bounds.
+// lastLines keeps the last lines of the two streams of a log. The log's size bounds its memory.
 type lastLines struct {
 	most    int64
 	streams int
@@ -135,7 +133,7 @@ func (l *lastLines) of(to io.Writer) io.Writer {
 	})
 }
 
-// add takes a line, or a part of one: then it goes on with what its stream has not ended.
+// add appends a line or a part of one, which continues the stream's unfinished line.
 func (l *lastLines) add(stream int, to io.Writer, part []byte) {
 	for i := len(l.lines) - 1; i >= 0; i-- {
 		if have := &l.lines[i]; have.stream == stream {
@@ -147,7 +145,7 @@ func (l *lastLines) add(stream int, to io.Writer, part []byte) {
 		}
 	}
 	l.lines = append(l.lines, lastLine{stream, to, bytes.Clone(part)})
-	if int64(len(l.lines)) > 2*l.most { // now and then, not for each line
+	if int64(len(l.lines)) > 2*l.most { // from time to time, not at every line
 		l.cut()
 	}
 }
@@ -170,12 +168,11 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// heard are the events that say that a container's state changed. Podman says died and remove.
-// Neither probes (exec_…) nor logs (attach) are among them: they would wake the agent all the time.
+// heard are the events that change a container's state; Podman's names are died and remove. Events
+// of probes (exec_…) and logs (attach) would wake the agent all the time.
 var heard = []string{"create", "start", "die", "died", "oom", "pause", "unpause", "destroy", "remove"}
 
-// Events calls changed once at the beginning too, when listening has begun: what happened before
-// was not heard.
+// Events also calls changed once when it has subscribed, since earlier events were missed.
 func (a *api) Events(ctx context.Context, label string, changed func()) error {
 	stream := a.client().Events(ctx, client.EventsListOptions{
 		Filters: client.Filters{}.Add("type", "container").Add("label", label).Add("event", heard...),
@@ -196,7 +193,8 @@ func (a *api) Events(ctx context.Context, label string, changed func()) error {
 	}
 }
 
-// eventsError: a stream of events that ends without our doing means that the engine went away.
+// eventsError returns ErrUnavailable if the stream of events ended before ctx: the engine went
+// away.
 func eventsError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -207,13 +205,12 @@ func eventsError(ctx context.Context, err error) error {
 	return explain(err, "listen to", "container events")
 }
 
-// logSilence is how long a log may say nothing after its container has ended.
+// logSilence is the longest pause of a log after its container has ended.
 const logSilence = 5 * time.Second
 
-var errLogEnded = errors.New("the container has ended, and its log says no more")
+var errLogEnded = errors.New("the container has ended and its log is silent")
 
-// A waiting reader tells since when it waits for more; nil: it does not, as whoever is to have it
-// is slow.
+// A waiting is a reader that records since when it waits for data; nil while it does not wait.
 type waiting struct {
 	io.Reader
 	since atomic.Pointer[time.Time]
@@ -226,10 +223,10 @@ func (w *waiting) Read(b []byte) (int, error) {
 	return w.Reader.Read(b)
 }
 
-// endLog ends the following of a log when the container has ended and no more of it has come:
-// Podman now and then does not see the end of one that ends at once.
+// endLog ends the following of a log when the container has ended and the log is silent: Podman
+// sometimes misses the end of a container that exits at once.
 func (a *api) endLog(ctx context.Context, id string, log *waiting, end context.CancelCauseFunc) {
-	var quiet *time.Time // when the wait began that there was when the container was seen to have ended
+	var quiet *time.Time // start of the wait that was current when the container had ended
 	for {
 		select {
 		case <-ctx.Done():

@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// trailer is how many zeros end a tar archive. One that is cut off between two entries has none,
-// and looks whole otherwise.
+// trailer is the number of zero bytes at the end of a tar archive. An archive that is cut off
+// between two entries lacks them and otherwise looks complete.
 const trailer = 1024
 
 func (a *api) ImageTree(ctx context.Context, ref string, s Spec,
@@ -58,7 +58,7 @@ func (a *api) ImageTree(ctx context.Context, ref string, s Spec,
 	return nil
 }
 
-// entries reads an archive to its very end.
+// entries reads an archive to its end.
 func entries(from io.Reader, put func(*tar.Header, io.Reader) error) error {
 	counted := &counter{from: from}
 	archive := tar.NewReader(counted)
@@ -94,8 +94,8 @@ func (c *counter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// stubs are what Docker puts into each container that it makes, where the image has no such file,
-// to mount on them.
+// stubs are the files that Docker creates in each container, to mount on them, if the image lacks
+// them.
 var stubs = map[string]byte{
 	".dockerenv": tar.TypeReg, "dev": tar.TypeDir, "dev/console": tar.TypeReg, "dev/pts": tar.TypeDir,
 	"dev/shm": tar.TypeDir,
@@ -104,11 +104,11 @@ var stubs = map[string]byte{
 	"proc":            tar.TypeDir, "sys": tar.TypeDir,
 }
 
-// withoutStubs leaves out what Docker has added to an image when it made a container of it: what
-// bears such a name, is empty, and is as young as the container. A directory is empty if nothing
-// else in it follows.
+// withoutStubs leaves out the files that Docker added when it created the container: they have a
+// name of stubs, are empty, and are as new as the container. A directory is empty if no entry in it
+// follows.
 func withoutStubs(made time.Time, put func(*tar.Header, io.Reader) error) func(*tar.Header, io.Reader) error {
-	var held []*tar.Header // directories, each in the one before it
+	var held []*tar.Header // directories not passed yet, each in the one before it
 	return func(h *tar.Header, data io.Reader) error {
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
 		kind, stub := stubs[name]

@@ -14,8 +14,7 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// LimitsOf is what an engine that says this of itself holds a container to that was made, or
-// updated, by s.
+// LimitsOf returns the limits that an engine with this Info enforces for a container of s.
 func LimitsOf(s Spec, info Info) Limits {
 	var r container.Resources
 	limit(&r, s, info)
@@ -38,8 +37,8 @@ func (a *api) Update(ctx context.Context, id string, s Spec) error {
 	return explain(err, "update container", id)
 }
 
-// updatePodman uses Podman's own API: its Docker API has no such call before 5.3. It takes the
-// words of the OCI runtime.
+// updatePodman uses Podman's own API, since its Docker API lacks the call before 5.3. The request
+// has the form of the OCI runtime specification.
 func (a *api) updatePodman(ctx context.Context, id string, r container.Resources) error {
 	words := map[string]map[string]any{"memory": {}, "cpu": {}}
 	if r.Memory > 0 {
@@ -54,7 +53,7 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 	if r.CpusetCpus != "" {
 		words["cpu"]["cpus"] = r.CpusetCpus
 	}
-	body, _ := json.Marshal(words) // numbers and strings always encode
+	body, _ := json.Marshal(words) // this always encodes
 	status, text, err := a.libpod(ctx, http.MethodPost, "containers/"+id+"/update", body)
 	switch {
 	case err != nil:
@@ -64,12 +63,12 @@ func (a *api) updatePodman(ctx context.Context, id string, r container.Resources
 	case bytes.Contains(text, []byte("no such container")):
 		return fmt.Errorf("%w: %s", errdefs.ErrNotFound, text)
 	case status == http.StatusNotFound:
-		return fmt.Errorf("%w: it takes Podman 4.3 or newer", errdefs.ErrNotImplemented)
+		return fmt.Errorf("%w: it needs Podman 4.3 or newer", errdefs.ErrNotImplemented)
 	}
 	return fmt.Errorf("%s: %s", http.StatusText(status), bytes.TrimSpace(text))
 }
 
-// libpod asks something of Podman's own API, and returns the status and the text of the answer.
+// libpod sends a request to Podman's own API and returns the status and body of the answer.
 func (a *api) libpod(ctx context.Context, method, path string, body []byte) (status int, text []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://podman/v4.0.0/libpod/"+path, bytes.NewReader(body))
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Usage of a container that does not run is zero. Memory is the working set, as Kubernetes defines
-// it: what is used, less the file pages that the kernel can drop at once. It is read from the
-// container's control group where we can see it: older Dockers take a second to answer.
+// Usage is zero for a container that does not run. Memory is the working set as Kubernetes defines
+// it: usage without the file pages that the kernel can drop at once. It is read from the control
+// group where possible, since older Docker versions take a second to answer.
 func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 	found, err := a.look(ctx, id)
 	if err != nil {
@@ -45,9 +45,8 @@ func (a *api) Usage(ctx context.Context, id string) (Usage, error) {
 		MemoryBytes: less(stats.MemoryStats.Usage, inactiveFile(stats.MemoryStats.Stats))}, nil
 }
 
-// Written asks the engine for the first, and looks at the rest itself where it can: at the
-// log, at what the engine has mounted into the container to be written, and at the volumes
-// that an image has and nobody has asked for.
+// Written gets the size of the root from the engine. It measures the log, the engine's own writable
+// mounts and the image's anonymous volumes itself, where it can.
 func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	found, err := a.look(ctx, id, client.ContainerInspectOptions{Size: true})
 	if err != nil {
@@ -59,7 +58,7 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	}
 	if log := found.Container.LogPath; log != "" {
 		beside := os.DirFS(filepath.Dir(log))
-		files, _ := fs.Glob(beside, filepath.Base(log)+"*") // and those that it was rotated to
+		files, _ := fs.Glob(beside, filepath.Base(log)+"*") // and its rotated files
 		for _, file := range files {
 			if info, err := fs.Stat(beside, file); err == nil && info.Mode().IsRegular() {
 				sum += info.Size()
@@ -73,8 +72,8 @@ func (a *api) Written(ctx context.Context, id string) (int64, error) {
 	return sum + beside.Bytes, nil
 }
 
-// Files counts a container's own files where the engine says in which directory they are: with
-// overlay, as is the rule.
+// Files counts a container's files if the engine says in which directory they are, as it does with
+// overlay.
 func (a *api) Files(ctx context.Context, id string) (int64, error) {
 	found, err := a.look(ctx, id)
 	if err != nil {
@@ -88,7 +87,7 @@ func (a *api) Files(ctx context.Context, id string) (int64, error) {
 	return int64(math.Ceil(all.Inodes)), err
 }
 
-// mounted are the files and directories that the engine has mounted into a container by itself.
+// mounted returns the files and directories that the engine itself has mounted into a container.
 func mounted(c container.InspectResponse) []string {
 	paths := []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}
 	for _, m := range c.Mounts {
@@ -99,7 +98,7 @@ func mounted(c container.InspectResponse) []string {
 	return paths
 }
 
-// sizesOf is what all of them take; ErrDeep where that cannot be said.
+// sizesOf returns the total of all paths, or ErrDeep if it cannot be measured.
 func sizesOf(ctx context.Context, paths []string) (sum Extent, err error) {
 	for _, path := range paths {
 		if path == "" {
@@ -121,8 +120,8 @@ func less(a, b uint64) uint64 {
 	return a - b
 }
 
-// inactiveFile: cgroup v1 sums over its children under total_…, v2 under the plain name; Podman
-// does not tell.
+// inactiveFile returns the droppable file pages. cgroup v1 sums over children under total_…, v2
+// under the plain name; Podman does not report it.
 func inactiveFile(stats map[string]uint64) uint64 {
 	if v, ok := stats["total_inactive_file"]; ok {
 		return v
@@ -130,8 +129,8 @@ func inactiveFile(stats map[string]uint64) uint64 {
 	return stats["inactive_file"]
 }
 
-// groupUsage reads what the control group of a container's process has used. The processor's is
-// always there; a kernel that does not count memory by group has used none, whoever is asked.
+// groupUsage reads the usage of the control group of a container's process. A kernel that does not
+// count memory by group reports 0 to the engine too.
 func groupUsage(proc, cgroup string, pid int, containerID string) (u Usage, ok bool) {
 	if pid <= 1 {
 		return Usage{}, false

@@ -122,7 +122,7 @@ func (t *Fake) Start(ctx context.Context, id string) error {
 		c.problem = why
 		return fmt.Errorf("start container %s: %s", c.spec.Name, why)
 	}
-	t.settle(time.Now()) // it may end at once
+	t.settle(time.Now()) // the program may end at once
 	return nil
 }
 
@@ -168,26 +168,26 @@ func (t *Fake) Stop(ctx context.Context, id string, grace time.Duration) error {
 	}
 	c := t.find(id)
 	if c != nil && c.state == engine.Paused {
-		c.state = engine.Running // to hear the signal
+		c.state = engine.Running // resume it, so that it handles the signal
 	}
 	if c == nil || c.state != engine.Running {
 		t.mu.Unlock()
 		return nil
 	}
 	t.record("Stop", c.spec.Name, grace)
-	grace = (max(grace, 0) + time.Second - 1) / time.Second * time.Second // as the API does
+	grace = (max(grace, 0) + time.Second - 1) / time.Second * time.Second // whole seconds, as in the API
 	end := ending{at: time.Now().Add(c.play.StopTakes), code: c.play.StopCode}
 	if c.play.StopTakes > grace || grace == 0 {
 		end = ending{at: time.Now().Add(grace), code: 137}
 	}
-	t.endAt(c, end) // goes on even if the caller gives up, as in real engines
+	t.endAt(c, end) // continues when the caller gives up, as in real engines
 	life := c.starts
 	t.settle(time.Now())
 	t.mu.Unlock()
 	return t.await(ctx, "Stop", id, func() bool { return c.state != engine.Running || c.starts != life })
 }
 
-// await waits until done, which is asked under the lock after every change.
+// await waits until done returns true. It is called under the lock after every change.
 func (t *Fake) await(ctx context.Context, call, object string, done func() bool) error {
 	for {
 		t.mu.Lock()
@@ -208,8 +208,8 @@ func (t *Fake) await(ctx context.Context, call, object string, done func() bool)
 	}
 }
 
-// Remove implements engine.Engine. As in Podman, a container in whose network another one runs
-// stays.
+// Remove implements engine.Engine. As in Podman, a container stays while another one runs in its
+// network.
 func (t *Fake) Remove(ctx context.Context, id string) error {
 	if err := t.enter(ctx, "Remove", id); err != nil {
 		return err
@@ -242,7 +242,7 @@ func (t *Fake) Images(ctx context.Context) ([]engine.Image, error) {
 	list := make([]engine.Image, 0, len(t.images))
 	for _, i := range t.images {
 		each := engine.Image{ID: i.id, Size: i.size, InUse: t.inUse(i)}
-		if !strings.Contains(i.ref, "@") { // what is known by its digest has no tag
+		if !strings.Contains(i.ref, "@") { // an image pulled by digest has no tag
 			each.Tags = []string{i.ref}
 		}
 		list = append(list, each)

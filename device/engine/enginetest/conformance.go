@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// Conformance checks the promises of engine.Engine against any engine that holds ToolImage. open
-// returns an engine, once for each case. around runs a case: for the fake it is synctest.Test, for
-// real engines it just calls the case. What it creates, it removes.
+// Conformance checks the rules of engine.Engine against an engine that has ToolImage. open returns
+// an engine for each case. around runs a case: synctest.Test for the fake, a plain call for real
+// engines. Each case removes what it creates.
 func Conformance(t *testing.T, open func(t *testing.T) engine.Engine,
 	around func(t *testing.T, run func(t *testing.T))) {
 	for _, c := range slices.Concat(lifeCases, networkCases, streamCases) {
@@ -31,16 +31,16 @@ func Conformance(t *testing.T, open func(t *testing.T) engine.Engine,
 }
 
 type conformanceCase struct {
-	name string // the promise
+	name string // the rule
 	run  func(k *kit)
 }
 
-// A kit is what a case works with.
+// A kit is the fixture of one case.
 type kit struct {
 	*testing.T
 	engine.Engine
 	ctx   context.Context
-	label string // of every container of this case
+	label string // on every container of the case
 	ids   []string
 	nets  []engine.Network
 	made  int
@@ -50,7 +50,7 @@ func (k *kit) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	defer k.Engine.Close()
-	for _, id := range slices.Backward(k.ids) { // the owner of a network was made before its users
+	for _, id := range slices.Backward(k.ids) { // newest first: a network's owner was created before its users
 		if err := k.Engine.Remove(ctx, id); err != nil {
 			k.Errorf("clean up: %v", err)
 		}
@@ -62,7 +62,7 @@ func (k *kit) clean() {
 	}
 }
 
-// spec is a container of the test image that does what the verbs say.
+// spec describes a container of the test image that runs these verbs.
 func (k *kit) spec(verbs string) engine.Spec {
 	k.made++
 	key, value, _ := strings.Cut(k.label, "=")
@@ -100,7 +100,7 @@ func (k *kit) start(s engine.Spec) string {
 	return id
 }
 
-// look is what the engine says of a container; its State is "" when it is not there.
+// look returns a container as the engine reports it; State is "" if it does not exist.
 func (k *kit) look(id string) engine.Container {
 	k.Helper()
 	list, err := k.Containers(k.ctx, k.label)
@@ -124,8 +124,8 @@ func (k *kit) await(id string, want engine.State) engine.Container {
 	return c
 }
 
-// speaks waits until a container has said something: it has come to where signals are
-// its own business, which a busy machine takes a while for.
+// speaks waits until a container has printed something. From then on it handles signals itself,
+// which takes a while on a busy machine.
 func (k *kit) speaks(id string) {
 	k.Helper()
 	k.eventually(func() bool {
@@ -143,7 +143,7 @@ func (k *kit) eventually(done func() bool, why func() string) {
 	}
 }
 
-// said is the log of a container.
+// said returns the log of a container.
 func (k *kit) said(id string, o engine.LogOptions) (stdout, stderr string) {
 	k.Helper()
 	var out, problems strings.Builder

@@ -13,7 +13,7 @@ import (
 
 var everything = engine.LogOptions{Tail: -1}
 
-// lifeCases are the promises about containers and images.
+// lifeCases are the rules for containers and images.
 var lifeCases = []conformanceCase{
 	{"an engine says who it is", func(k *kit) {
 		info, err := k.Info(k.ctx)
@@ -78,7 +78,7 @@ var lifeCases = []conformanceCase{
 		k.equal(c.OOMKilled, false)
 		k.equal(c.Pid, 0)
 		k.equal(c.IP, "")
-		if c.FinishedAt.Sub(c.StartedAt) < 100*time.Millisecond { // engines note the start a little late
+		if c.FinishedAt.Sub(c.StartedAt) < 100*time.Millisecond { // engines record the start a little late
 			k.Fatalf("it ran from %v to %v", c.StartedAt, c.FinishedAt)
 		}
 	}},
@@ -219,7 +219,7 @@ var lifeCases = []conformanceCase{
 		owner := k.start(k.spec("wait"))
 		s := k.spec("wait")
 		s.NetworkOf, s.Hostname = owner, "ignored"
-		s.Ports = []engine.Port{{HostPort: 1, ContainerPort: 1, Protocol: "TCP"}} // the owner's business
+		s.Ports = []engine.Port{{HostPort: 1, ContainerPort: 1, Protocol: "TCP"}} // the owner has the ports
 		id := k.start(s)
 		c := k.look(id)
 		k.equal(c.State, engine.Running)
@@ -236,7 +236,7 @@ var lifeCases = []conformanceCase{
 		k.mustBe(err, engine.ErrUnsupported)
 	}},
 	{"two containers cannot have one port of the device", func(k *kit) {
-		// Below the ports that other tests' hubs listen on.
+		// Other tests' hubs listen on higher ports.
 		port := []engine.Port{{HostIP: "127.0.0.1", HostPort: int32(10000 + time.Now().UnixNano()/1000%10000),
 			ContainerPort: 80, Protocol: "TCP"}}
 		first, second := k.spec("wait"), k.spec("wait")

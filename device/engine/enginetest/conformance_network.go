@@ -10,13 +10,13 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// network is a network of this case with a block of its own, out of the range that is kept for
-// tests of network devices (RFC 2544). It is removed in the end.
+// network describes a network of this case with its own addresses, from the range for tests of
+// network devices (RFC 2544). The case removes it at its end.
 func (k *kit) network(name string) engine.Network {
 	key, value, _ := strings.Cut(k.label, "=")
 	h := fnv.New32a()
 	fmt.Fprint(h, os.Getpid(), value)
-	sum := h.Sum32() &^ 0x10 // two blocks side by side: one for each name
+	sum := h.Sum32() &^ 0x10 // two blocks side by side, one for each name
 	if name != "" {
 		sum |= 0x10
 	}
@@ -35,7 +35,7 @@ func (k *kit) on(n engine.Network) engine.Container {
 	return k.await(k.start(s), engine.Running)
 }
 
-// inside fails where a container has no address out of the network's block.
+// inside fails unless a container has an address of the network.
 func (k *kit) inside(c engine.Container, n engine.Network) {
 	k.Helper()
 	ip, err := netip.ParseAddr(c.IP)
@@ -44,7 +44,7 @@ func (k *kit) inside(c engine.Container, n engine.Network) {
 	}
 }
 
-// networkCases are the promises about networks.
+// networkCases are the rules for networks.
 var networkCases = []conformanceCase{
 	{"containers on a network have its addresses, and making it again changes nothing", func(k *kit) {
 		n := k.network("")
@@ -74,7 +74,7 @@ var networkCases = []conformanceCase{
 		k.must(k.EnsureNetwork(k.ctx, n))
 		owner := k.on(n)
 		s := k.spec("wait")
-		s.NetworkOf, s.Network = owner.ID, n.Name // the owner's business
+		s.NetworkOf, s.Network = owner.ID, n.Name // the owner has the network
 		k.equal(k.look(k.start(s)).IP, "")
 		k.inside(owner, n)
 	}},
@@ -148,7 +148,7 @@ var networkCases = []conformanceCase{
 		s := k.spec("wait")
 		s.Network = n.Name
 		id, err := k.Create(k.ctx, s)
-		if err == nil { // Docker says so only at the start
+		if err == nil { // Docker reports it only at the start
 			k.ids = append(k.ids, id)
 			err = k.Start(k.ctx, id)
 		}

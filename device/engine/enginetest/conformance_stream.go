@@ -19,14 +19,14 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// noise is what the tool's verb of that name says.
+// noise returns what the tool's verb noise prints.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
 	return b
 }
 
-// streamCases are the promises about logs, commands, usage and events.
+// streamCases are the rules for logs, commands, usage and events.
 var streamCases = []conformanceCase{
 	{"a log keeps stdout and stderr apart", func(k *kit) {
 		id := k.start(k.spec("print one then complain oops then print two words"))
@@ -147,7 +147,7 @@ var streamCases = []conformanceCase{
 		}
 		first, firstEnd := begin()
 		_, secondEnd := begin()
-		k.eventually(func() bool { // it has an id before it begins
+		k.eventually(func() bool { // the id exists before the command starts
 			k.must(k.EndExec(k.ctx, first))
 			select {
 			case e := <-firstEnd:
@@ -174,7 +174,7 @@ var streamCases = []conformanceCase{
 		k.mustBe(err, engine.ErrNotFound)
 	}},
 	{"a command reads what it is given, to its end, and not a byte of it changes", func(k *kit) {
-		// ^P^Q is what engines take for a wish to detach; in the middle of data it is data.
+		// Engines take ^P^Q for the keys to detach. In data they are data.
 		data := slices.Concat(noise(3<<20), []byte("\x10\x11\x00\x04\x1f\x00"), noise(1000))
 		id := k.start(k.spec("wait"))
 		out := &strings.Builder{}
@@ -281,8 +281,8 @@ var streamCases = []conformanceCase{
 		k.mustBe(<-end, context.Canceled)
 	}},
 	{"who attaches and leaves leaves the container running", func(k *kit) {
-		// Without a terminal, Podman ends stdin with the first who attaches, and the API cannot change
-		// that.
+		// Without a terminal, Podman closes stdin after the first attachment, and the API cannot
+		// change that.
 		s := k.spec("cat -")
 		s.Stdin, s.TTY = true, true
 		id := k.start(s)
@@ -299,7 +299,7 @@ var streamCases = []conformanceCase{
 		heard, said := io.Pipe()
 		end := make(chan error, 1)
 		go func() { end <- k.Attach(k.ctx, id, engine.Streams{Stdout: said}) }()
-		_, err := heard.Read(make([]byte, 1)) // it is attached
+		_, err := heard.Read(make([]byte, 1)) // now it is attached
 		k.must(err)
 		go func() { _, _ = io.Copy(io.Discard, heard) }()
 		k.must(k.Stop(k.ctx, id, 10*time.Second))
@@ -380,7 +380,7 @@ var streamCases = []conformanceCase{
 		k.mustBe(err, engine.ErrNotFound)
 		n, err = k.Files(k.ctx, id)
 		k.must(err)
-		if n > 100 { // none where its root is out of sight
+		if n > 100 { // 0 where the root cannot be read
 			k.Fatalf("it has written %d files", n)
 		}
 		_, err = k.Files(k.ctx, "flotilla-test-nothing")
@@ -403,7 +403,7 @@ var streamCases = []conformanceCase{
 			before := heard.Load()
 			do()
 			k.eventually(func() bool { return heard.Load() > before }, func() string { return "nothing was heard of: " + what })
-			for before = -1; before != heard.Load(); { // until it is quiet again
+			for before = -1; before != heard.Load(); { // until no more events come
 				before = heard.Load()
 				time.Sleep(200 * time.Millisecond)
 			}
@@ -412,7 +412,7 @@ var streamCases = []conformanceCase{
 		k.eventually(func() bool { return heard.Load() > 0 }, func() string { return "nothing was heard at the beginning" })
 		hears("a creation", func() { id = k.create(k.spec("wait")) })
 		hears("a start", func() { k.must(k.Start(k.ctx, id)) })
-		// Late news of the start may still come, once: one round of this is quiet.
+		// A late event of the start may still come once, so one of these rounds has no event.
 		k.eventually(func() bool {
 			before := heard.Load()
 			_, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{})

@@ -1,11 +1,10 @@
-// Package enginetest is a container engine in memory: the fake of package engine for tests and for
-// simulated devices. It does no I/O and starts no goroutines but for commands that wait for input,
-// so a thousand of them fit in one process; it knows the time only from package time, so it lives
-// in a testing/synctest bubble. Its containers do what their image's Program says.
+// Package enginetest is a container engine in memory, for tests and simulated devices. It does no
+// I/O and starts goroutines only for commands that wait for input, so one process holds a thousand
+// of them. It uses package time alone, so it runs in a testing/synctest bubble. Its containers
+// follow the Program of their image.
 //
-// Conformance holds the fake and the real engines to the same promises. Command image (beside it)
-// builds the test image that the real ones run, package tool is what is inside, and ToolProgram
-// plays it for the fake.
+// Conformance tests the fake and the real engines by the same cases. Command image builds the test
+// image, package tool is the program in it, and ToolProgram imitates that program for the fake.
 package enginetest
 
 import (
@@ -23,28 +22,28 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A Program says what a container does each time that it is started; run counts the starts from 0.
+// A Program describes what a container does at each start; run counts the starts from 0.
 type Program func(s engine.Spec, run int) Play
 
-// A Play is one run of a container. The zero Play runs for ever, says nothing, and ends with 0 as
-// soon as it is asked to.
+// A Play is one run of a container. The zero Play runs until it is stopped, prints nothing and
+// exits with 0.
 type Play struct {
-	StartError  string        // it cannot even be started, and this is why
-	Lines       []Line        // what it prints, in the order of After
-	Exits       bool          // it ends by itself ExitAfter its start
+	StartError  string        // why the container cannot start
+	Lines       []Line        // output, in the order of After
+	Exits       bool          // it exits ExitAfter its start
 	ExitAfter   time.Duration //
 	ExitCode    int           //
-	OOM         bool          // that end is by the kernel's out-of-memory killer
-	StopTakes   time.Duration // from the stop signal to its end; longer than the grace: it is killed
+	OOM         bool          // the kernel's out-of-memory killer ends it
+	StopTakes   time.Duration // from the stop signal to the exit; it is killed if that exceeds the grace period
 	StopCode    int           // exit code after the stop signal
-	MemoryBytes uint64        // working set; beyond the container's limit it is killed at once
+	MemoryBytes uint64        // working set; more than the container's limit kills it at once
 	MilliCPU    uint64
-	Written     int64                             // bytes outside of its mounts,
-	Files       int64                             // in so many files
+	Written     int64                             // bytes outside of its mounts
+	Files       int64                             // number of those files
 	Exec        func(command []string) ExecResult // nil: every command prints nothing and succeeds
 
-	// Attached plays the first process towards one who attaches; nil: it prints its lines as they
-	// come. Dial is what is at its ports; nil: nothing.
+	// Attached plays the first process for an attachment; nil: it prints its lines as they come.
+	// Dial answers at its ports; nil: they are closed.
 	Attached func(ctx context.Context, s engine.Streams) error
 	Dial     func(ctx context.Context, port int) (net.Conn, error)
 }
@@ -56,51 +55,51 @@ type Line struct {
 	Text   string // without its line feed
 }
 
-// An ExecResult is what a command in a container does.
+// An ExecResult is the effect of a command in a container.
 type ExecResult struct {
 	Stdout, Stderr string
 	Code           int
-	After          time.Duration // how long it takes
+	After          time.Duration // duration
 	Err            error
 
-	// instead of the above, for what reads and waits; until ctx ends
+	// replaces the above for a command that reads or waits; it runs until ctx ends
 	Run func(ctx context.Context, s engine.Streams) (code int)
 }
 
-// An Offer is an image in a registry.
+// An Offer is an image in the registry.
 type Offer struct {
-	ID      string // of the image, where a tag moves; "": always the same
+	ID      string // image id, for a tag that moves; "": always the same
 	Size    int64
-	Delay   time.Duration        // how long pulling takes
-	Tells   time.Duration        // how often its progress is told; 0: never
-	Err     error                // pulling fails with this, after Delay
+	Delay   time.Duration        // duration of a pull
+	Tells   time.Duration        // interval of progress reports; 0: none
+	Err     error                // the pull fails with it after Delay
 	Auth    *engine.RegistryAuth // required credentials
 	Program Program              // nil: the zero Play
-	Tree    []Entry              // what it holds
+	Tree    []Entry              // files
 }
 
-// An Entry is a file of an image, in the words of package tar.
+// An Entry is a file of an image, as in package tar.
 type Entry struct {
 	tar.Header
 	Data string
 }
 
-// Fake is an engine in memory. All its methods may be called at any time from any goroutine.
+// Fake is an engine in memory. Its methods are safe for concurrent use.
 type Fake struct {
 	mu         sync.Mutex
 	info       engine.Info
 	down       bool
 	latency    time.Duration
-	containers []*instance // in the order of their creation
+	containers []*instance // in order of creation
 	images     map[string]*image
 	networks   map[string]engine.Network
 	offers     map[string]Offer
 	faults     map[string][]error
-	listeners  map[chan struct{}]string      // label
-	changed    chan struct{}                 // closed and replaced whenever anything changes
-	made       int                           // containers so far
-	begun      int                           // commands so far
-	execs      map[string]context.CancelFunc // those that run, by id
+	listeners  map[chan struct{}]string      // channel to its label filter
+	changed    chan struct{}                 // closed and replaced at every change
+	made       int                           // number of containers so far
+	begun      int                           // number of commands so far
+	execs      map[string]context.CancelFunc // running commands by id
 	recording  bool
 	calls      []string
 }
@@ -116,7 +115,7 @@ type image struct {
 
 var _ engine.Engine = (*Fake)(nil)
 
-// New is an engine without images. It says that it is Docker on amd64; see SetInfo.
+// New returns an engine without images. It reports to be Docker on amd64; see SetInfo.
 func New() *Fake {
 	return &Fake{
 		info: engine.Info{Name: "docker", Version: "20.10.24", APIVersion: "1.41", OS: "linux", Arch: "amd64",
@@ -131,24 +130,24 @@ func New() *Fake {
 	}
 }
 
-// SetInfo changes what Info answers.
+// SetInfo sets the result of Info.
 func (t *Fake) SetInfo(i engine.Info) { t.do(func() { t.info = i }) }
 
 // SetLatency makes every call take that long.
 func (t *Fake) SetLatency(d time.Duration) { t.do(func() { t.latency = d }) }
 
-// AddImage puts an image there as if it had been pulled. program may be nil.
+// AddImage adds a local image. program may be nil.
 func (t *Fake) AddImage(ref string, size int64, program Program) {
 	t.do(func() { t.addImage(ref, Offer{Size: size, Program: program}) })
 }
 
-// SetImageTree says what an image holds that is there.
+// SetImageTree sets the files of a local image.
 func (t *Fake) SetImageTree(ref string, tree ...Entry) { t.do(func() { t.images[ref].tree = tree }) }
 
-// Damage takes a layer of an image away that is there.
+// Damage removes a layer of a local image.
 func (t *Fake) Damage(ref string) { t.do(func() { t.images[ref].damaged = true }) }
 
-// SetImageUser says as whom the programs of an image run that is there.
+// SetImageUser sets the user of a local image.
 func (t *Fake) SetImageUser(ref, user string) { t.do(func() { t.images[ref].user = user }) }
 
 func (t *Fake) addImage(ref string, o Offer) {
@@ -156,36 +155,34 @@ func (t *Fake) addImage(ref string, o Offer) {
 	t.images[ref] = &image{ref: ref, id: id, size: o.Size, program: o.Program, tree: o.Tree}
 }
 
-// OfferImage makes an image pullable.
+// OfferImage adds an image to the registry.
 func (t *Fake) OfferImage(ref string, o Offer) { t.do(func() { t.offers[ref] = o }) }
 
-// SetDown switches the engine off: every call, also those under way, fails with
-// engine.ErrUnavailable until it is switched on again. Containers go on.
+// SetDown switches the engine off: every call, including those under way, fails with
+// engine.ErrUnavailable until it is on again. Containers keep running.
 func (t *Fake) SetDown(down bool) { t.do(func() { t.down = down }) }
 
-// Fail lets the next call of that name (Start, Pull, …) fail with err. Several faults of one name
-// are used in turn.
+// Fail makes the next call of that name (Start, Pull, …) fail with err. Several errors for one name
+// are used one after the other.
 func (t *Fake) Fail(call string, err error) {
 	t.do(func() { t.faults[call] = append(t.faults[call], err) })
 }
 
-// Record begins to write down calls that change something; see Calls.
+// Record starts recording the calls that change something; see Calls.
 func (t *Fake) Record() { t.do(func() { t.recording = true }) }
 
-// Calls are the calls since Record, such as "Create web", "Start web", "Stop web 30s", "Pull
-// nginx:1".
+// Calls returns the calls since Record, such as "Create web", "Stop web 30s", "Pull nginx:1".
 func (t *Fake) Calls() (calls []string) {
 	t.do(func() { calls = slices.Clone(t.calls) })
 	return calls
 }
 
-// Exit ends the running container of that name; it reports whether there is one.
+// Exit ends the running container of that name and reports whether there is one.
 func (t *Fake) Exit(name string, code int) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), code, false) })
 }
 
-// Crash ends the running container of that name after it has said something; it reports whether
-// there is one.
+// Crash ends the running container of that name after some output and reports whether there is one.
 func (t *Fake) Crash(name string, last []Line, code int, oom bool) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
@@ -199,12 +196,12 @@ func (t *Fake) Crash(name string, last []Line, code int, oom bool) (found bool) 
 	})
 }
 
-// OOMKill ends the running container of that name for want of memory.
+// OOMKill ends the running container of that name as the kernel's out-of-memory killer does.
 func (t *Fake) OOMKill(name string) (found bool) {
 	return t.with(name, func(c *instance) { t.end(c, time.Now(), 137, true) })
 }
 
-// Use changes what the running container of that name uses, until it ends.
+// Use sets the usage of the running container of that name until it ends.
 func (t *Fake) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
 	return t.with(name, func(c *instance) {
 		now := time.Now()
@@ -213,7 +210,7 @@ func (t *Fake) Use(name string, milliCPU, memoryBytes uint64) (found bool) {
 	})
 }
 
-// Lose removes a container behind the back of everybody.
+// Lose removes a container without an event.
 func (t *Fake) Lose(name string) (found bool) {
 	t.do(func() {
 		for _, c := range t.containers {
@@ -238,8 +235,7 @@ func (t *Fake) Rename(name, to string) (found bool) {
 	return found
 }
 
-// Pause freezes the running container of that name, as docker pause does; to is whether it is to be
-// frozen.
+// Pause freezes (to=true) or resumes the running container of that name, as docker pause does.
 func (t *Fake) Pause(name string, to bool) (found bool) {
 	t.do(func() {
 		from, next := engine.Running, engine.Paused
@@ -268,8 +264,7 @@ func (t *Fake) HalfRemove(name string) (found bool) {
 	return found
 }
 
-// PowerCut ends every container as a reboot of the device does: exit code 255 and nothing
-// restarted.
+// PowerCut ends every container as a reboot of the device does: with exit code 255 and no restart.
 func (t *Fake) PowerCut() {
 	t.do(func() {
 		for _, c := range t.containers {
@@ -278,7 +273,7 @@ func (t *Fake) PowerCut() {
 	})
 }
 
-// do changes the fake and wakes whoever waits for a change.
+// do changes the fake and wakes the waiting calls.
 func (t *Fake) do(change func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -305,8 +300,8 @@ func (t *Fake) wake() {
 	t.changed = make(chan struct{})
 }
 
-// notify tells the listeners that a container with these labels has changed. Changes that nobody
-// has looked at yet count as one.
+// notify sends the listeners an event for a container with these labels. Unread events count as
+// one.
 func (t *Fake) notify(labels map[string]string) {
 	for listener, label := range t.listeners {
 		if carries(labels, label) {
@@ -319,14 +314,14 @@ func (t *Fake) notify(labels map[string]string) {
 	t.wake()
 }
 
-// carries tells whether the labels fulfil a filter, "key" or "key=value".
+// carries reports whether the labels match a filter, "key" or "key=value".
 func carries(labels map[string]string, filter string) bool {
 	key, want, exact := strings.Cut(filter, "=")
 	got, ok := labels[key]
 	return ok && (!exact || got == want)
 }
 
-// enter begins a call: it waits for the latency, then holds the lock unless it returns an error.
+// enter begins a call. It waits for the latency and returns with the lock held, or with an error.
 func (t *Fake) enter(ctx context.Context, call, object string) error {
 	t.mu.Lock()
 	latency := t.latency

@@ -9,16 +9,16 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// keptRuns of a container's log; the real ones are kept short, too.
+// keptRuns bounds the runs in a container's log; real logs are bounded too.
 const keptRuns = 4
 
-// An instance is a container.
+// An instance is a container of the fake.
 type instance struct {
 	id        string
 	number    int
 	spec      engine.Spec
-	limits    engine.Limits  // as it tells of them
-	network   engine.Network // that of spec.Network
+	limits    engine.Limits  // as Containers reports them
+	network   engine.Network // of spec.Network
 	image     *image
 	state     engine.State
 	created   time.Time
@@ -30,28 +30,28 @@ type instance struct {
 	starts    int
 	play      Play
 	runs      []run
-	dropped   int // lines of runs that are no longer kept
+	dropped   int // lines of runs that are no longer in the log
 	ending    ending
 	timer     *time.Timer
 	cpuBefore uint64 // until cpuSince
 	cpuSince  time.Time
 }
 
-// A run is what the log keeps of one life of a container.
+// A run is one start of a container in its log.
 type run struct {
 	started, ended time.Time // ended is zero while it runs
 	lines          []Line
 }
 
-// An ending is the end that a container comes to; at is zero when there is none.
+// An ending is a planned end of a container; at is zero without one.
 type ending struct {
 	at   time.Time
 	code int
 	oom  bool
 }
 
-// settle carries out the ends whose time has come. Timers do so, too, but at one instant nobody
-// knows who is first.
+// settle carries out the ends that are due. Timers do so too, but the order of timers at one
+// instant is undefined.
 func (t *Fake) settle(now time.Time) {
 	for _, c := range t.containers {
 		if e := c.ending; c.state == engine.Running && !e.at.IsZero() && !e.at.After(now) {
@@ -60,7 +60,7 @@ func (t *Fake) settle(now time.Time) {
 	}
 }
 
-// start begins a run. The container is created or has exited.
+// start begins a run of a container that is created or has exited.
 func (t *Fake) start(c *instance, now time.Time) {
 	c.play = Play{}
 	if c.image.program != nil {
@@ -88,7 +88,7 @@ func (t *Fake) start(c *instance, now time.Time) {
 	t.notify(c.spec.Labels)
 }
 
-// endAt plans the end of a running container unless it ends earlier anyway.
+// endAt plans the end of a running container unless an earlier end is planned.
 func (t *Fake) endAt(c *instance, e ending) {
 	if !c.ending.at.IsZero() && !e.at.Before(c.ending.at) {
 		return
@@ -124,7 +124,7 @@ func (t *Fake) remove(c *instance) {
 	t.notify(c.spec.Labels)
 }
 
-// find looks for a container by id or name.
+// find returns a container by id or name.
 func (t *Fake) find(id string) *instance {
 	for _, c := range t.containers {
 		if c.id == id || c.spec.Name == id {
@@ -134,7 +134,7 @@ func (t *Fake) find(id string) *instance {
 	return nil
 }
 
-// dependents are the containers in the network of c.
+// dependents returns the containers in the network of c.
 func (t *Fake) dependents(c *instance) (found []*instance) {
 	for _, d := range t.containers {
 		if d.spec.NetworkOf != "" && t.find(d.spec.NetworkOf) == c {
@@ -144,7 +144,7 @@ func (t *Fake) dependents(c *instance) (found []*instance) {
 	return found
 }
 
-// portTaken names the running container that has a port which c wants.
+// portTaken returns the running container that has a port of c.
 func (t *Fake) portTaken(c *instance) (owner string, port engine.Port, taken bool) {
 	if c.spec.HostNetwork || c.spec.NetworkOf != "" {
 		return "", engine.Port{}, false

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// ownNetwork has the addresses of containers that are on no network that was made.
+// ownNetwork is the engine's default network.
 var ownNetwork = netip.MustParsePrefix("172.17.0.0/16")
 
 // EnsureNetwork implements engine.Engine.
@@ -57,7 +57,7 @@ func (t *Fake) RemoveNetwork(ctx context.Context, n engine.Network) error {
 	return t.dropNetwork(have, n.Labels)
 }
 
-// dropNetwork removes a network that carries the labels and that no running container is on.
+// dropNetwork removes a network that has the labels and no running container.
 func (t *Fake) dropNetwork(have engine.Network, labels map[string]string) error {
 	for k, v := range labels {
 		if have.Labels[k] != v {
@@ -74,13 +74,13 @@ func (t *Fake) dropNetwork(have engine.Network, labels map[string]string) error 
 	return nil
 }
 
-// address is that of the number-th container on a network.
+// address returns the address of the number-th container on a network.
 func address(n engine.Network, number int) string {
 	p, err := netip.ParsePrefix(n.CIDR)
 	if err != nil {
 		return ""
 	}
-	a := p.Addr().Next() // the bridge's
+	a := p.Addr().Next() // the bridge's address
 	for range number%250 + 1 {
 		if next := a.Next(); p.Contains(next) {
 			a = next

@@ -65,7 +65,7 @@ func (t *Fake) Logs(ctx context.Context, id string, o engine.LogOptions, stdout,
 		case <-due:
 		case <-changed:
 		case <-ctx.Done():
-			return nil // that is how following ends
+			return nil // following ends without an error
 		}
 	}
 }
@@ -75,15 +75,15 @@ type datedLine struct {
 	at time.Time
 }
 
-// log is what a container has printed until now without the first seen lines, and when it will
-// print next (zero: not known).
+// log returns the lines that a container has printed until now, without the first seen ones, and
+// the time of the next line (zero: unknown).
 func (c *instance) log(seen int, now time.Time) (lines []datedLine, next time.Time) {
 	number := c.dropped
 	for _, r := range c.runs {
 		for _, l := range r.lines {
 			at := r.started.Add(l.After)
 			if !r.ended.IsZero() && at.After(r.ended) {
-				break // it did not live to say so
+				break // it ended before this line
 			}
 			if at.After(now) {
 				return lines, at
@@ -132,7 +132,7 @@ func (t *Fake) Exec(ctx context.Context, id string, command []string, s engine.S
 	return code, nil
 }
 
-// begins notes how to end a command, and returns its id.
+// begins stores how to end a command and returns its id.
 func (t *Fake) begins(end context.CancelFunc) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,7 +161,7 @@ func (t *Fake) EndExec(ctx context.Context, exec string) error {
 	return nil
 }
 
-// play waits and prints.
+// play waits for the duration and prints.
 func (r ExecResult) play(ctx context.Context, s engine.Streams) int {
 	if r.After > 0 {
 		select {
@@ -195,7 +195,7 @@ func (t *Fake) Attach(ctx context.Context, id string, s engine.Streams) error {
 	}
 	died, err := t.during(ctx, c, life, func(ctx context.Context) { _ = play(ctx, s) })
 	if !died && err == nil && c.spec.StdinOnce {
-		t.do(func() { t.end(c, time.Now(), 0, false) }) // it has read stdin to its end
+		t.do(func() { t.end(c, time.Now(), 0, false) }) // it has read stdin to the end
 	}
 	return err
 }
@@ -213,7 +213,7 @@ func (t *Fake) Dial(ctx context.Context, id string, port int) (net.Conn, error) 
 	return c.play.Dial(ctx, port)
 }
 
-// running finds a container that runs, and which of its lives it is in.
+// running returns a running container and the number of its run.
 func (t *Fake) running(ctx context.Context, call, what, id string) (c *instance, life int, err error) {
 	if err := t.enter(ctx, call, id); err != nil {
 		return nil, 0, err
@@ -228,7 +228,7 @@ func (t *Fake) running(ctx context.Context, call, what, id string) (c *instance,
 	return c, c.starts, nil
 }
 
-// during does something that ends with the container at the latest; died says that it was so.
+// during calls do and cancels it when the container ends; died reports whether that happened.
 func (t *Fake) during(ctx context.Context, c *instance, life int, do func(context.Context)) (died bool, err error) {
 	inside, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -259,8 +259,8 @@ func (t *Fake) during(ctx context.Context, c *instance, life int, do func(contex
 	}
 }
 
-// whole fills in what the caller does not want. A terminal has one output, and ends lines as
-// terminals do. After shut nothing is written any more.
+// whole adds the streams that the caller left nil. A terminal has one output and ends lines with CR
+// LF. After shut, nothing is written any more.
 func whole(s engine.Streams) (all engine.Streams, shut func()) {
 	v := valve{make(chan struct{}, 1), make(chan struct{})}
 	v.turn <- struct{}{}
@@ -280,7 +280,7 @@ func whole(s engine.Streams) (all engine.Streams, shut func()) {
 	}
 }
 
-// A valve lets one write at a time: its turn lies in turn.
+// A valve lets one write pass at a time, the one that holds the token of turn.
 type valve struct{ turn, over chan struct{} }
 
 type outlet struct {
@@ -312,7 +312,7 @@ func (t *Fake) Events(ctx context.Context, label string, changed func()) error {
 		return err
 	}
 	heard := make(chan struct{}, 1)
-	heard <- struct{}{} // what happened before was not heard
+	heard <- struct{}{} // earlier events were missed
 	t.listeners[heard] = label
 	t.mu.Unlock()
 	defer func() {

@@ -17,13 +17,14 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// ToolImage is the name of the image that package tool is in.
+// ToolImage is the name of the image with package tool.
 const ToolImage = "flotilla.test/tool:1"
 
-// AddTool gives the fake the test image.
+// AddTool adds the test image to the fake.
 func (t *Fake) AddTool() { t.AddImage(ToolImage, 6<<20, ToolProgram) }
 
-// ToolProgram plays the test image: the verbs of package tool that need no files and no network.
+// ToolProgram imitates the test image: the verbs of package tool that need neither files nor a
+// network.
 func ToolProgram(s engine.Spec, _ int) Play {
 	entrypoint, args := []string{"/tool"}, []string{"print", "ready", "then", "wait"}
 	if s.Entrypoint != nil {
@@ -67,7 +68,7 @@ func ToolProgram(s engine.Spec, _ int) Play {
 	return play
 }
 
-// toolReads plays the verbs that read stdin or look at the terminal; nil: it is none of them.
+// toolReads imitates the verbs that read stdin or the terminal; nil for other verbs.
 func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
 	if len(words) == 0 {
 		return nil
@@ -118,8 +119,8 @@ func toolReads(words []string) func(ctx context.Context, s engine.Streams) int {
 	return nil
 }
 
-// Answering is a server for Play.Dial at one address, such as :8080, or at every port where that is
-// empty: every HTTP request is answered with 200 and a line.
+// Answering is a Play.Dial with a server at one address, such as :8080, or at every port if it is
+// empty. It answers every HTTP request with 200 and a line.
 func Answering(address string) func(ctx context.Context, port int) (net.Conn, error) {
 	return func(_ context.Context, port int) (net.Conn, error) {
 		if address != "" && !strings.HasSuffix(address, fmt.Sprintf(":%d", port)) {
@@ -127,7 +128,7 @@ func Answering(address string) func(ctx context.Context, port int) (net.Conn, er
 		}
 		ours, theirs := net.Pipe()
 		go func() {
-			defer func() { _ = theirs.Close() }() // nobody else has it
+			defer func() { _ = theirs.Close() }() // this goroutine alone uses it
 			in := bufio.NewReader(theirs)
 			for {
 				r, err := http.ReadRequest(in)
@@ -147,7 +148,7 @@ func Answering(address string) func(ctx context.Context, port int) (net.Conn, er
 	}
 }
 
-// toolPlay walks along the verbs, as the tool does, and adds up the time.
+// toolPlay runs the verbs as the tool does and adds up their time.
 func toolPlay(s engine.Spec, words []string) Play {
 	play := Play{MemoryBytes: 1 << 20, Exits: true}
 	if len(words) == 0 {
