@@ -66,7 +66,7 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 			st, j, h := w.live(f, func(w *fakeBoard) firmware.Health {
 				now := healthy()
 				if like(w.runs, w.new) && w.trying && c.bad(w.uptime) {
-					now.Engine = "it does not answer"
+					now.Engine = "no answer"
 				}
 				return now
 			})
@@ -86,7 +86,7 @@ func TestEachCheckThatFailsRollsBack(t *testing.T) {
 				if looks++; looks == 4 {
 					w.uptime += 5 * time.Minute
 				} else if looks > 4 {
-					now.Engine = "it does not answer"
+					now.Engine = "no answer"
 				}
 			}
 			return now

@@ -37,7 +37,7 @@ spec: {template: {spec: {initContainers: [{name: i, image: i, securityContext: {
 		said string
 	}{
 		{"a valid file", []string{good}, 0, "valid"},
-		{"one that is not", []string{bad}, exitUsage, ""},
+		{"an unknown battery", []string{bad}, exitUsage, ""},
 		{"none", nil, exitUsage, ""},
 		{"pods", []string{good, pods}, exitFailed, "deep is forbidden: spec.initContainers[0].securityContext.privileged: privileged containers are not allowed (privileged: true)"},
 		{"a pod as JSON, and another", []string{good, write("pods.json", `{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": []}} {"kind": "Pod", "metadata": {"name": "b"}, "spec": {"hostPID": true, "containers": []}}`)}, exitFailed, "a may run\n"},

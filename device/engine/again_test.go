@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A container that ends while Podman looks at it fails the question, once: the list must not fail with it, nor may a
-// container that has only just ended be told as broken.
+// A container that ends while Podman inspects it fails the call once. The list must not fail with
+// it, and the container must not be reported as broken.
 func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 	const id = "0123456789ab0123456789ab0123456789ab0123456789ab0123456789ab0123"
 	for _, failing := range []string{"/containers/json", "/containers/" + id + "/json"} {
@@ -21,7 +21,7 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 			{times: 1, status: http.StatusInternalServerError, asked: 2, well: true},
 			{times: 3, status: http.StatusInternalServerError, asked: 4, well: true},
 			{times: 99, status: http.StatusInternalServerError, asked: 4},
-			{times: 99, status: http.StatusConflict, asked: 1}, // that is an answer
+			{times: 99, status: http.StatusConflict, asked: 1}, // an answer, not an internal error
 		} {
 			t.Run(fmt.Sprintf("%s fails %d times with %d", failing[:15], c.times, c.status), func(t *testing.T) {
 				asked := 0
@@ -54,7 +54,8 @@ func TestAnEngineThatFailsItselfIsAskedAgain(t *testing.T) {
 	}
 }
 
-// A container that ends while Podman begins with its log fails that after the answer has begun: what comes then is no log.
+// If a container ends while Podman begins with its log, the call fails after the response has
+// begun.
 func TestALogThatIsAnErrorIsAskedForAgain(t *testing.T) {
 	for _, c := range []struct {
 		times, asked int

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Docker and Podman are told a profile in the same words, as privileged as the container may be.
+// Docker and Podman take the name of a profile in the same form, also for a privileged container.
 func TestAppArmorIsAskedForByName(t *testing.T) {
 	for _, name := range []string{"docker", "podman"} {
 		for profile, want := range map[string]string{"web-strict": "apparmor=web-strict", "unconfined": "apparmor=unconfined"} {

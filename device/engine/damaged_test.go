@@ -11,10 +11,10 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A power cut can take the directory of a layer with it, while the engine's own notes of the image are there.
+// A power cut can remove the directory of a layer while the engine's database still has the image.
 func TestAnImageWhoseLayerIsGoneIsDamagedUntilItIsPulledAgain(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
-		for _, gone := range []string{"", "diff"} { // the layer's directory, or the files in it
+		for _, gone := range []string{"", "diff"} { // the layer's directory, or only its files
 			for _, byDigest := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%q gone, by digest %v", gone, byDigest), func(t *testing.T) {
 					e, r := open(t, socket), newRegistry(t, "")

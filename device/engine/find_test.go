@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// An engine that is too old, beside one that is not, is no reason to have none.
+// An engine that is too old does not hide a usable one beside it.
 func TestTheFirstEngineThatWeCanUseIsTaken(t *testing.T) {
-	dir, err := os.MkdirTemp("", "engine") // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "engine") // a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

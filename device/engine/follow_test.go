@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// What an engine's reader does where its reader is slow and the log is rotated under it: Docker leaves out whole files, or
-// reads them again, Podman goes on in the new file. Neither says so.
+// The errors of engines that follow a log too slowly while it rotates: Docker skips or repeats
+// whole files, Podman continues in the new file. Neither reports it.
 func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 	began := time.Now().Add(-time.Minute)
 	at := func(second int) string {
@@ -28,8 +28,8 @@ func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 	const missing = "are missing"
 	for name, c := range map[string]struct {
 		sends      []int
-		files      map[string]string // by what is put behind the log's name
-		want       []int             // -1: the note that lines are missing
+		files      map[string]string // by the suffix of the log's name
+		want       []int             // -1: the notice about missing lines
 		timestamps bool
 	}{
 		"a part of the log is read again": {sends: []int{1, 2, 3, 1, 2, 3, 4}, want: []int{1, 2, 3, 4}},
@@ -82,7 +82,7 @@ func TestAFollowedLogRepeatsNothingAndSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A clock that is set back makes no line a repeated one.
+// A clock that is set back does not make a line a repeated one.
 func TestAFollowedLogGoesOnWhereTheClockIsSetBack(t *testing.T) {
 	out := &bytes.Buffer{}
 	w := &followed{follower: &follower{}, to: out}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Podman now and then goes on following the log of a container that has ended at once.
+// Podman sometimes keeps following the log of a container that exited at once.
 func TestALogEndsWithItsContainer(t *testing.T) {
 	var running, large atomic.Bool
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -34,13 +34,13 @@ func TestALogEndsWithItsContainer(t *testing.T) {
 	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || out.String() != "hello" {
 		t.Errorf("of one that has ended %q is read: %v", &out, err)
 	}
-	running.Store(true) // one that runs and says nothing is followed
+	running.Store(true) // a running container may be silent
 	some, cancel := context.WithTimeout(t.Context(), 20*a.silence)
 	defer cancel()
 	if err := a.Logs(some, "x", LogOptions{Tail: -1, Follow: true}, &out, &out); err != nil || some.Err() == nil {
 		t.Errorf("of one that runs: %v", err)
 	}
-	running.Store(false) // whoever reads slowly gets all of it
+	running.Store(false) // a slow reader gets the whole log
 	large.Store(true)
 	slow := &slowly{pause: 3 * a.silence}
 	if err := a.Logs(t.Context(), "x", LogOptions{Tail: -1, Follow: true}, slow, slow); err != nil || slow.n != 200_005 {
@@ -59,7 +59,7 @@ func (s *slowly) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Before a device without a clock has heard what time it is, an hour ago is before 1970; and nobody forbids to ask for it.
+// On a device whose clock is not set yet, an hour ago is before 1970.
 func TestALogSinceLongAgoIsAllOfIt(t *testing.T) {
 	for since, want := range map[time.Time]string{
 		{}:                          "",

@@ -17,7 +17,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A cut stands between us and an engine, and can be opened and closed: closed is like an engine that has been stopped.
+// A cut is a proxy before an engine. While it is closed, the engine seems to be stopped.
 type cut struct {
 	path, behind string
 	mu           sync.Mutex
@@ -96,7 +96,8 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 		for name, end := range underWay {
 			select {
 			case err := <-end:
-				// A log and a command cannot tell the engine's end from their own, but are never a success of the command.
+				// A log and a command may end without an error when the engine stops, but a command
+				// never succeeds then.
 				if name == "Logs" && err == nil {
 					continue
 				}
@@ -130,7 +131,7 @@ func TestAnEngineThatGoesAwayIsUnavailableUntilItComesBack(t *testing.T) {
 	})
 }
 
-// signal is a writer that tells that something was written.
+// A signal is a writer that reports the first write.
 type signal chan struct{}
 
 func (s signal) Write(p []byte) (int, error) {
@@ -141,9 +142,9 @@ func (s signal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// pretend serves what an engine says of itself.
+// pretend serves the answers with which an engine describes itself.
 func pretend(t *testing.T, api func() string, version map[string]any) (socket string) {
-	dir, err := os.MkdirTemp("", "engine") // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "engine") // a socket's path has at most 107 bytes
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "s")
@@ -174,10 +175,10 @@ func TestOpenNegotiatesWithWhatItFinds(t *testing.T) {
 		says    string
 	}{
 		{"an engine of the oldest version is fine", "1.40", old, nil, ""},
-		{"an older one is unsupported", "1.39", old, engine.ErrUnsupported, "1.40 or newer is needed"},
-		{"something that tells no version is unsupported", "", old, engine.ErrUnsupported, "1.40 or newer is needed"},
-		{"one that has dropped our version is unsupported", "3.1", map[string]any{"Os": "linux", "MinAPIVersion": "3.0"}, engine.ErrUnsupported, "upgrade this program"},
-		{"one for Windows is unsupported", "1.41", map[string]any{"Os": "windows"}, engine.ErrUnsupported, "windows"},
+		{"an older version is unsupported", "1.39", old, engine.ErrUnsupported, "1.40 or newer is needed"},
+		{"an answer without a version is unsupported", "", old, engine.ErrUnsupported, "1.40 or newer is needed"},
+		{"a newer engine without our version is unsupported", "3.1", map[string]any{"Os": "linux", "MinAPIVersion": "3.0"}, engine.ErrUnsupported, "upgrade this program"},
+		{"an engine for Windows is unsupported", "1.41", map[string]any{"Os": "windows"}, engine.ErrUnsupported, "windows"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, err := engine.Open(t.Context(), "unix://"+pretend(t, func() string { return c.api }, c.version))

@@ -12,8 +12,8 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// A device that is carried to where the addresses of its pods are somebody else's says
-// so, although its network was there before, and goes on when it is back.
+// A device that moves to a LAN with its pods' addresses reports that, although its network exists
+// already. When it is back, the network works again.
 func TestRealEnginesSeeThatTheDeviceHasMoved(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
@@ -24,7 +24,7 @@ func TestRealEnginesSeeThatTheDeviceHasMoved(t *testing.T) {
 			_ = e.RemoveNetwork(context.Background(), n)
 			_ = e.Close()
 		})
-		for range 2 { // its own bridge is not in the way
+		for range 2 { // the network's own bridge does not count
 			if err := e.EnsureNetwork(t.Context(), n); err != nil {
 				t.Fatal(err)
 			}

@@ -23,7 +23,7 @@ func TestTheKernelsLogNamesWhomItKilled(t *testing.T) {
 		}
 	}
 	var k killed
-	for range 3 { // later the log may have forgotten
+	for range 3 { // later the log has lost the line
 		list := all()
 		k.settle(list, read)
 		var got []string

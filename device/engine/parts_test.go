@@ -67,7 +67,7 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
-// What Podman says after a reboot of a container that ran, and of others.
+// Podman's answers after a reboot, for a container that ran and for others.
 func TestAContainerThatRanWhenTheDeviceWentDownHasNotEndedWell(t *testing.T) {
 	const never, then, later = "0001-01-01T00:00:00Z", "2026-11-27T10:08:59.7156Z", "2026-11-27T10:09:59Z"
 	for _, c := range []struct {
@@ -104,7 +104,7 @@ func TestFamiliar(t *testing.T) {
 	}
 }
 
-// TestGroupUsage: what a container uses is found in its control group and no other's.
+// The usage of a container is read from its own control group only.
 func TestGroupUsage(t *testing.T) {
 	const id = "abc123"
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// Somebody who works on the device may pause a container, and go home. It ends all the same.
+// A user may pause a container and leave it so. It can be stopped all the same.
 func TestAPausedContainerCanBeStopped(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What engines say of a port that is taken is up to 250 characters, most of them ids.
+// An engine's message about a used port has up to 250 characters, most of them ids.
 func TestAPortThatIsTakenIsOneSentence(t *testing.T) {
 	id := strings.Repeat("7b", 32)
 	for said, port := range map[string]string{

@@ -21,7 +21,7 @@ func TestPull(t *testing.T) {
 		e := open(t, socket)
 		ctx := t.Context()
 
-		t.Run("an image comes, is listed unused, and goes", func(t *testing.T) {
+		t.Run("an image is pulled, listed as unused, and removed", func(t *testing.T) {
 			ref := newRegistry(t, "").host + "/name:1"
 			var last engine.Progress
 			must(t, e.Pull(ctx, ref, nil, func(p engine.Progress) { last = p }))
@@ -38,13 +38,13 @@ func TestPull(t *testing.T) {
 			if i < 0 || images[i].InUse || !slices.Contains(images[i].Tags, ref) {
 				t.Fatalf("images are %+v", images)
 			}
-			must(t, e.Pull(ctx, ref, nil, nil)) // again
+			must(t, e.Pull(ctx, ref, nil, nil)) // a second removal
 			must(t, e.RemoveImage(ctx, id))
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
 				t.Fatalf("it is still there: %v", err)
 			}
 		})
-		t.Run("an image by its digest comes and goes", func(t *testing.T) {
+		t.Run("an image is pulled and removed by its digest", func(t *testing.T) {
 			r := newRegistry(t, "")
 			ref := r.host + "/name@" + sum(r.manifest)
 			must(t, e.Pull(ctx, ref, nil, nil))
@@ -56,7 +56,7 @@ func TestPull(t *testing.T) {
 				t.Fatalf("it is still there: %v", err)
 			}
 		})
-		t.Run("an image whose labels would be in every list does not stay, and is not run", func(t *testing.T) {
+		t.Run("an image with too many labels is refused and removed", func(t *testing.T) {
 			ref := newRegistry(t, "", strings.Repeat("x", 70<<10)).host + "/name:1"
 			if err := e.Pull(ctx, ref, nil, nil); !errors.Is(err, engine.ErrUnsupported) {
 				t.Errorf("pulling: %v", err)
@@ -64,7 +64,7 @@ func TestPull(t *testing.T) {
 			if _, ok, err := e.HasImage(ctx, ref); err != nil || ok {
 				t.Errorf("it is still there: %v", err)
 			}
-			post(t, socket, "/images/create?fromImage="+url.QueryEscape(ref)) // somebody else
+			post(t, socket, "/images/create?fromImage="+url.QueryEscape(ref)) // another program
 			if id, err := e.Create(ctx, engine.Spec{Name: fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano()), Image: ref}); !errors.Is(err, engine.ErrUnsupported) {
 				t.Errorf("creating: %v", errors.Join(err, e.Remove(ctx, id)))
 			}
@@ -81,7 +81,7 @@ func TestPull(t *testing.T) {
 				}
 			}
 		})
-		t.Run("a registry with a password wants it", func(t *testing.T) {
+		t.Run("a registry with a password needs credentials", func(t *testing.T) {
 			r := newRegistry(t, "secret")
 			ref := r.host + "/name:1"
 			for _, auth := range []*engine.RegistryAuth{nil, {Username: "device", Password: "wrong", ServerAddress: r.host}} {
@@ -92,13 +92,13 @@ func TestPull(t *testing.T) {
 			must(t, e.Pull(ctx, ref, &engine.RegistryAuth{Username: "device", Password: "secret", ServerAddress: r.host}, nil))
 			must(t, e.RemoveImage(ctx, ref))
 		})
-		t.Run("a registry that does not answer is an error that may pass", func(t *testing.T) {
+		t.Run("a silent registry is an error that may pass", func(t *testing.T) {
 			err := e.Pull(ctx, "127.0.0.1:9/name:1", nil, nil)
 			if err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
 				t.Fatal(err)
 			}
 		})
-		t.Run("pulling gives up with its context", func(t *testing.T) {
+		t.Run("a pull ends with its context", func(t *testing.T) {
 			r := newRegistry(t, "")
 			r.stall = make(chan struct{})
 			defer close(r.stall)
@@ -118,7 +118,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// post asks an engine for something without us.
+// post sends a request to an engine directly.
 func post(t *testing.T, socket, path string) {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// eachEngine runs a test against the real Docker and the real Podman. What is missing is skipped with its reason, and is
-// a failure where CI=true.
+// eachEngine runs a test with the real Docker and the real Podman. A missing engine skips the test,
+// and fails it with CI=true.
 func eachEngine(t *testing.T, test func(t *testing.T, socket string)) {
 	t.Parallel()
 	if testing.Short() {

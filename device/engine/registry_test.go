@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// registry serves one image, name:1, on loopback. Its password, when set, is asked for with user "device". stall holds
-// back the layer until it is closed.
+// registry serves one image, name:1, on loopback. With a password it requires user "device". stall
+// delays the layer until it is closed.
 type registry struct {
 	host     string
 	password string

@@ -17,7 +17,8 @@ const someRoutes6 = `fd640001000200000000000000000000 40 00000000000000000000000
 00000000000000000000000000000001 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000002 00000000 80200001       lo
 `
 
-// As the kernel writes blackhole 10.0.0.0/8, prohibit 172.20.0.0/16, unreachable fd00::/8 and blackhole fd12::/16.
+// The kernel's form of blackhole 10.0.0.0/8, prohibit 172.20.0.0/16, unreachable fd00::/8 and
+// blackhole fd12::/16.
 const nowhere = `*	0000000A	00000000	0001	0	0	0	000000FF	0	0	0
 *	000014AC	00000000	0201	0	0	0	0000FFFF	0	0	0
 `
@@ -29,7 +30,7 @@ fd120000000000000000000000000000 10 00000000000000000000000000000000 00 00000000
 func TestARouteToNowhereMakesWayForANarrowerBlock(t *testing.T) {
 	routes := append(parseRoutes(someRoutes+nowhere), parseRoutes6(someRoutes6+nowhere6)...)
 	for block, through := range map[string]string{
-		"10.65.3.0/24": "", "10.64.3.0/24": "eth0", // of the LAN, all the same
+		"10.65.3.0/24": "", "10.64.3.0/24": "eth0", // part of the LAN all the same
 		"172.20.3.0/24": "", "172.20.0.0/16": "*", "172.16.0.0/12": "docker0", "172.18.0.0/15": "", "172.20.0.0/14": "*",
 		"fd12:3::/64": "", "fd12::/16": "lo", "fd64:1:2::/80": "eth0", "fd64:1:3::/64": "",
 	} {
@@ -45,13 +46,13 @@ func TestABlockInTheWayOfTheDevicesOwnNetworkIsFound(t *testing.T) {
 		t.Fatalf("%d routes: %v", len(routes), routes)
 	}
 	for _, c := range []struct{ rule, block, through string }{
-		{"the default route is in nobody's way", "198.18.0.0/24", ""},
-		{"nor is one half of the world, as VPNs write it", "203.0.113.0/24", ""},
-		{"a block inside of the LAN is in its way", "10.64.3.0/24", "eth0"},
-		{"a block around another bridge is in its way", "172.16.0.0/15", "docker0"},
-		{"a block beside the LAN is not", "10.64.16.0/24", ""},
+		{"the default route does not conflict", "198.18.0.0/24", ""},
+		{"nor does half of the internet, as VPNs route it", "203.0.113.0/24", ""},
+		{"a block inside the LAN conflicts", "10.64.3.0/24", "eth0"},
+		{"a block around another bridge conflicts", "172.16.0.0/15", "docker0"},
+		{"a block outside the LAN does not", "10.64.16.0/24", ""},
 		{"IPv6 is read as well", "fd64:1:2::/80", "eth0"},
-		{"and beside it is free", "fd64:1:3::/64", ""},
+		{"an IPv6 block outside is free", "fd64:1:3::/64", ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			r, found := inTheWay(routes, netip.MustParsePrefix(c.block))
@@ -62,7 +63,8 @@ func TestABlockInTheWayOfTheDevicesOwnNetworkIsFound(t *testing.T) {
 	}
 }
 
-// The bridge of a network comes with Podman's first container, and goes with its last, at any moment.
+// Podman creates the bridge of a network with the first container and removes it with the last, at
+// any moment.
 func TestAnInterfaceThatComesOrGoesIsNotInItsOwnWay(t *testing.T) {
 	block := netip.MustParsePrefix("10.64.3.0/24")
 	for name, seen := range map[string][2]string{"it comes": {"", "podman7"}, "it goes": {"podman7", ""}, "it stays": {"podman7", "podman7"}} {

@@ -48,8 +48,7 @@ func TestSizeOf(t *testing.T) {
 	}
 }
 
-// Whoever nests directories deeper than a path can be long is not measured by the
-// part that can be reached: it is said that it cannot be.
+// Directories nested deeper than a path can be long are an error, not a partial measurement.
 func TestWhatIsNestedTooDeepHasNoSize(t *testing.T) {
 	for depth, want := range map[int]error{MaxDepth: nil, MaxDepth + 1: ErrDeep, 1500: ErrDeep} {
 		dir := t.TempDir()

@@ -22,7 +22,7 @@ import (
 	"flotilla.dev/shared/loopback"
 )
 
-// begin creates and starts a container of the test image, and removes it in the end.
+// begin creates and starts a container of the test image; the test removes it at its end.
 func begin(t *testing.T, e engine.Engine, s engine.Spec, verbs string) (id string) {
 	t.Helper()
 	s.Name = fmt.Sprintf("flotilla-test-%d", time.Now().UnixNano())
@@ -41,14 +41,14 @@ func begin(t *testing.T, e engine.Engine, s engine.Spec, verbs string) (id strin
 	return id
 }
 
-// output runs the verbs to their end and returns what they print.
+// output runs the verbs and returns what they print.
 func output(t *testing.T, e engine.Engine, s engine.Spec, verbs string) string {
 	t.Helper()
 	id := begin(t, e, s, verbs)
 	var out bytes.Buffer
 	must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true}, &out, &out))
-	// A busy engine may end the stream of a container that ended at once before it
-	// has written the log down: then what it has written a moment later counts.
+	// A busy engine may end the stream of a container that exited at once before its log is
+	// complete: read the log a moment later.
 	for end := time.Now().Add(5 * time.Second); out.Len() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: -1}, &out, &out))
 	}
@@ -79,31 +79,31 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 		name  string
 		spec  engine.Spec
 		verbs string
-		want  string // "!x": x must not be there
+		want  string // "!x": x must be absent
 	}{
 		{"a directory of the device can be read", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "cat /in/greeting", "hello from the device"},
 		{"and written", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in"}}}, "write /in/new text then cat /in/new", "text"},
-		{"but not when it is read-only", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in", ReadOnly: true}}}, "write /in/never text", "read-only file system"},
+		{"a read-only directory cannot be written", engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/in", ReadOnly: true}}}, "write /in/never text", "read-only file system"},
 		{"a single file can be mounted", engine.Spec{Mounts: []engine.Mount{{Source: filepath.Join(dir, "greeting"), Target: "/etc/greeting", ReadOnly: true}}}, "cat /etc/greeting", "hello from the device"},
 		{"a tmpfs has its size", engine.Spec{Tmpfs: map[string]string{"/scratch": "size=1m"}}, "write /scratch/x y then cat /proc/mounts", "/scratch tmpfs rw,nosuid,nodev,relatime,size=1024k"},
 		{"the root can be read-only", engine.Spec{ReadOnlyRoot: true}, "write /data/x y", "read-only file system"},
 		{"the image's working directory is kept", engine.Spec{}, "readlink /proc/self/cwd", "/data"},
-		{"the working directory can be another", engine.Spec{WorkingDir: "/tmp"}, "readlink /proc/self/cwd", "/tmp"},
-		{"the user can be another, with more groups", engine.Spec{User: "1000:1000", Groups: []string{"44"}}, "id", "uid=1000 gid=1000 groups=[44"},
+		{"the working directory can be set", engine.Spec{WorkingDir: "/tmp"}, "readlink /proc/self/cwd", "/tmp"},
+		{"the user and groups can be set", engine.Spec{User: "1000:1000", Groups: []string{"44"}}, "id", "uid=1000 gid=1000 groups=[44"},
 		{"the host name can be chosen", engine.Spec{Hostname: "kiosk-1"}, "hostname", "kiosk-1"},
 		{"name servers can be chosen", engine.Spec{DNS: []string{"192.0.2.53"}, DNSSearch: []string{"fleet.test"}}, "cat /etc/resolv.conf", "nameserver 192.0.2.53"},
 		{"a sysctl can be set", engine.Spec{Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}}, "cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "80"},
 		{"all capabilities can be dropped", engine.Spec{CapDrop: []string{"ALL"}}, "cat /proc/self/status", "CapEff:\t0000000000000000"},
 		{"a system call can be refused", engine.Spec{Seccomp: refusing(t, "readlinkat", "readlink")}, "readlink /proc/self/cwd", "operation not permitted"},
-		{"a profile of AppArmor can be done without", engine.Spec{AppArmor: "unconfined"}, "print fine", "fine"},
+		{"AppArmor can be switched off", engine.Spec{AppArmor: "unconfined"}, "print fine", "fine"},
 		{"one capability can be added", engine.Spec{CapDrop: []string{"ALL"}, CapAdd: []string{"NET_ADMIN"}}, "cat /proc/self/status", "CapEff:\t0000000000001000"},
 		{"new privileges can be forbidden", engine.Spec{NoNewPrivs: true}, "cat /proc/self/status", "NoNewPrivs:\t1"},
 		{"an ordinary container does not see the devices", engine.Spec{}, "ls /dev", "!kmsg"},
 		{"the network can be the device's", engine.Spec{HostNetwork: true}, "readlink /proc/self/ns/net", ours("net")},
-		{"or its own", engine.Spec{}, "readlink /proc/self/ns/net", "!" + ours("net")},
+		{"the network can be its own", engine.Spec{}, "readlink /proc/self/ns/net", "!" + ours("net")},
 		{"the processes can be the device's", engine.Spec{HostPID: true}, "readlink /proc/self/ns/pid", ours("pid")},
 		{"a processor quota is in thousandths", engine.Spec{MilliCPU: 250, CPUShares: 512}, "cat /proc/self/cgroup then print fine", "fine"},
-		{"the out-of-memory killer may prefer it", engine.Spec{OOMScoreAdj: 700}, "cat /proc/self/oom_score_adj", "700"},
+		{"the OOM score can be set", engine.Spec{OOMScoreAdj: 700}, "cat /proc/self/oom_score_adj", "700"},
 		{"a terminal is a terminal", engine.Spec{TTY: true}, "readlink /proc/self/fd/1", "/dev/"},
 	}
 	eachEngine(t, func(t *testing.T, socket string) {
@@ -120,7 +120,7 @@ func TestWishesOfASpecComeTrue(t *testing.T) {
 	})
 }
 
-// refusing is a seccomp profile.
+// refusing returns a seccomp profile that refuses these system calls.
 func refusing(t *testing.T, calls ...string) *engine.Seccomp {
 	names, _ := json.Marshal(calls) // strings always encode
 	text := fmt.Sprintf(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": %s, "action": "SCMP_ACT_ERRNO"}]}`, names)
@@ -131,8 +131,8 @@ func refusing(t *testing.T, calls ...string) *engine.Seccomp {
 	return &engine.Seccomp{File: file, Text: text}
 }
 
-// Podman's Docker API writes a mount down as a list with commas and reads that again: a path with a comma in it would
-// say what else is mounted, and how.
+// Podman's Docker API writes a mount as a list with commas and parses it again, so a path with a
+// comma could add other mounts.
 func TestAPathOfAMountIsNothingButAPath(t *testing.T) {
 	dir, secret := t.TempDir(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(secret, "canary"), []byte("nobody's business"), 0o644))
@@ -205,7 +205,7 @@ func TestAPublishedPortAnswersOnTheDevice(t *testing.T) {
 	})
 }
 
-// ask asks the engine what package engine does not tell.
+// ask reads from the engine what package engine does not report.
 func ask(t *testing.T, socket, path string, into any) (status int) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -241,7 +241,7 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 		if h := c.HostConfig; h.CPUQuota != 25_000 || h.CPUPeriod != 100_000 || h.CPUShares != 512 || h.Memory != 64<<20 || h.MemorySwap != h.Memory {
 			t.Errorf("limits are %+v", h)
 		}
-		// Left out, it would be as much swap as memory.
+		// By default the container may use as much swap as memory.
 		swapping := begin(t, e, engine.Spec{MemoryBytes: 64 << 20, SwapBytes: 8 << 20, CPUs: "0"}, "wait")
 		counted, err := e.Info(t.Context())
 		must(t, err)
@@ -260,8 +260,7 @@ func TestTheEngineNeitherRestartsNorProbesAndLeavesNoVolumes(t *testing.T) {
 	})
 }
 
-// What the engine mounts by itself is written to as well, and no limit of storage would
-// see it.
+// The container can write to the engine's own mounts, and a storage limit must include them.
 func TestWhatTheEngineMountsIsMeasured(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
@@ -283,7 +282,7 @@ func TestWhatTheEngineMountsIsMeasured(t *testing.T) {
 	})
 }
 
-// A privileged container cannot start where we lack capabilities ourselves, so this one is only created.
+// A privileged container cannot start if the test lacks capabilities, so it is only created.
 func TestAPrivilegedContainerIsPrivileged(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
@@ -299,7 +298,7 @@ func TestAPrivilegedContainerIsPrivileged(t *testing.T) {
 }
 
 func TestALogDoesNotFillTheDisk(t *testing.T) {
-	const lines = 180_000 // some 18 MB on disk
+	const lines = 180_000 // about 18 MB on disk
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
 		id := begin(t, e, engine.Spec{}, fmt.Sprintf("lines %d then wait", lines))
@@ -333,13 +332,13 @@ func TestACommandThatNobodyWaitsForIsKilled(t *testing.T) {
 				processes += name + " "
 			}
 		}
-		if n := len(strings.Fields(processes)); n != 2 { // the first one, and the one that lists them
+		if n := len(strings.Fields(processes)); n != 2 { // the first process, and the one that lists them
 			t.Errorf("processes are %s", processes)
 		}
 	})
 }
 
-// ended tells whether the engine says that a container has ended.
+// ended reports whether the engine says that a container has ended.
 func ended(t *testing.T, e engine.Engine, id string) bool {
 	t.Helper()
 	list, err := e.Containers(t.Context(), "flotilla.test/spec")
@@ -347,7 +346,7 @@ func ended(t *testing.T, e engine.Engine, id string) bool {
 	return slices.ContainsFunc(list, func(c engine.Container) bool { return c.ID == id && c.State == engine.Exited })
 }
 
-// await asks until something has come true.
+// await waits for a condition.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
@@ -357,7 +356,7 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// The last words of a crash often end without an end of line.
+// The last line of a crash often has no line feed.
 func TestTheEndOfALogIsAllOfIt(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
@@ -374,7 +373,7 @@ func TestTheEndOfALogIsAllOfIt(t *testing.T) {
 			if got != want {
 				t.Errorf("the last %d lines are %q, not %q", tail, got, want)
 			}
-			await(t, "the end of the container", func() bool { return ended(t, e, id) }) // the log has it all a moment before
+			await(t, "the end of the container", func() bool { return ended(t, e, id) }) // the log is complete a moment before
 			var out, stamped bytes.Buffer
 			must(t, e.Logs(t.Context(), id, engine.LogOptions{Tail: tail, Follow: true}, &out, io.Discard))
 			if out.String() != want {

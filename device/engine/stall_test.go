@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// served is an engine whose answers a test gives.
+// served returns an engine with the answers of a test.
 func served(t *testing.T, answer http.HandlerFunc) *api {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -39,12 +39,12 @@ func served(t *testing.T, answer http.HandlerFunc) *api {
 	return a
 }
 
-// The list asks for one container after the other, for as long as that takes; for one that is never answered nobody waits.
-// An engine does not answer for a container that hangs in its start, such as at a mount whose server is gone, and all
-// others go on: that one is as it was, or as the list has it. Where most of several are so, or nothing is answered, it is the engine.
+// Containers inspects one container after the other. An engine does not answer for one that hangs
+// in its start, for example at a mount whose server is gone: that one is reported as before, or as
+// the list has it. If most of several do not answer, the engine is unavailable.
 func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
-	var hangs atomic.Value // what is in a path
-	var only atomic.Bool   // there is one
+	var hangs atomic.Value // part of a path
+	var only atomic.Bool   // there is one container
 	hangs.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
@@ -96,11 +96,11 @@ func TestAListDoesNotWaitForAnAnswerThatNeverComes(t *testing.T) {
 	}
 }
 
-// Podman takes the lock of each container that it lists, and one that hangs in its start keeps its own: the list never ends.
-// What is known of it is asked for one by one then, what was made since the last list too. What the one is that hangs at the
-// very first list nobody knows.
+// Podman locks each container that it lists, and one that hangs in its start keeps its lock, so the
+// list never ends. Then the known containers are inspected one by one, including those created
+// since the last list. If the very first list hangs, nothing is known.
 func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
-	var hangs, gone atomic.Value // the id of one
+	var hangs, gone atomic.Value // the container's id
 	hangs.Store("none")
 	gone.Store("none")
 	a := served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -145,7 +145,7 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	if got, want := list(), "c1 c1 exited y; c2 c2 exited y; "; got != want {
 		t.Fatalf("it lists %s", got)
 	}
-	for _, label := range []string{"y", "z"} { // who makes one for another label has it in his list
+	for _, label := range []string{"y", "z"} { // a container of another label is in its list
 		if _, err := a.Create(t.Context(), Spec{Name: "c" + label, Image: "example.org/i:1", Labels: map[string]string{"x": label}}); err != nil {
 			t.Fatal(err)
 		}
@@ -168,8 +168,7 @@ func TestPodmansListDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	}
 }
 
-// Podman tells of a network which containers are on it, and takes the lock of each container there is for that: not in its
-// own API.
+// Podman's Docker API locks every container to list those on a network; its own API does not.
 func TestPodmansNetworkDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	const cidr = "198.51.100.0/24"
 	asked := ""
@@ -207,11 +206,11 @@ func TestPodmansNetworkDoesNotWaitForTheContainerThatHangs(t *testing.T) {
 	}
 }
 
-// Docker says of a container that somebody else is removing that this is in progress, for as long as that takes, and where
-// a mount of it is busy that is for ever. Who took that for its end would ask again as fast as it can.
+// While another client removes a container, Docker answers that the removal is in progress, for
+// ever if a mount is busy. That is not its end: the caller would ask again without a pause.
 func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
-		looks int // after which it is gone; < 0: never
+		looks int // looks until it is gone; < 0: never
 		want  string
 	}{
 		"soon":   {3, ""},
@@ -246,7 +245,7 @@ func TestAContainerIsRemovedWhenItIsGone(t *testing.T) {
 	}
 }
 
-// Two registries that stop in the middle of an answer would keep every other image from the device.
+// Two registries that stop in the middle of an answer must not block all other pulls.
 func TestAPullWithoutProgressEnds(t *testing.T) {
 	const lines = 8
 	for name, first := range map[string]string{"after a layer's begin": `{"status":"Pulling fs layer","id":"a"}`, "before any word": ""} {
@@ -256,7 +255,7 @@ func TestAPullWithoutProgressEnds(t *testing.T) {
 					return
 				}
 				if first != "" {
-					for range lines { // slowly, and longer than the stall in all
+					for range lines { // slow progress, longer than the stall in total
 						fmt.Fprintln(w, first)
 						w.(http.Flusher).Flush()
 						time.Sleep(100 * time.Millisecond)
@@ -267,7 +266,7 @@ func TestAPullWithoutProgressEnds(t *testing.T) {
 			a.stall = 500 * time.Millisecond
 			heard := 0
 			err := a.Pull(t.Context(), "example.org/app:1", nil, func(Progress) { heard++ })
-			if err == nil || !strings.Contains(err.Error(), "no progress for 500ms; it is tried again") {
+			if err == nil || !strings.Contains(err.Error(), "no progress for 500ms; the agent tries again") {
 				t.Errorf("it ends with %v", err)
 			}
 			if first != "" && heard != lines {
@@ -308,7 +307,7 @@ func TestFollowCountsLayers(t *testing.T) {
 		t.Errorf("got %+v, want %+v", last, want)
 	}
 	text.Reset()
-	for i := range 100_000 { // whoever is asked, remembering it has a bound
+	for i := range 100_000 { // memory stays bounded for any registry
 		b, _ := json.Marshal(map[string]any{"status": "Downloading", "id": fmt.Sprint(i), "progressDetail": map[string]int{"current": 1, "total": 2}})
 		text.Write(b)
 		if i > 2*maxLayers {

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The routes that the agent reads are of its first thread, whoever was in a container's network before.
+// The agent reads the routes of its first thread, which never enters a container's network.
 func TestTheFirstThreadStaysInItsNetwork(t *testing.T) {
 	before, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		t.Skip(err)
 	}
-	first := 0 // how often the caller was the first thread, which the runtime chooses
+	first := 0 // how often the runtime chose the first thread for the caller
 	for range 5000 {
 		done := make(chan error)
 		go func() {
@@ -28,7 +28,7 @@ func TestTheFirstThreadStaysInItsNetwork(t *testing.T) {
 				if unix.Gettid() == unix.Getpid() {
 					t.Error("the first thread was taken")
 				}
-				done <- unix.Unshare(unix.CLONE_NEWUTS) // as harmless as a namespace can be
+				done <- unix.Unshare(unix.CLONE_NEWUTS) // a harmless namespace
 			})
 		}()
 		if err := <-done; err != nil {

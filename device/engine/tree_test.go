@@ -18,7 +18,7 @@ func archived(t *testing.T, list ...tar.Header) []byte {
 		if err := w.WriteHeader(&h); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Write(bytes.Repeat([]byte{0}, int(h.Size))); err != nil { // zeros, as the end of an archive is
+		if _, err := w.Write(bytes.Repeat([]byte{0}, int(h.Size))); err != nil { // zeros, as at the end of an archive
 			t.Fatal(err)
 		}
 	}
@@ -41,7 +41,7 @@ func namesOf(t *testing.T, body []byte, wrap func(func(*tar.Header, io.Reader) e
 	return names, entries(bytes.NewReader(body), put)
 }
 
-// An archive that was cut off anywhere, also between two files, is not whole.
+// An archive that is cut off anywhere, even between two files, is incomplete.
 func TestHalfATreeIsNoTree(t *testing.T) {
 	body := archived(t, tar.Header{Name: "a", Mode: 0o644, Size: 3}, tar.Header{Name: "b/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "b/c", Mode: 0o644, Size: 2048})
 	if names, err := namesOf(t, body, nil); err != nil || !slices.Equal(names, []string{"a", "b/", "b/c"}) {
@@ -58,7 +58,7 @@ func TestHalfATreeIsNoTree(t *testing.T) {
 	}
 }
 
-// Docker puts a dozen files into a container that it makes; what is the image's own stays, whatever it is called.
+// Docker adds a dozen files to each container; files of the image stay, whatever their names.
 func TestWhatDockerAddsToAnImageIsLeftOut(t *testing.T) {
 	old, made := time.Unix(0, 0), time.Date(2026, 11, 23, 1, 26, 27, 898_000_000, time.UTC)
 	young := made.Truncate(time.Second)

@@ -15,8 +15,8 @@ import (
 	"flotilla.dev/device/engine/enginetest"
 )
 
-// TestNoContainerIsTakenForAnInitSystem: Podman gives whom it takes for one its cgroup to
-// write, and so the limits that it is held to.
+// Podman gives a container that it takes for an init system a writable cgroup, and so its own
+// limits.
 func TestNoContainerIsTakenForAnInitSystem(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)
@@ -25,7 +25,7 @@ func TestNoContainerIsTakenForAnInitSystem(t *testing.T) {
 			name       string
 			entry, arg []string
 			privileged bool
-			refused    bool // by Podman
+			refused    bool // in Podman
 		}{
 			{name: "init", entry: []string{"/sbin/init"}, refused: true},
 			{name: "the other one", entry: []string{"/usr/sbin/init"}, refused: true},
@@ -86,7 +86,7 @@ func inSystemdMode(t *testing.T, ctx context.Context, socket, id string) bool {
 	return said.Config.SystemdMode
 }
 
-// TestAPortIsTheOneThatIsAskedFor: Podman keeps the lower sixteen bits of a number.
+// Podman uses the lower sixteen bits of a port number.
 func TestAPortIsTheOneThatIsAskedFor(t *testing.T) {
 	eachEngine(t, func(t *testing.T, socket string) {
 		e := open(t, socket)

@@ -10,10 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// addresses are the node's: at most one InternalIP of each family, those of the
-// chosen interface, else of the one with the default route, else (a site without
-// a way out) of the first real one that is up; then the external ones that somebody has
-// named, and the host name.
+// addresses returns the node's addresses: at most one InternalIP of each family, from the chosen
+// interface, else the one with the default route, else the first physical one that is up. The
+// configured external addresses and the host name follow.
 func addresses(t tree, o Options, hostname string) (list []corev1.NodeAddress, problems []string) {
 	if t.real() {
 		ips, err := interfaceIPs(t, o.Interface)
@@ -53,7 +52,7 @@ func interfaceIPs(t tree, chosen string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("list the network interfaces: %w", err)
 	}
 	for _, i := range all {
-		// Bridges and pairs of containers have no device behind them.
+		// Bridges and virtual interfaces of containers have no device.
 		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || !t.exists("/sys/class/net/"+i.Name+"/device") {
 			continue
 		}
@@ -64,25 +63,24 @@ func interfaceIPs(t tree, chosen string) ([]netip.Addr, error) {
 	return nil, nil
 }
 
-// ParseAddresses reads a flag that names addresses of this device: at most one of IPv4 and one of
-// IPv6.
+// ParseAddresses parses a flag with addresses of this device: at most one of IPv4 and one of IPv6.
 func ParseAddresses(flag []string) (ips []netip.Addr, err error) {
 	for _, text := range flag {
 		ip, err := netip.ParseAddr(strings.TrimSpace(text))
 		if ip = ip.Unmap(); err != nil || !ip.IsGlobalUnicast() || ip.Zone() != "" {
-			return nil, fmt.Errorf("%q is not an address by which others reach this device: write it without a port or a "+
+			return nil, fmt.Errorf("%q cannot be an address of this device: write it without a port or a "+
 				"prefix, such as 192.168.1.17", text)
 		}
 		ips = append(ips, ip)
 	}
 	if len(pick(ips)) != len(ips) {
-		return nil, fmt.Errorf("%s are two addresses of one family: write one of IPv4, one of IPv6, or one of each",
+		return nil, fmt.Errorf("%s are two addresses of one family: write at most one of IPv4 and one of IPv6",
 			strings.Join(flag, ", "))
 	}
 	return ips, nil
 }
 
-// present are those of the chosen addresses that this device has now.
+// present returns the chosen addresses that this device has now.
 func present(chosen []netip.Addr) (have []netip.Addr, err error) {
 	here, err := net.InterfaceAddrs()
 	if err != nil {
@@ -112,8 +110,8 @@ func ipsOf(i net.Interface) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// pick takes the first usable address of each family, IPv4 first. Link-local
-// addresses and the loopback reach nobody else's site.
+// pick returns the first usable address of each family, IPv4 first. Link-local and loopback
+// addresses cannot be reached from other sites.
 func pick(ips []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
@@ -125,18 +123,18 @@ func pick(ips []netip.Addr) []netip.Addr {
 	return out
 }
 
-// defaultRoute is the interface of the default route with the lowest metric, of
-// IPv4 or else of IPv6; empty when there is none.
+// defaultRoute returns the interface of the default route with the lowest metric, of IPv4 or else
+// of IPv6; "" without one.
 func defaultRoute(t tree) string {
 	var name string
 	best := ""
 	if b, err := t.read("/proc/net/route"); err == nil {
 		for line := range strings.Lines(string(b)) { // Iface Destination Gateway Flags RefCnt Use Metric Mask …
 			f := strings.Fields(line)
-			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || f[0] == "*" { // to nowhere: it refuses or drops
+			if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" || f[0] == "*" { // the route rejects or drops
 				continue
 			}
-			metric := fmt.Sprintf("%10s", f[6]) // decimal: padded, they sort as numbers
+			metric := fmt.Sprintf("%10s", f[6]) // decimal: padded to sort as a number
 			if name == "" || metric < best {
 				name, best = f[0], metric
 			}

@@ -22,7 +22,7 @@ func TestTheNodesAddressIsTheOneThatWasChosen(t *testing.T) {
 			t.Errorf("%s: %v %v", p.Addr(), list, problems)
 		}
 	}
-	other := netip.MustParseAddr("192.0.2.77") // of documentation: nobody has it
+	other := netip.MustParseAddr("192.0.2.77") // an address for documentation, which no machine has
 	list, problems := addresses(treeOf(Options{}), Options{NodeIPs: []netip.Addr{other}}, "pi")
 	if len(list) != 1 || len(problems) != 1 || !strings.Contains(problems[0], "192.0.2.77") {
 		t.Errorf("one that this device does not have: %v %v", list, problems)

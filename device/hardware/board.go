@@ -11,8 +11,7 @@ import (
 
 const deviceTree = "/proc/device-tree/"
 
-// shortNames are the boards whose short name does not follow from their
-// device-tree name.
+// shortNames are the boards whose short name differs from the device-tree name.
 var shortNames = map[string]string{
 	"raspberrypi,model-zero":         "raspberrypi-zero",
 	"raspberrypi,model-zero-w":       "raspberrypi-zero-w",
@@ -34,9 +33,9 @@ var shortNames = map[string]string{
 	"ti,am335x-bone-black-wireless":  "beaglebone-black",
 }
 
-// MachineID tells machines apart: the first 16 hex digits of sha256 over the
-// board's serial number or, where there is none, over /etc/machine-id, which
-// cloned SD cards have in common. An error when there is neither.
+// MachineID identifies a machine: the first 16 hex digits of the SHA-256 of the board's serial
+// number or, without one, of /etc/machine-id, which cloned SD cards share. It fails if both are
+// missing.
 func MachineID(root string) (string, error) {
 	t := treeOf(Options{Root: root})
 	id := serial(t)
@@ -45,18 +44,18 @@ func MachineID(root string) (string, error) {
 	}
 	if id == "" || id == "uninitialized" {
 		return "", fmt.Errorf(
-			"identify this machine: it has neither a serial number in %s nor an %s: run systemd-machine-id-setup",
+			"identify this machine: found no serial number in %s and no %s: run systemd-machine-id-setup",
 			t.path(deviceTree+"serial-number"), t.path("/etc/machine-id"))
 	}
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// Serial is the board's serial number as its maker wrote it, "" where there is none: for
-// people who compare it with what is printed on the device.
+// Serial returns the board's serial number as its maker wrote it, or "". Users compare it with the
+// label on the device.
 func Serial(root string) string { return serial(treeOf(Options{Root: root})) }
 
-// serial is the board's serial number; boards whose maker set none report zeros.
+// serial returns the board's serial number. A number of zeros counts as none.
 func serial(t tree) string {
 	s := t.text(deviceTree + "serial-number")
 	if strings.Trim(s, "0") == "" {
@@ -83,7 +82,7 @@ func board(t tree) Board {
 	return b
 }
 
-// shortName is a label value for a board.
+// shortName returns a label value for a board.
 func shortName(compatible []string, arch string) string {
 	if len(compatible) == 0 {
 		if arch == "amd64" {
@@ -104,10 +103,10 @@ func shortName(compatible []string, arch string) string {
 	return strings.Trim(name[:min(len(name), 63)], "._-")
 }
 
-// A Revision is a Raspberry Pi's revision code, decoded.
+// A Revision is a decoded Raspberry Pi revision code.
 type Revision struct {
 	Code         string `json:"code"`           // hex
-	Type         string `json:"type,omitempty"` // such as 4B; empty: unknown, or an old-style code
+	Type         string `json:"type,omitempty"` // such as 4B; empty: unknown or an old-style code
 	Processor    string `json:"processor,omitempty"`
 	Manufacturer string `json:"manufacturer,omitempty"`
 	MemoryMiB    int    `json:"memoryMiB,omitempty"`
@@ -133,7 +132,7 @@ func revision(t tree) *Revision {
 			return nil
 		}
 		if !strings.HasPrefix(t.text(deviceTree+"compatible"), "raspberrypi,") && cpuinfo(t)["Hardware"] != "BCM2835" {
-			return nil // another board's revision means something else
+			return nil // other boards use other codes
 		}
 	}
 	if code == 0 {
@@ -146,9 +145,9 @@ func revision(t tree) *Revision {
 	return decodeRevision(code, gbit)
 }
 
-// decodeRevision reads a new-style code: NOQuuuWuFMMMCCCCPPPPTTTTTTTTRRRR (the
-// board maker's documentation, "New-style revision codes"). A memory field of 7
-// means that the size is told elsewhere, in gigabits.
+// decodeRevision decodes a new-style code: NOQuuuWuFMMMCCCCPPPPTTTTTTTTRRRR (Raspberry Pi
+// documentation, "New-style revision codes"). With 7 in the memory field, gbit is the size in
+// gigabits.
 func decodeRevision(code, gbit uint32) *Revision {
 	r := &Revision{Code: fmt.Sprintf("%x", code)}
 	if code>>23&1 == 0 {

@@ -19,10 +19,10 @@ func TestMachineID(t *testing.T) {
 		want  string // empty: an error
 	}{
 		{"the serial number counts, without its closing zero byte", map[string]string{dt: "10000000a1b2c3d4\x00", etc: "abc\n"}, of("10000000a1b2c3d4")},
-		{"without a serial number the machine-id does", map[string]string{etc: "0123456789abcdef0123456789abcdef\n"}, of("0123456789abcdef0123456789abcdef")},
-		{"a serial number of zeros is none", map[string]string{dt: "0000000000000000\x00", etc: "abc\n"}, of("abc")},
-		{"an empty serial number is none", map[string]string{dt: "\x00", etc: "abc\n"}, of("abc")},
-		{"an image that was never started has neither", map[string]string{etc: "uninitialized\n"}, ""},
+		{"without a serial number the machine-id counts", map[string]string{etc: "0123456789abcdef0123456789abcdef\n"}, of("0123456789abcdef0123456789abcdef")},
+		{"a serial number of zeros does not count", map[string]string{dt: "0000000000000000\x00", etc: "abc\n"}, of("abc")},
+		{"an empty serial number does not count", map[string]string{dt: "\x00", etc: "abc\n"}, of("abc")},
+		{"an image that was never booted has neither", map[string]string{etc: "uninitialized\n"}, ""},
 		{"nothing at all", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -45,9 +45,9 @@ func TestDecodeRevision(t *testing.T) {
 		{"Zero 2 W", 0x902120, 0, Revision{"902120", "Zero 2 W", "BCM2837", "Sony UK", 512, 0}},
 		{"Zero W", 0x9000c1, 0, Revision{"9000c1", "Zero W", "BCM2835", "Sony UK", 512, 1}},
 		{"the warranty bit 25 changes nothing else", 0x2c03114, 0, Revision{"2c03114", "4B", "BCM2711", "Sony UK", 4096, 4}},
-		{"a memory field of 7 means: see the gigabits", 0xf04170, 24, Revision{"f04170", "5", "BCM2712", "Sony UK", 3072, 0}},
+		{"with a memory field of 7 the gigabits count", 0xf04170, 24, Revision{"f04170", "5", "BCM2712", "Sony UK", 3072, 0}},
 		{"a memory field of 7 without gigabits is unknown", 0xf04170, 0, Revision{"f04170", "5", "BCM2712", "Sony UK", 0, 0}},
-		{"the gigabits win over the field", 0xc03114, 64, Revision{"c03114", "4B", "BCM2711", "Sony UK", 8192, 4}},
+		{"the gigabits override the field", 0xc03114, 64, Revision{"c03114", "4B", "BCM2711", "Sony UK", 8192, 4}},
 		{"a board of the future keeps its code", 0xcff7f3, 0, Revision{Code: "cff7f3", MemoryMiB: 4096, Number: 3}},
 		{"an old-style code is a number only", 0x0010, 0, Revision{Code: "10"}},
 	} {

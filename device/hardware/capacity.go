@@ -13,27 +13,25 @@ import (
 )
 
 const (
-	defaultMaxPods = 110 // the kubelet's
+	defaultMaxPods = 110 // as in the kubelet
 	leastMaxPods   = 8
 
-	// What a container needs beside its program is the engine's process that watches it (6 MiB with
-	// Docker, 2 MiB with Podman), and what runs without any is the system, the engine (some 90 MiB)
-	// and the agent.
+	// A container needs memory for the engine's monitor process (6 MiB with Docker, 2 MiB with
+	// Podman). Without containers, the system, the engine (about 90 MiB) and the agent use memory.
 	memoryPerPod   = 16 << 20
 	memoryOfNoPods = 128 << 20
 )
 
-// podsOf is how many pods a device takes: the kubelet's number, or as many as have room in a small
-// memory. Best-effort pods ask for nothing, so nothing else keeps 110 of them off a board with 430
-// MB.
+// podsOf returns how many pods a device runs: the kubelet's default, or fewer on a small memory.
+// Best-effort pods request nothing, so only this keeps 110 of them off a board with 430 MB.
 func podsOf(memory int64) int64 {
-	if memory <= 0 { // not known, which is a problem of its own
+	if memory <= 0 { // unknown: reported as a problem
 		return defaultMaxPods
 	}
 	return min(max((memory-memoryOfNoPods)/memoryPerPod, leastMaxPods), defaultMaxPods)
 }
 
-// capacity is what the device has in all. What cannot be read stays 0 and is a
+// capacity returns the device's total resources. A value that cannot be read is 0 and reported as a
 // problem.
 func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []string) {
 	cpus, err := cpu.CountsWithContext(t.gopsutil(ctx), true)
@@ -49,7 +47,7 @@ func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []st
 	if c.Pods = o.MaxPods; c.Pods == 0 {
 		c.Pods = podsOf(c.Memory)
 	}
-	// Not mem.SwapMemory: that asks the kernel and cannot be told another root.
+	// Not mem.SwapMemory: it asks the kernel and ignores the root directory.
 	if vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx)); err == nil {
 		c.Swap = int64(vm.SwapTotal)
 	}
@@ -62,7 +60,7 @@ func capacity(ctx context.Context, t tree, o Options) (c Capacity, problems []st
 	return c, problems
 }
 
-// hugePages are the bytes that the kernel has set aside for pages of each size that it offers.
+// hugePages returns the bytes that the kernel reserves for each page size.
 func hugePages(t tree) map[int64]int64 {
 	var sizes map[int64]int64
 	for _, dir := range t.glob("/sys/kernel/mm/hugepages/hugepages-*kB") {
@@ -96,11 +94,10 @@ func imageDir(o Options) string {
 
 type memoryUse struct{ capacity, available int64 } // bytes
 
-// memory is the kernel's own estimate of what can still be had without swapping
-// (MemAvailable). Inside a container with a memory limit the limit counts, less
-// the working set: usage without the file cache that can be dropped. The files
-// looked at exist with a limit only where this is not the machine's own root
-// group, so the limit of a mere service is not taken for the machine's.
+// memory returns the kernel's estimate of memory available without swapping (MemAvailable). In a
+// container with a memory limit, the limit minus the working set counts (usage without droppable
+// file cache). The limit of a plain service does not count: the files read here exist with a limit
+// only outside of the machine's root group.
 func memory(ctx context.Context, t tree) (memoryUse, error) {
 	vm, err := mem.VirtualMemoryWithContext(t.gopsutil(ctx))
 	if err != nil {
@@ -115,7 +112,7 @@ func memory(ctx context.Context, t tree) (memoryUse, error) {
 		{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
 			"/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"},
 	} {
-		limit, err := t.number(g.limit) // "max" is no number: no limit
+		limit, err := t.number(g.limit) // "max" is not a number: no limit
 		if err != nil || limit <= 0 || limit >= use.capacity {
 			continue
 		}
@@ -129,12 +126,11 @@ func memory(ctx context.Context, t tree) (memoryUse, error) {
 	return use, nil
 }
 
-// A fileSystemUse is the space and the inodes of a file system. One that has no
-// fixed number of inodes has a capacity of 0 of them.
+// A fileSystemUse is the space and inodes of a file system. Its inode capacity is 0 if the number
+// is not fixed.
 type fileSystemUse struct{ bytes, inodes Amount }
 
-// fileSystem counts as available what a process without privilege may still
-// write.
+// fileSystem counts the space that an unprivileged process may use as available.
 func fileSystem(t tree, dir string) (fileSystemUse, error) {
 	st, err := t.statfs(dir)
 	if err != nil {
@@ -150,7 +146,7 @@ func fileSystem(t tree, dir string) (fileSystemUse, error) {
 	}, nil
 }
 
-// times does not overflow: some network file systems claim 2^64 blocks.
+// times multiplies without overflow: some network file systems report 2^64 blocks.
 func times(n uint64, unit int64) int64 {
 	if unit <= 0 || n > uint64(math.MaxInt64/unit) {
 		return math.MaxInt64

@@ -21,24 +21,23 @@ import (
 	"periph.io/x/host/v3/sysfs"
 )
 
-// ChildCommand is the hidden command of the device program that must call
-// RunChild: Periph starts the program again with it.
+// ChildCommand is the hidden command with which Periph runs the device program again; it must call
+// RunChild.
 const ChildCommand = "hwprobe"
 
 const childLimit = 5 * time.Second
 
-// Found is what periph found.
+// Found is the result of periph.
 type Found struct {
 	Buses        Buses         `json:"buses"`
 	Temperatures []Temperature `json:"temperatures,omitempty"`
 	Problems     []string      `json:"problems,omitempty"`
-	Devices      []*Device     `json:"devices,omitempty"` // the buses and GPIO chips, as pods can have them
+	Devices      []*Device     `json:"devices,omitempty"` // buses and GPIO chips for pods
 }
 
-// RunChild is the child process: it asks periph and writes a Found to w. Its
-// drivers may panic in goroutines of their own, or hang; so it is never called
-// in the agent itself, and it ends itself after 5 s, should nobody be there any
-// more to kill it. With a question it looks for peripherals instead.
+// RunChild runs periph in a child process and writes a Found to w; with questions it looks for
+// peripherals instead. Its drivers may hang or panic in their own goroutines, so the agent never
+// calls it. It exits after 5 s even if the agent is gone.
 func RunChild(w io.Writer, questions ...string) error {
 	time.AfterFunc(childLimit, func() { os.Exit(3) })
 	state, err := periph.Init()
@@ -93,7 +92,7 @@ func RunChild(w io.Writer, questions ...string) error {
 		*list = few(*list)
 	}
 	if err := json.NewEncoder(w).Encode(f); err != nil {
-		return fmt.Errorf("write what periph found: %w", err)
+		return fmt.Errorf("write the result of periph: %w", err)
 	}
 	return nil
 }

@@ -15,33 +15,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device is a piece of hardware that a container can be given: what a pod asks for, and the
-// device nodes that come with it. A node belongs to one device, and a piece of hardware is one
-// device, by whatever way it could be reached: so who has it has it alone.
+// A Device is hardware that a container can use: a resource that pods request, and its device
+// nodes. Each piece of hardware is one device and each node belongs to one device, so a container
+// that has it has it alone.
 type Device struct {
 	// after flotilla.dev/: gpiochip, i2c-1, spi0, serial, video, codec, render, can0, usb-0bda-2838
 	Resource string `json:"resource"`
-	// which of them: by label, serial number or place; stays through a reboot and another kernel
+	// by label, serial number or place; stable across reboots and kernels
 	ID    string   `json:"id"`
-	Nodes []string `json:"nodes,omitempty"` // such as /dev/i2c-1; none: a network interface of that name
+	Nodes []string `json:"nodes,omitempty"` // such as /dev/i2c-1; empty: a network interface with the resource's name
 	Title string   `json:"title,omitempty"`
-	NUMA  *int     `json:"numa,omitempty"` // the NUMA node that it is near to, where there is more than one
+	NUMA  *int     `json:"numa,omitempty"` // nearest NUMA node, if there are several
 
-	On    string `json:"on,omitempty"`    // the device on which a peripheral hangs: its nodes are those
-	Plain bool   `json:"plain,omitempty"` // it has no node, and is read below /sys, as everybody may
+	On    string `json:"on,omitempty"`    // the device that a peripheral is connected to and whose nodes it has
+	Plain bool   `json:"plain,omitempty"` // without a node: read below /sys by any container
 
-	// a GPIO chip that is not the header's: only for who has a name for it in the board profile
+	// a GPIO chip that does not drive the header: only for a peripheral of the board profile
 	Internal bool `json:"internal,omitempty"`
 
-	found *finding // nil: read from what was written down
+	found *finding // nil: read from a file
 }
 
-// A finding is how a device was found.
+// A finding says how a device was found.
 type finding struct {
 	root   tree
 	sys    string // its directory in /sys
-	was    string // the kernel's name for it, which was the ID in agents before: containers that they made run on
-	periph bool   // periph alone knows it
+	was    string // the kernel's name, which older agents used as the ID
+	periph bool   // only periph reports it
 }
 
 func (d *Device) was() string {
@@ -55,18 +55,17 @@ func (d *Device) was() string {
 type Node struct {
 	Path  string // in the container
 	Host  string // on the device
-	Group int    // that may open it
+	Group int    // owning group
 }
 
-// Same tells whether two are the same piece of hardware, be it elsewhere now.
+// Same reports whether two are the same hardware, even at another place.
 func (d Device) Same(e Device) bool {
 	return (d.ID == e.ID || d.was() == e.ID && e.ID != "" || e.was() == d.ID && d.ID != "") &&
 		d.Nodes == nil == (e.Nodes == nil)
 }
 
-// SharesNode tells whether a container that has one of two different devices can open the other as
-// well, because the kernel gave a device node of one to the other. A peripheral has the nodes of
-// what it hangs on, and those who ask for them share them knowingly.
+// SharesNode reports whether a container with one of two different devices can open the other,
+// because the kernel has given a node of one to the other. Peripherals share nodes on purpose.
 func (d Device) SharesNode(e Device) bool {
 	if d.On != "" || e.On != "" || d.Same(e) {
 		return false
@@ -79,8 +78,8 @@ func (d Device) SharesNode(e Device) bool {
 	return false
 }
 
-// Look looks for the device again and returns where it is now: what was plugged in elsewhere has
-// other nodes, and another device may have those that it had. An error says that it is not there.
+// Look looks for the device again and returns its present place: after it is plugged in elsewhere
+// it has other nodes, and another device may have its old ones. An error means that it is missing.
 func (d Device) Look() (Device, []Node, error) {
 	if d.Plain {
 		return d, nil, nil
@@ -108,14 +107,14 @@ func (d Device) Look() (Device, []Node, error) {
 			}
 			nodes = append(nodes, Node{Path: p, Host: root.path(p), Group: int(st.Gid)})
 		}
-		now.Resource = d.Resource // it may have a name of its own
+		now.Resource = d.Resource // the board profile may name it
 		return now, nodes, nil
 	}
-	return d, nil, fmt.Errorf("%s is unplugged, or its driver has gone", d.ID)
+	return d, nil, fmt.Errorf("%s is unplugged or its driver is unloaded", d.ID)
 }
 
-// devices is what containers can be given. /sys tells what there is; what has no node in /dev
-// cannot be given.
+// devices returns the devices for containers, from /sys. A device without a node in /dev is left
+// out.
 func devices(t tree) []Device {
 	s := &search{t: t, times: map[string]int{}}
 	s.gpioChips()
@@ -128,7 +127,7 @@ func devices(t tree) []Device {
 	list := make([]Device, 0, len(s.list))
 	clear(s.times)
 	for _, d := range s.list {
-		if s.times[d.ID]++; s.times[d.ID] > 1 { // such as the ports of one card: by their order
+		if s.times[d.ID]++; s.times[d.ID] > 1 { // such as the ports of one card: numbered in order
 			d.ID += "." + strconv.Itoa(s.times[d.ID])
 		}
 		if several {
@@ -139,14 +138,14 @@ func devices(t tree) []Device {
 	return inOrder(list)
 }
 
-// A search for devices is what it has found so far.
+// A search collects devices.
 type search struct {
 	t     tree
 	list  []*Device
-	times map[string]int // devices of an id
+	times map[string]int // number of devices with an id
 }
 
-// add adds a device that was found at sys, whose node, if it is to have one, is there.
+// add adds a device that was found at sys, unless it has a node name whose node is missing.
 func (s *search) add(resource, id, node, sys string) *Device {
 	d := &Device{Resource: resource, ID: id, found: &finding{root: s.t, sys: sys}}
 	if node != "" {
@@ -159,7 +158,7 @@ func (s *search) add(resource, id, node, sys string) *Device {
 	return d
 }
 
-// join is add for what has several nodes.
+// join is add for a device with several nodes.
 func (s *search) join(resource, id, node, sys string) *Device {
 	for _, d := range s.list {
 		if d.ID == id && (d.Resource == resource || d.Resource == "codec") && s.t.node(node) {
@@ -178,9 +177,9 @@ func inOrder(list []Device) []Device {
 	return few(list)
 }
 
-// withPeriph is what containers can be given where periph knows the GPIO chips and buses: those are
-// there whether /sys shows them or not. /sys says more of each, and fills in the rest. What periph
-// found minutes ago may have gone since.
+// withPeriph adds periph's GPIO chips and buses, which exist even if /sys does not show them, and
+// completes them from /sys. Devices that periph found minutes ago and that are gone since are left
+// out.
 func (t tree) withPeriph(list []Device, found []*Device) []Device {
 	for _, d := range found {
 		unknown := len(d.Nodes) > 0 && t.node(d.Nodes[0])
@@ -188,7 +187,7 @@ func (t tree) withPeriph(list []Device, found []*Device) []Device {
 			unknown = unknown && list[i].ID != d.ID && !slices.Equal(list[i].Nodes, d.Nodes)
 		}
 		if unknown {
-			e := *d // what periph found is kept
+			e := *d // do not change periph's result
 			e.found, e.Internal = &finding{root: t, periph: true}, d.Resource == "gpiochip" && !headerChips.MatchString(d.ID)
 			list = append(list, e)
 		}
@@ -196,15 +195,14 @@ func (t tree) withPeriph(list []Device, found []*Device) []Device {
 	return inOrder(list)
 }
 
-// node tells whether a device node is there. A fake root may hold plain files in their place.
+// node reports whether a device node exists. In a fake root it may be a plain file.
 func (t tree) node(p string) bool {
 	st, err := os.Stat(t.path(p))
 	return err == nil && (st.Mode()&os.ModeCharDevice != 0 || !t.real() && st.Mode().IsRegular())
 }
 
-// buses have the numbers that pods ask for: what is connected to each differs. All chip selects of
-// an SPI bus are one device, for they share its clock. CAN buses are network interfaces and have no
-// node.
+// buses have numbers that pods request, since each connects other hardware. All chip selects of an
+// SPI bus are one device: they share its clock. CAN buses are network interfaces without a node.
 func (s *search) buses() {
 	for _, dir := range s.t.glob("/sys/class/i2c-dev/i2c-*") {
 		name := path.Base(dir)
@@ -221,13 +219,13 @@ func (s *search) buses() {
 	}
 }
 
-// spiBus is the bus of a chip select: spi0 of /dev/spidev0.1.
+// spiBus returns the bus of a chip select: spi0 for /dev/spidev0.1.
 func spiBus(node string) string {
 	bus, _, _ := strings.Cut(strings.TrimPrefix(node, "/dev/spidev"), ".")
 	return "spi" + bus
 }
 
-// renderers are as good as another, and known by the place of their processor.
+// renderers are interchangeable and identified by the place of their processor.
 func (s *search) renderers() {
 	for _, dir := range s.t.glob("/sys/class/drm/renderD*") {
 		name := path.Base(dir)
@@ -236,8 +234,8 @@ func (s *search) renderers() {
 	}
 }
 
-// serialPorts are those with hardware behind them, but for the kernel's consoles. udev's name of
-// what is plugged in says which of several it is; without one it is known by its place.
+// serialPorts finds the ports with hardware, except the kernel's consoles. udev's name identifies a
+// plugged-in port; without one, its place does.
 func (s *search) serialPorts() {
 	t := s.t
 	consoles := strings.Fields(t.text("/sys/class/tty/console/active"))
@@ -253,7 +251,7 @@ func (s *search) serialPorts() {
 			continue
 		}
 		if kind, err := t.number(dir + "/type"); err == nil && kind == 0 || strings.HasPrefix(name, "hvc") {
-			continue // no chip behind it; the console of a virtual machine
+			continue // no chip, or the console of a virtual machine
 		}
 		d := s.add("serial", byID[name], "/dev/"+name, dir+"/device")
 		d.Title = t.text(dir + "/device/../../product")
@@ -263,8 +261,8 @@ func (s *search) serialPorts() {
 	}
 }
 
-// usbDevices are those that no driver of the kernel has made into something else: a disk, a network
-// card or a radio is the system's, and a serial port or a camera is given as such.
+// usbDevices finds the USB devices without another kernel driver: disks, network cards and radios
+// belong to the system, and serial ports and cameras are devices of their own.
 func (s *search) usbDevices() {
 	const hub = "09"
 	t := s.t
@@ -292,8 +290,8 @@ func hex4(s string) bool {
 	})
 }
 
-// near is the NUMA node that a directory of /sys names for what it stands for, or for the nearest
-// above it: a bus has none of its own, its controller has.
+// near returns the NUMA node of a /sys directory or the nearest parent that has one: a bus has
+// none, its controller does.
 func (t tree) near(dir string) *int {
 	full, err := filepath.EvalSymlinks(t.path(dir))
 	if err != nil {
@@ -307,12 +305,12 @@ func (t tree) near(dir string) *int {
 		if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n >= 0 {
 			return &n
 		}
-		return nil // it says -1
+		return nil // the file says -1
 	}
 	return nil
 }
 
-// link is the name of what a path leads to; empty where it leads nowhere.
+// link returns the name of a link's target, or "".
 func (t tree) link(p string) string {
 	if full := t.resolve(p); full != "" {
 		return path.Base(full)
@@ -320,8 +318,7 @@ func (t tree) link(p string) string {
 	return ""
 }
 
-// resolve is where a path leads to, below the directory of the tree as well; empty where it leads
-// nowhere.
+// resolve returns the target of a path relative to the tree's directory, or "".
 func (t tree) resolve(p string) string {
 	full, err := filepath.EvalSymlinks(t.path(p))
 	if err != nil {
@@ -330,9 +327,8 @@ func (t tree) resolve(p string) string {
 	return full
 }
 
-// place is the name of the nearest piece of hardware at or above a directory of /sys: its address
-// on a bus. The parts that the kernel makes of one, such as the ports of a serial chip, have names
-// of the kernel's own. Empty: nobody says.
+// place returns the bus address of the nearest hardware at or above a /sys directory, or "". The
+// kernel's own parts of it, such as the ports of a serial chip, are skipped.
 func (t tree) place(dir string) string {
 	full := t.resolve(dir)
 	for ; strings.HasPrefix(full, t.path("/sys/devices/")); full = filepath.Dir(full) {
@@ -345,8 +341,8 @@ func (t tree) place(dir string) string {
 	return ""
 }
 
-// ioctl asks a device node something that only reads, and returns the answer of so many bytes; nil
-// where it cannot be asked.
+// ioctl makes a request that only reads from a device node, and returns size bytes; nil on an
+// error.
 func (t tree) ioctl(node string, request uintptr, size int) []byte {
 	if !t.real() {
 		return nil

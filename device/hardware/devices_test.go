@@ -10,7 +10,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// serialRoot has a UART, a console, a port without a chip and two adapters, one of which has udev's name.
+// serialRoot has a UART, a console, a port without a chip and two adapters, one of them with a udev
+// name.
 func serialRoot(t *testing.T) string {
 	root := rootOf(t, map[string]string{
 		"sys/class/tty/console/active": "tty0 ttyS0\n", "sys/class/tty/ptmx/dev": "5:2",
@@ -20,7 +21,7 @@ func serialRoot(t *testing.T) string {
 		"sys/class/tty/hvc0/device/x": "", "dev/hvc0": "",
 		"sys/class/tty/ttyUSB0/device/x": "", "dev/ttyUSB0": "",
 		"sys/class/tty/ttyUSB1/device/x": "", "dev/ttyUSB1": "",
-		"sys/class/tty/ttyUSB7/device/x": "", // its node has gone
+		"sys/class/tty/ttyUSB7/device/x": "", // its node is gone
 	})
 	link(t, "../../ttyUSB1", filepath.Join(root, "dev/serial/by-id/usb-RAK_1"))
 	return root
@@ -61,13 +62,13 @@ func TestWhatContainersCanBeGiven(t *testing.T) {
 	link(t, "../../../devices/cam", filepath.Join(camera, "sys/class/video4linux/video0/device"))
 	link(t, "../../../devices/cam", filepath.Join(camera, "sys/class/video4linux/video1/device"))
 	for _, c := range []struct{ rule, root, want string }{
-		{"of the serial ports neither the console nor those without a chip or a node", serialRoot(t), "serial ttyS2 /dev/ttyS2; serial ttyUSB0 /dev/ttyUSB0; serial usb-RAK_1 /dev/ttyUSB1"},
-		{"of what is on USB neither hubs nor what the system or another resource has", rootOf(t, usb), "usb-1d50-0007 1-3 /dev/bus/usb/001/009"},
+		{"serial ports without consoles and ports that lack a chip or a node", serialRoot(t), "serial ttyS2 /dev/ttyS2; serial ttyUSB0 /dev/ttyUSB0; serial usb-RAK_1 /dev/ttyUSB1"},
+		{"USB devices without hubs and those of the system or another resource", rootOf(t, usb), "usb-1d50-0007 1-3 /dev/bus/usb/001/009"},
 		{"a camera with all of its nodes", camera, "codec video2 /dev/video2; video cam /dev/video0 /dev/video1"},
 		{"a bus with all of its chip selects", rootOf(t, map[string]string{"sys/class/spidev/spidev0.0/x": "", "sys/class/spidev/spidev0.1/x": "", "sys/class/spidev/spidev10.0/x": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/spidev10.0": ""}),
 			"spi0 spi0 /dev/spidev0.0 /dev/spidev0.1; spi10 spi10 /dev/spidev10.0"},
 		{"nothing without a node", rootOf(t, map[string]string{"sys/class/i2c-dev/i2c-1/name": "x", "sys/bus/gpio/devices/gpiochip0/x": ""}), ""},
-		{"of network interfaces a CAN bus", rootOf(t, map[string]string{"sys/class/net/can0/type": "280", "sys/class/net/eth0/type": "1"}), "can0 can0"},
+		{"CAN buses among the network interfaces", rootOf(t, map[string]string{"sys/class/net/can0/type": "280", "sys/class/net/eth0/type": "1"}), "can0 can0"},
 	} {
 		if got := said(devices(tree(c.root))); got != c.want {
 			t.Errorf("%s: %s; want %s", c.rule, got, c.want)
@@ -75,7 +76,8 @@ func TestWhatContainersCanBeGiven(t *testing.T) {
 	}
 }
 
-// What is on a bus is near to what the bus's controller is near to; where there is one NUMA node, or nobody says, to all.
+// A device on a bus has the NUMA node of the bus's controller. With one NUMA node, or without
+// information, it has none.
 func TestTheNUMANodeOfADevice(t *testing.T) {
 	files := map[string]string{
 		"sys/devices/system/node/node0/cpulist": "0-1,4\n", "sys/devices/system/node/node1/cpulist": "2-3\n",
@@ -118,7 +120,7 @@ func TestTheNUMANodeOfADevice(t *testing.T) {
 	}
 }
 
-// A device is looked for again by what it is, not by where it was.
+// Look finds a device by its identity, not by its place.
 func TestLookAgain(t *testing.T) {
 	root := serialRoot(t)
 	var rak Device

@@ -23,10 +23,10 @@ func TestMemoryKnowsTheLimitOfItsContainer(t *testing.T) {
 		capacity, available int64
 	}{
 		{"on a machine of its own the kernel's estimate counts", nil, 4000000 * kib, 3000000 * kib},
-		{"a service's own group is not the machine's", map[string]string{
+		{"the group of a service does not count", map[string]string{
 			"proc/self/cgroup": "0::/system.slice/flotilla-device.service\n", "sys/fs/cgroup/system.slice/flotilla-device.service/memory.max": "67108864\n",
 		}, 4000000 * kib, 3000000 * kib},
-		{"in a container: limit less working set", map[string]string{
+		{"in a container the limit minus the working set counts", map[string]string{
 			"sys/fs/cgroup/memory.max": "536870912\n", "sys/fs/cgroup/memory.current": "314572800\n", "sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 104857600\n",
 		}, 512 * mib, 312 * mib},
 		{"in a container without a limit", map[string]string{"sys/fs/cgroup/memory.max": "max\n"}, 4000000 * kib, 3000000 * kib},
@@ -52,8 +52,8 @@ func TestMemoryKnowsTheLimitOfItsContainer(t *testing.T) {
 	}
 }
 
-// A driver may wait for its chip or its disk for minutes, or for ever. What it is asked through is a pipe here, into which
-// nobody writes: the other files are read, and it is not asked again before it has answered.
+// A driver may wait for its chip or disk for minutes or for ever. Pipes without a writer stand for
+// such files: the other files are read, and a silent one is not read again before it has answered.
 func TestADriverThatHangsIsNotWaitedFor(t *testing.T) {
 	zone, monitor := "sys/class/thermal/thermal_zone", "sys/class/hwmon/hwmon0/"
 	root := rootOf(t, map[string]string{
@@ -73,7 +73,7 @@ func TestADriverThatHangsIsNotWaitedFor(t *testing.T) {
 		}
 		Measure(t.Context(), Options{Root: root})
 	}
-	for _, pipe := range pipes { // they answer
+	for _, pipe := range pipes { // now they answer
 		f, err := os.OpenFile(filepath.Join(root, pipe), os.O_WRONLY, 0)
 		if err == nil {
 			_, err = f.WriteString("35000\n")
@@ -126,21 +126,22 @@ func powerOf(t *testing.T, file string) {
 	}
 }
 
-// What the firmware and the kernel's monitor say of the voltage differs at times: the worse word counts, and is named.
+// The firmware and the kernel's monitor may disagree about the voltage: the worse value counts, and
+// both are named.
 func TestTheWorseWordAboutThePowerCounts(t *testing.T) {
 	for _, c := range []struct {
-		rule, bits, alarm string // what get_throttled and the monitor say; empty: it is not there
+		rule, bits, alarm string // values of get_throttled and the monitor; empty: missing
 		reason, message   string
 	}{
-		{"both say that it suffices", "0", "0", "PowerSufficient", "no lack of power"},
-		{"both say that it is too low", "10001", "1", "UnderVoltage", "too low now: use"},
-		{"the monitor alone says that it is too low", "0", "1", "UnderVoltage", "too low now (in0_lcrit_alarm of rpi_volt says so, get_throttled does not): use"},
-		{"the firmware alone says so", "50005", "0", "UnderVoltage", "too low now (get_throttled says so, in0_lcrit_alarm of rpi_volt does not): use"},
-		{"there is no monitor", "1", "", "UnderVoltage", "too low now: use"},
-		{"there is only the monitor", "", "1", "UnderVoltage", "too low now: use"},
-		{"the firmware's word cannot be read", "rubbish", "1", "UnderVoltage", "too low now: use"},
-		{"the processor is throttled, and the voltage is too low", "20002", "1", "UnderVoltage", "in0_lcrit_alarm of rpi_volt says so"},
-		{"neither is there", "", "", "", ""},
+		{"both report a sufficient voltage", "0", "0", "PowerSufficient", "sufficient power"},
+		{"both report a low voltage", "10001", "1", "UnderVoltage", "too low now: use"},
+		{"only the monitor reports a low voltage", "0", "1", "UnderVoltage", "too low now (in0_lcrit_alarm of rpi_volt reports low voltage, get_throttled does not): use"},
+		{"only the firmware reports a low voltage", "50005", "0", "UnderVoltage", "too low now (get_throttled reports low voltage, in0_lcrit_alarm of rpi_volt does not): use"},
+		{"the monitor is missing", "1", "", "UnderVoltage", "too low now: use"},
+		{"the firmware's file is missing", "", "1", "UnderVoltage", "too low now: use"},
+		{"the firmware's value cannot be parsed", "rubbish", "1", "UnderVoltage", "too low now: use"},
+		{"the processor is throttled, and the voltage is too low", "20002", "1", "UnderVoltage", "in0_lcrit_alarm of rpi_volt reports low voltage"},
+		{"both are missing", "", "", "", ""},
 	} {
 		files := map[string]string{"sys/class/hwmon/hwmon0/name": "cpu_thermal\n"}
 		if c.bits != "" {
@@ -204,8 +205,8 @@ func TestDefaultRoute(t *testing.T) {
 		{"the lowest metric wins, as a number", map[string]string{"proc/net/route": head +
 			"wlan0 00000000 0101A8C0 0003 0 0 1000 00000000 0 0 0\neth0 00000000 0101A8C0 0003 0 0 202 00000000 0 0 0\neth1 0001A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"}, "eth0"},
 		{"without IPv4 the route of IPv6 counts", map[string]string{"proc/net/route": head, "proc/net/ipv6_route": line("ffffffff", "lo") + line("00000400", "eth0")}, "eth0"},
-		{"an isolated site has none", map[string]string{"proc/net/route": head}, ""},
-		{"one to nowhere is none", map[string]string{"proc/net/route": head + "*\t00000000\t00000000\t0201\t0\t0\t4000\t00000000\t0\t0\t0\n",
+		{"an isolated site has no default route", map[string]string{"proc/net/route": head}, ""},
+		{"a rejecting route does not count", map[string]string{"proc/net/route": head + "*\t00000000\t00000000\t0201\t0\t0\t4000\t00000000\t0\t0\t0\n",
 			"proc/net/ipv6_route": line("00000400", "eth0")}, "eth0"},
 	} {
 		if got := defaultRoute(tree(rootOf(t, tt.files))); got != tt.want {
@@ -237,7 +238,7 @@ func TestBusy(t *testing.T) {
 		name, stat string
 		want       time.Duration
 	}{
-		{"all but idle, iowait and what others took", "cpu  100 20 30 4000 500 6 7 800 90 10\ncpu0 1 1 1 1\n", 1630 * time.Millisecond},
+		{"all but idle, iowait and stolen time", "cpu  100 20 30 4000 500 6 7 800 90 10\ncpu0 1 1 1 1\n", 1630 * time.Millisecond},
 		{"an old kernel", "cpu 1 2 3 4\n", 60 * time.Millisecond},
 		{"no such file", "", 0},
 		{"something else", "intr 1 2 3 4 5\n", 0},
@@ -257,11 +258,11 @@ func TestWhyTheBoardWasReset(t *testing.T) {
 	}{
 		{"nobody says", nil, ""},
 		{"the power was switched on", map[string]string{rsts: "\x00\x00\x10\x00"}, "power-on"},
-		{"a reboot looks like a watchdog's reset: nothing is said", map[string]string{rsts: "\x00\x00\x00\x20"}, ""},
-		{"the power chip says more than the bit", map[string]string{rsts: "\x00\x00\x10\x00", chip: "\x00\x00\x00\x06"}, "under-voltage,over-temperature"},
-		{"the power chip says nothing", map[string]string{chip: "\x00\x00\x00\x00"}, ""},
+		{"a reboot looks like a watchdog's reset: unknown", map[string]string{rsts: "\x00\x00\x00\x20"}, ""},
+		{"the power chip overrides the bit", map[string]string{rsts: "\x00\x00\x10\x00", chip: "\x00\x00\x00\x06"}, "under-voltage,over-temperature"},
+		{"the power chip reports no cause", map[string]string{chip: "\x00\x00\x00\x00"}, ""},
 		{"the watchdog's driver", map[string]string{dog: "32\n"}, "watchdog"},
-		{"a register of another length is none", map[string]string{rsts: "\x10\x00"}, ""},
+		{"a register of another length does not count", map[string]string{rsts: "\x10\x00"}, ""},
 	} {
 		if got := resetCause(tree(rootOf(t, c.files))); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
@@ -275,8 +276,8 @@ func TestABatteryIsNotGuessed(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		{"one that is measured", map[string]string{"sys/class/rtc/rtc0/name": "rpi-rtc soc:rpi_rtc\n", "sys/class/rtc/rtc0/battery_voltage": "3023544\n"}, "rpi-rtc soc:rpi_rtc, battery 3.0 V"},
-		{"one that is not", map[string]string{"sys/class/rtc/rtc0/name": "ds1307\n"}, "ds1307, it is not known whether it has a battery"},
+		{"a measured battery", map[string]string{"sys/class/rtc/rtc0/name": "rpi-rtc soc:rpi_rtc\n", "sys/class/rtc/rtc0/battery_voltage": "3023544\n"}, "rpi-rtc soc:rpi_rtc, battery 3.0 V"},
+		{"an unknown battery", map[string]string{"sys/class/rtc/rtc0/name": "ds1307\n"}, "ds1307, battery unknown"},
 	} {
 		got := rtc(tree(rootOf(t, c.files)))
 		if !got.RTC || got.text() != c.want {

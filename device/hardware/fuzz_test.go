@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzFiles gives one file of a board's /proc, /sys or /etc another content: firmware
-// and drivers write what they like, and the report must come out, bounded, whatever
-// they wrote.
+// FuzzFiles replaces one file of a board's /proc, /sys or /etc: firmware and drivers may write
+// anything, and the report must still be complete and bounded.
 func FuzzFiles(f *testing.F) {
 	board := filepath.Join(boards, "raspberrypi-4", "root")
 	var files []string
@@ -46,7 +45,7 @@ func FuzzFiles(f *testing.F) {
 		defer func() { _ = os.WriteFile(full, good, 0o644) }()
 		r, err := Probe(t.Context(), Options{Root: root})
 		if err != nil {
-			return // it says so
+			return // a problem says so
 		}
 		out := r.JSON()
 		if len(out) > MaxReport || !json.Valid(out) {

@@ -13,10 +13,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A gpioChip is one of a fake root, with the parts of /sys as the kernel makes them.
+// A gpioChip is a chip of a fake root, with its files in /sys.
 type gpioChip struct{ name, parent, label string }
 
-// chipRoot has these chips. Kernels since 6.17 have a class by the chips' own numbers.
+// chipRoot returns a root with these chips. Kernels since 6.17 number the class by chip.
 func chipRoot(t *testing.T, own bool, chips ...gpioChip) string {
 	files := map[string]string{"sys/bus/gpio/x": "", "sys/bus/i2c/x": ""}
 	for i, c := range chips {
@@ -40,8 +40,8 @@ func chipRoot(t *testing.T, own bool, chips ...gpioChip) string {
 	return root
 }
 
-// Raspberry Pi 5s, by what gpiodetect prints: before kernel 6.6.47 the header had the last number, since then it has the
-// first.
+// Raspberry Pi 5 as gpiodetect prints it: before kernel 6.6.47 the header had the last number,
+// since then the first.
 var (
 	oldPi5 = []gpioChip{
 		{"gpiochip0", "soc/107d508500.gpio", "gpio-brcmstb@107d508500"}, {"gpiochip1", "soc/107d508500.gpio", "gpio-brcmstb@107d508520"},
@@ -55,7 +55,7 @@ var (
 	}
 )
 
-// offered are the devices of a resource.
+// offered returns the devices of a resource.
 func offered(list []Resource, name string) string {
 	for _, r := range list {
 		if r.Name == corev1.ResourceName("flotilla.dev/"+name) {
@@ -72,12 +72,12 @@ func TestGPIOChipIsTheHeaders(t *testing.T) {
 		want string
 	}{
 		{"Pi 5 with an old kernel", chipRoot(t, false, oldPi5...), "gpiochip pinctrl-rp1 /dev/gpiochip4"},
-		{"Pi 5 with a newer one", chipRoot(t, false, newPi5...), "gpiochip pinctrl-rp1 /dev/gpiochip0"},
-		{"Pi 5 with one that numbers the class as the nodes", chipRoot(t, true, newPi5...), "gpiochip pinctrl-rp1 /dev/gpiochip0"},
+		{"Pi 5 with a newer kernel", chipRoot(t, false, newPi5...), "gpiochip pinctrl-rp1 /dev/gpiochip0"},
+		{"Pi 5 with a kernel that numbers the class as the nodes", chipRoot(t, true, newPi5...), "gpiochip pinctrl-rp1 /dev/gpiochip0"},
 		{"Pi 4", chipRoot(t, false, gpioChip{"gpiochip0", "soc/soc:firmware:gpio", "raspberrypi-exp-gpio"}, gpioChip{"gpiochip1", "soc/fe200000.gpio", "pinctrl-bcm2711"}), "gpiochip pinctrl-bcm2711 /dev/gpiochip1"},
 		{"Pi 3", chipRoot(t, false, gpioChip{"gpiochip0", "soc/3f200000.gpio", "pinctrl-bcm2835"}, gpioChip{"gpiochip1", "soc/soc:virtgpio", "brcmvirt-gpio"}, gpioChip{"gpiochip2", "soc/soc:firmware:gpio", "raspberrypi-exp-gpio"}), "gpiochip pinctrl-bcm2835 /dev/gpiochip0"},
 		{"a PC with a serial adapter that has lines has no header", chipRoot(t, false, gpioChip{"gpiochip0", "INT34C6:00", "INT34C6:00"}, gpioChip{"gpiochip1", "usb1/1-1/1-1:1.0", "cp210x"}), ""},
-		{"a chip of which nobody tells what it is", chipRoot(t, false, gpioChip{"gpiochip0", "x.gpio", ""}), ""},
+		{"a chip without a label", chipRoot(t, false, gpioChip{"gpiochip0", "x.gpio", ""}), ""},
 	} {
 		if got := offered(Resources(devices(tree(c.root)), nil), "gpiochip"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.rule, got, c.want)
@@ -85,7 +85,8 @@ func TestGPIOChipIsTheHeaders(t *testing.T) {
 	}
 }
 
-// Another kernel numbers the chips otherwise: what a pod has is known by its label, and what it had is no other chip's.
+// Another kernel numbers the chips differently: a chip keeps its label, and a pod's old number does
+// not become another chip.
 func TestAChipStaysTheSameUnderAnotherNumber(t *testing.T) {
 	root := chipRoot(t, false, newPi5...)
 	older, newer := devices(tree(chipRoot(t, false, oldPi5...))), devices(tree(root))
@@ -107,7 +108,7 @@ func TestAChipStaysTheSameUnderAnotherNumber(t *testing.T) {
 	}
 }
 
-// An agent before knew chips by the kernel's names: the containers that it made have still what they have.
+// Older agents identified chips by the kernel's names, and their containers keep their chips.
 func TestLabelsOfAnAgentBefore(t *testing.T) {
 	list := devices(tree(chipRoot(t, false, newPi5...)))
 	var before Device
@@ -128,7 +129,7 @@ func TestChipsOfOneKindAreKnownByTheirPlaces(t *testing.T) {
 	if got, want := said(list), "gpiochip mcp23017@1-0020 /dev/gpiochip1; gpiochip mcp23017@1-0021 /dev/gpiochip2; gpiochip pinctrl-bcm2711 /dev/gpiochip0"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	// The board profile names one, by its label and place.
+	// A board profile selects a chip by its label and place.
 	p := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Peripherals: []fleet.Peripheral{{Name: "relays", Type: "gpiochip", ByID: "mcp23017@1-0020"}}}}
 	if got, want := offered(Resources(list, p), "relays"), "relays mcp23017@1-0020 /dev/gpiochip1"; got != want {
 		t.Errorf("relays: %q, want %q", got, want)
@@ -138,7 +139,8 @@ func TestChipsOfOneKindAreKnownByTheirPlaces(t *testing.T) {
 	}
 }
 
-// Every port of a card with several has an id of its own, and a port without udev's name is known by its place.
+// Each port of a multi-port card has its own id, and a port without a udev name is identified by
+// its place.
 func TestSerialPortsByTheirPlaces(t *testing.T) {
 	root := rootOf(t, map[string]string{
 		"sys/bus/usb-serial/x": "", "sys/bus/usb/x": "", "sys/bus/serial-base/x": "", "sys/devices/usb1/1-1/1-1:1.0/ttyUSB3/x": "", "sys/devices/usb1/1-2/1-2:1.0/ttyUSB0/x": "", "sys/devices/usb1/1-2/1-2:1.0/ttyUSB1/x": "",

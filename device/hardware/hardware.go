@@ -1,14 +1,11 @@
-// Package hardware says what a device is made of and how it fares: capacity,
-// board, buses, sensors, storage, and whether memory, disk or process ids run
-// short.
+// Package hardware reports a device's hardware and its health: capacity, board, buses, sensors,
+// storage, and pressure on memory, disk and process ids.
 //
-// It reads files below a root directory, so that a directory can stand for a
-// board that is not there, and it needs no privilege. It never changes anything
-// on the device, and it knows neither pods nor the hub: what the figures mean for
-// pods is package agent's work, how they travel package link's. periph.io runs in
-// a child process (Periph, RunChild), for a driver that panics or hangs must not
-// take the agent with it. What cannot be read is named in Report.Problems and
-// counts as zero, never as a guess.
+// It reads files below a root directory, which may hold the files of another board, and needs no
+// privilege. It never changes the device, and knows neither pods nor the hub: package agent applies
+// its results and package link sends them. periph.io runs in a child process (Periph, RunChild),
+// since a driver may hang or panic. A value that cannot be read is 0 and named in Report.Problems,
+// never guessed.
 package hardware
 
 import (
@@ -19,48 +16,48 @@ import (
 
 // Options say where to look. The zero value is this machine.
 type Options struct {
-	Root       string       // directory in place of /; with one, only files are read: no addresses, no clock
+	Root       string       // replaces /; then only files are read: no addresses, no clock
 	EngineRoot string       // directory of the engine's images and containers; empty: StateDir
 	StateDir   string       // directory of the agent's state; empty: /
-	Interface  string       // network interface whose address is the node's; empty: that of the default route
-	NodeIPs    []netip.Addr // the node's addresses, at most one of each family; none: those of Interface
-	MaxPods    int64        // 0: 110, fewer where the memory is small
-	Periph     *Periph      // buses and their sensors, of this machine only; nil: not asked
+	Interface  string       // network interface of the node's address; empty: that of the default route
+	NodeIPs    []netip.Addr // the node's addresses, at most one of each family; empty: those of Interface
+	MaxPods    int64        // 0: 110, or fewer on a small memory
+	Periph     *Periph      // buses and their sensors, on this machine only; nil: skipped
 
-	ExternalIPs []netip.Addr // addresses by which others reach the device, such as its router's: nothing here knows them
+	ExternalIPs []netip.Addr // addresses at which others reach the device, such as its router's
 }
 
-// A Report is what a device tells about itself; its JSON is the "hardware" of a
-// status. Use JSON to encode it: that keeps the size within MaxReport.
+// A Report describes a device; its JSON is the "hardware" of a status. Encode it with Report.JSON,
+// which keeps it within MaxReport.
 type Report struct {
 	Host         Host                 `json:"host"`
 	Board        Board                `json:"board"`
 	Firmware     *Firmware            `json:"firmware,omitempty"`
 	Capacity     Capacity             `json:"capacity"`
-	NUMA         []NUMANode           `json:"numa,omitempty"` // where there is more than one
+	NUMA         []NUMANode           `json:"numa,omitempty"` // if there are several
 	Addresses    []corev1.NodeAddress `json:"addresses,omitempty"`
 	Buses        Buses                `json:"buses"`
-	Devices      []Device             `json:"devices,omitempty"` // what containers can be given
+	Devices      []Device             `json:"devices,omitempty"` // devices for containers
 	Temperatures []Temperature        `json:"temperatures,omitempty"`
 	Fans         []Fan                `json:"fans,omitempty"`
 	Voltages     []Voltage            `json:"voltages,omitempty"`
-	Power        *Power               `json:"power,omitempty"`  // nil: the board does not tell
-	Supply       *Supply              `json:"supply,omitempty"` // nil: nobody asks it
+	Power        *Power               `json:"power,omitempty"`  // nil: unknown
+	Supply       *Supply              `json:"supply,omitempty"` // nil: unknown
 	Disks        []Disk               `json:"disks,omitempty"`
-	// disks mounted read-only: the first sign of a dying SD card
+	// disks mounted read-only: the first sign of a failing SD card
 	ReadOnly     []string  `json:"readOnlyMounts,omitempty"`
 	Unwritable   []string  `json:"unwritable,omitempty"` // directories of agent and engine on a read-only file system
 	Watchdog     *Watchdog `json:"watchdog,omitempty"`
 	Clock        *Clock    `json:"clock,omitempty"`
 	Radios       []Radio   `json:"radios,omitempty"`
 	Audio        []string  `json:"audio,omitempty"`  // sound cards
-	Chips        []string  `json:"chips,omitempty"`  // on I2C buses that the kernel was told of, such as 1-0068 ds3231
+	Chips        []string  `json:"chips,omitempty"`  // on I2C buses, as declared to the kernel, such as 1-0068 ds3231
 	Stalls       *Stalls   `json:"stalls,omitempty"` // nil: the kernel does not measure them
 	MemoryLimits bool      `json:"memoryLimits"`     // the kernel can limit the memory of a container
 	Problems     []string  `json:"problems,omitempty"`
 }
 
-// A Host is the operating system and the processor under it.
+// A Host is the operating system and processor.
 type Host struct {
 	Hostname  string `json:"hostname,omitempty"`
 	OS        string `json:"os"`                // GOOS
@@ -70,46 +67,46 @@ type Host struct {
 	Kernel    string `json:"kernel,omitempty"`
 	Image     string `json:"image,omitempty"`     // such as Debian GNU/Linux 12 (bookworm)
 	MachineID string `json:"machineID,omitempty"` // see MachineID
-	BootID    string `json:"bootID,omitempty"`    // changes with every boot, whatever the clock says
+	BootID    string `json:"bootID,omitempty"`    // changes at every boot
 	PageSize  int    `json:"pageSize"`            // bytes
 
-	OSMachineID string `json:"-"` // systemd's, as the kubelet tells it; the Node has it
+	OSMachineID string `json:"-"` // systemd's, for the Node as the kubelet reports it
 	SystemUUID  string `json:"-"` // of the hardware
 
-	// of the processor, by the kernel's names; those that programs are built for
+	// processor features that programs are built for, by the kernel's names
 	Features []string `json:"features,omitempty"`
 }
 
-// A Board is the computer itself.
+// A Board is the computer's board.
 type Board struct {
-	Name       string    `json:"name"` // short, fit for a label: raspberrypi4
+	Name       string    `json:"name"` // short and valid as a label value: raspberrypi4
 	Model      string    `json:"model,omitempty"`
 	Compatible []string  `json:"compatible,omitempty"` // device-tree names, the most specific first
 	Serial     string    `json:"serial,omitempty"`
 	Revision   *Revision `json:"revision,omitempty"` // Raspberry Pi only
 }
 
-// A Firmware is what started the kernel, and from where.
+// A Firmware describes what started the kernel.
 type Firmware struct {
 	Version   string `json:"version,omitempty"`   // of the boot EEPROM or the BIOS
 	Built     string `json:"built,omitempty"`     // its date
 	Image     string `json:"image,omitempty"`     // of the system, from issue.txt on the boot partition
 	BootMode  string `json:"bootMode,omitempty"`  // sd, network, rpiboot, usb, nvme, http
-	Partition int    `json:"partition,omitempty"` // that it has booted from
-	Tryboot   bool   `json:"tryboot,omitempty"`   // this boot is a try of a new one
-	// why the board was reset: power-on, watchdog, under-voltage; empty: nobody says
+	Partition int    `json:"partition,omitempty"` // boot partition
+	Tryboot   bool   `json:"tryboot,omitempty"`   // this boot is a tryboot trial
+	// why the board was reset: power-on, watchdog, under-voltage; empty: unknown
 	Reset       string `json:"reset,omitempty"`
 	ResetStatus string `json:"resetStatus,omitempty"` // the register PM_RSTS of a Raspberry Pi, hex
 }
 
-// A NUMANode is processors and the memory that is near to them.
+// A NUMANode is a group of processors and their nearest memory.
 type NUMANode struct {
 	ID     int    `json:"id"`
 	CPUs   string `json:"cpus"`   // such as 0-3
 	Memory int64  `json:"memory"` // bytes
 }
 
-// A Capacity is what the device has in all; 0 is also what could not be read.
+// A Capacity is the device's total resources; 0 if unknown.
 type Capacity struct {
 	CPUs      int64 `json:"cpus"`
 	Memory    int64 `json:"memory"`    // bytes
@@ -117,10 +114,10 @@ type Capacity struct {
 	Pods      int64 `json:"pods"`
 	Swap      int64 `json:"swap"` // bytes
 
-	HugePages map[int64]int64 `json:"hugePages,omitempty"` // bytes set aside, by a page's size
+	HugePages map[int64]int64 `json:"hugePages,omitempty"` // reserved bytes by page size
 }
 
-// Buses are the names by which periph knows what can be connected.
+// Buses are periph's names of the buses.
 type Buses struct {
 	GPIO    []string `json:"gpio,omitempty"`
 	I2C     []string `json:"i2c,omitempty"`
@@ -129,32 +126,32 @@ type Buses struct {
 	LEDs    []string `json:"leds,omitempty"`
 }
 
-// A Temperature is one sensor's reading.
+// A Temperature is the reading of one sensor.
 type Temperature struct {
 	Name    string  `json:"name"`
 	Celsius float64 `json:"celsius"`
 }
 
-// A Fan is one that tells how fast it turns.
+// A Fan is a fan that reports its speed.
 type Fan struct {
 	Name string `json:"name"`
-	RPM  int64  `json:"rpm"` // turns a minute
+	RPM  int64  `json:"rpm"` // turns per minute
 }
 
-// A Voltage is one that is measured on the board.
+// A Voltage is a voltage measured on the board.
 type Voltage struct {
 	Name  string  `json:"name"`
 	Volts float64 `json:"volts"`
 }
 
-// A Supply is what the power supply has promised to a Raspberry Pi 5.
+// A Supply is the offer of a Raspberry Pi 5's power supply.
 type Supply struct {
 	MaxMilliamps   int  `json:"maxMilliamps"`
-	USBOverCurrent bool `json:"usbOverCurrent,omitempty"` // the USB ports took more than they may before the boot
+	USBOverCurrent bool `json:"usbOverCurrent,omitempty"` // the USB ports took too much current before the boot
 }
 
-// Power is what a Raspberry Pi's firmware says of its supply and of what it did
-// about it; the second four have been so at some time since the boot.
+// Power is what a Raspberry Pi's firmware reports about its supply and its own reaction. The last
+// four fields say whether it happened since the boot.
 type Power struct {
 	UnderVoltage    bool `json:"underVoltage"`
 	FrequencyCapped bool `json:"frequencyCapped"`
@@ -166,11 +163,11 @@ type Power struct {
 	ThrottledSeen       bool `json:"throttledSeen"`
 	SoftTemperatureSeen bool `json:"softTemperatureSeen"`
 
-	doubted string // by which source the voltage is too low, and by which it is not; empty: they agree
+	doubted string // sources that disagree about the voltage; empty: they agree
 }
 
-// A Disk is a block device. SD cards tell nothing about their wear, so the
-// bytes written are the best sign of it.
+// A Disk is a block device. SD cards do not report their wear, so the bytes written are the best
+// estimate.
 type Disk struct {
 	Name      string `json:"name"`
 	Kind      string `json:"kind,omitempty"` // SD, MMC; empty: neither
@@ -181,7 +178,7 @@ type Disk struct {
 	Written   int64  `json:"written"`             // bytes since the boot
 	LifeUsed  int    `json:"lifeUsed,omitempty"`  // percent, eMMC, rounded up to tens; above 100: past its life
 	EndOfLife string `json:"endOfLife,omitempty"` // normal, warning, urgent (eMMC's spare blocks)
-	Errors    int64  `json:"errors,omitempty"`    // that ext4 has ever met on it
+	Errors    int64  `json:"errors,omitempty"`    // all ext4 errors on it
 	ReadOnly  bool   `json:"readOnly,omitempty"`
 }
 
@@ -191,17 +188,17 @@ type Watchdog struct {
 	State      string `json:"state,omitempty"`
 	Timeout    int    `json:"timeout"`              // seconds
 	MaxTimeout int    `json:"maxTimeout,omitempty"` // seconds
-	BootStatus int    `json:"bootStatus"`           // not 0: it caused the last reset
+	BootStatus int    `json:"bootStatus"`           // not 0: the watchdog caused the last reset
 }
 
-// A Clock says whether the time can be trusted.
+// A Clock says whether the time is reliable.
 type Clock struct {
-	Synced bool `json:"synced"` // the kernel's clock is disciplined by NTP or the like
-	// there is a clock that runs without the system; whether through a power cut, its battery decides
+	Synced bool `json:"synced"` // a time service such as NTP adjusts the kernel's clock
+	// there is a real-time clock; its battery decides whether it survives a power cut
 	RTC bool `json:"rtc"`
 
-	Name    string   `json:"name,omitempty"`    // of that clock's driver
-	Battery *float64 `json:"battery,omitempty"` // volts of its battery; nil: nothing measures it
+	Name    string   `json:"name,omitempty"`    // of the real-time clock's driver
+	Battery *float64 `json:"battery,omitempty"` // volts of its battery; nil: unknown
 }
 
 // A Radio is a wireless interface.
@@ -211,8 +208,8 @@ type Radio struct {
 	Signal int    `json:"signal,omitempty"`
 }
 
-// Stalls are the shares of time, in percent over 10 and 60 s, in which some task
-// (and for memory and io: all tasks) waited for a resource.
+// Stalls are the shares of time in percent, over 10 and 60 s, in which some task waited for a
+// resource (for memory and io also: all tasks).
 type Stalls struct {
 	CPU    Stall `json:"cpu"`
 	Memory Stall `json:"memory"`

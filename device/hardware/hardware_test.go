@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestMain is the child process as well, in the ways in which one can behave.
+// TestMain is also the child process, in each of its behaviours.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -72,7 +72,7 @@ func golden(t *testing.T, file string, got []byte) {
 
 const boards = "../../firmware-configs/testdata"
 
-// fixed replaces what a fake root takes from the machine that runs the test.
+// fixed replaces the values that a fake root takes from the machine of the test.
 func fixed(r Report, arch string) Report {
 	r.Host.Arch = arch
 	if r.Host.PageSize == os.Getpagesize() {
@@ -196,7 +196,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// rootOf is a fake root with these files.
+// rootOf returns a fake root with these files.
 func rootOf(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -244,19 +244,19 @@ func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
 		"a warm processor is a change":      {func(r *Report) { r.Temperatures[0].Celsius = 53 }, false},
 		"a little less signal is the same":  {func(r *Report) { r.Radios[0].Signal = -59 }, true},
 		"a weak signal is a change":         {func(r *Report) { r.Radios[0].Signal = -60 }, false},
-		"another speed of the fan is same":  {func(r *Report) { r.Fans[0].RPM = 2100 }, true},
+		"another fan speed is the same":  {func(r *Report) { r.Fans[0].RPM = 2100 }, true},
 		"a little more voltage is the same": {func(r *Report) { r.Voltages[0].Volts = 5.2; *r.Clock.Battery = 3.2 }, true},
-		"a battery that runs low is one":    {func(r *Report) { *r.Clock.Battery = 2.7 }, false},
+		"a low battery is a change":    {func(r *Report) { *r.Clock.Battery = 2.7 }, false},
 		"a fan that is gone is a change":    {func(r *Report) { r.Fans = nil }, false},
-		"a battery that is gone is one":     {func(r *Report) { r.Clock.Battery = nil }, false},
-		"an error of the disk is one":       {func(r *Report) { r.Disks[0].Errors = 1 }, false},
+		"a removed battery is a change":     {func(r *Report) { r.Clock.Battery = nil }, false},
+		"a disk error is a change":       {func(r *Report) { r.Disks[0].Errors = 1 }, false},
 		"stalls are the same":               {func(r *Report) { r.Stalls.CPU.Some10 = 3 }, true},
 		"a low voltage is a change":         {func(r *Report) { r.Power.UnderVoltage = true }, false},
-		"a sensor that is gone is one":      {func(r *Report) { r.Temperatures = nil }, false},
-		"a disk gone read-only is one":      {func(r *Report) { r.Unwritable = []string{"/"} }, false},
+		"a removed sensor is a change":      {func(r *Report) { r.Temperatures = nil }, false},
+		"a disk that became read-only is a change":      {func(r *Report) { r.Unwritable = []string{"/"} }, false},
 		"a failing interface is a change":   {func(r *Report) { r.Problems = []string{"x"} }, false},
 		"another address is a change":       {func(r *Report) { r.Addresses = []corev1.NodeAddress{{Address: "10.0.0.1"}} }, false},
-		"a disk that was swapped is a one":  {func(r *Report) { r.Disks[0].Model = "other" }, false},
+		"another disk is a change":  {func(r *Report) { r.Disks[0].Model = "other" }, false},
 	} {
 		a, b := base(), base()
 		tt.change(&b)
@@ -269,7 +269,7 @@ func TestOnlyReadingsDoNotCountAsAChange(t *testing.T) {
 func TestASmallBoardTakesFewerPods(t *testing.T) {
 	for _, c := range []struct {
 		board  string
-		memory int64 // KiB, as /proc/meminfo has it
+		memory int64 // KiB, as in /proc/meminfo
 		want   int64
 	}{
 		{"not known", 0, 110}, {"Pi Zero W", 440_712, 18}, {"Pi Zero 2 W", 436_572, 18}, {"BeagleBone Black", 502_708, 22},

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conditions that Kubernetes has no word for. True is good, as with Ready.
+// Conditions that Kubernetes does not define. True is good, as for Ready.
 const (
 	ConditionPowerOK        corev1.NodeConditionType = "PowerOK"
 	ConditionStorageHealthy corev1.NodeConditionType = "StorageHealthy"
@@ -18,9 +18,8 @@ const (
 	ConditionMemoryLimits   corev1.NodeConditionType = "MemoryLimits"
 )
 
-// Health turns a report into conditions; before are those of the last call, from
-// which the transition times come. What a board does not tell has no condition.
-// It is pure.
+// Health returns the conditions of a report. It takes transition times from before, the result of
+// the last call. An unknown fact has no condition. It is pure.
 func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.NodeCondition {
 	var list []corev1.NodeCondition
 	add := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) {
@@ -42,11 +41,11 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 					": use a stronger power supply or a shorter cable")
 		case p.Throttled || p.FrequencyCapped:
 			add(ConditionPowerOK, corev1.ConditionFalse, "Throttled",
-				"the firmware slows the processor down: check its cooling and its power supply")
+				"the firmware throttles the processor: check its cooling and its power supply")
 		case p.UnderVoltageSeen:
 			add(ConditionPowerOK, corev1.ConditionTrue, "UnderVoltageSeen", "the supply voltage has been too low since the boot")
 		default:
-			add(ConditionPowerOK, corev1.ConditionTrue, "PowerSufficient", "the firmware reports no lack of power")
+			add(ConditionPowerOK, corev1.ConditionTrue, "PowerSufficient", "the firmware reports sufficient power")
 		}
 	}
 	worn := slices.IndexFunc(r.Disks, func(d Disk) bool { return d.EndOfLife == "urgent" || d.LifeUsed > 100 })
@@ -62,10 +61,10 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 		add(ConditionStorageHealthy, corev1.ConditionTrue, "StorageWritable", "the storage can be written")
 	}
 	if c := r.Clock; c != nil && c.Synced {
-		add(ConditionClockSynced, corev1.ConditionTrue, "ClockSynced", "a time service disciplines the clock")
+		add(ConditionClockSynced, corev1.ConditionTrue, "ClockSynced", "a time service adjusts the clock")
 	} else if c != nil {
 		add(ConditionClockSynced, corev1.ConditionFalse, "ClockNotSynced",
-			"no time service disciplines the clock: check the network and systemd-timesyncd or chrony")
+			"no time service adjusts the clock: check the network and systemd-timesyncd or chrony")
 	}
 	if r.MemoryLimits {
 		add(ConditionMemoryLimits, corev1.ConditionTrue, "MemoryControllerEnabled",

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// armParts are the processors of the boards that we meet; ARM's cpuinfo gives
-// a number only, and 64-bit kernels no name at all. The variant comes from
-// here because an ARM1176 (v6) says "CPU architecture: 7".
+// armParts are processors of common boards: ARM's cpuinfo has only a number, and no name on 64-bit
+// kernels. It also has the variant, since an ARM1176 (v6) reports "CPU architecture: 7".
 var armParts = map[string]struct{ name, variant string }{
 	"0xb76": {"ARM1176", "v6"},
 	"0xc05": {"Cortex-A5", "v7"},
@@ -59,7 +58,7 @@ func host(t tree) (Host, []string) {
 			h.OSMachineID = cmp.Or(h.OSMachineID, id)
 		}
 	}
-	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // as root only
+	h.SystemUUID = cmp.Or(t.text("/sys/class/dmi/id/product_uuid"), serial(t), h.OSMachineID) // readable by root only
 	if h.BootID == "" {
 		problems = append(problems, "read the boot id: "+t.path("/proc/sys/kernel/random/boot_id")+
 			" is missing: is /proc mounted?")
@@ -71,7 +70,7 @@ func hostname(t tree) string {
 	return cmp.Or(t.text("/proc/sys/kernel/hostname"), t.text("/etc/hostname"))
 }
 
-// pageSize is the kernel's; that of another root's stands in the maps of its processes.
+// pageSize returns the kernel's page size; for another root, that in the maps of its processes.
 func pageSize(t tree) int {
 	if b, err := t.read("/proc/self/smaps"); err == nil && !t.real() {
 		if _, after, ok := strings.Cut(string(b), "KernelPageSize:"); ok {
@@ -85,7 +84,7 @@ func pageSize(t tree) int {
 	return os.Getpagesize()
 }
 
-// cpuinfo is the first value of each key of /proc/cpuinfo.
+// cpuinfo returns the first value of each key of /proc/cpuinfo.
 func cpuinfo(t tree) map[string]string {
 	m := map[string]string{}
 	b, err := t.read("/proc/cpuinfo")
@@ -102,7 +101,7 @@ func cpuinfo(t tree) map[string]string {
 	return m
 }
 
-// osImage is PRETTY_NAME of os-release(5).
+// osImage returns PRETTY_NAME of os-release(5).
 func osImage(t tree) string {
 	for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 		b, err := t.read(file)

@@ -16,7 +16,7 @@ func texts(list []corev1.NodeAddress) (out []string) {
 	return out
 }
 
-// The ids of a node as the kubelet tells them: machineID is systemd's, systemUUID the hardware's.
+// A node's ids are those of the kubelet: machineID is systemd's, systemUUID the hardware's.
 func TestIDsOfTheNode(t *testing.T) {
 	const uuid, dbus, etc, serial = "sys/class/dmi/id/product_uuid", "var/lib/dbus/machine-id", "etc/machine-id", "proc/device-tree/serial-number"
 	for _, c := range []struct {
@@ -26,9 +26,9 @@ func TestIDsOfTheNode(t *testing.T) {
 	}{
 		{"a PC", map[string]string{uuid: "03AA02FC-0414-053B-A306-5B0700080009\n", etc: "4444\n"}, "4444", "03AA02FC-0414-053B-A306-5B0700080009"},
 		{"a board with a serial number", map[string]string{serial: "10000000a1b2c3d4\x00", etc: "4444\n"}, "4444", "10000000a1b2c3d4"},
-		{"a PC that does not let us read its own", map[string]string{etc: "4444\n"}, "4444", "4444"},
-		{"a board whose maker set none", map[string]string{serial: "0000000000000000\x00", etc: "4444\n"}, "4444", "4444"},
-		{"systemd's id where D-Bus has it", map[string]string{dbus: "5555\n"}, "5555", "5555"},
+		{"a PC whose id is not readable", map[string]string{etc: "4444\n"}, "4444", "4444"},
+		{"a board without a serial number", map[string]string{serial: "0000000000000000\x00", etc: "4444\n"}, "4444", "4444"},
+		{"systemd's id in D-Bus's file", map[string]string{dbus: "5555\n"}, "5555", "5555"},
 		{"an image that was never booted", map[string]string{etc: "uninitialized\n", serial: "77"}, "", "77"},
 		{"nothing", nil, "", ""},
 	} {
@@ -41,7 +41,8 @@ func TestIDsOfTheNode(t *testing.T) {
 	}
 }
 
-// An external address is what the flag says, behind the internal ones, in reports and measurements alike.
+// External addresses come from the flag and follow the internal ones, in reports and in
+// measurements.
 func TestExternalAddressesAreThoseOfTheFlag(t *testing.T) {
 	o := Options{Root: rootOf(t, map[string]string{"etc/hostname": "pi"}), ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::7")}}
 	r, err := Probe(t.Context(), o)
@@ -67,12 +68,12 @@ func TestExternalAddressesAreThoseOfTheFlag(t *testing.T) {
 func TestAddressesOfAFlag(t *testing.T) {
 	for _, c := range []struct {
 		in   []string
-		want string // or words of the refusal
+		want string // or a part of the error
 	}{
 		{nil, "[]"}, {[]string{"203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7", " 2001:db8::7"}, "[203.0.113.7 2001:db8::7]"},
-		{[]string{"::ffff:203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7:22"}, "not an address by which"}, {[]string{"pi.example.com"}, "not an address by which"},
-		{[]string{"fe80::1%eth0"}, "not an address by which"}, {[]string{"127.0.0.1"}, "not an address by which"}, {[]string{"0.0.0.0"}, "not an address by which"},
-		{[]string{"224.0.0.1"}, "not an address by which"}, {[]string{"203.0.113.7", "203.0.113.8"}, "two addresses of one family"},
+		{[]string{"::ffff:203.0.113.7"}, "[203.0.113.7]"}, {[]string{"203.0.113.7:22"}, "cannot be an address"}, {[]string{"pi.example.com"}, "cannot be an address"},
+		{[]string{"fe80::1%eth0"}, "cannot be an address"}, {[]string{"127.0.0.1"}, "cannot be an address"}, {[]string{"0.0.0.0"}, "cannot be an address"},
+		{[]string{"224.0.0.1"}, "cannot be an address"}, {[]string{"203.0.113.7", "203.0.113.8"}, "two addresses of one family"},
 	} {
 		got, err := ParseAddresses(c.in)
 		if said := fmt.Sprint(got); err == nil && said != c.want || err != nil && !strings.Contains(err.Error(), c.want) {

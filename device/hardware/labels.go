@@ -8,13 +8,13 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// known are the features of processors for which programs are built: of ARM and of x86.
+// known are the processor features, of ARM and x86, that programs are built for.
 var known = []string{
 	"neon", "vfpv3", "vfpv4", "asimd", "asimdhp", "asimddp", "atomics", "crc32", "pmull", "sha1", "sha2", "sve", "aes",
 	"avx", "avx2", "avx512f", "bmi2", "f16c", "fma", "sha_ni", "sse4_1", "sse4_2", "vmx", "svm",
 }
 
-// features are those of the first processor.
+// features returns the features of the first processor.
 func features(t tree) (list []string) {
 	b, err := t.read("/proc/cpuinfo")
 	if err != nil {
@@ -36,9 +36,9 @@ func features(t tree) (list []string) {
 	return slices.Compact(list)
 }
 
-// Labels are what a scheduler can ask for, measured: hardware.flotilla.dev/cpu-neon, page-size,
-// gpio, i2c, spi, serial, video, codec, render, can, wifi, bluetooth and the USB devices. All of
-// them are "true", but for the page size in bytes.
+// Labels returns the measured labels for a scheduler: hardware.flotilla.dev/cpu-neon, page-size,
+// gpio, i2c, spi, serial, video, codec, render, can, wifi, bluetooth and the USB devices. Each is
+// "true", except the page size in bytes.
 func Labels(r Report) map[string]string {
 	labels := map[string]string{}
 	add := func(key, value string) { labels[fleet.LabelHardwarePrefix+key] = value }

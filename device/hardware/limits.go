@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Thresholds say below which amount of a signal a device is under pressure, at
-// most one for each signal, sorted by signal.
+// Thresholds are the amounts of signals below which a device is under pressure, one per signal,
+// sorted by signal.
 type Thresholds []fleet.Threshold
 
 // DefaultThresholds are the kubelet's, and 256Mi of free disk for OutOfDisk.
@@ -28,14 +28,14 @@ func DefaultThresholds() Thresholds {
 		fleet.SignalOutOfDiskAvailable: "256Mi",
 	})
 	if err != nil {
-		panic(err) // they stand above
+		panic(err) // they are constants
 	}
 	return t
 }
 
-// ParseThresholds reads the kubelet's flag syntax for --eviction-hard:
-// memory.available<100Mi,nodefs.available<10%. Unlike the kubelet's, signals
-// that are not named keep what they had; 0 switches one off.
+// ParseThresholds parses the kubelet's syntax of --eviction-hard:
+// memory.available<100Mi,nodefs.available<10%. Unlike in the kubelet, signals that are not named
+// keep their defaults; 0 switches one off.
 func ParseThresholds(flag string) (Thresholds, error) {
 	m, err := pairs(flag, "<", "memory.available<100Mi,nodefs.available<10%")
 	if err != nil {
@@ -71,8 +71,7 @@ func softThresholds(m map[string]fleet.SoftThreshold) (list []fleet.Soft, err er
 	return list, errors.Join(errs...)
 }
 
-// ParseReserved reads the kubelet's flag syntax for --system-reserved:
-// cpu=200m,memory=160Mi.
+// ParseReserved parses the kubelet's syntax of --system-reserved: cpu=200m,memory=160Mi.
 func ParseReserved(flag string) (corev1.ResourceList, error) {
 	m, err := pairs(flag, "=", "cpu=200m,memory=160Mi")
 	if err != nil {
@@ -95,7 +94,7 @@ func reserved(m map[string]string) (corev1.ResourceList, error) {
 	return list, errors.Join(errs...)
 }
 
-// pairs splits "a<1,b<2"; an empty flag has none.
+// pairs splits "a<1,b<2"; an empty flag has no pairs.
 func pairs(flag, sep, example string) (map[string]string, error) {
 	m := map[string]string{}
 	if strings.TrimSpace(flag) == "" {
@@ -104,7 +103,7 @@ func pairs(flag, sep, example string) (map[string]string, error) {
 	for part := range strings.SplitSeq(flag, ",") {
 		k, v, ok := strings.Cut(strings.TrimSpace(part), sep)
 		if !ok || k == "" || v == "" {
-			return nil, fmt.Errorf("%q is not of the form NAME%sAMOUNT: write, for example, %s", part, sep, example)
+			return nil, fmt.Errorf("%q does not have the form NAME%sAMOUNT: use for example %s", part, sep, example)
 		}
 		if _, twice := m[k]; twice {
 			return nil, fmt.Errorf("%s is given twice: remove one", k)
@@ -114,19 +113,18 @@ func pairs(flag, sep, example string) (map[string]string, error) {
 	return m, nil
 }
 
-// Limits are what is kept back from pods and when pods must go.
+// Limits are the reserved resources and the eviction thresholds.
 type Limits struct {
-	System corev1.ResourceList // for the operating system
-	Agent  corev1.ResourceList // for the agent and the engine
+	System corev1.ResourceList // reserved for the operating system
+	Agent  corev1.ResourceList // reserved for agent and engine
 	Hard   Thresholds
 
 	Soft     []fleet.Soft  // sorted by signal
-	MaxGrace time.Duration // of pods that go for a soft threshold; 0: their own
+	MaxGrace time.Duration // longest grace period of pods evicted for a soft threshold; 0: their own
 }
 
-// With lays a board profile and then the flags, which are more particular, over
-// the defaults, name by name. A nil profile has no say. An error names what of
-// the profile cannot be used; the rest of it counts.
+// With applies a board profile (may be nil) and then the flags to the defaults, name by name. The
+// error names the invalid parts of the profile; its other parts apply.
 func With(profile *fleet.BoardProfile, flags Limits) (Limits, error) {
 	l := Limits{System: corev1.ResourceList{}, Agent: corev1.ResourceList{}, Hard: DefaultThresholds()}
 	var errs []error
@@ -162,7 +160,7 @@ func over(base, top Thresholds) Thresholds {
 	return list
 }
 
-// of is a signal's threshold; false: none, or switched off.
+// of returns a signal's threshold; false if there is none or it is switched off.
 func (t Thresholds) of(signal string) (fleet.Threshold, bool) {
 	i := slices.IndexFunc(t, func(x fleet.Threshold) bool { return x.Signal == signal })
 	if i < 0 || t[i].Percent == 0 && t[i].Quantity.IsZero() {
@@ -171,7 +169,7 @@ func (t Thresholds) of(signal string) (fleet.Threshold, bool) {
 	return t[i], true
 }
 
-// Least is how much must be left of a capacity; 0: nobody has said.
+// Least returns how much of a capacity must be left; 0: no threshold.
 func (t Thresholds) Least(signal string, capacity int64) int64 {
 	x, ok := t.of(signal)
 	if !ok {
@@ -180,7 +178,7 @@ func (t Thresholds) Least(signal string, capacity int64) int64 {
 	return x.Of(capacity)
 }
 
-// text is the threshold as people write it.
+// text writes a threshold as users do.
 func text(t fleet.Threshold) string {
 	if t.Percent > 0 {
 		return fmt.Sprintf("%g%%", t.Percent)

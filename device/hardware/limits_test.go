@@ -27,10 +27,10 @@ func TestParseThresholds(t *testing.T) {
 		{"an empty flag has none", "", "", ""},
 		{"a fraction of a percent", "imagefs.inodesFree<2.5%", "imagefs.inodesFree<2.5%", ""},
 		{"an unknown signal is named", "memory.free<64Mi", "", `unknown signal "memory.free"`},
-		{"a quantity that is none is named", "memory.available<lots", "", `"lots"`},
+		{"an invalid quantity is named", "memory.available<lots", "", `"lots"`},
 		{"a negative quantity is refused", "memory.available<-1Mi", "", `"-1Mi"`},
 		{"100% would be pressure for ever", "nodefs.available<100%", "", `"100%"`},
-		{"a percentage that is no number", "nodefs.available<NaN%", "", `"NaN%"`},
+		{"an invalid percentage", "nodefs.available<NaN%", "", `"NaN%"`},
 		{"the wrong sign", "memory.available=64Mi", "", `memory.available=64Mi`},
 		{"a signal given twice", "memory.available<1Mi,memory.available<2Mi", "", "twice"},
 		{"an empty part", "memory.available<1Mi,", "", "form"},
@@ -102,7 +102,7 @@ func TestAllocatable(t *testing.T) {
 		limits                     Limits
 		cpu, memory, storage, pods string
 	}{
-		{"capacity less system, agent and threshold", r, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi", "9Gi", "110"},
+		{"the capacity minus reservations and threshold", r, Limits{System: list("200m", "160Mi"), Agent: list("100m", "48Mi"), Hard: DefaultThresholds()}, "3700m", "716Mi", "9Gi", "110"},
 		{"without limits it is the capacity", r, Limits{}, "4", "1Gi", "10Gi", "110"},
 		{"never below 0", r, Limits{System: list("8", "2Gi")}, "0", "0", "10Gi", "110"},
 		{"a resource whose report fails is 0", Report{}, Limits{Hard: DefaultThresholds()}, "0", "0", "0", "0"},

@@ -9,18 +9,17 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Software is what of a node's description the hardware does not tell.
+// Software is the part of a node's description that is not hardware.
 type Software struct {
 	Engine string // such as docker://20.10.24
-	// GOARCH of the containers that the engine runs: a 32-bit system may have a 64-bit kernel. Empty: not known
+	// GOARCH of the engine's containers: a 32-bit system may have a 64-bit kernel. Empty: unknown
 	Arch  string
 	Agent string // version of the agent
 }
 
-// NodeStatus turns a report into the part of a Kubernetes node status that comes
-// from hardware: capacity, allocatable, addresses and nodeInfo, and the extended
-// resources that are offered. Conditions, images and volumes are others' to add. It
-// is pure.
+// NodeStatus returns the part of a Kubernetes node status that comes from hardware: capacity,
+// allocatable, addresses, nodeInfo and extended resources. The caller adds conditions, images and
+// volumes. It is pure.
 func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.NodeStatus {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(r.Capacity.CPUs, resource.DecimalSI),
@@ -54,13 +53,12 @@ func NodeStatus(r Report, l Limits, s Software, offered ...Resource) corev1.Node
 	}
 }
 
-// hugePagesName is the resource of huge pages of a size, such as hugepages-2Mi.
+// hugePagesName returns the resource of a huge page size, such as hugepages-2Mi.
 func hugePagesName(size int64) corev1.ResourceName {
 	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 }
 
-// allocatable is capacity less what is reserved and less the threshold at which
-// pods would be sent away, never below 0.
+// allocatable is the capacity minus reservations and the eviction thresholds, at least 0.
 func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
 	signals := map[corev1.ResourceName]string{
 		corev1.ResourceMemory:           fleet.SignalMemoryAvailable,
@@ -71,7 +69,7 @@ func allocatable(capacity corev1.ResourceList, l Limits) corev1.ResourceList {
 		left := total.DeepCopy()
 		left.Sub(l.System[name])
 		left.Sub(l.Agent[name])
-		if name == corev1.ResourceMemory { // what is set aside for huge pages is lost to all others
+		if name == corev1.ResourceMemory { // huge pages are not available as normal memory
 			for other, bytes := range capacity {
 				if strings.HasPrefix(string(other), corev1.ResourceHugePagesPrefix) {
 					left.Sub(bytes)

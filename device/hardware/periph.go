@@ -17,32 +17,31 @@ import (
 )
 
 const (
-	keepFound  = 10 * time.Minute // buses seldom change
+	keepFound  = 10 * time.Minute // buses rarely change
 	retryFound = time.Minute      // after a failure
-	maxFound   = 64 << 10         // bytes that the child may write
+	maxFound   = 64 << 10         // bytes of the child's output
 
 	nobody = 65534
 )
 
-// busGroups are the groups that may open the devices of the buses.
+// busGroups are the groups that may open the buses' devices.
 var busGroups = []string{"gpio", "i2c", "spi", "video"}
 
-// A Periph asks periph.io in a child process, as an unprivileged user where the
-// agent may choose one: as root periph would map the memory of the chip. It
-// keeps the last good answer. The zero value is ready.
+// A Periph runs periph.io in a child process, as an unprivileged user if the agent may choose one:
+// as root, periph would map the chip's registers. It keeps the last good answer. The zero value is
+// ready to use.
 type Periph struct {
 	mu    sync.Mutex
 	found Found
 	err   error
-	next  time.Time // not asked again before
+	next  time.Time // earliest next run
 
 	args  []string      // of the child; nil: ChildCommand
 	limit time.Duration // of the child; 0: 5 s
 }
 
-// Read returns what periph found, at most 10 minutes old. When the child fails
-// it returns the last good answer and the error; that is tried again after a
-// minute.
+// Read returns periph's result, at most 10 minutes old. If the child fails, it returns the last
+// good result and the error, and tries again after a minute.
 func (p *Periph) Read(ctx context.Context) (Found, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +65,7 @@ func (p *Periph) run(ctx context.Context) (f Found, err error) {
 	return f, err
 }
 
-// child asks the child one thing.
+// child runs the child with one question.
 func (p *Periph) child(ctx context.Context, answer any, question ...string) error {
 	args, limit := p.args, p.limit
 	if args == nil {
@@ -90,22 +89,22 @@ func (p *Periph) child(ctx context.Context, answer any, question ...string) erro
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("ask periph for the buses: no answer within %v: one of its drivers hangs", limit)
+		return fmt.Errorf("read the buses with periph: no answer within %v: one of its drivers hangs", limit)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("ask periph for the buses: %w: make the program readable and executable for everyone", err)
+		return fmt.Errorf("read the buses with periph: %w: make the program readable and executable for everyone", err)
 	case err != nil && errs.Len() > 0:
-		return fmt.Errorf("ask periph for the buses: %w: %s", err, firstLine(errs.String()))
+		return fmt.Errorf("read the buses with periph: %w: %s", err, firstLine(errs.String()))
 	case err != nil:
-		return fmt.Errorf("ask periph for the buses: %w", err)
+		return fmt.Errorf("read the buses with periph: %w", err)
 	}
 	if err := json.Unmarshal(out.Bytes(), answer); err != nil {
-		return fmt.Errorf("ask periph for the buses: its answer cannot be read: %w", err)
+		return fmt.Errorf("read the buses with periph: parse its answer: %w", err)
 	}
 	return nil
 }
 
-// self is this program. The link in /proc leads to the file even after an
-// upgrade replaced it, and past directories that the child's user may not enter.
+// self returns the path of this program. The link in /proc works even after an upgrade has replaced
+// the file, and past directories that the child's user may not enter.
 func self() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil {
@@ -114,7 +113,7 @@ func self() string {
 	return os.Args[0]
 }
 
-// groupIDs are the ids of those of the groups that exist.
+// groupIDs returns the ids of the groups that exist.
 func groupIDs(t tree, names []string) []uint32 {
 	b, err := t.read("/etc/group")
 	if err != nil {
@@ -138,8 +137,8 @@ func firstLine(s string) string {
 	return clean(line)
 }
 
-// limited is a buffer that takes max bytes and drops the rest: a child that
-// writes without end costs no memory.
+// limited is a buffer that keeps max bytes and drops the rest, so that endless output costs no
+// memory.
 type limited struct {
 	bytes.Buffer
 	max int

@@ -17,7 +17,7 @@ func TestAChildThatFailsCostsNothingButTheBuses(t *testing.T) {
 	for _, tt := range []struct{ name, mode, want string }{
 		{"a driver that hangs", "child-hangs", "hangs"},
 		{"a driver that panics", "child-panics", "index out of range in a driver"},
-		{"an answer without end", "child-floods", "ask periph for the buses"},
+		{"an answer without end", "child-floods", "read the buses with periph"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &Periph{args: []string{tt.mode}, limit: 500 * time.Millisecond}
@@ -45,7 +45,7 @@ func TestTheLastGoodAnswerStays(t *testing.T) {
 	if again, err := p.Read(t.Context()); err != nil || !reflect.DeepEqual(again, good) {
 		t.Errorf("an answer that is minutes old is asked again: %+v, %v", again, err)
 	}
-	p.next = time.Time{} // as if it were old
+	p.next = time.Time{} // pretend it is old
 	if kept, err := p.Read(t.Context()); err == nil || !reflect.DeepEqual(kept, good) {
 		t.Errorf("after a failure: %+v, %v; want the last good answer and the error", kept, err)
 	}
@@ -76,8 +76,7 @@ func TestOnlyTheGroupsOfBusesAreKept(t *testing.T) {
 	}
 }
 
-// need skips what this machine cannot do; a machine that builds releases must
-// be able to.
+// need skips a test that this machine cannot run; with CI=true it fails instead.
 func need(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -86,8 +85,8 @@ func need(t *testing.T, what string) {
 	t.Skipf("this test needs %s", what)
 }
 
-// A static program inside a directory that looks like a board believes that it
-// is on one: as this machine's own program, and as one for ARM under an emulator.
+// A static program in a directory that looks like a board works as on that board: built for this
+// machine, or for ARM in an emulator.
 func TestInsideTheRootOfABoard(t *testing.T) {
 	if os.Geteuid() != 0 {
 		need(t, "root, to change the root directory")
@@ -103,7 +102,7 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 			if err := os.CopyFS(root, os.DirFS(filepath.Join(boards, tt.board, "root"))); err != nil {
 				t.Fatal(err)
 			}
-			write(t, filepath.Join(root, "dev/null"), "") // a child process gets it as its input
+			write(t, filepath.Join(root, "dev/null"), "") // the input of the child process
 			build(t, filepath.Join(root, "probe"), tt.goarch, tt.goarm)
 			command := []string{"/probe"}
 			if tt.emulator != "" {
@@ -114,7 +113,7 @@ func TestInsideTheRootOfABoard(t *testing.T) {
 				if err := os.WriteFile(filepath.Join(root, "emulator"), qemu, 0o755); err != nil {
 					t.Fatal(err)
 				}
-				// Like an old ARM1176: what is built for ARMv6 must run there.
+				// Like an old ARM1176: programs for ARMv6 must run on it.
 				command = []string{"/emulator", "/probe"}
 				if tt.board == "raspberrypi-armv6" {
 					command = []string{"/emulator", "-cpu", "arm1176", "/probe"}

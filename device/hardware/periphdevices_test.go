@@ -6,8 +6,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What periph found is what pods can have: of the header's lines and of the buses. /sys says more of each, and fills in
-// what periph does not know.
+// Pods get the header's lines and the buses that periph has found, completed by /sys.
 func TestWhatPeriphFoundIsTheCapacity(t *testing.T) {
 	bus, port := &Device{Resource: "i2c-1", ID: "i2c-1", Nodes: []string{"/dev/i2c-1"}}, &Device{Resource: "spi0", ID: "spi0", Nodes: []string{"/dev/spidev0.0", "/dev/spidev0.1"}}
 	header := &Device{Resource: "gpiochip", ID: "pinctrl-rp1", Nodes: []string{"/dev/gpiochip0"}}
@@ -17,12 +16,12 @@ func TestWhatPeriphFoundIsTheCapacity(t *testing.T) {
 		found []*Device
 		want  string
 	}{
-		{"periph alone knows them", map[string]string{"dev/i2c-1": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/gpiochip0": ""}, []*Device{bus, port, header},
+		{"only periph knows them", map[string]string{"dev/i2c-1": "", "dev/spidev0.0": "", "dev/spidev0.1": "", "dev/gpiochip0": ""}, []*Device{bus, port, header},
 			"gpiochip pinctrl-rp1 /dev/gpiochip0; i2c-1 i2c-1 /dev/i2c-1; spi0 spi0 /dev/spidev0.0 /dev/spidev0.1"},
 		{"both know one", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, []*Device{bus}, "i2c-1 i2c-1 /dev/i2c-1"},
-		{"/sys alone knows one", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, nil, "i2c-1 i2c-1 /dev/i2c-1"},
-		{"it was unplugged since periph looked", nil, []*Device{bus}, ""},
-		{"of a chip inside of the board lines are found as well", map[string]string{"dev/gpiochip1": ""}, []*Device{{Resource: "gpiochip", ID: "raspberrypi-exp-gpio", Nodes: []string{"/dev/gpiochip1"}}}, ""},
+		{"only /sys knows one", map[string]string{"dev/i2c-1": "", "sys/class/i2c-dev/i2c-1/name": "bcm2835"}, nil, "i2c-1 i2c-1 /dev/i2c-1"},
+		{"a device that was unplugged since periph's run", nil, []*Device{bus}, ""},
+		{"lines of an internal chip are found too", map[string]string{"dev/gpiochip1": ""}, []*Device{{Resource: "gpiochip", ID: "raspberrypi-exp-gpio", Nodes: []string{"/dev/gpiochip1"}}}, ""},
 	} {
 		root := tree(rootOf(t, c.sys))
 		list := root.withPeriph(devices(root), c.found)
@@ -41,7 +40,7 @@ func TestWhatPeriphFoundIsTheCapacity(t *testing.T) {
 	}
 }
 
-// A probe and a look for peripherals take periph's word.
+// Probe and Connected use periph's result.
 func TestABusThatPeriphAloneKnows(t *testing.T) {
 	o := Options{Periph: &Periph{args: []string{"child-finds"}}}
 	r, err := Probe(t.Context(), o)

@@ -22,39 +22,39 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Presence is what is known of a peripheral of the board profile.
+// A Presence is the state of a peripheral of the board profile.
 type Presence struct {
 	Name    string
-	Missing string // why it is not there, and what to do; empty: it is there
-	Unasked bool   // a container has what it would be asked by: what was known before counts
-	Device  Device // what pods get for it; without an ID, as of a serial port, it is one of the device's own
+	Missing string // why it is missing and what to do; empty: it is there
+	Unasked bool   // not checked, because a container has its node: the last state counts
+	Device  Device // for pods; without an ID, as for a serial port, it is one of the device's own
 }
 
-// A question is what the child is to find out.
+// A question is what the child checks.
 type question struct {
 	List []fleet.Peripheral `json:"list"`
-	Held []string           `json:"held,omitempty"` // nodes that containers have: nothing is done with them
+	Held []string           `json:"held,omitempty"` // nodes that containers have: not touched
 }
 
-// An answer is the child's word on one of the list.
+// An answer is the child's result for one peripheral of the list.
 type answer struct {
 	Missing string `json:"missing,omitempty"`
 	Unasked bool   `json:"unasked,omitempty"`
 	Node    string `json:"node,omitempty"`
 }
 
-// Connected looks for the peripherals of a board profile, in their order. What the kernel knows is
-// believed; the rest is asked by periph in a child process: a chip on an I2C bus for one byte, and
-// a line that is an input for its pull. What hangs on a node that a container has is not asked.
-// Nothing is ever driven.
+// Connected looks for the peripherals of a board profile, in their order. The kernel answers for
+// those that it knows. For the others periph, in a child process, reads one byte from a chip on an
+// I2C bus, or the pull of an input line. A node that a container has is not touched, and no line is
+// ever driven.
 func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []string) []Presence {
 	t := treeOf(o)
 	out := make([]Presence, len(list))
 	ask := question{Held: held}
-	var of []int // of out, by the index in ask.List
+	var of []int // index in out of each entry of ask.List
 	found := devices(t)
 	if o.Periph != nil && t.real() {
-		more, _ := o.Periph.Read(ctx) // a probe says why it does not answer
+		more, _ := o.Periph.Read(ctx) // Probe reports why it fails
 		found = t.withPeriph(found, more.Devices)
 	}
 	for i, p := range list {
@@ -91,7 +91,7 @@ func Connected(ctx context.Context, o Options, list []fleet.Peripheral, held []s
 	return out
 }
 
-// idOn says which of what hangs on a bus or chip a peripheral is.
+// idOn identifies a peripheral among those on the same bus or chip.
 func idOn(p fleet.Peripheral) string {
 	if p.Type == fleet.PeripheralI2C {
 		return fmt.Sprintf("%#02x", p.Address)
@@ -99,7 +99,7 @@ func idOn(p fleet.Peripheral) string {
 	return p.Line
 }
 
-// told is what can be told without asking anybody; false where that is nothing.
+// told returns what is known of a peripheral without a child; sure is false if that is nothing.
 func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) {
 	out.Name = p.Name
 	switch p.Type {
@@ -115,10 +115,10 @@ func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) 
 		bus := fmt.Sprintf("i2c-%d", *p.Bus)
 		if !slices.ContainsFunc(found, func(d Device) bool { return d.ID == bus }) {
 			out.Missing = fmt.Sprintf(
-				"there is no bus %s: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev", bus)
+				"bus %s not found: switch it on (on a Raspberry Pi dtparam=i2c_arm=on), and load i2c-dev", bus)
 			return out, true
 		}
-		// A chip with a driver was found by it.
+		// A chip with a driver is present: the driver has found it.
 		chip := fmt.Sprintf("/sys/bus/i2c/devices/%d-%04x", *p.Bus, p.Address)
 		if !t.exists(chip + "/driver") {
 			return out, false
@@ -129,16 +129,16 @@ func told(t tree, found []Device, p fleet.Peripheral) (out Presence, sure bool) 
 		return out, false
 	default:
 		if !slices.ContainsFunc(found, func(d Device) bool { return isOne(d, p) }) {
-			out.Missing = fmt.Sprintf("no %s device %s is plugged in: see flotilla-device probe", p.Type, p.ByID)
+			out.Missing = fmt.Sprintf("%s device %s is not plugged in: see flotilla-device probe", p.Type, p.ByID)
 		}
 	}
 	return out, true
 }
 
-// ask asks the child. Of another board's files nobody can be asked.
+// ask runs the child. It fails for the files of another board.
 func (o Options) ask(ctx context.Context, t tree, q question, answers *[]answer) error {
 	if o.Periph == nil || !t.real() {
-		return errors.New("it can be asked for on the board itself only")
+		return errors.New("this works on the board itself only")
 	}
 	text, err := json.Marshal(q)
 	if err != nil {
@@ -147,11 +147,11 @@ func (o Options) ask(ctx context.Context, t tree, q question, answers *[]answer)
 	return o.Periph.child(ctx, answers, string(text))
 }
 
-// answerQuestion is the child's work.
+// answerQuestion runs in the child.
 func answerQuestion(w io.Writer, text string) error {
 	var q question
 	if err := json.Unmarshal([]byte(text), &q); err != nil {
-		return fmt.Errorf("read what to look for: %w", err)
+		return fmt.Errorf("parse the question: %w", err)
 	}
 	b := buses{
 		i2c: func(bus, address int64) error {
@@ -178,14 +178,14 @@ func answerQuestion(w io.Writer, text string) error {
 	return json.NewEncoder(w).Encode(answers)
 }
 
-// A line is one of a GPIO chip.
+// A line is a line of a GPIO chip.
 type line interface {
 	Consumer() string
 	In(gpio.Pull, gpio.Edge) error
 	Close()
 }
 
-// buses are what can be asked.
+// buses are the buses and lines that can be checked.
 type buses struct {
 	i2c  func(bus, address int64) error
 	line func(name string) (chip string, l line)
@@ -208,7 +208,7 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 	}
 	chip, l := b.line(p.Line)
 	if chip == "" {
-		return answer{Missing: clean(fmt.Sprintf("there is no line %s: use a name that gpioinfo prints", p.Line))}
+		return answer{Missing: clean(fmt.Sprintf("line %s not found: use a name that gpioinfo prints", p.Line))}
 	}
 	a.Node = chip
 	if !strings.HasPrefix(chip, "/dev/") {
@@ -216,23 +216,23 @@ func (b buses) answer(p fleet.Peripheral, held []string) (a answer) {
 	}
 	user := l.Consumer()
 	switch {
-	case slices.Contains(held, a.Node): // it is there, and whether it is the container that has it does not matter
+	case slices.Contains(held, a.Node): // present, though maybe not by the container that has it
 	case user != "":
-		return answer{Missing: clean(fmt.Sprintf("line %s is taken by %s: take it from there, or use another line", p.Line,
+		return answer{Missing: clean(fmt.Sprintf("line %s is used by %s: stop that, or use another line", p.Line,
 			user))}
 	case p.Type == fleet.PeripheralGPIOIn:
 		defer l.Close()
 		if err := l.In(pulls[p.Pull], gpio.NoEdge); err != nil {
 			return answer{Missing: clean(fmt.Sprintf(
-				"line %s cannot be an input with pull %q (%v): use a line and a pull that the chip has", p.Line, p.Pull, err))}
+				"line %s cannot be an input with pull %q (%v): use a line and a pull that the chip supports", p.Line, p.Pull, err))}
 		}
 	}
 	return a
 }
 
-// headerChips are the labels of the GPIO chips whose lines a board has on its pin header. All other
-// chips are inside of the board, or were plugged in: they switch its regulators and LEDs, so pods
-// get them only where a board profile names them.
+// headerChips are the labels of the GPIO chips that drive a board's pin header. All other chips are
+// inside the board or plugged in: they switch regulators and LEDs, so pods get them only by a name
+// in the board profile.
 var headerChips = regexp.MustCompile(`^(` +
 	`pinctrl-(bcm2835|bcm2711|rp1)` + // Raspberry Pi up to 3, 4, 5
 	`|gpio-\d+-\d+` + // BeagleBone
@@ -242,9 +242,8 @@ var headerChips = regexp.MustCompile(`^(` +
 	`|tegra\d+-gpio(-aon)?` + // Jetson
 	`)$`)
 
-// gpioChips are known by the labels that their drivers give them: the kernel numbers them as it
-// finds them, and another kernel in another order. Chips of one kind, or without a label, are known
-// by their places.
+// gpioChips identifies chips by their drivers' labels: the kernel's numbers change between kernels.
+// Chips with equal labels or none are identified by their places.
 func (s *search) gpioChips() {
 	siblings := map[string]int{}
 	for _, dir := range s.t.glob("/sys/bus/gpio/devices/gpiochip*") {
@@ -262,9 +261,9 @@ func (s *search) gpioChips() {
 	}
 }
 
-// chipLabel is the label of a GPIO chip, empty where nobody tells. The chip itself is asked or,
-// where its node cannot be opened, the class in /sys. Kernels before 6.17 number the chips
-// otherwise there: it is the nth of its parent.
+// chipLabel returns the label of a GPIO chip, or "". It asks the chip or, if its node cannot be
+// opened, reads the class in /sys. Kernels before 6.17 use other numbers there: the chip is the nth
+// of its parent.
 func (t tree) chipLabel(name, parent string, nth int) string {
 	const chipInfo = 0x8044b401 // GPIO_GET_CHIPINFO_IOCTL: name, label, number of lines
 	if info := t.ioctl("/dev/"+name, chipInfo, 68); info != nil {

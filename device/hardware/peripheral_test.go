@@ -14,7 +14,7 @@ import (
 
 func one() *int64 { n := int64(1); return &n }
 
-// What the kernel knows needs nobody to be asked.
+// The kernel answers for the peripherals that it knows.
 func TestPeripheralsThatTheKernelKnows(t *testing.T) {
 	root := rootOf(t, map[string]string{
 		"sys/class/i2c-dev/i2c-1/name": "bcm2835", "dev/i2c-1": "", "sys/bus/i2c/devices/1-0076/driver/x": "", "sys/bus/i2c/devices/1-0020/name": "x",
@@ -29,9 +29,9 @@ func TestPeripheralsThatTheKernelKnows(t *testing.T) {
 		{Name: "elsewhere", Type: fleet.PeripheralI2C, Bus: &two, Address: 0x76},
 		{Name: "cold", Type: fleet.PeripheralOneWire, Family: "10"},
 		{Name: "gateway", Type: "serial", ByID: "usb-RAK*"},
-		{Name: "expander", Type: fleet.PeripheralI2C, Bus: one(), Address: 0x20}, // without a driver somebody would have to ask it
+		{Name: "expander", Type: fleet.PeripheralI2C, Bus: one(), Address: 0x20}, // without a driver the chip itself must be read
 	}
-	wants := []string{"", "", "", "no bus i2c-2", "family 10", "usb-RAK*", "on the board itself only"}
+	wants := []string{"", "", "", "bus i2c-2 not found", "family 10", "usb-RAK*", "on the board itself only"}
 	found := Connected(context.Background(), Options{Root: root}, list, nil)
 	p := &fleet.BoardProfile{Spec: fleet.BoardProfileSpec{Peripherals: list}}
 	var connected []Device
@@ -62,7 +62,7 @@ func TestPeripheralsThatTheKernelKnows(t *testing.T) {
 	}
 }
 
-// A fakeLine is a line of a chip that has no pull-down.
+// A fakeLine is a line of a chip without pull-downs.
 type fakeLine struct {
 	user   string
 	in     []gpio.Pull
@@ -79,26 +79,26 @@ func (l *fakeLine) In(p gpio.Pull, _ gpio.Edge) error {
 	return nil
 }
 
-// What has to be asked is asked, but not what a container has, and nothing is driven.
+// Chips and lines are read unless a container has their node, and no line is driven.
 func TestPeripheralsThatAreAsked(t *testing.T) {
 	for _, c := range []struct {
 		rule    string
 		p       fleet.Peripheral
 		held    string
 		missing string
-		answer  answer // where nothing is missing
+		answer  answer // of the peripherals that are present
 		asks    string
 	}{
 		{"an address that answers", fleet.Peripheral{Type: "i2c", Bus: one(), Address: 0x76}, "", "", answer{Node: "/dev/i2c-1"}, "i2c"},
-		{"one that does not", fleet.Peripheral{Type: "i2c", Bus: one(), Address: 0x77}, "", "nothing answers at address 0x77 of i2c-1", answer{}, "i2c"},
+		{"an address that does not answer", fleet.Peripheral{Type: "i2c", Bus: one(), Address: 0x77}, "", "nothing answers at address 0x77 of i2c-1", answer{}, "i2c"},
 		{"a bus that a container has", fleet.Peripheral{Type: "i2c", Bus: one(), Address: 0x77}, "/dev/i2c-1", "", answer{Node: "/dev/i2c-1", Unasked: true}, ""},
 		{"a line with its pull", fleet.Peripheral{Type: "gpio-in", Line: "GPIO17", Pull: "up"}, "", "", answer{Node: "/dev/gpiochip0"}, "PullUp"},
-		{"a line as it is", fleet.Peripheral{Type: "gpio-in", Line: "GPIO17"}, "", "", answer{Node: "/dev/gpiochip0"}, "PullNoChange"},
+		{"a line without a pull", fleet.Peripheral{Type: "gpio-in", Line: "GPIO17"}, "", "", answer{Node: "/dev/gpiochip0"}, "PullNoChange"},
 		{"a pull that the chip does not have", fleet.Peripheral{Type: "gpio-in", Line: "GPIO17", Pull: "down"}, "", `cannot be an input with pull "down"`, answer{}, "PullDown"},
-		{"an output is left alone", fleet.Peripheral{Type: "gpio-out", Line: "GPIO17"}, "", "", answer{Node: "/dev/gpiochip0"}, ""},
+		{"an output is not touched", fleet.Peripheral{Type: "gpio-out", Line: "GPIO17"}, "", "", answer{Node: "/dev/gpiochip0"}, ""},
 		{"a line of a chip that a container has", fleet.Peripheral{Type: "gpio-in", Line: "busy", Pull: "up"}, "/dev/gpiochip0", "", answer{Node: "/dev/gpiochip0"}, ""},
-		{"a line that a driver has", fleet.Peripheral{Type: "gpio-in", Line: "busy"}, "", "line busy is taken by spi0 CS0", answer{}, ""},
-		{"a line that there is not", fleet.Peripheral{Type: "gpio-out", Line: "GPIO99"}, "", "there is no line GPIO99", answer{}, ""},
+		{"a line that a driver has", fleet.Peripheral{Type: "gpio-in", Line: "busy"}, "", "line busy is used by spi0 CS0", answer{}, ""},
+		{"an unknown line", fleet.Peripheral{Type: "gpio-out", Line: "GPIO99"}, "", "line GPIO99 not found", answer{}, ""},
 	} {
 		var asked []string
 		l := &fakeLine{}
@@ -132,7 +132,7 @@ func TestPeripheralsThatAreAsked(t *testing.T) {
 	}
 }
 
-// The child answers as it is asked, and says nothing of a board that is not there.
+// The child answers the question, and fails for a board that is not there.
 func TestTheChildLooksForPeripherals(t *testing.T) {
 	two := int64(250)
 	var answers []answer

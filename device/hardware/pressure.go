@@ -13,49 +13,48 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// PressureHold is how long pressure stays after it was last seen, so that a
-// node at the edge of a threshold does not flap.
+// PressureHold is how long pressure lasts after its last occurrence, so that a node near a
+// threshold does not flap.
 const PressureHold = 5 * time.Minute
 
-// Held is what Pressure must know of its last call. The zero value is a start.
+// Held is the state between two calls of Pressure. The zero value is the start.
 type Held struct {
 	Memory, Disk, PID, OutOfDisk, Heat Hold
 
-	Soft map[string]time.Time // since when the soft threshold of a signal is crossed
+	Soft map[string]time.Time // since when a signal's soft threshold is crossed
 }
 
-// A Hold is the memory of one condition.
+// A Hold is the state of one condition.
 type Hold struct {
 	Status  corev1.ConditionStatus
-	Seen    time.Time // pressure was last seen; zero: never
-	Changed time.Time // Status last changed
-	Due     Due       // whether something must go now
-	For     string    // the signal for which it is due; the first of those for which it is most
+	Seen    time.Time // pressure occurred last; zero: never
+	Changed time.Time // the status changed last
+	Due     Due       // whether pods must be evicted now
+	For     string    // the signal of Due; the first of the most urgent ones
 }
 
-// lasts tells whether pressure that was seen stays.
+// lasts reports whether pressure lasts.
 func (h *Hold) lasts(now time.Time) bool {
 	return !h.Seen.IsZero() && now.Sub(h.Seen) < PressureHold
 }
 
-// A Due says whether pods must go, and how.
+// A Due says whether and how pods must be evicted.
 type Due int
 
-// When pods must go.
+// Values of Due.
 const (
 	NotDue  Due = iota
-	SoftDue     // a soft threshold has been crossed for as long as it says: with their grace
-	HardDue     // at once
+	SoftDue     // a soft threshold is crossed for its whole time: evict with a grace period
+	HardDue     // evict at once
 )
 
-// A watch is one signal's measure.
+// A watch is the measurement of one signal.
 type watch struct {
 	signal string
 	amount Amount
 }
 
-// wording is a condition's name and what Kubernetes says in each state, but for the kubelet, which
-// is not here.
+// wording has a condition's type, reasons and messages as in Kubernetes, without the word kubelet.
 type wording struct {
 	condition        corev1.NodeConditionType
 	badReason, bad   string
@@ -76,16 +75,15 @@ var (
 		"KubeletOutOfDisk", "out of disk space",
 		"KubeletHasSufficientDisk", "sufficient disk space available"}
 	heatWords = wording{fleet.ConditionTemperatureOK,
-		"TooHot", "the processor is too hot: look at the fan, the case, and what else warms the board",
-		"TemperatureGood", "the processor is cool enough"}
+		"TooHot", "the processor is too hot: check the fan, the case, and heat sources near the board",
+		"TemperatureGood", "the processor's temperature is below its limit"}
 )
 
-// Pressure decides the conditions MemoryPressure, DiskPressure, PIDPressure,
-// OutOfDisk and, where a threshold of it is set, TemperatureOK. Beyond a threshold,
-// hard or soft, there is pressure, and it stays for PressureHold; a signal that
-// cannot be measured makes its condition Unknown unless another one decides. What
-// must go for it is due at once for a hard threshold, and for a soft one when it has
-// been crossed for as long as it says. It is pure: what it must remember it returns.
+// Pressure decides the conditions MemoryPressure, DiskPressure, PIDPressure, OutOfDisk and, with a
+// threshold for it, TemperatureOK. Pressure begins beyond a hard or soft threshold and lasts for
+// PressureHold. A signal that cannot be measured makes its condition Unknown unless another signal
+// decides it. Eviction is due at once for a hard threshold, and for a soft one after its time. It
+// is pure: it returns its state.
 func Pressure(s Stats, l Limits, held Held, now time.Time) ([]corev1.NodeCondition, Held) {
 	held.Soft = maps.Clone(held.Soft)
 	if held.Soft == nil {
@@ -98,13 +96,13 @@ func Pressure(s Stats, l Limits, held Held, now time.Time) ([]corev1.NodeConditi
 			watch{fleet.SignalNodeFsAvailable, s.NodeFs}, watch{fleet.SignalNodeFsInodesFree, s.NodeFsInodes},
 			watch{fleet.SignalImageFsAvailable, s.ImageFs}, watch{fleet.SignalImageFsInodesFree, s.ImageFsInodes}),
 		d.decide(pidWords, &held.PID, watch{fleet.SignalPIDAvailable, s.PIDs}),
-		d.decide(outOfDiskWords, &held.OutOfDisk, // a new pod needs room on both
+		d.decide(outOfDiskWords, &held.OutOfDisk, // a new pod needs space on both
 			watch{fleet.SignalOutOfDiskAvailable, s.NodeFs}, watch{fleet.SignalOutOfDiskAvailable, s.ImageFs}),
 	}
 	_, hard := l.Hard.of(fleet.SignalTemperature)
 	if _, soft := l.softOf(fleet.SignalTemperature); hard || soft {
 		c := d.decide(heatWords, &held.Heat, watch{fleet.SignalTemperature, s.Temperature})
-		switch c.Status { // True is good, as with Ready
+		switch c.Status { // True is good, as for Ready
 		case corev1.ConditionTrue:
 			c.Status = corev1.ConditionFalse
 		case corev1.ConditionFalse:
@@ -125,7 +123,7 @@ type decider struct {
 	now  time.Time
 }
 
-// The messages hold no measured figure: they would change with every call.
+// Messages have no measured value: they would change at every call.
 func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeCondition {
 	var beyond, problems []string
 	now := d.now
@@ -145,10 +143,10 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 			continue
 		case x.amount.Problem != "":
 			if problems = append(problems, x.amount.Problem); softly && crossed && h.lasts(now) {
-				d.soft[x.signal] = since // for all that is known it is crossed still
+				d.soft[x.signal] = since // unknown: it may still be crossed
 			}
 			continue
-		case x.amount.Capacity == 0: // no such limit here
+		case x.amount.Capacity == 0: // there is no such limit
 			continue
 		}
 		if softly && soft.Crossed(x.amount.Available, x.amount.Capacity) {
@@ -168,7 +166,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 			beyond = append(beyond, crossing(soft.Threshold)+" (soft)")
 		}
 	}
-	beyond, problems = slices.Compact(beyond), slices.Compact(problems) // often both are one file system
+	beyond, problems = slices.Compact(beyond), slices.Compact(problems) // both signals are often of one file system
 	c := corev1.NodeCondition{Type: w.condition, LastHeartbeatTime: metav1.NewTime(now)}
 	switch {
 	case len(beyond) > 0:
@@ -176,7 +174,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 		c.Status, c.Reason, c.Message = corev1.ConditionTrue, w.badReason, w.bad+": "+strings.Join(beyond, ", ")
 	case h.lasts(now):
 		c.Status, c.Reason = corev1.ConditionTrue, w.badReason
-		c.Message = fmt.Sprintf("%s: it was seen within the last %d min", w.bad, int(PressureHold.Minutes()))
+		c.Message = fmt.Sprintf("%s: this occurred within the last %d min", w.bad, int(PressureHold.Minutes()))
 	case len(problems) > 0:
 		c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "StatsUnavailable", strings.Join(problems, "; ")
 	default:
@@ -189,7 +187,7 @@ func (d decider) decide(w wording, h *Hold, watches ...watch) corev1.NodeConditi
 	return c
 }
 
-// crossing says of a threshold that it is crossed.
+// crossing says that a threshold is crossed.
 func crossing(t fleet.Threshold) string {
 	if t.Signal == fleet.SignalTemperature {
 		return fmt.Sprintf("%s is above %s", t.Signal, text(t))
@@ -197,7 +195,7 @@ func crossing(t fleet.Threshold) string {
 	return fmt.Sprintf("%s is below %s", t.Signal, text(t))
 }
 
-// softOf is a signal's soft threshold; false: none, or switched off.
+// softOf returns a signal's soft threshold; false if there is none or it is switched off.
 func (l Limits) softOf(signal string) (fleet.Soft, bool) {
 	i := slices.IndexFunc(l.Soft, func(x fleet.Soft) bool { return x.Signal == signal })
 	if i < 0 || l.Soft[i].Percent == 0 && l.Soft[i].Quantity.IsZero() {

@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// plenty is a device that lacks nothing.
+// plenty is a device without any shortage.
 func plenty() Stats {
 	much := Amount{Available: 80 << 30, Capacity: 100 << 30}
 	return Stats{
@@ -27,7 +27,7 @@ func TestPressure(t *testing.T) {
 		name   string
 		limits Thresholds
 		change func(*Stats)
-		want   string // type=status/reason of all that is not False
+		want   string // type=status/reason of all conditions that are not False
 	}{
 		{"a device with plenty has no pressure", nil, func(*Stats) {}, ""},
 		{"memory below 100Mi", nil, func(s *Stats) { s.Memory.Available = 100<<20 - 1 }, "MemoryPressure=True/KubeletHasInsufficientMemory"},
@@ -130,15 +130,15 @@ func TestHealth(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*Report)
-		want   string // reasons of what is not True
+		want   string // reasons of the conditions that are not True
 	}{
 		{"a healthy board", func(*Report) {}, ""},
 		{"too little voltage now", func(r *Report) { r.Power.UnderVoltage = true }, "UnderVoltage"},
-		{"too little voltage earlier is told, not complained about", func(r *Report) { r.Power.UnderVoltageSeen = true }, ""},
+		{"an earlier low voltage is reported and is not a problem", func(r *Report) { r.Power.UnderVoltageSeen = true }, ""},
 		{"a throttled processor", func(r *Report) { r.Power.Throttled = true }, "Throttled"},
 		{"a state directory that became read-only", func(r *Report) { r.Unwritable = []string{"/var/lib/flotilla"} }, "ReadOnlyFileSystem"},
 		{"a worn eMMC", func(r *Report) { r.Disks[0].EndOfLife = "urgent" }, "WornOut"},
-		{"a clock on its own", func(r *Report) { r.Clock.Synced = false }, "ClockNotSynced"},
+		{"an unadjusted clock", func(r *Report) { r.Clock.Synced = false }, "ClockNotSynced"},
 		{"a kernel without memory limits", func(r *Report) { r.MemoryLimits = false }, "MemoryControllerDisabled"},
 	} {
 		r := good()

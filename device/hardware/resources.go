@@ -10,21 +10,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Resource is an extended resource of the node: a name that pods ask for, and the devices that
-// they get.
+// A Resource is an extended resource of the node and its devices.
 type Resource struct {
 	Name    corev1.ResourceName
 	Devices []Device
-	Sharing int64 // how many containers may have one of the devices at a time
+	Sharing int64 // how many containers may share one device
 }
 
-// Amount is how many of the resource there are to give out.
+// Amount returns how many units the node offers.
 func (r Resource) Amount() int64 { return int64(len(r.Devices)) * r.Sharing }
 
-// Resources are what a device offers to pods, by name: its devices, with the names and the sharing
-// that the board profile, which may be nil, gives them, and the peripherals that are connected.
-// What the profile names and is not there is there with no devices; what is internal and has no
-// name from it is not offered.
+// Resources returns what a device offers to pods, by name: its devices, with names and sharing from
+// the board profile (may be nil), and the connected peripherals. A missing peripheral of the
+// profile has no devices. An internal device without a name in the profile is not offered.
 func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []Resource {
 	var named []fleet.Peripheral
 	var sharing map[string]int64
@@ -60,9 +58,8 @@ func Resources(devices []Device, p *fleet.BoardProfile, connected ...Device) []R
 	return list
 }
 
-// isOne tells whether a device is the one that a peripheral names by its id. A serial port of the
-// board may be named as the kernel names it, as /dev/ttyAMA0 is the same one on every board of a
-// kind.
+// isOne reports whether a peripheral's id names the device. For a serial port of the board the
+// kernel's name works too, since /dev/ttyAMA0 is the same port on all boards of a kind.
 func isOne(d Device, p fleet.Peripheral) bool {
 	ok, err := path.Match(p.ByID, d.ID)
 	if !ok && d.Resource == "serial" {

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// temperatures reads the thermal zones and the hardware monitors; a zone that a
-// monitor shows as well appears under both names.
+// temperatures reads thermal zones and hardware monitors; a zone with a monitor appears under both
+// names.
 func temperatures(t tree) []Temperature {
 	var list []Temperature
 	add := func(name, file string) {
 		milli, err := t.number(file)
-		if c := float64(milli) / 1000; err == nil && c > -100 && c < 250 { // unwired inputs report nonsense
+		if c := float64(milli) / 1000; err == nil && c > -100 && c < 250 { // unconnected inputs read nonsense
 			list = append(list, Temperature{Name: name, Celsius: c})
 		}
 	}
@@ -36,7 +36,7 @@ func temperatures(t tree) []Temperature {
 	return few(list)
 }
 
-// monitored reads what the hardware monitors say of one kind of input.
+// monitored reads one kind of input of the hardware monitors.
 func monitored(t tree, kind string, add func(name string, value int64)) {
 	for _, input := range t.glob("/sys/class/hwmon/hwmon*/" + kind + "*_input") {
 		name := t.text(path.Dir(input) + "/name")
@@ -63,8 +63,8 @@ func voltages(t tree) (list []Voltage) {
 	return few(list)
 }
 
-// throttled is the firmware's word. Its driver has another place on each chip; other kernels than
-// the maker's have none.
+// throttled returns the firmware's throttling bits. The driver's path differs between chips; only
+// the maker's kernels have it.
 func throttled(t tree) string {
 	for _, pattern := range []string{"/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled",
 		"/sys/devices/platform/soc*/soc*:firmware/get_throttled"} {
@@ -77,9 +77,8 @@ func throttled(t tree) string {
 	return ""
 }
 
-// power reads what the Raspberry Pi's firmware says: eight bits of it with its own kernel, and the
-// kernel's alarm of too low a voltage. Where they contradict each other the worse one counts, and
-// is named.
+// power reads eight bits of a Raspberry Pi's firmware (with the maker's kernel) and the kernel's
+// low-voltage alarm. If they disagree, the worse one counts and both are named.
 func power(t tree) *Power {
 	const firmware, monitor = "get_throttled", "in0_lcrit_alarm of rpi_volt"
 	var p *Power
@@ -99,16 +98,16 @@ func power(t tree) *Power {
 		case p == nil:
 			p = &Power{UnderVoltage: low, UnderVoltageSeen: low}
 		case low && !p.UnderVoltage:
-			p.UnderVoltage, p.UnderVoltageSeen, p.doubted = true, true, monitor+" says so, "+firmware+" does not"
+			p.UnderVoltage, p.UnderVoltageSeen, p.doubted = true, true, monitor+" reports low voltage, "+firmware+" does not"
 		case !low && p.UnderVoltage:
-			p.doubted = firmware + " says so, " + monitor + " does not"
+			p.doubted = firmware + " reports low voltage, " + monitor + " does not"
 		}
 		return p
 	}
 	return p
 }
 
-// stalls is nil where the kernel was built or started without them.
+// stalls returns nil if the kernel does not measure them.
 func stalls(t tree) *Stalls {
 	fs, err := procfs.NewFS(t.path("/proc"))
 	if err != nil {
@@ -130,10 +129,10 @@ func stalls(t tree) *Stalls {
 	return &s
 }
 
-// heat is how warm the processor is: the warmest of its sensors. Others do not count: a disk, a
-// radio, or a probe on a wire may be warm and well.
+// heat returns the processor's temperature: its warmest sensor. Others do not count: a disk, a
+// radio or a probe on a wire may be warm without harm.
 func heat(t tree) Amount {
-	a := Amount{Problem: "this board does not tell how warm its processor is"}
+	a := Amount{Problem: "this board does not report its processor's temperature"}
 	take := func(name, file string) {
 		if !isProcessor(name) {
 			return
@@ -152,8 +151,8 @@ func heat(t tree) Amount {
 	return a
 }
 
-// isProcessor tells by its name whether a sensor is the processor's: cpu-thermal and soc_thermal of
-// ARM boards, the drivers of Intel's and AMD's.
+// isProcessor reports whether a sensor's name is one of a processor: cpu-thermal or soc_thermal on
+// ARM boards, or a driver of Intel or AMD.
 func isProcessor(name string) bool {
 	name = strings.ToLower(name)
 	return strings.Contains(name, "cpu") || strings.Contains(name, "soc") ||

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The images of the engine may be on a disk that is elsewhere. Where nobody answers for that any more, memory and the
-// agent's own disk are measured all the same, and the hardware is looked at.
+// The engine's images may be on a remote disk whose server is gone. Memory, the agent's own disk
+// and the hardware are still read.
 func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 	dead := t.TempDir()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Skip("no file system that hangs can be made here: ", err)
 	}
-	answers := func() { _ = unix.Close(fd) } // that it is gone
+	answers := func() { _ = unix.Close(fd) } // its server is gone
 	if err := unix.Mount("dead", dead, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
 		answers()
 		t.Skip("no file system that hangs can be made here: ", err)
@@ -33,7 +33,7 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 	var r Report
 	go func() {
 		defer close(done)
-		for range 3 { // the question under way is asked once
+		for range 3 { // the pending read is started once
 			s = Measure(t.Context(), o)
 		}
 		r, err = Probe(t.Context(), o)
@@ -45,10 +45,10 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 		<-done
 		t.Fatal("it was waited for")
 	}
-	if !strings.Contains(s.ImageFs.Problem, "does not answer") || s.NodeFs.Problem != "" || s.NodeFs.Capacity == 0 || s.Memory.Capacity == 0 {
+	if !strings.Contains(s.ImageFs.Problem, "no answer") || s.NodeFs.Problem != "" || s.NodeFs.Capacity == 0 || s.Memory.Capacity == 0 {
 		t.Errorf("measured: %+v", s)
 	}
-	if err != nil || r.Capacity.Memory == 0 || r.Capacity.Ephemeral != 0 || !strings.Contains(strings.Join(r.Problems, "; "), "docker: it does not answer") {
+	if err != nil || r.Capacity.Memory == 0 || r.Capacity.Ephemeral != 0 || !strings.Contains(strings.Join(r.Problems, "; "), "docker: no answer") {
 		t.Errorf("seen: %v, %+v, %q", err, r.Capacity, r.Problems)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A soft threshold makes a condition at once, and pods go for it when it has been crossed for as long as it says.
+// A soft threshold sets its condition at once; pods are evicted when it is crossed for its whole
+// time.
 func TestASoftThresholdHasAGrace(t *testing.T) {
 	profile := &fleet.BoardProfile{}
 	r := &profile.Spec.Resources
@@ -36,21 +37,21 @@ func TestASoftThresholdHasAGrace(t *testing.T) {
 		rule  string
 		steps []step
 	}{
-		{"memory: the condition at once, the pods after the grace", []step{
+		{"memory sets the condition at once and evicts after the time", []step{
 			{0, 300, 50, ""}, {10 * time.Second, 150, 50, "MemoryPressure"}, {99 * time.Second, 150, 50, "MemoryPressure"}, {100 * time.Second, 150, 50, "MemoryPressure soft"},
 			{110 * time.Second, 50, 50, "MemoryPressure hard"}, {120 * time.Second, 150, 50, "MemoryPressure soft"}, {130 * time.Second, 300, 50, "MemoryPressure"}}},
-		{"memory that comes back in between begins anew", []step{
+		{"memory that recovers in between starts the time again", []step{
 			{0, 150, 50, "MemoryPressure"}, {80 * time.Second, 300, 50, "MemoryPressure"}, {90 * time.Second, 150, 50, "MemoryPressure"}, {170 * time.Second, 150, 50, "MemoryPressure"}, {180 * time.Second, 150, 50, "MemoryPressure soft"}}},
 		{"heat", []step{
 			{0, 300, 82, ""}, {time.Second, 300, 83, "TemperatureOK"}, {120 * time.Second, 300, 83, "TemperatureOK"}, {121 * time.Second, 300, 83, "TemperatureOK soft"},
 			{122 * time.Second, 300, 89, "TemperatureOK hard"}, {123 * time.Second, 300, 60, "TemperatureOK"}, {8 * time.Minute, 300, 60, ""}}},
-		{"a measurement that fails in between is no sign that it has come back", []step{
+		{"a failed measurement in between does not count as recovery", []step{
 			{0, 300, 83, "TemperatureOK"}, {110 * time.Second, 300, none, "TemperatureOK"}, {119 * time.Second, 300, 83, "TemperatureOK"},
 			{120 * time.Second, 300, none, "TemperatureOK"}, {130 * time.Second, 300, 83, "TemperatureOK soft"}}},
-		{"but when pressure is not held any more, it begins anew", []step{
+		{"after PressureHold the time starts again", []step{
 			{0, 300, 83, "TemperatureOK"}, {10 * time.Second, 300, none, "TemperatureOK"}, {PressureHold, 300, none, "TemperatureOK=Unknown"},
 			{PressureHold + 10*time.Second, 300, 83, "TemperatureOK"}, {PressureHold + 130*time.Second, 300, 83, "TemperatureOK soft"}}},
-		{"a board that does not tell is unknown, and nothing goes", []step{{0, 300, none, "TemperatureOK=Unknown"}}},
+		{"an unknown temperature evicts nothing", []step{{0, 300, none, "TemperatureOK=Unknown"}}},
 	} {
 		var held Held
 		for _, s := range c.steps {
@@ -100,11 +101,11 @@ func TestTheProcessorIsAsWarmAsItsWarmestSensor(t *testing.T) {
 	for _, c := range []struct {
 		rule  string
 		files map[string]string
-		want  int64 // -1: nobody tells
+		want  int64 // -1: unknown
 	}{
 		{"a Raspberry Pi", map[string]string{"sys/class/thermal/thermal_zone0/type": "cpu-thermal\n", "sys/class/thermal/thermal_zone0/temp": "61322\n"}, 61322},
 		{"the warmest", map[string]string{"sys/class/hwmon/hwmon0/name": "coretemp", "sys/class/hwmon/hwmon0/temp1_input": "50000", "sys/class/hwmon/hwmon0/temp2_input": "71000"}, 71000},
-		{"neither a disk nor a probe in an oven", map[string]string{"sys/class/hwmon/hwmon0/name": "nvme", "sys/class/hwmon/hwmon0/temp1_input": "85000", "sys/class/hwmon/hwmon1/name": "w1_slave_temp", "sys/class/hwmon/hwmon1/temp1_input": "99000"}, -1},
+		{"disks and external probes do not count", map[string]string{"sys/class/hwmon/hwmon0/name": "nvme", "sys/class/hwmon/hwmon0/temp1_input": "85000", "sys/class/hwmon/hwmon1/name": "w1_slave_temp", "sys/class/hwmon/hwmon1/temp1_input": "99000"}, -1},
 		{"nonsense", map[string]string{"sys/class/thermal/thermal_zone0/type": "cpu-thermal", "sys/class/thermal/thermal_zone0/temp": "-274000"}, -1},
 	} {
 		a := heat(tree(rootOf(t, c.files)))

@@ -10,28 +10,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// An Amount is how much of something is left, of how much in all.
+// An Amount is the available part of a capacity.
 type Amount struct {
 	Available, Capacity int64
-	Problem             string // why it could not be measured; empty: it was
+	Problem             string // why it could not be measured; empty: measured
 }
 
-// Stats are the amounts that thresholds watch. Memory, NodeFs and ImageFs are in
-// bytes. Of a file system without a fixed number of inodes their capacity is 0.
+// Stats are the amounts that thresholds watch. Memory, NodeFs and ImageFs are in bytes. The
+// capacity of inodes is 0 if their number is not fixed.
 type Stats struct {
 	Memory                 Amount
 	NodeFs, NodeFsInodes   Amount // holds Options.StateDir
 	ImageFs, ImageFsInodes Amount // holds Options.EngineRoot
 	PIDs                   Amount
-	// of the processor, thousandths of a degree Celsius; Capacity 0: nobody measures it
+	// of the processor, in thousandths of a degree Celsius; Capacity 0: unknown
 	Temperature Amount
-	Busy        time.Duration // processor time spent since the boot, of all processors; 0: not known
+	Busy        time.Duration // time of all processors since the boot; 0: unknown
 
-	Addresses []corev1.NodeAddress // the node's, as in a Report; nil: nobody has looked
+	Addresses []corev1.NodeAddress // the node's, as in a Report; nil: not read
 }
 
-// Measure reads the amounts. It starts no process and opens a handful of files,
-// so it can be called every few seconds.
+// Measure reads the amounts. It starts no process and opens a few files, so it can run every few
+// seconds.
 func Measure(ctx context.Context, o Options) Stats {
 	t := treeOf(o)
 	var s Stats
@@ -49,13 +49,12 @@ func Measure(ctx context.Context, o Options) Stats {
 	s.PIDs = pids
 	s.Temperature = heat(t)
 	s.Busy = busy(t.text("/proc/stat"))
-	s.Addresses, _ = addresses(t, o, hostname(t)) // a Report tells the problems
+	s.Addresses, _ = addresses(t, o, hostname(t)) // a Report has the problems
 	return s
 }
 
-// busy reads the time that processors have spent on anything but waiting: the first
-// line of /proc/stat, in the 1/100 s that the kernel tells programs on every machine.
-// The times of guests are in user and nice already; what a hypervisor took was not spent.
+// busy returns the processors' time without idle and waiting, from the first line of /proc/stat in
+// 1/100 s. user and nice include the time of guests; stolen time does not count.
 func busy(stat string) time.Duration {
 	line, _, _ := strings.Cut(stat, "\n")
 	f := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal guest guest_nice
@@ -81,8 +80,8 @@ func disk(t tree, dir string) (bytes, inodes Amount) {
 	return fs.bytes, fs.inodes
 }
 
-// processes counts threads, as the kernel's limit does. Inside a container with
-// a limit of its own, that one counts.
+// processes counts threads, as the kernel's limit does. In a container with its own limit, that
+// limit counts.
 func processes(t tree) (Amount, error) {
 	limit, err := t.number("/proc/sys/kernel/pid_max")
 	if err != nil {
@@ -98,11 +97,11 @@ func processes(t tree) (Amount, error) {
 	_, all, _ := strings.Cut(f[3], "/")
 	used, err := strconv.ParseInt(all, 10, 64)
 	if err != nil {
-		return Amount{}, fmt.Errorf("count the process ids: %s says %q", t.path("/proc/loadavg"), f[3])
+		return Amount{}, fmt.Errorf("count the process ids: %s has %q", t.path("/proc/loadavg"), f[3])
 	}
 	a := Amount{Available: max(0, limit-used), Capacity: limit}
 	for _, dir := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/pids/"} {
-		own, err := t.number(dir + "pids.max") // "max" is no number: no limit
+		own, err := t.number(dir + "pids.max") // "max" is not a number: no limit
 		current, err2 := t.number(dir + "pids.current")
 		if err == nil && err2 == nil && own < a.Capacity {
 			a = Amount{Available: max(0, min(a.Available, own-current)), Capacity: own}

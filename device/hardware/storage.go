@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const sector = 512 // bytes of a sector in /sys/block, whatever the disk's own are
+const sector = 512 // bytes of a sector in /sys/block, for every disk
 
-// Disks that are made of memory or of other disks, and file systems that can
-// only be read, say nothing about the storage's health.
+// Disks of memory or of other disks, and read-only file systems, say nothing about the storage's
+// health.
 var (
 	virtualDisks = []string{"loop", "ram", "zram", "dm-", "md", "nbd", "sr", "fd"}
 	readOnlyFS   = []string{"squashfs", "iso9660", "erofs", "cramfs", "romfs", "udf"}
@@ -36,7 +36,7 @@ func disks(t tree) []Disk {
 			Written:  written(t, dir),
 			ReadOnly: t.integer(dir+"/ro") == 1,
 		}
-		if d.Kind != "SD" && d.Kind != "MMC" { // SCSI devices have a number here
+		if d.Kind != "SD" && d.Kind != "MMC" { // for SCSI devices it is a number
 			d.Kind = ""
 		}
 		if d.Kind != "" {
@@ -51,8 +51,8 @@ func disks(t tree) []Disk {
 	return few(list)
 }
 
-// fileSystemErrors counts those that ext4 has met on a disk since its file systems were checked
-// last. A card tells of none itself.
+// fileSystemErrors counts the ext4 errors on a disk since the last check of its file systems. A
+// card reports none itself.
 func fileSystemErrors(t tree, disk string) (n int64) {
 	for _, dir := range t.glob("/sys/fs/ext4/" + disk + "*") {
 		if part := strings.TrimPrefix(strings.TrimPrefix(path.Base(dir), disk), "p"); strings.Trim(part, "0123456789") == "" {
@@ -62,7 +62,7 @@ func fileSystemErrors(t tree, disk string) (n int64) {
 	return n
 }
 
-// written is the seventh field of the disk's statistics, in bytes.
+// written returns the seventh field of the disk's statistics in bytes.
 func written(t tree, dir string) int64 {
 	f := strings.Fields(t.text(dir + "/stat"))
 	if len(f) < 7 {
@@ -72,9 +72,8 @@ func written(t tree, dir string) int64 {
 	return n * sector
 }
 
-// lifeUsed reads "0x02 0x01", tenths of the life of the two kinds of cells of an
-// eMMC (JEDEC JESD84-B51, DEVICE_LIFE_TIME_EST): the worse counts. 0x0b means
-// beyond.
+// lifeUsed parses "0x02 0x01", tenths of the life of an eMMC's two kinds of cells (JEDEC
+// JESD84-B51, DEVICE_LIFE_TIME_EST), and returns the worse one. 0x0b means beyond its life.
 func lifeUsed(text string) int {
 	worst := 0
 	for f := range strings.FieldsSeq(text) {
@@ -85,8 +84,7 @@ func lifeUsed(text string) int {
 	return worst
 }
 
-// readOnlyMounts lists where a disk is mounted read-only though its file system
-// could be written.
+// readOnlyMounts returns the read-only mounts of disks with a writable kind of file system.
 func readOnlyMounts(t tree) []string {
 	b, err := t.read("/proc/mounts")
 	if err != nil {
@@ -106,8 +104,7 @@ func readOnlyMounts(t tree) []string {
 	return few(list)
 }
 
-// unwritable are those of the directories that the agent and the engine write
-// to whose file system is read-only now.
+// unwritable returns the directories of agent and engine on a file system that is read-only now.
 func unwritable(t tree, o Options) []string {
 	var list []string
 	for _, dir := range slices.Compact([]string{stateDir(o), imageDir(o)}) {

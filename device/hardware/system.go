@@ -11,7 +11,7 @@ import (
 	kernel "flotilla.dev/shared/clock"
 )
 
-// clock asks the kernel, which knows whether a time service disciplines it.
+// clock reads from the kernel whether a time service adjusts it.
 func clock(t tree) *Clock {
 	if !t.real() {
 		return nil
@@ -25,8 +25,7 @@ func clock(t tree) *Clock {
 	return &c
 }
 
-// rtc is the clock that runs without the system. Only that of a Raspberry Pi 5 measures its
-// battery: nothing is said of any other's.
+// rtc describes the real-time clock. Only a Raspberry Pi 5 measures its battery.
 func rtc(t tree) (c Clock) {
 	const dir = "/sys/class/rtc/rtc0/"
 	c.RTC, c.Name = t.exists(dir), t.text(dir+"name")
@@ -85,7 +84,7 @@ func audio(t tree) (list []string) {
 	return few(list)
 }
 
-// chips are those that the kernel was told of: nobody is asked on the bus.
+// chips returns the I2C chips that were declared to the kernel; it does not access the bus.
 func chips(t tree) (list []string) {
 	for _, file := range t.glob("/sys/bus/i2c/devices/[0-9]*-*/name") {
 		list = append(list, path.Base(path.Dir(file))+" "+t.text(file))
@@ -93,7 +92,7 @@ func chips(t tree) (list []string) {
 	return few(list)
 }
 
-// leds are those of the board, not of a keyboard.
+// leds returns the board's LEDs, without those of keyboards.
 func leds(t tree) (list []string) {
 	for _, dir := range t.glob("/sys/class/leds/*") {
 		if name := path.Base(dir); !strings.HasPrefix(name, "input") {
@@ -103,11 +102,10 @@ func leds(t tree) (list []string) {
 	return few(list)
 }
 
-// NUMA are the NUMA nodes of the machine whose root directory is root; none where all memory is
-// equally near.
+// NUMA returns the NUMA nodes of the machine with that root directory; nil if it has only one.
 func NUMA(root string) []NUMANode { return numa(treeOf(Options{Root: root})) }
 
-// Count is how many processors a node has.
+// Count returns a node's number of processors.
 func (n NUMANode) Count() (count int64) {
 	for part := range strings.SplitSeq(n.CPUs, ",") {
 		first, last, several := strings.Cut(part, "-")
@@ -123,7 +121,7 @@ func (n NUMANode) Count() (count int64) {
 	return count
 }
 
-// numa is empty where all memory is equally near.
+// numa returns nil if the machine has only one NUMA node.
 func numa(t tree) (list []NUMANode) {
 	for _, dir := range t.glob("/sys/devices/system/node/node[0-9]*") {
 		id, err := strconv.Atoi(strings.TrimPrefix(path.Base(dir), "node"))
@@ -148,8 +146,8 @@ func numa(t tree) (list []NUMANode) {
 	return few(list)
 }
 
-// memoryLimits says whether the kernel can limit the memory of a container:
-// the firmware of some Raspberry Pis switches that off.
+// memoryLimits reports whether the kernel can limit a container's memory: the firmware of some
+// Raspberry Pis switches that off.
 func memoryLimits(t tree) bool {
 	if b, err := t.read("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		for name := range strings.FieldsSeq(string(b)) {
@@ -171,7 +169,7 @@ func memoryLimits(t tree) bool {
 	return false
 }
 
-// Swaps names what is swapped to, on the machine whose root directory is root.
+// Swaps returns the swap devices and files of the machine with that root directory.
 func Swaps(root string) (names []string, err error) {
 	b, err := treeOf(Options{Root: root}).read("/proc/swaps")
 	if errors.Is(err, os.ErrNotExist) {
@@ -185,7 +183,7 @@ func Swaps(root string) (names []string, err error) {
 	return few(names), err
 }
 
-// statLine is the number after a key in a file of "key number" lines.
+// statLine returns the number of a key in a file of "key number" lines.
 func statLine(t tree, file, key string) int64 {
 	b, err := t.read(file)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	maxFile = 1 << 20 // bytes read of one file; the cpuinfo of 256 processors has 400 KiB
-	maxText = 128     // bytes of one text in a report
+	maxFile = 1 << 20 // bytes read of a file; the cpuinfo of 256 processors has 400 KiB
+	maxText = 128     // bytes of a text in a report
 	maxList = 64      // entries of a list in a report
 )
 
@@ -33,7 +33,7 @@ func treeOf(o Options) tree {
 	return tree(filepath.Clean(o.Root))
 }
 
-// real says that the tree is this machine, so that the kernel may be asked.
+// real reports whether the tree is this machine, so that system calls make sense.
 func (t tree) real() bool { return t == "/" }
 
 func (t tree) path(p string) string { return filepath.Join(string(t), p) }
@@ -56,29 +56,29 @@ func read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// patience is for a driver that asks its chip when its file is read: a 1-wire sensor takes most of
-// a second.
+// patience is the time for a driver that reads its chip when its file is read: a 1-wire sensor
+// takes almost a second.
 const patience = 2 * time.Second
 
-// questions are those that the kernel has not answered yet. A driver whose bus or disk hangs, or
-// the server of a file system that is elsewhere, may answer in minutes, or never, and nothing can
-// end the question: nobody waits for it, and it is not asked again meanwhile.
+// questions are reads that the kernel has not answered yet. A driver whose bus or disk hangs, or a
+// remote file system, may answer after minutes or never, and a read cannot be cancelled. Callers
+// stop waiting, and do not start the same read again.
 var questions = struct {
 	sync.Mutex
 	due map[string]*pending
 }{due: map[string]*pending{}}
 
-// A pending question is one of them.
+// A pending is one unanswered read.
 type pending struct {
 	asked  time.Time
-	there  chan struct{} // closed when the rest is
+	there  chan struct{} // closed when the result is set
 	answer any
 	err    error
 }
 
-var errSilent = errors.New("it does not answer")
+var errSilent = errors.New("no answer")
 
-// patiently asks the kernel something, which what says; errSilent: it takes too long.
+// patiently runs a read named what; errSilent if it takes too long.
 func patiently(what string, ask func() (any, error)) (any, error) {
 	questions.Lock()
 	q := questions.due[what]
@@ -100,7 +100,7 @@ func patiently(what string, ask func() (any, error)) (any, error) {
 	case <-q.there:
 	case <-late.C:
 		select {
-		case <-q.there: // it is we who stood still
+		case <-q.there: // this process stood still, not the kernel
 		default:
 			return nil, errSilent
 		}
@@ -108,7 +108,7 @@ func patiently(what string, ask func() (any, error)) (any, error) {
 	return q.answer, q.err
 }
 
-// readDriver reads a file that a driver answers for.
+// readDriver reads a file that a driver serves.
 func readDriver(name string) ([]byte, error) {
 	text, err := patiently("read "+name, func() (any, error) { return read(name) })
 	if errors.Is(err, errSilent) {
@@ -117,8 +117,8 @@ func readDriver(name string) ([]byte, error) {
 	return text.([]byte), err
 }
 
-// statfs asks for the file system that a directory is on, or would be. Of another root what stands
-// for it is asked.
+// statfs describes the file system that a directory is on, or would be. For another root it reads a
+// file that stands for the answer.
 func (t tree) statfs(dir string) (*unix.Statfs_t, error) {
 	st, err := patiently("statfs "+t.path(dir), func() (any, error) {
 		st := new(unix.Statfs_t)
@@ -130,7 +130,7 @@ func (t tree) statfs(dir string) (*unix.Statfs_t, error) {
 	return st.(*unix.Statfs_t), nil
 }
 
-// text is a file's content as one short line; empty when it cannot be read.
+// text returns a file's content as one short line, or "".
 func (t tree) text(p string) string {
 	b, err := t.read(p)
 	if err != nil {
@@ -146,20 +146,20 @@ func (t tree) number(p string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 0, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s holds no number: %q", t.path(p), clean(string(b)))
+		return 0, fmt.Errorf("%s is not a number: %q", t.path(p), clean(string(b)))
 	}
 	return n, nil
 }
 
-// integer is number, with 0 for what cannot be read.
+// integer returns a number from a file, 0 on an error.
 func (t tree) integer(p string) int64 {
 	n, _ := t.number(p)
 	return n
 }
 
-// glob lists the names below the tree that match, sorted.
+// glob returns the matching names below the tree, sorted.
 func (t tree) glob(pattern string) []string {
-	full, err := filepath.Glob(t.path(pattern)) // a bad pattern is a mistake of ours only
+	full, err := filepath.Glob(t.path(pattern)) // the patterns are constants
 	if err != nil {
 		panic(err)
 	}
@@ -174,7 +174,7 @@ func (t tree) glob(pattern string) []string {
 	return names
 }
 
-// gopsutil is a context that makes gopsutil look below the tree.
+// gopsutil returns a context that makes gopsutil read below the tree.
 func (t tree) gopsutil(ctx context.Context) context.Context {
 	return context.WithValue(ctx, common.EnvKey, common.EnvMap{
 		common.HostProcEnvKey: t.path("/proc"),
@@ -183,8 +183,7 @@ func (t tree) gopsutil(ctx context.Context) context.Context {
 	})
 }
 
-// existing is p or the nearest directory above it that exists: the file system
-// that would hold p.
+// existing returns p or its nearest existing parent directory.
 func (t tree) existing(p string) string {
 	for p != "/" && !t.exists(p) {
 		p = filepath.Dir(p)
@@ -192,7 +191,7 @@ func (t tree) existing(p string) string {
 	return t.path(p)
 }
 
-// clean makes a text from firmware or a file fit for logs and pages.
+// clean makes a text from firmware or a file safe for logs and pages.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

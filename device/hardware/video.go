@@ -11,21 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities of a video node, as V4L2 calls them.
+// V4L2 capabilities of a video node.
 const (
-	capOutput   = 0x2 | 0x2000    // V4L2_CAP_VIDEO_OUTPUT, also _MPLANE: it takes pictures
-	capM2M      = 0x8000 | 0x4000 // V4L2_CAP_VIDEO_M2M, also _MPLANE: it takes some and gives others
-	capOfDevice = 0x80000000      // V4L2_CAP_DEVICE_CAPS: there are others for this node alone
+	capOutput   = 0x2 | 0x2000    // V4L2_CAP_VIDEO_OUTPUT, also _MPLANE: it receives frames
+	capM2M      = 0x8000 | 0x4000 // V4L2_CAP_VIDEO_M2M, also _MPLANE: it converts frames
+	capOfDevice = 0x80000000      // V4L2_CAP_DEVICE_CAPS: this node has its own capabilities
 )
 
-// codecs are names of drivers that change pictures in memory, for where the capabilities are not
-// known.
+// codecs matches driver names that convert frames in memory, used if the capabilities are unknown.
 var codecs = regexp.MustCompile(`(^|[^A-Za-z])(codec|p?isp|hevc|rpivid|vpu|hantro|rkvdec|cedrus)`)
 
-// videoDevices are one device for all nodes of one piece of hardware: a camera has one for its
-// frames and one for their description, a codec one for each direction. What gives pictures of the
-// world is video; what is given pictures, such as an encoder or an image processor, is a codec.
-// They are known by the place where they are connected.
+// videoDevices groups the nodes of one piece of hardware: a camera has one for frames and one for
+// metadata, a codec one for each direction. Hardware that captures is video; an encoder or image
+// processor that receives frames is a codec. The place identifies it.
 func (s *search) videoDevices() {
 	for _, dir := range s.t.glob("/sys/class/video4linux/video*") {
 		name, title := path.Base(dir), s.t.text(dir+"/name")
@@ -39,18 +37,18 @@ func (s *search) videoDevices() {
 	}
 }
 
-// asked are the capabilities of video nodes by their inode in /sys, which a node has for as long as
-// it is there: opening one wakes its camera.
+// asked caches the capabilities of video nodes by their inode in /sys, which stays while the node
+// exists: opening a node wakes its camera.
 var asked sync.Map
 
-// capabilities are what a video node can do; false where it cannot be asked. In the root of another
-// board the file in the place of the node may hold them.
+// capabilities returns what a video node can do; false if unknown. In another board's root, a file
+// in the node's place may hold them.
 func (t tree) capabilities(dir, node string) (caps uint64, known bool) {
 	if !t.real() {
 		caps, err := strconv.ParseUint(t.text(node), 0, 32)
 		return caps, err == nil
 	}
-	const queryCap = 0x80685600 // VIDIOC_QUERYCAP: driver, card, bus, version, capabilities of all nodes, of this one
+	const queryCap = 0x80685600 // VIDIOC_QUERYCAP: driver, card, bus, version, capabilities of all nodes and of this one
 	var st unix.Stat_t
 	if unix.Stat(t.path(dir), &st) != nil {
 		return 0, false

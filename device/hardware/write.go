@@ -14,7 +14,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Write prints a report for people, one fact per line.
+// Write prints a report for users, one fact per line.
 func (r Report) Write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
@@ -78,7 +78,7 @@ func (r Report) Write(w io.Writer) error {
 	}
 	if c := r.Clock; c != nil {
 		line("clock", "%s, %s", either(c.Synced, "synchronised", "not synchronised"),
-			either(c.RTC, c.text(), "no clock of its own: the time is lost at a power cut"))
+			either(c.RTC, c.text(), "no real-time clock: the time is lost at a power cut"))
 	}
 	for _, x := range r.Radios {
 		line("radio", "%s %s%s", x.Name, x.Kind, when(x.Signal != 0, fmt.Sprintf(", %d dBm", x.Signal)))
@@ -109,16 +109,16 @@ func (r Report) Write(w io.Writer) error {
 	return nil
 }
 
-// text says of a clock what is known of it.
+// text describes a clock.
 func (c Clock) text() string {
-	battery := ", it is not known whether it has a battery"
+	battery := ", battery unknown"
 	if c.Battery != nil {
 		battery = fmt.Sprintf(", battery %.1f V", *c.Battery)
 	}
-	return cmp.Or(c.Name, "clock of its own") + battery
+	return cmp.Or(c.Name, "real-time clock") + battery
 }
 
-// join leaves out what is empty.
+// join joins the parts that are not empty.
 func join(between string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), between)
 }
@@ -132,7 +132,7 @@ func either(ok bool, yes, no string) string {
 	return no
 }
 
-// size rounds to the unit that people use.
+// size rounds to a unit that users expect.
 func size(bytes int64) string {
 	switch {
 	case bytes >= 10<<30:
@@ -148,8 +148,8 @@ func size(bytes int64) string {
 // MaxReport is the largest report on the wire, in bytes.
 const MaxReport = 16 << 10
 
-// JSON encodes a report in at most MaxReport bytes: of one that is larger the
-// long lists are left out, and that is said.
+// JSON encodes a report in at most MaxReport bytes. Of a larger report the long lists are left out,
+// and a problem says so.
 func (r Report) JSON() json.RawMessage {
 	b := encode(r)
 	if len(b) <= MaxReport {
@@ -167,7 +167,7 @@ func (r Report) JSON() json.RawMessage {
 
 func encode(r Report) json.RawMessage {
 	b, err := json.Marshal(r)
-	if err != nil { // only a not-a-number can do that
+	if err != nil { // only a NaN can cause this
 		b, _ = json.Marshal(Report{Problems: []string{"encode the report: " + err.Error()}})
 	}
 	return b

@@ -15,7 +15,7 @@ var everything = engine.LogOptions{Tail: -1}
 
 // lifeCases are the rules for containers and images.
 var lifeCases = []conformanceCase{
-	{"an engine says who it is", func(k *kit) {
+	{"an engine describes itself", func(k *kit) {
 		info, err := k.Info(k.ctx)
 		k.must(err)
 		if info.Name == "" || info.Version == "" || info.APIVersion == "" || info.OS != "linux" || info.Arch == "" ||
@@ -48,7 +48,7 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("it is %+v", c)
 		}
 	}},
-	{"an update takes effect without a restart, and takes nothing away", func(k *kit) {
+	{"an update takes effect without a restart and keeps other limits", func(k *kit) {
 		info, err := k.Info(k.ctx)
 		k.must(err)
 		s := k.spec("wait")
@@ -72,7 +72,7 @@ var lifeCases = []conformanceCase{
 			k.Errorf("what is not there: %v", err)
 		}
 	}},
-	{"a container that ends keeps its exit code and both times", func(k *kit) {
+	{"an ended container keeps its exit code and both times", func(k *kit) {
 		c := k.await(k.start(k.spec("sleep 200ms then exit 3")), engine.Exited)
 		k.equal(c.ExitCode, 3)
 		k.equal(c.OOMKilled, false)
@@ -82,7 +82,7 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("it ran from %v to %v", c.StartedAt, c.FinishedAt)
 		}
 	}},
-	{"without arguments a container runs what the image says", func(k *kit) {
+	{"without arguments a container runs the image's program", func(k *kit) {
 		s := k.spec("")
 		s.Args = nil
 		id := k.start(s)
@@ -96,18 +96,18 @@ var lifeCases = []conformanceCase{
 		s.Entrypoint, s.Args = []string{"/tool", "print", "mine"}, nil
 		k.equal(k.output(s), "mine\n")
 	}},
-	{"the environment adds to the image's", func(k *kit) {
+	{"the environment is added to the image's", func(k *kit) {
 		s := k.spec("env COLOUR then env FROM_IMAGE")
 		s.Env = []string{"COLOUR=light = blue"}
 		k.equal(k.output(s), "light = blue\nyes\n")
 	}},
-	{"a container of an image that is not there is ErrNoImage", func(k *kit) {
+	{"a container of a missing image is ErrNoImage", func(k *kit) {
 		s := k.spec("wait")
 		s.Image = "flotilla.test/missing:1"
 		_, err := k.Create(k.ctx, s)
 		k.mustBe(err, engine.ErrNoImage)
 	}},
-	{"a left-over of the same name is replaced", func(k *kit) {
+	{"a stopped container of the same name is replaced", func(k *kit) {
 		s := k.spec("exit 1")
 		old := k.start(s)
 		k.await(old, engine.Exited)
@@ -134,11 +134,11 @@ var lifeCases = []conformanceCase{
 		k.equal(again.StartedAt.After(first.FinishedAt) || again.StartedAt.Equal(first.FinishedAt), true)
 		k.equal(k.await(id, engine.Exited).ExitCode, 4)
 	}},
-	{"starting what runs is no error", func(k *kit) {
+	{"starting a running container is not an error", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		k.must(k.Start(k.ctx, id))
 	}},
-	{"starting what is not there is ErrNotFound", func(k *kit) {
+	{"starting an unknown container is ErrNotFound", func(k *kit) {
 		k.mustBe(k.Start(k.ctx, "flotilla-test-nothing"), engine.ErrNotFound)
 	}},
 	{"a command that is not in the image cannot be started", func(k *kit) {
@@ -177,13 +177,13 @@ var lifeCases = []conformanceCase{
 		k.equal(c.State, engine.Exited)
 		k.equal(c.ExitCode, 137)
 	}},
-	{"a grace of nothing kills at once", func(k *kit) {
+	{"a grace period of zero kills at once", func(k *kit) {
 		id := k.start(k.spec("print here then stubborn"))
 		k.speaks(id)
 		k.must(k.Stop(k.ctx, id, 0))
 		k.equal(k.look(id).ExitCode, 137)
 	}},
-	{"stopping what never ran, has ended or is not there is no error", func(k *kit) {
+	{"stopping a created, ended or unknown container is not an error", func(k *kit) {
 		never, ended := k.create(k.spec("wait")), k.start(k.spec("exit 0"))
 		k.await(ended, engine.Exited)
 		for _, id := range []string{never, ended, "flotilla-test-nothing"} {
@@ -191,7 +191,7 @@ var lifeCases = []conformanceCase{
 		}
 		k.equal(k.look(never).State, engine.Created)
 	}},
-	{"a running container can be removed, and removing it twice is no error", func(k *kit) {
+	{"a running container can be removed, and a second removal is not an error", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		k.must(k.Remove(k.ctx, id))
 		k.equal(k.look(id).State, engine.State(""))
@@ -215,7 +215,7 @@ var lifeCases = []conformanceCase{
 			k.Fatalf("listed are %v", names)
 		}
 	}},
-	{"a container in the network of another has no address of its own, and goes with its owner", func(k *kit) {
+	{"a container in another's network has no own address, and is removed with the owner", func(k *kit) {
 		owner := k.start(k.spec("wait"))
 		s := k.spec("wait")
 		s.NetworkOf, s.Hostname = owner, "ignored"
@@ -246,7 +246,7 @@ var lifeCases = []conformanceCase{
 			k.Fatal("the second one started")
 		}
 	}},
-	{"a container that takes more memory than its limit is killed for that", func(k *kit) {
+	{"a container that exceeds its memory limit is killed", func(k *kit) {
 		info, err := k.Info(k.ctx)
 		k.must(err)
 		if !info.MemLimit {
@@ -301,7 +301,7 @@ var lifeCases = []conformanceCase{
 		k.must(err)
 		k.equal(ok, true)
 	}},
-	{"every call gives up with its context", func(k *kit) {
+	{"every call ends with its context", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		ctx, cancel := context.WithCancel(k.ctx)
 		cancel()

@@ -58,7 +58,7 @@ var networkCases = []conformanceCase{
 			k.Fatalf("they are %+v and %+v", k.look(first.ID), second)
 		}
 	}},
-	{"many that make one network at a time have it", func(k *kit) {
+	{"concurrent calls for one network succeed", func(k *kit) {
 		n := k.network("")
 		errs := make(chan error, 8)
 		for range cap(errs) {
@@ -69,7 +69,7 @@ var networkCases = []conformanceCase{
 		}
 		k.inside(k.on(n), n)
 	}},
-	{"a container that shares a network has no address, but its owner has one of the block", func(k *kit) {
+	{"in a shared network only the owner has an address", func(k *kit) {
 		n := k.network("")
 		k.must(k.EnsureNetwork(k.ctx, n))
 		owner := k.on(n)
@@ -78,7 +78,7 @@ var networkCases = []conformanceCase{
 		k.equal(k.look(k.start(s)).IP, "")
 		k.inside(owner, n)
 	}},
-	{"a network that nothing uses gets other addresses", func(k *kit) {
+	{"an unused network gets new addresses", func(k *kit) {
 		old, other := k.network(""), k.network("other")
 		k.must(k.EnsureNetwork(k.ctx, old))
 		other.Name = old.Name
@@ -99,7 +99,7 @@ var networkCases = []conformanceCase{
 		k.equal(k.look(c.ID).State, engine.Running)
 		k.inside(k.on(n), n)
 	}},
-	{"a network that somebody else made is neither changed nor removed", func(k *kit) {
+	{"a network without the labels is neither changed nor removed", func(k *kit) {
 		n, other := k.network(""), k.network("other")
 		k.must(k.EnsureNetwork(k.ctx, n))
 		other.Name, other.Labels = n.Name, map[string]string{"flotilla.test/case": "another"}
@@ -133,14 +133,14 @@ var networkCases = []conformanceCase{
 			k.must(k.Remove(k.ctx, c.ID))
 		}
 	}},
-	{"what is no block of addresses makes no network", func(k *kit) {
+	{"an invalid address range is an error", func(k *kit) {
 		for _, cidr := range []string{"", "10.64.0.0", "10.64.0.1/24", "ten"} {
 			if err := k.EnsureNetwork(k.ctx, engine.Network{Name: "flotilla-test-nothing", CIDR: cidr}); err == nil {
 				k.Fatalf("%q does", cidr)
 			}
 		}
 	}},
-	{"removing a network twice is no error, and a container cannot be created on one that is not there", func(k *kit) {
+	{"a second removal of a network is not an error, and a container needs an existing one", func(k *kit) {
 		n := k.network("")
 		k.must(k.EnsureNetwork(k.ctx, n))
 		k.must(k.RemoveNetwork(k.ctx, n))

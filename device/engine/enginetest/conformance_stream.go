@@ -64,13 +64,13 @@ var streamCases = []conformanceCase{
 			k.Fatalf("it is from %s", at)
 		}
 	}},
-	{"a log can begin at a moment", func(k *kit) {
+	{"a log can begin at a time", func(k *kit) {
 		id := k.start(k.spec("print early then sleep 2500ms then print late"))
 		c := k.await(id, engine.Exited)
 		out, _ := k.said(id, engine.LogOptions{Tail: -1, Since: c.StartedAt.Add(1500 * time.Millisecond)})
 		k.equal(out, "late\n")
 	}},
-	{"the log of a restarted container goes on", func(k *kit) {
+	{"the log continues after a restart", func(k *kit) {
 		id := k.start(k.spec("print again"))
 		k.await(id, engine.Exited)
 		k.must(k.Start(k.ctx, id))
@@ -84,7 +84,7 @@ var streamCases = []conformanceCase{
 		k.equal(out, "line 1\nline 2\nline 3\nline 4\nline 5\n")
 		k.equal(problems, "done\n")
 	}},
-	{"following a log ends without an error when it is no longer wanted", func(k *kit) {
+	{"following a log ends with its context and without an error", func(k *kit) {
 		id := k.start(k.spec("print hello then wait"))
 		ctx, cancel := context.WithCancel(k.ctx)
 		defer cancel()
@@ -97,7 +97,7 @@ var streamCases = []conformanceCase{
 		cancel()
 		k.must(<-end)
 	}},
-	{"the log of what is not there is ErrNotFound", func(k *kit) {
+	{"the log of an unknown container is ErrNotFound", func(k *kit) {
 		k.mustBe(k.Logs(k.ctx, "flotilla-test-nothing", everything, io.Discard, io.Discard), engine.ErrNotFound)
 	}},
 	{"a command in a container has its own output and exit code", func(k *kit) {
@@ -114,7 +114,7 @@ var streamCases = []conformanceCase{
 		logged, _ := k.said(id, everything)
 		k.equal(logged, "")
 	}},
-	{"a command that is not there has exit code 126 or 127", func(k *kit) {
+	{"a missing command has exit code 126 or 127", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		code, err := k.Exec(k.ctx, id, []string{"/nothing"}, engine.Streams{})
 		k.must(err)
@@ -122,14 +122,14 @@ var streamCases = []conformanceCase{
 			k.Fatalf("it has %d", code)
 		}
 	}},
-	{"a command gives up with its context", func(k *kit) {
+	{"a command ends with its context", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		ctx, cancel := context.WithTimeout(k.ctx, 500*time.Millisecond)
 		defer cancel()
 		_, err := k.Exec(ctx, id, strings.Fields("/tool wait"), engine.Streams{})
 		k.mustBe(err, context.DeadlineExceeded)
 	}},
-	{"a command is ended by its id, and no other one", func(k *kit) {
+	{"EndExec ends one command by its id", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		type ended struct {
 			code int
@@ -165,7 +165,7 @@ var streamCases = []conformanceCase{
 		k.must(k.EndExec(k.ctx, first))
 		k.must(k.EndExec(k.ctx, strings.Repeat("0", 64)))
 	}},
-	{"a command in a container that does not run, or is not there, is an error", func(k *kit) {
+	{"a command in a stopped or unknown container is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
 		if _, err := k.Exec(k.ctx, id, strings.Fields("/tool exit 0"), engine.Streams{}); err == nil {
 			k.Fatal("it ran")
@@ -173,7 +173,7 @@ var streamCases = []conformanceCase{
 		_, err := k.Exec(k.ctx, "flotilla-test-nothing", strings.Fields("/tool exit 0"), engine.Streams{})
 		k.mustBe(err, engine.ErrNotFound)
 	}},
-	{"a command reads what it is given, to its end, and not a byte of it changes", func(k *kit) {
+	{"a command reads its whole stdin unchanged", func(k *kit) {
 		// Engines take ^P^Q for the keys to detach. In data they are data.
 		data := slices.Concat(noise(3<<20), []byte("\x10\x11\x00\x04\x1f\x00"), noise(1000))
 		id := k.start(k.spec("wait"))
@@ -183,13 +183,13 @@ var streamCases = []conformanceCase{
 		k.equal(code, 0)
 		k.equal(out.String(), fmt.Sprintf("%d %x\n", len(data), sha256.Sum256(data)))
 	}},
-	{"a command without stdin finds its end at once", func(k *kit) {
+	{"without stdin a command reads end of file", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		code, err := k.Exec(k.ctx, id, strings.Fields("/tool cat -"), engine.Streams{})
 		k.must(err)
 		k.equal(code, 0)
 	}},
-	{"what a command says comes whole and unchanged", func(k *kit) {
+	{"the output of a command arrives complete and unchanged", func(k *kit) {
 		id := k.start(k.spec("wait"))
 		var out bytes.Buffer
 		code, err := k.Exec(k.ctx, id, strings.Fields("/tool noise 3000000"), engine.Streams{Stdout: &out})
@@ -212,7 +212,7 @@ var streamCases = []conformanceCase{
 		k.equal(out.String(), "the terminal is 123 by 45\r\n")
 		k.equal(problems.String(), "")
 	}},
-	{"keys that engines take for a wish to detach are only keys", func(k *kit) {
+	{"the keys that detach from a terminal are passed on", func(k *kit) {
 		s := k.spec("cat -")
 		s.TTY, s.Stdin = true, true
 		id := k.start(s)
@@ -247,7 +247,7 @@ var streamCases = []conformanceCase{
 			k.must(<-end)
 		}
 	}},
-	{"stdin that was opened for one ends with that one", func(k *kit) {
+	{"with StdinOnce, stdin ends with the first attachment", func(k *kit) {
 		s := k.spec("cat - then print over")
 		s.Stdin, s.StdinOnce = true, true
 		id := k.start(s)
@@ -260,7 +260,7 @@ var streamCases = []conformanceCase{
 		k.must(err)
 		k.equal(code, 1)
 	}},
-	{"who attaches is heard and hears", func(k *kit) {
+	{"an attachment passes input and output", func(k *kit) {
 		s := k.spec("cat -")
 		s.Stdin = true
 		id := k.start(s)
@@ -280,7 +280,7 @@ var streamCases = []conformanceCase{
 		cancel()
 		k.mustBe(<-end, context.Canceled)
 	}},
-	{"who attaches and leaves leaves the container running", func(k *kit) {
+	{"the container runs on after an attachment", func(k *kit) {
 		// Without a terminal, Podman closes stdin after the first attachment, and the API cannot
 		// change that.
 		s := k.spec("cat -")
@@ -306,14 +306,14 @@ var streamCases = []conformanceCase{
 		k.must(<-end)
 		heard.Close()
 	}},
-	{"what does not run cannot be attached to", func(k *kit) {
+	{"attaching to a stopped container is an error", func(k *kit) {
 		id := k.create(k.spec("wait"))
 		if err := k.Attach(k.ctx, id, engine.Streams{}); err == nil || !strings.Contains(err.Error(), "does not run") {
 			k.Fatalf("got %v", err)
 		}
 		k.mustBe(k.Attach(k.ctx, "flotilla-test-nothing", engine.Streams{}), engine.ErrNotFound)
 	}},
-	{"a port of a container is reached from inside, also where it listens on its loopback only", func(k *kit) {
+	{"a port of a container is reached from inside, also on its loopback", func(k *kit) {
 		id := k.start(k.spec("serve 127.0.0.1:8080"))
 		var conn net.Conn
 		k.eventually(func() bool {
@@ -364,7 +364,7 @@ var streamCases = []conformanceCase{
 			k.Fatalf("it uses %d MiB", used.MemoryBytes>>20)
 		}
 	}},
-	{"what a container writes into its own root is measured", func(k *kit) {
+	{"writes to a container's root are measured", func(k *kit) {
 		id := k.start(k.spec("write /big " + strings.Repeat("x", 64<<10) + " then wait"))
 		var n int64
 		k.eventually(func() bool {
@@ -386,14 +386,14 @@ var streamCases = []conformanceCase{
 		_, err = k.Files(k.ctx, "flotilla-test-nothing")
 		k.mustBe(err, engine.ErrNotFound)
 	}},
-	{"what does not run uses nothing", func(k *kit) {
+	{"a stopped container uses nothing", func(k *kit) {
 		used, err := k.Usage(k.ctx, k.create(k.spec("wait")))
 		k.must(err)
 		k.equal(used, engine.Usage{})
 		_, err = k.Usage(k.ctx, "flotilla-test-nothing")
 		k.mustBe(err, engine.ErrNotFound)
 	}},
-	{"events tell of starts, ends and removals, and only of containers with the label", func(k *kit) {
+	{"events report starts, ends and removals of containers with the label only", func(k *kit) {
 		ctx, cancel := context.WithCancel(k.ctx)
 		var heard atomic.Int64
 		end := make(chan error, 1)

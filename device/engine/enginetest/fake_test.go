@@ -24,7 +24,7 @@ func TestTwinKeepsThePromisesOfAnEngine(t *testing.T) {
 	}, synctest.Test)
 }
 
-// bubble gives a test a fake with the image app:1 that plays what play says, in fake time.
+// bubble runs a test in fake time, with the image app:1 that plays as play says.
 func bubble(t *testing.T, play enginetest.Play, test func(t *testing.T, fake *enginetest.Fake)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestContainersEndWhenTheirPlayDoes(t *testing.T) {
 		if err := fake.Events(ctx, "ours", func() { heard++ }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if heard != 2 { // the beginning and the end
+		if heard != 2 { // one for the start, one for the end
 			t.Errorf("heard %d times", heard)
 		}
 		if c := only(t, fake); c.State != engine.Exited || c.ExitCode != 3 || !c.OOMKilled || !c.FinishedAt.Equal(begin.Add(time.Hour)) {
@@ -84,11 +84,11 @@ func TestStopping(t *testing.T) {
 		takes time.Duration
 		code  int
 	}{
-		{"what obeys ends at once", enginetest.Play{StopCode: 2}, 30 * time.Second, 0, 2},
-		{"what needs time gets it", enginetest.Play{StopTakes: 5 * time.Second}, 30 * time.Second, 5 * time.Second, 0},
-		{"what needs too much is killed", enginetest.Play{StopTakes: time.Minute}, 30 * time.Second, 30 * time.Second, 137},
+		{"a program that handles the signal ends at once", enginetest.Play{StopCode: 2}, 30 * time.Second, 0, 2},
+		{"a slow program gets its time", enginetest.Play{StopTakes: 5 * time.Second}, 30 * time.Second, 5 * time.Second, 0},
+		{"a program beyond the grace period is killed", enginetest.Play{StopTakes: time.Minute}, 30 * time.Second, 30 * time.Second, 137},
 		{"a grace is rounded up to seconds, as the API does", enginetest.Play{StopTakes: time.Minute}, 1200 * time.Millisecond, 2 * time.Second, 137},
-		{"what would end by itself meanwhile does", enginetest.Play{StopTakes: time.Minute, Exits: true, ExitAfter: time.Second, ExitCode: 4}, 30 * time.Second, time.Second, 4},
+		{"a program that ends by itself meanwhile keeps its exit code", enginetest.Play{StopTakes: time.Minute, Exits: true, ExitAfter: time.Second, ExitCode: 4}, 30 * time.Second, time.Second, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, c.play, func(t *testing.T, fake *enginetest.Fake) {
@@ -133,13 +133,13 @@ func TestPulling(t *testing.T) {
 		name  string
 		offer enginetest.Offer
 		auth  *engine.RegistryAuth
-		want  error // nil: it comes
+		want  error // nil: the pull succeeds
 		says  string
 		takes time.Duration
 	}{
 		{"an image takes its time", enginetest.Offer{Delay: time.Minute}, nil, nil, "", time.Minute},
 		{"a failure takes its time, too", enginetest.Offer{Delay: time.Minute, Err: broken}, nil, broken, "no space", time.Minute},
-		{"credentials open what needs them", enginetest.Offer{Auth: secret}, secret, nil, "", 0},
+		{"credentials are checked", enginetest.Offer{Auth: secret}, secret, nil, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, enginetest.Play{}, func(t *testing.T, fake *enginetest.Fake) {
