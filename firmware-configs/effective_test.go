@@ -94,7 +94,7 @@ func TestAHostileProfileIsRefusedWithItsPlace(t *testing.T) {
 		{"another root", "  boot: {backend: rpi-config-txt, cmdline: {remove: [root=/dev/mmcblk0p2]}}\n", "spec.boot: cmdline.remove[0]"},
 		{"a check that is none", "  boot: {backend: rpi-config-txt}\n  health: {checks: [all-good]}\n", `spec: health.checks[0]: "all-good" is not supported`},
 		{"a deadline of a day", "  boot: {backend: rpi-config-txt}\n  health: {deadline: 24h}\n", "spec: health.deadline: is 24h0m0s"},
-		{"a key that is none", "  boot: {backend: rpi-config-txt, eeprom: {}}\n", "spec.boot.eeprom (line 6): unknown key"},
+		{"an invalid key", "  boot: {backend: rpi-config-txt, eeprom: {}}\n", "spec.boot.eeprom (line 6): unknown key"},
 		{"a word where yes or no is asked", "  boot: {backend: rpi-config-txt}\n  watchdog: {hardware: sure}\n", `spec.watchdog.hardware (line 7): is "sure": write true or false`},
 		{"a setting of a backend that changes nothing", "  boot: {backend: none, cmdline: {add: [quiet]}}\n", "spec.boot: backend: is none"},
 	} {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// A device whose hub is out of reach by MQTT asks it over HTTPS for a renewal, whose answer
-// says where it is now: a fleet moves from one broker to others by itself, and hears that its
-// enrolment has ended also where a broker does not let it in to be told.
+// A device that cannot reach its hub by MQTT requests a renewal over HTTPS. The answer has the
+// hub's present addresses, so a fleet moves to other brokers by itself; it also says that the
+// enrolment has ended if the broker refuses the device.
 const (
-	askAddresses     = time.Minute // out of reach; doubles
+	askAddresses     = time.Minute // of the outage; doubles
 	askAddressesMost = 32 * time.Minute
 	lookOnline       = 5 * time.Second
 )
 
-// askForAddresses asks for renewals while the link is down, at moments that differ from
-// device to device by as much as the time that has passed.
+// askForAddresses requests renewals while the link is down. The times differ between devices by as
+// much as the outage has lasted.
 func askForAddresses(ctx context.Context, online func() bool, renew chan<- struct{}) error {
 	wait, down := askAddresses, time.Now()
 	next := jittered(wait)
@@ -35,7 +35,7 @@ func askForAddresses(ctx context.Context, online func() bool, renew chan<- struc
 		case time.Since(down) >= next:
 			select {
 			case renew <- struct{}{}:
-			default: // one is under way
+			default: // a renewal is under way
 			}
 			wait, down = min(2*wait, askAddressesMost), time.Now()
 			next = jittered(wait)

@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// A bootBoard is a Raspberry Pi 4 of files, and what its firmware does with them.
+// A bootBoard is a Raspberry Pi 4 of files with a simulated firmware.
 type bootBoard struct {
 	t                   *testing.T
 	program, dir, root  string
 	hub                 *bootHub
-	effect              func(b *bootBoard, tried bool) // of what was booted
+	effect              func(b *bootBoard, tried bool) // called at each boot; tried: the trial's words are on the command line
 	noAgent             bool
 	agent, helper       *exec.Cmd
 	said                *safeBuffer
@@ -31,11 +31,11 @@ type bootBoard struct {
 	stopped             chan struct{}
 	booted              time.Time
 	uptimeAhead         time.Duration
-	config, cmdline     string // as they were booted
+	config, cmdline     string // as booted
 	agentDir, helperDir string
 	engine              string      // socket of its container engine, or "none"
-	noEngine            atomic.Bool // it is there, and does not answer
-	way                 string      // how it boots: "", the firmware of a Raspberry Pi that tries; "deadman", one that does not; "grub"
+	noEngine            atomic.Bool // the engine's socket exists and does not answer
+	way                 string      // kind of board: "" (firmware with tryboot), "deadman" (firmware without), "grub"
 }
 
 type safeBuffer struct {
@@ -58,7 +58,7 @@ func (b *safeBuffer) String() string {
 func buildDevice(t *testing.T) string {
 	program := filepath.Join(t.TempDir(), "flotilla-device")
 	cmd := exec.Command("go", "build", "-trimpath", "-o", program, "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as everything is built: it is compiled already
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the usual settings, so that the build cache has it
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -66,7 +66,7 @@ func buildDevice(t *testing.T) string {
 }
 
 func newBootBoard(t *testing.T, program string, hub *bootHub, way string) *bootBoard {
-	dir, err := os.MkdirTemp("", "board") // a socket's path is short
+	dir, err := os.MkdirTemp("", "board") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func newBootBoard(t *testing.T, program string, hub *bootHub, way string) *bootB
 	return b
 }
 
-// relay is the board's container engine: a real one, for as long as the board has one.
+// relay forwards the board's engine socket to a real engine.
 func (b *bootBoard) relay(real string) {
 	ln, err := net.Listen("unix", b.engine)
 	if err != nil {
@@ -122,8 +122,8 @@ func (b *bootBoard) relay(real string) {
 	}()
 }
 
-// unmount takes away what an agent that was killed has left mounted: its volatile directory,
-// which the next agent of its state directory would have taken over.
+// unmount removes the mounts of a killed agent: its volatile directory, which the next agent of its
+// state directory would take over.
 func unmount(t *testing.T, name string) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *bootBoard) write(name, text string) {
 	}
 }
 
-// start is the firmware, and then the programs of the board.
+// start boots the board and starts its programs.
 func (b *bootBoard) start(argument string) {
 	b.booted = time.Now()
 	b.uptimeAhead = 0
@@ -227,13 +227,13 @@ func (b *bootBoard) kill() {
 	}
 }
 
-// tick lets a minute pass in a second.
+// tick writes an uptime that advances a minute per second.
 func (b *bootBoard) tick() {
 	up := 20*time.Second + 60*time.Since(b.booted) + b.uptimeAhead
 	b.write("proc/uptime", fmt.Sprintf("%.2f 0.00\n", up.Seconds()))
 }
 
-// live reboots when it is told to.
+// live reboots the board on request.
 func (b *bootBoard) live() {
 	defer close(b.stopped)
 	for {
@@ -248,7 +248,7 @@ func (b *bootBoard) live() {
 		if err != nil {
 			continue
 		}
-		time.Sleep(50 * time.Millisecond) // it is orderly: the helper's answer is sent
+		time.Sleep(50 * time.Millisecond) // the helper's answer is sent first
 		b.kill()
 		_ = os.Remove(param)
 		b.start(string(argument))
@@ -289,7 +289,7 @@ func (b *bootBoard) writeFiles() {
 	}
 }
 
-// startOther is the boot of a board whose firmware does not try.
+// startOther boots a board without tryboot.
 func (b *bootBoard) startOther() (kind string) {
 	if b.way != "grub" {
 		b.write("proc/cmdline", b.cmdline)
@@ -312,7 +312,7 @@ func (b *bootBoard) startOther() (kind string) {
 	return kind
 }
 
-// bootFiles are the files that the firmware or the boot loader reads.
+// bootFiles returns the files that the firmware or boot loader reads.
 func (b *bootBoard) bootFiles() map[string]string {
 	if b.way == "grub" {
 		return map[string]string{"custom.cfg": b.readGrub("custom.cfg"), "grubenv": b.readGrub("grubenv")}

@@ -20,8 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// TestMain lets all boards live at once, however few processors there are: they wait for their
-// deadlines, and do next to nothing.
+// TestMain runs all boards at once on any number of processors: they mostly wait for deadlines.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "10"); err != nil {
@@ -145,10 +144,10 @@ func triesOnABoard(t *testing.T, program, way, trial string, effect func(*bootBo
 	}
 }
 
-// The real helper is killed at any moment, again and again, while it arms a deadman's trial and gives it back: what the board
-// would boot is always the old files or the new ones, and in the end it has the old ones.
+// The real helper is killed again and again while it arms and restores a deadman trial. The boot
+// files are always the old or the new ones, and in the end the old ones.
 func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
-	dir, err := os.MkdirTemp("", "board") // a socket's path is short
+	dir, err := os.MkdirTemp("", "board") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +156,8 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 	b.writeFiles()
 	socket := filepath.Join(dir, "helper.sock")
 	f := signedBoot(t, 1, bootConfig("psi=1", "cgroup_enable=memory"))
-	// boots is what the firmware would read, without what says by which name.
+	// boots returns the files that the firmware reads, without the lines that select the command
+	// line.
 	boots := func() (string, string) {
 		config, cmdline := b.read("config.txt"), b.read("cmdline.txt")
 		if before, ok := strings.CutSuffix(config, "[all]\ncmdline=cmdline-flotilla.txt\n"); ok {
@@ -196,7 +196,7 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 			_, err := boothelper.Ask(context.Background(), socket, r)
 			done <- err
 		}()
-		if n > 1 { // the first two come to their end
+		if n > 1 { // the first two requests complete
 			time.Sleep(time.Duration(n*n%97) * 100 * time.Microsecond)
 			_ = helper.Process.Kill()
 			if <-done != nil {
@@ -221,7 +221,7 @@ func TestTheHelperIsKilledAtAnyMoment(t *testing.T) {
 	if moments < 10 || !reached[boothelper.PhaseArmed] {
 		t.Errorf("%d requests were cut off, and %v reached", moments, reached)
 	}
-	for n := range 3 { // then the board is booted as it is, and again
+	for n := range 3 { // then the board boots twice
 		b.write("proc/sys/kernel/random/boot_id", fmt.Sprintf("00000000-0000-4000-8000-%012d\n", 100+n))
 		if err := b.run("boot-helper", "--restore", "--root", b.root, "--state-dir", b.helperDir).Wait(); err != nil {
 			t.Error(err)

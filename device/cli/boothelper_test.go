@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// ask writes to the helper's socket and returns its answer.
+// askHelper writes a text to the helper's socket and returns its answer.
 func askHelper(t *testing.T, socket string, text []byte) boothelper.Reply {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
@@ -29,7 +29,7 @@ func askHelper(t *testing.T, socket string, text []byte) boothelper.Reply {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
-	_, _ = conn.Write(text) // it may stop reading
+	_, _ = conn.Write(text) // the helper may stop reading
 	answer, _ := io.ReadAll(conn)
 	var a boothelper.Reply
 	if err := json.Unmarshal(bytes.TrimSpace(answer), &a); err != nil {
@@ -90,7 +90,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	later.Generation = 9
 	refused("as if it were newer", arm(&later), "not signed")
 	document := strings.Replace(string(good.Document), "psi=1", "init=/x", 1)
-	refused("what no hub may sign", arm(wire.SignFirmware(bootKey, "pi-1", "raspberrypi,4-model-b", 5, []byte(document))), "is refused")
+	refused("an invalid document", arm(wire.SignFirmware(bootKey, "pi-1", "raspberrypi,4-model-b", 5, []byte(document))), "is refused")
 	for _, overlay := range []string{"../../etc/passwd", "a/b", "..", "/x", "w1-gpio\ninclude=x"} {
 		c := bootConfig("psi=1")
 		c.Config.DTOverlay = []string{overlay}
@@ -98,7 +98,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	}
 	missing := bootConfig("psi=1")
 	missing.Config.DTOverlay = []string{"not-there"}
-	refused("an overlay that is not there", inspect(signedBoot(t, 5, missing)), "has no overlay not-there")
+	refused("a missing overlay", inspect(signedBoot(t, 5, missing)), "has no overlay not-there")
 	refused("keep without a trial", ask(boothelper.Request{Op: boothelper.OpKeep, Digest: good.Digest}), "is not the trial")
 	refused("undo of nothing", ask(boothelper.Request{Op: boothelper.OpUndo}), "nothing to undo")
 	refused("an unknown operation", ask(boothelper.Request{Op: "write"}), "unknown operation")
@@ -107,7 +107,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 		"10 MB":           strings.Repeat("x", 10<<20),
 		"10 MB of a line": `{"op":"arm","digest":"` + strings.Repeat("x", 10<<20) + "\"}\n",
 		"no JSON":         "hello\n",
-		"a key too many":  `{"op":"status","path":"/etc/passwd"}` + "\n",
+		"an unknown key":  `{"op":"status","path":"/etc/passwd"}` + "\n",
 		"two requests":    `{"op":"status"}{"op":"undo"}` + "\n",
 		"depth":           `{"op":` + strings.Repeat("[", 100000) + "\n",
 	} {
@@ -121,11 +121,11 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	}
 	defer func() { _ = slow.Close() }()
 	_, _ = slow.Write([]byte(`{"op"`))
-	if err := ask(boothelper.Request{Op: boothelper.OpStatus}); err != nil { // it waits for the slow one to be cut off, and no longer
+	if err := ask(boothelper.Request{Op: boothelper.OpStatus}); err != nil { // it waits until the slow request times out
 		t.Errorf("behind a slow one: %v", err)
 	}
 
-	// What the board itself speaks against.
+	// Boards that refuse the configuration.
 	for _, c := range []struct{ name, file, text, want string }{
 		{"Ubuntu's A/B", "boot/firmware/config.txt", "[tryboot]\nos_prefix=new/\n", "manages the boot"},
 		{"not mounted", "proc/mounts", "/dev/mmcblk0p2 / ext4 rw 0 0\n", "not a mounted FAT"},
@@ -159,7 +159,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 		}
 		want := "is a link"
 		if name == "config.txt" {
-			want = "no regular file"
+			want = "not a regular file"
 		}
 		refused(name+" is a link", arm(good), want)
 		if err := os.Rename(b.file(name)+".real", b.file(name)); err != nil {
@@ -185,7 +185,7 @@ func TestTheHelperUnderAttack(t *testing.T) {
 	older := signedBoot(t, 4, bootConfig("psi=0"))
 	refused("replay of an older generation", arm(older), "is older than 5")
 	if os.Geteuid() == 0 {
-		if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(socket, 0o666)); err != nil { // let another user in: he is refused all the same
+		if err := errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(socket, 0o666)); err != nil { // another user can connect, and is refused all the same
 			t.Fatal(err)
 		}
 		cmd := exec.Command("/usr/bin/perl", "-MIO::Socket::UNIX", "-e", `$s=IO::Socket::UNIX->new($ARGV[0]) or die $!; print <$s>`, socket)

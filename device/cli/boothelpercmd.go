@@ -25,10 +25,10 @@ import (
 const (
 	defaultBootHelper    = "/run/flotilla-boot-helper.sock"
 	defaultBootHelperDir = "/var/lib/flotilla/boot-helper"
-	helperIdle           = 30 * time.Second // then systemd listens again
+	helperIdle           = 30 * time.Second // systemd keeps the socket afterwards
 )
 
-// bootHelperCommand is what touches the boot files, apart from the agent.
+// bootHelperCommand runs the boot helper, the only process that changes boot files.
 func bootHelperCommand() *cobra.Command {
 	var stateDir, socket, root string
 	var deadman, forget, restore bool
@@ -59,16 +59,17 @@ func bootHelperCommand() *cobra.Command {
 	}
 	l.add(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&stateDir, "state-dir", defaultBootHelperDir, "directory of what the helper must remember")
-	fl.StringVar(&socket, "socket", "", "where to listen, without systemd")
-	fl.BoolVar(&deadman, "deadman", false, "do not listen: reboot out of a trial that nobody judges in time")
+	fl.StringVar(&stateDir, "state-dir", defaultBootHelperDir, "directory of the helper's state")
+	fl.StringVar(&socket, "socket", "", "path of the socket to listen at, if systemd does not open it")
+	fl.BoolVar(&deadman, "deadman", false, "do not listen: watch a trial and reboot out of it if it is undecided "+
+		"after its deadline")
 	fl.BoolVar(&restore, "restore", false,
-		"do not listen: put the old files back where a trial has ended that only files of the new one can tell of; "+
-			"early in each boot")
+		"do not listen: complete what a power cut interrupted and restore the old files of a trial that has ended; "+
+			"run it early in each boot")
 	fl.BoolVar(&forget, "forget", false,
-		"do not listen: forget the node and its hub's key, so that the next ones are believed")
+		"do not listen: forget the node and its hub's key, so that the next ones are accepted")
 	fl.StringVar(&root, "root", "", "directory of a fake board, for tests; it is not rebooted")
-	_ = fl.MarkHidden("root") // it is there
+	_ = fl.MarkHidden("root") // the flag exists
 	return cmd
 }
 
@@ -79,7 +80,7 @@ func serveBootHelper(ctx context.Context, s *boothelper.Server, socket string) e
 			return err
 		}
 		if ln == nil {
-			return usagef("boot-helper is started by systemd (flotilla-boot-helper.socket), or with --socket")
+			return usagef("boot-helper needs a socket: start it through flotilla-boot-helper.socket, or pass --socket")
 		}
 		return s.Serve(ctx, ln, helperIdle)
 	}
@@ -96,7 +97,7 @@ func serveBootHelper(ctx context.Context, s *boothelper.Server, socket string) e
 	return s.Serve(ctx, ln, 0)
 }
 
-// bootRunner is the agent's part of boot configurations.
+// bootRunner makes the agent's part of boot configurations.
 func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, online func() bool,
 	log *slog.Logger) *firmware.Runner {
 	return &firmware.Runner{
@@ -113,9 +114,9 @@ func bootRunner(socket string, p prepared, a *agent.Agent, m *memory.Memory, onl
 	}
 }
 
-// health is how the device is, as far as a boot configuration is judged by it.
+// health collects the facts by which a trial is judged.
 func health(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firmware.Health {
-	f := firmware.Health{Hub: online, Engine: "the agent has not looked yet"}
+	f := firmware.Health{Hub: online, Engine: "the agent has no answer yet"}
 	for _, c := range a.Status().Status.Conditions {
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
@@ -147,7 +148,7 @@ func health(stateDir string, a *agent.Agent, m *memory.Memory, online bool) firm
 	return f
 }
 
-// writable writes to the disk of a directory.
+// writable writes a temporary file in a directory.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, "writable-*")
 	if err != nil {
@@ -157,7 +158,7 @@ func writable(dir string) error {
 	return errors.Join(err, f.Sync(), f.Close(), os.Remove(f.Name()))
 }
 
-// isOnline tells whether a link is connected to its hub.
+// isOnline returns a function that reports whether the link is connected.
 func isOnline(l *link.Link) func() bool {
 	return func() bool {
 		if l == nil {

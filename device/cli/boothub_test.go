@@ -19,8 +19,8 @@ import (
 
 var bootKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// A bootHub is as much of a hub as a boot configuration needs: it tells a device what it
-// wants, and hears its status.
+// A bootHub is the part of a hub that boot configurations need: it publishes a desired state and
+// receives the device's status.
 type bootHub struct {
 	mqtt.HookBase
 	t      *testing.T
@@ -30,7 +30,7 @@ type bootHub struct {
 
 	sync.Mutex
 	text    []byte
-	refuses bool // to be connected to
+	refuses bool // connections
 	states  []string
 	last    *wire.FirmwareStatus
 }
@@ -84,7 +84,7 @@ func newBootHub(t *testing.T) *bootHub {
 	return h
 }
 
-// want tells the device.
+// want sets the device's boot configuration.
 func (h *bootHub) want(f *wire.Firmware) {
 	h.gen++
 	text, err := json.Marshal(wire.Desired{
@@ -99,7 +99,7 @@ func (h *bootHub) want(f *wire.Firmware) {
 	h.text = text
 }
 
-// repeat says it again and again: a device takes nothing that the broker has kept for it.
+// repeat publishes the desired state again and again: a device ignores retained messages.
 func (h *bootHub) repeat() {
 	for {
 		select {
@@ -111,12 +111,12 @@ func (h *bootHub) repeat() {
 		text := h.text
 		h.Unlock()
 		if text != nil {
-			_ = h.server.Publish("fleet/v1/nodes/pi-1/desired", text, false, 1) // nobody may listen
+			_ = h.server.Publish("fleet/v1/nodes/pi-1/desired", text, false, 1) // the device may be offline
 		}
 	}
 }
 
-// until waits for a state of the device's, for minutes where it has to.
+// until waits up to four minutes for a state of the device.
 func (h *bootHub) until(state string) *wire.FirmwareStatus {
 	h.t.Helper()
 	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

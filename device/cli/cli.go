@@ -1,6 +1,5 @@
-// Package cli is what people type after flotilla-device: the commands, the wiring of the packages
-// below device/, signals, systemd and exit codes. It decides nothing about workloads. The program's
-// main calls it.
+// Package cli has the commands of flotilla-device: it wires the packages below device/, handles
+// signals, systemd and exit codes. It never decides about workloads. The program's main calls it.
 package cli
 
 import (
@@ -22,11 +21,11 @@ import (
 
 // Exit codes.
 const (
-	exitFailed = 1 // something went wrong while running
+	exitFailed = 1 // an error while running
 	exitUsage  = 2 // wrong usage or configuration
 )
 
-// A usageError is a mistake of the one who called: exit code 2.
+// A usageError is wrong usage or configuration: exit code 2.
 type usageError struct{ err error }
 
 func (e usageError) Error() string { return e.err.Error() }
@@ -34,14 +33,14 @@ func (e usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Run does what the words say and returns the exit code. licenses is what the command of that name
-// shows.
+// Run executes a command line and returns the exit code. licenses is the text of the licenses
+// command.
 func Run(args []string, licenses []byte) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	go func() {
 		<-ctx.Done()
-		stop() // a second signal kills
+		stop() // a second signal kills the process
 	}()
 	root := command(licenses)
 	commands.Strict(root, onlyCommands)
@@ -57,9 +56,8 @@ func Run(args []string, licenses []byte) int {
 	return exitFailed
 }
 
-// A terminal is where people read what others have said too: the hub, and before its
-// certificate was compared whoever answers in its place. What would move the cursor, or
-// change what stands there, is written out.
+// A terminal escapes control characters: a text may come from the hub or, before its certificate is
+// compared, from an impostor.
 type terminal struct{ io.Writer }
 
 func (t terminal) Write(p []byte) (int, error) {
@@ -67,7 +65,7 @@ func (t terminal) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// command is the whole command line.
+// command returns the root command.
 func command(licenses []byte) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "flotilla-device",
@@ -96,7 +94,7 @@ func command(licenses []byte) *cobra.Command {
 	return root
 }
 
-// onlyCommands refuses what is none of a command's own.
+// onlyCommands refuses unknown subcommands and arguments.
 func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("%q is not a command; see %s --help", args[0], cmd.CommandPath())
@@ -106,12 +104,12 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s takes no argument, and %q was given; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
+		return usagef("%s takes no arguments, but got %q; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
 	}
 	return nil
 }
 
-// fromEnvironment sets every flag that was not given from FLOTILLA_<NAME>.
+// fromEnvironment sets each flag that was not given from FLOTILLA_<NAME>.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {

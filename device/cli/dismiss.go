@@ -23,14 +23,14 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// dismissedFile keeps, in the state directory, that the enrolment has ended.
+// dismissedFile stores in the state directory that the enrolment has ended.
 const dismissedFile = "dismissed.json"
 
-// A dismissed is the end of an enrolment, as the hub told it.
+// A dismissed is the end of an enrolment, as the hub reported it.
 type dismissed struct {
 	wire.Dismissed
-	Key  string `json:"key"`            // sha256 of the key whose enrolment it was
-	Done bool   `json:"done,omitempty"` // what it ran is removed
+	Key  string `json:"key"`            // sha256 of the enrolled key
+	Done bool   `json:"done,omitempty"` // the workloads are removed
 }
 
 func (d dismissed) String() string {
@@ -41,9 +41,9 @@ func (d dismissed) String() string {
 	return fmt.Sprintf("removed from the hub by %s at %s (%s)", who, d.Time.UTC().Format(time.RFC3339), d.Reason)
 }
 
-// again is the line to type.
+// again returns the command that joins the device again.
 func again(id join.Identity) string {
-	return fmt.Sprintf("to join again, make a token on the hub with `flotilla-hub token create --site %s` and type "+
+	return fmt.Sprintf("to join again, create a token on the hub with `flotilla-hub token create --site %s` and run "+
 		"here: flotilla-device join %s --token …", id.Site, id.HubURL)
 }
 
@@ -52,8 +52,8 @@ func keyOf(id join.Identity) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readDismissed returns how the enrolment of an identity has ended, nil if it has
-// not: a device that has joined since has another key.
+// readDismissed returns how the enrolment of an identity ended, or nil: a device that has joined
+// since has another key.
 func readDismissed(stateDir string, id join.Identity) *dismissed {
 	body, err := os.ReadFile(filepath.Join(stateDir, dismissedFile))
 	var d dismissed
@@ -71,23 +71,23 @@ func (d dismissed) keep(stateDir string) error {
 	return err
 }
 
-// leave begins to leave the fleet, durably: it goes on after a restart. What cannot be
-// written is done all the same, and told again by the hub after a restart.
+// leave starts to leave the fleet and stores that, so that it continues after a restart. It also
+// continues if the file cannot be written; then the hub says it again after a restart.
 func (p prepared) leave(d dismissed, a *agent.Agent, l *link.Link, log *slog.Logger) {
 	d.Key = keyOf(*p.identity)
 	log.Error("this device was "+d.String()+": its workloads are stopped and removed", "node", p.node, "hub",
 		p.identity.HubURL)
 	if err := d.keep(p.stateDir); err != nil {
-		log.Error("keep that this device was dismissed", "err", err)
+		log.Error("cannot store that this device was dismissed", "err", err)
 	}
 	if err := a.Leave(); err != nil {
-		log.Error("stop the workloads in order; they are stopped all the same", "err", err)
+		log.Error("cannot stop the workloads in order; stopping them at once", "err", err)
 	}
 	l.Leave()
 }
 
-// finishLeaving removes what is left of the workloads: containers of pods that the
-// agent did not know, networks, files. What fails is tried again at the next start.
+// finishLeaving removes the rest of the workloads: containers of unknown pods, networks, files. A
+// failure is tried again at the next start.
 func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Logger) error {
 	d := readDismissed(p.stateDir, *p.identity)
 	if d == nil {
@@ -100,25 +100,25 @@ func (p prepared) finishLeaving(ctx context.Context, choice string, log *slog.Lo
 	}
 	err = errors.Join(err, forget(p.stateDir, join.IdentityFile, join.IdentityCopy, dismissedFile))
 	if err != nil {
-		log.Error("something of what this device ran is left; it is removed at the next start of the agent, or by "+
+		log.Error("some workload data is left on this device; remove it by the next start of the agent, or by "+
 			"flotilla-device join", "err", err)
 		return nil
 	}
 	d.Done = true
 	if err := d.keep(p.stateDir); err != nil {
-		log.Error("keep that this device has left", "err", err)
+		log.Error("cannot store that this device has left its fleet", "err", err)
 	}
 	return nil
 }
 
-// inUse tells whether another process has the state directory, such as join.
+// inUse reports whether another process, such as join, holds the state directory.
 func inUse(stateDir string, log *slog.Logger) bool {
 	m, err := memory.Open(stateDir, log)
 	return err != nil || m.Close() != nil
 }
 
-// waitForJoin waits until the device has been joined again; false: ctx has ended. It
-// does not hold the state directory, which join needs.
+// waitForJoin waits until the device has joined again; false: ctx ended first. It leaves the state
+// directory unlocked for join.
 func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal, log *slog.Logger) (bool, error) {
 	old, err := join.Load(stateDir)
 	if err != nil {
@@ -128,7 +128,7 @@ func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal,
 	if ended == nil {
 		ended = &dismissed{}
 	}
-	log.Error("this device was "+ended.String()+", and waits to be joined again", "do", again(old))
+	log.Error("this device was "+ended.String()+"; waiting for flotilla-device join", "do", again(old))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	notify("READY=1")
@@ -139,7 +139,7 @@ func waitForJoin(ctx context.Context, stateDir string, journal *request.Journal,
 	go func() {
 		done <- door.serve(ctx, func(conn net.Conn) {
 			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-			_ = json.NewEncoder(conn).Encode(s) // whoever asked may have gone
+			_ = json.NewEncoder(conn).Encode(s) // the reader may be gone
 			_ = conn.Close()
 		})
 	}()

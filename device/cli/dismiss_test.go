@@ -20,7 +20,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// joined makes a state directory of a device that has joined.
+// joined returns the state directory of a device that has joined.
 func joined(t *testing.T) (string, join.Identity) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -89,7 +89,7 @@ func TestADismissalIsOfOneKey(t *testing.T) {
 	}
 }
 
-// What outlives pods outlives an enrolment too: the end of one removes what its pods had, and no persistent volume.
+// The end of an enrolment removes what its pods had, except persistent volumes.
 func TestLeavingAFleetKeepsPersistentVolumes(t *testing.T) {
 	dir, id := joined(t)
 	for _, name := range []string{"persistent/data-uid/f", "pods/pod-uid/cache/f", "desired.state"} {

@@ -11,17 +11,16 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// engineFile keeps, in the state directory, the socket of the engine that has the containers.
+// engineFile stores the socket of the engine that has the containers, in the state directory.
 const engineFile = "engine.socket"
 
-// findEngine finds the engine that choice names: where it names several, that which the agent has
-// used.
+// findEngine finds the engine of choice, preferring the one that the agent has used.
 func findEngine(ctx context.Context, choice, stateDir string) (engine.Engine, error) {
-	last, _ := os.ReadFile(filepath.Join(stateDir, engineFile)) // none is used yet, or any
+	last, _ := os.ReadFile(filepath.Join(stateDir, engineFile)) // empty: no engine was used yet
 	return engine.Find(ctx, choice, string(last))
 }
 
-// openEngine finds the engine for the agent, and keeps which it is.
+// openEngine finds the agent's engine and stores its socket.
 func openEngine(ctx context.Context, choice, stateDir string, log *slog.Logger) (engine.Engine, error) {
 	e, err := findEngine(ctx, choice, stateDir)
 	if err != nil {
@@ -33,9 +32,10 @@ func openEngine(ctx context.Context, choice, stateDir string, log *slog.Logger) 
 		return nil, err
 	}
 	file := filepath.Join(stateDir, engineFile)
-	if last, _ := os.ReadFile(file); string(last) != info.Socket { // else flash wears
+	if last, _ := os.ReadFile(file); string(last) != info.Socket { // write only changes, to spare the flash
 		if err := renameio.WriteFile(file, []byte(info.Socket), 0o600, renameio.IgnoreUmask()); err != nil {
-			log.Warn("keep which container engine is used; where there are several, the next start may take another", "socket",
+			log.Warn("cannot store which container engine is used; if there are several, the next start may choose "+
+				"another", "socket",
 				info.Socket, "err", err)
 		}
 	}

@@ -13,9 +13,10 @@ import (
 	"flotilla.dev/device/engine"
 )
 
-// TestTheEngineThatHasTheContainersIsWaitedFor: that one is away while it is upgraded, and another one has none of the images.
+// The agent waits for the engine that has its containers while that engine is upgraded: another one
+// has none of the images.
 func TestTheEngineThatHasTheContainersIsWaitedFor(t *testing.T) {
-	dir, err := os.MkdirTemp("", "engine") // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", "engine") // a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// listed is an engine of which only the list of containers is asked.
+// A listed is an engine that only lists containers.
 type listed struct {
 	engine.Engine
 	list []engine.Container
@@ -32,13 +32,13 @@ func TestALogIsOfOnePod(t *testing.T) {
 		says string
 	}{
 		{"the newest instance", wantedLog{pod: "web", namespace: "shop"}, "shop web app 2", ""},
-		{"the one before", wantedLog{pod: "web", namespace: "shop", previous: true}, "shop web app 1", ""},
+		{"the previous instance", wantedLog{pod: "web", namespace: "shop", previous: true}, "shop web app 1", ""},
 		{"one of several containers", wantedLog{pod: "web", namespace: "test"}, "", "has the containers app, db"},
 		{"pods of several namespaces", wantedLog{pod: "web", container: "app"}, "", "namespaces shop, test: choose one with --namespace"},
-		{"none of them is the instance before of another", wantedLog{pod: "web", container: "app", previous: true}, "", "--namespace"},
-		{"nor has one pod the containers of both", wantedLog{pod: "api"}, "", "--namespace"},
+		{"another pod's container is not the previous instance", wantedLog{pod: "web", container: "app", previous: true}, "", "--namespace"},
+		{"each pod has its own containers", wantedLog{pod: "api"}, "", "--namespace"},
 		{"only one of them has the container", wantedLog{pod: "api", container: "db"}, "test api db 1", ""},
-		{"no pod", wantedLog{pod: "wbe"}, "", "no container of pod wbe"},
+		{"no pod", wantedLog{pod: "wbe"}, "", "pod wbe has no container"},
 	} {
 		id, err := findContainer(t.Context(), e, tt.want)
 		if id != tt.id || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {

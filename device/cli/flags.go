@@ -23,7 +23,7 @@ const (
 	labelZone       = "topology.kubernetes.io/zone"
 )
 
-// logFlags are the flags of every command that logs.
+// logFlags are the logging flags.
 type logFlags struct{ level, format string }
 
 func (l *logFlags) add(cmd *cobra.Command) {
@@ -31,11 +31,11 @@ func (l *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.format, "log-format", "text", "text or json")
 }
 
-// logger logs to standard error, and also into the journal unless that is nil.
+// logger logs to standard error and, unless it is nil, to the journal.
 func (l *logFlags) logger(journal *request.Journal) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
-		return nil, usagef("--log-level %q is none of debug, info, warn, error", l.level)
+		return nil, usagef("--log-level %q is not debug, info, warn or error", l.level)
 	}
 	o := &slog.HandlerOptions{Level: level}
 	var h slog.Handler
@@ -45,7 +45,7 @@ func (l *logFlags) logger(journal *request.Journal) (*slog.Logger, error) {
 	case "json":
 		h = slog.NewJSONHandler(os.Stderr, o)
 	default:
-		return nil, usagef("--log-format %q is none of text, json", l.format)
+		return nil, usagef("--log-format %q is not text or json", l.format)
 	}
 	if journal != nil {
 		h = slog.NewMultiHandler(h, journal.Handler(level))
@@ -54,7 +54,8 @@ func (l *logFlags) logger(journal *request.Journal) (*slog.Logger, error) {
 }
 
 func stateDirFlag(cmd *cobra.Command, into *string) {
-	cmd.Flags().StringVar(into, "state-dir", defaultStateDir, "directory of what this device must remember")
+	cmd.Flags().StringVar(into, "state-dir", defaultStateDir, "directory of the device's identity, desired state "+
+		"and volumes")
 }
 
 func engineFlag(cmd *cobra.Command, into *string) {
@@ -70,10 +71,10 @@ func checkEngine(choice string) error {
 	if strings.HasPrefix(choice, "/") || strings.HasPrefix(choice, "unix:///") {
 		return nil
 	}
-	return usagef("--engine %q is neither auto, docker, podman, balena, none nor the absolute path of a socket", choice)
+	return usagef("--engine %q is not auto, docker, podman, balena, none or the absolute path of a socket", choice)
 }
 
-// parseLabels reads --label k=v, and several of them with commas between.
+// parseLabels parses values of --label: k=v, several separated by commas.
 func parseLabels(in []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, s := range parts(in) {
@@ -82,7 +83,7 @@ func parseLabels(in []string) (map[string]string, error) {
 			return nil, usagef("--label %q must be key=value", s)
 		}
 		if had, twice := out[k]; twice && had != v {
-			return nil, usagef("--label %q is %q and %q: write it once", k, had, v)
+			return nil, usagef("--label %q has the values %q and %q: give it once", k, had, v)
 		}
 		if k == labelZone {
 			return nil, usagef("--label %q: the site comes from the join token, or from --site with --hub", k)
@@ -95,7 +96,7 @@ func parseLabels(in []string) (map[string]string, error) {
 	return out, nil
 }
 
-// parseTaints reads --taint k=v:Effect and k:Effect, and several of them with commas between.
+// parseTaints parses values of --taint: k=v:Effect or k:Effect, several separated by commas.
 func parseTaints(in []string) ([]corev1.Taint, error) {
 	var out []corev1.Taint
 	for _, s := range parts(in) {
@@ -109,14 +110,14 @@ func parseTaints(in []string) ([]corev1.Taint, error) {
 			return nil, usagef("--taint %q: %w", s, err)
 		}
 		if slices.ContainsFunc(out, func(had corev1.Taint) bool { return had.MatchTaint(&t) }) {
-			return nil, usagef("--taint %q is there twice: of one key and effect there is one", s)
+			return nil, usagef("--taint %q is given twice: give each key and effect once", s)
 		}
 		out = append(out, t)
 	}
 	return out, nil
 }
 
-// parts takes lists apart: neither a label nor a taint can have a comma.
+// parts splits lists at commas, which labels and taints cannot contain.
 func parts(in []string) (out []string) {
 	for _, s := range in {
 		out = append(out, strings.Split(s, ",")...)
@@ -124,16 +125,17 @@ func parts(in []string) (out []string) {
 	return out
 }
 
-// limitFlags are the flags about what is kept back from pods.
+// limitFlags are the flags about reserved resources and eviction.
 type limitFlags struct{ reserved, agents, hard string }
 
 func (l *limitFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.reserved, "system-reserved", "",
-		"kept back from pods, such as cpu=200m,memory=160Mi (over the board profile)")
+		"resources reserved for the system, such as cpu=200m,memory=160Mi (overrides the board profile)")
 	cmd.Flags().StringVar(&l.agents, "kube-reserved", "",
-		"kept back from pods for the agent and the container engine, such as cpu=100m,memory=48Mi (over the board profile)")
+		"resources reserved for the agent and the container engine, such as cpu=100m,memory=48Mi (overrides the board "+
+			"profile)")
 	cmd.Flags().StringVar(&l.hard, "eviction-hard", "",
-		"when pods must go, such as memory.available<100Mi,nodefs.available<10% (over the board profile)")
+		"thresholds of eviction, such as memory.available<100Mi,nodefs.available<10% (overrides the board profile)")
 }
 
 func (l *limitFlags) limits() (hardware.Limits, error) {
@@ -164,22 +166,21 @@ func (l *limitFlags) limits() (hardware.Limits, error) {
 	return out, nil
 }
 
-// refuseSwap says that swap is on, if it is, on the machine whose root directory is root.
+// refuseSwap returns an error if the machine with that root directory uses swap.
 func refuseSwap(root string) error {
 	on, err := hardware.Swaps(root)
 	if err != nil {
 		return usagef("--fail-swap-on: %w", err)
 	}
 	if len(on) > 0 {
-		return usagef("running with swap on is not supported with --fail-swap-on, and %s is: switch it off for good (on "+
-			"Raspberry Pi OS: systemctl disable --now dphys-swapfile, or rpi-swap's zram), or leave the flag out",
+		return usagef("--fail-swap-on: swap is on (%s): switch it off for good (on "+
+			"Raspberry Pi OS: systemctl disable --now dphys-swapfile, or rpi-swap's zram), or omit the flag",
 			strings.Join(on, ", "))
 	}
 	return nil
 }
 
-// readPolicy reads the file of the device's owner; without one the policy is the
-// safe default.
+// readPolicy reads the device owner's policy file; without a file it returns the safe default.
 func readPolicy(file string) (plan.Policy, error) {
 	if file == "" {
 		return plan.DefaultPolicy(), nil
@@ -195,7 +196,7 @@ func readPolicy(file string) (plan.Policy, error) {
 	return p, nil
 }
 
-// checkNode checks a node name given on the command line.
+// checkNode checks a node name from the command line.
 func checkNode(name string) error {
 	if err := wire.ValidNode(name); err != nil {
 		return usagef("--node-name: %w", err)
@@ -205,7 +206,7 @@ func checkNode(name string) error {
 
 func absolute(dir string) (string, error) {
 	if dir == "" {
-		return "", usagef("--state-dir is empty: name a directory, such as %s", defaultStateDir)
+		return "", usagef("--state-dir is empty: give a directory, such as %s", defaultStateDir)
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// As the kubelet, the agent does not start where the flag says so and swap is on; zram is swap.
+// As the kubelet, the agent refuses to start if the flag is set and swap is on; zram counts as
+// swap.
 func TestSwapThatIsOnIsRefused(t *testing.T) {
 	for _, tt := range []struct{ name, swaps, want string }{
 		{"a kernel without swap", "-", ""},
@@ -35,31 +36,31 @@ func TestLabelsAndTaintsThatCannotBeAreRefusedWhereTyped(t *testing.T) {
 		name  string
 		label bool
 		in    []string
-		want  string // what it reads, or words of the refusal behind "refused: "
+		want  string // the parsed value, or a part of the error after "refused: "
 	}{
 		{"two labels", true, []string{"floor=2", "wing=b"}, "map[floor:2 wing:b]"},
-		{"two with a comma between", true, []string{"a=b,c=d"}, "map[a:b c:d]"},
+		{"two separated by a comma", true, []string{"a=b,c=d"}, "map[a:b c:d]"},
 		{"an empty value", true, []string{"a="}, "map[a:]"},
-		{"a prefix of one's own", true, []string{"example.com/floor=2"}, "map[example.com/floor:2]"},
+		{"a user's prefix", true, []string{"example.com/floor=2"}, "map[example.com/floor:2]"},
 		{"no value", true, []string{"a"}, "refused: must be key=value"},
 		{"nothing behind a comma", true, []string{"a=b,"}, "refused: must be key=value"},
 		{"a space in the key", true, []string{"a b=c"}, "refused: name part must consist"},
 		{"a value that is too long", true, []string{"a=" + strings.Repeat("x", 64)}, "refused: 63"},
 		{"a value with a slash", true, []string{"a=b/c"}, "refused: a valid label must"},
-		{"one key twice", true, []string{"a=b", "a=c"}, "refused: write it once"},
+		{"one key twice", true, []string{"a=b", "a=c"}, "refused: give it once"},
 		{"Kubernetes' own", true, []string{"node-restriction.kubernetes.io/a=b"}, "refused: Kubernetes' own"},
 		{"what the hub sets itself", true, []string{"kubernetes.io/hostname=x"}, "refused: the device's own"},
 		{"the site", true, []string{"topology.kubernetes.io/zone=oslo"}, "refused: --site"},
 		{"a taint", false, []string{"camera=true:NoSchedule"}, "[{camera true NoSchedule}]"},
-		{"two taints with a comma between, one without a value", false, []string{"a:NoExecute,b=c:PreferNoSchedule"}, "[{a  NoExecute} {b c PreferNoSchedule}]"},
+		{"two taints separated by a comma, one without a value", false, []string{"a:NoExecute,b=c:PreferNoSchedule"}, "[{a  NoExecute} {b c PreferNoSchedule}]"},
 		{"one key with two effects", false, []string{"a:NoExecute", "a:NoSchedule"}, "[{a  NoExecute} {a  NoSchedule}]"},
 		{"no effect", false, []string{"a=b"}, "refused: must be key=value:Effect"},
-		{"an effect that is none", false, []string{"a=b:NoRun"}, `refused: has the effect "NoRun"`},
-		{"a key that is none", false, []string{"-a=b:NoSchedule"}, "refused: name part must consist"},
-		{"a value that is none", false, []string{"a=b c:NoSchedule"}, "refused: a valid label must"},
+		{"an unknown effect", false, []string{"a=b:NoRun"}, `refused: has the effect "NoRun"`},
+		{"an invalid key", false, []string{"-a=b:NoSchedule"}, "refused: name part must consist"},
+		{"an invalid value", false, []string{"a=b c:NoSchedule"}, "refused: a valid label must"},
 		{"a second colon", false, []string{"a=b:c:NoSchedule"}, "refused: has the effect"},
 		{"one twice", false, []string{"a=b:NoSchedule", "a=c:NoSchedule"}, "refused: twice"},
-		{"one of the hub's", false, []string{"node.kubernetes.io/unreachable:NoExecute"}, "refused: Kubernetes' own"},
+		{"a taint of the hub", false, []string{"node.kubernetes.io/unreachable:NoExecute"}, "refused: Kubernetes' own"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""

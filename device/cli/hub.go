@@ -11,16 +11,16 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// aHub is the link as the agent wants it.
+// aHub adapts the link to agent.Hub.
 type aHub struct{ *link.Link }
 
 // Stream implements agent.Hub.
 func (h aHub) Stream(id string) request.Stream { return h.Link.Stream(id) }
 
-// sink hands to the agent what the hub sends, and takes out what is not about workloads.
+// sink passes the hub's messages to the agent, except renewals of the certificate.
 type sink struct {
 	*agent.Agent
-	renew chan<- struct{} // ask for a new certificate
+	renew chan<- struct{} // requests a new certificate
 }
 
 // Request implements link.Sink.
@@ -35,14 +35,14 @@ func (s sink) Request(id string, r wire.Request) {
 	s.Agent.Request(id, r)
 }
 
-// machine is this very machine as the agent wants it.
+// machine implements agent.Hardware for this machine.
 type machine struct {
 	where  hardware.Options
 	periph *hardware.Periph
-	asked  bool // the first answer does not wait for periph
+	asked  bool // the first Probe does not wait for periph
 }
 
-// Probe implements agent.Hardware; the agent calls it one at a time.
+// Probe implements agent.Hardware. The agent makes one call at a time.
 func (m *machine) Probe(ctx context.Context, engineRoot string) (hardware.Report, error) {
 	o := m.where
 	o.EngineRoot = engineRoot

@@ -11,21 +11,21 @@ import (
 	"flotilla.dev/device/logind"
 )
 
-// retryLogind is how long a systemd-logind that is not there is left alone.
+// retryLogind is the wait before the next try if systemd-logind is not there.
 const retryLogind = 30 * time.Second
 
-// A stopper ends the pods before the device goes down, and runs them again where it does not;
-// agent.Agent.
+// A stopper, the agent, ends the pods before a shutdown and starts them again if the shutdown is
+// cancelled.
 type stopper interface {
 	StopPods(ctx context.Context, total, critical time.Duration)
 	StartPods()
 }
 
-// grace is how long pods have before the device goes down: in all, and of that those that the
-// system needs.
+// grace is the time for pods to end before a shutdown: the total, and the part of it for critical
+// pods.
 type grace struct{ total, critical time.Duration }
 
-// within is as much of it as systemd-logind lets.
+// within limits the grace to what systemd-logind allows.
 func (g grace) within(most time.Duration) grace {
 	if g.total <= most {
 		return g
@@ -33,7 +33,7 @@ func (g grace) within(most time.Duration) grace {
 	return grace{most, time.Duration(float64(g.critical) * float64(most) / float64(g.total))}
 }
 
-// inhibit keeps the device from going down, until ctx ends, before its pods have ended.
+// inhibit delays shutdowns until the pods have ended, until ctx ends.
 func inhibit(ctx context.Context, pods stopper, g grace, log *slog.Logger) error {
 	socket := strings.TrimPrefix(cmp.Or(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), logind.Socket), "unix:path=")
 	stopped, said := false, ""
@@ -44,7 +44,7 @@ func inhibit(ctx context.Context, pods stopper, g grace, log *slog.Logger) error
 		}
 		if err != nil && err.Error() != said {
 			said = err.Error()
-			log.Warn("pods do not end in order when this device is shut down: systemd-logind is asked again", "err", err)
+			log.Warn("a shutdown of this device does not end pods in order; trying again", "err", err)
 		}
 		if err == nil {
 			continue
@@ -56,7 +56,7 @@ func inhibit(ctx context.Context, pods stopper, g grace, log *slog.Logger) error
 	}
 }
 
-// inhibitOnce holds one lock; stopped tells whether pods have been stopped and not started again.
+// inhibitOnce holds one lock. stopped stays true while the pods are stopped.
 func inhibitOnce(ctx context.Context, socket string, pods stopper, g grace, stopped *bool, log *slog.Logger) error {
 	lock, err := logind.Take(ctx, socket, "stop the pods in order")
 	if err != nil {
@@ -65,7 +65,7 @@ func inhibitOnce(ctx context.Context, socket string, pods stopper, g grace, stop
 	defer func() { _ = lock.Close() }()
 	let := g.within(lock.Most)
 	if let != g {
-		log.Warn("systemd-logind does not wait as long as --shutdown-grace-period: set InhibitDelayMaxSec= in "+
+		log.Warn("systemd-logind waits less than --shutdown-grace-period: set InhibitDelayMaxSec= in "+
 			"/etc/systemd/logind.conf, and systemctl restart systemd-logind", "waits", lock.Most)
 	}
 	down := lock.Down
@@ -74,17 +74,17 @@ func inhibitOnce(ctx context.Context, socket string, pods stopper, g grace, stop
 		case err != nil:
 			return err
 		case down && !*stopped:
-			log.Info("the device is about to go down: its pods are stopped", "within", let.total)
+			log.Info("the device shuts down: stopping its pods", "within", let.total)
 			*stopped = true
 			pods.StopPods(ctx, let.total, let.critical)
 			if err := lock.Release(); err != nil {
 				return err
 			}
 		case !down && *stopped:
-			log.Info("the device does not go down after all: its pods run again")
+			log.Info("the shutdown was cancelled: starting its pods again")
 			*stopped = false
 			pods.StartPods()
-			return nil // the lock was given back: take another one
+			return nil // the lock was released: take a new one
 		}
 	}
 }

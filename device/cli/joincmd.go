@@ -38,8 +38,8 @@ func joinCommand() *cobra.Command {
   flotilla-device join https://new-gateway:8443 --token FLT1.… --forget-workloads`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("join takes the address of the hub, such as https://gateway:8443; flotilla-hub token create " +
-					"prints the whole line")
+				return usagef("join needs the address of the hub, such as https://gateway:8443; flotilla-hub token create " +
+					"prints the whole command")
 			}
 			return nil
 		},
@@ -72,7 +72,7 @@ func joinCommand() *cobra.Command {
 			}
 			have, err := join.Load(dir)
 			if err == nil && !keeping && !forgetting && readDismissed(dir, have) == nil {
-				return belongs(have, secret) // also while its agent runs, which has the directory
+				return belongs(have, secret) // checked also while the agent runs and holds the directory
 			}
 			m, err := memory.Open(dir, log)
 			if err != nil {
@@ -84,17 +84,17 @@ func joinCommand() *cobra.Command {
 			joined := err == nil
 			switch {
 			case keeping && forgetting:
-				return usagef("--keep-workloads and --forget-workloads contradict each other")
+				return usagef("--keep-workloads and --forget-workloads exclude each other: give one")
 			case keeping && !joined:
 				return usagef("--keep-workloads is for a device that belongs to this hub: %w", err)
 			}
 			if joined {
 				switch ended := readDismissed(dir, have); {
 				case keeping && ended != nil:
-					return usagef("this device belongs to no hub any more: leave --keep-workloads out")
-				case ended != nil: // it belongs to nobody; what it ran and is left goes
+					return usagef("this device does not belong to a hub any more: omit --keep-workloads")
+				case ended != nil: // the device has left its hub: remove the rest of its workloads
 					forgetting = forgetting || !ended.Done
-				case keeping: // the same node of the same hub, by its own word
+				case keeping: // the hub decides whether it is the same node
 					if key, hub = have.Key, have.Hub; node == "" {
 						node = have.Node
 					}
@@ -102,7 +102,7 @@ func joinCommand() *cobra.Command {
 					return belongs(have, secret)
 				default:
 					if same, err := have.Of(secret); err == nil && same {
-						key = have.Key // it may be the same node again, by its own word
+						key = have.Key // the hub may accept it as the same node
 					}
 				}
 			}
@@ -115,7 +115,7 @@ func joinCommand() *cobra.Command {
 			}
 			machineID, err := hardware.MachineID("")
 			if err != nil {
-				log.Warn("this machine cannot be told from a copy of it", "err", err)
+				log.Warn("this machine has no id that tells it from a copy", "err", err)
 			}
 			if err := writeRegistration(dir, reg); err != nil {
 				return err
@@ -135,13 +135,13 @@ func joinCommand() *cobra.Command {
 			if forgetting {
 				err = old.remove(cmd.Context())
 				if err := errors.Join(err, forget(dir, keptByJoin...)); err != nil {
-					return fmt.Errorf("this device has joined as node %s, but something of what it ran before is left: %w", id.Node,
+					return fmt.Errorf("this device has joined as node %s, but some earlier workload data is left: %w", id.Node,
 						err)
 				}
 			} else if err := os.Remove(filepath.Join(dir, dismissedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("this device has joined as node %s, but: %w", id.Node, err)
 			} else if n := len(known.Pods); n > 0 && known.Hub != id.Hub {
-				fmt.Printf("It goes on with the %d pods that another hub wanted here, until an administrator of this one says "+
+				fmt.Printf("It keeps the %d pods of the earlier hub running until an administrator of this one confirms with "+
 					"flotilla-hub resume.\n", n)
 			}
 			fmt.Printf("This device is node %s on site %s of the hub at %s.\nStart it with: systemctl enable --now "+
@@ -154,14 +154,15 @@ func joinCommand() *cobra.Command {
 	logs.add(cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&forgetting, "forget-workloads", false,
-		"leave the hub that this device belongs to: as soon as the new one has taken it, stop and remove what runs "+
+		"leave the present hub: once the new one has accepted the device, stop and remove the workloads that run "+
 			"here, with its volumes")
 	fl.BoolVar(&keeping, "keep-workloads", false,
-		"join this hub again, as after a rotation of its root that this device has missed: what runs here goes on")
+		"join the same hub again, for example after a rotation of its root that this device has missed; workloads "+
+			"keep running")
 	fl.StringVar(&word, "token", "",
-		"what flotilla-hub token create printed, or - to read that from the standard input, which the list of processes "+
-			"does not show")
-	fl.StringVar(&tokenFile, "token-file", "", "file that holds the token, instead of --token")
+		"join token of flotilla-hub token create, or - to read it from standard input, which hides it from the list of "+
+			"processes")
+	fl.StringVar(&tokenFile, "token-file", "", "file with the join token, instead of --token")
 	fl.StringVar(&node, "node-name", "",
 		"name of this node, the kubelet's --hostname-override (default: the token's, or the host name)")
 	fl.StringArrayVar(&labels, "label", nil, "key=value, for the first registration; the kubelet's --node-labels")
@@ -171,47 +172,48 @@ func joinCommand() *cobra.Command {
 	return cmd
 }
 
-// firstHub is the first of the addresses that a device joins at.
+// firstHub returns the first address of a list.
 func firstHub(list string) string {
 	first, _, _ := strings.Cut(list, ",")
 	return first
 }
 
-// waitsFor says once what a join waits for, and what to do about it.
+// waitsFor prints once what a join waits for and what to do.
 func waitsFor(out io.Writer, hub, machineID string) func(request string) {
 	return func(request string) {
-		fmt.Fprintf(terminal{out}, "This device (machine id %s) waits until an administrator approves of it, where "+
+		fmt.Fprintf(terminal{out}, "This device (machine id %s) waits until an administrator approves it, on a "+
+			"machine whose "+
 			"kubectl reaches the hub:\n  kubectl certificate approve %s\nor on the page: %s/devices/waiting\nCtrl-C stops "+
-			"the waiting; the same line goes on with it.\n",
+			"the wait; the same command continues it.\n",
 			cmp.Or(machineID, "unknown"), request, strings.TrimSuffix(hub, "/"))
 	}
 }
 
-// keptByJoin is what of the state directory is the new hub's.
+// keptByJoin are the files in the state directory that belong to the new enrolment.
 var keptByJoin = []string{join.IdentityFile, join.IdentityCopy, registrationFile}
 
-// belongs refuses to join with a device that belongs to a hub already: what it runs
-// is that hub's, and must neither stop by mistake nor run on for a stranger.
+// belongs refuses to join a device that belongs to a hub: its workloads are that hub's, and must
+// neither stop by mistake nor keep running for another hub.
 func belongs(have join.Identity, token wire.JoinToken) error {
 	same, err := have.Of(token)
 	if err != nil {
 		return err
 	}
 	if same {
-		return usagef("this device is node %s of this hub already (%s); to join it anew, and stop and remove what runs "+
+		return usagef("this device is already node %s of this hub (%s); to join again, and stop and remove the workloads "+
 			"here: --forget-workloads; to leave the fleet: flotilla-device reset --yes", have.Node, have.HubURL)
 	}
-	return usagef("this device is node %s of the hub at %s, and the token is another hub's, or that hub's after a "+
-		"rotation of its root: then say --keep-workloads; to move the device there, and stop and remove what runs here "+
-		"for the old one: --forget-workloads", have.Node, have.HubURL)
+	return usagef("this device is node %s of the hub at %s, and the token is for another hub, or for that hub after a "+
+		"rotation of its root: then add --keep-workloads; to move the device, and stop and remove the workloads here "+
+		"of the old hub: --forget-workloads", have.Node, have.HubURL)
 }
 
-// writeRegistration keeps the labels and taints for the first status.
+// writeRegistration stores the labels and taints for the first status.
 func writeRegistration(dir string, r wire.Registration) error {
 	path := filepath.Join(dir, registrationFile)
 	if len(r.Labels)+len(r.Taints) == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("forget the labels of an earlier join: %w", err)
+			return fmt.Errorf("remove the labels of an earlier join: %w", err)
 		}
 		return nil
 	}
@@ -220,7 +222,7 @@ func writeRegistration(dir string, r wire.Registration) error {
 		err = renameio.WriteFile(path, body, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the labels and taints: %w", err)
+		return fmt.Errorf("store the labels and taints: %w", err)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"flotilla.dev/shared/commands"
 )
 
-// kubelets has flags go by the kubelet's name as well.
+// kubelets makes flags accept the kubelet's name too.
 func kubelets(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "hostname-override":
@@ -24,48 +24,48 @@ func kubelets(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// absent are flags of the kubelet that the agent does not have, each with what to do instead.
+// absent are kubelet flags that the agent lacks, each with what to do instead.
 var absent = []struct{ instead, names string }{
-	{"the agent is set by its flags and by FLOTILLA_… in the environment", "config config-dir feature-gates"},
+	{"configure the agent by its flags and by FLOTILLA_… in the environment", "config config-dir feature-gates"},
 	{"join the hub with `flotilla-device join`: the agent keeps and renews its own certificates",
 		"kubeconfig bootstrap-kubeconfig cert-dir rotate-certificates rotate-server-certificates client-ca-file " +
 			"tls-cert-file tls-private-key-file tls-cipher-suites tls-min-version provider-id cloud-provider cloud-config " +
 			"azure-container-registry-config"},
-	{"the agent listens on no port, and asks its hub only: kubectl, and /metrics of the hub, show what it knows",
+	{"the agent has no open port and connects to its hub only: use kubectl and the hub's /metrics",
 		"address port read-only-port healthz-port healthz-bind-address anonymous-auth authentication-token-webhook " +
 			"authentication-token-webhook-cache-ttl authorization-mode authorization-webhook-cache-authorized-ttl " +
 			"authorization-webhook-cache-unauthorized-ttl enable-server enable-debugging-handlers " +
 			"streaming-connection-idle-timeout event-qps event-burst event-storage-age-limit event-storage-event-limit " +
 			"kube-api-qps kube-api-burst kube-api-content-type node-status-max-images contention-profiling"},
-	{"name the engine with --engine",
+	{"choose the engine with --engine",
 		"container-runtime container-runtime-endpoint image-service-endpoint containerd containerd-namespace " +
 			"docker-endpoint runtime-request-timeout runtime-cgroups"},
-	{"it is called --state-dir here", "root-dir"},
-	{"it is called --log-level here: debug, info, warn or error", "v vmodule"},
-	{"it is called --log-format here: text or json", "logging-format"},
-	{"the hub says it with lease-interval for all devices, --lease-interval for this one", "node-lease-duration-seconds"},
-	{"it is called --swap-behavior here", "memory-swap memory-swap-behavior"},
-	{"write it as resources.evictionSoft of a board profile",
+	{"use --state-dir", "root-dir"},
+	{"use --log-level: debug, info, warn or error", "v vmodule"},
+	{"use --log-format: text or json", "logging-format"},
+	{"set lease-interval on the hub for all devices, or --lease-interval for this one", "node-lease-duration-seconds"},
+	{"use --swap-behavior", "memory-swap memory-swap-behavior"},
+	{"set resources.evictionSoft of a board profile",
 		"eviction-soft eviction-soft-grace-period eviction-max-pod-grace-period"},
-	{"write it as podPidsLimit of the file of --policy", "pod-max-pids"},
+	{"set podPidsLimit in the file of --policy", "pod-max-pids"},
 	{"name --max-pods", "pods-per-core"},
-	{"name --system-reserved and --kube-reserved: pods get the rest",
+	{"use --system-reserved and --kube-reserved: pods get the rest",
 		"enforce-node-allocatable system-reserved-cgroup kube-reserved-cgroup reserved-cpus reserved-memory " +
 			"qos-reserved experimental-allocatable-ignore-eviction"},
-	{"pods come from the hub alone: kubectl apply them there",
+	{"pods come from the hub only: use kubectl apply there",
 		"pod-manifest-path manifest-url manifest-url-header file-check-frequency http-check-frequency runonce"},
-	{"the agent gives pods the device's own resolvers and its pod network",
+	{"pods use the device's resolvers and the agent's pod network",
 		"cluster-dns cluster-domain resolv-conf pod-cidr network-plugin cni-bin-dir cni-conf-dir hairpin-mode " +
 			"non-masquerade-cidr make-iptables-util-chains iptables-masquerade-bit iptables-drop-bit"},
 	{"cordon the node on the hub: kubectl cordon", "register-schedulable"},
-	{"the agent has the pause program in itself", "pod-infra-container-image"},
-	{"containers have the engine's default profile, unless their securityContext says otherwise", "seccomp-default"},
-	{"write it as unsafeSysctls of the file of --policy", "allowed-unsafe-sysctls"},
-	{"the engine's own configuration says it",
+	{"the pause program is part of the agent", "pod-infra-container-image"},
+	{"containers use the engine's default profile unless their securityContext sets another", "seccomp-default"},
+	{"set unsafeSysctls in the file of --policy", "allowed-unsafe-sysctls"},
+	{"set it in the engine's configuration",
 		"kubelet-cgroups system-cgroups cgroup-driver cgroup-root cgroups-per-qos cpu-cfs-quota cpu-cfs-quota-period " +
 			"image-credential-provider-bin-dir image-credential-provider-config registry-qps registry-burst " +
 			"max-parallel-image-pulls serialize-image-pulls"},
-	{"it is fixed: the agent looks after images, logs and ended containers by itself",
+	{"it is fixed: the agent manages images, logs and ended containers itself",
 		"image-gc-high-threshold image-gc-low-threshold image-maximum-gc-age minimum-image-ttl-duration " +
 			"minimum-container-ttl-duration maximum-dead-containers maximum-dead-containers-per-container " +
 			"container-log-max-size container-log-max-files eviction-pressure-transition-period eviction-minimum-reclaim " +
@@ -74,10 +74,10 @@ var absent = []struct{ instead, names string }{
 			"volume-stats-agg-period volume-plugin-dir enable-controller-attach-detach max-open-files"},
 	{"the agent has no such manager",
 		"cpu-manager-policy-options cpu-manager-reconcile-period memory-manager-policy topology-manager-policy-options"},
-	{"one agent has one --state-dir, which it locks", "lock-file exit-on-lock-contention"},
+	{"each agent locks its own --state-dir", "lock-file exit-on-lock-contention"},
 }
 
-// unknownFlag says of a flag that a command does not have what was meant, or what to do instead.
+// unknownFlag explains an unknown flag: the intended command or flag, or what to do instead.
 func unknownFlag(cmd *cobra.Command, name string) error {
 	written, path := "--"+name, cmd.CommandPath()
 	if len(name) == 1 {
@@ -85,7 +85,7 @@ func unknownFlag(cmd *cobra.Command, name string) error {
 	}
 	for _, a := range absent {
 		if strings.Contains(" "+a.names+" ", " "+name+" ") {
-			return usagef("%s is a flag of the kubelet that the agent does not have: %s", written, a.instead)
+			return usagef("%s is a kubelet flag that the agent does not have: %s", written, a.instead)
 		}
 	}
 	for _, c := range cmd.Root().Commands() {

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kubeletFlags are the kubelet's, of its reference page, and the fields of its configuration that people write as flags.
+// kubeletFlags are the kubelet's flags from its reference page, and fields of its configuration
+// that users write as flags.
 const kubeletFlags = `address allowed-unsafe-sysctls anonymous-auth authentication-token-webhook authentication-token-webhook-cache-ttl
 authorization-mode authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl bootstrap-kubeconfig cert-dir
 cgroup-driver cgroup-root cgroups-per-qos client-ca-file cloud-config cloud-provider cluster-dns cluster-domain config config-dir
@@ -40,7 +41,7 @@ func TestEveryFlagOfTheKubeletIsTakenOrAnswered(t *testing.T) {
 		if run.Flags().Lookup(name) != nil {
 			continue
 		}
-		if said := unknownFlag(run, name).Error(); !strings.Contains(said, "is a flag of the kubelet that the agent does not have: ") {
+		if said := unknownFlag(run, name).Error(); !strings.Contains(said, "is a kubelet flag that the agent does not have: ") {
 			t.Errorf("--%s is answered with %q", name, said)
 		}
 	}

@@ -15,31 +15,31 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// localSocket is where a running agent tells how it is, to root on the device.
+// localSocket is the socket at which the agent reports its status to root on the device.
 const localSocket = "agent.sock"
 
-// A localStatus is what it tells.
+// A localStatus is the agent's status for the status command.
 type localStatus struct {
 	Node       string      `json:"node"`
 	Hub        string      `json:"hub,omitempty"`
 	Site       string      `json:"site,omitempty"`
 	Online     bool        `json:"online"`
-	Offline    string      `json:"offline,omitempty"` // why
+	Offline    string      `json:"offline,omitempty"` // the reason
 	Generation int64       `json:"generation"`
 	Status     wire.Status `json:"status"`
 	Pods       wire.Pods   `json:"pods"`
 
-	Dismissed *dismissed `json:"dismissed,omitempty"` // the device belongs to the hub no more
-	Join      string     `json:"join,omitempty"`      // the line to type then
+	Dismissed *dismissed `json:"dismissed,omitempty"` // set if the enrolment has ended
+	Join      string     `json:"join,omitempty"`      // the command to join again
 }
 
-// answerLocally writes the agent's status to everyone who connects to the socket in
-// the state directory. Without it everything but "status" works.
+// answerLocally writes the agent's status to each connection at localSocket. If it fails, only the
+// status command is affected.
 func answerLocally(ctx context.Context, p prepared, a *agent.Agent, l *link.Link, log *slog.Logger) error {
 	d := localDoor{p.stateDir, localSocket, "flotilla-device status", log}
 	return d.serve(ctx, func(conn net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // whoever asked may have gone
+		_ = json.NewEncoder(conn).Encode(statusNow(p, a, l)) // the reader may be gone
 		_ = conn.Close()
 	})
 }
@@ -47,15 +47,15 @@ func answerLocally(ctx context.Context, p prepared, a *agent.Agent, l *link.Link
 // A localDoor is a socket in the state directory, for root on the device.
 type localDoor struct {
 	stateDir, name string
-	what           string // the command that comes through it
+	what           string // the command that uses it
 	log            *slog.Logger
 }
 
-// serve lets in everyone who connects, one after the other, until ctx ends. Where the
-// socket cannot be made, only the command does not work.
+// serve answers one connection after the other until ctx ends. If the socket cannot be created,
+// only the command fails.
 func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
 	path := filepath.Join(d.stateDir, d.name)
-	_ = os.Remove(path) // of an agent that was killed; we hold the lock of the directory
+	_ = os.Remove(path) // left by a killed agent: this process holds the lock of the directory
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
 		d.log.Warn(d.what+" will not work", "err", err)
@@ -73,7 +73,7 @@ func (d localDoor) serve(ctx context.Context, answer func(net.Conn)) error {
 			return nil
 		}
 		if err != nil {
-			d.log.Warn(d.what+" could not be answered", "err", err)
+			d.log.Warn(d.what+" cannot be answered", "err", err)
 			time.Sleep(time.Second)
 			continue
 		}
@@ -102,7 +102,7 @@ func statusNow(p prepared, a *agent.Agent, l *link.Link) localStatus {
 	return s
 }
 
-// askLocally asks the running agent; an error when none runs.
+// askLocally reads the running agent's status; it fails if no agent runs.
 func askLocally(ctx context.Context, stateDir string) (s localStatus, err error) {
 	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, localSocket))
 	if err != nil {

@@ -27,7 +27,7 @@ func probeCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "probe",
-		Short: "Print what this device is made of, without a hub",
+		Short: "Print this device's hardware, without a hub",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := hardware.Probe(cmd.Context(), hardware.Options{Periph: &hardware.Periph{}})
 			if err != nil {
@@ -61,7 +61,7 @@ func statusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print how the agent on this device and its pods are",
+		Short: "Print the status of the agent on this device and of its pods",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := absolute(stateDir)
 			if err != nil {
@@ -86,20 +86,21 @@ func statusCommand() *cobra.Command {
 
 func notRunning(dir string, err error) error {
 	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("ask the agent: %w; ask as root", err)
+		return fmt.Errorf("read the agent's status: %w; run this as root", err)
 	}
 	id, joined := join.Load(dir)
 	if joined != nil {
-		return fmt.Errorf("no agent runs with the state directory %s, and the device has not joined a hub: "+
+		return fmt.Errorf("no agent runs with the state directory %s, and the device has not joined a hub: run "+
 			"flotilla-device join https://<hub>:8443 --token <token>", dir)
 	}
-	return fmt.Errorf("node %s of the hub at %s has joined, but its agent does not run: systemctl start flotilla-device",
+	return fmt.Errorf("node %s of the hub at %s has joined, but its agent does not run: run systemctl start "+
+		"flotilla-device",
 		id.Node, id.HubURL)
 }
 
 func writeStatus(w io.Writer, s localStatus) error {
 	t := tabwriter.NewWriter(terminal{w}, 0, 4, 2, ' ', 0)
-	line := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) } // Flush has the error
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) } // Flush returns the error
 	line("node\t%s", s.Node)
 	line("site\t%s", s.Site)
 	hub := s.Hub + ", connected"
@@ -157,11 +158,11 @@ func logsCommand() *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef(
-					"logs takes the name of one pod, or none for the agent's own log; flotilla-device status lists the pods")
+					"logs takes one pod name, or nothing for the agent's own log; flotilla-device status lists the pods")
 			}
 			for _, name := range []string{"container", "namespace", "previous", "engine"} {
 				if len(args) == 0 && cmd.Flags().Changed(name) {
-					return usagef("--%s is about a pod's log, and no pod is named; flotilla-device status lists them", name)
+					return usagef("--%s needs the name of a pod; flotilla-device status lists them", name)
 				}
 			}
 			return nil
@@ -210,11 +211,11 @@ func logsCommand() *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVarP(&container, "container", "c", "", "container (default: the pod's only one)")
 	fl.StringVarP(&namespace, "namespace", "n", "", "namespace of the pod (default: the only one that has it)")
-	fl.BoolVarP(&follow, "follow", "f", false, "go on with what comes")
-	fl.BoolVarP(&previous, "previous", "p", false, "of the instance before")
-	fl.BoolVar(&timestamps, "timestamps", false, "with the time of each line, as the agent's own log always is")
-	fl.Int64Var(&tail, "tail", -1, "lines from the end (default: all)")
-	fl.DurationVar(&since, "since", 0, "only what is newer, such as 10m (default: all)")
+	fl.BoolVarP(&follow, "follow", "f", false, "follow the log")
+	fl.BoolVarP(&previous, "previous", "p", false, "print the log of the previous instance of the container")
+	fl.BoolVar(&timestamps, "timestamps", false, "print each line with its time; the agent's own log always has it")
+	fl.Int64Var(&tail, "tail", -1, "number of lines from the end of the log (default: all)")
+	fl.DurationVar(&since, "since", 0, "print only lines newer than this duration, such as 10m (default: all)")
 	return cmd
 }
 
@@ -223,7 +224,7 @@ type wantedLog struct {
 	previous                              bool
 }
 
-// findContainer finds a container of this agent's by its labels.
+// findContainer finds one of the agent's containers by its labels.
 func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string, error) {
 	list, err := e.Containers(ctx, plan.LabelStateDir+"="+want.stateDirID)
 	if err != nil {
@@ -248,9 +249,10 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 	}
 	switch {
 	case len(names) == 0:
-		return "", fmt.Errorf("find the log: no container of pod %s is on this device; flotilla-device status lists its pods", want.pod)
-	case len(namespaces) > 1: // of several pods none is the one before another
-		return "", usagef("a pod %s is in each of the namespaces %s: choose one with --namespace", want.pod,
+		return "", fmt.Errorf("find the log: pod %s has no container on this device; flotilla-device status lists its "+
+			"pods", want.pod)
+	case len(namespaces) > 1: // an instance before belongs to one pod
+		return "", usagef("pod %s exists in the namespaces %s: choose one with --namespace", want.pod,
 			strings.Join(namespaces, ", "))
 	case len(names) > 1:
 		return "", usagef("pod %s has the containers %s: choose one with --container", want.pod, strings.Join(names, ", "))
@@ -268,7 +270,7 @@ func findContainer(ctx context.Context, e engine.Engine, want wantedLog) (string
 	}
 	if want.previous {
 		if before == "" {
-			return "", fmt.Errorf("find the log: container %s of pod %s has no instance before", names[0], want.pod)
+			return "", fmt.Errorf("find the log: container %s of pod %s has no previous instance", names[0], want.pod)
 		}
 		return before, nil
 	}

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// logSocket is where a running agent tells its own log, to root on the device: a
-	// question is a request of the wire protocol on one line, the answer the lines.
+	// logSocket is the socket at which the agent sends its own log to root on the device. The
+	// request is one line, a wire.Request; the answer is the log.
 	logSocket = "agent-log.sock"
 
-	maxReaders  = 16      // at one time; the next one waits
+	maxReaders  = 16      // at one time; others wait
 	maxQuestion = 4 << 10 // bytes
 )
 
-// tellLocally answers everyone who connects to the log's socket.
+// tellLocally answers each connection at logSocket.
 func tellLocally(ctx context.Context, stateDir string, j *request.Journal, log *slog.Logger) error {
 	var readers errgroup.Group
 	readers.SetLimit(maxReaders)
@@ -58,10 +58,10 @@ func tellReader(ctx context.Context, conn net.Conn, j *request.Journal) {
 		return
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, conn) // until the reader has gone
+		_, _ = io.Copy(io.Discard, conn) // until the reader closes
 		cancel()
 	}()
-	_ = j.Copy(ctx, r, conn) // whoever asked may have gone
+	_ = j.Copy(ctx, r, conn) // the reader may be gone
 }
 
 // readLocally copies the running agent's own log to w.
@@ -69,7 +69,8 @@ func readLocally(ctx context.Context, stateDir string, r wire.Request, w io.Writ
 	conn, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "unix", filepath.Join(stateDir, logSocket))
 	if err != nil {
 		if _, lives := askLocally(ctx, stateDir); lives == nil {
-			return fmt.Errorf("ask the agent: it is older than this command: systemctl restart flotilla-device (%w)", err)
+			return fmt.Errorf("read the agent's log: the agent is older than this command: run systemctl restart "+
+				"flotilla-device (%w)", err)
 		}
 		return notRunning(stateDir, err)
 	}
@@ -77,7 +78,7 @@ func readLocally(ctx context.Context, stateDir string, r wire.Request, w io.Writ
 	defer stop()
 	defer func() { _ = conn.Close() }()
 	if err := json.NewEncoder(conn).Encode(r); err != nil {
-		return fmt.Errorf("ask the agent: %w", err)
+		return fmt.Errorf("read the agent's log: %w", err)
 	}
 	_, err = io.Copy(w, conn)
 	switch {

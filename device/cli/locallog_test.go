@@ -16,7 +16,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// telling is an agent that tells its log in a directory, until stop.
+// telling is an agent that serves its log in a directory until stop.
 func telling(t *testing.T) (dir string, log *slog.Logger, stop func()) {
 	t.Helper()
 	dir = t.TempDir()
@@ -109,7 +109,7 @@ func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
 	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "no agent runs") {
 		t.Errorf("where none runs: %v", err)
 	}
-	ln, err := net.Listen("unix", filepath.Join(dir, localSocket)) // as before there was a log to ask for
+	ln, err := net.Listen("unix", filepath.Join(dir, localSocket)) // as for an agent before logSocket existed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestWhyThereIsNoLogOfTheAgent(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "it is older than this command: systemctl restart flotilla-device") {
+	if err := readLocally(t.Context(), dir, q, io.Discard); err == nil || !strings.Contains(err.Error(), "is older than this command: run systemctl restart flotilla-device") {
 		t.Errorf("where an older one runs: %v", err)
 	}
 }

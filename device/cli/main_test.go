@@ -10,7 +10,7 @@ import (
 	"flotilla.dev/device/memory"
 )
 
-// output runs the command line and returns its exit code and what it said on stderr.
+// output runs the command line and returns its exit code and stderr.
 func output(t *testing.T, args ...string) (code int, said string) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -27,7 +27,7 @@ func output(t *testing.T, args ...string) (code int, said string) {
 	return code, string(b[:n])
 }
 
-// Wrong usage and configuration end with 2 and one sentence that names the thing.
+// Wrong usage exits with 2 and one sentence that names the mistake.
 func TestWrongUsage(t *testing.T) {
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.yaml")
@@ -54,10 +54,10 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"run", "--colour=red"}, "--colour is not a flag of flotilla-device run; flotilla-device run --help lists them"},
 		{[]string{"run", "--stat-dir=x"}, "--stat-dir is not a flag of flotilla-device run; did you mean --state-dir?"},
 		{[]string{"join", "--max-pods=7"}, "--max-pods is not a flag of flotilla-device join, but of flotilla-device run"},
-		{[]string{"run", "-v=4"}, "-v is a flag of the kubelet that the agent does not have: it is called --log-level here"},
+		{[]string{"run", "-v=4"}, "-v is a kubelet flag that the agent does not have: use --log-level"},
 		{[]string{"run", state, dev, "--register-node=false"}, "flotilla-hub serve --register-node=false"},
 		{[]string{"run", state, dev, "--max-pods=2000"}, "--max-pods 2000 must be between 1 and 1024"},
-		{[]string{"run", state, dev, "--node-ip=0.0.0.0"}, `--node-ip: "0.0.0.0" is not an address by which others reach this device`},
+		{[]string{"run", state, dev, "--node-ip=0.0.0.0"}, `--node-ip: "0.0.0.0" cannot be an address of this device`},
 		{[]string{"run", state, dev, "--node-ip=192.0.2.1,192.0.2.2"}, "two addresses of one family"},
 		{[]string{"run", state, dev, "--node-status-report-frequency=1s"}, "--node-status-report-frequency 1s must be between 10s and 1h"},
 		{[]string{"run", state, dev, "--kube-reserved=cpu"}, "--kube-reserved"},
@@ -84,9 +84,9 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"join", "https://127.0.0.1:1", state}, "--token is missing"},
 		{[]string{"join", "https://127.0.0.1:1", state, "--token=x"}, "token"},
 		{[]string{"reset", state}, "--yes"},
-		{[]string{"logs", "web", "cache"}, "name of one pod"},
-		{[]string{"logs", "--previous"}, "--previous is about a pod's log"},
-		{[]string{"logs", "-c", "web"}, "--container is about a pod's log"},
+		{[]string{"logs", "web", "cache"}, "takes one pod name"},
+		{[]string{"logs", "--previous"}, "--previous needs the name of a pod"},
+		{[]string{"logs", "-c", "web"}, "--container needs the name of a pod"},
 	} {
 		code, said := output(t, c.args...)
 		if code != exitUsage || !strings.Contains(said, c.want) {

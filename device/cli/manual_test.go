@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the part of the manual that is generated")
 
-// The commands and their flags stand in the manual as cobra has them.
+// The manual lists the commands and their flags as cobra has them.
 func TestTheManualHasTheDevicesCommands(t *testing.T) {
 	manualtest.Block(t, "../../web/manual/flotilla-device.md", "commands", manualtest.Commands(command(nil)), *update)
 }

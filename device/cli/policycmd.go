@@ -15,23 +15,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// policyCommand lets an owner try a policy before a hub does.
+// policyCommand lets a device's owner test a policy file.
 func policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "What may run here, by the file of this device's owner",
+		Short: "Check the policy file of this device's owner",
 		Args:  noArguments,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "check FILE [MANIFEST...]",
-		Short: "Tell whether a policy file is valid, and which of the pods in manifests it forbids",
-		Long: "Tell whether a policy file is valid, and which of the pods in manifests it forbids.\n\n" +
-			"A MANIFEST is YAML or JSON of Pods and of what makes them, or of a List of those; - is stdin. Exit code 1: it " +
-			"forbids one; 2: a file is not valid.",
+		Short: "Check a policy file, and which of the pods in manifests it forbids",
+		Long: "Check a policy file, and which of the pods in manifests it forbids.\n\n" +
+			"A MANIFEST is YAML or JSON of Pods or workloads, or a List of them; - is stdin. Exit code 1: the policy " +
+			"forbids a pod; 2: a file is invalid.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s needs the policy's file; see %s --help", cmd.CommandPath(), cmd.CommandPath())
+				return usagef("%s needs a policy file; see %s --help", cmd.CommandPath(), cmd.CommandPath())
 			}
 			return nil
 		},
@@ -78,7 +78,7 @@ func checkPolicy(out io.Writer, file string, manifests []string) error {
 	return nil
 }
 
-// podsIn reads the pods of a manifest, or those that its workloads would make.
+// podsIn returns the pods of a manifest, including those of its workloads.
 func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 	text, err := io.ReadAll(r)
 	if err != nil {
@@ -111,7 +111,7 @@ func podsIn(r io.Reader) (pods []corev1.Pod, err error) {
 	}
 }
 
-// podOf adds the pod that a document is, or that it would make.
+// podOf appends the pod of a document, or of its template.
 func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 	var object map[string]any
 	if err := json.Unmarshal(body, &object); err != nil {
@@ -130,7 +130,7 @@ func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 		strict.DisallowUnknownFields()
 		err = strict.Decode(&pod)
 	case "Deployment", "ReplicaSet", "DaemonSet", "StatefulSet", "ReplicationController", "Job",
-		"CronJob": // what we want of them stands at one place, or at another
+		"CronJob": // the pod template's place depends on the kind
 		var d struct {
 			metav1.ObjectMeta `json:"metadata"`
 			Spec              struct {
@@ -145,13 +145,13 @@ func podOf(pods []corev1.Pod, body json.RawMessage) ([]corev1.Pod, error) {
 			pod.Spec = d.Spec.JobTemplate.Spec.Template.Spec
 		}
 	default:
-		return nil, fmt.Errorf("%v is none of Pod, Deployment, ReplicaSet, DaemonSet, StatefulSet, "+
-			"ReplicationController, Job and CronJob, nor a List of them", kind)
+		return nil, fmt.Errorf("%v is not a Pod, Deployment, ReplicaSet, DaemonSet, StatefulSet, "+
+			"ReplicationController, Job or CronJob, nor a List of them", kind)
 	}
 	return append(pods, pod), err
 }
 
-// documents returns one document after the other, in JSON.
+// documents returns an iterator over the documents, as JSON.
 func documents(text []byte) func() (json.RawMessage, error) {
 	list := yaml.NewDecoder(bytes.NewReader(text))
 	next := func() (json.RawMessage, error) {
@@ -171,7 +171,7 @@ func documents(text []byte) func() (json.RawMessage, error) {
 	}
 	objects, first := json.NewDecoder(bytes.NewReader(text)), true
 	return func() (object json.RawMessage, err error) {
-		if first { // what begins like JSON may be YAML all the same
+		if first { // it may be YAML that begins like JSON
 			if first = false; objects.Decode(&object) == nil {
 				next = func() (json.RawMessage, error) {
 					err := objects.Decode(&object)
@@ -184,14 +184,12 @@ func documents(text []byte) func() (json.RawMessage, error) {
 	}
 }
 
-// words are booleans in the YAML of Kubernetes, which is 1.1, and no longer in that of
-// our reader.
+// words are booleans in YAML 1.1, which Kubernetes uses, and strings in this reader's YAML 1.2.
 var words = map[string]string{
 	"y": "true", "yes": "true", "on": "true", "n": "false", "no": "false", "off": "false",
 }
 
-// plain reads what is written without quotes as Kubernetes does: keys and dates are
-// text.
+// plain reads unquoted scalars as Kubernetes does: keys and dates are strings.
 func plain(n *yaml.Node) {
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Kind == yaml.ScalarNode && c.Tag != "!!merge" {

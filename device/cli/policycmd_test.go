@@ -86,7 +86,7 @@ items:
 	}
 }
 
-// The example is the default, word by word.
+// The example file is the default policy.
 func TestTheExampleIsTheDefault(t *testing.T) {
 	p, err := readPolicy("../../firmware-configs/policy/policy.yaml")
 	if err != nil {

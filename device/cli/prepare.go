@@ -20,13 +20,13 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// prepared is what run has found out before anything long-lived starts.
+// prepared is the state of run before it starts the long-lived parts.
 type prepared struct {
 	stateDir string
 	node     string
-	server   string // empty: no hub is known; workloads run all the same
+	server   string // empty: no hub is known, and the stored workloads run
 	identity *join.Identity
-	ended    *dismissed // the enrolment of identity, and what it ran is being removed
+	ended    *dismissed // the enrolment has ended, and the workloads are being removed
 	reg      wire.Registration
 	machine  string
 	lease    time.Duration
@@ -36,18 +36,19 @@ type prepared struct {
 	grace    grace
 }
 
-// prepare finds out who this device is and which hub it belongs to.
+// prepare determines this device's identity and its hub.
 func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (prepared, error) {
 	p := prepared{stateDir: stateDir, lease: f.lease}
 	var err error
 	if p.machine, err = hardware.MachineID(""); err != nil {
-		log.Warn("this machine cannot be told from a copy of it", "err", err)
+		log.Warn("this machine has no id that tells it from a copy", "err", err)
 	}
 	if f.hub != "" {
 		id, err := join.Load(stateDir)
 		if err == nil {
-			return p, usagef("--hub is for a device that has not joined, and the one of %s is node %s of the hub at %s: "+
-				"leave --hub out, or use another --state-dir", stateDir, id.Node, id.HubURL)
+			return p, usagef("--hub is only for a device that has not joined, but the device of %s is node %s of the hub "+
+				"at %s: "+
+				"omit --hub, or use another --state-dir", stateDir, id.Node, id.HubURL)
 		}
 		if !errors.Is(err, join.ErrNotJoined) {
 			return p, usageError{err}
@@ -60,34 +61,34 @@ func prepare(f runFlags, stateDir string, m *memory.Memory, log *slog.Logger) (p
 	switch {
 	case err == nil:
 		if mended, err := join.Repair(stateDir, id); err != nil {
-			log.Warn("keep the identity of this device twice", "err", err)
+			log.Warn("cannot store the second copy of this device's identity", "err", err)
 		} else if slices.Contains(mended, join.IdentityFile) {
-			log.Warn("the identity of this device was damaged, and was written anew from its copy: look at the card or disk",
+			log.Warn("the identity of this device was damaged and is restored from its copy: check the card or disk",
 				"file", filepath.Join(stateDir, join.IdentityFile))
 		}
 		p.adopt(id)
 		p.ended = readDismissed(stateDir, id)
 		p.reg = readRegistration(stateDir, log)
 	case boundTo(m) != "":
-		// No error of certificates or files ever stops a workload.
+		// An error of certificates or files never stops a workload.
 		p.node = boundTo(m)
-		log.Error("this device does not know its hub any more and runs what it last wanted; join again with the same name",
+		log.Error("the identity of this device is lost; its last workloads keep running: join again with the same name",
 			"err", err)
 	default:
-		return p, usageError{err} // it says what to do
+		return p, usageError{err} // the error says what to do
 	}
 	return p, nil
 }
 
-// remember takes the lease interval that the hub said last: not that of the join, which
-// may be years old. A hub that wants a longer one would take less for silence.
+// remember uses the hub's last lease interval, since that of the join may be years old. A hub with
+// a longer one would take less for silence.
 func (p *prepared) remember(m *memory.Memory) {
 	if d, ok := m.Desired(); ok && p.lease == 0 {
 		p.lease = time.Duration(d.LeaseIntervalSeconds) * time.Second
 	}
 }
 
-// boundTo is the node that the stored pods are bound to.
+// boundTo returns the node of the stored pods.
 func boundTo(m *memory.Memory) string {
 	d, _ := m.Desired()
 	for i := range d.Pods {
@@ -105,8 +106,7 @@ func (p *prepared) adopt(id join.Identity) {
 	}
 }
 
-// checkHub checks the addresses of a hub's development listener, or of several hubs' with commas
-// between them.
+// checkHub checks the addresses of development listeners, separated by commas.
 func checkHub(hubs string) error {
 	for hub := range strings.SplitSeq(hubs, ",") {
 		u, err := url.Parse(hub)
@@ -121,7 +121,7 @@ func checkHub(hubs string) error {
 	return nil
 }
 
-// development prepares what is run of a device on a hub's development listener.
+// development prepares a device that uses a hub's development listener.
 func (p *prepared) development(f runFlags) error {
 	err := checkHub(f.hub)
 	if err != nil {
@@ -150,14 +150,14 @@ func (p *prepared) development(f runFlags) error {
 	return nil
 }
 
-// readRegistration reads the labels and taints that join was given.
+// readRegistration reads the labels and taints given to join.
 func readRegistration(stateDir string, log *slog.Logger) (r wire.Registration) {
 	body, err := os.ReadFile(filepath.Join(stateDir, registrationFile))
 	if err == nil {
 		err = json.Unmarshal(body, &r)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		log.Warn("the labels and taints of the join cannot be read; they matter only before the hub knows this node", "err",
+		log.Warn("cannot read the labels and taints given to join; they matter only until the hub knows this node", "err",
 			err)
 	}
 	return r

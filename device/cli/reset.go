@@ -34,7 +34,8 @@ func resetCommand() *cobra.Command {
 				return err
 			}
 			if !yes {
-				return usagef("reset removes every container that this agent runs, their volumes, and the identity in %s: say --yes", dir)
+				return usagef("reset removes every container of this agent, their volumes, and the identity in %s: confirm "+
+					"with --yes", dir)
 			}
 			if err := checkEngine(choice); err != nil {
 				return err
@@ -62,37 +63,35 @@ func resetCommand() *cobra.Command {
 			if err := forget(dir); err != nil {
 				return err
 			}
-			fmt.Println("this device belongs to no fleet any more; revoke it on the hub too: kubectl delete node")
+			fmt.Println("this device has left its fleet; revoke it on the hub too: kubectl delete node")
 			return nil
 		},
 	}
 	stateDirFlag(cmd, &stateDir)
 	engineFlag(cmd, &choice)
 	logs.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "yes, remove them")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm the removal of containers, volumes and identity")
 	return cmd
 }
 
-// oldWorkloads are the containers and the networks of an agent that is not to run
-// them any more.
+// oldWorkloads are the containers and networks that an agent no longer runs.
 type oldWorkloads struct {
-	engine engine.Engine // nil: they are left
+	engine engine.Engine // nil: the containers stay
 	dir    string        // the state directory
-	id     string        // its id
-	node   string        // who the device is; "": nobody
+	id     string        // the agent's id
+	node   string        // the node's name; "": unknown
 }
 
-// findWorkloads finds the engine that has them: where there is none, nothing has
-// been done yet.
+// findWorkloads finds the engine of the containers. It fails before anything is changed.
 func findWorkloads(ctx context.Context, choice, dir string) (oldWorkloads, error) {
 	if choice == "none" {
 		return oldWorkloads{}, nil
 	}
 	e, err := findEngine(ctx, choice, dir)
 	if err != nil {
-		return oldWorkloads{}, fmt.Errorf("%w; to leave the containers as they are: --engine none", err)
+		return oldWorkloads{}, fmt.Errorf("%w; to keep the containers, pass --engine none", err)
 	}
-	identity, _ := join.Load(dir) // without one there are the names on the containers
+	identity, _ := join.Load(dir) // without an identity the containers' names are used
 	return oldWorkloads{e, dir, agent.StateDirID(dir), identity.Node}, nil
 }
 
@@ -102,9 +101,9 @@ func (o oldWorkloads) close() {
 	}
 }
 
-// remove stops and removes every container of the agent, before those whose network they
-// are in: what somebody has added to a pod first, what holds only a network last. What the
-// node was called when they were made does not matter.
+// remove stops and removes all containers of the agent, each before the owner of its network: first
+// those that were added to a pod, last those that hold a network. It includes containers of the
+// node's earlier names.
 func (o oldWorkloads) remove(ctx context.Context) error {
 	if o.engine == nil {
 		return nil
@@ -131,7 +130,7 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 		fmt.Println("removed", c.Name)
 	}
 	errs = append(errs, volume.RemoveReaders(ctx, o.engine, o.id))
-	nodes := map[string]bool{o.node: true} // its network may be there without a container
+	nodes := map[string]bool{o.node: true} // a network may exist without containers
 	for _, c := range list {
 		nodes[c.Labels[plan.LabelAgent]] = true
 	}
@@ -142,20 +141,19 @@ func (o oldWorkloads) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget removes everything in the state directory but its lock, what is kept, and the data
-// that is to outlive what ran: only the hub that knows a persistent volume removes it, or
-// the device's owner by hand.
+// forget removes everything in the state directory except its lock, the files to keep, and
+// persistent volumes, which only their hub or the device's owner removes.
 func forget(dir string, keep ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("forget what this device ran: %w", err)
+		return fmt.Errorf("remove the workload data: %w", err)
 	}
 	volatile := volatileDir(dir)
 	if volatile == "" {
 		volatile = filepath.Join(dir, "volatile")
 	}
-	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first, for there may be mounts
-		return fmt.Errorf("forget what this device ran: %w", err)
+	if err := volume.RemoveVolumes(dir, volatile); err != nil { // first, because of mounts
+		return fmt.Errorf("remove the workload data: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
@@ -164,7 +162,7 @@ func forget(dir string, keep ...string) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("forget what this device ran: %w", err)
+		return fmt.Errorf("remove the workload data: %w", err)
 	}
 	return nil
 }

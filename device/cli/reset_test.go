@@ -16,8 +16,8 @@ import (
 	"flotilla.dev/device/podspec"
 )
 
-// Who leaves a fleet leaves nothing that runs, also not what somebody has added to a pod to look at it, which has the
-// network of another container.
+// A device that leaves its fleet keeps no running container, not even one that a user added to a
+// pod's network.
 func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 	twin := enginetest.New()
 	twin.AddImage(enginetest.ToolImage, 1, enginetest.ToolProgram)
@@ -45,7 +45,7 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 		}
 		ids[c.pod+" "+c.name] = id
 	}
-	for node, block := range map[string]string{"pi-1": "10.9.0.0/24", "pi-2": "10.9.1.0/24"} { // whose containers there are, and who it is with none yet
+	for node, block := range map[string]string{"pi-1": "10.9.0.0/24", "pi-2": "10.9.1.0/24"} { // the agent's id, and the node's name before it has one
 		if err := twin.EnsureNetwork(t.Context(), agent.Network(node, "here", block)); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestNothingOfAnAgentOutlivesItsReset(t *testing.T) {
 	}
 }
 
-// An agent that is killed after its first file goes on with its directory.
+// A reset that is killed after its first file continues at the next run.
 func TestAStateDirectoryIsKnownByEachOfItsFiles(t *testing.T) {
 	for _, name := range []string{join.IdentityFile, join.IdentityCopy, registrationFile, dismissedFile, engineFile, localSocket, logSocket} {
 		dir := t.TempDir()

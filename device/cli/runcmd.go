@@ -35,7 +35,7 @@ type runFlags struct {
 	swap, topology, scope    string
 	cpuManager               string
 	bootHelper               string // the helper's socket
-	grace                    grace  // before the device is shut down
+	grace                    grace  // pods' time before a shutdown
 	hub, node, site          string // for the development listener
 	labels, taints           []string
 	maxPods                  int64
@@ -47,7 +47,7 @@ func runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Run the agent: what a joined device does all the time",
+		Short: "Run the agent of a joined device",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), f) },
 	}
 	stateDirFlag(cmd, &f.stateDir)
@@ -56,40 +56,41 @@ func runCommand() *cobra.Command {
 	f.log.add(cmd)
 	fl := cmd.Flags()
 	fl.DurationVar(&f.lease, "lease-interval", 0,
-		"time between two signs of life, the kubelet's --node-status-update-frequency, until the hub says otherwise "+
-			"(default: what the hub said last, or 10s)")
+		"time between two lease renewals until the hub sets another, the kubelet's --node-status-update-frequency "+
+			"(default: the hub's last value, or 10s)")
 	fl.StringVar(&f.policy, "policy", "",
-		"YAML file of the device's owner about what may run here (default: nothing privileged, host paths only below "+
+		"YAML file with the device owner's policy for pods (default: nothing privileged, host paths only below "+
 			policy.VolumesRoot+")")
 	fl.StringVar(&f.seccomp, "seccomp-profiles", "/etc/flotilla/seccomp",
-		"folder of the device owner's seccomp profiles, which pods name with type: Localhost")
+		"directory of the device owner's seccomp profiles, for pods with type: Localhost")
 	fl.StringVar(&f.appArmor, "apparmor-profiles", "/etc/flotilla/apparmor",
-		"folder with a file of each loaded AppArmor profile's name that pods may have with type: Localhost")
+		"directory with a file named after each loaded AppArmor profile that pods may use with type: Localhost")
 	fl.StringSliceVar(&f.runtimes, "runtimes", nil,
-		"names of the container engine's runtimes, beside its default, that pods may have by a RuntimeClass (Docker)")
+		"names of the container engine's runtimes that pods may choose by a RuntimeClass, in addition to its default "+
+			"(Docker)")
 	fl.BoolVar(&f.failSwapOn, "fail-swap-on", false,
-		"do not start while the device has swap switched on (the kubelet's default is true)")
+		"refuse to start while swap is on (the kubelet's default is true)")
 	fl.StringVar(&f.swap, "swap-behavior", string(plan.NoSwap),
-		"swap of containers: NoSwap, or LimitedSwap, which gives containers of burstable pods a share by their memory "+
+		"swap of containers: NoSwap, or LimitedSwap, which gives burstable pods a share in proportion to their memory "+
 			"request; needs cgroup v2")
 	fl.StringVar(&f.topology, "topology-manager-policy", string(plan.AnyTopology),
-		"on devices with several NUMA nodes, whether the devices and the whole processors of a container come from as "+
+		"on devices with several NUMA nodes, whether a container's devices and whole processors come from as "+
 			"few as possible: none, best-effort, restricted or single-numa-node")
 	fl.StringVar(&f.cpuManager, "cpu-manager-policy", string(plan.NoCPUManager),
-		"none, or static: a container of a guaranteed pod that asks for whole processors has them for itself, and all "+
+		"none, or static: a container of a guaranteed pod that requests whole processors has them exclusively, and all "+
 			"others share the rest")
 	fl.StringVar(&f.scope, "topology-manager-scope", string(plan.ContainerScope),
-		"what --topology-manager-policy aligns as one: container, or pod: all containers of a pod as one")
+		"unit of --topology-manager-policy: container, or pod (all containers of a pod together)")
 	fl.StringSliceVar(&f.external, "node-external-ip", nil,
-		"addresses by which the device is reached from elsewhere, an IPv4 and an IPv6 one at most; they become the "+
+		"addresses at which the device is reached from other networks, at most one IPv4 and one IPv6; they become the "+
 			"Node's ExternalIP")
 	fl.DurationVar(&f.grace.total, "shutdown-grace-period", 0,
-		"time in which pods end, in order, before systemd shuts the device down, such as 30s; 0: they end with the "+
+		"time for pods to end in order before systemd shuts the device down, such as 30s; 0: they end with the "+
 			"container engine")
 	fl.DurationVar(&f.grace.critical, "shutdown-grace-period-critical-pods", 0,
-		"how much of --shutdown-grace-period is kept for the pods that the system needs, which end last")
+		"part of --shutdown-grace-period for the critical pods, which end last")
 	fl.StringVar(&f.bootHelper, "boot-helper", defaultBootHelper,
-		"socket of the helper that changes the boot configuration; empty: none is changed")
+		"socket of the boot helper; empty: boot configurations are not changed")
 	fl.StringVar(&f.hub, "hub", "",
 		"development listener of a hub on this machine, such as mqtt://127.0.0.1:1883; for a device that has not joined")
 	fl.StringVar(&f.node, "node-name", "",
@@ -102,17 +103,17 @@ func runCommand() *cobra.Command {
 	fl.StringSliceVar(&f.nodeIP, "node-ip", nil,
 		"InternalIP of the node, or one of IPv4 and one of IPv6 with a comma between; this device has them (default: "+
 			"the addresses of the interface with the default route)")
-	fl.Int64Var(&f.maxPods, "max-pods", 0, "how many pods may run here (default: 110, fewer where the memory is small)")
+	fl.Int64Var(&f.maxPods, "max-pods", 0, "maximum number of pods (default: 110, or fewer on a small memory)")
 	fl.DurationVar(&f.status, "node-status-report-frequency", 5*time.Minute,
-		"longest time between two reports of the node's status; what changes is reported at once")
+		"longest time between two reports of the node's status; changes are reported at once")
 	fl.BoolVar(&f.register, "register-node", true,
-		"true: the hub registers each device that joins, see flotilla-hub serve --register-node")
+		"must be true: the hub registers each device that joins, see flotilla-hub serve --register-node")
 	fl.SetNormalizeFunc(kubelets)
 	return cmd
 }
 
 func runAgent(ctx context.Context, f runFlags) error {
-	debug.SetGCPercent(50) // memory is what a small board is short of
+	debug.SetGCPercent(50) // small boards are short of memory
 	journal := request.NewJournal(request.JournalSize)
 	log, err := f.log.logger(journal)
 	if err != nil {
@@ -139,8 +140,8 @@ func runAgent(ctx context.Context, f runFlags) error {
 		return usagef("--node-status-report-frequency %s must be between 10s and 1h", f.status)
 	}
 	if !f.register {
-		return usagef("--register-node=false: whether a device registers itself is the hub's to say: start " +
-			"flotilla-hub serve --register-node=false, and leave it out here")
+		return usagef("--register-node=false: the hub decides whether devices are registered: start " +
+			"flotilla-hub serve --register-node=false, and omit it here")
 	}
 	if f.maxPods < 0 || f.maxPods > wire.MaxPods {
 		return usagef("--max-pods %d must be between 1 and %d", f.maxPods, wire.MaxPods)
@@ -194,7 +195,7 @@ func runAgent(ctx context.Context, f runFlags) error {
 	}
 }
 
-// runOptions are flags that have been read.
+// runOptions are the parsed flags.
 type runOptions struct {
 	stateDir string
 	policy   plan.Policy
@@ -207,8 +208,8 @@ type runOptions struct {
 	where    hardware.Options
 }
 
-// runJoined runs the agent until ctx ends, or until the device has left its fleet:
-// then it returns link.ErrDismissed.
+// runJoined runs the agent until ctx ends, or until the device has left its fleet: then it returns
+// link.ErrDismissed.
 func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) error {
 	stateDir, journal := o.stateDir, o.journal
 	m, err := memory.Open(stateDir, log)
@@ -244,7 +245,7 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 		CPUManager:   o.cpus,
 		Registration: p.reg,
 		MemoryDir:    volatileDir(stateDir),
-		Log:          log.With("node", p.node), // the link says it by itself
+		Log:          log.With("node", p.node), // the link adds the key itself
 		Journal:      journal,
 	})
 	if err != nil {
@@ -257,19 +258,19 @@ func runJoined(ctx context.Context, f runFlags, o runOptions, log *slog.Logger) 
 	return err
 }
 
-// checkHubFlags refuses flags that mean nothing without --hub.
+// checkHubFlags refuses flags that require --hub.
 func (f runFlags) checkHubFlags() error {
 	if f.hub == "" && (f.node != "" || f.site != "" || len(f.labels)+len(f.taints) > 0) {
-		return usagef("--node-name, --site, --label and --taint, and the kubelet's names of them, go with --hub; a " +
-			"joined device has them from flotilla-device join")
+		return usagef("--node-name, --site, --label, --taint and their kubelet names need --hub; a " +
+			"joined device has the values given to flotilla-device join")
 	}
 	return nil
 }
 
 const registrationFile = "registration.json"
 
-// serve runs everything until ctx ends, and then says goodbye: the hub hears that
-// the device stops in an orderly way, and the workloads go on.
+// serve runs everything until ctx ends. Then it publishes that the device stops on purpose; the
+// workloads keep running.
 func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, log *slog.Logger) error {
 	var g errgroup.Group
 	agentCtx, stopAgent := context.WithCancel(context.WithoutCancel(ctx))
@@ -287,7 +288,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 			return err
 		}
 		a.SetHub(aHub{l})
-		if p.ended != nil { // as before the restart
+		if p.ended != nil { // the state from before the restart
 			p.leave(*p.ended, a, l, log)
 		}
 	}
@@ -299,9 +300,9 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	}
 	g.Go(func() error { return answerLocally(agentCtx, p, a, l, log) })
 	g.Go(func() error { return tellLocally(agentCtx, p.stateDir, p.journal, log) })
-	select { // the first status should be a true one
+	select { // the first status needs the engine's answer
 	case <-a.StatusKnown():
-	case <-time.After(10 * time.Second): // a slow engine
+	case <-time.After(10 * time.Second): // the engine is slow
 	case <-ctx.Done():
 	}
 	notify("READY=1")
@@ -311,7 +312,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 		linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
 		defer stopLink()
 		stop := context.AfterFunc(ctx, func() {
-			a.Shutdown("the agent was stopped in an orderly way; its containers keep running")
+			a.Shutdown("the agent has stopped; its containers keep running")
 			stopLink()
 		})
 		defer stop()
@@ -326,7 +327,7 @@ func serve(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, lo
 	return g.Wait()
 }
 
-// newLink makes the link, and keeps its certificate fresh.
+// newLink makes the link and keeps its certificate fresh.
 func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, renew chan struct{}, g *errgroup.Group,
 	log *slog.Logger) (*link.Link, error) {
 	c := link.Config{
@@ -360,12 +361,12 @@ func newLink(ctx context.Context, a *agent.Agent, m *memory.Memory, p prepared, 
 		live.Store(&id)
 		if <-ready; l != nil {
 			if err := l.SetServer(id.Server(), id.External); err != nil {
-				log.Error("the hub's new addresses cannot be used", "err", err)
+				log.Error("cannot use the hub's new addresses", "err", err)
 			}
 		}
 		leaf, err := id.Leaf()
 		if err != nil {
-			log.Error("the renewed certificate cannot be used", "err", err)
+			log.Error("cannot use the renewed certificate", "err", err)
 			return
 		}
 		log.Info("the certificate was renewed", "until", leaf.NotAfter)

@@ -7,8 +7,8 @@ import (
 	"flotilla.dev/shared/resident"
 )
 
-// keepSmall lets go, once a minute, of the parts of the program that nobody uses:
-// on a board with 512 MB the workloads have a use for them. It takes a millisecond.
+// keepSmall releases unused pages of the program once a minute, for the workloads of boards with
+// 512 MB. It takes a millisecond.
 func keepSmall(ctx context.Context) error {
 	resident.SmallPages()
 	tick := time.NewTicker(time.Minute)

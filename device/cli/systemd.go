@@ -10,15 +10,15 @@ import (
 	"flotilla.dev/device/agent"
 )
 
-// notify tells systemd, where it listens.
+// notify sends a state to systemd.
 func notify(state string) { _, _ = daemon.SdNotify(false, state) } // without systemd nobody listens
 
-// stuckAfter is how long the agent's loop may not turn before the watchdog is no
-// longer fed. The loop turns at least every 15 s and never waits for anything.
+// stuckAfter is the longest time between two cycles of the agent's loop before the watchdog is no
+// longer fed. The loop runs at least every 15 s and never blocks.
 const stuckAfter = 45 * time.Second
 
-// watch feeds systemd's watchdog while the agent's loop has turned within a time. A timer
-// alone would keep a stuck agent alive for ever. The returned function ends it.
+// watch feeds systemd's watchdog while the agent's loop runs: a timer alone would keep a stuck
+// agent alive. The returned function stops it.
 func watch(ctx context.Context, a *agent.Agent, within time.Duration, log *slog.Logger) (stop func()) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {
@@ -40,7 +40,7 @@ func watch(ctx context.Context, a *agent.Agent, within time.Duration, log *slog.
 				last = began
 			}
 			if late := time.Since(last); late > within {
-				log.Error("the agent's loop is stuck, so the watchdog is not fed", "since", late)
+				log.Error("the agent's loop is stuck: not feeding the watchdog", "since", late)
 				continue
 			}
 			notify("WATCHDOG=1")

@@ -19,10 +19,10 @@ import (
 	"flotilla.dev/device/plan"
 )
 
-// A hanging error stops whoever asks for its text, once it is told to: the agent's loop does.
+// A hanging error blocks its reader once it is switched on, here the agent's loop.
 type hanging struct {
 	sync.Mutex
-	until chan struct{} // nil: it does not
+	until chan struct{} // nil: it does not hang
 }
 
 func (h *hanging) Error() string {
@@ -35,10 +35,10 @@ func (h *hanging) Error() string {
 	return "no engine"
 }
 
-// systemd is the socket on which it hears what it is told.
+// systemd listens at the notification socket.
 func systemd(t *testing.T, watchdog time.Duration) *net.UnixConn {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
+	dir, err := os.MkdirTemp("", "notify") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func systemd(t *testing.T, watchdog time.Duration) *net.UnixConn {
 	return conn
 }
 
-// fed waits for the watchdog to be fed, for so long.
+// fed waits for the watchdog to be fed.
 func fed(t *testing.T, conn *net.UnixConn, within time.Duration) bool {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -76,10 +76,10 @@ func fed(t *testing.T, conn *net.UnixConn, within time.Duration) bool {
 	}
 }
 
-// The watchdog of the real unit, with shorter times: it is fed while the agent's loop turns, not while it hangs, and again
-// when it goes on. Everything else of the process lives meanwhile.
+// The watchdog of the real unit, with shorter times, is fed while the agent's loop runs, and not
+// while it hangs. The rest of the process runs on meanwhile.
 func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
-	const every, stuck = 600 * time.Millisecond, 6 * time.Second // the loop here turns every 2 s: there is no engine
+	const every, stuck = 600 * time.Millisecond, 6 * time.Second // without an engine the loop runs every 2 s
 	conn := systemd(t, every)
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
@@ -100,7 +100,7 @@ func TestTheWatchdogIsFedByTheAgentsLoop(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	defer watch(ctx, a, stuck, log)()
-	for range 40 { // for longer than it may be stuck
+	for range 40 { // longer than the loop may be stuck
 		if !fed(t, conn, 5*time.Second) {
 			t.Fatal("the watchdog is not fed while the loop turns")
 		}

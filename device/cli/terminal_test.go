@@ -15,7 +15,7 @@ import (
 
 const escape = "\x1b]0;all is well\x07\x1b[2J"
 
-// Whoever answers in the hub's place says nothing to the terminal of the one who joins.
+// An impostor of the hub cannot write control characters to the terminal.
 func TestAStrangerDoesNotWriteToTheTerminal(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()

@@ -7,20 +7,19 @@ import (
 	"strings"
 )
 
-// maxTokenText is more than a join token with whatever stands around it in a file.
+// maxTokenText bounds a token file: a join token with text around it is smaller.
 const maxTokenText = 4 << 10 // bytes
 
-// readToken is the join token of a command line: the word itself, which everybody on this
-// machine can see in the list of processes, or the text of a file or, as "-", of the
-// standard input.
+// readToken returns the join token from the command line (visible in the process list), from a file
+// or, as "-", from standard input.
 func readToken(word, file string, stdin io.Reader) (string, error) {
 	switch {
 	case word != "" && file != "":
-		return "", usagef("--token and --token-file are both given: leave one out")
+		return "", usagef("--token and --token-file exclude each other: give one")
 	case word == "-":
 		file = "-"
 	case word == "" && file == "":
-		return "", usagef("--token is missing; flotilla-hub token create prints the whole line")
+		return "", usagef("--token is missing; flotilla-hub token create prints the whole command")
 	case file == "":
 		return word, nil
 	}
@@ -37,9 +36,9 @@ func readToken(word, file string, stdin io.Reader) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the join token from %s: %w", name, err)
 	}
-	token := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")) // with which editors of Windows begin a text
+	token := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff")) // the byte order mark of Windows editors
 	if len(text) > maxTokenText || token == "" || strings.ContainsAny(token, " \t\r\n\x00") {
-		return "", usagef("%s must hold the join token, which begins with FLT1, and nothing else, as a text in UTF-8", name)
+		return "", usagef("%s must contain only the join token, which begins with FLT1, as UTF-8 text", name)
 	}
 	return token, nil
 }

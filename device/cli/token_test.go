@@ -18,13 +18,13 @@ func TestATokenNeedNotStandInTheListOfProcesses(t *testing.T) {
 		{"the standard input", "-", "", " FLT1.stdin\r\n", "FLT1.stdin", ""},
 		{"the same as a file", "", "-", "FLT1.stdin", "FLT1.stdin", ""},
 		{"as Windows writes a text", "", "-", "\ufeffFLT1.stdin\r\n", "FLT1.stdin", ""},
-		{"as PowerShell writes one", "", "-", "\xff\xfeF\x00L\x00T\x001\x00.\x00x\x00\r\x00\n\x00", "", "must hold the join token"},
-		{"both", "FLT1.word", file, "", "", "leave one out"},
+		{"as PowerShell writes one", "", "-", "\xff\xfeF\x00L\x00T\x001\x00.\x00x\x00\r\x00\n\x00", "", "must contain only the join token"},
+		{"both", "FLT1.word", file, "", "", "exclude each other"},
 		{"none", "", "", "", "", "--token is missing"},
 		{"no such file", "", file + "x", "", "", "no such file"},
-		{"nothing in it", "", "-", "\n", "", "must hold the join token"},
-		{"a whole line", "-", "", "flotilla-device join https://gateway --token FLT1.secret", "", "must hold the join token"},
-		{"too much", "-", "", strings.Repeat("a", 1<<20), "", "must hold the join token"},
+		{"nothing in it", "", "-", "\n", "", "must contain only the join token"},
+		{"a whole line", "-", "", "flotilla-device join https://gateway --token FLT1.secret", "", "must contain only the join token"},
+		{"too much", "-", "", strings.Repeat("a", 1<<20), "", "must contain only the join token"},
 	} {
 		got, err := readToken(tt.word, tt.file, strings.NewReader(tt.stdin))
 		if got != tt.want || (err == nil) != (tt.wrong == "") || err != nil && (!strings.Contains(err.Error(), tt.wrong) || strings.Contains(err.Error(), "FLT1.secret")) {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volatileDir is where secrets and volumes in memory live, so that they never come to the
-// flash: below /run, where the agent mounts a tmpfs; below a tmpfs that there is, where it
-// does not run as root. Empty: there is none.
+// volatileDir returns the directory for secrets and volumes in memory, so that they never reach the
+// flash: below /run, where the agent mounts a tmpfs or, without root, below an existing tmpfs.
+// Empty: there is none.
 func volatileDir(stateDir string) string {
 	return volatileOf(stateDir, os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"), "/dev/shm")
 }
@@ -28,14 +28,13 @@ func volatileOf(stateDir string, user int, runtimeDir, shared string) string {
 	if filepath.IsAbs(runtimeDir) && inMemory(runtimeDir) {
 		return filepath.Join(runtimeDir, "flotilla", name)
 	}
-	if inMemory(shared) { // everybody writes there: nothing of others may be on the way
+	if inMemory(shared) { // the directory is shared: check the path for other users' files
 		return filepath.Join(shared, fmt.Sprintf("flotilla-%d-%s", user, name))
 	}
 	return ""
 }
 
-// inMemory tells whether a directory is on a file system that is never on a disk, and can
-// be written to.
+// inMemory reports whether a directory is writable and on a file system that never uses a disk.
 func inMemory(dir string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(dir, &fs) == nil && slices.Contains([]int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}, int64(fs.Type)) &&

@@ -23,8 +23,8 @@ func TestSecretsHaveAPlaceInMemory(t *testing.T) {
 	}{
 		{"root mounts a tmpfs below /run", 0, disk, disk, "/run/flotilla/var-lib-x"},
 		{"a user has a runtime directory", 1000, tmpfs, disk, tmpfs + "/flotilla/var-lib-x"},
-		{"a runtime directory on the disk is none", 1000, disk, tmpfs, tmpfs + "/flotilla-1000-var-lib-x"},
-		{"without a runtime directory there is what all users share", 1000, "", tmpfs, tmpfs + "/flotilla-1000-var-lib-x"},
+		{"a runtime directory on a disk does not count", 1000, disk, tmpfs, tmpfs + "/flotilla-1000-var-lib-x"},
+		{"without a runtime directory the shared one is used", 1000, "", tmpfs, tmpfs + "/flotilla-1000-var-lib-x"},
 		{"a device without a tmpfs", 1000, "/none", disk, ""},
 	} {
 		if got := volatileOf("/var/lib/x", c.user, c.runtime, c.shared); got != c.want {

@@ -256,7 +256,8 @@ func limit(r *container.Resources, s Spec, info Info) {
 // and the resolver. Docker refuses them in such a container, so they are left out.
 func connect(config *container.Config, host *container.HostConfig, s Spec, info Info) error {
 	if s.HostNetwork && s.NetworkOf != "" {
-		return fmt.Errorf("%w: a container cannot use both the host's network and that of container %s", ErrUnsupported, s.NetworkOf)
+		return fmt.Errorf("%w: a container cannot use both the host's network and that of container %s",
+			ErrUnsupported, s.NetworkOf)
 	}
 	if s.NetworkOf != "" {
 		shared := "container:" + s.NetworkOf

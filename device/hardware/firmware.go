@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-const bootloader = deviceTree + "chosen/bootloader/" // what a Raspberry Pi's bootloader reports of itself and of this boot
+const bootloader = deviceTree + "chosen/bootloader/" // a Raspberry Pi's bootloader, with facts of this boot
 
 // bootModes are the modes of BOOT_ORDER in the Raspberry Pi documentation.
 var bootModes = map[uint32]string{1: "sd", 2: "network", 3: "rpiboot", 4: "usb", 5: "usb", 6: "nvme", 7: "http"}

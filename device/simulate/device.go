@@ -153,7 +153,7 @@ func (d *device) live(ctx context.Context) (again life, err error) {
 		select {
 		case again = <-d.next:
 			if !again.reboot {
-				a.Shutdown("the agent was stopped in an orderly way; its containers keep running")
+				a.Shutdown("the agent has stopped; its containers keep running")
 			}
 			unlink()
 		case <-watching:

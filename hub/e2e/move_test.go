@@ -26,7 +26,7 @@ func TestADeviceMovesToAnotherHub(t *testing.T) {
 			words := strings.Fields(output(t, program(t, "hub", here), "token", "create", "--data-dir", from.dir, "--site", "bergen"))
 			return command{path: program(t, "device", here), args: append(append(words[1:], "--state-dir", d.dir, "--engine", e.socket), more...)}.run(t)
 		}
-		for hub, want := range map[*hub]string{next: "the token is another hub's", old: "of this hub already"} {
+		for hub, want := range map[*hub]string{next: "the token is for another hub", old: "is already node"} {
 			r := move(hub)
 			if r.code != 2 || !strings.Contains(r.err, want) || !strings.Contains(r.err, "--forget-workloads") || !strings.Contains(r.err, d.node) {
 				t.Errorf("join without a word about the workloads ends with %d and %q", r.code, r.err)

@@ -216,7 +216,7 @@ func TestTornFilesOfTheDevice(t *testing.T) {
 			d.run()
 			outcome := knew
 			await(t, "after "+what+" all is right", patience, func() error {
-				if d.ended() || strings.Contains(d.output.String(), "does not know its hub any more") {
+				if d.ended() || strings.Contains(d.output.String(), "the identity of this device is lost") {
 					outcome = refuses
 					return nil
 				}

@@ -197,7 +197,7 @@ func TestObject(t *testing.T) {
 		{"a NUL", &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Env: []corev1.EnvVar{{Value: "a\x00b"}}}}}}, "spec.containers[0].env[0].value: \"a\\x00b\" has a NUL"},
 		{"bytes with a NUL", &corev1.Secret{Data: map[string][]byte{"k": {0}}}, ""},
 		{"text that is none", &corev1.ConfigMap{Data: map[string]string{"k": "\xff"}}, "data[k]: \"\\xff\" is not valid UTF-8"},
-		{"a key that is none", &corev1.ConfigMap{Data: map[string]string{"\xff": ""}}, "is not valid UTF-8"},
+		{"an invalid key", &corev1.ConfigMap{Data: map[string]string{"\xff": ""}}, "is not valid UTF-8"},
 		{"a number that is none", struct{ Load float64 }{math.NaN()}, "Load: NaN is no number"},
 		{"a number without end", struct{ Load float64 }{math.Inf(-1)}, "Load: -Inf is no number"},
 		{"a long string", &corev1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", MaxString+1)}}, "data[k]: it has 1048577 bytes"},
