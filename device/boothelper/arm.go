@@ -85,7 +85,7 @@ func (h *Helper) completeSwap() error {
 
 // Arm writes the files of a trial and reboots into it. A repeated call has the same effect.
 func (h *Helper) Arm(f *wire.Firmware) error {
-	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be those of the trial
+	if h.state.Phase != PhaseIdle && f != nil && h.state.Candidate == f.Digest { // the live files may be the trial's
 		if _, err := h.verify(f); err != nil {
 			return err
 		}
@@ -179,7 +179,8 @@ func (h *Helper) arm(s savedState) error {
 		err = replace(h.Disk, h.path(dir, tryCmdline), []byte(line+" "+grubTrialOf+trialName(s.Candidate)+end))
 	}
 	if err == nil {
-		err = replace(h.Disk, h.path(dir, tryTxt), append([]byte(trialMark+": "+s.Candidate+"\n"), withTrialCmdline(s.To.Config)...))
+		text := append([]byte(trialMark+": "+s.Candidate+"\n"), withTrialCmdline(s.To.Config)...)
+		err = replace(h.Disk, h.path(dir, tryTxt), text)
 	}
 	if err == nil {
 		err = h.Board.Reboot("0 tryboot")

@@ -293,7 +293,8 @@ const (
 // the variable.
 func setEnv(env []byte, key, value string) ([]byte, error) {
 	if len(env) != envSize || !bytes.HasPrefix(env, []byte(envHead)) {
-		return nil, errors.New("grubenv is not a GRUB environment block: create one with grub-editenv /boot/grub/grubenv create")
+		return nil, errors.New("grubenv is not a GRUB environment block: create one with grub-editenv " +
+			"/boot/grub/grubenv create")
 	}
 	body := bytes.TrimRight(env, "#")
 	if len(body) == 0 || body[len(body)-1] != '\n' {

@@ -107,7 +107,8 @@ func (b Machine) Refuses(need int64) error {
 		return fmt.Errorf("the boot partition has %d KiB free, and %d KiB are needed: remove old kernels", free>>10, need>>10)
 	}
 	if b.undervoltage() {
-		return errors.New("the supply voltage is too low now, and a board that loses power during a write may not boot again")
+		return errors.New("the supply voltage is too low now, and a board that loses power during a write may not " +
+			"boot again")
 	}
 	return nil
 }

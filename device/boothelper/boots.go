@@ -130,7 +130,8 @@ func (b Machine) grub() (string, error) {
 	m := b.mountOf(dir)
 	switch {
 	case m.kind == "btrfs" || m.kind == "zfs" || m.kind == "f2fs":
-		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block there, so it cannot try anything "+
+		return "", fmt.Errorf("/boot is on %s: GRUB cannot write to its environment block there, so it cannot try "+
+			"anything "+
 			"once; use ext4 for /boot", m.kind)
 	case strings.HasPrefix(m.source, "/dev/mapper/") || strings.HasPrefix(m.source, "/dev/dm-") ||
 		strings.HasPrefix(m.source, "/dev/md"):

@@ -144,7 +144,8 @@ func (h *Helper) Status() Status {
 	}
 	live, err := h.liveFiles()
 	if err == nil && s.Phase == PhaseIdle && s.Kept != "" {
-		out.Lost = sectionLost(s.Current, live) || out.Backend == fleet.BootGrub && grubArgs(live.Config) != "" && h.grubIgnoresArgs()
+		out.Lost = sectionLost(s.Current, live) ||
+			out.Backend == fleet.BootGrub && grubArgs(live.Config) != "" && h.grubIgnoresArgs()
 	}
 	if err != nil {
 		out.Refused = err.Error()

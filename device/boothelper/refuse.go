@@ -68,7 +68,8 @@ func (h *Helper) refusesPi(dir string) error {
 			tryTxt)
 	}
 	if _, err := h.Disk.Read(h.path(dir, "autoboot.txt")); !errors.Is(err, fs.ErrNotExist) {
-		return errors.New("autoboot.txt selects the partition to boot (A/B): another program manages the boot of this board")
+		return errors.New("autoboot.txt selects the partition to boot (A/B): another program manages the boot of this " +
+			"board")
 	}
 	f, err := h.liveFiles()
 	if err != nil {

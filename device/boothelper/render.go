@@ -101,7 +101,8 @@ func splitFile(name string, text []byte) (c config, err error) {
 		return c, nil
 	}
 	if end < 0 {
-		return c, fmt.Errorf("%s has the line %q without %q after it: add it at the end of the section", name, beginMark, endMark)
+		return c, fmt.Errorf("%s has the line %q without %q after it: add it at the end of the section", name,
+			beginMark, endMark)
 	}
 	c.section, c.before, c.after = true, text[:begin], text[after:]
 	for _, line := range inside {
@@ -276,7 +277,8 @@ func sectionLost(ours, live Files) bool {
 	if _, err := split(live.Config); err != nil {
 		return false
 	}
-	wrote := slices.DeleteFunc(contentLines(ours.Config[len(c.before):len(ours.Config)-len(c.after)]), func(l string) bool {
+	section := ours.Config[len(c.before) : len(ours.Config)-len(c.after)]
+	wrote := slices.DeleteFunc(contentLines(section), func(l string) bool {
 		return l == "[all]"
 	})
 	line := wordsOf(live)

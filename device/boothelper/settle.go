@@ -20,7 +20,7 @@ func (h *Helper) Settle() error {
 	switch s := h.state; {
 	case s.Phase == PhaseArmed && s.Way == fleet.TrialDeadman && s.Boot != h.Board.BootID():
 		return h.settleDeadman()
-	case s.Phase == PhaseArmed && s.Trial == "" && h.inTrial(): // store that the trial has run before anything else happens
+	case s.Phase == PhaseArmed && s.Trial == "" && h.inTrial(): // store first that it has run
 		s.Trial, s.Ran = h.Board.BootID(), true
 		return h.save(s)
 	case s.Phase == PhaseReturning:

@@ -27,7 +27,7 @@ func TestAStrangerDoesNotWriteToTheTerminal(t *testing.T) {
 	defer server.Close()
 	token := "FLT1." + strings.Repeat("a", 32) + ".abcdefgh.abcdefghijklmnopqrstuvwxyz"
 	code, said := output(t, "join", server.URL, "--token", token, "--node-name", "pi-1", "--state-dir", t.TempDir())
-	if code == 0 || !strings.Contains(said, "no Flotilla hub") || strings.ContainsAny(said, "\x1b\x07") {
+	if code == 0 || !strings.Contains(said, "not a Flotilla hub") || strings.ContainsAny(said, "\x1b\x07") {
 		t.Errorf("code %d: %q", code, said)
 	}
 }

@@ -70,7 +70,8 @@ func taken(said string) (port string, taken bool) {
 	if !strings.Contains(said, "address already in use") && !strings.Contains(said, "port is already allocated") {
 		return "", false
 	}
-	for _, before := range []string{"Bind for ", "bind host port for ", "bind host port ", "listen tcp4 ", "listen tcp6 ",
+	for _, before := range []string{"Bind for ", "bind host port for ", "bind host port ", "listen tcp4 ",
+		"listen tcp6 ",
 		"listen tcp ", "listen udp4 ", "listen udp6 ", "listen udp "} {
 		if _, after, ok := strings.Cut(said, before); ok {
 			word, _, _ := strings.Cut(after, " ")

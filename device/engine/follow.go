@@ -49,7 +49,8 @@ func (f *followed) Write(p []byte) (int, error) {
 	if f.missing(at, text) {
 		note := "flotilla-device: lines from " + f.latest.UTC().Format(time.TimeOnly) + " to " +
 			at.UTC().Format(time.TimeOnly) +
-			" are missing: they were written faster than they were read, and the container engine keeps the newest 5 to 10 MB\n"
+			" are missing: they were written faster than they were read, and the container engine keeps the newest 5 to " +
+			"10 MB\n"
 		if f.stamped {
 			note = string(stamp) + " " + note
 		}

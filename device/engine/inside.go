@@ -41,7 +41,8 @@ func (a *api) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	}
 	conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("%w; connecting from outside to %s, which cannot reach listeners on 127.0.0.1, failed: %w", refused(err, what, id, port), address, why)
+		return nil, fmt.Errorf("%w; connecting from outside to %s, which cannot reach listeners on 127.0.0.1, failed: "+
+			"%w", refused(err, what, id, port), address, why)
 	}
 	return conn, nil
 }

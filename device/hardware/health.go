@@ -43,7 +43,8 @@ func Health(r Report, before []corev1.NodeCondition, now time.Time) []corev1.Nod
 			add(ConditionPowerOK, corev1.ConditionFalse, "Throttled",
 				"the firmware throttles the processor: check its cooling and its power supply")
 		case p.UnderVoltageSeen:
-			add(ConditionPowerOK, corev1.ConditionTrue, "UnderVoltageSeen", "the supply voltage has been too low since the boot")
+			add(ConditionPowerOK, corev1.ConditionTrue, "UnderVoltageSeen", "the supply voltage has been too low since "+
+				"the boot")
 		default:
 			add(ConditionPowerOK, corev1.ConditionTrue, "PowerSufficient", "the firmware reports sufficient power")
 		}

@@ -20,36 +20,36 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// refusal is a hub's no.
+// A refusal is an error answer of a hub.
 type refusal struct {
 	code      int
 	text      string
-	after     time.Duration // to ask again in; 0: the hub did not say
+	after     time.Duration // when to ask again; 0: the hub did not say
 	dismissed *wire.Dismissed
-	waiting   string // the request that somebody has to approve first
+	waiting   string // the request that an administrator must approve first
 }
 
-// A Dismissal is a hub's no to a renewal: the enrolment has ended.
+// A Dismissal is the answer to a renewal that the enrolment has ended.
 type Dismissal struct{ wire.Dismissed }
 
 func (d *Dismissal) Error() string { return "the hub has ended this device's enrolment: " + d.Reason }
 
 func (r *refusal) Error() string { return r.text }
 
-// waiting is how long a join goes on asking a hub that says when to ask again, and
-// retry how often one that waits for approval looks for a hub that is not there.
+// waiting is how long a join repeats its request to a hub that says when to ask again. retry is the
+// pause of a join that waits for approval and cannot reach the hub.
 const (
 	waiting = 5 * time.Minute
 	retry   = 10 * time.Second
 )
 
-// askAgain asks until the hub has an answer other than to come again later, which is
-// what many devices that join at once hear, and those that wait for approval. Those
-// wait as long as it takes, through restarts of the hub and losses of the link. Where a
-// hub does not answer, the next one of its database is asked. It returns who has answered.
+// askAgain repeats a request until the hub has a final answer. A busy hub and one that waits for
+// approval say when to ask again; approval may take any time, across restarts of the hub and
+// outages. If a hub does not answer, the next one of the list is asked. It returns the hub that
+// answered.
 func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire.JoinRequest,
 	waits func(string)) (wire.JoinAnswer, *url.URL, error) {
-	at, silent := 0, 0 // hubs in a row
+	at, silent := 0, 0 // silent: hubs in a row that did not answer
 	for began := time.Now(); ; {
 		answer, err := ask(ctx, c, hubs[at].JoinPath(wire.PathJoin), request)
 		after := comeAgain(err)
@@ -77,14 +77,14 @@ func askAgain(ctx context.Context, c *http.Client, hubs []*url.URL, request wire
 		case <-ctx.Done():
 			if request.Waiting != "" {
 				err = &refusal{code: http.StatusAccepted,
-					text: "request " + request.Waiting + " waits on, and the same line goes on with it", waiting: request.Waiting}
+					text: "request " + request.Waiting + " still waits, and the same command continues it", waiting: request.Waiting}
 			}
 			return answer, hubs[at], err
 		}
 	}
 }
 
-// passes tells whether a hub that has not answered, or not well, may do so later.
+// passes reports whether an error of a hub may pass.
 func passes(err error) bool {
 	var no *refusal
 	if errors.As(err, &no) {
@@ -94,13 +94,13 @@ func passes(err error) bool {
 	var name x509.HostnameError
 	var stranger x509.UnknownAuthorityError
 	var netErr net.Error
-	if errors.Is(err, io.ErrUnexpectedEOF) { // the middle of an answer, which is no net.Error
+	if errors.Is(err, io.ErrUnexpectedEOF) { // the answer was cut off, which is not a net.Error
 		return true
 	}
 	return errors.As(err, &netErr) && !errors.As(err, &invalid) && !errors.As(err, &name) && !errors.As(err, &stranger)
 }
 
-// comeAgain is how long the hub wants to be left alone for; 0: it did not say.
+// comeAgain returns when the hub wants to be asked again; 0: it did not say.
 func comeAgain(err error) time.Duration {
 	var no *refusal
 	if errors.As(err, &no) && (no.code == http.StatusTooManyRequests || no.code == http.StatusServiceUnavailable) {
@@ -109,7 +109,7 @@ func comeAgain(err error) time.Duration {
 	return 0
 }
 
-// ask posts one JSON request and reads the answer.
+// ask posts a JSON request and reads the answer.
 func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.JoinAnswer, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -133,14 +133,14 @@ func ask(ctx context.Context, c *http.Client, to *url.URL, request any) (wire.Jo
 		if json.Unmarshal(body, &no) != nil || no.Error == "" {
 			no.Error = "it answered " + resp.Status
 		}
-		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // of a date, which our hub does not send, nothing is made
+		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // a date is ignored: the hub sends seconds
 		return wire.JoinAnswer{}, &refusal{resp.StatusCode, no.Error,
 			time.Duration(min(max(seconds, 0), 3600)) * time.Second, no.Dismissed, no.Waiting}
 	}
 	return wire.ParseJoinAnswer(body)
 }
 
-// explain says what an error of an exchange means, and what to do.
+// explain says what an error of an exchange means and what to do.
 func explain(err error, base *url.URL, hubTime time.Time) error {
 	var no *refusal
 	var invalid x509.CertificateInvalidError
@@ -153,7 +153,7 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 	case errors.As(err, &no) && no.waiting != "":
 		return fmt.Errorf("%w: %s", ErrWaits, no.text)
 	case errors.As(err, &stranger):
-		return fmt.Errorf("%w: somebody else answers in the place of the hub: %w. Nothing was sent", ErrWrongHub, err)
+		return fmt.Errorf("%w: another server answers at the hub's address: %w. Nothing was sent", ErrWrongHub, err)
 	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("%w: %s does not speak TLS; use the port of --https-listen", ErrWrongHub, base.Host)
 	case errors.As(err, &no) && no.code >= 500, errors.As(err, &no) && no.code == http.StatusTooManyRequests:
@@ -163,9 +163,9 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 	case errors.As(err, &name):
 		return wrongName(name, base.Hostname())
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		says := "the hub's certificate is not of that time"
+		says := "the hub's certificate is not valid at that time"
 		if c := invalid.Cert; c != nil {
-			says = fmt.Sprintf("%s is good from %s until %s", c.Subject.CommonName, c.NotBefore.UTC().Format(time.RFC3339),
+			says = fmt.Sprintf("%s is valid from %s until %s", c.Subject.CommonName, c.NotBefore.UTC().Format(time.RFC3339),
 				c.NotAfter.UTC().Format(time.RFC3339))
 		}
 		if !hubTime.IsZero() {
@@ -182,7 +182,7 @@ func explain(err error, base *url.URL, hubTime time.Time) error {
 	return err
 }
 
-// pin is how a token names a root: the first 16 bytes of the sha256 over its public key.
+// pin returns a token's name of a root: the first 16 bytes of the SHA-256 of its public key.
 func pin(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:16])

@@ -9,9 +9,9 @@ import (
 	"flotilla.dev/shared/clock"
 )
 
-// built is when this program was made: no clock that is right says less.
+// built is the build time of this program: a correct clock is never before it.
 var built = sync.OnceValue(func() time.Time {
-	floor := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // of a build without version control
+	floor := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC) // for a build without version control
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			if t, err := time.Parse(time.RFC3339, s.Value); s.Key == "vcs.time" && err == nil {
@@ -22,26 +22,26 @@ var built = sync.OnceValue(func() time.Time {
 	return floor
 })
 
-// Clock is the device's own time, but never before the program was built, nor before
+// Clock returns the device's time, but never a time before the build of the program or before
 // lastKnown.
 func Clock(lastKnown time.Time) func() time.Time {
 	floor := later(built(), lastKnown)
 	return func() time.Time { return later(wall(), floor) }
 }
 
-// wall is the device's clock as it stands, which may be set at any time.
+// wall is the device's clock, which may be set at any time.
 var wall = time.Now
 
-// kept tells whether a time service keeps the clock right, as the kernel knows it.
+// kept reports whether a time service adjusts the clock, as the kernel knows.
 var kept = func() bool {
 	is, _ := clock.Kept()
 	return is
 }
 
-// moment is by what time the certificates that a hub shows are judged: the device's own. Where
-// nobody keeps that, it is worth nothing against them: a board without a battery begins in 1970 or
-// with the day on which it was switched off, one whose battery is bad anywhere, and would be cut
-// off from its hub for good. They are good then unless they had ended when the hub was heard last.
+// moment returns the time by which the hub's certificates are checked: the device's clock if a time
+// service adjusts it. Another clock proves nothing: without a battery it starts in 1970 or at the
+// last shutdown, and would cut the device off for good. Then the certificates are valid unless they
+// had expired when the hub was last reached.
 func moment(shown []*x509.Certificate, lastKnown time.Time) time.Time {
 	floor := later(built(), lastKnown)
 	now := later(time.Now(), floor)
@@ -58,7 +58,7 @@ func moment(shown []*x509.Certificate, lastKnown time.Time) time.Time {
 	return now
 }
 
-// check checks that a hub shows certificates of its roots, and for the host that was dialled.
+// check verifies that the hub's certificates belong to its roots and to the dialled host.
 func check(shown []*x509.Certificate, roots *x509.CertPool, host string, lastKnown time.Time) error {
 	between := x509.NewCertPool()
 	for _, c := range shown[1:] {

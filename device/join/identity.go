@@ -26,17 +26,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// An Identity is what a device is in its fleet.
+// An Identity is a device's membership in a fleet.
 type Identity struct {
 	Node                 string    `json:"node"`
 	Site                 string    `json:"site"`
-	Hub                  string    `json:"hub"` // identity of the hub
+	Hub                  string    `json:"hub"` // the hub's id
 	MachineID            string    `json:"machineID,omitempty"`
 	HubURL               string    `json:"hubURL"`
-	Hubs                 []string  `json:"hubs,omitempty"`     // host:port of every hub's HTTPS, where there are several
+	Hubs                 []string  `json:"hubs,omitempty"`     // host:port of every hub's HTTPS, if there are several
 	MQTTAddress          string    `json:"mqttAddress"`        // host:port, TLS
-	Brokers              []string  `json:"brokers,omitempty"`  // all addresses, where there are more than that one
-	External             bool      `json:"external,omitempty"` // they are a broker's, not the hub's own
+	Brokers              []string  `json:"brokers,omitempty"`  // all addresses, if there are several
+	External             bool      `json:"external,omitempty"` // the addresses are those of a broker
 	Prefix               string    `json:"prefix,omitempty"`   // of all topics; empty: wire.DefaultPrefix
 	LeaseIntervalSeconds int32     `json:"leaseIntervalSeconds"`
 	CA                   string    `json:"ca"`          // PEM: the hub's root
@@ -48,14 +48,14 @@ type Identity struct {
 // Names of the files in the state directory.
 const (
 	IdentityFile = "identity.json"
-	IdentityCopy = "identity.copy.json" // of it: who cannot read the one is cut off from the hub until somebody comes
-	pendingFile  = "join.key"           // of a join that has not been answered
+	IdentityCopy = "identity.copy.json" // a copy: a device without its identity is offline until somebody repairs it
+	pendingFile  = "join.key"           // the key of an unfinished join
 )
 
-// ErrNotJoined: there is no identity in the state directory.
+// ErrNotJoined means that the state directory has no identity.
 var ErrNotJoined = errors.New("this device has not joined a hub")
 
-// identity checks what the hub has answered before anything is kept.
+// identity checks the hub's answer before anything is stored.
 func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error) {
 	address, err := whole(a.MQTT, base)
 	if err != nil {
@@ -75,7 +75,7 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 	}
 	for _, h := range a.Hubs {
 		if _, err := parseURL("https://" + h); err != nil {
-			return Identity{}, fmt.Errorf("the hub's answer has an address of a hub that is none (%.300q)", h)
+			return Identity{}, fmt.Errorf("the hub's answer has an invalid hub address (%.300q)", h)
 		}
 		id.Hubs = append(id.Hubs, h)
 	}
@@ -84,13 +84,13 @@ func identity(a wire.JoinAnswer, base *url.URL, key, ca []byte) (Identity, error
 		return Identity{}, fmt.Errorf("the hub's answer has no usable certificate: %w", err)
 	}
 	if leaf.Subject.CommonName != a.Node {
-		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but it says that this is %s",
+		return Identity{}, fmt.Errorf("the hub's certificate is for node %.80q, but its answer is for node %s",
 			leaf.Subject.CommonName, a.Node)
 	}
 	return id, nil
 }
 
-// whole is an address of the hub's answer with its host, that of the hub if it has none.
+// whole adds the hub's host to an address without a host.
 func whole(address string, base *url.URL) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || port == "" || strings.ContainsAny(address, ", ") {
@@ -102,8 +102,7 @@ func whole(address string, base *url.URL) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// Server is where the hub is reached over MQTT, for link.Config: one address, or several
-// with commas between them.
+// Server returns the MQTT addresses of the hub for link.Config, separated by commas.
 func (id Identity) Server() string {
 	if len(id.Brokers) == 0 {
 		return "mqtts://" + id.MQTTAddress
@@ -111,8 +110,8 @@ func (id Identity) Server() string {
 	return "mqtts://" + strings.Join(id.Brokers, ",mqtts://")
 }
 
-// Prove signs that a boot is of this device, for a hub that does not see its certificate;
-// nil where the key cannot sign.
+// Prove signs a boot id for a hub that does not see the device's certificate; nil if the key cannot
+// sign.
 func (id Identity) Prove(boot string) *wire.Proof {
 	p, err := id.pair()
 	if err != nil {
@@ -130,19 +129,18 @@ func (id Identity) Prove(boot string) *wire.Proof {
 	return &wire.Proof{Key: p.Leaf.RawSubjectPublicKeyInfo, Signature: signature}
 }
 
-// pair is the certificate with its key; both must belong together.
+// pair returns the certificate with its key, and checks that they match.
 func (id Identity) pair() (tls.Certificate, error) {
 	return tls.X509KeyPair([]byte(id.Certificate), []byte(id.Key))
 }
 
-// Leaf is the node's certificate.
+// Leaf returns the node's certificate.
 func (id Identity) Leaf() (*x509.Certificate, error) {
 	p, err := id.pair()
 	return p.Leaf, err
 }
 
-// Of tells whether a token is of the hub that this identity is of: whether both
-// name the same root.
+// Of reports whether a token is for this identity's hub: both name the same root.
 func (id Identity) Of(token wire.JoinToken) (bool, error) {
 	roots, err := parseRoots([]byte(id.CA))
 	if err != nil {
@@ -151,9 +149,8 @@ func (id Identity) Of(token wire.JoinToken) (bool, error) {
 	return rootOf(roots, token) != nil, nil
 }
 
-// TLS is how this device connects to its hub. lastKnown is the newest time that
-// it has reason to believe in: a device without a battery for its clock starts
-// in 1970, and must get in all the same.
+// TLS returns the configuration for connections to the hub. lastKnown is the latest time that the
+// device knows: without a clock battery it starts in 1970, and must still connect.
 func (id Identity) TLS(lastKnown time.Time) (*tls.Config, error) {
 	p, err := id.pair()
 	if err != nil {
@@ -169,8 +166,8 @@ func (id Identity) TLS(lastKnown time.Time) (*tls.Config, error) {
 	}, nil
 }
 
-// Save keeps an identity in a state directory, twice, each whole or not at all, mode
-// 0600, and forgets the key of the join that led to it.
+// Save stores an identity and its copy in a state directory, atomically and with mode 0600, and
+// removes the key of the join.
 func Save(dir string, id Identity) error {
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
@@ -182,13 +179,13 @@ func Save(dir string, id Identity) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("keep the identity of node %s: %w; make %s writable", id.Node, err, dir)
+		return fmt.Errorf("store the identity of node %s: %w; make %s writable", id.Node, err, dir)
 	}
 	return nil
 }
 
-// Repair writes an identity to those of its two files that hold another one, or none, and
-// returns their names.
+// Repair writes the identity to those of its two files that differ or are missing, and returns
+// their names.
 func Repair(dir string, id Identity) (mended []string, err error) {
 	text, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
@@ -208,8 +205,8 @@ func Repair(dir string, id Identity) (mended []string, err error) {
 	return mended, nil
 }
 
-// put writes a file whole or not at all, and nothing of it elsewhere meanwhile: there is a key in
-// it. When it returns, the file survives a power cut, with its name.
+// put writes a file atomically and durably. Its temporary file has the same mode, since it contains
+// a key.
 func put(file string, text []byte) error {
 	if err := renameio.WriteFile(file, text, 0o600, renameio.IgnoreUmask(),
 		renameio.WithTempDir(filepath.Dir(file))); err != nil {
@@ -222,8 +219,8 @@ func put(file string, text []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Load returns the identity of a state directory, or ErrNotJoined. Its copy counts where
-// the file is there and not as it was written; without the file the device has not joined.
+// Load reads the identity of a state directory, or returns ErrNotJoined. It uses the copy if the
+// file is damaged; without the file the device has not joined.
 func Load(dir string) (Identity, error) {
 	id, err := load(filepath.Join(dir, IdentityFile))
 	if err == nil || errors.Is(err, ErrNotJoined) {
@@ -249,20 +246,19 @@ func load(file string) (Identity, error) {
 	}
 	_, err = id.pair()
 	if err == nil && (id.Node == "" || id.MQTTAddress == "") {
-		err = errors.New("it names no node or no hub")
+		err = errors.New("the node or the hub is missing")
 	}
 	if err == nil {
 		_, err = parseRoots([]byte(id.CA))
 	}
 	if err != nil {
-		return id, fmt.Errorf("read %s: it is not whole: %w; join again", file, err)
+		return id, fmt.Errorf("read %s: the file is damaged: %w; join again", file, err)
 	}
 	return id, nil
 }
 
-// pendingKey returns a key and a request signed by it. The key is on the disk
-// before the hub sees it: when the answer gets lost, the next try has the same
-// key, and the hub knows it for the same join.
+// pendingKey returns a key and a certificate request. It stores the key before the hub sees it: if
+// the answer gets lost, the next try uses the same key and the hub recognises the join.
 func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
 	file := filepath.Join(dir, pendingFile)
 	if dir != "" {
@@ -287,14 +283,14 @@ func pendingKey(dir string) (keyPEM, csrPEM []byte, err error) {
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf(
-				"keep the key of this device: %w; run this as root or choose a directory with --state-dir", err)
+				"store the key of this device: %w; run this as root or choose a directory with --state-dir", err)
 		}
 	}
 	csrPEM, err = request(keyPEM)
 	return keyPEM, csrPEM, err
 }
 
-// request is a certificate request signed by a key.
+// request returns a certificate request signed by a key.
 func request(keyPEM []byte) ([]byte, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {

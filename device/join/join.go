@@ -1,10 +1,8 @@
-// Package join brings a device into a fleet: it makes sure that the hub is the
-// one that made the token, and only then says the token's secret; it keeps the
-// identity that it gets, and renews it in time.
+// Package join brings a device into a fleet. It verifies that the hub is the one of the token
+// before it sends the token's secret, stores the identity, and renews it in time.
 //
-// It never sends a private key and never touches a workload: when a certificate
-// cannot be renewed, the device runs on. Package link connects with the
-// identity. What both sides say to each other is package wire's.
+// It never sends a private key and never touches a workload: without a renewal the device runs on.
+// Package cli calls it, package link connects with the identity, and package wire has the messages.
 package join
 
 import (
@@ -27,37 +25,38 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Sentinels, by what the caller has to do about them.
+// Errors by what the caller must do.
 var (
 	ErrUsage       = errors.New("cannot join")         // an argument is wrong
-	ErrWrongHub    = errors.New("wrong hub")           // it is not the one that made the token
-	ErrRefused     = errors.New("refused by the hub")  // asking again changes nothing
-	ErrUnreachable = errors.New("hub did not answer")  // asking again may help
-	ErrWaits       = errors.New("not approved yet")    // the same join, later, goes on with it
-	ErrClock       = errors.New("clock of the device") // has to be set
+	ErrWrongHub    = errors.New("wrong hub")           // the hub is not the one of the token
+	ErrRefused     = errors.New("refused by the hub")  // repeating the request does not help
+	ErrUnreachable = errors.New("hub did not answer")  // repeating the request may help
+	ErrWaits       = errors.New("not approved yet")    // run the same join again to continue
+	ErrClock       = errors.New("clock of the device") // set the clock
 )
 
-// Options say who joins which hub.
+// Options configure Join, Renew and Run.
 type Options struct {
-	// of the hub, such as https://gateway:8443; of several hubs of one database each, with commas between them
+	// of the hub, such as https://gateway:8443; or of several hubs of one database, separated by
+	// commas
 	URL          string
 	Token        string
-	Node         string // the name asked for; "": the token's, or the host name
-	MachineID    string // 16 hex digits; "": not known
-	Serial       string // of the board, for whoever is to approve; "": none
-	StateDir     string // where the key is kept, so that a second try is the same join
+	Node         string // requested name; "": the token's, or the host name
+	MachineID    string // 16 hex digits; "": unknown
+	Serial       string // of the board, for the administrator who approves; "": none
+	StateDir     string // stores the key, so that a second try is the same join
 	AgentVersion string
-	Hub          string    // identity that the hub must have; "": any
-	LastKnown    time.Time // the newest time that the device has reason to believe in
-	// Key is the key of an identity of the same hub, which proves that this device is
-	// the node already; empty: a new one.
+	Hub          string    // required id of the hub; "": any
+	LastKnown    time.Time // the latest time that the device knows
+	// Key is the key of an identity of the same hub; it proves that this device is the node
+	// already. Empty: a new key.
 	Key string
-	// Waits hears once that the join waits until an administrator approves of the
-	// request of that name; until then it goes on asking, whatever becomes of the link.
+	// Waits is called once with the request that an administrator must approve. The join keeps
+	// asking until then, across outages.
 	Waits func(request string)
-	// Asked asks Run for a renewal now; nil: nobody does.
+	// Asked makes Run renew now; may be nil.
 	Asked <-chan struct{}
-	// Dismissed hears, instead of a renewal, that the device's enrolment has ended.
+	// Dismissed is called when the answer to a renewal is that the enrolment has ended.
 	Dismissed func(wire.Dismissed)
 	Log       *slog.Logger
 	// Dial opens connections; nil: net.Dialer.
@@ -69,10 +68,9 @@ const (
 	maxAnswer = wire.MaxJoin
 )
 
-// Join enrols this device. It fetches the hub's root certificate without trust,
-// compares its hash with the token's, and sends nothing about itself before
-// they are the same and the hub has proved that it holds a key of that root.
-// The identity is in the state directory when it returns.
+// Join enrols this device. It fetches the hub's root certificate without trust and compares its
+// hash with the token's. It sends nothing about the device before they match and the hub has proved
+// that it has a key of that root. The identity is stored when Join returns.
 func Join(ctx context.Context, o Options) (Identity, error) {
 	hubs, err := parseURLs(o.URL)
 	if err != nil {
@@ -105,7 +103,7 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(root)
-	// of each hub by its own name
+	// each hub is checked by its own name
 	c := client(o, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, later(o.LastKnown, hubTime))
 	defer c.CloseIdleConnections()
 	answer, base, err := askAgain(ctx, c, append(hubs[first:len(hubs):len(hubs)], hubs[:first]...), wire.JoinRequest{
@@ -122,7 +120,7 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	}
 	if o.Hub != "" && id.Hub != o.Hub {
 		return Identity{}, fmt.Errorf(
-			"join %s: %w: it is another hub than the one that this device belongs to; nothing was changed", base, ErrWrongHub)
+			"join %s: %w: this device belongs to another hub; nothing was changed", base, ErrWrongHub)
 	}
 	id.MachineID = o.MachineID
 	if o.StateDir != "" {
@@ -133,7 +131,7 @@ func Join(ctx context.Context, o Options) (Identity, error) {
 	return id, nil
 }
 
-// parseURLs reads one address or several.
+// parseURLs parses one address or several.
 func parseURLs(list string) (all []*url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		u, err := parseURL(text)
@@ -143,12 +141,12 @@ func parseURLs(list string) (all []*url.URL, err error) {
 		all = append(all, u)
 	}
 	if len(all) > wire.MaxBrokers {
-		return nil, fmt.Errorf("%w: there are %d addresses; write %d at most", ErrUsage, len(all), wire.MaxBrokers)
+		return nil, fmt.Errorf("%w: there are %d addresses; give at most %d", ErrUsage, len(all), wire.MaxBrokers)
 	}
 	return all, nil
 }
 
-// fetchRootOf is fetchRoot at the first of the hubs that has what the token names.
+// fetchRootOf calls fetchRoot for the first hub that has the token's root.
 func fetchRootOf(ctx context.Context, o Options, hubs []*url.URL,
 	token wire.JoinToken) (root *x509.Certificate, hubTime time.Time, at int, err error) {
 	for at, base := range hubs {
@@ -168,21 +166,19 @@ func parseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(text))
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return nil, fmt.Errorf("%w: %q is no address of a hub; write one such as https://gateway:8443", ErrUsage, text)
+		return nil, fmt.Errorf("%w: %q is not the address of a hub; give one such as https://gateway:8443", ErrUsage, text)
 	case u.Scheme != "https":
-		return nil, fmt.Errorf("%w: %q is not an https address; a hub is joined over TLS only, such as https://%s", ErrUsage,
+		return nil, fmt.Errorf("%w: %q is not an https address; give one such as https://%s", ErrUsage,
 			text, u.Host)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/":
-		return nil, fmt.Errorf("%w: %q has more than host and port; write https://%s", ErrUsage, u.Redacted(), u.Host)
+		return nil, fmt.Errorf("%w: %q has more than host and port; give https://%s", ErrUsage, u.Redacted(), u.Host)
 	}
 	return &url.URL{Scheme: "https", Host: u.Host}, nil
 }
 
-// fetchRoot gets the hub's root certificate and the hub's time. Nothing of it is
-// believed but by the token: the root must have the token's hash, and the very
-// connection must have been opened with a key that this root vouches for. Only
-// time is left out of that: the device's clock may be wrong, and the hub's
-// answer is what says by how much.
+// fetchRoot gets the hub's root certificate and time. It trusts only the token: the root must have
+// the token's hash, and the connection's certificate must be signed by that root. Validity times
+// are not checked, since the device's clock may be wrong and this answer corrects it.
 func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	token wire.JoinToken) (*x509.Certificate, time.Time, error) {
 	c := client(o, &tls.Config{InsecureSkipVerify: true, ServerName: base.Hostname(), MinVersion: tls.VersionTLS12},
@@ -202,20 +198,20 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	if err != nil {
 		return nil, none, explain(err, base, none)
 	}
-	roots, err := parseRoots(body) // more than one while the hub's authority changes
+	roots, err := parseRoots(body) // several while the hub changes its root
 	if block, _ := pem.Decode(body); resp.StatusCode != http.StatusOK || block == nil || block.Type != "CERTIFICATE" {
 		return nil, none, fmt.Errorf(
-			"%w: there is a web server at %s, but it is no Flotilla hub (it answered %s to %s); correct the address",
+			"%w: the web server at %s is not a Flotilla hub (it answered %s to %s); correct the address",
 			ErrWrongHub, base, resp.Status, wire.PathCA)
 	}
 	if err != nil {
-		return nil, none, fmt.Errorf("%w: its certificate cannot be read: %w", ErrWrongHub, err)
+		return nil, none, fmt.Errorf("%w: parse its certificate: %w", ErrWrongHub, err)
 	}
 	root := rootOf(roots, token)
 	if root == nil {
-		return nil, none, fmt.Errorf("%w: this is not the hub that made the token (its certificate has the hash %s, the "+
-			"token says %s); correct the address or get a new token from this hub: those from before a rotation of its "+
-			"root are no longer good. The secret was not sent", ErrWrongHub, pin(roots[0]), token.Pin)
+		return nil, none, fmt.Errorf("%w: this is not the hub of the token (its certificate has the hash %s, the "+
+			"token's hash is %s); correct the address or get a new token from this hub: tokens from before a rotation of its "+
+			"root are no longer valid. The secret was not sent", ErrWrongHub, pin(roots[0]), token.Pin)
 	}
 	if err := vouchedFor(resp.TLS, root, base.Hostname()); err != nil {
 		return nil, none, err
@@ -227,7 +223,7 @@ func fetchRoot(ctx context.Context, o Options, base *url.URL,
 	return root, hubTime, nil
 }
 
-// vouchedFor checks the hub's certificate against the root, at a moment of its own life.
+// vouchedFor checks the hub's certificate against the root, at a time within its validity.
 func vouchedFor(s *tls.ConnectionState, root *x509.Certificate, host string) error {
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(root)
@@ -242,7 +238,7 @@ func vouchedFor(s *tls.ConnectionState, root *x509.Certificate, host string) err
 	case errors.As(err, &name):
 		return wrongName(name, host)
 	case err != nil:
-		return fmt.Errorf("%w: somebody else answers in the place of the hub: %w. The secret was not sent", ErrWrongHub, err)
+		return fmt.Errorf("%w: another server answers at the hub's address: %w. The secret was not sent", ErrWrongHub, err)
 	}
 	return nil
 }
@@ -253,12 +249,13 @@ func wrongName(err x509.HostnameError, host string) error {
 		names = append(names, ip.String())
 	}
 	return fmt.Errorf(
-		"%w: the hub answers to %s, not to %s; use one of those, or start the hub with --advertise-address %s", ErrUsage,
+		"%w: the hub's certificate is for %s, not for %s; use one of those, or start the hub with --advertise-address "+
+			"%s", ErrUsage,
 		strings.Join(names, ", "), host, host)
 }
 
-// client asks hubs whose certificates are of the roots of a configuration, by the time that moment
-// says.
+// client returns an HTTP client for hubs whose certificates belong to t's roots, with times checked
+// as moment says.
 func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 	dial := o.Dial
 	if dial == nil {
@@ -282,7 +279,7 @@ func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 			}
 			its := t.Clone()
 			its.ServerName = host
-			its.InsecureSkipVerify = true // VerifyConnection does the same by another clock
+			its.InsecureSkipVerify = true // VerifyConnection checks the same with another clock
 			its.VerifyConnection = func(s tls.ConnectionState) error {
 				return check(s.PeerCertificates, t.RootCAs, host, lastKnown)
 			}
@@ -296,7 +293,7 @@ func client(o Options, t *tls.Config, lastKnown time.Time) *http.Client {
 	}
 	return &http.Client{
 		Timeout: timeout,
-		// the hub never sends one elsewhere
+		// the hub never redirects
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     transport,
 	}

@@ -249,8 +249,8 @@ func TestASecretGoesToNobodyElse(t *testing.T) {
 		hub  func() *hub
 		says string
 	}{
-		{"a hub with another root", func() *hub { return newHub(t, hubOptions{}) }, "this is not the hub that made the token"},
-		{"one that shows the right root but has no key of it", func() *hub { return newHub(t, hubOptions{showRoot: right.root}) }, "somebody else answers"},
+		{"a hub with another root", func() *hub { return newHub(t, hubOptions{}) }, "this is not the hub of the token"},
+		{"one that shows the right root but has no key of it", func() *hub { return newHub(t, hubOptions{showRoot: right.root}) }, "another server answers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rogue := c.hub()
@@ -311,14 +311,14 @@ func TestWrongArgumentsAreNamed(t *testing.T) {
 	}{
 		{"no address", "", h.token(), "", ErrUsage, "https://gateway:8443"},
 		{"a host alone", "gateway:8443", h.token(), "", ErrUsage, "https://gateway:8443"},
-		{"plain http", plain.URL, h.token(), "", ErrUsage, "over TLS only"},
+		{"plain http", plain.URL, h.token(), "", ErrUsage, "is not an https address"},
 		{"a path", h.URL + "/join", h.token(), "", ErrUsage, "more than host and port"},
 		{"a cut token", h.URL, h.token()[:30], "", ErrUsage, "copy all of what"},
 		{"a token with a short hash", h.URL, "FLT1.abcd.x.y", "", ErrUsage, "32 hex digits"},
 		{"a node name with capitals", h.URL, h.token(), "Pi 1", ErrUsage, "--node-name"},
 		{"a server without TLS", "https" + strings.TrimPrefix(plain.URL, "http"), h.token(), "", ErrWrongHub, "--https-listen"},
-		{"a web server that is no hub", other.URL, h.token(), "", ErrWrongHub, "no Flotilla hub"},
-		{"a name that the hub does not have", elsewhere.URL, elsewhere.token(), "", ErrUsage, "answers to 10.0.0.1, not to 127.0.0.1"},
+		{"a web server that is no hub", other.URL, h.token(), "", ErrWrongHub, "not a Flotilla hub"},
+		{"a name that the hub's certificate lacks", elsewhere.URL, elsewhere.token(), "", ErrUsage, "is for 10.0.0.1, not for 127.0.0.1"},
 		{"nobody there", "https://" + closed, h.token(), "", ErrUnreachable, "is it running"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -506,7 +506,7 @@ func TestARenewalGoesToAnotherHub(t *testing.T) {
 	}
 	h.refuse = nil
 	h.hubs = []string{"hub-a", "https://hub-b/path"}
-	if _, err := Renew(t.Context(), id, o); err == nil || !strings.Contains(err.Error(), "address of a hub that is none") {
+	if _, err := Renew(t.Context(), id, o); err == nil || !strings.Contains(err.Error(), "invalid hub address") {
 		t.Error("what is no address was kept", err)
 	}
 }

@@ -14,11 +14,10 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// Renew asks the hub for a new certificate for the same key: the one that has answered last,
-// and where that does not, each other hub of its database in turn. It works with a
-// certificate that has ended, for 90 days. Of o it uses Dial, LastKnown and
-// StateDir: the renewed identity is kept there before it is returned. One that cannot be kept
-// comes with the error: it is good as long as the program runs.
+// Renew requests a new certificate for the same key: from the hub that answered last, then from
+// each other hub of its database. An expired certificate works for 90 days. Of o it uses Dial,
+// LastKnown and StateDir, where it stores the new identity. If that fails, it returns the identity
+// with the error: it is valid while the program runs.
 func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	base, err := url.Parse(id.HubURL)
 	if err != nil {
@@ -39,7 +38,7 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 			return fresh, rerr
 		}
 		if err == nil || errors.As(rerr, new(*Dismissal)) || comeAgain(rerr) > 0 {
-			err = rerr // of those that failed alike the first one is his own
+			err = rerr // of equal failures, return the first hub's
 		}
 		if ctx.Err() != nil || !elsewhere(rerr) {
 			break
@@ -48,15 +47,15 @@ func Renew(ctx context.Context, id Identity, o Options) (Identity, error) {
 	return Identity{}, err
 }
 
-// elsewhere tells whether another hub may have another answer: this one was not reached, or
-// cannot reach the one that leads. A no is the fleet's.
+// elsewhere reports whether another hub may answer differently: this one was not reached, or cannot
+// reach the leader. A refusal is final.
 func elsewhere(err error) bool {
 	var no *refusal
 	return !errors.As(err, new(*Dismissal)) && !errors.Is(err, ErrRefused) &&
 		(!errors.As(err, &no) || no.code != http.StatusTooManyRequests)
 }
 
-// renewAt is Renew at one hub; nothing is kept.
+// renewAt is Renew at one hub; it stores nothing.
 func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identity, error) {
 	t, err := id.TLS(o.LastKnown)
 	if err != nil {
@@ -72,7 +71,7 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: %w", id.Node, explain(err, base, time.Time{}))
 	}
-	// The hub's roots may have changed: this answer came over a link that those before vouch for.
+	// The hub's roots may have changed: the earlier roots secured this answer.
 	roots, err := rootsOf([]byte(answer.CA))
 	if err != nil {
 		return Identity{}, fmt.Errorf("renew certificate of node %s: the hub's answer has no usable root: %w", id.Node, err)
@@ -89,23 +88,21 @@ func renewAt(ctx context.Context, id Identity, base *url.URL, o Options) (Identi
 	return fresh, nil
 }
 
-// How long after a failure it is tried again: a device whose certificate has ended is
-// cut off until it has another.
+// Pauses after a failure. A device with an expired certificate is offline until it has a new one.
 const (
 	retryRenewal = time.Hour
 	retryEnded   = 30 * time.Second
-	lookAgain    = time.Minute // at the clock, which may be set at any time, by months
+	lookAgain    = time.Minute // the clock may be set by months at any time
 )
 
-// clockUnknown tells whether a certificate has ended by a clock that nobody keeps: then it may be
-// any time, and the certificate have ended or not.
+// clockUnknown reports whether a certificate has expired by a clock that no time service adjusts:
+// the certificate may still be valid.
 func clockUnknown(now time.Time, leaf *x509.Certificate) bool {
 	return now.After(leaf.NotAfter) && !kept()
 }
 
-// due is in how long a certificate is renewed: one that was renewed just now after a part of its
-// life has passed, whatever the clock says; another one when that has passed by the clock, or at
-// once where that is adrift.
+// due returns when a certificate is renewed: after the fraction of its life. Right after a renewal
+// that counts from now, otherwise by the clock, or at once if the clock is unknown.
 func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) time.Duration {
 	part := time.Duration(fraction * float64(leaf.NotAfter.Sub(leaf.NotBefore)))
 	switch {
@@ -117,7 +114,7 @@ func due(leaf *x509.Certificate, now time.Time, fraction float64, renewed bool) 
 	return rand.N(retryEnded)
 }
 
-// pauseAfter is in how long a renewal that has failed is tried again.
+// pauseAfter returns the pause after a failed renewal.
 func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Duration {
 	switch {
 	case !now.After(leaf.NotAfter):
@@ -128,14 +125,13 @@ func pauseAfter(leaf *x509.Certificate, now time.Time, failures int) time.Durati
 	return retryEnded
 }
 
-// Run renews the identity at half of the life of its certificate, ±10 %, so that a fleet that
-// joined together does not renew together, and whenever somebody asks for it, and tells changed of
-// each new one. It looks at the clock each minute: a board that was off for months begins with an
-// old day, and has the right one later. A failure is logged and tried again in an hour or when the
-// certificate ends, every half minute once it has, or when the hub says: it stops nothing. By a
-// clock that is adrift it is renewed at the start, which is tried again ever later. One that cannot
-// be kept is used, and another one asked for in an hour. It returns when ctx ends, or when the hub
-// says that the device's enrolment has ended.
+// Run renews the identity at half of its certificate's life, ±10 % so that a fleet does not renew
+// at once, and on request, and calls changed for each new one. It checks the clock each minute,
+// since a board that was off for months starts with an old date. A failed renewal stops nothing and
+// is repeated after an hour, at the expiry, every half minute after it, or when the hub says. With
+// an unknown clock it renews at the start, with growing pauses after failures. An identity that
+// cannot be stored is used, and renewed again in an hour. Run returns when ctx ends or the
+// enrolment has ended.
 func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) error {
 	fraction := 0.45 + 0.1*rand.Float64()
 	renewed, kept := false, true
@@ -174,7 +170,8 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				id, renewed, kept = fresh, true, err == nil
 				changed(id)
 				if err != nil && o.Log != nil {
-					o.Log.Warn("the renewed certificate is used, but not kept", "node", id.Node, "again", retryRenewal, "err", err)
+					o.Log.Warn("cannot store the renewed certificate; using it until the agent stops", "node", id.Node,
+						"again", retryRenewal, "err", err)
 				}
 				break
 			}
@@ -183,7 +180,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				return nil
 			}
 			args := []any{"node", id.Node, "until", leaf.NotAfter, "err", err}
-			if !asked { // one that was asked for is made again when it is asked for again
+			if !asked { // a requested renewal is repeated on request only
 				wait = cmp.Or(comeAgain(err), pauseAfter(leaf, now(), failures))
 				wait += time.Duration(rand.Int64N(int64(wait/10) + 1))
 				next.Reset(wait)
@@ -191,7 +188,7 @@ func Run(ctx context.Context, id Identity, o Options, changed func(Identity)) er
 				args = append(args, "again", wait.Round(time.Second))
 			}
 			if ctx.Err() == nil && o.Log != nil {
-				o.Log.Warn("the certificate is not renewed", args...)
+				o.Log.Warn("cannot renew the certificate", args...)
 			}
 		}
 	}

@@ -12,8 +12,7 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// maxRoots is how many roots a hub may have at once: while it changes from one to
-// the next, two.
+// maxRoots bounds a hub's roots; it has two while it changes from one to the next.
 const maxRoots = 4
 
 func parseRoots(text []byte) (roots []*x509.Certificate, err error) {
@@ -32,7 +31,7 @@ func parseRoots(text []byte) (roots []*x509.Certificate, err error) {
 	return roots, nil
 }
 
-// rootsOf is the same text with nothing but its certificates.
+// rootsOf returns the certificates of a PEM text without other content.
 func rootsOf(text []byte) (pem []byte, err error) {
 	roots, err := parseRoots(text)
 	for _, c := range roots {
@@ -41,7 +40,7 @@ func rootsOf(text []byte) (pem []byte, err error) {
 	return pem, err
 }
 
-// rootOf is the root that a token names; nil: none of them.
+// rootOf returns the root that a token names, or nil.
 func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 	for _, c := range roots {
 		if pin(c) == token.Pin {
@@ -51,20 +50,19 @@ func rootOf(roots []*x509.Certificate, token wire.JoinToken) *x509.Certificate {
 	return nil
 }
 
-// A Live is an identity that is renewed while it is in use.
+// A Live is an identity that may be renewed while it is in use.
 type Live struct{ atomic.Pointer[Identity] }
 
-// Follow makes a configuration of Identity.TLS use what the identity is at each
-// handshake, its certificate and its roots: both change while a link lives. By what time the
-// hub's are judged, moment says. The name that the hub must prove is the ServerName of the state,
-// which the link gives also where it is an IP address.
+// Follow makes a configuration of Identity.TLS use the present certificate and roots at each
+// handshake: both change while a link runs. See moment for the time of the check. The expected name
+// is the ServerName of the connection state, which the link sets for IP addresses too.
 func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 	c.Certificates, c.RootCAs = nil, nil
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		p, err := l.Load().pair()
 		return &p, err
 	}
-	c.InsecureSkipVerify = true // VerifyConnection does the same with the roots of this moment
+	c.InsecureSkipVerify = true // VerifyConnection checks the same with the present roots
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		id := l.Load()
 		roots, err := parseRoots([]byte(id.CA))
@@ -72,9 +70,9 @@ func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 			return err
 		}
 		host := s.ServerName
-		if host == "" { // without a name anybody's certificate of this hub's would do
+		if host == "" { // without a name any certificate of the hub's root would pass
 			return fmt.Errorf(
-				"check the certificate of the hub of node %s: no address was dialled: this is a mistake in the program", id.Node)
+				"check the certificate of the hub of node %s: no address was dialled: this is an error in the program", id.Node)
 		}
 		pool := x509.NewCertPool()
 		for _, r := range roots {
@@ -83,10 +81,10 @@ func (l *Live) Follow(c *tls.Config, lastKnown time.Time) {
 		err = check(s.PeerCertificates, pool, host, later(lastKnown, id.HubTime))
 		var stranger x509.UnknownAuthorityError
 		if errors.As(err, &stranger) {
-			return fmt.Errorf("%w: %s shows a certificate of an authority that this device does not know, and was told "+
-				"nothing; if the hub's root was rotated while this device was away, join it again with "+
+			return fmt.Errorf("%w: %s has a certificate of an unknown authority, and nothing was sent to it; "+
+				"if the hub's root was rotated while this device was offline, join it again with "+
 				"`flotilla-device join … --keep-workloads` and a token from `flotilla-hub token create --site %s --node %s` "+
-				"(what runs here goes on): %w", ErrWrongHub, host, id.Site, id.Node, err)
+				"(workloads keep running): %w", ErrWrongHub, host, id.Site, id.Node, err)
 		}
 		return err
 	}

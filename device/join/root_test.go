@@ -53,7 +53,7 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 		{"both in a rotation: the former", both, "gateway", beforeLeaf, ""},
 		{"both in a rotation: the new one", both, "gateway", afterLeaf, ""},
 		{"a revoked one", string(encodeCert(after)), "gateway", beforeLeaf, "flotilla-hub token create --site oslo --node pi-1"},
-		{"a stranger's", both, "gateway", elsewhere, "does not know"},
+		{"a stranger's", both, "gateway", elsewhere, "unknown authority"},
 		{"the certificate of another host", both, "other", afterLeaf, "other"},
 		{"the certificate of another host, by its address", both, "192.0.2.7", afterLeaf, "192.0.2.7"},
 		{"no address", both, "", afterLeaf, "no address"},
@@ -69,7 +69,7 @@ func TestALiveLinkBelievesTheRootsOfThisMoment(t *testing.T) {
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Fatal(err)
 			}
-			if tt.want == "does not know" && !errors.Is(err, ErrWrongHub) {
+			if tt.want == "unknown authority" && !errors.Is(err, ErrWrongHub) {
 				t.Fatal(err)
 			}
 		})

@@ -7,8 +7,8 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A hubAck is a message that the hub itself acknowledges. It stands where paho's token of a
-// PUBACK stands for a hub without a broker before it.
+// A hubAck is a message that the hub itself acknowledges. Behind a broker it takes the place of the
+// PUBACK token.
 type hubAck struct {
 	of   string
 	done chan struct{}
@@ -26,7 +26,7 @@ func (a *hubAck) WaitTimeout(d time.Duration) bool {
 	}
 }
 
-// expect notes that a payload is to be acknowledged. One of each kind is in flight.
+// expect registers a payload that the hub will acknowledge. One of each kind is in flight.
 func (l *Link) expect(c wire.Channel, payload []byte) *hubAck {
 	a := &hubAck{wire.AckOf(payload), make(chan struct{})}
 	l.mu.Lock()
@@ -53,32 +53,29 @@ func (l *Link) ackedByHub(of string) {
 	}
 }
 
-// isForUs tells whether what the hub asks of the node is meant for this device. A broker lets in
-// whoever has a certificate of the node's name: a clone hears all that is sent to the node, as does
-// a device that was replaced, and both would run, reboot and answer what is the other's. The hub
-// acknowledges the statuses of the one that it takes for the node; until then a desired state
-// waits, and a request is not this device's.
+// isForUs reports whether the hub's requests to the node are for this device. A broker lets in
+// every device with a certificate of the node's name, so a clone or a replaced device receives them
+// too. The hub acknowledges only the statuses of its own device; until then a desired state waits
+// and requests are dropped.
 func (l *Link) isForUs() bool { return l.known.Load() }
 
-// Unheard says whether the device is connected to a broker whose hub does not acknowledge
-// what it says: the hub may be away, or may have other addresses now.
+// Unheard reports whether the device is connected to a broker whose hub does not acknowledge its
+// messages: the hub may be down or have other addresses.
 func (l *Link) Unheard() bool { return l.unheard.Load() }
 
-// unacked is how many messages in a row the hub has not acknowledged, as the end of a session.
+// unacked is the number of messages in a row that the hub has not acknowledged; it ends a session.
 type unacked int
 
 func (n unacked) Error() string {
 	return fmt.Sprintf("the hub has acknowledged none of the last %d messages", int(n))
 }
 
-// maxDeaf bounds how often the patience with a hub doubles, to 96 messages, and how long each is
-// waited for, to 5 minutes.
+// maxDeaf bounds how often the limit doubles: up to 96 messages, each with up to 5 minutes.
 const maxDeaf = 5
 
-// maxUnacked is how many messages in a row the hub may leave unacknowledged before the
-// connection counts as broken. Behind a broker the hub may be what is away, and another
-// connection would not help: a fleet that reconnected every half minute would cost the broker
-// more than it finds out.
+// maxUnacked is the number of unacknowledged messages after which the connection counts as broken.
+// Behind a broker the hub may be down, and a fleet that reconnects every half minute would only
+// load the broker; so the limit doubles with each such session.
 func (s *session) maxUnacked() int {
 	if !s.external {
 		return maxUnacked

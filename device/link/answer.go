@@ -9,18 +9,17 @@ import (
 )
 
 const (
-	quickly     = time.Second // a line on which a chunk is acknowledged in this time may carry more of them at once
-	maxUnderWay = 4           // chunks of replies on the line at once
+	quickly     = time.Second // if a chunk is acknowledged in this time, the line may carry more at once
+	maxUnderWay = 4           // chunks in flight
 	heldFor     = 100 * time.Millisecond
 )
 
-// answers are the chunks of replies on their way to the hub: few, so that a lease
-// never waits behind more than some 100 kB of them, and one at a time where the
-// line is slow. That the hub has them is for the window of each stream to know.
+// answers are the reply chunks in flight: one on a slow line and a few on others, so that a lease
+// waits behind at most 100 kB. The window of each stream tracks what the hub has.
 type answers struct {
 	underWay []underWay
-	room     int        // how many there may be, from 1
-	held     *addressed // could not be handed to paho; goes before all others
+	room     int        // limit of chunks in flight, from 1
+	held     *addressed // a chunk that paho did not accept; sent before all others
 }
 
 type underWay struct {
@@ -30,7 +29,7 @@ type underWay struct {
 	until ackDeadline
 }
 
-// more is where the next chunk comes from, nil while there is no room for it.
+// more returns the source of the next chunk, nil at the limit.
 func (s *session) more() <-chan addressed {
 	if s.answers.held != nil || len(s.answers.underWay) >= max(s.answers.room, 1) {
 		return nil
@@ -38,7 +37,7 @@ func (s *session) more() <-chan addressed {
 	return s.l.replies
 }
 
-// answered is ready when the nth chunk on the line is acknowledged.
+// answered returns the acknowledgement of the nth chunk in flight.
 func (s *session) answered(n int) <-chan struct{} {
 	if n >= len(s.answers.underWay) {
 		return nil
@@ -46,10 +45,9 @@ func (s *session) answered(n int) <-chan struct{} {
 	return s.answers.underWay[n].token.Done()
 }
 
-// settleAnswers looks which chunks have arrived, and makes room. The hub
-// acknowledges in order (MQTT-4.6.0-2): with a chunk, those before it are settled
-// too, and one of them that was not acknowledged is lost. To send it again would
-// be of no use: the hub has seen the gap.
+// settleAnswers removes acknowledged chunks. The hub acknowledges in order (MQTT-4.6.0-2), so
+// chunks before an acknowledged one are settled too; one without an acknowledgement is lost.
+// Sending it again is useless: the hub has seen the gap.
 func (s *session) settleAnswers(now time.Time) {
 	a := &s.answers
 	settled := 0
@@ -72,8 +70,8 @@ func (s *session) settleAnswers(now time.Time) {
 	}
 }
 
-// sendReply publishes a chunk. One that paho does not take, because what came
-// before takes too long to write, is tried again: none may be left out.
+// sendReply publishes a chunk. If paho does not accept it because earlier writes take too long, it
+// is sent later: no chunk may be left out.
 func (s *session) sendReply(r addressed) {
 	token := s.client.Publish(wire.ReplyTopic(s.l.cfg.Prefix, s.l.cfg.Node, r.id), 1, false, r.payload)
 	select {

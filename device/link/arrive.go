@@ -8,20 +8,20 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// arrived sorts what the hub sends. It runs on paho's reader and must not block.
+// arrived dispatches a message of the hub. It runs on paho's reader and must not block.
 func (l *Link) arrived(m paho.Message) {
 	a, err := wire.ParseTopic(l.cfg.Prefix, m.Topic())
 	switch {
 	case err != nil || a.Node != l.cfg.Node || !a.Channel.FromHub():
 		l.log.Warn("ignore a message that is not for this device", "node", l.cfg.Node, "topic", m.Topic())
 	case m.Retained():
-		l.log.Warn("ignore a retained message: it says nothing about now; clear it on the broker", "node", l.cfg.Node,
+		l.log.Warn("ignore a retained message, which may be outdated; clear it on the broker", "node", l.cfg.Node,
 			"topic", m.Topic())
 	case a.Channel == wire.ChannelDesired:
 		head, known := wire.DesiredHead(m.Payload())
 		l.mu.Lock()
 		switch {
-		case known: // it takes the place of what goes to another one, and of itself
+		case known: // it replaces a waiting move to another address
 			l.desired = slices.DeleteFunc(l.desired, func(waits []byte) bool {
 				had, known := wire.DesiredHead(waits)
 				return !known || had.Hub != head.Hub || had.Generation != head.Generation || had.Parts != head.Parts ||
@@ -50,7 +50,7 @@ func (l *Link) arrivedRequest(id string, payload []byte) {
 		l.mu.Lock()
 		s := l.streams[id]
 		l.mu.Unlock()
-		if s != nil { // else it has ended, and the hub has been told
+		if s != nil { // without a stream, the hub already knows the end
 			s.arrivedInput(r)
 		}
 		return

@@ -19,25 +19,25 @@ import (
 
 // Times of a connection.
 const (
-	connectTimeout = 10 * time.Second // for TCP, TLS and CONNECT together
-	dialTimeout    = 4 * time.Second  // for TCP alone where there are several addresses: a SYN is sent at 0, 1 and 3 s
+	connectTimeout = 10 * time.Second // TCP, TLS and CONNECT together
+	dialTimeout    = 4 * time.Second  // TCP, if there are several addresses: a SYN is sent at 0, 1 and 3 s
 	keepAlive      = 10 * time.Second
 	pingTimeout    = 5 * time.Second
-	// paho looks every quarter of the keep-alive, so a ping goes out at the latest
-	// 12.5 s after the last byte came, and 5 s later the link counts as half open.
+	// paho checks every quarter of the keep-alive: a ping goes out at most 12.5 s after the last
+	// byte, and 5 s later the link counts as half open.
 	silence      = keepAlive + keepAlive/4 + pingTimeout
-	writeTimeout = 5 * time.Second // in which the hub takes nothing of what is written to it
+	writeTimeout = 5 * time.Second // without progress of a write
 )
 
-// A server is one of the addresses under which the hub can be reached.
+// A server is one address of the hub.
 type server struct {
 	url  string
 	dial func(context.Context) (net.Conn, error)
 	tls  *tls.Config // nil: none
 }
 
-// servers reads a list of addresses. Each has a TLS configuration of its own: the name
-// that the other side must prove is that of the address which was dialled.
+// servers parses a list of addresses. Each has its own TLS configuration, since the certificate
+// must match the dialled address.
 func (c *Config) servers(list string) (all []server, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		s, err := c.server(strings.TrimSpace(text))
@@ -49,7 +49,7 @@ func (c *Config) servers(list string) (all []server, err error) {
 		}
 	}
 	if len(all) > wire.MaxBrokers {
-		return nil, fmt.Errorf("there are %d addresses, and at most %d are used", len(all), wire.MaxBrokers)
+		return nil, fmt.Errorf("there are %d addresses; give at most %d", len(all), wire.MaxBrokers)
 	}
 	return all, nil
 }
@@ -94,15 +94,15 @@ func (c *Config) server(text string) (s server, err error) {
 	if verify := s.tls.VerifyConnection; verify != nil {
 		name := s.tls.ServerName
 		s.tls.VerifyConnection = func(state tls.ConnectionState) error {
-			state.ServerName = name // which the library leaves out where it is an IP address
+			state.ServerName = name // the library leaves it empty for an IP address
 			return verify(state)
 		}
 	}
 	return s, nil
 }
 
-// open dials, and shakes hands where TLS is used. One address of several that does not
-// answer must not take the time in which another one would.
+// open connects, with a TLS handshake if needed. If there are several addresses, a silent one gets
+// less time, so that another can be tried.
 func (s *server) open(ctx context.Context, several bool, inFlight *atomic.Int64) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -127,23 +127,22 @@ func (s *server) open(ctx context.Context, several bool, inFlight *atomic.Int64)
 	return newConn(secure, raw, inFlight), nil
 }
 
-// A conn notices by itself when the other end is gone: no byte for 17.5 s and the
-// time that what was written takes on the slowest link, 5 s in which it takes nothing of
-// what is written, or a packet that goes out at less than 1 KiB/s. paho counts packets
-// instead: a desired state that takes a minute to come over a slow line would be taken for
-// silence, and a ping on a dead line would be written for ever.
+// A conn detects a dead peer itself: no byte for 17.5 s plus the time of unacknowledged bytes on
+// the slowest link, 5 s without progress of a write, or a packet slower than 1 KiB/s. paho counts
+// packets instead: it would take a desired state that needs a minute for silence, and write a ping
+// to a dead line for ever.
 type conn struct {
-	net.Conn               // encrypted, where it is
-	raw      *line.Conn    // what is below
-	turn     chan struct{} // taken by who writes: paho has two that do
+	net.Conn               // with TLS if used
+	raw      *line.Conn    // the TCP connection
+	turn     chan struct{} // token for one writer: paho has two
 
 	mu     sync.Mutex
-	closed bool  // by paho
-	broken error // why we have closed it
+	closed bool  // closed by paho
+	broken error // why conn closed it
 }
 
-// newConn gives a connection the ends that it has from now on. inFlight are the bytes that
-// the hub has not acknowledged: an answer to a ping comes behind them.
+// newConn adds these checks to a connection. inFlight are the bytes without an acknowledgement,
+// which come before the answer to a ping.
 func newConn(c net.Conn, raw *line.Conn, inFlight *atomic.Int64) *conn {
 	raw.Listen(func() time.Duration { return silence + line.Takes(int(inFlight.Load())) })
 	return &conn{Conn: c, raw: raw, turn: make(chan struct{}, 1)}
@@ -164,21 +163,18 @@ func (c *conn) Read(p []byte) (int, error) {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		err = errors.New("no answer from the hub")
 	case errors.Is(err, net.ErrClosed):
-		// In these words paho would take it for its own doing and stay
-		// connected to nothing.
+		// paho would take the original error for its own Close and not reconnect.
 		err = errors.New("the connection was cut on this side")
 	}
 	return n, err
 }
 
-// pingreq asks the hub for a sign of life.
+// pingreq is an MQTT PINGREQ packet.
 var pingreq = []byte{0xc0, 0}
 
-// Write sends one whole packet; a ping must not get into the middle of another.
-//
-// A ping of its own wakes the hub once more for each node and lease interval, which costs
-// the hub more than the lease. So each lease, the only packet at QoS 0, takes one along,
-// and paho, which hears the answer, has nothing to ping for.
+// Write sends one whole packet; a ping must not interrupt another packet. Each lease, the only
+// packet at QoS 0, takes a ping with it: a separate ping would wake the hub once more per node and
+// interval, which costs more than the lease. paho sees the answer and sends no ping.
 func (c *conn) Write(p []byte) (int, error) {
 	if len(p) == 0 || p[0] != publish0 {
 		return c.write(p)
@@ -187,7 +183,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return min(n, len(p)), err
 }
 
-const publish0 = 0x30 // the first byte of a PUBLISH at QoS 0
+const publish0 = 0x30 // first byte of a PUBLISH at QoS 0
 
 func (c *conn) write(p []byte) (int, error) {
 	c.turn <- struct{}{}
@@ -195,13 +191,13 @@ func (c *conn) write(p []byte) (int, error) {
 	_ = c.raw.SetWriteDeadline(time.Now().Add(writeTimeout + line.Takes(len(p))))
 	n, err := c.Conn.Write(p)
 	if err != nil {
-		err = c.breakOff(err) // the stream is broken inside a packet
+		err = c.breakOff(err) // the packet is incomplete, so the stream is broken
 	}
 	return n, err
 }
 
-// breakOff closes the connection after a failed write. The reader gets to know
-// why: paho does not act on a ping that could not be written.
+// breakOff closes the connection after a failed write and tells the reader why: paho does not react
+// to a ping that failed.
 func (c *conn) breakOff(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +208,7 @@ func (c *conn) breakOff(err error) error {
 	return err
 }
 
-// Close cuts the connection without a farewell that could block.
+// Close closes the connection at once, without a DISCONNECT that could block.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,11 +216,12 @@ func (c *conn) Close() error {
 	return c.raw.Close()
 }
 
-// SetDeadline is paho's, around CONNECT.
+// SetDeadline is called by paho around CONNECT.
 func (c *conn) SetDeadline(t time.Time) error { return c.raw.SetReadDeadline(t) }
 
-// SetWriteDeadline is paho's around each packet, whatever its size; ours knows that.
+// SetWriteDeadline ignores paho's deadline, which does not depend on the packet's size; conn has
+// its own.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
-// clip shortens a text to at most n bytes, at a character's end.
+// clip shortens a text to at most n bytes, at a character boundary.
 func clip(s string, n int) string { return strings.ToValidUTF8(s[:n-len("…")], "") + "…" }

@@ -8,20 +8,20 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// inputs are what came for a stream and was not taken yet: never more than the
-// hub may send ahead. Stream.mu guards them.
+// inputs are the received inputs of a stream that the caller has not taken, bounded by the hub's
+// window. Stream.mu guards them.
 type inputs struct {
 	waiting []wire.Request
-	heard   uint64 // number of the newest that came
-	given   uint64 // of the newest that was given out
-	taken   uint64 // of the newest that was dealt with
-	told    uint64 // of the newest of which the hub knows that
-	repeat  bool   // the hub has sent one again: it has missed our acknowledgement
-	broken  error  // why no more is given out
+	heard   uint64 // number of the last received input
+	given   uint64 // of the last one returned by Input
+	taken   uint64 // of the last one that the caller has processed
+	told    uint64 // of the last one acknowledged to the hub
+	repeat  bool   // the hub repeated one: an acknowledgement was lost
+	broken  error  // why there are no more
 	came    chan struct{}
 }
 
-// arrivedInput takes in an input. It runs on paho's reader and must not block.
+// arrivedInput stores an input. It runs on paho's reader and must not block.
 func (s *Stream) arrivedInput(r wire.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,9 +40,8 @@ func (s *Stream) arrivedInput(r wire.Request) {
 	signal(s.came)
 }
 
-// Input waits for the next input of the hub: stdin, resize or close-stdin. Asking
-// for it says that the one before has been dealt with, and so makes room for more.
-// After an error no input will come.
+// Input waits for the hub's next input: stdin, resize or close-stdin. The call also means that the
+// previous input is processed, which makes room for more. After an error there are no more inputs.
 func (s *Stream) Input(ctx context.Context) (wire.Request, error) {
 	s.mu.Lock()
 	s.taken = s.given
@@ -85,8 +84,8 @@ func (s *Stream) Input(ctx context.Context) (wire.Request, error) {
 	}
 }
 
-// sayTaken sends a chunk without data that acknowledges inputs, unless somebody
-// sends one with data at the moment: that, or the next, will do.
+// sayTaken sends an acknowledgement in a chunk without data, unless a chunk with data is being
+// sent, which carries it too.
 func (s *Stream) sayTaken(ctx context.Context) bool {
 	select {
 	case s.order <- struct{}{}:
@@ -103,7 +102,7 @@ func (s *Stream) sayTaken(ctx context.Context) bool {
 	return !s.full() && s.send(ctx, wire.Reply{}) == nil
 }
 
-// acknowledge returns what a chunk says of the inputs.
+// acknowledge returns the acknowledgement for a chunk.
 func (s *Stream) acknowledge() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,19 +11,17 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// errNewBoot ends a session whose boot another one has followed.
-var errNewBoot = errors.New("the hub asks for a new boot id: another device was this node in between")
+// errNewBoot ends a session whose boot id was replaced by another device's.
+var errNewBoot = errors.New("the hub requests a new boot id: another device was this node meanwhile")
 
-// Boot is the boot id under which the device speaks now: its own, or one that the hub has asked
-// for.
+// Boot returns the present boot id: Config.Boot, or a new one that the hub has requested.
 func (l *Link) Boot() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.boot
 }
 
-// beginAnew makes the link speak as an agent that has just started. It is called
-// between two sessions.
+// beginAnew resets the link to that of a new agent. It is called between two sessions.
 func (l *Link) beginAnew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,10 +29,10 @@ func (l *Link) beginAnew() {
 	l.numbers.lease, l.numbers.status, l.numbers.pods, l.numbers.list = 0, 0, 0, 0
 }
 
-// dismissed notes that the device's enrolment has ended.
+// dismissed records that the device's enrolment has ended.
 func (l *Link) dismissed(d wire.Dismissed) {
 	if l.cfg.Dismissed == nil {
-		l.log.Error("the hub says that this device's enrolment has ended, and nobody here acts on it", "node", l.cfg.Node,
+		l.log.Error("ignoring that the hub has ended this device's enrolment", "node", l.cfg.Node,
 			"by", d.By, "why", d.Reason)
 		return
 	}
@@ -42,8 +40,8 @@ func (l *Link) dismissed(d wire.Dismissed) {
 	l.Leave()
 }
 
-// Leave makes Run end when the device holds no pods any more, and the hub has heard
-// so or cannot be reached for a minute.
+// Leave makes Run end when the device has no pods and the hub knows it, or is out of reach for a
+// minute.
 func (l *Link) Leave() {
 	l.mu.Lock()
 	l.gone = true
@@ -57,11 +55,10 @@ func (l *Link) isGone() bool {
 	return l.gone
 }
 
-// confirmFor is how long it is tried to tell the hub that the pods are gone. It needs
-// no longer: it takes them for gone after 40 s.
+// confirmFor is how long Run tries to report that the pods are gone. The hub assumes it after 40 s.
 const confirmFor = time.Minute
 
-// leave waits until the device holds no pods, tells the hub, and ends.
+// leave waits until the device has no pods, reports it, and ends.
 func (l *Link) leave(ctx context.Context) error {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -87,16 +84,16 @@ func (l *Link) leave(ctx context.Context) error {
 		case <-time.After(l.backoff(try)):
 		}
 	}
-	l.log.Warn("the hub was not told that this device's pods are gone; it takes them for gone by itself", "node",
+	l.log.Warn("could not report that this device's pods are gone; the hub assumes it after a while", "node",
 		l.cfg.Node)
 	return ErrDismissed
 }
 
-// confirm sends the list of pods, which is empty, and waits until the hub has it.
+// confirm sends the empty list of pods and waits for its acknowledgement.
 func (s *session) confirm(ctx context.Context) error {
 	s.sendPods()
 	if s.pods.token == nil {
-		return errors.New("the list of pods could not be sent")
+		return errors.New("cannot send the list of pods")
 	}
 	return wait(ctx, s.lost, ackTimeout, func() paho.Token { return s.pods.token })
 }

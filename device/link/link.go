@@ -1,11 +1,9 @@
-// Package link is the device's line to the hub: it connects over MQTT, says who
-// is there and for how long, reports what the agent observes, and hands over what
-// the hub wants.
+// Package link connects a device to its hub over MQTT: it sends leases, the agent's observations
+// and answers, and receives the desired state and requests.
 //
-// It numbers what it sends, sends again what was not acknowledged, and connects
-// again for ever. It keeps nothing on disk and decides nothing about workloads:
-// what is true it asks the Source, what arrives it gives the Sink, both of them
-// the agent. Only here in device/ is paho imported. The words are shared/wire's.
+// It numbers messages, repeats unacknowledged ones and reconnects for ever. It stores nothing on
+// disk and never decides about workloads: a Source has the facts and a Sink receives messages, both
+// in package agent. In device/ it alone imports paho. The messages are package wire's.
 package link
 
 import (
@@ -27,81 +25,77 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A Source knows what is true now. Its methods are called whenever something is
-// to be sent, never at the same time, and must return quickly. The link fills in
-// boot, seq, time and machine id.
+// A Source has the present facts. Its methods are called whenever something is to be sent, one at a
+// time, and must return quickly. The link fills in boot, seq, time and machine id.
 type Source interface {
 	Status() wire.Status
 	Pods() wire.Pods
-	StoredGeneration() int64 // of the desired state that is stored durably; 0: none
+	StoredGeneration() int64 // of the durably stored desired state; 0: none
 }
 
-// A Sink takes what the hub sends. Its methods are called one at a time, and may
-// take their time: a newer desired state replaces one that still waits. Refresh
-// and ack requests are answered by the link and do not arrive here.
+// A Sink receives the hub's messages. Its methods are called one at a time and may be slow: a newer
+// desired state replaces a waiting one. The link handles refresh and ack requests itself.
 type Sink interface {
 	Desired(wire.Desired)
 	Request(id string, r wire.Request)
 }
 
-// Config is what a link is made of. Node, Boot, Server, Source and Sink are
-// required.
+// Config configures a Link. Node, Boot, Server, Source and Sink are required.
 type Config struct {
 	Node         string
-	Machine      string // 16 hex digits; empty: not known
-	Boot         string // random id of this agent start; replaced where the hub asks for another
+	Machine      string // 16 hex digits; empty: unknown
+	Boot         string // random id of this agent start; replaced on the hub's request
 	AgentVersion string
 
-	// Server is the hub: mqtts://host:8883, or mqtt://127.0.0.1:1883 for its
-	// development listener, on loopback only. Several, with commas between them, are
-	// addresses of the same hub or of its brokers.
+	// Server is the hub: mqtts://host:8883, or mqtt://127.0.0.1:1883 for its development listener
+	// on loopback. Several, separated by commas, are addresses of one hub or of its brokers.
 	Server string
-	// External: the addresses are those of a broker between the device and its hub. What the
-	// broker acknowledges is not what the hub has: the hub acknowledges too.
+	// External means that the addresses are those of a broker. The hub then acknowledges messages
+	// itself, since the broker's acknowledgement does not mean that the hub has them.
 	External bool
-	// Prove proves to such a hub that a boot is this device's; nil: nothing is proved.
+	// Prove proves to a hub behind a broker that a boot is this device's; may be nil.
 	Prove func(boot string) *wire.Proof
-	// TLS holds the device's certificate and the hub's CA; required for mqtts.
+	// TLS has the device's certificate and the hub's CA; required for mqtts.
 	TLS *tls.Config
 	// Dial opens the connection below TLS; nil: TCP to the host of Server.
 	Dial func(context.Context) (net.Conn, error)
 
 	Prefix         string        // of all topics; empty: wire.DefaultPrefix
-	LeaseInterval  time.Duration // until the hub says otherwise; 0: 10 s
+	LeaseInterval  time.Duration // until the hub sets another; 0: 10 s
 	StatusInterval time.Duration // longest time without a status; 0: 5 min
 
 	Source Source
 	Sink   Sink
-	// Dismissed hears that the device's enrolment has ended. Run then says once more
-	// which pods there are, as soon as there are none, and ends. nil: it is ignored.
+	// Dismissed is called when the device's enrolment has ended. Run then waits until there are no
+	// pods, reports that, and ends. nil: ignored.
 	Dismissed func(wire.Dismissed)
 	Log       *slog.Logger // nil: slog.Default()
 }
 
-// Times of the protocol, and limits of what waits here.
+// Times of the protocol, and limits of waiting messages.
 const (
 	leaseJitter   = 0.04
 	leaseRetry    = 200 * time.Millisecond // doubles
 	leaseRetryMax = 7 * time.Second
-	ackTimeout    = 10 * time.Second // for a PUBACK; then the message counts as lost
-	maxUnacked    = 3                // lost in a row: then the connection counts as broken
-	longPause     = time.Second      // after a list of pods that is longer as text than a message
-	steady        = 30 * time.Second // a session of this length in which the hub answered ends the back-off
-	newCause      = time.Minute      // between two lines of the log about one outage
+	ackTimeout    = 10 * time.Second // without a PUBACK the message counts as lost
+	maxUnacked    = 3                // lost messages in a row, after which the connection counts as broken
+	longPause     = time.Second      // after a list of pods that needs several messages
+	steady        = 30 * time.Second // a session of this length with answers resets the back-off
+	newCause      = time.Minute      // between two log lines about one outage
 	maxEvents     = 256
-	maxRequests   = 1024    // that wait: more than the agent has room for, with their ends, as it is the one to refuse
-	maxWaiting    = 1 << 20 // bytes of requests that wait; one alone may have more
+	maxRequests   = 1024    // requests that wait: more than the agent accepts, so that the agent refuses them
+	maxWaiting    = 1 << 20 // bytes of waiting requests; a single one may be larger
 
-	// Each desired state that differs is written to flash, twice. A hub that sends 4 MiB of
-	// another one every second is held to 1.4 GB a day; the newest waits.
+	// Each different desired state is written to flash twice. A hub that sends a new one of 4 MiB
+	// every second is limited to 1.4 GB a day; the newest waits.
 	desiredBurst = 32 << 20
-	desiredRate  = 8 << 10 // bytes a second
+	desiredRate  = 8 << 10 // bytes per second
 )
 
-// ErrOffline says that the hub cannot be reached now.
+// ErrOffline means that the hub cannot be reached now.
 var ErrOffline = errors.New("not connected to the hub")
 
-// ErrDismissed says that the device belongs to its hub no more, and holds no pods.
+// ErrDismissed means that the device's enrolment has ended and it has no pods.
 var ErrDismissed = errors.New("the hub has ended this device's enrolment")
 
 // A Link keeps one device connected. Make it with New.
@@ -110,43 +104,43 @@ type Link struct {
 	log  *slog.Logger
 	told lineLimiter
 
-	route   route          // the addresses, and the one that is used
-	wake    chan struct{}  // something below changed
-	deliver chan struct{}  // something arrived
+	route   route          // the hub's addresses
+	wake    chan struct{}  // a field below has changed
+	deliver chan struct{}  // a message has arrived
 	replies chan addressed // from Streams to the session
 	numbers struct {       // of this boot; used by the session only
 		lease, status, pods uint64
-		list                uint64 // of pods that was begun last; pods: that was sent to its end
+		list                uint64 // list: of the last started list of pods; pods: of the last one sent completely
 		connection          uint64
 	}
 	mu       sync.Mutex
 	boot     string
-	secret   string        // of its client id at a broker
-	gone     bool          // dismissed
+	secret   string        // part of the client id at a broker
+	gone     bool          // the enrolment has ended
 	interval time.Duration // between leases
 	asked    asked
 	events   []queued
 	queued   uint64   // number of the newest event
-	skipped  int      // events that had no room, not told yet
-	desired  [][]byte // payloads that wait: a whole one, or parts of one
+	skipped  int      // dropped events that are not reported yet
+	desired  [][]byte // the waiting desired state, in one payload or in parts
 	requests []addressedRequest
-	waiting  int // bytes of requests
+	waiting  int // bytes of waiting requests
 	streams  map[string]*Stream
 	session  *session     // nil: offline
-	inFlight atomic.Int64 // bytes that the hub has not acknowledged
+	inFlight atomic.Int64 // bytes without an acknowledgement
 	lastErr  error
-	acks     map[wire.Channel]*hubAck // what the hub has to acknowledge; the newest of each kind
-	// the hub has heard a status of this connection; without a broker it let the device in
+	acks     map[wire.Channel]*hubAck // messages that the hub must acknowledge; the newest of each kind
+	// the hub has acknowledged a status of this connection; always true without a broker
 	known   atomic.Bool
-	unheard atomic.Bool // an external broker is there, and its hub has not acknowledged what was sent last
-	acked   bool        // the hub has acknowledged something in the session that is, or was last
-	deaf    int         // sessions in a row in which an external broker's hub acknowledged nothing
+	unheard atomic.Bool // behind a broker, the hub has not acknowledged the last message
+	acked   bool        // the hub has acknowledged something in the present or last session
+	deaf    int         // sessions in a row without an acknowledgement from behind a broker
 }
 
-// asked is what the agent or the hub wants sent soon.
+// asked are the messages and actions that the agent or the hub has requested.
 type asked struct{ status, pods, lease, refresh, boot, move bool }
 
-// queued is an event that waits, with its number of this run.
+// A queued is a waiting event and its number.
 type queued struct {
 	n uint64
 	e wire.Event
@@ -157,7 +151,7 @@ type addressedRequest struct {
 	r  wire.Request
 }
 
-// New checks the configuration. The link connects when it runs.
+// New checks the configuration. Run connects.
 func New(cfg Config) (*Link, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = wire.DefaultPrefix
@@ -175,7 +169,7 @@ func New(cfg Config) (*Link, error) {
 	err := errors.Join(wire.ValidNode(cfg.Node), wire.ValidMachine(cfg.Machine), wire.ValidBoot(cfg.Boot),
 		wire.ValidPrefix(cfg.Prefix))
 	if cfg.Source == nil || cfg.Sink == nil {
-		err = errors.Join(err, errors.New("no Source or no Sink: this is a mistake in the program"))
+		err = errors.Join(err, errors.New("no Source or no Sink: this is an error in the program"))
 	}
 	if err == nil {
 		err = r.set(&cfg, cfg.Server, cfg.External)
@@ -198,17 +192,16 @@ func New(cfg Config) (*Link, error) {
 	return l, nil
 }
 
-// Run keeps the device connected until the context ends; then it says goodbye:
-// the Source's last status (which should be Ready=False, NodeShutdown by then) and
-// presence "shutdown". It never gives up and returns nil; ErrDismissed where the
-// device was dismissed.
+// Run keeps the device connected until ctx ends. Then it sends the Source's last status (which
+// should be Ready=False, NodeShutdown by then) and presence "shutdown" and returns nil. It returns
+// ErrDismissed when the enrolment has ended.
 func (l *Link) Run(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() { l.deliverAll(serving) })
 	defer wg.Wait()
 	defer stop()
-	var said string // the last cause that the log was told
+	var said string // the last logged cause
 	var saidAt time.Time
 	for try := 0; ; {
 		began := time.Now()
@@ -232,17 +225,17 @@ func (l *Link) Run(ctx context.Context) error {
 		lastly, _ := l.route.now()
 		good := l.acked && time.Since(began) >= steady || errors.Is(err, errNewBoot) || errors.Is(err, errMoved)
 		if deaf := unacked(0); errors.As(err, &deaf) {
-			good = false // whoever answers there, it is not the hub
+			good = false // a server that is not the hub
 		}
 		pause := l.pause(&try, good)
 		args := []any{"node", l.cfg.Node, "hub", lastly.url, "err", err, "again", pause.Round(time.Millisecond)}
-		// The same thing every minute is no news; and as an error may name the port that was
-		// called from, another one at every try, what is news is told once a minute at most.
+		// An error may have another port number at every try, so a new cause is logged at most once
+		// a minute.
 		if said != err.Error() && time.Since(saidAt) >= newCause || saidAt.IsZero() {
 			said, saidAt = err.Error(), time.Now()
-			l.told.tell(l.log, slog.LevelWarn, "hub is out of reach; workloads run on", args...)
+			l.told.tell(l.log, slog.LevelWarn, "cannot reach the hub; workloads keep running", args...)
 		} else {
-			l.log.Debug("hub is out of reach; workloads run on", args...)
+			l.log.Debug("cannot reach the hub; workloads keep running", args...)
 		}
 		select {
 		case <-ctx.Done():
@@ -252,23 +245,22 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// backoff is the pause before a try. It never grows beyond half a lease interval: a hub
-// that returns, after whatever time, hears every device before any grace ends.
+// backoff returns the pause before a try. It is at most half a lease interval, so that a hub that
+// returns hears from every device before a grace period ends.
 func (l *Link) backoff(try int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return line.Pause(try, l.interval/2)
 }
 
-// StatusChanged, PodsChanged and DesiredStored tell that the Source has news.
-// They never block, and may be called from a Sink.
+// StatusChanged makes the link send the Source's status. Like PodsChanged and DesiredStored it
+// never blocks, and a Sink may call it.
 func (l *Link) StatusChanged() { l.ask(func(a *asked) { a.status = true }) }
 
-// PodsChanged: see StatusChanged.
+// PodsChanged makes the link send the Source's pods.
 func (l *Link) PodsChanged() { l.ask(func(a *asked) { a.pods = true }) }
 
-// DesiredStored: see StatusChanged. A lease goes out at once: it is the
-// acknowledgement of the desired state.
+// DesiredStored makes the link send a lease at once, which acknowledges the desired state.
 func (l *Link) DesiredStored() { l.ask(func(a *asked) { a.lease = true }) }
 
 func (l *Link) ask(what func(*asked)) {
@@ -278,9 +270,8 @@ func (l *Link) ask(what func(*asked)) {
 	signal(l.wake)
 }
 
-// Event tells the hub something worth knowing, now or when it is in reach again.
-// The newest 256 wait; older ones are dropped, and their number is told. The link
-// fills in boot, and time where it is zero.
+// Event sends an event now or when the hub is back. The newest 256 wait; older ones are dropped and
+// their number is reported. The link fills in boot, and a zero time.
 func (l *Link) Event(e wire.Event) {
 	e.Boot = l.Boot()
 	if e.Time.IsZero() {
@@ -300,7 +291,7 @@ func (l *Link) Event(e wire.Event) {
 	signal(l.wake)
 }
 
-// Online says whether the hub is connected now; if not, why.
+// Online reports whether the hub is connected, and otherwise why not.
 func (l *Link) Online() (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -310,8 +301,8 @@ func (l *Link) Online() (bool, error) {
 	return false, l.lastErr
 }
 
-// deliverAll hands over what arrived, one after the other. A desired state that would
-// be too much waits as it came, and a newer one takes its place.
+// deliverAll passes the waiting messages to the Sink one after the other. A desired state beyond
+// the rate waits, and a newer one replaces it.
 func (l *Link) deliverAll(ctx context.Context) {
 	budget := rate.NewLimiter(desiredRate, desiredBurst)
 	var parts wire.DesiredParts
@@ -329,7 +320,7 @@ func (l *Link) deliverAll(ctx context.Context) {
 			var desired [][]byte
 			requests := l.requests
 			if len(l.desired) > 0 && l.isForUs() {
-				size := 0 // of all: a part of one is worth nothing
+				size := 0 // of all parts: one alone is useless
 				for _, payload := range l.desired {
 					size += wire.TextSize(payload)
 				}
@@ -361,12 +352,12 @@ func (l *Link) deliverDesired(payload []byte, parts *wire.DesiredParts) {
 		d, whole, err = parts.Add(d, payload)
 	}
 	if err != nil {
-		l.log.Error("read desired state from the hub; keeping the stored one", "node", l.cfg.Node, "err", err)
+		l.log.Error("cannot read the desired state from the hub; keeping the stored one", "node", l.cfg.Node, "err", err)
 		l.Event(wire.Event{Type: "Warning", Reason: "DesiredStateInvalid", Message: err.Error()})
 		return
 	}
 	if l.isGone() || !whole {
-		return // it knows, or the rest comes, or is asked for by the next lease
+		return // the hub knows, or the missing parts follow, or the next lease requests them
 	}
 	if d.Dismissed != nil {
 		l.dismissed(*d.Dismissed)
@@ -380,7 +371,7 @@ func (l *Link) deliverDesired(payload []byte, parts *wire.DesiredParts) {
 	l.cfg.Sink.Desired(d)
 }
 
-// signal sets a flag that one goroutine waits for.
+// signal sets a flag on which one goroutine waits.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

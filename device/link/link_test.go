@@ -335,7 +335,7 @@ func TestALongOutageIsAFewLinesOfTheLog(t *testing.T) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		said := h.log.String()
-		if n := strings.Count(said, "out of reach"); n < 1 || n > 121 || tries < 1000 {
+		if n := strings.Count(said, "cannot reach the hub"); n < 1 || n > 121 || tries < 1000 {
 			t.Errorf("%d lines of the log about %d tries in two hours, wants one a minute at most", n, tries)
 		}
 	})
@@ -345,7 +345,7 @@ func TestARefusedDeviceSaysWhy(t *testing.T) {
 	h := &hub{refuse: 5}
 	bubble(t, h, func(t *testing.T, l *Link, a *agent) {
 		synctest.Wait()
-		if _, err := l.Online(); err == nil || !strings.Contains(err.Error(), "another machine lives under this node name") {
+		if _, err := l.Online(); err == nil || !strings.Contains(err.Error(), "another machine uses this node name") {
 			t.Errorf("%v", err)
 		}
 	})

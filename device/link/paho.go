@@ -11,9 +11,9 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// wait asks paho for something and waits for its token, a time, the context, or the end of the
-// connection: what is asked of a connection that has just ended paho takes and never answers, or
-// does not take for as long as a write may last.
+// wait starts a paho operation and waits for its token, a time, the context, or the end of the
+// connection: paho accepts operations on a connection that has just ended and never completes them,
+// or blocks for as long as a write may take.
 func wait(ctx context.Context, lost <-chan error, most time.Duration, ask func() paho.Token) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -37,12 +37,12 @@ func wait(ctx context.Context, lost <-chan error, most time.Duration, ask func()
 	}
 }
 
-// explain puts paho's reasons into words that say what to do.
+// explain turns paho's reasons into messages that say what to do.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, packets.ErrorRefusedNotAuthorised), errors.Is(err, packets.ErrorRefusedBadUsernameOrPassword):
-		return errors.New("the hub refuses this device: another machine lives under this node name, or the certificate " +
-			"was revoked; the hub's log says which")
+		return errors.New("the hub refuses this device: another machine uses this node name, or the certificate " +
+			"was revoked; see the hub's log")
 	case errors.Is(err, packets.ErrorRefusedIDRejected):
 		return errors.New("the hub refuses this device's client id: the node name is not the certificate's")
 	case errors.Is(err, packets.ErrorRefusedServerUnavailable):
@@ -51,8 +51,7 @@ func explain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "network Error : "))
 }
 
-// noStore is a paho store that keeps nothing: what was not acknowledged is made
-// anew, not sent again.
+// noStore is a paho store without content: an unacknowledged message is built again, not repeated.
 type noStore struct{}
 
 func (noStore) Open()                             {}

@@ -10,23 +10,23 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A podList is the list of pods that is on its way to the hub, and the one that it has.
-// What has not changed since that one is not said again: a pod that crashes all the time
-// among many costs what it says itself.
+// A podList is the list of pods on its way to the hub, and the one that the hub has. Pods that have
+// not changed since that one are left out, so that a crash-looping pod among many costs only its
+// own entry.
 type podList struct {
-	rest  [][]byte // parts that are still to be sent
+	rest  [][]byte // parts still to send
 	seq   uint64
 	sums  map[types.UID]digest
-	size  int    // bytes as text
-	whole bool   // nothing in it is left to an earlier one
-	base  uint64 // the newest list that the hub has acknowledged; 0: none
+	size  int    // bytes as JSON
+	whole bool   // no pod is left out
+	base  uint64 // the last list that the hub has acknowledged; 0: none
 	known map[types.UID]digest
 }
 
 type digest = [sha256.Size]byte
 
-// again notes that the hub does not have what it was sent. A list that is being sent in
-// parts and leaves nothing to an earlier one goes on; another one follows it.
+// again records that the hub does not have the last list. A complete list that is being sent in
+// parts continues; another one follows.
 func (p *podList) again(t *tracked) {
 	p.base, p.known = 0, nil
 	if !p.whole || len(p.rest) == 0 {
@@ -34,8 +34,8 @@ func (p *podList) again(t *tracked) {
 	}
 }
 
-// sendPods sends the list of pods, or its first part. Its number goes into the leases
-// when all of it is sent: before, the hub would ask for what is coming.
+// sendPods sends the list of pods, or its first part. Leases carry its number once all parts are
+// sent; before, the hub would request parts that are on their way.
 func (s *session) sendPods() {
 	l := s.l
 	s.pods.due = false
@@ -49,13 +49,13 @@ func (s *session) sendPods() {
 		pod := p.Pods[i]
 		entry, err := json.Marshal(pod)
 		if err != nil {
-			l.log.Error("send a pod to the hub", "node", l.cfg.Node, "pod", pod.Namespace+"/"+pod.Name, "err", err)
+			l.log.Error("cannot send a pod to the hub", "node", l.cfg.Node, "pod", pod.Namespace+"/"+pod.Name, "err", err)
 			return
 		}
 		sum := sha256.Sum256(entry)
 		next.sums[pod.UID] = sum
 		if was, ok := next.known[pod.UID]; ok && was == sum {
-			entry, _ = json.Marshal(wire.PodStatus{UID: pod.UID}) // a string
+			entry, _ = json.Marshal(wire.PodStatus{UID: pod.UID}) // a string always encodes
 			next.whole = false
 		}
 		entries[i] = entry
@@ -66,14 +66,14 @@ func (s *session) sendPods() {
 	}
 	var err error
 	if next.rest, err = wire.PackPods(p, entries); err != nil {
-		l.log.Error("send to the hub", "node", l.cfg.Node, "channel", wire.ChannelPods, "err", err)
+		l.log.Error("cannot send a message to the hub", "node", l.cfg.Node, "channel", wire.ChannelPods, "err", err)
 		return
 	}
 	s.list = next
 	s.sendPart()
 }
 
-// sendPart sends the next part of the list of pods.
+// sendPart sends the next part of the list.
 func (s *session) sendPart() {
 	part := s.list.rest[0]
 	if s.list.rest = s.list.rest[1:]; len(s.list.rest) == 0 {
@@ -85,7 +85,7 @@ func (s *session) sendPart() {
 	}
 }
 
-// podsAcked takes in what has become of a part of the list of pods.
+// podsAcked handles the acknowledgement or loss of a part.
 func (s *session) podsAcked(err error) {
 	switch {
 	case err != nil:

@@ -210,7 +210,7 @@ func TestOfDesiredStatesThatAreHeldBackTheNewestIsTaken(t *testing.T) {
 			h.send(wire.Topic(wire.DefaultPrefix, "pi-1", wire.ChannelDesired), "desired", wire.Desired{Dismissed: &wire.Dismissed{Time: time.Now()}})
 			h.mu.Unlock()
 			time.Sleep(2 * time.Second)
-			if text := h.log.String(); !strings.Contains(text, "enrolment has ended") {
+			if text := h.log.String(); !strings.Contains(text, "has ended this device's enrolment") {
 				t.Errorf("in %d parts: the end of the enrolment waits behind them", parts)
 			}
 		})

@@ -11,22 +11,22 @@ import (
 	"flotilla.dev/shared/line"
 )
 
-// errMoved ends a session whose address is none of the hub's any more, or another broker's.
+// errMoved ends a session whose address is no longer the hub's, or has become another broker's.
 var errMoved = errors.New("the hub has other addresses now")
 
-// A route is the addresses of the hub in an order that each device has for itself, so
-// that the devices of one that fails go to all others, and the one that is used. Nobody
-// goes back to an address that has returned: it gets the next that come.
+// A route is the hub's addresses, in an order of this device, and the one in use. After a failure
+// the devices spread over all other addresses. They do not move back when an address returns: it
+// gets new connections.
 type route struct {
 	mu      sync.Mutex
 	servers []server
-	at      int // in servers
-	failed  int // addresses in a row
+	at      int // index in servers
+	failed  int // failed addresses in a row
 
 	external bool // they are a broker's
 }
 
-// set takes the addresses of a list. One that is in use stays in use if it is among them.
+// set replaces the addresses. The address in use stays in use if the list has it.
 func (r *route) set(c *Config, list string, external bool) error {
 	all, err := c.servers(list)
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *route) set(c *Config, list string, external bool) error {
 	return nil
 }
 
-// now is the address to use, and whether there are others.
+// now returns the address in use, and whether there are others.
 func (r *route) now() (server, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,22 +56,22 @@ func (r *route) isExternal() bool {
 	return r.external
 }
 
-// has tells whether an address is one of them still, and what listens there what it was: a
-// hub's own broker makes way for another one under the same address.
+// has reports whether an address is still in the list with the same kind of server: an external
+// broker may replace a hub's own under one address.
 func (r *route) has(s server, external bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.external == external && slices.ContainsFunc(r.servers, func(have server) bool { return have.url == s.url })
 }
 
-// keep notes that the address was good for a while: it is tried first.
+// keep records that the address in use works: it is tried first.
 func (r *route) keep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = 0
 }
 
-// next goes on to the next address, and tells whether all of them have failed in a row.
+// next moves to the next address and reports whether all have failed in a row.
 func (r *route) next() (round bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,10 +83,8 @@ func (r *route) next() (round bool) {
 	return false
 }
 
-// pause goes on to the address of the next try, and is how long to wait before it. The
-// address of a session that was good is the next one again. What is waited for is a hub
-// that cannot be reached at all: as long as there is an address that was not tried, it is
-// tried soon.
+// pause chooses the address of the next try and returns the wait before it. After a good session
+// that is the same address. The back-off grows only when all addresses have failed.
 func (l *Link) pause(try *int, good bool) time.Duration {
 	if good {
 		*try = 1
@@ -100,9 +98,9 @@ func (l *Link) pause(try *int, good bool) time.Duration {
 	return l.backoff(*try - 1)
 }
 
-// SetServer takes other addresses of the hub, in the form of Config.Server and
-// Config.External, from the next connection on. A session on an address that is none of them
-// ends, as does one that took a broker's address for the hub's own or the other way round.
+// SetServer replaces the hub's addresses, as in Config.Server and Config.External, from the next
+// connection on. It ends a session on an address that is no longer in the list or has changed
+// between hub and broker.
 func (l *Link) SetServer(list string, external bool) error {
 	if err := l.route.set(&l.cfg, list, external); err != nil {
 		return fmt.Errorf("link to hub %s: %w", list, err)

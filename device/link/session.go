@@ -17,37 +17,37 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// A session is one connection. All that is sent is sent by its loop, one message
-// after the other, each made at the moment when it goes out: nothing old waits.
+// A session is one connection. Its loop sends all messages one after the other and builds each when
+// it is sent, so that none is outdated.
 type session struct {
 	l      *Link
 	server server
 	client paho.Client
 
 	external bool       // the hub is behind a broker
-	raw      *line.Conn // below all of it; nil before CONNECT
+	raw      *line.Conn // the TCP connection; nil before CONNECT
 	lost     chan error
-	done     chan struct{} // closed with the session
+	done     chan struct{} // closed at the end of the session
 
-	status, pods, event tracked // at QoS 1, one in flight each
+	status, pods, event tracked // sent at QoS 1, one of each in flight
 	list                podList // of the pods in flight, and before
-	eventNumber         uint64  // of the one in flight; 0: it tells of skipped ones
-	eventSkipped        int     // how many
+	eventNumber         uint64  // number of the one in flight; 0: it reports dropped events
+	eventSkipped        int     // number of dropped events
 	unacked             int     // timeouts in a row
-	rtt                 float64 // seconds, of the newest status that was acknowledged; 0: none was
+	rtt                 float64 // seconds, of the last acknowledged status; 0: none yet
 	nextStatus          time.Time
 
-	lease      paho.Token // being written
+	lease      paho.Token // the lease being written
 	nextLease  time.Time
 	leaseRetry time.Duration
 
 	answers answers
-	newBoot bool // the hub wants the device under a new boot id
-	moved   bool // the hub has other addresses now
+	newBoot bool // the hub requests a new boot id
+	moved   bool // the hub has other addresses
 }
 
-// connectOnce connects, and stays until the connection or the context ends. Its
-// error says why there is no connection any more.
+// connectOnce connects and returns when the connection or ctx ends. The error says why the
+// connection ended.
 func (l *Link) connectOnce(ctx context.Context) error {
 	to, several := l.route.now()
 	s := &session{l: l, server: to, external: l.route.isExternal(), lost: make(chan error, 1), done: make(chan struct{})}
@@ -79,13 +79,13 @@ func (l *Link) connectOnce(ctx context.Context) error {
 	return s.loop(ctx)
 }
 
-// options are paho's. It never connects again by itself and never resumes: a
-// client that does both says that messages were delivered when they were not.
+// options configures paho. It never reconnects or resumes by itself: with both, paho reports
+// messages as delivered that were not.
 func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions {
 	c := &s.l.cfg
 	will, _ := json.Marshal(wire.Presence{Boot: s.l.Boot(), State: wire.PresenceLost, Connection: s.l.numbers.connection})
 	o := paho.NewClientOptions().
-		AddBroker("tcp://hub"). // only a name: see the next line
+		AddBroker("tcp://hub"). // a placeholder: SetCustomOpenConnectionFn dials
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) {
 			opened, err := s.server.open(ctx, several, &s.l.inFlight)
 			if err != nil {
@@ -102,14 +102,14 @@ func (s *session) options(ctx context.Context, several bool) *paho.ClientOptions
 		SetConnectTimeout(connectTimeout).
 		SetWriteTimeout(writeTimeout).
 		SetKeepAlive(keepAlive).
-		SetPingTimeout(time.Hour). // conn sees silence earlier, and takes no slow packet for it
+		SetPingTimeout(time.Hour). // conn detects silence earlier and tolerates slow packets
 		SetBinaryWill(wire.Topic(c.Prefix, c.Node, wire.ChannelPresence), will, 1, false).
 		SetStore(noStore{}).
 		SetOrderMatters(true).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { s.l.arrived(m) }).
 		SetConnectionLostHandler(func(_ paho.Client, err error) { s.lost <- err })
 	if s.server.tls == nil {
-		o.SetUsername(c.Node) // the identity on a development listener
+		o.SetUsername(c.Node) // identifies the device on a development listener
 	}
 	return o
 }
@@ -129,7 +129,7 @@ func (s *session) subscribe(ctx context.Context) error {
 		return t
 	})
 	if err != nil {
-		return fmt.Errorf("subscribe to own topics: %w", err)
+		return fmt.Errorf("subscribe to the node's topics: %w", err)
 	}
 	for filter, code := range t.Result() {
 		if code == 0x80 {
@@ -146,8 +146,8 @@ func (l *Link) endSession() {
 	l.session = nil
 }
 
-// sendAll sends status, pods and lease, in this order: the hub takes a boot for the
-// current one by its first status.
+// sendAll sends status, pods and lease in this order: the first status makes a boot the current
+// one.
 func (s *session) sendAll() {
 	s.take()
 	s.sendStatus()
@@ -155,7 +155,7 @@ func (s *session) sendAll() {
 	s.sendLease(time.Now())
 }
 
-// loop sends what is due until the connection or the context ends.
+// loop sends what is due until the connection or ctx ends.
 func (s *session) loop(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -191,7 +191,7 @@ func (s *session) loop(ctx context.Context) error {
 			return fmt.Errorf("connection lost: %w", err)
 		case r := <-s.more():
 			s.sendReply(r)
-		case <-s.answered(0): // as many as maxUnderWay
+		case <-s.answered(0): // one case for each of maxUnderWay
 		case <-s.answered(1):
 		case <-s.answered(2):
 		case <-s.answered(3):
@@ -205,13 +205,13 @@ func (s *session) loop(ctx context.Context) error {
 	}
 }
 
-// take moves what was asked for into the session.
+// take moves the requested actions into the session.
 func (s *session) take() {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
 	a := s.l.asked
 	s.l.asked = asked{}
-	if a.refresh { // the hub does not have what is in flight
+	if a.refresh { // the hub lacks the message in flight
 		s.status.token = nil
 		s.list.again(&s.pods)
 	}
@@ -224,7 +224,7 @@ func (s *session) take() {
 	}
 }
 
-// leased plans the next lease after one was written, or was not.
+// leased plans the next lease after one was written or failed.
 func (s *session) leased(err error, now time.Time) {
 	if err == nil {
 		s.leaseRetry = 0
@@ -260,10 +260,10 @@ func (s *session) sendDue(now time.Time) {
 	}
 }
 
-// earliest is when the loop has something to do by the clock.
+// earliest returns the time of the loop's next timed action.
 func (s *session) earliest() time.Time {
 	next := s.nextStatus
-	if s.status.token != nil { // the next one waits for this one, and no moment before its end is one to wake at
+	if s.status.token != nil { // while one is in flight, the next one has no time of its own
 		next = s.ends(s.status.until)
 	}
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
@@ -304,8 +304,8 @@ func (s *session) sendLease(now time.Time) {
 	s.lease = s.client.Publish(wire.Topic(l.cfg.Prefix, l.cfg.Node, wire.ChannelLease), 0, false, payload)
 }
 
-// sendStatus sends the whole status. The next one without a change comes after
-// half to all of the status interval, so that a fleet does not report as one.
+// sendStatus sends the status. Without a change the next one follows after half to all of the
+// status interval, so that a fleet does not report at once.
 func (s *session) sendStatus() {
 	l := s.l
 	s.status.due = false
@@ -328,9 +328,8 @@ func (s *session) sendStatus() {
 	s.publish(&s.status, wire.ChannelStatus, st)
 }
 
-// sendEvent sends the oldest event that waits, if there is one; before it, that
-// some had no room.
-// It goes from the queue when it is acknowledged.
+// sendEvent sends the oldest waiting event, or first the number of dropped ones. The event leaves
+// the queue when it is acknowledged.
 func (s *session) sendEvent() {
 	l := s.l
 	l.mu.Lock()
@@ -347,12 +346,12 @@ func (s *session) sendEvent() {
 			Message: fmt.Sprintf("%d events were dropped: more than %d waited for the hub", s.eventSkipped, maxEvents)}
 	}
 	s.publish(&s.event, wire.ChannelEvent, next.e)
-	if s.event.token == nil { // it cannot be sent at all
+	if s.event.token == nil { // it cannot be encoded or is too large
 		s.dropEvent()
 	}
 }
 
-// dropEvent takes what was acknowledged from the queue.
+// dropEvent removes the acknowledged event from the queue.
 func (s *session) dropEvent() {
 	l := s.l
 	l.mu.Lock()
@@ -365,7 +364,7 @@ func (s *session) dropEvent() {
 	}
 }
 
-// sayOffline ends the session in order: a last status, presence, DISCONNECT.
+// sayOffline ends the session: a last status, presence, DISCONNECT.
 func (s *session) sayOffline() {
 	const patience = 2 * time.Second
 	s.sendStatus()
@@ -376,6 +375,6 @@ func (s *session) sayOffline() {
 	s.publish(&t, wire.ChannelPresence,
 		wire.Presence{Boot: s.l.Boot(), State: wire.PresenceShutdown, Reason: "the agent was stopped"})
 	if t.token == nil || !t.token.WaitTimeout(patience) {
-		s.l.log.Warn("stop: the hub has not acknowledged the goodbye; it will see the node fall silent", "node", s.l.cfg.Node)
+		s.l.log.Warn("the hub has not acknowledged the shutdown; it will see the node's lease expire", "node", s.l.cfg.Node)
 	}
 }

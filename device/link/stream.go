@@ -11,39 +11,38 @@ import (
 )
 
 const (
-	// MaxChunk is the most bytes that one chunk of a reply carries.
+	// MaxChunk is the most bytes of a reply chunk.
 	MaxChunk = 32 << 10
 
-	probeAfter = 5 * time.Second       // a full window waits so long before its newest chunk is sent again: the
-	probeMost  = time.Minute           // hub's last acknowledgement may be what was lost; doubles up to this
-	ackDelay   = 50 * time.Millisecond // output that comes so soon carries the acknowledgement of input
+	probeAfter = 5 * time.Second       // pause after which a full window sends its newest chunk again, since the hub's
+	probeMost  = time.Minute           // last acknowledgement may be lost; doubles up to this
+	ackDelay   = 50 * time.Millisecond // output within this time carries the acknowledgement of input
 )
 
-// addressed is a chunk on its way to the session.
+// An addressed is a chunk on its way to the session.
 type addressed struct {
 	id      string
 	payload []byte
 }
 
-// A Stream sends the chunks that answer one request, numbered from 0, at most 64
-// ahead of what the hub has acknowledged, and gives out the inputs that come for it.
-// It belongs to the connection on which the request came and fails with ErrOffline
-// when that ends: the one who asked is gone.
+// A Stream sends the reply chunks of one request, numbered from 0 and at most 64 ahead of the hub's
+// acknowledgement, and returns the request's inputs. It belongs to the connection of the request
+// and fails with ErrOffline when that ends, since the requester is gone.
 type Stream struct {
 	l       *Link
 	id      string
 	session *session
-	order   chan struct{} // held by the one who sends
+	order   chan struct{} // held while sending
 	next    uint64        // number of the next chunk
-	last    []byte        // the newest chunk, as it was sent
+	last    []byte        // the newest chunk as sent
 
 	mu    sync.Mutex
-	gone  uint64        // chunks acknowledged
-	moved chan struct{} // an acknowledgement came
+	gone  uint64        // number of acknowledged chunks
+	moved chan struct{} // signals an acknowledgement
 	inputs
 }
 
-// Stream begins the answer to a request.
+// Stream begins the reply to a request.
 func (l *Link) Stream(id string) *Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +52,7 @@ func (l *Link) Stream(id string) *Stream {
 	return s
 }
 
-// Gone is closed when the one who asked can no longer be reached.
+// Gone is closed when the requester can no longer be reached.
 func (s *Stream) Gone() <-chan struct{} {
 	if s.session == nil {
 		closed := make(chan struct{})
@@ -63,9 +62,9 @@ func (s *Stream) Gone() <-chan struct{} {
 	return s.session.done
 }
 
-// Send sends a chunk, or as many as its data takes; the last has what r says beside.
-// It waits while 64 chunks are not acknowledged. One with EOF ends the stream, even
-// if it fails. The link fills in the numbers.
+// Send sends data in as many chunks as needed; the last one has r's other fields. It waits while 64
+// chunks are unacknowledged. EOF ends the stream even if the call fails. The link fills in the
+// numbers.
 func (s *Stream) Send(ctx context.Context, r wire.Reply) error {
 	select {
 	case s.order <- struct{}{}:
@@ -132,7 +131,7 @@ func (s *Stream) send(ctx context.Context, r wire.Reply) error {
 	return nil
 }
 
-// hand gives a chunk to the session.
+// hand passes a chunk to the session.
 func (s *Stream) hand(ctx context.Context, payload []byte) error {
 	if s.session == nil {
 		return s.fail(ErrOffline)
@@ -149,14 +148,14 @@ func (s *Stream) hand(ctx context.Context, payload []byte) error {
 
 func (s *Stream) fail(err error) error { return fmt.Errorf("answer request %s: %w", s.id, err) }
 
-// full says whether as many chunks as may be are not acknowledged.
+// full reports whether the window is full.
 func (s *Stream) full() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.next-min(s.next, s.gone) >= wire.ReplyWindow // whatever the hub says it has
+	return s.next-min(s.next, s.gone) >= wire.ReplyWindow // the hub may acknowledge more than was sent
 }
 
-// acked notes that the hub has every chunk up to seq.
+// acked records that the hub has every chunk up to seq.
 func (s *Stream) acked(seq uint64) {
 	s.mu.Lock()
 	s.gone = max(s.gone, seq+1)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// What is told of a link that comes and goes: tellBurst lines, and then one each
-// tellEvery. A device that loses its link twice a minute all night tells 17 kB of it.
+// Limits of log lines about an unstable link: tellBurst lines, then one each tellEvery. A device
+// that loses its link twice a minute all night logs 17 kB.
 const (
 	tellBurst = 20
 	tellEvery = 10 * time.Minute
 )
 
-// A lineLimiter writes lines about the link to the log while there are some left, and the others
-// at level Debug; the next line then says how many those were.
+// A lineLimiter logs lines about the link within these limits, and others at level Debug; the next
+// line reports their number.
 type lineLimiter struct {
 	mu     sync.Mutex
 	spent  float64

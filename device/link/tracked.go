@@ -12,25 +12,25 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// tracked is a kind of message that is sent again until it is acknowledged.
+// A tracked is a kind of message that is repeated until it is acknowledged.
 type tracked struct {
 	due   bool
-	token paho.Token // in flight
-	size  int        // bytes of it
+	token paho.Token // of the message in flight
+	size  int        // its bytes
 	sent  time.Time
 	until ackDeadline
-	after time.Time // no other one before
+	after time.Time // earliest time of the next one
 }
 
-// ackDeadline is when something that was sent counts as lost: at a moment, and as much later
-// as the hub has sent something meanwhile. Its acknowledgement comes behind that, which on
-// a slow line can be a desired state of a minute.
+// An ackDeadline is when a message counts as lost. It moves with the time in which the hub sends
+// other data: the acknowledgement comes after that, which on a slow line may be a desired state of
+// a minute.
 type ackDeadline struct {
 	at       time.Time
-	received time.Duration // until then
+	received time.Duration // receiving time until then
 }
 
-// ends is when a patience ends, as far as is known now.
+// ends returns the present end of a deadline.
 func (s *session) ends(p ackDeadline) time.Time { return p.at.Add(s.received() - p.received) }
 
 func (s *session) received() time.Duration {
@@ -40,7 +40,7 @@ func (s *session) received() time.Duration {
 	return s.raw.Received()
 }
 
-// acked returns a channel that is ready when the one in flight is.
+// acked returns a channel that is ready when the message in flight is acknowledged.
 func (t *tracked) acked() <-chan struct{} {
 	if t.token == nil {
 		return nil
@@ -48,7 +48,7 @@ func (t *tracked) acked() <-chan struct{} {
 	return t.token.Done()
 }
 
-// settle looks what has become of the messages in flight.
+// settle handles acknowledged and lost messages.
 func (s *session) settle(now time.Time) error {
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
 		if t.token == nil {
@@ -100,8 +100,8 @@ func (s *session) settle(now time.Time) error {
 	return nil
 }
 
-// publish sends at QoS 1 and notes it as in flight. What cannot be sent at all is
-// logged and not tried again before it changes: it would be no smaller.
+// publish sends a message at QoS 1. One that cannot be sent at all is logged and not repeated
+// before it changes.
 func (s *session) publish(t *tracked, c wire.Channel, v any) {
 	payload, err := json.Marshal(v)
 	switch {
@@ -112,17 +112,17 @@ func (s *session) publish(t *tracked, c wire.Channel, v any) {
 		err = fmt.Errorf("it has %d bytes, the hub reads at most %d", len(payload), wire.MaxFromDevice)
 	}
 	if err != nil {
-		s.l.log.Error("send to the hub", "node", s.l.cfg.Node, "channel", c, "err", err)
+		s.l.log.Error("cannot send a message to the hub", "node", s.l.cfg.Node, "channel", c, "err", err)
 		return
 	}
 	s.track(t, c, payload)
 }
 
-// track sends a payload and notes it as in flight. It has the longer to get through, the
-// more bytes it and those before it have.
+// track sends a payload and records it as in flight. The time for it grows with its bytes and those
+// before it.
 func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	l := s.l
-	var acked *hubAck // before it is sent: the answer may be faster
+	var acked *hubAck // registered first: the acknowledgement may be fast
 	if s.external && c != wire.ChannelPresence {
 		acked = l.expect(c, payload)
 	}
@@ -134,10 +134,10 @@ func (s *session) track(t *tracked, c wire.Channel, payload []byte) {
 	t.until = s.lostAt(0)
 }
 
-// lostAt is when something of so many bytes that goes out now counts as lost.
+// lostAt returns when a message of that size counts as lost if it is sent now.
 func (s *session) lostAt(bytes int) ackDeadline {
 	after := ackTimeout
-	if s.external { // the hub may be what is away, and asks for what it lacks when it is back
+	if s.external { // the hub may be down; it requests what it lacks when it is back
 		after <<= min(s.unacked/2, maxDeaf)
 	}
 	return ackDeadline{time.Now().Add(after + line.Takes(s.inFlight()+bytes)), s.received()}
@@ -150,7 +150,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// inFlight is how many bytes are on the line and not acknowledged.
+// inFlight returns the bytes without an acknowledgement.
 func (s *session) inFlight() (bytes int) {
 	for _, t := range []*tracked{&s.status, &s.pods, &s.event} {
 		if t.token != nil {

@@ -265,7 +265,7 @@ func TestJoining(t *testing.T) {
 
 	// Another hub, and a server that is not a hub.
 	other := newHub(t)
-	refused(t, join("https://"+other.https, good), 1, "this is not the hub that made the token", "The secret was not sent")
+	refused(t, join("https://"+other.https, good), 1, "this is not the hub of the token", "The secret was not sent")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
