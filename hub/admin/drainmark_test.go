@@ -57,7 +57,7 @@ func TestADrainIsShownWhoeverAskedForItAndGoesOnAfterTheHubsEnd(t *testing.T) {
 			t.Errorf("%s is ordered %q after its drain, or is not cordoned, or does not say so: %.900s", n, m.Order(n), mainOf(body))
 		}
 		second.do(t, "admin", "/actions/nodes/uncordon", url.Values{"item": {m.Form(state.Nodes, "", n)}})
-		if state.DrainMarked(m.Snapshot().Node(n)) {
+		if state.HasDrainAnnotation(m.Snapshot().Node(n)) {
 			t.Errorf("%s is uncordoned, and something is left of its drain: %v", n, m.Snapshot().Node(n).Annotations)
 		}
 	}

@@ -75,12 +75,12 @@ func rolloutSample() []state.Object {
 	for _, o := range all {
 		if rec, ok := o.(*state.Record); ok && rec.Name == "pi-2" {
 			rec.Firmware, have = &state.FirmwareReport{State: "RolledBack", Candidate: digest, Backend: fleet.BootConfigTxt, Trial: "tryboot", Message: "network: the hub was not heard after 10m0s; engine-ping did not hold", Diff: bootDiff, Bad: []string{digest, "sha256:" + strings.Repeat("ab", 32)}}, true
-			rec.Assigned = &state.FirmwareTurn{Rollout: "cgroup-stopped", Digest: digest}
+			rec.Assigned = &state.FirmwareAssignment{Rollout: "cgroup-stopped", Digest: digest}
 		}
 	}
 	if !have {
 		all = append(all, &state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, Firmware: &state.FirmwareReport{State: "RolledBack", Candidate: digest, Backend: fleet.BootConfigTxt, Trial: "tryboot", Message: "network: the hub was not heard after 10m0s; engine-ping did not hold", Diff: bootDiff, Bad: []string{digest, "sha256:" + strings.Repeat("ab", 32)}},
-			Assigned: &state.FirmwareTurn{Rollout: "cgroup-stopped", Digest: digest}})
+			Assigned: &state.FirmwareAssignment{Rollout: "cgroup-stopped", Digest: digest}})
 	}
 	return all
 }

@@ -189,14 +189,14 @@ func TestGoodConditionsAreFolded(t *testing.T) {
 // of a silent node that its status and Heard do not.
 func TestANodesRowShowsWhatTellsSomething(t *testing.T) {
 	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(admintest.Now.Add(-d)) }
-	record := func(name string, turns ...state.Turn) state.Object {
+	record := func(name string, turns ...state.HealthChange) state.Object {
 		return &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: turns}
 	}
 	calm, shaky := admintest.Node("calm", "oslo", nil), admintest.Node("shaky", "oslo", nil)
 	dark := admintest.Node("dark", "oslo", admintest.Condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
 	dark.Status.Conditions[0].LastTransitionTime = metav1.NewTime(admintest.Now.Add(-5 * time.Hour))
-	m := admintest.New(calm, shaky, dark, record("calm", state.Turn{At: before(90 * time.Hour), Ready: "True"}),
-		record("shaky", state.Turn{At: before(90 * time.Hour), Ready: "True"}, state.Turn{At: before(5 * time.Hour), Ready: "Unknown"}, state.Turn{At: before(4 * time.Hour), Ready: "True"}),
+	m := admintest.New(calm, shaky, dark, record("calm", state.HealthChange{At: before(90 * time.Hour), Ready: "True"}),
+		record("shaky", state.HealthChange{At: before(90 * time.Hour), Ready: "True"}, state.HealthChange{At: before(5 * time.Hour), Ready: "Unknown"}, state.HealthChange{At: before(4 * time.Hour), Ready: "True"}),
 		admintest.Event("Node", "dark", "NodeNotReady", "node dark Ready=Unknown: no heartbeat for 40s", 0))
 	_, body := start(t, configOf(m)).ask(t, "viewer", "GET", "/nodes", nil)
 	row := func(name string) string {

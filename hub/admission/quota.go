@@ -34,7 +34,7 @@ func Charge(o state.Object, s state.Snapshot, now time.Time) (changes []state.Ch
 		if err == nil {
 			err = exceeded(q, more)
 		}
-		if next := state.With(q, more); next != nil {
+		if next := state.WithUsage(q, more); next != nil {
 			changes = append(changes, state.Put(next, ""))
 		}
 	}

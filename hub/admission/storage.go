@@ -108,7 +108,7 @@ func (l *list) persistentVolume(v *corev1.PersistentVolume) {
 		l.required(spec.Child("capacity").Key(string(corev1.ResourceStorage)), "")
 	}
 	l.reclaim(s.PersistentVolumeReclaimPolicy, spec.Child("persistentVolumeReclaimPolicy"))
-	if s.Local == nil || state.NodeOf(v) == "" {
+	if s.Local == nil || state.NodeOfVolume(v) == "" {
 		l.required(spec.Child("local"), "a volume is a directory on the device that its node affinity names by "+
 			corev1.LabelHostname)
 	} else if s.Local.Path == "" {

@@ -233,7 +233,7 @@ func Resize(next, live *corev1.Pod, s state.Snapshot, now time.Time) (changes []
 		if err := exceeded(q, more); err != nil {
 			return nil, err
 		}
-		if counted := state.With(q, more); counted != nil {
+		if counted := state.WithUsage(q, more); counted != nil {
 			changes = append(changes, state.Put(counted,
 				fmt.Sprintf("count pod %s anew in quota %s: it is resized", state.Display(next), q.Name)))
 		}

@@ -69,7 +69,7 @@ func hubOf(c *cobra.Command, dir string, args []string) (p doctor.Hub, err error
 	p.Config, p.Warnings, p.Mistakes = config.Load(flags, os.Environ())
 	p.Now, p.Unsynced = doctor.Clock()
 	if text, err := socket.Look(p.Config.DataDir, "standing"); err == nil { // an older hub does not know this order
-		p.Standing = new(leader.Standing)
+		p.Standing = new(leader.Status)
 		if err := json.Unmarshal([]byte(text), p.Standing); err != nil {
 			return p, fmt.Errorf("ask the hub of %s for its state: %w; check that it has the version of this command",
 				p.Config.DataDir, err)

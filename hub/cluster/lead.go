@@ -62,7 +62,7 @@ func (l *Lead) Fleet(
 func (l *Lead) Address() string { return *l.address.Load() }
 
 // Standbys are the hubs that stand by now.
-func (l *Lead) Standbys() []leader.Standing { return l.standbys.list() }
+func (l *Lead) Standbys() []leader.Status { return l.standbys.list() }
 
 // KeepAddress tells the hubs that stand by where they reach this one, if that has changed.
 func (l *Lead) KeepAddress(ctx context.Context, st *store.Store) {
@@ -151,7 +151,7 @@ func (m *Member) lead(ctx context.Context, at *Lead) error {
 // takes long, before which it cannot change the row, is no such thing: meanwhile it looks
 // whether its token is there.
 func (m *Member) beat(ctx context.Context, st *store.Store, token uint64) error {
-	b := leader.Belief{}.Took(token, m.clock())
+	b := leader.View{}.Took(token, m.clock())
 	tick := time.NewTicker(leader.Look)
 	defer tick.Stop()
 	type answer struct {

@@ -258,8 +258,8 @@ func (m *Member) orders(f *follower) socket.Handler {
 }
 
 // standing is what this hub says of itself while it stands by.
-func (m *Member) standing() leader.Standing {
-	s := leader.Standing{Name: m.name, Address: m.address(), Version: m.c.Version, Since: m.began}
+func (m *Member) standing() leader.Status {
+	s := leader.Status{Name: m.name, Address: m.address(), Version: m.c.Version, Since: m.began}
 	if f := m.fleet.Load(); f != nil {
 		s.Revision, s.Behind = f.Snapshot().Revision, f.Age()
 	}
@@ -309,7 +309,7 @@ func (m *Member) follow(ctx context.Context, f *follower) error {
 
 // await takes the lead when it is its turn; nil: ctx has ended before.
 func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lead, error) {
-	var b leader.Belief
+	var b leader.View
 	var told leader.Row
 	for ctx.Err() == nil {
 		short, cancel := context.WithTimeout(ctx, leader.Beat)
@@ -322,7 +322,7 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			m.log.Info("this hub stands by", "leader", row.Holder, "address", row.Address, "token", row.Token, "left", row.Left)
 			told = row
 		}
-		if b.Lives() && row.Address == m.address() {
+		if b.LeaderActive() && row.Address == m.address() {
 			return nil, fmt.Errorf("hub %s leads, and others reach it at %s, which is where they would reach this one: give "+
 				"each hub an --advertise-address or a --peer-address of its own", row.Holder, row.Address)
 		}
@@ -343,12 +343,12 @@ func (m *Member) await(ctx context.Context, s *store.Standby, f *follower) (*Lea
 			}
 			m.log.Info("this hub does not take the lead", "err", err)
 			if errors.Is(err, store.ErrExists) {
-				b = b.Stirs(m.clock())
+				b = b.SawChange(m.clock())
 			} else { // it may not have stood still
-				b = leader.Belief{}
+				b = leader.View{}
 			}
 		}
-		if b.Leads(m.clock()) {
+		if b.HasLeader(m.clock()) {
 			m.passer.Lead(b.Row.Holder, b.Row.Address)
 		} else {
 			m.passer.Lead("", "")

@@ -142,7 +142,7 @@ func (s *reads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("resourceVersion") != "0" {
 		err = s.fleet.catchUp(r.Context())
 	}
-	if err != nil || s.fleet.Age() > leader.Late {
+	if err != nil || s.fleet.Age() > leader.MaxBehind {
 		s.next.ServeHTTP(w, r)
 		return
 	}

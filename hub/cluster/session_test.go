@@ -88,7 +88,7 @@ func TestStreamsEndWithTheRightToThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peers := peerServer(peer.Accept(handler, func(leader.Standing) {}))
+	peers := peerServer(peer.Accept(handler, func(leader.Status) {}))
 	go func() { _ = peers.Serve(peer.Listen(passed, authority.Peers(server))) }()
 	defer peers.Close()
 	paths := []string{"/quiet", "/flood", "/upgraded"}

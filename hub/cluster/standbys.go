@@ -23,12 +23,12 @@ type standbys struct {
 }
 
 type heardStandby struct {
-	leader.Standing
+	leader.Status
 	at time.Time
 }
 
 // hear takes what a standby says of itself.
-func (s *standbys) hear(st leader.Standing) {
+func (s *standbys) hear(st leader.Status) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,12 +52,12 @@ func (s *standbys) forget(now time.Time) {
 }
 
 // list are those that are there, by name and address.
-func (s *standbys) list() (all []leader.Standing) {
+func (s *standbys) list() (all []leader.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget(time.Now())
 	for _, h := range s.all {
-		all = append(all, h.Standing)
+		all = append(all, h.Status)
 	}
 	sort.Slice(all, func(i, j int) bool {
 		return cmp.Or(cmp.Compare(all[i].Name, all[j].Name), cmp.Compare(all[i].Address, all[j].Address)) < 0

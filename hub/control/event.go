@@ -112,7 +112,7 @@ func trimEvents(s state.Snapshot, e *corev1.Event, now time.Time) (changes []sta
 		if !ok || other.InvolvedObject.UID != e.InvolvedObject.UID {
 			continue
 		}
-		if n++; about == nil || state.ToldAt(other, now).Before(state.ToldAt(about, now)) {
+		if n++; about == nil || state.LastOccurred(other, now).Before(state.LastOccurred(about, now)) {
 			about = other
 		}
 	}
@@ -125,7 +125,7 @@ func trimEvents(s state.Snapshot, e *corev1.Event, now time.Time) (changes []sta
 		return changes
 	}
 	n = 0
-	for other := range s.SaidBy(e.Source.Host) {
+	for other := range s.EventsFrom(e.Source.Host) {
 		if n++; of == nil {
 			of = other
 		}

@@ -47,9 +47,9 @@ type Config struct {
 	Deciders []Decider
 	Start    state.Snapshot
 	History  int // changes that watchers can still get; 0: 10,000
-	// Hurry is called before many nodes' deadlines are looked at at once: whoever waits for that
+	// OnBurst is called before many nodes' deadlines are looked at at once: whoever waits for that
 	// should not have to wait for anything else. Nil: nobody minds.
-	Hurry func()
+	OnBurst func()
 }
 
 // A Loop keeps the fleet as it should be. Its goroutine is the only one that

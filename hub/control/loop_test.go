@@ -61,7 +61,7 @@ func TestLeasesKeepANodeAliveAndCostNothing(t *testing.T) {
 		if tt := state.NoExecuteOf(l.Snapshot().Node("pi-1")); tt != nil {
 			t.Errorf("%s at once: its site has not been judged", tt.ToString())
 		}
-		for seq := uint64(9000); time.Since(last) < 40*time.Second+lifecycle.Defaults.Judge+time.Second; seq++ {
+		for seq := uint64(9000); time.Since(last) < 40*time.Second+lifecycle.Defaults.JudgeDelay+time.Second; seq++ {
 			l.Lease(node.Caller{Node: "pi-2"}, wire.Lease{Boot: "b", Seq: seq, Status: 1, Desired: gen})
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -594,7 +594,7 @@ func TestTheLoopIsInAHurryWhereManyFallSilentAtOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			cfg, began, hurries := config.Default(), time.Now(), atomic.Int64{}
 			l := node.New(node.Config{Broker: nodetest.NewNotebook(), LeaseInterval: cfg.LeaseInterval, Grace: cfg.NodeMonitorGracePeriod}, control.Config{
-				Store: nodetest.NewNotebook(), Start: bigFleet(c.nodes, began), Deciders: serve.Deciders(cfg), Hurry: func() { hurries.Add(1) },
+				Store: nodetest.NewNotebook(), Start: bigFleet(c.nodes, began), Deciders: serve.Deciders(cfg), OnBurst: func() { hurries.Add(1) },
 			})
 			ctx, stop := context.WithCancel(t.Context())
 			over := make(chan error, 1)

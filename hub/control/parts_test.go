@@ -43,13 +43,13 @@ func FuzzParts(f *testing.F) {
 		blocks := r.Intn(3) // of which few have none, or all have one
 		for i := range int(size) % 3000 {
 			n := bigNode(i, began, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[r.Intn(3)])
-			rec := &state.Record{Boot: "b", Unmet: r.Intn(5) == 0}
+			rec := &state.Record{Boot: "b", StoredUnknown: r.Intn(5) == 0}
 			rec.Name = n.Name
 			switch r.Intn(4) {
 			case 0:
 				n.Labels[fleet.LabelProfile] = profile.Name
 			case 1:
-				rec.Given = &state.Given{Labels: map[string]string{"old": "yes"}}
+				rec.Granted = &state.ProfileGrants{Labels: map[string]string{"old": "yes"}}
 				n.Labels["old"] = "yes"
 			}
 			if blocks == 2 || blocks == 1 && i%600 > 0 {

@@ -32,7 +32,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		s = s.Listen(heard)
 	}
 	spare := l.room.spares(now)
-	start := l.refreshSeen(s.WithRoom(!l.room.out()), now)
+	start := l.refreshSeen(s.WithDiskSpace(!l.room.out()), now)
 	s, log, told := l.settle(start, jobs, now, spare)
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
@@ -41,7 +41,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		l.room.failed(err, now)
 		l.settler.AskAll()
 		spare = true
-		start = l.refreshSeen(start.WithRoom(!l.room.out()), now)
+		start = l.refreshSeen(start.WithDiskSpace(!l.room.out()), now)
 		s, log, told = l.settle(start, jobs, now, spare)
 		sizes, err = l.remember(ctx, log, s.Revision)
 		l.noteNoSpace(err, now)
@@ -49,7 +49,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		if l.hasSpace(ctx) {
 			l.room = storeSpace{}
 			l.settler.AskAll() // the incident of the full disk is over
-			s = s.WithRoom(true)
+			s = s.WithDiskSpace(true)
 		} else {
 			l.room.failed(l.room.err, now)
 		}
@@ -91,7 +91,7 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 		}
 	})
 	recent := append(slices.Clip(l.told), log...)
-	l.settler.Spare(spare, l.room.next)
+	l.settler.SkipAdditions(spare, l.room.next)
 	s, made, settled := l.settler.Settle(s, recent, now)
 	log = append(log, made...)
 	if !settled {
@@ -187,8 +187,8 @@ func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
 		})
 	}
 	due := l.settler.DueNodes(now)
-	if l.Hurry != nil && len(due) > part {
-		l.Hurry()
+	if l.OnBurst != nil && len(due) > part {
+		l.OnBurst()
 	}
 	return l.withSeen(s, slices.Values(due))
 }

@@ -63,7 +63,7 @@ func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
 		}
 		for range 120 {
 			time.Sleep(time.Second)
-			if !l.Snapshot().OutOfRoom() {
+			if !l.Snapshot().DiskFull() {
 				t.Error("it says that there is room, and nothing was added")
 				break
 			}
@@ -71,7 +71,7 @@ func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
 		disk.with.Store(nil)
 		disk.room.Store(true)
 		time.Sleep(11 * time.Second)
-		if l.Snapshot().OutOfRoom() {
+		if l.Snapshot().DiskFull() {
 			t.Error("11 s later it says still that the disk is full")
 		}
 		if err := add(); err != nil {
@@ -112,7 +112,7 @@ func TestWhatTheStoreRefusesHoldsUpNothingElse(t *testing.T) {
 		if p := l.Snapshot().Pod("default", "kiosk"); p != nil && p.DeletionTimestamp == nil {
 			t.Error("the pod on the silent node is not evicted")
 		}
-		if l.Snapshot().OutOfRoom() {
+		if l.Snapshot().DiskFull() {
 			t.Error("it says that the disk is full")
 		}
 		disk.with.Store(nil)

@@ -52,9 +52,9 @@ type Settler struct {
 	room     time.Time         // until then
 }
 
-// Spare makes the passes that follow leave out plans that add an object, for which the store has no
+// SkipAdditions makes the passes that follow leave out plans that add an object, for which the store has no
 // room. What is left out is asked for again at that moment.
-func (t *Settler) Spare(spare bool, until time.Time) { t.spare, t.room = spare, until }
+func (t *Settler) SkipAdditions(spare bool, until time.Time) { t.spare, t.room = spare, until }
 
 // Consequences says what else is changed, in the same transaction, because of what was done:
 // right after every news and every plan. Nil: nothing.
@@ -78,9 +78,9 @@ func NewSettler(follows Consequences, deciders ...Decider) *Settler {
 	return t
 }
 
-// NewRested returns a settler of a fleet that is at rest: it asks only about what changes
+// NewSettled returns a settler of a fleet that is at rest: it asks only about what changes
 // from then on. What is due later in such a fleet it does not know.
-func NewRested(follows Consequences, deciders ...Decider) *Settler {
+func NewSettled(follows Consequences, deciders ...Decider) *Settler {
 	t := NewSettler(follows, deciders...)
 	t.all = false
 	return t
@@ -195,8 +195,8 @@ func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
 		return s, append(first, rest...), ok1 && ok2
 	}
 	t.alarms[i].setAll(plan.Alarms)
-	if plan.Forgive {
-		next = next.Forgive(now)
+	if plan.ResetSeen {
+		next = next.ResetSeen(now)
 	}
 	return next, made, ok
 }
@@ -232,7 +232,7 @@ func inParts(d state.Decide, s state.Snapshot, many []state.Subject, now time.Ti
 	plan.Changes, plan.Alarms = make([]state.Change, 0, changes), make([]state.Alarm, 0, alarms)
 	for _, p := range plans {
 		plan.Changes, plan.Alarms = append(plan.Changes, p.Changes...), append(plan.Alarms, p.Alarms...)
-		plan.Forgive = plan.Forgive || p.Forgive
+		plan.ResetSeen = plan.ResetSeen || p.ResetSeen
 	}
 	return plan, !slices.Contains(done, false)
 }

@@ -48,7 +48,7 @@ func TestAfterAStallEverybodyHasTheirFullGrace(t *testing.T) {
 			if _, err := l.Do(ctx, func(state.Snapshot, time.Time) ([]state.Change, error) { return nil, nil }); err != nil {
 				t.Fatal(err)
 			}
-			return l.Snapshot().Forgiven().Sub(began)
+			return l.Snapshot().SeenReset().Sub(began)
 		}
 		if got := look(); got != 20*time.Second {
 			t.Errorf("the grace counts from %s after the process began, wants from when devices could be heard", got)
@@ -110,7 +110,7 @@ func withAKiosk(now time.Time, store Store) *Loop {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kiosk", Namespace: "default", CreationTimestamp: n.CreationTimestamp}}
 	p.Spec = corev1.PodSpec{NodeName: "pi-1", Tolerations: []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(300))}}}
 	s, _ := state.Apply(state.Empty("salt", now), []state.Change{state.Put(n, ""), state.Put(p, "")})
-	return New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
+	return New(Config{Start: s, Store: store, Deciders: []Decider{eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}}})
 }
 
 type forgetful struct{}

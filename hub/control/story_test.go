@@ -208,7 +208,7 @@ func (g *stage) do(verb string, args []string) {
 			g.apply(c)
 		}
 	case "drains": // what the nodes say of theirs
-		for n := range g.s.DrainMarks() {
+		for n := range g.s.NodesWithDrain() {
 			_, ordered := n.Annotations[state.DrainAnnotation]
 			if st := state.DrainStatusOf(n); st != nil {
 				fmt.Fprintf(&g.out, "= %8s  (%s: %s, %d of %d left, ordered %v, cordoned %v)\n", g.now.Sub(g.start), n.Name, st.State, st.Pods-st.Left, st.Pods, ordered, n.Spec.Unschedulable)
@@ -256,7 +256,7 @@ func (g *stage) do(verb string, args []string) {
 	case "restart": // of the hub, which may have been off: what is remembered stays, and everybody counts as seen now
 		off, _ := time.ParseDuration(opts["after"])
 		g.now = g.now.Add(off)
-		g.s = g.s.Forgive(g.now)
+		g.s = g.s.ResetSeen(g.now)
 		g.s.Started = g.now
 		g.settler = control.NewSettler(node.Ended, g.all...)
 		g.settle(nil)
@@ -440,7 +440,7 @@ func (g *stage) obey() (done []state.Applied) {
 			continue
 		}
 		for v := range g.s.VolumesOn(n.Name) {
-			if state.ToRemove(v) {
+			if state.MustRemoveData(v) {
 				changes = append(changes, state.Remove(v, fmt.Sprintf("%s has removed the data of volume %s", n.Name, v.Name)))
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // fleet of one site has that site's.
 func Fleet(s state.Snapshot) (all []Finding) {
 	about := fleet.IncidentObject{Kind: KindFleet}
-	if s.OutOfRoom() {
+	if s.DiskFull() {
 		all = append(all, Finding{Cause: HubDiskFull, About: about})
 	}
 	switch sites, o := s.Sites(), FleetOutage(s); {

@@ -43,7 +43,7 @@ func answers(ctx context.Context, url string) Finding {
 }
 
 // standby describes a hub on standby. The address in the database is the leader's.
-func standby(s leader.Standing, answer Finding) Finding {
+func standby(s leader.Status, answer Finding) Finding {
 	if s.Leader == "" {
 		return Finding{Fail, "hub", "it is on standby, without a leader",
 			"wait 10 s for a leader; then see its log, and check that every hub reaches the database"}
@@ -54,7 +54,7 @@ func standby(s leader.Standing, answer Finding) Finding {
 	case answer.Level != OK:
 		answer.Seen = where + "; " + answer.Seen
 		return answer
-	case s.Behind > leader.Late:
+	case s.Behind > leader.MaxBehind:
 		return Finding{Warn, "hub", where, "see its log for the reason; it cannot follow a database of an older " +
 			"schema until a hub of this version was the leader"}
 	}

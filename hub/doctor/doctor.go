@@ -57,7 +57,7 @@ type Hub struct {
 	Now      time.Time
 	Unsynced bool // the kernel reports that the clock is not synchronized
 	// Standing is the state of a hub on standby; nil: it is not.
-	Standing *leader.Standing
+	Standing *leader.Status
 }
 
 // Clock returns the kernel's time, and whether it is not synchronized.

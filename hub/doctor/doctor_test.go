@@ -307,7 +307,7 @@ func TestAHubOnStandbyIsHealthy(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(p.Config.DataDir, "backups")); err != nil {
 		t.Fatal(err)
 	}
-	p.Standing = &leader.Standing{URL: server.URL, Leader: "hub-a", At: "hub-a:8444", Behind: 300 * time.Millisecond, Revision: 7}
+	p.Standing = &leader.Status{URL: server.URL, Leader: "hub-a", At: "hub-a:8444", Behind: 300 * time.Millisecond, Revision: 7}
 	all := Examine(t.Context(), p)
 	says(t, all, OK, "hub", "the leader is hub-a (hub-a:8444); it is 0.3 s behind, at revision 7")
 	says(t, all, OK, "backups", "the leader makes them")

@@ -22,10 +22,10 @@ import (
 
 // A Decider drains nodes.
 type Decider struct {
-	// Silence is how long the hub listens, after its start or after it stood still, before it
+	// Timeouts is how long the hub listens, after its start or after it stood still, before it
 	// gives up a drain that had begun: a device that lives has said in that time which of its
 	// pods have stopped.
-	Silence state.Silence
+	Timeouts state.Timeouts
 }
 
 // crowd is how many pods are looked through, for each node that is being drained,
@@ -52,7 +52,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		switch {
 		case asked(old, next):
 			return append([]state.Subject{{Key: c.Key}}, waiting...)
-		case state.DrainMarked(old), state.DrainMarked(next):
+		case state.HasDrainAnnotation(old), state.HasDrainAnnotation(next):
 			return waiting
 		}
 	}
@@ -61,7 +61,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 
 // asked tells whether somebody has just asked for a drain, or changed one.
 func asked(old, next *corev1.Node) bool {
-	return state.DrainMarked(next) &&
+	return state.HasDrainAnnotation(next) &&
 		(old == nil || old.Annotations[state.DrainAnnotation] != next.Annotations[state.DrainAnnotation] ||
 			old.Spec.Unschedulable != next.Spec.Unschedulable)
 }
@@ -74,7 +74,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	for _, name := range nodes(s, subjects, now, &plan) {
 		key := state.Key{Kind: state.Nodes, Name: name}
 		n := s.Node(name)
-		if n == nil || !state.DrainMarked(n) {
+		if n == nil || !state.HasDrainAnnotation(n) {
 			plan.Wake(key, time.Time{})
 			continue
 		}
@@ -97,7 +97,7 @@ func nodes(s state.Snapshot, subjects []state.Subject, now time.Time, plan *stat
 		}
 	}
 	var marked []string
-	for n := range s.DrainMarks() {
+	for n := range s.NodesWithDrain() {
 		marked = append(marked, n.Name)
 	}
 	if wait && !all && len(marked) > 0 {
@@ -182,7 +182,7 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 // until is when a drain is given up.
 func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order state.DrainOrder) time.Time {
 	at := began.Add(order.Limit())
-	if heard := state.Ceil(d.Silence.Unheard(s, n)).UTC(); began.Before(s.Listening()) && at.Before(heard) {
+	if heard := state.Ceil(d.Timeouts.UnseenUntil(s, n)).UTC(); began.Before(s.Listening()) && at.Before(heard) {
 		return heard
 	}
 	return at
@@ -193,10 +193,10 @@ func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order 
 func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time,
 	changes *[]state.Change) (held []state.DrainHeld, leaving int) {
 	var stays []state.DrainHeld
-	holds := state.NewHolds(s, now)
+	holds := state.NewEvictionRefusals(s, now)
 	for p := range s.PodsOn(n.Name) {
 		name := p.Namespace + "/" + p.Name
-		switch is, why := Of(p, order); {
+		switch is, why := OutcomeOf(p, order); {
 		case is == Ignored:
 		case p.DeletionTimestamp != nil:
 			leaving++
@@ -204,7 +204,7 @@ func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, 
 			stays = append(stays, state.DrainHeld{Pod: name, Stays: true, Why: why})
 		default:
 			if !order.DisableEviction {
-				if why := holds.On(p).String(); why != "" {
+				if why := holds.For(p).String(); why != "" {
 					held = append(held, state.DrainHeld{Pod: name, Why: why})
 					continue
 				}
@@ -214,7 +214,7 @@ func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, 
 				if c, ok := leave(p, n, order, now); ok {
 					*changes = append(*changes, c)
 					s, _ = state.Apply(s, []state.Change{c})
-					holds = state.NewHolds(s, now)
+					holds = state.NewEvictionRefusals(s, now)
 				}
 			}
 		}
@@ -222,17 +222,17 @@ func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, 
 	return append(stays, held...), leaving
 }
 
-// A Standing is what an order makes of a pod, whatever budgets say.
-type Standing int
+// A Outcome is what an order makes of a pod, whatever budgets say.
+type Outcome int
 
 const (
-	Leaves  Standing = iota // it is asked to, as budgets allow
-	Ignored                 // it has ended, or is a daemon set's: the drain is over without it
-	Stays                   // the order does not cover it: the drain ends there
+	Leaves  Outcome = iota // it is asked to, as budgets allow
+	Ignored                // it has ended, or is a daemon set's: the drain is over without it
+	Stays                  // the order does not cover it: the drain ends there
 )
 
-// Of tells what an order makes of a pod, and why, where it stays.
-func Of(p *corev1.Pod, order state.DrainOrder) (is Standing, why string) {
+// OutcomeOf tells what an order makes of a pod, and why, where it stays.
+func OutcomeOf(p *corev1.Pod, order state.DrainOrder) (is Outcome, why string) {
 	owner := metav1.GetControllerOfNoCopy(p)
 	daemon := owner != nil && owner.Kind == "DaemonSet"
 	switch {

@@ -17,10 +17,10 @@ import (
 
 // A Decider evicts pods from tainted nodes.
 type Decider struct {
-	// Silence is how long the hub listens, after its start or after it stood still,
+	// Timeouts is how long the hub listens, after its start or after it stood still,
 	// before it evicts from a node that it holds for not ready: a device that lives is
 	// heard in that time, so neither evicts anybody whose node lives.
-	Silence state.Silence
+	Timeouts state.Timeouts
 }
 
 // Touches says that a change concerns its pod, or its node if that has other NoExecute taints than
@@ -40,7 +40,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 			return []state.Subject{{Key: c.Key}}
 		}
 	}
-	return state.OtherGrace(c)
+	return state.GraceChanges(c)
 }
 
 // Subjects returns the pods that have a node.
@@ -103,7 +103,7 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 		leave = LeaveBy(node, p)
 	}
 	if leave.Must && leave.Lifecycle {
-		if earliest := d.Silence.Unheard(s, node); leave.At.Before(earliest) {
+		if earliest := d.Timeouts.UnseenUntil(s, node); leave.At.Before(earliest) {
 			leave.At = earliest
 			if others := LeaveBy(withoutLifecycles(node), p); others.Must && others.At.Before(earliest) {
 				leave = others
@@ -221,7 +221,7 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	}
 	if outage := state.OutageOf(n); len(silent) > 0 && outage != nil {
 		var running Leave
-		for _, spell := range outage.Spells {
+		for _, spell := range outage.TaintPeriods {
 			if t := (corev1.Taint{Key: spell.Key, Effect: corev1.TaintEffectNoExecute,
 				TimeAdded: &spell.From}); bound.Before(spell.To.Time) {
 				running = after(running, leaveFor(t, p.Spec.Tolerations, bound))

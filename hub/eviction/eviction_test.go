@@ -80,7 +80,7 @@ func pod(node string, tolerations ...corev1.Toleration) *corev1.Pod {
 }
 
 func TestDecide(t *testing.T) {
-	d := whole{eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}}
+	d := whole{eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}}
 	t.Run("an eviction keeps the pod, with its grace, reason and sentence", func(t *testing.T) {
 		plan := d.Decide(fleet(pod("pi-1", tolerate("a", 60)), taint("a", corev1.TaintEffectNoExecute, 0)), noon.Add(time.Minute))
 		if len(plan.Changes) != 1 {

@@ -44,7 +44,7 @@ func (y *yard) put(objects ...state.Object) *yard {
 
 func (y *yard) settle(recent []state.Applied) {
 	y.t.Helper()
-	d := eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}
+	d := eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}
 	for range 10 {
 		subjects := state.Touched(d.Touches, recent)
 		for q, at := range y.alarms {
@@ -79,7 +79,7 @@ func (y *yard) settle(recent []state.Applied) {
 // whole holds what was decided bit by bit against the full recomputation.
 func (y *yard) whole() {
 	y.t.Helper()
-	d := eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}
+	d := eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}
 	if plan := d.Decide(y.s, d.Subjects(y.s), y.now); len(plan.Changes) > 0 {
 		y.t.Errorf("asked about everything it still wants %s", plan.Changes[0])
 	}

@@ -55,7 +55,7 @@ func TestASwapOfNotReadyAndUnreachable(t *testing.T) {
 				if i == len(tt.keys)-1 || tt.keys[i+1] == "mine" {
 					n.Spec.Taints = append(n.Spec.Taints, taint(key, corev1.TaintEffectNoExecute, from))
 				} else {
-					outage.Spells = append(outage.Spells, state.Spell{Key: key, From: metav1.NewTime(noon.Add(from)), To: metav1.NewTime(noon.Add(from + 100*time.Second))})
+					outage.TaintPeriods = append(outage.TaintPeriods, state.TaintPeriod{Key: key, From: metav1.NewTime(noon.Add(from)), To: metav1.NewTime(noon.Add(from + 100*time.Second))})
 				}
 				state.SetOutage(n, outage) // as it is remembered
 				outage = state.OutageOf(n)

@@ -240,7 +240,7 @@ func (p *pass) outlook(i *fleet.Incident, site *fleet.Site, members []member) {
 			i.Tainted = new(metav1.NewTime(n.at))
 		}
 		if !first.IsZero() && !n.at.Before(first) {
-			if o := state.OutageOf(n.Node); o == nil || len(o.Spells) == 0 {
+			if o := state.OutageOf(n.Node); o == nil || len(o.TaintPeriods) == 0 {
 				break // nobody leaves before the taint is there
 			}
 		}

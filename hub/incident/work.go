@@ -117,7 +117,7 @@ func (p *pass) podsBelow(uid types.UID, depth int, yield func(*corev1.Pod) bool)
 
 // large tells whether a workload has so many pods that they are not walked whenever something
 // becomes of one.
-func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > state.Large }
+func large(s state.Snapshot, o state.Object) bool { return state.PodsOf(s, o) > state.LargeSet }
 
 // work finds the incidents of a workload's pods, and its own.
 func (p *pass) work(key state.Key) (f findings) {
@@ -289,7 +289,7 @@ func (p *pass) awayOf(pod *corev1.Pod) (names []string) {
 	}
 	var volumes []string // on which nodes they are
 	for name := range state.ClaimsOf(pod) {
-		if at := state.NodeOf(state.VolumeOf(p.s, p.s.Claim(pod.Namespace, name))); at != "" {
+		if at := state.NodeOfVolume(state.VolumeOf(p.s, p.s.Claim(pod.Namespace, name))); at != "" {
 			volumes = append(volumes, at)
 		}
 	}

@@ -38,9 +38,9 @@ var decider = incident.Decider{LeaveBy: leaveBy}
 
 func newWorld(t testing.TB) *world {
 	set := lifecycle.Defaults
-	set.Judge = 11 * time.Second
+	set.JudgeDelay = 11 * time.Second
 	return &world{TB: t, s: state.Empty("x", noon.Add(-time.Hour)), now: noon, settler: control.NewSettler(nil,
-		lifecycle.Flapping{}, lifecycle.Health{Settings: set}, lifecycle.Sites{Settings: set}, eviction.Decider{Silence: state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}}, decider)}
+		lifecycle.Flapping{}, lifecycle.Health{Settings: set}, lifecycle.Sites{Settings: set}, eviction.Decider{Timeouts: state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}}, decider)}
 }
 
 // put makes changes and lets everything settle.

@@ -40,7 +40,7 @@ func newHealth(f Fleet) *health {
 			return ctx.Err()
 		}},
 		{name: "disk", ready: true, run: func(context.Context) error {
-			if f.Snapshot().OutOfRoom() {
+			if f.Snapshot().DiskFull() {
 				return errors.New("the hub's disk is full: it remembers changes and deletions, but nothing new; make room on it")
 			}
 			return nil

@@ -61,4 +61,4 @@ func TestHealth(t *testing.T) {
 
 type outOfRoom struct{ Fleet }
 
-func (f outOfRoom) Snapshot() state.Snapshot { return f.Fleet.Snapshot().WithRoom(false) }
+func (f outOfRoom) Snapshot() state.Snapshot { return f.Fleet.Snapshot().WithDiskSpace(false) }

@@ -201,7 +201,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // has tells whether the hub has what a resource needs.
-func (c Config) has(p state.Part) bool {
+func (c Config) has(p state.Feature) bool {
 	switch p {
 	case state.Logs:
 		return c.Logs != nil

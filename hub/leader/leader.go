@@ -45,9 +45,9 @@ const (
 
 func (s Step) String() string { return [...]string{"wait", "take", "renew", "step down"}[s] }
 
-// A Belief is what one hub knows of the row. Moments are by its monotonic clock, from
+// A View is what one hub knows of the row. Moments are by its monotonic clock, from
 // any beginning.
-type Belief struct {
+type View struct {
 	Mine    uint64        // the token by which this hub leads; 0: it does not
 	Renewed time.Duration // when the last renewal that succeeded was begun, or the last look at the token
 
@@ -60,7 +60,7 @@ type Belief struct {
 
 // Saw is the belief after the row was read. A hub that did not look for a while has not seen
 // the row stand still: its time begins again.
-func (b Belief) Saw(row Row, at time.Duration) Belief {
+func (b View) Saw(row Row, at time.Duration) View {
 	if !b.Known || row != b.Row || at-b.Read > Beat {
 		b.Changed = at
 	}
@@ -74,22 +74,22 @@ func (b Belief) Saw(row Row, at time.Duration) Belief {
 	return b
 }
 
-// Stirs is the belief after the row was found locked, or changed: whoever has it is in the middle
+// SawChange is the belief after the row was found locked, or changed: whoever has it is in the middle
 // of a transaction, however long that takes, and nobody can take the row from it.
-func (b Belief) Stirs(at time.Duration) Belief {
+func (b View) SawChange(at time.Duration) View {
 	b.Changed = at
 	return b
 }
 
 // Took is the belief of a hub that has taken the row, renewed it, or found its token there, by a
 // request that it began then.
-func (b Belief) Took(token uint64, began time.Duration) Belief {
+func (b View) Took(token uint64, began time.Duration) View {
 	b.Mine, b.Renewed = token, began
 	return b
 }
 
 // Decide says what to do now.
-func (b Belief) Decide(now time.Duration) Step {
+func (b View) Decide(now time.Duration) Step {
 	if b.Mine != 0 {
 		switch {
 		case b.Known && b.Row.Token > b.Mine, now-b.Renewed >= Lease:
@@ -108,17 +108,17 @@ func (b Belief) Decide(now time.Duration) Step {
 	return Wait
 }
 
-// Lives tells whether the hub that leads was seen at work. Of one that was killed the server may
+// LeaderActive tells whether the hub that leads was seen at work. Of one that was killed the server may
 // still carry out one transaction.
-func (b Belief) Lives() bool { return b.Beats >= 3 }
+func (b View) LeaderActive() bool { return b.Beats >= 3 }
 
-// Leads tells whether anybody is believed to lead.
-func (b Belief) Leads(now time.Duration) bool {
+// HasLeader tells whether anybody is believed to lead.
+func (b View) HasLeader(now time.Duration) bool {
 	return b.Known && b.Row.Token != 0 && !b.Row.Left && now-b.Changed < Lease && now-b.Read < Lease
 }
 
-// A Standing is what a hub that stands by says of itself, to the one that leads and to commands.
-type Standing struct {
+// A Status is what a hub that stands by says of itself, to the one that leads and to commands.
+type Status struct {
 	Name     string        `json:"name"`
 	Address  string        `json:"address"` // of its peer listener
 	URL      string        `json:"url"`     // of its page, on its machine
@@ -130,5 +130,5 @@ type Standing struct {
 	At       string        `json:"at"`     // the leader's peer listener
 }
 
-// Late is how far behind a standby may be that still answers who wants any version.
-const Late = 10 * time.Second
+// MaxBehind is how far behind a standby may be that still answers who wants any version.
+const MaxBehind = 10 * time.Second

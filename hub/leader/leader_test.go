@@ -12,23 +12,23 @@ func TestDecide(t *testing.T) {
 	left.Left = true
 	for _, c := range []struct {
 		rule   string
-		belief Belief
+		belief View
 		now    time.Duration
 		want   Step
 	}{
-		{"nobody has read the row", Belief{}, time.Hour, Wait},
-		{"nobody ever led", Belief{Known: true}, 0, Take},
-		{"the row is news", Belief{Known: true, Row: row}, 0, Wait},
-		{"the row stands still for less than the lease", Belief{Known: true, Row: row, Read: Lease - 1}, Lease - 1, Wait},
-		{"the row stands still for the lease", Belief{Known: true, Row: row, Read: Lease}, Lease, Take},
-		{"the row stood still when it was last looked at, which is long ago", Belief{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
-		{"the leader has left", Belief{Known: true, Row: left}, 0, Take},
-		{"the leader had left when that was last looked at, which is long ago", Belief{Known: true, Row: left}, Beat + 1, Wait},
-		{"a leader that has just beaten", Belief{Mine: 3}, Beat - 1, Wait},
-		{"a leader whose beat is due", Belief{Mine: 3}, Beat, Renew},
-		{"a leader that reaches no database for the lease", Belief{Mine: 3}, Lease, StepDown},
-		{"a leader that sees another's token", Belief{Mine: 2, Known: true, Row: row}, 0, StepDown},
-		{"a leader that remembers the token before its own", Belief{Mine: 4, Known: true, Row: row}, 0, Wait},
+		{"nobody has read the row", View{}, time.Hour, Wait},
+		{"nobody ever led", View{Known: true}, 0, Take},
+		{"the row is news", View{Known: true, Row: row}, 0, Wait},
+		{"the row stands still for less than the lease", View{Known: true, Row: row, Read: Lease - 1}, Lease - 1, Wait},
+		{"the row stands still for the lease", View{Known: true, Row: row, Read: Lease}, Lease, Take},
+		{"the row stood still when it was last looked at, which is long ago", View{Known: true, Row: row, Read: Lease}, Lease + Beat + 1, Wait},
+		{"the leader has left", View{Known: true, Row: left}, 0, Take},
+		{"the leader had left when that was last looked at, which is long ago", View{Known: true, Row: left}, Beat + 1, Wait},
+		{"a leader that has just beaten", View{Mine: 3}, Beat - 1, Wait},
+		{"a leader whose beat is due", View{Mine: 3}, Beat, Renew},
+		{"a leader that reaches no database for the lease", View{Mine: 3}, Lease, StepDown},
+		{"a leader that sees another's token", View{Mine: 2, Known: true, Row: row}, 0, StepDown},
+		{"a leader that remembers the token before its own", View{Mine: 4, Known: true, Row: row}, 0, Wait},
 	} {
 		if got := c.belief.Decide(c.now); got != c.want {
 			t.Errorf("%s: %v, want %v", c.rule, got, c.want)
@@ -38,7 +38,7 @@ func TestDecide(t *testing.T) {
 
 func TestAHubThatDidNotLookHasNotSeenTheRowStandStill(t *testing.T) {
 	row := Row{Token: 1, Beat: 1}
-	b := Belief{}.Saw(row, 0).Saw(row, Beat)
+	b := View{}.Saw(row, 0).Saw(row, Beat)
 	if b.Changed != 0 {
 		t.Fatal("looked in time, and begins again")
 	}
@@ -53,26 +53,26 @@ func TestAHubThatDidNotLookHasNotSeenTheRowStandStill(t *testing.T) {
 
 func TestARowThatIsLockedHasALeader(t *testing.T) {
 	row := Row{Token: 1, Beat: 1}
-	b := Belief{}
+	b := View{}
 	for at := time.Duration(0); at < 10*Lease; at += Look { // one transaction that long
 		if b = b.Saw(row, at); b.Decide(at) == Take {
-			b = b.Stirs(at)
+			b = b.SawChange(at)
 		}
-		if !b.Leads(at) {
+		if !b.HasLeader(at) {
 			t.Fatalf("at %s nobody is believed to lead", at)
 		}
 	}
-	if b.Lives() {
+	if b.LeaderActive() {
 		t.Error("a leader of which one transaction was seen is taken for one that lives")
 	}
 	for i := range 3 {
 		row.Beat++
-		if b = b.Saw(row, 10*Lease+time.Duration(i)*Look); b.Lives() != (i == 2) {
-			t.Errorf("after %d beats: %v", i+1, b.Lives())
+		if b = b.Saw(row, 10*Lease+time.Duration(i)*Look); b.LeaderActive() != (i == 2) {
+			t.Errorf("after %d beats: %v", i+1, b.LeaderActive())
 		}
 	}
 	row.Token, row.Beat = 2, row.Beat+1
-	if b = b.Saw(row, 10*Lease+Beat); b.Lives() {
+	if b = b.Saw(row, 10*Lease+Beat); b.LeaderActive() {
 		t.Error("the beats of one leader are taken for another's")
 	}
 }
@@ -89,7 +89,7 @@ type world struct {
 }
 
 type hub struct {
-	b      Belief
+	b      View
 	start  time.Duration // its clock's beginning: another for each
 	next   time.Duration // when it does something again
 	frozen time.Duration // SIGSTOP until then
@@ -112,14 +112,14 @@ func (w *world) commit(h *hub) bool {
 func (w *world) step(h *hub) {
 	clock := w.now - h.start
 	if w.now < h.down {
-		h.b, h.seen = Belief{}, nil // a new process knows nothing
+		h.b, h.seen = View{}, nil // a new process knows nothing
 		h.next = h.down
 		return
 	}
 	h.next = w.now + Look
 	if w.now < h.cut {
 		if h.b.Decide(clock) == StepDown {
-			h.b, h.seen = Belief{}, nil
+			h.b, h.seen = View{}, nil
 		}
 		return
 	}
@@ -144,19 +144,19 @@ func (w *world) step(h *hub) {
 			w.row.Beat++
 			h.b = h.b.Took(h.b.Mine, clock)
 		} else {
-			h.b = Belief{}
+			h.b = View{}
 		}
 	case StepDown:
-		h.b = Belief{}
+		h.b = View{}
 	}
 	if h.b.Mine != 0 && (w.busy || w.r.IntN(4) == 0) && !w.commit(h) {
-		h.b = Belief{}
+		h.b = View{}
 	}
 	if h.b.Mine != 0 && w.r.IntN(400) == 0 { // ends in order
 		if w.row.Token == h.b.Mine {
 			w.row.Left = true
 		}
-		h.down, h.b = w.now+time.Duration(w.r.IntN(5000))*time.Millisecond, Belief{}
+		h.down, h.b = w.now+time.Duration(w.r.IntN(5000))*time.Millisecond, View{}
 	}
 }
 

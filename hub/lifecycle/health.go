@@ -21,7 +21,7 @@ func (Health) Touches(c state.Applied) []state.Subject {
 	if c.Key.Kind == state.Nodes {
 		return []state.Subject{{Key: c.Key}}
 	}
-	return state.OtherGrace(c)
+	return state.GraceChanges(c)
 }
 
 // Subjects returns all nodes.
@@ -99,13 +99,13 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	next := n
 	why, reason := "", ""
 	if now.After(deadline) {
-		if silent := silence(n, state.Heard(s, n), now); silent != nil {
+		if silent := silence(n, state.HasReported(s, n), now); silent != nil {
 			next = silent
 			if state.ReadyOf(n) != corev1.ConditionUnknown {
 				why = fmt.Sprintf("node %s Ready=Unknown: no heartbeat for %s", n.Name,
 					now.Sub(s.Seen(n.Name)).Truncate(time.Second))
 				reason = "NodeNotReady"
-				if !state.Heard(s, n) {
+				if !state.HasReported(s, n) {
 					why = fmt.Sprintf("node %s Ready=Unknown: it has never reported", n.Name)
 				}
 			}

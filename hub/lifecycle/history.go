@@ -14,14 +14,14 @@ import (
 type nodePast struct {
 	node    string
 	changed []metav1.MicroTime // of Ready
-	turns   []state.Turn
+	turns   []state.HealthChange
 	evicted []state.Evicted
 }
 
 // into adds the past to what is remembered of its node.
 func (p *nodePast) into(rec *state.Record) {
 	for _, t := range p.turns {
-		rec.Turn(t)
+		rec.AddHealthChange(t)
 	}
 	for _, e := range p.evicted {
 		rec.Evict(e)
@@ -60,7 +60,7 @@ func nodePasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all [
 			} else if s.Record(q.Name) != nil {
 				p := of(q.Name)
 				// as TimeAdded
-				p.turns = append(p.turns, state.Turn{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
+				p.turns = append(p.turns, state.HealthChange{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
 					Out: state.NoExecuteOf(was.next) != nil})
 			}
 		case state.Evicted:
@@ -95,12 +95,12 @@ func disruption(p *corev1.Pod) *corev1.PodCondition {
 
 // turnsOf is what the history of a node learns when its Ready changes: how it was
 // before, when it was given up if it was, and how it is now.
-func turnsOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.Turn {
+func turnsOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.HealthChange {
 	was := state.NodeCondition(old, corev1.NodeReady)
-	turns := []state.Turn{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
+	turns := []state.HealthChange{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
 	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {
-		turns = append(turns, state.Turn{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
+		turns = append(turns, state.HealthChange{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
 	}
 	// as conditions and taints
-	return append(turns, state.Turn{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is})
+	return append(turns, state.HealthChange{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is})
 }

@@ -18,7 +18,7 @@ import (
 // judging is a world in which a site is judged before its first node is given up.
 func judging(t *testing.T) *world {
 	w := newWorld(t, lifecycle.Defaults)
-	w.set.Judge = lifecycle.Defaults.Judge
+	w.set.JudgeDelay = lifecycle.Defaults.JudgeDelay
 	return w
 }
 
@@ -61,7 +61,7 @@ func TestACutSiteIsJudgedFirst(t *testing.T) {
 // judges gives a up when b and c have had their grace, and not before.
 func judges(t *testing.T, w *world) {
 	t.Helper()
-	w.wait(40*time.Second+lifecycle.Defaults.Judge-time.Millisecond, "b", "c")
+	w.wait(40*time.Second+lifecycle.Defaults.JudgeDelay-time.Millisecond, "b", "c")
 	if got := w.expel(); len(got) > 0 {
 		t.Errorf("%v given up too early", got)
 	}
@@ -78,7 +78,7 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 	if w.ready("a") != down || w.taints("a") != "unreachable:NoSchedule" {
 		t.Fatalf("at the deadline: %s, %s", w.ready("a"), w.taints("a"))
 	}
-	w.wait(lifecycle.Defaults.Judge-2*time.Millisecond, "b")
+	w.wait(lifecycle.Defaults.JudgeDelay-2*time.Millisecond, "b")
 	if got := w.expel(); len(got) > 0 {
 		t.Errorf("%v given up too early", got)
 	}
@@ -109,7 +109,7 @@ func TestNoNodeIsGivenUpBeforeItsSiteIsJudged(t *testing.T) {
 		w.site("bergen", 2, 0)
 		w.wait(5*time.Minute+1, append(names("oslo", 5)[1:], names("bergen", 2)...)...)
 		w.s = w.s.Listen(w.now)
-		w.wait(5*time.Minute+lifecycle.Defaults.Judge+time.Second, append(names("oslo", 5)[3:], names("bergen", 2)...)...)
+		w.wait(5*time.Minute+lifecycle.Defaults.JudgeDelay+time.Second, append(names("oslo", 5)[3:], names("bergen", 2)...)...)
 		if got, st := w.expel(), w.s.Site("oslo").Status; len(got) > 0 || st.State != fleet.SitePartialDisruption {
 			t.Errorf("%v given up, the site is %s", got, st.State)
 		}

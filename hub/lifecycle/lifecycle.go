@@ -27,11 +27,11 @@ type Settings struct {
 	LargeSite     int           // a site with at most so many nodes stops evicting while partially disrupted
 	Policy        fleet.DisruptionPolicy
 	Lease         time.Duration // interval at which devices renew where their sites do not say otherwise
-	Judge         time.Duration // how long after its Ready left True a node gets NoExecute at the earliest, see JudgeAfter
+	JudgeDelay    time.Duration // how long after its Ready left True a node gets NoExecute at the earliest, see JudgeAfter
 }
 
-func (set Settings) silence() state.Silence {
-	return state.Silence{Grace: set.Grace, Startup: set.StartupGrace, Lease: set.Lease}
+func (set Settings) silence() state.Timeouts {
+	return state.Timeouts{Grace: set.Grace, Startup: set.StartupGrace, Lease: set.Lease}
 }
 
 // JudgeAfter returns how long it takes until every node of a site has been heard or is
@@ -47,7 +47,7 @@ func JudgeAfter(monitorPeriod, leaseInterval time.Duration) time.Duration {
 var Defaults = Settings{
 	Grace: 40 * time.Second, StartupGrace: 60 * time.Second,
 	Rate: 0.1, SecondaryRate: 0.01, Unhealthy: 0.55, LargeSite: 50, Policy: fleet.Evict,
-	Lease: 10 * time.Second, Judge: JudgeAfter(5*time.Second, 10*time.Second),
+	Lease: 10 * time.Second, JudgeDelay: JudgeAfter(5*time.Second, 10*time.Second),
 }
 
 // For returns the settings of a site, which may be nil. Its graces are state.Silence's.

@@ -30,7 +30,7 @@ type world struct {
 
 // newWorld is one in which nobody waits for the site's judgement; see judge_test.go.
 func newWorld(t *testing.T, set lifecycle.Settings) *world {
-	set.Judge = 0
+	set.JudgeDelay = 0
 	return &world{t: t, s: state.Empty("test", noon), now: noon, set: set, alarms: noAlarms()}
 }
 
@@ -111,8 +111,8 @@ func (w *world) settle(recent []state.Applied) {
 			var done []state.Applied
 			w.s, done = state.Apply(w.s, plan.Changes)
 			recent = append(recent, done...)
-			if plan.Forgive {
-				w.s = w.s.Forgive(w.now)
+			if plan.ResetSeen {
+				w.s = w.s.ResetSeen(w.now)
 			}
 			w.wake(i, plan.Alarms)
 			for _, c := range plan.Changes {
@@ -345,7 +345,7 @@ func TestAnotherKeyHasItsOwnMomentAndTheNodeRemembersTheFirst(t *testing.T) {
 		t.Errorf("after the swap %v", got)
 	}
 	past := state.OutageOf(w.s.Node("a"))
-	if past == nil || len(past.Spells) != 1 || past.Spells[0].Key != first.Key || !past.Spells[0].From.Equal(first.TimeAdded) || !past.Spells[0].To.Equal(got.TimeAdded) {
+	if past == nil || len(past.TaintPeriods) != 1 || past.TaintPeriods[0].Key != first.Key || !past.TaintPeriods[0].From.Equal(first.TimeAdded) || !past.TaintPeriods[0].To.Equal(got.TimeAdded) {
 		t.Errorf("it remembers %v of %v", past, first)
 	}
 	for range 30 { // a device that goes to and fro
@@ -354,8 +354,8 @@ func TestAnotherKeyHasItsOwnMomentAndTheNodeRemembersTheFirst(t *testing.T) {
 			w.becomes("a", ready)
 		}
 	}
-	if past := state.OutageOf(w.s.Node("a")); len(past.Spells) > 8 || !past.Spells[0].From.Equal(first.TimeAdded) {
-		t.Errorf("it remembers %d spells, the first since %s", len(past.Spells), past.Spells[0].From)
+	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) > 8 || !past.TaintPeriods[0].From.Equal(first.TimeAdded) {
+		t.Errorf("it remembers %d spells, the first since %s", len(past.TaintPeriods), past.TaintPeriods[0].From)
 	}
 	if n := w.s.Node("a"); !past.Since.Time.Equal(state.OutageOf(n).Since.Time) {
 		t.Errorf("the outage began at %s and now at %s", past.Since, state.OutageOf(n).Since)
@@ -607,7 +607,7 @@ func TestATaintIsItsKeyAndItsEffect(t *testing.T) {
 	if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.Equal(at(-time.Second)) {
 		t.Errorf("it counts from %s, want its own moment", got)
 	}
-	if past := state.OutageOf(w.s.Node("a")); len(past.Spells) != 1 || !past.Spells[0].From.Equal(at(-time.Minute)) {
+	if past := state.OutageOf(w.s.Node("a")); len(past.TaintPeriods) != 1 || !past.TaintPeriods[0].From.Equal(at(-time.Minute)) {
 		t.Errorf("it remembers %v, want the other of the two", past)
 	}
 	w.becomes("a", up)

@@ -323,7 +323,7 @@ func TestScenarioTaints(t *testing.T) {
 		if got := state.NoExecuteOf(w.s.Node("a")).TimeAdded; !got.After(first.Time) {
 			t.Errorf("its moment was %s and is %s", first, got)
 		}
-		if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.Spells) != 2 || !past.Spells[0].From.Equal(first) {
+		if past := state.OutageOf(w.s.Node("a")); past == nil || len(past.TaintPeriods) != 2 || !past.TaintPeriods[0].From.Equal(first) {
 			t.Errorf("it remembers %v", past)
 		}
 	})

@@ -57,7 +57,7 @@ func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	was := all.Master > 0
 	if master != was { // it concerns every site
 		subjects = append(slices.Clip(subjects), d.Subjects(s)...)
-		plan.Forgive = was
+		plan.ResetSeen = was
 	}
 	var names []string
 	for _, q := range subjects {
@@ -235,10 +235,10 @@ func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 // started, or stood still, has heard nobody: it knows that only after the node's own grace.
 func judged(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	at := state.FailedAt(n)
-	if unheard := set.silence().Unheard(s, n); unheard.After(at) {
+	if unheard := set.silence().UnseenUntil(s, n); unheard.After(at) {
 		at = unheard
 	}
-	wait := set.Judge
+	wait := set.JudgeDelay
 	if lease := state.Lease(s.Record(n.Name), set.Lease); lease > set.Lease {
 		wait = max(wait, JudgeAfter(0, lease))
 	}
@@ -282,7 +282,7 @@ func (d Sites) removeNoExecute(s state.Snapshot, site, why string, plan *state.P
 				(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 		})
 		if o := state.OutageOf(n); o != nil {
-			o.Spells = nil
+			o.TaintPeriods = nil
 			state.SetOutage(n, o)
 		}
 		plan.Do(state.Put(n, fmt.Sprintf("untaint %s %s: %s", n.Name, key, why)).Event("NodeUntainted"))

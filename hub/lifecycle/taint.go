@@ -95,7 +95,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	if len(leaving) == 0 {
-		outage.Spells = nil // whoever took the taint away has ended its deadlines
+		outage.TaintPeriods = nil // whoever took the taint away has ended its deadlines
 		return out, outage
 	}
 	next := noExecute(ready, at)
@@ -105,7 +105,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		case t.Key == next.Key:
 			next.TimeAdded = t.TimeAdded
 		default:
-			outage.Spells = append(outage.Spells, state.Spell{Key: t.Key, From: *t.TimeAdded, To: at})
+			outage.TaintPeriods = append(outage.TaintPeriods, state.TaintPeriod{Key: t.Key, From: *t.TimeAdded, To: at})
 		}
 	}
 	return append(out, next), outage

@@ -53,7 +53,7 @@ func (f ApplyProfile) Sharded(_ state.Snapshot, subjects []state.Subject) state.
 
 // Decide gives and takes.
 func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Time) (plan state.Plan) {
-	known, gives := profiles{}, map[*fleet.BoardProfile]*state.Given{}
+	known, gives := profiles{}, map[*fleet.BoardProfile]*state.ProfileGrants{}
 	for _, name := range concerned(s, subjects) {
 		have, rec := s.Node(name), s.Record(name)
 		if have == nil || rec == nil {
@@ -65,7 +65,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 			want = given(p)
 			gives[p] = want
 		}
-		was := rec.Given
+		was := rec.Granted
 		if was != nil && apiequality.Semantic.DeepEqual(was, want) {
 			continue // the profile says nothing new of it
 		}
@@ -77,7 +77,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 			plan.Do(state.Put(n, fmt.Sprintf("node %s follows its board profile %s", name, have.Labels[fleet.LabelProfile])))
 		}
 		rec = rec.DeepCopy()
-		rec.Given = want
+		rec.Granted = want
 		plan.Do(state.Put(rec, ""))
 	}
 	return plan
@@ -117,8 +117,8 @@ func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 }
 
 // given is what a profile gives its nodes.
-func given(p *fleet.BoardProfile) *state.Given {
-	g := &state.Given{}
+func given(p *fleet.BoardProfile) *state.ProfileGrants {
+	g := &state.ProfileGrants{}
 	if p == nil {
 		return g
 	}
@@ -133,8 +133,8 @@ func given(p *fleet.BoardProfile) *state.Given {
 }
 
 // among is what of it a node has.
-func among(n *corev1.Node, want *state.Given) *state.Given {
-	have := &state.Given{Labels: maps.Clone(want.Labels)}
+func among(n *corev1.Node, want *state.ProfileGrants) *state.ProfileGrants {
+	have := &state.ProfileGrants{Labels: maps.Clone(want.Labels)}
 	maps.DeleteFunc(have.Labels, func(k, v string) bool { return n.Labels[k] != v })
 	for _, t := range want.Taints {
 		if i := taintOf(n.Spec.Taints, t); i >= 0 && n.Spec.Taints[i].Value == t.Value {
@@ -146,7 +146,7 @@ func among(n *corev1.Node, want *state.Given) *state.Given {
 
 // applyProfile gives a node what is wanted, as far as there is room, and takes what was given and is
 // wanted no more, and tells whether that changed it.
-func applyProfile(n *corev1.Node, was, want *state.Given) (changed bool) {
+func applyProfile(n *corev1.Node, was, want *state.ProfileGrants) (changed bool) {
 	for k, v := range was.Labels {
 		if _, still := want.Labels[k]; !still && n.Labels[k] == v {
 			delete(n.Labels, k)

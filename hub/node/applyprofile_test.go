@@ -14,7 +14,7 @@ import (
 )
 
 func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
-	set := func(text string) (g state.Given) { // a=1 is a label, camera=yes:NoSchedule a taint
+	set := func(text string) (g state.ProfileGrants) { // a=1 is a label, camera=yes:NoSchedule a taint
 		for word := range strings.FieldsSeq(text) {
 			k, v, _ := strings.Cut(word, "=")
 			if v, effect, ok := strings.Cut(v, ":"); ok {
@@ -66,12 +66,12 @@ func TestWhatABoardProfileGivesAndTakes(t *testing.T) {
 
 // What a profile gives leaves room in the Node: nobody could change it any more.
 func TestABoardProfileDoesNotFillItsNodes(t *testing.T) {
-	n, want := &corev1.Node{}, &state.Given{Labels: map[string]string{}}
+	n, want := &corev1.Node{}, &state.ProfileGrants{Labels: map[string]string{}}
 	for i := range 64 {
 		want.Labels[fmt.Sprintf("l%02d", i)] = "v"
 		want.Taints = append(want.Taints, corev1.Taint{Key: fmt.Sprint("t", i), Effect: corev1.TaintEffectNoSchedule})
 	}
-	applyProfile(n, &state.Given{}, want)
+	applyProfile(n, &state.ProfileGrants{}, want)
 	if len(n.Labels) != mostLabels || len(n.Spec.Taints) != mostTaints || n.Labels["l00"] != "v" || n.Labels["l63"] != "" {
 		t.Errorf("it has %d labels and %d taints", len(n.Labels), len(n.Spec.Taints))
 	}

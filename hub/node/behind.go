@@ -19,10 +19,10 @@ func (d *Devices) learnStored(node string, p *liveness, stored int64) {
 	d.updateRecord(node, func() {
 		p.storedUnknown.Store(true)
 	}, func(_ state.Snapshot, rec *state.Record, n *corev1.Node) []state.Change {
-		if !rec.Unmet {
+		if !rec.StoredUnknown {
 			return nil
 		}
-		rec.Unmet = false
+		rec.StoredUnknown = false
 		if stored <= d.former[node] {
 			rec.Generation = max(rec.Generation, stored)
 		}
@@ -65,7 +65,7 @@ func (d *Devices) storedIsNewer(node string, stored int64) {
 		if rec.Paused || stored <= rec.Generation {
 			return nil
 		}
-		if !rec.Unmet {
+		if !rec.StoredUnknown {
 			changes = ForgetStored(s, node)
 		}
 		return append(changes, pause(rec, n, stored))
@@ -78,9 +78,9 @@ func (d *Devices) storedIsNewer(node string, stored int64) {
 // have, with something else in them.
 func ForgetStored(s state.Snapshot, but string) (unmet []state.Change) {
 	for rec := range state.Each[*state.Record](s, state.Records, "") {
-		if !rec.Unmet && rec.Name != but {
+		if !rec.StoredUnknown && rec.Name != but {
 			rec = rec.DeepCopy()
-			rec.Unmet = true
+			rec.StoredUnknown = true
 			unmet = append(unmet, state.Put(rec, ""))
 		}
 	}

@@ -226,7 +226,7 @@ func TestEventsOfOneDevicePushOutNobodyElses(t *testing.T) {
 			t.Errorf("%d MiB were written", got>>20)
 		}
 		n := 0
-		for range l.Snapshot().SaidBy("pi-1") {
+		for range l.Snapshot().EventsFrom("pi-1") {
 			n++
 		}
 		if n != of["pi-1"] {

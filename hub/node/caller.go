@@ -116,7 +116,7 @@ func (d *Devices) incumbent(s state.Snapshot, rec *state.Record) bool {
 	}
 	deadline := seen.Add(d.Grace)
 	if n := s.Node(rec.Name); n != nil {
-		deadline = state.Silence{Grace: d.Grace, Startup: d.Grace, Lease: d.LeaseInterval}.Deadline(s, n, seen)
+		deadline = state.Timeouts{Grace: d.Grace, Startup: d.Grace, Lease: d.LeaseInterval}.Deadline(s, n, seen)
 	}
 	return !d.Now().After(deadline)
 }

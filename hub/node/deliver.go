@@ -45,8 +45,8 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 	case state.Volumes:
 		var nodes []state.Subject
 		for _, o := range []state.Object{c.Old, c.New} {
-			if v, ok := o.(*corev1.PersistentVolume); ok && state.NodeOf(v) != "" {
-				nodes = append(nodes, state.About(state.Key{Kind: state.Nodes, Name: state.NodeOf(v)}))
+			if v, ok := o.(*corev1.PersistentVolume); ok && state.NodeOfVolume(v) != "" {
+				nodes = append(nodes, state.About(state.Key{Kind: state.Nodes, Name: state.NodeOfVolume(v)}))
 			}
 		}
 		return nodes
@@ -58,7 +58,7 @@ func (Deliver) Touches(c state.Applied) []state.Subject {
 			return []state.Subject{{Key: c.Key}}
 		}
 	case state.Records:
-		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.Unmet || firmwareMoved(old, c.New) {
+		if old, _ := c.Old.(*state.Record); old == nil || old.Paused || old.StoredUnknown || firmwareMoved(old, c.New) {
 			return []state.Subject{state.About(state.Key{Kind: state.Nodes, Name: c.Key.Name})}
 		}
 	case state.FirmwareRollouts:

@@ -85,10 +85,10 @@ func firmwareResumed(rec *state.Record, now time.Time) {
 // with a boot configuration says nothing of this one. A turn that has begun goes on. Nor does what
 // that one had stored: this one is asked itself.
 func Replaced(rec *state.Record) {
-	rec.Unmet = rec.Unmet || rec.Paused
+	rec.StoredUnknown = rec.StoredUnknown || rec.Paused
 	rec.Paused, rec.Stored = false, 0
 	if t := rec.Assigned; t != nil {
-		rec.Assigned = &state.FirmwareTurn{Rollout: t.Rollout, Digest: t.Digest, Step: t.Step, Since: t.Since}
+		rec.Assigned = &state.FirmwareAssignment{Rollout: t.Rollout, Digest: t.Digest, Step: t.Step, Since: t.Since}
 	}
 }
 

@@ -33,7 +33,7 @@ func TestADeviceCanVerifyTheBootConfigurationThatItIsTold(t *testing.T) {
 	profile := &fleet.BoardProfile{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	profile.Spec.Match.Compatible = []string{"brcm,bcm2711"}
 	rollout := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi", Retry: 2}, Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}}
-	rec := &state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareTurn{Rollout: "r", Digest: digest}}
+	rec := &state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}}
 	report := &fleet.DeviceReport{ObjectMeta: named, Hardware: runtime.RawExtension{Raw: []byte(`{"board":{"compatible":["raspberrypi,4-model-b","brcm,bcm2711"]}}`)}}
 	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{&corev1.Node{ObjectMeta: named}, rec, rollout, profile, report}, 0)
 	told := func(change func(*state.Record, *fleet.FirmwareRollout)) *wire.Firmware {
@@ -107,7 +107,7 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-1", Labels: map[string]string{fleet.LabelProfile: "pi"}}}, profile, report("raspberrypi,3-model-b", 40),
 		&fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: fleet.FirmwareRolloutSpec{Profile: "pi"}, Status: fleet.FirmwareRolloutStatus{Digest: digest, Document: string(document)}},
-		&state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareTurn{Rollout: "r", Digest: digest}},
+		&state.Record{ObjectMeta: named, Boot: "b", FirmwareGeneration: 7, Assigned: &state.FirmwareAssignment{Rollout: "r", Digest: digest}},
 	}, 0)
 	d := Deliver{signing: key}
 	s, _ = state.Apply(s, d.Decide(s, d.Subjects(s), s.Started).Changes)
@@ -135,20 +135,20 @@ func TestABootConfigurationFollowsItsDevicesBoard(t *testing.T) {
 // A card that is put into another board takes along what the board before it was in a rollout: nothing.
 func TestAnotherMachineHasItsTurnOfARollout(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	began := state.FirmwareTurn{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying, Since: metav1.NewTime(now)}
+	began := state.FirmwareAssignment{Rollout: "r", Digest: "sha256:1", Step: fleet.FirmwareTrying, Since: metav1.NewTime(now)}
 	for _, c := range []struct {
 		machine   string
-		was, want state.FirmwareTurn
+		was, want state.FirmwareAssignment
 	}{
-		{"m", state.FirmwareTurn{Rollout: "r", Done: true, Retry: 2}, state.FirmwareTurn{Rollout: "r", Done: true, Retry: 2}},
-		{"other", state.FirmwareTurn{Rollout: "r", Done: true, Retry: 2}, state.FirmwareTurn{Rollout: "r"}},
-		{"other", state.FirmwareTurn{Rollout: "r", NotBefore: metav1.NewTime(now), Why: "it is not ready"}, state.FirmwareTurn{Rollout: "r"}},
+		{"m", state.FirmwareAssignment{Rollout: "r", Done: true, Retry: 2}, state.FirmwareAssignment{Rollout: "r", Done: true, Retry: 2}},
+		{"other", state.FirmwareAssignment{Rollout: "r", Done: true, Retry: 2}, state.FirmwareAssignment{Rollout: "r"}},
+		{"other", state.FirmwareAssignment{Rollout: "r", NotBefore: metav1.NewTime(now), Why: "it is not ready"}, state.FirmwareAssignment{Rollout: "r"}},
 		{"other", began, began},
 	} {
 		named := metav1.ObjectMeta{Name: "pi-1"}
 		s := state.Load(state.Empty("x", now), []state.Object{&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, MachineID: "m", Boot: "b", Assigned: &c.was}}, 0)
-		d := New(Config{Grace: time.Minute, LeaseInterval: 10 * time.Second}, control.Config{Start: s.Forgive(now.Add(-time.Hour))})
-		changes, err := d.status(s.Forgive(now.Add(-time.Hour)), Caller{Node: "pi-1"}, wire.Status{Boot: "c", Seq: 1, MachineID: c.machine}, now)
+		d := New(Config{Grace: time.Minute, LeaseInterval: 10 * time.Second}, control.Config{Start: s.ResetSeen(now.Add(-time.Hour))})
+		changes, err := d.status(s.ResetSeen(now.Add(-time.Hour)), Caller{Node: "pi-1"}, wire.Status{Boot: "c", Seq: 1, MachineID: c.machine}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestARaisedRetryIsTold(t *testing.T) {
 	named := metav1.ObjectMeta{Name: "pi-1"}
 	ro := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	s := state.Load(state.Empty("x", time.Unix(1e9, 0)), []state.Object{
-		&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, Assigned: &state.FirmwareTurn{Rollout: "r"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}}, ro}, 0)
+		&corev1.Node{ObjectMeta: named}, &state.Record{ObjectMeta: named, Assigned: &state.FirmwareAssignment{Rollout: "r"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}}, ro}, 0)
 	raised := ro.DeepCopy()
 	raised.Spec.Retry = 1
 	s, done := state.Apply(s, []state.Change{state.Put(raised, "")})

@@ -34,8 +34,8 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	d.report(n, st, nil, now)
 	d.refreshLabels(s, n, rec, st)
 	awaitProfile(n, st)
-	rec.Given = given(profileOf(s, n))
-	applyProfile(n, &state.Given{}, rec.Given)
+	rec.Granted = given(profileOf(s, n))
+	applyProfile(n, &state.ProfileGrants{}, rec.Granted)
 	return n, refused
 }
 

@@ -39,7 +39,7 @@ func TestWhatADeviceHadStoredDoesNotHoldItsReplacement(t *testing.T) {
 				time.Sleep(10 * time.Second)
 			}
 			_, after, _ := h.book.Counts()
-			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.Unmet || (after > before) != (stored == 0) {
+			if rec := h.l.Snapshot().Record("pi-1"); rec.Paused != (stored > 0) || rec.Stored != stored || rec.StoredUnknown || (after > before) != (stored == 0) {
 				h.t.Errorf("it has stored %d: told %d times, %+v", stored, after-before, rec)
 			}
 			if c := state.NodeCondition(h.node(), corev1.NodeReady); c.Status != corev1.ConditionTrue {

@@ -161,7 +161,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 			return nil, fmt.Errorf("%w: node %s is machine %s, whose lease is alive, not %s", ErrConflict, node, rec.MachineID,
 				st.MachineID)
 		}
-		rec.Unmet = rec.Unmet || rec.Boot == ""
+		rec.StoredUnknown = rec.StoredUnknown || rec.Boot == ""
 		Retire(rec)
 		rec.Boot, rec.Conflict = st.Boot, ""
 	} else if rec.Conflict != "" && d.noRecentClaimant(node) {

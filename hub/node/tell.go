@@ -90,7 +90,7 @@ func (d *Devices) adoptRecord(rec *state.Record) {
 		p.asked, p.resent = backoff{}, backoff{} // what an earlier boot did not hear says nothing of this one
 		p.mu.Unlock()
 	}
-	p.storedUnknown.Store(rec.Unmet)
+	p.storedUnknown.Store(rec.StoredUnknown)
 	if p.wantedGeneration.Swap(rec.Generation) != rec.Generation {
 		p.mu.Lock()
 		p.resent = backoff{last: d.Age(), gap: firstGap}

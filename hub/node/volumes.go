@@ -19,10 +19,10 @@ func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
 		}
 		switch ref := v.Spec.ClaimRef; {
 		// whatever else is said of it
-		case ref != nil && state.Has(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node):
+		case ref != nil && state.ClaimHasVolume(s.Claim(ref.Namespace, ref.Name), v) && claimedOn(s, ref, node):
 			list = append(list, wire.Volume{UID: v.UID, Namespace: ref.Namespace, Claim: ref.Name,
 				Made: v.Annotations[state.MadeAnnotation] != ""})
-		case state.ToRemove(v):
+		case state.MustRemoveData(v):
 			list = append(list, wire.Volume{UID: v.UID, Remove: true})
 		}
 	}
@@ -31,7 +31,7 @@ func volumesFor(s state.Snapshot, node string) (list []wire.Volume) {
 
 // claimedOn tells whether a pod on a node uses a claim.
 func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) bool {
-	for p := range s.Claimants(claim.Namespace, claim.Name) {
+	for p := range s.PodsUsingClaim(claim.Namespace, claim.Name) {
 		if p.Spec.NodeName == node {
 			return true
 		}
@@ -45,7 +45,7 @@ func heardVolumes(s state.Snapshot, node string, said []wire.VolumeState) (chang
 	for _, st := range said {
 		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)
 		switch {
-		case v == nil || state.NodeOf(v) != node: // of volumes of its own alone a device may speak
+		case v == nil || state.NodeOfVolume(v) != node: // of volumes of its own alone a device may speak
 		case !st.Gone && v.Annotations[state.MadeAnnotation] == "":
 			v = v.DeepCopy()
 			if v.Annotations == nil {
@@ -53,7 +53,7 @@ func heardVolumes(s state.Snapshot, node string, said []wire.VolumeState) (chang
 			}
 			v.Annotations[state.MadeAnnotation] = "true"
 			changes = append(changes, state.Put(v, ""))
-		case st.Gone && state.ToRemove(v):
+		case st.Gone && state.MustRemoveData(v):
 			why := fmt.Sprintf("remove volume %s: %s has removed its data", v.Name, node)
 			v = v.DeepCopy()
 			v.Finalizers = slices.DeleteFunc(v.Finalizers, func(f string) bool { return f == state.DataProtection })

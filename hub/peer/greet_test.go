@@ -65,7 +65,7 @@ func TestStrangersHoldFewOfAHubsConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &counted{Listener: raw}
-	s := &http.Server{Handler: Accept(http.HandlerFunc(h.answer), func(leader.Standing) {}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
+	s := &http.Server{Handler: Accept(http.HandlerFunc(h.answer), func(leader.Status) {}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
 	over := make(chan error, 1)
 	go func() { over <- s.Serve(Listen(l, h.authority.Peers(server))) }()
 	defer func() { _ = s.Close(); <-over }()

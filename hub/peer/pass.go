@@ -33,7 +33,7 @@ const reachTime = 3 * time.Second
 type Forwarder struct {
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
-	stands    func() leader.Standing
+	stands    func() leader.Status
 	log       *slog.Logger
 
 	mu      sync.Mutex
@@ -55,7 +55,7 @@ type leadKey struct{}
 
 // NewForwarder returns one that shows itself to the leader by the TLS that config makes for its
 // host, and says what stands returns of itself. Nobody leads yet.
-func NewForwarder(config func(host string) *tls.Config, stands func() leader.Standing, log *slog.Logger) *Forwarder {
+func NewForwarder(config func(host string) *tls.Config, stands func() leader.Status, log *slog.Logger) *Forwarder {
 	p := &Forwarder{stands: stands, log: log}
 	p.ends, p.end = context.WithCancel(context.Background())
 	p.transport = &http.Transport{

@@ -69,8 +69,8 @@ func Passed(ctx context.Context) string { return By(ctx).Name }
 
 // By is what the hub that has passed a request on says of itself; one of an older version says no
 // more than its name.
-func By(ctx context.Context) leader.Standing {
-	s, _ := ctx.Value(passedKey{}).(leader.Standing)
+func By(ctx context.Context) leader.Status {
+	s, _ := ctx.Value(passedKey{}).(leader.Status)
 	return s
 }
 
@@ -84,7 +84,7 @@ func Known(ctx context.Context, w http.ResponseWriter, user string) {
 
 // Accept serves what peers pass on, as if it had come from its sender. The TLS of its listener
 // lets in peers only, and heard is told what they say of themselves.
-func Accept(next http.Handler, heard func(leader.Standing)) http.Handler {
+func Accept(next http.Handler, heard func(leader.Status)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 			http.Error(w, "this listener is for hubs of the fleet", http.StatusForbidden)
@@ -102,7 +102,7 @@ func Accept(next http.Handler, heard func(leader.Standing)) http.Handler {
 		if err == nil {
 			from, err = netip.ParseAddr(source[0])
 		}
-		stands := leader.Standing{Name: by}
+		stands := leader.Status{Name: by}
 		if text := said.Get(standHeader); err == nil && text != "" {
 			if stands, err = standing(text); err == nil {
 				stands.Name = by // as its certificate says
@@ -122,7 +122,7 @@ func Accept(next http.Handler, heard func(leader.Standing)) http.Handler {
 }
 
 // standing reads what a standby says of itself.
-func standing(text string) (s leader.Standing, err error) {
+func standing(text string) (s leader.Status, err error) {
 	if len(text) > maxStanding {
 		return s, fmt.Errorf("it says %d bytes of itself, and may %d", len(text), maxStanding)
 	}

@@ -30,7 +30,7 @@ type hubs struct {
 	standby   *httptest.Server
 	passer    *Forwarder
 	mu        sync.Mutex
-	heard     []leader.Standing
+	heard     []leader.Status
 	answer    http.HandlerFunc
 }
 
@@ -54,7 +54,7 @@ func newHubs(t *testing.T) *hubs {
 		}
 		fmt.Fprintf(w, "%s by %s from %s to %s: %s", who, Passed(r.Context()), r.RemoteAddr, r.Host, r.Header)
 	}
-	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) }), func(s leader.Standing) {
+	h.leader = httptest.NewUnstartedServer(Accept(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.answer(w, r) }), func(s leader.Status) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.heard = append(h.heard, s)
@@ -63,8 +63,8 @@ func newHubs(t *testing.T) *hubs {
 	h.leader.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	h.leader.StartTLS()
 	t.Cleanup(h.leader.Close)
-	h.passer = NewForwarder(a.NewPeerClient("hub-b").Config, func() leader.Standing {
-		return leader.Standing{Name: "hub-x", Address: "hub-b:8444", Behind: time.Second}
+	h.passer = NewForwarder(a.NewPeerClient("hub-b").Config, func() leader.Status {
+		return leader.Status{Name: "hub-x", Address: "hub-b:8444", Behind: time.Second}
 	}, log)
 	h.standby = httptest.NewUnstartedServer(h.passer)
 	h.standby.TLS = a.HTTPS(server)
@@ -355,9 +355,9 @@ func TestAHubThatEndsPassesOnWhatTheLeaderSays(t *testing.T) {
 // that of the certificate, and nobody but a hub has a say in it.
 func TestTheLeaderHearsOfWhoStandsBy(t *testing.T) {
 	h := newHubs(t)
-	var by leader.Standing
+	var by leader.Status
 	h.answer = func(_ http.ResponseWriter, r *http.Request) { by = By(r.Context()) }
-	want := leader.Standing{Name: "hub-b", Address: "hub-b:8444", Behind: time.Second}
+	want := leader.Status{Name: "hub-b", Address: "hub-b:8444", Behind: time.Second}
 	ask(t, h.client(t, "", false), h.standby.URL, http.Header{standHeader: {`{"address": "hub-z:8444"}`}})
 	if by != want || len(h.heard) != 1 || h.heard[0] != want {
 		t.Errorf("a request is by %+v, and heard was %+v", by, h.heard)

@@ -29,7 +29,7 @@ type play struct {
 }
 
 func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *play {
-	p := &play{settler: control.NewRested(r.Follows, r.Deciders...), start: s, s: s, now: now,
+	p := &play{settler: control.NewSettled(r.Follows, r.Deciders...), start: s, s: s, now: now,
 		known: map[types.UID]state.Key{}, left: map[types.UID]bool{}}
 	for _, name := range nodes {
 		for pod := range s.PodsOn(name) {

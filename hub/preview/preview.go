@@ -65,8 +65,8 @@ type Fate struct {
 	End    End
 	Node   string // where the other goes
 	Why    string
-	Hold   *state.Hold // what keeps it back: for ever where it remains, else at first
-	Silent bool        // its node is not ready: until the device is back it stays Terminating
+	Hold   *state.EvictionRefusal // what keeps it back: for ever where it remains, else at first
+	Silent bool                   // its node is not ready: until the device is back it stays Terminating
 }
 
 // A Budget is one that some of the pods have to wait for.
@@ -93,7 +93,7 @@ func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, n
 	p := newPlay(r, s, nodes, now)
 	leave := 0
 	for _, pod := range p.there {
-		if is, _ := drain.Of(pod, order); is == drain.Leaves {
+		if is, _ := drain.OutcomeOf(pod, order); is == drain.Leaves {
 			leave++
 		}
 	}
@@ -144,7 +144,7 @@ func (r Rules) Drain(s state.Snapshot, nodes []string, order state.DrainOrder, n
 		case !p.gone(pod):
 			fate.End = Open
 			if now := p.s.Pod(pod.Namespace, pod.Name); !p.short {
-				fate.End, fate.Hold = Remains, state.HoldOn(p.s, now, p.now)
+				fate.End, fate.Hold = Remains, state.RefusalFor(p.s, now, p.now)
 			}
 		default:
 			p.replaced(&fate)
@@ -211,7 +211,7 @@ const over End = "over"
 
 // stays tells whether an order leaves a pod where it is, and says why.
 func (f *Fate) stays(order state.DrainOrder) bool {
-	is, why := drain.Of(f.Pod, order)
+	is, why := drain.OutcomeOf(f.Pod, order)
 	owner := metav1.GetControllerOfNoCopy(f.Pod)
 	switch {
 	case is == drain.Ignored && (owner == nil || owner.Kind != "DaemonSet" || state.Terminated(f.Pod)):
@@ -228,14 +228,14 @@ func (f *Fate) stays(order state.DrainOrder) bool {
 }
 
 // holds are what keeps pods back after the first settling.
-func (p *play) holds(order state.DrainOrder) map[types.UID]*state.Hold {
-	holds, now := map[types.UID]*state.Hold{}, state.NewHolds(p.s, p.now)
+func (p *play) holds(order state.DrainOrder) map[types.UID]*state.EvictionRefusal {
+	holds, now := map[types.UID]*state.EvictionRefusal{}, state.NewEvictionRefusals(p.s, p.now)
 	if order.DisableEviction {
 		return holds
 	}
 	for _, pod := range p.there {
-		if is, _ := drain.Of(pod, order); is == drain.Leaves && !p.gone(pod) {
-			if h := now.On(pod); h != nil {
+		if is, _ := drain.OutcomeOf(pod, order); is == drain.Leaves && !p.gone(pod) {
+			if h := now.For(pod); h != nil {
 				holds[pod.UID] = h
 			}
 		}
@@ -244,7 +244,7 @@ func (p *play) holds(order state.DrainOrder) map[types.UID]*state.Hold {
 }
 
 // budgets are those that keep pods back, by namespace and name, with what they say now.
-func budgets(s state.Snapshot, holds map[types.UID]*state.Hold, now time.Time) (all []Budget) {
+func budgets(s state.Snapshot, holds map[types.UID]*state.EvictionRefusal, now time.Time) (all []Budget) {
 	count := map[state.Key]int{}
 	for uid, h := range holds {
 		if pod := s.ByUID(uid); pod != nil && h.Budget != "" {

@@ -59,7 +59,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		next, _ := c.New.(*corev1.Node)
 		if old == nil || next == nil || old.Spec.Unschedulable != next.Spec.Unschedulable ||
 			state.ReadyOf(old) != state.ReadyOf(next) ||
-			state.DrainMarked(old) != state.DrainMarked(next) ||
+			state.HasDrainAnnotation(old) != state.HasDrainAnnotation(next) ||
 			old.Annotations[state.DrainStatusAnnotation] != next.Annotations[state.DrainStatusAnnotation] ||
 			!apiequality.Semantic.DeepEqual(old.Labels, next.Labels) || !sameConditions(old, next) {
 			return some
@@ -202,7 +202,7 @@ func (p *pass) assign() {
 			if a != nil {
 				p.release(n.Name, "it is part of firmware rollout "+of.r.Name+" now", time.Time{})
 			}
-			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = &state.FirmwareTurn{Rollout: of.r.Name} })
+			p.record(n.Name, "", func(rec *state.Record) { rec.Assigned = &state.FirmwareAssignment{Rollout: of.r.Name} })
 		}
 		if of != nil {
 			of.nodes = append(of.nodes, n.Name)
@@ -246,7 +246,7 @@ func (p *pass) target(w *work) {
 		for _, node := range w.nodes { // what the hub gave up in the one direction may go in the other
 			if turn := p.turn(node); turn.Failed != "" || turn.Done || !turn.NotBefore.IsZero() {
 				p.record(node, "", func(rec *state.Record) {
-					rec.Assigned = &state.FirmwareTurn{Rollout: turn.Rollout, Digest: turn.Digest}
+					rec.Assigned = &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
 				})
 			}
 		}
@@ -289,7 +289,7 @@ func (p *pass) assigned(w *work) {
 	for _, node := range w.nodes {
 		if p.turn(node).Digest != w.r.Status.Digest {
 			p.record(node, "", func(rec *state.Record) {
-				rec.Assigned = &state.FirmwareTurn{Rollout: w.r.Name, Digest: w.r.Status.Digest}
+				rec.Assigned = &state.FirmwareAssignment{Rollout: w.r.Name, Digest: w.r.Status.Digest}
 				rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, p.now.Unix())
 			})
 		}
@@ -303,11 +303,11 @@ func digestOf(document []byte) string {
 }
 
 // turn is a node's part in its rollout.
-func (p *pass) turn(node string) state.FirmwareTurn {
+func (p *pass) turn(node string) state.FirmwareAssignment {
 	if rec := p.s.Record(node); rec != nil && rec.Assigned != nil {
 		return *rec.Assigned
 	}
-	return state.FirmwareTurn{}
+	return state.FirmwareAssignment{}
 }
 
 // record changes what is remembered of a node.

@@ -66,13 +66,13 @@ func TestWhatANodeSaysThatHasItsTurn(t *testing.T) {
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Status: fleet.FirmwareRolloutStatus{Digest: d}}
 	for _, c := range []struct {
 		rule string
-		turn state.FirmwareTurn
+		turn state.FirmwareAssignment
 		said state.FirmwareReport
 		at   fleet.FirmwareNodeState
 		why  string
 	}{
-		{"it tries", state.FirmwareTurn{Rollout: "r", Digest: d, Step: fleet.FirmwareTrying}, state.FirmwareReport{Candidate: d, State: "Trial", Message: "boots"}, fleet.FirmwareTrying, "boots"},
-		{"it tries, and has no turn", state.FirmwareTurn{Rollout: "r", Digest: d}, state.FirmwareReport{Candidate: d, State: "Trial", Message: "boots"}, fleet.FirmwareWaiting,
+		{"it tries", state.FirmwareAssignment{Rollout: "r", Digest: d, Step: fleet.FirmwareTrying}, state.FirmwareReport{Candidate: d, State: "Trial", Message: "boots"}, fleet.FirmwareTrying, "boots"},
+		{"it tries, and has no turn", state.FirmwareAssignment{Rollout: "r", Digest: d}, state.FirmwareReport{Candidate: d, State: "Trial", Message: "boots"}, fleet.FirmwareWaiting,
 			"its device tries a configuration, and has no turn: a rollout that is gone began that"},
 	} {
 		s, _ := state.Apply(state.Empty("x", time.Time{}), []state.Change{state.Put(&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi"}, Firmware: &c.said, Assigned: &c.turn}, "")})

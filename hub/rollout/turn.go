@@ -25,7 +25,7 @@ func (p *pass) start(r *fleet.FirmwareRollout, node string) {
 	n.Spec.Unschedulable = true
 	p.do(state.Put(n, fmt.Sprintf("node %s has its turn in %s", node, by(r.Name))).Event("FirmwareTurn"))
 	p.record(node, "", func(rec *state.Record) {
-		rec.Assigned = &state.FirmwareTurn{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareDraining,
+		rec.Assigned = &state.FirmwareAssignment{Rollout: r.Name, Digest: r.Status.Digest, Step: fleet.FirmwareDraining,
 			Since: metav1.NewTime(p.now)}
 	})
 }
@@ -54,7 +54,7 @@ func (p *pass) release(node, why string, notBefore time.Time) {
 			why)).Event("FirmwareTurnEnded"))
 	}
 	p.record(node, "", func(rec *state.Record) {
-		rec.Assigned = &state.FirmwareTurn{Rollout: turn.Rollout, Digest: turn.Digest}
+		rec.Assigned = &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
 		if !notBefore.IsZero() {
 			rec.Assigned.NotBefore, rec.Assigned.Why = state.Ceil(notBefore), why
 		}

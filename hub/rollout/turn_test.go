@@ -43,7 +43,7 @@ func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
 		if c.undo {
 			rec.Firmware = &state.FirmwareReport{State: "UpToDate", Digest: r.Status.Digest}
 		}
-		rec.Assigned = &state.FirmwareTurn{Rollout: "cgroup", Digest: r.Status.Digest, Step: c.step, Since: metav1.NewTime(now.Add(-c.since))}
+		rec.Assigned = &state.FirmwareAssignment{Rollout: "cgroup", Digest: r.Status.Digest, Step: c.step, Since: metav1.NewTime(now.Add(-c.since))}
 		s := state.Load(state.Empty("salt", now.Add(-c.heard)), []state.Object{profile, r, n, rec}, 4)
 		s, _ = state.Apply(s, Decider{}.Decide(s, Decider{}.Subjects(s), now).Changes)
 		if got := s.Record("pi-1").Assigned.Step; got != c.want {
@@ -78,7 +78,7 @@ func TestNoTurnBeginsWhereNothingIsSent(t *testing.T) {
 	}{
 		{"it is told what is wanted", state.Record{}, true},
 		{"the device has a newer desired state", state.Record{Paused: true}, false},
-		{"the device has not been heard yet", state.Record{Unmet: true}, false},
+		{"the device has not been heard yet", state.Record{StoredUnknown: true}, false},
 	} {
 		profile, r := cgroup(t)
 		r.Spec.Default()
@@ -128,7 +128,7 @@ func TestARolloutStopsWhereANodeGoesSilentAfterItsTurn(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			rec := &state.Record{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
 			rec.Firmware = &state.FirmwareReport{State: "Staged", Candidate: r.Status.Digest}
-			rec.Assigned = &state.FirmwareTurn{Rollout: "cgroup", Digest: r.Status.Digest}
+			rec.Assigned = &state.FirmwareAssignment{Rollout: "cgroup", Digest: r.Status.Digest}
 			if i == 0 {
 				rec.Firmware, rec.Assigned.Done = &state.FirmwareReport{State: "UpToDate", Digest: r.Status.Digest}, c.done
 				n.Status.Conditions[0].Status = c.ready

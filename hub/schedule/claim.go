@@ -37,7 +37,7 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 		}
 		node := ""
 		if v := state.VolumeOf(s, c); v != nil {
-			node = state.NodeOf(v)
+			node = state.NodeOfVolume(v)
 		} else if first := state.FirstConsumer(s, c); first != nil {
 			node = first.Spec.NodeName
 		} else {
@@ -50,7 +50,7 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 		if !slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) {
 			continue
 		}
-		for other := range s.Claimants(c.Namespace, c.Name) {
+		for other := range s.PodsUsingClaim(c.Namespace, c.Name) {
 			if other.Spec.NodeName != "" && !state.Terminated(other) {
 				out.taken = append(out.taken, other)
 			}

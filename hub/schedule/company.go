@@ -24,7 +24,7 @@ func (k *class) preferencesFor() {
 		return
 	}
 	k.drawn = map[domain]int{}
-	for pod := range k.s.Leaning() {
+	for pod := range k.s.AffinityPods() {
 		k.countPreferring(pod, k.s.Node(pod.Spec.NodeName))
 	}
 	k.wishes = preferencesOf(k.pass, k.pod)

@@ -106,7 +106,7 @@ func (p *pass) selects(t term, pod *corev1.Pod) bool {
 // link looks up where those are that matter to the class.
 func (k *class) link() {
 	l := newLinks()
-	for pod := range k.s.Repelling() {
+	for pod := range k.s.AntiAffinityPods() {
 		l.repelled(k, pod, k.s.Node(pod.Spec.NodeName), 1)
 	}
 	if a := k.pod.Spec.Affinity; a != nil {

@@ -109,7 +109,7 @@ func mayBeOn(s state.Snapshot, p *corev1.Pod, n *corev1.Node) string {
 	}
 	for name := range state.ClaimsOf(p) { // bound ones
 		c := s.Claim(p.Namespace, name)
-		if state.NodeOf(s.Volume(c.Spec.VolumeName)) != n.Name {
+		if state.NodeOfVolume(s.Volume(c.Spec.VolumeName)) != n.Name {
 			return "volume"
 		}
 		for o := range all {

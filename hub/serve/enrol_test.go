@@ -130,7 +130,7 @@ func TestADeviceThatTakesAnothersPlaceHasItsTurnOfARollout(t *testing.T) {
 	r := &fleet.FirmwareRollout{ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	r.Spec.Profile, r.Spec.Selector = "pi", &metav1.LabelSelector{MatchLabels: map[string]string{fleet.LabelProfile: "pi"}}
 	r.Status.Digest, r.Status.Document = digest, string(document)
-	for _, was := range []state.FirmwareTurn{{Done: true}, {Failed: "its device did not begin in time"}} {
+	for _, was := range []state.FirmwareAssignment{{Done: true}, {Failed: "its device did not begin in time"}} {
 		was.Rollout, was.Digest = "r", digest
 		log := slog.New(slog.DiscardHandler)
 		st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "test", Log: log})

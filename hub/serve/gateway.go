@@ -56,7 +56,7 @@ func (h *Hub) owner(node string) (broker.Owner, bool) {
 	o := broker.Owner{Key: rec.Key, Machine: rec.MachineID, Boot: rec.Boot}
 	if n := s.Node(node); n != nil {
 		now := h.Loop.Now()
-		o.Silence = state.Silence{Grace: h.cfg.NodeMonitorGracePeriod, Startup: h.cfg.NodeStartupGracePeriod,
+		o.Silence = state.Timeouts{Grace: h.cfg.NodeMonitorGracePeriod, Startup: h.cfg.NodeStartupGracePeriod,
 			Lease: h.cfg.LeaseInterval}.Deadline(s, n, now).Sub(now)
 	}
 	return o, true

@@ -49,15 +49,15 @@ func Deciders(cfg config.Config) []control.Decider {
 		Grace: cfg.NodeMonitorGracePeriod, StartupGrace: cfg.NodeStartupGracePeriod,
 		Rate: cfg.NodeEvictionRate, SecondaryRate: cfg.SecondaryNodeEvictionRate,
 		Unhealthy: cfg.UnhealthyZoneThreshold, LargeSite: cfg.LargeClusterSizeThreshold, Policy: cfg.SiteDisruptionPolicy,
-		Lease: cfg.LeaseInterval, Judge: lifecycle.JudgeAfter(cfg.NodeMonitorPeriod, cfg.LeaseInterval),
+		Lease: cfg.LeaseInterval, JudgeDelay: lifecycle.JudgeAfter(cfg.NodeMonitorPeriod, cfg.LeaseInterval),
 	}
-	silence := state.Silence{Grace: cfg.NodeMonitorGracePeriod, Lease: cfg.LeaseInterval}
+	silence := state.Timeouts{Grace: cfg.NodeMonitorGracePeriod, Lease: cfg.LeaseInterval}
 	return []control.Decider{
 		lifecycle.Flapping{}, lifecycle.Health{Settings: nodes}, lifecycle.Sites{Settings: nodes},
 		blocks(cfg),
-		eviction.Decider{Silence: silence},
+		eviction.Decider{Timeouts: silence},
 		rollout.Decider{}, // before: the drains that it asks for begin in the same pass
-		drain.Decider{Silence: silence},
+		drain.Decider{Timeouts: silence},
 		approval.Decider{},
 		publish.Decider{},
 		workload.Quotas{}, // before: what may be made follows from it
@@ -146,7 +146,7 @@ func notBefore(s state.Snapshot, noted time.Time) state.Snapshot {
 	}
 	if newest.After(s.Started) {
 		s.Started = s.Started.Add(newest.Sub(s.Started))
-		s = s.Forgive(s.Started)
+		s = s.ResetSeen(s.Started)
 	}
 	return s
 }

@@ -170,7 +170,7 @@ func New(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	h.Loop = newLoop(cfg, start, disk, signing, log)
-	h.Loop.Hurry = o.Hurry
+	h.Loop.OnBurst = o.Hurry
 	h.authority.Now, h.Store.Now = h.Loop.Now, h.Loop.Now
 
 	h.Guard = h.newGuard(start.Salt, signing.Public().(ed25519.PublicKey))

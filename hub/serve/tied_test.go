@@ -27,7 +27,7 @@ func TestWhoIsPassedOnHasTheirShareOfRequests(t *testing.T) {
 			return
 		}
 		<-release
-	})), func(leader.Standing) {})
+	})), func(leader.Status) {})
 	var all sync.WaitGroup
 	ask := func(who string) (ok bool) {
 		all.Go(func() {
@@ -67,7 +67,7 @@ func TestToTheHubThatPassedItOnADeviceIsNoUser(t *testing.T) {
 		if _, err := hub.Guard.Authenticate(r); err != nil {
 			t.Error(err)
 		}
-	})), func(leader.Standing) {})
+	})), func(leader.Status) {})
 	for who, name := range map[string]string{"viewer": "viewer-1", "device": ""} {
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 		people[who](r)

@@ -319,7 +319,7 @@ func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 			}
 			return open
 		}
-		if !told() || !w.snapshot().OutOfRoom() {
+		if !told() || !w.snapshot().DiskFull() {
 			t.Error("nobody is told that the disk is full")
 		}
 		w.until(7*time.Minute, "the eviction", func() bool { return len(w.look.sentences("evict kiosk")) > 0 })
@@ -332,7 +332,7 @@ func TestFleetAHubWhoseDiskIsFullForgetsNoSignOfLife(t *testing.T) {
 		w.full.Store(false)
 		w.until(time.Minute, "the pod for which there was no room", func() bool { return len(w.pods("kiosk")) >= 41 })
 		time.Sleep(2 * time.Minute)
-		if told() || w.snapshot().OutOfRoom() {
+		if told() || w.snapshot().DiskFull() {
 			t.Error("there is room again, and nobody is told")
 		}
 		w.rejoin(oslo[0])

@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Silence is how long a node may say nothing and still count as alive: the hub's
+// A Timeouts is how long a node may say nothing and still count as alive: the hub's
 // own, which a Site overrides.
-type Silence struct {
+type Timeouts struct {
 	Grace   time.Duration
 	Startup time.Duration // of a node that has never reported
 	Lease   time.Duration // lease interval of devices on sites that do not say otherwise
@@ -53,7 +53,7 @@ func Lease(rec *Record, hubs time.Duration) time.Duration {
 }
 
 // For returns the silence of a site, which may be nil.
-func (q Silence) For(site *fleet.Site) Silence {
+func (q Timeouts) For(site *fleet.Site) Timeouts {
 	if site == nil {
 		return q
 	}
@@ -69,7 +69,7 @@ func (q Silence) For(site *fleet.Site) Silence {
 // Deadline returns the moment after which a node that was last seen then is not
 // alive any more. It is the one definition of alive: for those who decide on its
 // health, and on whether another device may take its place.
-func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time {
+func (q Timeouts) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time {
 	site, rec := s.Site(SiteOf(n)), s.Record(n.Name)
 	q = q.For(site)
 	if !reported(n, rec) {
@@ -82,7 +82,7 @@ func (q Silence) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time 
 }
 
 // grace is that of a node whose device has reported; q is its site's.
-func (q Silence) grace(site *fleet.Site, rec *Record) time.Duration {
+func (q Timeouts) grace(site *fleet.Site, rec *Record) time.Duration {
 	// What an administrator has written of a grace stands for devices that live by the
 	// usual interval, or by the one that is wanted.
 	usual := q.Lease
@@ -95,9 +95,9 @@ func (q Silence) grace(site *fleet.Site, rec *Record) time.Duration {
 	return q.Grace
 }
 
-// OtherGrace returns the site of whose nodes, or the node of which, a change says that it may be silent
+// GraceChanges returns the site of whose nodes, or the node of which, a change says that it may be silent
 // for another time than before; a node that moves to another site aside.
-func OtherGrace(c Applied) []Subject {
+func GraceChanges(c Applied) []Subject {
 	switch c.Key.Kind {
 	case Sites:
 		old, _ := c.Old.(*fleet.Site)
@@ -123,9 +123,9 @@ func sameDuration(a, b *metav1.Duration) bool {
 	return a.Duration == b.Duration
 }
 
-// Unheard returns until when a hub that has just started, or stood still, may not have heard a
+// UnseenUntil returns until when a hub that has just started, or stood still, may not have heard a
 // node that lives; zero: the node is younger than that.
-func (q Silence) Unheard(s Snapshot, n *corev1.Node) time.Time {
+func (q Timeouts) UnseenUntil(s Snapshot, n *corev1.Node) time.Time {
 	listening := s.Listening()
 	if !n.CreationTimestamp.Time.Before(listening) {
 		return time.Time{}
@@ -134,9 +134,9 @@ func (q Silence) Unheard(s Snapshot, n *corev1.Node) time.Time {
 	return listening.Add(q.For(site).grace(site, s.Record(n.Name)))
 }
 
-// Heard tells whether a device has ever reported as the node. The conditions of one
+// HasReported tells whether a device has ever reported as the node. The conditions of one
 // that was made by hand are only what somebody has written.
-func Heard(s Snapshot, n *corev1.Node) bool { return reported(n, s.Record(n.Name)) }
+func HasReported(s Snapshot, n *corev1.Node) bool { return reported(n, s.Record(n.Name)) }
 
 func reported(n *corev1.Node, rec *Record) bool { return spoke(rec) && ReadyOf(n) != "" }
 
@@ -148,13 +148,13 @@ func spoke(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.P
 // another takes its moment along.
 type Outage struct {
 	// when Ready left True: to the millisecond, and so the order of eviction
-	Since  metav1.MicroTime `json:"since"`
-	Spells []Spell          `json:"spells,omitempty"` // earlier NoExecute taints of this outage, oldest first
+	Since        metav1.MicroTime `json:"since"`
+	TaintPeriods []TaintPeriod    `json:"spells,omitempty"` // earlier NoExecute taints of this outage, oldest first
 }
 
-// A Spell is a time in which a node had one of the lifecycle's NoExecute taints. A deadline
+// A TaintPeriod is a time in which a node had one of the lifecycle's NoExecute taints. A deadline
 // that began to run in it stands, unless the taint after it is tolerated for ever.
-type Spell struct {
+type TaintPeriod struct {
 	Key  string      `json:"key"`
 	From metav1.Time `json:"from"` // TimeAdded
 	To   metav1.Time `json:"to"`
@@ -225,11 +225,11 @@ func SetOutage(n *corev1.Node, o *Outage) {
 
 // String is the outage as the Node carries it.
 func (o *Outage) String() string {
-	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.Spells}
-	if n := len(o.Spells); n > maxSpells {
-		short.Spells = append(slices.Clone(o.Spells[:maxSpells-1]), o.Spells[n-1])
+	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.TaintPeriods}
+	if n := len(o.TaintPeriods); n > maxSpells {
+		short.TaintPeriods = append(slices.Clone(o.TaintPeriods[:maxSpells-1]), o.TaintPeriods[n-1])
 	}
-	if len(short.Spells) == 0 && !short.Since.IsZero() {
+	if len(short.TaintPeriods) == 0 && !short.Since.IsZero() {
 		return bareBegins + short.Since.UTC().Format(bareLayout) + bareEnds
 	}
 	text, _ := json.Marshal(short)

@@ -33,12 +33,12 @@ func FuzzOutage(f *testing.F) {
 			return
 		}
 		if got == nil || !got.Since.Time.Equal(want.Since.Time) || got.Since.Location() != want.Since.Location() ||
-			len(got.Spells) != len(want.Spells) {
+			len(got.TaintPeriods) != len(want.TaintPeriods) {
 			t.Fatalf("%s is %+v, want %+v", said, got, want)
 		}
 		want.Since.Time = want.Since.Truncate(time.Millisecond)
-		if n := len(want.Spells); n > maxSpells {
-			want.Spells = append(want.Spells[:maxSpells-1:maxSpells-1], want.Spells[n-1])
+		if n := len(want.TaintPeriods); n > maxSpells {
+			want.TaintPeriods = append(want.TaintPeriods[:maxSpells-1:maxSpells-1], want.TaintPeriods[n-1])
 		}
 		if text, _ := json.Marshal(want); got.String() != string(text) {
 			t.Fatalf("%s is written as %s, want %s", said, got, text)

@@ -40,8 +40,8 @@ func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
 			o := c.Object
 			if o.GetUID() == "" {
 				o.SetUID(s.uid(t.Revision, key))
-				if r := key.Kind.Row(); old == nil && r != nil && r.Born != nil {
-					r.Born(o)
+				if r := key.Kind.Row(); old == nil && r != nil && r.Default != nil {
+					r.Default(o)
 				}
 			}
 			o.SetResourceVersion(rev)

@@ -178,32 +178,34 @@ func Selects(sel *metav1.LabelSelector, l map[string]string) bool {
 	return err == nil && s.Matches(labels.Set(l))
 }
 
-// A Hold is what keeps a pod from being evicted.
-type Hold struct {
+// A EvictionRefusal is what keeps a pod from being evicted.
+type EvictionRefusal struct {
 	Several bool        // more than one budget selects it, which evictions do not support
 	Budget  string      // the one that does not allow it
 	Count   BudgetCount // of that budget
 }
 
-// HoldOn returns what keeps a pod from being evicted now, nil if nothing does. One that
+// RefusalFor returns what keeps a pod from being evicted now, nil if nothing does. One that
 // has not begun, or has ended, or is ending, disrupts nobody.
-func HoldOn(s Snapshot, p *corev1.Pod, now time.Time) *Hold { return NewHolds(s, now).On(p) }
+func RefusalFor(s Snapshot, p *corev1.Pod, now time.Time) *EvictionRefusal {
+	return NewEvictionRefusals(s, now).For(p)
+}
 
-// Holds are what keeps pods from being evicted at one moment: for many pods, each budget
+// EvictionRefusals are what keeps pods from being evicted at one moment: for many pods, each budget
 // is counted once.
-type Holds struct {
+type EvictionRefusals struct {
 	s      Snapshot
 	now    time.Time
 	counts map[types.UID]BudgetCount
 }
 
-// NewHolds returns those of a snapshot.
-func NewHolds(s Snapshot, now time.Time) *Holds {
-	return &Holds{s, now, map[types.UID]BudgetCount{}}
+// NewEvictionRefusals returns those of a snapshot.
+func NewEvictionRefusals(s Snapshot, now time.Time) *EvictionRefusals {
+	return &EvictionRefusals{s, now, map[types.UID]BudgetCount{}}
 }
 
-// On is HoldOn for one of the pods.
-func (h *Holds) On(p *corev1.Pod) *Hold {
+// For is HoldOn for one of the pods.
+func (h *EvictionRefusals) For(p *corev1.Pod) *EvictionRefusal {
 	if p.DeletionTimestamp != nil || Terminated(p) || p.Status.Phase == corev1.PodPending {
 		return nil
 	}
@@ -212,7 +214,7 @@ func (h *Holds) On(p *corev1.Pod) *Hold {
 	case len(all) == 0:
 		return nil
 	case len(all) > 1:
-		return &Hold{Several: true}
+		return &EvictionRefusal{Several: true}
 	}
 	c, known := h.counts[all[0].UID]
 	if !known {
@@ -222,11 +224,11 @@ func (h *Holds) On(p *corev1.Pod) *Hold {
 	if c.MayEvict(all[0], p) {
 		return nil
 	}
-	return &Hold{Budget: all[0].Name, Count: c}
+	return &EvictionRefusal{Budget: all[0].Name, Count: c}
 }
 
 // String is how the eviction API and drains tell people of it.
-func (h *Hold) String() string {
+func (h *EvictionRefusal) String() string {
 	switch {
 	case h == nil:
 		return ""
@@ -237,5 +239,7 @@ func (h *Hold) String() string {
 		h.Count.Healthy)
 }
 
-// HeldBy is HoldOn in words, "" for nothing.
-func HeldBy(s Snapshot, p *corev1.Pod, now time.Time) string { return HoldOn(s, p, now).String() }
+// RefusalText is HoldOn in words, "" for nothing.
+func RefusalText(s Snapshot, p *corev1.Pod, now time.Time) string {
+	return RefusalFor(s, p, now).String()
+}

@@ -47,8 +47,8 @@ func (s Snapshot) RuntimeClass(name string) *nodev1.RuntimeClass {
 	return get[*nodev1.RuntimeClass](s, Key{Kind: RuntimeClasses, Name: name})
 }
 
-// Claimants walks the pods that use a claim.
-func (s Snapshot) Claimants(namespace, claim string) iter.Seq[*corev1.Pod] {
+// PodsUsingClaim walks the pods that use a claim.
+func (s Snapshot) PodsUsingClaim(namespace, claim string) iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		for name := range namesUnder(s.claimants, namespace+"\x00"+claim) {
 			if p := s.Pod(namespace, name); p != nil && !yield(p) {
@@ -87,9 +87,9 @@ func HasClaims(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
 }
 
-// NodeOf returns the node whose device has a volume, "" for none: the one that its node
+// NodeOfVolume returns the node whose device has a volume, "" for none: the one that its node
 // affinity names.
-func NodeOf(v *corev1.PersistentVolume) string {
+func NodeOfVolume(v *corev1.PersistentVolume) string {
 	if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return ""
 	}
@@ -103,8 +103,8 @@ func NodeOf(v *corev1.PersistentVolume) string {
 	return ""
 }
 
-// Has tells whether a volume is the claim's, and no other's.
-func Has(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+// ClaimHasVolume tells whether a volume is the claim's, and no other's.
+func ClaimHasVolume(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	return c != nil && v != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID && c.Spec.VolumeName == v.Name
 }
 
@@ -113,7 +113,7 @@ func VolumeOf(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.PersistentVol
 	if c == nil || c.Spec.VolumeName == "" {
 		return nil
 	}
-	if v := s.Volume(c.Spec.VolumeName); Has(c, v) {
+	if v := s.Volume(c.Spec.VolumeName); ClaimHasVolume(c, v) {
 		return v
 	}
 	return nil
@@ -122,7 +122,7 @@ func VolumeOf(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.PersistentVol
 // FirstConsumer returns a placed pod for whose node a claim that has no volume is to get
 // one, nil for none.
 func FirstConsumer(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.Pod {
-	for p := range s.Claimants(c.Namespace, c.Name) {
+	for p := range s.PodsUsingClaim(c.Namespace, c.Name) {
 		if p.Spec.NodeName != "" && !Terminated(p) && s.Node(p.Spec.NodeName) != nil {
 			return p
 		}
@@ -140,10 +140,10 @@ func IsLocal(s Snapshot, c *corev1.PersistentVolumeClaim) bool {
 	return class != nil && class.Provisioner == LocalProvisioner
 }
 
-// ToRemove tells whether a device is to remove a volume's data. Nothing else makes a
+// MustRemoveData tells whether a device is to remove a volume's data. Nothing else makes a
 // device remove any: the volume is to go, its data with it, no claim has it and no pod
 // uses it. A hub that does not know a volume says nothing of it, and the data stays.
-func ToRemove(v *corev1.PersistentVolume) bool {
+func MustRemoveData(v *corev1.PersistentVolume) bool {
 	return v.DeletionTimestamp != nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		slices.Contains(v.Finalizers, DataProtection) && !slices.Contains(v.Finalizers, VolumeProtection)
 }
@@ -172,7 +172,7 @@ func (t *txn) swapClaimant(old, next *corev1.Pod) {
 }
 
 func (t *txn) swapVolume(old, next *corev1.PersistentVolume) {
-	from, to := NodeOf(old), NodeOf(next)
+	from, to := NodeOfVolume(old), NodeOfVolume(next)
 	if old != nil && next != nil && from == to {
 		return
 	}

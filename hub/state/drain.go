@@ -143,8 +143,8 @@ func (st DrainStatus) String() string {
 // Going tells whether the drain goes on.
 func (st *DrainStatus) Going() bool { return st != nil && st.Ended.IsZero() }
 
-// DrainMarked tells whether a node carries anything of a drain.
-func DrainMarked(n *corev1.Node) bool {
+// HasDrainAnnotation tells whether a node carries anything of a drain.
+func HasDrainAnnotation(n *corev1.Node) bool {
 	if n == nil {
 		return false
 	}
@@ -153,8 +153,8 @@ func DrainMarked(n *corev1.Node) bool {
 	return order || status
 }
 
-// DrainMarks walks the nodes that carry anything of a drain.
-func (s Snapshot) DrainMarks() iter.Seq[*corev1.Node] { return s.named(s.drains, "") }
+// NodesWithDrain walks the nodes that carry anything of a drain.
+func (s Snapshot) NodesWithDrain() iter.Seq[*corev1.Node] { return s.named(s.drains, "") }
 
 // HasData tells whether a pod has data that is lost with it: an emptyDir.
 func HasData(p *corev1.Pod) bool {

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ToldAt is when an event was told last. A client says of that what it likes: not that it will be told later.
-func ToldAt(e *corev1.Event, now time.Time) time.Time {
+// LastOccurred is when an event was told last. A client says of that what it likes: not that it will be told later.
+func LastOccurred(e *corev1.Event, now time.Time) time.Time {
 	at, said := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}
 	if e.Series != nil {
 		said[2] = e.Series.LastObservedTime.Time

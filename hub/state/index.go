@@ -266,7 +266,7 @@ func (t *txn) swapNode(old, next *corev1.Node) {
 		}
 	}
 	t.swapBlocks(old, next)
-	if drained, drains := DrainMarked(old), DrainMarked(next); drained != drains {
+	if drained, drains := HasDrainAnnotation(old), HasDrainAnnotation(next); drained != drains {
 		set(writable(&t.drains, &t.own.drains), "", was.name, drained, false)
 		set(writable(&t.drains, &t.own.drains), "", is.name, drains, true)
 	}
@@ -309,7 +309,7 @@ func (t *txn) viewOf(n *corev1.Node) (v view) {
 		return v
 	}
 	v.name, v.site = n.Name, SiteOf(n)
-	v.count.add(n, Heard(t.Snapshot, n))
+	v.count.add(n, HasReported(t.Snapshot, n))
 	if v.count.Waiting > 0 {
 		v.waits = v.site + "\x00" + failedAt(n)
 	}

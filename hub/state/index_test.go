@@ -82,7 +82,7 @@ func indexed(s state.Snapshot) string {
 		for n := range s.Waiting(site) {
 			w.say("waits", site, n.Name, n.ResourceVersion)
 		}
-		for p := range s.Claimants("default", fmt.Sprint("claim", i)) {
+		for p := range s.PodsUsingClaim("default", fmt.Sprint("claim", i)) {
 			w.say("claims", i, p.Name, p.ResourceVersion)
 		}
 		for v := range s.VolumesOn(node) {
@@ -101,10 +101,10 @@ func indexed(s state.Snapshot) string {
 			w.say("uid", o.GetUID(), o.GetName(), o.GetResourceVersion())
 		}
 	}
-	for p := range s.Repelling() {
+	for p := range s.AntiAffinityPods() {
 		w.say("repels", p.Name, p.ResourceVersion)
 	}
-	for p := range s.Leaning() {
+	for p := range s.AffinityPods() {
 		w.say("leans", p.Name, p.ResourceVersion)
 	}
 	if lowest, ok := s.LowestPriority(); ok {
@@ -172,7 +172,7 @@ func full(s state.Snapshot) string {
 		}
 	}
 	for v := range state.Each[*corev1.PersistentVolume](s, state.Volumes, "") {
-		w.say("volume", state.NodeOf(v), v.Name, v.ResourceVersion)
+		w.say("volume", state.NodeOfVolume(v), v.Name, v.ResourceVersion)
 	}
 	held := map[netip.Prefix]bool{}
 	for n := range s.Nodes() {

@@ -14,9 +14,9 @@ import (
 type Plan struct {
 	Changes []Change
 	Alarms  []Alarm
-	// Forgive makes every node count as seen at this moment: the hub itself was
+	// ResetSeen makes every node count as seen at this moment: the hub itself was
 	// cut off, so nobody's silence means anything.
-	Forgive bool
+	ResetSeen bool
 }
 
 // A Decide is how a decider answers: what is to change of the subjects, and when to ask about which

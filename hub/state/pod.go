@@ -82,8 +82,8 @@ func Released(o Object) bool {
 	return true
 }
 
-// Immortal tells whether a namespace is one that is always there: nobody deletes it, and it goes with no owner.
-func Immortal(namespace string) bool {
+// IsBuiltInNamespace tells whether a namespace is one that is always there: nobody deletes it, and it goes with no owner.
+func IsBuiltInNamespace(namespace string) bool {
 	switch namespace {
 	case metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
 		return true
@@ -262,5 +262,7 @@ func (s Snapshot) DefaultPriorityClass() (lowest *schedulingv1.PriorityClass) {
 	return lowest
 }
 
-// Alike tells whether two snapshots have the very same objects of a kind.
-func (s Snapshot) Alike(o Snapshot, k Kind) bool { return s.tables[k.index()] == o.tables[k.index()] }
+// SameObjects tells whether two snapshots have the very same objects of a kind.
+func (s Snapshot) SameObjects(o Snapshot, k Kind) bool {
+	return s.tables[k.index()] == o.tables[k.index()]
+}

@@ -252,8 +252,8 @@ func (s Snapshot) Quotas(namespace string) func(yield func(*corev1.ResourceQuota
 	return Each[*corev1.ResourceQuota](s, ResourceQuotas, namespace)
 }
 
-// With returns a quota by whose status more is used; nil where more is nothing.
-func With(q *corev1.ResourceQuota, more corev1.ResourceList) *corev1.ResourceQuota {
+// WithUsage returns a quota by whose status more is used; nil where more is nothing.
+func WithUsage(q *corev1.ResourceQuota, more corev1.ResourceList) *corev1.ResourceQuota {
 	if len(more) == 0 {
 		return nil
 	}

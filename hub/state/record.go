@@ -45,14 +45,14 @@ type Record struct {
 
 	// Labels and taints that the board profile has given the node, and may take again: all others are an
 	// administrator's. Nil: not known, as of a node from before they were noted.
-	Given *Given `json:"given,omitempty"`
+	Granted *ProfileGrants `json:"given,omitempty"`
 
 	// Firmware is what the device has said of its boot configuration, nil if nothing; Assigned
 	// is the rollout that the node is part of, with its turn. FirmwareGeneration grows with
 	// every other configuration that it is told, also over the end of this record.
-	Firmware           *FirmwareReport `json:"firmware,omitempty"`
-	Assigned           *FirmwareTurn   `json:"assigned,omitempty"`
-	FirmwareGeneration int64           `json:"firmwareGeneration,omitempty"`
+	Firmware           *FirmwareReport     `json:"firmware,omitempty"`
+	Assigned           *FirmwareAssignment `json:"assigned,omitempty"`
+	FirmwareGeneration int64               `json:"firmwareGeneration,omitempty"`
 
 	// Generation counts the node's desired states; Digest is the sha256 of the
 	// newest one's content.
@@ -63,7 +63,7 @@ type Record struct {
 	LeaseSeconds int32 `json:"leaseSeconds,omitempty"`
 	// Unmet: a device has reported for the first time, and has not said yet which
 	// desired state it has stored. Nothing is published to it until it has.
-	Unmet bool `json:"unmet,omitempty"`
+	StoredUnknown bool `json:"unmet,omitempty"`
 	// Paused: the device has stored a newer generation than ours, as after a
 	// restore from a backup, or with another hub. Nothing is published until an administrator resumes.
 	Paused bool  `json:"paused,omitempty"`
@@ -76,8 +76,8 @@ type Record struct {
 	// had to leave it, oldest first: those of the last HistoryAge, with the last turn before,
 	// so far as there are not too many. They are no events: a night in which everybody has
 	// something to say pushes none of them out.
-	History []Turn    `json:"history,omitempty"`
-	Evicted []Evicted `json:"evicted,omitempty"`
+	History []HealthChange `json:"history,omitempty"`
+	Evicted []Evicted      `json:"evicted,omitempty"`
 }
 
 // Withheld says why nothing is published to a device, and nothing that concerns it may begin; "" where
@@ -87,20 +87,20 @@ func (r *Record) Withheld() string {
 	case r.Paused:
 		return "nothing is sent to its device until `flotilla-hub resume`: it has stored a newer desired state than this " +
 			"hub's"
-	case r.Unmet:
+	case r.StoredUnknown:
 		return "its device has not said yet which desired state it has stored"
 	}
 	return ""
 }
 
-// Given is what a board profile has given a node.
-type Given struct {
+// ProfileGrants is what a board profile has given a node.
+type ProfileGrants struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	Taints []corev1.Taint    `json:"taints,omitempty"`
 }
 
-// A Turn is a moment at which a node's health changed, and what it was from then on.
-type Turn struct {
+// A HealthChange is a moment at which a node's health changed, and what it was from then on.
+type HealthChange struct {
 	At    metav1.MicroTime       `json:"at"`            // to the second
 	Ready corev1.ConditionStatus `json:"ready"`         // as its condition of that name
 	Out   bool                   `json:"out,omitempty"` // it had the lifecycle's NoExecute taint: its pods had to leave
@@ -134,9 +134,9 @@ func (r *Record) Evict(e Evicted) {
 	}
 }
 
-// Turn adds a turn to the history and forgets what is too old. One that is earlier than
+// AddHealthChange adds a turn to the history and forgets what is too old. One that is earlier than
 // the last says nothing new; of those at one moment the last counts.
-func (r *Record) Turn(t Turn) {
+func (r *Record) AddHealthChange(t HealthChange) {
 	if n := len(r.History); n > 0 && r.History[n-1].At.Time.Equal(t.At.Time) {
 		r.History = r.History[:n-1]
 	}
@@ -147,7 +147,7 @@ func (r *Record) Turn(t Turn) {
 		}
 	}
 	r.History = append(r.History, t)
-	r.History = fleet.Recent(r.History, func(t Turn) time.Time { return t.At.Time }, historyTurns, HistoryAge)
+	r.History = fleet.Recent(r.History, func(t HealthChange) time.Time { return t.At.Time }, historyTurns, HistoryAge)
 }
 
 // DeepCopy returns a copy that shares nothing that anyone changes.
@@ -205,19 +205,19 @@ func (s Snapshot) Dismissal(key string) *Dismissal {
 	return d
 }
 
-// A Loss is what the hub remembers of a workload whose pods are lost as soon as they are
+// A Backoff is what the hub remembers of a workload whose pods are lost as soon as they are
 // placed, so that it makes them again ever more rarely. It belongs to the workload, goes with
 // it or after a time of peace, and is shown to nobody. Its name is the workload's uid, and for a
 // DaemonSet, whose pods belong to their nodes, behind that the node's name; for a Job that counts
 // the failures of each index, the index. Of a CronJob it is that a quota had no room for its
 // next Job, and that the next one waits for the last.
-type Loss struct {
+type Backoff struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 
-	Strikes int              `json:"strikes"` // how often in a row the replacement was lost too
+	Count   int              `json:"strikes"` // how often in a row the replacement was lost too
 	Last    metav1.MicroTime `json:"last"`    // the newest strike
-	Owed    int              `json:"owed"`    // pods lost since then and not to be replaced yet
+	Pending int              `json:"owed"`    // pods lost since then and not to be replaced yet
 	// whether the pod of that strike failed by itself, or was rejected: nobody drove it out
 	Failed bool `json:"failed,omitempty"`
 
@@ -228,14 +228,14 @@ type Loss struct {
 }
 
 // DeepCopy returns a copy that shares nothing.
-func (l *Loss) DeepCopy() *Loss {
+func (l *Backoff) DeepCopy() *Backoff {
 	out := *l
 	l.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	return &out
 }
 
 // DeepCopyObject implements runtime.Object.
-func (l *Loss) DeepCopyObject() runtime.Object { return l.DeepCopy() }
+func (l *Backoff) DeepCopyObject() runtime.Object { return l.DeepCopy() }
 
 // Of what the hub says of itself, and of what it publishes in every namespace.
 const (
@@ -282,8 +282,8 @@ type FirmwareReport struct {
 	Bad       []string `json:"bad,omitempty"`  // digests that it went back from
 }
 
-// A FirmwareTurn is a node's part in a FirmwareRollout.
-type FirmwareTurn struct {
+// A FirmwareAssignment is a node's part in a FirmwareRollout.
+type FirmwareAssignment struct {
 	Rollout string `json:"rollout"`
 	Digest  string `json:"digest,omitempty"` // of the rollout's document that the node has been told
 	// Step is where its turn is: Draining, Trying or Overdue; empty: it has none.

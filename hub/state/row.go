@@ -15,9 +15,9 @@ type Row struct {
 	Name       string // as the API calls one, such as Pod
 	Also       *Group // another that shows it too, in that one's own shape
 	Namespaced bool
-	Absent     string // why none is ever there: it is served as an empty list
-	Published  string // why nobody but the hub makes or changes one
-	Needs      Part   // what a hub must have to serve it
+	Absent     string  // why none is ever there: it is served as an empty list
+	Published  string  // why nobody but the hub makes or changes one
+	Needs      Feature // what a hub must have to serve it
 	Short      []string
 	All        bool // `kubectl get all` shows it
 	Verbs      []string
@@ -36,7 +36,7 @@ type Row struct {
 	Consulted      bool // what is made is completed or refused by what they say
 
 	New      func() Object                        // nil: objects of it are not kept
-	Born     func(Object)                         // gives a new one what follows from its uid
+	Default  func(Object)                         // gives a new one what follows from its uid
 	List     func() runtime.Object                // where the group has no scheme of its own
 	Status   func(o, from Object)                 // gives o the status of another, nil for none
 	Spec     func(Object) any                     // what metadata.generation counts the changes of
@@ -50,21 +50,21 @@ type Sub struct {
 	Name  string
 	Group *Group // nil: what it takes and gives is of its resource's kind
 	Kind  string
-	Needs Part
+	Needs Feature
 	Verbs []string
 	Below bool // with all paths below it
 
 	Viewer, Operator []string // as in a Row
 }
 
-// A Part is something that not every hub has.
-type Part string
+// A Feature is something that not every hub has.
+type Feature string
 
 // The parts.
 const (
-	Logs    Part = "logs"
-	Streams Part = "streams"
-	Metrics Part = "metrics"
+	Logs    Feature = "logs"
+	Streams Feature = "streams"
+	Metrics Feature = "metrics"
 )
 
 // A Group is a version of an API group.

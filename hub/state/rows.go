@@ -171,7 +171,7 @@ var kinds = [...]Row{
 		Viewer: readOnly, Operator: write,
 		Orphans:  true,
 		New:      fresh[batchv1.Job],
-		Born:     func(o Object) { bornJob(o.(*batchv1.Job)) },
+		Default:  func(o Object) { bornJob(o.(*batchv1.Job)) },
 		Spec:     of(func(j *batchv1.Job) any { return j.Spec }),
 		Status:   status(func(j *batchv1.Job) *batchv1.JobStatus { return &j.Status }),
 		Template: of(func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template }),
@@ -217,7 +217,7 @@ var kinds = [...]Row{
 		Template: of(func(t *corev1.PodTemplate) *corev1.PodTemplateSpec { return &t.Template }),
 	},
 	{Kind: Records, New: fresh[Record]},
-	{Kind: Losses, Namespaced: true, New: fresh[Loss]},
+	{Kind: Losses, Namespaced: true, New: fresh[Backoff]},
 	{Kind: Dismissals, New: fresh[Dismissal]},
 	{
 		Kind: JoinRequests, Group: &certificates, Name: "CertificateSigningRequest", Short: []string{"csr"}, Verbs: endOnly,

@@ -189,17 +189,17 @@ func (s Snapshot) Pods(namespace string) iter.Seq[*corev1.Pod] {
 // PodsOn walks the pods of a node; PodsOn("") walks those that have none yet.
 func (s Snapshot) PodsOn(node string) iter.Seq[*corev1.Pod] { return under(s.onNode, node) }
 
-// Repelling walks the placed pods that have not finished and keep others away from
+// AntiAffinityPods walks the placed pods that have not finished and keep others away from
 // where they are, by a required anti-affinity.
-func (s Snapshot) Repelling() iter.Seq[*corev1.Pod] {
+func (s Snapshot) AntiAffinityPods() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		s.repelling.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
 }
 
-// Leaning walks the placed pods that have not finished and would like to be near to
+// AffinityPods walks the placed pods that have not finished and would like to be near to
 // others, or away from them, or must be near to them.
-func (s Snapshot) Leaning() iter.Seq[*corev1.Pod] {
+func (s Snapshot) AffinityPods() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		s.leaning.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
@@ -257,8 +257,8 @@ func (s Snapshot) Counts() iter.Seq2[string, SiteCount] {
 // Sites returns the count of all sites together.
 func (s Snapshot) Sites() SiteTally { return s.all }
 
-// SaidBy walks the events that a node's device has sent, the oldest first.
-func (s Snapshot) SaidBy(node string) iter.Seq[*corev1.Event] { return under(s.said, node) }
+// EventsFrom walks the events that a node's device has sent, the oldest first.
+func (s Snapshot) EventsFrom(node string) iter.Seq[*corev1.Event] { return under(s.said, node) }
 
 // Seen returns when a node was last heard of, by the hub's clock. A node that
 // this process has not heard of yet counts as seen at its start.
@@ -289,14 +289,14 @@ func (s Snapshot) WithAllSeen(all iter.Seq2[string, time.Time]) Snapshot {
 	return s
 }
 
-// Forgive returns the snapshot in which every node counts as seen at t.
-func (s Snapshot) Forgive(t time.Time) Snapshot {
+// ResetSeen returns the snapshot in which every node counts as seen at t.
+func (s Snapshot) ResetSeen(t time.Time) Snapshot {
 	s.forgiven = t
 	return s
 }
 
-// Forgiven returns the moment at which every node last counted as seen.
-func (s Snapshot) Forgiven() time.Time { return s.forgiven }
+// SeenReset returns the moment at which every node last counted as seen.
+func (s Snapshot) SeenReset() time.Time { return s.forgiven }
 
 // Listen returns the snapshot of a hub that could hear nobody until t: every node counts as
 // seen then.
@@ -317,14 +317,14 @@ func (s Snapshot) Listening() time.Time {
 	return s.Started
 }
 
-// WithRoom returns the snapshot of a hub whose disk takes new objects, or does not.
-func (s Snapshot) WithRoom(room bool) Snapshot {
+// WithDiskSpace returns the snapshot of a hub whose disk takes new objects, or does not.
+func (s Snapshot) WithDiskSpace(room bool) Snapshot {
 	s.full = !room
 	return s
 }
 
-// OutOfRoom tells whether the hub's disk takes no new object. It still takes changes and deletions.
-func (s Snapshot) OutOfRoom() bool { return s.full }
+// DiskFull tells whether the hub's disk takes no new object. It still takes changes and deletions.
+func (s Snapshot) DiskFull() bool { return s.full }
 
 func under[V any](t *table[V], first string) iter.Seq[V] {
 	return func(yield func(V) bool) {

@@ -105,19 +105,19 @@ func TestWalksAreInOrderOfNamespaceAndName(t *testing.T) {
 func TestAHistoryForgetsWhatIsOldAndTooMuch(t *testing.T) {
 	var r state.Record
 	begin := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	at := func(after time.Duration, ready corev1.ConditionStatus) state.Turn {
-		return state.Turn{At: metav1.NewMicroTime(begin.Add(after)), Ready: ready}
+	at := func(after time.Duration, ready corev1.ConditionStatus) state.HealthChange {
+		return state.HealthChange{At: metav1.NewMicroTime(begin.Add(after)), Ready: ready}
 	}
-	r.Turn(at(0, "True"))
-	r.Turn(at(time.Hour, "True"))       // as it was
-	r.Turn(at(time.Hour, "False"))      //
-	r.Turn(at(time.Minute, "True"))     // known already
-	r.Turn(at(32*24*time.Hour, "True")) // the one before still tells how it was a month ago
+	r.AddHealthChange(at(0, "True"))
+	r.AddHealthChange(at(time.Hour, "True"))       // as it was
+	r.AddHealthChange(at(time.Hour, "False"))      //
+	r.AddHealthChange(at(time.Minute, "True"))     // known already
+	r.AddHealthChange(at(32*24*time.Hour, "True")) // the one before still tells how it was a month ago
 	if len(r.History) != 2 || r.History[0].Ready != "False" || r.History[1].Ready != "True" {
 		t.Errorf("the history is %v", r.History)
 	}
 	for i := range 300 {
-		r.Turn(at(32*24*time.Hour+time.Duration(i)*time.Second, []corev1.ConditionStatus{"False", "True"}[i%2]))
+		r.AddHealthChange(at(32*24*time.Hour+time.Duration(i)*time.Second, []corev1.ConditionStatus{"False", "True"}[i%2]))
 	}
 	if len(r.History) != 200 {
 		t.Errorf("a node that flaps has a history of %d turns, want %d", len(r.History), 200)

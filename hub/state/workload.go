@@ -102,9 +102,9 @@ func Replicas(o Object) int32 {
 	return max(ptr.Deref(n, 1), 0)
 }
 
-// Large is how many objects are walked whenever something becomes of one. More are walked once in a
+// LargeSet is how many objects are walked whenever something becomes of one. More are walked once in a
 // while: the hub would do nothing else while they are all replaced.
-const Large = 1000
+const LargeSet = 1000
 
 // PodsOf is how many pods a workload has, as its status says: of a Job at most, as those that have
 // ended are among them for as long as they are kept.

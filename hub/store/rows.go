@@ -122,7 +122,7 @@ func (r *Recollection) Take(
 	}
 	s = r.fleet
 	s.Started = started
-	return s.Forgive(started), r.mended, true
+	return s.ResetSeen(started), r.mended, true
 }
 
 // decodeAll decodes the rows that load yields, on all processors and while more are read, and adds

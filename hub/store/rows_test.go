@@ -213,9 +213,9 @@ func TestARecollectionCountsAsLongAsNothingIsWritten(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	s, _, ok := early.Take(t.Context(), st, began)
 	want, _, err := st.Recall(t.Context(), began)
-	if err != nil || !ok || !s.Started.Equal(began) || !s.Forgiven().Equal(want.Forgiven()) || s.Salt != want.Salt ||
+	if err != nil || !ok || !s.Started.Equal(began) || !s.SeenReset().Equal(want.SeenReset()) || s.Salt != want.Salt ||
 		s.Revision != want.Revision || s.Node("a") == nil {
-		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.Forgiven(), s.Revision)
+		t.Errorf("%v, %v: it began at %v, is forgiven at %v, of revision %d", err, ok, s.Started, s.SeenReset(), s.Revision)
 	}
 	if err := st.Commit(t.Context(), row("b", 2)); err != nil {
 		t.Fatal(err)

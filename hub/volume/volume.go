@@ -205,7 +205,7 @@ func (p *pass) claim(c *corev1.PersistentVolumeClaim) {
 // endClaim lets a claim go that is deleted, once no pod uses it. Pods that are not placed
 // hold nothing: they are not placed any more.
 func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
-	for pod := range p.s.Claimants(c.Namespace, c.Name) {
+	for pod := range p.s.PodsUsingClaim(c.Namespace, c.Name) {
 		if pod.Spec.NodeName != "" {
 			return
 		}
@@ -248,7 +248,7 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 		p.do(state.Put(next, fmt.Sprintf("bind volume %s to claim %s", v.Name, state.Display(c))))
 		v = next
 	}
-	if state.Has(c, v) && c.Status.Phase != corev1.ClaimBound {
+	if state.ClaimHasVolume(c, v) && c.Status.Phase != corev1.ClaimBound {
 		p.do(state.Put(bind(c, v, ""), fmt.Sprintf("bind claim %s to volume %s", state.Display(c), v.Name)))
 	}
 }
@@ -347,7 +347,7 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 	phase := corev1.VolumeAvailable
 	if ref := v.Spec.ClaimRef; ref != nil && ref.UID != "" {
 		phase = corev1.VolumeReleased
-		if state.Has(p.s.Claim(ref.Namespace, ref.Name), v) {
+		if state.ClaimHasVolume(p.s.Claim(ref.Namespace, ref.Name), v) {
 			phase = corev1.VolumeBound
 		}
 	}
@@ -370,7 +370,7 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 			at, zero := metav1.NewTime(p.now.UTC().Truncate(time.Second)), int64(0)
 			next.DeletionTimestamp, next.DeletionGracePeriodSeconds = &at, &zero
 			why = fmt.Sprintf("delete volume %s on %s with its data: its claim %s/%s is gone", v.Name,
-				cmp.Or(state.NodeOf(v), "no node"), v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
+				cmp.Or(state.NodeOfVolume(v), "no node"), v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
 		}
 		if len(next.Finalizers) != len(v.Finalizers) || why != "" {
 			p.do(state.Put(next, why))
@@ -388,7 +388,7 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 	}
 	if !deletes { // the data stays, and nobody waits for its end
 		p.letGo(v, state.DataProtection,
-			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOf(v), "its node"), path(v)))
+			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOfVolume(v), "its node"), path(v)))
 	}
 }
 

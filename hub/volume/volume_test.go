@@ -105,10 +105,10 @@ func (g *stage) says() string {
 	}
 	for v := range state.Each[*corev1.PersistentVolume](g.s, state.Volumes, "") {
 		remove := ""
-		if state.ToRemove(v) {
+		if state.MustRemoveData(v) {
 			remove = " remove"
 		}
-		all = append(all, fmt.Sprintf("volume %s %s%s%s", v.Status.Phase, state.NodeOf(v), ends(v), remove))
+		all = append(all, fmt.Sprintf("volume %s %s%s%s", v.Status.Phase, state.NodeOfVolume(v), ends(v), remove))
 	}
 	return strings.Join(all, ", ")
 }

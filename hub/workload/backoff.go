@@ -33,7 +33,7 @@ func doubled(d time.Duration, times int, longest time.Duration) time.Duration {
 }
 
 // heldUntil returns until when what a loss owes is not replaced.
-func heldUntil(l *state.Loss) time.Time { return l.Last.Add(holdFor(l.Strikes)) }
+func heldUntil(l *state.Backoff) time.Time { return l.Last.Add(holdFor(l.Count)) }
 
 // lossKey names the loss of a workload: of a DaemonSet on one node, of a StatefulSet as one
 // pod, of a ReplicaSet on any, for its next pod may come to any other.
@@ -46,8 +46,8 @@ func lossKey(owner state.Object, of string) state.Key {
 	return k
 }
 
-func (p *pass) lossOf(owner state.Object, of string) *state.Loss {
-	l, _ := p.s.Get(lossKey(owner, of)).(*state.Loss)
+func (p *pass) lossOf(owner state.Object, of string) *state.Backoff {
+	l, _ := p.s.Get(lossKey(owner, of)).(*state.Backoff)
 	return l
 }
 
@@ -85,23 +85,23 @@ func (p *pass) countLoss(w *work, old, pod *corev1.Pod) {
 	k := lossKey(owner, of)
 	l := w.losses[k]
 	if l == nil {
-		if l, _ = p.s.Get(k).(*state.Loss); l != nil {
+		if l, _ = p.s.Get(k).(*state.Backoff); l != nil {
 			l = l.DeepCopy()
 		}
 	}
 	if l == nil || !p.now.Before(heldUntil(l).Add(backoffReset)) {
-		l = &state.Loss{ObjectMeta: metav1.ObjectMeta{
+		l = &state.Backoff{ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		}}
 	}
 	switch {
-	case l.Strikes > 0 && p.now.Before(heldUntil(l)):
-		l.Owed++
-	case l.Strikes > 0 && bound.Before(l.Last.Time):
+	case l.Count > 0 && p.now.Before(heldUntil(l)):
+		l.Pending++
+	case l.Count > 0 && bound.Before(l.Last.Time):
 		return
 	default:
-		l.Strikes, l.Last, l.Owed = l.Strikes+1, metav1.NewMicroTime(p.now), 1
+		l.Count, l.Last, l.Pending = l.Count+1, metav1.NewMicroTime(p.now), 1
 		l.Failed = byItself(pod)
 	}
 	w.losses[k] = l
@@ -132,10 +132,10 @@ func (p *pass) remember(w *work) {
 	for _, k := range keys.sorted() {
 		l := w.losses[k]
 		c := state.Put(l, "")
-		if was, _ := p.s.Get(k).(*state.Loss); l.Strikes > 1 && (was == nil || was.Strikes < l.Strikes) {
+		if was, _ := p.s.Get(k).(*state.Backoff); l.Count > 1 && (was == nil || was.Count < l.Count) {
 			owner := p.s.ByUID(l.OwnerReferences[0].UID)
 			c = state.Put(l, fmt.Sprintf("hold %s back for %s: its pods are lost as soon as they are placed",
-				state.Display(owner), holdFor(l.Strikes))).Warning("BackOff")
+				state.Display(owner), holdFor(l.Count))).Warning("BackOff")
 			c.About = owner
 		}
 		p.do(c)
@@ -147,7 +147,7 @@ func (p *pass) remember(w *work) {
 // failed by themselves is forgotten with a success or with the Job, what a limit counts with the
 // Job, and what a CronJob waits for when it waits no more.
 func (p *pass) forgetLoss(k state.Key) {
-	l, ok := p.s.Get(k).(*state.Loss)
+	l, ok := p.s.Get(k).(*state.Backoff)
 	if !ok || l.Failed && len(l.OwnerReferences) > 0 && l.OwnerReferences[0].Kind == jobKind.Kind || l.Failures > 0 ||
 		!l.Waits.IsZero() {
 		return
@@ -168,12 +168,12 @@ func (p *pass) forgetLoss(k state.Key) {
 // hub's own clock is used.
 func (p *pass) allowance(owner state.Object, of string, missing int, live []*corev1.Pod) (int, time.Time) {
 	l := p.lossOf(owner, of)
-	if l == nil || l.Strikes < 2 || missing <= 0 {
+	if l == nil || l.Count < 2 || missing <= 0 {
 		return missing, time.Time{}
 	}
 	until, room, least := heldUntil(l), missing, 1
 	if p.now.Before(until) {
-		room, least = max(missing-l.Owed, 0), 0
+		room, least = max(missing-l.Pending, 0), 0
 	} else {
 		until = until.Add(backoffReset)
 	}

@@ -163,7 +163,7 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 	}
 	refused := p.lossOf(c, "")
 	if refused != nil {
-		if again = refused.Last.Add(jobHold(refused.Strikes)); p.now.Before(again) {
+		if again = refused.Last.Add(jobHold(refused.Count)); p.now.Before(again) {
 			return again
 		}
 	}
@@ -221,21 +221,21 @@ func (p *pass) startJob(c *batchv1.CronJob, schedule cron.Schedule, active []*ba
 
 // refuseJob remembers that a Job may not be made, tells it once, and returns when it is tried
 // again.
-func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Loss, why error) time.Time {
+func (p *pass) refuseJob(c *batchv1.CronJob, job *batchv1.Job, was *state.Backoff, why error) time.Time {
 	l := p.nextLoss(c, was)
-	l.Strikes, l.Last = l.Strikes+1, metav1.NewMicroTime(p.now)
+	l.Count, l.Last = l.Count+1, metav1.NewMicroTime(p.now)
 	change := state.Put(l, "")
-	if l.Strikes == 1 {
+	if l.Count == 1 {
 		change = state.Put(l, fmt.Sprintf("create no job for %s: %v", state.Display(c), why)).Warning(failedCreate)
 		change.Message = fmt.Sprintf("Error creating job: jobs.batch %q is forbidden: %v", job.Name, why)
 		change.About, change.Source = c, cronJobSource
 	}
 	p.do(change)
-	return p.now.Add(jobHold(l.Strikes))
+	return p.now.Add(jobHold(l.Count))
 }
 
 // waits tells of each start once that it waits for the Job that runs.
-func (p *pass) waits(c *batchv1.CronJob, was *state.Loss, at time.Time) {
+func (p *pass) waits(c *batchv1.CronJob, was *state.Backoff, at time.Time) {
 	if was != nil && was.Waits.Time.Equal(at) {
 		return
 	}
@@ -248,12 +248,12 @@ func (p *pass) waits(c *batchv1.CronJob, was *state.Loss, at time.Time) {
 }
 
 // nextLoss is what is remembered of a CronJob's next Job, to be changed.
-func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Loss) *state.Loss {
+func (p *pass) nextLoss(c *batchv1.CronJob, was *state.Backoff) *state.Backoff {
 	if was != nil {
 		return was.DeepCopy()
 	}
 	k := lossKey(c, "")
-	return &state.Loss{ObjectMeta: metav1.ObjectMeta{
+	return &state.Backoff{ObjectMeta: metav1.ObjectMeta{
 		Namespace: k.Namespace, Name: k.Name, CreationTimestamp: p.stamp(),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, cronJobKind)},
 	}}

@@ -42,7 +42,7 @@ type Decider struct {
 	Refuse func(*corev1.Pod, *corev1.Namespace) string
 	// Silence is how long the hub listens, after its start or after it stood still, before it
 	// ends what is late: a device that lives has said in that time what has become of its pods.
-	Silence state.Silence
+	Silence state.Timeouts
 	// FinishedPods is how many finished pods are kept; 0 or less keeps all.
 	FinishedPods int
 	// Quarantine is how long the pods of a node that is gone are kept, in case
@@ -156,7 +156,7 @@ func (p *pass) hurry(n int, turn bool) time.Time {
 
 // turnOf is the moment for a walk over n objects, as hurry has it.
 func turnOf(n int, now time.Time) time.Time {
-	if n <= state.Large {
+	if n <= state.LargeSet {
 		return time.Time{}
 	}
 	return until(now, time.Duration(1+n/10_000)*time.Second)

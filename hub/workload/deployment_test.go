@@ -301,7 +301,7 @@ func TestProgressDeadline(t *testing.T) {
 func TestARolloutIsNotLateUnheard(t *testing.T) {
 	still := func() *fleet {
 		f := newFleet(t)
-		f.d.Silence = state.Silence{Grace: 40 * time.Second}
+		f.d.Silence = state.Timeouts{Grace: 40 * time.Second}
 		f.put(deployment(1)).pass(5 * time.Minute)
 		f.now = f.now.Add(10 * time.Minute)
 		f.s = f.s.Listen(f.now)

@@ -18,7 +18,7 @@ type bucket struct {
 }
 
 func bucketOf(e *corev1.Event, now time.Time) bucket {
-	return bucket{state.ToldAt(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind,
+	return bucket{state.LastOccurred(e, now).Unix() / int64(time.Hour/time.Second), e.InvolvedObject.Kind,
 		e.InvolvedObject.Namespace, e.Reason}
 }
 
@@ -89,10 +89,10 @@ func (p *pass) trimEvents() {
 		all = append(all, e)
 	}
 	slices.SortStableFunc(all, func(a, b *corev1.Event) int {
-		return state.ToldAt(a, p.now).Compare(state.ToldAt(b, p.now))
+		return state.LastOccurred(a, p.now).Compare(state.LastOccurred(b, p.now))
 	})
 	var changes []state.Change
-	for len(all) > 0 && !state.ToldAt(all[0], p.now).Add(ttl).After(p.now) {
+	for len(all) > 0 && !state.LastOccurred(all[0], p.now).Add(ttl).After(p.now) {
 		changes = append(changes, state.Remove(all[0], ""))
 		all = all[1:]
 	}

@@ -81,7 +81,7 @@ func TestAStormPushesOutOnlyItself(t *testing.T) {
 	of := map[string]int{}
 	daily := 0
 	for e := range state.Each[*corev1.Event](f.s, state.Events, "") {
-		if state.ToldAt(e, f.now).Before(began) {
+		if state.LastOccurred(e, f.now).Before(began) {
 			daily++
 			continue
 		}
@@ -116,7 +116,7 @@ func TestSpareIsFair(t *testing.T) {
 		kept, lost, newest := map[bucket]int{}, map[bucket]int{}, map[bucket]time.Time{}
 		for _, e := range gone {
 			lost[bucketOf(e, at)]++
-			newest[bucketOf(e, at)] = state.ToldAt(e, at)
+			newest[bucketOf(e, at)] = state.LastOccurred(e, at)
 		}
 		var left []*corev1.Event
 		for _, e := range all {
@@ -126,7 +126,7 @@ func TestSpareIsFair(t *testing.T) {
 			left = append(left, e)
 			c := bucketOf(e, at)
 			kept[c]++
-			if lost[c] > 0 && state.ToldAt(e, at).Before(newest[c]) {
+			if lost[c] > 0 && state.LastOccurred(e, at).Before(newest[c]) {
 				t.Fatalf("seed %d: an older one of %v stays than one that goes", seed, c)
 			}
 		}

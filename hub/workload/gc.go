@@ -199,7 +199,7 @@ func (p *pass) deleteForeground(o state.Object, why string) {
 func (p *pass) removeObject(o state.Object, why string) bool {
 	ns, isNamespace := o.(*corev1.Namespace)
 	switch pod, isPod := o.(*corev1.Pod); {
-	case isNamespace && (o.GetDeletionTimestamp() != nil || state.Immortal(o.GetName())):
+	case isNamespace && (o.GetDeletionTimestamp() != nil || state.IsBuiltInNamespace(o.GetName())):
 		return false
 	case isNamespace:
 		ns, at := ns.DeepCopy(), p.stamp()

@@ -277,7 +277,7 @@ func (r *run) deadline() time.Time {
 	}
 	for _, pod := range slices.Concat(r.live, r.succeeded) {
 		if n := r.s.Node(pod.Spec.NodeName); n != nil {
-			if heard := r.Silence.Unheard(r.s, n); heard.After(at) {
+			if heard := r.Silence.UnseenUntil(r.s, n); heard.After(at) {
 				at = heard
 			}
 		}

@@ -463,7 +463,7 @@ func TestAJobIsNotLateUnheard(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t)
-			f.d.Silence = state.Silence{Grace: 40 * time.Second, Lease: 10 * time.Second}
+			f.d.Silence = state.Timeouts{Grace: 40 * time.Second, Lease: 10 * time.Second}
 			f.put(node("pi-1"), aJob(func(s *batchv1.JobSpec) { s.ActiveDeadlineSeconds = new(int64(60)) })).settle().run("pi-1").settle()
 			f.now = f.now.Add(10 * time.Minute)
 			f.s = f.s.Listen(f.now)

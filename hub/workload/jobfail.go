@@ -67,7 +67,7 @@ func failures(pod *corev1.Pod) int32 {
 func (r *run) strikes() {
 	for _, pod := range slices.Concat(r.failed, r.succeeded) {
 		k := r.lossKey(pod)
-		l, _ := r.s.Get(k).(*state.Loss)
+		l, _ := r.s.Get(k).(*state.Backoff)
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded && l != nil:
 			r.do(state.Remove(l, ""))
@@ -75,14 +75,14 @@ func (r *run) strikes() {
 		case pod.Status.Phase == corev1.PodSucceeded:
 			continue
 		case l == nil:
-			l = &state.Loss{ObjectMeta: metav1.ObjectMeta{
+			l = &state.Backoff{ObjectMeta: metav1.ObjectMeta{
 				Namespace: k.Namespace, Name: k.Name, CreationTimestamp: r.stamp(),
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r.was, jobKind)},
 			}}
 		default:
 			l = l.DeepCopy()
 		}
-		l.Strikes, l.Last, l.Failed = l.Strikes+1, metav1.NewMicroTime(r.now), l.Failed || byItself(pod)
+		l.Count, l.Last, l.Failed = l.Count+1, metav1.NewMicroTime(r.now), l.Failed || byItself(pod)
 		if action, _, _ := r.policy(pod); r.job.Spec.BackoffLimitPerIndex != nil &&
 			action != batchv1.PodFailurePolicyActionIgnore {
 			l.Failures = max(l.Failures, failures(pod)+1) // the pod may be gone before its index has another
@@ -115,11 +115,11 @@ func jobHold(strikes int) time.Duration {
 
 // heldBack returns until when nothing is made in the place of what failed.
 func (r *run) heldBack(index string) time.Time {
-	l, _ := r.s.Get(r.indexKey(index)).(*state.Loss)
+	l, _ := r.s.Get(r.indexKey(index)).(*state.Backoff)
 	if l == nil {
 		return time.Time{}
 	}
-	return l.Last.Add(jobHold(l.Strikes))
+	return l.Last.Add(jobHold(l.Count))
 }
 
 // restarted tells whether the containers of its pods, which are started again where they

@@ -198,7 +198,7 @@ func (r *run) launchIndex(index int32) {
 	}
 	if r.job.Spec.BackoffLimitPerIndex != nil {
 		var before int32
-		if l, _ := r.s.Get(r.indexKey(text)).(*state.Loss); l != nil {
+		if l, _ := r.s.Get(r.indexKey(text)).(*state.Backoff); l != nil {
 			before = l.Failures
 		}
 		pod.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(int(before))

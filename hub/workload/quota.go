@@ -113,7 +113,7 @@ const chargeCosts = 10
 
 // podsIn is how many pods a namespace has, as far as it matters to how often they are walked.
 func podsIn(s state.Snapshot, namespace string) (n int) {
-	if s.Len(state.Pods) <= state.Large/chargeCosts {
+	if s.Len(state.Pods) <= state.LargeSet/chargeCosts {
 		return 0
 	}
 	for range s.Pods(namespace) {

@@ -91,7 +91,7 @@ func TestALargeNamespaceIsCountedOnceInAWhile(t *testing.T) {
 		do := func(changes ...state.Change) {
 			for _, c := range changes {
 				if s.Get(state.KeyOf(c.Object)) == nil {
-					if q := state.With(quota(), state.Charged(quota(), c.Object, now)); q != nil {
+					if q := state.WithUsage(quota(), state.Charged(quota(), c.Object, now)); q != nil {
 						changes = append(changes, state.Put(q, ""))
 					}
 				}

@@ -457,7 +457,7 @@ func TestANodeThatCameWhileAVersionHadNoRoomHasItsPod(t *testing.T) {
 // whenever something becomes of one of its pods.
 func TestADaemonSetWithoutRoomForItsVersionIsLookedAtInTurn(t *testing.T) {
 	f := limited(t, "count/controllerrevisions.apps", "1")
-	nodes(f, state.Large+10)
+	nodes(f, state.LargeSet+10)
 	f.put(daemonSet()).pass(5 * time.Second).run().pass(5 * time.Second)
 	f.edit(state.KeyOf(f.daemonSet()), func(o state.Object) {
 		o.SetGeneration(o.GetGeneration() + 1)
@@ -465,7 +465,7 @@ func TestADaemonSetWithoutRoomForItsVersionIsLookedAtInTurn(t *testing.T) {
 	})
 	f.pass(5 * time.Second)
 	was := f.daemonSet()
-	if len(f.refusals()) != 1 || was.Status.NumberReady != state.Large+10 {
+	if len(f.refusals()) != 1 || was.Status.NumberReady != state.LargeSet+10 {
 		t.Fatalf("told %q, status %+v", f.refusals(), was.Status)
 	}
 	for _, name := range f.pods()[:5] {
@@ -474,7 +474,7 @@ func TestADaemonSetWithoutRoomForItsVersionIsLookedAtInTurn(t *testing.T) {
 	if f.daemonSet() != was {
 		t.Errorf("its nodes were walked at once: %+v", f.daemonSet().Status)
 	}
-	if f.pass(5 * time.Second); f.daemonSet().Status.NumberReady != state.Large+5 {
+	if f.pass(5 * time.Second); f.daemonSet().Status.NumberReady != state.LargeSet+5 {
 		t.Errorf("its status is late: %+v", f.daemonSet().Status)
 	}
 }

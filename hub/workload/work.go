@@ -34,14 +34,14 @@ type work struct {
 	daemonWork map[state.Key]*daemonWork
 	orphans    map[state.Key][]state.Object // pods or replica sets without a controller, by who may adopt them
 
-	check      set                       // objects whose owners, finalizers or node may be gone
-	namespaces set                       // namespaces that may be empty now
-	lost       set                       // pods whose quarantine is over
-	losses     map[state.Key]*state.Loss // what is to be remembered of losses
-	quiet      set                       // losses that may be forgotten
-	nodes      set                       // nodes that may be gone or out of service
-	finished   bool                      // the moment has come to count finished pods
-	events     bool                      // the moment has come to walk the events
+	check      set                          // objects whose owners, finalizers or node may be gone
+	namespaces set                          // namespaces that may be empty now
+	lost       set                          // pods whose quarantine is over
+	losses     map[state.Key]*state.Backoff // what is to be remembered of losses
+	quiet      set                          // losses that may be forgotten
+	nodes      set                          // nodes that may be gone or out of service
+	finished   bool                         // the moment has come to count finished pods
+	events     bool                         // the moment has come to walk the events
 }
 
 // A daemonWork says what of a DaemonSet is to be decided.
@@ -60,7 +60,7 @@ func (p *pass) workOf(subjects []state.Subject) *work {
 		stateful: set{}, controllers: set{},
 		daemonWork: map[state.Key]*daemonWork{}, orphans: map[state.Key][]state.Object{},
 		check: set{}, namespaces: set{}, lost: set{}, nodes: set{},
-		losses: map[state.Key]*state.Loss{}, quiet: set{},
+		losses: map[state.Key]*state.Backoff{}, quiet: set{},
 	}
 	for _, q := range subjects {
 		switch {

@@ -231,7 +231,7 @@ func Sample() []state.Object {
 				UpdatedNumberScheduled: 5}},
 		&fleet.DeviceReport{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"},
 			Hardware: runtime.RawExtension{Raw: []byte(report)}},
-		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, History: []state.Turn{
+		&state.Record{ObjectMeta: metav1.ObjectMeta{Name: "pi-2"}, History: []state.HealthChange{
 			{At: micro(30 * time.Hour), Ready: "True"}, {At: micro(20 * time.Hour), Ready: "False"},
 			{At: micro(19 * time.Hour), Ready: "True"},
 			{At: micro(9 * time.Hour), Ready: "Unknown"},

@@ -43,25 +43,25 @@ func TestTheLastDayOfANode(t *testing.T) {
 	before := func(d time.Duration) metav1.MicroTime { return metav1.NewMicroTime(now.Add(-d)) }
 	for _, c := range []struct {
 		name   string
-		turns  []state.Turn
+		turns  []state.HealthChange
 		pauses []store.Pause
 		want   string
 		said   string
 	}{
-		{"ready all day", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}}, nil, "------------------------",
+		{"ready all day", []state.HealthChange{{At: before(90 * time.Hour), Ready: "True"}}, nil, "------------------------",
 			"Last 24 hours: ready for 100 %"},
-		{"it joined three hours ago", []state.Turn{{At: before(3 * time.Hour), Ready: "True"}}, nil,
+		{"it joined three hours ago", []state.HealthChange{{At: before(3 * time.Hour), Ready: "True"}}, nil,
 			"....................----", "In the 3 h known: ready for 100 %"},
-		{"a minute counts for its hour", []state.Turn{
+		{"a minute counts for its hour", []state.HealthChange{
 			{At: before(90 * time.Hour), Ready: "True"}, {At: before(5 * time.Hour), Ready: "Unknown"},
 			{At: before(5*time.Hour - time.Minute), Ready: "True"},
 		}, nil, "------------------U-----", "Last 24 hours: ready for 99.9 %"},
-		{"given up over two hours, and then not ready", []state.Turn{
+		{"given up over two hours, and then not ready", []state.HealthChange{
 			{At: before(90 * time.Hour), Ready: "True"}, {At: before(2*time.Hour + 30*time.Minute), Ready: "Unknown"},
 			{At: before(2 * time.Hour), Ready: "Unknown", Out: true},
 			{At: before(50 * time.Minute), Ready: "False"},
 		}, nil, "---------------------XXB", "Last 24 hours: ready for 89.4 %"},
-		{"the hub was off for two hours", []state.Turn{{At: before(90 * time.Hour), Ready: "True"}},
+		{"the hub was off for two hours", []state.HealthChange{{At: before(90 * time.Hour), Ready: "True"}},
 			[]store.Pause{{From: now.Add(-4 * time.Hour), To: now.Add(-2 * time.Hour)}}, "-------------------ooo--",
 			"Last 24 hours: ready for 100 %"},
 		{"nobody has reported", nil, nil, "........................", "Last 24 hours: not known"},
@@ -101,7 +101,7 @@ func TestTheLastDayOfASite(t *testing.T) {
 		objects = append(objects, admintest.Node(name, "oslo", func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "x",
 				LastTransitionTime: metav1.NewTime(back.Time), LastHeartbeatTime: metav1.NewTime(now)}}
-		}), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: []state.Turn{
+		}), &state.Record{ObjectMeta: metav1.ObjectMeta{Name: name}, History: []state.HealthChange{
 			{At: metav1.NewMicroTime(now.Add(-99 * time.Hour)), Ready: "True"},
 			{At: metav1.NewMicroTime(from), Ready: "Unknown"}, {At: back, Ready: "True"},
 		}})

@@ -62,7 +62,7 @@ const (
 func Drains(a *frame.Request) (list []Drain) {
 	nodes := map[string][]*corev1.Node{}
 	var order []string
-	for n := range a.DrainMarks() {
+	for n := range a.NodesWithDrain() {
 		st := state.DrainStatusOf(n)
 		if text, is := n.Annotations[state.DrainAnnotation]; is && st.Going() {
 			if _, known := nodes[text]; !known {

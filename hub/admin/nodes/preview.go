@@ -61,7 +61,7 @@ func foreseeDelete(a *frame.Request, with []state.Object, _ url.Values) *frame.F
 }
 
 func used(s state.Snapshot, claim *corev1.ObjectReference) bool {
-	for range s.Claimants(claim.Namespace, claim.Name) {
+	for range s.PodsUsingClaim(claim.Namespace, claim.Name) {
 		return true
 	}
 	return false
@@ -257,7 +257,7 @@ func losses(s state.Snapshot, fates []preview.Fate) (all []string) {
 			case v.PersistentVolumeClaim != nil:
 				claim := s.Claim(x.Pod.Namespace, v.PersistentVolumeClaim.ClaimName)
 				volume := state.VolumeOf(s, claim)
-				if volume == nil || state.NodeOf(volume) != x.Pod.Spec.NodeName || len(all) >= foreseenLosses {
+				if volume == nil || state.NodeOfVolume(volume) != x.Pod.Spec.NodeName || len(all) >= foreseenLosses {
 					continue
 				}
 				size := volume.Spec.Capacity[corev1.ResourceStorage]

@@ -179,7 +179,7 @@ type stretch struct {
 
 // stretches are what the turns say until now, but for when the hub did not run: then
 // a node has not stayed as it was, nobody knows how it was.
-func stretches(turns []state.Turn, pauses []store.Pause, begin, now time.Time) (all []stretch) {
+func stretches(turns []state.HealthChange, pauses []store.Pause, begin, now time.Time) (all []stretch) {
 	first := now
 	if len(turns) > 0 {
 		first = turns[0].At.Time
@@ -219,7 +219,7 @@ func percent(part, whole time.Duration) string {
 	return number(float64(int(1000*float64(part)/float64(whole)))/10) + " %"
 }
 
-func turnKind(t state.Turn) string {
+func turnKind(t state.HealthChange) string {
 	switch {
 	case t.Out:
 		return "out"
@@ -232,7 +232,7 @@ func turnKind(t state.Turn) string {
 }
 
 // turnsOf is a node's history with how it is now, which its own condition tells.
-func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.Turn) {
+func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.HealthChange) {
 	if rec := s.Record(n.Name); rec != nil {
 		turns = slices.Clone(rec.History)
 	}
@@ -240,12 +240,12 @@ func turnsOf(s state.Snapshot, n *corev1.Node) (turns []state.Turn) {
 	if c == nil || state.NeverReported(n) {
 		return turns
 	}
-	add := func(t state.Turn) {
+	add := func(t state.HealthChange) {
 		if k := len(turns); k == 0 || turns[k-1].Ready != t.Ready || turns[k-1].Out != t.Out {
 			turns = append(turns, t)
 		}
 	}
-	now := state.Turn{Ready: c.Status}
+	now := state.HealthChange{Ready: c.Status}
 	now.At.Time = c.LastTransitionTime.Time
 	add(now)
 	if t := state.NoExecuteOf(n); t != nil && t.TimeAdded != nil {

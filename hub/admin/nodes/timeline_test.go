@@ -16,15 +16,15 @@ import (
 
 func TestATimelineTellsWhatIsKnown(t *testing.T) {
 	now := admintest.Now
-	turn := func(ago time.Duration, ready corev1.ConditionStatus, out bool) state.Turn {
-		return state.Turn{At: metav1.NewMicroTime(now.Add(-ago)), Ready: ready, Out: out}
+	turn := func(ago time.Duration, ready corev1.ConditionStatus, out bool) state.HealthChange {
+		return state.HealthChange{At: metav1.NewMicroTime(now.Add(-ago)), Ready: ready, Out: out}
 	}
 	off := func(from, to int) store.Pause {
 		return store.Pause{From: now.Add(-time.Duration(from) * time.Hour), To: now.Add(-time.Duration(to) * time.Hour)}
 	}
 	for _, c := range []struct {
 		name    string
-		history []state.Turn
+		history []state.HealthChange
 		ready   corev1.ConditionStatus
 		since   time.Duration
 		tainted time.Duration
@@ -42,21 +42,21 @@ func TestATimelineTellsWhatIsKnown(t *testing.T) {
 		{"over a day what was before it was added is not known", nil, "True", 6 * time.Hour, 0, "24h",
 			"none 18h, ok 6h", "In the 6 h known: ready for 100 %", nil},
 		{"one that was away for a while",
-			[]state.Turn{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false),
+			[]state.HealthChange{turn(50*time.Hour, "True", false), turn(12*time.Hour, "Unknown", false),
 				turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
 			"ok 12h, unknown 6h, ok 6h", "Ready for 75 % of the last 24 h", nil},
 		{"one that is given up now, and was ready before",
-			[]state.Turn{turn(30*time.Hour, "True", false), turn(4*time.Hour, "Unknown", false)}, "Unknown",
+			[]state.HealthChange{turn(30*time.Hour, "True", false), turn(4*time.Hour, "Unknown", false)}, "Unknown",
 			4 * time.Hour, 3 * time.Hour, "",
 			"ok 20h, unknown 60m, out 3h", "Ready for 83.3 % of the last 24 h", nil},
 		{"never all of it when it was not",
-			[]state.Turn{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False",
+			[]state.HealthChange{turn(30*time.Hour, "True", false), turn(5*time.Second, "False", false)}, "False",
 			5 * time.Second, 0, "", "ok 23h, bad 5s", "Ready for 99.9 % of the last 24 h", nil},
-		{"over a week what is older than the history is not known", []state.Turn{turn(84*time.Hour, "True", false)},
+		{"over a week what is older than the history is not known", []state.HealthChange{turn(84*time.Hour, "True", false)},
 			"True", 84 * time.Hour, 0, "7d", "none 3d12h, ok 3d12h", "In the 3 days known: ready for 100 %", nil},
 		{"while the hub did not run nothing is known", nil, "True", 50 * time.Hour, 0, "", "ok 12h, off 3h, ok 9h",
 			"In the 21 h known: ready for 100 %", []store.Pause{off(12, 9)}},
-		{"not even that it was away", []state.Turn{turn(50*time.Hour, "True", false),
+		{"not even that it was away", []state.HealthChange{turn(50*time.Hour, "True", false),
 			turn(12*time.Hour, "Unknown", false), turn(6*time.Hour, "True", false)}, "True", 6 * time.Hour, 0, "",
 			"off 120m, ok 8h, off 120m, unknown 60m, off 60m, unknown 60m, off 4h, ok 5h",
 			"In the 15 h known: ready for 86.6 %", []store.Pause{off(90, 80), off(30, 22), off(14, 12), off(11, 10),

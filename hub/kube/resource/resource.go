@@ -62,7 +62,7 @@ func (r *Resource) Sub(name string) *Sub {
 }
 
 // Served returns every resource of a hub that has those parts, in the order of discovery.
-func Served(has func(state.Part) bool) (list []*Resource) {
+func Served(has func(state.Feature) bool) (list []*Resource) {
 	for _, k := range state.Served() {
 		if !has(k.Needs) {
 			continue

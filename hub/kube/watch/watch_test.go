@@ -70,7 +70,7 @@ func (f *fleet) Leases() []*coordv1.Lease    { return nil }
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
 var nodes = func() *resource.Resource {
-	all := resource.Served(func(state.Part) bool { return true })
+	all := resource.Served(func(state.Feature) bool { return true })
 	return all[slices.IndexFunc(all, func(r *resource.Resource) bool { return r.State == state.Nodes })]
 }()
 

@@ -83,7 +83,7 @@ func (r *Request) deletion(live state.Object, o *metav1.DeleteOptions,
 		if next.DeletionTimestamp != nil {
 			return change, false, nil
 		}
-		if state.Immortal(next.Name) {
+		if state.IsBuiltInNamespace(next.Name) {
 			return change, false, apierrors.NewForbidden(r.Resource.GroupResource(), next.Name,
 				errors.New("this namespace may not be deleted"))
 		}

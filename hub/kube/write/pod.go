@@ -99,7 +99,7 @@ func (r *Request) Evict(s state.Snapshot, opts *metav1.DeleteOptions, now time.T
 // that the eviction is going to change: with one writer, no two evictions can count on the
 // same pod.
 func permit(s state.Snapshot, p *corev1.Pod, now time.Time) error {
-	h := state.HoldOn(s, p, now)
+	h := state.RefusalFor(s, p, now)
 	switch {
 	case h == nil:
 		return nil

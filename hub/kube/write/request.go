@@ -70,7 +70,7 @@ func (st *Step) Stands(s state.Snapshot) bool {
 		}
 	}
 	for _, k := range st.consulted {
-		if !s.Alike(st.from, k) {
+		if !s.SameObjects(st.from, k) {
 			return false
 		}
 	}
