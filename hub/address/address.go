@@ -73,18 +73,18 @@ func (Decider) Subjects(s state.Snapshot) []state.Subject { return state.AboutNo
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	nodes := d.nodes(s, subjects)
 	if len(nodes) > 0 && d.Cluster.IsValid() {
-		d.give(s, &plan, nodes)
+		d.assign(s, &plan, nodes)
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		switch n := s.Node(name); {
 		case n == nil || nodes[name]:
 		case !d.Cluster.IsValid():
-			d.say(n, complaint{}, now, &plan)
+			d.setCondition(n, problem{}, now, &plan)
 		case !state.HasBlock(n):
-			d.say(n, complaint{notAvailable, fmt.Sprintf("no block of %s is free: all %d are taken; delete nodes that are "+
+			d.setCondition(n, problem{notAvailable, fmt.Sprintf("no block of %s is free: all %d are taken; delete nodes that are "+
 				"gone, or start the hub with a larger --cluster-cidr", d.Cluster, d.size())}, now, &plan)
 		default:
-			d.say(n, d.wrong(s, n), now, &plan)
+			d.setCondition(n, d.problemOf(s, n), now, &plan)
 		}
 	}
 	return plan
@@ -102,7 +102,7 @@ func (d Decider) Sharded(s state.Snapshot, subjects []state.Subject) state.Decid
 	return func(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 		for _, q := range subjects {
 			if n := s.Node(q.Name); n != nil {
-				d.say(n, d.wrong(s, n), now, &plan)
+				d.setCondition(n, d.problemOf(s, n), now, &plan)
 			}
 		}
 		return plan
@@ -161,9 +161,9 @@ func changed(c state.Applied) (old *corev1.Node, ok bool) {
 	return old, !state.HasBlock(next) && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil
 }
 
-// give gives the free blocks, the first one first, to the nodes that have none, the
+// assign gives the free blocks, the first one first, to the nodes that have none, the
 // oldest first.
-func (d Decider) give(s state.Snapshot, plan *state.Plan, nodes map[string]bool) {
+func (d Decider) assign(s state.Snapshot, plan *state.Plan, nodes map[string]bool) {
 	blocks, from := s.Blocks(d.Cluster, d.Bits), 0
 	for n := range s.WithoutBlock() {
 		i, ok := d.free(s, blocks, from)
@@ -206,13 +206,13 @@ func (d Decider) free(s state.Snapshot, have state.Blocks, from int) (int, bool)
 	return 0, false
 }
 
-// wrong returns what is wrong with a node's blocks: that they are not of the range, or
+// problemOf returns what is wrong with a node's blocks: that they are not of the range, or
 // that an older node has some of their addresses.
-func (d Decider) wrong(s state.Snapshot, n *corev1.Node) (what complaint) {
+func (d Decider) problemOf(s state.Snapshot, n *corev1.Node) (what problem) {
 	var owner *corev1.Node
 	for i, b := range state.BlocksOf(n) {
 		if i == 0 && (b.Bits() < d.Cluster.Bits() || !d.Cluster.Contains(b.Addr())) {
-			what = complaint{outOfRange, fmt.Sprintf(
+			what = problem{outOfRange, fmt.Sprintf(
 				"the addresses %s are not in the fleet's range %s, so nobody sees to it that they are this node's alone",
 				n.Spec.PodCIDR, d.Cluster)}
 		}
@@ -228,20 +228,20 @@ func (d Decider) wrong(s state.Snapshot, n *corev1.Node) (what complaint) {
 		}
 	}
 	if owner != nil {
-		what = complaint{conflict, fmt.Sprintf(
+		what = problem{conflict, fmt.Sprintf(
 			"the addresses %s overlap %s of node %s, which is older: pods of the two cannot tell each other apart",
 			n.Spec.PodCIDR, owner.Spec.PodCIDR, owner.Name)}
 	}
 	return what
 }
 
-// A complaint is why a node's block is not as it should be; the zero complaint: it is.
-type complaint struct{ reason, message string }
+// A problem is why a node's block is not as it should be; the zero complaint: it is.
+type problem struct{ reason, message string }
 
-// say brings a node's condition in line with what is wrong with its block.
-func (d Decider) say(n *corev1.Node, what complaint, now time.Time, plan *state.Plan) {
+// setCondition brings a node's condition in line with what is wrong with its block.
+func (d Decider) setCondition(n *corev1.Node, what problem, now time.Time, plan *state.Plan) {
 	have := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
-	if have == nil && what == (complaint{}) || have != nil && have.Status == corev1.ConditionFalse &&
+	if have == nil && what == (problem{}) || have != nil && have.Status == corev1.ConditionFalse &&
 		have.Reason == what.reason && have.Message == what.message {
 		return
 	}
@@ -249,7 +249,7 @@ func (d Decider) say(n *corev1.Node, what complaint, now time.Time, plan *state.
 	next := state.Fork(n)
 	next.Status.Conditions = without(next.Status.Conditions)
 	c := state.Put(next, "")
-	if what != (complaint{}) {
+	if what != (problem{}) {
 		cond := corev1.NodeCondition{Type: fleet.ConditionPodCIDRAvailable, Status: corev1.ConditionFalse,
 			Reason: what.reason, Message: what.message, LastHeartbeatTime: at, LastTransitionTime: at}
 		if have != nil && have.Status == cond.Status {

@@ -28,7 +28,7 @@ func (u unwritable) MarshalJSON() ([]byte, error) {
 // Rows are encoded in parts, each with its own object's text; one that cannot be is named, and
 // a mistake in one is not the end of the hub.
 func TestRowsAreEncodedInParts(t *testing.T) {
-	for _, n := range []int{0, 1, part, part + 1, 3*part + 7} {
+	for _, n := range []int{0, 1, shardSize, shardSize + 1, 3*shardSize + 7} {
 		rows := make([]Row, n)
 		for i := range rows {
 			ns := &corev1.Namespace{}

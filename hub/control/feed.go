@@ -38,8 +38,8 @@ const historyAge = 5 * time.Minute
 // a few times as much.
 const historyBytes = 32 << 20
 
-// leastBytes is what a change counts at least.
-const leastBytes = 512
+// minChangeBytes is what a change counts at least.
+const minChangeBytes = 512
 
 // NewFeed returns a feed that remembers the newest size changes after revision from.
 func NewFeed(size int, from uint64) *Feed {
@@ -76,7 +76,7 @@ func (f *Feed) append(changes []state.Applied, now time.Time) {
 	defer f.mu.Unlock()
 	f.ring = append(f.ring, changes...)
 	for _, a := range changes {
-		f.bytes += max(a.Bytes, leastBytes)
+		f.bytes += max(a.Bytes, minChangeBytes)
 	}
 	f.marks = append(f.marks, mark{changes[len(changes)-1].Rev, now})
 	if len(f.ring) > 2*f.size {
@@ -85,7 +85,7 @@ func (f *Feed) append(changes []state.Applied, now time.Time) {
 	if f.bytes > historyBytes {
 		left := f.bytes
 		for _, a := range f.ring {
-			if left -= max(a.Bytes, leastBytes); left <= historyBytes*3/4 {
+			if left -= max(a.Bytes, minChangeBytes); left <= historyBytes*3/4 {
 				f.drop(a.Rev)
 				break
 			}
@@ -119,7 +119,7 @@ func (f *Feed) drop(rev uint64) {
 		i = len(f.ring)
 	}
 	for _, a := range f.ring[:i] {
-		f.bytes -= max(a.Bytes, leastBytes)
+		f.bytes -= max(a.Bytes, minChangeBytes)
 	}
 	f.ring = slices.Clone(f.ring[i:])
 	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return m.rev <= rev })

@@ -66,10 +66,10 @@ type Loop struct {
 	current atomic.Pointer[state.Snapshot]
 	feed    *Feed
 	stalls  stalls
-	hold    hold       // only Run's
-	room    storeSpace // only Run's
+	outage  storeOutage // only Run's
+	space   storeSpace  // only Run's
 	// what no decider has heard of: events of the last pass, news without what follows; only Run's
-	told      []state.Applied
+	unseen    []state.Applied
 	passes    atomic.Uint64
 	commits   atomic.Uint64
 	pace      pace
@@ -153,7 +153,7 @@ var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again
 func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	j := &job{news: news, from: senderOf(ctx), over: make(chan struct{})}
 	if err := l.pace.wait(ctx, j.from.name); err != nil {
-		return nil, l.notHandedOver(err)
+		return nil, l.notQueued(err)
 	}
 	if since := l.inCommit.Load(); since != 0 && l.Age()-time.Duration(since) > slowCommit {
 		return nil, ErrUnavailable // nothing is remembered for now: nobody has to wait for that
@@ -161,20 +161,20 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	select {
 	case l.jobs <- j:
 	case <-ctx.Done():
-		return nil, l.notHandedOver(ctx.Err())
+		return nil, l.notQueued(ctx.Err())
 	}
 	select {
 	case <-j.over:
 		return j.done, j.err
 	case <-l.stopped:
 	case <-ctx.Done():
-		if !l.ending() {
+		if !l.stopping() {
 			return nil, ctx.Err()
 		}
 		select { // what is under way is carried out: what became of it is known soon
 		case <-j.over:
 		case <-l.stopped:
-		case <-time.After(lastAnswers):
+		case <-time.After(stopGrace):
 			return nil, ctx.Err()
 		}
 	}
@@ -186,15 +186,15 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	}
 }
 
-// ending tells whether the hub has been told to stop: the contexts of requests end with it.
-func (l *Loop) ending() bool {
+// stopping tells whether the hub has been told to stop: the contexts of requests end with it.
+func (l *Loop) stopping() bool {
 	ctx := l.running.Load()
 	return ctx != nil && (*ctx).Err() != nil
 }
 
-// notHandedOver is what becomes of news that the loop has not been handed.
-func (l *Loop) notHandedOver(err error) error {
-	if l.ending() {
+// notQueued is what becomes of news that the loop has not been handed.
+func (l *Loop) notQueued(err error) error {
+	if l.stopping() {
 		return ErrStopped
 	}
 	return err
@@ -204,13 +204,13 @@ const (
 	// slowCommit is how long a commit may take before whoever comes is told at once that
 	// the database does not answer.
 	slowCommit = 5 * time.Second
-	// lastAnswers is how long a hub that stops lets its clients wait: the server cuts them off then.
-	lastAnswers = 5 * time.Second
-	// leastWait is the least time between two passes that only the clock asked for,
+	// stopGrace is how long a hub that stops lets its clients wait: the server cuts them off then.
+	stopGrace = 5 * time.Second
+	// minPassInterval is the least time between two passes that only the clock asked for,
 	// so that ten thousand deadlines cost a hundred passes a second, not ten thousand.
-	leastWait = 10 * time.Millisecond
-	// together bounds how much news shares one transaction.
-	together = 128
+	minPassInterval = 10 * time.Millisecond
+	// maxBatch bounds how much news shares one transaction.
+	maxBatch = 128
 )
 
 // Run keeps the fleet until ctx is done. The plan under way is carried out first;
@@ -227,7 +227,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	for {
 		var jobs []*job
 		news := l.jobs
-		if l.Now().Before(l.hold.until) {
+		if l.Now().Before(l.outage.until) {
 			news = nil // the alarm rings when it is time to try again
 		}
 		select {
@@ -244,7 +244,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-alarm.C:
 		}
 	more:
-		for len(jobs) < together {
+		for len(jobs) < maxBatch {
 			select {
 			case j := <-l.jobs:
 				jobs = append(jobs, j)
@@ -255,14 +255,14 @@ func (l *Loop) Run(ctx context.Context) error {
 		err := l.pass(context.WithoutCancel(ctx), jobs)
 		wait := time.Hour
 		wake := l.settler.Wake()
-		if l.room.full && (wake.IsZero() || l.room.next.Before(wake)) {
-			wake = l.room.next
+		if l.space.full && (wake.IsZero() || l.space.next.Before(wake)) {
+			wake = l.space.next
 		}
 		if l.settler.AsksAll(l.Now()) {
 			wake = l.Now()
 		}
 		if !wake.IsZero() {
-			wait = max(wake.Sub(l.Now()), leastWait)
+			wait = max(wake.Sub(l.Now()), minPassInterval)
 		}
 		if err != nil {
 			wait = retry

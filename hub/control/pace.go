@@ -110,8 +110,8 @@ type written struct {
 	sizes map[state.Key]int
 }
 
-// diskAtLeast is how many bytes a second any disk takes: one that takes fewer is slow by itself.
-const diskAtLeast = 1 << 20
+// minDiskRate is how many bytes a second any disk takes: one that takes fewer is slow by itself.
+const minDiskRate = 1 << 20
 
 // watch looks at how long a pass took. Whose news was most of it is named and slowed down: that
 // much comes at once, or that the disk is slow, is nobody's.
@@ -121,14 +121,14 @@ func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 	}
 	var all float64
 	for _, bytes := range w.sizes {
-		all += float64(max(bytes, leastBytes))
+		all += float64(max(bytes, minChangeBytes))
 	}
 	from, worst := sender{}, time.Duration(0)
 	for _, j := range jobs {
 		cost := j.took
 		for _, a := range j.done {
-			bytes := float64(max(a.Bytes, leastBytes))
-			cost += time.Duration(min(float64(w.took)*bytes/max(all, bytes), bytes/diskAtLeast*float64(time.Second)))
+			bytes := float64(max(a.Bytes, minChangeBytes))
+			cost += time.Duration(min(float64(w.took)*bytes/max(all, bytes), bytes/minDiskRate*float64(time.Second)))
 		}
 		if cost > worst {
 			from, worst = j.from, cost
@@ -148,11 +148,11 @@ func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 			pause.Round(100*time.Millisecond))
 	}
 	l.Log.Warn(why, "took", took, "sender", from.name)
-	go l.tellSlow(from, why)
+	go l.recordSlowPass(from, why)
 }
 
-// tellSlow makes an event of a slow pass: about the node, or the system.
-func (l *Loop) tellSlow(from sender, why string) {
+// recordSlowPass makes an event of a slow pass: about the node, or the system.
+func (l *Loop) recordSlowPass(from sender, why string) {
 	defer panics.Catch("slow pass")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

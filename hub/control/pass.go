@@ -31,35 +31,35 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	if heard.After(s.Listening()) {
 		s = s.Listen(heard)
 	}
-	spare := l.room.spares(now)
-	start := l.refreshSeen(s.WithDiskSpace(!l.room.out()), now)
+	spare := l.space.skipsAdditions(now)
+	start := l.refreshSeen(s.WithDiskSpace(!l.space.out()), now)
 	s, log, told := l.settle(start, jobs, now, spare)
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
 	if err != nil && !errors.Is(err, ErrUnavailable) && !spare {
 		// What changes or deletes goes on: the same pass, without what adds an object.
-		l.room.failed(err, now)
+		l.space.failed(err, now)
 		l.settler.AskAll()
 		spare = true
-		start = l.refreshSeen(start.WithDiskSpace(!l.room.out()), now)
+		start = l.refreshSeen(start.WithDiskSpace(!l.space.out()), now)
 		s, log, told = l.settle(start, jobs, now, spare)
 		sizes, err = l.remember(ctx, log, s.Revision)
 		l.noteNoSpace(err, now)
-	} else if err == nil && l.room.full && !spare {
+	} else if err == nil && l.space.full && !spare {
 		if l.hasSpace(ctx) {
-			l.room = storeSpace{}
+			l.space = storeSpace{}
 			l.settler.AskAll() // the incident of the full disk is over
 			s = s.WithDiskSpace(true)
 		} else {
-			l.room.failed(l.room.err, now)
+			l.space.failed(l.space.err, now)
 		}
 	}
 	wrote = written{time.Since(at), sizes}
 	if err != nil {
 		l.settler.AskAll()
-		l.newsAlone(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
+		l.commitNewsOnly(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
 	} else {
-		l.told = told // whoever bounds how many there are hears of them in the next pass
+		l.unseen = told // whoever bounds how many there are hears of them in the next pass
 		measureDisk(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
@@ -77,7 +77,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 // object are left out, and for want of room news that does is refused.
 func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 	spare bool) (next state.Snapshot, log, told []state.Applied) {
-	s, log = l.hearAll(s, jobs, now, spare && l.room.out())
+	s, log = l.evaluateAll(s, jobs, now, spare && l.space.out())
 	s = l.withSeen(s, func(yield func(string) bool) {
 		for _, a := range log {
 			switch a.Key.Kind {
@@ -90,8 +90,8 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 			}
 		}
 	})
-	recent := append(slices.Clip(l.told), log...)
-	l.settler.SkipAdditions(spare, l.room.next)
+	recent := append(slices.Clip(l.unseen), log...)
+	l.settler.SkipAdditions(spare, l.space.next)
 	s, made, settled := l.settler.Settle(s, recent, now)
 	log = append(log, made...)
 	if !settled {
@@ -112,26 +112,26 @@ func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 	}
 	l.feed.append(log, now)
 	for _, a := range log {
-		l.say(a)
+		l.logChange(a)
 	}
 }
 
-// hearAll asks every piece of news what follows from it, and what follows from that: the
+// evaluateAll asks every piece of news what follows from it, and what follows from that: the
 // end of an enrolment belongs to the deletion of its Node. With spare, news that adds an object is
 // refused.
-func (l *Loop) hearAll(s state.Snapshot, jobs []*job, now time.Time,
+func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
 	spare bool) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
 		var changes []state.Change
 		at := time.Now()
-		changes, j.err = l.hear(j.news, s, now)
+		changes, j.err = l.evaluate(j.news, s, now)
 		j.took = time.Since(at)
 		if j.err != nil {
 			continue
 		}
 		next, done, more := l.Follows.apply(s, changes, now)
-		if spare && (slices.ContainsFunc(done, adds) || slices.ContainsFunc(more, adds)) {
-			j.err = fmt.Errorf("nothing was changed: %w", l.room.err)
+		if spare && (slices.ContainsFunc(done, needsSpace) || slices.ContainsFunc(more, needsSpace)) {
+			j.err = fmt.Errorf("nothing was changed: %w", l.space.err)
 			continue
 		}
 		s, j.done = next, done
@@ -160,7 +160,7 @@ func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
 		}
 		about = a.Change.Object
 	}
-	l.Log.Error("the deciders find no end: everything is looked at again", "last", last, "in", l.settler.patience)
+	l.Log.Error("the deciders find no end: everything is looked at again", "last", last, "in", l.settler.askAllDelay)
 	if about == nil {
 		return s, nil
 	}
@@ -169,9 +169,9 @@ func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
 	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), said, now), "")})
 }
 
-// hear asks news what follows from it. A mistake in the code of one piece of news
+// evaluate asks news what follows from it. A mistake in the code of one piece of news
 // must not end the hub.
-func (l *Loop) hear(news News, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
+func (l *Loop) evaluate(news News, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 	defer panics.CatchThen("news", func(failed error) { changes, err = nil, failed })
 	return news(s, now)
 }
@@ -187,7 +187,7 @@ func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
 		})
 	}
 	due := l.settler.DueNodes(now)
-	if l.OnBurst != nil && len(due) > part {
+	if l.OnBurst != nil && len(due) > shardSize {
 		l.OnBurst()
 	}
 	return l.withSeen(s, slices.Values(due))
@@ -260,7 +260,7 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 // encode gives rows the text of their objects, a part of many on each processor: where half a
 // fleet falls silent at once, that is a good part of what has to be done before it is remembered.
 func encode(rows []Row) error {
-	parts := slices.Collect(slices.Chunk(rows, part))
+	parts := slices.Collect(slices.Chunk(rows, shardSize))
 	failed := make([]error, len(parts))
 	one := func(i int) {
 		defer panics.CatchThen("encode", func(err error) { failed[i] = err })
@@ -287,8 +287,8 @@ func encode(rows []Row) error {
 	return errors.Join(failed...)
 }
 
-// say writes a change's sentence into the log.
-func (l *Loop) say(a state.Applied) {
+// logChange writes a change's sentence into the log.
+func (l *Loop) logChange(a state.Applied) {
 	if a.Change.Why == "" {
 		return
 	}

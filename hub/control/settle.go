@@ -40,21 +40,23 @@ type Sharded interface {
 // before it decided, until none has a subject left. It alone keeps what is due, what has
 // changed and what everything is, so that a pass costs what changed and what is due.
 type Settler struct {
-	follows  Consequences
-	deciders []Decider
-	alarms   []alarms
-	all      bool
-	unheard  [][]state.Subject // by decider: what a pass that found no end has left
-	before   [][]state.Subject // what unheard was before the newest pass
-	again    time.Time         // when to ask about everything after such a pass; zero: there was none
-	patience time.Duration     // from that pass
-	spare    bool              // plans that add an object are left out
-	room     time.Time         // until then
+	follows          Consequences
+	deciders         []Decider
+	alarms           []alarms
+	all              bool
+	unseen           [][]state.Subject // by decider: what a pass that found no end has left
+	unseenBefore     [][]state.Subject // what unheard was before the newest pass
+	askAllAt         time.Time         // when to ask about everything after such a pass; zero: there was none
+	askAllDelay      time.Duration     // from that pass
+	skipAdditions    bool              // plans that add an object are left out
+	retryAdditionsAt time.Time         // until then
 }
 
 // SkipAdditions makes the passes that follow leave out plans that add an object, for which the store has no
 // room. What is left out is asked for again at that moment.
-func (t *Settler) SkipAdditions(spare bool, until time.Time) { t.spare, t.room = spare, until }
+func (t *Settler) SkipAdditions(spare bool, until time.Time) {
+	t.skipAdditions, t.retryAdditionsAt = spare, until
+}
 
 // Consequences says what else is changed, in the same transaction, because of what was done:
 // right after every news and every plan. Nil: nothing.
@@ -73,7 +75,7 @@ func (f Consequences) apply(s state.Snapshot, changes []state.Change,
 // NewSettler returns a settler that asks about everything once.
 func NewSettler(follows Consequences, deciders ...Decider) *Settler {
 	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)),
-		before: make([][]state.Subject, len(deciders))}
+		unseenBefore: make([][]state.Subject, len(deciders))}
 	t.AskAll()
 	return t
 }
@@ -89,7 +91,7 @@ func NewSettled(follows Consequences, deciders ...Decider) *Settler {
 // AskAll makes the next pass ask about everything, as after a plan that could not be
 // remembered: what that pass has heard first is to be heard again.
 func (t *Settler) AskAll() {
-	t.all, t.unheard = true, t.before
+	t.all, t.unseen = true, t.unseenBefore
 	for i := range t.alarms {
 		t.alarms[i] = alarms{}
 	}
@@ -97,7 +99,7 @@ func (t *Settler) AskAll() {
 
 // AsksAll tells whether the next pass asks about everything.
 func (t *Settler) AsksAll(now time.Time) bool {
-	return t.all || !t.again.IsZero() && !now.Before(t.again)
+	return t.all || !t.askAllAt.IsZero() && !now.Before(t.askAllAt)
 }
 
 // rounds bounds a pass. Deciders that want something for ever are a bug, which
@@ -116,10 +118,10 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 	wasAll := all
 	var left [][]state.Subject // to be heard first
 	failed := false
-	t.before = slices.Clone(t.unheard)
+	t.unseenBefore = slices.Clone(t.unseen)
 	if all {
-		t.all, t.again = false, time.Time{}
-		left, t.unheard = t.unheard, make([][]state.Subject, len(t.deciders))
+		t.all, t.askAllAt = false, time.Time{}
+		left, t.unseen = t.unseen, make([][]state.Subject, len(t.deciders))
 	}
 	for range rounds {
 		quiet := true
@@ -145,20 +147,20 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 		}
 		if quiet {
 			if wasAll {
-				t.patience = 0
+				t.askAllDelay = 0
 			}
 			return s, log[len(recent):], true
 		}
 		all = false
 	}
-	t.patience = min(max(2*t.patience, leastPatience), mostPatience)
-	t.again = now.Add(t.patience)
+	t.askAllDelay = min(max(2*t.askAllDelay, leastPatience), mostPatience)
+	t.askAllAt = now.Add(t.askAllDelay)
 	for i, d := range t.deciders {
-		if rest := state.Touched(d.Touches, log[heard[i]:]); len(t.unheard[i])+len(rest) <= mostUnheard {
-			t.unheard[i] = append(t.unheard[i], rest...)
+		if rest := state.Touched(d.Touches, log[heard[i]:]); len(t.unseen[i])+len(rest) <= maxUnseen {
+			t.unseen[i] = append(t.unseen[i], rest...)
 		}
 		for _, q := range t.alarms[i].due(now) { // one that asks for this moment again and again
-			t.alarms[i].set(state.Alarm{Subject: q, At: t.again})
+			t.alarms[i].set(state.Alarm{Subject: q, At: t.askAllAt})
 		}
 	}
 	return s, log[len(recent):], false
@@ -170,22 +172,22 @@ func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
 	now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
 	d := t.deciders[i]
 	var apart state.Decide
-	if d, ok := d.(Sharded); ok && len(subjects) > part {
+	if d, ok := d.(Sharded); ok && len(subjects) > shardSize {
 		apart = d.Sharded(s, subjects)
 	}
 	var plan state.Plan
 	if apart != nil {
-		plan, ok = inParts(apart, s, subjects, now)
+		plan, ok = decideSharded(apart, s, subjects, now)
 	} else {
 		plan, ok = decide(d.Decide, s, subjects, now)
 	}
 	next, made, more := t.follows.apply(s, plan.Changes, now)
 	made = append(made, more...)
-	if t.spare && slices.ContainsFunc(made, adds) {
+	if t.skipAdditions && slices.ContainsFunc(made, needsSpace) {
 		if len(subjects) == 1 {
-			t.again = t.room
-			if len(t.unheard[i]) < mostUnheard {
-				t.unheard[i] = append(t.unheard[i], subjects...)
+			t.askAllAt = t.retryAdditionsAt
+			if len(t.unseen[i]) < maxUnseen {
+				t.unseen[i] = append(t.unseen[i], subjects...)
 			}
 			return s, nil, ok
 		}
@@ -208,17 +210,17 @@ func decide(d state.Decide, s state.Snapshot, subjects []state.Subject, now time
 	return d(s, subjects, now), true
 }
 
-// part is how many subjects take much longer to decide on than it takes to start a goroutine.
-const part = 500
+// shardSize is how many subjects take much longer to decide on than it takes to start a goroutine.
+const shardSize = 500
 
-// inParts asks one decider about parts of many subjects, on all processors. A start is waited for,
+// decideSharded asks one decider about parts of many subjects, on all processors. A start is waited for,
 // and to decide on each node of a large fleet is most of what it decides; so is what half a fleet
 // means that falls silent at once.
-func inParts(d state.Decide, s state.Snapshot, many []state.Subject, now time.Time) (plan state.Plan, ok bool) {
+func decideSharded(d state.Decide, s state.Snapshot, many []state.Subject, now time.Time) (plan state.Plan, ok bool) {
 	if !slices.IsSortedFunc(many, byName) { // as they rang
 		many = slices.SortedFunc(slices.Values(many), byName)
 	}
-	parts := slices.Collect(slices.Chunk(many, part))
+	parts := slices.Collect(slices.Chunk(many, shardSize))
 	plans, done := make([]state.Plan, len(parts)), make([]bool, len(parts))
 	var all sync.WaitGroup
 	for i, some := range parts {
@@ -280,7 +282,7 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 const (
 	leastPatience, mostPatience = time.Second, 5 * time.Minute
 	// subjects: they are asked about everything anyway, these only tell what was before
-	mostUnheard = 100_000
+	maxUnseen = 100_000
 )
 
 // Wake returns the moment of the earliest alarm, the zero time if there is none.
@@ -290,8 +292,8 @@ func (t *Settler) Wake() (first time.Time) {
 			first = at
 		}
 	}
-	if !t.again.IsZero() && (first.IsZero() || t.again.Before(first)) {
-		first = t.again
+	if !t.askAllAt.IsZero() && (first.IsZero() || t.askAllAt.Before(first)) {
+		first = t.askAllAt
 	}
 	return first
 }

@@ -11,9 +11,9 @@ import (
 const (
 	// stallBeat is how often the loop makes sure that this process runs at all.
 	stallBeat = time.Second
-	// stallMost is the longest time between two of these checks that can still be
+	// maxBeatGap is the longest time between two of these checks that can still be
 	// called running: what devices sent in a longer one may not have been heard.
-	stallMost = 5 * time.Second
+	maxBeatGap = 5 * time.Second
 )
 
 // stalls detects that the hub itself stood still: its process was stopped, its
@@ -38,7 +38,7 @@ func (s *stalls) begin(at time.Duration) {
 func (s *stalls) check(at time.Duration) (ended, took time.Duration, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if gap := at - s.beat; gap > stallMost {
+	if gap := at - s.beat; gap > maxBeatGap {
 		s.ended, s.took, found = at, gap, true
 	}
 	s.beat = max(s.beat, at)

@@ -25,8 +25,8 @@ func TestAStallIsATimeInWhichTheLoopDidNotLook(t *testing.T) {
 		{"what was before the beginning counts as one", 3 * time.Second, 3 * time.Second, false},
 		{"a second later all is well", 4 * time.Second, 3 * time.Second, false},
 		{"a late check is none", 9 * time.Second, 3 * time.Second, false},
-		{"a very late one is", 9*time.Second + stallMost + 1, 9*time.Second + stallMost + 1, true},
-		{"it is found once", 9*time.Second + stallMost + 2, 9*time.Second + stallMost + 1, false},
+		{"a very late one is", 9*time.Second + maxBeatGap + 1, 9*time.Second + maxBeatGap + 1, true},
+		{"it is found once", 9*time.Second + maxBeatGap + 2, 9*time.Second + maxBeatGap + 1, false},
 		{"the next one counts for itself", 300 * time.Second, 300 * time.Second, true},
 		{"two checks at one moment may come in any order", 299 * time.Second, 300 * time.Second, false},
 	} {

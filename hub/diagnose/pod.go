@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// patience is how long a pod may take to be placed, to start, or to become ready.
-	patience = 2 * time.Minute
-	// stopping is how much longer than its grace a pod may take to stop.
-	stopping = time.Minute
+	// startTime is how long a pod may take to be placed, to start, or to become ready.
+	startTime = 2 * time.Minute
+	// stopSlack is how much longer than its grace a pod may take to stop.
+	stopSlack = time.Minute
 )
 
 // Pod returns what is wrong with a pod. What keeps it from running wherever it is placed comes
@@ -69,7 +69,7 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 		if c := state.PodCondition(p, corev1.DisruptionTarget); c != nil {
 			f.Message = c.Message
 		}
-		return f, stopping
+		return f, stopSlack
 	case p.Status.Phase == corev1.PodFailed:
 		f.Cause, f.Args = PodFailed, Args{Reason: p.Status.Reason, Message: p.Status.Message}
 		if isReplaced(p) {
@@ -90,7 +90,7 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 		f.Cause, f.Message = PodGated, strings.Join(gates, ", ")
 		return f, 0
 	case p.Spec.NodeName == "":
-		f.Cause, wait = CannotBePlaced, patience
+		f.Cause, wait = CannotBePlaced, startTime
 		if scheduled != nil && scheduled.Status == corev1.ConditionFalse {
 			f.Reason, f.Message, wait = scheduled.Reason, scheduled.Message, 0
 		}
@@ -109,10 +109,10 @@ func causeOf(p *corev1.Pod) (f Finding, wait time.Duration) {
 	switch {
 	case p.Status.Phase != corev1.PodRunning:
 		f.Cause = NotStarting
-		return f, patience
+		return f, startTime
 	case ready != nil && ready.Status == corev1.ConditionFalse:
 		f.Cause, f.Reason, f.Message = PodNotReady, ready.Reason, ready.Message
-		return f, patience
+		return f, startTime
 	}
 	return Finding{}, 0
 }

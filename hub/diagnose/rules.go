@@ -82,9 +82,9 @@ type Rule struct {
 	follows   corev1.NodeConditionType // where this is bad on the same node too, it is no finding of its own
 }
 
-// backedOff is how long a container must run before a crash counts as a new one: Kubernetes' own
+// crashReset is how long a container must run before a crash counts as a new one: Kubernetes' own
 // for its back-off.
-const backedOff = 10 * time.Minute
+const crashReset = 10 * time.Minute
 
 // rules has the causes. A disk settles, as a hub whose disk is full may add something small in
 // between; an image, as its nodes may be away for so long.
@@ -132,7 +132,7 @@ var rules = map[fleet.IncidentCause]*Rule{
 	},
 
 	CrashLoop: {
-		Severity: fleet.SeverityCritical, Family: FamilyRun, Settle: backedOff,
+		Severity: fleet.SeverityCritical, Family: FamilyRun, Settle: crashReset,
 		Card: "%s crashes again and again", Many: "%s crash again and again",
 		Row: func(f Finding) string { return joined("crash loop", f.End.short()) }, Fix: "Read the logs of its containers.",
 	},

@@ -17,9 +17,9 @@ func (f Finding) Row() string {
 func (f Finding) Detail() string {
 	switch f.Cause {
 	case CrashLoop, ContainerExited:
-		return f.End.of(f.Container)
+		return f.End.sentence(f.Container)
 	case PodFailed, PodReplaced:
-		return cmp.Or(f.Message, f.End.of(f.Container), f.Reason)
+		return cmp.Or(f.Message, f.End.sentence(f.Container), f.Reason)
 	case CannotStart:
 		return f.Reason + ": " + f.Message
 	case ImageNotPulled:
@@ -33,8 +33,8 @@ func (f Finding) Detail() string {
 	return f.Message
 }
 
-// of says how a container ended.
-func (e End) of(container string) string {
+// sentence says how a container ended.
+func (e End) sentence(container string) string {
 	if !e.Known {
 		return ""
 	}

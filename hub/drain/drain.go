@@ -28,15 +28,15 @@ type Decider struct {
 	Timeouts state.Timeouts
 }
 
-// crowd is how many pods are looked through, for each node that is being drained,
+// scanLimit is how many pods are looked through, for each node that is being drained,
 // before that is done no more often than once a second.
-const crowd = 20_000
+const scanLimit = 20_000
 
 // every is the subject that all drains together are; waiting is that something has
 // changed which may end what holds a pod back.
 var (
-	every   = state.Subject{Key: state.Key{Kind: state.Nodes}}
-	waiting = []state.Subject{{Key: every.Key, Part: "Waiting"}}
+	allDrains       = state.Subject{Key: state.Key{Kind: state.Nodes}}
+	blockersChanged = []state.Subject{{Key: allDrains.Key, Part: "Waiting"}}
 )
 
 // Touches says that a change concerns all drains, if what holds a pod back may end with it,
@@ -45,29 +45,29 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets,
 		state.StatefulSets, state.Controllers:
-		return waiting
+		return blockersChanged
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
 		next, _ := c.New.(*corev1.Node)
 		switch {
-		case asked(old, next):
-			return append([]state.Subject{{Key: c.Key}}, waiting...)
+		case orderChanged(old, next):
+			return append([]state.Subject{{Key: c.Key}}, blockersChanged...)
 		case state.HasDrainAnnotation(old), state.HasDrainAnnotation(next):
-			return waiting
+			return blockersChanged
 		}
 	}
 	return nil
 }
 
-// asked tells whether somebody has just asked for a drain, or changed one.
-func asked(old, next *corev1.Node) bool {
+// orderChanged tells whether somebody has just asked for a drain, or changed one.
+func orderChanged(old, next *corev1.Node) bool {
 	return state.HasDrainAnnotation(next) &&
 		(old == nil || old.Annotations[state.DrainAnnotation] != next.Annotations[state.DrainAnnotation] ||
 			old.Spec.Unschedulable != next.Spec.Unschedulable)
 }
 
 // Subjects returns one that stands for all.
-func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{every} }
+func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{allDrains} }
 
 // Decide begins, carries on and ends drains.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
@@ -91,7 +91,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 func nodes(s state.Snapshot, subjects []state.Subject, now time.Time, plan *state.Plan) (names []string) {
 	all, wait := false, false
 	for _, q := range subjects {
-		all, wait = all || q == every, wait || q.Part != ""
+		all, wait = all || q == allDrains, wait || q.Part != ""
 		if q.Name != "" {
 			names = append(names, q.Name)
 		}
@@ -101,8 +101,8 @@ func nodes(s state.Snapshot, subjects []state.Subject, now time.Time, plan *stat
 		marked = append(marked, n.Name)
 	}
 	if wait && !all && len(marked) > 0 {
-		if all = len(marked)*s.Len(state.Pods) <= crowd; !all {
-			plan.WakeFor(every, now.Truncate(time.Second).Add(time.Second))
+		if all = len(marked)*s.Len(state.Pods) <= scanLimit; !all {
+			plan.WakeFor(allDrains, now.Truncate(time.Second).Add(time.Second))
 		}
 	}
 	if all {
@@ -118,13 +118,13 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 	st := state.DrainStatusOf(n)
 	switch {
 	case !ordered && !n.Spec.Unschedulable: // in use again: nothing is left of it
-		return forget(n, "")
+		return removeAnnotations(n, "")
 	case !ordered && st.Going():
 		return d.end(n, *st, state.DrainStopped, "somebody took the order back", now)
 	case !ordered:
 		return nil, wake
 	case st.Going() && !n.Spec.Unschedulable:
-		return forget(n, fmt.Sprintf("drain of %s ended: it was uncordoned", n.Name))
+		return removeAnnotations(n, fmt.Sprintf("drain of %s ended: it was uncordoned", n.Name))
 	}
 	order, err := state.ParseDrainOrder(text)
 	if err != nil {
@@ -160,9 +160,9 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 			now)
 	case ask == nil:
 		end, _ = d.end(n, *st, state.DrainTimedOut,
-			fmt.Sprintf("given up after %s: %s", st.Until.Sub(st.Began), rest(held, leaving)), now)
+			fmt.Sprintf("given up after %s: %s", st.Until.Sub(st.Began), remaining(held, leaving)), now)
 	default:
-		next := mark(n, *st)
+		next := withStatus(n, *st)
 		next.Spec.Unschedulable = true
 		if why == "" && next.Annotations[state.DrainStatusAnnotation] == n.Annotations[state.DrainStatusAnnotation] {
 			return changes, st.Until
@@ -261,8 +261,8 @@ func leave(p *corev1.Pod, n *corev1.Node, order state.DrainOrder, now time.Time)
 	return c.Event("Evicted"), ok
 }
 
-// mark is the node that says how far its drain is.
-func mark(n *corev1.Node, st state.DrainStatus) *corev1.Node {
+// withStatus is the node that says how far its drain is.
+func withStatus(n *corev1.Node, st state.DrainStatus) *corev1.Node {
 	n = n.DeepCopy()
 	if n.Annotations == nil {
 		n.Annotations = map[string]string{}
@@ -278,7 +278,7 @@ func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState,
 	if how == state.Drained {
 		st.Left, st.Held = 0, nil
 	}
-	n = mark(n, st)
+	n = withStatus(n, st)
 	delete(n.Annotations, state.DrainAnnotation)
 	c := state.Put(n, fmt.Sprintf("drain of %s%s ended: %s: %s", n.Name, by(st.By), how, why))
 	if how == state.Drained {
@@ -287,8 +287,8 @@ func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState,
 	return []state.Change{c.Warning("DrainEnded")}, time.Time{}
 }
 
-// forget takes everything of a drain away.
-func forget(n *corev1.Node, why string) ([]state.Change, time.Time) {
+// removeAnnotations takes everything of a drain away.
+func removeAnnotations(n *corev1.Node, why string) ([]state.Change, time.Time) {
 	n = n.DeepCopy()
 	delete(n.Annotations, state.DrainAnnotation)
 	delete(n.Annotations, state.DrainStatusAnnotation)
@@ -320,8 +320,8 @@ func does(n int) string {
 	return fmt.Sprintf("%d pods do", n)
 }
 
-// rest says what is still there.
-func rest(held []state.DrainHeld, leaving int) string {
+// remaining says what is still there.
+func remaining(held []state.DrainHeld, leaving int) string {
 	var parts []string
 	if leaving > 0 {
 		parts = append(parts, fmt.Sprintf("%d on their way, and the device has not said that they have stopped", leaving))

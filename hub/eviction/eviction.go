@@ -105,7 +105,7 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 	if leave.Must && leave.Lifecycle {
 		if earliest := d.Timeouts.UnseenUntil(s, node); leave.At.Before(earliest) {
 			leave.At = earliest
-			if others := LeaveBy(withoutLifecycles(node), p); others.Must && others.At.Before(earliest) {
+			if others := LeaveBy(withoutLifecycleTaints(node), p); others.Must && others.At.Before(earliest) {
 				leave = others
 			}
 		}
@@ -224,19 +224,19 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 		for _, spell := range outage.TaintPeriods {
 			if t := (corev1.Taint{Key: spell.Key, Effect: corev1.TaintEffectNoExecute,
 				TimeAdded: &spell.From}); bound.Before(spell.To.Time) {
-				running = after(running, leaveFor(t, p.Spec.Tolerations, bound))
+				running = replaceDeadline(running, leaveFor(t, p.Spec.Tolerations, bound))
 			}
 		}
-		leave = after(running, soonest(silent, p, bound))
+		leave = replaceDeadline(running, soonest(silent, p, bound))
 	} else {
 		leave = soonest(silent, p, bound)
 	}
 	return sooner(leave, soonest(others, p, bound))
 }
 
-// after is what the next of not-ready and unreachable makes of a deadline that runs from the one
+// replaceDeadline is what the next of not-ready and unreachable makes of a deadline that runs from the one
 // before.
-func after(running, next Leave) Leave {
+func replaceDeadline(running, next Leave) Leave {
 	if running.Must && next.Must && next.tolerated {
 		return running
 	}
@@ -261,9 +261,9 @@ func lifecycles(t corev1.Taint) bool {
 	return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 }
 
-// withoutLifecycles is a node as if it were ready: with the taints alone that somebody has given
+// withoutLifecycleTaints is a node as if it were ready: with the taints alone that somebody has given
 // it.
-func withoutLifecycles(n *corev1.Node) *corev1.Node {
+func withoutLifecycleTaints(n *corev1.Node) *corev1.Node {
 	out := *n
 	out.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), lifecycles)
 	return &out
@@ -271,7 +271,7 @@ func withoutLifecycles(n *corev1.Node) *corev1.Node {
 
 // leaveFor is what one taint makes of a pod.
 func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) Leave {
-	tol := first(tolerations, &t)
+	tol := firstToleration(tolerations, &t)
 	switch {
 	case tol == nil:
 		return Leave{Must: true, Why: "does not tolerate " + t.ToString(), Lifecycle: lifecycles(t)}
@@ -284,16 +284,16 @@ func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) 
 	if t.TimeAdded != nil && t.TimeAdded.After(at) {
 		at = t.TimeAdded.Time
 	}
-	at = at.Add(time.Duration(min(*tol.TolerationSeconds, longest)) * time.Second)
+	at = at.Add(time.Duration(min(*tol.TolerationSeconds, maxTolerationSeconds)) * time.Second)
 	return Leave{Must: true, At: at, Why: fmt.Sprintf("tolerated %s until %s", t.Key, at.UTC().Format(time.TimeOnly)),
 		Lifecycle: lifecycles(t), tolerated: true}
 }
 
-// longest is the most seconds that are counted: a time.Duration holds 292 years.
-const longest = 250 * 365 * 24 * 60 * 60
+// maxTolerationSeconds is the most seconds that are counted: a time.Duration holds 292 years.
+const maxTolerationSeconds = 250 * 365 * 24 * 60 * 60
 
-// first returns the first toleration that tolerates a taint, nil if none does.
-func first(tolerations []corev1.Toleration, t *corev1.Taint) *corev1.Toleration {
+// firstToleration returns the first toleration that tolerates a taint, nil if none does.
+func firstToleration(tolerations []corev1.Toleration, t *corev1.Taint) *corev1.Toleration {
 	for i := range tolerations {
 		if state.Tolerates(tolerations[i:i+1], t) {
 			return &tolerations[i]

@@ -75,12 +75,12 @@ func (h *History) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			h.look()
+			h.sample()
 			h.keep()
 			return nil
 		case <-tick.C:
 		}
-		h.look()
+		h.sample()
 		if now := h.Now(); !now.Before(next) {
 			next = now.Add(saveEvery)
 			h.keep()
@@ -88,8 +88,8 @@ func (h *History) Run(ctx context.Context) error {
 	}
 }
 
-// look takes a sample of every node that was heard.
-func (h *History) look() {
+// sample takes a sample of every node that was heard.
+func (h *History) sample() {
 	now, s := h.Now(), h.Fleet()
 	slot := slotOf(now)
 	type heard struct {

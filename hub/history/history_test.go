@@ -433,7 +433,7 @@ func BenchmarkLook(b *testing.B) {
 			defer func() { _ = os.RemoveAll(dir) }()
 			b.ReportAllocs()
 			for b.Loop() {
-				h.look()
+				h.sample()
 			}
 		})
 	}
@@ -446,7 +446,7 @@ func BenchmarkSave(b *testing.B) {
 			h, dir := crowd(n)
 			defer func() { _ = os.RemoveAll(dir) }()
 			for range 60 {
-				h.look()
+				h.sample()
 			}
 			b.ReportAllocs()
 			size := 0

@@ -39,7 +39,7 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 	switch {
 	case ready:
 		// Whatever the list says, it lives; the list is late.
-	case l.Len() == 0 || early(s, n, startup, now):
+	case l.Len() == 0 || stillStarting(s, n, startup, now):
 		return state.Change{}, false
 	case !listed || m.State == Gone:
 		why := fmt.Sprintf("delete node %s: it is not ready, and the inventory says that its machine is gone", n.Name)
@@ -47,7 +47,7 @@ func decide(s state.Snapshot, n *corev1.Node, l List, startup time.Duration, now
 			why = fmt.Sprintf("delete node %s: it is not ready, and the inventory does not name its machine", n.Name)
 		}
 		if len(n.Finalizers) > 0 {
-			return marked(n, why, now)
+			return markDeleted(n, why, now)
 		}
 		return state.Remove(n, why).Event("DeletingNode"), true
 	}
@@ -83,8 +83,8 @@ func shutdown(t corev1.Taint) bool {
 	return t.Key == TaintShutdown && t.Effect == corev1.TaintEffectNoSchedule
 }
 
-// early tells whether a node has not had the time yet to be heard of.
-func early(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Time) bool {
+// stillStarting tells whether a node has not had the time yet to be heard of.
+func stillStarting(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Time) bool {
 	if site := s.Site(state.SiteOf(n)); site != nil && site.Spec.NodeStartupGracePeriod != nil {
 		startup = site.Spec.NodeStartupGracePeriod.Duration
 	}
@@ -95,8 +95,8 @@ func early(s state.Snapshot, n *corev1.Node, startup time.Duration, now time.Tim
 	return !now.After(since.Add(startup))
 }
 
-// marked is the deletion of a node that a finalizer holds.
-func marked(n *corev1.Node, why string, now time.Time) (state.Change, bool) {
+// markDeleted is the deletion of a node that a finalizer holds.
+func markDeleted(n *corev1.Node, why string, now time.Time) (state.Change, bool) {
 	if n.DeletionTimestamp != nil {
 		return state.Change{}, false
 	}

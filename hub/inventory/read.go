@@ -18,7 +18,7 @@ import (
 // errSame means that nothing has changed since the last reading; errUnsettled that
 // the file is being written.
 var (
-	errSame      = errors.New("not changed")
+	errUnchanged = errors.New("not changed")
 	errUnsettled = errors.New("it is being changed")
 )
 
@@ -34,9 +34,9 @@ type source interface {
 // open returns the source that a setting names.
 func open(where string, client *http.Client) source {
 	if strings.HasPrefix(where, "https://") {
-		return &page{url: where, client: client}
+		return &httpsSource{url: where, client: client}
 	}
-	return &file{path: where}
+	return &fileSource{path: where}
 }
 
 const (
@@ -45,8 +45,8 @@ const (
 	pageTime = 30 * time.Second // for one answer
 )
 
-// A file is a list on the hub's disk.
-type file struct {
+// A fileSource is a list on the hub's disk.
+type fileSource struct {
 	path       string
 	seen, used stamp
 }
@@ -57,12 +57,12 @@ type stamp struct {
 	mtime time.Time
 }
 
-func (f *file) pause() time.Duration { return fileLook }
-func (f *file) forget()              { f.used = stamp{} }
+func (f *fileSource) pause() time.Duration { return fileLook }
+func (f *fileSource) forget()              { f.used = stamp{} }
 
 // read takes a file only when it looks the same as at the look before: a list of which
 // only half is written yet would call the other half gone.
-func (f *file) read(context.Context) ([]byte, error) {
+func (f *fileSource) read(context.Context) ([]byte, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
 		f.seen = stamp{}
@@ -77,14 +77,14 @@ func (f *file) read(context.Context) ([]byte, error) {
 		f.seen = now
 		return nil, errUnsettled
 	case now == f.used:
-		return nil, errSame
+		return nil, errUnchanged
 	}
 	r, err := os.Open(f.path)
 	if err != nil {
 		return nil, cause(err)
 	}
 	defer func() { _ = r.Close() }() // it was only read
-	text, err := bounded(r)
+	text, err := readBounded(r)
 	if err != nil {
 		return nil, cause(err)
 	}
@@ -95,8 +95,8 @@ func (f *file) read(context.Context) ([]byte, error) {
 	return text, nil
 }
 
-// bounded reads everything up to MaxSize; more is an error.
-func bounded(r io.Reader) ([]byte, error) {
+// readBounded reads everything up to MaxSize; more is an error.
+func readBounded(r io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err == nil && len(text) > MaxSize {
 		err = fmt.Errorf("it has more than %d bytes", MaxSize)
@@ -104,15 +104,15 @@ func bounded(r io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// A page is a list behind an https URL.
-type page struct {
+// A httpsSource is a list behind an https URL.
+type httpsSource struct {
 	url    string
 	client *http.Client
 	tag    string // of the version that was read last
 }
 
-func (p *page) pause() time.Duration { return pageLook }
-func (p *page) forget()              { p.tag = "" }
+func (p *httpsSource) pause() time.Duration { return pageLook }
+func (p *httpsSource) forget()              { p.tag = "" }
 
 // newClient asks only by TLS, also where it is sent on: who can forge the list can
 // delete nodes.
@@ -135,7 +135,7 @@ func onlyTLS(r *http.Request, before []*http.Request) error {
 	return nil
 }
 
-func (p *page) read(ctx context.Context) ([]byte, error) {
+func (p *httpsSource) read(ctx context.Context) ([]byte, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {
 		return nil, cause(err)
@@ -152,11 +152,11 @@ func (p *page) read(ctx context.Context) ([]byte, error) {
 	defer func() { _ = answer.Body.Close() }() // what counts has been read
 	switch {
 	case answer.StatusCode == http.StatusNotModified && p.tag != "":
-		return nil, errSame
+		return nil, errUnchanged
 	case answer.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("the answer is %s", answer.Status)
 	}
-	text, err := bounded(answer.Body)
+	text, err := readBounded(answer.Body)
 	if err != nil {
 		return nil, cause(err)
 	}
@@ -187,8 +187,8 @@ func cause(err error) error {
 	return err
 }
 
-// place is a source's name for people: a password, a token or the path of a URL may be a secret.
-func place(where string) string {
+// displayName is a source's name for people: a password, a token or the path of a URL may be a secret.
+func displayName(where string) string {
 	if u, err := url.Parse(where); err == nil && u.Scheme == "https" {
 		return u.Scheme + "://" + u.Host + "/…"
 	}

@@ -97,7 +97,7 @@ func (r *Reader) look(ctx context.Context) {
 		return
 	case errors.Is(err, errUnsettled):
 		return
-	case errors.Is(err, errSame):
+	case errors.Is(err, errUnchanged):
 		if r.problem == "" {
 			r.told.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
 		}
@@ -108,7 +108,7 @@ func (r *Reader) look(ctx context.Context) {
 	if err == nil {
 		r.told.Store(&Health{Readable: true, Machines: r.list.Len(), Read: r.Loop.Now()})
 		if r.problem != "" || !r.begun {
-			r.tell(ctx, false, fmt.Sprintf("the inventory %s names %d machines", place(r.Source), r.list.Len()))
+			r.recordEvent(ctx, false, fmt.Sprintf("the inventory %s names %d machines", displayName(r.Source), r.list.Len()))
 		}
 		r.problem, r.begun = "", true
 		return
@@ -123,7 +123,7 @@ func (r *Reader) look(ctx context.Context) {
 	}
 	if r.problem != err.Error() {
 		r.problem = err.Error()
-		r.tell(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %s", place(r.Source),
+		r.recordEvent(ctx, true, fmt.Sprintf("the inventory %s cannot be read, so it decides nothing: %s", displayName(r.Source),
 			oneLine(err)))
 	}
 }
@@ -137,8 +137,8 @@ func oneLine(err error) string {
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }
 
-// tell makes an event of how reading went, and a line in the log.
-func (r *Reader) tell(ctx context.Context, warn bool, message string) {
+// recordEvent makes an event of how reading went, and a line in the log.
+func (r *Reader) recordEvent(ctx context.Context, warn bool, message string) {
 	if warn {
 		r.Log.Warn(message)
 	} else {

@@ -337,7 +337,7 @@ func TestASourceIsToldWithoutItsSecrets(t *testing.T) {
 		"https://hub:s3cret@machines.example.org:8443/s3cret/list?token=s3cret": "https://machines.example.org:8443/…",
 		"/etc/flotilla/machines.yaml":                                           "/etc/flotilla/machines.yaml",
 	} {
-		if got := place(where); got != want {
+		if got := displayName(where); got != want {
 			t.Errorf("%s is told of as %s", where, got)
 		}
 	}

@@ -58,7 +58,7 @@ func (Flapping) Subjects(s state.Snapshot) (all []state.Subject) {
 // Decide writes the nodes' histories, and settles their condition Flapping.
 func (d Flapping) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	written := map[string]*state.Record{}
-	for _, p := range nodePasts(s, subjects, now) {
+	for _, p := range nodeChangesOf(s, subjects, now) {
 		rec := s.Record(p.node)
 		if rec == nil {
 			rec = &state.Record{ObjectMeta: metav1.ObjectMeta{Name: p.node, CreationTimestamp: metav1.NewTime(now)}}
@@ -69,7 +69,7 @@ func (d Flapping) Decide(s state.Snapshot, subjects []state.Subject, now time.Ti
 				return now.Sub(t.Time) >= flapWindow
 			})
 		}
-		p.into(rec)
+		p.addTo(rec)
 		if extra := len(rec.Transitions) - 2*flapCount; extra > 0 {
 			rec.Transitions = rec.Transitions[extra:]
 		}

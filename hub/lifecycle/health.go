@@ -84,7 +84,7 @@ func (d Health) renewDeadline(s state.Snapshot, q state.Subject, now time.Time, 
 
 // Deadline returns the moment after which a silent node is not alive any more.
 func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
-	return d.Settings.silence().Deadline(s, n, s.Seen(n.Name))
+	return d.Settings.timeouts().Deadline(s, n, s.Seen(n.Name))
 }
 
 // watched are the conditions that a silent node does not keep. OutOfDisk, of older
@@ -99,7 +99,7 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	next := n
 	why, reason := "", ""
 	if now.After(deadline) {
-		if silent := silence(n, state.HasReported(s, n), now); silent != nil {
+		if silent := markUnknown(n, state.HasReported(s, n), now); silent != nil {
 			next = silent
 			if state.ReadyOf(n) != corev1.ConditionUnknown {
 				why = fmt.Sprintf("node %s Ready=Unknown: no heartbeat for %s", n.Name,
@@ -141,9 +141,9 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	}
 }
 
-// silence returns the node with its watched conditions Unknown, nil if they are. Those
+// markUnknown returns the node with its watched conditions Unknown, nil if they are. Those
 // of a node that was never heard were never updated, whatever was written into them.
-func silence(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
+func markUnknown(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
 	var out *corev1.Node
 	change := func() *corev1.Node {
 		if out == nil {

@@ -9,18 +9,18 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A nodePast is what has happened to a node: it becomes its history, in the very
+// A nodeChanges is what has happened to a node: it becomes its history, in the very
 // transaction of the decisions that it tells of.
-type nodePast struct {
+type nodeChanges struct {
 	node    string
 	changed []metav1.MicroTime // of Ready
-	turns   []state.HealthChange
+	health  []state.HealthChange
 	evicted []state.Evicted
 }
 
-// into adds the past to what is remembered of its node.
-func (p *nodePast) into(rec *state.Record) {
-	for _, t := range p.turns {
+// addTo adds the past to what is remembered of its node.
+func (p *nodeChanges) addTo(rec *state.Record) {
+	for _, t := range p.health {
 		rec.AddHealthChange(t)
 	}
 	for _, e := range p.evicted {
@@ -40,13 +40,13 @@ func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
 		(state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
 }
 
-// nodePasts returns what has happened to the subjects, in the order of the nodes' first change.
-func nodePasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*nodePast) {
-	byNode := map[string]*nodePast{}
-	of := func(node string) *nodePast {
+// nodeChangesOf returns what has happened to the subjects, in the order of the nodes' first change.
+func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*nodeChanges) {
+	byNode := map[string]*nodeChanges{}
+	of := func(node string) *nodeChanges {
 		p := byNode[node]
 		if p == nil {
-			p = &nodePast{node: node}
+			p = &nodeChanges{node: node}
 			byNode[node], all = p, append(all, p)
 		}
 		return p
@@ -56,11 +56,11 @@ func nodePasts(s state.Snapshot, subjects []state.Subject, now time.Time) (all [
 		case transition:
 			if is := state.ReadyOf(was.next); is != state.ReadyOf(was.old) {
 				p := of(q.Name)
-				p.changed, p.turns = append(p.changed, metav1.NewMicroTime(now)), append(p.turns, turnsOf(was.old, is, now)...)
+				p.changed, p.health = append(p.changed, metav1.NewMicroTime(now)), append(p.health, healthChangesOf(was.old, is, now)...)
 			} else if s.Record(q.Name) != nil {
 				p := of(q.Name)
 				// as TimeAdded
-				p.turns = append(p.turns, state.HealthChange{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
+				p.health = append(p.health, state.HealthChange{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
 					Out: state.NoExecuteOf(was.next) != nil})
 			}
 		case state.Evicted:
@@ -93,9 +93,9 @@ func disruption(p *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// turnsOf is what the history of a node learns when its Ready changes: how it was
+// healthChangesOf is what the history of a node learns when its Ready changes: how it was
 // before, when it was given up if it was, and how it is now.
-func turnsOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.HealthChange {
+func healthChangesOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.HealthChange {
 	was := state.NodeCondition(old, corev1.NodeReady)
 	turns := []state.HealthChange{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
 	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {

@@ -30,7 +30,7 @@ type Settings struct {
 	JudgeDelay    time.Duration // how long after its Ready left True a node gets NoExecute at the earliest, see JudgeAfter
 }
 
-func (set Settings) silence() state.Timeouts {
+func (set Settings) timeouts() state.Timeouts {
 	return state.Timeouts{Grace: set.Grace, Startup: set.StartupGrace, Lease: set.Lease}
 }
 

@@ -110,7 +110,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
 	owes := d.rateUsedUntil(old) // a site that comes back under its name has its rate already
-	if c.Nodes == 0 && !written(old) && !owes.After(now) {
+	if c.Nodes == 0 && !configured(old) && !owes.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
 			plan.Do(state.Remove(old, ""))
@@ -163,7 +163,7 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 			turn = st.LastEviction.Add(interval)
 		}
 		for n := range s.Waiting(name) {
-			if at := judged(s, set, n); at.After(turn) {
+			if at := judgeAt(s, set, n); at.After(turn) {
 				turn = at
 			}
 			if !turn.After(now) {
@@ -201,9 +201,9 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	}
 }
 
-// written tells whether somebody has written anything of a site, which may be nil: that is kept
+// configured tells whether somebody has written anything of a site, which may be nil: that is kept
 // without nodes, too. The hub writes of it nothing but its status.
-func written(site *fleet.Site) bool {
+func configured(site *fleet.Site) bool {
 	return site != nil && (site.Spec != (fleet.SiteSpec{}) ||
 		len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
 }
@@ -230,12 +230,12 @@ func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 	return site.Status.LastEviction.Add(interval(perSecond))
 }
 
-// judged returns when a node that waits may get NoExecute at the earliest: when every
+// judgeAt returns when a node that waits may get NoExecute at the earliest: when every
 // node of its site has been heard since it failed, or is silent too. A hub that has just
 // started, or stood still, has heard nobody: it knows that only after the node's own grace.
-func judged(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
+func judgeAt(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	at := state.FailedAt(n)
-	if unheard := set.silence().UnseenUntil(s, n); unheard.After(at) {
+	if unheard := set.timeouts().UnseenUntil(s, n); unheard.After(at) {
 		at = unheard
 	}
 	wait := set.JudgeDelay

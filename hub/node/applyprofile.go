@@ -62,7 +62,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 		p := known.ofNode(s, have).whole
 		want, ok := gives[p]
 		if !ok {
-			want = given(p)
+			want = grantsOf(p)
 			gives[p] = want
 		}
 		was := rec.Granted
@@ -70,7 +70,7 @@ func (ApplyProfile) Decide(s state.Snapshot, subjects []state.Subject, _ time.Ti
 			continue // the profile says nothing new of it
 		}
 		if was == nil {
-			was = among(have, want)
+			was = presentOn(have, want)
 		}
 		n := state.Fork(have)
 		if applyProfile(n, was, want) {
@@ -116,8 +116,8 @@ func (p profiles) ofNode(s state.Snapshot, n *corev1.Node) profile {
 	return known
 }
 
-// given is what a profile gives its nodes.
-func given(p *fleet.BoardProfile) *state.ProfileGrants {
+// grantsOf is what a profile gives its nodes.
+func grantsOf(p *fleet.BoardProfile) *state.ProfileGrants {
 	g := &state.ProfileGrants{}
 	if p == nil {
 		return g
@@ -132,8 +132,8 @@ func given(p *fleet.BoardProfile) *state.ProfileGrants {
 	return g
 }
 
-// among is what of it a node has.
-func among(n *corev1.Node, want *state.ProfileGrants) *state.ProfileGrants {
+// presentOn is what of it a node has.
+func presentOn(n *corev1.Node, want *state.ProfileGrants) *state.ProfileGrants {
 	have := &state.ProfileGrants{Labels: maps.Clone(want.Labels)}
 	maps.DeleteFunc(have.Labels, func(k, v string) bool { return n.Labels[k] != v })
 	for _, t := range want.Taints {

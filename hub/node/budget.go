@@ -96,9 +96,9 @@ func (p *liveness) lineAllowed(at time.Duration) (unsaid int, ok bool) {
 	return unsaid, true
 }
 
-// Say writes to the log what a device has done, unless it does too much to be told: then
+// Log writes to the log what a device has done, unless it does too much to be told: then
 // it is not ok, and the next line says how many were left out.
-func (d *Devices) Say(level slog.Level, node, what string, args ...any) (ok bool) {
+func (d *Devices) LogDevice(level slog.Level, node, what string, args ...any) (ok bool) {
 	unsaid, ok := 0, true
 	if p := d.nodes.find(node); p != nil { // else it is no node (any more)
 		unsaid, ok = p.lineAllowed(d.Age())

@@ -136,7 +136,7 @@ func (d *Devices) noteConflict(node, machine string) error {
 		(rec.Conflict == orUnknown(machine) || !d.nodes.get(node).conflictAllowed(d.Age())) {
 		return nil // a clone tries for ever, and of one card there may be many
 	}
-	ctx, cancel := bounded()
+	ctx, cancel := withTimeout()
 	defer cancel()
 	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 		return conflict(s, node, machine, now), nil

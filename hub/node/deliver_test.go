@@ -38,7 +38,7 @@ func TestAFramedDesiredStateIsTheSameAsAnEncodedOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c = with(c, said)
+		c = withMetadata(c, said)
 		if want, _ := json.Marshal(c); string(got) != string(want) {
 			t.Errorf("%s, want\n%s", got, want)
 		}

@@ -12,12 +12,12 @@ import (
 	"flotilla.dev/shared/wire"
 )
 
-// told is how long after its certificate's end a device can still be told that its
+// dismissalAge is how long after its certificate's end a device can still be told that its
 // enrolment has ended: so long it may renew it.
-const told = 90 * 24 * time.Hour
+const dismissalAge = 90 * 24 * time.Hour
 
-// bounded is for what happens on the goroutine of a connection.
-func bounded() (context.Context, context.CancelFunc) {
+// withTimeout is for what happens on the goroutine of a connection.
+func withTimeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 5*time.Second)
 }
 
@@ -91,9 +91,9 @@ func dismissal(rec *state.Record, by, reason string, now time.Time) []*state.Dis
 	if rec.Key == "" {
 		return nil
 	}
-	until := rec.Expires.Add(told)
-	if until.Before(now.Add(told)) {
-		until = now.Add(told)
+	until := rec.Expires.Add(dismissalAge)
+	if until.Before(now.Add(dismissalAge)) {
+		until = now.Add(dismissalAge)
 	}
 	return []*state.Dismissal{{
 		ObjectMeta: metav1.ObjectMeta{Name: rec.Key, CreationTimestamp: metav1.NewTime(now)},
@@ -121,10 +121,10 @@ func (d *Devices) Dismissed(key string) *wire.Dismissed {
 	return nil
 }
 
-// Left hears which pods a device still holds whose enrolment ended with its Node:
+// RemainingPods hears which pods a device still holds whose enrolment ended with its Node:
 // those that it holds no more are gone. Where there is a Node of that name again, it is
 // not asked.
-func (d *Devices) Left(ctx context.Context, c Caller, pods wire.Pods) error {
+func (d *Devices) RemainingPods(ctx context.Context, c Caller, pods wire.Pods) error {
 	_, err := d.Do(ctx, func(s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 		if d := s.Dismissal(c.Key); d == nil || d.Node != c.Node || s.Node(c.Node) != nil || s.Record(c.Node) != nil {
 			return nil, nil

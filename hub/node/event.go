@@ -87,7 +87,7 @@ func (d *Devices) event(ctx context.Context, node string, may func(state.Snapsho
 
 // Offence hears that a device did what it may not. One that goes on is not told of each time.
 func (d *Devices) Offence(node, what string) {
-	if !d.Say(slog.LevelWarn, node, "refused: "+what) {
+	if !d.LogDevice(slog.LevelWarn, node, "refused: "+what) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -111,8 +111,8 @@ func (d *Devices) Presence(c Caller, p wire.Presence) {
 	}
 	switch p.State {
 	case wire.PresenceShutdown:
-		d.Say(slog.LevelInfo, node, "device shuts down", "reason", p.Reason)
+		d.LogDevice(slog.LevelInfo, node, "device shuts down", "reason", p.Reason)
 	default:
-		d.Say(slog.LevelInfo, node, "link lost")
+		d.LogDevice(slog.LevelInfo, node, "link lost")
 	}
 }

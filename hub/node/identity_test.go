@@ -354,7 +354,7 @@ func TestWhoLeftTellsOfHisOwnPodsOnly(t *testing.T) {
 				if before.Pod("default", "on-pi-1") == nil || before.Pod("default", "on-pi-2") == nil {
 					t.Skip("the hub itself has ended pods of nodes that are not there")
 				}
-				if err := l.Left(t.Context(), tt.caller, wire.Pods{Boot: "b", Seq: 1}); err != nil {
+				if err := l.RemainingPods(t.Context(), tt.caller, wire.Pods{Boot: "b", Seq: 1}); err != nil {
 					t.Fatal(err)
 				}
 				if gone := l.Snapshot().Pod("default", "on-pi-1") == nil; gone != tt.gone || l.Snapshot().Pod("default", "on-pi-2") == nil {

@@ -27,7 +27,7 @@ func TestOneDeviceDoesNotFillTheLog(t *testing.T) {
 			l.Presence(pi, wire.Presence{Boot: "b", State: wire.PresenceShutdown, Reason: "x"})
 		}},
 		{"is lost all the time", func(l *node.Devices) { l.Presence(pi, wire.Presence{Boot: "b", State: wire.PresenceLost}) }},
-		{"comes and goes", func(l *node.Devices) { l.Say(slog.LevelInfo, "pi-1", "connected", "addr", "x") }},
+		{"comes and goes", func(l *node.Devices) { l.LogDevice(slog.LevelInfo, "pi-1", "connected", "addr", "x") }},
 		{"does what it may not", func(l *node.Devices) { l.Offence("pi-1", "a status of another machine") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestOneDeviceDoesNotFillTheLog(t *testing.T) {
 					c.does(l)
 					time.Sleep(60 * time.Millisecond)
 				}
-				l.Say(slog.LevelInfo, "pi-2", "connected", "addr", "y")
+				l.LogDevice(slog.LevelInfo, "pi-2", "connected", "addr", "y")
 				stop()
 				if err := <-over; err != nil {
 					t.Fatal(err)

@@ -55,19 +55,19 @@ type Devices struct {
 	desired Deliver
 	ids     atomic.Uint64
 	// generations of Nodes that were deleted and whose devices need no key; only the loop's goroutine
-	former map[string]int64
+	formerGenerations map[string]int64
 }
 
 // New returns the devices of the fleet that a loop, made as l says, keeps. Which desired
 // states are to be told is asked after l's deciders.
 func New(c Config, l control.Config) *Devices {
-	d := &Devices{Config: c, former: map[string]int64{},
+	d := &Devices{Config: c, formerGenerations: map[string]int64{},
 		desired: Deliver{encoded: new(sync.Map), lease: c.LeaseInterval, signing: c.Signing}}
 	l.Devices, l.Follows = d, Ended
 	l.Deciders = append(l.Deciders[:len(l.Deciders):len(l.Deciders)], Rematch{c.Profile}, ApplyProfile{}, d.desired)
 	d.Loop = control.New(l)
-	eachOf(state.Each[*state.Record](l.Start, state.Records, ""), d.adoptRecord)
-	eachOf(l.Start.Nodes(), func(n *corev1.Node) {
+	parallelEach(state.Each[*state.Record](l.Start, state.Records, ""), d.adoptRecord)
+	parallelEach(l.Start.Nodes(), func(n *corev1.Node) {
 		p := d.nodes.get(n.Name)
 		if rec := l.Start.Record(n.Name); rec != nil {
 			p.leaseIntervalPending.Store(seconds(state.WantedLease(l.Start, n.Name, c.LeaseInterval)) < rec.LeaseSeconds)
@@ -77,8 +77,8 @@ func New(c Config, l control.Config) *Devices {
 	return d
 }
 
-// eachOf does something with each of many, on all processors.
-func eachOf[T any](many iter.Seq[T], do func(T)) {
+// parallelEach does something with each of many, on all processors.
+func parallelEach[T any](many iter.Seq[T], do func(T)) {
 	var all sync.WaitGroup
 	for some := range slices.Chunk(slices.Collect(many), 1000) {
 		all.Go(func() {

@@ -17,9 +17,9 @@ import (
 	"flotilla.dev/shared/bound"
 )
 
-// greatest is the most that a device can have of a resource; more is no device of a
+// maxCapacity is the most that a device can have of a resource; more is no device of a
 // fleet's. Whatever else it names are counted things.
-var greatest = map[corev1.ResourceName]resource.Quantity{
+var maxCapacity = map[corev1.ResourceName]resource.Quantity{
 	corev1.ResourceCPU:              resource.MustParse("4096"),
 	corev1.ResourceMemory:           resource.MustParse("64Ti"),
 	corev1.ResourceEphemeralStorage: resource.MustParse("16Pi"),
@@ -58,7 +58,7 @@ func plausible(s state.Snapshot, node string, st corev1.NodeStatus) (corev1.Node
 	capacity := corev1.ResourceList{}
 	for _, name := range slices.Sorted(maps.Keys(st.Capacity)) {
 		q := st.Capacity[name]
-		most, known := greatest[name]
+		most, known := maxCapacity[name]
 		switch {
 		case known:
 		case strings.Contains(string(name), "/"):

@@ -168,7 +168,7 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have, old := &p.Status, p.Status
 	*have = *said.DeepCopy()
 	plausiblePod(have, &old, now)
-	ofPod(p, &old)
+	dropForeign(p, &old)
 	have.NominatedNodeName, have.QOSClass = "", old.QOSClass
 	if have.StartTime == nil {
 		have.StartTime = old.StartTime
@@ -179,13 +179,13 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	have.Conditions = slices.DeleteFunc(have.Conditions, func(c corev1.PodCondition) bool {
 		again := heard[c.Type]
 		heard[c.Type] = true
-		return again || !devices(c.Type) &&
-			(!shared(&c) || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool {
+		return again || !isDeviceCondition(c.Type) &&
+			(!isSharedCondition(&c) || slices.ContainsFunc(old.Conditions, func(was corev1.PodCondition) bool {
 				return was.Type == c.Type
 			}))
 	})
 	for _, c := range old.Conditions {
-		if !devices(c.Type) {
+		if !isDeviceCondition(c.Type) {
 			have.Conditions = append(have.Conditions, c)
 		}
 	}
@@ -193,7 +193,7 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	for i := range have.Conditions {
 		c := &have.Conditions[i]
 		was := slices.IndexFunc(old.Conditions, func(was corev1.PodCondition) bool { return was.Type == c.Type })
-		if was >= 0 && !devices(c.Type) {
+		if was >= 0 && !isDeviceCondition(c.Type) {
 			continue
 		}
 		c.LastTransitionTime, c.LastProbeTime = metav1.NewTime(now), metav1.Time{}
@@ -207,9 +207,9 @@ func mergeStatus(p *corev1.Pod, said corev1.PodStatus, now time.Time) {
 	})
 }
 
-// ofPod keeps of what a device says of a pod what is of that pod: its status is not longer than it
+// dropForeign keeps of what a device says of a pod what is of that pod: its status is not longer than it
 // is, and everybody who lists pods gets it. The rest no device of ours says.
-func ofPod(p *corev1.Pod, old *corev1.PodStatus) {
+func dropForeign(p *corev1.Pod, old *corev1.PodStatus) {
 	st := &p.Status
 	st.PodIPs, st.HostIPs = st.PodIPs[:min(len(st.PodIPs), mostIPs)], st.HostIPs[:min(len(st.HostIPs), mostIPs)]
 	st.AllocatedResources, st.Resources, st.Resize = nil, nil, ""
@@ -219,17 +219,17 @@ func ofPod(p *corev1.Pod, old *corev1.PodStatus) {
 	for i := range p.Spec.EphemeralContainers {
 		debug = append(debug, corev1.Container{Name: p.Spec.EphemeralContainers[i].Name})
 	}
-	st.InitContainerStatuses = ofContainers(p.Spec.InitContainers, old.InitContainerStatuses, st.InitContainerStatuses)
-	st.ContainerStatuses = ofContainers(p.Spec.Containers, old.ContainerStatuses, st.ContainerStatuses)
-	st.EphemeralContainerStatuses = ofContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
+	st.InitContainerStatuses = knownContainers(p.Spec.InitContainers, old.InitContainerStatuses, st.InitContainerStatuses)
+	st.ContainerStatuses = knownContainers(p.Spec.Containers, old.ContainerStatuses, st.ContainerStatuses)
+	st.EphemeralContainerStatuses = knownContainers(debug, old.EphemeralContainerStatuses, st.EphemeralContainerStatuses)
 }
 
 // mostIPs is how many addresses a pod or its host has at most: one of each family, and some to
 // spare.
 const mostIPs = 8
 
-// ofContainers keeps the statuses of containers that there are, one of each.
-func ofContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
+// knownContainers keeps the statuses of containers that there are, one of each.
+func knownContainers(list []corev1.Container, old, said []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
 	for _, c := range said {
 		i := slices.IndexFunc(list, func(is corev1.Container) bool { return is.Name == c.Name })
 		if i < 0 || slices.ContainsFunc(kept, func(is corev1.ContainerStatus) bool { return is.Name == c.Name }) {
@@ -273,8 +273,8 @@ func granted(says, want, had corev1.ResourceList) {
 	}
 }
 
-// devices tells whether it is for a pod's device to say a condition, and to stop saying it.
-func devices(t corev1.PodConditionType) bool {
+// isDeviceCondition tells whether it is for a pod's device to say a condition, and to stop saying it.
+func isDeviceCondition(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
 		fleet.ConditionDevicesPresent,
@@ -291,16 +291,16 @@ func overwritten(old, next *corev1.Pod) bool {
 		st := p.Status
 		st.NominatedNodeName, st.QOSClass = "", ""
 		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c corev1.PodCondition) bool {
-			return !devices(c.Type) || c.Type == corev1.PodReady && len(p.Spec.ReadinessGates) > 0
+			return !isDeviceCondition(c.Type) || c.Type == corev1.PodReady && len(p.Spec.ReadinessGates) > 0
 		})
 		return st
 	}
 	return !apiequality.Semantic.DeepEqual(says(old), says(next))
 }
 
-// shared tells whether a condition that is not the device's may come from there, too: that the pod
+// isSharedCondition tells whether a condition that is not the device's may come from there, too: that the pod
 // has been scheduled, and that the device has evicted it.
-func shared(c *corev1.PodCondition) bool {
+func isSharedCondition(c *corev1.PodCondition) bool {
 	return c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
 		c.Reason == corev1.PodReasonTerminationByKubelet
 }

@@ -22,7 +22,7 @@ import (
 func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st wire.Status,
 	now time.Time) (n *corev1.Node, refused []string) {
 	n = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: metav1.NewTime(now)}}
-	n.Labels, n.Spec.Taints, refused = own(st.Registration, !rec.Enrolled.IsZero(), mostLabels-hubsLabels-len(rec.Labels))
+	n.Labels, n.Spec.Taints, refused = allowedRegistration(st.Registration, !rec.Enrolled.IsZero(), mostLabels-hubsLabels-len(rec.Labels))
 	for i, k := range slices.Sorted(maps.Keys(rec.Labels)) {
 		if i >= mostLabels-hubsLabels {
 			refused = append(refused, fmt.Sprintf("label %q of its token", k))
@@ -34,7 +34,7 @@ func (d *Devices) register(s state.Snapshot, node string, rec *state.Record, st 
 	d.report(n, st, nil, now)
 	d.refreshLabels(s, n, rec, st)
 	awaitProfile(n, st)
-	rec.Granted = given(profileOf(s, n))
+	rec.Granted = grantsOf(profileOf(s, n))
 	applyProfile(n, &state.ProfileGrants{}, rec.Granted)
 	return n, refused
 }
@@ -48,11 +48,11 @@ const (
 	mostConditions = bound.MaxConditions - 8 // of a status
 )
 
-// own returns which of its labels and taints a device may give itself when it
+// allowedRegistration returns which of its labels and taints a device may give itself when it
 // registers, and names the others. Those of Kubernetes it may not: they decide where
 // pods may run (node-restriction.kubernetes.io among them), and whether they must
 // leave. placed: its site is known otherwise. most: so many labels.
-func own(r wire.Registration, placed bool,
+func allowedRegistration(r wire.Registration, placed bool,
 	most int) (labels map[string]string, taints []corev1.Taint, refused []string) {
 	labels = map[string]string{}
 	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {

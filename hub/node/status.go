@@ -58,7 +58,7 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	done, err := d.Do(control.FromNode(ctx, node), func(s state.Snapshot, now time.Time) ([]state.Change, error) {
 		st := st
 		if spent && speaks(s, c) == nil {
-			if st, held = d.onlyBoot(s, node, st); held {
+			if st, held = d.bootOnly(s, node, st); held {
 				p.deferredMessages.Add(1)
 				if rec := s.Record(node); rec.Boot == st.Boot {
 					p.seen.Store(int64(d.Age()))
@@ -101,10 +101,10 @@ func (d *Devices) Status(ctx context.Context, c Caller, st wire.Status) error {
 	return nil
 }
 
-// onlyBoot is what is heard of the status of a device that has used up what may be
+// bootOnly is what is heard of the status of a device that has used up what may be
 // remembered of it: that it is another boot, or that Ready is another. held: not even
 // that.
-func (d *Devices) onlyBoot(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
+func (d *Devices) bootOnly(s state.Snapshot, node string, st wire.Status) (least wire.Status, held bool) {
 	rec, n := s.Record(node), s.Node(node)
 	if rec == nil || n == nil {
 		return st, false
@@ -191,7 +191,7 @@ func (d *Devices) status(s state.Snapshot, c Caller, st wire.Status,
 		return append(changes, d.hardwareChange(s, node, st.Hardware, now)...), nil
 	}
 	changes = append(changes, d.hardwareChange(s, node, st.Hardware, now)...)
-	changes = append(changes, heardVolumes(s, node, st.Volumes)...)
+	changes = append(changes, volumeChanges(s, node, st.Volumes)...)
 	if old != nil {
 		changes = append(changes, d.firmwareEvent(s, have, old, rec, now)...)
 	}

@@ -39,9 +39,9 @@ func claimedOn(s state.Snapshot, claim *corev1.ObjectReference, node string) boo
 	return false
 }
 
-// heardVolumes returns what follows from what a device says of its persistent volumes: one
+// volumeChanges returns what follows from what a device says of its persistent volumes: one
 // that was there is never made again, and one whose data is gone, as it was told, is gone.
-func heardVolumes(s state.Snapshot, node string, said []wire.VolumeState) (changes []state.Change) {
+func volumeChanges(s state.Snapshot, node string, said []wire.VolumeState) (changes []state.Change) {
 	for _, st := range said {
 		v, _ := s.ByUID(st.UID).(*corev1.PersistentVolume)
 		switch {

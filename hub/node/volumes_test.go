@@ -111,7 +111,7 @@ func TestWhatADeviceSaysOfVolumes(t *testing.T) {
 		{"somebody else says that it is gone", claimed(gone), "pi-2", "v-1", true, ""},
 	} {
 		got := ""
-		for _, change := range heardVolumes(c.s, c.node, []wire.VolumeState{{UID: c.uid, Gone: c.gone}}) {
+		for _, change := range volumeChanges(c.s, c.node, []wire.VolumeState{{UID: c.uid, Gone: c.gone}}) {
 			if got = "made"; change.Delete {
 				got = "removed"
 			}
@@ -123,7 +123,7 @@ func TestWhatADeviceSaysOfVolumes(t *testing.T) {
 	v := claimed(whole).Volume("v").DeepCopy()
 	v.Annotations = map[string]string{state.MadeAnnotation: "true"}
 	s, _ := state.Apply(claimed(whole), []state.Change{state.Put(v, "")})
-	if changes := heardVolumes(s, "pi-1", []wire.VolumeState{{UID: "v-1"}}); len(changes) > 0 {
+	if changes := volumeChanges(s, "pi-1", []wire.VolumeState{{UID: "v-1"}}); len(changes) > 0 {
 		t.Error("what is known is written again")
 	}
 }

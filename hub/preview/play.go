@@ -10,8 +10,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A play is the fleet of a forecast.
-type play struct {
+// A simulation is the fleet of a forecast.
+type simulation struct {
 	settler *control.Settler
 	start   state.Snapshot
 	s       state.Snapshot
@@ -20,16 +20,16 @@ type play struct {
 	there   []*corev1.Pod // on the nodes it is about
 	over    func() bool
 
-	obeys []types.UID // what devices have to do next, in order
-	known map[types.UID]state.Key
-	left  map[types.UID]bool        // have gone, or are on their way
-	order []types.UID               // in which they left
-	born  []types.UID               // pods that the play made, in order
-	by    map[types.UID]*corev1.Pod // once it is over: see replacements
+	deviceQueue []types.UID // what devices have to do next, in order
+	known       map[types.UID]state.Key
+	left        map[types.UID]bool        // have gone, or are on their way
+	order       []types.UID               // in which they left
+	created     []types.UID               // pods that the play made, in order
+	by          map[types.UID]*corev1.Pod // once it is over: see replacements
 }
 
-func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *play {
-	p := &play{settler: control.NewSettled(r.Follows, r.Deciders...), start: s, s: s, now: now,
+func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *simulation {
+	p := &simulation{settler: control.NewSettled(r.Follows, r.Deciders...), start: s, s: s, now: now,
 		known: map[types.UID]state.Key{}, left: map[types.UID]bool{}}
 	for _, name := range nodes {
 		for pod := range s.PodsOn(name) {
@@ -43,31 +43,31 @@ func newPlay(r Rules, s state.Snapshot, nodes []string, now time.Time) *play {
 	return p
 }
 
-func (p *play) leaves(pod *corev1.Pod) {
+func (p *simulation) leaves(pod *corev1.Pod) {
 	if !p.left[pod.UID] {
 		p.left[pod.UID] = true
 		p.order = append(p.order, pod.UID)
 	}
 }
 
-func (p *play) obey(pod *corev1.Pod) {
+func (p *simulation) obey(pod *corev1.Pod) {
 	p.known[pod.UID] = state.KeyOf(pod)
-	p.obeys = append(p.obeys, pod.UID)
+	p.deviceQueue = append(p.deviceQueue, pod.UID)
 }
 
 // do makes changes, and settles what follows.
-func (p *play) do(changes []state.Change) {
+func (p *simulation) do(changes []state.Change) {
 	var done, made []state.Applied
 	p.s, done = state.Apply(p.s, changes)
-	p.see(done)
+	p.observe(done)
 	var settled bool
 	p.s, made, settled = p.settler.Settle(p.s, done, p.now)
 	p.short = p.short || !settled
-	p.see(made)
+	p.observe(made)
 }
 
-// see notes which pods came, which leave, and what devices have to do about them.
-func (p *play) see(log []state.Applied) {
+// observe notes which pods came, which leave, and what devices have to do about them.
+func (p *simulation) observe(log []state.Applied) {
 	for _, a := range log {
 		if a.Key.Kind != state.Pods {
 			continue
@@ -79,7 +79,7 @@ func (p *play) see(log []state.Applied) {
 			p.leaves(old)
 			continue
 		case old == nil:
-			p.born = append(p.born, pod.UID)
+			p.created = append(p.created, pod.UID)
 			p.known[pod.UID] = a.Key
 		case pod.DeletionTimestamp != nil:
 			p.leaves(pod)
@@ -97,11 +97,11 @@ func running(pod *corev1.Pod) bool {
 
 // run goes on until all is over, or nothing more is to be expected. held is how many
 // budgets are counted each time.
-func (p *play) run(held int) {
+func (p *simulation) run(held int) {
 	work, rings := 0, 0
 	quiet := p.now
 	for step := 0; ; step++ {
-		changes := p.obeyed()
+		changes := p.runDevices()
 		if len(changes) == 0 && p.done() {
 			return
 		}
@@ -114,7 +114,7 @@ func (p *play) run(held int) {
 			quiet, rings = next, 0
 		} else {
 			wake := p.settler.Wake()
-			if rings++; wake.IsZero() || wake.Sub(quiet) > ahead || rings > ringing {
+			if rings++; wake.IsZero() || wake.Sub(quiet) > lookAhead || rings > maxAlarms {
 				return
 			}
 			if wake.After(p.now) {
@@ -126,10 +126,10 @@ func (p *play) run(held int) {
 	}
 }
 
-// obeyed is what devices that are ready do: they stop what is to stop, and run what is new.
-func (p *play) obeyed() (changes []state.Change) {
-	uids := p.obeys
-	p.obeys = nil
+// runDevices is what devices that are ready do: they stop what is to stop, and run what is new.
+func (p *simulation) runDevices() (changes []state.Change) {
+	uids := p.deviceQueue
+	p.deviceQueue = nil
 	for _, uid := range uids {
 		k := p.known[uid]
 		pod := p.s.Pod(k.Namespace, k.Name)
@@ -161,7 +161,7 @@ func (p *play) obeyed() (changes []state.Change) {
 
 // done tells whether all that is asked is known: what has left has another in its place,
 // for which a node was looked for.
-func (p *play) done() bool {
+func (p *simulation) done() bool {
 	if !p.over() {
 		return false
 	}

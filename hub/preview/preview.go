@@ -27,10 +27,10 @@ import (
 const MaxPods = 300
 
 const (
-	maxSteps = 300             // settlings of one forecast
-	maxWork  = 150_000         // pods over which budgets are counted
-	ahead    = 5 * time.Minute // how far to what is due, after the last that a device did
-	ringing  = 30              // how often, after that
+	maxSteps  = 300             // settlings of one forecast
+	maxWork   = 150_000         // pods over which budgets are counted
+	lookAhead = 5 * time.Minute // how far to what is due, after the last that a device did
+	maxAlarms = 30              // how often, after that
 )
 
 // Rules are what decides here: of the hub's deciders those that drain, make, place
@@ -228,7 +228,7 @@ func (f *Fate) stays(order state.DrainOrder) bool {
 }
 
 // holds are what keeps pods back after the first settling.
-func (p *play) holds(order state.DrainOrder) map[types.UID]*state.EvictionRefusal {
+func (p *simulation) holds(order state.DrainOrder) map[types.UID]*state.EvictionRefusal {
 	holds, now := map[types.UID]*state.EvictionRefusal{}, state.NewEvictionRefusals(p.s, p.now)
 	if order.DisableEviction {
 		return holds
@@ -268,7 +268,7 @@ func budgets(s state.Snapshot, holds map[types.UID]*state.EvictionRefusal, now t
 }
 
 // finish adds what happens beside.
-func (p *play) finish(f Forecast) Forecast {
+func (p *simulation) finish(f Forecast) Forecast {
 	f.Short = p.short
 	there := map[types.UID]bool{}
 	for _, pod := range p.there {

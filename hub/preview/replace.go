@@ -11,23 +11,23 @@ import (
 )
 
 // gone tells whether a pod that was there is gone, or on its way.
-func (p *play) gone(pod *corev1.Pod) bool {
+func (p *simulation) gone(pod *corev1.Pod) bool {
 	now := p.s.Pod(pod.Namespace, pod.Name)
 	return now == nil || now.UID != pod.UID || now.DeletionTimestamp != nil || state.Terminated(now)
 }
 
 // replaceable tells whether somebody may make a pod again elsewhere.
-func (p *play) replaceable(pod *corev1.Pod) bool {
+func (p *simulation) replaceable(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	return owner != nil && owner.Kind != "DaemonSet" && p.s.ByUID(owner.UID) != nil
 }
 
 // replacements are the pods that took the place of others, by those: of a StatefulSet
 // the one of its name, of others the next that was made, in the order in which they left.
-func (p *play) replacements() map[types.UID]*corev1.Pod {
+func (p *simulation) replacements() map[types.UID]*corev1.Pod {
 	by := map[types.UID]*corev1.Pod{}
 	free := map[types.UID][]*corev1.Pod{}
-	for _, uid := range p.born {
+	for _, uid := range p.created {
 		k := p.known[uid]
 		if pod := p.s.Pod(k.Namespace, k.Name); pod != nil && pod.UID == uid && pod.DeletionTimestamp == nil &&
 			!state.Terminated(pod) {
@@ -61,7 +61,7 @@ func (p *play) replacements() map[types.UID]*corev1.Pod {
 }
 
 // maker is who makes pods like this one: its controller, or the one above it.
-func (p *play) maker(pod *corev1.Pod) types.UID {
+func (p *simulation) maker(pod *corev1.Pod) types.UID {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return ""
@@ -79,7 +79,7 @@ func (p *play) maker(pod *corev1.Pod) types.UID {
 }
 
 // replaced tells what takes the place of a pod that has gone.
-func (p *play) replaced(f *Fate) {
+func (p *simulation) replaced(f *Fate) {
 	if p.by == nil {
 		p.by = p.replacements()
 	}

@@ -28,8 +28,8 @@ import (
 // A Decider publishes.
 type Decider struct{}
 
-// exclusive are the kinds of which there is nothing but what is published.
-var exclusive = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool {
+// hubOnly are the kinds of which there is nothing but what is published.
+var hubOnly = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool {
 	return k.Row().Published == ""
 })
 
@@ -52,7 +52,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	for o := range s.All(state.Namespaces, "") {
 		all = append(all, state.About(state.KeyOf(o)))
 	}
-	for _, kind := range exclusive {
+	for _, kind := range hubOnly {
 		for o := range s.All(kind, "") {
 			all = append(all, namespace(o.GetNamespace()))
 		}
@@ -80,7 +80,7 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 				plan.Do(p.missing(s, now)...)
 			}
 		}
-		for _, kind := range exclusive {
+		for _, kind := range hubOnly {
 			for o := range s.All(kind, q.Name) {
 				if !published[state.KeyOf(o)] {
 					plan.Do(state.Remove(o, "remove "+state.KeyOf(o).String()+": only the hub publishes objects of its kind"))
@@ -193,7 +193,7 @@ func slice(e *discoveryv1.EndpointSlice, at netip.Addr, port int32) {
 	e.Ports = []discoveryv1.EndpointPort{{Name: new(portName), Port: new(port), Protocol: new(corev1.ProtocolTCP)}}
 }
 
-func isExclusive(k state.Kind) bool { return slices.Contains(exclusive, k) }
+func isExclusive(k state.Kind) bool { return slices.Contains(hubOnly, k) }
 
 func namespace(name string) state.Subject {
 	return state.About(state.Key{Kind: state.Namespaces, Name: name})

@@ -70,7 +70,7 @@ func (p *pass) stopped(w *work) string {
 func (p *pass) silentSince(node string) bool {
 	n := p.s.Node(node)
 	_, excluded := n.Labels[fleet.LabelExcludeDisruption]
-	return p.turn(node).Done && !excluded && state.ReadyOf(n) == corev1.ConditionUnknown
+	return p.assignment(node).Done && !excluded && state.ReadyOf(n) == corev1.ConditionUnknown
 }
 
 // current is the batch under way, nil for none.
@@ -105,7 +105,7 @@ func (p *pass) begin(w *work) {
 		if !p.ready(w, node) {
 			continue
 		}
-		why, until := p.closed(w.r, b.Site)
+		why, until := p.siteClosed(w.r, b.Site)
 		if why == "" {
 			why = p.siteBlocked(w.r, b.Site)
 		}
@@ -132,7 +132,7 @@ func (p *pass) endBatch(w *work) {
 		}
 		switch at, _ := p.stateOf(w.r, node); at {
 		case wanted(w.r):
-			if !p.turn(node).Done {
+			if !p.assignment(node).Done {
 				return true // its device says so, without a turn: that proves nothing
 			}
 			kept++
@@ -151,7 +151,7 @@ func (p *pass) endBatch(w *work) {
 	})
 	b.Kept, b.Bad = kept, bad
 	if open && !turns { // nobody waits for a site that is closed while another is open
-		if why, until := p.closed(w.r, b.Site); why != "" {
+		if why, until := p.siteClosed(w.r, b.Site); why != "" {
 			open = false
 			p.at(until)
 			b.Nodes = slices.DeleteFunc(b.Nodes, func(node string) bool { at, _ := p.stateOf(w.r, node); return !ends(w.r, at) })
@@ -167,7 +167,7 @@ func (p *pass) endBatch(w *work) {
 
 // ready tells whether a node can have its turn, as far as it is its own affair.
 func (p *pass) ready(w *work, node string) bool {
-	n, turn := p.s.Node(node), p.turn(node)
+	n, turn := p.s.Node(node), p.assignment(node)
 	_, ordered := n.Annotations[state.DrainAnnotation]
 	at, _ := p.stateOf(w.r, node)
 	return at == begins(w.r) && turn.Step == "" && !turn.NotBefore.After(p.now) &&
@@ -230,7 +230,7 @@ func (p *pass) nextBatch(w *work) *fleet.FirmwareBatch {
 		if end < 0 {
 			end = len(open)
 		}
-		why, until := p.closed(w.r, here)
+		why, until := p.siteClosed(w.r, here)
 		if why == "" {
 			why = p.siteBlocked(w.r, here)
 		}
@@ -291,7 +291,7 @@ func (p *pass) canary(w *work) string {
 func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
 	for _, w := range p.work {
 		for _, node := range w.nodes {
-			if at := state.SiteOf(p.s.Node(node)); p.turn(node).Step != "" && at != site {
+			if at := state.SiteOf(p.s.Node(node)); p.assignment(node).Step != "" && at != site {
 				return fmt.Sprintf("node %s on site %s has its turn: one site at a time", node, at)
 			}
 		}
@@ -304,7 +304,7 @@ func (p *pass) siteBlocked(r *fleet.FirmwareRollout, site string) string {
 	}
 	var out []string
 	for n := range p.s.NodesIn(site) {
-		turn := p.turn(n.Name).Step != "" || slices.Contains(p.trying, n.Name)
+		turn := p.assignment(n.Name).Step != "" || slices.Contains(p.trying, n.Name)
 		_, excluded := n.Labels[fleet.LabelExcludeDisruption]
 		if turn || !excluded && !state.NeverReported(n) &&
 			(n.Spec.Unschedulable || state.ReadyOf(n) != corev1.ConditionTrue) {

@@ -9,7 +9,7 @@ import (
 
 // stateOf says where a node is, and why if there is something to say.
 func (p *pass) stateOf(r *fleet.FirmwareRollout, node string) (fleet.FirmwareNodeState, string) {
-	rec, turn := p.s.Record(node), p.turn(node)
+	rec, turn := p.s.Record(node), p.assignment(node)
 	at, why := reported(rec.Firmware, r)
 	switch {
 	case turn.Step != "" && !ends(r, at):

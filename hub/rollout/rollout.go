@@ -35,25 +35,25 @@ type Decider struct{}
 
 // Moments of a turn.
 const (
-	again         = 10 * time.Minute // after a turn that ended before it began
+	retryAfter    = 10 * time.Minute // after a turn that ended before it began
 	afterDeadline = 30 * time.Minute // of its judgement, for a device to say how its trial ended, before it is overdue
 	undoBegins    = 5 * time.Minute  // for a device that is there to begin to go back, before it is overdue
-	lateWord      = 2 * time.Minute  // for a device that is overdue to hear that it may not begin any more
-	crowd         = 500              // nodes from which on a change of one is looked at once a second
+	cancelDelay   = 2 * time.Minute  // for a device that is overdue to hear that it may not begin any more
+	coalesceAbove = 500              // nodes from which on a change of one is looked at once a second
 )
 
 // every is the subject that all rollouts together are: they share the one site that may
 // be at risk. some is that a node or a site has changed.
 var (
-	every = state.Subject{Key: state.Key{Kind: state.FirmwareRollouts}}
-	some  = []state.Subject{{Key: every.Key, Part: "Nodes"}}
+	allRollouts  = state.Subject{Key: state.Key{Kind: state.FirmwareRollouts}}
+	fleetChanged = []state.Subject{{Key: allRollouts.Key, Part: "Nodes"}}
 )
 
 // Touches says which changes may let a rollout go on.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.FirmwareRollouts, state.BoardProfiles:
-		return []state.Subject{every}
+		return []state.Subject{allRollouts}
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
 		next, _ := c.New.(*corev1.Node)
@@ -62,14 +62,14 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 			state.HasDrainAnnotation(old) != state.HasDrainAnnotation(next) ||
 			old.Annotations[state.DrainStatusAnnotation] != next.Annotations[state.DrainStatusAnnotation] ||
 			!apiequality.Semantic.DeepEqual(old.Labels, next.Labels) || !sameConditions(old, next) {
-			return some
+			return fleetChanged
 		}
 	case state.Records:
 		old, _ := c.Old.(*state.Record)
 		next, _ := c.New.(*state.Record)
 		if old == nil || next == nil || !apiequality.Semantic.DeepEqual(old.Firmware, next.Firmware) ||
 			!apiequality.Semantic.DeepEqual(old.Assigned, next.Assigned) || old.Withheld() != next.Withheld() {
-			return some
+			return fleetChanged
 		}
 	case state.Sites:
 		old, _ := c.Old.(*fleet.Site)
@@ -77,7 +77,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 		if old == nil || next == nil || old.Status.State != next.Status.State ||
 			!apiequality.Semantic.DeepEqual(old.Spec.Maintenance, next.Spec.Maintenance) ||
 			old.Annotations[fleet.AnnotationTimeZone] != next.Annotations[fleet.AnnotationTimeZone] {
-			return some
+			return fleetChanged
 		}
 	}
 	return nil
@@ -93,16 +93,16 @@ func sameConditions(a, b *corev1.Node) bool {
 }
 
 // Subjects returns one that stands for all.
-func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{every} }
+func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{allRollouts} }
 
 // Decide carries every rollout on.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
-	all := slices.Contains(subjects, every)
+	all := slices.Contains(subjects, allRollouts)
 	if !all && s.Len(state.FirmwareRollouts) == 0 {
 		return plan
 	}
-	if !all && s.Len(state.Nodes) > crowd {
-		plan.WakeFor(every, now.Truncate(time.Second).Add(time.Second))
+	if !all && s.Len(state.Nodes) > coalesceAbove {
+		plan.WakeFor(allRollouts, now.Truncate(time.Second).Add(time.Second))
 		return plan
 	}
 	p := &pass{s: s, now: now, plan: &plan}
@@ -112,9 +112,9 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 		p.begin(w)
 	}
 	for _, w := range p.work {
-		p.tell(w)
+		p.setStatus(w)
 	}
-	plan.WakeFor(every, p.wake)
+	plan.WakeFor(allRollouts, p.wake)
 	return plan
 }
 
@@ -244,7 +244,7 @@ func (p *pass) target(w *work) {
 		}
 		st.Undoing, st.Batches = w.r.Spec.Undo, nil
 		for _, node := range w.nodes { // what the hub gave up in the one direction may go in the other
-			if turn := p.turn(node); turn.Failed != "" || turn.Done || !turn.NotBefore.IsZero() {
+			if turn := p.assignment(node); turn.Failed != "" || turn.Done || !turn.NotBefore.IsZero() {
 				p.record(node, "", func(rec *state.Record) {
 					rec.Assigned = &state.FirmwareAssignment{Rollout: turn.Rollout, Digest: turn.Digest}
 				})
@@ -281,13 +281,13 @@ func (p *pass) target(w *work) {
 
 // underWay tells whether a node of a rollout has its turn.
 func (p *pass) underWay(w *work) bool {
-	return slices.ContainsFunc(w.nodes, func(name string) bool { return p.turn(name).Step != "" })
+	return slices.ContainsFunc(w.nodes, func(name string) bool { return p.assignment(name).Step != "" })
 }
 
 // assigned tells every node of a rollout its configuration.
 func (p *pass) assigned(w *work) {
 	for _, node := range w.nodes {
-		if p.turn(node).Digest != w.r.Status.Digest {
+		if p.assignment(node).Digest != w.r.Status.Digest {
 			p.record(node, "", func(rec *state.Record) {
 				rec.Assigned = &state.FirmwareAssignment{Rollout: w.r.Name, Digest: w.r.Status.Digest}
 				rec.FirmwareGeneration = max(rec.FirmwareGeneration+1, p.now.Unix())
@@ -302,8 +302,8 @@ func digestOf(document []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// turn is a node's part in its rollout.
-func (p *pass) turn(node string) state.FirmwareAssignment {
+// assignment is a node's part in its rollout.
+func (p *pass) assignment(node string) state.FirmwareAssignment {
 	if rec := p.s.Record(node); rec != nil && rec.Assigned != nil {
 		return *rec.Assigned
 	}

@@ -34,7 +34,7 @@ func (p *pass) start(r *fleet.FirmwareRollout, node string) {
 // for the turn that it is cordoned: whose cordon it is, its drain says. A moment says that it ended
 // before the device began, and when the next may come.
 func (p *pass) release(node, why string, notBefore time.Time) {
-	turn := p.turn(node)
+	turn := p.assignment(node)
 	if turn.Step == "" {
 		return
 	}
@@ -81,7 +81,7 @@ func (p *pass) advanceAll() {
 
 // advance takes one turn one step on, and tells whether it did.
 func (p *pass) advance(w *work, node string) bool {
-	turn, n := p.turn(node), p.s.Node(node)
+	turn, n := p.assignment(node), p.s.Node(node)
 	if turn.Step == "" {
 		p.at(turn.NotBefore.Time)
 		return false
@@ -112,8 +112,8 @@ func (p *pass) advance(w *work, node string) bool {
 		p.release(node, "its device cannot do it: "+cmp.Or(why, "it does not say why"), time.Time{})
 		return true
 	case turn.Step == fleet.FirmwareDraining:
-		if why, until := p.mayNot(w, node, at); why != "" {
-			p.release(node, why, p.now.Add(again))
+		if why, until := p.blockedBy(w, node, at); why != "" {
+			p.release(node, why, p.now.Add(retryAfter))
 			p.at(until)
 			return true
 		}
@@ -123,9 +123,9 @@ func (p *pass) advance(w *work, node string) bool {
 		case ordered || st.Going():
 			return false // package drain ends it in time
 		case st == nil || !n.Spec.Unschedulable:
-			p.release(node, "somebody has uncordoned it", p.now.Add(again))
+			p.release(node, "somebody has uncordoned it", p.now.Add(retryAfter))
 		case st.State != state.Drained:
-			p.release(node, fmt.Sprintf("it could not be drained: %s: %s", st.State, st.Why), p.now.Add(again))
+			p.release(node, fmt.Sprintf("it could not be drained: %s: %s", st.State, st.Why), p.now.Add(retryAfter))
 		default:
 			may := "may try the configuration of"
 			if w.r.Status.Undoing {
@@ -148,11 +148,11 @@ func (p *pass) advance(w *work, node string) bool {
 			by(w.r.Name))).Warning("FirmwareOverdue"))
 		p.step(node, fleet.FirmwareOverdue)
 		return true
-	case !p.now.Before(since.Add(lateWord)) && state.ReadyOf(n) == corev1.ConditionTrue && idle(p.s.Record(node).Firmware):
+	case !p.now.Before(since.Add(cancelDelay)) && state.ReadyOf(n) == corev1.ConditionTrue && idle(p.s.Record(node).Firmware):
 		p.giveUp(w, node, "its device did not begin in time")
 		return true
 	}
-	p.at(since.Add(lateWord))
+	p.at(since.Add(cancelDelay))
 	return false
 }
 
@@ -174,9 +174,9 @@ func idle(f *state.FirmwareReport) bool {
 	return f == nil || f.State == "Staged" || f.State == "AwaitingWindow" || f.State == "UpToDate"
 }
 
-// mayNot says why a node whose turn has begun may not try now, "" if it may, and when that
+// blockedBy says why a node whose turn has begun may not try now, "" if it may, and when that
 // may change.
-func (p *pass) mayNot(w *work, node string, at fleet.FirmwareNodeState) (string, time.Time) {
+func (p *pass) blockedBy(w *work, node string, at fleet.FirmwareNodeState) (string, time.Time) {
 	n := p.s.Node(node)
 	switch {
 	case w.wrong != "":
@@ -196,11 +196,11 @@ func (p *pass) mayNot(w *work, node string, at fleet.FirmwareNodeState) (string,
 	if why := p.stopped(w); why != "" {
 		return why, time.Time{}
 	}
-	return p.closed(w.r, state.SiteOf(n))
+	return p.siteClosed(w.r, state.SiteOf(n))
 }
 
-// closed says why no node of a site may begin now, "" if one may, and when that changes.
-func (p *pass) closed(r *fleet.FirmwareRollout, name string) (why string, until time.Time) {
+// siteClosed says why no node of a site may begin now, "" if one may, and when that changes.
+func (p *pass) siteClosed(r *fleet.FirmwareRollout, name string) (why string, until time.Time) {
 	site := p.s.Site(name)
 	switch {
 	case site == nil || site.Status.State == "":

@@ -31,8 +31,8 @@ func TestADeadlineIsNoShorterForAPauseOfTheHub(t *testing.T) {
 		{"late since the hub is back", fleet.FirmwareTrying, false, 24 * time.Hour, long, fleet.FirmwareOverdue},
 		{"it did not begin to go back", fleet.FirmwareTrying, true, undoBegins, 24 * time.Hour, fleet.FirmwareOverdue},
 		{"the hub was away before it could", fleet.FirmwareTrying, true, undoBegins, time.Second, fleet.FirmwareTrying},
-		{"it heard that it may not begin any more", fleet.FirmwareOverdue, false, lateWord, 24 * time.Hour, ""},
-		{"it cannot have heard it yet", fleet.FirmwareOverdue, false, lateWord, time.Second, fleet.FirmwareOverdue},
+		{"it heard that it may not begin any more", fleet.FirmwareOverdue, false, cancelDelay, 24 * time.Hour, ""},
+		{"it cannot have heard it yet", fleet.FirmwareOverdue, false, cancelDelay, time.Second, fleet.FirmwareOverdue},
 	} {
 		profile, r := cgroup(t)
 		r.Spec.Undo, r.Status.Undoing = c.undo, c.undo

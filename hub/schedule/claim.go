@@ -11,9 +11,9 @@ import (
 
 // claims is what a pod's persistent volumes say of where it may go.
 type claims struct {
-	wrong string          // why it may go nowhere, in Kubernetes' words
-	at    map[string]bool // the nodes that its volumes name; nil: it has none yet
-	taken []*corev1.Pod   // that alone may use a volume of its
+	problem        string          // why it may go nowhere, in Kubernetes' words
+	nodes          map[string]bool // the nodes that its volumes name; nil: it has none yet
+	exclusiveUsers []*corev1.Pod   // that alone may use a volume of its
 }
 
 // claimsOf looks up a pod's volumes. One that is still to be made is where another pod
@@ -23,16 +23,16 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 		c := s.Claim(pod.Namespace, name)
 		switch {
 		case c == nil:
-			out.wrong = fmt.Sprintf("persistentvolumeclaim %q not found", name)
+			out.problem = fmt.Sprintf("persistentvolumeclaim %q not found", name)
 		case c.DeletionTimestamp != nil:
-			out.wrong = fmt.Sprintf("persistentvolumeclaim %q is being deleted", name)
+			out.problem = fmt.Sprintf("persistentvolumeclaim %q is being deleted", name)
 		case c.Status.Phase == corev1.ClaimLost:
-			out.wrong = fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name,
+			out.problem = fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", name,
 				c.Spec.VolumeName)
 		case c.Spec.VolumeName != "" && state.VolumeOf(s, c) == nil, c.Spec.VolumeName == "" && !state.IsLocal(s, c):
-			out.wrong = "pod has unbound immediate PersistentVolumeClaims"
+			out.problem = "pod has unbound immediate PersistentVolumeClaims"
 		}
-		if out.wrong != "" {
+		if out.problem != "" {
 			return out
 		}
 		node := ""
@@ -43,16 +43,16 @@ func claimsOf(s state.Snapshot, pod *corev1.Pod) (out claims) {
 		} else {
 			continue
 		}
-		if out.at == nil {
-			out.at = map[string]bool{}
+		if out.nodes == nil {
+			out.nodes = map[string]bool{}
 		}
-		out.at[node] = true
+		out.nodes[node] = true
 		if !slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) {
 			continue
 		}
 		for other := range s.PodsUsingClaim(c.Namespace, c.Name) {
 			if other.Spec.NodeName != "" && !state.Terminated(other) {
-				out.taken = append(out.taken, other)
+				out.exclusiveUsers = append(out.exclusiveUsers, other)
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func (c claims) against(node string, gone ...*corev1.Pod) Reason {
 
 // used tells whether a node has a pod, but for those that are gone, that alone may use a volume.
 func (c claims) used(node string, gone []*corev1.Pod) bool {
-	return slices.ContainsFunc(c.taken, func(p *corev1.Pod) bool {
+	return slices.ContainsFunc(c.exclusiveUsers, func(p *corev1.Pod) bool {
 		return p.Spec.NodeName == node && !slices.ContainsFunc(gone, func(g *corev1.Pod) bool {
 			return g.Namespace == p.Namespace && g.Name == p.Name
 		})
@@ -81,7 +81,7 @@ func (c claims) used(node string, gone []*corev1.Pod) bool {
 
 // elsewhere tells whether a volume is on another node.
 func (c claims) elsewhere(node string) bool {
-	return c.at != nil && (len(c.at) > 1 || !c.at[node])
+	return c.nodes != nil && (len(c.nodes) > 1 || !c.nodes[node])
 }
 
 // sameClaim tells whether a claim lets pods go where it let them go before.

@@ -17,24 +17,24 @@ import (
 // the pass places pods.
 type class struct {
 	*pass
-	pod      *corev1.Pod // one of them
-	priority int32
-	needs    []need
-	ports    []state.HostPort
-	fits     nodeaffinity.RequiredNodeAffinity
-	only     map[string]bool // the nodes that its affinity names; nil: any
-	links    *links          // nil: where others are does not matter
-	soft     []*soft         // its own soft spread constraints
-	wishes   []preference    // its preferred affinities to other pods
-	drawn    map[domain]int  // where these draw it, and the affinities of others; nil: nowhere
-	images   map[string]bool // that its containers run
-	claims   claims          // where its persistent volumes are
-	upTo     int             // how many of the pass's placements it knows
+	pod         *corev1.Pod // one of them
+	priority    int32
+	needs       []need
+	ports       []state.HostPort
+	fits        nodeaffinity.RequiredNodeAffinity
+	only        map[string]bool // the nodes that its affinity names; nil: any
+	links       *links          // nil: where others are does not matter
+	soft        []*soft         // its own soft spread constraints
+	preferences []preference    // its preferred affinities to other pods
+	weights     map[domain]int  // where these draw it, and the affinities of others; nil: nowhere
+	images      map[string]bool // that its containers run
+	claims      claims          // where its persistent volumes are
+	upTo        int             // how many of the pass's placements it knows
 
 	preferred *nodeaffinity.PreferredSchedulingTerms // nil: none
 
 	searched bool
-	partly   bool           // not every node was looked at
+	partial  bool           // not every node was looked at
 	found    []*candidate   // nodes that will do
 	at       map[string]int // where a node is in found
 	tally    tally          // why the others will not
@@ -98,7 +98,7 @@ func (p *pass) class(pod *corev1.Pod, only map[string]bool) *class {
 	k.images = map[string]bool{}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
-			k.images[normal(list[i].Image)] = true
+			k.images[normalizedImage(list[i].Image)] = true
 		}
 	}
 	return k
@@ -110,7 +110,7 @@ func (k *class) join(pod *corev1.Pod) {
 	for _, s := range k.soft {
 		s.add(pod, n)
 	}
-	if k.drawn != nil {
+	if k.weights != nil {
 		k.countPreferred(pod, n)
 		k.countPreferring(pod, n)
 	}
@@ -119,7 +119,7 @@ func (k *class) join(pod *corev1.Pod) {
 		k.searched = k.searched && len(k.found) > 0
 	}
 	forbids, allows := k.linked(pod, n)
-	if allows && !k.partly {
+	if allows && !k.partial {
 		k.searched, k.refused = false, ""
 		return
 	}
@@ -128,11 +128,11 @@ func (k *class) join(pod *corev1.Pod) {
 			k.drop(i)
 		}
 	}
-	k.again(n)
+	k.recheck(n)
 }
 
-// again looks again at a node on which something has changed.
-func (k *class) again(n *corev1.Node) {
+// recheck looks again at a node on which something has changed.
+func (k *class) recheck(n *corev1.Node) {
 	i, ok := k.at[n.Name]
 	if !ok {
 		return
@@ -153,7 +153,7 @@ func (k *class) drop(i int) {
 		k.at[k.found[i].node.Name] = i
 	}
 	k.found = k.found[:last]
-	if last == 0 || k.partly && last < atLeast/2 {
+	if last == 0 || k.partial && last < minCandidates/2 {
 		k.searched = false // the others are to be counted, or may do better
 	}
 }

@@ -37,8 +37,8 @@ var everyPod = state.Subject{Key: state.Key{Kind: state.Pods}}
 // hears its devices in between, whatever a thousand pods ask of a hundred thousand
 // nodes.
 const (
-	mostLooks  = 250_000 // at a node for a class of pods
-	mostPlaced = 1_000   // pods
+	maxLooks  = 250_000 // at a node for a class of pods
+	maxPlaced = 1_000   // pods
 )
 
 // Touches says that a change concerns a pod that has not been tried as it is now, a node
@@ -49,7 +49,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	case state.Nodes:
 		old, _ := c.Old.(*corev1.Node)
 		next, _ := c.New.(*corev1.Node)
-		if !sameOffer(old, next) {
+		if !acceptsSamePods(old, next) {
 			return []state.Subject{{Key: c.Key}}
 		}
 	case state.Pods:
@@ -79,9 +79,9 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	queue := p.queue(news)
 	thrifty := s.Len(state.Nodes) > 200 || len(queue) > 100
 	for _, pod := range queue {
-		fresh := news.all || news.fresh[state.KeyOf(pod)]
+		fresh := news.all || news.untried[state.KeyOf(pod)]
 		switch {
-		case (fresh || !thrifty) && (p.looks >= mostLooks || len(p.placed) >= mostPlaced):
+		case (fresh || !thrifty) && (p.looks >= maxLooks || len(p.placed) >= maxPlaced):
 			p.plan.Wake(state.KeyOf(pod), now.Add(time.Millisecond))
 		case fresh || !thrifty:
 			p.schedule(pod)
@@ -89,18 +89,18 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 		case linked(pod):
 			p.plan.Wake(state.KeyOf(pod), p.retryAt())
 		case !p.onChanged(pod, news.nodes):
-			p.put = true
+			p.postponed = true
 		}
 	}
-	if p.put {
-		p.plan.WakeFor(everyPod, now.Truncate(grid).Add(grid))
+	if p.postponed {
+		p.plan.WakeFor(everyPod, now.Truncate(explainInterval).Add(explainInterval))
 	}
 	return p.plan
 }
 
-// grid is how often, in a large fleet or with many pods waiting, the sentences
+// explainInterval is how often, in a large fleet or with many pods waiting, the sentences
 // about why pods wait are brought up to date. Room that becomes free is used at once.
-const grid = 10 * time.Second
+const explainInterval = 10 * time.Second
 
 // retryAt is when a pod is tried again that may go where others are, or are not: to
 // find that out costs a walk over all pods.
@@ -111,44 +111,44 @@ func (p *pass) retryAt() time.Time {
 
 // A pass is one call of Decide; each pod sees the placements before it.
 type pass struct {
-	s    state.Snapshot
-	now  time.Time
-	plan state.Plan
-	put  bool // some sentences are put off
+	s         state.Snapshot
+	now       time.Time
+	plan      state.Plan
+	postponed bool // some sentences are put off
 
 	looks     int
 	placed    []*corev1.Pod            // by this pass, in order
 	infos     map[string]*info         // nodes that would do for some pod, as they are now
 	classes   map[string]*class        // by equivalence key
 	nominated map[string][]*corev1.Pod // waiting pods for which room is being made, by node
-	like      map[types.UID]*siblings  // where the placed pods of a controller are
+	siblings  map[types.UID]*siblings  // where the placed pods of a controller are
 	reasons   []refusal                // see because
 }
 
 func newPass(s state.Snapshot, now time.Time) *pass {
-	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, like: map[types.UID]*siblings{}}
+	return &pass{s: s, now: now, infos: map[string]*info{}, classes: map[string]*class{}, siblings: map[types.UID]*siblings{}}
 }
 
 // news is what the subjects are, by what follows from them.
 type news struct {
-	all   bool
-	fresh map[state.Key]bool // pods that have not been tried as they are now
-	nodes map[string]bool    // nodes that may take, or refuse, other pods now
-	stir  bool               // namespaces or claims changed: affinities may hold now, volumes be there
+	all             bool
+	untried         map[state.Key]bool // pods that have not been tried as they are now
+	nodes           map[string]bool    // nodes that may take, or refuse, other pods now
+	affinityChanged bool               // namespaces or claims changed: affinities may hold now, volumes be there
 }
 
 func newsOf(subjects []state.Subject) news {
-	n := news{fresh: map[state.Key]bool{}, nodes: map[string]bool{}}
+	n := news{untried: map[state.Key]bool{}, nodes: map[string]bool{}}
 	for _, q := range subjects {
 		switch {
 		case q == everyPod:
 			n.all = true
 		case q.Kind == state.Pods:
-			n.fresh[q.Key] = true
+			n.untried[q.Key] = true
 		case q.Kind == state.Nodes:
 			n.nodes[q.Name] = true
 		default:
-			n.stir = true
+			n.affinityChanged = true
 		}
 	}
 	return n
@@ -186,9 +186,9 @@ func touchedByPod(c state.Applied, old, next *corev1.Pod) (all []state.Subject) 
 	return all
 }
 
-// sameOffer tells whether a node takes the same pods as before. What it reports
+// acceptsSamePods tells whether a node takes the same pods as before. What it reports
 // of itself every few minutes does not matter.
-func sameOffer(a, b *corev1.Node) bool {
+func acceptsSamePods(a, b *corev1.Node) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -207,14 +207,14 @@ func waits(p *corev1.Pod) bool {
 // queue returns the pods to try, the most important first, then the one that has
 // waited longest.
 func (p *pass) queue(n news) (pods []*corev1.Pod) {
-	if n.all || len(n.nodes) > 0 || n.stir {
+	if n.all || len(n.nodes) > 0 || n.affinityChanged {
 		for pod := range p.s.PodsOn("") {
 			if waits(pod) {
 				pods = append(pods, pod)
 			}
 		}
 	} else {
-		for k := range n.fresh {
+		for k := range n.untried {
 			if pod := p.s.Pod(k.Namespace, k.Name); pod != nil && waits(pod) {
 				pods = append(pods, pod)
 			}
@@ -259,7 +259,7 @@ func (p *pass) schedule(pod *corev1.Pod) {
 	}
 	message := t.tally.String()
 	room := pod.Status.NominatedNodeName
-	if !t.leaving() {
+	if !t.victimsLeaving() {
 		room = p.preempt(t)
 	}
 	if room == "" {
@@ -363,7 +363,7 @@ func (p *pass) roomPromised(node string) {
 		if k.links != nil {
 			delete(p.classes, key)
 		} else if n != nil {
-			k.again(n)
+			k.recheck(n)
 		}
 	}
 }
@@ -371,11 +371,11 @@ func (p *pass) roomPromised(node string) {
 // roomReleased tells the classes that room which was kept on a node is anybody's again.
 func (p *pass) roomReleased() {
 	for _, k := range p.classes {
-		if !k.partly {
+		if !k.partial {
 			k.searched, k.refused = false, ""
 		}
 	}
 }
 
 // small tells whether the fleet is one in which every node is always looked at.
-func (p *pass) small() bool { return p.s.Len(state.Nodes) <= 2*atLeast }
+func (p *pass) small() bool { return p.s.Len(state.Nodes) <= 2*minCandidates }

@@ -31,26 +31,26 @@ type info struct {
 // next question.
 func (t try) against(node *corev1.Node) (n *info, why []refusal) {
 	p := t.pass
-	if t.claims.wrong != "" {
-		return nil, p.because(refusal{NoVolume, t.claims.wrong, ""})
+	if t.claims.problem != "" {
+		return nil, p.oneReason(refusal{NoVolume, t.claims.problem, ""})
 	}
 	if t.cordoned(node) {
-		return nil, p.because(refusal{Reason: NodeUnschedulable})
+		return nil, p.oneReason(refusal{Reason: NodeUnschedulable})
 	}
 	for i := range node.Spec.Taints {
 		if taint := &node.Spec.Taints[i]; t.repelledByTaint(taint) {
-			return nil, p.because(refusal{reasonOf(taint), taint.Key, taint.Value})
+			return nil, p.oneReason(refusal{reasonOf(taint), taint.Key, taint.Value})
 		}
 	}
 	if ok, err := t.fits.Match(node); err != nil || !ok {
-		return nil, p.because(refusal{Reason: NodeAffinity})
+		return nil, p.oneReason(refusal{Reason: NodeAffinity})
 	}
 	n = p.infoOf(node)
 	if why := t.blockedByPods(n); len(why) > 0 {
 		return nil, why
 	}
 	if kind := t.claims.against(node.Name); kind != Fits {
-		return nil, p.because(refusal{Reason: kind})
+		return nil, p.oneReason(refusal{Reason: kind})
 	}
 	return n, nil
 }
@@ -71,7 +71,7 @@ func (t try) repelledByTaint(taint *corev1.Taint) bool {
 func (t try) blockedByPods(n *info) []refusal {
 	usage := t.withNominated(n)
 	if clash(usage.Ports, t.ports) {
-		return t.because(refusal{Reason: NodePorts})
+		return t.oneReason(refusal{Reason: NodePorts})
 	}
 	if reasons := t.missingResources(n.node, usage); len(reasons) > 0 {
 		return reasons
@@ -81,16 +81,16 @@ func (t try) blockedByPods(n *info) []refusal {
 		kind = t.links.against(n.node)
 	}
 	if kind == Fits {
-		t.withComing(n.node, func(l *links) { kind = l.against(n.node) })
+		t.withNominatedLinks(n.node, func(l *links) { kind = l.against(n.node) })
 	}
 	if kind != Fits {
-		return t.because(refusal{Reason: kind})
+		return t.oneReason(refusal{Reason: kind})
 	}
 	return nil
 }
 
-// because is one reason, without making a list for each of a hundred thousand nodes.
-func (p *pass) because(r refusal) []refusal {
+// oneReason is one reason, without making a list for each of a hundred thousand nodes.
+func (p *pass) oneReason(r refusal) []refusal {
 	p.reasons = append(p.reasons[:0], r)
 	return p.reasons
 }
@@ -125,9 +125,9 @@ func freeOf(node *corev1.Node, usage state.Usage, name corev1.ResourceName) (qua
 	return free, true
 }
 
-// coming returns the pods, of this priority or above, for which room is being made on a node, as
+// nominatedPods returns the pods, of this priority or above, for which room is being made on a node, as
 // they will be there.
-func (t try) coming(node string) (pods []*corev1.Pod) {
+func (t try) nominatedPods(node string) (pods []*corev1.Pod) {
 	if t.nominated == nil {
 		t.pass.nominated = map[string][]*corev1.Pod{}
 		for pod := range t.s.PodsOn("") {
@@ -149,7 +149,7 @@ func (t try) coming(node string) (pods []*corev1.Pod) {
 // withNominated adds to a node's usage the pods that are coming to it.
 func (t try) withNominated(n *info) state.Usage {
 	usage := n.usage
-	for _, pod := range t.coming(n.node.Name) {
+	for _, pod := range t.nominatedPods(n.node.Name) {
 		sum := maps.Clone(usage.Requests)
 		if sum == nil {
 			sum = corev1.ResourceList{}
@@ -165,11 +165,11 @@ func (t try) withNominated(n *info) state.Usage {
 	return usage
 }
 
-// withComing shows what the links will be once the pods have come that are coming to a node. That a
+// withNominatedLinks shows what the links will be once the pods have come that are coming to a node. That a
 // pod may go there both with them and without is Kubernetes' rule: they may take long, or not come
 // at all, and so nobody is near to them yet.
-func (t try) withComing(node *corev1.Node, show func(*links)) {
-	pods := t.coming(node.Name)
+func (t try) withNominatedLinks(node *corev1.Node, show func(*links)) {
+	pods := t.nominatedPods(node.Name)
 	if len(pods) == 0 {
 		return
 	}

@@ -128,7 +128,7 @@ func TestLargeFleet(t *testing.T) {
 	if f.on("a") != "n-7" {
 		t.Fatalf("on %q: %s", f.on("a"), f.why("a"))
 	}
-	f.now = f.now.Add(grid)
+	f.now = f.now.Add(explainInterval)
 	f.settle().quiet()
 	if want := "0/300 nodes are available: 1 Insufficient cpu, 299 node(s) had untolerated taint {busy: }."; f.why("b") != want {
 		t.Errorf("%q, want %q", f.why("b"), want)
@@ -178,12 +178,12 @@ func TestAPassDoesNoMoreThanSoMuch(t *testing.T) {
 	for _, n := range names("n", 30) {
 		f.put(node(n, "oslo"))
 	}
-	const many = 2*mostPlaced + 300
+	const many = 2*maxPlaced + 300
 	for _, p := range names("p", many) {
 		f.put(pod(p, owned("rs")))
 	}
 	f.settle()
-	if n := many - waiting(f); n != mostPlaced {
+	if n := many - waiting(f); n != maxPlaced {
 		t.Errorf("the first pass places %d pods", n)
 	}
 	f.rest().quiet()
@@ -225,7 +225,7 @@ func TestAPodLooksAtSomeNodesOfEverySite(t *testing.T) {
 	for _, n := range tried.found {
 		sites[n.site] = true
 	}
-	if p.looks > 2*atLeast || len(tried.found) < atLeast || len(sites) != 10 {
+	if p.looks > 2*minCandidates || len(tried.found) < minCandidates || len(sites) != 10 {
 		t.Errorf("%d looks, %d nodes of %d sites", p.looks, len(tried.found), len(sites))
 	}
 	f.settle()

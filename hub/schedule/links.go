@@ -14,15 +14,15 @@ import (
 // near to some, away from others. It counts, so that it can tell what would be if a
 // pod were there, or were not.
 type links struct {
-	spread []*spread
-	near   []term           // required affinity
-	by     []map[string]int // per term of near: how many pods match in each value of its key
-	found  int              // pods that match, over all terms
-	self   bool             // its own pods match: as long as nobody does, any node will do
-	apart  []term           // required anti-affinity
-	away   map[domain]int   // where how many pods are that the class avoids
-	shun   map[domain]int   // where how many pods are that avoid the class
-	keys   map[string]bool  // of shun
+	spread       []*spread
+	near         []term           // required affinity
+	by           []map[string]int // per term of near: how many pods match in each value of its key
+	found        int              // pods that match, over all terms
+	self         bool             // its own pods match: as long as nobody does, any node will do
+	antiAffinity []term           // required anti-affinity
+	away         map[domain]int   // where how many pods are that the class avoids
+	avoidedBy    map[domain]int   // where how many pods are that avoid the class
+	keys         map[string]bool  // of shun
 }
 
 // A domain is one value of one topology key.
@@ -117,13 +117,13 @@ func (k *class) link() {
 			l.spread = append(l.spread, k.spreadOf(c))
 		}
 	}
-	if len(l.spread)+len(l.near)+len(l.apart)+len(l.shun) > 0 {
+	if len(l.spread)+len(l.near)+len(l.antiAffinity)+len(l.avoidedBy) > 0 {
 		k.links = l
 	}
 }
 
 func newLinks() *links {
-	return &links{away: map[domain]int{}, shun: map[domain]int{}, keys: map[string]bool{}}
+	return &links{away: map[domain]int{}, avoidedBy: map[domain]int{}, keys: map[string]bool{}}
 }
 
 // linked tells the class of one more placed pod, and returns whether there may be
@@ -172,7 +172,7 @@ func (l *links) repelled(k *class, pod *corev1.Pod, n *corev1.Node, by int) (hit
 	}
 	for _, raw := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 		if v, ok := n.Labels[raw.TopologyKey]; ok && k.selects(k.term(pod, raw), k.pod) {
-			l.shun[domain{raw.TopologyKey, v}] += by
+			l.avoidedBy[domain{raw.TopologyKey, v}] += by
 			l.keys[raw.TopologyKey], hit = true, true
 		}
 	}
@@ -188,10 +188,10 @@ func (k *class) neighbors(l *links, a *corev1.Affinity) {
 	}
 	if a.PodAntiAffinity != nil {
 		for _, raw := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-			l.apart = append(l.apart, k.term(k.pod, raw))
+			l.antiAffinity = append(l.antiAffinity, k.term(k.pod, raw))
 		}
 	}
-	if len(l.near)+len(l.apart) == 0 {
+	if len(l.near)+len(l.antiAffinity) == 0 {
 		return
 	}
 	l.self = l.all(k, k.pod)
@@ -210,7 +210,7 @@ func (l *links) all(k *class, pod *corev1.Pod) bool {
 // neighbor counts a placed pod if the class is to be near to it, or away from it. n is
 // its node; nil: it is looked up if need be.
 func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (away, near bool) {
-	if len(l.near)+len(l.apart) == 0 {
+	if len(l.near)+len(l.antiAffinity) == 0 {
 		return false, false
 	}
 	value := func(key string) (string, bool) {
@@ -231,7 +231,7 @@ func (l *links) neighbor(k *class, pod *corev1.Pod, n *corev1.Node, by int) (awa
 			}
 		}
 	}
-	for _, tm := range l.apart {
+	for _, tm := range l.antiAffinity {
 		if !k.selects(tm, pod) {
 			continue
 		}
@@ -334,7 +334,7 @@ func (l *links) against(n *corev1.Node) Reason {
 			return PodAffinity
 		}
 	}
-	for _, tm := range l.apart {
+	for _, tm := range l.antiAffinity {
 		if l.hasAntiAffinity(tm, n) {
 			return PodAntiAffinity
 		}
@@ -374,5 +374,5 @@ func (l *links) hasAntiAffinity(tm term, n *corev1.Node) bool {
 // repelledByOthers tells whether somebody is in the node's domain who must be away from the pod.
 func (l *links) repelledByOthers(key string, n *corev1.Node) bool {
 	v, ok := n.Labels[key]
-	return ok && l.shun[domain{key, v}] > 0
+	return ok && l.avoidedBy[domain{key, v}] > 0
 }

@@ -60,8 +60,8 @@ func (o *Objection) key() objectionKey {
 	}
 }
 
-// said is for ordering.
-func (o *Objection) said() string { return fmt.Sprint(o.key()) }
+// sortKey is for ordering.
+func (o *Objection) sortKey() string { return fmt.Sprint(o.key()) }
 
 // isReservedKey tells whether a key is one that the hub or the device gives, or Kubernetes keeps for itself.
 func isReservedKey(key string) bool {
@@ -90,7 +90,7 @@ func (p *pass) infoOf(node *corev1.Node) *info {
 
 // objections adds all that a node has against the pod; there is none exactly where against
 // has nothing, too.
-func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection {
+func (t try) objections(l labelRequirements, node *corev1.Node, all []Objection) []Objection {
 	cordoned := t.cordoned(node)
 	if cordoned {
 		all = append(all, Objection{Reason: NodeUnschedulable})
@@ -122,13 +122,13 @@ func (t try) objections(l asked, node *corev1.Node, all []Objection) []Objection
 		all = t.links.objections(node, all)
 	}
 	if len(all) == before {
-		t.withComing(node, func(l *links) { all = l.objections(node, all) })
+		t.withNominatedLinks(node, func(l *links) { all = l.objections(node, all) })
 	}
 	if t.claims.used(node.Name, nil) {
 		all = append(all, Objection{Reason: VolumeInUse})
 	}
 	if t.claims.elsewhere(node.Name) {
-		all = append(all, Objection{Reason: VolumeElsewhere, Where: sorted(t.claims.at)})
+		all = append(all, Objection{Reason: VolumeElsewhere, Where: sorted(t.claims.nodes)})
 	}
 	return all
 }
@@ -167,7 +167,7 @@ func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
 			all = append(all, Objection{Reason: PodAffinity, Key: tm.key})
 		}
 	}
-	for _, tm := range l.apart {
+	for _, tm := range l.antiAffinity {
 		if l.hasAntiAffinity(tm, n) {
 			all = append(all, Objection{Reason: PodAntiAffinity, Key: tm.key})
 		}
@@ -180,8 +180,8 @@ func (l *links) objections(n *corev1.Node, all []Objection) []Objection {
 	return all
 }
 
-// asked is what a pod asks of its node's labels, one by one.
-type asked struct {
+// labelRequirements is what a pod asks of its node's labels, one by one.
+type labelRequirements struct {
 	all      []label
 	selector []int   // those of the node selector, in all
 	terms    [][]int // those of each term of the required node affinity, of which one must hold
@@ -192,7 +192,7 @@ type label struct {
 	holds *nodeaffinity.NodeSelector // nil: it cannot be read, and never holds
 }
 
-func asksOf(pod *corev1.Pod) (l asked) {
+func labelRequirementsOf(pod *corev1.Pod) (l labelRequirements) {
 	add := func(r corev1.NodeSelectorRequirement, field bool) int {
 		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}}
 		if field {
@@ -233,7 +233,7 @@ func asksOf(pod *corev1.Pod) (l asked) {
 
 // missing adds what a node has not that does not match: of the terms of which one must hold,
 // the one of which the least is missing.
-func (l asked) missing(n *corev1.Node, all []Objection) []Objection {
+func (l labelRequirements) missing(n *corev1.Node, all []Objection) []Objection {
 	before := len(all)
 	lacks := func(i int) bool { return l.all[i].holds == nil || !l.all[i].holds.Match(n) }
 	add := func(i int) {

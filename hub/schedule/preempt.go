@@ -20,9 +20,9 @@ const maxOffers = 100
 
 // An offer is a node and the pods that would have to leave it.
 type offer struct {
-	node    string
-	victims []*corev1.Pod // the most important first
-	broken  int           // budgets that would be overdrawn
+	node       string
+	victims    []*corev1.Pod // the most important first
+	violations int           // budgets that would be overdrawn
 }
 
 // preempt makes room for a pod that no node takes as it is: the pods of lower
@@ -64,11 +64,11 @@ func (p *pass) preempt(t try) string {
 	return best.node
 }
 
-// leaving tells whether pods of lower priority are on their way out of the node that the
+// victimsLeaving tells whether pods of lower priority are on their way out of the node that the
 // pod was promised, and leave it room enough: then nobody else has to go. One that would
 // refuse the pod without them too, such as a silent one, on which they may never end, or
 // one whose room another has taken, keeps no promise.
-func (t try) leaving() bool {
+func (t try) victimsLeaving() bool {
 	room := t.pod.Status.NominatedNodeName
 	if room == "" || !slices.Contains(t.tally.curable, room) {
 		return false
@@ -97,7 +97,7 @@ func (p *pass) offerOf(t try, name string) *offer {
 	}
 	// Those stay first whose budgets would be overdrawn, then the most important.
 	slices.SortFunc(lower, byImportance)
-	broken := p.overdrawn(lower)
+	broken := p.violatingBudgets(lower)
 	slices.SortStableFunc(lower, func(a, b *corev1.Pod) int {
 		switch {
 		case broken[a] == broken[b]:
@@ -118,7 +118,7 @@ func (p *pass) offerOf(t try, name string) *offer {
 	o := &offer{node: name, victims: victims}
 	for _, v := range victims {
 		if broken[v] {
-			o.broken++
+			o.violations++
 		}
 	}
 	return o
@@ -152,9 +152,9 @@ func (p *pass) fitsWithout(t try, node *corev1.Node, victims []*corev1.Pod) bool
 	return fits
 }
 
-// overdrawn returns those of the pods that a PodDisruptionBudget does not allow to
+// violatingBudgets returns those of the pods that a PodDisruptionBudget does not allow to
 // leave, if those before them do.
-func (p *pass) overdrawn(pods []*corev1.Pod) map[*corev1.Pod]bool {
+func (p *pass) violatingBudgets(pods []*corev1.Pod) map[*corev1.Pod]bool {
 	broken, left := map[*corev1.Pod]bool{}, map[types.UID]int32{}
 	for _, v := range pods {
 		for _, b := range state.BudgetsOf(p.s, v) {
@@ -179,7 +179,7 @@ func (o *offer) compare(b *offer) int {
 		return n
 	}
 	return cmp.Or(
-		cmp.Compare(o.broken, b.broken),
+		cmp.Compare(o.violations, b.violations),
 		cmp.Compare(schedcorev1.PodPriority(o.victims[0]), schedcorev1.PodPriority(b.victims[0])),
 		cmp.Compare(sum(o), sum(b)),
 		cmp.Compare(len(o.victims), len(b.victims)),

@@ -13,7 +13,7 @@ import (
 // on one and goes to another leaves that room to those who come next, in the same pass.
 func TestRoomThatIsNotNeededAnyMoreIsFree(t *testing.T) {
 	f := newFleet(t)
-	for n := range 2 * atLeast {
+	for n := range 2 * minCandidates {
 		f.put(node(fmt.Sprintf("closed-%04d", n), "x", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
 	}
 	at := func(seconds int) func(*corev1.Pod) {

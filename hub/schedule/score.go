@@ -32,9 +32,9 @@ const (
 // A candidate is a node that will do, with what the pod's class finds in it.
 type candidate struct {
 	*info
-	shy    int64   // PreferNoSchedule taints that are not tolerated
-	liked  int64   // weights of the preferred node affinities that hold
-	images []image // of the class's that it has
+	softTaints     int64   // PreferNoSchedule taints that are not tolerated
+	affinityWeight int64   // weights of the preferred node affinities that hold
+	images         []image // of the class's that it has
 }
 
 type image struct {
@@ -49,7 +49,7 @@ func (k *class) candidate(n *info) *candidate {
 		n.hasCPU, n.hasMemory = n.node.Status.Allocatable.Cpu().MilliValue(), n.node.Status.Allocatable.Memory().Value()
 		for pod := range k.s.PodsOn(n.node.Name) {
 			if !state.Terminated(pod) {
-				cpu, memory := assumed(pod)
+				cpu, memory := scoredRequests(pod)
 				n.usedCPU, n.usedMemory = n.usedCPU+cpu, n.usedMemory+memory
 			}
 		}
@@ -59,16 +59,16 @@ func (k *class) candidate(n *info) *candidate {
 	for i := range n.node.Spec.Taints {
 		if taint := &n.node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectPreferNoSchedule &&
 			!state.Tolerates(k.pod.Spec.Tolerations, taint) {
-			c.shy++
+			c.softTaints++
 		}
 	}
 	if k.preferred != nil {
-		c.liked = k.preferred.Score(n.node)
+		c.affinityWeight = k.preferred.Score(n.node)
 	}
 	for _, have := range n.node.Status.Images {
 		for _, name := range have.Names {
-			if k.images[normal(name)] {
-				c.images = append(c.images, image{normal(name), have.SizeBytes})
+			if k.images[normalizedImage(name)] {
+				c.images = append(c.images, image{normalizedImage(name), have.SizeBytes})
 				break
 			}
 		}
@@ -90,12 +90,12 @@ func (t try) best(fits []*candidate) string {
 		}
 	}
 	scores := make([]int64, len(fits))
-	cpu, memory := assumed(t.pod)
+	cpu, memory := scoredRequests(t.pod)
 	shy, liked := make([]int64, len(fits)), make([]int64, len(fits))
 	for i, n := range fits {
 		least, balanced := n.resourceScore(cpu, memory)
 		scores[i] = weightLeast*least + weightBalanced*balanced
-		shy[i], liked[i] = n.shy, n.liked
+		shy[i], liked[i] = n.softTaints, n.affinityWeight
 	}
 	t.add(scores, weightTaint, lowIsGood(shy))
 	t.add(scores, weightAffinity, highIsGood(liked))
@@ -155,9 +155,9 @@ func highIsGood(weights []int64) []int64 {
 	return weights
 }
 
-// assumed returns what a pod counts for in the scores: as state.Requests has it, but for what is
+// scoredRequests returns what a pod counts for in the scores: as state.Requests has it, but for what is
 // assumed. It is asked for each placed pod, and so makes no lists.
-func assumed(pod *corev1.Pod) (milliCPU, memory int64) {
+func scoredRequests(pod *corev1.Pod) (milliCPU, memory int64) {
 	one := func(c *corev1.Container) (int64, int64) {
 		cpu, mem := int64(assumedMilliCPU), int64(assumedMemory)
 		if q, ok := c.Resources.Requests[corev1.ResourceCPU]; ok {
@@ -232,8 +232,8 @@ func (t try) imageLocality(fits []*candidate) []int64 {
 	return out
 }
 
-// normal is an image's name with its tag.
-func normal(image string) string {
+// normalizedImage is an image's name with its tag.
+func normalizedImage(image string) string {
 	if strings.LastIndex(image, ":") <= strings.LastIndex(image, "/") {
 		return image + ":latest"
 	}

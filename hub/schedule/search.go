@@ -12,9 +12,9 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// atLeast is how many nodes that will do are weighed against each other, in a fleet
+// minCandidates is how many nodes that will do are weighed against each other, in a fleet
 // that has so many.
-const atLeast = 500
+const minCandidates = 500
 
 // A tally counts the nodes that were refused, by reason.
 type tally struct {
@@ -59,7 +59,7 @@ func (c *tally) add(node string, reasons []refusal) {
 func (t try) search() {
 	k := t.class
 	total := k.s.Len(state.Nodes)
-	k.searched, k.partly, k.found, k.at = true, false, nil, map[string]int{}
+	k.searched, k.partial, k.found, k.at = true, false, nil, map[string]int{}
 	k.tally = tally{nodes: total, count: map[refusal]int{}}
 	if k.only != nil {
 		looked := 0
@@ -80,11 +80,11 @@ func (t try) search() {
 		}
 		return
 	}
-	stride := total / atLeast
+	stride := total / minCandidates
 	start := int(seed(t.pod) % uint32(stride))
 	for turn := range stride {
-		if len(k.found) >= atLeast {
-			k.partly = true
+		if len(k.found) >= minCandidates {
+			k.partial = true
 			return
 		}
 		for i := (start + turn) % stride; i < total; i += stride {

@@ -43,8 +43,8 @@ type Way struct {
 	Pods     []*corev1.Pod
 }
 
-// mostLeaving is how many pods are named at most that would have to go.
-const mostLeaving = 3
+// maxVictims is how many pods are named at most that would have to go.
+const maxVictims = 3
 
 // findWays finds the ways for each objection of a candidate.
 func (t try) findWays(c *Candidate) {
@@ -70,7 +70,7 @@ func (t try) ways(n *corev1.Node, o *Objection) []Way {
 		}
 		return ways
 	case TooManyPods:
-		if missing := o.Want.Value() - o.Free.Value(); missing <= mostLeaving {
+		if missing := o.Want.Value() - o.Free.Value(); missing <= maxVictims {
 			if pods := movable(t.s, n); int64(len(pods)) >= missing {
 				return []Way{{Kind: MakeRoom, Pods: pods[:missing]}}
 			}
@@ -151,7 +151,7 @@ func victimsFor(s state.Snapshot, n *corev1.Node, o *Objection) []*corev1.Pod {
 	}
 	var pods []*corev1.Pod
 	sum := resource.Quantity{}
-	for i := len(all) - 1; i >= 0 && len(pods) < mostLeaving; i-- {
+	for i := len(all) - 1; i >= 0 && len(pods) < maxVictims; i-- {
 		pods = append(pods, all[i].Pod)
 		if sum.Add(all[i].has); sum.Cmp(missing) >= 0 {
 			return pods
@@ -174,7 +174,7 @@ func (t try) holders(n *corev1.Node, port state.HostPort) (pods []*corev1.Pod) {
 			then.usage.Add(p)
 		}
 	}
-	if len(pods) > mostLeaving || clash(t.withNominated(then).Ports, want) {
+	if len(pods) > maxVictims || clash(t.withNominated(then).Ports, want) {
 		return nil
 	}
 	return pods

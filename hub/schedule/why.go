@@ -53,11 +53,11 @@ type Candidate struct {
 func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 	t := newPass(s, now).try(pod)
 	e := Explanation{Nodes: s.Len(state.Nodes)}
-	if t.claims.wrong != "" {
-		e.Wrong = t.claims.wrong
+	if t.claims.problem != "" {
+		e.Wrong = t.claims.problem
 		return e
 	}
-	w := &search{try: t, asks: asksOf(pod), obstacles: map[objectionKey]*Obstacle{}}
+	w := &search{try: t, asks: labelRequirementsOf(pod), obstacles: map[objectionKey]*Obstacle{}}
 	if t.only != nil {
 		looked := 0
 		for name := range t.only {
@@ -89,7 +89,7 @@ func Why(s state.Snapshot, pod *corev1.Pod, now time.Time) Explanation {
 // A search walks the nodes and keeps the best of those that will not do.
 type search struct {
 	try
-	asks      asked
+	asks      labelRequirements
 	fits      bool
 	best      []Candidate
 	obstacles map[objectionKey]*Obstacle
@@ -179,7 +179,7 @@ func (w *search) told() (all []Obstacle) {
 	sort.Slice(all, func(i, j int) bool {
 		a, b := all[i], all[j]
 		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(reasons[b.Reason].cost, reasons[a.Reason].cost),
-			strings.Compare(a.said(), b.said())) < 0
+			strings.Compare(a.sortKey(), b.sortKey())) < 0
 	})
 	return all
 }

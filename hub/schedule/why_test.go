@@ -245,7 +245,7 @@ func FuzzWhy(f *testing.F) {
 		fits := false
 		for n := range fl.s.Nodes() {
 			_, why := tried.against(n)
-			objections := tried.objections(asksOf(p), n, nil)
+			objections := tried.objections(labelRequirementsOf(p), n, nil)
 			if (len(why) == 0) != (len(objections) == 0) {
 				t.Fatalf("seed %d: the scheduler has %v against %s, its explanation %v", seed, why, n.Name, objections)
 			}
@@ -259,7 +259,7 @@ func FuzzWhy(f *testing.F) {
 			for _, o := range c.Against {
 				for _, w := range o.Ways {
 					s, changed := done(fl.s, c.Node, p, w)
-					for _, left := range newPass(s, fl.now).try(changed).objections(asksOf(changed), s.Node(c.Node.Name), nil) {
+					for _, left := range newPass(s, fl.now).try(changed).objections(labelRequirementsOf(changed), s.Node(c.Node.Name), nil) {
 						if same := left.Reason == o.Reason && left.Key == o.Key && left.Resource == o.Resource && left.Port == o.Port && left.Taint == o.Taint && reflect.DeepEqual(left.Label, o.Label); same {
 							t.Fatalf("seed %d: %s on %s, and %s is still there", seed, w.Kind, c.Node.Name, brief(o))
 						}

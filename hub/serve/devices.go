@@ -57,12 +57,12 @@ func (d *devices) Connect(p broker.Peer) error {
 func (d *devices) Speaks(p broker.Peer) bool { return d.Devices.Speaks(caller(p)) }
 
 func (d *devices) Connected(p broker.Peer) {
-	d.Devices.Say(slog.LevelInfo, p.Node, "connected", "addr", p.Addr)
+	d.Devices.LogDevice(slog.LevelInfo, p.Node, "connected", "addr", p.Addr)
 	d.Devices.Connected(p.Node)
 }
 
 func (d *devices) Disconnected(p broker.Peer) {
-	d.Devices.Say(slog.LevelInfo, p.Node, "disconnected", "addr", p.Addr)
+	d.Devices.LogDevice(slog.LevelInfo, p.Node, "disconnected", "addr", p.Addr)
 	d.Devices.Disconnected(p.Node)
 	d.ask.Disconnected(p.Node)
 }
@@ -82,7 +82,7 @@ func (d *devices) Pods(ctx context.Context, p broker.Peer, pods wire.Pods) error
 }
 
 func (d *devices) Left(ctx context.Context, p broker.Peer, pods wire.Pods) error {
-	return d.worth(p.Node, d.Devices.Left(ctx, caller(p), pods))
+	return d.worth(p.Node, d.Devices.RemainingPods(ctx, caller(p), pods))
 }
 
 func (d *devices) Event(ctx context.Context, p broker.Peer, e wire.Event) error {
@@ -104,7 +104,7 @@ func (d *devices) worth(name string, err error) error {
 		d.log.Debug("ignored", "node", name, "err", err)
 		return nil
 	case errors.Is(err, node.ErrConflict), errors.Is(err, node.ErrRefused), errors.Is(err, node.ErrStranger):
-		d.Devices.Say(slog.LevelWarn, name, "refused", "err", err)
+		d.Devices.LogDevice(slog.LevelWarn, name, "refused", "err", err)
 		return nil
 	case errors.Is(err, control.ErrStopped):
 		return fmt.Errorf("%w: %w", broker.ErrStopping, err)

@@ -138,10 +138,10 @@ func (q Timeouts) UnseenUntil(s Snapshot, n *corev1.Node) time.Time {
 // that was made by hand are only what somebody has written.
 func HasReported(s Snapshot, n *corev1.Node) bool { return reported(n, s.Record(n.Name)) }
 
-func reported(n *corev1.Node, rec *Record) bool { return spoke(rec) && ReadyOf(n) != "" }
+func reported(n *corev1.Node, rec *Record) bool { return hasBooted(rec) && ReadyOf(n) != "" }
 
-// spoke tells whether a record is of a node as which a device has reported.
-func spoke(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.PastBoots) > 0) }
+// hasBooted tells whether a record is of a node as which a device has reported.
+func hasBooted(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.PastBoots) > 0) }
 
 // An Outage is what a Node remembers, while it is not ready, beside what its conditions
 // and taints say: times in the API have whole seconds, and a taint that gives way to
@@ -166,7 +166,7 @@ const AwaitsProfile = "flotilla.dev/awaits-profile"
 
 const (
 	annotationOutage = "flotilla.dev/outage"
-	maxSpells        = 8 // the oldest, whose deadlines stand, and the last, which may have ended them
+	maxTaintPeriods  = 8 // the oldest, whose deadlines stand, and the last, which may have ended them
 )
 
 // OutageOf returns the outage of a node, nil if it has none that can be read.
@@ -176,7 +176,7 @@ func OutageOf(n *corev1.Node) *Outage {
 		return nil
 	}
 	var o Outage
-	if since, ok := bare(said); ok {
+	if since, ok := parseBare(said); ok {
 		o.Since = since
 	} else if json.Unmarshal([]byte(said), &o) != nil {
 		return nil
@@ -194,8 +194,8 @@ const (
 	bareLayout           = "2006-01-02T15:04:05.000000Z" // metav1.RFC3339Micro in UTC
 )
 
-// bare reads an outage without spells; what is written in another way is not ok.
-func bare(said string) (since metav1.MicroTime, ok bool) {
+// parseBare reads an outage without spells; what is written in another way is not ok.
+func parseBare(said string) (since metav1.MicroTime, ok bool) {
 	text, begins := strings.CutPrefix(said, bareBegins)
 	text, ends := strings.CutSuffix(text, bareEnds)
 	if !begins || !ends {
@@ -226,8 +226,8 @@ func SetOutage(n *corev1.Node, o *Outage) {
 // String is the outage as the Node carries it.
 func (o *Outage) String() string {
 	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.TaintPeriods}
-	if n := len(o.TaintPeriods); n > maxSpells {
-		short.TaintPeriods = append(slices.Clone(o.TaintPeriods[:maxSpells-1]), o.TaintPeriods[n-1])
+	if n := len(o.TaintPeriods); n > maxTaintPeriods {
+		short.TaintPeriods = append(slices.Clone(o.TaintPeriods[:maxTaintPeriods-1]), o.TaintPeriods[n-1])
 	}
 	if len(short.TaintPeriods) == 0 && !short.Since.IsZero() {
 		return bareBegins + short.Since.UTC().Format(bareLayout) + bareEnds

@@ -37,8 +37,8 @@ func FuzzOutage(f *testing.F) {
 			t.Fatalf("%s is %+v, want %+v", said, got, want)
 		}
 		want.Since.Time = want.Since.Truncate(time.Millisecond)
-		if n := len(want.TaintPeriods); n > maxSpells {
-			want.TaintPeriods = append(want.TaintPeriods[:maxSpells-1:maxSpells-1], want.TaintPeriods[n-1])
+		if n := len(want.TaintPeriods); n > maxTaintPeriods {
+			want.TaintPeriods = append(want.TaintPeriods[:maxTaintPeriods-1:maxTaintPeriods-1], want.TaintPeriods[n-1])
 		}
 		if text, _ := json.Marshal(want); got.String() != string(text) {
 			t.Fatalf("%s is written as %s, want %s", said, got, text)

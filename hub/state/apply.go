@@ -64,11 +64,11 @@ func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 // A Loader is Load for objects that come a few at a time, while more are being read.
 type Loader struct {
 	t    txn
-	uids [][]located // of the objects that are in no index of uids yet, in the order in which they came
+	uids [][]uidLocation // of the objects that are in no index of uids yet, in the order in which they came
 }
 
-// A located is an object's uid, and where it is.
-type located struct {
+// A uidLocation is an object's uid, and where it is.
+type uidLocation struct {
 	uid string
 	at  location
 }
@@ -79,17 +79,17 @@ func Loading(s Snapshot) *Loader { return &Loader{t: txn{Snapshot: s}} }
 // Add adds objects; of those with one key the last stands. Those that come in order are put
 // behind the last of their table without a search.
 func (l *Loader) Add(objects []Object) {
-	l.uids = append(l.uids, make([]located, 0, len(objects)))
+	l.uids = append(l.uids, make([]uidLocation, 0, len(objects)))
 	last := len(l.uids) - 1
 	for _, o := range objects {
 		kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
 		old, _ := l.t.table(kind).Load(at, o)
 		if old != nil { // its uid may be in the index no more
 			l.indexUIDs()
-			l.uids, last = [][]located{nil}, 0
+			l.uids, last = [][]uidLocation{nil}, 0
 			l.t.swapUID(old, o, location{kind, at})
 		} else if uid := o.GetUID(); uid != "" {
-			l.uids[last] = append(l.uids[last], located{string(uid), location{kind, at}})
+			l.uids[last] = append(l.uids[last], uidLocation{string(uid), location{kind, at}})
 		}
 		l.t.reindex(kind, at, old, o)
 	}

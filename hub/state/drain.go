@@ -154,7 +154,7 @@ func HasDrainAnnotation(n *corev1.Node) bool {
 }
 
 // NodesWithDrain walks the nodes that carry anything of a drain.
-func (s Snapshot) NodesWithDrain() iter.Seq[*corev1.Node] { return s.named(s.drains, "") }
+func (s Snapshot) NodesWithDrain() iter.Seq[*corev1.Node] { return s.indexedNodes(s.drains, "") }
 
 // HasData tells whether a pod has data that is lost with it: an emptyDir.
 func HasData(p *corev1.Pod) bool {

@@ -82,7 +82,7 @@ func (t *txn) reindex(kind Kind, at string, old, next Object) {
 		for i, o := range []Object{old, next} {
 			if e, ok := o.(*corev1.Event); ok && e.Source.Host != "" {
 				key := e.Source.Host + "\x00" + e.LastTimestamp.UTC().Format(time.RFC3339) + "\x00" + at
-				if said := writable(&t.said, &t.own.said); i == 1 {
+				if said := writable(&t.eventsFrom, &t.own.said); i == 1 {
 					said.Set(key, e)
 				} else {
 					said.Delete(key)
@@ -144,8 +144,8 @@ func (t *txn) swapOwners(old, next Object, at string) {
 	}
 }
 
-// held are the facts of a placed pod that others than its own node look up.
-func held(p *corev1.Pod) (node string, live, repels, leans bool) {
+// podFacts are the facts of a placed pod that others than its own node look up.
+func podFacts(p *corev1.Pod) (node string, live, repels, leans bool) {
 	if p == nil {
 		return "", false, false, false
 	}
@@ -182,8 +182,8 @@ func RequiredNear(p *corev1.Pod) []corev1.PodAffinityTerm {
 }
 
 func (t *txn) swapPod(old, next *corev1.Pod, at string) {
-	from, lived, repelled, leaned := held(old)
-	to, lives, repels, leans := held(next)
+	from, lived, repelled, leaned := podFacts(old)
+	to, lives, repels, leans := podFacts(next)
 	onNode := writable(&t.onNode, &t.own.onNode)
 	if old != nil && (next == nil || from != to) {
 		onNode.Delete(from + "\x00" + at)
@@ -192,18 +192,18 @@ func (t *txn) swapPod(old, next *corev1.Pod, at string) {
 		onNode.Set(to+"\x00"+at, next)
 	}
 	if repels {
-		writable(&t.repelling, &t.own.repel).Set(at, next)
+		writable(&t.antiAffinity, &t.own.repel).Set(at, next)
 	} else if repelled {
-		writable(&t.repelling, &t.own.repel).Delete(at)
+		writable(&t.antiAffinity, &t.own.repel).Delete(at)
 	}
 	if leans {
-		writable(&t.leaning, &t.own.lean).Set(at, next)
+		writable(&t.affinity, &t.own.lean).Set(at, next)
 	} else if leaned {
-		writable(&t.leaning, &t.own.lean).Delete(at)
+		writable(&t.affinity, &t.own.lean).Delete(at)
 	}
 	if lived != lives || lived && schedcorev1.PodPriority(old) != schedcorev1.PodPriority(next) {
 		if !t.own.rank {
-			t.ranks, t.own.rank = t.ranks.Copy(), true
+			t.priorities, t.own.rank = t.priorities.Copy(), true
 		}
 		if lived {
 			t.rank(schedcorev1.PodPriority(old), -1)
@@ -212,29 +212,29 @@ func (t *txn) swapPod(old, next *corev1.Pod, at string) {
 			t.rank(schedcorev1.PodPriority(next), 1)
 		}
 	}
-	if lived && lives && from == to && sameAsk(old, next) {
+	if lived && lives && from == to && sameRequests(old, next) {
 		return
 	}
 	if from != "" && from != to {
-		t.tally(from)
+		t.recount(from)
 	}
 	if to != "" {
-		t.tally(to)
+		t.recount(to)
 	}
 }
 
 func (t *txn) rank(priority int32, by int) {
-	n, _ := t.ranks.Get(priority)
+	n, _ := t.priorities.Get(priority)
 	if n += by; n > 0 {
-		t.ranks.Set(priority, n)
+		t.priorities.Set(priority, n)
 	} else {
-		t.ranks.Delete(priority)
+		t.priorities.Delete(priority)
 	}
 }
 
-// tally sums up a node's pods anew: a node has few, and a sum that is never
+// recount sums up a node's pods anew: a node has few, and a sum that is never
 // taken down again cannot drift.
-func (t *txn) tally(node string) {
+func (t *txn) recount(node string) {
 	var u Usage
 	for p := range t.PodsOn(node) {
 		u.Add(p)
@@ -248,7 +248,7 @@ func (t *txn) tally(node string) {
 }
 
 func (t *txn) swapNode(old, next *corev1.Node) {
-	was, is := t.viewOf(old), t.viewOf(next)
+	was, is := t.siteEntryOf(old), t.siteEntryOf(next)
 	if was.site != is.site || (old == nil) != (next == nil) {
 		set(writable(&t.inSite, &t.own.inSite), was.site, was.name, old != nil, false)
 		set(writable(&t.inSite, &t.own.inSite), is.site, is.name, next != nil, true)
@@ -276,10 +276,10 @@ func (t *txn) swapNode(old, next *corev1.Node) {
 // forgotten: in its table the record has been swapped already.
 func (t *txn) swapRecord(old, next *Record, node string) {
 	n := t.Node(node)
-	if n == nil || spoke(old) == spoke(next) {
+	if n == nil || hasBooted(old) == hasBooted(next) {
 		return
 	}
-	was, is := view{site: SiteOf(n)}, view{site: SiteOf(n)}
+	was, is := siteEntry{site: SiteOf(n)}, siteEntry{site: SiteOf(n)}
 	was.count.add(n, reported(n, old))
 	is.count.add(n, reported(n, next))
 	t.count(was, -1)
@@ -297,26 +297,26 @@ func set(t *table[struct{}], first, name string, there, in bool) {
 	}
 }
 
-// A view is what the sites' indexes know of a node.
-type view struct {
+// A siteEntry is what the sites' indexes know of a node.
+type siteEntry struct {
 	name, site string
 	waits      string // site and moment of failure, "": it does not wait
 	count      SiteCount
 }
 
-func (t *txn) viewOf(n *corev1.Node) (v view) {
+func (t *txn) siteEntryOf(n *corev1.Node) (v siteEntry) {
 	if n == nil {
 		return v
 	}
 	v.name, v.site = n.Name, SiteOf(n)
 	v.count.add(n, HasReported(t.Snapshot, n))
 	if v.count.Waiting > 0 {
-		v.waits = v.site + "\x00" + failedAt(n)
+		v.waits = v.site + "\x00" + failureKey(n)
 	}
 	return v
 }
 
-func (t *txn) count(v view, sign int) {
+func (t *txn) count(v siteEntry, sign int) {
 	counts := writable(&t.counts, &t.own.counts)
 	c := t.Count(v.site)
 	t.all.count(c, -1)
@@ -346,7 +346,7 @@ func (t *txn) swapBlocks(old, next *corev1.Node) {
 		}
 		in := i == 1
 		if !HasBlock(n) {
-			set(writable(&t.bare, &t.own.bare), bornAt(n), n.Name, true, in)
+			set(writable(&t.withoutBlock, &t.own.bare), creationKey(n), n.Name, true, in)
 		}
 		for _, b := range BlocksOf(n) {
 			blocks, key := writable(&t.blocks, &t.own.blocks), blockKey(b)

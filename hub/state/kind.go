@@ -215,7 +215,7 @@ func Groups() []*Group { return groups }
 // What the API serves and nothing keeps. Those that are absent are empty lists: nothing
 // implements them, but tools and kubectl's own lists ask for them all the time, and fail
 // where they are not there.
-var unkept = [...]Row{
+var notStored = [...]Row{
 	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly,
 		Viewer: readOnly,
 		Absent: "ingresses are not implemented, as there are no services: the list is always empty; publish a pod's port " +
@@ -260,7 +260,7 @@ func (r Resource) Empty() bool { return r.Absent != "" }
 
 // Served returns all that the API serves, in the order in which clients find it.
 func Served() (all []Resource) {
-	for _, rows := range [][]Row{kinds[:], unkept[:]} {
+	for _, rows := range [][]Row{kinds[:], notStored[:]} {
 		for i := range rows {
 			for _, in := range []*Group{rows[i].Group, rows[i].Also} {
 				if in != nil {

@@ -41,14 +41,14 @@ func blockAt(key string) netip.Prefix {
 	return netip.PrefixFrom(a, int(key[1]))
 }
 
-// bornAt orders the nodes without a block: the oldest first.
-func bornAt(n *corev1.Node) string {
+// creationKey orders the nodes without a block: the oldest first.
+func creationKey(n *corev1.Node) string {
 	return n.CreationTimestamp.UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
 // WithoutBlock walks the nodes that have no block of addresses, the oldest first,
 // those of one age by name.
-func (s Snapshot) WithoutBlock() iter.Seq[*corev1.Node] { return s.named(s.bare, "") }
+func (s Snapshot) WithoutBlock() iter.Seq[*corev1.Node] { return s.indexedNodes(s.withoutBlock, "") }
 
 // Blocks are all blocks of one size that nodes have in a range, in order.
 type Blocks struct {
@@ -59,8 +59,8 @@ type Blocks struct {
 // Blocks returns the blocks with so many leading bits that begin in the range.
 func (s Snapshot) Blocks(in netip.Prefix, bits int) Blocks {
 	first := blockKey(netip.PrefixFrom(in.Masked().Addr(), bits))
-	return Blocks{s.blocks, rank(s.blocks, func(key string) bool { return key >= first }),
-		rank(s.blocks, func(key string) bool {
+	return Blocks{s.blocks, searchTable(s.blocks, func(key string) bool { return key >= first }),
+		searchTable(s.blocks, func(key string) bool {
 			return key >= first && !(key[:2] == first[:2] && in.Contains(blockAt(key).Addr()))
 		})}
 }
@@ -74,8 +74,8 @@ func (b Blocks) At(i int) netip.Prefix {
 	return blockAt(key)
 }
 
-// rank returns the position of the first key of a table from which on all are so.
-func rank[V any](t *table[V], so func(string) bool) int {
+// searchTable returns the position of the first key of a table from which on all are so.
+func searchTable[V any](t *table[V], so func(string) bool) int {
 	lo, hi := 0, t.Len()
 	for lo < hi {
 		mid := (lo + hi) / 2

@@ -32,13 +32,13 @@ type Alarm struct {
 }
 
 // Do adds changes to the plan.
-func (p *Plan) Do(c ...Change) { p.Changes = more(p.Changes, c...) }
+func (p *Plan) Do(c ...Change) { p.Changes = appendDoubling(p.Changes, c...) }
 
 // Wake asks to be asked about an object again at t; the zero time forgets it.
 func (p *Plan) Wake(k Key, t time.Time) { p.WakeFor(Subject{Key: k}, t) }
 
 // WakeFor is Wake for a part of the work on an object.
-func (p *Plan) WakeFor(q Subject, t time.Time) { p.Alarms = more(p.Alarms, Alarm{q, t}) }
+func (p *Plan) WakeFor(q Subject, t time.Time) { p.Alarms = appendDoubling(p.Alarms, Alarm{q, t}) }
 
 // A Change is one step of a plan: an object as it shall be from now on, or one
 // that shall be no more. Objects are whole, so a change can be repeated.

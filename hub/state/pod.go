@@ -189,8 +189,8 @@ func (u *Usage) Add(p *corev1.Pod) {
 	u.Ports = append(u.Ports, HostPorts(p)...)
 }
 
-// sameAsk tells whether a pod takes the same of its node as before.
-func sameAsk(a, b *corev1.Pod) bool {
+// sameRequests tells whether a pod takes the same of its node as before.
+func sameRequests(a, b *corev1.Pod) bool {
 	one := func(x, y corev1.Container) bool {
 		return fleet.SameResources(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) &&
 			(x.RestartPolicy == nil) == (y.RestartPolicy == nil)

@@ -51,9 +51,9 @@ func Charge(o Object, now time.Time) corev1.ResourceList {
 	}
 	switch o := o.(type) {
 	case *corev1.Pod:
-		if counts(o, now) {
+		if usesResources(o, now) {
 			use[corev1.ResourcePods] = one
-			computed(use, Requests(o), componentresource.PodLimits(o, sizes(o)))
+			addComputeResources(use, Requests(o), componentresource.PodLimits(o, sizes(o)))
 		}
 	case *corev1.PersistentVolumeClaim:
 		storage := o.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -66,9 +66,9 @@ func Charge(o Object, now time.Time) corev1.ResourceList {
 	return use
 }
 
-// counts tells whether a pod uses anything beside its name: not one that has finished, nor one that
+// usesResources tells whether a pod uses anything beside its name: not one that has finished, nor one that
 // should long have stopped.
-func counts(p *corev1.Pod, now time.Time) bool {
+func usesResources(p *corev1.Pod, now time.Time) bool {
 	if Terminated(p) {
 		return false
 	}
@@ -85,8 +85,8 @@ func QuotaEnds(p *corev1.Pod) time.Time {
 	return p.DeletionTimestamp.Add(time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
 }
 
-// computed adds what containers ask for and what they are limited to.
-func computed(use, requests, limits corev1.ResourceList) {
+// addComputeResources adds what containers ask for and what they are limited to.
+func addComputeResources(use, requests, limits corev1.ResourceList) {
 	for name, q := range requests {
 		switch {
 		case name == corev1.ResourceCPU, name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage,
@@ -144,7 +144,7 @@ func inScope(p *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	case corev1.ResourceQuotaScopeNotBestEffort:
 		return !bestEffort(p)
 	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
-		return looksAbroad(p.Spec.Affinity)
+		return selectsOtherNamespaces(p.Spec.Affinity)
 	case corev1.ResourceQuotaScopePriorityClass:
 		class := p.Spec.PriorityClassName
 		switch r.Operator {
@@ -177,8 +177,8 @@ func bestEffort(p *corev1.Pod) bool {
 	return true
 }
 
-// looksAbroad tells whether an affinity is about pods of other namespaces.
-func looksAbroad(a *corev1.Affinity) bool {
+// selectsOtherNamespaces tells whether an affinity is about pods of other namespaces.
+func selectsOtherNamespaces(a *corev1.Affinity) bool {
 	if a == nil {
 		return false
 	}
@@ -209,7 +209,7 @@ func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.
 	}
 	self := false
 	for _, kind := range names {
-		if !kind.Namespaced() || !countedBy(q, kind) {
+		if !kind.Namespaced() || !limitsKind(q, kind) {
 			continue
 		}
 		for o := range s.All(kind, q.Namespace) {
@@ -228,8 +228,8 @@ func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.
 	return st, next
 }
 
-// countedBy tells whether a quota can limit anything of a kind.
-func countedBy(q *corev1.ResourceQuota, k Kind) bool {
+// limitsKind tells whether a quota can limit anything of a kind.
+func limitsKind(q *corev1.ResourceQuota, k Kind) bool {
 	if k == Pods || k == Claims {
 		return true
 	}
@@ -275,7 +275,7 @@ func SameCharge(old, next Object) bool {
 		return old != nil && next != nil && (!ok || !also ||
 			fleet.SameResources(claim.Spec.Resources.Requests, now.Spec.Resources.Requests) && ClassOf(claim) == ClassOf(now))
 	}
-	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameAsk(was, is) &&
+	return Terminated(was) == Terminated(is) && was.DeletionTimestamp.Equal(is.DeletionTimestamp) && sameRequests(was, is) &&
 		sameDeadline(was, is) &&
 		equalGrace(was.ObjectMeta, is.ObjectMeta)
 }

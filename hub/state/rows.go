@@ -171,7 +171,7 @@ var kinds = [...]Row{
 		Viewer: readOnly, Operator: write,
 		Orphans:  true,
 		New:      fresh[batchv1.Job],
-		Default:  func(o Object) { bornJob(o.(*batchv1.Job)) },
+		Default:  func(o Object) { defaultJob(o.(*batchv1.Job)) },
 		Spec:     of(func(j *batchv1.Job) any { return j.Spec }),
 		Status:   status(func(j *batchv1.Job) *batchv1.JobStatus { return &j.Status }),
 		Template: of(func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template }),

@@ -17,15 +17,15 @@ type Interner struct {
 
 // Bounds of what a Sharer knows: what is longer, or comes when it knows so much, is left as it is.
 const (
-	mostShared    = 8192
-	longestShared = 256
+	maxInterned       = 8192
+	maxInternedLength = 256
 )
 
 // Share makes an object share what it has in common with those before. Nobody else may have it yet.
 func (k *Interner) Share(o Object) {
 	switch o := o.(type) {
 	case *corev1.Node:
-		o.Labels, o.Annotations = k.named(o.Labels, o.Name), k.named(o.Annotations, o.Name)
+		o.Labels, o.Annotations = k.shareMap(o.Labels, o.Name), k.shareMap(o.Annotations, o.Name)
 		shareWords(&o.Status, k.word)
 		o.Status.Capacity, o.Status.Allocatable = k.list(o.Status.Capacity), k.list(o.Status.Allocatable)
 		if c := o.Status.Conditions; cap(c) > len(c) { // a decoder has left room for more
@@ -95,14 +95,14 @@ func (k *Interner) list(l corev1.ResourceList) corev1.ResourceList {
 	if k.lists == nil {
 		k.lists = map[string]corev1.ResourceList{}
 	}
-	if len(k.lists) < mostShared && len(k.key) <= longestShared {
+	if len(k.lists) < maxInterned && len(k.key) <= maxInternedLength {
 		k.lists[string(k.key)] = l
 	}
 	return l
 }
 
 func (k *Interner) word(s string) string {
-	if s == "" || len(s) > longestShared {
+	if s == "" || len(s) > maxInternedLength {
 		return s
 	}
 	if known, ok := k.words[s]; ok {
@@ -111,15 +111,15 @@ func (k *Interner) word(s string) string {
 	if k.words == nil {
 		k.words = map[string]string{}
 	}
-	if len(k.words) < mostShared {
+	if len(k.words) < maxInterned {
 		k.words[s] = s
 	}
 	return s
 }
 
-// named shares what a node's labels or annotations are called and say. Its own name, which no other
+// shareMap shares what a node's labels or annotations are called and say. Its own name, which no other
 // says, it shares with itself.
-func (k *Interner) named(m map[string]string, own string) map[string]string {
+func (k *Interner) shareMap(m map[string]string, own string) map[string]string {
 	out := m
 	if len(m) >= 8 { // as many as a small map has room for: it grows when it is written
 		out = make(map[string]string, len(m))

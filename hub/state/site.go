@@ -103,8 +103,8 @@ func (c *SiteCount) add(n *corev1.Node, heard bool) {
 	}
 }
 
-// failedAt orders the nodes that wait: by the moment of their failure.
-func failedAt(n *corev1.Node) string { return FailedAt(n).UTC().Format("2006-01-02T15:04:05.000Z") }
+// failureKey orders the nodes that wait: by the moment of their failure.
+func failureKey(n *corev1.Node) string { return FailedAt(n).UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // FailedAt returns when the Ready of a node, which is not True, left it.
 func FailedAt(n *corev1.Node) time.Time {

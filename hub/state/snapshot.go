@@ -34,44 +34,44 @@ type Snapshot struct {
 	Salt     string    // the hub's identity: makes uids unique among hubs
 	Started  time.Time // when this hub process began to listen
 
-	tables    [len(kinds)]*table[Object]
-	byUID     *table[location]       // uid
-	owned     *table[Object]         // owner uid, kind, namespace, name
-	onNode    *table[*corev1.Pod]    // node ("" = not placed yet), namespace, name
-	usage     *table[*Usage]         // node
-	repelling *table[*corev1.Pod]    // namespace, name
-	leaning   *table[*corev1.Pod]    // namespace, name
-	ranks     *btree.Map[int32, int] // priority: how many placed pods have it
-	inSite    *table[struct{}]       // site, node
-	counts    *table[*SiteCount]     // site
-	waits     *table[struct{}]       // site, moment of failure, node
-	blocks    *table[[]string]       // family, size, address: the nodes that have it
-	bare      *table[struct{}]       // creation, node: has no block
-	said      *table[*corev1.Event]  // host that says it, moment, namespace, name
-	drains    *table[struct{}]       // node: carries something of a drain
-	claimants *table[struct{}]       // namespace, claim, pod
-	volumesOn *table[struct{}]       // node, persistent volume
-	seen      *table[time.Time]      // node
-	all       SiteTally              // all sites together
-	forgiven  time.Time              // every node counts as seen at least then
-	full      bool                   // see OutOfRoom
-	listens   time.Time              // when it could hear devices again; see Listening
+	tables       [len(kinds)]*table[Object]
+	byUID        *table[location]       // uid
+	owned        *table[Object]         // owner uid, kind, namespace, name
+	onNode       *table[*corev1.Pod]    // node ("" = not placed yet), namespace, name
+	usage        *table[*Usage]         // node
+	antiAffinity *table[*corev1.Pod]    // namespace, name
+	affinity     *table[*corev1.Pod]    // namespace, name
+	priorities   *btree.Map[int32, int] // priority: how many placed pods have it
+	inSite       *table[struct{}]       // site, node
+	counts       *table[*SiteCount]     // site
+	waits        *table[struct{}]       // site, moment of failure, node
+	blocks       *table[[]string]       // family, size, address: the nodes that have it
+	withoutBlock *table[struct{}]       // creation, node: has no block
+	eventsFrom   *table[*corev1.Event]  // host that says it, moment, namespace, name
+	drains       *table[struct{}]       // node: carries something of a drain
+	claimants    *table[struct{}]       // namespace, claim, pod
+	volumesOn    *table[struct{}]       // node, persistent volume
+	seen         *table[time.Time]      // node
+	all          SiteTally              // all sites together
+	seenReset    time.Time              // every node counts as seen at least then
+	diskFull     bool                   // see OutOfRoom
+	listening    time.Time              // when it could hear devices again; see Listening
 }
 
 // Empty returns the fleet of a hub that has just been unpacked.
 func Empty(salt string, started time.Time) Snapshot {
-	s := Snapshot{Salt: salt, Started: started, forgiven: started}
+	s := Snapshot{Salt: salt, Started: started, seenReset: started}
 	for i := range s.tables {
 		s.tables[i] = btree.NewMap[string, Object](degree)
 	}
 	s.byUID, s.owned = btree.NewMap[string, location](degree), btree.NewMap[string, Object](degree)
 	s.onNode, s.usage = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *Usage](degree)
-	s.repelling, s.leaning = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *corev1.Pod](degree)
-	s.ranks = btree.NewMap[int32, int](degree)
+	s.antiAffinity, s.affinity = btree.NewMap[string, *corev1.Pod](degree), btree.NewMap[string, *corev1.Pod](degree)
+	s.priorities = btree.NewMap[int32, int](degree)
 	s.inSite, s.counts, s.waits = btree.NewMap[string, struct{}](degree), btree.NewMap[string, *SiteCount](degree),
 		btree.NewMap[string, struct{}](degree)
-	s.blocks, s.bare = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
-	s.seen, s.said = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
+	s.blocks, s.withoutBlock = btree.NewMap[string, []string](degree), btree.NewMap[string, struct{}](degree)
+	s.seen, s.eventsFrom = btree.NewMap[string, time.Time](degree), btree.NewMap[string, *corev1.Event](degree)
 	s.drains = btree.NewMap[string, struct{}](degree)
 	s.claimants, s.volumesOn = btree.NewMap[string, struct{}](degree), btree.NewMap[string, struct{}](degree)
 	return s
@@ -193,7 +193,7 @@ func (s Snapshot) PodsOn(node string) iter.Seq[*corev1.Pod] { return under(s.onN
 // where they are, by a required anti-affinity.
 func (s Snapshot) AntiAffinityPods() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
-		s.repelling.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
+		s.antiAffinity.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
 }
 
@@ -201,26 +201,26 @@ func (s Snapshot) AntiAffinityPods() iter.Seq[*corev1.Pod] {
 // others, or away from them, or must be near to them.
 func (s Snapshot) AffinityPods() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
-		s.leaning.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
+		s.affinity.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
 }
 
 // LowestPriority returns the priority of the least important placed pod that has not
 // finished; false: there is none.
 func (s Snapshot) LowestPriority() (int32, bool) {
-	priority, _, ok := s.ranks.Min()
+	priority, _, ok := s.priorities.Min()
 	return priority, ok
 }
 
 // NodesIn walks the nodes of a site.
 func (s Snapshot) NodesIn(site string) iter.Seq[*corev1.Node] {
-	return s.named(s.inSite, site+"\x00")
+	return s.indexedNodes(s.inSite, site+"\x00")
 }
 
 // Waiting walks the nodes of a site that are not ready and wait for their
 // NoExecute taint, in the order of their failure.
 func (s Snapshot) Waiting(site string) iter.Seq[*corev1.Node] {
-	return s.named(s.waits, site+"\x00")
+	return s.indexedNodes(s.waits, site+"\x00")
 }
 
 // Owned walks the objects of a kind that name the uid among their owners.
@@ -258,14 +258,14 @@ func (s Snapshot) Counts() iter.Seq2[string, SiteCount] {
 func (s Snapshot) Sites() SiteTally { return s.all }
 
 // EventsFrom walks the events that a node's device has sent, the oldest first.
-func (s Snapshot) EventsFrom(node string) iter.Seq[*corev1.Event] { return under(s.said, node) }
+func (s Snapshot) EventsFrom(node string) iter.Seq[*corev1.Event] { return under(s.eventsFrom, node) }
 
 // Seen returns when a node was last heard of, by the hub's clock. A node that
 // this process has not heard of yet counts as seen at its start.
 func (s Snapshot) Seen(node string) time.Time {
 	t, ok := s.seen.Get(node)
-	if !ok || t.Before(s.forgiven) {
-		return s.forgiven
+	if !ok || t.Before(s.seenReset) {
+		return s.seenReset
 	}
 	return t
 }
@@ -291,19 +291,19 @@ func (s Snapshot) WithAllSeen(all iter.Seq2[string, time.Time]) Snapshot {
 
 // ResetSeen returns the snapshot in which every node counts as seen at t.
 func (s Snapshot) ResetSeen(t time.Time) Snapshot {
-	s.forgiven = t
+	s.seenReset = t
 	return s
 }
 
 // SeenReset returns the moment at which every node last counted as seen.
-func (s Snapshot) SeenReset() time.Time { return s.forgiven }
+func (s Snapshot) SeenReset() time.Time { return s.seenReset }
 
 // Listen returns the snapshot of a hub that could hear nobody until t: every node counts as
 // seen then.
 func (s Snapshot) Listen(t time.Time) Snapshot {
-	s.listens = t
-	if t.After(s.forgiven) {
-		s.forgiven = t
+	s.listening = t
+	if t.After(s.seenReset) {
+		s.seenReset = t
 	}
 	return s
 }
@@ -311,20 +311,20 @@ func (s Snapshot) Listen(t time.Time) Snapshot {
 // Listening returns since when devices could be heard without a break: since the start, or
 // since the hub itself last stood still.
 func (s Snapshot) Listening() time.Time {
-	if s.listens.After(s.Started) {
-		return s.listens
+	if s.listening.After(s.Started) {
+		return s.listening
 	}
 	return s.Started
 }
 
 // WithDiskSpace returns the snapshot of a hub whose disk takes new objects, or does not.
 func (s Snapshot) WithDiskSpace(room bool) Snapshot {
-	s.full = !room
+	s.diskFull = !room
 	return s
 }
 
 // DiskFull tells whether the hub's disk takes no new object. It still takes changes and deletions.
-func (s Snapshot) DiskFull() bool { return s.full }
+func (s Snapshot) DiskFull() bool { return s.diskFull }
 
 func under[V any](t *table[V], first string) iter.Seq[V] {
 	return func(yield func(V) bool) {
@@ -346,8 +346,8 @@ func namesUnder(t *table[struct{}], first string) iter.Seq[string] {
 	}
 }
 
-// named walks the nodes whose names end the entries of an index with a prefix.
-func (s Snapshot) named(t *table[struct{}], prefix string) iter.Seq[*corev1.Node] {
+// indexedNodes walks the nodes whose names end the entries of an index with a prefix.
+func (s Snapshot) indexedNodes(t *table[struct{}], prefix string) iter.Seq[*corev1.Node] {
 	return func(yield func(*corev1.Node) bool) {
 		t.Ascend(prefix, func(key string, _ struct{}) bool {
 			return strings.HasPrefix(key, prefix) && yield(s.Node(key[strings.LastIndexByte(key, 0)+1:]))

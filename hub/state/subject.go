@@ -90,7 +90,7 @@ var seed = maphash.MakeSeed()
 func (d *distinct) add(list []Subject) {
 	for _, q := range list {
 		if q.Was != nil || !d.has(q) {
-			d.all = more(d.all, q)
+			d.all = appendDoubling(d.all, q)
 		}
 	}
 }
@@ -112,9 +112,9 @@ func (d *distinct) has(q Subject) bool {
 	}
 }
 
-// more appends to a list that may get long: it doubles its room, where append adds a quarter and
+// appendDoubling appends to a list that may get long: it doubles its room, where append adds a quarter and
 // has made five times as much of a long list by the time it is whole.
-func more[T any](list []T, item ...T) []T {
+func appendDoubling[T any](list []T, item ...T) []T {
 	if len(list)+len(item) > cap(list) {
 		list = slices.Grow(list, max(len(list), len(item)))
 	}

@@ -18,9 +18,9 @@ const (
 	oldJobName = "job-name"
 )
 
-// bornJob makes a Job find its pods, and gives one without labels those of its pods, as
+// defaultJob makes a Job find its pods, and gives one without labels those of its pods, as
 // Kubernetes does: by them clients list it.
-func bornJob(j *batchv1.Job) {
+func defaultJob(j *batchv1.Job) {
 	selectOwnPods(j)
 	if len(j.Labels) == 0 {
 		j.Labels = maps.Clone(j.Spec.Template.Labels)

@@ -210,11 +210,11 @@ func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
 			return
 		}
 	}
-	p.letGo(c, state.ClaimProtection, fmt.Sprintf("remove claim %s: it was deleted, and no pod uses it", state.Display(c)))
+	p.removeFinalizer(c, state.ClaimProtection, fmt.Sprintf("remove claim %s: it was deleted, and no pod uses it", state.Display(c)))
 }
 
-// letGo takes a finalizer off an object that is being deleted; nothing else may hold it.
-func (p *pass) letGo(o state.Object, finalizer, why string) {
+// removeFinalizer takes a finalizer off an object that is being deleted; nothing else may hold it.
+func (p *pass) removeFinalizer(o state.Object, finalizer, why string) {
 	if !slices.Contains(o.GetFinalizers(), finalizer) {
 		return
 	}
@@ -241,7 +241,7 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 		return
 	case v == nil || c.Status.Phase == corev1.ClaimLost:
 		return
-	case free(v, c):
+	case isAvailable(v, c):
 		next := v.DeepCopy()
 		next.Spec.ClaimRef = reference(c)
 		next.Status.Phase = corev1.VolumeBound
@@ -253,8 +253,8 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// free tells whether nobody has a volume, and a claim that names it may.
-func free(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
+// isAvailable tells whether nobody has a volume, and a claim that names it may.
+func isAvailable(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
 	ref := v.Spec.ClaimRef
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
 	return v.DeletionTimestamp == nil &&
@@ -381,13 +381,13 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 		return
 	}
 	if slices.Contains(v.Finalizers, state.VolumeProtection) {
-		p.letGo(v, state.VolumeProtection, fmt.Sprintf("remove volume %s: it was deleted", v.Name))
+		p.removeFinalizer(v, state.VolumeProtection, fmt.Sprintf("remove volume %s: it was deleted", v.Name))
 		if v = p.s.Volume(v.Name); v == nil {
 			return
 		}
 	}
 	if !deletes { // the data stays, and nobody waits for its end
-		p.letGo(v, state.DataProtection,
+		p.removeFinalizer(v, state.DataProtection,
 			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOfVolume(v), "its node"), path(v)))
 	}
 }

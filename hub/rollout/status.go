@@ -14,8 +14,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// tell brings a rollout's status in line with what it has come to.
-func (p *pass) tell(w *work) {
+// setStatus brings a rollout's status in line with what it has come to.
+func (p *pass) setStatus(w *work) {
 	have := p.s.Rollout(w.r.Name)
 	if have.DeletionTimestamp != nil {
 		return
@@ -80,7 +80,7 @@ func (p *pass) count(w *work) {
 			st.Waiting++
 		default:
 			st.Trying++
-			since := p.turn(node).Since
+			since := p.assignment(node).Since
 			one.Since = &since
 		}
 		st.NodeStates = append(st.NodeStates, one)

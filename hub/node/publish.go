@@ -16,14 +16,14 @@ import (
 // Shown brings the nodes' livenesses in line with what is remembered now, and tells the
 // nodes that have a new desired state.
 func (d *Devices) Shown(s state.Snapshot, log []state.Applied) {
-	for _, node := range d.nodesToTell(s, log) {
-		d.tell(s, node)
+	for _, node := range d.nodesToPublish(s, log) {
+		d.publish(s, node)
 	}
 	d.desired.forget()
 }
 
-// nodesToTell returns the nodes that have a new desired state.
-func (d *Devices) nodesToTell(s state.Snapshot, log []state.Applied) (nodes []string) {
+// nodesToPublish returns the nodes that have a new desired state.
+func (d *Devices) nodesToPublish(s state.Snapshot, log []state.Applied) (nodes []string) {
 	for _, a := range log {
 		switch a.Key.Kind {
 		case state.Nodes:
@@ -50,7 +50,7 @@ func (d *Devices) nodesToTell(s state.Snapshot, log []state.Applied) (nodes []st
 			if rec == nil {
 				d.nodes.m.Delete(a.Key.Name)
 				if old != nil && old.Key == "" {
-					d.former[a.Key.Name] = old.Generation
+					d.formerGenerations[a.Key.Name] = old.Generation
 				}
 			} else {
 				d.adoptRecord(rec)
@@ -101,12 +101,12 @@ func (d *Devices) adoptRecord(rec *state.Record) {
 // resend sends a node its desired state again, in its turn. Where too much is to be said
 // already, the next lease asks again.
 func (d *Devices) resend(node string) {
-	d.Soon(func(s state.Snapshot) { d.tell(s, node) })
+	d.Soon(func(s state.Snapshot) { d.publish(s, node) })
 }
 
-// tell publishes a node's desired state. That the device has it is known from its
+// publish publishes a node's desired state. That the device has it is known from its
 // leases alone.
-func (d *Devices) tell(s state.Snapshot, node string) {
+func (d *Devices) publish(s state.Snapshot, node string) {
 	rec := s.Record(node)
 	if rec == nil || rec.Paused || rec.Generation == 0 || d.Broker == nil {
 		return
@@ -123,7 +123,7 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 		parts[0], err = frame(content, told)
 	}
 	if err == nil && len(parts[0]) > wire.MaxFromDevice {
-		if parts, err = wire.PackDesired(with(d.desired.wantedOf(s, node, profiles{}), told)); err != nil {
+		if parts, err = wire.PackDesired(withMetadata(d.desired.wantedOf(s, node, profiles{}), told)); err != nil {
 			p.oversizedGeneration.Store(rec.Generation)
 			d.updateRecord(node, func() {
 				p.oversizedGeneration.Store(0)
@@ -145,8 +145,8 @@ func (d *Devices) tell(s state.Snapshot, node string) {
 	}
 }
 
-// with is a desired state with what is told with it.
-func with(d, told wire.Desired) wire.Desired {
+// withMetadata is a desired state with what is told with it.
+func withMetadata(d, told wire.Desired) wire.Desired {
 	d.Generation, d.Hub, d.Time, d.LeaseIntervalSeconds = told.Generation, told.Hub, told.Time, told.LeaseIntervalSeconds
 	return d
 }

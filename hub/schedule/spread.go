@@ -56,13 +56,13 @@ func counts(pod *corev1.Pod) bool {
 
 // siblingsOf counts the pods of a controller, once a pass.
 func (p *pass) siblingsOf(controller types.UID) *siblings {
-	l := p.like[controller]
+	l := p.siblings[controller]
 	if l == nil {
 		l = &siblings{map[string]int{}, map[string]int{}}
 		for o := range p.s.Owned(controller, state.Pods) {
 			p.place(l, o.(*corev1.Pod), 1)
 		}
-		p.like[controller] = l
+		p.siblings[controller] = l
 	}
 	return l
 }
@@ -77,14 +77,14 @@ func (p *pass) place(l *siblings, pod *corev1.Pod, by int) {
 // recount keeps the counts up when the pass is about to change a pod.
 func (p *pass) recount(c state.Change) {
 	ref := metav1.GetControllerOfNoCopy(c.Object)
-	if ref == nil || p.like[ref.UID] == nil {
+	if ref == nil || p.siblings[ref.UID] == nil {
 		return
 	}
 	if old := p.s.Pod(c.Object.GetNamespace(), c.Object.GetName()); old != nil {
-		p.place(p.like[ref.UID], old, -1)
+		p.place(p.siblings[ref.UID], old, -1)
 	}
 	if !c.Delete {
-		p.place(p.like[ref.UID], c.Object.(*corev1.Pod), 1)
+		p.place(p.siblings[ref.UID], c.Object.(*corev1.Pod), 1)
 	}
 }
 

@@ -23,12 +23,12 @@ func (k *class) preferencesFor() {
 	if len(k.only) == 1 {
 		return
 	}
-	k.drawn = map[domain]int{}
+	k.weights = map[domain]int{}
 	for pod := range k.s.AffinityPods() {
 		k.countPreferring(pod, k.s.Node(pod.Spec.NodeName))
 	}
-	k.wishes = preferencesOf(k.pass, k.pod)
-	if len(k.wishes) == 0 {
+	k.preferences = preferencesOf(k.pass, k.pod)
+	if len(k.preferences) == 0 {
 		return
 	}
 	for pod := range k.s.Pods("") {
@@ -51,7 +51,7 @@ func preferencesOf(p *pass, pod *corev1.Pod) (all []preference) {
 
 // countPreferred counts a placed pod that the class would like to be near to, or away from.
 func (k *class) countPreferred(pod *corev1.Pod, n *corev1.Node) {
-	for _, w := range k.wishes {
+	for _, w := range k.preferences {
 		k.addPreference(w, pod, n)
 	}
 }
@@ -73,17 +73,17 @@ func (k *class) addPreference(w preference, pod *corev1.Pod, n *corev1.Node) {
 		return
 	}
 	if v, ok := n.Labels[w.key]; ok && k.selects(w.term, pod) {
-		k.drawn[domain{w.key, v}] += w.weight
+		k.weights[domain{w.key, v}] += w.weight
 	}
 }
 
 // podAffinity scores nodes by the affinities to, and away from, other pods, in both directions.
 func (t try) podAffinity(fits []*candidate) []int64 {
-	if len(t.drawn) == 0 {
+	if len(t.weights) == 0 {
 		return nil
 	}
 	var keys []string
-	for d := range t.drawn {
+	for d := range t.weights {
 		if !slices.Contains(keys, d.key) {
 			keys = append(keys, d.key)
 		}
@@ -92,7 +92,7 @@ func (t try) podAffinity(fits []*candidate) []int64 {
 	for i, n := range fits {
 		for _, key := range keys {
 			if v, ok := n.node.Labels[key]; ok {
-				out[i] += int64(t.drawn[domain{key, v}])
+				out[i] += int64(t.weights[domain{key, v}])
 			}
 		}
 	}

@@ -23,10 +23,10 @@ func (d *Devices) learnStored(node string, p *liveness, stored int64) {
 			return nil
 		}
 		rec.StoredUnknown = false
-		if stored <= d.former[node] {
+		if stored <= d.formerGenerations[node] {
 			rec.Generation = max(rec.Generation, stored)
 		}
-		delete(d.former, node)
+		delete(d.formerGenerations, node)
 		if stored > rec.Generation {
 			return []state.Change{pause(rec, n, stored)}
 		}
