@@ -12,19 +12,19 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Timeouts is how long a node may say nothing and still count as alive: the hub's
-// own, which a Site overrides.
+// Timeouts say how long a node may go without a heartbeat and still count as alive: the hub's
+// settings, which a Site can override.
 type Timeouts struct {
 	Grace   time.Duration
-	Startup time.Duration // of a node that has never reported
-	Lease   time.Duration // lease interval of devices on sites that do not say otherwise
+	Startup time.Duration // for a node that has never reported
+	Lease   time.Duration // default lease interval of devices
 }
 
-// LeasesPerGrace is how many lease intervals there are in a grace at least: two lost
-// renewals must not evict.
+// LeasesPerGrace is the least number of lease intervals in a grace period: two lost renewals must
+// not evict a pod.
 const LeasesPerGrace = 4
 
-// SiteLease is the lease interval that a site asks of its devices; 0: the hub's own.
+// SiteLease returns the lease interval that a site sets for its devices; 0: the hub's default.
 func SiteLease(site *fleet.Site) time.Duration {
 	if site == nil || site.Spec.LeaseInterval == nil {
 		return 0
@@ -32,8 +32,8 @@ func SiteLease(site *fleet.Site) time.Duration {
 	return site.Spec.LeaseInterval.Duration
 }
 
-// WantedLease is how often a node's device is to say that it lives, with that of devices
-// on sites that do not say otherwise.
+// WantedLease returns the lease interval that a node's device should use. hubs is the hub's
+// default.
 func WantedLease(s Snapshot, node string, hubs time.Duration) time.Duration {
 	if n := s.Node(node); n != nil {
 		if d := SiteLease(s.Site(SiteOf(n))); d > 0 {
@@ -43,8 +43,8 @@ func WantedLease(s Snapshot, node string, hubs time.Duration) time.Duration {
 	return hubs
 }
 
-// Lease is the longest interval at which the device of a record, which may be nil, may
-// say that it lives.
+// Lease returns the longest interval at which a device may renew its lease now. rec may be nil;
+// hubs is the hub's default.
 func Lease(rec *Record, hubs time.Duration) time.Duration {
 	if rec == nil || rec.LeaseSeconds == 0 {
 		return hubs
@@ -52,7 +52,7 @@ func Lease(rec *Record, hubs time.Duration) time.Duration {
 	return time.Duration(rec.LeaseSeconds) * time.Second
 }
 
-// For returns the silence of a site, which may be nil.
+// For returns the timeouts of a site, which may be nil.
 func (q Timeouts) For(site *fleet.Site) Timeouts {
 	if site == nil {
 		return q
@@ -66,9 +66,8 @@ func (q Timeouts) For(site *fleet.Site) Timeouts {
 	return q
 }
 
-// Deadline returns the moment after which a node that was last seen then is not
-// alive any more. It is the one definition of alive: for those who decide on its
-// health, and on whether another device may take its place.
+// Deadline returns the moment after which a node that was last seen at seen is not alive. It alone
+// defines "alive", for node health and for whether another device may take the node's place.
 func (q Timeouts) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time {
 	site, rec := s.Site(SiteOf(n)), s.Record(n.Name)
 	q = q.For(site)
@@ -81,10 +80,10 @@ func (q Timeouts) Deadline(s Snapshot, n *corev1.Node, seen time.Time) time.Time
 	return seen.Add(q.grace(site, rec))
 }
 
-// grace is that of a node whose device has reported; q is its site's.
+// grace returns the grace period of a node whose device has reported. q holds its site's timeouts.
 func (q Timeouts) grace(site *fleet.Site, rec *Record) time.Duration {
-	// What an administrator has written of a grace stands for devices that live by the
-	// usual interval, or by the one that is wanted.
+	// A configured grace period is meant for the usual lease interval, or for the site's if that is
+	// shorter. A device that still uses a longer interval gets a longer grace period.
 	usual := q.Lease
 	if d := SiteLease(site); d > 0 {
 		usual = min(usual, d)
@@ -95,8 +94,8 @@ func (q Timeouts) grace(site *fleet.Site, rec *Record) time.Duration {
 	return q.Grace
 }
 
-// GraceChanges returns the site of whose nodes, or the node of which, a change says that it may be silent
-// for another time than before; a node that moves to another site aside.
+// GraceChanges returns the site or node whose grace period a change alters. A node that moves to
+// another site is not covered.
 func GraceChanges(c Applied) []Subject {
 	switch c.Key.Kind {
 	case Sites:
@@ -123,8 +122,8 @@ func sameDuration(a, b *metav1.Duration) bool {
 	return a.Duration == b.Duration
 }
 
-// UnseenUntil returns until when a hub that has just started, or stood still, may not have heard a
-// node that lives; zero: the node is younger than that.
+// UnseenUntil returns until when a live node may be unseen because the hub has just started or
+// stood still. Zero: the node is newer than that.
 func (q Timeouts) UnseenUntil(s Snapshot, n *corev1.Node) time.Time {
 	listening := s.Listening()
 	if !n.CreationTimestamp.Time.Before(listening) {
@@ -134,42 +133,41 @@ func (q Timeouts) UnseenUntil(s Snapshot, n *corev1.Node) time.Time {
 	return listening.Add(q.For(site).grace(site, s.Record(n.Name)))
 }
 
-// HasReported tells whether a device has ever reported as the node. The conditions of one
-// that was made by hand are only what somebody has written.
+// HasReported tells whether a device has ever reported as the node. Conditions that somebody wrote
+// into a node by hand do not count.
 func HasReported(s Snapshot, n *corev1.Node) bool { return reported(n, s.Record(n.Name)) }
 
 func reported(n *corev1.Node, rec *Record) bool { return hasBooted(rec) && ReadyOf(n) != "" }
 
-// hasBooted tells whether a record is of a node as which a device has reported.
+// hasBooted tells whether a device has ever reported for the record.
 func hasBooted(rec *Record) bool { return rec != nil && (rec.Boot != "" || len(rec.PastBoots) > 0) }
 
-// An Outage is what a Node remembers, while it is not ready, beside what its conditions
-// and taints say: times in the API have whole seconds, and a taint that gives way to
-// another takes its moment along.
+// An Outage is stored on a Node while it is not ready. It holds what conditions and taints cannot:
+// milliseconds, and taints that have been replaced.
 type Outage struct {
-	// when Ready left True: to the millisecond, and so the order of eviction
+	// when Ready left True, in milliseconds; it sets the order of eviction
 	Since        metav1.MicroTime `json:"since"`
 	TaintPeriods []TaintPeriod    `json:"spells,omitempty"` // earlier NoExecute taints of this outage, oldest first
 }
 
 // A TaintPeriod is a time in which a node had one of the lifecycle's NoExecute taints. A deadline
-// that began to run in it stands, unless the taint after it is tolerated for ever.
+// that started in it stays, unless the pod tolerates the next taint for ever.
 type TaintPeriod struct {
 	Key  string      `json:"key"`
-	From metav1.Time `json:"from"` // TimeAdded
+	From metav1.Time `json:"from"` // the taint's TimeAdded
 	To   metav1.Time `json:"to"`
 }
 
-// AwaitsProfile is on a Node whose device has yet to say what it can give under the board profile that
-// it has now. Until then nothing is placed on it.
+// AwaitsProfile is an annotation on a Node whose device has not yet reported its capacity under its
+// current board profile. Until then no pod is placed there.
 const AwaitsProfile = "flotilla.dev/awaits-profile"
 
 const (
 	annotationOutage = "flotilla.dev/outage"
-	maxTaintPeriods  = 8 // the oldest, whose deadlines stand, and the last, which may have ended them
+	maxTaintPeriods  = 8 // the oldest periods, whose deadlines stand, and the newest one
 )
 
-// OutageOf returns the outage of a node, nil if it has none that can be read.
+// OutageOf returns the outage of a node, nil if it has none or cannot be parsed.
 func OutageOf(n *corev1.Node) *Outage {
 	said, ok := n.Annotations[annotationOutage]
 	if !ok {
@@ -187,14 +185,14 @@ func OutageOf(n *corev1.Node) *Outage {
 	return &o
 }
 
-// An outage without spells is written and read without encoding/json, and as that does it: most
-// are such, and when a hub starts after a night without network each node has one.
+// An outage without taint periods is read and written without encoding/json, in the same form. Most
+// outages are such, and after a night without network each node has one at the hub's start.
 const (
 	bareBegins, bareEnds = `{"since":"`, `"}`
 	bareLayout           = "2006-01-02T15:04:05.000000Z" // metav1.RFC3339Micro in UTC
 )
 
-// parseBare reads an outage without spells; what is written in another way is not ok.
+// parseBare parses an outage without taint periods. ok is false for every other form.
 func parseBare(said string) (since metav1.MicroTime, ok bool) {
 	text, begins := strings.CutPrefix(said, bareBegins)
 	text, ends := strings.CutSuffix(text, bareEnds)
@@ -205,13 +203,13 @@ func parseBare(said string) (since metav1.MicroTime, ok bool) {
 	return metav1.NewMicroTime(t.Local()), err == nil
 }
 
-// HasOutage tells whether a node remembers just this outage; nil: none.
+// HasOutage tells whether a node stores exactly this outage; nil: none.
 func HasOutage(n *corev1.Node, o *Outage) bool {
 	said, had := n.Annotations[annotationOutage]
 	return had == (o != nil) && (!had || said == o.String())
 }
 
-// SetOutage makes a node, which is the caller's own, remember an outage; nil: none.
+// SetOutage stores an outage on a node, in place; nil removes it.
 func SetOutage(n *corev1.Node, o *Outage) {
 	switch {
 	case o == nil:
@@ -223,7 +221,7 @@ func SetOutage(n *corev1.Node, o *Outage) {
 	}
 }
 
-// String is the outage as the Node carries it.
+// String returns the outage in the form of the Node's annotation.
 func (o *Outage) String() string {
 	short := Outage{metav1.NewMicroTime(o.Since.Truncate(time.Millisecond)), o.TaintPeriods}
 	if n := len(o.TaintPeriods); n > maxTaintPeriods {
@@ -236,8 +234,8 @@ func (o *Outage) String() string {
 	return string(text)
 }
 
-// Ceil is a moment as objects carry it, in whole seconds, and never before it was: from
-// such a one deadlines are counted, and nobody leaves early.
+// Ceil rounds a moment up to whole seconds, the precision of API objects. Deadlines that count from
+// it never end early.
 func Ceil(t time.Time) metav1.Time {
 	if cut := t.Truncate(time.Second); cut.Before(t) {
 		t = cut.Add(time.Second)
@@ -245,8 +243,8 @@ func Ceil(t time.Time) metav1.Time {
 	return metav1.NewTime(t)
 }
 
-// BoundAt returns when a pod was bound to its node. One that names its node itself is
-// bound as soon as it is there; its creation has its second cut off.
+// BoundAt returns when a pod was bound to its node. A pod that was created with a node name counts
+// as bound at its creation, rounded up to the next second.
 func BoundAt(p *corev1.Pod) time.Time {
 	if c := PodCondition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue &&
 		!c.LastTransitionTime.IsZero() {

@@ -12,10 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Apply returns the snapshot that results from making the changes to s in
-// order, and what each of them did. It does not alter s. Every change gets the
-// next revision; an object that has no uid yet gets one. Removing what is not
-// there is nothing.
+// Apply returns the snapshot after the changes, and what each of them did. It does not alter s.
+// Each change gets the next revision, and a new object gets a uid. Removing a missing object does
+// nothing.
 func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
 	if len(changes) == 0 {
 		return s, nil
@@ -53,38 +52,37 @@ func Apply(s Snapshot, changes []Change) (Snapshot, []Applied) {
 	return t.Snapshot, done
 }
 
-// Load returns the snapshot with objects as the store remembers them: their
-// revisions and uids stand.
+// Load returns the snapshot with stored objects, which keep their revisions and uids.
 func Load(s Snapshot, objects []Object, revision uint64) Snapshot {
 	l := Loading(s)
 	l.Add(objects)
 	return l.Loaded(revision)
 }
 
-// A Loader is Load for objects that come a few at a time, while more are being read.
+// A Loader does what Load does, for objects that arrive in batches.
 type Loader struct {
 	t    txn
-	uids [][]uidLocation // of the objects that are in no index of uids yet, in the order in which they came
+	uids [][]uidLocation // of objects that are not yet in the index of uids, in order of arrival
 }
 
-// A uidLocation is an object's uid, and where it is.
+// A uidLocation is an object's uid and location.
 type uidLocation struct {
 	uid string
 	at  location
 }
 
-// Loading begins with a snapshot, which stays as it is.
+// Loading returns a Loader that starts from a snapshot, which it does not alter.
 func Loading(s Snapshot) *Loader { return &Loader{t: txn{Snapshot: s}} }
 
-// Add adds objects; of those with one key the last stands. Those that come in order are put
-// behind the last of their table without a search.
+// Add adds objects; a later object replaces an earlier one with its key. Objects in key order are
+// appended without a search.
 func (l *Loader) Add(objects []Object) {
 	l.uids = append(l.uids, make([]uidLocation, 0, len(objects)))
 	last := len(l.uids) - 1
 	for _, o := range objects {
 		kind, at := KindOf(o), path(o.GetNamespace(), o.GetName())
 		old, _ := l.t.table(kind).Load(at, o)
-		if old != nil { // its uid may be in the index no more
+		if old != nil { // its uid may leave the index
 			l.indexUIDs()
 			l.uids, last = [][]uidLocation{nil}, 0
 			l.t.swapUID(old, o, location{kind, at})
@@ -95,11 +93,11 @@ func (l *Loader) Add(objects []Object) {
 	}
 }
 
-// indexUIDs puts the uids that have come into their index, in order: they come in none, and to
-// look for the place of each takes several times as long as to sort them.
+// indexUIDs adds the collected uids to their index in order: sorting them takes a fraction of
+// inserting them at random places.
 func (l *Loader) indexUIDs() {
 	uids := slices.Concat(l.uids...)
-	type place struct { // of one; what a uid begins with tells almost all of them apart, and lies at hand
+	type place struct { // the first 8 bytes decide almost every comparison
 		begins uint64
 		i      int
 	}
@@ -121,17 +119,16 @@ func (l *Loader) indexUIDs() {
 	l.uids = nil
 }
 
-// Loaded returns the snapshot as of a revision. The loader is used up.
+// Loaded returns the snapshot as of a revision. The Loader cannot be used again.
 func (l *Loader) Loaded(revision uint64) Snapshot {
 	l.indexUIDs()
 	l.t.Revision = max(revision, l.t.Revision)
 	return l.t.Snapshot
 }
 
-// uid derives a uid from the hub's identity, a revision and the object's name, so
-// that deciders stay deterministic. The first two are unique, but for a hub whose
-// disk was put back to an older image behind its back: it gives out revisions again,
-// and a device must not take the new pod for the old one.
+// uid derives a uid from the hub's identity, a revision and the object's name, so that deciders
+// stay deterministic. The name is included because a hub whose disk was reset to an older image
+// repeats revisions, and a device must not take the new pod for the old one.
 func (s Snapshot) uid(rev uint64, k Key) types.UID {
 	return uidOf(s.Salt, strconv.FormatUint(rev, 10), string(k.Kind), k.Namespace, k.Name)
 }
@@ -142,9 +139,8 @@ func uidOf(words ...string) types.UID {
 	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", h[0:4], h[4:6], h[6:8], h[8:10], h[10:16]))
 }
 
-// Follow returns the snapshot with what another hub has done: objects as they are now, with
-// the revisions and uids that it gave them, and those that are gone. What happened in between
-// is not known.
+// Follow returns the snapshot with what another hub has done: objects with their revisions and
+// uids, and deleted keys. Changes in between are not known.
 func (s Snapshot) Follow(objects []Object, gone []Key, revision uint64) Snapshot {
 	t := txn{Snapshot: s}
 	for _, key := range gone {

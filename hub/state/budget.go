@@ -13,30 +13,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// DisruptedFor is how long an eviction that was allowed counts although its pod has not
-// begun to leave: after that it has failed.
+// DisruptedFor is how long an allowed eviction counts while its pod has not begun to stop. After
+// that the eviction has failed.
 const DisruptedFor = 2 * time.Minute
 
-// A BudgetCount is what a PodDisruptionBudget amounts to at one moment.
+// A BudgetCount is the state of a PodDisruptionBudget at one moment.
 type BudgetCount struct {
-	Expected int32 // pods that there should be
-	Desired  int32 // of them healthy
-	Healthy  int32 // that are
-	Allowed  int32 // that may be disrupted now
-	// Unknown names a pod whose workload cannot be found: then nobody knows how many
-	// there should be, and none may be disrupted.
+	Expected int32 // pods that should exist
+	Desired  int32 // of them, how many must be healthy
+	Healthy  int32 // healthy pods
+	Allowed  int32 // pods that may be disrupted now
+	// Unknown names a pod whose workload cannot be found. Then the expected count is unknown and no
+	// pod may be disrupted.
 	Unknown   string
-	Disrupted map[string]metav1.Time // evictions that were allowed, and whose pods have not begun to leave
+	Disrupted map[string]metav1.Time // allowed evictions whose pods have not begun to stop
 }
 
-// CountBudget is the rule of PodDisruptionBudgets, for their status, for the eviction API and
-// for preemption alike: that of kube-controller-manager's disruption controller.
+// CountBudget counts a PodDisruptionBudget as kube-controller-manager's disruption controller does.
+// The budget's status, the eviction API and preemption use it.
 //
-// maxUnavailable, and a percentage, are of what the pods' workloads ask for, not of what
-// happens to be there, and are rounded up; a whole minAvailable is of the pods that are there. A
-// budget with neither field allows nothing. Pods without a controller count as healthy
-// ones, and not for what there should be. Ours: a DaemonSet's pods count as many as it has
-// nodes; Kubernetes refuses those.
+// maxUnavailable and percentages refer to the replicas that the pods' workloads want, and round up;
+// an absolute minAvailable refers to the existing pods. A budget with neither field allows nothing.
+// Pods without a controller count as healthy but not as expected. Unlike Kubernetes, a DaemonSet
+// counts with its number of nodes.
 func CountBudget(s Snapshot, b *policyv1.PodDisruptionBudget, now time.Time) (c BudgetCount) {
 	for name, at := range b.Status.DisruptedPods {
 		pod := s.Pod(b.Namespace, name)
@@ -90,8 +89,8 @@ func CountBudget(s Snapshot, b *policyv1.PodDisruptionBudget, now time.Time) (c 
 	return c
 }
 
-// scaleOf returns the workload that says how many pods like those of a controller there
-// should be, and how many; "": it cannot be found.
+// scaleOf returns the workload that sets the replicas for a controller, and their number; "": it
+// cannot be found.
 func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
 	z := ScaleOf(s.ByUID(controller))
 	if z.Of != "" {
@@ -106,14 +105,14 @@ func scaleOf(s Snapshot, controller types.UID) (types.UID, int32) {
 	return z.UID, z.Pods
 }
 
-// A Scale is what budgets are counted by in a workload itself.
+// A Scale is what budgets need to know of a workload.
 type Scale struct {
-	UID, Of types.UID // Of: of the Deployment that says it for a ReplicaSet
-	Pods    int32     // that there should be
+	UID, Of types.UID // Of is the Deployment that sets a ReplicaSet's replicas
+	Pods    int32     // wanted replicas
 }
 
-// ScaleOf returns the scale of an object, which may be nil; it is zero where budgets do not know
-// how many pods it wants.
+// ScaleOf returns the scale of an object, which may be nil. It is zero for kinds without a number
+// of pods.
 func ScaleOf(o Object) Scale {
 	switch o := o.(type) {
 	case *appsv1.ReplicaSet:
@@ -129,7 +128,7 @@ func ScaleOf(o Object) Scale {
 	return Scale{}
 }
 
-// share is a number, or the part of a whole that a percentage is, rounded up.
+// share returns a number, or a percentage of whole, rounded up.
 func share(v *intstr.IntOrString, whole int32) int32 {
 	n, err := intstr.GetScaledValueFromIntOrPercent(v, int(whole), true)
 	if err != nil {
@@ -148,8 +147,8 @@ func BudgetsOf(s Snapshot, pod *corev1.Pod) (all []*policyv1.PodDisruptionBudget
 	return all
 }
 
-// MayEvict tells whether a budget lets a pod be evicted. One that does not work disrupts
-// nobody: it may go if the budget says so, or if all that are needed work without it.
+// MayEvict tells whether a budget lets a pod be evicted. A pod that is not ready may go if the
+// policy says so, or if enough pods are healthy without it.
 func (c BudgetCount) MayEvict(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	if ready := PodCondition(pod, corev1.PodReady); ready == nil || ready.Status != corev1.ConditionTrue {
 		if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow ||
@@ -160,8 +159,7 @@ func (c BudgetCount) MayEvict(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) 
 	return c.Allowed > 0
 }
 
-// Selects tells whether the selector selects the labels. None, and one that cannot be
-// read, selects nothing.
+// Selects tells whether a selector matches labels. A missing or invalid selector matches nothing.
 func Selects(sel *metav1.LabelSelector, l map[string]string) bool {
 	if sel == nil {
 		return false
@@ -178,33 +176,32 @@ func Selects(sel *metav1.LabelSelector, l map[string]string) bool {
 	return err == nil && s.Matches(labels.Set(l))
 }
 
-// A EvictionRefusal is what keeps a pod from being evicted.
+// An EvictionRefusal says why a pod may not be evicted now.
 type EvictionRefusal struct {
-	Several bool        // more than one budget selects it, which evictions do not support
-	Budget  string      // the one that does not allow it
-	Count   BudgetCount // of that budget
+	Several bool        // more than one budget selects the pod, which evictions do not support
+	Budget  string      // the budget that does not allow it
+	Count   BudgetCount // the state of that budget
 }
 
-// RefusalFor returns what keeps a pod from being evicted now, nil if nothing does. One that
-// has not begun, or has ended, or is ending, disrupts nobody.
+// RefusalFor returns why a pod may not be evicted now, nil if it may. A pod that has not started,
+// has ended or is being deleted may always go.
 func RefusalFor(s Snapshot, p *corev1.Pod, now time.Time) *EvictionRefusal {
 	return NewEvictionRefusals(s, now).For(p)
 }
 
-// EvictionRefusals are what keeps pods from being evicted at one moment: for many pods, each budget
-// is counted once.
+// EvictionRefusals answers RefusalFor for many pods at one moment; it counts each budget once.
 type EvictionRefusals struct {
 	s      Snapshot
 	now    time.Time
 	counts map[types.UID]BudgetCount
 }
 
-// NewEvictionRefusals returns those of a snapshot.
+// NewEvictionRefusals returns the EvictionRefusals of a snapshot.
 func NewEvictionRefusals(s Snapshot, now time.Time) *EvictionRefusals {
 	return &EvictionRefusals{s, now, map[types.UID]BudgetCount{}}
 }
 
-// For is HoldOn for one of the pods.
+// For is RefusalFor for one pod.
 func (h *EvictionRefusals) For(p *corev1.Pod) *EvictionRefusal {
 	if p.DeletionTimestamp != nil || Terminated(p) || p.Status.Phase == corev1.PodPending {
 		return nil
@@ -227,7 +224,7 @@ func (h *EvictionRefusals) For(p *corev1.Pod) *EvictionRefusal {
 	return &EvictionRefusal{Budget: all[0].Name, Count: c}
 }
 
-// String is how the eviction API and drains tell people of it.
+// String returns the sentence that the eviction API and drains show.
 func (h *EvictionRefusal) String() string {
 	switch {
 	case h == nil:
@@ -239,7 +236,7 @@ func (h *EvictionRefusal) String() string {
 		h.Count.Healthy)
 }
 
-// RefusalText is HoldOn in words, "" for nothing.
+// RefusalText is RefusalFor as a sentence, "" if the pod may go.
 func RefusalText(s Snapshot, p *corev1.Pod, now time.Time) string {
 	return RefusalFor(s, p, now).String()
 }

@@ -10,18 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Persistent volumes are directories on devices: whoever claims one gets it on the node
-// where the first pod that uses the claim is placed, and it stays there.
+// A persistent volume is a directory on a device. A claim gets its volume on the node of the first
+// pod that uses it, and the volume stays there.
 const (
-	LocalProvisioner = "flotilla.dev/local" // of every storage class that there is
-	LocalClass       = "local"              // the class that is always there
+	LocalProvisioner = "flotilla.dev/local" // the provisioner of every storage class
+	LocalClass       = "local"              // the built-in class
 
-	ClaimProtection  = "kubernetes.io/pvc-protection" // no pod uses the claim
-	VolumeProtection = "kubernetes.io/pv-protection"  // no claim has the volume
-	DataProtection   = "flotilla.dev/local-data"      // the device has said that the data is gone
+	ClaimProtection  = "kubernetes.io/pvc-protection" // a finalizer, removed once no pod uses the claim
+	VolumeProtection = "kubernetes.io/pv-protection"  // a finalizer, removed once no claim has the volume
+	DataProtection   = "flotilla.dev/local-data"      // a finalizer, removed once the device reports that the data is gone
 
-	// MadeAnnotation says of a volume that its directory has been on the device: it is
-	// never made again, for that would be an empty one where there was data.
+	// MadeAnnotation is on a volume whose directory has existed on the device. Such a directory is
+	// never created again: it would be empty where there was data.
 	MadeAnnotation = "flotilla.dev/made"
 
 	DefaultClassAnnotation = "storageclass.kubernetes.io/is-default-class"
@@ -60,7 +60,7 @@ func (s Snapshot) PodsUsingClaim(namespace, claim string) iter.Seq[*corev1.Pod] 
 
 // VolumesOn walks the persistent volumes of a node.
 func (s Snapshot) VolumesOn(node string) iter.Seq[*corev1.PersistentVolume] {
-	on, volumes := s.volumesOn, s.tables[Volumes.index()] // and not all of s
+	on, volumes := s.volumesOn, s.tables[Volumes.index()] // not all of s
 	return func(yield func(*corev1.PersistentVolume) bool) {
 		for name := range namesUnder(on, node) {
 			o, _ := volumes.Get(path("", name))
@@ -71,7 +71,7 @@ func (s Snapshot) VolumesOn(node string) iter.Seq[*corev1.PersistentVolume] {
 	}
 }
 
-// ClaimsOf walks the names of the claims that a pod uses, one that it uses twice twice.
+// ClaimsOf walks the names of a pod's claims. A claim that the pod uses twice comes twice.
 func ClaimsOf(p *corev1.Pod) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := range p.Spec.Volumes {
@@ -87,8 +87,7 @@ func HasClaims(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil })
 }
 
-// NodeOfVolume returns the node whose device has a volume, "" for none: the one that its node
-// affinity names.
+// NodeOfVolume returns the node that a volume's node affinity names, "" for none.
 func NodeOfVolume(v *corev1.PersistentVolume) string {
 	if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return ""
@@ -103,7 +102,7 @@ func NodeOfVolume(v *corev1.PersistentVolume) string {
 	return ""
 }
 
-// ClaimHasVolume tells whether a volume is the claim's, and no other's.
+// ClaimHasVolume tells whether a volume belongs to exactly this claim.
 func ClaimHasVolume(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	return c != nil && v != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID && c.Spec.VolumeName == v.Name
 }
@@ -119,8 +118,8 @@ func VolumeOf(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.PersistentVol
 	return nil
 }
 
-// FirstConsumer returns a placed pod for whose node a claim that has no volume is to get
-// one, nil for none.
+// FirstConsumer returns a placed pod whose node gets the volume of an unbound claim, nil if there
+// is none.
 func FirstConsumer(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.Pod {
 	for p := range s.PodsUsingClaim(c.Namespace, c.Name) {
 		if p.Spec.NodeName != "" && !Terminated(p) && s.Node(p.Spec.NodeName) != nil {
@@ -130,8 +129,7 @@ func FirstConsumer(s Snapshot, c *corev1.PersistentVolumeClaim) *corev1.Pod {
 	return nil
 }
 
-// IsLocal tells whether a claim without a volume gets one as soon as a pod that uses it
-// is placed.
+// IsLocal tells whether an unbound claim gets a volume as soon as a pod that uses it is placed.
 func IsLocal(s Snapshot, c *corev1.PersistentVolumeClaim) bool {
 	if c.Spec.StorageClassName == nil || c.Spec.VolumeName != "" {
 		return false
@@ -140,16 +138,16 @@ func IsLocal(s Snapshot, c *corev1.PersistentVolumeClaim) bool {
 	return class != nil && class.Provisioner == LocalProvisioner
 }
 
-// MustRemoveData tells whether a device is to remove a volume's data. Nothing else makes a
-// device remove any: the volume is to go, its data with it, no claim has it and no pod
-// uses it. A hub that does not know a volume says nothing of it, and the data stays.
+// MustRemoveData tells whether a device must remove a volume's data: the volume is being deleted
+// with its data, no claim has it and no pod uses it. Nothing else makes a device remove data.
+// Volumes that the hub does not know are never mentioned, so their data stays.
 func MustRemoveData(v *corev1.PersistentVolume) bool {
 	return v.DeletionTimestamp != nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
 		slices.Contains(v.Finalizers, DataProtection) && !slices.Contains(v.Finalizers, VolumeProtection)
 }
 
-// VolumeUID is the uid of the volume that is made for a claim, and the name of its
-// directory on the device. A claim gets one volume in its life.
+// VolumeUID is the uid of the volume made for a claim, and the name of its directory on the device.
+// A claim gets at most one volume.
 func VolumeUID(c *corev1.PersistentVolumeClaim) types.UID { return uidOf("volume", string(c.UID)) }
 
 func (t *txn) swapClaimant(old, next *corev1.Pod) {

@@ -13,37 +13,37 @@ import (
 )
 
 const (
-	// DrainAnnotation asks for a node to be drained: "true", or JSON with the options
-	// of kubectl drain. It goes when the drain has ended; taking it away stops it.
+	// DrainAnnotation requests the drain of a node: "true", or JSON with the options of kubectl
+	// drain. The hub removes it when the drain has ended; a user who removes it stops the drain.
 	DrainAnnotation = "flotilla.dev/drain"
-	// DrainStatusAnnotation is how far the hub is, or how it ended: a DrainStatus. It
-	// goes when the node is uncordoned.
+	// DrainStatusAnnotation holds a DrainStatus: the drain's progress or result. It is removed when
+	// the node is uncordoned.
 	DrainStatusAnnotation = "flotilla.dev/drain-status"
 )
 
 const (
-	// DrainTimeout is after what time a drain is given up unless its order says so.
+	// DrainTimeout is the default time after which a drain is given up.
 	DrainTimeout = 15 * time.Minute
-	// MaxDrainTimeout is the longest that an order may say.
+	// MaxDrainTimeout is the longest timeout that an order may set.
 	MaxDrainTimeout = 24 * time.Hour
-	// MaxDrainHeld is how many pods of a node a status names.
+	// MaxDrainHeld is how many remaining pods of a node a status names.
 	MaxDrainHeld = 20
 
 	maxDrainBytes = 4 << 10
 )
 
-// A DrainOrder says how a node is to be drained, in the words of kubectl drain.
+// A DrainOrder says how to drain a node, with the options of kubectl drain.
 type DrainOrder struct {
-	GracePeriodSeconds *int64 `json:"gracePeriodSeconds,omitempty"` // nil: each pod's own
+	GracePeriodSeconds *int64 `json:"gracePeriodSeconds,omitempty"` // nil: each pod's own grace period
 	Timeout            string `json:"timeout,omitempty"`            // "": DrainTimeout
-	IgnoreDaemonSets   *bool  `json:"ignoreDaemonSets,omitempty"`   // nil: true, they stay
-	DeleteEmptyDirData bool   `json:"deleteEmptyDirData,omitempty"` // pods whose data would be lost leave, too
-	Force              bool   `json:"force,omitempty"`              // pods that nobody makes again leave, too
-	DisableEviction    bool   `json:"disableEviction,omitempty"`    // disruption budgets do not count
-	By                 string `json:"by,omitempty"`                 // who asked; the API fills it in
+	IgnoreDaemonSets   *bool  `json:"ignoreDaemonSets,omitempty"`   // nil: true; the pods of daemon sets stay
+	DeleteEmptyDirData bool   `json:"deleteEmptyDirData,omitempty"` // also evict pods with an emptyDir, whose data is lost
+	Force              bool   `json:"force,omitempty"`              // also evict pods without a controller
+	DisableEviction    bool   `json:"disableEviction,omitempty"`    // ignore disruption budgets
+	By                 string `json:"by,omitempty"`                 // the requesting user; the API sets it
 }
 
-// ParseDrainOrder reads the annotation. What cannot be meant is refused whole.
+// ParseDrainOrder parses the annotation. Any invalid field makes the whole order invalid.
 func ParseDrainOrder(text string) (o DrainOrder, err error) {
 	if text == "true" {
 		return o, nil
@@ -54,7 +54,7 @@ func ParseDrainOrder(text string) (o DrainOrder, err error) {
 		err = fmt.Errorf("it has more than %d bytes", maxDrainBytes)
 	} else if err = d.Decode(&o); err == nil {
 		if _, more := d.Token(); more != io.EOF {
-			err = errors.New("something follows the JSON")
+			err = errors.New("unexpected text after the JSON")
 		} else if o.GracePeriodSeconds != nil && *o.GracePeriodSeconds < 0 {
 			err = errors.New("gracePeriodSeconds is below 0: leave it out for each pod's own")
 		} else if o.Timeout != "" {
@@ -70,13 +70,13 @@ func ParseDrainOrder(text string) (o DrainOrder, err error) {
 	return o, nil
 }
 
-// String is the annotation that says the same.
+// String returns the order in the form of the annotation.
 func (o DrainOrder) String() string {
-	raw, _ := json.Marshal(o) // nothing of it can fail
+	raw, _ := json.Marshal(o) // cannot fail
 	return string(raw)
 }
 
-// Limit is after what time the drain is given up.
+// Limit returns after how long the drain is given up.
 func (o DrainOrder) Limit() time.Duration {
 	if t, err := time.ParseDuration(o.Timeout); err == nil {
 		return t
@@ -84,44 +84,43 @@ func (o DrainOrder) Limit() time.Duration {
 	return DrainTimeout
 }
 
-// DaemonPodsStay tells whether the pods of daemon sets, which would come back at
-// once, are left alone.
+// DaemonPodsStay tells whether pods of daemon sets stay, as they would be recreated at once.
 func (o DrainOrder) DaemonPodsStay() bool { return o.IgnoreDaemonSets == nil || *o.IgnoreDaemonSets }
 
-// A DrainState is where a drain is.
+// A DrainState is the state of a drain.
 type DrainState string
 
-// Draining goes on; all others are how it ended.
+// The states of a drain. All but Draining are results.
 const (
 	Draining      DrainState = "Draining"
 	Drained       DrainState = "Drained"      // every pod that had to leave has left
-	DrainBlocked  DrainState = "PodsStay"     // the rest does not leave for what the order says
-	DrainTimedOut DrainState = "TimedOut"     // given up
-	DrainStopped  DrainState = "Stopped"      // somebody took the order back
-	DrainInvalid  DrainState = "InvalidOrder" // which says nothing that can be done
+	DrainBlocked  DrainState = "PodsStay"     // the order does not cover the remaining pods
+	DrainTimedOut DrainState = "TimedOut"     // the timeout passed
+	DrainStopped  DrainState = "Stopped"      // somebody removed the order
+	DrainInvalid  DrainState = "InvalidOrder" // the annotation cannot be parsed
 )
 
-// A DrainStatus is how far a drain is.
+// A DrainStatus is the progress of a drain.
 type DrainStatus struct {
 	State DrainState  `json:"state"`
 	By    string      `json:"by,omitempty"`
 	Began time.Time   `json:"began"`
-	Until time.Time   `json:"until"`          // then it is given up
-	Ended time.Time   `json:"ended,omitzero"` // zero: it goes on
-	Pods  int         `json:"pods"`           // that had to leave
-	Left  int         `json:"left"`           // of them still there
-	Held  []DrainHeld `json:"held,omitempty"` // the first of them that do not leave
-	Why   string      `json:"why,omitempty"`  // of its end
+	Until time.Time   `json:"until"`          // the moment of the timeout
+	Ended time.Time   `json:"ended,omitzero"` // zero: the drain is running
+	Pods  int         `json:"pods"`           // number of pods that had to leave
+	Left  int         `json:"left"`           // of them, the remaining ones
+	Held  []DrainHeld `json:"held,omitempty"` // the first pods that cannot leave
+	Why   string      `json:"why,omitempty"`  // why it ended
 }
 
-// A DrainHeld is a pod that does not leave, and why.
+// A DrainHeld is a pod that cannot leave, and why.
 type DrainHeld struct {
 	Pod   string `json:"pod"` // namespace/name
 	Why   string `json:"why"`
-	Stays bool   `json:"stays,omitempty"` // it never will: the order does not cover it
+	Stays bool   `json:"stays,omitempty"` // it can never leave: the order does not cover it
 }
 
-// DrainStatusOf returns what a node says of its drain, nil if nothing that can be read.
+// DrainStatusOf returns the drain status of a node, nil if it is missing or invalid.
 func DrainStatusOf(n *corev1.Node) *DrainStatus {
 	text, ok := n.Annotations[DrainStatusAnnotation]
 	if !ok || len(text) > 64<<10 {
@@ -134,16 +133,16 @@ func DrainStatusOf(n *corev1.Node) *DrainStatus {
 	return &st
 }
 
-// String is the annotation that says the same.
+// String returns the status in the form of the annotation.
 func (st DrainStatus) String() string {
-	raw, _ := json.Marshal(st) // nothing of it can fail
+	raw, _ := json.Marshal(st) // cannot fail
 	return string(raw)
 }
 
-// Going tells whether the drain goes on.
+// Going tells whether the drain is running.
 func (st *DrainStatus) Going() bool { return st != nil && st.Ended.IsZero() }
 
-// HasDrainAnnotation tells whether a node carries anything of a drain.
+// HasDrainAnnotation tells whether a node has a drain order or status.
 func HasDrainAnnotation(n *corev1.Node) bool {
 	if n == nil {
 		return false
@@ -153,10 +152,10 @@ func HasDrainAnnotation(n *corev1.Node) bool {
 	return order || status
 }
 
-// NodesWithDrain walks the nodes that carry anything of a drain.
+// NodesWithDrain walks the nodes that have a drain order or status.
 func (s Snapshot) NodesWithDrain() iter.Seq[*corev1.Node] { return s.indexedNodes(s.drains, "") }
 
-// HasData tells whether a pod has data that is lost with it: an emptyDir.
+// HasData tells whether a pod has an emptyDir, whose data is lost with the pod.
 func HasData(p *corev1.Pod) bool {
 	for _, v := range p.Spec.Volumes {
 		if v.EmptyDir != nil {

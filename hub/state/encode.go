@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// protoMagic begins an object in Kubernetes' protobuf form: an envelope (runtime.Unknown) around it.
+// protoMagic begins an object in Kubernetes' protobuf encoding, which wraps it in a
+// runtime.Unknown.
 var protoMagic = []byte("k8s\x00")
 
-// InProto tells whether an encoded object is in Kubernetes' protobuf form; else it is JSON.
+// InProto tells whether an encoded object is protobuf; otherwise it is JSON.
 func InProto(data []byte) bool { return bytes.HasPrefix(data, protoMagic) }
 
-// Encode returns an object as it is stored: in Kubernetes' protobuf form where its row says so, else as
-// JSON.
+// Encode encodes an object for the store: as protobuf if its row says so, otherwise as JSON.
 func Encode(o Object) ([]byte, error) {
 	r := KindOf(o).Row()
 	if r == nil || !r.Proto {
@@ -33,7 +33,7 @@ func Encode(o Object) ([]byte, error) {
 	return data, err
 }
 
-// Decode reads into an object what Encode has returned. Older hubs wrote JSON for every kind.
+// Decode decodes what Encode returned. Older hubs wrote JSON for every kind.
 func Decode(data []byte, into Object) error {
 	data, ok := bytes.CutPrefix(data, protoMagic)
 	if !ok {

@@ -6,7 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// LastOccurred is when an event was told last. A client says of that what it likes: not that it will be told later.
+// LastOccurred returns when an event occurred last. Clients set these times; times in the future
+// are ignored.
 func LastOccurred(e *corev1.Event, now time.Time) time.Time {
 	at, said := e.CreationTimestamp.Time, [...]time.Time{e.EventTime.Time, e.LastTimestamp.Time, {}}
 	if e.Series != nil {

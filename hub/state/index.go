@@ -11,8 +11,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A txn is a snapshot whose tables are copied the first time that they are
-// written, so that the one it came from stays as it was.
+// A txn is a snapshot whose tables are copied before the first write, so that the original snapshot
+// stays as it was.
 type txn struct {
 	Snapshot
 	copied [len(kinds)]bool
@@ -37,9 +37,8 @@ func writable[V any](p **table[V], done *bool) *table[V] {
 	return *p
 }
 
-// swap puts next in the place of old, either of which may be nil, in its table and
-// in every index. An index whose entry stays as it is is not written: a node that
-// only reports is one write, however many indexes there are.
+// swap replaces old by next in its table and in every index; either may be nil. An index entry that
+// does not change is not written, so a node's report costs one write however many indexes exist.
 func (t *txn) swap(old, next Object) {
 	o := next
 	if next == nil {
@@ -55,7 +54,7 @@ func (t *txn) swap(old, next Object) {
 	t.reindex(kind, at, old, next)
 }
 
-// reindex brings every index in line with what is in the table, but for that of the uids.
+// reindex updates every index but that of uids after a change of the table.
 func (t *txn) reindex(kind Kind, at string, old, next Object) {
 	o := next
 	if next == nil {
@@ -102,7 +101,7 @@ func (t *txn) reindex(kind Kind, at string, old, next Object) {
 	}
 }
 
-// A location is where an object stands.
+// A location is the place of an object: its table and its path there.
 type location struct {
 	kind Kind
 	path string
@@ -144,7 +143,7 @@ func (t *txn) swapOwners(old, next Object, at string) {
 	}
 }
 
-// podFacts are the facts of a placed pod that others than its own node look up.
+// podFacts returns what the indexes need to know of a pod.
 func podFacts(p *corev1.Pod) (node string, live, repels, leans bool) {
 	if p == nil {
 		return "", false, false, false
@@ -160,7 +159,7 @@ func podFacts(p *corev1.Pod) (node string, live, repels, leans bool) {
 		len(near)+len(away)+len(RequiredNear(p)) > 0
 }
 
-// Preferences are the preferred affinities of a pod to other pods, and away from them.
+// Preferences returns the preferred pod affinity and anti-affinity terms of a pod.
 func Preferences(p *corev1.Pod) (near, away []corev1.WeightedPodAffinityTerm) {
 	if a := p.Spec.Affinity; a != nil {
 		if a.PodAffinity != nil {
@@ -173,7 +172,7 @@ func Preferences(p *corev1.Pod) (near, away []corev1.WeightedPodAffinityTerm) {
 	return near, away
 }
 
-// RequiredNear are the required affinities of a pod to other pods.
+// RequiredNear returns the required pod affinity terms of a pod.
 func RequiredNear(p *corev1.Pod) []corev1.PodAffinityTerm {
 	if a := p.Spec.Affinity; a != nil && a.PodAffinity != nil {
 		return a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
@@ -232,8 +231,8 @@ func (t *txn) rank(priority int32, by int) {
 	}
 }
 
-// recount sums up a node's pods anew: a node has few, and a sum that is never
-// taken down again cannot drift.
+// recount sums the requests of a node's pods. It starts from zero each time, so that the sum cannot
+// drift; a node has few pods.
 func (t *txn) recount(node string) {
 	var u Usage
 	for p := range t.PodsOn(node) {
@@ -272,8 +271,8 @@ func (t *txn) swapNode(old, next *corev1.Node) {
 	}
 }
 
-// swapRecord counts a node anew whose device has been heard for the first time, or is
-// forgotten: in its table the record has been swapped already.
+// swapRecord recounts a node whose device has reported for the first time or was removed. The
+// record is already swapped in its table.
 func (t *txn) swapRecord(old, next *Record, node string) {
 	n := t.Node(node)
 	if n == nil || hasBooted(old) == hasBooted(next) {
@@ -286,7 +285,7 @@ func (t *txn) swapRecord(old, next *Record, node string) {
 	t.count(is, 1)
 }
 
-// set writes or deletes one entry of an index of names, if there is one.
+// set adds or removes one entry of an index, if there is one.
 func set(t *table[struct{}], first, name string, there, in bool) {
 	switch {
 	case !there:
@@ -297,10 +296,10 @@ func set(t *table[struct{}], first, name string, there, in bool) {
 	}
 }
 
-// A siteEntry is what the sites' indexes know of a node.
+// A siteEntry is what the indexes of sites store of a node.
 type siteEntry struct {
 	name, site string
-	waits      string // site and moment of failure, "": it does not wait
+	waits      string // site and moment of failure; "": it does not wait for its taint
 	count      SiteCount
 }
 
@@ -327,13 +326,13 @@ func (t *txn) count(v siteEntry, sign int) {
 	c.Waiting += sign * v.count.Waiting
 	t.all.count(c, 1)
 	if c.Nodes > 0 {
-		counts.Set(v.site, &c) // another one: snapshots have the former
+		counts.Set(v.site, &c) // a new value, as snapshots share the old one
 	} else {
 		counts.Delete(v.site)
 	}
 }
 
-// swapBlocks keeps the index of the nodes' address blocks, and the nodes without one.
+// swapBlocks updates the index of address blocks and that of nodes without one.
 func (t *txn) swapBlocks(old, next *corev1.Node) {
 	if old != nil && next != nil && old.Spec.PodCIDR == next.Spec.PodCIDR &&
 		slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs) &&

@@ -30,10 +30,10 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A Kind names a kind of object by its plural, as it stands in API paths.
+// A Kind is the plural name of a kind, as in API paths.
 type Kind string
 
-// The names by which rules speak of kinds. What a kind is stands in its row alone.
+// The kinds that rules name. All other facts about a kind are in its row.
 const (
 	ConfigMaps           Kind = "configmaps"
 	ControllerRevisions  Kind = "controllerrevisions"
@@ -75,10 +75,10 @@ const (
 	JoinRequests         Kind = "certificatesigningrequests"
 )
 
-// Kinds returns every kind, always in the same order.
+// Kinds returns every kind in a fixed order.
 func Kinds() []Kind { return names }
 
-// Row returns what is said of the kind, nil for a stranger.
+// Row returns the row of the kind, nil for an unknown kind.
 func (k Kind) Row() *Row {
 	if i := k.index(); i >= 0 {
 		return &kinds[i]
@@ -86,19 +86,19 @@ func (k Kind) Row() *Row {
 	return nil
 }
 
-// Namespaced tells whether objects of the kind live in a namespace.
+// Namespaced tells whether objects of the kind have a namespace.
 func (k Kind) Namespaced() bool {
 	r := k.Row()
 	return r == nil || r.Namespaced
 }
 
-// Served tells whether the API shows objects of the kind. The others are the hub's own.
+// Served tells whether the API serves the kind. The others are internal to the hub.
 func (k Kind) Served() bool {
 	r := k.Row()
 	return r == nil || r.Group != nil
 }
 
-// GroupVersionKind is how the API calls the kind, empty for what it does not serve.
+// GroupVersionKind returns the kind's name in the API, empty for an internal kind.
 func (k Kind) GroupVersionKind() schema.GroupVersionKind {
 	if r := k.Row(); r != nil && r.Group != nil {
 		return r.Group.WithKind(r.Name)
@@ -106,11 +106,11 @@ func (k Kind) GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{}
 }
 
-// KindNamed returns the kind that a reference calls so ("Pod"), "" for a stranger.
+// KindNamed returns the kind with the singular name ("Pod"), "" if it is unknown.
 func KindNamed(name string) Kind { return byName[name] }
 
-// An Object is anything that the hub keeps. One that is in a Snapshot is never
-// changed: whoever wants a change makes a DeepCopy.
+// An Object is anything that the hub stores. An object in a Snapshot never changes: to change it,
+// make a DeepCopy.
 type Object interface {
 	metav1.Object
 	runtime.Object
@@ -121,13 +121,13 @@ func New(k Kind) (Object, error) {
 	if r := k.Row(); r != nil {
 		return r.New(), nil
 	}
-	return nil, fmt.Errorf("kind %q is not one that the hub keeps", k)
+	return nil, fmt.Errorf("unknown kind %q", k)
 }
 
-// KindOf returns the kind of an object, "" for a stranger.
+// KindOf returns the kind of an object, "" if it is unknown.
 func KindOf(o Object) Kind { return byType[reflect.TypeOf(o)] }
 
-// What is looked up all the time, made of the rows.
+// Lookup tables made from the rows.
 var (
 	names, indexes, byType, byName = lookups()
 
@@ -146,7 +146,7 @@ func lookups() (names []Kind, indexes map[Kind]int, byType map[reflect.Type]Kind
 	return names, indexes, byType, byName
 }
 
-// index is the place of the kind's row and of its table, -1 for a stranger.
+// index returns the index of the kind's row and table, -1 for an unknown kind.
 func (k Kind) index() int {
 	if i, ok := indexes[k]; ok {
 		return i
@@ -170,7 +170,7 @@ func (k Key) String() string {
 	return string(k.Kind) + "/" + k.Namespace + "/" + k.Name
 }
 
-// path is a key's place in its kind's table: by namespace, then by name.
+// path returns an object's key in the table of its kind: namespace, then name.
 func path(namespace, name string) string {
 	if namespace == "" {
 		return name
@@ -198,23 +198,22 @@ var (
 	oldReview      = Group{GroupVersion: authnv1beta1.SchemeGroupVersion, AddToScheme: authnv1beta1.AddToScheme}
 	authorization  = Group{GroupVersion: authzv1.SchemeGroupVersion, AddToScheme: authzv1.AddToScheme}
 	usage          = Group{GroupVersion: metricsv1beta1.SchemeGroupVersion, AddToScheme: metricsv1beta1.AddToScheme}
-	// of subresources alone
+	// only for subresources
 	autoscaling = Group{GroupVersion: scalev1.SchemeGroupVersion, AddToScheme: scalev1.AddToScheme}
 )
 
-// groups is every group in the order in which clients find them.
+// groups is every group in the order of discovery.
 var groups = []*Group{
 	&core, &apps, &batch, &certificates, &coordination, &discovery, &networking, &runtimes, &policies, &scheduling,
 	&storage, &newEvents, &flotilla, &extensions,
 	&authentication, &oldReview, &authorization, &usage, &autoscaling,
 }
 
-// Groups returns every version of a group that the API speaks.
+// Groups returns every served version of a group.
 func Groups() []*Group { return groups }
 
-// What the API serves and nothing keeps. Those that are absent are empty lists: nothing
-// implements them, but tools and kubectl's own lists ask for them all the time, and fail
-// where they are not there.
+// Kinds that the API serves but does not store. Those with Absent are served as empty lists:
+// kubectl and other tools list them often, and fail on a 404.
 var notStored = [...]Row{
 	{Kind: "ingresses", Group: &networking, Name: "Ingress", Namespaced: true, Short: []string{"ing"}, Verbs: readOnly,
 		Viewer: readOnly,
@@ -246,19 +245,19 @@ var notStored = [...]Row{
 	{Kind: Pods, Group: &usage, Name: "PodMetrics", Namespaced: true, Needs: Metrics, Verbs: []string{"get", "list"}},
 }
 
-// A Resource is a kind under one of the paths where the API serves it.
+// A Resource is a kind under one of its API groups.
 type Resource struct {
 	*Row
 	In *Group
 }
 
-// GroupVersionKind is what the API calls it there.
+// GroupVersionKind returns the resource's name in the API.
 func (r Resource) GroupVersionKind() schema.GroupVersionKind { return r.In.WithKind(r.Name) }
 
-// Empty tells whether it is served as a list that is always empty.
+// Empty tells whether the resource is served as an empty list.
 func (r Resource) Empty() bool { return r.Absent != "" }
 
-// Served returns all that the API serves, in the order in which clients find it.
+// Served returns all served resources in the order of discovery.
 func Served() (all []Resource) {
 	for _, rows := range [][]Row{kinds[:], notStored[:]} {
 		for i := range rows {

@@ -12,10 +12,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// HasBlock tells whether a node has a block of addresses.
+// HasBlock tells whether a node has a pod CIDR.
 func HasBlock(n *corev1.Node) bool { return n.Spec.PodCIDR != "" || len(n.Spec.PodCIDRs) > 0 }
 
-// BlocksOf returns the blocks of addresses that a node has; what cannot be read is none.
+// BlocksOf returns the pod CIDRs of a node without the invalid ones.
 func BlocksOf(n *corev1.Node) (blocks []netip.Prefix) {
 	all := n.Spec.PodCIDRs
 	if len(all) == 0 && n.Spec.PodCIDR != "" {
@@ -29,8 +29,8 @@ func BlocksOf(n *corev1.Node) (blocks []netip.Prefix) {
 	return blocks
 }
 
-// blockKey sorts blocks by family, then by size, then by address, so that those of
-// one size, which cannot overlap, stand together.
+// blockKey sorts blocks by family, size and address. Blocks of one size cannot overlap and are
+// neighbours.
 func blockKey(p netip.Prefix) string {
 	b := p.Addr().AsSlice()
 	return string([]byte{byte(len(b)), byte(p.Bits())}) + string(b)
@@ -41,22 +41,21 @@ func blockAt(key string) netip.Prefix {
 	return netip.PrefixFrom(a, int(key[1]))
 }
 
-// creationKey orders the nodes without a block: the oldest first.
+// creationKey orders the nodes without a block, the oldest first.
 func creationKey(n *corev1.Node) string {
 	return n.CreationTimestamp.UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
-// WithoutBlock walks the nodes that have no block of addresses, the oldest first,
-// those of one age by name.
+// WithoutBlock walks the nodes without a pod CIDR, the oldest first, those of one age by name.
 func (s Snapshot) WithoutBlock() iter.Seq[*corev1.Node] { return s.indexedNodes(s.withoutBlock, "") }
 
-// Blocks are all blocks of one size that nodes have in a range, in order.
+// Blocks are the blocks of one size that nodes have in a range, in order.
 type Blocks struct {
 	t      *table[[]string]
 	lo, hi int
 }
 
-// Blocks returns the blocks with so many leading bits that begin in the range.
+// Blocks returns the blocks of a prefix length that begin in the range.
 func (s Snapshot) Blocks(in netip.Prefix, bits int) Blocks {
 	first := blockKey(netip.PrefixFrom(in.Masked().Addr(), bits))
 	return Blocks{s.blocks, searchTable(s.blocks, func(key string) bool { return key >= first }),
@@ -65,16 +64,17 @@ func (s Snapshot) Blocks(in netip.Prefix, bits int) Blocks {
 		})}
 }
 
-// Len is how many there are.
+// Len returns the number of blocks.
 func (b Blocks) Len() int { return b.hi - b.lo }
 
-// At returns the i-th.
+// At returns the i-th block.
 func (b Blocks) At(i int) netip.Prefix {
 	key, _, _ := b.t.GetAt(b.lo + i)
 	return blockAt(key)
 }
 
-// searchTable returns the position of the first key of a table from which on all are so.
+// searchTable returns the position of the first key for which so is true; so must be false before
+// and true after it.
 func searchTable[V any](t *table[V], so func(string) bool) int {
 	lo, hi := 0, t.Len()
 	for lo < hi {
@@ -88,8 +88,7 @@ func searchTable[V any](t *table[V], so func(string) bool) int {
 	return lo
 }
 
-// BlockSizes walks the numbers of leading bits of all blocks of an address family
-// (that of a) that nodes have.
+// BlockSizes walks the prefix lengths of all blocks in the address family of a.
 func (s Snapshot) BlockSizes(a netip.Addr) iter.Seq[int] {
 	family, blocks := byte(a.BitLen()/8), s.blocks
 	return func(yield func(int) bool) {
@@ -110,14 +109,13 @@ func (s Snapshot) BlockSizes(a netip.Addr) iter.Seq[int] {
 	}
 }
 
-// Overlapping walks the blocks that have an address in common with p, with the
-// names of the nodes that have them.
+// Overlapping walks the blocks that overlap p, with the nodes that have them.
 func (s Snapshot) Overlapping(p netip.Prefix) iter.Seq2[netip.Prefix, []string] {
 	blocks, sizes := s.blocks, s.BlockSizes(p.Addr())
 	return func(yield func(netip.Prefix, []string) bool) {
 		for bits := range sizes {
 			on := true
-			first := netip.PrefixFrom(p.Addr(), min(bits, p.Bits())).Masked() // the larger of the two, in which the other lies
+			first := netip.PrefixFrom(p.Addr(), min(bits, p.Bits())).Masked() // the larger block contains the smaller
 			pivot := blockKey(netip.PrefixFrom(first.Addr(), bits))
 			blocks.Ascend(pivot, func(key string, holders []string) bool {
 				if !strings.HasPrefix(key, pivot[:2]) {
@@ -143,17 +141,15 @@ func NodeFits(spec *corev1.PodSpec, n *corev1.Node) bool {
 	return err == nil && fits
 }
 
-// Tolerates tells whether one of the tolerations tolerates a taint. The operators that
-// compare numbers, alpha in Kubernetes, are none of ours.
+// Tolerates tells whether one of the tolerations tolerates a taint. The operators that compare
+// numbers, alpha in Kubernetes, are not supported.
 func Tolerates(all []corev1.Toleration, t *corev1.Taint) bool {
 	return schedcorev1.TolerationsTolerateTaint(klog.Logger{}, all, t, false)
 }
 
-// Fork is a copy of a node to make its next version of. Metadata, spec and
-// conditions are the copy's own; of the rest of its status, which only a device
-// changes, and that as a whole, both share what they point to. Objects in a
-// snapshot never change, and the feed keeps several versions of each: whole copies
-// were most of what a starting fleet took.
+// Fork returns a copy of a node for its next version. Metadata, spec and conditions are copied; the
+// rest of the status, which only a device replaces as a whole, is shared. Whole copies took most of
+// the memory of a starting fleet.
 func Fork(n *corev1.Node) *corev1.Node {
 	next := *n
 	n.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
@@ -162,8 +158,8 @@ func Fork(n *corev1.Node) *corev1.Node {
 	return &next
 }
 
-// ForkPod is a copy of a pod to make its next version of, of which only the status is another:
-// metadata and conditions are the copy's own. The rest both share; a device says it as a whole.
+// ForkPod returns a copy of a pod for a change of its status. Metadata and conditions are copied,
+// the rest is shared.
 func ForkPod(p *corev1.Pod) *corev1.Pod {
 	next := *p
 	p.ObjectMeta.DeepCopyInto(&next.ObjectMeta)

@@ -9,23 +9,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Plan is a decider's answer: what to change now, and when to ask again about
-// what. The zero Plan means "all is well, no hurry".
+// A Plan is a decider's answer: what to change now, and when to ask again. The zero Plan changes
+// nothing and sets no alarm.
 type Plan struct {
 	Changes []Change
 	Alarms  []Alarm
-	// ResetSeen makes every node count as seen at this moment: the hub itself was
-	// cut off, so nobody's silence means anything.
+	// ResetSeen makes every node count as seen now: the hub itself was cut off, so a node's silence
+	// proves nothing.
 	ResetSeen bool
 }
 
-// A Decide is how a decider answers: what is to change of the subjects, and when to ask about which
-// again.
+// A Decide returns what to change for the subjects, and when to ask about them again.
 type Decide func(s Snapshot, subjects []Subject, now time.Time) Plan
 
-// An Alarm asks a decider about one subject again at a moment, whatever happens. It
-// replaces the subject's earlier alarm; the zero time ends it. Alarms are recomputed
-// from the snapshot at a restart.
+// An Alarm makes the loop ask a decider about a subject again at a moment. It replaces the
+// subject's earlier alarm; the zero time cancels it. After a restart alarms are recomputed from the
+// snapshot.
 type Alarm struct {
 	Subject Subject
 	At      time.Time
@@ -34,41 +33,41 @@ type Alarm struct {
 // Do adds changes to the plan.
 func (p *Plan) Do(c ...Change) { p.Changes = appendDoubling(p.Changes, c...) }
 
-// Wake asks to be asked about an object again at t; the zero time forgets it.
+// Wake sets an alarm for an object; the zero time cancels it.
 func (p *Plan) Wake(k Key, t time.Time) { p.WakeFor(Subject{Key: k}, t) }
 
-// WakeFor is Wake for a part of the work on an object.
+// WakeFor is Wake for one part of an object.
 func (p *Plan) WakeFor(q Subject, t time.Time) { p.Alarms = appendDoubling(p.Alarms, Alarm{q, t}) }
 
-// A Change is one step of a plan: an object as it shall be from now on, or one
-// that shall be no more. Objects are whole, so a change can be repeated.
+// A Change is one step of a plan: the new version of an object, or its deletion. It holds the whole
+// object, so a change can be repeated.
 type Change struct {
-	Object Object // owned by the change from now on
+	Object Object // the change owns it from now on
 	Delete bool
-	// Why is one sentence for an operator: it stands in the log, the event, the
-	// page and the stories. Empty: bookkeeping that nobody needs to read.
+	// Why is one sentence for an operator. It appears in the log, the event, the page and the
+	// stories. Empty: the change is not worth a sentence.
 	Why     string
-	Reason  string // CamelCase reason of the event that tells it; empty: no event
-	Message string // the event's text where clients know it by Kubernetes' own words; empty: Why
+	Reason  string // CamelCase reason of the event; empty: no event
+	Message string // text of the event where clients know Kubernetes' own words; empty: Why
 	Warn    bool   // the event is a Warning
-	About   Object // whom the event is about; nil: Object
+	About   Object // the object that the event is about; nil: Object
 	Source  string // the event's component; empty: "flotilla-hub"
-	By      string // the user who wanted it; empty: the hub decided it itself
+	By      string // the user who requested it; empty: the hub itself
 }
 
-// Put is the change to an object as given.
+// Put returns the change that stores an object.
 func Put(o Object, why string) Change { return Change{Object: o, Why: why} }
 
-// Remove is the end of an object.
+// Remove returns the change that deletes an object.
 func Remove(o Object, why string) Change { return Change{Object: o, Delete: true, Why: why} }
 
-// Event makes the change tell itself as an event with the reason.
+// Event makes the change produce an event with the reason.
 func (c Change) Event(reason string) Change {
 	c.Reason = reason
 	return c
 }
 
-// Warning makes the change tell itself as a warning with the reason.
+// Warning makes the change produce a warning event with the reason.
 func (c Change) Warning(reason string) Change {
 	c.Reason, c.Warn = reason, true
 	return c
@@ -76,17 +75,16 @@ func (c Change) Warning(reason string) Change {
 
 func (c Change) String() string { return c.Why }
 
-// An Applied is a change that has become part of a snapshot.
+// An Applied is a change that is part of a snapshot.
 type Applied struct {
 	Rev      uint64
 	Key      Key
 	Old, New Object // Old is nil for a creation, New for a deletion
 	Change   Change
-	Bytes    int // of New as it was remembered; 0 for a deletion, and before
+	Bytes    int // size of New in the store; 0 for a deletion, and until it is stored
 }
 
-// ReadyOf returns the status of a node's Ready condition: True, False or
-// Unknown, "" for a node that has none.
+// ReadyOf returns the status of a node's Ready condition: True, False or Unknown, "" without one.
 func ReadyOf(n *corev1.Node) corev1.ConditionStatus {
 	if c := NodeCondition(n, corev1.NodeReady); c != nil {
 		return c.Status
@@ -114,8 +112,8 @@ func PodCondition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// SetPodCondition sets a condition of the pod, in place; the transition time is
-// kept while the status is.
+// SetPodCondition sets a condition of the pod, in place. The transition time changes only with the
+// status.
 func SetPodCondition(p *corev1.Pod, c corev1.PodCondition, now time.Time) {
 	c.LastTransitionTime = metav1.NewTime(now)
 	for i := range p.Status.Conditions {
@@ -131,8 +129,8 @@ func SetPodCondition(p *corev1.Pod, c corev1.PodCondition, now time.Time) {
 	p.Status.Conditions = append(p.Status.Conditions, c)
 }
 
-// SettleReady sets Ready of a pod with readiness gates, in place: its containers are ready, and so is what it waits for
-// beside them. Devices do not look at gates: the conditions that open them are written here.
+// SettleReady sets Ready of a pod with readiness gates, in place: True needs ready containers and
+// open gates. Devices do not evaluate gates, as the conditions that open them are written here.
 func SettleReady(p *corev1.Pod, now time.Time) {
 	containers := PodCondition(p, corev1.ContainersReady)
 	if len(p.Spec.ReadinessGates) == 0 || containers == nil {
@@ -160,7 +158,7 @@ func SettleReady(p *corev1.Pod, now time.Time) {
 	SetPodCondition(p, ready, now)
 }
 
-// Terminated tells whether a pod has finished for good.
+// Terminated tells whether a pod has finished.
 func Terminated(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

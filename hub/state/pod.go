@@ -14,12 +14,13 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Delete is the change by which a pod is asked to leave, with the grace given or
-// (nil) its own. A pod that has no node or has finished goes at once, and so does
-// one with a grace of 0. Any other stays, Terminating, until its device confirms
-// that it has stopped. Asking again can only shorten the grace, and only by one that
-// is given: its own is not what it was given to leave. One of 0 counts also when that
-// time is over: what holds the pod then is no device. Where it changes nothing, ok is false.
+// Delete returns the change that deletes a pod, with the given grace period or (nil) its own. A pod
+// without a node, a finished pod and a grace period of 0 mean that it is removed at once. Any other
+// pod stays Terminating until its device confirms that it has stopped.
+//
+// A second deletion can only shorten the grace period, and only with a given one. A grace period of
+// 0 also counts after the deadline, because then no device holds the pod. ok is false if nothing
+// changes.
 func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, ok bool) {
 	seconds := int64(30)
 	switch {
@@ -48,8 +49,7 @@ func Delete(p *corev1.Pod, now time.Time, grace *int64, why string) (c Change, o
 	return Put(p, why), true
 }
 
-// Evict is Delete for a reason that the pod is told in its condition
-// DisruptionTarget.
+// Evict is Delete with a reason that it also writes into the pod's condition DisruptionTarget.
 func Evict(p *corev1.Pod, now time.Time, reason, why string) (Change, bool) {
 	if p.DeletionTimestamp != nil {
 		return Change{}, false
@@ -63,26 +63,27 @@ func Evict(p *corev1.Pod, now time.Time, reason, why string) (Change, bool) {
 	return c, true
 }
 
-// Forced tells whether a pod is to be forgotten, whatever its device does.
+// Forced tells whether a pod is removed without waiting for its device.
 func Forced(p *corev1.Pod) bool {
 	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0
 }
 
-// Released tells whether nothing holds an object any more that is to go.
+// Released tells whether a deleted object can be removed, as nothing holds it.
 func Released(o Object) bool {
 	if o.GetDeletionTimestamp() == nil || len(o.GetFinalizers()) > 0 {
 		return false
 	}
 	switch o := o.(type) {
 	case *corev1.Pod:
-		return o.Spec.NodeName == "" || Terminated(o) || Forced(o) // else the device still has to stop it
+		return o.Spec.NodeName == "" || Terminated(o) || Forced(o) // otherwise the device still has to stop it
 	case *corev1.Namespace:
 		return len(o.Spec.Finalizers) == 0
 	}
 	return true
 }
 
-// IsBuiltInNamespace tells whether a namespace is one that is always there: nobody deletes it, and it goes with no owner.
+// IsBuiltInNamespace tells whether a namespace always exists: it cannot be deleted, not even with
+// an owner.
 func IsBuiltInNamespace(namespace string) bool {
 	switch namespace {
 	case metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease:
@@ -91,7 +92,7 @@ func IsBuiltInNamespace(namespace string) bool {
 	return false
 }
 
-// Display names a pod for people: without the namespace where that is default.
+// Display returns an object's name for people: without the namespace if that is default.
 func Display(o metav1.Object) string {
 	if ns := o.GetNamespace(); ns != "" && ns != metav1.NamespaceDefault {
 		return fmt.Sprintf("%s/%s", ns, o.GetName())
@@ -99,40 +100,39 @@ func Display(o metav1.Object) string {
 	return o.GetName()
 }
 
-// A Usage is what the pods of one node ask for together. Pods that are being
-// deleted count until they are gone; finished ones do not.
+// A Usage is the sum of what the pods of one node request. Pods that are being deleted count until
+// they are gone; finished pods do not.
 type Usage struct {
 	Pods     int64
 	Requests corev1.ResourceList
 	Ports    []HostPort
 }
 
-// A HostPort is a port of the device that a pod takes.
+// A HostPort is a port of the device that a pod uses.
 type HostPort struct {
 	IP       string
 	Protocol corev1.Protocol
 	Port     int32
 }
 
-// Requests returns what a pod asks for: the greater of the sum of its
-// containers and each init container, plus overhead. Of a pod that is being
-// resized it is the most of what it is to have, what its device has granted, and
-// what its containers have (KEP-1287).
+// Requests returns what a pod requests: the larger of the sum of its containers and each init
+// container, plus overhead. For a pod that is being resized it is the largest of the requested, the
+// granted and the actual resources (KEP-1287).
 func Requests(p *corev1.Pod) corev1.ResourceList { return resource.PodRequests(p, sizes(p)) }
 
-// sizes tells how to count a pod.
+// sizes returns the options for counting a pod.
 func sizes(p *corev1.Pod) resource.PodResourcesOptions {
 	return resource.PodResourcesOptions{UseStatusResources: Resizing(p)}
 }
 
-// Resizing tells whether a device has granted a container, or a container has,
-// anything else than its pod says. While that is not so, the spec alone counts.
+// Resizing tells whether the granted or actual resources of a container differ from the pod's spec.
+// Otherwise only the spec counts.
 func Resizing(p *corev1.Pod) bool {
 	differs := func(list []corev1.Container, said []corev1.ContainerStatus) bool {
 		for i := range said {
 			st := &said[i]
 			if st.Resources == nil {
-				continue // not running yet, or an agent from before there was resizing
+				continue // not running yet, or an agent without support for resizing
 			}
 			at := slices.IndexFunc(list, func(c corev1.Container) bool { return c.Name == st.Name })
 			if at < 0 {
@@ -151,8 +151,8 @@ func Resizing(p *corev1.Pod) bool {
 		differs(p.Spec.InitContainers, p.Status.InitContainerStatuses)
 }
 
-// HostPorts returns the ports of the device that a pod takes as long as it runs: those of
-// its containers and sidecars.
+// HostPorts returns the device ports that a pod uses while it runs: those of its containers and
+// sidecars.
 func HostPorts(p *corev1.Pod) (ports []HostPort) {
 	take := func(c *corev1.Container) {
 		for _, port := range c.Ports {
@@ -172,7 +172,7 @@ func HostPorts(p *corev1.Pod) (ports []HostPort) {
 	return ports
 }
 
-// Add counts a pod, unless it has finished.
+// Add counts a pod unless it has finished.
 func (u *Usage) Add(p *corev1.Pod) {
 	if Terminated(p) {
 		return
@@ -189,7 +189,7 @@ func (u *Usage) Add(p *corev1.Pod) {
 	u.Ports = append(u.Ports, HostPorts(p)...)
 }
 
-// sameRequests tells whether a pod takes the same of its node as before.
+// sameRequests tells whether two versions of a pod take the same from their node.
 func sameRequests(a, b *corev1.Pod) bool {
 	one := func(x, y corev1.Container) bool {
 		return fleet.SameResources(x.Resources.Requests, y.Resources.Requests) && slices.Equal(x.Ports, y.Ports) &&
@@ -202,22 +202,22 @@ func sameRequests(a, b *corev1.Pod) bool {
 		return p.Spec.Resources.Requests
 	}
 	if Resizing(a) || Resizing(b) {
-		return false // it is rare, and soon over
+		return false // rare and short
 	}
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, one) &&
 		slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, one) &&
 		fleet.SameResources(a.Spec.Overhead, b.Spec.Overhead) && fleet.SameResources(whole(a), whole(b))
 }
 
-// The priority classes that are always there, and what is said of the others.
+// The built-in priority classes, and the bound of all others.
 const (
 	NodeCritical        = "system-node-critical"
 	ClusterCritical     = "system-cluster-critical"
 	SystemClassPrefix   = "system-"
-	HighestUserPriority = 1000000000 // of a class that is none of the system's, and of a pod without a class
+	HighestUserPriority = 1000000000 // of other classes and of pods without a class
 )
 
-// SystemClasses are the priority classes that are always there: what they are worth, and what for.
+// SystemClasses are the built-in priority classes with their values and descriptions.
 var SystemClasses = []schedulingv1.PriorityClass{
 	systemClass(NodeCritical, 2000001000, "Used for system critical pods that must not be moved from their current node."),
 	systemClass(ClusterCritical, 2000000000, "Used for system critical pods that must run in the cluster, but can be "+
@@ -229,7 +229,7 @@ func systemClass(name string, value int32, text string) (c schedulingv1.Priority
 	return c
 }
 
-// SystemClass returns the class of the system that has the name, nil if it is none.
+// SystemClass returns the built-in class with the name, nil for none.
 func SystemClass(name string) *schedulingv1.PriorityClass {
 	if !strings.HasPrefix(name, SystemClassPrefix) {
 		return nil
@@ -242,8 +242,8 @@ func SystemClass(name string) *schedulingv1.PriorityClass {
 	return nil
 }
 
-// PriorityClass returns a priority class, nil if there is none. Those of the system are what they are, whatever
-// stands in the database.
+// PriorityClass returns a priority class, nil if there is none. Built-in classes do not depend on
+// the database.
 func (s Snapshot) PriorityClass(name string) *schedulingv1.PriorityClass {
 	if c := SystemClass(name); c != nil {
 		return c
@@ -251,8 +251,8 @@ func (s Snapshot) PriorityClass(name string) *schedulingv1.PriorityClass {
 	return get[*schedulingv1.PriorityClass](s, Key{Kind: PriorityClasses, Name: name})
 }
 
-// DefaultPriorityClass returns the class of pods that name none, nil if there is none: of several the one of the
-// lowest value, as Kubernetes does.
+// DefaultPriorityClass returns the class of pods without one, nil if there is none. Of several
+// defaults the one with the lowest value counts, as in Kubernetes.
 func (s Snapshot) DefaultPriorityClass() (lowest *schedulingv1.PriorityClass) {
 	for c := range Each[*schedulingv1.PriorityClass](s, PriorityClasses, "") {
 		if c.GlobalDefault && SystemClass(c.Name) == nil && (lowest == nil || c.Value < lowest.Value) {
@@ -262,7 +262,7 @@ func (s Snapshot) DefaultPriorityClass() (lowest *schedulingv1.PriorityClass) {
 	return lowest
 }
 
-// SameObjects tells whether two snapshots have the very same objects of a kind.
+// SameObjects tells whether two snapshots share the table of a kind: no object of it has changed.
 func (s Snapshot) SameObjects(o Snapshot, k Kind) bool {
 	return s.tables[k.index()] == o.tables[k.index()]
 }

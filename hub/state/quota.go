@@ -15,7 +15,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// What a ResourceQuota counts, by the rules of Kubernetes' quota evaluators. Events are never counted.
+// What a ResourceQuota counts, as Kubernetes' quota evaluators do. Events are never counted.
 
 // objectCounts are the kinds that a quota may also name without "count/".
 var objectCounts = []Kind{ConfigMaps, Claims, ResourceQuotas, Secrets, Services, "replicationcontrollers"}
@@ -26,7 +26,7 @@ const (
 	classSuffix    = ".storageclass.storage.k8s.io/"
 )
 
-// countName is how a quota names the number of a kind's objects.
+// countName returns the resource name by which a quota limits the number of a kind's objects.
 func countName(k Kind) corev1.ResourceName {
 	r := k.Row()
 	if r == nil || r.Group == nil || k == Events {
@@ -38,7 +38,7 @@ func countName(k Kind) corev1.ResourceName {
 	return corev1.ResourceName(countPrefix + string(k) + "." + r.Group.Group)
 }
 
-// Charge is what an object uses of all that can be counted at a moment.
+// Charge returns everything that an object uses which a quota can count.
 func Charge(o Object, now time.Time) corev1.ResourceList {
 	kind, one := KindOf(o), *resource.NewQuantity(1, resource.DecimalSI)
 	name := countName(kind)
@@ -66,8 +66,8 @@ func Charge(o Object, now time.Time) corev1.ResourceList {
 	return use
 }
 
-// usesResources tells whether a pod uses anything beside its name: not one that has finished, nor one that
-// should long have stopped.
+// usesResources tells whether a pod uses more than its name. Finished pods and pods past their
+// deletion deadline do not.
 func usesResources(p *corev1.Pod, now time.Time) bool {
 	if Terminated(p) {
 		return false
@@ -76,8 +76,8 @@ func usesResources(p *corev1.Pod, now time.Time) bool {
 	return ends.IsZero() || !now.After(ends)
 }
 
-// QuotaEnds is when a pod that is being deleted counts no more, whether or not its device has been heard; zero: it
-// is not being deleted.
+// QuotaEnds returns when a pod that is being deleted stops counting, even if its device says
+// nothing; zero: it is not being deleted.
 func QuotaEnds(p *corev1.Pod) time.Time {
 	if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil || Terminated(p) {
 		return time.Time{}
@@ -85,7 +85,7 @@ func QuotaEnds(p *corev1.Pod) time.Time {
 	return p.DeletionTimestamp.Add(time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
 }
 
-// addComputeResources adds what containers ask for and what they are limited to.
+// addComputeResources adds the requests and limits of containers.
 func addComputeResources(use, requests, limits corev1.ResourceList) {
 	for name, q := range requests {
 		switch {
@@ -93,7 +93,7 @@ func addComputeResources(use, requests, limits corev1.ResourceList) {
 			strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
 			use[name], use[requestsPrefix+name] = q, q
 		case strings.Contains(string(name), "/"):
-			use[requestsPrefix+name] = q // extended: nothing but requests counts
+			use[requestsPrefix+name] = q // extended resources: only requests count
 		}
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory,
@@ -104,8 +104,8 @@ func addComputeResources(use, requests, limits corev1.ResourceList) {
 	}
 }
 
-// Charged is what an object uses of a quota: of what it limits, and only where the object is in its
-// scopes. Nil: nothing.
+// Charged returns what an object uses of a quota: only the limited resources, and only if the
+// object is in the quota's scopes. Nil: nothing.
 func Charged(q *corev1.ResourceQuota, o Object, now time.Time) corev1.ResourceList {
 	if o.GetNamespace() != q.Namespace || !InScopes(q, o) {
 		return nil
@@ -118,7 +118,7 @@ func Charged(q *corev1.ResourceQuota, o Object, now time.Time) corev1.ResourceLi
 	return use
 }
 
-// InScopes tells whether an object is in all scopes of a quota. Only pods are in any.
+// InScopes tells whether an object is in all scopes of a quota. Scopes match only pods.
 func InScopes(q *corev1.ResourceQuota, o Object) bool {
 	var all []corev1.ScopedResourceSelectorRequirement
 	for _, s := range q.Spec.Scopes {
@@ -161,7 +161,7 @@ func inScope(p *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	return false
 }
 
-// bestEffort tells whether no container of a pod asks for any processor or memory, or is limited to it.
+// bestEffort tells whether no container of a pod has a request or limit of CPU or memory.
 func bestEffort(p *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
@@ -177,7 +177,7 @@ func bestEffort(p *corev1.Pod) bool {
 	return true
 }
 
-// selectsOtherNamespaces tells whether an affinity is about pods of other namespaces.
+// selectsOtherNamespaces tells whether an affinity refers to pods of other namespaces.
 func selectsOtherNamespaces(a *corev1.Affinity) bool {
 	if a == nil {
 		return false
@@ -200,8 +200,8 @@ func selectsOtherNamespaces(a *corev1.Affinity) bool {
 	})
 }
 
-// QuotaStatus is a quota's status as it has to be: what it limits, and how much of that is used. next is when
-// a pod that is being deleted counts no more, just after that; zero: there is none.
+// QuotaStatus returns the status that a quota should have. next is when the next pod that is being
+// deleted stops counting; zero: there is none.
 func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.ResourceQuotaStatus, next time.Time) {
 	st.Hard, st.Used = q.Spec.Hard.DeepCopy(), corev1.ResourceList{}
 	for name := range q.Spec.Hard {
@@ -222,13 +222,13 @@ func QuotaStatus(s Snapshot, q *corev1.ResourceQuota, now time.Time) (st corev1.
 			}
 		}
 	}
-	if !self { // one that is about to be created counts itself
+	if !self { // a quota that is being created counts itself
 		add(st.Used, Charged(q, q, now))
 	}
 	return st, next
 }
 
-// limitsKind tells whether a quota can limit anything of a kind.
+// limitsKind tells whether a quota limits anything of a kind.
 func limitsKind(q *corev1.ResourceQuota, k Kind) bool {
 	if k == Pods || k == Claims {
 		return true
@@ -252,7 +252,7 @@ func (s Snapshot) Quotas(namespace string) func(yield func(*corev1.ResourceQuota
 	return Each[*corev1.ResourceQuota](s, ResourceQuotas, namespace)
 }
 
-// WithUsage returns a quota by whose status more is used; nil where more is nothing.
+// WithUsage returns a copy of the quota with more usage in its status; nil if more is empty.
 func WithUsage(q *corev1.ResourceQuota, more corev1.ResourceList) *corev1.ResourceQuota {
 	if len(more) == 0 {
 		return nil
@@ -265,7 +265,7 @@ func WithUsage(q *corev1.ResourceQuota, more corev1.ResourceList) *corev1.Resour
 	return q
 }
 
-// SameCharge tells whether a change of an object can mean nothing to any quota.
+// SameCharge tells whether a change of an object cannot matter to any quota.
 func SameCharge(old, next Object) bool {
 	was, ok := old.(*corev1.Pod)
 	is, also := next.(*corev1.Pod)
@@ -280,7 +280,7 @@ func SameCharge(old, next Object) bool {
 		equalGrace(was.ObjectMeta, is.ObjectMeta)
 }
 
-// ClassOf is the storage class that a claim asks for, "" for none.
+// ClassOf returns the storage class that a claim names, "" for none.
 func ClassOf(c *corev1.PersistentVolumeClaim) string { return ptr.Deref(c.Spec.StorageClassName, "") }
 
 func sameDeadline(a, b *corev1.Pod) bool {

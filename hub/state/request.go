@@ -7,12 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SignerDevice is the signer of the certificates of devices. A device whose token, or
-// whose hub, wants an administrator's word waits as a CertificateSigningRequest of it.
+// SignerDevice is the signer of device certificates. A device that needs an administrator's
+// approval waits as a CertificateSigningRequest with this signer.
 const SignerDevice = "flotilla.dev/device"
 
-// What a device that waits says of itself, what its token says of it, and where it asks
-// from: annotations of its request.
+// Annotations of a device's request: what the device says, what its token says, and the address of
+// the device.
 const (
 	RequestNode    = "flotilla.dev/node"
 	RequestSite    = "flotilla.dev/site"
@@ -20,31 +20,30 @@ const (
 	RequestSerial  = "flotilla.dev/serial"
 	RequestSource  = "flotilla.dev/source"
 	RequestKey     = "flotilla.dev/key"         // sha256 of its public key, hex
-	RequestUntil   = "flotilla.dev/waits-until" // when its token ends, RFC 3339
+	RequestUntil   = "flotilla.dev/waits-until" // when its token expires, RFC 3339
 )
 
-// How long requests are kept, as by Kubernetes: one that nobody has decided on, and one
-// that somebody has.
+// How long requests are kept, as in Kubernetes: undecided ones, and decided ones.
 const (
 	RequestWaits = 24 * time.Hour
 	RequestTold  = time.Hour
 )
 
-// MaxRequests bounds the requests of all devices, decided ones too.
+// MaxRequests is the limit of requests of all devices, decided ones included.
 const MaxRequests = 1000
 
-// A Decision is what has become of a device's request to join.
+// A Decision is the state of a device's request to join.
 type Decision string
 
 // The decisions.
 const (
 	RequestPending  Decision = "Pending"
-	RequestApproved Decision = "Approved" // and the device has not come for its certificate yet
+	RequestApproved Decision = "Approved" // the device has not fetched its certificate yet
 	RequestDenied   Decision = "Denied"
 	RequestIssued   Decision = "Issued"
 )
 
-// DecisionOn returns what has become of a request. Whoever denies one wins.
+// DecisionOn returns the decision on a request. A denial overrides an approval.
 func DecisionOn(r *certv1.CertificateSigningRequest) Decision {
 	switch {
 	case RequestCondition(r, certv1.CertificateDenied) != nil, RequestCondition(r, certv1.CertificateFailed) != nil:
@@ -57,7 +56,7 @@ func DecisionOn(r *certv1.CertificateSigningRequest) Decision {
 	return RequestApproved
 }
 
-// RequestCondition returns a request's condition of the type, nil if it has none that holds.
+// RequestCondition returns a request's condition of the type if it is true, nil otherwise.
 func RequestCondition(
 	r *certv1.CertificateSigningRequest, t certv1.RequestConditionType,
 ) *certv1.CertificateSigningRequestCondition {
@@ -69,8 +68,8 @@ func RequestCondition(
 	return nil
 }
 
-// RequestEnds returns when a request is forgotten: one that waits with the day, or with
-// its token; one that is decided an hour after that, in which its device could hear of it.
+// RequestEnds returns when a request is removed: an undecided one after a day or with its token; a
+// decided one an hour after the decision, so that its device can fetch it.
 func RequestEnds(s Snapshot, r *certv1.CertificateSigningRequest) time.Time {
 	ends, is := r.CreationTimestamp.Add(RequestWaits), DecisionOn(r)
 	if is == RequestPending {
@@ -85,7 +84,7 @@ func RequestEnds(s Snapshot, r *certv1.CertificateSigningRequest) time.Time {
 			decided = c.LastTransitionTime.Time
 		}
 	}
-	if decided.After(ends) { // by no clock of ours
+	if decided.After(ends) { // the client's clock is not trusted
 		decided = ends
 	}
 	if listening := s.Listening(); is != RequestIssued && listening.After(decided) {
@@ -94,5 +93,5 @@ func RequestEnds(s Snapshot, r *certv1.CertificateSigningRequest) time.Time {
 	return decided.Add(RequestTold)
 }
 
-// TokenUser is how a join token stands in a request as the one who asks.
+// TokenUser is the user name of a join token in a request.
 func TokenUser(id string) string { return "join-token:" + id }

@@ -6,61 +6,60 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A Row is all that sets a kind apart from the others, in one place: the store, the
-// API with its discovery, documents and scheme, the roles, the events and the garbage
-// collection derive from it. What a kind's objects mean is said by rules elsewhere.
+// A Row holds everything that makes a kind different from others. The store, the API with its
+// discovery and scheme, the roles, the events and the garbage collection derive from it. The
+// meaning of a kind's objects is in the deciders.
 type Row struct {
-	Kind       Kind   // its plural
-	Group      *Group // under which it is kept; nil: the hub's own, which is not served
-	Name       string // as the API calls one, such as Pod
-	Also       *Group // another that shows it too, in that one's own shape
+	Kind       Kind   // plural name
+	Group      *Group // its API group; nil: internal to the hub, not served
+	Name       string // singular name in the API, such as Pod
+	Also       *Group // a second group that serves it, in that group's own form
 	Namespaced bool
-	Absent     string  // why none is ever there: it is served as an empty list
-	Published  string  // why nobody but the hub makes or changes one
-	Needs      Feature // what a hub must have to serve it
+	Absent     string  // why it is always an empty list
+	Published  string  // why only the hub creates and changes its objects
+	Needs      Feature // the feature that a hub needs to serve it
 	Short      []string
-	All        bool // `kubectl get all` shows it
+	All        bool // part of `kubectl get all`
 	Verbs      []string
 	Subs       []Sub
 
-	// What roles may do to it; an operator may also what a viewer may, an
-	// administrator everything.
+	// The verbs of the roles. An operator also has a viewer's verbs, an administrator has all.
 	Viewer, Operator []string
 
-	CreateOnUpdate bool // an update of one that is not there creates it
-	Conditional    bool // an update must say which version it replaces
-	Orphans        bool // who deletes one and says nothing of what it owns keeps that
-	Sealed         bool // it is unreadable in the database and in backups
-	Expendable     bool // new ones are left out while the disk is full
-	Proto          bool // it is stored in Kubernetes' protobuf form: there may be very many, all read at a start
-	Consulted      bool // what is made is completed or refused by what they say
+	CreateOnUpdate bool // an update of a missing object creates it
+	Conditional    bool // an update must name the version that it replaces
+	Orphans        bool // by default, deleting an object keeps its dependents
+	Sealed         bool // encrypted in the database and in backups
+	Expendable     bool // new objects are dropped while the disk is full
+	Proto          bool // stored as protobuf, because there may be very many and all are read at a start
+	Consulted      bool // admission completes or refuses other objects by it
 
-	New      func() Object                        // nil: objects of it are not kept
-	Default  func(Object)                         // gives a new one what follows from its uid
-	List     func() runtime.Object                // where the group has no scheme of its own
-	Status   func(o, from Object)                 // gives o the status of another, nil for none
-	Spec     func(Object) any                     // what metadata.generation counts the changes of
-	Pod      func(Object) *corev1.PodSpec         // of what runs as it is
-	Template func(Object) *corev1.PodTemplateSpec // of what makes pods
-	Fields   map[string]func(Object) string       // what can be selected by, beside name and namespace
+	New      func() Object                        // nil: its objects are not stored
+	Default  func(Object)                         // sets a new object's fields that depend on its uid
+	List     func() runtime.Object                // for groups without a scheme of their own
+	Status   func(o, from Object)                 // copies the status of from; nil clears it
+	Spec     func(Object) any                     // the part whose changes metadata.generation counts
+	Pod      func(Object) *corev1.PodSpec         // the pod spec of an object that runs itself
+	Template func(Object) *corev1.PodTemplateSpec // the template of an object that makes pods
+	Fields   map[string]func(Object) string       // field selectors beside name and namespace
 }
 
 // A Sub is a subresource.
 type Sub struct {
 	Name  string
-	Group *Group // nil: what it takes and gives is of its resource's kind
+	Group *Group // nil: its kind is that of the resource
 	Kind  string
 	Needs Feature
 	Verbs []string
-	Below bool // with all paths below it
+	Below bool // serves all paths below it
 
 	Viewer, Operator []string // as in a Row
 }
 
-// A Feature is something that not every hub has.
+// A Feature is an optional ability of a hub.
 type Feature string
 
-// The parts.
+// The features.
 const (
 	Logs    Feature = "logs"
 	Streams Feature = "streams"
@@ -70,11 +69,11 @@ const (
 // A Group is a version of an API group.
 type Group struct {
 	schema.GroupVersion
-	AddToScheme func(*runtime.Scheme) error // its types in Go; nil: those of its rows
+	AddToScheme func(*runtime.Scheme) error // registers its Go types; nil: the rows' types
 	Plain       bool                        // its kinds have no protobuf form
 }
 
-// Row fields of the same form for many kinds.
+// Row fields that many kinds share.
 var (
 	everything = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	singly     = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
@@ -92,18 +91,18 @@ var (
 	write      = []string{"create", "delete", "deletecollection", "patch", "update"}
 )
 
-// statusSub is the status that the hub or a device writes; operators may where it
-// is a device's.
+// statusSub is the status subresource, which the hub or a device writes. Operators may write it
+// where a device does.
 func statusSub(operator ...string) Sub {
 	return Sub{Name: "status", Verbs: modify, Viewer: getOnly, Operator: operator}
 }
 
-// scaleSub is how many pods a workload wants.
+// scaleSub is the scale subresource of a workload.
 func scaleSub() Sub {
 	return Sub{Name: "scale", Group: &autoscaling, Kind: "Scale", Verbs: modify, Viewer: getOnly, Operator: change}
 }
 
-// fresh makes an empty object of type T.
+// fresh returns an empty object of type T.
 func fresh[T any, P interface {
 	*T
 	Object
@@ -111,7 +110,7 @@ func fresh[T any, P interface {
 	return P(new(T))
 }
 
-// status copies what a kind keeps where at says.
+// status returns a Row.Status that copies the field to which at points.
 func status[P interface {
 	Object
 	DeepCopy() P
@@ -125,21 +124,20 @@ func status[P interface {
 	}
 }
 
-// of lets a function of a kind's own type be asked about any object of the kind.
+// of turns a function on a kind's own type into one on any Object.
 func of[P Object, V any](f func(P) V) func(Object) V {
 	return func(o Object) V { return f(o.(P)) }
 }
 
-// SetStatus gives an object the status of another of its kind, nil for none. Kinds
-// without a status keep what they have.
+// SetStatus copies the status of from to o; nil clears it. Kinds without a status do not change.
 func SetStatus(o, from Object) {
 	if r := KindOf(o).Row(); r != nil && r.Status != nil {
 		r.Status(o, from)
 	}
 }
 
-// SpecOf returns what metadata.generation counts the changes of, nil for kinds
-// that have no generation.
+// SpecOf returns the part of an object whose changes metadata.generation counts, nil for kinds
+// without a generation.
 func SpecOf(o Object) any {
 	if r := KindOf(o).Row(); r != nil && r.Spec != nil {
 		return r.Spec(o)
@@ -147,7 +145,7 @@ func SpecOf(o Object) any {
 	return nil
 }
 
-// TemplateOf returns what a workload makes pods of, nil if it makes none.
+// TemplateOf returns the pod template of a workload, nil for other objects.
 func TemplateOf(o Object) *corev1.PodTemplateSpec {
 	if r := KindOf(o).Row(); r != nil && r.Template != nil {
 		return r.Template(o)
@@ -155,8 +153,7 @@ func TemplateOf(o Object) *corev1.PodTemplateSpec {
 	return nil
 }
 
-// PodSpecOf returns the pod spec in an object, its own or that of its template; nil
-// if it has none.
+// PodSpecOf returns the pod spec of an object or of its template, nil if it has none.
 func PodSpecOf(o Object) *corev1.PodSpec {
 	if r := KindOf(o).Row(); r != nil && r.Pod != nil {
 		return r.Pod(o)

@@ -19,9 +19,8 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// kinds is every kind that the hub keeps, in the order of their tables. A kind is
-// added by its row, and by its rules: what may be admitted (package admission), and
-// what kubectl prints (package table).
+// kinds holds every stored kind in the order of their tables. To add a kind, add its row and its
+// rules: what is admitted (package admission) and what kubectl prints (package table).
 var kinds = [...]Row{
 	{
 		Kind: ConfigMaps, Group: &core, Name: "ConfigMap", Namespaced: true, Short: []string{"cm"}, Verbs: everything,
@@ -46,7 +45,7 @@ var kinds = [...]Row{
 		Subs:   []Sub{statusSub(), scaleSub()},
 		Viewer: readOnly, Operator: write,
 		New: fresh[appsv1.Deployment],
-		// Kubernetes counts a deployment's annotations too.
+		// Kubernetes counts changes of a deployment's annotations too.
 		Spec:     of(func(d *appsv1.Deployment) any { return []any{d.Spec, d.Annotations} }),
 		Status:   status(func(d *appsv1.Deployment) *appsv1.DeploymentStatus { return &d.Status }),
 		Template: of(func(d *appsv1.Deployment) *corev1.PodTemplateSpec { return &d.Spec.Template }),
@@ -132,7 +131,7 @@ var kinds = [...]Row{
 	}, {
 		Kind: Sites, Group: &flotilla, Name: "Site", Verbs: everything,
 		Subs:   []Sub{statusSub()},
-		Viewer: readOnly, Operator: change, // maintenance, policy
+		Viewer: readOnly, Operator: change, // maintenance and policy
 		New:    fresh[fleet.Site],
 		List:   func() runtime.Object { return new(fleet.SiteList) },
 		Spec:   of(func(s *fleet.Site) any { return s.Spec }),
@@ -161,7 +160,7 @@ var kinds = [...]Row{
 	},
 	{
 		Kind: Incidents, Group: &flotilla, Name: "Incident", Short: []string{"inc"}, Verbs: amend, Expendable: true,
-		Viewer: readOnly, Operator: change, // acknowledged, note
+		Viewer: readOnly, Operator: change, // acknowledgement and note
 		New:  fresh[fleet.Incident],
 		List: func() runtime.Object { return new(fleet.IncidentList) },
 	},
@@ -252,34 +251,34 @@ var kinds = [...]Row{
 		New:    fresh[nodev1.RuntimeClass],
 	},
 	{Kind: Advertisements, New: fresh[Advertisement]},
-	// What the hub publishes, as every Kubernetes has it: who deletes it gets it back (package publish).
+	// Objects that the hub publishes, as every Kubernetes does. Package publish restores them.
 	{
 		Kind: Services, Group: &core, Name: "Service", Namespaced: true, Short: []string{"svc"}, All: true, Verbs: endOnly,
-		// to the hub itself, which asks again
+		// a proxy to the hub's own API
 		Subs: []Sub{{
 			Name: "proxy", Group: &core, Kind: "ServiceProxyOptions", Verbs: ask, Below: true, Viewer: getOnly, Operator: ask,
 		}},
-		Published: "services are not implemented, but for kubernetes, which is the hub itself: publish a pod's port with " +
+		Published: "services are not implemented except kubernetes, which is the hub itself: publish a pod's port with " +
 			"hostPort",
 		Viewer: readOnly, Operator: deletion,
 		New:    fresh[corev1.Service],
 		Fields: serviceFields,
 	}, {
 		Kind: Endpoints, Group: &core, Name: "Endpoints", Namespaced: true, Short: []string{"ep"}, Verbs: endOnly,
-		Published: "endpoints are not implemented, but for those of kubernetes, which is the hub itself, as there are no " +
+		Published: "endpoints are not implemented except those of kubernetes, which is the hub itself, as there are no " +
 			"other services",
 		Viewer: readOnly, Operator: deletion,
 		//lint:ignore SA1019 clients read them
 		New: fresh[corev1.Endpoints],
 	}, {
 		Kind: EndpointSlices, Group: &discovery, Name: "EndpointSlice", Namespaced: true, Verbs: endOnly,
-		Published: "endpoint slices are not implemented, but for that of kubernetes, which is the hub itself, as there " +
+		Published: "endpoint slices are not implemented except that of kubernetes, which is the hub itself, as there " +
 			"are no other services",
 		Viewer: readOnly, Operator: deletion,
 		New: fresh[discoveryv1.EndpointSlice],
 	}, {
 		Kind: ServiceAccounts, Group: &core, Name: "ServiceAccount", Namespaced: true, Short: []string{"sa"}, Verbs: endOnly,
-		Published: "service accounts are not implemented, but for default in every namespace, which has no token: give a " +
+		Published: "service accounts are not implemented except default in every namespace, which has no token: give a " +
 			"program that calls the API a token of a person, as a secret; name the secrets for its images in the pod's " +
 			"imagePullSecrets",
 		Viewer: readOnly, Operator: deletion,
@@ -306,7 +305,7 @@ var kinds = [...]Row{
 	},
 }
 
-// The fields that objects can be selected by, as Kubernetes has them.
+// The field selectors of Kubernetes.
 var (
 	nodeFields = map[string]func(Object) string{
 		"spec.unschedulable": of(func(n *corev1.Node) string { return strconv.FormatBool(n.Spec.Unschedulable) }),
@@ -350,7 +349,7 @@ var (
 	}
 )
 
-// podIPs are a pod's addresses, as the downward API writes them.
+// podIPs returns a pod's addresses as the downward API writes them.
 func podIPs(p *corev1.Pod) string {
 	var all []string
 	for _, ip := range p.Status.PodIPs {
@@ -359,7 +358,7 @@ func podIPs(p *corev1.Pod) string {
 	return strings.Join(all, ",")
 }
 
-// sourceOf is who an event is from, in its older or its newer field.
+// sourceOf returns the component of an event from its newer or older field.
 func sourceOf(e *corev1.Event) string {
 	if e.Source.Component != "" {
 		return e.Source.Component

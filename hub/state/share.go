@@ -7,28 +7,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A Interner makes what the objects of a fleet repeat one in memory: words that thousands of nodes
-// have in common. It knows what it has met, up to a bound, and is for one goroutine.
+// An Interner makes the objects of a fleet share equal strings and lists, up to a limit. It is for
+// one goroutine.
 type Interner struct {
 	words map[string]string
-	lists map[string]corev1.ResourceList // by what they say
+	lists map[string]corev1.ResourceList // by content
 	key   []byte
 }
 
-// Bounds of what a Sharer knows: what is longer, or comes when it knows so much, is left as it is.
+// Limits of an Interner: longer strings, and new ones beyond the count, are not shared.
 const (
 	maxInterned       = 8192
 	maxInternedLength = 256
 )
 
-// Share makes an object share what it has in common with those before. Nobody else may have it yet.
+// Share makes an object share its strings with earlier objects. No other goroutine may have the
+// object yet.
 func (k *Interner) Share(o Object) {
 	switch o := o.(type) {
 	case *corev1.Node:
 		o.Labels, o.Annotations = k.shareMap(o.Labels, o.Name), k.shareMap(o.Annotations, o.Name)
 		shareWords(&o.Status, k.word)
 		o.Status.Capacity, o.Status.Allocatable = k.list(o.Status.Capacity), k.list(o.Status.Allocatable)
-		if c := o.Status.Conditions; cap(c) > len(c) { // a decoder has left room for more
+		if c := o.Status.Conditions; cap(c) > len(c) { // drops the decoder's spare capacity
 			o.Status.Conditions = append(make([]corev1.NodeCondition, 0, len(c)), c...)
 		}
 	case *corev1.Event:
@@ -41,8 +42,8 @@ func (k *Interner) Share(o Object) {
 	}
 }
 
-// ShareStatus makes the words that every node of a fleet repeats (types, reasons and messages of
-// conditions, versions, resource names, images) those that one returns for them.
+// ShareStatus replaces the strings that all nodes repeat (condition types, reasons and messages,
+// versions, resource names, images) by what one returns for them.
 func ShareStatus(st *corev1.NodeStatus, one func(string) string) {
 	shareWords(st, one)
 	st.Capacity, st.Allocatable = resources(st.Capacity, one), resources(st.Allocatable, one)
@@ -77,8 +78,7 @@ func resources(list corev1.ResourceList, one func(string) string) corev1.Resourc
 	return out
 }
 
-// list returns a list of resources that says the same, the one in memory that those before share if it
-// was met.
+// list returns an equal list of resources: the shared one if there is one.
 func (k *Interner) list(l corev1.ResourceList) corev1.ResourceList {
 	if len(l) == 0 {
 		return l
@@ -117,20 +117,20 @@ func (k *Interner) word(s string) string {
 	return s
 }
 
-// shareMap shares what a node's labels or annotations are called and say. Its own name, which no other
-// says, it shares with itself.
+// shareMap shares the keys and values of a node's labels or annotations. The node's own name is
+// unique, so its copies share the name itself.
 func (k *Interner) shareMap(m map[string]string, own string) map[string]string {
 	out := m
-	if len(m) >= 8 { // as many as a small map has room for: it grows when it is written
+	if len(m) >= 8 { // as large as a small map, which grows on the first write
 		out = make(map[string]string, len(m))
 	}
 	for key, v := range m {
 		if v == own {
-			v = own // the name's own text in memory
+			v = own // the name's own memory
 		} else {
 			v = k.word(v)
 		}
-		out[k.word(key)] = v // a map keeps the key that it was given last
+		out[k.word(key)] = v // a map keeps the newest key string
 	}
 	return out
 }

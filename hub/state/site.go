@@ -8,11 +8,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// DefaultSite is the site of nodes that say of none.
+// DefaultSite is the site of nodes without one.
 const DefaultSite = "default"
 
-// SiteOf returns the site of a node: its zone, behind "<region>." where it has a
-// region. The deprecated failure-domain labels are read too and win, as in Kubernetes.
+// SiteOf returns the site of a node: its zone, prefixed by "<region>." if it has a region. The
+// deprecated failure-domain labels take precedence, as in Kubernetes.
 func SiteOf(n *corev1.Node) string {
 	region, zone := n.Labels[corev1.LabelFailureDomainBetaRegion], n.Labels[corev1.LabelFailureDomainBetaZone]
 	if region == "" && zone == "" {
@@ -29,23 +29,23 @@ func SiteOf(n *corev1.Node) string {
 	return region + "." + zone
 }
 
-// A SiteCount counts the nodes of one site by what they mean for its state.
+// A SiteCount counts the nodes of one site by their effect on its state.
 type SiteCount struct {
-	Nodes     int // all of them
+	Nodes     int // all nodes
 	Ready     int // Ready=True
-	NotReady  int // every other that was ever seen
-	NeverSeen int // never reported: not yet unpacked, so not part of the site's state
-	Waiting   int // not ready, and not given their NoExecute taint yet
+	NotReady  int // not ready, but has reported before
+	NeverSeen int // has never reported, for example not unpacked yet; it does not count for the site's state
+	Waiting   int // not ready, and still without its NoExecute taint
 }
 
 // Full tells whether every node that counts is not ready.
 func (c SiteCount) Full() bool { return c.Ready == 0 && c.NotReady > 0 }
 
-// A SiteTally counts sites by what decides about all of them together.
+// A SiteTally counts all sites.
 type SiteTally struct {
-	Counting int // have a node that counts
-	Full     int // fully disrupted
-	Master   int // held because every site is
+	Counting int // sites with a node that counts
+	Full     int // fully disrupted sites
+	Master   int // sites on hold because every site is disrupted
 }
 
 func (t *SiteTally) count(c SiteCount, sign int) {
@@ -57,14 +57,14 @@ func (t *SiteTally) count(c SiteCount, sign int) {
 	}
 }
 
-// NeverReported tells whether a node has not said anything since it was created.
+// NeverReported tells whether a node has not reported since it was created.
 func NeverReported(n *corev1.Node) bool {
 	c := NodeCondition(n, corev1.NodeReady)
 	return c == nil || c.Status == corev1.ConditionUnknown && c.Reason == "NodeStatusNeverUpdated"
 }
 
-// NoExecuteOf returns the lifecycle's own NoExecute taint of a node
-// (not-ready or unreachable), nil if it has none.
+// NoExecuteOf returns the lifecycle's NoExecute taint of a node (not-ready or unreachable), nil if
+// it has none.
 func NoExecuteOf(n *corev1.Node) *corev1.Taint {
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
@@ -76,15 +76,14 @@ func NoExecuteOf(n *corev1.Node) *corev1.Taint {
 	return nil
 }
 
-// Waits tells whether a node is not ready and has not been given its NoExecute
-// taint yet.
+// Waits tells whether a node is not ready and has no NoExecute taint yet.
 func Waits(n *corev1.Node) bool {
 	ready := ReadyOf(n)
 	return (ready == corev1.ConditionFalse || ready == corev1.ConditionUnknown) && NoExecuteOf(n) == nil
 }
 
-// add counts a node; one that no device has ever reported as counts for nothing, whatever
-// somebody has written into its status.
+// add counts a node. A node whose device has never reported counts only as NeverSeen, whatever its
+// status says.
 func (c *SiteCount) add(n *corev1.Node, heard bool) {
 	c.Nodes++
 	if Waits(n) {
@@ -103,10 +102,10 @@ func (c *SiteCount) add(n *corev1.Node, heard bool) {
 	}
 }
 
-// failureKey orders the nodes that wait: by the moment of their failure.
+// failureKey orders the waiting nodes by the moment of their failure.
 func failureKey(n *corev1.Node) string { return FailedAt(n).UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// FailedAt returns when the Ready of a node, which is not True, left it.
+// FailedAt returns when a node that is not ready stopped being ready.
 func FailedAt(n *corev1.Node) time.Time {
 	if o := OutageOf(n); o != nil {
 		return o.Since.Time
@@ -117,5 +116,5 @@ func FailedAt(n *corev1.Node) time.Time {
 	return n.CreationTimestamp.Time
 }
 
-// SameTaint tells whether two taints mean the same to pods, whenever they were added.
+// SameTaint tells whether two taints are equal but for the time they were added.
 func SameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }

@@ -1,11 +1,10 @@
-// Package state is what the hub believes about the fleet right now.
+// Package state is the hub's current knowledge of the fleet, as immutable values.
 //
-// A Snapshot is a value: nobody changes one, so anyone may read one without a
-// lock. Deciders (lifecycle, eviction, workload, schedule) look at a Snapshot
-// and answer with a Plan; Apply turns a Snapshot and the Plan's changes into the
-// next Snapshot, and keeps the indexes up by which a decider finds what concerns
-// it without walking the fleet. Writing a plan down is package store's work, and
-// acting on it is package control's.
+// A Snapshot never changes, so every reader can use one without a lock. Deciders (lifecycle,
+// eviction, workload, schedule) read a Snapshot and return a Plan. Apply turns a Snapshot and a
+// Plan's changes into the next Snapshot and maintains the indexes, so a decider finds its objects
+// without walking the fleet. The package never writes to disk (package store does) and never acts
+// on a plan (package control does).
 package state
 
 import (
@@ -24,14 +23,14 @@ import (
 
 type table[V any] = btree.Map[string, V]
 
-// degree is small because every change copies the nodes on its path: narrow and
-// deep copies a third of what the library's own 32 does.
+// degree is small because every change copies the tree nodes on its path: this copies a third of
+// what the library's default of 32 does.
 const degree = 8
 
-// A Snapshot is the fleet at one moment. Walks are in the order of namespace and name.
+// A Snapshot is the fleet at one moment. All walks are in the order of namespace and name.
 type Snapshot struct {
-	Revision uint64    // of the newest change, over all kinds; never goes back
-	Salt     string    // the hub's identity: makes uids unique among hubs
+	Revision uint64    // of the newest change of any kind; it never decreases
+	Salt     string    // the hub's identity, which makes uids unique among hubs
 	Started  time.Time // when this hub process began to listen
 
 	tables       [len(kinds)]*table[Object]
@@ -41,24 +40,24 @@ type Snapshot struct {
 	usage        *table[*Usage]         // node
 	antiAffinity *table[*corev1.Pod]    // namespace, name
 	affinity     *table[*corev1.Pod]    // namespace, name
-	priorities   *btree.Map[int32, int] // priority: how many placed pods have it
+	priorities   *btree.Map[int32, int] // priority: number of placed pods
 	inSite       *table[struct{}]       // site, node
 	counts       *table[*SiteCount]     // site
 	waits        *table[struct{}]       // site, moment of failure, node
-	blocks       *table[[]string]       // family, size, address: the nodes that have it
-	withoutBlock *table[struct{}]       // creation, node: has no block
-	eventsFrom   *table[*corev1.Event]  // host that says it, moment, namespace, name
-	drains       *table[struct{}]       // node: carries something of a drain
+	blocks       *table[[]string]       // family, size, address: the nodes with that block
+	withoutBlock *table[struct{}]       // creation, node
+	eventsFrom   *table[*corev1.Event]  // host, moment, namespace, name
+	drains       *table[struct{}]       // nodes with a drain annotation
 	claimants    *table[struct{}]       // namespace, claim, pod
 	volumesOn    *table[struct{}]       // node, persistent volume
 	seen         *table[time.Time]      // node
 	all          SiteTally              // all sites together
-	seenReset    time.Time              // every node counts as seen at least then
-	diskFull     bool                   // see OutOfRoom
-	listening    time.Time              // when it could hear devices again; see Listening
+	seenReset    time.Time              // every node counts as seen at or after this moment
+	diskFull     bool                   // see DiskFull
+	listening    time.Time              // since when devices can be received; see Listening
 }
 
-// Empty returns the fleet of a hub that has just been unpacked.
+// Empty returns the fleet of a new hub.
 func Empty(salt string, started time.Time) Snapshot {
 	s := Snapshot{Salt: salt, Started: started, seenReset: started}
 	for i := range s.tables {
@@ -103,13 +102,12 @@ func (s Snapshot) ByUID(uid types.UID) Object {
 // Len returns the number of objects of a kind.
 func (s Snapshot) Len(k Kind) int { return s.tables[k.index()].Len() }
 
-// All walks the objects of a kind; namespace "" means all of them.
+// All walks the objects of a kind; namespace "" means all namespaces.
 func (s Snapshot) All(k Kind, namespace string) iter.Seq[Object] {
 	return s.From(k, namespace, "", "")
 }
 
-// From walks the objects of a kind that come after the one named, in the
-// namespace or ("") in all.
+// From walks the objects of a kind that follow the named one, in the namespace or ("") in all.
 func (s Snapshot) From(k Kind, namespace, afterNamespace, afterName string) iter.Seq[Object] {
 	prefix := ""
 	if namespace != "" {
@@ -126,7 +124,7 @@ func (s Snapshot) From(k Kind, namespace, afterNamespace, afterName string) iter
 	}
 }
 
-// Each walks the objects of one kind by their own type.
+// Each walks the objects of one kind with their Go type.
 func Each[T Object](s Snapshot, k Kind, namespace string) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for o := range s.All(k, namespace) {
@@ -142,20 +140,20 @@ func get[T Object](s Snapshot, k Key) T {
 	return o
 }
 
-// Node returns the node called name, nil if there is none.
+// Node returns the node with the name, nil if there is none.
 func (s Snapshot) Node(name string) *corev1.Node {
 	return get[*corev1.Node](s, Key{Kind: Nodes, Name: name})
 }
 
-// Record returns what the hub remembers of a node, nil if nothing.
+// Record returns the record of a node, nil if there is none.
 func (s Snapshot) Record(node string) *Record { return get[*Record](s, Key{Kind: Records, Name: node}) }
 
-// Report returns what the node's device says of its hardware, nil if it never did.
+// Report returns the hardware report of the node's device, nil if there is none.
 func (s Snapshot) Report(node string) *fleet.DeviceReport {
 	return get[*fleet.DeviceReport](s, Key{Kind: DeviceReports, Name: node})
 }
 
-// Site returns the site called name, nil if there is none.
+// Site returns the site with the name, nil if there is none.
 func (s Snapshot) Site(name string) *fleet.Site {
 	return get[*fleet.Site](s, Key{Kind: Sites, Name: name})
 }
@@ -173,8 +171,7 @@ func (s Snapshot) Deployment(namespace, name string) *appsv1.Deployment {
 // Nodes walks all nodes.
 func (s Snapshot) Nodes() iter.Seq[*corev1.Node] { return Each[*corev1.Node](s, Nodes, "") }
 
-// NodeAt returns the i-th node by name, so that a few can be taken from all over a
-// large fleet.
+// NodeAt returns the i-th node by name, for samples of a large fleet.
 func (s Snapshot) NodeAt(i int) *corev1.Node {
 	_, o, _ := s.tables[nodesTable].GetAt(i)
 	n, _ := o.(*corev1.Node)
@@ -186,27 +183,26 @@ func (s Snapshot) Pods(namespace string) iter.Seq[*corev1.Pod] {
 	return Each[*corev1.Pod](s, Pods, namespace)
 }
 
-// PodsOn walks the pods of a node; PodsOn("") walks those that have none yet.
+// PodsOn walks the pods of a node; PodsOn("") walks the pods without a node.
 func (s Snapshot) PodsOn(node string) iter.Seq[*corev1.Pod] { return under(s.onNode, node) }
 
-// AntiAffinityPods walks the placed pods that have not finished and keep others away from
-// where they are, by a required anti-affinity.
+// AntiAffinityPods walks the placed, unfinished pods with a required anti-affinity.
 func (s Snapshot) AntiAffinityPods() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		s.antiAffinity.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
 }
 
-// AffinityPods walks the placed pods that have not finished and would like to be near to
-// others, or away from them, or must be near to them.
+// AffinityPods walks the placed, unfinished pods with a required affinity, a preferred affinity or
+// a preferred anti-affinity.
 func (s Snapshot) AffinityPods() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		s.affinity.Scan(func(_ string, p *corev1.Pod) bool { return yield(p) })
 	}
 }
 
-// LowestPriority returns the priority of the least important placed pod that has not
-// finished; false: there is none.
+// LowestPriority returns the lowest priority of a placed, unfinished pod; false: there is no such
+// pod.
 func (s Snapshot) LowestPriority() (int32, bool) {
 	priority, _, ok := s.priorities.Min()
 	return priority, ok
@@ -217,21 +213,21 @@ func (s Snapshot) NodesIn(site string) iter.Seq[*corev1.Node] {
 	return s.indexedNodes(s.inSite, site+"\x00")
 }
 
-// Waiting walks the nodes of a site that are not ready and wait for their
-// NoExecute taint, in the order of their failure.
+// Waiting walks the nodes of a site that are not ready and have no NoExecute taint yet, in the
+// order of their failure.
 func (s Snapshot) Waiting(site string) iter.Seq[*corev1.Node] {
 	return s.indexedNodes(s.waits, site+"\x00")
 }
 
-// Owned walks the objects of a kind that name the uid among their owners.
+// Owned walks the objects of a kind with an owner reference to the uid.
 func (s Snapshot) Owned(owner types.UID, k Kind) iter.Seq[Object] {
 	return under(s.owned, string(owner)+"\x00"+string(k))
 }
 
-// Dependents walks every object that names the uid among its owners.
+// Dependents walks every object with an owner reference to the uid.
 func (s Snapshot) Dependents(owner types.UID) iter.Seq[Object] { return under(s.owned, string(owner)) }
 
-// Usage returns what the pods of a node ask for together.
+// Usage returns the sum of what the pods of a node request.
 func (s Snapshot) Usage(node string) Usage {
 	if u, ok := s.usage.Get(node); ok {
 		return *u
@@ -254,14 +250,14 @@ func (s Snapshot) Counts() iter.Seq2[string, SiteCount] {
 	}
 }
 
-// Sites returns the count of all sites together.
+// Sites returns the counts of all sites.
 func (s Snapshot) Sites() SiteTally { return s.all }
 
-// EventsFrom walks the events that a node's device has sent, the oldest first.
+// EventsFrom walks the events from a node's device, the oldest first.
 func (s Snapshot) EventsFrom(node string) iter.Seq[*corev1.Event] { return under(s.eventsFrom, node) }
 
-// Seen returns when a node was last heard of, by the hub's clock. A node that
-// this process has not heard of yet counts as seen at its start.
+// Seen returns when a node was last seen, by the hub's clock. A node that this process has not seen
+// yet counts as seen at its start.
 func (s Snapshot) Seen(node string) time.Time {
 	t, ok := s.seen.Get(node)
 	if !ok || t.Before(s.seenReset) {
@@ -270,13 +266,13 @@ func (s Snapshot) Seen(node string) time.Time {
 	return t
 }
 
-// WithSeen returns the snapshot in which the node was last heard of at t.
+// WithSeen returns the snapshot in which the node was last seen at t.
 func (s Snapshot) WithSeen(node string, t time.Time) Snapshot {
 	return s.WithAllSeen(func(yield func(string, time.Time) bool) { yield(node, t) })
 }
 
-// WithAllSeen returns the snapshot in which nodes were last heard of at their times,
-// for the price of one copy: thousands can be due at one moment.
+// WithAllSeen returns the snapshot with new times of many nodes, for the price of one copy:
+// thousands can be due at one moment.
 func (s Snapshot) WithAllSeen(all iter.Seq2[string, time.Time]) Snapshot {
 	seen := s.seen
 	for node, t := range all {
@@ -295,11 +291,11 @@ func (s Snapshot) ResetSeen(t time.Time) Snapshot {
 	return s
 }
 
-// SeenReset returns the moment at which every node last counted as seen.
+// SeenReset returns when every node last counted as seen.
 func (s Snapshot) SeenReset() time.Time { return s.seenReset }
 
-// Listen returns the snapshot of a hub that could hear nobody until t: every node counts as
-// seen then.
+// Listen returns the snapshot of a hub that could not receive anything until t: every node counts
+// as seen then.
 func (s Snapshot) Listen(t time.Time) Snapshot {
 	s.listening = t
 	if t.After(s.seenReset) {
@@ -308,8 +304,8 @@ func (s Snapshot) Listen(t time.Time) Snapshot {
 	return s
 }
 
-// Listening returns since when devices could be heard without a break: since the start, or
-// since the hub itself last stood still.
+// Listening returns since when the hub has received without a break: since its start, or since it
+// last stood still.
 func (s Snapshot) Listening() time.Time {
 	if s.listening.After(s.Started) {
 		return s.listening
@@ -317,13 +313,14 @@ func (s Snapshot) Listening() time.Time {
 	return s.Started
 }
 
-// WithDiskSpace returns the snapshot of a hub whose disk takes new objects, or does not.
+// WithDiskSpace returns the snapshot of a hub whose disk has, or lacks, space for new objects.
 func (s Snapshot) WithDiskSpace(room bool) Snapshot {
 	s.diskFull = !room
 	return s
 }
 
-// DiskFull tells whether the hub's disk takes no new object. It still takes changes and deletions.
+// DiskFull tells whether the hub's disk has no space for new objects. Changes and deletions still
+// succeed.
 func (s Snapshot) DiskFull() bool { return s.diskFull }
 
 func under[V any](t *table[V], first string) iter.Seq[V] {
@@ -336,7 +333,7 @@ func under[V any](t *table[V], first string) iter.Seq[V] {
 	}
 }
 
-// namesUnder walks the names that end the entries of an index under what comes first.
+// namesUnder walks the names in an index whose key starts with first.
 func namesUnder(t *table[struct{}], first string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		prefix := first + "\x00"
@@ -346,7 +343,7 @@ func namesUnder(t *table[struct{}], first string) iter.Seq[string] {
 	}
 }
 
-// indexedNodes walks the nodes whose names end the entries of an index with a prefix.
+// indexedNodes walks the nodes whose names are in an index under a prefix.
 func (s Snapshot) indexedNodes(t *table[struct{}], prefix string) iter.Seq[*corev1.Node] {
 	return func(yield func(*corev1.Node) bool) {
 		t.Ascend(prefix, func(key string, _ struct{}) bool {

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// A Subject is what a decider is asked about: an object, whether or not it is there;
-// without a name all of its kind.
+// A Subject is what a decider is asked about: an object, whether or not it exists; without a name,
+// all objects of the kind.
 type Subject struct {
 	Key
-	// Part says that only this of the decider's work on it is asked for: a word of the
-	// decider's, which begins with a capital, or the name of a node, which cannot. "": all of it.
+	// Part limits the question to one part of the decider's work: a capitalized word of the
+	// decider, or the name of a node. "": all of it.
 	Part string
-	// Was is what Touches hands over to Decide of what the snapshot does not say any
-	// more, such as how a deleted node was tainted. Nil, as in every alarm: nothing.
+	// Was is what Touches passes to Decide because the snapshot no longer has it, such as the
+	// taints of a deleted node. Alarms have none.
 	Was any
 }
 
-// About is the subject that an object as a whole is.
+// About returns the subject of a whole object.
 func About(k Key) Subject { return Subject{Key: k} }
 
-// AboutNodes returns the subjects that all nodes are.
+// AboutNodes returns all nodes as subjects.
 func AboutNodes(s Snapshot) []Subject {
 	all := make([]Subject, 0, s.Len(Nodes))
 	for n := range s.Nodes() {
@@ -29,8 +29,8 @@ func AboutNodes(s Snapshot) []Subject {
 	return all
 }
 
-// OnlyNodes tells whether subjects of a decider, each of which comes once, are nodes and the same of
-// each: then it can be asked about some of them without the others.
+// OnlyNodes tells whether the subjects, which are distinct, are all nodes with the same part. Then
+// a decider can be asked about any subset.
 func OnlyNodes(subjects []Subject) bool {
 	for _, q := range subjects {
 		if q.Kind != Nodes || q.Name == "" || q.Part != subjects[0].Part || q.Was != nil {
@@ -40,8 +40,7 @@ func OnlyNodes(subjects []Subject) bool {
 	return true
 }
 
-// Touched returns what changes mean to a decider: its subjects, each once, in the
-// order of the changes.
+// Touched returns a decider's distinct subjects for changes, in the order of the changes.
 func Touched(touches func(Applied) []Subject, changes []Applied) []Subject {
 	if len(changes) == 1 {
 		return Distinct(touches(changes[0]))
@@ -53,8 +52,7 @@ func Touched(touches func(Applied) []Subject, changes []Applied) []Subject {
 	return d.all
 }
 
-// Distinct joins lists of subjects, the first of those that are alike. What was
-// before is handed over as often as it was something else.
+// Distinct joins lists of subjects and drops repetitions. Subjects with a Was are all kept.
 func Distinct(lists ...[]Subject) []Subject {
 	var only []Subject
 	total := 0
@@ -73,13 +71,13 @@ func Distinct(lists ...[]Subject) []Subject {
 	return d.all
 }
 
-// distinct are subjects, each once.
+// distinct is a set of subjects in order.
 type distinct struct {
 	all  []Subject
-	seen map[uint64]int // by hash, or where that is another's by one of those after it, the place in all
+	seen map[uint64]int // by hash: the index in all; on a collision, one of the next hashes
 }
 
-// A ref is a subject that hands nothing over.
+// A ref is a subject without Was.
 type ref struct {
 	Key
 	part string
@@ -95,7 +93,7 @@ func (d *distinct) add(list []Subject) {
 	}
 }
 
-// has tells whether a subject that hands nothing over has come before. If not, it comes now.
+// has tells whether a subject without Was is in the set, and adds it if not.
 func (d *distinct) has(q Subject) bool {
 	for at := maphash.Comparable(seed, ref{q.Key, q.Part}); ; at++ {
 		i, taken := d.seen[at]
@@ -112,8 +110,8 @@ func (d *distinct) has(q Subject) bool {
 	}
 }
 
-// appendDoubling appends to a list that may get long: it doubles its room, where append adds a quarter and
-// has made five times as much of a long list by the time it is whole.
+// appendDoubling appends to a list that may become long. It doubles the capacity, where append
+// grows by a quarter and copies a long list several times.
 func appendDoubling[T any](list []T, item ...T) []T {
 	if len(list)+len(item) > cap(list) {
 		list = slices.Grow(list, max(len(list), len(item)))

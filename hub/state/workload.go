@@ -12,14 +12,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The labels that a Job gave its pods before they had a prefix; clients still ask for them.
+// The labels that a Job gave its pods before they had a prefix. Clients still use them.
 const (
 	oldJobUID  = "controller-uid"
 	oldJobName = "job-name"
 )
 
-// defaultJob makes a Job find its pods, and gives one without labels those of its pods, as
-// Kubernetes does: by them clients list it.
+// defaultJob sets the selector of a Job and copies its pods' labels to a Job without any, as
+// Kubernetes does.
 func defaultJob(j *batchv1.Job) {
 	selectOwnPods(j)
 	if len(j.Labels) == 0 {
@@ -27,8 +27,8 @@ func defaultJob(j *batchv1.Job) {
 	}
 }
 
-// selectOwnPods makes a Job find the pods that it makes, and no others: by its uid. One
-// with manualSelector says itself how.
+// selectOwnPods makes a Job select exactly its own pods, by its uid. A Job with manualSelector
+// keeps its selector.
 func selectOwnPods(j *batchv1.Job) {
 	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
 		return
@@ -49,7 +49,7 @@ func selectOwnPods(j *batchv1.Job) {
 	j.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] = uid
 }
 
-// JobCondition returns the Job's condition of the type if it is True, nil if not.
+// JobCondition returns the Job's condition of the type if it is True, nil otherwise.
 func JobCondition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondition {
 	i := slices.IndexFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return c.Type == t && c.Status == corev1.ConditionTrue
@@ -60,7 +60,8 @@ func JobCondition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondit
 	return &j.Status.Conditions[i]
 }
 
-// JobEnd returns the condition by which a Job has ended: Complete or Failed; nil: it goes on.
+// JobEnd returns the condition with which a Job has ended, Complete or Failed; nil: it has not
+// ended.
 func JobEnd(j *batchv1.Job) *batchv1.JobCondition {
 	if c := JobCondition(j, batchv1.JobComplete); c != nil {
 		return c
@@ -68,8 +69,8 @@ func JobEnd(j *batchv1.Job) *batchv1.JobCondition {
 	return JobCondition(j, batchv1.JobFailed)
 }
 
-// Schedule reads when a CronJob is to start: five fields, or a name such as @daily, in the
-// time zone that it names or in the hub's own.
+// Schedule parses when a CronJob starts: five fields or a name such as @daily, in its time zone or
+// the hub's.
 func Schedule(c *batchv1.CronJobSpec) (cron.Schedule, error) {
 	text := c.Schedule
 	if c.TimeZone != nil {
@@ -78,15 +79,15 @@ func Schedule(c *batchv1.CronJobSpec) (cron.Schedule, error) {
 	return cron.ParseStandard(text)
 }
 
-// PodUnreachable is a condition of a StatefulSet, and of a Deployment that recreates, that is ours: a pod of
-// it is on a device that does not answer, and no other is made in its place.
+// PodUnreachable is a condition of StatefulSets, and of Deployments that recreate, that Kubernetes
+// does not have: a pod is on a device that does not answer, and no replacement is made.
 const PodUnreachable appsv1.StatefulSetConditionType = "PodUnreachable"
 
-// RolloutBlocked is a condition of a StatefulSet that is ours: its newest revision waits for a pod of an older one
-// that does not become ready.
+// RolloutBlocked is a condition of StatefulSets that Kubernetes does not have: the newest revision
+// waits for a pod of an older one that does not become ready.
 const RolloutBlocked appsv1.StatefulSetConditionType = "RolloutBlocked"
 
-// Replicas is how many pods a workload with a number of its own asks for; 0: it has none.
+// Replicas returns how many pods a workload asks for; 0: it has no such field.
 func Replicas(o Object) int32 {
 	n := new(int32)
 	switch o := o.(type) {
@@ -102,12 +103,12 @@ func Replicas(o Object) int32 {
 	return max(ptr.Deref(n, 1), 0)
 }
 
-// LargeSet is how many objects are walked whenever something becomes of one. More are walked once in a
-// while: the hub would do nothing else while they are all replaced.
+// LargeSet is up to how many objects are walked at each change of one of them. Larger sets are
+// walked from time to time, as the hub could do nothing else while all of them are replaced.
 const LargeSet = 1000
 
-// PodsOf is how many pods a workload has, as its status says: of a Job at most, as those that have
-// ended are among them for as long as they are kept.
+// PodsOf returns how many pods a workload has by its status. For a Job it is an upper bound, since
+// ended pods count.
 func PodsOf(s Snapshot, o Object) int {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
