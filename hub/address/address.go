@@ -1,11 +1,10 @@
-// Package address decides which block of addresses each node's pods get.
+// Package address decides the pod CIDR of each node.
 //
-// A Node without one gets the first free block of the fleet's range, keeps it for
-// its life, and gives it back when it is deleted. A block that an administrator has
-// written into a Node stands, and is nobody else's. Where no block is free the node
-// works without one, says so in a condition, and is served when one comes free. It
-// never takes a block away or changes one: what makes a network of it is the
-// device's agent.
+// A Node without one gets the first free block of the fleet's range, keeps it for life, and returns
+// it when the Node is deleted. A block that an administrator wrote into a Node is kept and given to
+// no other node. Without a free block the node works without one, has a condition that says so, and
+// gets a block when one is free. The package never removes or changes a block; the device's agent
+// sets up the network.
 package address
 
 import (
@@ -24,12 +23,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// MaxBlocks bounds how many blocks a range may have: more than any fleet has nodes.
+// MaxBlocks limits the blocks of a range: more than any fleet has nodes.
 const MaxBlocks = 1 << 20
 
-// A Decider gives blocks with Bits leading bits out of Cluster, which has at most
-// MaxBlocks of them. The zero Decider gives none, and has nothing to say of those
-// that there are.
+// A Decider assigns blocks of Bits leading bits from Cluster, which has at most MaxBlocks of them.
+// The zero Decider assigns nothing and checks nothing.
 type Decider struct {
 	Cluster netip.Prefix
 	Bits    int
@@ -37,16 +35,16 @@ type Decider struct {
 
 // Reasons of the condition PodCIDRAvailable=False and of its event.
 const (
-	notAvailable = "CIDRNotAvailable" // Kubernetes' word
+	notAvailable = "CIDRNotAvailable" // as in Kubernetes
 	conflict     = "CIDRConflict"
 	outOfRange   = "CIDROutOfRange"
 )
 
-// source marks the decider's own changes, which do not concern it.
+// source marks the decider's own changes, so that it ignores them.
 const source = "flotilla-hub/address"
 
-// Touches says that a change concerns its node if that has to do with its blocks. What
-// blocks it had is handed over: who has the same addresses may be alone with them now.
+// Touches returns the node of a change that concerns its blocks. The old blocks are passed on,
+// because a node that shared them may now have them alone.
 func (d Decider) Touches(c state.Applied) []state.Subject {
 	if !d.Cluster.IsValid() {
 		return nil
@@ -67,9 +65,9 @@ func (d Decider) Touches(c state.Applied) []state.Subject {
 // Subjects returns all nodes.
 func (Decider) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
-// Decide gives blocks to the nodes that have none, and says what is wrong with those
-// that people gave. Beside its subjects it looks at the nodes that have the same
-// addresses: what it costs does not depend on how many others there are.
+// Decide assigns blocks to nodes without one, and reports problems of blocks that users wrote.
+// Beside its subjects it reads only nodes with overlapping blocks, so its cost does not depend on
+// the size of the fleet.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	nodes := d.nodes(s, subjects)
 	if len(nodes) > 0 && d.Cluster.IsValid() {
@@ -90,8 +88,8 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// Apart: where every node has a block, what is wrong with it follows from those of the others,
-// which stay as they are.
+// Sharded: if every node has a block, its problems follow from the others' blocks, which do not
+// change.
 func (d Decider) Sharded(s state.Snapshot, subjects []state.Subject) state.Decide {
 	for range s.WithoutBlock() {
 		return nil
@@ -109,8 +107,8 @@ func (d Decider) Sharded(s state.Snapshot, subjects []state.Subject) state.Decid
 	}
 }
 
-// nodes returns the nodes that the subjects are about, and those that have some of the
-// addresses that these have, or had. True would mean that one gets a block now.
+// nodes returns the nodes of the subjects, and those whose blocks overlap their new or old blocks.
+// The value true means that the node gets a block now.
 func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bool {
 	nodes := make(map[string]bool, len(subjects))
 	touch := func(blocks []netip.Prefix) {
@@ -130,7 +128,7 @@ func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bo
 		nodes[q.Name] = false
 	}
 	if there == s.Len(state.Nodes) {
-		return nodes // there are no others
+		return nodes // the decider is off: no overlaps are checked
 	}
 	for _, q := range subjects {
 		if had, ok := q.Was.([]netip.Prefix); ok {
@@ -143,8 +141,7 @@ func (d Decider) nodes(s state.Snapshot, subjects []state.Subject) map[string]bo
 	return nodes
 }
 
-// changed tells whether a change has to do with a node's blocks, and returns the node
-// as it was.
+// changed tells whether a change concerns a node's blocks, and returns the node as it was.
 func changed(c state.Applied) (old *corev1.Node, ok bool) {
 	if c.Key.Kind != state.Nodes || c.Change.Source == source {
 		return nil, false
@@ -157,12 +154,11 @@ func changed(c state.Applied) (old *corev1.Node, ok bool) {
 	case old == nil, !slices.Equal(old.Spec.PodCIDRs, next.Spec.PodCIDRs), old.Spec.PodCIDR != next.Spec.PodCIDR:
 		return old, true
 	}
-	// It does not even know that it has none.
+	// A node without a block still needs its condition.
 	return old, !state.HasBlock(next) && state.NodeCondition(next, fleet.ConditionPodCIDRAvailable) == nil
 }
 
-// assign gives the free blocks, the first one first, to the nodes that have none, the
-// oldest first.
+// assign gives the free blocks in order to the nodes without one, the oldest first.
 func (d Decider) assign(s state.Snapshot, plan *state.Plan, nodes map[string]bool) {
 	blocks, from := s.Blocks(d.Cluster, d.Bits), 0
 	for n := range s.WithoutBlock() {
@@ -182,10 +178,9 @@ func (d Decider) assign(s state.Snapshot, plan *state.Plan, nodes map[string]boo
 	}
 }
 
-// free returns the number of the first free block of the range that is not below
-// from. have are the blocks of this very size: they cannot overlap, so as long as
-// none is missing the i-th that follows has the i-th number, and the first gap is
-// found by halving. Blocks of other sizes, which only people give, are stepped over.
+// free returns the number of the first free block that is not below from. have are the blocks of
+// this size: they cannot overlap, so while there is no gap the i-th has the i-th number, and binary
+// search finds the first gap. Blocks of other sizes, which only users write, are skipped.
 func (d Decider) free(s state.Snapshot, have state.Blocks, from int) (int, bool) {
 	for from < d.size() {
 		first := sort.Search(have.Len(), func(i int) bool { return d.number(have.At(i).Addr()) >= from })
@@ -206,14 +201,14 @@ func (d Decider) free(s state.Snapshot, have state.Blocks, from int) (int, bool)
 	return 0, false
 }
 
-// problemOf returns what is wrong with a node's blocks: that they are not of the range, or
-// that an older node has some of their addresses.
+// problemOf returns what is wrong with a node's blocks: they are outside the range, or overlap
+// those of an older node.
 func (d Decider) problemOf(s state.Snapshot, n *corev1.Node) (what problem) {
 	var owner *corev1.Node
 	for i, b := range state.BlocksOf(n) {
 		if i == 0 && (b.Bits() < d.Cluster.Bits() || !d.Cluster.Contains(b.Addr())) {
 			what = problem{outOfRange, fmt.Sprintf(
-				"the addresses %s are not in the fleet's range %s, so nobody sees to it that they are this node's alone",
+				"the addresses %s are not in the fleet's range %s, so another network may use them too",
 				n.Spec.PodCIDR, d.Cluster)}
 		}
 		if !b.Overlaps(d.Cluster) {
@@ -229,16 +224,16 @@ func (d Decider) problemOf(s state.Snapshot, n *corev1.Node) (what problem) {
 	}
 	if owner != nil {
 		what = problem{conflict, fmt.Sprintf(
-			"the addresses %s overlap %s of node %s, which is older: pods of the two cannot tell each other apart",
+			"the addresses %s overlap %s of node %s, which is older: pods of both nodes can have the same address",
 			n.Spec.PodCIDR, owner.Spec.PodCIDR, owner.Name)}
 	}
 	return what
 }
 
-// A problem is why a node's block is not as it should be; the zero complaint: it is.
+// A problem is the reason and message of the condition; the zero problem: there is none.
 type problem struct{ reason, message string }
 
-// setCondition brings a node's condition in line with what is wrong with its block.
+// setCondition updates a node's condition from its problem.
 func (d Decider) setCondition(n *corev1.Node, what problem, now time.Time, plan *state.Plan) {
 	have := state.NodeCondition(n, fleet.ConditionPodCIDRAvailable)
 	if have == nil && what == (problem{}) || have != nil && have.Status == corev1.ConditionFalse &&
@@ -266,7 +261,7 @@ func without(all []corev1.NodeCondition) []corev1.NodeCondition {
 	return slices.DeleteFunc(all, func(c corev1.NodeCondition) bool { return c.Type == fleet.ConditionPodCIDRAvailable })
 }
 
-// byAge sorts the older node first: who had a block first keeps it.
+// byAge sorts the older node first: the first owner of a block keeps it.
 func byAge(a, b *corev1.Node) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }

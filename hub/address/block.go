@@ -2,11 +2,10 @@ package address
 
 import "net/netip"
 
-// size is the number of blocks of the range.
+// size returns the number of blocks of the range.
 func (d Decider) size() int { return 1 << (d.Bits - d.Cluster.Bits()) }
 
-// span returns the numbers of the range's blocks that a prefix touches, from first to
-// before end.
+// span returns the numbers of the blocks that a prefix overlaps, from first to before end.
 func (d Decider) span(p netip.Prefix) (first, end int) {
 	switch {
 	case !p.Overlaps(d.Cluster):
@@ -18,7 +17,7 @@ func (d Decider) span(p netip.Prefix) (first, end int) {
 	return first, first + 1<<max(d.Bits-p.Bits(), 0)
 }
 
-// offset is where the bits of an address begin in its 16-byte form.
+// offset returns where the bits of an address begin in its 16-byte form.
 func (d Decider) offset() int {
 	if d.Cluster.Addr().Is4() {
 		return 96
@@ -26,8 +25,8 @@ func (d Decider) offset() int {
 	return 0
 }
 
-// number returns the number of the block in which an address of the range lies: the
-// bits between the range's and the block's.
+// number returns the number of the block that contains an address of the range: the bits between
+// the range's prefix and the block's.
 func (d Decider) number(a netip.Addr) (i int) {
 	b, at := a.As16(), d.offset()
 	for bit := at + d.Cluster.Bits(); bit < at+d.Bits; bit++ {

@@ -310,7 +310,7 @@ func TestADrainLeavesPodsThatNobodyMakesAgain(t *testing.T) {
 		t.Errorf("the page before does not tell of the bare pods: %s", mainOf(body))
 	}
 	_, body := srv.do(t, "admin", "/actions/nodes/drain", url.Values{"item": {item}, "until": {"15m"}})
-	if !strings.Contains(body, "1 failed") || !strings.Contains(body, "nobody makes it again") || m.Snapshot().Pod("default", "kiosk-7d9f-abcde").DeletionTimestamp != nil {
+	if !strings.Contains(body, "1 failed") || !strings.Contains(body, "nothing recreates it") || m.Snapshot().Pod("default", "kiosk-7d9f-abcde").DeletionTimestamp != nil {
 		t.Errorf("a drain without leave took bare pods away, or does not say why not: %s", mainOf(body))
 	}
 }

@@ -1,10 +1,9 @@
-// Package approval decides when a device's request to join ends: nobody has approved of
-// it for a day, or its token has ended; or it was approved or denied an hour ago.
+// Package approval decides when a device's request to join ends: after a day without a decision,
+// with its token, or an hour after an approval or denial.
 //
-// Who approves is a person, through package kube or the page; package access makes the
-// requests and gives an approved device its certificate. This room only forgets what
-// is over. Its rules of time are those of Kubernetes' certificate cleaner, and stand in
-// package state, for the page shows them too.
+// A person approves, through package kube or the page; package access makes the requests and issues
+// the certificates. This package only removes ended requests. The times are those of Kubernetes'
+// certificate cleaner and are in package state, because the page shows them too.
 package approval
 
 import (
@@ -16,10 +15,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Decider forgets requests that are over.
+// A Decider removes ended requests.
 type Decider struct{}
 
-// Touches says that a change of a request concerns that request.
+// Touches returns the request of a change.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	if c.Key.Kind != state.JoinRequests {
 		return nil
@@ -35,7 +34,7 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide ends the requests whose time has come.
+// Decide removes the requests whose time has passed.
 func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	for _, q := range subjects {
 		r, ok := s.Get(q.Key).(*certv1.CertificateSigningRequest)
@@ -53,15 +52,16 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return plan
 }
 
-// why says why a request ends; that of a device that has joined, or was denied, is no news.
+// why returns why a request ends, "" for a device that has joined or was denied: that is known
+// already.
 func why(s state.Snapshot, r *certv1.CertificateSigningRequest) string {
 	who := fmt.Sprintf("end request %s of node %s to join site %s", r.Name, r.Annotations[state.RequestNode],
 		r.Annotations[state.RequestSite])
 	switch state.DecisionOn(r) {
 	case state.RequestPending:
-		return fmt.Sprintf("%s: nobody approved of it until %s", who, state.RequestEnds(s, r).UTC().Format(time.RFC3339))
+		return fmt.Sprintf("%s: not approved until %s", who, state.RequestEnds(s, r).UTC().Format(time.RFC3339))
 	case state.RequestApproved:
-		return fmt.Sprintf("%s: it was approved, but the device has not come for its certificate within %s", who,
+		return fmt.Sprintf("%s: approved, but the device did not fetch its certificate within %s", who,
 			state.RequestTold)
 	}
 	return ""

@@ -7,13 +7,13 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// alarms are the moments at which a decider wants to be asked again, one per subject.
+// alarms are the moments at which a decider must be asked again, one per subject.
 type alarms struct {
 	of    map[ref]*alarm
 	queue queue
 }
 
-// A ref is a subject as an alarm names it: it hands nothing over.
+// A ref is the subject of an alarm, without Was.
 type ref struct {
 	key  state.Key
 	part string
@@ -21,14 +21,14 @@ type ref struct {
 
 func (r ref) subject() state.Subject { return state.Subject{Key: r.key, Part: r.part} }
 
-// An alarm is one, and its place in the queue.
+// An alarm is the moment of a subject, with its place in the queue.
 type alarm struct {
 	ref
 	at    time.Time
 	place int
 }
 
-// A queue is a heap: the first is the soonest.
+// A queue is a heap with the earliest alarm first.
 type queue []*alarm
 
 func (q queue) Len() int { return len(q) }
@@ -63,7 +63,7 @@ func (q *queue) Pop() any {
 	return a
 }
 
-// setAll is set for many. More than there are find their places all at once.
+// setAll is set for many alarms. More than the queue holds are sorted in at once.
 func (q *alarms) setAll(all []state.Alarm) {
 	if len(all) <= len(q.queue) {
 		for _, a := range all {
@@ -120,7 +120,7 @@ func (q *alarms) first() (time.Time, bool) {
 	return q.queue[0].at, true
 }
 
-// peek calls each with the subjects whose alarms have rung, in no order.
+// peek calls each with the subjects whose alarms are due, in no order.
 func (q *alarms) peek(now time.Time, each func(ref)) { q.queue.peek(0, now, each) }
 
 func (q queue) peek(from int, now time.Time, each func(ref)) {
@@ -132,7 +132,7 @@ func (q queue) peek(from int, now time.Time, each func(ref)) {
 	q.peek(2*from+2, now, each)
 }
 
-// due takes the alarms that have rung, the first one first.
+// due removes the alarms that are due and returns their subjects, the earliest first.
 func (q *alarms) due(now time.Time) (rung []state.Subject) {
 	for len(q.queue) > 0 && !q.queue[0].at.After(now) {
 		a := heap.Pop(&q.queue).(*alarm)

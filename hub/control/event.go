@@ -16,9 +16,9 @@ import (
 // Component is the source of the hub's own events.
 const Component = "flotilla-hub"
 
-// events returns the changes by which what was done becomes known as Events.
+// events returns the changes that create the Events of what was done.
 func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []state.Change) {
-	latest := map[string]*corev1.Event{} // of this pass: two of a kind are one, counted
+	latest := map[string]*corev1.Event{} // events of this pass: two equal ones are counted as one
 	for _, a := range done {
 		c := a.Change
 		if c.Reason == "" {
@@ -45,24 +45,24 @@ func events(s state.Snapshot, done []state.Applied, now time.Time) (changes []st
 	return changes
 }
 
-// AddEvent returns the changes by which an event is told, and makes room.
+// AddEvent returns the changes that add an event and remove those beyond the limit.
 func AddEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now time.Time) []state.Change {
 	e := NewEvent(s, ref, said, now)
 	return append(trimEvents(s, e, now), state.Put(e, ""))
 }
 
-// EventText is what an event says.
+// EventText is the content of an event.
 type EventText struct{ Type, Reason, Message, Component, Host string }
 
-// About returns the reference of an object in an event.
+// About returns the object reference for an event.
 func About(o state.Object) corev1.ObjectReference {
 	version, kind := state.KindOf(o).GroupVersionKind().ToAPIVersionAndKind()
 	return corev1.ObjectReference{Kind: kind, APIVersion: version, Namespace: o.GetNamespace(), Name: o.GetName(),
 		UID: o.GetUID()}
 }
 
-// NewEvent returns the event that says so about an object: a new one, or the one
-// that said the same before, counted up. Its name follows from what it says.
+// NewEvent returns the event about an object: a new one, or the equal earlier one with a higher
+// count. Its name follows from its content.
 func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now time.Time) *corev1.Event {
 	h := sha256.Sum256([]byte(string(ref.UID) + "\x00" + ref.FieldPath + "\x00" + said.Type + "\x00" + said.Reason +
 		"\x00" + said.Message))
@@ -79,7 +79,7 @@ func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now 
 		e.Source.Component, e.ReportingController = Component, Component
 	}
 	if e.Namespace == "" {
-		e.Namespace = metav1.NamespaceDefault // as Kubernetes does for what has none
+		e.Namespace = metav1.NamespaceDefault // as Kubernetes does for objects without a namespace
 	}
 	if old, ok := s.Get(state.KeyOf(e)).(*corev1.Event); ok {
 		e = old.DeepCopy()
@@ -89,14 +89,14 @@ func NewEvent(s state.Snapshot, ref corev1.ObjectReference, said EventText, now 
 	return e
 }
 
-// How many events are kept: about one object, and of one device. Whoever has more to say
-// pushes out what he said himself.
+// The limits of events about one object and of one device. A device that sends more removes only
+// its own events.
 const (
 	eventsAbout = 100
 	eventsOf    = 256
 )
 
-// trimEvents removes the oldest events that a new one is too many for.
+// trimEvents removes the oldest events beyond the limits.
 func trimEvents(s state.Snapshot, e *corev1.Event, now time.Time) (changes []state.Change) {
 	if s.Get(state.KeyOf(e)) != nil {
 		return nil

@@ -9,45 +9,44 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// ErrExpired means that changes so old are not remembered any more: list again.
+// ErrExpired means that the changes are too old to be in memory: list again.
 var ErrExpired = errors.New("the changes since that revision are no longer in memory")
 
-// A Feed is the newest changes in order of their revisions, for watchers. It is
-// bounded: a watcher that falls behind is told so and harms nobody.
+// A Feed holds the newest changes in the order of their revisions, for watchers. It is bounded: a
+// slow watcher gets ErrExpired and delays nobody.
 type Feed struct {
 	mu    sync.Mutex
 	size  int
 	from  uint64 // every change after this revision is in ring
 	ring  []state.Applied
-	bytes int // of all that is in ring
+	bytes int // size of the changes in ring
 	more  chan struct{}
-	marks []mark // when what came
+	marks []mark // when changes arrived
 }
 
-// A mark says that every change up to a revision came by then.
+// A mark says that every change up to a revision had arrived by then.
 type mark struct {
 	rev uint64
 	at  time.Time
 }
 
-// historyAge is how long changes are remembered: long enough for a client that
-// lost its connection, too short to hold much of a fleet's past in memory.
+// historyAge is how long changes stay in memory: long enough for a client that lost its connection.
 const historyAge = 5 * time.Minute
 
-// historyBytes bounds what is remembered, as it stands in the database; in memory it is
-// a few times as much.
+// historyBytes limits the changes in memory by their size in the database; in memory they take a
+// few times as much.
 const historyBytes = 32 << 20
 
-// minChangeBytes is what a change counts at least.
+// minChangeBytes is the least size that a change counts for.
 const minChangeBytes = 512
 
-// NewFeed returns a feed that remembers the newest size changes after revision from.
+// NewFeed returns a feed of the newest size changes after revision from.
 func NewFeed(size int, from uint64) *Feed {
 	return &Feed{size: size, from: from, more: make(chan struct{})}
 }
 
-// Since returns the changes after a revision, and a channel that is closed when
-// there are more. A revision of the future simply has none yet.
+// Since returns the changes after a revision, and a channel that is closed when more arrive. A
+// future revision has no changes yet.
 func (f *Feed) Since(rev uint64) (changes []state.Applied, more <-chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,8 +65,8 @@ func (f *Feed) Since(rev uint64) (changes []state.Applied, more <-chan struct{},
 	return slices.Clip(f.ring[i:]), f.more, nil
 }
 
-// append adds changes. Slices that were handed out stay as they were: the ring is
-// only ever appended to, or replaced.
+// append adds changes. Slices that were returned earlier stay valid: the ring is only appended to
+// or replaced.
 func (f *Feed) append(changes []state.Applied, now time.Time) {
 	if len(changes) == 0 {
 		return
@@ -95,7 +94,7 @@ func (f *Feed) append(changes []state.Applied, now time.Time) {
 	f.more = make(chan struct{})
 }
 
-// forget drops what is too old.
+// forget drops changes that are too old.
 func (f *Feed) forget(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +110,7 @@ func (f *Feed) forget(now time.Time) {
 	}
 }
 
-// drop forgets the changes up to a revision.
+// drop drops the changes up to a revision.
 func (f *Feed) drop(rev uint64) {
 	f.from = rev
 	i := slices.IndexFunc(f.ring, func(a state.Applied) bool { return a.Rev > rev })

@@ -9,28 +9,28 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A storeOutage is a time in which the store remembers nothing: one try a second, whatever
-// comes, and one line of log a minute. News waits for the next try.
+// A storeOutage is a time in which the store accepts nothing. The loop tries once a second and logs
+// once a minute; news waits for the next try.
 type storeOutage struct {
-	since      time.Time // zero: it remembers
-	until      time.Time // no try before
-	lastLogged time.Time // when the log last said so
+	since      time.Time // zero: the store works
+	until      time.Time // no try before this moment
+	lastLogged time.Time // time of the last log line
 	tries      int
-	commits    uint64 // that had been carried out by the newest failure
+	commits    uint64 // value of Loop.commits at the newest failure
 }
 
 const (
-	// retry is how long to wait after a plan could not be remembered.
+	// retry is how long the loop waits after a failed commit.
 	retry = time.Second
-	// logInterval is how often the log says that it still cannot be.
+	// logInterval is the time between two log lines of one outage.
 	logInterval = time.Minute
-	// maxUnseenNews is how many changes of news are kept for the deciders, which are asked about everything
-	// then: these only tell what was before.
+	// maxUnseenNews is how many changes of news are kept for the deciders. They decide everything
+	// then, and these changes only show the state before.
 	maxUnseenNews = 10_000
 )
 
-// note counts a pass and says what an operator must know. A pass that had nothing to
-// remember tells nothing of the store.
+// note counts a pass and logs what an operator must know. A pass without a commit says nothing
+// about the store.
 func (l *Loop) note(err error, now time.Time) {
 	h := &l.outage
 	switch {
@@ -47,16 +47,15 @@ func (l *Loop) note(err error, now time.Time) {
 		}
 	case !h.since.IsZero() && l.commits.Load() > h.commits:
 		if !h.lastLogged.Before(h.since) {
-			l.Log.Info("what is decided is remembered again", "after", now.Sub(h.since).Round(time.Second), "tries", h.tries)
+			l.Log.Info("the store accepts changes again", "after", now.Sub(h.since).Round(time.Second), "tries", h.tries)
 		}
 		h.since, h.tries = time.Time{}, 0
 	}
 }
 
-// commitNewsOnly remembers what people and devices said, without what the deciders would
-// make of it, after all of it together could not be remembered: a plan for which
-// there is no room must not keep anybody from making room. If that cannot be
-// remembered either, what adds nothing is tried without what does.
+// commitNewsOnly commits news without the deciders' plans, after a commit of both has failed: a
+// plan that finds no space must not prevent a user from deleting things. If that fails too, it
+// commits only the news that adds nothing.
 func (l *Loop) commitNewsOnly(ctx context.Context, s state.Snapshot, jobs []*job, now time.Time, cause error) {
 	jobs = slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool { return j.err != nil })
 	if err := l.commitNews(ctx, s, jobs, now); err == nil {
@@ -78,7 +77,7 @@ func (l *Loop) commitNewsOnly(ctx context.Context, s state.Snapshot, jobs []*job
 	}
 }
 
-// commitNews carries out what news says of its own.
+// commitNews commits the news and shows it.
 func (l *Loop) commitNews(ctx context.Context, s state.Snapshot, jobs []*job, now time.Time) error {
 	s, log := l.evaluateAll(s, jobs, now, false)
 	if len(log) == 0 {
@@ -90,67 +89,66 @@ func (l *Loop) commitNews(ctx context.Context, s state.Snapshot, jobs []*job, no
 	if err != nil {
 		return err
 	}
-	l.unseen = append(l.unseen, log...) // the deciders hear of it in the first pass that can be remembered
+	l.unseen = append(l.unseen, log...) // deciders see it in the first pass that can be stored
 	l.unseen = slices.Clone(l.unseen[max(0, len(l.unseen)-maxUnseenNews):])
 	measureDisk(log, jobs, sizes)
 	l.carryOut(s, log, now)
 	return nil
 }
 
-// needsSpace tells whether a change needs room that was not taken before. Events and incidents do not
-// count: the store leaves them out on a full disk.
+// needsSpace tells whether a change adds an object. Events and incidents do not count, because the
+// store drops them on a full disk.
 func needsSpace(a state.Applied) bool {
 	row := a.Key.Kind.Row()
 	return a.Old == nil && a.New != nil && (row == nil || !row.Expendable)
 }
 
-// A storeSpace is what the loop knows of whether the store takes new objects. While it does not,
-// passes are made without what would add any; from time to time one is tried with it.
+// A storeSpace is the loop's knowledge of whether the store accepts new objects. While it does not,
+// passes leave additions out, and one pass in a while tries them.
 type storeSpace struct {
 	full       bool
-	err        error         // why
-	lastLogged time.Time     // when the log was told last
-	next       time.Time     // when to try again
-	wait       time.Duration // until then, from the last try
+	err        error         // the last refusal
+	lastLogged time.Time     // time of the last log line
+	next       time.Time     // when to try additions again
+	wait       time.Duration // pause between the last try and next
 }
 
 const leastRoomWait, mostRoomWait = time.Second, 10 * time.Second
 
-// skipsAdditions tells whether a pass is to be made without what adds an object.
+// skipsAdditions tells whether a pass leaves additions out.
 func (r *storeSpace) skipsAdditions(now time.Time) bool { return r.full && now.Before(r.next) }
 
-// out tells whether it is for the disk that new objects are not taken: else it may be one of them,
-// such as a row that is too large.
+// out tells whether a full disk is the cause. Otherwise it can be one object, such as a row that is
+// too large.
 func (r *storeSpace) out() bool { return r.full && errors.Is(r.err, ErrFull) }
 
-// failed notes that the store has not taken what was to be added.
+// failed stores that the store has refused additions.
 func (r *storeSpace) failed(err error, now time.Time) {
 	r.full, r.err, r.wait = true, err, min(max(2*r.wait, leastRoomWait), mostRoomWait)
 	r.next = now.Add(r.wait)
 }
 
-// noteNoSpace notes how the same pass went without what was to be added. Of a full disk the store
-// tells.
+// noteNoSpace stores how the pass without additions went. The store itself logs a full disk.
 func (l *Loop) noteNoSpace(err error, now time.Time) {
 	r := &l.space
 	switch {
 	case r.out():
-	case err != nil: // it was not for that
+	case err != nil: // additions are not the cause
 		l.space = storeSpace{}
 	case r.lastLogged.IsZero() || now.Sub(r.lastLogged) >= logInterval:
-		l.Log.Error("what the hub would add is not remembered, and tried again; all else goes on", "err", r.err, "every",
+		l.Log.Error("new objects cannot be stored and are tried again; changes and deletions go on", "err", r.err, "every",
 			mostRoomWait)
 		r.lastLogged = now
 	}
 }
 
-// A SpaceProber is a Store that tells by itself whether it has room again, by trying.
+// A SpaceProber is a Store that can test whether it has space again.
 type SpaceProber interface {
 	Room(ctx context.Context) bool
 }
 
-// hasSpace tells whether the store takes new objects again, after a pass that was remembered whole:
-// it may have had nothing to add.
+// hasSpace tells whether the store accepts new objects again. A successful pass does not prove it,
+// because it may have added nothing.
 func (l *Loop) hasSpace(ctx context.Context) bool {
 	r, ok := l.Store.(SpaceProber)
 	return !ok || !l.space.out() || r.Room(ctx)

@@ -10,31 +10,32 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// News is something that happened or that somebody wants: a pure function from the
-// fleet as it is to the changes that follow, or to the error that refuses them.
+// News is an event or a request, as a pure function: it returns the changes that follow, or the
+// error that refuses them.
 type News = func(s state.Snapshot, now time.Time) ([]state.Change, error)
 
-// A Row is one object as the store keeps it.
+// A Row is one object in the form of the store.
 type Row struct {
 	Key    state.Key
 	UID    string
 	Rev    uint64
-	Object []byte // JSON; nil: the object is no more
+	Object []byte // JSON; nil: deleted
 	State  state.Object
 }
 
-// A Store remembers rows across a power cut.
+// A Store keeps rows across a power cut.
 type Store interface {
-	// Commit returns after all rows are durable, or none. ErrFull: there is no room; ErrUnavailable:
-	// not now.
+	// Commit returns after all rows are durable, or none. It returns ErrFull without disk space and
+	// ErrUnavailable if the database does not answer.
 	Commit(ctx context.Context, rows []Row, rev uint64) error
 }
 
-// Devices are what the loop asks about nodes, and whom it tells. No call waits for one.
+// Devices are the loop's view of devices. No call blocks.
 type Devices interface {
-	// Seen returns when a node was last heard of, if this process has heard of it.
+	// Seen returns when this process last received a heartbeat from a node.
 	Seen(node string) (at time.Time, ok bool)
-	// Shown tells what is remembered and shown now. It is called on the loop's goroutine.
+	// Shown receives the new snapshot and what changed, after the commit. It runs on the loop's
+	// goroutine.
 	Shown(s state.Snapshot, log []state.Applied)
 }
 
@@ -42,51 +43,52 @@ type Devices interface {
 type Config struct {
 	Store    Store
 	Log      *slog.Logger
-	Devices  Devices // nil: there are none
+	Devices  Devices // nil: no devices
 	Follows  Consequences
 	Deciders []Decider
 	Start    state.Snapshot
-	History  int // changes that watchers can still get; 0: 10,000
-	// OnBurst is called before many nodes' deadlines are looked at at once: whoever waits for that
-	// should not have to wait for anything else. Nil: nobody minds.
+	History  int // changes kept for watchers; 0: 10,000
+	// OnBurst is called before the deadlines of many nodes are decided at once, so that other work
+	// can make way; may be nil.
 	OnBurst func()
 }
 
-// A Loop keeps the fleet as it should be. Its goroutine is the only one that
-// changes the fleet; everyone else reads what Snapshot returns.
+// A Loop keeps the fleet in its desired state. Its goroutine is the only one that changes the
+// fleet; all others read Snapshot.
 type Loop struct {
 	Config
 	settler *Settler
-	started time.Time // the hub's time then
-	began   time.Time // the machine's
+	started time.Time // the hub's time at began
+	began   time.Time // the machine's time
 	jobs    chan *job
 	stopped chan struct{}                   // closed when Run has ended
-	running atomic.Pointer[context.Context] // Run's
+	running atomic.Pointer[context.Context] // Run's context
 	soon    chan func(state.Snapshot)
 	current atomic.Pointer[state.Snapshot]
 	feed    *Feed
 	stalls  stalls
-	outage  storeOutage // only Run's
-	space   storeSpace  // only Run's
-	// what no decider has heard of: events of the last pass, news without what follows; only Run's
+	outage  storeOutage // only for Run
+	space   storeSpace  // only for Run
+	// changes that no decider has seen: events of the last pass, and news that was committed alone;
+	// only for Run
 	unseen    []state.Applied
 	passes    atomic.Uint64
 	commits   atomic.Uint64
 	pace      pace
 	unsettled atomic.Uint64
-	inCommit  atomic.Int64 // age at which the commit began that is under way; 0: none is
+	inCommit  atomic.Int64 // Age at which the running commit began; 0: none is running
 }
 
 type job struct {
 	news News
-	from sender // who brought it
+	from sender // the sender
 	took time.Duration
 	done []state.Applied
 	err  error
 	over chan struct{}
 }
 
-// New returns a loop that starts from the fleet as the store remembers it.
+// New returns a loop that starts from the stored fleet.
 func New(c Config) *Loop {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -104,25 +106,25 @@ func New(c Config) *Loop {
 	return l
 }
 
-// Snapshot returns the fleet as of the last pass. It never blocks.
+// Snapshot returns the fleet after the last pass. It never blocks.
 func (l *Loop) Snapshot() state.Snapshot { return *l.current.Load() }
 
 // Since returns the changes after a revision; see Feed.
 func (l *Loop) Since(rev uint64) ([]state.Applied, <-chan struct{}, error) { return l.feed.Since(rev) }
 
-// Now returns the hub's time: its clock at the start, carried on by the monotonic
-// clock, so that a clock that is set later moves no deadline.
+// Now returns the hub's time: the clock at the start plus monotonic time, so that setting the clock
+// moves no deadline.
 func (l *Loop) Now() time.Time { return l.At(l.Age()) }
 
-// Age is how long the loop has been there, by the monotonic clock alone: started
-// can be later than this machine's clock was.
+// Age returns how long the loop exists, in monotonic time. started may be later than the machine's
+// clock.
 func (l *Loop) Age() time.Duration { return time.Since(l.began) }
 
-// At returns the hub's time when the loop had an age.
+// At returns the hub's time at an age of the loop.
 func (l *Loop) At(age time.Duration) time.Time { return l.started.Add(age) }
 
-// Soon calls f between two passes, on the loop's goroutine; it must not wait. Where too
-// much is to be done already it is not, and Soon returns false.
+// Soon calls f between two passes, on the loop's goroutine; f must not block. It returns false if
+// too much is waiting.
 func (l *Loop) Soon(f func(s state.Snapshot)) bool {
 	select {
 	case l.soon <- f:
@@ -132,31 +134,31 @@ func (l *Loop) Soon(f func(s state.Snapshot)) bool {
 	}
 }
 
-// Passes and Commits count what the loop has done.
+// Passes returns the number of passes, Commits that of commits.
 func (l *Loop) Passes() uint64  { return l.passes.Load() }
 func (l *Loop) Commits() uint64 { return l.commits.Load() }
 
-// Unsettled counts the passes in which the deciders found no end.
+// Unsettled returns the number of passes in which the deciders did not settle.
 func (l *Loop) Unsettled() uint64 { return l.unsettled.Load() }
 
-// ErrFull is what a Store wraps that has no room for anything more.
+// ErrFull is wrapped by the errors of a Store without disk space.
 var ErrFull = errors.New("no room on the hub's disk")
 
-// ErrUnavailable is what a Store wraps that cannot be reached for now.
+// ErrUnavailable is wrapped by the errors of a Store that cannot be reached now.
 var ErrUnavailable = errors.New("the hub's database does not answer")
 
-// ErrStopped answers news that came while the hub was stopping.
+// ErrStopped refuses news that arrives while the hub stops.
 var ErrStopped = errors.New("the hub is stopping: nothing was changed, try again in a moment")
 
-// Do hands news to the loop and waits until what follows from it is durable. It
-// returns what the news itself changed.
+// Do passes news to the loop and waits until its consequences are durable. It returns what the news
+// itself changed.
 func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 	j := &job{news: news, from: senderOf(ctx), over: make(chan struct{})}
 	if err := l.pace.wait(ctx, j.from.name); err != nil {
 		return nil, l.notQueued(err)
 	}
 	if since := l.inCommit.Load(); since != 0 && l.Age()-time.Duration(since) > slowCommit {
-		return nil, ErrUnavailable // nothing is remembered for now: nobody has to wait for that
+		return nil, ErrUnavailable // nothing can be stored now: do not wait
 	}
 	select {
 	case l.jobs <- j:
@@ -171,7 +173,7 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 		if !l.stopping() {
 			return nil, ctx.Err()
 		}
-		select { // what is under way is carried out: what became of it is known soon
+		select { // a running pass ends, so the result is known soon
 		case <-j.over:
 		case <-l.stopped:
 		case <-time.After(stopGrace):
@@ -179,20 +181,20 @@ func (l *Loop) Do(ctx context.Context, news News) ([]state.Applied, error) {
 		}
 	}
 	select {
-	case <-j.over: // in the last pass
+	case <-j.over: // finished by the last pass
 		return j.done, j.err
 	default:
 		return nil, ErrStopped
 	}
 }
 
-// stopping tells whether the hub has been told to stop: the contexts of requests end with it.
+// stopping tells whether the hub is stopping; the contexts of requests end with it.
 func (l *Loop) stopping() bool {
 	ctx := l.running.Load()
 	return ctx != nil && (*ctx).Err() != nil
 }
 
-// notQueued is what becomes of news that the loop has not been handed.
+// notQueued returns the error for news that never reached the loop.
 func (l *Loop) notQueued(err error) error {
 	if l.stopping() {
 		return ErrStopped
@@ -201,20 +203,21 @@ func (l *Loop) notQueued(err error) error {
 }
 
 const (
-	// slowCommit is how long a commit may take before whoever comes is told at once that
-	// the database does not answer.
+	// slowCommit is how long a commit may run before further requests fail at once with
+	// ErrUnavailable.
 	slowCommit = 5 * time.Second
-	// stopGrace is how long a hub that stops lets its clients wait: the server cuts them off then.
+	// stopGrace is how long a stopping hub lets its clients wait, until the server closes their
+	// connections.
 	stopGrace = 5 * time.Second
-	// minPassInterval is the least time between two passes that only the clock asked for,
-	// so that ten thousand deadlines cost a hundred passes a second, not ten thousand.
+	// minPassInterval is the least time between two passes that only alarms need: ten thousand
+	// deadlines cost a hundred passes a second.
 	minPassInterval = 10 * time.Millisecond
-	// maxBatch bounds how much news shares one transaction.
+	// maxBatch is how many pieces of news share one transaction.
 	maxBatch = 128
 )
 
-// Run keeps the fleet until ctx is done. The plan under way is carried out first;
-// whoever waits then, or comes later, is told ErrStopped.
+// Run keeps the fleet until ctx is done. It finishes the running pass; news that waits or arrives
+// then gets ErrStopped.
 func (l *Loop) Run(ctx context.Context) error {
 	defer close(l.stopped)
 	l.running.Store(&ctx)
@@ -222,13 +225,13 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer alarm.Stop()
 	tidy := time.NewTicker(time.Minute)
 	defer tidy.Stop()
-	l.stalls.begin(l.Age()) // from now on devices can be heard: their grace begins here
+	l.stalls.begin(l.Age()) // the devices' grace periods begin here
 	go l.watchStalls(ctx)
 	for {
 		var jobs []*job
 		news := l.jobs
 		if l.Now().Before(l.outage.until) {
-			news = nil // the alarm rings when it is time to try again
+			news = nil // an alarm starts the next try
 		}
 		select {
 		case <-ctx.Done():

@@ -16,11 +16,11 @@ import (
 
 type senderKey struct{}
 
-// A sender is who brings news: called so, and if it is a node which one.
+// A sender is the source of news; node is set if it is a device.
 type sender struct{ name, node string }
 
-// From names who brings the news that is handed over with the context, such as
-// "user kari": in case that it keeps the loop from everybody else's.
+// From names the sender of the news that is passed on with the context, such as "user kari". Slow
+// passes are attributed to it.
 func From(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, senderKey{}, sender{name: name})
 }
@@ -36,20 +36,20 @@ func senderOf(ctx context.Context) sender {
 }
 
 const (
-	slowPass     = time.Second      // a pass that takes longer is told
-	longestPause = 10 * time.Second // for its sender's next news; a lease is not news
-	maxSenders   = 256              // that are counted apart
-	hub          = "hub"            // the sender that the loop itself is
+	slowPass     = time.Second      // a longer pass is logged
+	longestPause = 10 * time.Second // before the next news of its sender; leases are not news
+	maxSenders   = 256              // that are counted separately
+	hub          = "hub"            // the name of the loop itself
 )
 
-// A pace makes those wait whose news took long, so that the others get their turn.
+// A pace delays senders whose news took long, so that others get their turn.
 type pace struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 	slow  map[string]uint64
 }
 
-// wait returns when the sender's news may be heard.
+// wait returns when the sender's news may enter the loop.
 func (p *pace) wait(ctx context.Context, sender string) error {
 	if sender == "" {
 		return nil
@@ -75,7 +75,7 @@ func (p *pace) wait(ctx context.Context, sender string) error {
 	return nil
 }
 
-// note remembers that a sender's news made a pass slow, and tells how long he waits.
+// note counts a slow pass of a sender, and returns how long the sender has to wait.
 func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
 	}
 	p.slow[sender]++
 	pause = min(10*took, longestPause)
-	for who, until := range p.until { // of those who never came again
+	for who, until := range p.until { // expired entries
 		if time.Now().After(until) {
 			delete(p.until, who)
 		}
@@ -96,25 +96,26 @@ func (p *pace) note(sender string, took time.Duration) (pause time.Duration) {
 	return pause
 }
 
-// SlowPasses counts the passes that took more than a second, by who brought the news that
-// was most of it; "hub" where nobody's was.
+// SlowPasses counts the passes over a second by the sender that caused most of the time; "hub" if
+// there is none.
 func (l *Loop) SlowPasses() map[string]uint64 {
 	l.pace.mu.Lock()
 	defer l.pace.mu.Unlock()
 	return maps.Clone(l.pace.slow)
 }
 
-// written is what a pass remembered: how long that took, and how many bytes each object has.
+// written is what a pass stored: the time that took, and the size of each object.
 type written struct {
 	took  time.Duration
 	sizes map[state.Key]int
 }
 
-// minDiskRate is how many bytes a second any disk takes: one that takes fewer is slow by itself.
+// minDiskRate is how many bytes a second a healthy disk writes. A slower disk is not the sender's
+// fault.
 const minDiskRate = 1 << 20
 
-// watch looks at how long a pass took. Whose news was most of it is named and slowed down: that
-// much comes at once, or that the disk is slow, is nobody's.
+// watch checks how long a pass took. A sender that caused most of it is named and delayed; for many
+// requests at once, or a slow disk, there is no such sender.
 func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 	if took <= slowPass {
 		return
@@ -137,21 +138,21 @@ func (l *Loop) watch(took time.Duration, w written, jobs []*job) {
 	if from == (sender{}) || worst < took/2 {
 		from = sender{name: hub}
 	}
-	why := fmt.Sprintf("a pass of the control loop took %s, for everybody: ", took.Round(100*time.Millisecond))
+	why := fmt.Sprintf("a pass of the control loop took %s: ", took.Round(100*time.Millisecond))
 	switch pause := l.pace.note(from.name, took); {
 	case from.name == hub && w.took >= took/2:
-		why += fmt.Sprintf("most of it until %d objects were remembered; is the disk slow?", len(w.sizes))
+		why += fmt.Sprintf("most of it to store %d objects; check the disk", len(w.sizes))
 	case from.name == hub:
-		why += "much had to be decided at once"
+		why += "there was much to decide at once"
 	default:
-		why += fmt.Sprintf("most of it for news of %s, whose next news waits for %s", from.name,
+		why += fmt.Sprintf("most of it for news of %s, whose next request waits for %s", from.name,
 			pause.Round(100*time.Millisecond))
 	}
 	l.Log.Warn(why, "took", took, "sender", from.name)
 	go l.recordSlowPass(from, why)
 }
 
-// recordSlowPass makes an event of a slow pass: about the node, or the system.
+// recordSlowPass creates an event of a slow pass, about the node or the namespace kube-system.
 func (l *Loop) recordSlowPass(from sender, why string) {
 	defer panics.Catch("slow pass")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -167,6 +168,6 @@ func (l *Loop) recordSlowPass(from sender, why string) {
 		return AddEvent(s, About(about), EventText{Type: corev1.EventTypeWarning, Reason: "SlowPass", Message: why}, now), nil
 	})
 	if err != nil {
-		l.Log.Debug("tell of a slow pass", "err", err)
+		l.Log.Debug("record a slow pass", "err", err)
 	}
 }

@@ -52,13 +52,13 @@ func TestWhoseNewsMakesAPassSlow(t *testing.T) {
 		bytes                 int
 		blames, says          string
 	}{
-		{name: "news that is slow itself", hears: 2 * time.Second, blames: "user kari", says: "most of it for news of user kari, whose next news waits for 10s"},
+		{name: "news that is slow itself", hears: 2 * time.Second, blames: "user kari", says: "most of it for news of user kari, whose next request waits for 10s"},
 		{name: "half of a pass", hears: time.Second, thinks: 900 * time.Millisecond, blames: "user kari", says: "news of user kari"},
-		{name: "less than half", hears: 900 * time.Millisecond, thinks: 1100 * time.Millisecond, blames: "hub", says: "much had to be decided at once"},
-		{name: "rules that take long", thinks: 2 * time.Second, blames: "hub", says: "a pass of the control loop took 2s, for everybody: much had to be decided at once"},
-		{name: "a slow disk", writes: 2 * time.Second, blames: "hub", says: "most of it until 1 objects were remembered; is the disk slow?"},
+		{name: "less than half", hears: 900 * time.Millisecond, thinks: 1100 * time.Millisecond, blames: "hub", says: "there was much to decide at once"},
+		{name: "rules that take long", thinks: 2 * time.Second, blames: "hub", says: "a pass of the control loop took 2s: there was much to decide at once"},
+		{name: "a slow disk", writes: 2 * time.Second, blames: "hub", says: "most of it to store 1 objects; check the disk"},
 		{name: "much to write", writes: 2 * time.Second, bytes: 5 << 20, blames: "user kari", says: "news of user kari"},
-		{name: "less to write than any disk takes", writes: 20 * time.Second, bytes: 5 << 20, blames: "hub", says: "is the disk slow?"},
+		{name: "less to write than any disk takes", writes: 20 * time.Second, bytes: 5 << 20, blames: "hub", says: "check the disk"},
 		{name: "a pass that is not slow", hears: 300 * time.Millisecond, thinks: 300 * time.Millisecond, writes: 300 * time.Millisecond, bytes: 5 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {

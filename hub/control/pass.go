@@ -18,8 +18,8 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// pass hears news, settles, remembers, tells and shows, all at one moment. What
-// cannot be remembered has not happened.
+// pass evaluates news, settles, commits and shows, all at one moment. What cannot be committed has
+// not happened.
 func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	l.passes.Add(1)
 	heard := l.stalled()
@@ -37,7 +37,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	at := time.Now()
 	sizes, err := l.remember(ctx, log, s.Revision)
 	if err != nil && !errors.Is(err, ErrUnavailable) && !spare {
-		// What changes or deletes goes on: the same pass, without what adds an object.
+		// Changes and deletions go on: the same pass without additions.
 		l.space.failed(err, now)
 		l.settler.AskAll()
 		spare = true
@@ -48,7 +48,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	} else if err == nil && l.space.full && !spare {
 		if l.hasSpace(ctx) {
 			l.space = storeSpace{}
-			l.settler.AskAll() // the incident of the full disk is over
+			l.settler.AskAll() // the incident of the full disk ends
 			s = s.WithDiskSpace(true)
 		} else {
 			l.space.failed(l.space.err, now)
@@ -59,7 +59,7 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 		l.settler.AskAll()
 		l.commitNewsOnly(ctx, start, jobs, now, fmt.Errorf("nothing was changed: %w", err))
 	} else {
-		l.unseen = told // whoever bounds how many there are hears of them in the next pass
+		l.unseen = told // limits on events are checked in the next pass
 		measureDisk(log, jobs, sizes)
 		l.carryOut(s, log, now)
 	}
@@ -73,8 +73,8 @@ func (l *Loop) pass(ctx context.Context, jobs []*job) (err error) {
 	return err
 }
 
-// settle hears news and settles: all that a pass decides. With spare, deciders' plans that add an
-// object are left out, and for want of room news that does is refused.
+// settle evaluates news and settles: everything that a pass decides. With spare, plans that add an
+// object are left out, and on a full disk so is news.
 func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 	spare bool) (next state.Snapshot, log, told []state.Applied) {
 	s, log = l.evaluateAll(s, jobs, now, spare && l.space.out())
@@ -83,7 +83,7 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 			switch a.Key.Kind {
 			case state.Nodes, state.Records: // a record's lease interval moves the deadline
 				yield(a.Key.Name)
-			case state.Sites: // another grace moves the deadlines of its nodes
+			case state.Sites: // another grace period moves the deadlines of its nodes
 				for n := range s.NodesIn(a.Key.Name) {
 					yield(n.Name)
 				}
@@ -103,8 +103,8 @@ func (l *Loop) settle(s state.Snapshot, jobs []*job, now time.Time,
 	return s, append(log, told...), told
 }
 
-// carryOut shows, tells and logs what is remembered. To write thousands of lines takes
-// a while, for which nobody has to wait.
+// carryOut shows, publishes and logs what was committed. Logging comes last, because thousands of
+// lines take a while.
 func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 	l.current.Store(&s)
 	if l.Devices != nil {
@@ -116,9 +116,8 @@ func (l *Loop) carryOut(s state.Snapshot, log []state.Applied, now time.Time) {
 	}
 }
 
-// evaluateAll asks every piece of news what follows from it, and what follows from that: the
-// end of an enrolment belongs to the deletion of its Node. With spare, news that adds an object is
-// refused.
+// evaluateAll evaluates all news with its consequences: the deletion of a Node ends its device's
+// enrolment. With spare, news that adds an object is refused.
 func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
 	spare bool) (next state.Snapshot, log []state.Applied) {
 	for _, j := range jobs {
@@ -140,7 +139,7 @@ func (l *Loop) evaluateAll(s state.Snapshot, jobs []*job, now time.Time,
 	return s, log
 }
 
-// measureDisk tells every change what it takes on the disk, those of the news too.
+// measureDisk sets the stored size of every change, also of those in the jobs.
 func measureDisk(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
 	measure(log, sizes)
 	for _, j := range jobs {
@@ -148,36 +147,35 @@ func measureDisk(log []state.Applied, jobs []*job, sizes map[state.Key]int) {
 	}
 }
 
-// reportUnsettled tells that the deciders find no end, which is a mistake in one of them: in the
-// log, in the metrics, and as an event of what was changed last.
+// reportUnsettled reports that the deciders do not settle, which is a bug in one of them: in the
+// log, in the metrics, and as an event about the last changed object.
 func (l *Loop) reportUnsettled(s state.Snapshot, made []state.Applied,
 	now time.Time) (state.Snapshot, []state.Applied) {
 	l.unsettled.Add(1)
-	last, about := "an alarm that is past", s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceDefault})
+	last, about := "an alarm in the past", s.Get(state.Key{Kind: state.Namespaces, Name: metav1.NamespaceDefault})
 	for _, a := range made {
 		if why := a.Change.String(); why != "" {
 			last = why
 		}
 		about = a.Change.Object
 	}
-	l.Log.Error("the deciders find no end: everything is looked at again", "last", last, "in", l.settler.askAllDelay)
+	l.Log.Error("the deciders do not settle: everything is decided again", "last", last, "in", l.settler.askAllDelay)
 	if about == nil {
 		return s, nil
 	}
-	said := EventText{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules find no end here: " +
-		"everything is looked at again, please report this"}
+	said := EventText{Type: corev1.EventTypeWarning, Reason: "Unsettled", Message: "the hub's rules do not settle here: " +
+		"everything is decided again; please report this"}
 	return state.Apply(s, []state.Change{state.Put(NewEvent(s, About(about), said, now), "")})
 }
 
-// evaluate asks news what follows from it. A mistake in the code of one piece of news
-// must not end the hub.
+// evaluate returns the changes of news. A panic in it must not end the hub.
 func (l *Loop) evaluate(news News, s state.Snapshot, now time.Time) (changes []state.Change, err error) {
 	defer panics.CatchThen("news", func(failed error) { changes, err = nil, failed })
 	return news(s, now)
 }
 
-// refreshSeen asks when the nodes were last heard of that are going to be decided on: those
-// whose deadlines have come, or all.
+// refreshSeen updates when the nodes were last seen which are decided now: those whose deadlines
+// are due, or all.
 func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
 	if l.settler.AsksAll(now) {
 		return l.withSeen(s, func(yield func(string) bool) {
@@ -193,7 +191,7 @@ func (l *Loop) refreshSeen(s state.Snapshot, now time.Time) state.Snapshot {
 	return l.withSeen(s, slices.Values(due))
 }
 
-// withSeen returns the snapshot that knows when each of the nodes was last heard of.
+// withSeen returns the snapshot with the time of each node's last heartbeat.
 func (l *Loop) withSeen(s state.Snapshot, nodes iter.Seq[string]) state.Snapshot {
 	if l.Devices == nil {
 		return s
@@ -207,7 +205,7 @@ func (l *Loop) withSeen(s state.Snapshot, nodes iter.Seq[string]) state.Snapshot
 	})
 }
 
-// measure notes how many bytes each change has.
+// measure sets the stored size of each change.
 func measure(log []state.Applied, sizes map[state.Key]int) {
 	for i := range log {
 		if log[i].New != nil {
@@ -216,8 +214,7 @@ func measure(log []state.Applied, sizes map[state.Key]int) {
 	}
 }
 
-// remember commits the newest state of every object that changed, and says how many
-// bytes each has.
+// remember commits the newest version of every changed object, and returns their sizes.
 func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (sizes map[state.Key]int, err error) {
 	if len(log) == 0 {
 		return nil, nil
@@ -244,7 +241,7 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	if err := encode(rows); err != nil {
 		return nil, err
 	}
-	sizes = newest // its places are of no use any more
+	sizes = newest // its elements are not used again
 	for _, r := range rows {
 		sizes[r.Key] = len(r.Object)
 	}
@@ -257,8 +254,8 @@ func (l *Loop) remember(ctx context.Context, log []state.Applied, rev uint64) (s
 	return sizes, nil
 }
 
-// encode gives rows the text of their objects, a part of many on each processor: where half a
-// fleet falls silent at once, that is a good part of what has to be done before it is remembered.
+// encode encodes the rows, in parallel if there are many: when half a fleet falls silent, this is a
+// good part of the time before the commit.
 func encode(rows []Row) error {
 	parts := slices.Collect(slices.Chunk(rows, shardSize))
 	failed := make([]error, len(parts))
@@ -278,7 +275,7 @@ func encode(rows []Row) error {
 	var all sync.WaitGroup
 	for i := range parts {
 		if i == len(parts)-1 {
-			one(i) // a pass has few rows: it starts no goroutine
+			one(i) // few rows: start no goroutine
 			break
 		}
 		all.Go(func() { one(i) })
@@ -287,7 +284,7 @@ func encode(rows []Row) error {
 	return errors.Join(failed...)
 }
 
-// logChange writes a change's sentence into the log.
+// logChange logs the sentence of a change.
 func (l *Loop) logChange(a state.Applied) {
 	if a.Change.Why == "" {
 		return

@@ -1,11 +1,10 @@
-// Package control runs the deciders and carries out what they decide.
+// Package control runs the deciders and carries out their plans.
 //
-// Its loop is the only writer of the fleet: it hears news (devices' reports,
-// people's edits), settles the fleet by asking every decider until none wants
-// anything more, remembers the plan in one transaction, and shows the new snapshot to
-// whoever reads and to the devices. It knows no rule and no protocol: the deciders have
-// the rules, package node the devices' protocol, and a lease renewal does not pass
-// through it.
+// Its loop is the only writer of the fleet. A pass evaluates news (devices' reports and users'
+// edits), asks every decider until none wants a change, commits the plan in one transaction, and
+// shows the new snapshot to readers and devices. The package contains no rule and no protocol: the
+// deciders have the rules, and package node has the protocol. A lease renewal does not pass through
+// the loop.
 package control
 
 import (
@@ -20,49 +19,49 @@ import (
 
 // A Decider says what should change.
 type Decider interface {
-	// Touches returns what of a change concerns the decider.
+	// Touches returns the subjects that a change concerns.
 	Touches(c state.Applied) []state.Subject
 	// Subjects returns everything that the decider can be asked about.
 	Subjects(s state.Snapshot) []state.Subject
-	// Decide says what is to change of the subjects, and when to ask about which again.
-	// Asked about everything, it decides all that it ever decides.
+	// Decide returns what to change for the subjects, and when to ask again. Asked about
+	// everything, it decides all that it ever decides.
 	Decide(s state.Snapshot, subjects []state.Subject, now time.Time) state.Plan
 }
 
-// Sharded is a Decider that may be asked about parts of many subjects, at once.
+// A Sharded decider can decide parts of many subjects in parallel.
 type Sharded interface {
-	// Sharded returns what decides on parts of the subjects: its plans one after the other are the
-	// plan for all. Nil: of these nothing does, one object's plan depends on another's.
+	// Sharded returns the function that decides parts of the subjects; its plans joined in order
+	// are the plan for all. Nil: the plan for one subject depends on another.
 	Sharded(s state.Snapshot, subjects []state.Subject) state.Decide
 }
 
-// A Settler asks deciders in order, round after round, each seeing what the ones
-// before it decided, until none has a subject left. It alone keeps what is due, what has
-// changed and what everything is, so that a pass costs what changed and what is due.
+// A Settler asks deciders in order, round after round, until none has a subject left; each sees
+// what those before it decided. It alone knows what is due and what has changed, so that a pass
+// costs only that.
 type Settler struct {
 	follows          Consequences
 	deciders         []Decider
 	alarms           []alarms
 	all              bool
-	unseen           [][]state.Subject // by decider: what a pass that found no end has left
-	unseenBefore     [][]state.Subject // what unheard was before the newest pass
+	unseen           [][]state.Subject // by decider: subjects left over from a pass that did not settle
+	unseenBefore     [][]state.Subject // unseen before the newest pass
 	askAllAt         time.Time         // when to ask about everything after such a pass; zero: there was none
-	askAllDelay      time.Duration     // from that pass
-	skipAdditions    bool              // plans that add an object are left out
-	retryAdditionsAt time.Time         // until then
+	askAllDelay      time.Duration     // delay of askAllAt
+	skipAdditions    bool              // leave out plans that add an object
+	retryAdditionsAt time.Time         // when they are tried again
 }
 
-// SkipAdditions makes the passes that follow leave out plans that add an object, for which the store has no
-// room. What is left out is asked for again at that moment.
+// SkipAdditions makes the next passes leave out plans that add an object, because the store has no
+// space. Their subjects are asked about again at until.
 func (t *Settler) SkipAdditions(spare bool, until time.Time) {
 	t.skipAdditions, t.retryAdditionsAt = spare, until
 }
 
-// Consequences says what else is changed, in the same transaction, because of what was done:
-// right after every news and every plan. Nil: nothing.
+// Consequences returns further changes that follow from what was done, for the same transaction. It
+// is called after each piece of news and each plan.
 type Consequences func(s state.Snapshot, done []state.Applied, now time.Time) []state.Change
 
-// apply makes changes, and what follows from them.
+// apply makes changes and their consequences.
 func (f Consequences) apply(s state.Snapshot, changes []state.Change,
 	now time.Time) (next state.Snapshot, done, more []state.Applied) {
 	next, done = state.Apply(s, changes)
@@ -72,7 +71,7 @@ func (f Consequences) apply(s state.Snapshot, changes []state.Change,
 	return next, done, more
 }
 
-// NewSettler returns a settler that asks about everything once.
+// NewSettler returns a settler whose first pass asks about everything.
 func NewSettler(follows Consequences, deciders ...Decider) *Settler {
 	t := &Settler{follows: follows, deciders: deciders, alarms: make([]alarms, len(deciders)),
 		unseenBefore: make([][]state.Subject, len(deciders))}
@@ -80,16 +79,16 @@ func NewSettler(follows Consequences, deciders ...Decider) *Settler {
 	return t
 }
 
-// NewSettled returns a settler of a fleet that is at rest: it asks only about what changes
-// from then on. What is due later in such a fleet it does not know.
+// NewSettled returns a settler for a fleet that is already settled: it asks only about later
+// changes, and knows no alarm that was set before.
 func NewSettled(follows Consequences, deciders ...Decider) *Settler {
 	t := NewSettler(follows, deciders...)
 	t.all = false
 	return t
 }
 
-// AskAll makes the next pass ask about everything, as after a plan that could not be
-// remembered: what that pass has heard first is to be heard again.
+// AskAll makes the next pass ask about everything, as after a failed commit. Subjects that the
+// failed pass had seen first are seen again.
 func (t *Settler) AskAll() {
 	t.all, t.unseen = true, t.unseenBefore
 	for i := range t.alarms {
@@ -102,21 +101,20 @@ func (t *Settler) AsksAll(now time.Time) bool {
 	return t.all || !t.askAllAt.IsZero() && !now.Before(t.askAllAt)
 }
 
-// rounds bounds a pass. Deciders that want something for ever are a bug, which
-// must not become a busy loop.
+// rounds limits a pass. Deciders that never settle are a bug that must not become a busy loop.
 const rounds = 50
 
-// Settle brings the fleet to rest at one moment. recent is what has changed since
-// the last pass. settled is false when the deciders found no end, or one of them panicked:
-// what they have done until then counts, and after a while they are asked about everything
-// again, with what they have not heard. The others are not held up so long.
+// Settle settles the fleet at one moment. recent is what has changed since the last pass. settled
+// is false if the deciders did not settle or one panicked: their changes until then count, and
+// later they are asked about everything again, with the subjects left over. Other deciders do not
+// wait for that.
 func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 	now time.Time) (next state.Snapshot, made []state.Applied, settled bool) {
 	log := slices.Clip(recent)
-	heard := make([]int, len(t.deciders)) // how much of the log each decider has been asked about
+	heard := make([]int, len(t.deciders)) // how much of the log each decider has seen
 	all := t.AsksAll(now)
 	wasAll := all
-	var left [][]state.Subject // to be heard first
+	var left [][]state.Subject // left over from before
 	failed := false
 	t.unseenBefore = slices.Clone(t.unseen)
 	if all {
@@ -159,15 +157,15 @@ func (t *Settler) Settle(s state.Snapshot, recent []state.Applied,
 		if rest := state.Touched(d.Touches, log[heard[i]:]); len(t.unseen[i])+len(rest) <= maxUnseen {
 			t.unseen[i] = append(t.unseen[i], rest...)
 		}
-		for _, q := range t.alarms[i].due(now) { // one that asks for this moment again and again
+		for _, q := range t.alarms[i].due(now) { // a decider that sets an alarm for this very moment
 			t.alarms[i].set(state.Alarm{Subject: q, At: t.askAllAt})
 		}
 	}
 	return s, log[len(recent):], false
 }
 
-// ask asks a decider, and makes the changes of its plan. Where nothing may be added, it is asked
-// again about halves of the subjects until only those are left out whose own plan adds an object.
+// ask asks a decider and applies its plan. While additions are left out, it splits the subjects in
+// halves until only those with additions are left out.
 func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
 	now time.Time) (next state.Snapshot, made []state.Applied, ok bool) {
 	d := t.deciders[i]
@@ -203,21 +201,20 @@ func (t *Settler) ask(i int, s state.Snapshot, subjects []state.Subject,
 	return next, made, ok
 }
 
-// decide asks one decider. One that panics decides nothing: the others go on, and the
-// pass counts as one without an end.
+// decide asks one decider. If it panics, it decides nothing, the others go on, and the pass counts
+// as not settled.
 func decide(d state.Decide, s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan, ok bool) {
 	defer panics.Catch("decider")
 	return d(s, subjects, now), true
 }
 
-// shardSize is how many subjects take much longer to decide on than it takes to start a goroutine.
+// shardSize is how many subjects take much longer to decide than to start a goroutine.
 const shardSize = 500
 
-// decideSharded asks one decider about parts of many subjects, on all processors. A start is waited for,
-// and to decide on each node of a large fleet is most of what it decides; so is what half a fleet
-// means that falls silent at once.
+// decideSharded asks one decider about parts of many subjects on all processors. It matters at the
+// start of a large fleet and when half of it falls silent: both wait for a decision on each node.
 func decideSharded(d state.Decide, s state.Snapshot, many []state.Subject, now time.Time) (plan state.Plan, ok bool) {
-	if !slices.IsSortedFunc(many, byName) { // as they rang
+	if !slices.IsSortedFunc(many, byName) { // in the order of the alarms
 		many = slices.SortedFunc(slices.Values(many), byName)
 	}
 	parts := slices.Collect(slices.Chunk(many, shardSize))
@@ -241,9 +238,8 @@ func decideSharded(d state.Decide, s state.Snapshot, many []state.Subject, now t
 
 func byName(a, b state.Subject) int { return cmp.Compare(a.Name, b.Name) }
 
-// join joins everything, if that is asked about, with lists of subjects; each comes once.
-// Only what comes with everything is compared with it, and nothing is where only one list
-// has any: at a start everything is much.
+// join joins the list of everything, if that is asked about, with other lists; each subject comes
+// once. A single list is returned as it is, as at a start it is long.
 func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 	var more []state.Subject
 	for _, list := range lists {
@@ -270,7 +266,7 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 			also[at] = false
 		}
 	}
-	every = slices.Clip(every) // lists are their makers' own
+	every = slices.Clip(every) // the lists belong to their makers
 	for _, q := range more {
 		if q.Was != nil || also[ref{q.Key, q.Part}] {
 			every = append(every, q)
@@ -281,11 +277,12 @@ func join(every []state.Subject, lists ...[]state.Subject) []state.Subject {
 
 const (
 	leastPatience, mostPatience = time.Second, 5 * time.Minute
-	// subjects: they are asked about everything anyway, these only tell what was before
+	// limits Settler.unseen. Beyond it deciders are asked about everything anyway; these subjects
+	// only show the state before.
 	maxUnseen = 100_000
 )
 
-// Wake returns the moment of the earliest alarm, the zero time if there is none.
+// Wake returns the moment of the earliest alarm, zero if there is none.
 func (t *Settler) Wake() (first time.Time) {
 	for i := range t.alarms {
 		if at, ok := t.alarms[i].first(); ok && (first.IsZero() || at.Before(first)) {
@@ -298,8 +295,8 @@ func (t *Settler) Wake() (first time.Time) {
 	return first
 }
 
-// DueNodes returns the nodes that a decider will be asked about because their time has
-// come, whichever decider: when they were last heard of must be known by then.
+// DueNodes returns the nodes with a due alarm of any decider. Their last heartbeats must be known
+// by then.
 func (t *Settler) DueNodes(now time.Time) (names []string) {
 	for i := range t.alarms {
 		t.alarms[i].peek(now, func(r ref) {

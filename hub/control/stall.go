@@ -9,32 +9,30 @@ import (
 )
 
 const (
-	// stallBeat is how often the loop makes sure that this process runs at all.
+	// stallBeat is how often the loop checks that this process runs at all.
 	stallBeat = time.Second
-	// maxBeatGap is the longest time between two of these checks that can still be
-	// called running: what devices sent in a longer one may not have been heard.
+	// maxBeatGap is the longest gap between two checks of a running process. During a longer gap,
+	// messages of devices may have been lost.
 	maxBeatGap = 5 * time.Second
 )
 
-// stalls detects that the hub itself stood still: its process was stopped, its
-// virtual machine paused, its machine starved. While it did, it heard nobody, so
-// nobody's silence in that time means anything.
+// stalls detects that the process was stopped, its virtual machine paused, or its machine
+// overloaded. Nodes that seem silent in that time prove nothing.
 type stalls struct {
 	mu    sync.Mutex
-	beat  time.Duration // of the newest check; times are since the loop was made
-	ended time.Duration // when the newest stall did
+	beat  time.Duration // time of the newest check since the loop was made
+	ended time.Duration // end of the newest stall
 	took  time.Duration
 }
 
-// begin counts the time until at as one in which nobody could be heard.
+// begin counts the time until at as a stall.
 func (s *stalls) begin(at time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beat, s.ended = at, at
 }
 
-// check tells at time at when the newest stall has ended, and whether this very check
-// has found it.
+// check returns the end of the newest stall at time at, and whether this check has found it.
 func (s *stalls) check(at time.Duration) (ended, took time.Duration, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,11 +43,11 @@ func (s *stalls) check(at time.Duration) (ended, took time.Duration, found bool)
 	return s.ended, s.took, found
 }
 
-// stalled returns until when the hub could hear nobody.
+// stalled returns until when the hub could not receive anything.
 func (l *Loop) stalled() time.Time {
 	ended, took, found := l.stalls.check(l.Age())
 	if found {
-		l.Log.Warn("the hub itself stood still: every node has its full grace again", "for", took.Round(time.Second))
+		l.Log.Warn("the hub was suspended: every node gets its full grace period again", "for", took.Round(time.Second))
 	}
 	return l.started.Add(ended)
 }

@@ -385,7 +385,7 @@ func (g *stage) settle(recent []state.Applied) {
 	}
 	next, made, settled := g.settler.Settle(g.s, recent, g.now)
 	if !settled {
-		g.t.Fatalf("the deciders find no end; last: %s", made[len(made)-1].Change)
+		g.t.Fatalf("the deciders do not settle; last: %s", made[len(made)-1].Change)
 	}
 	for _, a := range made {
 		g.say(a)

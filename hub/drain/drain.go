@@ -1,11 +1,10 @@
-// Package drain decides which pods of a node that is to be drained leave next.
+// Package drain decides which pods of a draining node leave next.
 //
-// A drain is desired state: an annotation on the Node asks for it (state.DrainOrder),
-// and another says how far it is (state.DrainStatus), so it goes on after a restart
-// of the hub, whoever asked for it and however: kubectl, the page, a program. It
-// cordons the node, asks pods to leave as the disruption budgets allow, and ends:
-// done, given up, or taken back. It neither places nor makes pods (packages schedule
-// and workload do), and has no rule of its own about budgets: theirs is package state's.
+// A drain is desired state: one annotation of the Node requests it (state.DrainOrder), another
+// holds its progress (state.DrainStatus). So it goes on after a restart of the hub, whether
+// kubectl, the page or a program requested it. The decider cordons the node, evicts pods as the
+// disruption budgets allow, and ends as done, given up or cancelled. It neither places nor creates
+// pods (packages schedule and workload do); the rules of budgets are in package state.
 package drain
 
 import (
@@ -22,25 +21,24 @@ import (
 
 // A Decider drains nodes.
 type Decider struct {
-	// Timeouts is how long the hub listens, after its start or after it stood still, before it
-	// gives up a drain that had begun: a device that lives has said in that time which of its
-	// pods have stopped.
+	// Timeouts are how long the hub waits, after its start or a standstill, before it gives up a
+	// drain that had begun: a live device reports in that time which pods have stopped.
 	Timeouts state.Timeouts
 }
 
-// scanLimit is how many pods are looked through, for each node that is being drained,
-// before that is done no more often than once a second.
+// scanLimit is how many pods may be read, times draining nodes, before drains are updated only once
+// a second.
 const scanLimit = 20_000
 
-// every is the subject that all drains together are; waiting is that something has
-// changed which may end what holds a pod back.
+// allDrains is the subject of all drains together. blockersChanged means that a change may let a
+// blocked pod go.
 var (
 	allDrains       = state.Subject{Key: state.Key{Kind: state.Nodes}}
 	blockersChanged = []state.Subject{{Key: allDrains.Key, Part: "Waiting"}}
 )
 
-// Touches says that a change concerns all drains, if what holds a pod back may end with it,
-// and the node itself whose order somebody has given or changed.
+// Touches returns all drains if a change may let a blocked pod go, and the node whose order has
+// changed.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods, state.PodDisruptionBudgets, state.ReplicaSets, state.Deployments, state.DaemonSets,
@@ -59,17 +57,17 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return nil
 }
 
-// orderChanged tells whether somebody has just asked for a drain, or changed one.
+// orderChanged tells whether a user has just requested or changed a drain.
 func orderChanged(old, next *corev1.Node) bool {
 	return state.HasDrainAnnotation(next) &&
 		(old == nil || old.Annotations[state.DrainAnnotation] != next.Annotations[state.DrainAnnotation] ||
 			old.Spec.Unschedulable != next.Spec.Unschedulable)
 }
 
-// Subjects returns one that stands for all.
+// Subjects returns the one subject of all drains.
 func (Decider) Subjects(state.Snapshot) []state.Subject { return []state.Subject{allDrains} }
 
-// Decide begins, carries on and ends drains.
+// Decide starts, continues and ends drains.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	for _, name := range nodes(s, subjects, now, &plan) {
 		key := state.Key{Kind: state.Nodes, Name: name}
@@ -81,13 +79,13 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 		changes, wake := d.node(s, n, now)
 		plan.Wake(key, wake)
 		plan.Do(changes...)
-		s, _ = state.Apply(s, changes) // the next node's budgets count what leaves here
+		s, _ = state.Apply(s, changes) // the next node's budgets count these evictions
 	}
 	return plan
 }
 
-// nodes returns the nodes that the subjects are about, by name. Where looking at all
-// drains costs much, it is put off to the next second.
+// nodes returns the nodes of the subjects, by name. If all drains are too much work, it postpones
+// them to the next second.
 func nodes(s state.Snapshot, subjects []state.Subject, now time.Time, plan *state.Plan) (names []string) {
 	all, wait := false, false
 	for _, q := range subjects {
@@ -112,15 +110,15 @@ func nodes(s state.Snapshot, subjects []state.Subject, now time.Time, plan *stat
 	return slices.Compact(names)
 }
 
-// node decides about one node, and when to be asked about it again.
+// node decides about one node, and when to decide again.
 func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes []state.Change, wake time.Time) {
 	text, ordered := n.Annotations[state.DrainAnnotation]
 	st := state.DrainStatusOf(n)
 	switch {
-	case !ordered && !n.Spec.Unschedulable: // in use again: nothing is left of it
+	case !ordered && !n.Spec.Unschedulable: // in use again: remove both annotations
 		return removeAnnotations(n, "")
 	case !ordered && st.Going():
-		return d.end(n, *st, state.DrainStopped, "somebody took the order back", now)
+		return d.end(n, *st, state.DrainStopped, "the order was removed", now)
 	case !ordered:
 		return nil, wake
 	case st.Going() && !n.Spec.Unschedulable:
@@ -135,11 +133,11 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		st = &state.DrainStatus{State: state.Draining, By: order.By, Began: now.UTC()}
 		why = fmt.Sprintf("drain %s%s", n.Name, by(order.By))
 	}
-	st.By = order.By // whoever has asked last
+	st.By = order.By // the last user who changed it
 	st.Until = d.until(s, n, st.Began, order)
 	ask := &changes
 	if !now.Before(st.Until) {
-		ask = nil // nobody is asked to leave any more
+		ask = nil // past the timeout: evict nothing more
 	}
 	held, leaving := d.pods(s, n, order, now, ask)
 	st.Left = len(held) + leaving
@@ -173,13 +171,13 @@ func (d Decider) node(s state.Snapshot, n *corev1.Node, now time.Time) (changes 
 		}
 		return append([]state.Change{c}, changes...), st.Until
 	}
-	if why != "" { // it begins and ends in one moment
+	if why != "" { // it begins and ends at one moment
 		end[0].Object.(*corev1.Node).Spec.Unschedulable = true
 	}
 	return append(changes, end...), time.Time{}
 }
 
-// until is when a drain is given up.
+// until returns when a drain is given up.
 func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order state.DrainOrder) time.Time {
 	at := began.Add(order.Limit())
 	if heard := state.Ceil(d.Timeouts.UnseenUntil(s, n)).UTC(); began.Before(s.Listening()) && at.Before(heard) {
@@ -188,8 +186,8 @@ func (d Decider) until(s state.Snapshot, n *corev1.Node, began time.Time, order 
 	return at
 }
 
-// pods asks the pods of a node to leave, into changes unless that is nil, and returns
-// those that do not and how many are on their way.
+// pods evicts the pods of a node, into changes unless that is nil. It returns the pods that cannot
+// leave and the number of stopping pods.
 func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, now time.Time,
 	changes *[]state.Change) (held []state.DrainHeld, leaving int) {
 	var stays []state.DrainHeld
@@ -222,16 +220,16 @@ func (d Decider) pods(s state.Snapshot, n *corev1.Node, order state.DrainOrder, 
 	return append(stays, held...), leaving
 }
 
-// A Outcome is what an order makes of a pod, whatever budgets say.
+// An Outcome is what an order means for a pod, before disruption budgets.
 type Outcome int
 
 const (
-	Leaves  Outcome = iota // it is asked to, as budgets allow
-	Ignored                // it has ended, or is a daemon set's: the drain is over without it
-	Stays                  // the order does not cover it: the drain ends there
+	Leaves  Outcome = iota // it is evicted, as budgets allow
+	Ignored                // it has ended or belongs to a daemon set: the drain does not wait for it
+	Stays                  // the order does not cover it: the drain ends as blocked
 )
 
-// OutcomeOf tells what an order makes of a pod, and why, where it stays.
+// OutcomeOf returns what an order means for a pod, and why if the pod stays.
 func OutcomeOf(p *corev1.Pod, order state.DrainOrder) (is Outcome, why string) {
 	owner := metav1.GetControllerOfNoCopy(p)
 	daemon := owner != nil && owner.Kind == "DaemonSet"
@@ -239,16 +237,16 @@ func OutcomeOf(p *corev1.Pod, order state.DrainOrder) (is Outcome, why string) {
 	case state.Terminated(p), p.Annotations[corev1.MirrorPodAnnotationKey] != "", daemon && order.DaemonPodsStay():
 		return Ignored, ""
 	case daemon:
-		return Stays, "its daemon set would make it again at once: leave ignoreDaemonSets out"
+		return Stays, "its daemon set would recreate it at once: leave out ignoreDaemonSets"
 	case owner == nil && !order.Force:
-		return Stays, "nobody makes it again: say force, or delete it"
+		return Stays, "nothing recreates it: set force, or delete it"
 	case state.HasData(p) && !order.DeleteEmptyDirData:
-		return Stays, "it has data in an emptyDir, which would be lost: say deleteEmptyDirData"
+		return Stays, "it has data in an emptyDir, which would be lost: set deleteEmptyDirData"
 	}
 	return Leaves, ""
 }
 
-// leave is the change by which a pod is asked to leave.
+// leave returns the change that evicts a pod.
 func leave(p *corev1.Pod, n *corev1.Node, order state.DrainOrder, now time.Time) (state.Change, bool) {
 	why := fmt.Sprintf("evict %s from %s: the node is drained%s", state.Display(p), n.Name, by(order.By))
 	c, ok := state.Delete(p, now, order.GracePeriodSeconds, why)
@@ -261,7 +259,7 @@ func leave(p *corev1.Pod, n *corev1.Node, order state.DrainOrder, now time.Time)
 	return c.Event("Evicted"), ok
 }
 
-// withStatus is the node that says how far its drain is.
+// withStatus returns the node with a drain status.
 func withStatus(n *corev1.Node, st state.DrainStatus) *corev1.Node {
 	n = n.DeepCopy()
 	if n.Annotations == nil {
@@ -271,7 +269,7 @@ func withStatus(n *corev1.Node, st state.DrainStatus) *corev1.Node {
 	return n
 }
 
-// end takes the order away, and leaves how it ended.
+// end removes the order and stores the result.
 func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState, why string,
 	now time.Time) ([]state.Change, time.Time) {
 	st.State, st.Ended, st.Why = how, now.UTC().Truncate(time.Second), why
@@ -287,7 +285,7 @@ func (d Decider) end(n *corev1.Node, st state.DrainStatus, how state.DrainState,
 	return []state.Change{c.Warning("DrainEnded")}, time.Time{}
 }
 
-// removeAnnotations takes everything of a drain away.
+// removeAnnotations removes the order and the status.
 func removeAnnotations(n *corev1.Node, why string) ([]state.Change, time.Time) {
 	n = n.DeepCopy()
 	delete(n.Annotations, state.DrainAnnotation)
@@ -320,11 +318,11 @@ func does(n int) string {
 	return fmt.Sprintf("%d pods do", n)
 }
 
-// remaining says what is still there.
+// remaining describes the pods that are still there.
 func remaining(held []state.DrainHeld, leaving int) string {
 	var parts []string
 	if leaving > 0 {
-		parts = append(parts, fmt.Sprintf("%d on their way, and the device has not said that they have stopped", leaving))
+		parts = append(parts, fmt.Sprintf("%d stopping, and the device has not confirmed the end", leaving))
 	}
 	if len(held) > 0 {
 		parts = append(parts, fmt.Sprintf("%d held, first %s: %s", len(held), held[0].Pod, held[0].Why))

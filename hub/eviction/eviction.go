@@ -1,8 +1,8 @@
-// Package eviction decides which pods must leave their node because of its
-// NoExecute taints, and when.
+// Package eviction decides which pods must leave their node because of its NoExecute taints, and
+// when.
 //
-// It neither gives nor takes taints (package lifecycle does, at each site's rate),
-// nor does it replace what it evicts (package workload does).
+// It neither adds nor removes taints (package lifecycle does, at each site's rate), and it does not
+// replace the pods that it evicts (package workload does).
 package eviction
 
 import (
@@ -17,15 +17,13 @@ import (
 
 // A Decider evicts pods from tainted nodes.
 type Decider struct {
-	// Timeouts is how long the hub listens, after its start or after it stood still,
-	// before it evicts from a node that it holds for not ready: a device that lives is
-	// heard in that time, so neither evicts anybody whose node lives.
+	// Timeouts are how long the hub waits, after its start or a standstill, before it evicts from a
+	// node that is not ready: a live device sends a heartbeat in that time.
 	Timeouts state.Timeouts
 }
 
-// Touches says that a change concerns its pod, or its node if that has other NoExecute taints than
-// before, or is listened to for another time. A deleted node is handed over as it was: deadlines
-// that ran then go on.
+// Touches returns the pod of a change, or the node if its NoExecute taints or its grace period
+// change. A deleted node is passed on as it was, because its running deadlines stay.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -53,8 +51,8 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide evicts every pod whose node carries a NoExecute taint that the pod does
-// not tolerate, or no longer.
+// Decide evicts every pod that does not tolerate a NoExecute taint of its node, or does not
+// tolerate it any longer.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	keys, deleted := pods(s, subjects)
 	for _, key := range keys {
@@ -88,9 +86,9 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// leave returns when a pod must leave its node; old is the node as it was before it was
-// deleted just now, nil: it was not. A deadline that runs then goes on, and so the pod is to
-// remember it: written.
+// leave returns when a pod must leave its node. old is the node as it was before its deletion, nil
+// if it was not deleted just now. A running deadline of a deleted node stays and must be written to
+// the pod: written.
 func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave Leave, written bool) {
 	node := s.Node(p.Spec.NodeName)
 	switch {
@@ -113,7 +111,7 @@ func (d Decider) leave(s state.Snapshot, p *corev1.Pod, old *corev1.Node) (leave
 	return leave, written
 }
 
-// annotationLeaveBy is on a pod whose node is gone when its deadline ran then.
+// annotationLeaveBy holds the deadline of a pod whose node was deleted while the deadline ran.
 const annotationLeaveBy = "flotilla.dev/leave-by"
 
 func withLeaveBy(p *corev1.Pod, at time.Time) *corev1.Pod {
@@ -134,8 +132,8 @@ func remembered(p *corev1.Pod) Leave {
 		at.UTC().Format(time.TimeOnly)}
 }
 
-// pods returns the pods that the subjects are about, each once: a node is about all of its pods,
-// and a site about those of its nodes; and the nodes that have been deleted, as they were.
+// pods returns the distinct pods of the subjects, and the nodes that have been deleted, as they
+// were. A node means all of its pods, and a site the pods of all its nodes.
 func pods(s state.Snapshot, subjects []state.Subject) (keys []state.Key, deleted map[string]*corev1.Node) {
 	seen := make(map[state.Key]bool, len(subjects))
 	add := func(k state.Key) {
@@ -192,23 +190,22 @@ type Leave struct {
 	Must      bool
 	At        time.Time
 	Why       string
-	Lifecycle bool // because its node is not ready or unreachable, not because somebody tainted it
-	tolerated bool // for a time, be it 0 s
+	Lifecycle bool // because its node is not ready or unreachable, not because of a user's taint
+	tolerated bool // the pod tolerates the taint for a limited time, possibly 0 s
 }
 
 // LeaveBy returns when a pod must leave its node because of the node's taints.
 //
-// For each NoExecute taint the first toleration that tolerates it counts. A taint
-// that nothing tolerates, or for no time: now. Otherwise each bounded toleration ends
-// its seconds after the later of its taint and the pod's binding, and the earliest of
-// these counts. No bound at all: never. Both moments are remembered, so a restart of the hub
-// neither shortens nor lengthens anybody's stay; and a pod that comes to a node that has
-// long been tainted has its whole time.
+// For each NoExecute taint the first matching toleration counts. A taint without one, or with one
+// of 0 s, means now. Other limited tolerations end their seconds after the later of the taint's
+// time and the pod's binding; the earliest end counts. Without a limit the pod stays. Both times
+// are stored, so a restart of the hub changes no deadline, and a pod on a node with an old taint
+// gets its full time.
 //
-// not-ready and unreachable are one reason, as Kubernetes' taint manager has it: where the one gave
-// way to the other, a deadline that runs is neither shortened nor restarted. It ends where the
-// second is tolerated for ever: the taint that it ran from is gone. A pod that does not tolerate
-// the second leaves with the swap.
+// not-ready and unreachable count as one reason, as in Kubernetes' taint manager: when one replaces
+// the other, a running deadline stays as it is. It ends if the pod tolerates the second for ever,
+// because the first taint is gone. A pod that does not tolerate the second leaves at the
+// replacement.
 func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	bound := state.BoundAt(p)
 	var silent, others []corev1.Taint
@@ -234,8 +231,8 @@ func LeaveBy(n *corev1.Node, p *corev1.Pod) (leave Leave) {
 	return sooner(leave, soonest(others, p, bound))
 }
 
-// replaceDeadline is what the next of not-ready and unreachable makes of a deadline that runs from the one
-// before.
+// replaceDeadline returns the deadline after not-ready and unreachable have replaced each other:
+// running is the deadline of the old taint, next that of the new one.
 func replaceDeadline(running, next Leave) Leave {
 	if running.Must && next.Must && next.tolerated {
 		return running
@@ -261,15 +258,14 @@ func lifecycles(t corev1.Taint) bool {
 	return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 }
 
-// withoutLifecycleTaints is a node as if it were ready: with the taints alone that somebody has given
-// it.
+// withoutLifecycleTaints returns the node with only the taints of users.
 func withoutLifecycleTaints(n *corev1.Node) *corev1.Node {
 	out := *n
 	out.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), lifecycles)
 	return &out
 }
 
-// leaveFor is what one taint makes of a pod.
+// leaveFor returns the deadline that one taint gives a pod.
 func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) Leave {
 	tol := firstToleration(tolerations, &t)
 	switch {
@@ -289,10 +285,10 @@ func leaveFor(t corev1.Taint, tolerations []corev1.Toleration, bound time.Time) 
 		Lifecycle: lifecycles(t), tolerated: true}
 }
 
-// maxTolerationSeconds is the most seconds that are counted: a time.Duration holds 292 years.
+// maxTolerationSeconds is the most seconds that count: a time.Duration ends at 292 years.
 const maxTolerationSeconds = 250 * 365 * 24 * 60 * 60
 
-// firstToleration returns the first toleration that tolerates a taint, nil if none does.
+// firstToleration returns the first toleration of a taint, nil if there is none.
 func firstToleration(tolerations []corev1.Toleration, t *corev1.Taint) *corev1.Toleration {
 	for i := range tolerations {
 		if state.Tolerates(tolerations[i:i+1], t) {

@@ -18,11 +18,11 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// The files: one for each day of UTC, of blocks that are appended. A block is magic, the
-// length and the CRC-32C of what follows, and then for each node the length of its uid
-// (1 byte), the uid, the first slot in the day and the number of slots (2 bytes each), and
-// so many words. All numbers are little-endian. A later block's word is the right one.
-// What is torn or damaged is cut off where it begins.
+// There is one file per day of UTC, a sequence of blocks. A block is magic, the length and the
+// CRC-32C of the rest. For each node follow the length of its uid (1 byte), the uid, the first slot
+// of the day and the number of slots (2 bytes each), and that many words. Numbers are
+// little-endian. A later block overrides an earlier one; a torn or damaged file is cut off at the
+// damage.
 const (
 	magic    = "FLh1"
 	header   = len(magic) + 8
@@ -32,12 +32,12 @@ const (
 
 var table = crc32.MakeTable(crc32.Castagnoli)
 
-// Open reads what was written down. What cannot be read or made is told of and left out:
-// no hub stays away because of it.
+// Open reads the stored files. Errors are logged and the data is left out: they never keep a hub
+// from starting.
 func Open(c Config) *History {
 	h := &History{Config: c, nodes: map[types.UID]*ring{}}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		c.Log.Warn("what is measured cannot be written down", "err", err)
+		c.Log.Warn("samples cannot be stored", "err", err)
 	}
 	now := c.Now()
 	h.saved = slotOf(now) - 1
@@ -51,7 +51,7 @@ func Open(c Config) *History {
 		body, err := os.ReadFile(h.file(number))
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				c.Log.Warn("what was measured on a day cannot be read", "err", err)
+				c.Log.Warn("a file of samples cannot be read", "err", err)
 			}
 			continue
 		}
@@ -59,10 +59,10 @@ func Open(c Config) *History {
 		if good == len(body) {
 			continue
 		}
-		c.Log.Warn("the end of a file is damaged, as after a power cut: it is left out", "file", h.file(number), "bytes",
+		c.Log.Warn("the end of a file of samples is damaged, as after a power cut: it is ignored", "file", h.file(number), "bytes",
 			len(body)-good)
 		if err := os.Truncate(h.file(number), int64(good)); err != nil {
-			c.Log.Warn("what is measured today is lost with the next restart: remove the file", "err", err)
+			c.Log.Warn("samples of today are lost at the next restart: remove the file", "err", err)
 		}
 	}
 	return h
@@ -72,8 +72,8 @@ func (h *History) file(number int64) string {
 	return filepath.Join(h.Dir, time.Unix(number*24*60*60, 0).UTC().Format(time.DateOnly)+suffix)
 }
 
-// read takes the blocks of a day, and returns how many bytes of them are good. Nothing is
-// believed of nodes that are not there, and of what is still to come.
+// read takes the blocks of a day, and returns how many bytes are valid. Samples of unknown nodes
+// and of the future are ignored.
 func (h *History) read(body []byte, number, now int64, there map[types.UID]bool) (good int) {
 	for rest := body; len(rest) > 0; rest = body[good:] {
 		if len(rest) < header || string(rest[:len(magic)]) != magic {
@@ -110,8 +110,8 @@ func (h *History) read(body []byte, number, now int64, there map[types.UID]bool)
 	return good
 }
 
-// save appends what is new, and removes the files of days that are over. The slot that
-// has begun is written, too, and again the next time.
+// save appends what is new, and removes files of expired days. The running slot is written too, and
+// again the next time.
 func (h *History) save() error {
 	now := h.Now()
 	last := slotOf(now)
@@ -120,7 +120,7 @@ func (h *History) save() error {
 		end := min(last, (number+1)*int64(perDay)-1)
 		if block := h.block(first, end); len(block) > header {
 			if err := appendTo(h.file(number), block); err != nil {
-				return fmt.Errorf("write down what was measured: %w", err)
+				return fmt.Errorf("store samples: %w", err)
 			}
 		}
 		first = end + 1
@@ -137,7 +137,7 @@ func (h *History) save() error {
 	return err
 }
 
-// block is the samples of all nodes from one slot of a day to another.
+// block returns the samples of all nodes from slot first to slot last of a day.
 func (h *History) block(first, last int64) []byte {
 	_, in := split(first)
 	h.mu.RLock()
@@ -167,7 +167,7 @@ func (h *History) block(first, last int64) []byte {
 	return b
 }
 
-// appendTo writes a block behind the others. One that is not written whole is taken away.
+// appendTo appends a block to a file, and removes it again if it was not written whole.
 func appendTo(name string, block []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -1,12 +1,11 @@
-// Package history remembers how nodes fared: a sample of their figures every five
-// minutes, for a week, in memory. Once an hour and at its end the hub appends what is new
-// to a file; so kill -9 and a power cut lose an hour of it at most.
+// Package history stores samples of each node's figures: one every five minutes, for a week, in
+// memory. The hub appends new samples to a file once an hour and when it stops, so kill -9 or a
+// power cut loses at most an hour.
 //
-// A sample has 8 bytes, a node's week no more than 20 kB. The package measures nothing
-// and decides nothing: what a device said and how its link fared it is told by package
-// node's liveness, once a minute and for all nodes, so that a lease costs nothing here.
-// What is not known is a gap: a node that was silent, a figure that its board does not
-// have, a while in which no hub ran.
+// A sample takes 8 bytes, a node's week at most 20 kB. The package neither measures nor decides: it
+// reads package node's liveness once a minute for all nodes, so that a lease costs nothing here.
+// Unknown values are gaps: a silent node, a figure that a board does not have, a time without a
+// hub.
 package history
 
 import (
@@ -22,12 +21,12 @@ import (
 
 // A Config is what a History needs.
 type Config struct {
-	Dir  string        // of its files
+	Dir  string        // directory of its files
 	Life time.Duration // how long samples are kept, at most Longest
 	Now  func() time.Time
-	// Fleet returns the nodes that there are: others are forgotten.
+	// Fleet returns the fleet: the samples of nodes that are not in it are dropped.
 	Fleet func() state.Snapshot
-	// Measure is what was heard of a node since it was called last; false: nothing.
+	// Measure returns the figures of a node since the last call; false: there are none.
 	Measure func(node string) (Sample, bool)
 	Log     *slog.Logger
 }
@@ -37,16 +36,16 @@ const (
 	saveEvery = time.Hour
 )
 
-// A History is made by Open. The nil History remembers nothing.
+// A History is made by Open. The nil History stores nothing.
 type History struct {
 	Config
 	mu    sync.RWMutex
 	nodes map[types.UID]*ring
 
-	saved int64 // the newest slot that is in the files; only Run's goroutine looks at it
+	saved int64 // the newest slot in the files; only for Run's goroutine
 }
 
-// Window copies n samples of a node, the first of the slot that begins at or before from.
+// Window copies n samples of a node, starting with the slot that contains from.
 func (h *History) Window(uid types.UID, from time.Time, n int) []Word {
 	all := make([]Word, n)
 	if h == nil {
@@ -67,7 +66,7 @@ func (h *History) Window(uid types.UID, from time.Time, n int) []Word {
 	return all
 }
 
-// Run takes the samples until ctx is done, and writes them down.
+// Run takes samples and stores them until ctx is done.
 func (h *History) Run(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -88,7 +87,7 @@ func (h *History) Run(ctx context.Context) error {
 	}
 }
 
-// sample takes a sample of every node that was heard.
+// sample takes a sample of every node with new figures.
 func (h *History) sample() {
 	now, s := h.Now(), h.Fleet()
 	slot := slotOf(now)
@@ -129,6 +128,6 @@ func (h *History) ring(uid types.UID) *ring {
 
 func (h *History) keep() {
 	if err := h.save(); err != nil {
-		h.Log.Warn("what was measured in the last hour is not written down; it is tried again in an hour", "err", err)
+		h.Log.Warn("samples of the last hour cannot be stored; next try in an hour", "err", err)
 	}
 }

@@ -3,30 +3,28 @@ package history
 import "time"
 
 const (
-	// Slot is how long a sample is for.
+	// Slot is the time that a sample covers.
 	Slot   = 5 * time.Minute
 	perDay = int(24 * time.Hour / Slot)
-	// Longest is how long samples can be kept.
+	// Longest is the longest time that samples can be kept.
 	Longest = 7 * 24 * time.Hour
-	maxDays = int(Longest/(24*time.Hour)) + 1 // the day that has begun is one more
+	maxDays = int(Longest/(24*time.Hour)) + 1 // plus the current day
 )
 
-// slotOf numbers the slots since 1970.
+// slotOf returns the number of a slot since 1970.
 func slotOf(t time.Time) int64 { return t.Unix() / int64(Slot/time.Second) }
 
-// A ring has a node's samples of up to eight days. Days of which nothing is known take
-// no memory.
+// A ring holds a node's samples of up to eight days. Days without samples take no memory.
 type ring struct{ days [maxDays]day }
 
 type day struct {
-	number  int64 // since 1970
+	number  int64 // days since 1970
 	samples *[perDay]Word
 }
 
 func split(slot int64) (day int64, in int) { return slot / int64(perDay), int(slot % int64(perDay)) }
 
-// note adds what is known of a slot. What is older than what the ring has in its place
-// comes too late.
+// note merges a word into a slot. Slots before the ring's oldest day are ignored.
 func (r *ring) note(slot int64, w Word) {
 	number, in := split(slot)
 	if w == 0 || slot < 0 {
@@ -41,7 +39,7 @@ func (r *ring) note(slot int64, w Word) {
 	}
 }
 
-// put replaces what is known of a slot.
+// put replaces the word of a slot.
 func (r *ring) put(slot int64, w Word) {
 	if r.at(slot) != 0 {
 		number, in := split(slot)
@@ -61,7 +59,7 @@ func (r *ring) at(slot int64) Word {
 	return 0
 }
 
-// forget drops the days before a slot's, and tells whether nothing is left.
+// forget drops the days before a slot's day, and tells whether the ring is empty.
 func (r *ring) forget(before int64) (empty bool) {
 	number, _ := split(before)
 	empty = true

@@ -5,24 +5,24 @@ import "math"
 // A Kind is one of the figures of a sample.
 type Kind int
 
-// The figures. What a device does not tell is absent, never 0.
+// The figures. A value that a device does not report is absent, never 0.
 const (
-	CPU         Kind = iota // share of all processors, 0 to 1
-	Memory                  // share that is in use, 0 to 1
-	Disk                    // share of the containers' file system that is in use, 0 to 1
+	CPU         Kind = iota // used share of all processors, 0 to 1
+	Memory                  // used share, 0 to 1
+	Disk                    // used share of the containers' file system, 0 to 1
 	Temperature             // °C, of the hottest sensor
 	Supply                  // V
-	Silence                 // s, the longest between two signs of life
+	Silence                 // s, the longest time between two heartbeats
 	Losses                  // leases that were sent and did not arrive
 	RTT                     // s, from a message to its acknowledgement
-	Pods                    // that are placed on the node
+	Pods                    // pods placed on the node
 	Kinds
 )
 
-// A Sample is what is known of a node in one slot.
+// A Sample holds a node's figures in one slot.
 type Sample [Kinds]float64
 
-// Nothing is a sample of which nothing is known.
+// Nothing returns a sample without values.
 func Nothing() (s Sample) {
 	for k := range s {
 		s[k] = math.NaN()
@@ -30,33 +30,33 @@ func Nothing() (s Sample) {
 	return s
 }
 
-// A Word is a sample in 8 bytes. The zero word is the one of which nothing is known.
+// A Word is a sample in 8 bytes. The zero word has no values.
 type Word uint64
 
-// A scale is how a figure is written into some bits of a word: 0 is "absent", the other
-// codes are steps. What is beyond an end of the scale is that end.
+// A scale encodes a figure in some bits of a word: 0 is "absent", the other codes are steps. Values
+// beyond an end of the scale become that end.
 type scale struct {
 	bits        int
-	from        float64 // of code 1
-	step        float64 // from one code to the next; of a ratio: their quotient
+	from        float64 // value of code 1
+	step        float64 // difference of two codes; with ratio their quotient
 	ratio       bool
-	coarse      float64 // from this value on a step is eight; 0: never
+	coarse      float64 // from this value on a step counts eight times; 0: never
 	shift, most int
 }
 
-// scales say what is worth a bit: a share to 1 %, a chip's temperature to 1 K, a supply
-// to 0.8 %, times to a tenth.
+// The scales choose the precision: a share to 1 %, a temperature to 1 K, a voltage to 0.8 %, times
+// to a tenth.
 var scales = func() (all [Kinds]scale) {
 	all = [Kinds]scale{
 		CPU:         {bits: 7, step: .01},
 		Memory:      {bits: 7, step: .01},
 		Disk:        {bits: 7, step: .01},
 		Temperature: {bits: 7, from: -20, step: 1},
-		Supply:      {bits: 10, from: 1, step: 1.0042, ratio: true}, // to 72 V
-		Silence:     {bits: 7, from: 1, step: 1.06, ratio: true},    // to 24 min
+		Supply:      {bits: 10, from: 1, step: 1.0042, ratio: true}, // up to 72 V
+		Silence:     {bits: 7, from: 1, step: 1.06, ratio: true},    // up to 24 min
 		Losses:      {bits: 5, step: 1},
-		RTT:         {bits: 6, from: .001, step: 1.2, ratio: true}, // to 81 s
-		Pods:        {bits: 8, step: 1, coarse: 127},               // to 1143
+		RTT:         {bits: 6, from: .001, step: 1.2, ratio: true}, // up to 81 s
+		Pods:        {bits: 8, step: 1, coarse: 127},               // up to 1143
 	}
 	shift := 0
 	for k := range all {
@@ -96,7 +96,7 @@ func (s scale) value(code uint64) float64 {
 	return s.from + steps*s.step
 }
 
-// Pack writes a sample.
+// Pack encodes a sample.
 func Pack(of Sample) (w Word) {
 	for k, s := range scales {
 		w |= Word(s.code(of[k]) << s.shift)
@@ -106,7 +106,7 @@ func Pack(of Sample) (w Word) {
 
 func (w Word) code(k Kind) uint64 { return uint64(w) >> scales[k].shift & uint64(scales[k].most) }
 
-// Value reads a figure, false where it is absent.
+// Value decodes a figure; false: it is absent.
 func (w Word) Value(k Kind) (float64, bool) {
 	code := w.code(k)
 	if code == 0 {
@@ -115,8 +115,8 @@ func (w Word) Value(k Kind) (float64, bool) {
 	return scales[k].value(code), true
 }
 
-// with is a word and a later one of the same slot: silences are the longest, losses add
-// up, and of the rest the later word has what it knows.
+// with merges a word with a later one of the same slot: the longest silence, the sum of losses, and
+// otherwise the later value if there is one.
 func (w Word) with(later Word) Word {
 	for k := range Kinds {
 		old, now := w.code(k), later.code(k)

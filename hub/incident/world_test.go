@@ -62,7 +62,7 @@ func (w *world) apply(changes []state.Change) {
 	w.hear()
 	s, made, settled := w.settler.Settle(w.s, done, w.now)
 	if !settled {
-		w.Fatal("the deciders find no end")
+		w.Fatal("the deciders do not settle")
 	}
 	for _, a := range made {
 		if a.Key.Kind == state.Incidents {

@@ -12,18 +12,17 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// A node flaps that went through so many changes of Ready in so much time.
+// A node flaps after flapCount changes of Ready within flapWindow.
 const (
 	flapCount  = 4
 	flapWindow = 10 * time.Minute
 )
 
-// Flapping remembers what happens to nodes, and decides which of them flap.
+// Flapping stores the history of nodes and decides which nodes flap.
 type Flapping struct{}
 
-// Touches says that a change concerns a node of which something is to be remembered: what
-// that is, is handed over, as no snapshot says that there was a change. Or it concerns
-// one of which something has been.
+// Touches returns the node of a change that belongs into its history, with the transition or
+// eviction itself, since a snapshot does not show it. A change of a record concerns its node.
 func (Flapping) Touches(c state.Applied) []state.Subject {
 	switch c.Key.Kind {
 	case state.Nodes:
@@ -44,7 +43,7 @@ func (Flapping) Touches(c state.Applied) []state.Subject {
 	return nil
 }
 
-// Subjects returns the nodes that flap, or may have begun to.
+// Subjects returns the nodes that flap or may flap.
 func (Flapping) Subjects(s state.Snapshot) (all []state.Subject) {
 	for n := range s.Nodes() {
 		rec := s.Record(n.Name)
@@ -55,7 +54,7 @@ func (Flapping) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide writes the nodes' histories, and settles their condition Flapping.
+// Decide writes the nodes' histories and updates the condition Flapping.
 func (d Flapping) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	written := map[string]*state.Record{}
 	for _, p := range nodeChangesOf(s, subjects, now) {
@@ -93,7 +92,7 @@ func (d Flapping) Decide(s state.Snapshot, subjects []state.Subject, now time.Ti
 	return plan
 }
 
-// judge settles the condition Flapping. The taint follows from it, see taintsFor.
+// judge updates the condition Flapping. The taint follows from the condition, see taintsFor.
 func (d Flapping) judge(n *corev1.Node, rec *state.Record, now time.Time, plan *state.Plan) {
 	end := flapEnd(rec, now)
 	flaps := !end.IsZero()
@@ -121,8 +120,8 @@ func (d Flapping) judge(n *corev1.Node, rec *state.Record, now time.Time, plan *
 	plan.Do(state.Put(n, fmt.Sprintf("node %s Flapping=%s: %s", n.Name, c.Status, c.Message)).Event("NodeFlapping"))
 }
 
-// flapEnd returns when a flapping node with this record, or none, will count as steady if nothing
-// more happens; the zero time for one that does not flap.
+// flapEnd returns when a flapping node counts as steady if Ready stays as it is; zero: it does not
+// flap. rec may be nil.
 func flapEnd(rec *state.Record, now time.Time) time.Time {
 	if rec == nil || len(rec.Transitions) < flapCount {
 		return time.Time{}

@@ -12,11 +12,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Health decides on the conditions and the taints of nodes, but for giving them NoExecute.
+// Health decides the conditions and taints of nodes. Only Sites adds NoExecute taints.
 type Health struct{ Settings Settings }
 
-// Touches says that a change concerns its node, or all nodes of a site that has other
-// graces than before, or the node whose device lives by another lease interval.
+// Touches returns the node of a change, or the nodes whose grace period or lease interval it
+// alters.
 func (Health) Touches(c state.Applied) []state.Subject {
 	if c.Key.Kind == state.Nodes {
 		return []state.Subject{{Key: c.Key}}
@@ -27,7 +27,7 @@ func (Health) Touches(c state.Applied) []state.Subject {
 // Subjects returns all nodes.
 func (Health) Subjects(s state.Snapshot) []state.Subject { return state.AboutNodes(s) }
 
-// Apart: a node's health is its own.
+// Sharded: a node's health does not depend on other nodes.
 func (h Health) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide {
 	if !state.OnlyNodes(subjects) {
 		return nil
@@ -35,13 +35,13 @@ func (h Health) Sharded(_ state.Snapshot, subjects []state.Subject) state.Decide
 	return h.Decide
 }
 
-// deadlineOf is the subject of a node's deadline alone: one nanosecond later it is not
-// alive any more, unless it has been heard of.
+// deadlineOf returns the subject of a node's deadline alone: one nanosecond later the node is not
+// alive, unless a heartbeat has arrived.
 func deadlineOf(node string) state.Subject {
 	return state.Subject{Key: state.Key{Kind: state.Nodes, Name: node}, Part: "Deadline"}
 }
 
-// Decide brings conditions and taints in line with who was heard when.
+// Decide updates conditions and taints from the nodes' last heartbeats.
 func (d Health) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	plan.Alarms = make([]state.Alarm, 0, len(subjects))
 	var nodes []string
@@ -66,9 +66,9 @@ func (d Health) Decide(s state.Snapshot, subjects []state.Subject, now time.Time
 	return plan
 }
 
-// renewDeadline tells whether a node whose deadline has come has been heard of in between: then it
-// gets a new one, and that is all. Of ten thousand nodes that are due, as a grace after the
-// hub's start, almost all are such.
+// renewDeadline tells whether a node that is due has sent a heartbeat since, and then only sets its
+// next deadline. Of ten thousand nodes that are due together, as one grace period after the hub's
+// start, almost all have.
 func (d Health) renewDeadline(s state.Snapshot, q state.Subject, now time.Time, plan *state.Plan) bool {
 	n := s.Node(q.Name)
 	if n == nil {
@@ -82,17 +82,17 @@ func (d Health) renewDeadline(s state.Snapshot, q state.Subject, now time.Time, 
 	return true
 }
 
-// Deadline returns the moment after which a silent node is not alive any more.
+// Deadline returns the moment after which a silent node is not alive.
 func (d Health) Deadline(s state.Snapshot, n *corev1.Node) time.Time {
 	return d.Settings.timeouts().Deadline(s, n, s.Seen(n.Name))
 }
 
-// watched are the conditions that a silent node does not keep. OutOfDisk, of older
-// Kubernetes, is not missed where it never was.
+// watched are the conditions that become Unknown on a silent node. OutOfDisk, of older Kubernetes,
+// is not added where it is missing.
 var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
 	corev1.NodePIDPressure, fleet.ConditionOutOfDisk}
 
-// node settles the conditions and the taints of one node.
+// node updates the conditions and taints of one node.
 func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *state.Plan) {
 	deadline := d.Deadline(s, n)
 	alarm := deadlineOf(n.Name)
@@ -141,8 +141,9 @@ func (d Health) node(s state.Snapshot, n *corev1.Node, now time.Time, plan *stat
 	}
 }
 
-// markUnknown returns the node with its watched conditions Unknown, nil if they are. Those
-// of a node that was never heard were never updated, whatever was written into them.
+// markUnknown returns the node with its watched conditions Unknown, nil if they already are. heard
+// tells whether the node has ever reported; if not, conditions that were written by hand count as
+// never updated.
 func markUnknown(n *corev1.Node, heard bool, now time.Time) *corev1.Node {
 	var out *corev1.Node
 	change := func() *corev1.Node {

@@ -9,16 +9,16 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A nodeChanges is what has happened to a node: it becomes its history, in the very
-// transaction of the decisions that it tells of.
+// nodeChanges are the changes of a node that go into its history, in the same transaction as the
+// decisions that caused them.
 type nodeChanges struct {
 	node    string
-	changed []metav1.MicroTime // of Ready
+	changed []metav1.MicroTime // changes of Ready
 	health  []state.HealthChange
 	evicted []state.Evicted
 }
 
-// addTo adds the past to what is remembered of its node.
+// addTo adds the changes to the record of the node.
 func (p *nodeChanges) addTo(rec *state.Record) {
 	for _, t := range p.health {
 		rec.AddHealthChange(t)
@@ -28,8 +28,7 @@ func (p *nodeChanges) addTo(rec *state.Record) {
 	}
 }
 
-// A transition is a change of a node's Ready, or of whether it has the lifecycle's
-// NoExecute taint.
+// A transition is a change of a node's Ready or of its NoExecute taint.
 type transition struct{ old, next *corev1.Node }
 
 func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
@@ -40,7 +39,7 @@ func transitionOf(old, next *corev1.Node) (t transition, ok bool) {
 		(state.NoExecuteOf(old) == nil) != (state.NoExecuteOf(next) == nil)
 }
 
-// nodeChangesOf returns what has happened to the subjects, in the order of the nodes' first change.
+// nodeChangesOf collects the changes of the subjects, in the order of the nodes' first change.
 func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (all []*nodeChanges) {
 	byNode := map[string]*nodeChanges{}
 	of := func(node string) *nodeChanges {
@@ -59,7 +58,7 @@ func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (a
 				p.changed, p.health = append(p.changed, metav1.NewMicroTime(now)), append(p.health, healthChangesOf(was.old, is, now)...)
 			} else if s.Record(q.Name) != nil {
 				p := of(q.Name)
-				// as TimeAdded
+				// rounded as TimeAdded is
 				p.health = append(p.health, state.HealthChange{At: metav1.NewMicroTime(state.Ceil(now).Time), Ready: is,
 					Out: state.NoExecuteOf(was.next) != nil})
 			}
@@ -74,7 +73,7 @@ func nodeChangesOf(s state.Snapshot, subjects []state.Subject, now time.Time) (a
 	return all
 }
 
-// evictionOf tells whether a change of a pod is the decision that it leaves its node.
+// evictionOf returns the eviction that a change of a pod decides; ok is false if it decides none.
 func evictionOf(old, next *corev1.Pod) (e state.Evicted, ok bool) {
 	if old == nil || next == nil || old.Spec.NodeName == "" || disruption(old) != nil {
 		return e, false
@@ -93,14 +92,14 @@ func disruption(p *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// healthChangesOf is what the history of a node learns when its Ready changes: how it was
-// before, when it was given up if it was, and how it is now.
+// healthChangesOf returns the entries for a change of Ready: the state before, the NoExecute taint
+// if there was one, and the new state.
 func healthChangesOf(old *corev1.Node, is corev1.ConditionStatus, now time.Time) []state.HealthChange {
 	was := state.NodeCondition(old, corev1.NodeReady)
 	turns := []state.HealthChange{{At: metav1.NewMicroTime(was.LastTransitionTime.Time), Ready: was.Status}}
 	if t := state.NoExecuteOf(old); t != nil && t.TimeAdded != nil {
 		turns = append(turns, state.HealthChange{At: metav1.NewMicroTime(t.TimeAdded.Time), Ready: was.Status, Out: true})
 	}
-	// as conditions and taints
+	// in whole seconds, as in conditions and taints
 	return append(turns, state.HealthChange{At: metav1.NewMicroTime(now.Truncate(time.Second)), Ready: is})
 }

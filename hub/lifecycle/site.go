@@ -14,11 +14,11 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// Sites decides on the states of sites, on how fast they may lose their nodes, and so
-// whose turn it is to get a NoExecute taint.
+// Sites decides the states of sites, their eviction rates, and which node gets the next NoExecute
+// taint.
 type Sites struct{ Settings Settings }
 
-// Touches says that a change concerns its site, or the sites that its node was and is in.
+// Touches returns the site of a change, or the old and new site of a node.
 func (Sites) Touches(c state.Applied) (sites []state.Subject) {
 	switch c.Key.Kind {
 	case state.Sites:
@@ -37,7 +37,7 @@ func aboutSite(name string) state.Subject {
 	return state.About(state.Key{Kind: state.Sites, Name: name})
 }
 
-// Subjects returns all sites: those that have nodes, and those that only have settings.
+// Subjects returns all sites: those with nodes and those with only settings.
 func (Sites) Subjects(s state.Snapshot) (all []state.Subject) {
 	for name := range s.Counts() {
 		all = append(all, aboutSite(name))
@@ -50,12 +50,12 @@ func (Sites) Subjects(s state.Snapshot) (all []state.Subject) {
 	return all
 }
 
-// Decide settles sites; the fleet's health has been settled before.
+// Decide updates sites. Health has run before.
 func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	all := s.Sites()
 	master := all.Counting > 0 && all.Full == all.Counting
 	was := all.Master > 0
-	if master != was { // it concerns every site
+	if master != was { // a change of master disruption concerns every site
 		subjects = append(slices.Clip(subjects), d.Subjects(s)...)
 		plan.ResetSeen = was
 	}
@@ -70,11 +70,11 @@ func (d Sites) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return plan
 }
 
-// A hold is why a site evicts nothing; the zero hold: it evicts.
+// A hold is why a site does not evict; the zero hold: it evicts.
 type hold struct {
 	reason fleet.SiteHold
-	why    string // in words
-	free   bool   // nor do those of its nodes stay given up that were the first to fall silent
+	why    string // a sentence
+	free   bool   // also remove the NoExecute taints of its nodes
 }
 
 // StateOf returns the disruption state of a site.
@@ -88,8 +88,7 @@ func StateOf(c state.SiteCount, unhealthy float64) fleet.SiteState {
 	return fleet.SiteNormal
 }
 
-// rate returns how many nodes of a site get their NoExecute taint per second, and,
-// where that is none, why.
+// rate returns how many nodes of a site get NoExecute per second, and why if that is 0.
 func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintenance, now time.Time) (float64, hold) {
 	switch {
 	case m != nil && now.Before(m.Until.Time):
@@ -105,11 +104,11 @@ func rate(set Settings, c state.SiteCount, st fleet.SiteState, m *fleet.Maintena
 	return set.Rate, hold{}
 }
 
-// site settles one site; master: no site has a ready node.
+// site updates one site. master: no site has a ready node.
 func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, plan *state.Plan) {
 	key := state.Key{Kind: state.Sites, Name: name}
 	c, old := s.Count(name), s.Site(name)
-	owes := d.rateUsedUntil(old) // a site that comes back under its name has its rate already
+	owes := d.rateUsedUntil(old) // a recreated site starts with the rate already used
 	if c.Nodes == 0 && !configured(old) && !owes.After(now) {
 		plan.Wake(key, time.Time{})
 		if old != nil {
@@ -174,19 +173,19 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 				if last := len(st.History) - 1; last >= 0 {
 					st.History[last].Given++
 				}
-				turn = at.Add(interval) // the loop asks again for who is judged later than that
+				turn = at.Add(interval) // the loop calls again for nodes that are judged later
 				continue
 			}
 			break
 		}
 		if st.Waiting > 0 {
-			at := metav1.NewMicroTime(turn.Truncate(time.Microsecond)) // as it is remembered
+			at := metav1.NewMicroTime(turn.Truncate(time.Microsecond)) // with the precision of the store
 			st.NextEviction = &at
 			wake = earliest(wake, turn)
 		}
 	}
 	if c.Nodes == 0 && owes.After(now) {
-		wake = earliest(wake, owes) // to go
+		wake = earliest(wake, owes) // when the site can be removed
 	}
 	plan.Wake(key, wake)
 	if old == nil || !sameStatus(old.Status, *st) {
@@ -201,21 +200,21 @@ func (d Sites) site(s state.Snapshot, name string, master bool, now time.Time, p
 	}
 }
 
-// configured tells whether somebody has written anything of a site, which may be nil: that is kept
-// without nodes, too. The hub writes of it nothing but its status.
+// configured tells whether a user has written anything into a site, which may be nil. Such a site
+// stays even without nodes; the hub writes only its status.
 func configured(site *fleet.Site) bool {
 	return site != nil && (site.Spec != (fleet.SiteSpec{}) ||
 		len(site.Labels)+len(site.Annotations)+len(site.Finalizers) > 0)
 }
 
-// interval is the time from one node to the next at a rate; 100 years are as good as never, and more
-// than 292 are none that a time.Duration holds.
+// interval returns the time between two nodes at a rate. It is at most 100 years, as a
+// time.Duration ends at 292.
 func interval(perSecond float64) time.Duration {
 	const most = 100 * 365 * 24 * time.Hour
 	return time.Duration(min(float64(time.Second)/perSecond, float64(most)))
 }
 
-// rateUsedUntil returns until when a site's rate is used up by its last eviction.
+// rateUsedUntil returns until when the last eviction uses up the site's rate.
 func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 	if site == nil || site.Status.LastEviction == nil {
 		return time.Time{}
@@ -230,9 +229,9 @@ func (d Sites) rateUsedUntil(site *fleet.Site) time.Time {
 	return site.Status.LastEviction.Add(interval(perSecond))
 }
 
-// judgeAt returns when a node that waits may get NoExecute at the earliest: when every
-// node of its site has been heard since it failed, or is silent too. A hub that has just
-// started, or stood still, has heard nobody: it knows that only after the node's own grace.
+// judgeAt returns the earliest moment at which a waiting node may get NoExecute: every other node
+// of its site has sent a heartbeat since, or is silent too. After a start or a standstill the hub
+// knows that only once the node's own grace period has passed.
 func judgeAt(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	at := state.FailedAt(n)
 	if unheard := set.timeouts().UnseenUntil(s, n); unheard.After(at) {
@@ -245,8 +244,8 @@ func judgeAt(s state.Snapshot, set Settings, n *corev1.Node) time.Time {
 	return at.Add(wait)
 }
 
-// emptyBucket empties the bucket of a site whose rate changes, unless it was full: the next
-// node goes 1/rate later. A rate of 0 fills no bucket.
+// emptyBucket empties the token bucket of a site whose rate changes, unless it was full: the next
+// node follows after 1/rate. A rate of 0 fills no bucket.
 func (d Sites) emptyBucket(old *fleet.Site, st *fleet.SiteStatus, perSecond float64, now time.Time) {
 	was, err := strconv.ParseFloat(old.Status.EvictionRate, 64)
 	if err != nil || was == perSecond {
@@ -259,7 +258,7 @@ func (d Sites) emptyBucket(old *fleet.Site, st *fleet.SiteStatus, perSecond floa
 	}
 }
 
-// addNoExecute gives a node its NoExecute taint.
+// addNoExecute adds the NoExecute taint to a node.
 func (d Sites) addNoExecute(n *corev1.Node, now time.Time, plan *state.Plan) {
 	n = state.Fork(n)
 	t := noExecute(state.ReadyOf(n), state.Ceil(now))
@@ -267,7 +266,7 @@ func (d Sites) addNoExecute(n *corev1.Node, now time.Time, plan *state.Plan) {
 	plan.Do(state.Put(n, fmt.Sprintf("taint %s %s", n.Name, t.ToString())).Warning("NodeTainted"))
 }
 
-// removeNoExecute takes the NoExecute taints from every node of a site, and with them the
+// removeNoExecute removes the NoExecute taints from every node of a site, which also ends the
 // deadlines of their pods.
 func (d Sites) removeNoExecute(s state.Snapshot, site, why string, plan *state.Plan) {
 	for n := range s.NodesIn(site) {

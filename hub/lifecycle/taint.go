@@ -11,7 +11,7 @@ import (
 	"flotilla.dev/shared/fleet"
 )
 
-// byCondition says which status of which condition gives which NoSchedule taint.
+// byCondition maps the status of a condition to its NoSchedule taint.
 var byCondition = []struct {
 	condition corev1.NodeConditionType
 	status    corev1.ConditionStatus
@@ -27,11 +27,10 @@ var byCondition = []struct {
 	{fleet.ConditionTemperatureOK, corev1.ConditionFalse, fleet.TaintTooHot},
 }
 
-// taintsFor returns the taints that a node should carry: those of its conditions
-// (NoSchedule, added and removed to match), its user's, and at most one NoExecute
-// taint of ours, which is only changed or removed here: giving it is a question of
-// the site's rate. The outage remembers what it was changed from, as deadlines that
-// run stand; nil: the node is ready, or not heard of yet.
+// taintsFor returns the taints that a node should have: the NoSchedule taints of its conditions,
+// the user's taints, and at most one NoExecute taint of ours. NoExecute is only changed or removed
+// here, as adding it depends on the site's rate. The outage keeps the replaced taint, because
+// running deadlines stay; nil: the node is ready or has never reported.
 func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 	at := state.Ceil(now)
 	want := map[string]bool{}
@@ -41,7 +40,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	ready := state.ReadyOf(n)
-	// not heard of yet
+	// has never reported
 	if _, awaits := n.Annotations[state.AwaitsProfile]; awaits && ready == corev1.ConditionTrue || ready == "" {
 		want[corev1.TaintNodeNotReady] = true
 	}
@@ -53,7 +52,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 	}
 
 	var out []corev1.Taint
-	var leaving []corev1.Taint // our NoExecute taints: one, or what somebody has written
+	var leaving []corev1.Taint // our NoExecute taints: one, or more if somebody wrote them
 	for _, t := range n.Spec.Taints {
 		switch {
 		case owned(t):
@@ -95,7 +94,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 		}
 	}
 	if len(leaving) == 0 {
-		outage.TaintPeriods = nil // whoever took the taint away has ended its deadlines
+		outage.TaintPeriods = nil // removing the taint by hand ended its deadlines
 		return out, outage
 	}
 	next := noExecute(ready, at)
@@ -111,7 +110,7 @@ func taintsFor(n *corev1.Node, now time.Time) ([]corev1.Taint, *state.Outage) {
 	return append(out, next), outage
 }
 
-// owned tells whether a taint follows from a condition or from cordon.
+// owned tells whether a taint follows from a condition or from a cordon.
 func owned(t corev1.Taint) bool {
 	if t.Effect == corev1.TaintEffectPreferNoSchedule {
 		return t.Key == fleet.TaintFlapping
@@ -130,7 +129,7 @@ func owned(t corev1.Taint) bool {
 	return false
 }
 
-// noExecute is the NoExecute taint of a node whose Ready is False or Unknown.
+// noExecute returns the NoExecute taint of a node whose Ready is False or Unknown.
 func noExecute(ready corev1.ConditionStatus, at metav1.Time) corev1.Taint {
 	t := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}
 	if ready == corev1.ConditionUnknown {

@@ -1,5 +1,5 @@
-// Package owner says whose files are, and gives what a command makes in a data directory to
-// whose that directory is. It decides nothing about who may read what: packages store and pki do.
+// Package owner reads who owns files, and hands files that a command makes in a data directory to
+// the owner of that directory. It sets no permissions: packages store and pki do.
 package owner
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of is the user whom a file belongs to.
+// Of returns the uid of a file's owner.
 func Of(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Uid)
@@ -21,7 +21,7 @@ func Of(info fs.FileInfo) int {
 	return -1
 }
 
-// Group is the group that a file belongs to.
+// Group returns the gid of a file.
 func Group(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Gid)
@@ -29,7 +29,7 @@ func Group(info fs.FileInfo) int {
 	return -1
 }
 
-// hardLinks is how many names a file has.
+// hardLinks returns the number of hard links of a file.
 func hardLinks(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Nlink)
@@ -37,9 +37,9 @@ func hardLinks(info fs.FileInfo) int {
 	return -1
 }
 
-// Give gives a file of a data directory, or a directory in it, to whom the directory dir belongs. A
-// command is often run by root, and a hub that is a user of its own could not read what root keeps
-// there. A file that has other names is not given away: it may be somebody else's.
+// Give changes the owner of a file or directory in the data directory dir to the owner of dir. Root
+// often runs a command, and a hub with its own user could not read root's files. A file with
+// several hard links keeps its owner, because it may be somebody else's.
 func Give(f *os.File, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -55,9 +55,9 @@ func Give(f *os.File, dir string) error {
 	return f.Chown(Of(in), Group(in))
 }
 
-// WriteFile writes a file of a data directory that nobody else may read, whole or not at all, and
-// nothing of it elsewhere meanwhile, as below $TMPDIR: it may be a key. It is the hub's, whoever
-// writes it.
+// WriteFile writes a file of a data directory that only its owner may read, whole or not at all. As
+// it may be a key, no temporary copy is made elsewhere, such as in $TMPDIR. The directory's owner
+// gets it.
 func WriteFile(path string, text []byte) error {
 	dir := filepath.Dir(path)
 	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o600), renameio.IgnoreUmask(),
@@ -75,8 +75,8 @@ func WriteFile(path string, text []byte) error {
 	return f.CloseAtomicallyReplace()
 }
 
-// GiveDirectory is Give for a directory that was just made in dir. Whoever dir belongs to may have
-// put something else in its place since: what leads elsewhere is not followed.
+// GiveDirectory is Give for a new directory in dir. The owner of dir may have replaced it since, so
+// symbolic links are not followed.
 func GiveDirectory(path, dir string) error {
 	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

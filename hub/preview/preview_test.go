@@ -62,7 +62,7 @@ func (w *world) do(changes ...state.Change) {
 	w.s, done = state.Apply(w.s, changes)
 	var settled bool
 	if w.s, _, settled = w.settler.Settle(w.s, done, w.now); !settled {
-		w.Fatal("the deciders find no end")
+		w.Fatal("the deciders do not settle")
 	}
 }
 
@@ -248,7 +248,7 @@ func TestADrainIsForetold(t *testing.T) {
 			w.node("a", "oslo", "4")
 			w.put(daemons("watch"), bare("lonely", "a"))
 			w.wait(3 * time.Second)
-		}, "lonely Remains: nobody makes it again: say force, or delete it\nwatch Daemon"},
+		}, "lonely Remains: nothing recreates it: set force, or delete it\nwatch Daemon"},
 		{"a bare pod that goes is not made again", state.DrainOrder{Force: true}, func(w *world) {
 			w.node("a", "oslo", "4")
 			w.node("b", "oslo", "4")

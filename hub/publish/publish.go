@@ -1,14 +1,12 @@
-// Package publish decides what every namespace has without anybody having made it, as in
-// every Kubernetes: the ServiceAccount default, which has no token, and the ConfigMap
-// kube-root-ca.crt with the hub's authority; and, in the namespace default, the Service
-// kubernetes with its Endpoints and EndpointSlice, which is where the hub's API answers.
+// Package publish decides the objects that every Kubernetes cluster has without a user creating
+// them: in every namespace the ServiceAccount default, without a token, and the ConfigMap
+// kube-root-ca.crt with the hub's CA; in the namespace default the Service kubernetes with its
+// Endpoints and EndpointSlice, which point to the hub's API.
 //
-// They are objects like any other: kept, listed and watched like them. Whoever deletes or
-// changes one gets it back in the same moment, and what else there is of kinds that
-// nobody can create has come out of an old or strange database, and is removed. What it
-// publishes it knows from the hub's Advertisement, which package serve writes; a
-// namespace that is being emptied gets nothing more, and loses what it has to package
-// workload like the rest.
+// They are stored, listed and watched like other objects. A deleted or changed one is restored at
+// once; other objects of kinds that users cannot create are removed, as they can only come from a
+// foreign database. The data comes from the hub's Advertisement, which package serve writes. A
+// namespace that is being deleted gets nothing; package workload empties it.
 package publish
 
 import (
@@ -28,12 +26,12 @@ import (
 // A Decider publishes.
 type Decider struct{}
 
-// hubOnly are the kinds of which there is nothing but what is published.
+// hubOnly are the kinds of which only published objects exist.
 var hubOnly = slices.DeleteFunc(slices.Clone(state.Kinds()), func(k state.Kind) bool {
 	return k.Row().Published == ""
 })
 
-// Touches says in which namespaces something may be missing, or too much.
+// Touches returns the namespaces in which an object may be missing or surplus.
 func (Decider) Touches(c state.Applied) []state.Subject {
 	switch k := c.Key; {
 	case k.Kind == state.Advertisements:
@@ -46,8 +44,7 @@ func (Decider) Touches(c state.Applied) []state.Subject {
 	return nil
 }
 
-// Subjects returns all namespaces, and those that are not there but have something that only the
-// hub publishes.
+// Subjects returns all namespaces, and missing namespaces that still have objects of hubOnly kinds.
 func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	for o := range s.All(state.Namespaces, "") {
 		all = append(all, state.About(state.KeyOf(o)))
@@ -60,7 +57,8 @@ func (Decider) Subjects(s state.Snapshot) (all []state.Subject) {
 	return state.Distinct(all, nil)
 }
 
-// Decide publishes what is missing, mends what was changed, and removes what nobody can have made.
+// Decide creates what is missing, restores what was changed, and removes surplus objects of hubOnly
+// kinds.
 func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time) (plan state.Plan) {
 	for _, q := range subjects {
 		if q.Name == "" {
@@ -91,13 +89,13 @@ func (d Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Tim
 	return plan
 }
 
-// A publication is one object, and how it has to be.
+// A publication is one object, with a function that sets its content.
 type publication struct {
 	key state.Key
 	set func(o state.Object)
 }
 
-// missing is the change by which it is published, none if it is already.
+// missing returns the change that publishes the object, none if it is as it should be.
 func (p publication) missing(s state.Snapshot, now time.Time) []state.Change {
 	have, why := s.Get(p.key), ""
 	var next state.Object
@@ -119,8 +117,7 @@ func (p publication) missing(s state.Snapshot, now time.Time) []state.Change {
 	return []state.Change{state.Put(next, why)}
 }
 
-// publications are what a namespace has. What the hub does not know of itself yet it does not
-// publish.
+// publications returns the objects of a namespace. Without an Advertisement some are left out.
 func publications(hub *state.Advertisement, ns string) (all []publication) {
 	add := func(k state.Kind, name string, set func(state.Object)) {
 		all = append(all, publication{state.Key{Kind: k, Namespace: ns, Name: name}, set})
@@ -155,7 +152,7 @@ func publications(hub *state.Advertisement, ns string) (all []publication) {
 
 const portName = "https"
 
-// service makes the Service that is the hub: there is no other address behind its own.
+// service fills in the Service kubernetes, whose only backend is the hub.
 func service(s *corev1.Service, at netip.Addr, port int32) {
 	s.Labels = map[string]string{"component": "apiserver", "provider": "kubernetes"}
 	family := corev1.IPv4Protocol
@@ -174,7 +171,7 @@ func service(s *corev1.Service, at netip.Addr, port int32) {
 
 //lint:ignore SA1019 clients read them
 func endpoints(e *corev1.Endpoints, at netip.Addr, port int32) {
-	e.Labels = map[string]string{discoveryv1.LabelSkipMirror: "true"} // its slice is published, too
+	e.Labels = map[string]string{discoveryv1.LabelSkipMirror: "true"} // its EndpointSlice is published too
 	//lint:ignore SA1019 clients read them
 	e.Subsets = []corev1.EndpointSubset{{
 		Addresses: []corev1.EndpointAddress{{IP: at.String()}},

@@ -108,7 +108,7 @@ func TestFleetADiskThatFailsSilencesNobody(t *testing.T) {
 				w.ail(nil)
 				time.Sleep(2 * time.Second)
 				w.lines.excuse("pass failed, will try again")
-				w.lines.excuse("what the hub would add is not remembered")
+				w.lines.excuse("new objects cannot be stored")
 				for _, s := range w.look.sentences("Ready=Unknown") {
 					if s.text[:len("node "+silent.name+" ")] != "node "+silent.name+" " {
 						t.Errorf("%s", s.text)

@@ -1,12 +1,11 @@
-// Package volume decides which claims get a persistent volume, and when volumes and
-// their data go.
+// Package volume decides which claims get a persistent volume, and when volumes and their data are
+// removed.
 //
-// A claim of a class whose provisioner is state.LocalProvisioner gets a volume of its own
-// on the node on which the first pod that uses it is placed: a directory on that device,
-// which outlives the pod. Package schedule keeps its pods there; package node tells the
-// device which volumes its pods use and which data it is to remove, and hears that it has.
-// Phases, finalizers and events are those of Kubernetes' volume controllers. This room
-// places no pod, and believes nobody but the device that data is gone.
+// A claim with a class of state.LocalProvisioner gets a volume on the node of the first pod that
+// uses it: a directory on that device, which outlives the pod. Package schedule keeps the claim's
+// pods there. Package node tells the device which volumes its pods use and which data to remove,
+// and reports the result. Phases, finalizers and events are those of Kubernetes' volume
+// controllers. The package places no pod, and only the device can confirm that data is gone.
 package volume
 
 import (
@@ -23,10 +22,10 @@ import (
 	"flotilla.dev/hub/state"
 )
 
-// A Decider binds claims and lets volumes go.
+// A Decider binds claims and removes volumes.
 type Decider struct{}
 
-// The sources of events, as Kubernetes names them.
+// The sources of events, with Kubernetes' names.
 const (
 	controller = "persistentvolume-controller"
 	notes      = "pv.kubernetes.io/"
@@ -34,8 +33,8 @@ const (
 
 var local = state.Subject{Key: state.Key{Kind: state.StorageClasses, Name: state.LocalClass}}
 
-// Touches says which claims and volumes a change concerns: a pod's, if it has come, gone or been
-// placed, or the node that it names has come; a claim and its volume; all that wait for a class.
+// Touches returns the claims and volumes that a change concerns: those of a pod that came, left or
+// was placed, or whose node came; a claim and its volume; all claims that wait for a class.
 func (Decider) Touches(c state.Applied) (all []state.Subject) {
 	switch c.Key.Kind {
 	case state.Pods:
@@ -77,7 +76,7 @@ func (Decider) Touches(c state.Applied) (all []state.Subject) {
 	return all
 }
 
-// Subjects returns every claim and every volume, and the class that is always there.
+// Subjects returns every claim and volume, and the built-in class.
 func (Decider) Subjects(s state.Snapshot) []state.Subject {
 	all := []state.Subject{local}
 	for _, k := range []state.Kind{state.Claims, state.Volumes} {
@@ -110,7 +109,7 @@ func (Decider) Decide(s state.Snapshot, subjects []state.Subject, now time.Time)
 	return p.plan
 }
 
-// A pass is one call of Decide; each subject sees what was decided before it.
+// A pass is one call of Decide; each subject sees the decisions before it.
 type pass struct {
 	s    state.Snapshot
 	now  time.Time
@@ -122,7 +121,7 @@ func (p *pass) do(c state.Change) {
 	p.s, _ = state.Apply(p.s, []state.Change{c})
 }
 
-// class keeps the class that is always there, and looks at the claims that wait for one.
+// class restores the built-in class, and decides the claims that wait for a class.
 func (p *pass) class(name string) {
 	if name == state.LocalClass && p.s.StorageClass(name) == nil {
 		p.do(state.Put(localClass(p.now), ""))
@@ -134,7 +133,7 @@ func (p *pass) class(name string) {
 	}
 }
 
-// node looks at the claims of the pods that named a node before it was there.
+// node decides the claims of the pods that named a node before it existed.
 func (p *pass) node(name string) {
 	for pod := range p.s.PodsOn(name) {
 		for claim := range state.ClaimsOf(pod) {
@@ -145,7 +144,7 @@ func (p *pass) node(name string) {
 	}
 }
 
-// localClass is the class of those who name none.
+// localClass returns the class of claims that name none.
 func localClass(now time.Time) *storagev1.StorageClass {
 	reclaim, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingWaitForFirstConsumer
 	return &storagev1.StorageClass{
@@ -157,8 +156,8 @@ func localClass(now time.Time) *storagev1.StorageClass {
 	}
 }
 
-// defaultClass is the newest class that says of itself that it is the default, as in
-// Kubernetes; nil: there is none.
+// defaultClass returns the newest class that is marked as the default, as in Kubernetes; nil: there
+// is none.
 func (p *pass) defaultClass() (class *storagev1.StorageClass) {
 	for c := range state.Each[*storagev1.StorageClass](p.s, state.StorageClasses, "") {
 		if c.Annotations[state.DefaultClassAnnotation] == "true" &&
@@ -202,8 +201,8 @@ func (p *pass) claim(c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// endClaim lets a claim go that is deleted, once no pod uses it. Pods that are not placed
-// hold nothing: they are not placed any more.
+// endClaim removes a deleted claim once no pod uses it. Pods without a node do not count, because
+// they will not be placed any more.
 func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
 	for pod := range p.s.PodsUsingClaim(c.Namespace, c.Name) {
 		if pod.Spec.NodeName != "" {
@@ -213,7 +212,8 @@ func (p *pass) endClaim(c *corev1.PersistentVolumeClaim) {
 	p.removeFinalizer(c, state.ClaimProtection, fmt.Sprintf("remove claim %s: it was deleted, and no pod uses it", state.Display(c)))
 }
 
-// removeFinalizer takes a finalizer off an object that is being deleted; nothing else may hold it.
+// removeFinalizer removes a finalizer from an object that is being deleted, and the object if that
+// was the last.
 func (p *pass) removeFinalizer(o state.Object, finalizer, why string) {
 	if !slices.Contains(o.GetFinalizers(), finalizer) {
 		return
@@ -227,7 +227,7 @@ func (p *pass) removeFinalizer(o state.Object, finalizer, why string) {
 	p.do(state.Put(o, ""))
 }
 
-// bound keeps up a claim that names its volume.
+// bound updates a claim that names its volume.
 func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 	v := p.s.Volume(c.Spec.VolumeName)
 	switch {
@@ -253,7 +253,7 @@ func (p *pass) bound(c *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// isAvailable tells whether nobody has a volume, and a claim that names it may.
+// isAvailable tells whether a volume is unclaimed and fits a claim that names it.
 func isAvailable(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
 	ref := v.Spec.ClaimRef
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
@@ -271,8 +271,7 @@ func reference(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
 	}
 }
 
-// bind is a claim that has its volume. node is the one that was chosen for it, "" if it
-// was chosen before.
+// bind returns the claim with its volume. node is the selected node, "" if it was selected before.
 func bind(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, node string) *corev1.PersistentVolumeClaim {
 	c = c.DeepCopy()
 	if c.Annotations == nil {
@@ -292,8 +291,8 @@ func bind(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, node stri
 	return c
 }
 
-// provision makes the volume of a claim, on the node of the first pod that uses it. The
-// device makes the directory when it starts the pod.
+// provision creates the volume of a claim on the node of the first pod that uses it. The device
+// makes the directory when it starts the pod.
 func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 	class := p.s.StorageClass(*c.Spec.StorageClassName)
 	reclaim := corev1.PersistentVolumeReclaimDelete
@@ -324,7 +323,7 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 	}
 	if p.s.Volume(v.Name) != nil {
-		return // it was this claim's before, and somebody has taken it away
+		return // the claim had this volume, and somebody deleted it
 	}
 	change := state.Put(v, fmt.Sprintf("make volume %s on %s for claim %s: %s runs there", v.Name, pod.Spec.NodeName,
 		state.Display(c), state.Display(pod))).Event("ProvisioningSucceeded")
@@ -333,8 +332,7 @@ func (p *pass) provision(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) {
 	p.do(state.Put(bind(c, v, pod.Spec.NodeName), ""))
 }
 
-// volume decides about one volume. One that is nobody's any more goes to a claim that has named it
-// before.
+// volume decides about one volume. An unclaimed volume goes to a claim that names it.
 func (p *pass) volume(v *corev1.PersistentVolume) {
 	if v.Spec.ClaimRef == nil {
 		for c := range state.Each[*corev1.PersistentVolumeClaim](p.s, state.Claims, "") {
@@ -386,7 +384,7 @@ func (p *pass) volume(v *corev1.PersistentVolume) {
 			return
 		}
 	}
-	if !deletes { // the data stays, and nobody waits for its end
+	if !deletes { // the data stays, so no device has to confirm
 		p.removeFinalizer(v, state.DataProtection,
 			fmt.Sprintf("remove volume %s: its data stays on %s in %s", v.Name, cmp.Or(state.NodeOfVolume(v), "its node"), path(v)))
 	}
